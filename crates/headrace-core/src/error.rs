@@ -1,0 +1,88 @@
+//! The outcome of one image. A status is a number that crosses the language border, with a name and a sentence.
+
+use std::fmt;
+
+/// Why an image could not be decoded; `Ok` is 0. Numbers are part of the Python interface and never change meaning.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(i32)]
+pub enum Status {
+    /// The image was decoded.
+    Ok = 0,
+    /// No bytes at all.
+    Empty = 1,
+    /// The bytes are of no image format we read.
+    UnknownFormat = 2,
+    /// The data ends before the image does.
+    Truncated = 3,
+    /// A header segment contradicts itself or the standard.
+    CorruptHeader = 4,
+    /// A Huffman or quantisation table that the scan needs is missing.
+    MissingTable = 5,
+    /// The entropy-coded data is damaged.
+    CorruptData = 6,
+    /// Restart markers are missing, out of order, or do not fit the restart interval.
+    BadRestart = 7,
+    /// A valid file of a kind that is not supported.
+    Unsupported = 8,
+    /// Larger than the pixel or memory limit.
+    TooLarge = 9,
+    /// The crop box is empty or leaves the image.
+    BadBox = 10,
+    /// The checkpoint index does not fit its image.
+    BadIndex = 11,
+    /// The file could not be read.
+    Io = 12,
+    /// A fault of ours (a panic in a worker thread).
+    Internal = 13,
+}
+
+impl Status {
+    /// Every status, in the order of its number.
+    pub const ALL: [Status; 14] = [
+        Status::Ok,
+        Status::Empty,
+        Status::UnknownFormat,
+        Status::Truncated,
+        Status::CorruptHeader,
+        Status::MissingTable,
+        Status::CorruptData,
+        Status::BadRestart,
+        Status::Unsupported,
+        Status::TooLarge,
+        Status::BadBox,
+        Status::BadIndex,
+        Status::Io,
+        Status::Internal,
+    ];
+
+    /// One sentence for people.
+    pub fn message(self) -> &'static str {
+        match self {
+            Status::Ok => "ok",
+            Status::Empty => "the file is empty",
+            Status::UnknownFormat => "not an image in a format that headrace reads",
+            Status::Truncated => "the image data ends too early (truncated file)",
+            Status::CorruptHeader => "a header of the image is damaged",
+            Status::MissingTable => "a Huffman or quantisation table is missing",
+            Status::CorruptData => "the compressed image data is damaged",
+            Status::BadRestart => "restart markers are missing or out of order",
+            Status::Unsupported => "a valid image of a kind that headrace does not decode",
+            Status::TooLarge => "the image is larger than the pixel limit",
+            Status::BadBox => "the crop box is empty or leaves the image",
+            Status::BadIndex => "the checkpoint index does not fit its image",
+            Status::Io => "the file could not be read",
+            Status::Internal => "internal error in headrace (please report it)",
+        }
+    }
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.message())
+    }
+}
+
+impl std::error::Error for Status {}
+
+/// A result whose error is the image's status.
+pub type Result<T> = std::result::Result<T, Status>;

@@ -1,0 +1,78 @@
+//! libjpeg-turbo through its libjpeg API (`turbo_shim.c`): the reference for our own decoder and the fallback for what it
+//! does not do (progressive, arithmetic, CMYK). The TurboJPEG API is not used: it cannot skip scanlines or read coefficients.
+#![allow(unsafe_code)]
+
+use crate::decode::Size;
+use crate::error::{Result, Status};
+use crate::geometry::Rect;
+
+// The shim's symbols live in a static library that links against the one turbojpeg-sys builds.
+use turbojpeg_sys as _;
+
+unsafe extern "C" {
+    fn headrace_turbo_size(
+        data: *const u8,
+        length: usize,
+        width: *mut u32,
+        height: *mut u32,
+    ) -> i32;
+    fn headrace_turbo_region(
+        data: *const u8,
+        length: usize,
+        x: u32,
+        y: u32,
+        w: u32,
+        h: u32,
+        out: *mut u8,
+        stride: usize,
+        line: *mut u8,
+    ) -> i32;
+}
+
+fn check(status: i32) -> Result<()> {
+    match Status::ALL.get(usize::try_from(status).unwrap_or(usize::MAX)) {
+        Some(Status::Ok) => Ok(()),
+        Some(&status) => Err(status),
+        None => Err(Status::Internal),
+    }
+}
+
+/// Width and height from the header.
+pub fn size(data: &[u8]) -> Result<Size> {
+    let (mut width, mut height) = (0, 0);
+    // SAFETY: the pointers are valid for the call, and the shim reads at most `length` bytes.
+    check(unsafe { headrace_turbo_size(data.as_ptr(), data.len(), &mut width, &mut height) })?;
+    Ok(Size { width, height })
+}
+
+/// Decodes `region`, which must lie in the image, into `pixels` (resized as needed); returns the row stride in bytes.
+pub fn region(data: &[u8], region: Rect, pixels: &mut Vec<u8>) -> Result<usize> {
+    let size = size(data)?;
+    if !region.fits(size.width, size.height) {
+        return Err(Status::BadBox);
+    }
+    let stride = region.w as usize * 3;
+    let image = stride * region.h as usize;
+    // The line buffer sits behind the image: one row of the whole width, 4 bytes a pixel for CMYK.
+    let needed = image + size.width as usize * 4 + 64;
+    if pixels.len() < needed {
+        pixels.resize(needed, 0);
+    }
+    let (out, line) = pixels.split_at_mut(image);
+    // SAFETY: `out` holds `h` rows of `stride` bytes and `line` a whole row of 4-byte pixels; the shim writes no more, and
+    // the region was checked against the size that it will read again from the same bytes.
+    check(unsafe {
+        headrace_turbo_region(
+            data.as_ptr(),
+            data.len(),
+            region.x,
+            region.y,
+            region.w,
+            region.h,
+            out.as_mut_ptr(),
+            stride,
+            line.as_mut_ptr(),
+        )
+    })?;
+    Ok(stride)
+}

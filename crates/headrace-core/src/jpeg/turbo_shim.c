@@ -1,0 +1,147 @@
+/* libjpeg's API reports errors by longjmp, which must not cross Rust frames: every setjmp lives in this file, and each
+ * function returns a status. Numbers are those of headrace_core::error::Status. */
+#include <setjmp.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <jpeglib.h>
+#include <jerror.h>
+
+enum { OK = 0, TRUNCATED = 3, CORRUPT_HEADER = 4, MISSING_TABLE = 5, CORRUPT_DATA = 6, UNSUPPORTED = 8, TOO_LARGE = 9 };
+
+typedef struct {
+  struct jpeg_error_mgr base; /* first: libjpeg sees only this */
+  jmp_buf escape;
+  int warned; /* status of the first warning that means damaged pixels, else 0 */
+} errors_t;
+
+static void on_error(j_common_ptr cinfo) {
+  errors_t *errors = (errors_t *)cinfo->err;
+  longjmp(errors->escape, 1);
+}
+
+static void on_message(j_common_ptr cinfo, int level) {
+  errors_t *errors = (errors_t *)cinfo->err;
+  if (level >= 0 || errors->warned) return;
+  switch (errors->base.msg_code) {
+    case JWRN_JPEG_EOF: errors->warned = TRUNCATED; break;
+    case JWRN_HIT_MARKER:
+    case JWRN_HUFF_BAD_CODE:
+    case JWRN_MUST_RESYNC:
+    case JWRN_ARITH_BAD_CODE:
+    case JWRN_BOGUS_PROGRESSION: errors->warned = CORRUPT_DATA; break;
+    default: break; /* extraneous bytes, odd JFIF or Adobe versions: harmless, as for Pillow */
+  }
+}
+
+static void on_output(j_common_ptr cinfo) { (void)cinfo; }
+
+static int status_of(errors_t *errors, int reading_header) {
+  switch (errors->base.msg_code) {
+    case JERR_NO_HUFF_TABLE:
+    case JERR_NO_QUANT_TABLE:
+    case JERR_NO_ARITH_TABLE: return MISSING_TABLE;
+    case JERR_INPUT_EMPTY:
+    case JERR_INPUT_EOF:
+    case JERR_SOS_NO_SOF:
+    case JERR_NO_IMAGE: return TRUNCATED;
+    case JERR_SOF_UNSUPPORTED:
+    case JERR_CONVERSION_NOTIMPL:
+    case JERR_BAD_PRECISION:
+    case JERR_NOT_COMPILED: return UNSUPPORTED;
+    case JERR_IMAGE_TOO_BIG: return TOO_LARGE;
+    default: return errors->warned ? errors->warned : (reading_header ? CORRUPT_HEADER : CORRUPT_DATA);
+  }
+}
+
+static void install(errors_t *errors, struct jpeg_decompress_struct *cinfo) {
+  cinfo->err = jpeg_std_error(&errors->base);
+  errors->base.error_exit = on_error;
+  errors->base.emit_message = on_message;
+  errors->base.output_message = on_output;
+  errors->warned = 0;
+}
+
+int headrace_turbo_size(const uint8_t *data, size_t length, uint32_t *width, uint32_t *height) {
+  struct jpeg_decompress_struct cinfo;
+  errors_t errors;
+  memset(&cinfo, 0, sizeof cinfo);
+  install(&errors, &cinfo);
+  if (setjmp(errors.escape)) {
+    int status = status_of(&errors, 1);
+    jpeg_destroy_decompress(&cinfo);
+    return status;
+  }
+  jpeg_create_decompress(&cinfo);
+  jpeg_mem_src(&cinfo, data, (unsigned long)length);
+  jpeg_read_header(&cinfo, TRUE);
+  *width = cinfo.image_width;
+  *height = cinfo.image_height;
+  jpeg_destroy_decompress(&cinfo);
+  return errors.warned == TRUNCATED ? TRUNCATED : OK;
+}
+
+/* Decodes columns [x, x + w) and rows [y, y + h) as RGB with the slow integer IDCT and fancy upsampling. `out` has room for
+ * h rows of `stride` bytes; `line` for one row of the whole image width (3 bytes a pixel). CMYK and YCCK are converted as
+ * Pillow does (its inverted-Adobe handling, then the plain (255-c)(255-k) product). */
+int headrace_turbo_region(const uint8_t *data, size_t length, uint32_t x, uint32_t y, uint32_t w, uint32_t h, uint8_t *out,
+                          size_t stride, uint8_t *line) {
+  struct jpeg_decompress_struct cinfo;
+  errors_t errors;
+  memset(&cinfo, 0, sizeof cinfo);
+  install(&errors, &cinfo);
+  volatile int reading_header = 1;
+  if (setjmp(errors.escape)) {
+    int status = status_of(&errors, reading_header);
+    jpeg_destroy_decompress(&cinfo);
+    return status;
+  }
+  jpeg_create_decompress(&cinfo);
+  jpeg_mem_src(&cinfo, data, (unsigned long)length);
+  jpeg_read_header(&cinfo, TRUE);
+  if (cinfo.data_precision != 8) {
+    jpeg_destroy_decompress(&cinfo);
+    return UNSUPPORTED;
+  }
+  int four = cinfo.num_components == 4;
+  cinfo.out_color_space = four ? JCS_CMYK : JCS_RGB;
+  cinfo.dct_method = JDCT_ISLOW;
+  cinfo.do_fancy_upsampling = TRUE;
+  reading_header = 0;
+  jpeg_start_decompress(&cinfo);
+
+  /* Fancy upsampling looks one chroma sample to each side, so one pixel more keeps the crop's edges exact. CMYK lines are
+   * four bytes a pixel and do not fit `line` when cropped, so they take the whole width. */
+  JDIMENSION left = x > 0 ? x - 1 : 0;
+  JDIMENSION right = x + w < cinfo.output_width ? x + w + 1 : cinfo.output_width;
+  JDIMENSION width = right - left;
+  int partial = width < cinfo.output_width;
+  if (partial) jpeg_crop_scanline(&cinfo, &left, &width);
+  else left = 0;
+  if (y > 0) jpeg_skip_scanlines(&cinfo, y);
+  for (uint32_t row = 0; row < h; row++) {
+    JSAMPROW rows[1] = {line};
+    jpeg_read_scanlines(&cinfo, rows, 1);
+    uint8_t *to = out + (size_t)row * stride;
+    if (!four) {
+      memcpy(to, line + (size_t)(x - left) * 3, (size_t)w * 3);
+    } else {
+      const uint8_t *from = line + (size_t)(x - left) * 4;
+      for (uint32_t i = 0; i < w; i++, from += 4, to += 3) {
+        /* Adobe files store inverted values; Pillow inverts those back, then converts. */
+        int invert = cinfo.saw_Adobe_marker;
+        for (int c = 0; c < 3; c++) {
+          int ink = invert ? from[c] : 255 - from[c];
+          int key = invert ? from[3] : 255 - from[3];
+          int product = ink * key + 128;
+          to[c] = (uint8_t)(((product >> 8) + product) >> 8);
+        }
+      }
+    }
+  }
+  int warned = errors.warned;
+  jpeg_abort_decompress(&cinfo);
+  jpeg_destroy_decompress(&cinfo);
+  return warned;
+}

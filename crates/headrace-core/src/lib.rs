@@ -1,0 +1,8 @@
+//! Decode, resample and pack images for training. Knows no Python; everything here is testable with `cargo test`.
+#![deny(unsafe_code)]
+#![warn(missing_docs)]
+
+pub mod decode;
+pub mod error;
+pub mod geometry;
+pub mod jpeg;

@@ -1,0 +1,3 @@
+"""The compiled part of headrace. Internal: use the package's own names."""
+
+__version__: str

@@ -1,0 +1,85 @@
+"""Every error that headrace raises on purpose.
+
+HeadraceError
+├── UsageError           the call or command line is wrong (exit code 2)
+├── SourceError          a dataset path or URL cannot be opened, or holds no images
+├── DecodeError          an image cannot be decoded; names its key and the reason
+├── FormatError          a packed dataset (shard, index, manifest) breaks its format
+├── StateError           a loader state or checkpoint does not fit this dataset, transform or version
+├── SessionError         a saved session cannot be read, or holds nothing to report
+├── CommandError         the user's command could not be started, or failed
+└── MissingDependencyError   an optional package is needed; says the exact install command
+
+Each message says what was found, where, and what to do next. All of them pickle (they cross process borders).
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "CommandError",
+    "DecodeError",
+    "FormatError",
+    "HeadraceError",
+    "MissingDependencyError",
+    "SessionError",
+    "SourceError",
+    "StateError",
+    "UsageError",
+]
+
+
+class HeadraceError(Exception):
+    """Base of all errors of headrace. `hint`, where set, is the next thing to do; the CLI prints it on its own line."""
+
+    hint: str | None
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.hint = hint
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild, (type(self), self.args, self.__dict__))
+
+
+def _rebuild(kind: type[HeadraceError], args: tuple[object, ...], fields: dict[str, object]) -> HeadraceError:
+    error = kind.__new__(kind, *args)
+    Exception.__init__(error, *args)
+    error.__dict__.update(fields)
+    return error
+
+
+class UsageError(HeadraceError):
+    """The call or the command line is wrong."""
+
+
+class SourceError(HeadraceError):
+    """A dataset cannot be opened, or holds no images."""
+
+
+class DecodeError(HeadraceError):
+    """An image cannot be decoded. `key` names it (path, or shard and offset); `status` is the reason's number."""
+
+    def __init__(self, message: str, *, key: str = "", status: int = 0, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.key = key
+        self.status = status
+
+
+class FormatError(HeadraceError):
+    """A shard, index or manifest breaks the format of `docs/format.md`."""
+
+
+class StateError(HeadraceError):
+    """A saved state does not fit what it is loaded into."""
+
+
+class SessionError(HeadraceError):
+    """A saved session cannot be read, or holds nothing to report."""
+
+
+class CommandError(HeadraceError):
+    """The user's command could not be started, or failed."""
+
+
+class MissingDependencyError(HeadraceError):
+    """An optional package is missing; the message says how to install it."""

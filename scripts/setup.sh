@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# Makes .venv with headrace built into it, from nothing. Does nothing when everything is up to date.
+#   scripts/setup.sh [EXTRA]      EXTRA: the optional dependencies to install (default: dev)
+set -euo pipefail
+cd "$(dirname "$0")/.."
+extra=${1:-dev}
+
+missing=()
+command -v cc >/dev/null || missing+=(build-essential)
+command -v cmake >/dev/null || missing+=(cmake)
+command -v nasm >/dev/null || missing+=(nasm)
+if [ ${#missing[@]} -gt 0 ]; then
+    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+        echo "setup: installing ${missing[*]} (libjpeg-turbo's build needs them)"
+        apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "${missing[@]}" >/dev/null
+    else
+        echo "setup: please install what libjpeg-turbo's build needs:  sudo apt-get install -y ${missing[*]}" >&2
+        exit 1
+    fi
+fi
+if ! command -v cargo >/dev/null; then
+    [ -x "$HOME/.cargo/bin/cargo" ] && export PATH="$HOME/.cargo/bin:$PATH"
+fi
+if ! command -v cargo >/dev/null; then
+    echo "setup: please install Rust 1.85 or newer:  curl --proto '=https' -sSf https://sh.rustup.rs | sh   (Debian's own rustc is too old)" >&2
+    exit 1
+fi
+
+python=${PYTHON:-python3}
+"$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || {
+    echo "setup: Python 3.11 or newer is needed, $("$python" --version) found; set PYTHON=/path/to/python3.11" >&2
+    exit 1
+}
+if [ ! -x .venv/bin/python ]; then
+    "$python" -m venv .venv || {
+        echo "setup: python3 -m venv failed:  sudo apt-get install -y python3-venv" >&2
+        exit 1
+    }
+fi
+
+# Dependencies: again only when the list of them changed. Built with the same pip that installs them.
+stamp=.venv/.deps-$extra
+if [ ! -e "$stamp" ] || [ pyproject.toml -nt "$stamp" ]; then
+    echo "setup: installing Python packages ($extra; PyTorch is the large one: a few minutes the first time)"
+    .venv/bin/python scripts/requirements.py "$extra" >.venv/requirements.txt
+    .venv/bin/pip install -q --disable-pip-version-check -r .venv/requirements.txt
+    touch "$stamp"
+fi
+
+# The package itself: an editable install with a release build, again only when Rust, Cargo or pyproject changed.
+built=.venv/.built
+if [ ! -e "$built" ] || [ -n "$(find crates Cargo.toml Cargo.lock pyproject.toml -newer "$built" -type f -not -path '*/target/*' | head -1)" ]; then
+    echo "setup: building the native core"
+    .venv/bin/pip install -q --disable-pip-version-check 'maturin>=1.7,<2'
+    VIRTUAL_ENV=$PWD/.venv .venv/bin/maturin develop --release --quiet --skip-install-deps 2>/dev/null ||
+        VIRTUAL_ENV=$PWD/.venv .venv/bin/maturin develop --release
+    touch "$built"
+fi
