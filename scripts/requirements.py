@@ -1,4 +1,4 @@
-"""Prints the requirements of headrace with one extra, one a line, from pyproject.toml (pip cannot install only those)."""
+"""Prints the requirements of headrace with one extra, one a line (pip cannot install only those)."""
 
 from __future__ import annotations
 

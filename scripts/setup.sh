@@ -51,8 +51,7 @@ fi
 built=.venv/.built
 if [ ! -e "$built" ] || [ -n "$(find crates Cargo.toml Cargo.lock pyproject.toml -newer "$built" -type f -not -path '*/target/*' | head -1)" ]; then
     echo "setup: building the native core"
-    .venv/bin/pip install -q --disable-pip-version-check 'maturin>=1.7,<2'
-    VIRTUAL_ENV=$PWD/.venv .venv/bin/maturin develop --release --quiet --skip-install-deps 2>/dev/null ||
-        VIRTUAL_ENV=$PWD/.venv .venv/bin/maturin develop --release
+    [ -x .venv/bin/maturin ] || .venv/bin/pip install -q --disable-pip-version-check 'maturin>=1.7,<2'
+    scripts/develop.sh
     touch "$built"
 fi
