@@ -1,0 +1,94 @@
+"""What a dataset is: a table of records (where the bytes are, which label) plus class names and a fingerprint.
+
+A record is one image with key and label. The table is columns, one row a record, so that a million records are a few
+arrays (memory-mapped where the source has an index on disk) and cross into native code without copying.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.errors import SourceError
+
+__all__ = ["Dataset", "RecordTable"]
+
+Kind = Literal["folder", "shards", "tar", "rec", "tfrecord"]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordTable:
+    """Where each record's bytes are; n rows. `size` -1 means the whole file from `offset` (an image file)."""
+
+    files: tuple[str, ...]  # paths of image files, or of shards
+    file: npt.NDArray[np.int32]  # [n] index into `files`
+    offset: npt.NDArray[np.int64]  # [n] bytes from the start of the file
+    size: npt.NDArray[np.int64]  # [n] bytes, or -1
+    label: npt.NDArray[np.int64]  # [n] class index
+    keys: Sequence[str]  # [n] the record's name: unique in the dataset, for messages and joins
+    width: npt.NDArray[np.int32] | None = None  # [n] pixels, where the source knows
+    height: npt.NDArray[np.int32] | None = None
+
+    def __len__(self) -> int:
+        return len(self.label)
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """An opened dataset: what `headrace.open` returns and `headrace.Loader` reads."""
+
+    root: str
+    kind: Kind
+    table: RecordTable
+    classes: tuple[str, ...]
+    fingerprint: str  # changes when records, their order, sizes or labels change
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def __repr__(self) -> str:
+        return f"Dataset({self.root!r}, kind={self.kind!r}, records={len(self)}, classes={len(self.classes)})"
+
+    def read(self, record: int) -> bytes:
+        """The encoded bytes of one record. Raises SourceError when the file is gone or shorter than the index says."""
+        table = self.table
+        path = table.files[table.file[record]]
+        offset, size = int(table.offset[record]), int(table.size[record])
+        try:
+            with open(path, "rb") as file:
+                file.seek(offset)
+                data = file.read(size)
+        except OSError as error:
+            raise SourceError(f"record {table.keys[record]!r}: cannot read {path}: {error.strerror}") from error
+        if size >= 0 and len(data) != size:
+            raise SourceError(
+                f"record {table.keys[record]!r}: {path} ends at byte {offset + len(data)}, {offset + size} expected",
+                hint=f"check the dataset:  headrace verify {self.root}",
+            )
+        return data
+
+
+def fingerprint(keys: Sequence[str], sizes: npt.NDArray[np.int64], labels: npt.NDArray[np.int64]) -> str:
+    """A digest of what the records are, independent of where they lie: SHA-256 of keys, sizes and labels, 32 hex digits."""
+    digest = hashlib.sha256()
+    for key in keys:
+        digest.update(os.fsencode(key))
+        digest.update(b"\0")
+    digest.update(np.ascontiguousarray(sizes, dtype="<i8").tobytes())
+    digest.update(np.ascontiguousarray(labels, dtype="<i8").tobytes())
+    return digest.hexdigest()[:32]
+
+
+def existing(path: str | os.PathLike[str]) -> Path:
+    """`path` as an absolute Path. Raises SourceError when nothing is there."""
+    found = Path(path).expanduser().absolute()
+    if not found.exists():
+        raise SourceError(f"no such file or folder: {found}", hint="check the path; datasets are given by a local path")
+    return found

@@ -1,0 +1,18 @@
+"""Where datasets come from: one file for each kind of source; `open_dataset` tells them apart."""
+
+from __future__ import annotations
+
+import os
+
+from headrace.records import Dataset, existing
+from headrace.sources.folder import open_folder
+
+__all__ = ["open_dataset"]
+
+
+def open_dataset(path: str | os.PathLike[str]) -> Dataset:
+    """Opens the dataset at `path`: an image folder (`root/CLASS/*.jpg`).
+
+    Raises SourceError when there is nothing that can be read, with what was found instead.
+    """
+    return open_folder(existing(path))

@@ -1,0 +1,101 @@
+"""Image folders as torchvision's ImageFolder reads them: `root/CLASS/…/image.jpg`, classes by sorted folder name."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from headrace.errors import SourceError
+from headrace.records import Dataset, RecordTable, fingerprint
+
+__all__ = ["IMAGE_EXTENSIONS", "open_folder"]
+
+# torchvision.datasets.folder.IMG_EXTENSIONS
+IMAGE_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+
+
+def open_folder(root: Path) -> Dataset:
+    """Opens an image folder: the same classes, files and order as torchvision's `ImageFolder(root)`.
+
+    Raises SourceError when `root` has no class folders, no images, an empty class or an unreadable folder.
+    """
+    if not root.is_dir():
+        raise SourceError(
+            f"{root} is a file, not an image folder",
+            hint="give the folder that holds one folder for each class: FOLDER/CLASS/image.jpg",
+        )
+    classes = tuple(sorted(entry.name for entry in _entries(root) if entry.is_dir()))
+    if not classes:
+        raise SourceError(_no_classes(root), hint="expected FOLDER/CLASS/image.jpg, one folder for each class")
+    files: list[str] = []
+    sizes: list[int] = []
+    labels: list[int] = []
+    empty: list[str] = []
+    for label, name in enumerate(classes):
+        before = len(files)
+        for path, size in _images(root / name):
+            files.append(path)
+            sizes.append(size)
+            labels.append(label)
+        if len(files) == before:
+            empty.append(name)
+    if not files:
+        raise SourceError(
+            f"no images in {root}: {len(classes)} class folders, none holds a file ending in {' '.join(IMAGE_EXTENSIONS)}",
+            hint="check the path: it must be the folder above the class folders",
+        )
+    if empty:
+        raise SourceError(
+            f"class folders without images in {root}: {', '.join(empty[:5])}{' …' if len(empty) > 5 else ''}",
+            hint="add images or remove the empty folders (torchvision's ImageFolder refuses them too)",
+        )
+    keys = tuple(os.path.relpath(path, root) for path in files)
+    label_column = np.asarray(labels, dtype=np.int64)
+    table = RecordTable(
+        files=tuple(files),
+        file=np.arange(len(files), dtype=np.int32),
+        offset=np.zeros(len(files), dtype=np.int64),
+        size=np.full(len(files), -1, dtype=np.int64),
+        label=label_column,
+        keys=keys,
+    )
+    mark = fingerprint(keys, np.asarray(sizes, dtype=np.int64), label_column)
+    return Dataset(root=str(root), kind="folder", table=table, classes=classes, fingerprint=mark)
+
+
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except OSError as error:
+        raise SourceError(
+            f"cannot list {folder}: {error.strerror}", hint=f"check the permissions:  ls -ld {folder}"
+        ) from error
+
+
+def _images(folder: Path) -> Iterator[tuple[str, int]]:
+    """Image files below `folder` with their sizes in bytes, in ImageFolder's order (`os.walk`, sorted by folder, then name)."""
+
+    def fail(error: OSError) -> None:
+        raise SourceError(f"cannot list {error.filename}: {error.strerror}", hint="check the permissions") from error
+
+    for parent, _, names in sorted(os.walk(folder, followlinks=True, onerror=fail)):
+        for name in sorted(names):
+            if name.lower().endswith(IMAGE_EXTENSIONS):
+                path = os.path.join(parent, name)  # noqa: PTH118 (a million Path objects are slow)
+                try:
+                    yield path, os.stat(path).st_size  # noqa: PTH116
+                except OSError as error:
+                    raise SourceError(
+                        f"cannot read {path}: {error.strerror}", hint="remove it, or repair the broken link"
+                    ) from error
+
+
+def _no_classes(root: Path) -> str:
+    images = [entry.name for entry in _entries(root) if entry.name.lower().endswith(IMAGE_EXTENSIONS)]
+    if images:
+        return f"{root} holds {len(images)} images but no class folders (first: {images[0]})"
+    return f"{root} holds no class folders and no images"
