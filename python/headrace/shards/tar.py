@@ -1,0 +1,69 @@
+"""Tar members as this format writes them: POSIX ustar, every header field fixed but name, size and checksum.
+
+The same bytes therefore come out on every machine and at every time. Names that do not fit into ustar's 100 ASCII bytes
+are given by a pax header (POSIX.1-2001) in front, which every tar since then reads.
+"""
+
+from __future__ import annotations
+
+import os
+
+from headrace.errors import FormatError
+
+__all__ = ["BLOCK", "END", "header", "member", "padding"]
+
+BLOCK = 512
+END = bytes(2 * BLOCK)  # two zero blocks end an archive
+_NAME_BYTES = 100  # field `name` of a ustar header
+_MAX_SIZE = 8**11 - 1  # 11 octal digits: 8 GiB - 1
+
+# Constant: what lies between name and size, and behind the checksum (POSIX.1-2017, pax, "ustar Interchange Format").
+_BEFORE_SIZE = b"0000644\0" + b"0000000\0" + b"0000000\0"  # mode, uid, gid
+_MTIME = b"00000000000\0"
+_TAIL = bytes(100) + b"ustar\x0000" + bytes(64) + b"0000000\0" * 2 + bytes(167)  # link, magic, users, devices, prefix
+
+
+def header(name: str, size: int) -> bytes:
+    """The header block(s) of a regular file of `size` bytes. Raises FormatError when size or name cannot be stored."""
+    if not 0 <= size <= _MAX_SIZE:
+        raise FormatError(f"{name}: {size} bytes do not fit into a tar member (8 GiB - 1 at most)")
+    raw = os.fsencode(name)
+    if len(raw) <= _NAME_BYTES and raw.isascii():
+        return _block(raw, size, b"0")
+    try:
+        record = _pax_record(name.encode())
+    except UnicodeEncodeError as error:
+        raise FormatError(f"the member name {name!r} is not valid Unicode; escape it first") from error
+    extended = _block(b"PaxHeaders/path", len(record), b"x") + record + padding(len(record))
+    return extended + _block(_short(raw), size, b"0")
+
+
+def member(name: str, data: bytes) -> bytes:
+    """One whole member: header, data, padding to the next block."""
+    return header(name, len(data)) + data + padding(len(data))
+
+
+def padding(size: int) -> bytes:
+    """The zero bytes that fill the last block of `size` bytes."""
+    return bytes(-size % BLOCK)
+
+
+def _block(name: bytes, size: int, kind: bytes) -> bytes:
+    before = name.ljust(_NAME_BYTES, b"\0") + _BEFORE_SIZE + b"%011o\0" % size + _MTIME
+    after = kind + _TAIL
+    total = sum(before) + sum(after) + 8 * ord(" ")  # the checksum counts its own eight bytes as spaces
+    return before + b"%06o\0 " % total + after
+
+
+def _pax_record(path: bytes) -> bytes:
+    """`LENGTH path=NAME\\n`, where LENGTH counts its own digits."""
+    body = b" path=" + path + b"\n"
+    length = len(body)
+    while len(b"%d" % length) + len(body) != length:
+        length = len(b"%d" % length) + len(body)
+    return b"%d" % length + body
+
+
+def _short(raw: bytes) -> bytes:
+    """What readers without pax support see: the end of the name, which holds the extension, in ASCII."""
+    return bytes(byte if byte < 128 else ord("_") for byte in raw[-_NAME_BYTES:]).lstrip(b"/")
