@@ -1,0 +1,125 @@
+"""Start the user's command, unmodified, with hooks in every Python process below it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import IO
+
+from headrace.attach.startup import HOOKS_VARIABLE, SESSION_VARIABLE
+from headrace.errors import CommandError, UsageError
+
+__all__ = ["SITE_FOLDER", "Finished", "attached_environment", "spawn"]
+
+SITE_FOLDER = Path(__file__).parent / "site"
+
+FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """How the command ended. `returncode` is negative for a signal, as `subprocess` has it; times are monotonic."""
+
+    command: tuple[str, ...]
+    returncode: int
+    pid: int
+    started_s: float
+    ended_s: float
+
+
+def attached_environment(
+    session_dir: Path | None, hooks: Sequence[str], env: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """Today's environment plus what makes Python load `hooks`: the site folder on PYTHONPATH, and the names."""
+    environment = {**os.environ, **(env or {})}
+    paths = [str(SITE_FOLDER)]
+    paths += [entry for entry in environment.get("PYTHONPATH", "").split(os.pathsep) if entry and entry not in paths]
+    environment["PYTHONPATH"] = os.pathsep.join(paths)
+    environment[HOOKS_VARIABLE] = ",".join(hooks)
+    if session_dir is not None:
+        environment[SESSION_VARIABLE] = str(session_dir)
+    return environment
+
+
+def spawn(
+    command: Sequence[str],
+    *,
+    session_dir: Path | None = None,
+    hooks: Sequence[str] = (),
+    env: Mapping[str, str] | None = None,
+    stdout: IO[bytes] | IO[str] | int | None = None,
+    on_start: Callable[[subprocess.Popen[bytes]], None] | None = None,
+    time_limit_s: float | None = None,
+) -> Finished:
+    """Run `command` to its end with `hooks` (module names with an `install()`) in every Python process below it.
+
+    The child inherits stdin, stderr and, unless `stdout` says otherwise, stdout. SIGTERM, SIGHUP and SIGUSR1/2 are
+    passed on to it, and SIGINT too unless the terminal has sent it to both. `on_start` gets the running process.
+    After `time_limit_s` the child is sent SIGTERM, then SIGKILL.
+    Raises `CommandError` when the command cannot be started.
+    """
+    if not command:
+        raise UsageError("no command given", hint="write it after --, for example: -- python train.py")
+    if shutil.which(command[0]) is None:
+        raise CommandError(
+            f"the command {command[0]!r} was not found", hint="write it as you would type it in a shell, after --"
+        )
+    started_s = time.monotonic()
+    try:
+        child = subprocess.Popen(
+            list(command), env=attached_environment(session_dir, hooks, env), stdout=stdout, bufsize=0
+        )
+    except OSError as error:
+        raise CommandError(f"cannot start {command[0]!r}: {error.strerror or error}") from error
+    with _forward_signals(child):
+        if on_start is not None:
+            on_start(child)
+        returncode = _wait(child, time_limit_s)
+    return Finished(tuple(command), returncode, child.pid, started_s, time.monotonic())
+
+
+def _wait(child: subprocess.Popen[bytes], time_limit_s: float | None) -> int:
+    try:
+        return child.wait(time_limit_s)
+    except subprocess.TimeoutExpired:
+        child.terminate()
+    try:
+        return child.wait(10)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        return child.wait()
+
+
+@contextmanager
+def _forward_signals(child: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Pass signals on to the child. Python allows handlers in the main thread only; elsewhere nothing is changed."""
+
+    def forward(number: int, frame: FrameType | None) -> None:
+        if number != signal.SIGINT or not _in_terminal_foreground():
+            child.send_signal(number)
+
+    with ExitStack() as stack:
+        for number in (*FORWARDED, signal.SIGINT):
+            try:
+                previous = signal.signal(number, forward)
+            except ValueError:  # not the main thread
+                break
+            stack.callback(signal.signal, number, previous)
+        yield
+
+
+def _in_terminal_foreground() -> bool:
+    """Whether a Ctrl-C typed now reaches the child as well, because it shares our foreground process group."""
+    try:
+        with open("/dev/tty") as terminal:
+            return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
+    except OSError:
+        return False

@@ -1,0 +1,50 @@
+# ruff: noqa: PTH100, PTH118, PTH120 -- runs in every Python below the command; pathlib would cost each 5 ms
+"""Started by Python itself in every process below a command that `headrace.attach.launch.spawn` started.
+
+Loads the real `sitecustomize` that this file hides, if there is one, then hands over to `headrace.attach.startup`. The
+user's Python may be another environment without headrace in it, so the package is loaded from where this file lies.
+"""
+
+import importlib.machinery
+import importlib.util
+import os
+import sys
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def _run_hidden_sitecustomize() -> None:
+    """Execute the next `sitecustomize` on the path, which would have run without us."""
+    others = [entry for entry in sys.path if os.path.abspath(entry or ".") != _HERE]
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", others)
+    if spec is None or spec.loader is None:
+        return
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["sitecustomize"] = module
+    spec.loader.exec_module(module)
+
+
+def _start_headrace() -> None:
+    """Import `headrace.attach.startup`, from this very copy of the package when the environment has none."""
+    if importlib.util.find_spec("headrace") is None:
+        package = os.path.dirname(os.path.dirname(_HERE))
+        spec = importlib.util.spec_from_file_location(
+            "headrace", os.path.join(package, "__init__.py"), submodule_search_locations=[package]
+        )
+        if spec is None or spec.loader is None:
+            raise ImportError(f"no package at {package}")
+        module = importlib.util.module_from_spec(spec)
+        sys.modules["headrace"] = module
+        spec.loader.exec_module(module)
+    from headrace.attach import startup
+
+    startup.start()
+
+
+if os.environ.get("HEADRACE_HOOKS"):
+    try:
+        _start_headrace()
+    except BaseException as error:  # fail open: the user's script comes first
+        print(f"headrace: not attached to process {os.getpid()}: {error!r}", file=sys.stderr)
+
+_run_hidden_sitecustomize()

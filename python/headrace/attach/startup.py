@@ -1,0 +1,107 @@
+"""Load the wanted hook modules once PyTorch and its data loader are imported.
+
+A hook module is named in the environment (`HEADRACE_HOOKS`, comma-separated) and has one function, `install()`. It is
+imported and called once, when both `torch` and `torch.utils.data.dataloader` are completely imported, in every process
+that imports them: the main process, spawned workers, torchrun's ranks. Forked workers inherit what was installed.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.abc
+import importlib.machinery
+import os
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from types import ModuleType
+
+__all__ = ["HOOKS_VARIABLE", "PROCESS_STARTED_S", "SESSION_VARIABLE", "disable", "start"]
+
+HOOKS_VARIABLE = "HEADRACE_HOOKS"
+SESSION_VARIABLE = "HEADRACE_SESSION_DIR"
+
+WATCHED = ("torch", "torch.utils.data.dataloader")
+
+PROCESS_STARTED_S = time.monotonic()
+"""When this module was first imported: a few milliseconds after the interpreter started."""
+
+_finished: set[str] = set()
+_state = {"installed": False, "disabled": False}
+
+
+def start() -> None:
+    """Watch for the imports, or install at once where they have already happened."""
+    _finished.update(name for name in WATCHED if name in sys.modules)
+    if _finished.issuperset(WATCHED):
+        _install()
+    elif not any(isinstance(finder, _WatchingFinder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _WatchingFinder())
+
+
+def disable(where: str) -> None:
+    """Report the exception being handled in one line and mark the hooks as off, for this process."""
+    if not _state["disabled"]:
+        _state["disabled"] = True
+        reason = traceback.format_exc(limit=-1).strip().splitlines()
+        detail = f"{reason[-1]} ({reason[1].strip()})" if len(reason) > 2 else reason[-1]
+        print(f"headrace: {where} is off in process {os.getpid()}: {detail}", file=sys.stderr)
+
+
+def _install() -> None:
+    if _state["installed"]:
+        return
+    _state["installed"] = True
+    for name in filter(None, os.environ.get(HOOKS_VARIABLE, "").split(",")):
+        try:
+            importlib.import_module(name).install()
+        except Exception:
+            disable(name)
+
+
+def _import_finished(name: str) -> None:
+    _finished.add(name)
+    if _finished.issuperset(WATCHED):
+        sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _WatchingFinder)]
+        _install()
+
+
+class _WatchingFinder(importlib.abc.MetaPathFinder):
+    """Finds nothing itself: lets the other finders find a watched module, and wraps its loader."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname not in WATCHED:
+            return None
+        for finder in sys.meta_path:
+            if finder is self or not hasattr(finder, "find_spec"):
+                continue
+            spec = finder.find_spec(fullname, path, target)
+            if spec is not None:
+                if spec.loader is not None:
+                    spec.loader = _WatchingLoader(spec.loader)
+                return spec
+        return None
+
+
+class _WatchingLoader(importlib.abc.Loader):
+    """The module's own loader, which also tells us when the module is completely executed."""
+
+    def __init__(self, loader: importlib.abc.Loader) -> None:
+        self._loader = loader
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        # The module must not see us: pickling and resource look-ups go by `__spec__.loader`.
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        module.__loader__ = self._loader
+        self._loader.exec_module(module)
+        _import_finished(module.__name__)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._loader, name)

@@ -1,0 +1,261 @@
+"""What a diagnosis says: verdict, findings, fixes and the series that a report draws. Plain data, JSON in and out.
+
+The names of the fields are those of `headrace diagnose --json`. Missing is `None` ("not measured"), never 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+__all__ = [
+    "SHARES",
+    "VERDICTS",
+    "Diagnosis",
+    "Finding",
+    "Fix",
+    "HeatMap",
+    "Percentiles",
+    "RankRow",
+    "StageRow",
+    "Timeline",
+    "TimelineEvent",
+    "Verdict",
+]
+
+Verdict = Literal[
+    "COMPUTE_BOUND",
+    "STORAGE_LATENCY",
+    "STORAGE_BANDWIDTH",
+    "NETWORK",
+    "CPU_PREP",
+    "CPU_SATURATED",
+    "CPU_UNEVEN",
+    "CPU_OVERSUBSCRIBED",
+    "NO_OVERLAP",
+    "COLLATE_IPC",
+    "H2D_BOUND",
+    "OVERHEAD_BOUND",
+    "SYNC_BOUND",
+    "STARTUP",
+    "PERIODIC_STALL",
+    "GC_PAUSE",
+    "RANK_STRAGGLER",
+    "COMMUNICATION",
+    "THERMAL_THROTTLE",
+    "EXTERNAL_CPU",
+    "CPU_QUOTA",
+    "MEMORY_GROWTH",
+    "INSUFFICIENT_DATA",
+]
+
+VERDICTS: Mapping[str, str] = {
+    "COMPUTE_BOUND": "the model's own computation sets the pace; the input keeps up",
+    "STORAGE_LATENCY": "workers wait for storage, one read at a time; more reads in flight would help",
+    "STORAGE_BANDWIDTH": "storage delivers all it can; more workers would not help",
+    "NETWORK": "workers wait for bytes from the network",
+    "CPU_PREP": "decoding and augmenting take longer than the step, and cores are free for more workers",
+    "CPU_SATURATED": "decoding and augmenting use every core there is; more workers would not help",
+    "CPU_UNEVEN": "some cores are full while others idle",
+    "CPU_OVERSUBSCRIBED": "more busy threads than cores: they spend their time waiting for one another",
+    "NO_OVERLAP": "batches are made in the training process (num_workers=0), so nothing overlaps",
+    "COLLATE_IPC": "putting batches together and moving them between processes takes the time",
+    "H2D_BOUND": "copying batches to the GPU takes the time",
+    "OVERHEAD_BOUND": "Python and kernel launches take longer than the computation; the batch is small",
+    "SYNC_BOUND": "the script waits for the device again and again (.item(), .cpu()), so nothing overlaps",
+    "STARTUP": "most of the time goes before the first step, or at the start of each epoch",
+    "PERIODIC_STALL": "the step pauses at regular intervals (checkpoint, validation)",
+    "GC_PAUSE": "Python's garbage collector stops the training process",
+    "RANK_STRAGGLER": "one rank is slower, and all others wait for it",
+    "COMMUNICATION": "exchanging gradients between ranks takes the time",
+    "THERMAL_THROTTLE": "the GPU lowers its clock (heat or power)",
+    "EXTERNAL_CPU": "other programs on this machine take the CPU",
+    "CPU_QUOTA": "the container's CPU quota stops the processes",
+    "MEMORY_GROWTH": "memory grows step by step and will run out",
+    "INSUFFICIENT_DATA": "too little was seen to say anything",
+}
+"""The closed list of verdicts, and each one in words."""
+
+SHARES: Mapping[str, str] = {
+    "input_storage": "waiting for input: storage",
+    "input_cpu": "waiting for input: decode and augment",
+    "input_queue": "waiting for input: workers queue for a core",
+    "input_collate": "waiting for input: collate and transport",
+    "h2d": "copy to the GPU",
+    "compute": "compute",
+    "communication": "gradient exchange",
+    "sync": "waiting for the device",
+    "periodic": "pauses (checkpoint, validation, gc)",
+    "other": "other",
+}
+"""Parts of the step, in the order of the bar; the values of `Diagnosis.share_of_step` sum to 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fix:
+    """One change. `predicted_img_s` images/s after it, `interval` its 80 % interval; `verified_img_s` once re-measured.
+
+    `id` is one of the closed list of fix ids (`num_workers=8`, `pin_memory`, `headrace_run`, …). `gain` is the
+    predicted rate over the present one; 1.0 means that it will not help, and `change` then says so.
+    """
+
+    id: str
+    change: str
+    predicted_img_s: float | None = None
+    interval: tuple[float, float] | None = None
+    verified_img_s: float | None = None
+    command: str | None = None
+    gain: float | None = None
+    next_bottleneck: str | None = None
+    basis: str | None = None
+    effort: str | None = None
+    verified_change: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One cause. `share`: how much of the step it accounts for, 0..1; `evidence`: sentences with the numbers seen."""
+
+    kind: str
+    share: float | None
+    evidence: tuple[str, ...]
+    fixes: tuple[Fix, ...] = ()
+    confidence: float | None = None
+    summary: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Percentiles:
+    """Of one series: least, median, 90th, 95th and 99th percentile, greatest. `unit` is s, %, bytes, …"""
+
+    name: str
+    unit: str
+    count: int
+    min: float
+    p50: float
+    p90: float
+    p95: float
+    p99: float
+    max: float
+
+
+@dataclass(frozen=True, slots=True)
+class HeatMap:
+    """CPU cores and GPUs over time. `cores[c][t]` and `gpus[g][t]` are 0..1, or None where not measured."""
+
+    time_s: tuple[float, ...]
+    cores: tuple[tuple[float | None, ...], ...]
+    gpus: tuple[tuple[float | None, ...], ...]
+    gpu_names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineEvent:
+    """A named pause to mark on the timeline."""
+
+    name: str
+    start_s: float
+    duration_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """Steps of the first rank in order, at most about 2,000 (then each entry is the mean over `stride` steps)."""
+
+    start_s: tuple[float, ...]
+    wait_s: tuple[float, ...]
+    compute_s: tuple[float, ...]
+    events: tuple[TimelineEvent, ...] = ()
+    stride: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class StageRow:
+    """Where the time of one worker goes, mean seconds per batch. None is not measured."""
+
+    name: str
+    pid: int
+    batches: int
+    wall_s: float
+    cpu_s: float | None
+    queue_s: float | None
+    blocked_s: float | None
+    collate_s: float | None
+    idle_s: float | None
+    bytes_per_batch: float | None
+    items_per_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class RankRow:
+    """One rank: median seconds per step, and which part it is slow in."""
+
+    rank: int
+    pid: int
+    steps: int
+    step_s: float
+    wait_s: float
+    compute_s: float
+    own_s: float | None
+    collective_s: float | None
+    slow_in: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """The whole answer. `session` and `report` are paths (filled in by the command); see the module docstring."""
+
+    verdict: str
+    confidence: float
+    share_of_step: Mapping[str, float]
+    findings: tuple[Finding, ...]
+    img_s: float | None
+    ceiling_img_s: float | None
+    not_measured: tuple[str, ...]
+    report: str | None = None
+    session: str | None = None
+    summary: str = ""
+    steps: int = 0
+    ranks: int = 0
+    step_s: float | None = None
+    step_p95_s: float | None = None
+    wait_share: float | None = None
+    wasted_gpu_hours_per_100: float | None = None
+    noise: str | None = None
+    hook_cost_share: float | None = None
+    time_to_verdict_s: float | None = None
+    command: tuple[str, ...] = ()
+    exit_code: int | None = None
+    duration_s: float | None = None
+    terms_s: Mapping[str, float] = field(default_factory=dict)
+    startup_s: Mapping[str, float] = field(default_factory=dict)
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    percentiles: tuple[Percentiles, ...] = ()
+    heat_map: HeatMap | None = None
+    timeline: Timeline | None = None
+    stages: tuple[StageRow, ...] = ()
+    rank_rows: tuple[RankRow, ...] = ()
+
+    @property
+    def primary(self) -> Finding | None:
+        """The finding that gave the verdict."""
+        return next((finding for finding in self.findings if finding.kind == self.verdict), None)
+
+    @property
+    def fixes(self) -> tuple[Fix, ...]:
+        """All fixes of all findings, each id once, best predicted gain first; unpredicted ones last."""
+        first: dict[str, Fix] = {}
+        for finding in self.findings:
+            for fix in finding.fixes:
+                first.setdefault(fix.id, fix)
+        return tuple(sorted(first.values(), key=lambda fix: -(fix.gain or 0.0)))
+
+    @property
+    def confidence_word(self) -> str:
+        """high, medium or low."""
+        return "high" if self.confidence >= 0.75 else "medium" if self.confidence >= 0.5 else "low"
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-serialisable document, `fixes` included under their findings."""
+        return asdict(self)

@@ -1,0 +1,440 @@
+"""What a run saw, as plain data: one JSONL file per process in a folder, merged when it is read.
+
+Writing needs no lock and no shared file: every process appends whole lines to its own file, so a killed job still gives
+a session, and a torn last line is left out. All clock times in the files are `time.monotonic()` seconds, which every
+process of one machine shares; `Session` holds them as seconds since the command was started.
+
+Missing is `None`, never 0: a value that this machine could not measure is absent, and `not_measured` says why.
+
+Lines, by their `kind`: `session`, `exit` (the launcher), `process`, `loader`, `steps`, `batches`, `event` (attached
+processes), `host`, `sample`, `not_measured` (the sampler). Unknown kinds and fields are ignored, so that an older
+headrace reads a newer session.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+from headrace.errors import SessionError
+
+__all__ = [
+    "BATCH_FIELDS",
+    "SESSION_VERSION",
+    "STEP_FIELDS",
+    "Batch",
+    "Event",
+    "Gpu",
+    "GpuSample",
+    "Host",
+    "Loader",
+    "NotMeasured",
+    "Process",
+    "Sample",
+    "Session",
+    "Step",
+    "save",
+]
+
+SESSION_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One attached process. `role` is main (iterates a loader) or worker (a DataLoader worker)."""
+
+    pid: int
+    parent_pid: int
+    role: str
+    started_s: float
+    rank: int = 0
+    local_rank: int = 0
+    world_size: int = 1
+    worker_id: int | None = None
+    python: str = ""
+    torch: str | None = None
+    torch_threads: int | None = None
+    argv: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Loader:
+    """The arguments of a DataLoader that was iterated, as the script gave them. `loader` numbers them per process."""
+
+    pid: int
+    loader: int
+    num_workers: int
+    batch_size: int | None
+    prefetch_factor: int | None = None
+    pin_memory: bool = False
+    persistent_workers: bool = False
+    dataset: str = ""
+    dataset_length: int | None = None
+    transform: str | None = None
+    collate: str | None = None
+    start_method: str | None = None
+    sample_paths: tuple[str, ...] = ()
+    family: str = "torch"
+    overridden: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One training step of one loader: from the start of `next()` to the start of the one after.
+
+    `wait_s` is the time in `next()`, `compute_s` the rest. `ready`: 1 the batch was there already, 0 it was not, None
+    unknown. `cpu_s`: CPU time of the main thread within `compute_s`; `process_cpu_s`: of the whole main process within
+    the step, its worker processes excluded. `sync_s` and `sync_count`: calls that wait for the device (`.item()`,
+    `.cpu()`, …); `h2d_s`: time in copies to the device. `gpu_wait_s`: time in which the GPU had nothing to do because
+    of this `next()`, on the GPU's clock; `gpu_step_s`: GPU time from that point to the end of the step's work.
+    """
+
+    pid: int
+    loader: int
+    epoch: int
+    start_s: float
+    wait_s: float
+    compute_s: float
+    ready: int | None = None
+    items: int | None = None
+    cpu_s: float | None = None
+    process_cpu_s: float | None = None
+    sync_s: float | None = None
+    sync_count: int | None = None
+    h2d_s: float | None = None
+    optimizer_steps: int | None = None
+    gpu_wait_s: float | None = None
+    gpu_step_s: float | None = None
+    forward_s: float | None = None
+    backward_s: float | None = None
+    collective_s: float | None = None
+    batch_bytes: int | None = None
+
+    @property
+    def step_s(self) -> float:
+        """Wall time of the step, seconds."""
+        return self.wait_s + self.compute_s
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One batch made by a worker (or by the main process with `num_workers=0`).
+
+    `wall_s = cpu_s + queue_s + blocked`: on a core, waiting for one (run-queue delay), and neither (storage, network,
+    a lock). `collate_s` and `collate_cpu_s` are the part of it in the collate function, `socket_s` in socket reads.
+    `other_cpu_s`: CPU time of the process outside the fetching thread since the batch before (serialising, threads).
+    `idle_s`: time between the end of the batch before and the start of this one. `read_bytes`: bytes the process read
+    by system calls, `disk_bytes`: those that came from a disk, not from the page cache. `alone`: the only worker of its
+    loader at work, during the seconds in which headrace measures whether storage slows down with concurrency.
+    """
+
+    pid: int
+    loader: int
+    worker: int
+    start_s: float
+    wall_s: float
+    items: int | None = None
+    cpu_s: float | None = None
+    queue_s: float | None = None
+    collate_s: float | None = None
+    collate_cpu_s: float | None = None
+    other_cpu_s: float | None = None
+    idle_s: float | None = None
+    read_bytes: int | None = None
+    disk_bytes: int | None = None
+    socket_s: float | None = None
+    major_faults: int | None = None
+    alone: int | None = None
+
+    @property
+    def blocked_s(self) -> float | None:
+        """Wall time neither on a core nor waiting for one, or None where the kernel does not tell the queue delay."""
+        if self.cpu_s is None or self.queue_s is None:
+            return None
+        return max(0.0, self.wall_s - self.cpu_s - self.queue_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something with a name and a duration in one process: gc, save, startup, epoch_start, validation, probe …"""
+
+    pid: int
+    name: str
+    start_s: float
+    duration_s: float
+    detail: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU as NVML describes it."""
+
+    index: int
+    name: str
+    memory_bytes: int | None = None
+    driver: str | None = None
+    max_sm_clock_mhz: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """The machine that the samples come from. `cores` are those the job may use (affinity and quota)."""
+
+    hostname: str = ""
+    cores_online: int | None = None
+    cores_affinity: int | None = None
+    quota_cores: float | None = None
+    memory_bytes: int | None = None
+    memory_limit_bytes: int | None = None
+    cgroup: str | None = None
+    kernel: str = ""
+    cpu_model: str | None = None
+    gpus: tuple[Gpu, ...] = ()
+
+    @property
+    def cores(self) -> float | None:
+        """Cores that the job can use: the least of online, affinity and quota that is known."""
+        known = [count for count in (self.cores_online, self.cores_affinity, self.quota_cores) if count]
+        return float(min(known)) if known else None
+
+
+@dataclass(frozen=True, slots=True)
+class GpuSample:
+    """One GPU at one time. `busy` in 0..1: share of time with at least one kernel running (not how full it was)."""
+
+    index: int
+    busy: float | None = None
+    memory_used_bytes: int | None = None
+    sm_clock_mhz: int | None = None
+    temperature_c: float | None = None
+    power_w: float | None = None
+    throttle: tuple[str, ...] | None = None
+    pcie_receive_bytes_s: float | None = None
+    sm_active: float | None = None
+    tensor_active: float | None = None
+    dram_active: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One look at the machine, over the interval that ends at `time_s`. Shares are 0..1, rates per second.
+
+    `core_busy`: per online core, by number. `own_cores`: cores' worth of CPU used by the command and its children;
+    `foreign_cores`: by everything else, the sampler left out. `run_queue_share`: run-queue delay of the command's
+    processes over their wall time. `pressure_*`: share of time in which some task waited for it (PSI).
+    """
+
+    time_s: float
+    interval_s: float
+    core_busy: tuple[float, ...] = ()
+    own_cores: float | None = None
+    foreign_cores: float | None = None
+    main_queue_share: float | None = None
+    runnable: int | None = None
+    pressure_cpu: float | None = None
+    pressure_io: float | None = None
+    pressure_memory: float | None = None
+    throttled_share: float | None = None
+    memory_used_bytes: int | None = None
+    memory_limit_bytes: int | None = None
+    own_memory_bytes: int | None = None
+    disk_read_bytes_s: float | None = None
+    disk_busy: float | None = None
+    network_receive_bytes_s: float | None = None
+    loopback_receive_bytes_s: float | None = None
+    shared_memory_free_bytes: int | None = None
+    major_faults_s: float | None = None
+    processes: int | None = None
+    workers: int | None = None
+    gpus: tuple[GpuSample, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NotMeasured:
+    """A source that this machine or this run lacked: `what` would have been measured, and `why` it was not."""
+
+    what: str
+    why: str
+
+
+STEP_FIELDS = tuple(item.name for item in fields(Step) if item.name not in ("pid", "loader"))
+"""Order of the values in one row of a `steps` line; rows may be shorter, the rest is then not measured."""
+
+BATCH_FIELDS = tuple(item.name for item in fields(Batch) if item.name not in ("pid", "loader", "worker"))
+"""Order of the values in one row of a `batches` line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """Everything one run left behind. Times are seconds since the command was started; `started_at` is Unix time."""
+
+    command: tuple[str, ...] = ()
+    cwd: str = ""
+    started_at: float | None = None
+    duration_s: float | None = None
+    exit_code: int | None = None
+    host: Host = field(default_factory=Host)
+    processes: tuple[Process, ...] = ()
+    loaders: tuple[Loader, ...] = ()
+    steps: tuple[Step, ...] = ()
+    batches: tuple[Batch, ...] = ()
+    events: tuple[Event, ...] = ()
+    samples: tuple[Sample, ...] = ()
+    not_measured: tuple[NotMeasured, ...] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    version: int = SESSION_VERSION
+
+    @staticmethod
+    def load(folder: str | Path) -> Session:
+        """Merge the files of a session folder. Raises `SessionError` when it holds no session, or a newer version."""
+        folder = Path(folder)
+        if not folder.is_dir():
+            raise SessionError(
+                f"{folder} is not a session folder", hint="give the folder that `headrace diagnose` named"
+            )
+        files = sorted(folder.glob("*.jsonl"))
+        if not files:
+            raise SessionError(f"{folder} holds no session (no .jsonl file)", hint="run `headrace diagnose -- COMMAND`")
+        return _merge(line for file in files for line in _lines(file))
+
+    def save(self, folder: str | Path) -> Path:
+        """Write the session as one file of a session folder, which `load` reads back equal. Returns the folder."""
+        return save(self, folder)
+
+
+def _lines(file: Path) -> Iterator[dict[str, Any]]:
+    """The JSON objects of one file. A line that does not parse (the torn last one of a killed process) is left out."""
+    try:
+        text = file.read_bytes().decode("utf-8", errors="replace")
+    except OSError as error:
+        raise SessionError(f"cannot read {file}: {error.strerror or error}") from error
+    for line in text.splitlines():
+        try:
+            value = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(value, dict) and "kind" in value:
+            yield value
+
+
+Fact = TypeVar("Fact")
+
+
+def _build(kind: type[Fact], values: Mapping[str, Any], **given: Any) -> Fact:
+    """A dataclass from the fields of `values` that it has; lists become tuples."""
+    names = {item.name for item in fields(kind)}  # type: ignore[arg-type]
+    taken = {name: _frozen(value) for name, value in values.items() if name in names}
+    return kind(**{**taken, **given})
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _merge(lines: Iterable[dict[str, Any]]) -> Session:
+    by_kind: dict[str, list[dict[str, Any]]] = {}
+    for line in lines:
+        by_kind.setdefault(line["kind"], []).append(line)
+    header = (by_kind.get("session") or [{}])[0]
+    if header.get("version", SESSION_VERSION) > SESSION_VERSION:
+        raise SessionError(
+            f"the session has version {header['version']}, this headrace reads up to {SESSION_VERSION}",
+            hint="pip install --upgrade headrace",
+        )
+    zero_s = header.get("monotonic_s", 0.0)
+    ends = by_kind.get("exit") or [{}]
+    facts: dict[str, Any] = {}
+    for line in by_kind.get("fact", []):
+        facts[line["name"]] = line["value"]
+    return Session(
+        command=tuple(header.get("command", ())),
+        cwd=header.get("cwd", ""),
+        started_at=header.get("started_at"),
+        duration_s=ends[-1]["monotonic_s"] - zero_s if "monotonic_s" in ends[-1] else None,
+        exit_code=ends[-1].get("code"),
+        host=_host(by_kind.get("host", [])),
+        processes=tuple(_shifted(Process, line, zero_s, "started_s") for line in by_kind.get("process", [])),
+        loaders=tuple(_build(Loader, line) for line in by_kind.get("loader", [])),
+        steps=tuple(sorted(_rows(Step, STEP_FIELDS, by_kind.get("steps", []), zero_s), key=lambda step: step.start_s)),
+        batches=tuple(sorted(_rows(Batch, BATCH_FIELDS, by_kind.get("batches", []), zero_s), key=lambda b: b.start_s)),
+        events=tuple(
+            sorted(
+                (_shifted(Event, line, zero_s, "start_s") for line in by_kind.get("event", [])),
+                key=lambda event: event.start_s,
+            )
+        ),
+        samples=tuple(sorted((_sample(line, zero_s) for line in by_kind.get("sample", [])), key=lambda s: s.time_s)),
+        not_measured=tuple(
+            dict.fromkeys(NotMeasured(line["what"], line["why"]) for line in by_kind.get("not_measured", []))
+        ),
+        facts=facts,
+        version=header.get("version", SESSION_VERSION),
+    )
+
+
+def _shifted(kind: type[Fact], line: dict[str, Any], zero_s: float, time: str) -> Fact:
+    return _build(kind, line, **{time: line[time] - zero_s})
+
+
+def _rows(kind: type[Fact], names: tuple[str, ...], lines: list[dict[str, Any]], zero_s: float) -> Iterator[Fact]:
+    start = names.index("start_s")
+    for line in lines:
+        given = {name: line[name] for name in ("pid", "loader", "worker") if name in line}
+        for row in line["rows"]:
+            values = list(row)
+            values[start] -= zero_s
+            yield kind(**given, **dict(zip(names, values, strict=False)))
+
+
+def _host(lines: list[dict[str, Any]]) -> Host:
+    if not lines:
+        return Host()
+    return _build(Host, lines[0], gpus=tuple(_build(Gpu, gpu) for gpu in lines[0].get("gpus", ())))
+
+
+def _sample(line: dict[str, Any], zero_s: float) -> Sample:
+    gpus = tuple(_build(GpuSample, gpu) for gpu in line.get("gpus", ()))
+    return _build(Sample, line, time_s=line["time_s"] - zero_s, gpus=gpus)
+
+
+def save(session: Session, folder: str | Path) -> Path:
+    """Write `session` as one file, `session.jsonl`, in `folder` (made if missing)."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in _to_lines(session))
+    (folder / "session.jsonl").write_text(text, encoding="utf-8")
+    return folder
+
+
+def _to_lines(session: Session) -> Iterator[dict[str, Any]]:
+    yield {
+        "kind": "session",
+        "version": session.version,
+        "command": session.command,
+        "cwd": session.cwd,
+        "started_at": session.started_at,
+        "monotonic_s": 0.0,
+    }
+    yield {"kind": "host", **asdict(session.host)}
+    for name, facts in (
+        ("process", session.processes),
+        ("loader", session.loaders),
+        ("event", session.events),
+        ("sample", session.samples),
+        ("not_measured", session.not_measured),
+    ):
+        for fact in facts:
+            yield {"kind": name, **asdict(fact)}
+    for step in session.steps:
+        row = [getattr(step, name) for name in STEP_FIELDS]
+        yield {"kind": "steps", "pid": step.pid, "loader": step.loader, "rows": [row]}
+    for batch in session.batches:
+        row = [getattr(batch, name) for name in BATCH_FIELDS]
+        yield {"kind": "batches", "pid": batch.pid, "loader": batch.loader, "worker": batch.worker, "rows": [row]}
+    for name, value in session.facts.items():
+        yield {"kind": "fact", "name": name, "value": value}
+    if session.duration_s is not None:
+        yield {"kind": "exit", "code": session.exit_code, "monotonic_s": session.duration_s}
