@@ -2,7 +2,9 @@
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
 
+pub mod cpu;
 pub mod decode;
 pub mod error;
 pub mod geometry;
 pub mod jpeg;
+pub mod resample;

@@ -1,0 +1,258 @@
+//! Filter weights of one axis, exactly as Pillow computes them.
+//!
+//! Source of the formulas: Pillow `src/libImaging/Resample.c` (`precompute_coeffs`, `normalize_coeffs_8bpc`) and, for nearest,
+//! `Geometry.c` (`ImagingScaleAffine`). Weights are normalised in double precision, then rounded to 22 fraction bits; the order of the
+//! floating-point operations below is the order there, because the last bit decides.
+
+use std::f64::consts::PI;
+
+/// Fraction bits of a weight: 32 bits less 8 of the pixel, less 2 for filters that overshoot (Pillow's `PRECISION_BITS`).
+pub const WEIGHT_BITS: u32 = 32 - 8 - 2;
+
+/// How pixels are combined; the names and results are Pillow's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Filter {
+    /// The pixel under the centre, no averaging.
+    Nearest,
+    /// Mean over the footprint.
+    Box,
+    /// Triangle over twice the footprint (antialiased when it shrinks).
+    #[default]
+    Bilinear,
+    /// Hamming window over twice the footprint.
+    Hamming,
+    /// Cubic convolution with a = -0.5.
+    Bicubic,
+    /// Sinc windowed to three lobes.
+    Lanczos,
+}
+
+impl Filter {
+    /// Half the width of the filter at scale 1, in source pixels.
+    fn support(self) -> f64 {
+        match self {
+            Filter::Nearest | Filter::Box => 0.5,
+            Filter::Bilinear | Filter::Hamming => 1.0,
+            Filter::Bicubic => 2.0,
+            Filter::Lanczos => 3.0,
+        }
+    }
+
+    /// The filter's value at `x`, in units of the footprint.
+    #[inline(always)]
+    fn value(self, x: f64) -> f64 {
+        match self {
+            Filter::Nearest | Filter::Box => f64::from(u8::from(x > -0.5 && x <= 0.5)),
+            Filter::Bilinear => (1.0 - x.abs()).max(0.0),
+            Filter::Hamming => hamming(x.abs()),
+            Filter::Bicubic => cubic(x.abs()),
+            Filter::Lanczos if (-3.0..3.0).contains(&x) => sinc(x) * sinc(x / 3.0),
+            Filter::Lanczos => 0.0,
+        }
+    }
+}
+
+fn sinc(x: f64) -> f64 {
+    if x == 0.0 {
+        return 1.0;
+    }
+    let x = x * PI;
+    x.sin() / x
+}
+
+fn hamming(x: f64) -> f64 {
+    if x == 0.0 {
+        return 1.0;
+    }
+    if x >= 1.0 {
+        return 0.0;
+    }
+    let x = x * PI;
+    // Pillow writes these two constants as C floats, so the double carries the float's rounding.
+    x.sin() / x * (f64::from(0.54_f32) + f64::from(0.46_f32) * x.cos())
+}
+
+fn cubic(x: f64) -> f64 {
+    const A: f64 = -0.5;
+    if x < 1.0 {
+        ((A + 2.0) * x - (A + 3.0)) * x * x + 1.0
+    } else if x < 2.0 {
+        (((x - 5.0) * x + 8.0) * x - 4.0) * A
+    } else {
+        0.0
+    }
+}
+
+/// One axis of a resize: `source` pixels become `grid` pixels, of which `count` from `first` on are wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Axis {
+    /// Length of the source box in pixels.
+    pub source: u32,
+    /// Length of the resized grid in pixels.
+    pub grid: u32,
+    /// First wanted grid position.
+    pub first: u32,
+    /// Number of wanted grid positions.
+    pub count: u32,
+    /// The filter.
+    pub filter: Filter,
+}
+
+impl Axis {
+    /// True if the axis keeps its length, so that Pillow skips its pass.
+    pub fn is_identity(&self) -> bool {
+        self.source == self.grid
+    }
+
+    fn scale(&self) -> f64 {
+        f64::from(self.source as f32) / f64::from(self.grid)
+    }
+
+    /// Support in source pixels: the filter widens when the axis shrinks (antialiasing), never narrows.
+    fn support(&self) -> f64 {
+        self.filter.support() * self.scale().max(1.0)
+    }
+
+    fn center(&self, position: u32) -> f64 {
+        (f64::from(position) + 0.5) * self.scale()
+    }
+
+    /// First source position and number of positions under the filter at a grid position.
+    fn span(&self, position: u32) -> (u32, u32) {
+        let (center, support) = (self.center(position), self.support());
+        let start = ((center - support + 0.5) as i64).max(0);
+        let end = ((center + support + 0.5) as i64).min(i64::from(self.source));
+        (start as u32, (end - start).max(0) as u32)
+    }
+
+    /// The half-open range of source positions that the wanted positions read.
+    pub fn needed(&self) -> (u32, u32) {
+        let last = self.first + self.count - 1;
+        if self.is_identity() {
+            return (self.first, last + 1);
+        }
+        if self.filter == Filter::Nearest {
+            let step = self.scale();
+            let mut at = step * 0.5;
+            let mut range = (u32::MAX, 0);
+            for position in 0..=last {
+                if position >= self.first {
+                    let source = (at as u32).min(self.source - 1);
+                    range = (range.0.min(source), range.1.max(source + 1));
+                }
+                at += step;
+            }
+            return range;
+        }
+        let (last_start, last_taps) = self.span(last);
+        (self.span(self.first).0, last_start + last_taps)
+    }
+}
+
+/// The weights of one axis: output `i` is the sum of `weights[i * taps + t] * pixel[starts[i] + t]` over `t < taps`.
+#[derive(Debug, Default)]
+pub struct Weights {
+    /// First source position of each output, relative to the origin given to [`Weights::fill`].
+    pub starts: Vec<u32>,
+    /// Number of non-padding weights of each output.
+    pub counts: Vec<u32>,
+    /// Weights per output; shorter filters are padded with zeros at the end.
+    pub taps: usize,
+    /// Fixed-point weights, [`WEIGHT_BITS`] fraction bits, `taps` per output.
+    pub values: Vec<i32>,
+    exact: Vec<f64>,
+}
+
+impl Weights {
+    /// Computes the table of `axis`, positions relative to source position `origin`; `reverse` lists the outputs last to first.
+    pub fn fill(&mut self, axis: &Axis, origin: u32, reverse: bool) {
+        let count = axis.count as usize;
+        self.starts.clear();
+        self.counts.clear();
+        self.values.clear();
+        if axis.is_identity() || axis.filter == Filter::Nearest {
+            self.fill_single(axis, origin);
+        } else {
+            self.fill_filtered(axis, origin);
+        }
+        if reverse {
+            self.starts.reverse();
+            self.counts.reverse();
+            for i in 0..count / 2 {
+                for tap in 0..self.taps {
+                    self.values
+                        .swap(i * self.taps + tap, (count - 1 - i) * self.taps + tap);
+                }
+            }
+        }
+    }
+
+    /// One source pixel of weight one per output: identity and nearest.
+    fn fill_single(&mut self, axis: &Axis, origin: u32) {
+        self.taps = 1;
+        let step = axis.scale();
+        let mut at = step * 0.5;
+        for position in 0..axis.first + axis.count {
+            if position >= axis.first {
+                self.starts.push((at as u32).min(axis.source - 1) - origin);
+            }
+            at += step; // Pillow accumulates, and so must we
+        }
+        self.counts.resize(axis.count as usize, 1);
+        self.values.resize(axis.count as usize, 1 << WEIGHT_BITS);
+    }
+
+    fn fill_filtered(&mut self, axis: &Axis, origin: u32) {
+        let positions = axis.first..axis.first + axis.count;
+        for position in positions.clone() {
+            let (start, taps) = axis.span(position);
+            self.starts.push(start - origin);
+            self.counts.push(taps);
+        }
+        self.taps = self.counts.iter().copied().max().unwrap_or(0) as usize;
+        self.values.resize(self.taps * axis.count as usize, 0);
+        match axis.filter {
+            // One loop per filter, so that the cheap ones are inlined and vectorised.
+            Filter::Bilinear => self.fill_values(axis, origin, |x| Filter::Bilinear.value(x)),
+            Filter::Bicubic => self.fill_values(axis, origin, |x| Filter::Bicubic.value(x)),
+            other => self.fill_values(axis, origin, |x| other.value(x)),
+        }
+    }
+
+    #[inline(always)]
+    fn fill_values(&mut self, axis: &Axis, origin: u32, value: impl Fn(f64) -> f64) {
+        let inverse_scale = 1.0 / axis.scale().max(1.0);
+        self.exact.resize(self.taps, 0.0);
+        for (i, position) in (axis.first..axis.first + axis.count).enumerate() {
+            let center = axis.center(position);
+            let (start, count) = (self.starts[i] + origin, self.counts[i] as usize);
+            let exact = &mut self.exact[..count];
+            let mut sum = 0.0;
+            for (tap, weight) in exact.iter_mut().enumerate() {
+                *weight = value((f64::from(start + tap as u32) - center + 0.5) * inverse_scale);
+                sum += *weight;
+            }
+            let row = &mut self.values[i * self.taps..][..count];
+            for (fixed, weight) in row.iter_mut().zip(exact.iter()) {
+                let normalised = if sum != 0.0 { weight / sum } else { *weight };
+                *fixed = to_fixed(normalised);
+            }
+        }
+    }
+
+    /// The weights of one output, padding included.
+    #[inline]
+    pub fn of(&self, output: usize) -> &[i32] {
+        &self.values[output * self.taps..][..self.taps]
+    }
+}
+
+/// Rounds half away from zero to [`WEIGHT_BITS`] fraction bits.
+fn to_fixed(weight: f64) -> i32 {
+    let scaled = weight * f64::from(1 << WEIGHT_BITS);
+    (if weight < 0.0 {
+        scaled - 0.5
+    } else {
+        scaled + 0.5
+    }) as i32
+}

@@ -1,0 +1,336 @@
+//! Antialiased resize of RGB pixels, bit-identical to Pillow's `image.crop(box).resize(size, filter)`.
+//!
+//! Horizontal pass, rounded to 8 bits, then vertical pass, as in Pillow; a pass whose length does not change is skipped. Only what the
+//! wanted window of the resized grid needs is computed, and flips cost nothing: they permute the output positions.
+
+mod coefficients;
+mod scalar;
+
+pub use coefficients::{Axis, Filter, WEIGHT_BITS};
+
+use crate::cpu::Extension;
+use crate::error::{Result, Status};
+use crate::geometry::{Rect, RgbView};
+use coefficients::Weights;
+
+/// Longest side of a resized grid; Pillow's own buffers end near here, and it bounds the tables of a hostile request.
+pub const MAX_GRID: u32 = 1 << 20;
+
+/// What to compute: `image.crop(box_).resize((grid_w, grid_h), filter).crop(window)`, then flipped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ResizeSpec {
+    /// Source rectangle in image pixels: what Pillow's `crop()` would keep.
+    pub box_: Rect,
+    /// Width that the box is resized to.
+    pub grid_w: u32,
+    /// Height that the box is resized to.
+    pub grid_h: u32,
+    /// The part of the resized grid that is wanted; all of it is `Rect::new(0, 0, grid_w, grid_h)`.
+    pub window: Rect,
+    /// The filter.
+    pub filter: Filter,
+    /// Mirror the window left to right.
+    pub flip_x: bool,
+    /// Mirror the window top to bottom.
+    pub flip_y: bool,
+}
+
+impl ResizeSpec {
+    /// The whole of `box_` resized to `width` × `height`, bilinear, not flipped.
+    pub fn new(box_: Rect, width: u32, height: u32) -> Self {
+        ResizeSpec {
+            box_,
+            grid_w: width,
+            grid_h: height,
+            window: Rect::new(0, 0, width, height),
+            filter: Filter::Bilinear,
+            flip_x: false,
+            flip_y: false,
+        }
+    }
+
+    fn axis_x(&self) -> Axis {
+        Axis {
+            source: self.box_.w,
+            grid: self.grid_w,
+            first: self.window.x,
+            count: self.window.w,
+            filter: self.filter,
+        }
+    }
+
+    fn axis_y(&self) -> Axis {
+        Axis {
+            source: self.box_.h,
+            grid: self.grid_h,
+            first: self.window.y,
+            count: self.window.h,
+            filter: self.filter,
+        }
+    }
+
+    /// True if the box is not empty and the window lies in the grid.
+    pub fn is_valid(&self) -> bool {
+        let reachable = |start: u32, length: u32| length > 0 && start.checked_add(length).is_some();
+        reachable(self.box_.x, self.box_.w)
+            && reachable(self.box_.y, self.box_.h)
+            && self.grid_w <= MAX_GRID
+            && self.grid_h <= MAX_GRID
+            && self.window.fits(self.grid_w, self.grid_h)
+    }
+
+    /// The image region that the decoder must deliver for this window; an empty rectangle if the request is not valid.
+    pub fn needed(&self) -> Rect {
+        if !self.is_valid() {
+            return Rect::default();
+        }
+        let (left, right) = self.axis_x().needed();
+        let (top, bottom) = self.axis_y().needed();
+        Rect::new(
+            self.box_.x + left,
+            self.box_.y + top,
+            right - left,
+            bottom - top,
+        )
+    }
+}
+
+/// Which pass comes first. The first one rounds to 8 bits, so the order shows in the result.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum PassOrder {
+    /// Pillow 13 and later: vertical first when the height shrinks by more than twice as many pixels as the width.
+    #[default]
+    Pillow13,
+    /// Pillow before 13: always horizontal first.
+    HorizontalFirst,
+}
+
+impl PassOrder {
+    /// Source of the rule: Pillow 13.0.0 `Resample.c`, `ImagingResampleInner`.
+    fn vertical_first(self, spec: &ResizeSpec) -> bool {
+        let shrink = |source: u32, grid: u32| i64::from(source) - i64::from(grid);
+        let rows = shrink(spec.box_.h, spec.grid_h);
+        self == PassOrder::Pillow13 && rows > 0 && rows > 2 * shrink(spec.box_.w, spec.grid_w)
+    }
+}
+
+/// Resizes images one after another; holds the tables and the intermediate rows, so that the steady state allocates nothing.
+#[derive(Debug)]
+pub struct Resampler {
+    #[expect(dead_code)] // until the first vector kernel
+    extension: Extension,
+    order: PassOrder,
+    columns: Weights,
+    rows: Weights,
+    scratch: Vec<u8>,
+}
+
+impl Default for Resampler {
+    fn default() -> Self {
+        Self::with_extension(Extension::best())
+    }
+}
+
+impl Resampler {
+    /// A resampler that uses the given instructions, which the processor must have (see [`Extension::available`]).
+    pub fn with_extension(extension: Extension) -> Self {
+        assert!(
+            Extension::available().contains(&extension),
+            "{extension:?} is not available on this processor"
+        );
+        Resampler {
+            extension,
+            order: PassOrder::default(),
+            columns: Weights::default(),
+            rows: Weights::default(),
+            scratch: Vec::new(),
+        }
+    }
+
+    /// Chooses the Pillow version whose results are reproduced.
+    pub fn set_pass_order(&mut self, order: PassOrder) {
+        self.order = order;
+    }
+
+    /// Resizes `src`, which holds at least [`ResizeSpec::needed`], into `out`: uint8 RGB, `spec.window.h` rows of `spec.window.w`
+    /// pixels, `out_stride` bytes from row to row.
+    ///
+    /// Errors: [`Status::BadBox`] if the request is not valid or `src` lacks needed pixels, [`Status::Internal`] if a buffer is too small.
+    pub fn resize_into(
+        &mut self,
+        src: RgbView<'_>,
+        spec: &ResizeSpec,
+        out: &mut [u8],
+        out_stride: usize,
+    ) -> Result<()> {
+        let needed = spec.needed();
+        let source = Rows {
+            bytes: view_of(&src, needed)?,
+            stride: src.stride,
+        };
+        let (width, height) = (spec.window.w as usize, spec.window.h as usize);
+        check_output(out, out_stride, width, height)?;
+        let mut output = Output {
+            bytes: out,
+            stride: out_stride,
+            row_bytes: width * 3,
+            height,
+            flip: spec.flip_y,
+        };
+
+        let (axis_x, axis_y) = (spec.axis_x(), spec.axis_y());
+        let pass_x = !axis_x.is_identity() || spec.flip_x;
+        let pass_y = !axis_y.is_identity();
+        if pass_x {
+            self.columns
+                .fill(&axis_x, needed.x - spec.box_.x, spec.flip_x);
+        }
+        if pass_y {
+            self.rows.fill(&axis_y, needed.y - spec.box_.y, false);
+        }
+        match (pass_x, pass_y) {
+            (false, false) => {
+                for row in 0..height {
+                    let target = output.row(row);
+                    target.copy_from_slice(&source.from(row)[..target.len()]);
+                }
+            }
+            (true, false) => {
+                for row in 0..height {
+                    scalar::horizontal(&self.columns, source.from(row), output.row(row));
+                }
+            }
+            (false, true) => {
+                for row in 0..height {
+                    vertical(&self.rows, row, &source, output.row(row));
+                }
+            }
+            (true, true) if self.order.vertical_first(spec) => {
+                self.vertical_then_horizontal(&source, needed.w as usize * 3, &mut output);
+            }
+            (true, true) => self.horizontal_then_vertical(&source, &mut output),
+        }
+        Ok(())
+    }
+
+    /// Both passes, each row made narrow just before the vertical filter first needs it, so that it is still in the cache.
+    fn horizontal_then_vertical(&mut self, source: &Rows<'_>, output: &mut Output<'_>) {
+        let row_bytes = output.row_bytes;
+        let last = output.height - 1;
+        let height = (self.rows.starts[last] + self.rows.counts[last]) as usize;
+        grow(&mut self.scratch, height * row_bytes);
+        let mut ready = 0;
+        for row in 0..output.height {
+            let end = (self.rows.starts[row] + self.rows.counts[row]) as usize;
+            while ready < end {
+                let narrow = &mut self.scratch[ready * row_bytes..][..row_bytes];
+                scalar::horizontal(&self.columns, source.from(ready), narrow);
+                ready += 1;
+            }
+            let narrow = Rows {
+                bytes: &self.scratch,
+                stride: row_bytes,
+            };
+            vertical(&self.rows, row, &narrow, output.row(row));
+        }
+    }
+
+    /// Both passes in the other order, one output row at a time through a buffer of one row.
+    fn vertical_then_horizontal(
+        &mut self,
+        source: &Rows<'_>,
+        source_bytes: usize,
+        output: &mut Output<'_>,
+    ) {
+        grow(&mut self.scratch, source_bytes);
+        let line = &mut self.scratch[..source_bytes];
+        for row in 0..output.height {
+            vertical(&self.rows, row, source, line);
+            scalar::horizontal(&self.columns, line, output.row(row));
+        }
+    }
+}
+
+/// Makes the scratch memory at least `bytes` long. What it holds from an earlier image is overwritten before it is read.
+fn grow(scratch: &mut Vec<u8>, bytes: usize) {
+    if scratch.len() < bytes {
+        scratch.resize(bytes, 0);
+    }
+}
+
+/// Vertical pass of output row `row`.
+fn vertical(weights: &Weights, row: usize, source: &Rows<'_>, output: &mut [u8]) {
+    let (start, count) = (weights.starts[row] as usize, weights.counts[row] as usize);
+    scalar::vertical(
+        &weights.of(row)[..count],
+        source.from(start),
+        source.stride,
+        output,
+    );
+}
+
+/// Rows to read, `stride` bytes apart.
+struct Rows<'a> {
+    bytes: &'a [u8],
+    stride: usize,
+}
+
+impl<'a> Rows<'a> {
+    /// The bytes from the start of a row to the end of the buffer.
+    fn from(&self, row: usize) -> &'a [u8] {
+        &self.bytes[row * self.stride..]
+    }
+}
+
+/// Rows to write; counts them from the bottom when flipped.
+struct Output<'a> {
+    bytes: &'a mut [u8],
+    stride: usize,
+    row_bytes: usize,
+    height: usize,
+    flip: bool,
+}
+
+impl Output<'_> {
+    fn row(&mut self, row: usize) -> &mut [u8] {
+        let row = if self.flip {
+            self.height - 1 - row
+        } else {
+            row
+        };
+        &mut self.bytes[row * self.stride..][..self.row_bytes]
+    }
+}
+
+/// The bytes of `src` from the first pixel of `needed` on, after checking that all of `needed` is there.
+fn view_of<'a>(src: &RgbView<'a>, needed: Rect) -> Result<&'a [u8]> {
+    let region = src.region;
+    let inside = |start: u32, length: u32, from: u32, size: u32| {
+        start >= from
+            && u64::from(start) + u64::from(length) <= u64::from(from) + u64::from(size)
+            && length > 0
+    };
+    if !inside(needed.x, needed.w, region.x, region.w)
+        || !inside(needed.y, needed.h, region.y, region.h)
+    {
+        return Err(Status::BadBox);
+    }
+    let bytes = (region.h as usize - 1)
+        .checked_mul(src.stride)
+        .and_then(|rows| rows.checked_add(region.w as usize * 3));
+    if src.stride < region.w as usize * 3 || bytes.is_none_or(|bytes| bytes > src.pixels.len()) {
+        return Err(Status::Internal);
+    }
+    let first = (needed.y - region.y) as usize * src.stride + (needed.x - region.x) as usize * 3;
+    Ok(&src.pixels[first..])
+}
+
+fn check_output(out: &[u8], stride: usize, width: usize, height: usize) -> Result<()> {
+    let bytes = (height - 1)
+        .checked_mul(stride)
+        .and_then(|rows| rows.checked_add(width * 3));
+    if stride < width * 3 || bytes.is_none_or(|bytes| bytes > out.len()) {
+        return Err(Status::Internal);
+    }
+    Ok(())
+}

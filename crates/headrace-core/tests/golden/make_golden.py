@@ -1,0 +1,83 @@
+"""Writes resize.txt, the results of Pillow that the Rust tests must reproduce bit for bit.
+
+Run: python crates/headrace-core/tests/golden/make_golden.py   (needs Pillow and numpy)
+Each line holds the request and the FNV-1a hash of the resulting bytes.
+The source images are computed by a formula that both sides know.
+"""
+
+import random
+from pathlib import Path
+
+import numpy as np
+import PIL
+from PIL import Image
+
+FILTERS = {
+    "nearest": Image.Resampling.NEAREST,
+    "box": Image.Resampling.BOX,
+    "bilinear": Image.Resampling.BILINEAR,
+    "hamming": Image.Resampling.HAMMING,
+    "bicubic": Image.Resampling.BICUBIC,
+    "lanczos": Image.Resampling.LANCZOS,
+}
+
+
+def pattern(width: int, height: int, kind: int) -> np.ndarray:
+    """A test image (height, width, 3) uint8: kind 0 noise, 1 smooth with a little noise, 2 black and white noise."""
+    index = np.arange(width * height * 3, dtype=np.uint32).reshape(height, width, 3)
+    mixed = (index + np.uint32(1)) * np.uint32(2654435761)
+    mixed ^= mixed >> np.uint32(15)
+    mixed *= np.uint32(2246822519)
+    mixed ^= mixed >> np.uint32(13)
+    if kind == 0:
+        return (mixed >> np.uint32(8)).astype(np.uint8)
+    if kind == 1:
+        y, x, channel = np.meshgrid(np.arange(height), np.arange(width), np.arange(3), indexing="ij")
+        return ((x * 5 + y * 3 + channel * 40) % 240 + (mixed >> np.uint32(28)).astype(int)).astype(np.uint8)
+    return np.where(mixed >> np.uint32(31) == 1, 255, 0).astype(np.uint8)
+
+
+def fnv1a(data: bytes) -> int:
+    """64-bit FNV-1a hash."""
+    value = 0xCBF29CE484222325
+    for byte in data:
+        value = ((value ^ byte) * 0x100000001B3) & 0xFFFFFFFFFFFFFFFF
+    return value
+
+
+def resize_cases() -> list[str]:
+    """One line per request: size, kind, box, grid, window, filter, flips, hash."""
+    rng = random.Random(20)
+    sides = [1, 2, 3, 5, 8, 17, 31, 64, 100, 150]
+    lines = []
+    for case in range(240):
+        width, height, kind = rng.choice(sides), rng.choice(sides), case % 3
+        if case % 24 == 0:
+            width = 2000
+        box_w, box_h = rng.randint(1, width), rng.randint(1, height)
+        x, y = rng.randint(0, width - box_w), rng.randint(0, height - box_h)
+        grid_w = rng.choice([1, 2, 7, 33, 40, box_w, rng.randint(1, 90)])
+        grid_h = rng.choice([1, 2, 7, 33, 40, box_h, rng.randint(1, 90)])
+        window = (0, 0, grid_w, grid_h)
+        if case % 2:
+            window_w, window_h = rng.randint(1, grid_w), rng.randint(1, grid_h)
+            window = (rng.randint(0, grid_w - window_w), rng.randint(0, grid_h - window_h), window_w, window_h)
+        name = list(FILTERS)[case % 6]
+        flip_x, flip_y = rng.randrange(2), rng.randrange(2)
+        image = Image.fromarray(pattern(width, height, kind)).crop((x, y, x + box_w, y + box_h))
+        out = np.asarray(image.resize((grid_w, grid_h), FILTERS[name]))
+        out = out[window[1] : window[1] + window[3], window[0] : window[0] + window[2]]
+        out = out[:: -1 if flip_y else 1, :: -1 if flip_x else 1]
+        numbers = [width, height, kind, x, y, box_w, box_h, grid_w, grid_h, *window, name, flip_x, flip_y]
+        lines.append(" ".join(map(str, numbers)) + f" {fnv1a(out.tobytes()):016x}")
+    return lines
+
+
+def write(name: str, header: str, lines: list[str]) -> None:
+    """Writes one golden file beside this script."""
+    text = f"# Pillow {PIL.__version__}: {header}\n" + "\n".join(lines) + "\n"
+    (Path(__file__).parent / name).write_text(text)
+
+
+if __name__ == "__main__":
+    write("resize.txt", "width height kind box(4) grid(2) window(4) filter flip_x flip_y fnv1a64", resize_cases())
