@@ -27,6 +27,18 @@ unsafe extern "C" {
         stride: usize,
         line: *mut u8,
     ) -> i32;
+    fn headrace_turbo_encode(
+        pixels: *const u8,
+        w: u32,
+        h: u32,
+        space: i32,
+        factors: *const u8,
+        quality: i32,
+        restart_interval: u32,
+        flags: i32,
+        out: *mut u8,
+        room: usize,
+    ) -> usize;
 }
 
 fn check(status: i32) -> Result<()> {
@@ -75,4 +87,79 @@ pub fn region(data: &[u8], region: Rect, pixels: &mut Vec<u8>) -> Result<usize> 
         )
     })?;
     Ok(stride)
+}
+
+/// How [`encode`] makes a file: every kind that a decoder's tests need.
+#[derive(Debug, Clone, Copy)]
+pub struct Encoding {
+    /// Horizontal and vertical sampling factor of each component; one component (grayscale) uses the first.
+    pub factors: [(u8, u8); 3],
+    /// One component.
+    pub gray: bool,
+    /// Store RGB without conversion (Adobe transform 0).
+    pub rgb: bool,
+    /// 1 to 100.
+    pub quality: u8,
+    /// MCUs between restart markers, 0 for none.
+    pub restart_interval: u32,
+    /// Huffman tables made for the image.
+    pub optimised: bool,
+    /// Progressive.
+    pub progressive: bool,
+    /// One scan for each component.
+    pub separate_scans: bool,
+    /// Arithmetic coding.
+    pub arithmetic: bool,
+}
+
+impl Default for Encoding {
+    fn default() -> Self {
+        Encoding {
+            factors: [(1, 1); 3],
+            gray: false,
+            rgb: false,
+            quality: 90,
+            restart_interval: 0,
+            optimised: false,
+            progressive: false,
+            separate_scans: false,
+            arithmetic: false,
+        }
+    }
+}
+
+/// Encodes interleaved RGB (or gray) pixels with libjpeg-turbo.
+pub fn encode(pixels: &[u8], size: Size, how: &Encoding) -> Result<Vec<u8>> {
+    let samples = size.width as usize * size.height as usize * if how.gray { 1 } else { 3 };
+    if pixels.len() < samples {
+        return Err(Status::BadBox);
+    }
+    let space = if how.gray { 1 } else { 3 - i32::from(how.rgb) };
+    let flag = |set: bool, bit: i32| if set { bit } else { 0 };
+    let flags = flag(how.optimised, 1)
+        | flag(how.progressive, 2)
+        | flag(how.separate_scans, 4)
+        | flag(how.arithmetic, 8);
+    let factors = how.factors.map(|(h, v)| [h, v]).concat();
+    let mut out = vec![0; samples * 8 + 65_536];
+    // SAFETY: `pixels` holds all samples (checked), `factors` six bytes, `out` as many bytes as stated; all live during the call.
+    let written = unsafe {
+        headrace_turbo_encode(
+            pixels.as_ptr(),
+            size.width,
+            size.height,
+            space,
+            factors.as_ptr(),
+            i32::from(how.quality),
+            how.restart_interval,
+            flags,
+            out.as_mut_ptr(),
+            out.len(),
+        )
+    };
+    if written == 0 {
+        return Err(Status::Unsupported);
+    }
+    out.truncate(written);
+    Ok(out)
 }

@@ -3,6 +3,7 @@
 #include <setjmp.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <jpeglib.h>
@@ -144,4 +145,63 @@ int headrace_turbo_region(const uint8_t *data, size_t length, uint32_t x, uint32
   jpeg_abort_decompress(&cinfo);
   jpeg_destroy_decompress(&cinfo);
   return warned;
+}
+
+/* Encodes w x h RGB pixels (gray: one byte a pixel) for tests. `factors` holds h and v of each component; `space` is 1 gray,
+ * 3 YCbCr, 2 RGB stored as it is. `flags`: 1 optimised tables, 2 progressive, 4 one scan per component, 8 arithmetic. Returns
+ * the number of bytes written to `out`, or 0. */
+size_t headrace_turbo_encode(const uint8_t *pixels, uint32_t w, uint32_t h, int space, const uint8_t *factors, int quality,
+                             uint32_t restart_interval, int flags, uint8_t *out, size_t room) {
+  struct jpeg_compress_struct cinfo;
+  errors_t errors;
+  memset(&cinfo, 0, sizeof cinfo);
+  cinfo.err = jpeg_std_error(&errors.base);
+  errors.base.error_exit = on_error;
+  errors.base.emit_message = on_message;
+  errors.base.output_message = on_output;
+  errors.warned = 0;
+  if (setjmp(errors.escape)) {
+    jpeg_destroy_compress(&cinfo);
+    return 0;
+  }
+  jpeg_create_compress(&cinfo);
+  unsigned char *buffer = out;
+  unsigned long size = (unsigned long)room;
+  jpeg_mem_dest(&cinfo, &buffer, &size);
+  cinfo.image_width = w;
+  cinfo.image_height = h;
+  cinfo.input_components = space == 1 ? 1 : 3;
+  cinfo.in_color_space = space == 1 ? JCS_GRAYSCALE : JCS_RGB;
+  jpeg_set_defaults(&cinfo);
+  jpeg_set_colorspace(&cinfo, space == 1 ? JCS_GRAYSCALE : space == 2 ? JCS_RGB : JCS_YCbCr);
+  jpeg_set_quality(&cinfo, quality, TRUE);
+  cinfo.optimize_coding = (flags & 1) != 0;
+  cinfo.arith_code = (flags & 8) != 0;
+  cinfo.restart_interval = restart_interval;
+  for (int c = 0; c < cinfo.num_components; c++) {
+    cinfo.comp_info[c].h_samp_factor = factors[2 * c];
+    cinfo.comp_info[c].v_samp_factor = factors[2 * c + 1];
+  }
+  if (flags & 2) jpeg_simple_progression(&cinfo);
+  jpeg_scan_info scans[3];
+  if (flags & 4) {
+    memset(scans, 0, sizeof scans);
+    for (int c = 0; c < 3; c++) {
+      scans[c].comps_in_scan = 1;
+      scans[c].component_index[0] = c;
+      scans[c].Se = 63;
+    }
+    cinfo.scan_info = scans;
+    cinfo.num_scans = cinfo.num_components;
+  }
+  jpeg_start_compress(&cinfo, TRUE);
+  while (cinfo.next_scanline < h) {
+    JSAMPROW rows[1] = {(JSAMPROW)(pixels + (size_t)cinfo.next_scanline * w * cinfo.input_components)};
+    jpeg_write_scanlines(&cinfo, rows, 1);
+  }
+  jpeg_finish_compress(&cinfo);
+  size_t written = buffer == out ? size : 0; /* a full buffer makes libjpeg allocate its own: refused */
+  if (buffer != out) free(buffer);
+  jpeg_destroy_compress(&cinfo);
+  return written;
 }

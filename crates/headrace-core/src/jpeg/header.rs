@@ -1,0 +1,372 @@
+//! The marker segments of a JPEG up to its first scan. Everything borrows from the file; nothing is copied but numbers.
+//!
+//! Source of the format: ITU-T T.81 (B.2), JFIF 1.02, Adobe TN 5116. Where real files bend the rules (garbage between
+//! segments, fill bytes, 16-bit quantisation tables in SOF0), this reader bends as far as libjpeg-turbo does.
+
+use crate::error::{Result, Status};
+
+/// Position in the 8×8 block (row × 8 + column) of the k-th coefficient in file order (T.81 figure A.6).
+pub const ZIGZAG: [u8; 64] = [
+    0, 1, 8, 16, 9, 2, 3, 10, 17, 24, 32, 25, 18, 11, 4, 5, 12, 19, 26, 33, 40, 48, 41, 34, 27, 20,
+    13, 6, 7, 14, 21, 28, 35, 42, 49, 56, 57, 50, 43, 36, 29, 22, 15, 23, 30, 37, 44, 51, 58, 59,
+    52, 45, 38, 31, 39, 46, 53, 60, 61, 54, 47, 55, 62, 63,
+];
+
+/// Marker codes (the byte after `FF`).
+pub mod marker {
+    #![allow(missing_docs)]
+    pub const SOF0: u8 = 0xC0;
+    pub const SOF1: u8 = 0xC1;
+    pub const DHT: u8 = 0xC4;
+    pub const RST0: u8 = 0xD0;
+    pub const RST7: u8 = 0xD7;
+    pub const SOI: u8 = 0xD8;
+    pub const EOI: u8 = 0xD9;
+    pub const SOS: u8 = 0xDA;
+    pub const DQT: u8 = 0xDB;
+    pub const DRI: u8 = 0xDD;
+    pub const APP0: u8 = 0xE0;
+    pub const APP14: u8 = 0xEE;
+    pub const TEM: u8 = 0x01;
+}
+
+/// One marker segment: its code, the offset of its `FF`, and its payload (without the two length bytes).
+#[derive(Debug, Clone, Copy)]
+pub struct Segment<'a> {
+    /// Marker code.
+    pub code: u8,
+    /// Offset of the marker's `FF` in the file.
+    pub offset: usize,
+    /// The bytes after the length field; empty for markers without one.
+    pub payload: &'a [u8],
+    /// Offset of the first byte after the segment.
+    pub end: usize,
+}
+
+/// The segment at or after `from`: garbage before the marker is skipped, as libjpeg does. `None` when the data ends first.
+pub fn next_segment(data: &[u8], from: usize) -> Option<Segment<'_>> {
+    let mut at = from;
+    loop {
+        at += data.get(at..)?.iter().position(|&byte| byte == 0xFF)?;
+        let code = *data.get(at + 1)?;
+        match code {
+            0x00 => at += 2, // a stuffed byte: no marker
+            0xFF => at += 1, // a fill byte
+            marker::TEM | marker::RST0..=marker::EOI => {
+                let payload = &data[at + 2..at + 2];
+                return Some(Segment {
+                    code,
+                    offset: at,
+                    payload,
+                    end: at + 2,
+                });
+            }
+            _ => {
+                let length =
+                    usize::from(u16::from_be_bytes([*data.get(at + 2)?, *data.get(at + 3)?]));
+                let end = at + 2 + length.max(2);
+                let payload = data.get(at + 4..end)?;
+                return Some(Segment {
+                    code,
+                    offset: at,
+                    payload,
+                    end,
+                });
+            }
+        }
+    }
+}
+
+/// A Huffman table as the file states it (T.81 B.2.4.2).
+#[derive(Debug, Clone, Copy)]
+pub struct HuffmanSpec<'a> {
+    /// Number of codes of each length, 1 to 16 bits.
+    pub counts: &'a [u8; 16],
+    /// The symbols in order of their codes; as many as `counts` says.
+    pub symbols: &'a [u8],
+}
+
+/// A component of the frame and the tables that its scan chose.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Component {
+    /// Identifier in the file.
+    pub id: u8,
+    /// Horizontal sampling factor.
+    pub h: u8,
+    /// Vertical sampling factor.
+    pub v: u8,
+    /// Quantisation table, 0 to 3.
+    pub quant: u8,
+    /// DC Huffman table, 0 to 3.
+    pub dc: u8,
+    /// AC Huffman table, 0 to 3.
+    pub ac: u8,
+}
+
+/// How the components become RGB.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Colour {
+    /// One component.
+    Gray,
+    /// YCbCr as in JFIF.
+    Ycc,
+    /// Stored as RGB (Adobe transform 0, or components named R, G, B).
+    Rgb,
+}
+
+/// All that decoding the first scan needs. Only baseline and extended sequential Huffman files of 8 bits with one or three
+/// components in a single scan have one; [`parse`] refuses the rest with [`Status::Unsupported`].
+#[derive(Debug, Clone, Copy)]
+pub struct Header<'a> {
+    /// Width in pixels.
+    pub width: u32,
+    /// Height in pixels.
+    pub height: u32,
+    /// The components; the first `count` are used.
+    pub components: [Component; 3],
+    /// 1 or 3.
+    pub count: usize,
+    /// Quantisation tables in block order (row × 8 + column).
+    pub quant: [Option<[u16; 64]>; 4],
+    /// DC Huffman tables.
+    pub dc: [Option<HuffmanSpec<'a>>; 4],
+    /// AC Huffman tables.
+    pub ac: [Option<HuffmanSpec<'a>>; 4],
+    /// MCUs between restart markers, 0 for none.
+    pub restart_interval: u32,
+    /// The colour conversion.
+    pub colour: Colour,
+    /// Offset of the first entropy-coded byte.
+    pub scan: usize,
+}
+
+impl<'a> Header<'a> {
+    /// The components that exist.
+    pub fn components(&self) -> &[Component] {
+        &self.components[..self.count]
+    }
+
+    /// Largest sampling factors (horizontal, vertical).
+    pub fn max_factors(&self) -> (u32, u32) {
+        let largest =
+            |of: fn(&Component) -> u8| self.components().iter().map(of).max().unwrap_or(1);
+        (u32::from(largest(|c| c.h)), u32::from(largest(|c| c.v)))
+    }
+
+    /// Number of MCUs across and down. A single component has one block per MCU whatever its factors say (T.81 A.2.2).
+    pub fn mcus(&self) -> (u32, u32) {
+        let (h, v) = self.max_factors();
+        (self.width.div_ceil(8 * h), self.height.div_ceil(8 * v))
+    }
+
+    fn read_frame(&mut self, payload: &[u8]) -> Result<()> {
+        let &[precision, y1, y0, x1, x0, count, ref rest @ ..] = payload else {
+            return Err(Status::CorruptHeader);
+        };
+        self.height = u32::from(u16::from_be_bytes([y1, y0]));
+        self.width = u32::from(u16::from_be_bytes([x1, x0]));
+        self.count = usize::from(count);
+        if self.width == 0 || self.height == 0 || rest.len() != self.count * 3 {
+            return Err(Status::CorruptHeader);
+        }
+        if precision != 8 || !matches!(self.count, 1 | 3) {
+            return Err(Status::Unsupported);
+        }
+        for (component, raw) in self.components.iter_mut().zip(rest.chunks_exact(3)) {
+            *component = Component {
+                id: raw[0],
+                h: raw[1] >> 4,
+                v: raw[1] & 15,
+                quant: raw[2],
+                dc: 0,
+                ac: 0,
+            };
+            if !(1..=4).contains(&component.h)
+                || !(1..=4).contains(&component.v)
+                || component.quant > 3
+            {
+                return Err(Status::CorruptHeader);
+            }
+            if self.count == 1 {
+                (component.h, component.v) = (1, 1);
+            }
+        }
+        Ok(())
+    }
+
+    fn read_quant(&mut self, mut payload: &[u8]) -> Result<()> {
+        while let [kind, rest @ ..] = payload {
+            let (wide, number) = (kind >> 4 != 0, usize::from(kind & 15));
+            let bytes = if wide { 128 } else { 64 };
+            if number > 3 || rest.len() < bytes {
+                return Err(Status::CorruptHeader);
+            }
+            let mut table = [0u16; 64];
+            for (k, &position) in ZIGZAG.iter().enumerate() {
+                table[usize::from(position)] = if wide {
+                    u16::from_be_bytes([rest[2 * k], rest[2 * k + 1]])
+                } else {
+                    u16::from(rest[k])
+                };
+            }
+            self.quant[number] = Some(table);
+            payload = &rest[bytes..];
+        }
+        Ok(())
+    }
+
+    fn read_huffman(&mut self, mut payload: &'a [u8]) -> Result<()> {
+        while let [kind, rest @ ..] = payload {
+            let counts: &[u8; 16] = rest.first_chunk().ok_or(Status::CorruptHeader)?;
+            let total: usize = counts.iter().map(|&count| usize::from(count)).sum();
+            let symbols = rest.get(16..16 + total).ok_or(Status::CorruptHeader)?;
+            if total > 256 || kind & 15 > 3 || kind >> 4 > 1 {
+                return Err(Status::CorruptHeader);
+            }
+            let tables = if kind >> 4 == 0 {
+                &mut self.dc
+            } else {
+                &mut self.ac
+            };
+            tables[usize::from(kind & 15)] = Some(HuffmanSpec { counts, symbols });
+            payload = &rest[16 + total..];
+        }
+        Ok(())
+    }
+
+    fn read_scan(&mut self, payload: &[u8]) -> Result<()> {
+        let &[count, ref rest @ ..] = payload else {
+            return Err(Status::CorruptHeader);
+        };
+        if rest.len() != usize::from(count) * 2 + 3 {
+            return Err(Status::CorruptHeader);
+        }
+        if usize::from(count) != self.count {
+            return Err(Status::Unsupported); // one scan per component
+        }
+        for (component, raw) in self.components[..self.count]
+            .iter_mut()
+            .zip(rest.chunks_exact(2))
+        {
+            if component.id != raw[0] {
+                return Err(Status::Unsupported);
+            }
+            (component.dc, component.ac) = (raw[1] >> 4, raw[1] & 15);
+            if component.dc > 3 || component.ac > 3 {
+                return Err(Status::CorruptHeader);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Adobe's and JFIF's markers, which decide the colour space of three components (libjpeg's rules).
+#[derive(Default)]
+struct ColourHints {
+    jfif: bool,
+    adobe: Option<u8>,
+}
+
+impl ColourHints {
+    fn read(&mut self, code: u8, payload: &[u8]) {
+        if code == marker::APP0 && payload.len() >= 14 && payload.starts_with(b"JFIF\0") {
+            self.jfif = true;
+        } else if code == marker::APP14 && payload.len() >= 12 && payload.starts_with(b"Adobe") {
+            self.adobe = Some(payload[11]);
+        }
+    }
+
+    fn colour(&self, components: &[Component]) -> Colour {
+        match (components, self.adobe) {
+            ([_], _) => Colour::Gray,
+            (_, Some(0)) if !self.jfif => Colour::Rgb,
+            ([r, g, b], None) if !self.jfif && [r.id, g.id, b.id] == *b"RGB" => Colour::Rgb,
+            _ => Colour::Ycc,
+        }
+    }
+}
+
+/// Reads the segments up to the first scan. [`Status::Unsupported`] means a valid kind of file that only libjpeg-turbo reads.
+pub fn parse(data: &[u8]) -> Result<Header<'_>> {
+    if !data.starts_with(&[0xFF, marker::SOI]) {
+        return Err(Status::UnknownFormat);
+    }
+    let mut header = Header {
+        width: 0,
+        height: 0,
+        components: [Component::default(); 3],
+        count: 0,
+        quant: [None; 4],
+        dc: [None; 4],
+        ac: [None; 4],
+        restart_interval: 0,
+        colour: Colour::Gray,
+        scan: 0,
+    };
+    let mut hints = ColourHints::default();
+    let mut at = 2;
+    loop {
+        let segment = next_segment(data, at).ok_or(Status::Truncated)?;
+        let payload = segment.payload;
+        at = segment.end;
+        match segment.code {
+            marker::SOF0 | marker::SOF1 if header.count == 0 => header.read_frame(payload)?,
+            marker::SOF0 | marker::SOF1 | marker::SOI => return Err(Status::CorruptHeader),
+            marker::DHT => header.read_huffman(payload)?,
+            marker::DQT => header.read_quant(payload)?,
+            marker::DRI => {
+                let &[high, low] = payload else {
+                    return Err(Status::CorruptHeader);
+                };
+                header.restart_interval = u32::from(u16::from_be_bytes([high, low]));
+            }
+            marker::SOS if header.count == 0 => return Err(Status::CorruptHeader),
+            marker::SOS => {
+                header.read_scan(payload)?;
+                header.colour = hints.colour(header.components());
+                header.scan = segment.end;
+                return Ok(header);
+            }
+            marker::EOI => return Err(Status::Truncated),
+            0xC2..=0xCF => return Err(Status::Unsupported), // progressive, lossless, arithmetic, hierarchical
+            code => hints.read(code, payload),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn short_or_lying_headers_are_refused() {
+        assert_eq!(parse(b"GIF89a").err(), Some(Status::UnknownFormat));
+        assert_eq!(parse(&[0xFF, 0xD8]).err(), Some(Status::Truncated));
+        let lying_length = [0xFF, 0xD8, 0xFF, 0xDB, 0xFF, 0xFF, 0x00];
+        assert_eq!(parse(&lying_length).err(), Some(Status::Truncated));
+        let empty_frame = [0xFF, 0xD8, 0xFF, 0xC0, 0, 11, 8, 0, 0, 0, 9, 1, 1, 0x11, 0];
+        assert_eq!(parse(&empty_frame).err(), Some(Status::CorruptHeader));
+        let progressive = [0xFF, 0xD8, 0xFF, 0xC2, 0, 11, 8, 0, 9, 0, 9, 1, 1, 0x11, 0];
+        assert_eq!(parse(&progressive).err(), Some(Status::Unsupported));
+    }
+
+    #[test]
+    fn garbage_and_fill_bytes_before_a_marker_are_skipped() {
+        let data = [0x12, 0xFF, 0x00, 0x34, 0xFF, 0xFF, 0xDD, 0, 4, 0, 7];
+        let segment = next_segment(&data, 0).expect("a DRI segment");
+        assert_eq!(
+            (segment.code, segment.offset, segment.payload),
+            (marker::DRI, 5, &[0u8, 7][..])
+        );
+        assert_eq!(segment.end, data.len());
+    }
+
+    #[test]
+    fn zigzag_is_a_permutation() {
+        let mut seen = [false; 64];
+        ZIGZAG
+            .iter()
+            .for_each(|&position| seen[usize::from(position)] = true);
+        assert!(seen.iter().all(|&s| s));
+    }
+}

@@ -1,0 +1,94 @@
+//! The inverse DCT of libjpeg-turbo's "islow", bit for bit as its SIMD code computes it: 16-bit coefficients and sums, 32-bit
+//! products, saturation after each pass. (Its C code differs only where dequantised coefficients leave the range of any
+//! real image.) Source of the algorithm: Loeffler, Ligtenberg, Moschytz 1989, with 13-bit constants.
+
+use super::entropy::{Group, GROUP};
+
+const BITS: u32 = 13;
+const PASS1_BITS: u32 = 2;
+/// Shift after the first pass.
+pub const SHIFT1: u32 = BITS - PASS1_BITS;
+/// Shift after the second pass.
+pub const SHIFT2: u32 = BITS + PASS1_BITS + 3;
+
+/// The rotation constants, `round(x * 2^13)`.
+pub mod constant {
+    #![allow(missing_docs)]
+    pub const F0_298: i32 = 2446;
+    pub const F0_390: i32 = 3196;
+    pub const F0_541: i32 = 4433;
+    pub const F0_765: i32 = 6270;
+    pub const F0_899: i32 = 7373;
+    pub const F1_175: i32 = 9633;
+    pub const F1_501: i32 = 12299;
+    pub const F1_847: i32 = 15137;
+    pub const F1_961: i32 = 16069;
+    pub const F2_053: i32 = 16819;
+    pub const F2_562: i32 = 20995;
+    pub const F3_072: i32 = 25172;
+}
+
+/// One-dimensional transform of eight values.
+fn transform(input: [i16; 8], shift: u32) -> [i16; 8] {
+    use constant::*;
+    let wide = |x: i16| i32::from(x);
+    let rotate = |a: i16, fa: i32, b: i16, fb: i32| (wide(a) * fa).wrapping_add(wide(b) * fb);
+    let [in0, in1, in2, in3, in4, in5, in6, in7] = input;
+
+    let tmp2 = rotate(in2, F0_541, in6, F0_541 - F1_847);
+    let tmp3 = rotate(in2, F0_541 + F0_765, in6, F0_541);
+    let tmp0 = wide(in0.wrapping_add(in4)) << BITS;
+    let tmp1 = wide(in0.wrapping_sub(in4)) << BITS;
+    let even = [
+        tmp0.wrapping_add(tmp3),
+        tmp1.wrapping_add(tmp2),
+        tmp1.wrapping_sub(tmp2),
+        tmp0.wrapping_sub(tmp3),
+    ];
+
+    let (z3, z4) = (in7.wrapping_add(in3), in5.wrapping_add(in1));
+    let z3_rotated = rotate(z3, F1_175 - F1_961, z4, F1_175);
+    let z4_rotated = rotate(z3, F1_175, z4, F1_175 - F0_390);
+    let odd = [
+        rotate(in7, -F0_899, in1, F1_501 - F0_899).wrapping_add(z4_rotated),
+        rotate(in5, -F2_562, in3, F3_072 - F2_562).wrapping_add(z3_rotated),
+        rotate(in5, F2_053 - F2_562, in3, -F2_562).wrapping_add(z4_rotated),
+        rotate(in7, F0_298 - F0_899, in1, -F0_899).wrapping_add(z3_rotated),
+    ];
+
+    let descale = |x: i32| {
+        let rounded = x.wrapping_add(1 << (shift - 1)) >> shift;
+        rounded.clamp(i32::from(i16::MIN), i32::from(i16::MAX)) as i16
+    };
+    let mut output = [0; 8];
+    for i in 0..4 {
+        output[i] = descale(even[i].wrapping_add(odd[i]));
+        output[7 - i] = descale(even[i].wrapping_sub(odd[i]));
+    }
+    output
+}
+
+/// Transforms block `lane` of `group` with its quantisation table and writes 8 rows of 8 samples at `out[at]`.
+pub fn block(
+    group: &Group,
+    lane: usize,
+    quant: &[u16; 64],
+    out: &mut [u8],
+    at: usize,
+    stride: usize,
+) {
+    let mut half = [[0i16; 8]; 8]; // [column][row]
+    for (column, half) in half.iter_mut().enumerate() {
+        let input = std::array::from_fn(|row| {
+            group[row * 8 * GROUP + lane * 8 + column].wrapping_mul(quant[row * 8 + column] as i16)
+        });
+        *half = transform(input, SHIFT1);
+    }
+    for row in 0..8 {
+        let samples = transform(std::array::from_fn(|column| half[column][row]), SHIFT2);
+        let to = &mut out[at + row * stride..][..8];
+        for (to, sample) in to.iter_mut().zip(samples) {
+            *to = (i32::from(sample).clamp(-128, 127) + 128) as u8;
+        }
+    }
+}

@@ -1,0 +1,443 @@
+//! Our own baseline decoder: entropy-decodes only what a region needs, then transforms, upsamples and converts it row by row.
+
+use super::bits::BitReader;
+use super::entropy::{self, Group, Tables, GROUP};
+use super::header::{Colour, Header};
+use super::huffman::Class;
+use super::{idct, structure, upsample};
+use crate::error::{Result, Status};
+use crate::geometry::Rect;
+
+/// Bytes before and behind every row of a plane, for replicated edge samples and for vectors that reach over.
+const MARGIN: usize = 64;
+
+/// Grows to what it covers.
+const NOTHING: std::ops::Range<u32> = std::ops::Range {
+    start: u32::MAX,
+    end: 0,
+};
+
+/// A quantisation table in block order.
+struct Quant([u16; 64]);
+
+impl Default for Quant {
+    fn default() -> Self {
+        Quant([1; 64])
+    }
+}
+
+/// Samples of one component that the region needs, and where they are kept.
+#[derive(Default)]
+struct Plane {
+    /// Blocks per MCU, horizontally and vertically.
+    h: u32,
+    v: u32,
+    /// The image has this many times more pixels than the component has samples: 1 or 2 each way.
+    expand_x: u32,
+    expand_y: u32,
+    /// Size of the component in samples.
+    width: u32,
+    height: u32,
+    /// First sample row and column that `samples` holds.
+    left: u32,
+    top: u32,
+    /// Block rows that are transformed.
+    blocks: std::ops::Range<u32>,
+    stride: usize,
+    /// Groups per block row, and where this component's groups start in a row's coefficients.
+    groups: usize,
+    first_group: usize,
+    tables: usize,
+    quant: Quant,
+    samples: Vec<u8>,
+}
+
+impl Plane {
+    /// Samples that pixels `from..to` need along one axis: with a triangle filter, the neighbour on the far side too.
+    fn needed(from: u32, to: u32, expand: u32, samples: u32) -> std::ops::Range<u32> {
+        match expand {
+            1 => from..to,
+            _ => from.saturating_sub(1) / 2..(to / 2 + 1).min(samples),
+        }
+    }
+
+    /// Offset in `samples` of row `y`, column `left` of the component.
+    fn row(&self, y: u32) -> usize {
+        (y - self.top) as usize * self.stride + MARGIN
+    }
+
+    /// Narrow chroma is repeated, not filtered (jdsample.c, jinit_upsampler).
+    fn filtered(&self) -> bool {
+        self.expand_x == 1 || self.width > 2
+    }
+}
+
+/// MCUs that a region needs.
+struct Window {
+    columns: std::ops::Range<u32>,
+    rows: std::ops::Range<u32>,
+    /// MCUs per row of the image.
+    across: u32,
+}
+
+/// Where entropy decoding stands.
+struct Cursor<'a> {
+    bits: BitReader<'a>,
+    /// The next MCU.
+    mcu: u32,
+    /// The MCU at which the next restart segment begins.
+    segment_end: u32,
+    predictors: [i32; 3],
+}
+
+/// Scratch memory of the decoder.
+#[derive(Default)]
+pub struct RegionDecoder {
+    tables: [Tables; 3],
+    planes: [Plane; 3],
+    coefficients: Vec<Group>,
+    starts: Vec<usize>,
+    chroma_rows: [Vec<u8>; 2],
+}
+
+/// True if this decoder reads files with such a header; the rest is for libjpeg-turbo.
+pub fn supports(header: &Header<'_>) -> bool {
+    let (h_max, v_max) = header.max_factors();
+    let fits = |factor: u8, max: u32| max % u32::from(factor) == 0 && max / u32::from(factor) <= 2;
+    let components = header.components();
+    let blocks: u32 = components.iter().map(|c| u32::from(c.h * c.v)).sum();
+    blocks <= 10 // T.81 B.2.3
+        && components.iter().all(|c| fits(c.h, h_max) && fits(c.v, v_max))
+        && components.iter().all(|c| {
+            header.quant[usize::from(c.quant)].is_some()
+                && header.dc[usize::from(c.dc)].is_some()
+                && header.ac[usize::from(c.ac)].is_some()
+        })
+}
+
+impl RegionDecoder {
+    /// Checks what can be checked without decoding: markers, their count and order, and the end of the file.
+    pub fn check(&mut self, data: &[u8], header: &Header<'_>) -> Result<()> {
+        let (across, down) = header.mcus();
+        structure::segments(
+            data,
+            header.scan,
+            across * down,
+            header.restart_interval,
+            &mut self.starts,
+        )
+    }
+
+    /// Decodes `region`, which lies in the image, to RGB rows of `stride` bytes in `out`. Follows [`RegionDecoder::check`] on the
+    /// same data.
+    pub fn decode(
+        &mut self,
+        data: &[u8],
+        header: &Header<'_>,
+        region: Rect,
+        out: &mut [u8],
+        stride: usize,
+    ) -> Result<()> {
+        self.build_tables(header)?;
+        let window = self.lay_out(header, region);
+        let mut cursor = None;
+        let mut done = region.y;
+        for row in window.rows.clone() {
+            self.decode_row(data, header, &window, row, &mut cursor)?;
+            self.transform_row(header.count, row);
+            let ready = self.ready(header, row + 1 == window.rows.end, row, region);
+            self.convert_rows(header.colour, region, done..ready, out, stride);
+            done = done.max(ready);
+        }
+        Ok(())
+    }
+
+    fn build_tables(&mut self, header: &Header<'_>) -> Result<()> {
+        for (i, component) in header.components().iter().enumerate() {
+            let same = |other: &&super::header::Component| {
+                (other.dc, other.ac) == (component.dc, component.ac)
+            };
+            let first = header
+                .components()
+                .iter()
+                .position(|other| same(&other))
+                .unwrap_or(i);
+            self.planes[i].tables = first;
+            if first == i {
+                let dc = header.dc[usize::from(component.dc)].ok_or(Status::MissingTable)?;
+                let ac = header.ac[usize::from(component.ac)].ok_or(Status::MissingTable)?;
+                self.tables[i].dc.build(&dc, Class::Dc)?;
+                self.tables[i].ac.build(&ac, Class::Ac)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Decides which MCUs and samples `region` needs and sizes the scratch memory for them.
+    fn lay_out(&mut self, header: &Header<'_>, region: Rect) -> Window {
+        let (h_max, v_max) = header.max_factors();
+        let mut window = Window {
+            columns: NOTHING,
+            rows: NOTHING,
+            across: header.mcus().0,
+        };
+        for (plane, component) in self.planes.iter_mut().zip(header.components()) {
+            (plane.h, plane.v) = (u32::from(component.h), u32::from(component.v));
+            (plane.expand_x, plane.expand_y) = (h_max / plane.h, v_max / plane.v);
+            plane.width = header.width.div_ceil(plane.expand_x);
+            plane.height = header.height.div_ceil(plane.expand_y);
+            plane.quant =
+                header.quant[usize::from(component.quant)].map_or_else(Quant::default, Quant);
+            let columns = Plane::needed(region.x, region.x + region.w, plane.expand_x, plane.width);
+            let rows = Plane::needed(region.y, region.y + region.h, plane.expand_y, plane.height);
+            plane.blocks = rows.start / 8..rows.end.div_ceil(8);
+            let cover =
+                |mcus: &mut std::ops::Range<u32>, samples: std::ops::Range<u32>, blocks: u32| {
+                    mcus.start = mcus.start.min(samples.start / (8 * blocks));
+                    mcus.end = mcus.end.max(samples.end.div_ceil(8 * blocks));
+                };
+            cover(&mut window.columns, columns, plane.h);
+            cover(&mut window.rows, rows, plane.v);
+        }
+        let mut first_group = 0;
+        for plane in &mut self.planes[..header.count] {
+            plane.left = window.columns.start * plane.h * 8;
+            plane.top = plane.blocks.start * 8;
+            plane.groups = ((window.columns.len() as u32 * plane.h) as usize).div_ceil(GROUP);
+            plane.first_group = first_group;
+            first_group += plane.groups * plane.v as usize;
+            plane.stride = plane.groups * GROUP * 8 + 2 * MARGIN;
+            let bytes = plane.stride * plane.blocks.len() * 8;
+            if plane.samples.len() < bytes {
+                plane.samples.resize(bytes, 0);
+            }
+        }
+        self.coefficients.clear();
+        self.coefficients.resize(first_group, [0; 64 * GROUP]);
+        for row in &mut self.chroma_rows {
+            if row.len() < region.w as usize + MARGIN {
+                row.resize(region.w as usize + MARGIN, 0);
+            }
+        }
+        window
+    }
+
+    /// Brings the cursor to MCU `target`: jumps to the start of its segment if that is nearer, then passes over MCUs.
+    fn seek<'a>(
+        &self,
+        data: &'a [u8],
+        header: &Header<'_>,
+        across_down: u32,
+        target: u32,
+        cursor: &mut Option<Cursor<'a>>,
+    ) -> Result<()> {
+        let interval = if header.restart_interval == 0 {
+            across_down
+        } else {
+            header.restart_interval
+        };
+        let segment = target / interval;
+        let near = cursor.as_ref().is_some_and(|c| {
+            c.mcu <= target && c.mcu >= segment * interval && c.segment_end > target
+        });
+        if !near {
+            if let Some(old) = cursor {
+                check_overrun(old)?;
+            }
+            let start = *self
+                .starts
+                .get(segment as usize)
+                .ok_or(Status::BadRestart)?;
+            *cursor = Some(Cursor {
+                bits: BitReader::new(data, start, 0),
+                mcu: segment * interval,
+                segment_end: ((segment + 1) * interval).min(across_down),
+                predictors: [0; 3],
+            });
+        }
+        let Some(cursor) = cursor else {
+            return Err(Status::Internal);
+        };
+        while cursor.mcu < target {
+            for (c, plane) in self.planes[..header.count].iter().enumerate() {
+                for _ in 0..plane.h * plane.v {
+                    entropy::skip_block(
+                        &mut cursor.bits,
+                        &self.tables[plane.tables],
+                        &mut cursor.predictors[c],
+                    )?;
+                }
+            }
+            cursor.mcu += 1;
+        }
+        Ok(())
+    }
+
+    /// Entropy-decodes the needed MCUs of MCU row `row`.
+    fn decode_row<'a>(
+        &mut self,
+        data: &'a [u8],
+        header: &Header<'_>,
+        window: &Window,
+        row: u32,
+        cursor: &mut Option<Cursor<'a>>,
+    ) -> Result<()> {
+        let total = window.across * header.mcus().1;
+        let base = row * window.across;
+        for column in window.columns.clone() {
+            self.seek(data, header, total, base + column, cursor)?;
+            let Some(cursor) = cursor.as_mut() else {
+                return Err(Status::Internal);
+            };
+            for (c, plane) in self.planes[..header.count].iter().enumerate() {
+                let tables = &self.tables[plane.tables];
+                for y in 0..plane.v {
+                    let first = (column - window.columns.start) * plane.h;
+                    for x in first..first + plane.h {
+                        let at = plane.first_group + y as usize * plane.groups + x as usize / GROUP;
+                        let group = &mut self.coefficients[at];
+                        entropy::block(
+                            &mut cursor.bits,
+                            tables,
+                            &mut cursor.predictors[c],
+                            group,
+                            x as u8,
+                        )?;
+                    }
+                }
+            }
+            cursor.mcu += 1;
+        }
+        cursor.as_ref().map_or(Ok(()), check_overrun)
+    }
+
+    /// Transforms the coefficients of MCU row `row` into samples and clears them.
+    fn transform_row(&mut self, count: usize, row: u32) {
+        for plane in &mut self.planes[..count] {
+            for y in 0..plane.v {
+                let block_row = row * plane.v + y;
+                let first = plane.first_group + y as usize * plane.groups;
+                let groups = &mut self.coefficients[first..first + plane.groups];
+                if plane.blocks.contains(&block_row) {
+                    let at = plane.row(block_row * 8);
+                    for (g, group) in groups.iter().enumerate() {
+                        for lane in 0..GROUP {
+                            let at = at + (g * GROUP + lane) * 8;
+                            idct::block(
+                                group,
+                                lane,
+                                &plane.quant.0,
+                                &mut plane.samples,
+                                at,
+                                plane.stride,
+                            );
+                        }
+                    }
+                    if plane.expand_x == 2 {
+                        replicate_edges(plane, block_row);
+                    }
+                }
+                groups.fill([0; 64 * GROUP]);
+            }
+        }
+    }
+
+    /// First pixel row that cannot be converted yet after MCU row `row`.
+    fn ready(&self, header: &Header<'_>, last: bool, row: u32, region: Rect) -> u32 {
+        let end = region.y + region.h;
+        if last {
+            return end;
+        }
+        let (_, v_max) = header.max_factors();
+        let filtered = self.planes[..header.count]
+            .iter()
+            .any(|plane| plane.expand_y == 2);
+        // The last pixel row above an undecoded chroma row is blended with that row.
+        ((row + 1) * 8 * v_max - u32::from(filtered)).clamp(region.y, end)
+    }
+
+    fn convert_rows(
+        &mut self,
+        colour: Colour,
+        region: Rect,
+        rows: std::ops::Range<u32>,
+        out: &mut [u8],
+        stride: usize,
+    ) {
+        let width = region.w as usize;
+        for y in rows {
+            let out = &mut out[(y - region.y) as usize * stride..][..width * 3];
+            let [first, second, third] = &self.planes;
+            let direct = |plane: &Plane| plane.row(y) + (region.x - plane.left) as usize;
+            if colour == Colour::Gray {
+                let at = direct(first);
+                let gray = &first.samples[at..at + width];
+                upsample::interleave(gray, gray, gray, out);
+                continue;
+            }
+            let [row1, row2] = &mut self.chroma_rows;
+            let b = upsampled(second, region, y, row1);
+            let c = upsampled(third, region, y, row2);
+            let mut row0 = Vec::new();
+            let a = if first.expand_x * first.expand_y == 1 {
+                &first.samples[direct(first)..][..width]
+            } else {
+                row0.resize(width + MARGIN, 0);
+                upsampled(first, region, y, &mut row0)
+            };
+            match colour {
+                Colour::Rgb => upsample::interleave(a, b, c, out),
+                _ => upsample::ycc_to_rgb(a, b, c, out),
+            }
+        }
+    }
+}
+
+/// Bits from beyond the end of the data have been used: the data is damaged or cut short.
+fn check_overrun(cursor: &Cursor<'_>) -> Result<()> {
+    if cursor.bits.overrun() > 0 {
+        Err(Status::CorruptData)
+    } else {
+        Ok(())
+    }
+}
+
+/// The filter sees the first and last samples of a row repeated.
+fn replicate_edges(plane: &mut Plane, block_row: u32) {
+    for y in block_row * 8..block_row * 8 + 8 {
+        let at = plane.row(y);
+        plane.samples[at - 1] = plane.samples[at];
+        let right = (plane.width - plane.left) as usize;
+        if right <= plane.groups * GROUP * 8 {
+            plane.samples[at + right] = plane.samples[at + right - 1];
+        }
+    }
+}
+
+/// Row `y` of the image, from the component's samples: a slice of the plane itself or, upsampled, of `row`.
+fn upsampled<'a>(plane: &'a Plane, region: Rect, y: u32, row: &'a mut [u8]) -> &'a [u8] {
+    let width = region.w as usize;
+    let row = &mut row[..width];
+    let near = (y / plane.expand_y).min(plane.height - 1);
+    let far = match (plane.expand_y, y & 1) {
+        (1, _) => near,
+        (_, 0) => near.saturating_sub(1),
+        _ => (near + 1).min(plane.height - 1),
+    };
+    let column = (region.x / plane.expand_x - plane.left) as usize;
+    let samples =
+        |y: u32| &plane.samples[plane.row(y) + column - 1..][..width / plane.expand_x as usize + 3];
+    match (plane.expand_x, plane.expand_y) {
+        (1, 1) => return &plane.samples[plane.row(y) + column..][..width],
+        (1, _) => upsample::blend_rows(
+            &samples(near)[1..],
+            &samples(far)[1..],
+            if y & 1 == 0 { 1 } else { 2 },
+            row,
+        ),
+        _ if !plane.filtered() => upsample::repeat_row(samples(near), region.x, row),
+        (_, 1) => upsample::double_row(samples(near), region.x, row),
+        _ => upsample::double_blended(samples(near), samples(far), region.x, row),
+    }
+    row
+}

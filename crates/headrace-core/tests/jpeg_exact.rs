@@ -1,0 +1,257 @@
+//! Our decoder against libjpeg-turbo's full decode, bit for bit: every subsampling, odd sizes, restart intervals, random crops.
+
+use headrace_core::decode::{Decoder, Size};
+use headrace_core::geometry::Rect;
+use headrace_core::jpeg::turbo::{self, Encoding};
+use std::path::PathBuf;
+
+/// A small random generator (xorshift64*), so that a failure repeats.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u32 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 32) as u32
+    }
+
+    fn below(&mut self, limit: u32) -> u32 {
+        self.next() % limit
+    }
+
+    fn rect(&mut self, size: Size) -> Rect {
+        let w = 1 + self.below(size.width);
+        let h = 1 + self.below(size.height);
+        Rect::new(
+            self.below(size.width - w + 1),
+            self.below(size.height - h + 1),
+            w,
+            h,
+        )
+    }
+}
+
+/// Something like a photograph: slopes, edges, noise and saturated spots, so that all coefficient sizes occur.
+fn picture(size: Size, channels: usize, random: &mut Random) -> Vec<u8> {
+    let mut pixels = Vec::with_capacity(size.width as usize * size.height as usize * channels);
+    let noise = [0, 8, 60, 255][random.below(4) as usize];
+    for y in 0..size.height {
+        for x in 0..size.width {
+            for c in 0..channels as u32 {
+                let slope = (x * (2 + c) + y * (3 - c)) / 4;
+                let edge = if (x / 13 + y / 17) % 3 == c { 120 } else { 0 };
+                let grain = random.below(noise + 1);
+                pixels.push(
+                    (slope + edge + grain).min(if (x / 40) % 2 == 0 { 255 } else { 400 }) as u8,
+                );
+            }
+        }
+    }
+    pixels
+}
+
+fn crop(full: &[u8], width: u32, region: Rect) -> Vec<u8> {
+    let rows = region.y..region.y + region.h;
+    let row = |y: u32| &full[(y * width + region.x) as usize * 3..][..region.w as usize * 3];
+    rows.flat_map(|y| row(y).iter().copied()).collect()
+}
+
+/// Compares the whole image and `crops` random regions with libjpeg-turbo's full decode.
+fn assert_exact(decoder: &mut Decoder, data: &[u8], crops: u32, random: &mut Random, what: &str) {
+    let size = decoder
+        .size(data)
+        .unwrap_or_else(|status| panic!("{what}: {status}"));
+    let whole = Rect::new(0, 0, size.width, size.height);
+    let mut full = Vec::new();
+    turbo::region(data, whole, &mut full)
+        .unwrap_or_else(|status| panic!("{what}: libjpeg-turbo: {status}"));
+    let regions: Vec<Rect> = std::iter::once(whole)
+        .chain((0..crops).map(|_| random.rect(size)))
+        .collect();
+    for region in regions {
+        let view = decoder
+            .region(data, region)
+            .unwrap_or_else(|status| panic!("{what} {region:?}: {status}"));
+        let expected = crop(&full, size.width, region);
+        let row_bytes = region.w as usize * 3;
+        for y in 0..region.h as usize {
+            let ours = &view.pixels[y * view.stride..][..row_bytes];
+            let theirs = &expected[y * row_bytes..][..row_bytes];
+            if let Some(at) = ours.iter().zip(theirs).position(|(a, b)| a != b) {
+                panic!(
+                    "{what} {region:?}: row {y} byte {at}: ours {} libjpeg-turbo {}",
+                    ours[at], theirs[at]
+                );
+            }
+        }
+    }
+}
+
+/// Luma and chroma factors: 4:4:4, 4:2:2, 4:4:0, 4:2:0, then odd ones (some fall back to libjpeg-turbo).
+const FACTORS: [[(u8, u8); 3]; 10] = [
+    [(1, 1), (1, 1), (1, 1)],
+    [(2, 1), (1, 1), (1, 1)],
+    [(1, 2), (1, 1), (1, 1)],
+    [(2, 2), (1, 1), (1, 1)],
+    [(2, 2), (2, 1), (1, 2)],
+    [(2, 2), (1, 2), (1, 2)],
+    [(1, 1), (2, 2), (1, 1)],
+    [(2, 1), (2, 1), (2, 1)],
+    [(4, 1), (1, 1), (1, 1)],
+    [(1, 2), (1, 2), (1, 1)],
+];
+
+#[test]
+fn all_subsamplings_sizes_and_restart_intervals() {
+    let mut random = Random(7);
+    let mut decoder = Decoder::new();
+    let sizes = [
+        (1, 1),
+        (2, 3),
+        (7, 9),
+        (8, 8),
+        (17, 15),
+        (16, 33),
+        (31, 64),
+        (97, 61),
+        (130, 129),
+        (251, 83),
+    ];
+    for factors in FACTORS {
+        for (width, height) in sizes {
+            for restart_interval in [0, 1, 2, 3, 5, 8, 64] {
+                let size = Size { width, height };
+                let how = Encoding {
+                    factors,
+                    restart_interval,
+                    quality: [30, 75, 90, 100][random.below(4) as usize],
+                    optimised: random.below(2) == 0,
+                    rgb: random.below(6) == 0,
+                    ..Encoding::default()
+                };
+                let data =
+                    turbo::encode(&picture(size, 3, &mut random), size, &how).expect("encoded");
+                assert_exact(
+                    &mut decoder,
+                    &data,
+                    20,
+                    &mut random,
+                    &format!("{width}x{height} {how:?}"),
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn grayscale() {
+    let mut random = Random(8);
+    let mut decoder = Decoder::new();
+    for (width, height) in [(1, 1), (9, 8), (64, 64), (201, 77)] {
+        for factor in [(1, 1), (2, 2), (2, 1)] {
+            for restart_interval in [0, 1, 7] {
+                let size = Size { width, height };
+                let how = Encoding {
+                    factors: [factor; 3],
+                    gray: true,
+                    restart_interval,
+                    ..Encoding::default()
+                };
+                let data =
+                    turbo::encode(&picture(size, 1, &mut random), size, &how).expect("encoded");
+                assert_exact(
+                    &mut decoder,
+                    &data,
+                    20,
+                    &mut random,
+                    &format!("{width}x{height} {how:?}"),
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_not_baseline_goes_to_libjpeg_turbo() {
+    let mut random = Random(9);
+    let mut decoder = Decoder::new();
+    let size = Size {
+        width: 75,
+        height: 50,
+    };
+    for factors in FACTORS {
+        let kinds = [
+            Encoding {
+                progressive: true,
+                ..Encoding::default()
+            },
+            Encoding {
+                separate_scans: true,
+                ..Encoding::default()
+            },
+            Encoding {
+                arithmetic: true,
+                ..Encoding::default()
+            },
+        ];
+        for kind in kinds {
+            let how = Encoding { factors, ..kind };
+            let data = turbo::encode(&picture(size, 3, &mut random), size, &how).expect("encoded");
+            assert_exact(&mut decoder, &data, 5, &mut random, &format!("{how:?}"));
+        }
+    }
+}
+
+#[test]
+fn a_large_image() {
+    let mut random = Random(10);
+    let size = Size {
+        width: 2049,
+        height: 1031,
+    };
+    for factors in [FACTORS[0], FACTORS[3]] {
+        let how = Encoding {
+            factors,
+            restart_interval: 100,
+            ..Encoding::default()
+        };
+        let data = turbo::encode(&picture(size, 3, &mut random), size, &how).expect("encoded");
+        assert_exact(
+            &mut Decoder::new(),
+            &data,
+            5,
+            &mut random,
+            &format!("{how:?}"),
+        );
+    }
+}
+
+/// The folder of sample photographs, when there is one.
+fn samples() -> Vec<PathBuf> {
+    let root = std::env::var_os("HEADRACE_TEST_DATA").map_or_else(
+        || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data"),
+        PathBuf::from,
+    );
+    let mut files: Vec<PathBuf> = std::fs::read_dir(root.join("imagenet-sample"))
+        .map(|entries| entries.flatten().map(|entry| entry.path()).collect())
+        .unwrap_or_default();
+    files.sort();
+    files
+}
+
+#[test]
+fn sample_photographs() {
+    let mut random = Random(11);
+    let mut decoder = Decoder::new();
+    for path in samples().iter().step_by(7) {
+        let data = std::fs::read(path).expect("readable");
+        assert_exact(
+            &mut decoder,
+            &data,
+            20,
+            &mut random,
+            &path.display().to_string(),
+        );
+    }
+}
