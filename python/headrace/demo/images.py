@@ -1,0 +1,140 @@
+"""A folder of real photographs like ImageNet's, cut from those that scikit-image and scikit-learn ship.
+
+Nothing is downloaded (the files are read from the installed packages; skimage.data's functions, which may
+download, are not called), nothing is enlarged, and every cut is a different part of its photograph. Sizes, bits per
+pixel and chroma subsampling follow what a random sample of 400 ImageNet files shows: about 470 × 400, about
+4.7 bits per pixel, 4:2:0 for most, 4:4:4 for a fifth, 4:2:2 for a few.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import os
+import random
+import shutil
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headrace.errors import MissingDependencyError, SourceError
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+__all__ = ["CLASSES", "IMAGES_PER_CLASS", "is_complete", "make"]
+
+# Class → photographs of it, as package and path inside the package. Chosen for enough detail: smooth ones (a retina,
+# the moon) do not reach ImageNet's bits per pixel at any quality.
+CLASSES: dict[str, tuple[tuple[str, str], ...]] = {
+    "astronaut": (("skimage", "data/astronaut.png"),),
+    "cat": (("skimage", "data/chelsea.png"),),
+    "coffee": (("skimage", "data/coffee.png"),),
+    "flower": (("sklearn", "datasets/images/flower.jpg"),),
+    "galaxies": (("skimage", "data/hubble_deep_field.jpg"),),
+    "grass": (("skimage", "data/grass.png"),),
+    "gravel": (("skimage", "data/gravel.png"),),
+    "motorcycle": (("skimage", "data/motorcycle_left.png"), ("skimage", "data/motorcycle_right.png")),
+    "photographer": (("skimage", "data/camera.png"),),
+    "rocket": (("skimage", "data/rocket.jpg"),),
+    "temple": (("sklearn", "datasets/images/china.jpg"),),
+    "tissue": (("skimage", "data/ihc.png"),),
+}
+IMAGES_PER_CLASS = 100
+SUBSAMPLINGS = {"4:2:0": 0.78, "4:4:4": 0.18, "4:2:2": 0.04}
+WIDTHS, HEIGHTS = (400, 560), (330, 480)
+TARGET_BITS_PER_PIXEL = (3.7, 5.8)
+BITS_PER_PIXEL = (3.5, 6.0)
+QUALITIES = (70, 100)
+# Changes when the files would: a folder made by another version is made anew.
+VERSION = "1"
+STAMP = ".complete"
+
+
+def is_complete(folder: Path) -> bool:
+    """Whether `folder` holds all the images of this version."""
+    stamp = folder / STAMP
+    return stamp.is_file() and stamp.read_text() == VERSION
+
+
+def make(
+    folder: Path, *, per_class: int = IMAGES_PER_CLASS, advance: Callable[[int], None] = lambda count: None
+) -> int:
+    """Writes `folder`/CLASS/NNNN.jpg and returns how many; the folder appears whole or not at all.
+
+    The same files every time (each image has its own seed), given the same Pillow. `advance` is called with the
+    number of images just written. Raises MissingDependencyError, and SourceError rather than replace a folder
+    that this function did not make.
+    """
+    if folder.exists() and not (folder / STAMP).is_file():
+        raise SourceError(f"{folder} exists and is not the demo's", hint="remove it, or choose another --keep folder")
+    partial = folder.with_name(f"{folder.name}.partial-{os.getpid()}")
+    photographs = _load()
+    for name in CLASSES:
+        (partial / name).mkdir(parents=True)
+    jobs = [(name, index) for index in range(per_class) for name in CLASSES]
+    try:
+        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:  # Pillow encodes without the GIL
+            for name, index, jpeg in pool.map(lambda job: (*job, _cut(photographs[job[0]], *job)), jobs):
+                (partial / name / f"{index:04d}.jpg").write_bytes(jpeg)
+                advance(1)
+        (partial / STAMP).write_text(VERSION)
+        shutil.rmtree(folder, ignore_errors=True)
+        partial.rename(folder)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return len(jobs)
+
+
+def _load() -> dict[str, list[Image.Image]]:
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise MissingDependencyError("the demo needs Pillow", hint="pip install 'headrace[demo]'") from error
+    loaded: dict[str, list[Image.Image]] = {}
+    for name, files in CLASSES.items():
+        for package, path in files:
+            with Image.open(_package_folder(package) / path) as image:
+                loaded.setdefault(name, []).append(image.convert("RGB"))
+    return loaded
+
+
+def _package_folder(package: str) -> Path:
+    spec = importlib.util.find_spec(package)  # finds without importing: scikit-learn takes a second to import
+    if spec is None or spec.origin is None:
+        wheel = {"skimage": "scikit-image", "sklearn": "scikit-learn"}[package]
+        hint = "pip install 'headrace[demo]', or give your own image folder with --data"
+        raise MissingDependencyError(f"the demo's photographs come with {wheel}, which is not installed", hint=hint)
+    return Path(spec.origin).parent
+
+
+def _cut(photographs: list[Image.Image], name: str, index: int) -> bytes:
+    """One JPEG: a random part of one of the photographs at a quality that meets a random number of bits per pixel."""
+    dice = random.Random(f"{VERSION}/{name}/{index}")
+    for _ in range(40):  # a cut of empty sky may not reach the bits at any quality: cut again
+        photograph = dice.choice(photographs)
+        width = min(dice.randint(*WIDTHS), photograph.width - 4)
+        height = min(dice.randint(*HEIGHTS), photograph.height - 4)
+        left, top = dice.randint(0, photograph.width - width), dice.randint(0, photograph.height - height)
+        subsampling = dice.choices(list(SUBSAMPLINGS), list(SUBSAMPLINGS.values()))[0]
+        part = photograph.crop((left, top, left + width, top + height))
+        jpeg = _encode(part, dice.uniform(*TARGET_BITS_PER_PIXEL), subsampling)
+        if BITS_PER_PIXEL[0] <= 8 * len(jpeg) / (width * height) <= BITS_PER_PIXEL[1]:
+            return jpeg
+    raise SourceError(f"no part of the photograph {name!r} has enough detail", hint="reinstall scikit-image")
+
+
+def _encode(image: Image.Image, bits_per_pixel: float, subsampling: str) -> bytes:
+    """JPEG at the quality that comes nearest to `bits_per_pixel` from below (bisection; size grows with quality)."""
+    low, high = QUALITIES
+    best = b""
+    while low <= high:
+        quality = (low + high + 1) // 2
+        file = io.BytesIO()
+        image.save(file, "JPEG", quality=quality, subsampling=subsampling)
+        if 8 * file.tell() <= bits_per_pixel * image.width * image.height:
+            best, low = file.getvalue(), quality + 1
+        else:
+            high = quality - 1
+    return best

@@ -1,0 +1,108 @@
+"""The demo's photographs: real, like ImageNet's in size and detail, the same every time."""
+
+from __future__ import annotations
+
+import hashlib
+import statistics
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("skimage")
+pytest.importorskip("sklearn")
+from headrace.demo import images
+from headrace.errors import MissingDependencyError, SourceError
+from PIL import Image, JpegImagePlugin
+
+PER_CLASS = 5
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("demo") / "images"
+    counted: list[int] = []
+    assert images.make(path, per_class=PER_CLASS, advance=counted.append) == PER_CLASS * len(images.CLASSES)
+    assert sum(counted) == PER_CLASS * len(images.CLASSES)
+    return path
+
+
+def test_enough_of_them() -> None:
+    assert len(images.CLASSES) >= 10
+    assert len(images.CLASSES) * images.IMAGES_PER_CLASS >= 1000
+
+
+def test_they_look_like_imagenet(folder: Path) -> None:
+    widths, heights, bits, subsamplings, digests = [], [], [], Counter(), set()
+    for file in sorted(folder.glob("*/*.jpg")):
+        with Image.open(file) as image:
+            image.load()
+            assert image.format == "JPEG" and image.mode == "RGB"
+            widths.append(image.width)
+            heights.append(image.height)
+            bits.append(8 * file.stat().st_size / (image.width * image.height))
+            subsamplings[JpegImagePlugin.get_sampling(image)] += 1
+        digests.add(hashlib.sha256(file.read_bytes()).digest())
+    assert min(bits) >= 3.5 and max(bits) <= 6.0
+    assert 440 <= statistics.mean(widths) <= 500
+    assert 360 <= statistics.mean(heights) <= 430
+    assert subsamplings[2] > subsamplings[0] > 0  # 4:2:0 most, 4:4:4 some
+    assert len(digests) == len(widths)
+
+
+def test_they_are_cut_not_enlarged(folder: Path) -> None:
+    """Each cut, found again in its photograph by its pixels, is a part of it at the same scale."""
+    import numpy as np
+
+    photograph = np.asarray(images._load()["flower"][0], dtype=np.int16)
+    for file in sorted((folder / "flower").glob("*.jpg"))[:2]:
+        with Image.open(file) as image:
+            cut = np.asarray(image.convert("RGB"), dtype=np.int16)
+        height, width = cut.shape[:2]
+        errors = [
+            np.abs(photograph[top : top + height : 16, left : left + width : 16] - cut[::16, ::16]).mean()
+            for top in range(photograph.shape[0] - height + 1)
+            for left in range(photograph.shape[1] - width + 1)
+        ]
+        assert min(errors) < 4 < statistics.median(errors)
+
+
+def test_the_same_files_every_time(folder: Path, tmp_path: Path) -> None:
+    images.make(tmp_path / "again", per_class=1)
+    for name in images.CLASSES:
+        assert (tmp_path / "again" / name / "0000.jpg").read_bytes() == (folder / name / "0000.jpg").read_bytes()
+
+
+def test_a_folder_is_whole_or_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = 0
+
+    def interrupted(count: int) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        images.make(tmp_path / "images", per_class=1, advance=interrupted)
+    assert list(tmp_path.iterdir()) == []
+    images.make(tmp_path / "images", per_class=1)
+    assert images.is_complete(tmp_path / "images")
+    monkeypatch.setattr(images, "VERSION", "another")
+    assert not images.is_complete(tmp_path / "images")
+    images.make(tmp_path / "images", per_class=1)
+    assert images.is_complete(tmp_path / "images")
+
+
+def test_somebody_elses_folder_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "mine.txt").write_text("precious")
+    with pytest.raises(SourceError, match="not the demo's"):
+        images.make(tmp_path / "images", per_class=1)
+    assert (tmp_path / "images" / "mine.txt").read_text() == "precious"
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(images.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(MissingDependencyError, match="scikit-image") as caught:
+        images._load()
+    assert "--data" in (caught.value.hint or "")
