@@ -42,9 +42,7 @@ def photograph(width: int, height: int, seed: int = 0) -> Image.Image:
     return Image.fromarray(np.stack(channels, axis=-1))
 
 
-def jpeg(
-    width: int, height: int, seed: int = 0, *, quality: int = 90, subsampling: str = "4:2:0", **options: object
-) -> bytes:
+def jpeg(width: int, height: int, seed: int = 0, *, quality: int = 90, subsampling: str = "4:2:0", **options: object) -> bytes:
     """A generated baseline JPEG."""
     file = io.BytesIO()
     photograph(width, height, seed).save(file, "JPEG", quality=quality, subsampling=subsampling, **options)

@@ -18,9 +18,7 @@ def test_saved_session_loads_back_equal(tmp_path: Path) -> None:
 
 def test_one_file_per_process_is_merged_and_times_count_from_the_start(tmp_path: Path) -> None:
     write(tmp_path / "launch.jsonl", {"kind": "session", "version": 1, "command": ["a"], "monotonic_s": 100.0})
-    write(
-        tmp_path / "process-7.jsonl", {"kind": "process", "pid": 7, "parent_pid": 1, "role": "main", "started_s": 101.0}
-    )
+    write(tmp_path / "process-7.jsonl", {"kind": "process", "pid": 7, "parent_pid": 1, "role": "main", "started_s": 101.0})
     row = [0 if name == "epoch" else 103.5 if name == "start_s" else 0.25 for name in STEP_FIELDS[:5]]
     write(tmp_path / "process-7.jsonl", {"kind": "steps", "pid": 7, "loader": 0, "rows": [row]})
     session = Session.load(tmp_path)

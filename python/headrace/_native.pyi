@@ -1,3 +1,76 @@
 """The compiled part of headrace. Internal: use the package's own names."""
 
+from collections.abc import Sequence
+from typing import Any, TypeAlias, final
+
+import numpy.typing as npt
+
+# What native code reads and writes in place (numpy's stubs declare the buffer protocol from Python 3.12 on only).
+Buffer: TypeAlias = bytes | bytearray | memoryview | npt.NDArray[Any]
+
 __version__: str
+
+def status_names() -> list[tuple[str, str]]: ...
+def image_size(data: Buffer) -> tuple[int, int]: ...
+def decode_into(
+    images: Sequence[Buffer],
+    out: Buffer,
+    height: int,
+    width: int,
+    boxes: Sequence[tuple[int, int, int, int]] | None,
+    flips: Sequence[bool] | None,
+    threads: int,
+    resample: str,
+) -> list[int]: ...
+
+@final
+class Program:
+    def __new__(cls, ops: Sequence[tuple[str, Sequence[float], str]]) -> Program: ...
+    @property
+    def out(self) -> tuple[int, int]: ...
+    def place(
+        self, width: int, height: int, seed: int, epoch: int, draw: int
+    ) -> tuple[tuple[int, int, int, int], tuple[int, int], tuple[int, int, int, int], bool, bool]: ...
+
+@final
+class Table:
+    def __new__(cls, files: Sequence[str], file: Buffer, offset: Buffer, size: Buffer) -> Table: ...
+    def __len__(self) -> int: ...
+
+@final
+class Store:
+    def __new__(cls, layout: str, table: Buffer | None = None) -> Store: ...
+
+@final
+class Engine:
+    def __new__(cls, threads: int) -> Engine: ...
+    def submit(
+        self,
+        table: Table,
+        program: Program,
+        store: Store,
+        seed: int,
+        epoch: int,
+        records: Buffer,
+        draws: Buffer,
+        out: Buffer,
+    ) -> Job: ...
+    def close(self) -> None: ...
+    def counters(self) -> dict[str, int]: ...
+    def abandon(self) -> None: ...
+
+@final
+class Job:
+    def wait(self, timeout_s: float | None = None) -> bool: ...
+    def statuses(self) -> list[int]: ...
+    def cancel(self) -> None: ...
+
+@final
+class Ring:
+    def __new__(cls, block_bytes: int, keep: int) -> Ring: ...
+    def take(self) -> Lease: ...
+    def counts(self) -> tuple[int, int]: ...
+
+@final
+class Lease:
+    def __buffer__(self, flags: int, /) -> memoryview: ...

@@ -170,11 +170,7 @@ def _cuda_advice(found: Examination, driver: nvml.Driver) -> list[Advice]:
         return []
     if torch.cuda is None:
         if torch.hip is not None:
-            return [
-                Advice(
-                    "problem", "torch is built for AMD GPUs (ROCm), the GPU is NVIDIA's", _install_torch(driver.cuda)
-                )
-            ]
+            return [Advice("problem", "torch is built for AMD GPUs (ROCm), the GPU is NVIDIA's", _install_torch(driver.cuda))]
         what = f"torch {torch.version} is a CPU-only build on a machine with {driver.gpus[0].name}"
         return [Advice("problem", what, _install_torch(driver.cuda))]
     major, minor = (int(part) for part in torch.cuda.split(".")[:2])
@@ -193,9 +189,7 @@ def _cuda_advice(found: Examination, driver: nvml.Driver) -> list[Advice]:
             advice.append(Advice("problem", what, _install_torch(driver.cuda)))
     if not torch.available and not advice:
         what = f"the driver sees {len(driver.gpus)} GPU(s), torch cannot use them: {torch.error or 'no reason given'}"
-        advice.append(
-            Advice("problem", what, "nvidia-smi   # does it list the GPU? in a container: docker run --gpus all")
-        )
+        advice.append(Advice("problem", what, "nvidia-smi   # does it list the GPU? in a container: docker run --gpus all"))
     if driver.cuda and (major, minor) > driver.cuda and not advice:
         what = (
             f"torch is built for CUDA {torch.cuda}, newer than the driver's {driver.cuda[0]}.{driver.cuda[1]}: it runs "
@@ -229,9 +223,7 @@ def _cpu_advice(found: Examination) -> list[Advice]:
         advice.append(Advice("warning", what, f"use num_workers={max(1, int(cores.usable))}"))
     if "sse2" in found.processor.flags and "avx2" not in found.processor.flags:
         what = "the CPU has no AVX2: decoding and resampling use slower code"
-        advice.append(
-            Advice("note", what, "choose a CPU of 2013 (Intel) or 2015 (AMD) or later, or expose AVX2 to the VM")
-        )
+        advice.append(Advice("note", what, "choose a CPU of 2013 (Intel) or 2015 (AMD) or later, or expose AVX2 to the VM"))
     return advice
 
 
@@ -240,12 +232,8 @@ def _memory_advice(found: Examination) -> list[Advice]:
     shared = found.shared_memory
     if shared is None or shared.free_bytes < SMALL_SHARED_MEMORY_BYTES:
         free = "absent" if shared is None else f"{shared.free_bytes / GIB:.2f} GiB free"
-        what = (
-            f"/dev/shm is {free}: DataLoader workers pass batches through it and die with a bus error when it is full"
-        )
-        advice.append(
-            Advice("warning", what, "docker run --shm-size=8g …   # or: sudo mount -o remount,size=8G /dev/shm")
-        )
+        what = f"/dev/shm is {free}: DataLoader workers pass batches through it and die with a bus error when it is full"
+        advice.append(Advice("warning", what, "docker run --shm-size=8g …   # or: sudo mount -o remount,size=8G /dev/shm"))
     memory = found.memory
     if memory.limit_bytes is not None and memory.limit_bytes < memory.total_bytes:
         what = (
@@ -260,9 +248,7 @@ def _disk_advice(found: Examination) -> list[Advice]:
     speed, advice = found.disk, []
     if speed.cold is False and speed.file_system not in disk.IN_MEMORY:
         what = f"{speed.path}: the page cache could not be emptied, so its read speed is memory's"
-        advice.append(
-            Advice("note", what, "headrace doctor --path FOLDER   # a folder that no other process is reading")
-        )
+        advice.append(Advice("note", what, "headrace doctor --path FOLDER   # a folder that no other process is reading"))
     if speed.cold is not False and speed.small_read_p50_s > SLOW_SMALL_READ_S:
         slow = f"a small random read takes {1000 * speed.small_read_p50_s:.1f} ms"
         what = f"{speed.path}: {slow}: an image folder there will starve the GPU"

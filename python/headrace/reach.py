@@ -37,9 +37,7 @@ def reach(url: str, *, endpoint: str | None = None) -> Reach:
         return _reach_s3(url, endpoint)
     if scheme in ("http", "https"):
         return _reach_http(url)
-    raise UsageError(
-        f"{url}: only s3://, http:// and https:// addresses can be tried", hint="for example s3://bucket/prefix"
-    )
+    raise UsageError(f"{url}: only s3://, http:// and https:// addresses can be tried", hint="for example s3://bucket/prefix")
 
 
 def _reach_http(url: str) -> Reach:
@@ -49,9 +47,7 @@ def _reach_http(url: str) -> Reach:
         with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
             return _timed(url, url, started_s, answer)
     except (urllib.error.URLError, OSError) as error:
-        raise SourceError(
-            f"{url}: {error}", hint="check the address, the proxy (https_proxy) and the firewall"
-        ) from error
+        raise SourceError(f"{url}: {error}", hint="check the address, the proxy (https_proxy) and the firewall") from error
 
 
 def _reach_s3(url: str, endpoint: str | None) -> Reach:

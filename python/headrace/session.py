@@ -292,9 +292,7 @@ class Session:
         """Merge the files of a session folder. Raises `SessionError` when it holds no session, or a newer version."""
         folder = Path(folder)
         if not folder.is_dir():
-            raise SessionError(
-                f"{folder} is not a session folder", hint="give the folder that `headrace diagnose` named"
-            )
+            raise SessionError(f"{folder} is not a session folder", hint="give the folder that `headrace diagnose` named")
         files = sorted(folder.glob("*.jsonl"))
         if not files:
             raise SessionError(f"{folder} holds no session (no .jsonl file)", hint="run `headrace diagnose -- COMMAND`")
@@ -367,9 +365,7 @@ def _merge(lines: Iterable[dict[str, Any]]) -> Session:
             )
         ),
         samples=tuple(sorted((_sample(line, zero_s) for line in by_kind.get("sample", [])), key=lambda s: s.time_s)),
-        not_measured=tuple(
-            dict.fromkeys(NotMeasured(line["what"], line["why"]) for line in by_kind.get("not_measured", []))
-        ),
+        not_measured=tuple(dict.fromkeys(NotMeasured(line["what"], line["why"]) for line in by_kind.get("not_measured", []))),
         facts=facts,
         version=header.get("version", SESSION_VERSION),
     )

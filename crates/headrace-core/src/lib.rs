@@ -4,7 +4,11 @@
 
 pub mod cpu;
 pub mod decode;
+pub mod engine;
 pub mod error;
 pub mod geometry;
 pub mod jpeg;
+pub mod program;
 pub mod resample;
+pub mod rng;
+pub mod store;

@@ -1,15 +1,30 @@
 //! The Python module `headrace._native`: registration only; one file per concept beside this one.
 #![deny(unsafe_code)]
 
+mod decode;
+mod detach;
+mod engine;
+mod program;
+mod ring;
+
 use pyo3::prelude::*;
 
 /// Decode, resample and pack images. Internal: the public face is the package `headrace`.
 #[pymodule(gil_used = false)]
 mod _native {
-    use pyo3::prelude::*;
+    use super::*;
+
+    #[pymodule_export]
+    use super::decode::{decode_into, image_size, status_names};
+    #[pymodule_export]
+    use super::engine::{Engine, Job, Store, Table};
+    #[pymodule_export]
+    use super::program::Program;
+    #[pymodule_export]
+    use super::ring::{Lease, Ring};
 
     #[pymodule_init]
-    fn init(m: &Bound<'_, PyModule>) -> PyResult<()> {
-        m.add("__version__", env!("CARGO_PKG_VERSION"))
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("__version__", env!("CARGO_PKG_VERSION"))
     }
 }

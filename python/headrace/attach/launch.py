@@ -74,9 +74,7 @@ def spawn(
         )
     started_s = time.monotonic()
     try:
-        child = subprocess.Popen(
-            list(command), env=attached_environment(session_dir, hooks, env), stdout=stdout, bufsize=0
-        )
+        child = subprocess.Popen(list(command), env=attached_environment(session_dir, hooks, env), stdout=stdout, bufsize=0)
     except OSError as error:
         raise CommandError(f"cannot start {command[0]!r}: {error.strerror or error}") from error
     with _forward_signals(child):

@@ -111,9 +111,7 @@ def serialized(columns: Columns) -> bytes:
     Written here and not by the safetensors library, whose order of equal-sized tensors and header spacing may change
     with its version: these bytes are digested.
     """
-    arrays = {
-        name: np.ascontiguousarray(getattr(columns, name), dtype=_DTYPES[kind]) for name, kind in _EXPECTED.items()
-    }
+    arrays = {name: np.ascontiguousarray(getattr(columns, name), dtype=_DTYPES[kind]) for name, kind in _EXPECTED.items()}
     table: dict[str, Any] = {"__metadata__": {"format": "headrace-index-1"}}
     end = 0
     for name, array in arrays.items():
@@ -144,9 +142,7 @@ def concatenate(parts: Sequence[Columns]) -> Columns:
     """The rows of all parts, one after the other. `parts` must not be empty."""
     ends = np.cumsum([0, *(len(part.keys) for part in parts)])
     starts = [part.key_start[:-1] + base for part, base in zip(parts, ends[:-1], strict=True)]
-    joined = {
-        name: np.concatenate([getattr(part, name) for part in parts]) for name in _EXPECTED if name != "key_start"
-    }
+    joined = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _EXPECTED if name != "key_start"}
     return Columns(key_start=np.concatenate([*starts, ends[-1:]]), **joined)
 
 

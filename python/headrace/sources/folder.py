@@ -71,9 +71,7 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
         with os.scandir(folder) as entries:
             return list(entries)
     except OSError as error:
-        raise SourceError(
-            f"cannot list {folder}: {error.strerror}", hint=f"check the permissions:  ls -ld {folder}"
-        ) from error
+        raise SourceError(f"cannot list {folder}: {error.strerror}", hint=f"check the permissions:  ls -ld {folder}") from error
 
 
 def _images(folder: Path) -> Iterator[tuple[str, int]]:

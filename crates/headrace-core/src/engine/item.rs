@@ -1,0 +1,103 @@
+//! One image: bytes → pixels of the crop → resampled → the batch slot.
+
+use std::time::Instant;
+
+use super::{add, Batch, Counters};
+use crate::decode::Decoder;
+use crate::error::{Result, Status};
+use crate::program::Placement;
+use crate::resample::Resampler;
+use crate::rng::Key;
+
+/// The reusable memory of one thread. Nothing in it carries over from one image to the next.
+#[derive(Default)]
+pub struct Worker {
+    bytes: Vec<u8>,
+    pixels: Vec<u8>,
+    decoder: Decoder,
+    resampler: Resampler,
+}
+
+impl Worker {
+    /// Fills slot `image` of the batch. On an error the slot is black, never stale.
+    pub fn fill(&mut self, batch: &Batch, image: usize, counters: &Counters) -> Result<()> {
+        // SAFETY: `image` was claimed by this thread alone (`Job::claim` hands out each number once).
+        #[allow(unsafe_code)]
+        let slot = unsafe { batch.memory.slot(image) };
+        let result = self.try_fill(batch, image, slot, counters);
+        if result.is_err() {
+            slot.fill(0);
+        }
+        result
+    }
+
+    fn try_fill(
+        &mut self,
+        batch: &Batch,
+        image: usize,
+        slot: &mut [u8],
+        counters: &Counters,
+    ) -> Result<()> {
+        let record = batch.records[image] as usize;
+        let began = Instant::now();
+        batch.table.read(record, &mut self.bytes)?;
+        let read = Instant::now();
+        add(&counters.read_ns, read - began);
+        counters.bytes.fetch_add(
+            self.bytes.len() as u64,
+            std::sync::atomic::Ordering::Relaxed,
+        );
+
+        let size = self.decoder.size(&self.bytes)?;
+        let key = Key {
+            seed: batch.seed,
+            epoch: batch.epoch,
+            draw: batch.draws[image],
+        };
+        let placement = batch.program.place(size, key)?;
+        let (height, width) = batch.program.out();
+        let row = width as usize * 3;
+        let image_bytes = row * height as usize;
+
+        let view = self.decoder.region(&self.bytes, placement.spec.needed())?;
+        let decoded = Instant::now();
+        add(&counters.decode_ns, decoded - read);
+
+        if batch.store.is_direct() {
+            if slot.len() != image_bytes {
+                return Err(Status::Internal);
+            }
+            place(&mut self.resampler, view, &placement, slot, row)?;
+            add(&counters.resample_ns, decoded.elapsed());
+            return Ok(());
+        }
+        if self.pixels.len() < image_bytes {
+            self.pixels.resize(image_bytes, 0);
+        }
+        let pixels = &mut self.pixels[..image_bytes];
+        place(&mut self.resampler, view, &placement, pixels, row)?;
+        let resampled = Instant::now();
+        add(&counters.resample_ns, resampled - decoded);
+        batch.store.write(pixels, slot)?;
+        add(&counters.store_ns, resampled.elapsed());
+        Ok(())
+    }
+}
+
+/// Resamples into `out` (rows of `row` bytes), black around it where the crop is larger than the image.
+fn place(
+    resampler: &mut Resampler,
+    view: crate::geometry::RgbView<'_>,
+    placement: &Placement,
+    out: &mut [u8],
+    row: usize,
+) -> Result<()> {
+    if placement.padded {
+        out.fill(0);
+    }
+    if !placement.visible {
+        return Ok(());
+    }
+    let start = placement.at.1 as usize * row + placement.at.0 as usize * 3;
+    resampler.resize_into(view, &placement.spec, &mut out[start..], row)
+}

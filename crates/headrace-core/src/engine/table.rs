@@ -1,0 +1,158 @@
+//! Where the bytes of each record are, in files on local disks.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use crate::error::{Result, Status};
+
+/// Files read as shards stay open; each is opened once, on first use.
+enum Handle {
+    /// An image file: opened, read whole and closed each time, so a million files need no million descriptors.
+    Whole,
+    /// A shard, kept open.
+    Shard(OnceLock<File>),
+}
+
+/// The records of a dataset: columns, one entry a record, and the files they lie in.
+pub struct Table {
+    paths: Vec<PathBuf>,
+    handles: Vec<Handle>,
+    file: Vec<u32>,
+    offset: Vec<u64>,
+    size: Vec<i64>,
+    opening: Mutex<()>,
+}
+
+impl Table {
+    /// `size` -1 means the whole file. Fails in words when the columns do not fit each other.
+    pub fn new(
+        paths: Vec<PathBuf>,
+        file: Vec<u32>,
+        offset: Vec<u64>,
+        size: Vec<i64>,
+    ) -> std::result::Result<Self, String> {
+        if file.len() != offset.len() || file.len() != size.len() {
+            return Err(format!(
+                "columns of {}, {} and {} records",
+                file.len(),
+                offset.len(),
+                size.len()
+            ));
+        }
+        let mut shard = vec![false; paths.len()];
+        for (&file, &size) in file.iter().zip(&size) {
+            match shard.get_mut(file as usize) {
+                Some(shard) => *shard |= size >= 0,
+                None => return Err(format!("file number {file} of {}", paths.len())),
+            }
+        }
+        let handle = |shard: &bool| {
+            if *shard {
+                Handle::Shard(OnceLock::new())
+            } else {
+                Handle::Whole
+            }
+        };
+        let handles = shard.iter().map(handle).collect();
+        Ok(Table {
+            paths,
+            handles,
+            file,
+            offset,
+            size,
+            opening: Mutex::new(()),
+        })
+    }
+
+    /// How many records there are.
+    pub fn len(&self) -> usize {
+        self.file.len()
+    }
+
+    /// True if there are none.
+    pub fn is_empty(&self) -> bool {
+        self.file.is_empty()
+    }
+
+    /// Reads the bytes of `record` into `bytes` (replacing what was there).
+    pub fn read(&self, record: usize, bytes: &mut Vec<u8>) -> Result<()> {
+        let file = self.file[record] as usize;
+        match &self.handles[file] {
+            Handle::Whole => whole(&self.paths[file], bytes),
+            Handle::Shard(handle) => {
+                let size = usize::try_from(self.size[record]).map_err(|_| Status::Io)?;
+                self.shard(file, handle)
+                    .and_then(|shard| part(shard, self.offset[record], size, bytes))
+            }
+        }
+        .map_err(|error| {
+            if error.kind() == io::ErrorKind::UnexpectedEof {
+                Status::Truncated
+            } else {
+                Status::Io
+            }
+        })
+    }
+
+    fn shard<'a>(&'a self, file: usize, handle: &'a OnceLock<File>) -> io::Result<&'a File> {
+        if let Some(open) = handle.get() {
+            return Ok(open);
+        }
+        let _one_at_a_time = self.opening.lock().unwrap_or_else(PoisonError::into_inner);
+        if handle.get().is_none() {
+            drop(handle.set(File::open(&self.paths[file])?));
+        }
+        handle.get().ok_or_else(|| io::Error::other("not opened"))
+    }
+}
+
+fn whole(path: &PathBuf, bytes: &mut Vec<u8>) -> io::Result<()> {
+    let mut file = File::open(path)?;
+    let size = usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?;
+    bytes.clear();
+    bytes.try_reserve(size).map_err(io::Error::other)?;
+    file.read_to_end(bytes)?;
+    Ok(())
+}
+
+/// A positional read, not a memory map: a shard that shrinks under us is an error, not a crash of the training process.
+fn part(shard: &File, offset: u64, size: usize, bytes: &mut Vec<u8>) -> io::Result<()> {
+    if bytes.len() < size {
+        bytes
+            .try_reserve(size - bytes.len())
+            .map_err(io::Error::other)?;
+    }
+    bytes.resize(size, 0);
+    shard.read_exact_at(bytes, offset)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whole_files_and_parts_of_shards() {
+        let folder = std::env::temp_dir().join(format!("headrace-table-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a temporary folder");
+        let path = folder.join("shard");
+        std::fs::write(&path, b"0123456789").expect("written");
+        let paths = vec![path.clone(), path];
+        let table =
+            Table::new(paths, vec![0, 1, 1, 1], vec![0, 2, 8, 0], vec![-1, 3, 5, 0]).expect("fits");
+        let mut bytes = Vec::new();
+        table.read(0, &mut bytes).expect("whole");
+        assert_eq!(bytes, b"0123456789");
+        table.read(1, &mut bytes).expect("part");
+        assert_eq!(bytes, b"234");
+        assert_eq!(table.read(2, &mut bytes), Err(Status::Truncated));
+        table.read(3, &mut bytes).expect("empty");
+        assert_eq!(bytes, b"");
+        std::fs::remove_dir_all(&folder).expect("removed");
+        let gone = Table::new(vec![folder.join("x")], vec![0], vec![0], vec![-1]).expect("fits");
+        assert_eq!(gone.read(0, &mut bytes), Err(Status::Io));
+        assert!(Table::new(vec![], vec![0], vec![0], vec![0]).is_err());
+    }
+}

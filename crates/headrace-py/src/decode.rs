@@ -1,0 +1,211 @@
+//! `decode_into`: one call for a batch, no state between calls.
+#![allow(unsafe_code)]
+
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Mutex;
+
+use headrace_core::decode::Decoder;
+use headrace_core::engine::BatchMemory;
+use headrace_core::error::{Result, Status};
+use headrace_core::geometry::Rect;
+use headrace_core::resample::{Filter, Resampler, ResizeSpec};
+use pyo3::buffer::PyBuffer;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+use crate::detach::detached;
+use crate::program::filter;
+
+thread_local! {
+    /// Scratch memory of the calling thread, so that a stream of calls does not allocate; no image data outlives its call.
+    static SCRATCH: RefCell<(Decoder, Resampler)> = RefCell::default();
+}
+
+/// The names and sentences of the status numbers, in order.
+#[pyfunction]
+pub fn status_names() -> Vec<(String, &'static str)> {
+    Status::ALL
+        .iter()
+        .map(|status| (format!("{status:?}"), status.message()))
+        .collect()
+}
+
+/// Width and height of an encoded image. Raises ValueError with the reason.
+#[pyfunction]
+pub fn image_size(py: Python<'_>, data: PyBuffer<u8>) -> PyResult<(u32, u32)> {
+    let bytes = ReadOnly::new(&data)?;
+    detached(py, || Decoder::new().size(bytes.slice()))
+        .map(|size| (size.width, size.height))
+        .map_err(|status| PyValueError::new_err(status.message()))
+}
+
+/// Bytes of a Python buffer that this call keeps alive.
+#[derive(Clone, Copy)]
+struct ReadOnly {
+    start: *const u8,
+    length: usize,
+}
+
+// SAFETY: plain memory, read only; see `slice`.
+unsafe impl Send for ReadOnly {}
+// SAFETY: as above.
+unsafe impl Sync for ReadOnly {}
+
+impl ReadOnly {
+    fn new(buffer: &PyBuffer<u8>) -> PyResult<Self> {
+        if !buffer.is_c_contiguous() {
+            return Err(PyValueError::new_err("an image's bytes must be contiguous"));
+        }
+        Ok(ReadOnly {
+            start: buffer.buf_ptr().cast(),
+            length: buffer.len_bytes(),
+        })
+    }
+
+    fn slice(&self) -> &[u8] {
+        if self.length == 0 {
+            return &[];
+        }
+        // SAFETY: the buffer that gave the pointer is held by the caller for as long as this value is used; that nobody
+        // writes to it meanwhile is the caller's promise, as with every reader of a Python buffer.
+        unsafe { std::slice::from_raw_parts(self.start, self.length) }
+    }
+}
+
+struct Request {
+    data: ReadOnly,
+    box_: Option<Rect>,
+    flip: bool,
+}
+
+/// Decodes, crops, resizes (antialiased, as Pillow) and flips each image into `out`, uint8 [N, H, W, 3]. `boxes` are (x, y, w, h)
+/// in image pixels, None: the whole image. Returns a status a slot, 0 = ok; a failed slot is black.
+#[pyfunction]
+#[pyo3(signature = (images, out, height, width, boxes, flips, threads, resample))]
+#[allow(clippy::too_many_arguments)]
+pub fn decode_into(
+    py: Python<'_>,
+    images: Vec<PyBuffer<u8>>,
+    out: PyBuffer<u8>,
+    height: u32,
+    width: u32,
+    boxes: Option<Vec<(i64, i64, i64, i64)>>,
+    flips: Option<Vec<bool>>,
+    threads: usize,
+    resample: &str,
+) -> PyResult<Vec<i32>> {
+    let count = images.len();
+    let slot_bytes = height as usize * width as usize * 3;
+    if slot_bytes == 0
+        || out.readonly()
+        || !out.is_c_contiguous()
+        || out.len_bytes() != count * slot_bytes
+    {
+        return Err(PyValueError::new_err(
+            "out must be a writable C-contiguous uint8 array [N, H, W, 3]",
+        ));
+    }
+    if boxes.as_ref().is_some_and(|boxes| boxes.len() != count)
+        || flips.as_ref().is_some_and(|f| f.len() != count)
+    {
+        return Err(PyValueError::new_err("one box and one flip for each image"));
+    }
+    let filter = filter(resample)?;
+    let requests = images
+        .iter()
+        .enumerate()
+        .map(|(number, image)| {
+            Ok(Request {
+                data: ReadOnly::new(image)?,
+                box_: boxes.as_ref().map(|boxes| rect(boxes[number])),
+                flip: flips.as_ref().is_some_and(|flips| flips[number]),
+            })
+        })
+        .collect::<PyResult<Vec<_>>>()?;
+    // SAFETY: `out` has the right size, is writable and held until the end of this call.
+    let memory = unsafe { BatchMemory::new(out.buf_ptr().cast(), slot_bytes, count) };
+    Ok(detached(py, || {
+        fill(&requests, memory, (width, height), filter, threads)
+    }))
+}
+
+/// A box with anything negative or beyond 32 bits becomes one that fits no image.
+fn rect((x, y, w, h): (i64, i64, i64, i64)) -> Rect {
+    let side = |value: i64| u32::try_from(value).unwrap_or(u32::MAX);
+    Rect::new(side(x), side(y), side(w), side(h))
+}
+
+fn fill(
+    requests: &[Request],
+    memory: BatchMemory,
+    size: (u32, u32),
+    filter: Filter,
+    threads: usize,
+) -> Vec<i32> {
+    let next = AtomicUsize::new(0);
+    let statuses = Mutex::new(vec![Status::Internal as i32; requests.len()]);
+    let work = || {
+        let mut own = Vec::new();
+        loop {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            let Some(request) = requests.get(number) else {
+                break;
+            };
+            // SAFETY: each number is taken once, so this is the only slice of its slot.
+            let slot = unsafe { memory.slot(number) };
+            let status = SCRATCH.with_borrow_mut(|(decoder, resampler)| {
+                one(decoder, resampler, request, slot, size, filter)
+            });
+            if status.is_err() {
+                slot.fill(0);
+            }
+            own.push((number, status.err().unwrap_or(Status::Ok) as i32));
+        }
+        let mut statuses = statuses
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        for (number, status) in own {
+            statuses[number] = status;
+        }
+    };
+    let helpers = threads.clamp(1, requests.len().max(1)) - 1;
+    std::thread::scope(|scope| {
+        for _ in 0..helpers {
+            scope.spawn(work);
+        }
+        work();
+    });
+    statuses
+        .into_inner()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+fn one(
+    decoder: &mut Decoder,
+    resampler: &mut Resampler,
+    request: &Request,
+    slot: &mut [u8],
+    (width, height): (u32, u32),
+    filter: Filter,
+) -> Result<()> {
+    let data = request.data.slice();
+    let size = decoder.size(data)?;
+    let box_ = request
+        .box_
+        .unwrap_or(Rect::new(0, 0, size.width, size.height));
+    if !box_.fits(size.width, size.height) {
+        return Err(Status::BadBox);
+    }
+    let spec = ResizeSpec {
+        box_,
+        grid_w: width,
+        grid_h: height,
+        window: Rect::new(0, 0, width, height),
+        filter,
+        flip_x: request.flip,
+        flip_y: false,
+    };
+    let view = decoder.region(data, spec.needed())?;
+    resampler.resize_into(view, &spec, slot, width as usize * 3)
+}

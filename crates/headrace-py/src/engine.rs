@@ -1,0 +1,279 @@
+//! The thread pool and its jobs.
+#![allow(unsafe_code)]
+
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use headrace_core::engine::{self, BatchMemory};
+use headrace_core::store::{self, Layout, Values};
+use pyo3::buffer::PyBuffer;
+use pyo3::exceptions::{PyOSError, PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::detach::{detached, wait_for};
+use crate::program::Program;
+
+/// Where the records' bytes are.
+#[pyclass(frozen, module = "headrace._native")]
+pub struct Table {
+    inner: Arc<engine::Table>,
+}
+
+#[pymethods]
+impl Table {
+    /// `file` (int32), `offset` (int64) and `size` (int64, -1: the whole file) have one entry a record.
+    #[new]
+    fn new(
+        py: Python<'_>,
+        files: Vec<PathBuf>,
+        file: PyBuffer<i32>,
+        offset: PyBuffer<i64>,
+        size: PyBuffer<i64>,
+    ) -> PyResult<Self> {
+        let negative = |_| PyValueError::new_err("a negative file number or offset");
+        let file = file
+            .to_vec(py)?
+            .into_iter()
+            .map(u32::try_from)
+            .collect::<Result<_, _>>()
+            .map_err(negative)?;
+        let offset = offset
+            .to_vec(py)?
+            .into_iter()
+            .map(u64::try_from)
+            .collect::<Result<_, _>>()
+            .map_err(negative)?;
+        let inner = engine::Table::new(files, file, offset, size.to_vec(py)?)
+            .map_err(PyValueError::new_err)?;
+        Ok(Table {
+            inner: Arc::new(inner),
+        })
+    }
+
+    fn __len__(&self) -> usize {
+        self.inner.len()
+    }
+}
+
+/// Layout and values of the output.
+#[pyclass(frozen, module = "headrace._native")]
+pub struct Store {
+    inner: Arc<store::Store>,
+}
+
+#[pymethods]
+impl Store {
+    /// `layout` "hwc" or "chw"; `table` None for uint8 as it is, else 3 × 256 float32, or uint16 bit patterns of 16-bit floats.
+    #[new]
+    #[pyo3(signature = (layout, table=None))]
+    fn new(py: Python<'_>, layout: &str, table: Option<Bound<'_, PyAny>>) -> PyResult<Self> {
+        let layout = match layout {
+            "hwc" => Layout::Hwc,
+            "chw" => Layout::Chw,
+            _ => {
+                return Err(PyValueError::new_err(format!(
+                    "layout {layout:?}; there are hwc and chw"
+                )))
+            }
+        };
+        let values = match table {
+            None => Values::U8,
+            Some(table) => {
+                if let Ok(buffer) = PyBuffer::<f32>::get(&table) {
+                    Values::F32(rows(&buffer.to_vec(py)?)?)
+                } else {
+                    Values::Bits16(rows(&PyBuffer::<u16>::get(&table)?.to_vec(py)?)?)
+                }
+            }
+        };
+        Ok(Store {
+            inner: Arc::new(store::Store { layout, values }),
+        })
+    }
+}
+
+fn rows<T: Copy + Default>(values: &[T]) -> PyResult<Box<[[T; 256]; 3]>> {
+    if values.len() != 3 * 256 {
+        return Err(PyValueError::new_err(format!(
+            "a table of {} values, not 3 × 256",
+            values.len()
+        )));
+    }
+    let mut table = Box::new([[T::default(); 256]; 3]);
+    for (row, chunk) in table.iter_mut().zip(values.chunks_exact(256)) {
+        row.copy_from_slice(chunk);
+    }
+    Ok(table)
+}
+
+/// A pool of native threads that fill batches.
+#[pyclass(frozen, module = "headrace._native")]
+pub struct Engine {
+    inner: Mutex<Option<engine::Engine>>,
+}
+
+#[pymethods]
+impl Engine {
+    /// Starts `threads` threads. Raises OSError when the system refuses.
+    #[new]
+    fn new(threads: usize) -> PyResult<Self> {
+        let inner =
+            engine::Engine::new(threads).map_err(|error| PyOSError::new_err(error.to_string()))?;
+        Ok(Engine {
+            inner: Mutex::new(Some(inner)),
+        })
+    }
+
+    /// Queues a batch: `records` (int64) and `draws` (uint64) have one entry a slot of `out`, a writable C-contiguous buffer.
+    #[allow(clippy::too_many_arguments)]
+    fn submit(
+        &self,
+        py: Python<'_>,
+        table: &Table,
+        program: &Program,
+        store: &Store,
+        seed: u64,
+        epoch: u64,
+        records: PyBuffer<i64>,
+        draws: PyBuffer<u64>,
+        out: PyBuffer<u8>,
+    ) -> PyResult<Job> {
+        let count = table.inner.len();
+        let known = |record: i64| {
+            u32::try_from(record)
+                .ok()
+                .filter(|&record| (record as usize) < count)
+        };
+        let records: Vec<u32> = records
+            .to_vec(py)?
+            .into_iter()
+            .map(|record| {
+                known(record)
+                    .ok_or_else(|| PyValueError::new_err(format!("record {record} of {count}")))
+            })
+            .collect::<PyResult<_>>()?;
+        let draws = draws.to_vec(py)?;
+        let (height, width) = program.inner.out();
+        let slot_bytes = height as usize * width as usize * 3 * store.inner.value_bytes();
+        if draws.len() != records.len() {
+            return Err(PyValueError::new_err(format!(
+                "{} draws for {} records",
+                draws.len(),
+                records.len()
+            )));
+        }
+        if out.readonly() || !out.is_c_contiguous() || out.len_bytes() < slot_bytes * records.len()
+        {
+            return Err(PyValueError::new_err(format!(
+                "the batch needs {} writable contiguous bytes, {} given",
+                slot_bytes * records.len(),
+                out.len_bytes()
+            )));
+        }
+        // SAFETY: the buffer is large enough (checked), and `Job` keeps it until every thread is done with it.
+        let memory = unsafe { BatchMemory::new(out.buf_ptr().cast(), slot_bytes, records.len()) };
+        let batch = engine::Batch {
+            table: Arc::clone(&table.inner),
+            program: Arc::clone(&program.inner),
+            store: Arc::clone(&store.inner),
+            seed,
+            epoch,
+            records,
+            draws,
+            memory,
+        };
+        let engine = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let engine = engine
+            .as_ref()
+            .ok_or_else(|| PyRuntimeError::new_err("the engine is closed"))?;
+        Ok(Job {
+            inner: engine.submit(batch),
+            _out: out,
+        })
+    }
+
+    /// Stops and joins the threads; images not begun are given up. A second call does nothing.
+    fn close(&self, py: Python<'_>) {
+        let engine = self
+            .inner
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        detached(py, || drop(engine));
+    }
+
+    /// Totals over all threads: images, bytes, and nanoseconds by stage.
+    fn counters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let totals = PyDict::new(py);
+        let engine = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(engine) = engine.as_ref() {
+            let counters = engine.counters();
+            for (name, value) in [
+                ("images", &counters.images),
+                ("bytes", &counters.bytes),
+                ("read_ns", &counters.read_ns),
+                ("decode_ns", &counters.decode_ns),
+                ("resample_ns", &counters.resample_ns),
+                ("store_ns", &counters.store_ns),
+                ("idle_ns", &counters.idle_ns),
+            ] {
+                totals.set_item(name, value.load(Ordering::Relaxed))?;
+            }
+        }
+        Ok(totals)
+    }
+
+    /// Forgets the threads without joining them: for a forked child, where they do not exist.
+    fn abandon(&self) {
+        if let Some(engine) = self
+            .inner
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
+        {
+            std::mem::forget(engine);
+        }
+    }
+}
+
+/// A batch in work. Dropping it waits until no thread touches its memory.
+#[pyclass(frozen, module = "headrace._native")]
+pub struct Job {
+    inner: Arc<engine::Job>,
+    _out: PyBuffer<u8>, // keeps the batch memory alive
+}
+
+#[pymethods]
+impl Job {
+    /// Waits until the batch is complete, at most `timeout_s` seconds (None: as long as it takes); true if it is.
+    #[pyo3(signature = (timeout_s=None))]
+    fn wait(&self, py: Python<'_>, timeout_s: Option<f64>) -> PyResult<bool> {
+        let limit = timeout_s
+            .map(Duration::try_from_secs_f64)
+            .transpose()
+            .map_err(|_| PyValueError::new_err("timeout_s must be 0 or more"))?;
+        wait_for(py, limit, |timeout| self.inner.wait(timeout))
+    }
+
+    /// The status of each image, 0 = ok; complete once `wait` has returned true.
+    fn statuses(&self) -> Vec<i32> {
+        self.inner.statuses()
+    }
+
+    /// Gives up what is not begun and waits for what is.
+    fn cancel(&self, py: Python<'_>) {
+        detached(py, || self.inner.cancel());
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        if !self.inner.wait(Duration::ZERO) {
+            // The interpreter lock may be held here: the wait is that of the images in work, a few milliseconds.
+            self.inner.cancel();
+        }
+    }
+}

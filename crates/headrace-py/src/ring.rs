@@ -1,0 +1,147 @@
+//! Batch memory that returns to its ring when the last array over it has died.
+#![allow(unsafe_code)]
+
+use std::alloc::{alloc_zeroed, dealloc, handle_alloc_error, Layout};
+use std::ffi::{c_int, c_void};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use pyo3::exceptions::PyValueError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+
+/// One page-aligned block; freed when dropped.
+struct Block {
+    start: *mut u8,
+    layout: Layout,
+}
+
+// SAFETY: a block is plain memory with one owner.
+unsafe impl Send for Block {}
+// SAFETY: shared access never writes through the block itself; the exported buffer is Python's to synchronise.
+unsafe impl Sync for Block {}
+
+impl Block {
+    fn new(layout: Layout) -> Self {
+        // SAFETY: the layout's size is not zero (checked by `Ring::new`).
+        let start = unsafe { alloc_zeroed(layout) };
+        if start.is_null() {
+            handle_alloc_error(layout);
+        }
+        Block { start, layout }
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `new` with this layout, and freed once.
+        unsafe { dealloc(self.start, self.layout) }
+    }
+}
+
+#[derive(Default)]
+struct Free {
+    blocks: Vec<Block>,
+    made: usize,
+    out: usize,
+}
+
+struct Shared {
+    free: Mutex<Free>,
+    keep: usize,
+}
+
+fn lock(shared: &Shared) -> MutexGuard<'_, Free> {
+    shared.free.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A set of equal memory blocks. `take` reuses a free one, or makes another (the ring grows, and counts it).
+#[pyclass(frozen, module = "headrace._native")]
+pub struct Ring {
+    layout: Layout,
+    shared: Arc<Shared>,
+}
+
+#[pymethods]
+impl Ring {
+    /// A ring of blocks of `block_bytes` bytes; at most `keep` free ones are kept.
+    #[new]
+    fn new(block_bytes: usize, keep: usize) -> PyResult<Self> {
+        let layout = Layout::from_size_align(block_bytes.max(1), 4096).map_err(|_| {
+            PyValueError::new_err(format!("a batch of {block_bytes} bytes is too large"))
+        })?;
+        Ok(Ring {
+            layout,
+            shared: Arc::new(Shared {
+                free: Mutex::default(),
+                keep,
+            }),
+        })
+    }
+
+    /// A block; it returns to the ring when the lease and every buffer taken from it are gone.
+    fn take(&self) -> Lease {
+        let mut free = lock(&self.shared);
+        let block = free.blocks.pop().unwrap_or_else(|| {
+            free.made += 1;
+            Block::new(self.layout)
+        });
+        free.out += 1;
+        Lease {
+            block: Some(block),
+            shared: Arc::clone(&self.shared),
+        }
+    }
+
+    /// (blocks made so far, blocks in use now).
+    fn counts(&self) -> (usize, usize) {
+        let free = lock(&self.shared);
+        (free.made, free.out)
+    }
+}
+
+/// A block in use: a writable buffer of bytes.
+#[pyclass(frozen, module = "headrace._native")]
+pub struct Lease {
+    block: Option<Block>,
+    shared: Arc<Shared>,
+}
+
+#[pymethods]
+impl Lease {
+    unsafe fn __getbuffer__(
+        slf: Bound<'_, Self>,
+        view: *mut ffi::Py_buffer,
+        flags: c_int,
+    ) -> PyResult<()> {
+        let this = slf.get();
+        let Some(block) = &this.block else {
+            return Err(PyValueError::new_err("the block is gone"));
+        };
+        let (start, size) = (
+            block.start.cast::<c_void>(),
+            block.layout.size() as ffi::Py_ssize_t,
+        );
+        // SAFETY: `view` comes from the interpreter; the memory lives as long as the lease, to which the view holds a
+        // reference (`obj`), so it cannot return to the ring while a buffer is out.
+        let result = unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), start, size, 0, flags) };
+        if result == 0 {
+            Ok(())
+        } else {
+            Err(PyErr::fetch(slf.py()))
+        }
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        let mut free = lock(&self.shared);
+        free.out -= 1;
+        if let Some(block) = self.block.take() {
+            if free.blocks.len() < self.shared.keep {
+                free.blocks.push(block);
+            } else {
+                free.made -= 1;
+            }
+        }
+    }
+}

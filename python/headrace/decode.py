@@ -1,0 +1,71 @@
+"""`decode_into`: JPEG bytes to cropped, resized, flipped uint8 images in the caller's memory, one call for a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace import _native
+from headrace.errors import UsageError
+from headrace.transforms import interpolation_name
+
+__all__ = ["decode_into"]
+
+Box = Sequence[int]
+
+
+def decode_into(
+    jpegs: Sequence[bytes | bytearray | memoryview],
+    out: Any,
+    boxes: Sequence[Box] | None = None,
+    flips: Sequence[bool] | None = None,
+    threads: int = 1,
+    *,
+    resample: Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"] = "bilinear",
+) -> npt.NDArray[np.int32]:
+    """Decodes each image, crops it to its box (x, y, w, h), resizes the crop to H × W and flips it where asked, into `out[i]`.
+
+    `out` is a writable C-contiguous uint8 array [N, H, W, 3] (numpy, or a CPU tensor), RGB. The pixels are those of Pillow's
+    `open().convert("RGB").crop().resize(…)`, bit for bit. Returns int32 [N]: 0 = ok, else the reason's number
+    (`headrace.decode.reason`); the slot of a failed image is black. No state is kept between calls.
+
+    Raises UsageError when the arguments do not fit each other.
+    """
+    array = out.numpy() if hasattr(out, "numpy") and not isinstance(out, np.ndarray) else out
+    if not isinstance(array, np.ndarray) or array.dtype != np.uint8 or array.ndim != 4 or array.shape[3] != 3:
+        found = f"{getattr(array, 'dtype', type(array).__name__)} {list(getattr(array, 'shape', ()))}"
+        raise UsageError(f"out must be a uint8 array [N, H, W, 3], not {found}")
+    if array.shape[0] != len(jpegs):
+        raise UsageError(f"out has {array.shape[0]} slots for {len(jpegs)} images")
+    if threads < 1:
+        raise UsageError(f"threads must be at least 1, not {threads}")
+    for name, values in (("boxes", boxes), ("flips", flips)):
+        if values is not None and len(values) != len(jpegs):
+            raise UsageError(f"{len(values)} {name} for {len(jpegs)} images")
+    try:
+        corners = None if boxes is None else [(int(x), int(y), int(w), int(h)) for x, y, w, h in boxes]
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"boxes must be (x, y, w, h) of ints: {error}") from error
+    try:
+        statuses = _native.decode_into(
+            list(jpegs),
+            array,
+            array.shape[1],
+            array.shape[2],
+            corners,
+            None if flips is None else [bool(flip) for flip in flips],
+            threads,
+            interpolation_name(resample, "decode_into"),
+        )
+    except (ValueError, TypeError, BufferError) as error:
+        raise UsageError(f"decode_into: {error}") from error
+    return np.asarray(statuses, dtype=np.int32)
+
+
+def reason(status: int) -> str:
+    """The sentence for a status number."""
+    names = _native.status_names()
+    return names[status][1] if 0 <= status < len(names) else f"unknown status {status}"

@@ -1,0 +1,241 @@
+"""The feed: a stream of index batches becomes a stream of filled batches, in order, decoded ahead by native threads.
+
+Loader drives it with its own order, `headrace run` with the script's sampler. All work ahead is submitted from the consumer's
+own `next()`; there are no Python threads, so nothing runs when nobody asks and nothing survives `close()`.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace import _native
+from headrace.errors import DecodeError, UsageError
+from headrace.planner import NUMPY_DTYPES, Plan, encode
+from headrace.records import Dataset
+from headrace.sampler import hashed
+from headrace.stats import FeedStats, Stopwatch
+
+__all__ = ["Feed", "Filled", "IndexBatch", "OnError"]
+
+OnError = Literal["raise", "skip"]
+_SUBSTITUTES = 100  # tries to find a good record in place of a bad one, before giving up
+_STATUS = _native.status_names()
+
+
+@dataclass(frozen=True, slots=True)
+class IndexBatch:
+    """Which records, and the key of each one's random draws (the record itself, unless a sampler repeats records)."""
+
+    records: npt.NDArray[np.int64]  # [n]
+    draws: npt.NDArray[np.uint64]  # [n]
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """A finished batch. `records` are those in the batch: substitutes in place of bad records where they are skipped."""
+
+    pixels: npt.NDArray[Any]  # Plan.shape(n), dtype NUMPY_DTYPES[plan.dtype]
+    records: npt.NDArray[np.int64]  # [n]
+    owner: Any  # what `allocate` gave beside the memory: a tensor over it, or None
+
+
+class Allocate(Protocol):
+    """Gives memory for a batch of `size_bytes` bytes as a flat uint8 array, and an owner to hand on with the batch."""
+
+    def __call__(self, size_bytes: int, /) -> tuple[npt.NDArray[np.uint8], Any]: ...
+
+
+class Feed:
+    """Decodes batches of `dataset` by `plan` on `threads` native threads, up to `prefetch` batches ahead of the consumer."""
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        plan: Plan,
+        *,
+        batch_size: int,
+        threads: int,
+        prefetch: int = 3,
+        seed: int = 0,
+        on_error: OnError = "raise",
+        allocate: Allocate | None = None,
+    ) -> None:
+        if threads < 1 or prefetch < 1:
+            raise UsageError(f"threads and prefetch must be at least 1, not {threads} and {prefetch}")
+        if on_error not in ("raise", "skip"):
+            raise UsageError(f"on_error must be 'raise' or 'skip', not {on_error!r}")
+        self.dataset, self.plan = dataset, plan
+        self.threads, self.prefetch, self.seed, self.on_error = threads, prefetch, seed, on_error
+        self.stats = FeedStats(threads=threads)
+        table = dataset.table
+        self._table = _native.Table(list(table.files), table.file, table.offset, table.size)
+        self._store = plan.store()
+        self._ring = _native.Ring(batch_size * plan.image_bytes(), prefetch + 3)
+        self._allocate = allocate  # not a bound method: a cycle would keep the threads until the collector runs
+        self._engine: _native.Engine | None = None
+        _live.add(self)
+
+    def run(self, batches: Iterable[IndexBatch], epoch: int) -> Iterator[Filled]:
+        """Yields the batches, filled, in order. Abandoning the iterator gives up what is in work.
+
+        Raises DecodeError, with the record's key and the reason, for a bad record when on_error is "raise".
+        """
+        source = iter(batches)
+        ahead: deque[_InWork] = deque()
+        try:
+            while True:
+                while len(ahead) < self.prefetch and (batch := next(source, None)) is not None:
+                    ahead.append(self._submit(batch, epoch))
+                if not ahead:
+                    return
+                with Stopwatch(self.stats, "wait_ns"):
+                    ahead[0].job.wait()
+                yield self._finish(ahead.popleft(), epoch)
+        finally:
+            for work in ahead:
+                work.job.cancel()
+
+    def close(self) -> None:
+        """Stops and joins the native threads. The feed may be used again: it starts new ones."""
+        if self._engine is not None:
+            self.stats.add_counters(self._engine.counters())
+            self._engine.close()
+            self._engine = None
+
+    def counters(self) -> dict[str, int]:
+        """Totals of the native stages so far (nanoseconds over all threads, images, bytes)."""
+        return self.stats.counters(self._engine.counters() if self._engine else {})
+
+    def ring_batches(self) -> int:
+        """Batches of memory made so far and not given back to the system."""
+        return self._ring.counts()[0]
+
+    def abandon(self) -> None:
+        """In a forked child: forgets the threads, which exist in the parent only."""
+        if self._engine is not None:
+            self._engine.abandon()
+            self._engine = None
+
+    def _from_ring(self, size_bytes: int) -> tuple[npt.NDArray[np.uint8], Any]:
+        return np.frombuffer(memoryview(self._ring.take()), dtype=np.uint8, count=size_bytes), None
+
+    def _submit(self, batch: IndexBatch, epoch: int) -> _InWork:
+        # With callables the native part leaves uint8 pixels, which are then mapped to the batch's own dtype.
+        count = len(batch.records)
+        final, owner = (self._allocate or self._from_ring)(count * self.plan.image_bytes())
+        if self.plan.callables:
+            raw = np.empty(count * self.plan.height * self.plan.width * 3, dtype=np.uint8)
+        else:
+            raw = final
+        return _InWork(batch, final, owner, raw, self._fill(batch, raw, epoch))
+
+    def _fill(self, batch: IndexBatch, memory: npt.NDArray[np.uint8], epoch: int) -> _native.Job:
+        if self._engine is None:
+            self._engine = _native.Engine(self.threads)
+        return self._engine.submit(
+            self._table, self.plan.program, self._store, self.seed, epoch, batch.records, batch.draws, memory
+        )
+
+    def _finish(self, work: _InWork, epoch: int) -> Filled:
+        records = work.batch.records
+        statuses = np.asarray(work.job.statuses(), dtype=np.int32)
+        bad = np.flatnonzero(statuses)
+        if len(bad):
+            records = records.copy()
+            slot_bytes = work.raw.nbytes // len(records)
+            for slot in bad.tolist():
+                memory = work.raw[slot * slot_bytes : (slot + 1) * slot_bytes]
+                draw = int(work.batch.draws[slot])
+                records[slot] = self._substitute(int(records[slot]), int(statuses[slot]), draw, memory, epoch)
+        self.stats.batches += 1
+        count = len(records)
+        if self.plan.callables:
+            self._call(work.raw.reshape(count, self.plan.height, self.plan.width, 3), work.final)
+        pixels = work.final.view(NUMPY_DTYPES[self.plan.dtype]).reshape(self.plan.shape(count))
+        return Filled(pixels, records, work.owner)
+
+    def _substitute(self, record: int, status: int, draw: int, memory: npt.NDArray[np.uint8], epoch: int) -> int:
+        """Puts a good record in a bad one's slot: the same one each time for (seed, epoch, draw). Returns it."""
+        key = self.dataset.table.keys[record]
+        reason = _STATUS[status][1]
+        if self.on_error == "raise":
+            raise DecodeError(
+                f"record {key!r} ({self._where(record)}): {reason}",
+                key=key,
+                status=status,
+                hint="repair or remove it, or pass on_error='skip' to substitute such records and count them",
+            )
+        self.stats.skip(key, reason)
+        for attempt in range(_SUBSTITUTES):
+            other = hashed(self.seed, epoch, draw, attempt) % len(self.dataset)
+            batch = IndexBatch(np.array([other], dtype=np.int64), np.array([draw], dtype=np.uint64))
+            job = self._fill(batch, memory, epoch)
+            job.wait()
+            if job.statuses() == [0]:
+                return other
+        raise DecodeError(
+            f"record {key!r}: {reason}; and none of {_SUBSTITUTES} records tried in its place could be decoded",
+            key=key,
+            status=status,
+            hint=f"check the dataset:  headrace verify {self.dataset.root}",
+        )
+
+    def _where(self, record: int) -> str:
+        table = self.dataset.table
+        path = table.files[table.file[record]]
+        return path if table.size[record] < 0 else f"{path} at byte {table.offset[record]}"
+
+    def _call(self, images: npt.NDArray[np.uint8], final: npt.NDArray[np.uint8]) -> None:
+        """Runs the user's functions on each image in place, then maps the values into `final`."""
+        with Stopwatch(self.stats, "python_ns"):
+            for image in images:
+                result = image
+                for function in self.plan.callables:
+                    result = function(result)
+                _checked(result, image.shape, self.plan.callables[-1])
+                if result is not image:
+                    image[...] = result
+            values = images if self.plan.layout == "hwc" else images.transpose(0, 3, 1, 2)
+            target = final.view(NUMPY_DTYPES[self.plan.dtype]).reshape(self.plan.shape(len(images)))
+            if self.plan.table is None:
+                target[...] = values
+                return
+            table = encode(self.plan.table, self.plan.dtype).view(NUMPY_DTYPES[self.plan.dtype])
+            for channel in range(3):
+                axis = (..., channel) if self.plan.layout == "hwc" else (slice(None), channel)
+                target[axis] = table[channel][values[axis]]
+
+
+@dataclass(slots=True)
+class _InWork:
+    batch: IndexBatch
+    final: npt.NDArray[np.uint8]
+    owner: Any
+    raw: npt.NDArray[np.uint8]
+    job: _native.Job
+
+
+def _checked(result: Any, shape: tuple[int, ...], function: Callable[[Any], Any]) -> None:
+    if not isinstance(result, np.ndarray) or result.shape != shape or result.dtype != np.uint8:
+        got = f"{result.dtype} {list(result.shape)}" if isinstance(result, np.ndarray) else type(result).__name__
+        name = getattr(function, "__qualname__", type(function).__name__)
+        raise UsageError(f"the transform {name} returned {got}; a uint8 array of shape {list(shape)} is needed")
+
+
+_live: weakref.WeakSet[Feed] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for feed in list(_live):
+        feed.abandon()
+
+
+os.register_at_fork(after_in_child=_after_fork)

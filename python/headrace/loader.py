@@ -1,0 +1,261 @@
+"""Loader: a dataset and a pipeline of transforms become batches, exactly once per epoch, in an order that is arithmetic."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace import machine
+from headrace.errors import MissingDependencyError, SourceError, StateError, UsageError
+from headrace.feed import Feed, Filled, IndexBatch, OnError
+from headrace.gpu.transfer import Transfer
+from headrace.planner import Dtype, Plan, compile_plan
+from headrace.records import Dataset
+from headrace.sampler import EpochOrder
+from headrace.sources import open_dataset
+from headrace.stats import LoaderStats, summarise
+from headrace.transforms import Transform
+
+__all__ = ["Loader"]
+
+Output = Literal["torch", "numpy"]
+_STATE_VERSION = 1
+
+
+class Loader:
+    """Iterates over batches of `data` (a Dataset, or a path for `headrace.open`); one pass is one epoch.
+
+    Yields (images, labels). With output="torch": images are (N, 3, H, W) over channels-last memory, labels int64 [N]; with
+    output="numpy": images [N, H, W, 3]. dtype is "uint8", "float32", "float16" or "bfloat16" (torch only). `batch_size` is per
+    rank; `rank` and `world_size` default to torch.distributed's, else 0 of 1. device="cuda" yields tensors on the GPU.
+
+    A finished pass advances the epoch; leaving a pass early and iterating again starts the same epoch anew. The order, and the
+    draws of random transforms, depend on (seed, epoch, record) alone: not on threads, ranks or resuming.
+
+    on_error: "raise" a DecodeError at a bad record, or "skip": substitute a deterministic other record, count and list it.
+    Close the loader (or use `with`) to stop its threads at once; otherwise they stop when it is collected.
+    """
+
+    def __init__(
+        self,
+        data: Dataset | str | os.PathLike[str],
+        batch_size: int,
+        transform: Transform | Callable[[Any], Any] | None = None,
+        *,
+        seed: int = 0,
+        shuffle: bool = True,
+        drop_last: bool = True,
+        rank: int | None = None,
+        world_size: int | None = None,
+        threads: int | None = None,
+        prefetch: int = 3,
+        device: str = "cpu",
+        dtype: Dtype = "uint8",
+        output: Output = "torch",
+        on_error: OnError = "raise",
+        cache: str | None = None,
+    ) -> None:
+        self.dataset = data if isinstance(data, Dataset) else open_dataset(data)
+        if cache is not None:
+            raise UsageError("cache is not offered yet: local files are cached by the operating system", hint="drop cache=")
+        if output not in ("torch", "numpy"):
+            raise UsageError(f"output must be 'torch' or 'numpy', not {output!r}")
+        if output == "numpy" and (dtype == "bfloat16" or device != "cpu"):
+            raise UsageError("output='numpy' offers no bfloat16 and no GPU; use output='torch'")
+        if not 0 <= seed < 2**63:
+            raise UsageError(f"seed must be 0 or more and below 2**63, not {seed}")
+        self.batch_size, self.seed, self.shuffle, self.drop_last = batch_size, seed, shuffle, drop_last
+        self.output, self.device, self.dtype = output, device, dtype
+        self.rank, self.world_size = _world(rank, world_size)
+        self.plan = compile_plan(transform, dtype=dtype)
+        self._transfer = None if device == "cpu" else Transfer(device, self.plan.table, dtype)
+        self._epoch, self._step = 0, 0
+        self._resume_step: int | None = None
+        self._order(0)  # checks batch_size, rank and world_size now, not at the first batch
+        self._feed = Feed(
+            self.dataset,
+            # With a GPU the batches cross the bus as uint8, and the values are made there.
+            self.plan if self._transfer is None else replace(self.plan, table=None, dtype="uint8"),
+            batch_size=batch_size,
+            threads=threads if threads is not None else max(1, round(machine.cores().usable)),
+            prefetch=prefetch,
+            seed=seed,
+            on_error=on_error,
+            allocate=None if self._transfer is None else self._transfer.allocate,
+        )
+        self._emit = _emitter(output, self.plan, self._transfer)
+
+    def __len__(self) -> int:
+        return len(self._order(self._epoch))
+
+    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+        order = self._order(self._epoch)
+        if len(order) == 0:
+            raise SourceError(
+                f"{self.dataset.root} has {len(self.dataset)} records, fewer than one global batch of {order.global_batch}",
+                hint="use a smaller batch_size, or drop_last=False",
+            )
+        first = self._resume_step or 0
+        self._resume_step, self._step = None, first
+        return self._pass(order, first)
+
+    def _pass(self, order: EpochOrder, first: int) -> Iterator[tuple[Any, Any]]:
+        batches = (self._index_batch(order, step) for step in range(first, len(order)))
+        labels = self.dataset.table.label
+        for filled in self._feed.run(batches, order.epoch):
+            self._step += 1
+            if self._step == len(order):
+                # Before the last batch is handed out: a state saved while it is in use belongs to the next epoch.
+                self._epoch, self._step = order.epoch + 1, 0
+            yield self._emit(filled, labels[filled.records])
+
+    def _index_batch(self, order: EpochOrder, step: int) -> IndexBatch:
+        records = order.batch(step)
+        return IndexBatch(records, records.astype(np.uint64))
+
+    def _order(self, epoch: int) -> EpochOrder:
+        return EpochOrder(
+            records=len(self.dataset),
+            batch_size=self.batch_size,
+            rank=self.rank,
+            world_size=self.world_size,
+            shuffle=self.shuffle,
+            drop_last=self.drop_last,
+            seed=self.seed,
+            epoch=epoch,
+        )
+
+    def set_epoch(self, epoch: int) -> None:
+        """The next pass is this epoch, from its beginning."""
+        if epoch < 0:
+            raise UsageError(f"epoch must be 0 or more, not {epoch}")
+        self._epoch, self._step, self._resume_step = epoch, 0, None
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the current pass, or of the next one if none is under way."""
+        return self._epoch
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the loader is, as plain JSON values: what was handed out counts, what is prefetched does not."""
+        return {
+            "version": _STATE_VERSION,
+            "epoch": self._epoch,
+            "records_done": self._step * self.batch_size * self.world_size,
+            "global_batch": self.batch_size * self.world_size,
+            "seed": self.seed,
+            "shuffle": self.shuffle,
+            "drop_last": self.drop_last,
+            "dataset": self.dataset.fingerprint,
+            "transform": self.plan.hash,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continues where `state` was taken: the next pass yields the remaining batches, bit for bit.
+
+        Raises StateError, in words, for another version, dataset, transform, seed, order or global batch; another world size is
+        fine as long as batch_size * world_size is the same.
+        """
+        expected = self.state_dict()
+        for name, what in _STATE_MEANINGS.items():
+            if state.get(name) != expected[name]:
+                raise StateError(
+                    f"the saved state does not fit: its {what} is {state.get(name)!r}, this loader's is {expected[name]!r}",
+                    hint="resume with the same data, transform, seed and global batch, or start without the state",
+                )
+        epoch, done = state.get("epoch"), state.get("records_done")
+        if not isinstance(epoch, int) or not isinstance(done, int) or epoch < 0 or done < 0:
+            raise StateError(f"the saved state is damaged: epoch {epoch!r}, records_done {done!r}")
+        step = done // expected["global_batch"]
+        if done % expected["global_batch"] or step >= max(1, len(self._order(epoch))):
+            raise StateError(f"the saved state is damaged: records_done {done} in an epoch of {len(self.dataset)} records")
+        self._epoch, self._step, self._resume_step = epoch, step, step
+
+    def stats(self) -> LoaderStats:
+        """Counts and times of every stage so far."""
+        return summarise(self._feed.stats, self._feed.counters(), self._feed.ring_batches())
+
+    def explain(self) -> str:
+        """The compiled pipeline in words: what runs where, in which order, and what it costs in memory."""
+        plan, feed = self.plan, self._feed
+        lines = [f"{self.dataset!r}", f"native, {feed.threads} threads, up to {feed.prefetch} batches ahead:"]
+        lines += [f"  {line}" for line in plan.describe()]
+        where = "on the GPU, after an asynchronous copy of uint8" if self._transfer else "native, by a table of 256 values"
+        if plan.table is not None:
+            lines.append(f"values to {plan.dtype}: {where}")
+        for function in plan.callables:
+            name = getattr(function, "__qualname__", type(function).__name__)
+            lines.append(f"Python, one image at a time in the consumer's thread (this can be slow): {name}")
+        lines.append(
+            f"batch: {plan.dtype} {list(plan.shape(self.batch_size))}, {plan.image_bytes() * self.batch_size / 2**20:.1f} MiB"
+        )
+        return "\n".join(lines)
+
+    def close(self) -> None:
+        """Stops and joins the native threads."""
+        self._feed.close()
+
+    def __enter__(self) -> Loader:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Loader({self.dataset!r}, batch_size={self.batch_size}, batches={len(self)}, epoch={self._epoch})"
+
+
+_STATE_MEANINGS = {
+    "version": "version",
+    "dataset": "dataset (fingerprint)",
+    "transform": "transform (hash)",
+    "seed": "seed",
+    "shuffle": "shuffle",
+    "drop_last": "drop_last",
+    "global_batch": "global batch (batch_size * world_size)",
+}
+
+
+def _world(rank: int | None, world_size: int | None) -> tuple[int, int]:
+    """Rank and world size: as given, else torch.distributed's where it is initialised, else 0 of 1."""
+    if (rank is None) != (world_size is None):
+        raise UsageError("give rank and world_size together, or neither")
+    if rank is not None and world_size is not None:
+        return rank, world_size
+    distributed = sys.modules.get("torch.distributed")  # not imported: not initialised either
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return int(distributed.get_rank()), int(distributed.get_world_size())
+    return 0, 1
+
+
+Emit = Callable[[Filled, npt.NDArray[np.int64]], tuple[Any, Any]]
+
+
+def _emitter(output: Output, plan: Plan, transfer: Transfer | None) -> Emit:
+    """What turns a filled batch and its labels into what the caller asked for."""
+    if output == "numpy":
+        return lambda filled, labels: (filled.pixels, labels)
+    try:
+        import torch
+    except ImportError as error:
+        raise MissingDependencyError(
+            "output='torch' needs PyTorch", hint="pip install 'headrace[train]', or use output='numpy'"
+        ) from error
+    if transfer is not None:
+        return lambda filled, labels: transfer.to_device(filled.owner, plan.shape(len(labels)), torch.from_numpy(labels))
+
+    def emit(filled: Filled, labels: npt.NDArray[np.int64]) -> tuple[Any, Any]:
+        # The tensor keeps the array, and with it the ring's memory, alive: a kept batch never changes.
+        images = torch.from_numpy(filled.pixels)
+        if plan.dtype == "bfloat16":
+            images = images.view(torch.bfloat16)
+        return images.permute(0, 3, 1, 2), torch.from_numpy(labels)
+
+    return emit

@@ -1,0 +1,217 @@
+"""Compiles a pipeline of transforms into what the native engine runs: one resampling, a table of values, a layout.
+
+The parts, in the order in which they run on an image:
+    geometry   crops, resizes and flips folded into one resampling                          native
+    callables  the user's own functions on uint8 [H, W, 3]                                  Python, one image at a time
+    values     ToDtype and Normalize as a table of 256 values a channel (exact by making)   native, or numpy after callables
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace import _native
+from headrace.errors import UsageError
+from headrace.transforms import (
+    CenterCrop,
+    Compose,
+    Normalize,
+    RandomCrop,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    RandomVerticalFlip,
+    Resize,
+    ToDtype,
+    Transform,
+)
+
+__all__ = ["Plan", "compile_plan"]
+
+Dtype = Literal["uint8", "float32", "float16", "bfloat16"]
+Layout = Literal["hwc", "chw"]
+Op = tuple[str, list[float], str]
+Table = npt.NDArray[np.float32]  # [3, 256]: the output value of each input value, for R, G, B
+
+# What numpy holds for each dtype; bfloat16 travels as its bit pattern, because numpy has no such type.
+NUMPY_DTYPES: dict[str, npt.DTypeLike] = {
+    "uint8": np.uint8,
+    "float32": np.float32,
+    "float16": np.float16,
+    "bfloat16": np.uint16,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A compiled pipeline. `height` and `width` are those of every output image, in pixels."""
+
+    ops: tuple[Op, ...]
+    program: _native.Program
+    height: int
+    width: int
+    callables: tuple[Callable[[Any], Any], ...]
+    table: Table | None  # None: uint8 as it is
+    dtype: Dtype
+    layout: Layout
+    hash: str  # changes when the pipeline changes; guards resumed states
+
+    def store(self) -> _native.Store:
+        """What the native engine does with resampled pixels; with callables it leaves them uint8 [H, W, 3]."""
+        if self.callables:
+            return _native.Store("hwc", None)
+        return _native.Store(self.layout, None if self.table is None else encode(self.table, self.dtype).reshape(-1))
+
+    def shape(self, images: int) -> tuple[int, int, int, int]:
+        """Of a batch array: (N, H, W, 3) or (N, 3, H, W)."""
+        if self.layout == "hwc":
+            return (images, self.height, self.width, 3)
+        return (images, 3, self.height, self.width)
+
+    def describe(self) -> list[str]:
+        """The native part in words, a line an operation."""
+        lines = [
+            f"{name} {' '.join(f'{number:g}' for number in numbers)} {filter_name}".rstrip()
+            for name, numbers, filter_name in self.ops
+        ]
+        return [*lines, f"= one antialiased resampling of the decoded region to {self.height}×{self.width}"]
+
+    def image_bytes(self) -> int:
+        """Bytes of one output image."""
+        return self.height * self.width * 3 * np.dtype(NUMPY_DTYPES[self.dtype]).itemsize
+
+
+def compile_plan(
+    transform: Transform | Callable[[Any], Any] | None,
+    *,
+    dtype: Dtype = "uint8",
+    layout: Layout = "hwc",
+    table: Table | None = None,
+) -> Plan:
+    """Compiles `transform`. `table` overrides the values part (it must be what the transform's own would give).
+
+    Raises UsageError, in words, for pipelines that are not one resampling with a fixed output size.
+    """
+    if dtype not in NUMPY_DTYPES:
+        raise UsageError(f"dtype {dtype!r} is not offered; there are {', '.join(NUMPY_DTYPES)}")
+    if transform is None:
+        raise UsageError("a transform is needed: images differ in size, a batch has one", hint=_EXAMPLE)
+    steps = transform.transforms if isinstance(transform, Compose) else (transform,)
+    geometry, callables, values = _split(steps)
+    ops = tuple(_op(step) for step in geometry)
+    try:
+        program = _native.Program(list(ops))
+    except ValueError as error:
+        raise UsageError(f"this pipeline cannot be compiled: {error}", hint=_EXAMPLE) from error
+    made = _table(values, dtype) if table is None else table
+    height, width = program.out
+    names = [f"{getattr(call, '__module__', '')}.{getattr(call, '__qualname__', type(call).__name__)}" for call in callables]
+    description = repr((ops, names, None if made is None else made.tobytes().hex(), dtype))
+    return Plan(
+        ops=ops,
+        program=program,
+        height=height,
+        width=width,
+        callables=callables,
+        table=made,
+        dtype=dtype,
+        layout=layout,
+        hash=hashlib.sha256(description.encode()).hexdigest()[:16],
+    )
+
+
+_EXAMPLE = "for example transform=headrace.transforms.imagenet_train(224), or Compose([Resize(256), CenterCrop(224)])"
+
+_GEOMETRY = (RandomResizedCrop, Resize, CenterCrop, RandomCrop, RandomHorizontalFlip, RandomVerticalFlip)
+_VALUES = (ToDtype, Normalize)
+
+
+def _split(
+    steps: tuple[Transform | Callable[[Any], Any], ...],
+) -> tuple[list[Transform], tuple[Callable[[Any], Any], ...], list[Transform]]:
+    """Geometry, callables and values. They must come in that order; flips commute with values, so they may come late."""
+    geometry: list[Transform] = []
+    callables: list[Callable[[Any], Any]] = []
+    values: list[Transform] = []
+    for step in steps:
+        if isinstance(step, _GEOMETRY):
+            flip = isinstance(step, RandomHorizontalFlip | RandomVerticalFlip)
+            if callables or (values and not flip):
+                raise UsageError(
+                    f"{type(step).__name__} after {'a Python function' if callables else type(values[-1]).__name__} "
+                    "cannot be compiled",
+                    hint="put crops, resizes and flips first",
+                )
+            geometry.append(step)
+        elif isinstance(step, _VALUES):
+            values.append(step)
+        elif isinstance(step, Transform):
+            raise UsageError(f"{type(step).__name__} cannot be used here")
+        else:
+            if values:
+                raise UsageError("a Python function after Normalize or ToDtype cannot be compiled", hint="put it before")
+            callables.append(step)
+    return geometry, tuple(callables), values
+
+
+def _op(step: Transform) -> Op:
+    """The native operation (name, numbers, filter) of a geometric transform."""
+    match step:
+        case RandomResizedCrop():
+            return ("random_resized_crop", [*_floats(step.size), *step.scale, *step.ratio], step.interpolation)
+        case Resize(size=int() as short):
+            return ("resize_short", [float(short), float(step.max_size or 0)], step.interpolation)
+        case Resize():
+            return ("resize_exact", _floats(step.size), step.interpolation)
+        case CenterCrop():
+            return ("center_crop", _floats(step.size), "")
+        case RandomCrop():
+            return ("random_crop", [*_floats(step.size), *_floats(step.padding), float(step.pad_if_needed)], "")
+        case RandomHorizontalFlip():
+            return ("flip_x", [step.p], "")
+        case RandomVerticalFlip():
+            return ("flip_y", [step.p], "")
+    raise UsageError(f"{type(step).__name__} is not a geometric transform")
+
+
+def _floats(values: object) -> list[float]:
+    assert isinstance(values, tuple)  # normalised by the transform's __post_init__
+    return [float(value) for value in values]
+
+
+def _table(values: list[Transform], dtype: str) -> Table | None:
+    """The 3 x 256 table of the value transforms, in float32 arithmetic as torchvision's, or None for plain uint8."""
+    if dtype == "uint8":
+        if values:
+            raise UsageError(
+                f"{type(values[0]).__name__} makes floats, but the loader's dtype is uint8",
+                hint="pass dtype='float32' (or float16, bfloat16), or drop it here and normalise on the GPU",
+            )
+        return None
+    row: Table = np.tile(np.arange(256, dtype=np.float32), (3, 1))
+    if not any(isinstance(step, ToDtype) for step in values):
+        row = row * np.float32(1 / 255)  # a float dtype means 0..1, as ToDtype(scale=True)
+    for step in values:
+        if isinstance(step, ToDtype):
+            if step.dtype != dtype:
+                raise UsageError(f"ToDtype({step.dtype}) in the transform, but the loader's dtype is {dtype}")
+            row = row * np.float32(1 / 255) if step.scale else row
+        elif isinstance(step, Normalize):
+            mean = np.asarray(step.mean, dtype=np.float32)[:, None]
+            row = (row - mean) / np.asarray(step.std, dtype=np.float32)[:, None]
+    return row
+
+
+def encode(values: npt.NDArray[np.float32], dtype: str) -> npt.NDArray[Any]:
+    """float32 values as `dtype`; bfloat16 as its bit pattern (uint16), rounded to nearest even."""
+    if dtype == "float16":
+        return values.astype(np.float16).view(np.uint16)
+    if dtype == "bfloat16":
+        bits = values.view(np.uint32)
+        return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+    return values

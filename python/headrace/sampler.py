@@ -1,0 +1,101 @@
+"""The order of records as arithmetic: (seed, epoch, position) -> record, with no list of the epoch in memory.
+
+The shuffle is a format-preserving permutation: a six-round Feistel network over the next even power of two, cycle-walked
+into range (Black and Rogaway 2002). Any position can be asked at any time, so resuming costs nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.errors import UsageError
+
+__all__ = ["EpochOrder", "permutation"]
+
+Positions = npt.NDArray[np.int64]
+_ROUNDS = 6
+
+
+def _mix(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """SplitMix64's finaliser (Steele, Lea, Flood 2014), elementwise modulo 2**64."""
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))
+
+
+def hashed(*parts: int) -> int:
+    """A 64-bit hash of integers, the same on every machine."""
+    state = np.zeros(1, dtype=np.uint64)
+    with np.errstate(over="ignore"):
+        for part in parts:
+            state = _mix(state + np.uint64(0x9E3779B97F4A7C15) + np.uint64(part & (2**64 - 1)))
+    return int(state[0])
+
+
+def permutation(positions: Positions, size: int, key: int) -> Positions:
+    """Where a pseudo-random permutation of range(size) under `key` sends `positions`; int64 in and out."""
+    half = np.uint64(max(1, ((max(size - 1, 1)).bit_length() + 1) // 2))
+    mask = np.uint64((1 << int(half)) - 1)
+    keys = [np.uint64(hashed(key, number)) for number in range(_ROUNDS)]
+    values = positions.astype(np.uint64)
+    pending = np.ones(len(values), dtype=bool)
+    while pending.any():
+        left, right = values[pending] >> half, values[pending] & mask
+        for round_key in keys:
+            left, right = right, left ^ (_mix(right ^ round_key) & mask)
+        values[pending] = (left << half) | right
+        pending = values >= size
+    return values.astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class EpochOrder:
+    """One rank's batches of one epoch over `records` records.
+
+    Step s of the whole job takes positions [s * G, (s + 1) * G), G = batch_size * world_size, and rank r the r-th block of
+    `batch_size` of them: every world size that divides G sees the same global batches. The last, incomplete step is dropped
+    with `drop_last`; otherwise each rank takes an equal share of it, and at most world_size - 1 records from the front of the
+    epoch fill the shares up, so that all ranks have the same number of batches, always.
+    """
+
+    records: int
+    batch_size: int
+    rank: int
+    world_size: int
+    shuffle: bool
+    drop_last: bool
+    seed: int
+    epoch: int
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1:
+            raise UsageError(f"batch_size must be at least 1, not {self.batch_size}")
+        if self.world_size < 1 or not 0 <= self.rank < self.world_size:
+            raise UsageError(f"rank {self.rank} of world size {self.world_size}: the rank must be in [0, world_size)")
+
+    @property
+    def global_batch(self) -> int:
+        """Records of one step over all ranks."""
+        return self.batch_size * self.world_size
+
+    def __len__(self) -> int:
+        """Batches in the epoch: the same on every rank."""
+        whole, tail = divmod(self.records, self.global_batch)
+        return whole + (1 if tail and not self.drop_last else 0)
+
+    def batch(self, step: int) -> Positions:
+        """The records of this rank's batch `step`, int64."""
+        start = step * self.global_batch
+        left = self.records - start
+        if left >= self.global_batch:
+            share = self.batch_size
+        else:
+            share = -(-left // self.world_size)
+        positions = np.arange(share, dtype=np.int64) + (start + self.rank * share)
+        positions %= self.records
+        if not self.shuffle:
+            return positions
+        return permutation(positions, self.records, hashed(self.seed, self.epoch))

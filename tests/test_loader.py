@@ -1,0 +1,313 @@
+"""The loader's contract: order, exactly once, resume, bad records, memory that never changes under a kept batch, threads."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import headrace
+import numpy as np
+import pytest
+from headrace.errors import DecodeError, SourceError, StateError, UsageError
+from headrace.transforms import (
+    CenterCrop,
+    Compose,
+    Normalize,
+    RandomCrop,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    Resize,
+    ToDtype,
+    imagenet_eval,
+    imagenet_train,
+)
+from PIL import Image
+
+MakeFolder = Callable[..., Path]
+
+
+def loader(root: Path, **options: Any) -> headrace.Loader:
+    defaults: dict[str, Any] = {"batch_size": 4, "transform": imagenet_train(32), "seed": 5, "threads": 2, "output": "numpy"}
+    return headrace.Loader(headrace.open(root), **(defaults | options))
+
+
+def digests(batches: Any) -> list[str]:
+    return [hashlib.sha256(images.tobytes() + labels.tobytes()).hexdigest() for images, labels in batches]
+
+
+def test_torch_batches_are_nchw_over_channels_last_memory(image_folder: MakeFolder) -> None:
+    torch = pytest.importorskip("torch")
+    images, labels = next(iter(loader(image_folder(), output="torch")))
+    assert images.shape == (4, 3, 32, 32)
+    assert images.dtype == torch.uint8
+    assert images.is_contiguous(memory_format=torch.channels_last)
+    assert labels.dtype == torch.int64
+    assert labels.shape == (4,)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 7])
+def test_batches_do_not_depend_on_threads(image_folder: MakeFolder, threads: int) -> None:
+    root = image_folder()
+    assert digests(loader(root, threads=threads)) == digests(loader(root, threads=3, prefetch=1))
+
+
+def test_each_record_once_per_epoch_and_epochs_differ(image_folder: MakeFolder) -> None:
+    data = loader(image_folder(classes=3, per_class=5), drop_last=False)
+    first = np.concatenate([labels for _, labels in data])
+    assert sorted(first.tolist()) == [0] * 5 + [1] * 5 + [2] * 5
+    assert data.epoch == 1
+    assert digests(data) != digests(data)
+
+
+def test_leaving_early_starts_the_same_epoch_again(image_folder: MakeFolder) -> None:
+    root = image_folder()
+    whole = digests(loader(root))
+    data = loader(root)
+    for _ in data:
+        break
+    assert digests(data) == whole
+    data.set_epoch(0)
+    assert digests(data) == whole
+
+
+@pytest.mark.parametrize("stop", [0, 1, 2, 3])
+def test_a_resumed_run_yields_the_remaining_batches(image_folder: MakeFolder, stop: int) -> None:
+    root = image_folder(classes=4, per_class=4)
+    whole = loader(root)
+    expected = digests(whole) + digests(whole)
+    data = loader(root)
+    iterator = iter(data)
+    for _ in range(stop):
+        next(iterator)
+    state = json.loads(json.dumps(data.state_dict()))
+    assert len(json.dumps(state)) < 1000
+    resumed = loader(root, threads=1, prefetch=5)
+    resumed.load_state_dict(state)
+    assert digests(resumed) + digests(resumed) == expected[stop:]
+
+
+def test_a_state_after_the_last_batch_belongs_to_the_next_epoch(image_folder: MakeFolder) -> None:
+    root = image_folder()
+    data = loader(root)
+    for _ in data:
+        state = data.state_dict()
+    assert (state["epoch"], state["records_done"]) == (1, 0)
+
+
+def test_resume_on_another_world_size(image_folder: MakeFolder) -> None:
+    root = image_folder(classes=4, per_class=4)
+    data = loader(root, batch_size=8)
+    next(iter(data))
+    state = data.state_dict()
+    parts = []
+    for rank in range(2):
+        half = loader(root, batch_size=4, rank=rank, world_size=2)
+        half.load_state_dict(state)
+        parts.append(list(half))
+    data.load_state_dict(state)
+    for (images, labels), (left, left_labels), (right, right_labels) in zip(data, *parts, strict=True):
+        np.testing.assert_array_equal(images, np.concatenate([left, right]))
+        np.testing.assert_array_equal(labels, np.concatenate([left_labels, right_labels]))
+
+
+def test_states_that_do_not_fit_are_refused_in_words(image_folder: MakeFolder) -> None:
+    root = image_folder()
+    state = loader(root).state_dict()
+    for options, words in [
+        ({"transform": imagenet_train(48)}, "transform"),
+        ({"seed": 6}, "seed"),
+        ({"batch_size": 2}, "global batch"),
+    ]:
+        with pytest.raises(StateError, match=words):
+            loader(root, **options).load_state_dict(state)
+    with pytest.raises(StateError, match="dataset"):
+        loader(image_folder(per_class=5, name="other")).load_state_dict(state)
+    with pytest.raises(StateError, match="damaged"):
+        loader(root).load_state_dict(state | {"records_done": 3})
+    with pytest.raises(StateError, match="version"):
+        loader(root).load_state_dict({})
+
+
+def test_kept_batches_never_change(image_folder: MakeFolder) -> None:
+    data = loader(image_folder(classes=4, per_class=8), prefetch=1)
+    kept = list(data)
+    before = digests(kept)
+    for _ in range(3):
+        list(data)
+    assert digests(kept) == before
+    assert data.stats().ring_batches >= len(kept)
+
+
+def test_memory_returns_to_the_ring(image_folder: MakeFolder) -> None:
+    data = loader(image_folder(classes=4, per_class=8), prefetch=2)
+    for _ in range(5):
+        for _ in data:
+            pass
+    assert data.stats().ring_batches <= 4
+
+
+@pytest.mark.parametrize("contents", [b"", b"text named .jpg", None])
+def test_a_bad_record_raises_with_its_name(image_folder: MakeFolder, contents: bytes | None) -> None:
+    root = image_folder()
+    bad = root / "class_1" / "image_002.jpg"
+    bad.write_bytes(bad.read_bytes()[:700] if contents is None else contents)
+    with pytest.raises(DecodeError, match=r"class_1/image_002\.jpg") as caught:
+        list(loader(root))
+    assert caught.value.key == "class_1/image_002.jpg"
+    assert caught.value.hint is not None
+    assert "on_error" in caught.value.hint
+
+
+def test_bad_records_are_substituted_deterministically_counted_and_listed(image_folder: MakeFolder) -> None:
+    root = image_folder()
+    (root / "class_1" / "image_002.jpg").write_bytes(b"broken")
+    data = loader(root, on_error="skip")
+    batches = list(data)
+    assert len(batches) == 3
+    assert digests(batches) == digests(loader(root, on_error="skip", threads=1))
+    stats = data.stats()
+    assert stats.skipped_count == 1
+    assert stats.skipped[0].key == "class_1/image_002.jpg"
+    assert all(images.any(axis=(1, 2, 3)).all() for images, _ in batches)
+
+
+def test_only_bad_records_end_in_an_error(image_folder: MakeFolder) -> None:
+    root = image_folder()
+    for path in root.rglob("*.jpg"):
+        path.write_bytes(b"broken")
+    with pytest.raises(DecodeError, match="none of"):
+        list(loader(root, on_error="skip"))
+
+
+def test_evaluation_pipeline_equals_pillow(image_folder: MakeFolder) -> None:
+    root = image_folder()
+    data = headrace.open(root)
+    transform = Compose([Resize(40), CenterCrop(32)])
+    images = np.concatenate([i for i, _ in loader(root, transform=transform, shuffle=False, drop_last=False)])
+    for record, result in enumerate(images):
+        picture = Image.open(data.table.files[record]).convert("RGB")
+        width, height = picture.size
+        short = min(width, height)
+        grid = (40 * width // short, 40 * height // short)
+        left, top = round((grid[0] - 32) / 2.0), round((grid[1] - 32) / 2.0)
+        expected = picture.resize(grid, Image.Resampling.BILINEAR).crop((left, top, left + 32, top + 32))
+        np.testing.assert_array_equal(result, np.asarray(expected))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_float_values_equal_torchvisions(image_folder: MakeFolder, dtype: str) -> None:
+    torch = pytest.importorskip("torch")
+    v2 = pytest.importorskip("torchvision.transforms.v2.functional")
+    root = image_folder()
+    mean, std = [0.4, 0.5, 0.6], [0.2, 0.3, 0.25]
+    geometry = [RandomResizedCrop(32), RandomHorizontalFlip()]
+    plain, _ = next(iter(loader(root, transform=Compose(geometry), output="torch")))
+    floats = loader(root, transform=Compose([*geometry, Normalize(mean, std)]), output="torch", dtype=dtype)
+    images, _ = next(iter(floats))
+    expected = v2.normalize(v2.to_dtype(plain, torch.float32, scale=True), mean, std)
+    assert images.dtype == getattr(torch, dtype)
+    torch.testing.assert_close(images, expected.to(images.dtype), rtol=0, atol=0)
+
+
+def test_a_python_function_runs_on_each_image(image_folder: MakeFolder) -> None:
+    root = image_folder()
+    plain = list(loader(root))
+    inverted = list(loader(root, transform=Compose([*imagenet_train(32).transforms, lambda image: 255 - image])))
+    for (images, _), (other, _) in zip(plain, inverted, strict=True):
+        np.testing.assert_array_equal(255 - images, other)
+    with pytest.raises(UsageError, match="uint8 array"):
+        list(loader(root, transform=Compose([CenterCrop(32), lambda image: image.astype(np.float32)])))
+
+
+def test_no_thread_survives_the_loader(image_folder: MakeFolder) -> None:
+    def native_threads() -> int:
+        tasks = Path("/proc/self/task").iterdir()
+        return sum((task / "comm").read_text().startswith("headrace-") for task in tasks)
+
+    before = native_threads()
+    data = loader(image_folder())
+    next(iter(data))
+    assert native_threads() == before + 2
+    data.close()
+    assert native_threads() == before
+    assert len(list(data)) == 3  # it may be used again
+    del data
+    assert native_threads() == before
+    assert threading.active_count() == 1
+
+
+def test_two_loaders_at_once(image_folder: MakeFolder) -> None:
+    root = image_folder()
+    left, right = loader(root), loader(root, seed=6)
+    both = list(zip(left, right, strict=True))
+    assert digests(a for a, _ in both) == digests(loader(root))
+    assert digests(b for _, b in both) == digests(loader(root, seed=6))
+
+
+def test_works_in_a_forked_child(image_folder: MakeFolder) -> None:
+    data = loader(image_folder())
+    expected = digests(data)
+    data.set_epoch(0)
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        result = "different"
+        try:
+            result = "same" if digests(data) == expected else "different"
+        finally:
+            os.write(writer, result.encode())
+            os._exit(0)
+    os.close(writer)
+    assert os.read(reader, 100) == b"same"
+    os.close(reader)
+    assert os.waitpid(child, 0)[1] == 0
+    assert digests(data) == expected
+
+
+def test_small_datasets(image_folder: MakeFolder) -> None:
+    root = image_folder(classes=1, per_class=3)
+    with pytest.raises(SourceError, match="fewer than one global batch"):
+        iter(loader(root))
+    data = loader(root, drop_last=False)
+    assert [len(labels) for _, labels in data] == [3]
+
+
+def test_random_crop_with_padding(image_folder: MakeFolder) -> None:
+    transform = Compose([RandomCrop(256, padding=8, pad_if_needed=True)])
+    images, _ = next(iter(loader(image_folder(), transform=transform)))
+    assert images.shape == (4, 256, 256, 3)
+    assert (images == 0).all(axis=3).any(), "some padding must be visible: the images are smaller than the crop"
+
+
+def test_what_cannot_be_compiled_is_refused_in_words(image_folder: MakeFolder) -> None:
+    root = image_folder()
+    for transform, words in [
+        (None, "transform is needed"),
+        (Resize(32), "differs from image to image"),
+        (Compose([Resize(40), Resize((32, 32))]), "two resizes"),
+        (Compose([Normalize([0.5], [0.5]), CenterCrop(32)]), "CenterCrop after Normalize"),
+        (Compose([CenterCrop(32), Normalize([0.5], [0.5])]), "dtype is uint8"),
+    ]:
+        with pytest.raises(UsageError, match=words):
+            loader(root, transform=transform)
+    with pytest.raises(UsageError, match="neither a transform nor callable"):
+        Compose([3])  # type: ignore[list-item]
+    with pytest.raises(UsageError, match="ToDtype"):
+        loader(root, transform=Compose([CenterCrop(32), ToDtype("float16")]), dtype="float32")
+    with pytest.raises(UsageError, match="together"):
+        loader(root, rank=1)
+    with pytest.raises(UsageError, match="seed"):
+        loader(root, seed=-1)
+
+
+def test_explain_and_repr_say_what_runs(image_folder: MakeFolder) -> None:
+    data = loader(image_folder(), transform=imagenet_eval(32, normalize=True), dtype="float32")
+    text = data.explain()
+    for word in ("resize_short 37", "center_crop 32 32", "float32", "threads"):
+        assert word in text
+    assert "records=12" in repr(data)

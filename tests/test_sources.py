@@ -1,0 +1,70 @@
+"""Image folders: torchvision's order, and errors that name the file and say what to do."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import headrace
+import pytest
+from headrace.errors import SourceError
+
+MakeFolder = Callable[..., Path]
+
+
+def test_same_files_labels_and_classes_as_torchvision(image_folder: MakeFolder) -> None:
+    datasets = pytest.importorskip("torchvision.datasets")
+    root = image_folder()
+    nested = root / "class_2" / "deeper"
+    nested.mkdir()
+    (root / "class_2" / "image_000.jpg").rename(nested / "IMAGE.JPEG")
+    (root / "class_2" / "notes.txt").write_text("not an image")
+    ours, theirs = headrace.open(root), datasets.ImageFolder(str(root))
+    assert list(ours.classes) == theirs.classes
+    assert [(path, label) for path, label in zip(ours.table.files, ours.table.label.tolist(), strict=True)] == theirs.samples
+
+
+def test_the_fingerprint_changes_with_the_contents(image_folder: MakeFolder) -> None:
+    root = image_folder()
+    before = headrace.open(root).fingerprint
+    assert headrace.open(str(root)).fingerprint == before
+    (root / "class_0" / "image_000.jpg").unlink()
+    assert headrace.open(root).fingerprint != before
+
+
+def test_what_is_not_an_image_folder_is_named(image_folder: MakeFolder, tmp_path: Path) -> None:
+    flat = image_folder() / "class_0"
+    bare = tmp_path / "bare"
+    (bare / "cats").mkdir(parents=True)
+    empty_class = image_folder(name="second")
+    (empty_class / "class_9").mkdir()
+    nothing = tmp_path / "nothing"
+    nothing.mkdir()
+    for path, words in [
+        (tmp_path / "missing", "no such file or folder"),
+        (flat, "4 images but no class folders"),
+        (flat / "image_000.jpg", "is a file"),
+        (bare, "no images in"),
+        (nothing, "no class folders and no images"),
+        (empty_class, "class_9"),
+    ]:
+        with pytest.raises(SourceError, match=words) as caught:
+            headrace.open(path)
+        assert caught.value.hint
+
+
+def test_a_broken_link_is_named(image_folder: MakeFolder) -> None:
+    root = image_folder()
+    (root / "class_0" / "link.jpg").symlink_to(root / "gone.jpg")
+    with pytest.raises(SourceError, match=r"link\.jpg"):
+        headrace.open(root)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_an_unreadable_folder_is_named(image_folder: MakeFolder) -> None:
+    root = image_folder()
+    (root / "class_1").chmod(0)
+    with pytest.raises(SourceError, match="class_1"):
+        headrace.open(root)
+    (root / "class_1").chmod(0o755)
