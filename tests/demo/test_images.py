@@ -46,7 +46,7 @@ def test_they_look_like_imagenet(folder: Path) -> None:
     assert min(bits) >= 3.5 and max(bits) <= 6.0
     assert 440 <= statistics.mean(widths) <= 500
     assert 360 <= statistics.mean(heights) <= 430
-    assert subsamplings[2] > subsamplings[0] > 0  # 4:2:0 most, 4:4:4 some
+    assert subsamplings[0] > subsamplings[2] > 0  # 4:4:4 most, 4:2:0 some
     assert len(digests) == len(widths)
 
 
