@@ -3,12 +3,7 @@
 //! Horizontal pass, rounded to 8 bits, then vertical pass, as in Pillow; a pass whose length does not change is skipped. Only what the
 //! wanted window of the resized grid needs is computed, and flips cost nothing: they permute the output positions.
 
-#[cfg(target_arch = "x86_64")]
-mod avx2;
-#[cfg(target_arch = "x86_64")]
-mod avx512;
 mod coefficients;
-mod kernels;
 mod scalar;
 
 pub use coefficients::{Axis, Filter, WEIGHT_BITS};
@@ -16,13 +11,10 @@ pub use coefficients::{Axis, Filter, WEIGHT_BITS};
 use crate::cpu::Extension;
 use crate::error::{Result, Status};
 use crate::geometry::{Rect, RgbView};
-use kernels::{Horizontal, Vertical};
+use coefficients::Weights;
 
 /// Longest side of a resized grid; Pillow's own buffers end near here, and it bounds the tables of a hostile request.
 pub const MAX_GRID: u32 = 1 << 20;
-
-/// Rows that the horizontal pass does at a time: enough to use each table entry several times, few enough to stay in the first cache.
-const ROWS_AT_ONCE: usize = 8;
 
 /// What to compute: `image.crop(box_).resize((grid_w, grid_h), filter).crop(window)`, then flipped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -125,10 +117,11 @@ impl PassOrder {
 /// Resizes images one after another; holds the tables and the intermediate rows, so that the steady state allocates nothing.
 #[derive(Debug)]
 pub struct Resampler {
+    #[expect(dead_code)] // until the first vector kernel
     extension: Extension,
     order: PassOrder,
-    horizontal: Horizontal,
-    vertical: Vertical,
+    columns: Weights,
+    rows: Weights,
     scratch: Vec<u8>,
 }
 
@@ -148,8 +141,8 @@ impl Resampler {
         Resampler {
             extension,
             order: PassOrder::default(),
-            horizontal: Horizontal::default(),
-            vertical: Vertical::default(),
+            columns: Weights::default(),
+            rows: Weights::default(),
             scratch: Vec::new(),
         }
     }
@@ -188,22 +181,12 @@ impl Resampler {
         let (axis_x, axis_y) = (spec.axis_x(), spec.axis_y());
         let pass_x = !axis_x.is_identity() || spec.flip_x;
         let pass_y = !axis_y.is_identity();
-        let source_bytes = needed.w as usize * 3;
-        let vertical_first = pass_x && pass_y && self.order.vertical_first(spec);
         if pass_x {
-            let origin = needed.x - spec.box_.x;
-            self.horizontal.weights.fill(&axis_x, origin, spec.flip_x);
-            self.horizontal.prepare(self.extension, source_bytes);
+            self.columns
+                .fill(&axis_x, needed.x - spec.box_.x, spec.flip_x);
         }
         if pass_y {
-            let origin = needed.y - spec.box_.y;
-            self.vertical.weights.fill(&axis_y, origin, false);
-            let row_bytes = if vertical_first {
-                source_bytes
-            } else {
-                width * 3
-            };
-            self.vertical.prepare(self.extension, row_bytes);
+            self.rows.fill(&axis_y, needed.y - spec.box_.y, false);
         }
         match (pass_x, pass_y) {
             (false, false) => {
@@ -214,43 +197,41 @@ impl Resampler {
             }
             (true, false) => {
                 for row in 0..height {
-                    self.horizontal.run(&source, row, 1, output.row(row), 0);
+                    scalar::horizontal(&self.columns, source.from(row), output.row(row));
                 }
             }
             (false, true) => {
                 for row in 0..height {
-                    self.vertical.run(row, &source, output.row(row));
+                    vertical(&self.rows, row, &source, output.row(row));
                 }
             }
-            (true, true) if vertical_first => {
-                self.vertical_then_horizontal(&source, source_bytes, &mut output);
+            (true, true) if self.order.vertical_first(spec) => {
+                self.vertical_then_horizontal(&source, needed.w as usize * 3, &mut output);
             }
             (true, true) => self.horizontal_then_vertical(&source, &mut output),
         }
         Ok(())
     }
 
-    /// Both passes, rows made narrow a few at a time just before the vertical filter needs them, so that they are still in the cache.
+    /// Both passes, each row made narrow just before the vertical filter first needs it, so that it is still in the cache.
     fn horizontal_then_vertical(&mut self, source: &Rows<'_>, output: &mut Output<'_>) {
         let row_bytes = output.row_bytes;
-        let (start, count) = self.vertical.span(output.height - 1);
-        let height = start + count;
+        let last = output.height - 1;
+        let height = (self.rows.starts[last] + self.rows.counts[last]) as usize;
         grow(&mut self.scratch, height * row_bytes);
         let mut ready = 0;
         for row in 0..output.height {
-            let (start, count) = self.vertical.span(row);
-            if ready < start + count {
-                let end = (start + count).max(ready + ROWS_AT_ONCE).min(height);
-                let narrow = &mut self.scratch[ready * row_bytes..end * row_bytes];
-                self.horizontal
-                    .run(source, ready, end - ready, narrow, row_bytes);
-                ready = end;
+            let end = (self.rows.starts[row] + self.rows.counts[row]) as usize;
+            while ready < end {
+                let narrow = &mut self.scratch[ready * row_bytes..][..row_bytes];
+                scalar::horizontal(&self.columns, source.from(ready), narrow);
+                ready += 1;
             }
             let narrow = Rows {
                 bytes: &self.scratch,
                 stride: row_bytes,
             };
-            self.vertical.run(row, &narrow, output.row(row));
+            vertical(&self.rows, row, &narrow, output.row(row));
         }
     }
 
@@ -262,14 +243,10 @@ impl Resampler {
         output: &mut Output<'_>,
     ) {
         grow(&mut self.scratch, source_bytes);
+        let line = &mut self.scratch[..source_bytes];
         for row in 0..output.height {
-            self.vertical
-                .run(row, source, &mut self.scratch[..source_bytes]);
-            let line = Rows {
-                bytes: &self.scratch[..source_bytes],
-                stride: source_bytes,
-            };
-            self.horizontal.run(&line, 0, 1, output.row(row), 0);
+            vertical(&self.rows, row, source, line);
+            scalar::horizontal(&self.columns, line, output.row(row));
         }
     }
 }
@@ -281,8 +258,18 @@ fn grow(scratch: &mut Vec<u8>, bytes: usize) {
     }
 }
 
+/// Vertical pass of output row `row`.
+fn vertical(weights: &Weights, row: usize, source: &Rows<'_>, output: &mut [u8]) {
+    let (start, count) = (weights.starts[row] as usize, weights.counts[row] as usize);
+    scalar::vertical(
+        &weights.of(row)[..count],
+        source.from(start),
+        source.stride,
+        output,
+    );
+}
+
 /// Rows to read, `stride` bytes apart.
-#[derive(Clone, Copy)]
 struct Rows<'a> {
     bytes: &'a [u8],
     stride: usize,

@@ -1,0 +1,27 @@
+"""A taken-over loader's pipeline in words, for `headrace run --explain`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from headrace.accelerate.translate import shown
+from headrace.accelerate.work import Work
+
+__all__ = ["explain"]
+
+
+def explain(work: Work) -> Iterator[str]:
+    """One line a stage: what, where it runs, and what it corresponds to in the script."""
+    recognition, plan = work.recognition, work.plan
+    records = sum(len(folder.samples) for folder in recognition.folders)
+    yield f"{records} files in {len(recognition.folders)} folder{'s' if len(recognition.folders) > 1 else ''}"
+    for step in recognition.expressed.geometry:
+        yield f"native   {step}"
+    names = ", ".join(shown(operation) for operation in recognition.expressed.pointwise)
+    stored = "stored as they are" if recognition.table.identity else "looked up in the table that they give for 3 x 256 values"
+    yield f"native   {names}: {stored}"
+    for operation in recognition.expressed.per_image:
+        yield f"Python   {shown(operation)}: the script's own, on each finished image"
+    if any(folder.target_transform is not None for folder in recognition.folders):
+        yield "Python   target_transform: the script's own, for each label"
+    yield f"batch    {str(work.dtype).removeprefix('torch.')} [N, 3, {plan.height}, {plan.width}], {work.threads} threads"

@@ -1,0 +1,124 @@
+"""Runs in the script's process: puts headrace's iterator in the place of DataLoader's where that is the same job.
+
+Fails open: whatever goes wrong here, the script gets its own iterator and one line on stderr says so.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch.utils.data.dataloader import DataLoader
+
+from headrace.accelerate.explain import explain
+from headrace.accelerate.iterator import FeedIterator
+from headrace.accelerate.recognise import Refused, describe, recognise
+from headrace.accelerate.settings import Settings
+from headrace.accelerate.work import Work, compile_work
+from headrace.machine import cores as usable_cores
+
+__all__ = ["install"]
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What was done with one loader, as `headrace run --json` lists it."""
+
+    dataset: str
+    taken_over: bool
+    reason: str
+    threads: int | None = None
+    pipeline: tuple[str, ...] = ()
+
+
+_decided: WeakKeyDictionary[Any, Decision] = WeakKeyDictionary()
+
+
+def install() -> None:
+    """Wraps `DataLoader._get_iterator`. Called once, when torch's data loader has been imported."""
+    settings = Settings.read()
+    if settings.off or getattr(DataLoader._get_iterator, "_headrace", False):
+        return
+    original = DataLoader._get_iterator
+
+    def get_iterator(loader: Any) -> Any:
+        return _iterator(loader, lambda: original(loader), settings)
+
+    get_iterator._headrace = True  # type: ignore[attr-defined]
+    DataLoader._get_iterator = get_iterator
+
+
+def _iterator(loader: Any, original: Callable[[], Any], settings: Settings) -> Any:
+    if torch.utils.data.get_worker_info() is not None:
+        return original()  # a loader inside a worker process
+    try:
+        work = compile_work(recognise(loader), _threads(loader, settings))
+    except Refused as reason:
+        _decide(loader, Decision(describe(loader.dataset), False, str(reason)), settings)
+        return original()
+    except Exception as error:
+        _decide(loader, Decision(describe(loader.dataset), False, f"internal error, {_shown(error)}"), settings)
+        return original()
+    try:
+        iterator = FeedIterator(loader, work, original, _say)
+    except Exception as error:
+        _decide(loader, Decision(describe(loader.dataset), False, f"internal error, {_shown(error)}"), settings)
+        return original()
+    _decide(loader, _taken(loader, work), settings)
+    return iterator
+
+
+def _taken(loader: Any, work: Work) -> Decision:
+    parts = "decode, crop, resize, normalise" if not work.recognition.table.identity else "decode, crop, resize"
+    instead = f"{loader.num_workers} workers" if loader.num_workers else "the main process"
+    reason = f"{parts} in {work.threads} native threads instead of {instead}"
+    if loader.num_workers and loader.worker_init_fn is not None:
+        reason += "; worker_init_fn, which only seeds, is not called"
+    return Decision(describe(loader.dataset), True, reason, work.threads, tuple(explain(work)))
+
+
+def _threads(loader: Any, settings: Settings) -> int:
+    """As many native threads as the script has workers, at most one for each core that this process may use.
+
+    A script without workers gets its share of the cores: all of them divided by the processes of its job on this host.
+    """
+    if settings.threads is not None:
+        return settings.threads
+    cores = max(1, int(usable_cores().usable))
+    if loader.num_workers > 0:
+        return min(int(loader.num_workers), cores)
+    local = os.environ.get("LOCAL_WORLD_SIZE", "1")
+    return max(1, cores // (int(local) if local.isdigit() and int(local) > 0 else 1))
+
+
+def _decide(loader: Any, decision: Decision, settings: Settings) -> None:
+    """Says and writes down what was done with this loader, once for each loader and change of mind."""
+    if _decided.get(loader) == decision:
+        return
+    _decided[loader] = decision
+    if os.environ.get("RANK", "0") == "0":
+        verdict = "taken over" if decision.taken_over else "not taken over"
+        _say(f"headrace run: loader over {decision.dataset} {verdict}: {decision.reason}")
+        for line in decision.pipeline if settings.explain else ():
+            _say(f"headrace run:   {line}")
+    if settings.folder is not None:
+        record = {name: getattr(decision, name) for name in Decision.__dataclass_fields__} | {"pid": os.getpid()}
+        try:
+            with open(settings.folder / f"loaders-{os.getpid()}.jsonl", "a", encoding="utf-8") as file:
+                file.write(json.dumps(record) + "\n")
+        except OSError as error:
+            _say(f"headrace run: cannot write what was done: {error}")
+
+
+def _shown(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

@@ -1,0 +1,215 @@
+"""What a DataLoader's work is, and whether headrace can do the same work exactly.
+
+`recognise` reads a `torch.utils.data.DataLoader` and returns a `Recognition` (the records, the transform taken apart, the value
+table), or raises `Refused` with the reason in words. It looks at exact types and at the functions that would really run, so a
+subclass that changes what an item is, is left alone. It never changes the loader.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import types
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.accelerate.pointwise import ValueTable, tabulate
+from headrace.accelerate.translate import Expressed, Refused, translate
+
+__all__ = ["Folder", "Recognition", "Refused", "describe", "locate", "recognise"]
+
+#: Share of files that may be no JPEG: they go through the script's own path one by one, which is only fast if they are few.
+MAX_OTHER_SHARE = 0.02
+
+#: How many paths are looked at to estimate that share.
+SAMPLED_PATHS = 4096
+
+#: Modules, and attributes of theirs, that a worker_init_fn may name if all it does is seed generators that the native path does
+#: not use.
+SEEDED_MODULES = frozenset({"random", "numpy", "numpy.random", "torch", "torch.random", "torch.utils.data"})
+SEEDING_NAMES = frozenset(
+    {"initial_seed", "seed", "manual_seed", "get_worker_info", "random", "utils", "data", "id", "seed_all", "numpy", "torch"}
+)
+
+#: worker_init_fns of frameworks, known to seed only (functools.partial of them too).
+FRAMEWORK_SEEDING = frozenset(
+    {
+        "lightning.fabric.utilities.seed.pl_worker_init_function",
+        "lightning_fabric.utilities.seed.pl_worker_init_function",
+        "timm.data.loader._worker_init",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """One folder dataset (`ImageFolder` and kin) below the loader's dataset.
+
+    `samples` is the dataset's own list of (path, target); its first one is record number `first` of all folders together.
+    """
+
+    dataset: Any
+    first: int
+    samples: Sequence[tuple[str, Any]]
+    target_transform: Callable[[Any], Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Recognition:
+    """A DataLoader whose work is understood.
+
+    `locate(index)` gives the folder and the position in it of an index of the loader's dataset.
+    """
+
+    folders: tuple[Folder, ...]
+    locate: Callable[[int], tuple[Folder, int]]
+    expressed: Expressed
+    table: ValueTable
+
+
+def recognise(loader: Any) -> Recognition:
+    """Understands a DataLoader's work, or raises `Refused`."""
+    _refuse_loader(loader)
+    folders: list[Folder] = []
+    find = locate(loader.dataset, folders)
+    transform = folders[0].dataset.transform
+    for folder in folders[1:]:
+        if folder.dataset.transform is not transform:
+            raise Refused("its parts have different transforms")
+    expressed = translate(transform)
+    _refuse_open_size(expressed)
+    _refuse_other_formats(folders)
+    return Recognition(tuple(folders), find, expressed, tabulate(expressed.pointwise))
+
+
+def describe(dataset: Any) -> str:
+    """A dataset in a few words: `ImageFolder(/data/train)`, `Subset of ImageFolder(/data/train)`."""
+    name = type(dataset).__name__
+    if name == "Subset":
+        return f"Subset of {describe(dataset.dataset)}"
+    if name == "ConcatDataset":
+        return f"ConcatDataset of {len(dataset.datasets)}"
+    root = getattr(dataset, "root", None)
+    return f"{name}({root})" if isinstance(root, str | os.PathLike) else name
+
+
+def locate(dataset: Any, folders: list[Folder]) -> Callable[[int], tuple[Folder, int]]:
+    """A function from an index of `dataset` to (folder, position in it); the folders found are added to `folders`.
+
+    Understands `Subset` and `ConcatDataset` (nested) of folder datasets; raises `Refused` for anything else.
+    """
+    data = sys.modules["torch.utils.data"]
+    if type(dataset) is data.Subset:
+        inner, indices = locate(dataset.dataset, folders), dataset.indices
+        return lambda index: inner(indices[index])
+    if type(dataset) is data.ConcatDataset:
+        return _locate_in_parts(dataset, folders)
+    folder = _folder(dataset, sum(len(folder.samples) for folder in folders))
+    folders.append(folder)
+    count = len(folder.samples)
+    return lambda index: (folder, index + count if index < 0 else index)
+
+
+def _locate_in_parts(dataset: Any, folders: list[Folder]) -> Callable[[int], tuple[Folder, int]]:
+    inner = [locate(part, folders) for part in dataset.datasets]
+    ends = list(dataset.cumulative_sizes)
+
+    def find(index: int) -> tuple[Folder, int]:
+        if index < 0:
+            if -index > ends[-1]:
+                raise ValueError("absolute value of index should not exceed dataset length")
+            index += ends[-1]
+        part = bisect_right(ends, index)
+        return inner[part](index - (ends[part - 1] if part else 0))
+
+    return find
+
+
+def _folder(dataset: Any, first: int) -> Folder:
+    folder_module = sys.modules.get("torchvision.datasets.folder")
+    name = type(dataset).__name__
+    if folder_module is None or not isinstance(dataset, folder_module.DatasetFolder):
+        raise Refused(f"dataset {name} is not an image folder")
+    for method in ("__getitem__", "__len__"):
+        if getattr(type(dataset), method) is not getattr(folder_module.DatasetFolder, method):
+            raise Refused(f"dataset {name} has its own {method}")
+    if getattr(dataset, "__getitems__", None) is not None:
+        raise Refused(f"dataset {name} has its own __getitems__")
+    _refuse_image_loader(dataset, folder_module)
+    if not dataset.samples:
+        raise Refused(f"dataset {name} is empty")
+    return Folder(dataset, first, dataset.samples, dataset.target_transform)
+
+
+def _refuse_image_loader(dataset: Any, folder_module: Any) -> None:
+    torchvision = sys.modules["torchvision"]
+    pillow = dataset.loader is folder_module.pil_loader or (
+        dataset.loader is folder_module.default_loader and torchvision.get_image_backend() == "PIL"
+    )
+    if not pillow:
+        shown = getattr(dataset.loader, "__name__", type(dataset.loader).__name__)
+        raise Refused(f"its image loader is {shown}, not torchvision's Pillow loader")
+
+
+def _refuse_loader(loader: Any) -> None:
+    data = sys.modules["torch.utils.data"]
+    if isinstance(loader.dataset, data.IterableDataset):
+        raise Refused("its dataset is iterable, without indices")
+    if loader.batch_sampler is None:
+        raise Refused("batch_size=None")
+    if loader.collate_fn is not data.default_collate:
+        shown = getattr(loader.collate_fn, "__qualname__", type(loader.collate_fn).__name__)
+        raise Refused(f"collate_fn {shown}")
+    if loader.num_workers > 0 and loader.worker_init_fn is not None and not only_seeds(loader.worker_init_fn):
+        raise Refused("worker_init_fn may do more than seed")
+
+
+def only_seeds(function: Any) -> bool:
+    """True if a worker_init_fn can do nothing but seed generators.
+
+    Either it is a framework's known one, or every name in its code is a seeding module, a function of one that seeds or asks
+    for a seed, or a plain number.
+    """
+    inner = function.func if isinstance(function, functools.partial) else function
+    if f"{getattr(inner, '__module__', '')}.{getattr(inner, '__qualname__', '')}" in FRAMEWORK_SEEDING:
+        return True
+    code = getattr(function, "__code__", None)
+    if code is None or any(isinstance(value, type(code)) for value in code.co_consts):
+        return False
+    captured = [cell.cell_contents for cell in function.__closure__ or ()]
+    named = [function.__globals__[name] for name in code.co_names if name in function.__globals__]
+    attributes = {name for name in code.co_names if name not in function.__globals__}
+    return all(_seeds_or_number(value) for value in captured + named) and attributes <= SEEDING_NAMES
+
+
+def _seeds_or_number(value: Any) -> bool:
+    if isinstance(value, types.ModuleType):
+        return value.__name__ in SEEDED_MODULES
+    module, name = getattr(value, "__module__", None), getattr(value, "__name__", None)
+    return isinstance(value, int | float) or (
+        name in SEEDING_NAMES and str(module).split(".")[0] in ("torch", "numpy", "random")
+    )
+
+
+def _refuse_open_size(expressed: Expressed) -> None:
+    """default_collate stacks, so every image must have one size: the last sizing step fixes it."""
+    for step in reversed(expressed.geometry):
+        if step.name in ("RandomResizedCrop", "CenterCrop", "RandomCrop"):
+            return
+        if step.name == "Resize" and isinstance(step.arguments["size"], tuple):
+            return
+    raise Refused("its transform does not fix the image size")
+
+
+def _refuse_other_formats(folders: Sequence[Folder]) -> None:
+    paths = [str(folder.samples[i][0]) for folder in folders for i in _spread(len(folder.samples))]
+    others = sum(not path.lower().endswith((".jpg", ".jpeg")) for path in paths)
+    if others > MAX_OTHER_SHARE * len(paths):
+        raise Refused(f"{others / len(paths):.0%} of its files are not JPEG")
+
+
+def _spread(count: int) -> range:
+    return range(0, count, max(1, count // SAMPLED_PATHS))

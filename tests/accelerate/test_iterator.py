@@ -1,0 +1,314 @@
+"""A loader that is taken over gives the same batches as the one it replaces, and is asked in the same order."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from headrace.accelerate.iterator import FeedIterator
+from torch.utils.data import (
+    BatchSampler,
+    ConcatDataset,
+    DataLoader,
+    DistributedSampler,
+    RandomSampler,
+    SequentialSampler,
+    Subset,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter, _SingleProcessDataLoaderIter
+from torchvision import transforms as v1
+from torchvision.datasets import DatasetFolder, ImageFolder
+from torchvision.datasets.folder import pil_loader
+from torchvision.transforms import v2
+
+MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
+EVALUATE = v1.Compose([v1.Resize(72), v1.CenterCrop(64), v1.ToTensor(), v1.Normalize(MEAN, STD)])
+TRAIN = v1.Compose([v1.RandomResizedCrop(48), v1.RandomHorizontalFlip(), v1.ToTensor(), v1.Normalize(MEAN, STD)])
+
+
+def plainly(loader: Any) -> list[Any]:
+    """The batches of the loader's own iterator, whatever is installed."""
+    return list((_MultiProcessingDataLoaderIter if loader.num_workers else _SingleProcessDataLoaderIter)(loader))
+
+
+def assert_same(ours: list[Any], theirs: list[Any]) -> None:
+    assert len(ours) == len(theirs)
+    for mine, other in zip(ours, theirs, strict=True):
+        assert type(mine) is type(other) and len(mine) == len(other)
+        for a, b in zip(mine, other, strict=True):
+            assert type(a) is type(b) and a.dtype == b.dtype and a.shape == b.shape and a.stride() == b.stride()
+            assert torch.equal(a, b)
+
+
+def both(make: Callable[[], Any]) -> tuple[list[Any], list[Any]]:
+    """(ours, theirs): each from a fresh loader after the same seed."""
+    torch.manual_seed(5)
+    theirs = plainly(make())
+    torch.manual_seed(5)
+    loader = make()
+    iterator = iter(loader)
+    assert isinstance(iterator, FeedIterator)
+    return list(iterator), theirs
+
+
+LOADERS: dict[str, Callable[[Any], Any]] = {
+    "sequential": lambda data: DataLoader(data, batch_size=6),
+    "shuffled": lambda data: DataLoader(data, batch_size=6, shuffle=True),
+    "shuffled, workers": lambda data: DataLoader(data, batch_size=4, shuffle=True, num_workers=1),
+    "drop_last": lambda data: DataLoader(data, batch_size=6, shuffle=True, drop_last=True),
+    "generator": lambda data: DataLoader(data, batch_size=6, shuffle=True, generator=torch.Generator().manual_seed(3)),
+    "weighted": lambda data: DataLoader(
+        data, batch_size=7, sampler=WeightedRandomSampler([1.0] * 10 + [5.0] * 10, 30), num_workers=1
+    ),
+    "replacement": lambda data: DataLoader(data, 5, sampler=RandomSampler(data, replacement=True, num_samples=33)),
+    "subset sampler": lambda data: DataLoader(data, 5, sampler=SubsetRandomSampler([1, 3, 5, 19])),
+    "distributed": lambda data: DataLoader(data, 5, sampler=DistributedSampler(data, num_replicas=3, rank=1)),
+    "batch sampler": lambda data: DataLoader(data, batch_sampler=BatchSampler(SequentialSampler(data), 3, True)),
+    "own batch sampler": lambda data: DataLoader(data, batch_sampler=[[0], [19, 0, 7], [-1, 2]]),
+    "subset": lambda data: DataLoader(Subset(Subset(data, range(2, 18)), [0, 5, 15, -1]), 3),
+    "concatenated": lambda data: DataLoader(ConcatDataset([data, Subset(data, [4, 5])]), 5),
+    "timeout, context": lambda data: DataLoader(
+        data, 9, num_workers=1, timeout=60, prefetch_factor=4, multiprocessing_context="fork"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LOADERS)
+def test_same_batches(name: str, folder: Path, taken_over: list[str]) -> None:
+    data = ImageFolder(str(folder), EVALUATE)
+    assert_same(*both(lambda: LOADERS[name](data)))
+    assert "taken over" in taken_over[-1] and "not taken" not in taken_over[-1]
+
+
+TRANSFORMS: dict[str, Any] = {
+    "uint8": v1.Compose([v1.Resize((40, 56)), v1.PILToTensor()]),
+    "bicubic": v1.Compose([v1.Resize(50, v1.InterpolationMode.BICUBIC), v1.CenterCrop((48, 40)), v1.ToTensor()]),
+    "lanczos": v1.Compose([v1.Resize((33, 35), v1.InterpolationMode.LANCZOS), v1.ToTensor()]),
+    "v2": v2.Compose(
+        [v2.Resize(72), v2.CenterCrop(64), v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)]
+    ),
+    "half": v2.Compose([v2.Resize((40, 40)), v2.PILToTensor(), v2.ToDtype(torch.float16, scale=True)]),
+    "flipped": v1.Compose([v1.Resize((40, 41)), v1.RandomHorizontalFlip(1.0), v1.RandomVerticalFlip(1.0), v1.ToTensor()]),
+    "crop only": v1.Compose([v1.CenterCrop(64), v1.ToTensor()]),
+    "crop larger than the image": v1.Compose([v1.CenterCrop((170, 300)), v1.ToTensor()]),
+    "crop, then resize": v1.Compose([v1.CenterCrop(100), v1.Resize((60, 61)), v1.ToTensor()]),
+}
+
+
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_same_values(name: str, folder: Path, taken_over: list[str]) -> None:
+    data = ImageFolder(str(folder), TRANSFORMS[name])
+    assert_same(*both(lambda: DataLoader(data, batch_size=7)))
+
+
+def test_dataset_folder_and_targets(folder: Path, taken_over: list[str]) -> None:
+    names = {0: 2.5, 1: 0.5, 2: 7.0, 3: 1.0}
+    data = DatasetFolder(str(folder), pil_loader, (".jpg",), EVALUATE, target_transform=names.__getitem__)
+    assert_same(*both(lambda: DataLoader(data, batch_size=7)))
+
+
+def test_random_draws_follow_the_seed_and_differ_between_passes(folder: Path, taken_over: list[str]) -> None:
+    def epochs() -> list[Any]:
+        torch.manual_seed(11)
+        loader = DataLoader(ImageFolder(str(folder), TRAIN), batch_size=20, shuffle=True, num_workers=1)
+        return [batch for _ in range(2) for batch in loader]
+
+    first, again = epochs(), epochs()
+    assert_same(first, again)
+    assert not torch.equal(first[0][0].mean(), first[1][0].mean())
+
+
+def test_the_scripts_generators_end_up_as_without_us(folder: Path, taken_over: list[str]) -> None:
+    data = ImageFolder(str(folder), TRAIN)
+
+    def state_after(walk: Callable[[Any], Any]) -> torch.Tensor:
+        torch.manual_seed(2)
+        walk(DataLoader(data, batch_size=8, shuffle=True, num_workers=1))
+        return torch.get_rng_state()
+
+    assert torch.equal(state_after(plainly), state_after(list))
+
+
+def test_sampler_is_asked_no_further_ahead(folder: Path, taken_over: list[str]) -> None:
+    asked: list[int] = []
+
+    class Recorder:
+        def __iter__(self) -> Any:
+            for batch in range(20):
+                asked.append(batch)
+                yield [batch]
+
+        def __len__(self) -> int:
+            return 20
+
+    data = ImageFolder(str(folder), EVALUATE)
+    iterator = iter(DataLoader(data, batch_sampler=Recorder(), num_workers=1, prefetch_factor=3))
+    assert isinstance(iterator, FeedIterator) and len(asked) == 3
+    next(iterator)
+    assert len(asked) == 4
+    asked.clear()
+    iterator = iter(DataLoader(data, batch_sampler=Recorder()))
+    assert asked == []
+    next(iterator)
+    assert asked == [0]
+
+
+def test_persistent_workers_keep_one_iterator(folder: Path, taken_over: list[str]) -> None:
+    loader = DataLoader(ImageFolder(str(folder), TRAIN), 5, num_workers=1, persistent_workers=True)
+    first = iter(loader)
+    images = [batch[0] for batch in first]
+    assert iter(loader) is first
+    again = [batch[0] for batch in first]
+    assert len(images) == len(again) == 4 and not torch.equal(images[0], again[0])
+
+
+def test_break_nested_and_exhausted(folder: Path, taken_over: list[str]) -> None:
+    loader = DataLoader(ImageFolder(str(folder), EVALUATE), 5, num_workers=1)
+    for _ in loader:
+        break
+    pairs = [(a[1].tolist(), b[1].tolist()) for a in loader for b in loader]
+    assert len(pairs) == 16 and len(loader) == 4
+    iterator = iter(loader)
+    list(iterator)
+    with pytest.raises(StopIteration):
+        next(iterator)
+
+
+def test_kept_batches_do_not_change(folder: Path, taken_over: list[str]) -> None:
+    loader = DataLoader(ImageFolder(str(folder), EVALUATE), 2, num_workers=1)
+    kept = [batch[0] for batch in loader]
+    copies = [images.clone() for images in kept]
+    for _ in range(3):
+        list(loader)
+    assert all(torch.equal(a, b) for a, b in zip(kept, copies, strict=True))
+
+
+def test_erasing_is_the_scripts_own(folder: Path, taken_over: list[str]) -> None:
+    transform = v1.Compose([*EVALUATE.transforms, v1.RandomErasing(p=0.5, value=9.0)])
+    torch.manual_seed(0)
+    loader = DataLoader(ImageFolder(str(folder), transform), 20)
+    state = torch.get_rng_state()
+    (images, _), (plain, _) = next(iter(loader)), next(iter(DataLoader(ImageFolder(str(folder), EVALUATE), 20)))
+    erased = (images == 9.0).flatten(1).any(1)
+    assert 2 <= int(erased.sum()) <= 18
+    assert torch.equal(images[~erased], plain[~erased])
+    assert torch.equal(images[images != 9.0], plain[images != 9.0])
+    assert not torch.equal(state, torch.get_rng_state())  # two base seeds were drawn, and nothing else
+    torch.set_rng_state(state)
+    torch.empty((), dtype=torch.int64).random_()
+    again = next(iter(DataLoader(ImageFolder(str(folder), EVALUATE), 20)))
+    assert torch.equal(again[0], plain)
+
+
+def test_a_bad_file_raises_the_scripts_own_error(folder: Path, taken_over: list[str]) -> None:
+    data = ImageFolder(str(folder), EVALUATE)
+    Path(data.samples[7][0]).write_bytes(b"no image at all")
+    iterator = iter(DataLoader(data, 5, num_workers=1))
+    assert isinstance(iterator, FeedIterator)
+    next(iterator)
+    from PIL import UnidentifiedImageError
+
+    with pytest.raises(UnidentifiedImageError, match=r"cannot identify image file"):
+        next(iterator)
+    assert next(iterator)[1].tolist() == [2] * 5  # like the original, the pass goes on behind it
+
+
+def test_an_index_that_leads_nowhere_raises(folder: Path, taken_over: list[str]) -> None:
+    iterator = iter(DataLoader(ImageFolder(str(folder), EVALUATE), batch_sampler=[[0, 1], [500]]))
+    next(iterator)
+    with pytest.raises(IndexError):
+        next(iterator)
+
+
+def test_changed_samples_are_seen(folder: Path, taken_over: list[str]) -> None:
+    data = ImageFolder(str(folder), EVALUATE)
+    loader = DataLoader(data, 20)
+    (before, _), data.samples[0] = next(iter(loader)), data.samples[19]
+    after, labels = next(iter(loader))
+    assert not torch.equal(before[0], after[0]) and torch.equal(after[0], after[19]) and labels[0] == 3
+
+
+def test_a_fault_of_ours_falls_back(folder: Path, taken_over: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    loader = DataLoader(ImageFolder(str(folder), EVALUATE), 5, num_workers=1)
+    expected = plainly(loader)
+    for delivered in (0, 2):
+        iterator = iter(loader)
+        assert isinstance(iterator, FeedIterator)
+        batches = [next(iterator) for _ in range(delivered)]
+
+        class Broken:
+            def wait(self, timeout: float | None) -> bool:
+                raise RuntimeError("out of luck")
+
+            def cancel(self) -> None:
+                pass
+
+        iterator._jobs[0].job = Broken()
+        assert_same(batches + list(iterator), expected)
+        assert "native loading stopped (RuntimeError: out of luck)" in taken_over[-1]
+
+
+def test_no_thread_per_loader(folder: Path, taken_over: list[str]) -> None:
+    data = ImageFolder(str(folder), EVALUATE)
+    list(DataLoader(data, 5, num_workers=1))
+    before = len(list(Path("/proc/self/task").iterdir()))
+    for _ in range(5):
+        list(DataLoader(data, 5, num_workers=1))
+    assert len(list(Path("/proc/self/task").iterdir())) <= before
+    assert threading.active_count() < 10
+
+
+def _with_getitem() -> type:
+    class Own(ImageFolder):
+        def __getitem__(self, index: int) -> Any:
+            return super().__getitem__(index)[0], index
+
+    return Own
+
+
+UNTOUCHED: dict[str, tuple[Callable[[str], Any], str]] = {
+    "own __getitem__": (lambda root: DataLoader(_with_getitem()(root, EVALUATE), 5), "its own __getitem__"),
+    "own loader": (
+        lambda root: DataLoader(ImageFolder(root, EVALUATE, loader=lambda path: pil_loader(path)), 5),
+        "image loader",
+    ),
+    "collate": (lambda root: DataLoader(ImageFolder(root, EVALUATE), 5, collate_fn=lambda batch: batch), "collate_fn"),
+    "tensors": (lambda root: DataLoader(torch.utils.data.TensorDataset(torch.zeros(9, 2)), 5), "not an image folder"),
+    "no batches": (lambda root: DataLoader(ImageFolder(root, EVALUATE), None), "batch_size=None"),
+    "open size": (lambda root: DataLoader(ImageFolder(root, v1.Compose([v1.Resize(64), v1.ToTensor()])), 1), "image size"),
+}
+
+
+@pytest.mark.parametrize("name", UNTOUCHED)
+def test_untouched(name: str, folder: Path, taken_over: list[str]) -> None:
+    make, words = UNTOUCHED[name]
+    loader = make(str(folder))
+    iterator = iter(loader)
+    assert type(iterator) is _SingleProcessDataLoaderIter
+    next(iterator)
+    list(loader)
+    (line,) = taken_over  # once for a loader, not once for an epoch
+    assert "not taken over" in line and words in line
+
+
+def test_worker_init_fn(folder: Path, taken_over: list[str]) -> None:
+    def seeds(worker: int) -> None:
+        seed = torch.initial_seed() % 2**32
+        numpy.random.seed(seed)
+        random.seed(seed)
+
+    data = ImageFolder(str(folder), EVALUATE)
+    assert isinstance(iter(DataLoader(data, 5, num_workers=1, worker_init_fn=seeds)), FeedIterator)
+    assert "worker_init_fn, which only seeds, is not called" in taken_over[-1]
+    other = iter(DataLoader(data, 5, num_workers=1, worker_init_fn=lambda worker: data.samples.reverse()))
+    assert not isinstance(other, FeedIterator)
+    assert "worker_init_fn may do more" in taken_over[-1]
+    list(other)

@@ -1,0 +1,187 @@
+"""Which torchvision stacks are taken apart, how, and which are refused with which words."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torchvision
+from headrace.accelerate.pointwise import tabulate
+from headrace.accelerate.translate import Refused, translate
+from PIL import Image
+from torchvision import transforms as v1
+from torchvision.transforms import InterpolationMode, v2
+
+MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
+
+
+class Preset:
+    """As torchvision's training reference wraps its stacks."""
+
+    def __init__(self, *operations: Any) -> None:
+        self.transforms = v1.Compose(list(operations))
+
+    def __call__(self, img: Any) -> Any:
+        return self.transforms(img)
+
+
+class ModulePreset(torch.nn.Module):
+    """The same as an nn.Module."""
+
+    def __init__(self, *operations: Any) -> None:
+        super().__init__()
+        self.stack = v1.Compose(list(operations))
+
+    def forward(self, image: Any) -> Any:
+        """With a docstring, which changes the constants and not the code."""
+        return self.stack(image)
+
+
+class Twice(Preset):
+    """A wrapper that does more than hand over."""
+
+    def __call__(self, img: Any) -> Any:
+        return [self.transforms(img), self.transforms(img)]
+
+
+def with_v2_to_tensor() -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return v2.Compose([v2.RandomResizedCrop(64), v2.ToTensor(), v2.Normalize(MEAN, STD)])
+
+
+def hooked() -> Any:
+    crop = v1.CenterCrop(32)
+    crop.register_forward_hook(lambda module, inputs, output: output)
+    return v1.Compose([crop, v1.ToTensor()])
+
+
+TAKEN = {
+    "pytorch examples, train": (
+        v1.Compose([v1.RandomResizedCrop(224), v1.RandomHorizontalFlip(), v1.ToTensor(), v1.Normalize(MEAN, STD)]),
+        ["RandomResizedCrop", "RandomHorizontalFlip"],
+    ),
+    "pytorch examples, val": (
+        v1.Compose([v1.Resize(256), v1.CenterCrop(224), v1.ToTensor(), v1.Normalize(MEAN, STD)]),
+        ["Resize", "CenterCrop"],
+    ),
+    "torchvision reference, train": (
+        Preset(
+            v1.RandomResizedCrop(176, interpolation=InterpolationMode.BILINEAR, antialias=True),
+            v1.RandomHorizontalFlip(0.5),
+            v1.PILToTensor(),
+            v1.ConvertImageDtype(torch.float),
+            v1.Normalize(mean=MEAN, std=STD),
+            v1.RandomErasing(p=0.1),
+        ),
+        ["RandomResizedCrop", "RandomHorizontalFlip"],
+    ),
+    "torchvision reference, v2": (
+        v2.Compose(
+            [
+                v2.RandomResizedCrop(176, interpolation=InterpolationMode.BICUBIC, antialias=True),
+                v2.RandomHorizontalFlip(0.5),
+                v2.PILToTensor(),
+                v2.ToDtype(torch.float, scale=True),
+                v2.Normalize(mean=MEAN, std=STD),
+                v2.ToPureTensor(),
+            ]
+        ),
+        ["RandomResizedCrop", "RandomHorizontalFlip"],
+    ),
+    "weights' own": (torchvision.transforms._presets.ImageClassification(crop_size=224), ["Resize", "CenterCrop"]),
+    "timm, no augmentation": (
+        v1.Compose([v1.Resize((64, 64), InterpolationMode.BICUBIC), v1.ToTensor(), v1.Normalize(MEAN, STD)]),
+        ["Resize"],
+    ),
+    "flip after the conversion": (
+        v1.Compose([v1.Resize((32, 32)), v1.ToTensor(), v1.RandomHorizontalFlip(), v1.Normalize(MEAN, STD)]),
+        ["Resize", "RandomHorizontalFlip"],
+    ),
+    "nested": (
+        v1.Compose(
+            [v1.Compose([v1.Resize(40), v1.RandomCrop(32)]), torch.nn.Sequential(v1.RandomVerticalFlip()), v1.ToTensor()]
+        ),
+        ["Resize", "RandomCrop", "RandomVerticalFlip"],
+    ),
+    "CIFAR": (
+        v1.Compose([v1.RandomCrop(32, padding=4), v1.RandomHorizontalFlip(), v1.ToTensor()]),
+        ["RandomCrop", "RandomHorizontalFlip"],
+    ),
+    "a module that hands over": (ModulePreset(v1.CenterCrop((30, 40)), v1.ToTensor()), ["CenterCrop"]),
+    "deprecated v2.ToTensor": (with_v2_to_tensor(), ["RandomResizedCrop"]),
+    "uint8": (v1.Compose([v1.CenterCrop(8), v1.PILToTensor()]), ["CenterCrop"]),
+}
+
+REFUSED = {
+    "unknown class": (v1.Compose([v1.ColorJitter(0.4), v1.ToTensor()]), "ColorJitter"),
+    "lambda": (v1.Compose([v1.CenterCrop(8), v1.ToTensor(), v1.Lambda(lambda image: image)]), "<lambda>"),
+    "two views": (Twice(v1.CenterCrop(8), v1.ToTensor()), "Twice"),
+    "tensor resize": (v2.Compose([v2.ToImage(), v2.Resize((8, 8)), v2.ToDtype(torch.float32, scale=True)]), "tensor"),
+    "no tensor": (v1.CenterCrop(8), "no tensor"),
+    "none": (None, "no transform"),
+    "padding": (v1.Compose([v1.RandomCrop(32, padding=4, fill=1), v1.ToTensor()]), "not black"),
+    "reflected padding": (
+        v1.Compose([v1.RandomCrop(32, padding=4, padding_mode="reflect"), v1.ToTensor()]),
+        "not black",
+    ),
+    "max_size": (v1.Compose([v1.Resize(32, max_size=64), v1.ToTensor()]), "max_size"),
+    "nearest": (v1.Compose([v1.Resize((8, 8), InterpolationMode.NEAREST), v1.ToTensor()]), "nearest"),
+    "hook": (hooked(), "hooks"),
+    "function": (v1.Compose([v1.CenterCrop(8), lambda image: image, v1.ToTensor()]), "<lambda>"),
+}
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_taken_apart(name: str) -> None:
+    transform, names = TAKEN[name]
+    expressed = translate(transform)
+    assert [step.name for step in expressed.geometry] == names
+    assert expressed.pointwise
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(name: str) -> None:
+    transform, words = REFUSED[name]
+    with pytest.raises(Refused, match=words):
+        translate(transform)
+
+
+def test_arguments_are_the_scripts_own() -> None:
+    crop, flip = translate(
+        v1.Compose(
+            [
+                v1.RandomResizedCrop((96, 128), scale=(0.35, 0.9), ratio=(0.5, 2.0), interpolation=InterpolationMode.BICUBIC),
+                v1.RandomHorizontalFlip(0.25),
+                v1.ToTensor(),
+            ]
+        )
+    ).geometry
+    assert dict(crop.arguments) == {
+        "size": (96, 128),
+        "scale": (0.35, 0.9),
+        "ratio": (0.5, 2.0),
+        "interpolation": "bicubic",
+    }
+    assert dict(flip.arguments) == {"p": 0.25}
+
+
+def test_random_erasing_is_left_to_the_script() -> None:
+    erasing = v1.RandomErasing(p=0.1)
+    expressed = translate(v1.Compose([v1.CenterCrop(8), v1.ToTensor(), erasing]))
+    assert expressed.per_image == (erasing,)
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_value_table_is_bit_identical(name: str) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (3, 7, 5, 3), dtype=np.uint8)
+    operations = translate(TAKEN[name][0]).pointwise
+    images: list[Any] = [Image.fromarray(image) for image in pixels]
+    for operation in operations:
+        images = [operation(image) for image in images]
+    result = tabulate(operations).apply(torch.from_numpy(pixels))
+    assert result.is_contiguous() and result.dtype == images[0].dtype
+    assert torch.equal(result, torch.stack([image.as_subclass(torch.Tensor) for image in images]))

@@ -1,0 +1,100 @@
+"""`headrace run`: whole scripts in processes of their own, as a person would start them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SCRIPT = """
+import sys, torch
+from torch.utils.data import DataLoader
+from torchvision import transforms as T
+from torchvision.datasets import ImageFolder
+
+def main():
+    normalize = T.Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
+    train = ImageFolder(sys.argv[1], T.Compose([T.RandomResizedCrop(32), T.RandomHorizontalFlip(), T.ToTensor(), normalize]))
+    val = ImageFolder(sys.argv[1], T.Compose([T.Resize(40), T.CenterCrop(32), T.ToTensor(), normalize]))
+    odd = ImageFolder(sys.argv[1], T.Compose([T.Resize((32, 32)), T.ToTensor(), lambda image: image * 2]))
+    torch.manual_seed(1)
+    for name, data, workers in (("train", train, 1), ("val", val, 0), ("odd", odd, 0)):
+        loader = DataLoader(data, batch_size=5, shuffle=name == "train", num_workers=workers)
+        for images, labels in loader:
+            assert images.shape[1:] == (3, 32, 32) and images.dtype == torch.float32 and len(images) == len(labels)
+            print(name, labels.tolist(), f"{float(images.double().sum()):.6f}" if name != "train" else "")
+    sys.exit(int(sys.argv[2]))
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+def headrace(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Runs `headrace run ARGUMENTS`."""
+    command = [sys.executable, "-m", "headrace", "run", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=100, env={**os.environ, **environment})
+
+
+def document(result: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(result.stdout)
+    return found
+
+
+def test_a_script_sees_the_same_labels_and_values(script: Path, image_folder: Callable[..., Path]) -> None:
+    command = [sys.executable, str(script), str(image_folder()), "0"]
+    plain = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True)
+    ours = headrace("--", *command)
+    assert ours.returncode == 0, ours.stderr
+    assert ours.stdout == plain.stdout
+    lines = [line for line in ours.stderr.splitlines() if line.startswith("headrace run: loader")]
+    assert [" not taken over" in line for line in lines] == [False, False, True], ours.stderr
+    assert "transform <lambda>" in lines[2]
+
+
+def test_json_is_one_document_and_the_exit_code_is_the_scripts(script: Path, image_folder: Callable[..., Path]) -> None:
+    root = image_folder()
+    result = headrace("--json", "--explain", "--", sys.executable, str(script), str(root), "7")
+    assert result.returncode == 7
+    found = document(result)
+    assert found["exit_code"] == 7 and not found["off"]
+    assert [loader["taken_over"] for loader in found["loaders"]] == [True, True, False]
+    assert all(loader["dataset"] == f"ImageFolder({root})" and loader["reason"] for loader in found["loaders"])
+    assert "train [" in result.stderr and "RandomResizedCrop(size=(32, 32)" in result.stderr
+
+
+def test_off(script: Path, image_folder: Callable[..., Path]) -> None:
+    result = headrace("--json", "--", sys.executable, str(script), str(image_folder()), "0", HEADRACE="off")
+    assert result.returncode == 0
+    assert document(result)["off"] and document(result)["loaders"] == []
+    assert "loader over" not in result.stderr
+
+
+def test_a_command_without_loaders(tmp_path: Path) -> None:
+    result = headrace("--", sys.executable, "-c", "print('hello')")
+    assert (result.returncode, result.stdout) == (0, "hello\n")
+    assert "no torch.utils.data.DataLoader" in result.stderr
+
+
+def test_a_signal_is_128_and_its_number() -> None:
+    assert headrace("--", sys.executable, "-c", "import os; os.kill(os.getpid(), 9)").returncode == 137
+
+
+def test_usage_errors() -> None:
+    assert headrace().returncode == 2
+    assert headrace("--threads", "0", "--", "true").returncode == 2
+    missing = headrace("--", "no-such-program-here")
+    assert missing.returncode == 1 and "no-such-program-here" in missing.stderr
