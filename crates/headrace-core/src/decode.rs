@@ -76,6 +76,12 @@ impl Decoder {
         })
     }
 
+    /// Time per stage of all images so far.
+    #[cfg(feature = "profile")]
+    pub fn profile(&self) -> &crate::jpeg::profile::Profile {
+        &self.own.profile
+    }
+
     fn region_by_us(
         &mut self,
         data: &[u8],

@@ -2,9 +2,11 @@
 
 pub mod bits;
 pub mod entropy;
+pub mod extension;
 pub mod header;
 pub mod huffman;
 pub mod idct;
+pub mod profile;
 pub mod region;
 pub mod structure;
 pub mod turbo;

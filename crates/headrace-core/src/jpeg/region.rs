@@ -2,8 +2,10 @@
 
 use super::bits::BitReader;
 use super::entropy::{self, Group, Tables, GROUP};
+use super::extension::Extension;
 use super::header::{Colour, Header};
 use super::huffman::Class;
+use super::profile::{Profile, Stage};
 use super::{idct, structure, upsample};
 use crate::error::{Result, Status};
 use crate::geometry::Rect;
@@ -91,13 +93,21 @@ struct Cursor<'a> {
 }
 
 /// Scratch memory of the decoder.
-#[derive(Default)]
 pub struct RegionDecoder {
+    extension: Extension,
     tables: [Tables; 3],
     planes: [Plane; 3],
     coefficients: Vec<Group>,
     starts: Vec<usize>,
     chroma_rows: [Vec<u8>; 2],
+    /// Time per stage (empty without the feature `profile`).
+    pub profile: Profile,
+}
+
+impl Default for RegionDecoder {
+    fn default() -> Self {
+        RegionDecoder::with_extension(Extension::best())
+    }
 }
 
 /// True if this decoder reads files with such a header; the rest is for libjpeg-turbo.
@@ -116,8 +126,22 @@ pub fn supports(header: &Header<'_>) -> bool {
 }
 
 impl RegionDecoder {
+    /// A decoder whose kernels use `extension`, which the machine must have ([`Extension::available`]).
+    pub fn with_extension(extension: Extension) -> Self {
+        RegionDecoder {
+            extension,
+            tables: Default::default(),
+            planes: Default::default(),
+            coefficients: Vec::new(),
+            starts: Vec::new(),
+            chroma_rows: Default::default(),
+            profile: Profile::default(),
+        }
+    }
+
     /// Checks what can be checked without decoding: markers, their count and order, and the end of the file.
     pub fn check(&mut self, data: &[u8], header: &Header<'_>) -> Result<()> {
+        self.profile.start();
         let (across, down) = header.mcus();
         structure::segments(
             data,
@@ -142,12 +166,16 @@ impl RegionDecoder {
         let window = self.lay_out(header, region);
         let mut cursor = None;
         let mut done = region.y;
+        self.profile.lap(Stage::SetUp);
         for row in window.rows.clone() {
             self.decode_row(data, header, &window, row, &mut cursor)?;
+            self.profile.lap(Stage::Entropy);
             self.transform_row(header.count, row);
+            self.profile.lap(Stage::Transform);
             let ready = self.ready(header, row + 1 == window.rows.end, row, region);
             self.convert_rows(header.colour, region, done..ready, out, stride);
             done = done.max(ready);
+            self.profile.lap(Stage::Colour);
         }
         Ok(())
     }
@@ -320,24 +348,23 @@ impl RegionDecoder {
                 let groups = &mut self.coefficients[first..first + plane.groups];
                 if plane.blocks.contains(&block_row) {
                     let at = plane.row(block_row * 8);
-                    for (g, group) in groups.iter().enumerate() {
-                        for lane in 0..GROUP {
-                            let at = at + (g * GROUP + lane) * 8;
-                            idct::block(
-                                group,
-                                lane,
-                                &plane.quant.0,
-                                &mut plane.samples,
-                                at,
-                                plane.stride,
-                            );
-                        }
+                    for (g, group) in groups.iter_mut().enumerate() {
+                        let at = at + g * GROUP * 8;
+                        idct::group(
+                            self.extension,
+                            group,
+                            &plane.quant.0,
+                            &mut plane.samples,
+                            at,
+                            plane.stride,
+                        );
                     }
                     if plane.expand_x == 2 {
                         replicate_edges(plane, block_row);
                     }
+                } else {
+                    groups.fill([0; 64 * GROUP]);
                 }
-                groups.fill([0; 64 * GROUP]);
             }
         }
     }

@@ -122,10 +122,13 @@ int headrace_turbo_region(const uint8_t *data, size_t length, uint32_t x, uint32
   else left = 0;
   if (y > 0) jpeg_skip_scanlines(&cinfo, y);
   for (uint32_t row = 0; row < h; row++) {
-    JSAMPROW rows[1] = {line};
-    jpeg_read_scanlines(&cinfo, rows, 1);
     uint8_t *to = out + (size_t)row * stride;
-    if (!four) {
+    int direct = !four && w == cinfo.output_width;
+    JSAMPROW rows[1] = {direct ? to : line};
+    jpeg_read_scanlines(&cinfo, rows, 1);
+    if (direct) {
+      continue;
+    } else if (!four) {
       memcpy(to, line + (size_t)(x - left) * 3, (size_t)w * 3);
     } else {
       const uint8_t *from = line + (size_t)(x - left) * 4;

@@ -2,7 +2,13 @@
 //! products, saturation after each pass. (Its C code differs only where dequantised coefficients leave the range of any
 //! real image.) Source of the algorithm: Loeffler, Ligtenberg, Moschytz 1989, with 13-bit constants.
 
+#![allow(unsafe_code)]
+
 use super::entropy::{Group, GROUP};
+use super::extension::Extension;
+
+#[cfg(target_arch = "x86_64")]
+mod x86;
 
 const BITS: u32 = 13;
 const PASS1_BITS: u32 = 2;
@@ -89,6 +95,75 @@ pub fn block(
         let to = &mut out[at + row * stride..][..8];
         for (to, sample) in to.iter_mut().zip(samples) {
             *to = (i32::from(sample).clamp(-128, 127) + 128) as u8;
+        }
+    }
+}
+
+/// Transforms the four blocks of `group`, writes 8 rows of 32 samples at `out[at]`, and clears the group.
+pub fn group(
+    extension: Extension,
+    group: &mut Group,
+    quant: &[u16; 64],
+    out: &mut [u8],
+    at: usize,
+    stride: usize,
+) {
+    match extension {
+        // SAFETY: an extension other than `Scalar` is only ever named on a machine that has it (`Extension::available`).
+        #[cfg(target_arch = "x86_64")]
+        Extension::Avx512 => unsafe { x86::group_avx512(group, quant, out, at, stride) },
+        // SAFETY: as above.
+        #[cfg(target_arch = "x86_64")]
+        Extension::Avx2 => unsafe { x86::group_avx2(group, quant, out, at, stride) },
+        _ => {
+            for lane in 0..GROUP {
+                block(group, lane, quant, out, at + lane * 8, stride);
+            }
+            *group = [0; 64 * GROUP];
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Coefficients as they occur (few, small) and as they never should (any 16-bit value).
+    fn coefficients(random: &mut u64, wild: bool) -> Group {
+        std::array::from_fn(|_| {
+            *random = random
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            let value = (*random >> 40) as i16;
+            let sparse = *random >> 60 < 4;
+            match (wild, sparse) {
+                (true, _) => value,
+                (false, true) => value / 64,
+                (false, false) => 0,
+            }
+        })
+    }
+
+    #[test]
+    fn every_extension_agrees_with_the_plain_code() {
+        let mut random = 1;
+        for round in 0..2000 {
+            let original = coefficients(&mut random, round % 4 == 0);
+            let quant =
+                std::array::from_fn(|i| 1 + ((i as u64 * 7 + random) % (1 + round % 255)) as u16);
+            let mut expected = vec![0; 8 * 40];
+            let mut copy = original;
+            group(Extension::Scalar, &mut copy, &quant, &mut expected, 3, 40);
+            for extension in Extension::available() {
+                let (mut copy, mut out) = (original, vec![0; 8 * 40]);
+                group(extension, &mut copy, &quant, &mut out, 3, 40);
+                assert_eq!(out, expected, "{extension:?} in round {round}");
+                assert_eq!(
+                    copy,
+                    [0; 64 * GROUP],
+                    "{extension:?} leaves coefficients behind"
+                );
+            }
         }
     }
 }

@@ -1,0 +1,180 @@
+//! Decoding speed of random-resized-crop boxes, one thread: `bench_decode FOLDER [RESTART_MARKED_FOLDER]`.
+//!
+//! Rows are interleaved in chunks of images, so that a noisy machine slows all alike; a row's time is the sum over chunks of the
+//! median over rounds of the thread's own CPU time. Feature `profile` adds the time of each stage. ROUNDS and LIMIT (number
+//! of images) are environment variables.
+
+use headrace_core::decode::Decoder;
+use headrace_core::geometry::Rect;
+use headrace_core::jpeg::turbo;
+use std::path::Path;
+
+const CHUNK: usize = 16;
+
+struct Image {
+    original: Vec<u8>,
+    marked: Option<Vec<u8>>,
+    whole: Rect,
+    region: Rect,
+}
+
+/// CPU time of this thread in ns (Linux).
+fn cpu_ns() -> u64 {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    text.split(' ')
+        .next()
+        .and_then(|field| field.parse().ok())
+        .unwrap_or(0)
+}
+
+/// Uniform in 0..1 (a linear congruential generator: any will do here).
+fn uniform(state: &mut u64) -> f64 {
+    *state = state
+        .wrapping_mul(6_364_136_223_846_793_005)
+        .wrapping_add(1_442_695_040_888_963_407);
+    (*state >> 11) as f64 / (1u64 << 53) as f64
+}
+
+/// torchvision's RandomResizedCrop box with its default scale (0.08, 1) and ratio (3/4, 4/3).
+fn crop_box(width: u32, height: u32, state: &mut u64) -> Rect {
+    let area = f64::from(width) * f64::from(height);
+    for _ in 0..10 {
+        let target = area * (0.08 + 0.92 * uniform(state));
+        let log_ratio = (0.75f64).ln() + ((4.0f64 / 3.0).ln() - (0.75f64).ln()) * uniform(state);
+        let w = (target * log_ratio.exp()).sqrt().round() as u32;
+        let h = (target / log_ratio.exp()).sqrt().round() as u32;
+        if (1..=width).contains(&w) && (1..=height).contains(&h) {
+            let x = (uniform(state) * f64::from(width - w + 1)) as u32;
+            let y = (uniform(state) * f64::from(height - h + 1)) as u32;
+            return Rect::new(x, y, w, h);
+        }
+    }
+    let side = width.min(height);
+    Rect::new((width - side) / 2, (height - side) / 2, side, side)
+}
+
+fn load(folder: &Path, marked: Option<&Path>, limit: usize) -> Vec<Image> {
+    let mut files: Vec<_> = std::fs::read_dir(folder)
+        .expect("a folder")
+        .flatten()
+        .map(|entry| entry.path())
+        .collect();
+    files.sort();
+    let mut state = 42;
+    let mut decoder = Decoder::new();
+    let mut images = Vec::new();
+    for path in files.iter().take(limit) {
+        let original = std::fs::read(path).expect("readable");
+        let Ok(size) = decoder.size(&original) else {
+            continue;
+        };
+        let name = path.file_name().expect("a file");
+        let marked = marked.and_then(|folder| std::fs::read(folder.join(name)).ok());
+        let region = crop_box(size.width, size.height, &mut state);
+        images.push(Image {
+            original,
+            marked,
+            whole: Rect::new(0, 0, size.width, size.height),
+            region,
+        });
+    }
+    images
+}
+
+fn median(values: &mut [u64]) -> u64 {
+    values.sort_unstable();
+    values[values.len() / 2]
+}
+
+type Row<'a> = (&'static str, Box<dyn FnMut(&Image) + 'a>);
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let Some(folder) = arguments.first() else {
+        eprintln!("usage: bench_decode FOLDER [RESTART_MARKED_FOLDER]");
+        std::process::exit(2);
+    };
+    let number = |name: &str, default: usize| {
+        std::env::var(name)
+            .ok()
+            .and_then(|v| v.parse().ok())
+            .unwrap_or(default)
+    };
+    let marked = arguments.get(1).map(Path::new);
+    let images = load(Path::new(folder), marked, number("LIMIT", usize::MAX));
+    let rounds = number("ROUNDS", 7);
+
+    let mut pixels = Vec::new();
+    let mut partial_pixels = Vec::new();
+    let (mut first, mut whole, mut with_markers) = (Decoder::new(), Decoder::new(), Decoder::new());
+    let mut rows: Vec<Row<'_>> = vec![
+        (
+            "libjpeg-turbo, full",
+            Box::new(|i| assert!(turbo::region(&i.original, i.whole, &mut pixels).is_ok())),
+        ),
+        (
+            "libjpeg-turbo, partial",
+            Box::new(|i| assert!(turbo::region(&i.original, i.region, &mut partial_pixels).is_ok())),
+        ),
+        (
+            "headrace, full",
+            Box::new(|i| assert!(whole.region(&i.original, i.whole).is_ok())),
+        ),
+        (
+            "headrace, first sight",
+            Box::new(|i| assert!(first.region(&i.original, i.region).is_ok())),
+        ),
+    ];
+    if marked.is_some() {
+        rows.push((
+            "headrace, restart markers",
+            Box::new(|i| {
+                let data = i.marked.as_deref().unwrap_or(&i.original);
+                assert!(with_markers.region(data, i.region).is_ok());
+            }),
+        ));
+    }
+    let chunks: Vec<&[Image]> = images.chunks(CHUNK).collect();
+    let mut times = vec![vec![Vec::with_capacity(rounds); chunks.len()]; rows.len()];
+    for round in 0..=rounds {
+        for (c, chunk) in chunks.iter().enumerate() {
+            for (r, (_, work)) in rows.iter_mut().enumerate() {
+                let start = cpu_ns();
+                chunk.iter().for_each(&mut *work);
+                if round > 0 {
+                    times[r][c].push(cpu_ns() - start); // the first round warms up
+                }
+            }
+        }
+    }
+    let totals: Vec<f64> = times
+        .iter_mut()
+        .map(|chunks| chunks.iter_mut().map(|t| median(t)).sum::<u64>() as f64)
+        .collect();
+    println!(
+        "{} images, {} rounds, CPU time of one thread",
+        images.len(),
+        rounds
+    );
+    println!(
+        "{:28} {:>9} {:>9} {:>8}",
+        "", "us/image", "images/s", "ratio"
+    );
+    for ((name, _), total) in rows.iter().zip(&totals) {
+        let us = total / images.len() as f64 / 1000.0;
+        println!(
+            "{name:28} {us:9.1} {:9.0} {:8.2}",
+            1e6 / us,
+            totals[0] / total
+        );
+    }
+    drop(rows);
+    #[cfg(feature = "profile")]
+    for (name, decoder) in [
+        ("full", &whole),
+        ("first sight", &first),
+        ("restart markers", &with_markers),
+    ] {
+        println!("{name}: {}", decoder.profile());
+    }
+}
