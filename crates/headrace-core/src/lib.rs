@@ -3,9 +3,11 @@
 #![warn(missing_docs)]
 
 pub mod cpu;
+pub mod crc;
 pub mod decode;
 pub mod engine;
 pub mod error;
+pub mod exif;
 pub mod geometry;
 pub mod jpeg;
 pub mod program;

@@ -1,10 +1,12 @@
 //! The Python module `headrace._native`: registration only; one file per concept beside this one.
 #![deny(unsafe_code)]
 
+mod crc;
 mod decode;
 mod detach;
 mod engine;
 mod program;
+mod restart;
 mod ring;
 
 use pyo3::prelude::*;
@@ -15,11 +17,15 @@ mod _native {
     use super::*;
 
     #[pymodule_export]
+    use super::crc::crc32c;
+    #[pymodule_export]
     use super::decode::{decode_into, image_size, status_names};
     #[pymodule_export]
     use super::engine::{Engine, Job, Store, Table};
     #[pymodule_export]
     use super::program::Program;
+    #[pymodule_export]
+    use super::restart::restart_markers;
     #[pymodule_export]
     use super::ring::{Lease, Ring};
 

@@ -1,4 +1,5 @@
-//! JPEG: our own region decoder for baseline files, and libjpeg-turbo (its reference, and the fallback for all others).
+//! JPEG: our own region decoder for baseline files, the lossless restart-marker writer, and libjpeg-turbo (the reference for
+//! both, and the fallback for all other files).
 
 pub mod bits;
 pub mod entropy;
@@ -8,6 +9,8 @@ pub mod huffman;
 pub mod idct;
 pub mod profile;
 pub mod region;
+pub mod restart;
+pub mod segments;
 pub mod structure;
 pub mod turbo;
 pub mod upsample;

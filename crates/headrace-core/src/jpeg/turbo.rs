@@ -2,6 +2,9 @@
 //! does not do (progressive, arithmetic, CMYK). The TurboJPEG API is not used: it cannot skip scanlines or read coefficients.
 #![allow(unsafe_code)]
 
+use std::ffi::c_void;
+use std::panic::{catch_unwind, AssertUnwindSafe};
+
 use crate::decode::Size;
 use crate::error::{Result, Status};
 use crate::geometry::Rect;
@@ -39,6 +42,13 @@ unsafe extern "C" {
         out: *mut u8,
         room: usize,
     ) -> usize;
+    fn headrace_turbo_coefficients(
+        data: *const u8,
+        length: usize,
+        on_row: extern "C" fn(*mut c_void, *const *const i16, *const u32) -> i32,
+        context: *mut c_void,
+        quantisation: *mut u16,
+    ) -> i32;
 }
 
 fn check(status: i32) -> Result<()> {
@@ -162,4 +172,66 @@ pub fn encode(pixels: &[u8], size: Size, how: &Encoding) -> Result<Vec<u8>> {
     }
     out.truncate(written);
     Ok(out)
+}
+
+/// The coefficients of one MCU row, in natural order; valid while [`coefficients`] calls.
+pub struct BlockRows<'a> {
+    rows: &'a [*const [i16; 64]; 16],
+    widths: &'a [u32; 4],
+}
+
+impl BlockRows<'_> {
+    /// The block in `column` of `line` (0 to 3) of a component (0 to 3); `None` where the image does not reach.
+    pub fn block(&self, component: usize, line: usize, column: usize) -> Option<&[i16; 64]> {
+        let row = self.rows[4 * component + line];
+        if row.is_null() || column >= self.widths[component] as usize {
+            return None;
+        }
+        // SAFETY: the shim points each row at `widths[component]` blocks of 64 coefficients that live during the call.
+        Some(unsafe { &*row.add(column) })
+    }
+}
+
+struct RowContext<'a> {
+    on_row: &'a mut dyn FnMut(&BlockRows<'_>) -> Result<()>,
+}
+
+extern "C" fn on_row(context: *mut c_void, rows: *const *const i16, widths: *const u32) -> i32 {
+    // SAFETY: the shim hands back the context that `coefficients` gave it, 16 row pointers and 4 widths.
+    let (context, rows, widths) = unsafe {
+        (
+            &mut *context.cast::<RowContext<'_>>(),
+            &*rows.cast::<[*const [i16; 64]; 16]>(),
+            &*widths.cast::<[u32; 4]>(),
+        )
+    };
+    // A panic must not unwind into C.
+    match catch_unwind(AssertUnwindSafe(|| {
+        (context.on_row)(&BlockRows { rows, widths })
+    })) {
+        Ok(Ok(())) => Status::Ok as i32,
+        Ok(Err(status)) => status as i32,
+        Err(_) => Status::Internal as i32,
+    }
+}
+
+/// Reads the coefficients of a JPEG of any coding (progressive, arithmetic, several scans) and passes them on by MCU rows;
+/// returns the quantisation tables of up to four components in natural order.
+pub fn coefficients(
+    data: &[u8],
+    each_row: &mut dyn FnMut(&BlockRows<'_>) -> Result<()>,
+) -> Result<[[u16; 64]; 4]> {
+    let mut quantisation = [[0u16; 64]; 4];
+    let mut context = RowContext { on_row: each_row };
+    // SAFETY: the data are valid for `length` bytes, the context outlives the call, and the tables have room for 4 × 64.
+    check(unsafe {
+        headrace_turbo_coefficients(
+            data.as_ptr(),
+            data.len(),
+            on_row,
+            (&raw mut context).cast(),
+            quantisation.as_mut_ptr().cast(),
+        )
+    })?;
+    Ok(quantisation)
 }

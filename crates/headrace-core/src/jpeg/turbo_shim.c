@@ -38,6 +38,28 @@ static void on_message(j_common_ptr cinfo, int level) {
 
 static void on_output(j_common_ptr cinfo) { (void)cinfo; }
 
+/* A few hundred bytes can ask for a scan over the whole image, so a small file could keep a core busy for hours. Encoders
+ * write about ten scans. */
+enum { MAX_SCANS = 100 };
+/* Whole-image coefficient arrays (progressive and multi-scan files) above this are refused. */
+#define MAX_COEFFICIENT_BYTES ((size_t)1 << 30)
+
+static void on_progress(j_common_ptr cinfo) {
+  if (cinfo->is_decompressor && ((j_decompress_ptr)cinfo)->input_scan_number > MAX_SCANS) {
+    cinfo->err->msg_code = JERR_BAD_PROGRESSION;
+    cinfo->err->error_exit(cinfo);
+  }
+}
+
+static size_t coefficient_bytes(const struct jpeg_decompress_struct *cinfo) {
+  size_t blocks = 0;
+  for (int c = 0; c < cinfo->num_components; c++) {
+    const jpeg_component_info *component = &cinfo->comp_info[c];
+    blocks += (size_t)component->width_in_blocks * component->height_in_blocks;
+  }
+  return blocks * sizeof(JBLOCK);
+}
+
 static int status_of(errors_t *errors, int reading_header) {
   switch (errors->base.msg_code) {
     case JERR_NO_HUFF_TABLE:
@@ -207,4 +229,68 @@ size_t headrace_turbo_encode(const uint8_t *pixels, uint32_t w, uint32_t h, int 
   if (buffer != out) free(buffer);
   jpeg_destroy_compress(&cinfo);
   return written;
+}
+
+/* Reads all coefficients of a file of any coding and hands them over one MCU row at a time: `on_row` gets, for component c
+ * and line l of the row, the blocks rows[4 * c + l] (NULL where the image does not reach) and their number widths[c]; a
+ * status other than OK stops. `quantisation` receives four tables in natural order. A file of one component is read as
+ * MCUs of one block. Progressive files must be complete: for others a decoder smooths blocks, which a copy would not show. */
+int headrace_turbo_coefficients(const uint8_t *data, size_t length,
+                                int (*on_row)(void *context, const int16_t *const *rows, const uint32_t *widths),
+                                void *context, uint16_t *quantisation) {
+  struct jpeg_decompress_struct cinfo;
+  struct jpeg_progress_mgr progress;
+  errors_t errors;
+  memset(&cinfo, 0, sizeof cinfo);
+  memset(&progress, 0, sizeof progress);
+  install(&errors, &cinfo);
+  volatile int reading_header = 1;
+  volatile int status = OK;
+  if (setjmp(errors.escape)) {
+    status = status_of(&errors, reading_header);
+    jpeg_destroy_decompress(&cinfo);
+    return status;
+  }
+  jpeg_create_decompress(&cinfo);
+  progress.progress_monitor = on_progress;
+  cinfo.progress = &progress;
+  jpeg_mem_src(&cinfo, data, (unsigned long)length);
+  jpeg_read_header(&cinfo, TRUE);
+  if (cinfo.data_precision != 8 || cinfo.num_components > 4) status = UNSUPPORTED;
+  else if (coefficient_bytes(&cinfo) > MAX_COEFFICIENT_BYTES) status = TOO_LARGE;
+  if (status != OK) {
+    jpeg_destroy_decompress(&cinfo);
+    return status;
+  }
+  reading_header = 0;
+  jvirt_barray_ptr *arrays = jpeg_read_coefficients(&cinfo);
+  status = errors.warned;
+  for (int c = 0; c < cinfo.num_components && status == OK; c++) {
+    const JQUANT_TBL *table = cinfo.comp_info[c].quant_table;
+    if (table == NULL) status = TRUNCATED; /* no scan held this component */
+    else memcpy(quantisation + 64 * c, table->quantval, sizeof table->quantval);
+    /* The decoder's block smoothing looks at the first ten coefficients. */
+    for (int k = 0; k < 10 && cinfo.progressive_mode && status == OK; k++)
+      if (cinfo.coef_bits[c][k] != 0) status = UNSUPPORTED;
+  }
+  int single = cinfo.num_components == 1;
+  JDIMENSION lines = single ? 1 : (JDIMENSION)cinfo.max_v_samp_factor;
+  JDIMENSION mcu_rows = single ? cinfo.comp_info[0].height_in_blocks
+                               : (cinfo.image_height + lines * DCTSIZE - 1) / (lines * DCTSIZE);
+  for (JDIMENSION mcu_row = 0; mcu_row < mcu_rows && status == OK; mcu_row++) {
+    const int16_t *rows[16] = {NULL};
+    uint32_t widths[4] = {0};
+    for (int c = 0; c < cinfo.num_components; c++) {
+      const jpeg_component_info *component = &cinfo.comp_info[c];
+      JDIMENSION count = single ? 1 : (JDIMENSION)component->v_samp_factor;
+      JBLOCKARRAY blocks =
+          (*cinfo.mem->access_virt_barray)((j_common_ptr)&cinfo, arrays[c], mcu_row * count, count, FALSE);
+      for (JDIMENSION line = 0; line < count; line++)
+        if (mcu_row * count + line < component->height_in_blocks) rows[4 * c + line] = (const int16_t *)blocks[line];
+      widths[c] = component->width_in_blocks;
+    }
+    status = on_row(context, rows, widths);
+  }
+  jpeg_destroy_decompress(&cinfo);
+  return status;
 }

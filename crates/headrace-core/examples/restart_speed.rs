@@ -1,0 +1,52 @@
+//! How fast the lossless restart-marker writer is: `cargo run --release --example restart_speed -- FOLDER [SECONDS]`.
+//! One thread, all JPEG files of the folder in memory, whole passes until the time is over; prints the median pass.
+
+use std::time::{Duration, Instant};
+
+use headrace_core::jpeg::restart::{RestartOptions, RestartWriter};
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let mut arguments = std::env::args().skip(1);
+    let folder = arguments
+        .next()
+        .ok_or("usage: restart_speed FOLDER [SECONDS]")?;
+    let seconds: f64 = arguments.next().map_or(Ok(5.0), |text| text.parse())?;
+    let mut files: Vec<Vec<u8>> = Vec::new();
+    for entry in std::fs::read_dir(folder)? {
+        let bytes = std::fs::read(entry?.path())?;
+        if bytes.starts_with(&[0xFF, 0xD8]) {
+            files.push(bytes);
+        }
+    }
+    let (mut writer, options, mut out) = (
+        RestartWriter::default(),
+        RestartOptions::default(),
+        Vec::new(),
+    );
+    let (mut passes, mut failed, mut written) = (Vec::new(), 0, 0);
+    let start = Instant::now();
+    while passes.is_empty() || start.elapsed() < Duration::from_secs_f64(seconds) {
+        let pass = Instant::now();
+        (failed, written) = (0, 0);
+        for file in &files {
+            match writer.write(file, &options, &mut out) {
+                Ok(()) => written += out.len(),
+                Err(_) => failed += 1,
+            }
+        }
+        passes.push(pass.elapsed().as_secs_f64());
+    }
+    passes.sort_unstable_by(f64::total_cmp);
+    let median = passes[passes.len() / 2];
+    let size: usize = files.iter().map(Vec::len).sum();
+    println!(
+        "{} files, {failed} failed, {:.1} KB mean, {} passes: {:.0} img/s, {:.0} MB/s; output/input bytes {:.4}",
+        files.len(),
+        size as f64 / files.len() as f64 / 1e3,
+        passes.len(),
+        files.len() as f64 / median,
+        size as f64 / median / 1e6,
+        written as f64 / size as f64,
+    );
+    Ok(())
+}

@@ -1,0 +1,27 @@
+//! CRC-32C (Castagnoli, RFC 3720 appendix B.4), the checksum of packed records and of TFRecord.
+
+/// The checksum of `data`, continued from `crc`, that of the bytes before (0 at the start).
+pub fn crc32c(data: &[u8], crc: u32) -> u32 {
+    crc32c::crc32c_append(crc, data)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::crc32c;
+
+    #[test]
+    fn check_values() {
+        assert_eq!(crc32c(b"123456789", 0), 0xE306_9283);
+        assert_eq!(crc32c(&[0; 32], 0), 0x8A91_36AA); // RFC 3720 B.4
+        assert_eq!(crc32c(b"", 0), 0);
+    }
+
+    #[test]
+    fn continues() {
+        let data: Vec<u8> = (0..10_000u32).map(|i| (i * 7) as u8).collect();
+        let whole = crc32c(&data, 0);
+        for cut in [0, 1, 63, 64, 4096, 9999] {
+            assert_eq!(crc32c(&data[cut..], crc32c(&data[..cut], 0)), whole);
+        }
+    }
+}

@@ -1,0 +1,663 @@
+//! The lossless restart-marker writer: the same coefficients as a baseline JPEG cut into independently decodable segments
+//! about one tile wide, with optimal Huffman tables.
+//!
+//! A baseline file's symbols are copied, never turned into coefficients. Progressive, arithmetic and multi-scan files go
+//! through libjpeg-turbo's coefficient reader into the same writer. Kept: every quantisation table that is used, the frame
+//! header, and the metadata asked for. Not kept: bytes behind the end-of-image marker (so the multi-picture index that
+//! points there goes too), and metadata behind the first scan.
+
+mod bits;
+mod optimal;
+mod symbols;
+
+use std::cell::RefCell;
+use std::ops::Range;
+
+use self::bits::{write_segments, WriteTable};
+use self::optimal::{optimal_code, HuffmanCode};
+use self::symbols::{
+    record_scan, table_base, BlockPlan, Intervals, SymbolStream, TranscodeTable, MAX_BLOCKS_IN_MCU,
+    PADDING, TABLES, ZIGZAG,
+};
+use super::segments::{Segment, Segments, APP0, APP1, COM, DHT, DQT, DRI, EOI, SOI, SOS};
+use super::turbo;
+use crate::decode::MAX_PIXELS;
+use crate::error::{Result, Status};
+use crate::exif::{exif_with_orientation, orientation_in_tiff, Orientation};
+
+/// What of a file's metadata to keep. Segments that decide how pixels are read (JFIF, Adobe) are always kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Metadata {
+    /// All application segments and comments.
+    #[default]
+    Keep,
+    /// Nothing but an EXIF orientation other than upright, in a minimal EXIF segment.
+    Drop,
+}
+
+/// How to cut a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RestartOptions {
+    /// Width in pixels that a segment should cover: 32 lets a random crop skip about half of a file for 1.3 % more bytes.
+    pub tile_px: u32,
+    /// What metadata to keep.
+    pub metadata: Metadata,
+}
+
+impl Default for RestartOptions {
+    fn default() -> Self {
+        RestartOptions {
+            tile_px: 32,
+            metadata: Metadata::Keep,
+        }
+    }
+}
+
+/// Writes `jpeg` with restart markers into `out`, which is cleared first and left empty on an error. The pixels stay
+/// exactly the same; writing its own output again changes nothing.
+pub fn restart_markers(jpeg: &[u8], options: &RestartOptions, out: &mut Vec<u8>) -> Result<()> {
+    thread_local! {
+        static WRITER: RefCell<RestartWriter> = RefCell::default();
+    }
+    WRITER.with_borrow_mut(|writer| writer.write(jpeg, options, out))
+}
+
+/// The writer with its reusable memory (about four times the size of the largest file seen).
+#[derive(Default)]
+pub struct RestartWriter {
+    stream: SymbolStream,
+    unstuffed: Vec<u8>,
+    input_segments: Vec<Range<usize>>,
+}
+
+impl RestartWriter {
+    /// See [`restart_markers`].
+    pub fn write(
+        &mut self,
+        jpeg: &[u8],
+        options: &RestartOptions,
+        out: &mut Vec<u8>,
+    ) -> Result<()> {
+        out.clear();
+        self.stream.clear();
+        let result = self
+            .record(jpeg, options)
+            .map(|header| self.assemble(&header, options, out));
+        self.stream.shrink(1 << 24);
+        if self.unstuffed.len() > 1 << 24 {
+            self.unstuffed = Vec::new();
+        }
+        result
+    }
+
+    /// Reads the whole file: its symbols go to `stream`, the rest is returned.
+    fn record<'a>(&mut self, jpeg: &'a [u8], options: &RestartOptions) -> Result<Header<'a>> {
+        let mut header = Header::parse(jpeg)?;
+        header.interval =
+            choose_interval(header.mcus_per_row(), header.mcu_width(), options.tile_px);
+        if !header.is_one_huffman_scan()? {
+            self.record_coefficients(jpeg, &mut header)?;
+            return Ok(header);
+        }
+        let behind_scan = destuff(
+            jpeg,
+            header.scan_start,
+            &mut self.unstuffed,
+            &mut self.input_segments,
+        )?;
+        if !ends_in_eoi(jpeg, behind_scan)? {
+            self.record_coefficients(jpeg, &mut header)?;
+            return Ok(header);
+        }
+        self.record_symbols(&header)?;
+        Ok(header)
+    }
+
+    fn record_symbols(&mut self, header: &Header<'_>) -> Result<()> {
+        let tables = header.huffman_tables()?;
+        let mut blocks: Vec<BlockPlan<'_>> = Vec::with_capacity(MAX_BLOCKS_IN_MCU);
+        for (component, tables) in header
+            .components
+            .iter()
+            .zip(&tables)
+            .map(|(c, t)| (c, t.as_ref()))
+        {
+            let (dc, ac) = tables.ok_or(Status::MissingTable)?;
+            let blocks_in_mcu = if header.components.len() == 1 {
+                1
+            } else {
+                component.h * component.v
+            };
+            if blocks.len() + blocks_in_mcu > MAX_BLOCKS_IN_MCU {
+                return Err(Status::CorruptHeader);
+            }
+            let index = component.index;
+            let plan = BlockPlan {
+                dc,
+                ac,
+                base: table_base(output_table(index)),
+                component: index,
+            };
+            blocks.extend(std::iter::repeat_n(plan, blocks_in_mcu));
+        }
+        let intervals = Intervals {
+            mcus: header.mcus(),
+            input: if header.input_interval == 0 {
+                usize::MAX
+            } else {
+                header.input_interval
+            },
+            output: header.interval,
+        };
+        record_scan(
+            &self.unstuffed,
+            &self.input_segments,
+            &blocks,
+            intervals,
+            &mut self.stream,
+        )
+    }
+
+    /// The same from libjpeg-turbo's coefficients, for what the symbol copier does not read.
+    fn record_coefficients(&mut self, jpeg: &[u8], header: &mut Header<'_>) -> Result<()> {
+        if header.components.iter().map(|c| c.h * c.v).sum::<usize>() > MAX_BLOCKS_IN_MCU
+            && header.components.len() > 1
+        {
+            return Err(Status::Unsupported); // such components cannot share one scan
+        }
+        // One scan in frame order comes out.
+        header
+            .components
+            .sort_unstable_by_key(|component| component.index);
+        let mut recorder = CoefficientRecorder {
+            stream: &mut self.stream,
+            header,
+            predictors: [0; 4],
+            until_restart: header.interval,
+        };
+        let quantisation = turbo::coefficients(jpeg, &mut |rows| recorder.record_mcu_row(rows))?;
+        self.stream.end_segment();
+        header.rewrite_quantisation(&quantisation);
+        Ok(())
+    }
+
+    fn assemble(&mut self, header: &Header<'_>, options: &RestartOptions, out: &mut Vec<u8>) {
+        out.extend_from_slice(&[0xFF, SOI]);
+        header.append_metadata(options.metadata, out);
+        for tables in &header.quantisation {
+            append_segment(DQT, tables, out);
+        }
+        append_segment(header.output_frame_marker(), &header.frame, out);
+        let codes: [HuffmanCode; TABLES] =
+            std::array::from_fn(|index| optimal_code(self.stream.frequencies(index)));
+        append_huffman_tables(&codes, out);
+        if header.interval < header.mcus() {
+            append_segment(DRI, &(header.interval as u16).to_be_bytes(), out);
+        }
+        header.append_scan_header(out);
+        write_segments(
+            &self.stream,
+            &WriteTable::new(&codes),
+            &mut self.unstuffed,
+            out,
+        );
+        out.extend_from_slice(&[0xFF, EOI]);
+    }
+}
+
+/// One component of the frame.
+#[derive(Debug, Clone, Copy)]
+struct Component {
+    id: u8,
+    h: usize,
+    v: usize,
+    quantisation: u8,
+    /// Position in the frame header.
+    index: usize,
+    /// DC and AC table of the first scan.
+    tables: (u8, u8),
+}
+
+/// All that a file says up to its first scan.
+struct Header<'a> {
+    /// Application segments and comments in their order.
+    metadata: Vec<Segment<'a>>,
+    /// Contents of the quantisation segments.
+    quantisation: Vec<Vec<u8>>,
+    /// Which of the four quantisation tables are there.
+    quantisation_seen: [bool; 4],
+    /// Payloads of the Huffman segments, in order: later tables replace earlier ones.
+    huffman: Vec<&'a [u8]>,
+    frame_marker: u8,
+    frame: Vec<u8>,
+    width: usize,
+    height: usize,
+    /// In the order of the first scan where that holds all of them.
+    components: Vec<Component>,
+    components_in_scan: usize,
+    scan_start: usize,
+    /// MCUs between restart markers of the input; 0: none.
+    input_interval: usize,
+    /// MCUs between restart markers of the output.
+    interval: usize,
+}
+
+impl<'a> Header<'a> {
+    fn parse(jpeg: &'a [u8]) -> Result<Self> {
+        let mut segments = Segments::of_file(jpeg)?;
+        let mut header = Header {
+            metadata: Vec::new(),
+            quantisation: Vec::new(),
+            quantisation_seen: [false; 4],
+            huffman: Vec::new(),
+            frame_marker: 0,
+            frame: Vec::new(),
+            width: 0,
+            height: 0,
+            components: Vec::new(),
+            components_in_scan: 0,
+            scan_start: 0,
+            input_interval: 0,
+            interval: 0,
+        };
+        loop {
+            let segment = segments.next_segment()?;
+            match segment.marker {
+                DQT => header.read_quantisation(segment.payload)?,
+                DHT => header.huffman.push(segment.payload),
+                DRI => match segment.payload {
+                    &[high, low] => {
+                        header.input_interval = usize::from(high) << 8 | usize::from(low)
+                    }
+                    _ => return Err(Status::CorruptHeader),
+                },
+                0xC0..=0xC3 | 0xC5..=0xC7 | 0xC9..=0xCB | 0xCD..=0xCF => {
+                    header.read_frame(segment)?
+                }
+                SOS => {
+                    header.read_scan(segment.payload)?;
+                    header.scan_start = segment.end;
+                    return Ok(header);
+                }
+                EOI => return Err(Status::Truncated),
+                COM | APP0..=0xEF => header.metadata.push(segment),
+                _ => {}
+            }
+        }
+    }
+
+    fn read_quantisation(&mut self, payload: &[u8]) -> Result<()> {
+        let mut rest = payload;
+        while let [head, behind @ ..] = rest {
+            let bytes = 64 << (head >> 4).min(1);
+            if head & 15 > 3 || behind.len() < bytes {
+                return Err(Status::CorruptHeader);
+            }
+            self.quantisation_seen[usize::from(head & 3)] = true;
+            rest = &behind[bytes..];
+        }
+        self.quantisation.push(payload.to_vec());
+        Ok(())
+    }
+
+    fn read_frame(&mut self, segment: Segment<'_>) -> Result<()> {
+        if !self.components.is_empty() {
+            return Err(Status::CorruptHeader);
+        }
+        let (precision, rest) = segment.payload.split_first().ok_or(Status::CorruptHeader)?;
+        if !matches!(segment.marker, 0xC0..=0xC2 | 0xC9 | 0xCA) || *precision != 8 {
+            return Err(Status::Unsupported);
+        }
+        let (&[y1, y0, x1, x0, count], rest) =
+            rest.split_first_chunk().ok_or(Status::CorruptHeader)?;
+        self.height = usize::from(y1) << 8 | usize::from(y0);
+        self.width = usize::from(x1) << 8 | usize::from(x0);
+        if self.width == 0 || self.height == 0 || count == 0 || rest.len() != 3 * usize::from(count)
+        {
+            return Err(Status::CorruptHeader);
+        }
+        if self.width as u64 * self.height as u64 > MAX_PIXELS {
+            return Err(Status::TooLarge);
+        }
+        if count > 4 {
+            return Err(Status::Unsupported);
+        }
+        for (index, part) in rest.chunks_exact(3).enumerate() {
+            let (h, v) = (usize::from(part[1] >> 4), usize::from(part[1] & 15));
+            if !(1..=4).contains(&h) || !(1..=4).contains(&v) || part[2] > 3 {
+                return Err(Status::CorruptHeader);
+            }
+            let component = Component {
+                id: part[0],
+                h,
+                v,
+                quantisation: part[2],
+                index,
+                tables: (0, 0),
+            };
+            self.components.push(component);
+        }
+        self.frame_marker = segment.marker;
+        self.frame = segment.payload.to_vec();
+        Ok(())
+    }
+
+    fn read_scan(&mut self, payload: &[u8]) -> Result<()> {
+        if self.components.is_empty() {
+            return Err(Status::CorruptHeader);
+        }
+        let (&count, rest) = payload.split_first().ok_or(Status::CorruptHeader)?;
+        let count = usize::from(count);
+        if !(1..=4).contains(&count) || rest.len() != 2 * count + 3 {
+            return Err(Status::CorruptHeader);
+        }
+        for (place, part) in rest[..2 * count].chunks_exact(2).enumerate() {
+            // Components of the scan move to the front in its order; one that is named twice is not found again.
+            let rest = self.components.get(place..).unwrap_or_default();
+            let found = rest
+                .iter()
+                .position(|c| c.id == part[0])
+                .ok_or(Status::CorruptHeader)?;
+            self.components[place..=place + found].rotate_right(1);
+            self.components[place].tables = (part[1] >> 4, part[1] & 15);
+        }
+        self.components_in_scan = count;
+        Ok(())
+    }
+
+    /// Whether the file is sequential Huffman with all components in its first scan; checks what that needs.
+    fn is_one_huffman_scan(&self) -> Result<bool> {
+        if !matches!(self.frame_marker, 0xC0 | 0xC1)
+            || self.components_in_scan < self.components.len()
+        {
+            return Ok(false);
+        }
+        let missing = |c: &Component| !self.quantisation_seen[usize::from(c.quantisation & 3)];
+        if self.components.iter().any(missing) {
+            return Err(Status::MissingTable);
+        }
+        Ok(true)
+    }
+
+    /// The DC and AC tables of each component, in the order of `components`.
+    #[allow(clippy::type_complexity)] // one pair per component, used once
+    fn huffman_tables(&self) -> Result<Vec<Option<(TranscodeTable, TranscodeTable)>>> {
+        let mut definitions: [[Option<(&[u8; 16], &[u8])>; 4]; 2] = [[None; 4]; 2];
+        for payload in &self.huffman {
+            let mut rest = *payload;
+            while let [head, behind @ ..] = rest {
+                let (counts, behind) = behind
+                    .split_first_chunk::<16>()
+                    .ok_or(Status::CorruptHeader)?;
+                let symbols = counts.iter().map(|&count| usize::from(count)).sum();
+                if symbols > behind.len() || head >> 4 > 1 || head & 15 > 3 {
+                    return Err(Status::CorruptHeader);
+                }
+                definitions[usize::from(head >> 4 & 1)][usize::from(head & 3)] =
+                    Some((counts, &behind[..symbols]));
+                rest = &behind[symbols..];
+            }
+        }
+        let table = |class: usize, number: u8| match definitions[class].get(usize::from(number)) {
+            Some(Some((counts, symbols))) => {
+                TranscodeTable::new(counts, symbols, class == 1).map(Some)
+            }
+            _ => Ok(None),
+        };
+        self.components
+            .iter()
+            .map(|c| Ok(table(0, c.tables.0)?.zip(table(1, c.tables.1)?)))
+            .collect()
+    }
+
+    fn max_sampling(&self) -> (usize, usize) {
+        let h = self.components.iter().map(|c| c.h).max().unwrap_or(1);
+        (h, self.components.iter().map(|c| c.v).max().unwrap_or(1))
+    }
+
+    /// Pixels; a scan of one component has MCUs of one block, whatever its sampling factors.
+    fn mcu_width(&self) -> usize {
+        if self.components.len() == 1 {
+            8
+        } else {
+            8 * self.max_sampling().0
+        }
+    }
+
+    fn mcu_height(&self) -> usize {
+        if self.components.len() == 1 {
+            8
+        } else {
+            8 * self.max_sampling().1
+        }
+    }
+
+    fn mcus_per_row(&self) -> usize {
+        self.width.div_ceil(self.mcu_width())
+    }
+
+    fn mcus(&self) -> usize {
+        self.mcus_per_row() * self.height.div_ceil(self.mcu_height())
+    }
+
+    /// Baseline comes out, but where a 16-bit quantisation table forbids the name (T.81 B.2.4.1): extended sequential.
+    fn output_frame_marker(&self) -> u8 {
+        match self.frame_marker {
+            0xC0 | 0xC1 => self.frame_marker,
+            _ if self
+                .quantisation
+                .iter()
+                .any(|tables| tables.first().is_some_and(|head| head >> 4 > 0)) =>
+            {
+                0xC1
+            }
+            _ => 0xC0,
+        }
+    }
+
+    /// States the tables that libjpeg-turbo used for each component: scans may have redefined them.
+    fn rewrite_quantisation(&mut self, tables: &[[u16; 64]; 4]) {
+        self.quantisation.clear();
+        let mut written: Vec<&[u16; 64]> = Vec::new();
+        for component in &mut self.components {
+            let table = &tables[component.index];
+            let number = written
+                .iter()
+                .position(|other| *other == table)
+                .unwrap_or_else(|| {
+                    written.push(table);
+                    self.quantisation
+                        .push(quantisation_payload(written.len() as u8 - 1, table));
+                    written.len() - 1
+                });
+            component.quantisation = number as u8;
+            self.frame[6 + 3 * component.index + 2] = number as u8;
+        }
+    }
+
+    fn append_metadata(&self, metadata: Metadata, out: &mut Vec<u8>) {
+        for segment in &self.metadata {
+            if segment_is_kept(segment, metadata) {
+                append_segment(segment.marker, segment.payload, out);
+            } else if let Some(orientation) = exif_orientation(segment) {
+                append_segment(APP1, &exif_with_orientation(orientation), out);
+            }
+        }
+    }
+
+    fn append_scan_header(&self, out: &mut Vec<u8>) {
+        let mut scan = vec![self.components.len() as u8];
+        for component in &self.components {
+            scan.extend_from_slice(&[component.id, 0x11 * output_table(component.index) as u8]);
+        }
+        scan.extend_from_slice(&[0, 63, 0]);
+        append_segment(SOS, &scan, out);
+    }
+}
+
+/// JFIF and Adobe segments decide the colour space; the multi-picture index (CIPA DC-007) points at pictures behind the
+/// first one, which are gone.
+fn segment_is_kept(segment: &Segment<'_>, metadata: Metadata) -> bool {
+    let starts = |prefix: &[u8]| segment.payload.starts_with(prefix);
+    match segment.marker {
+        0xE0 if starts(b"JFIF\0") => true,
+        0xEE if starts(b"Adobe") => true,
+        0xE2 if starts(b"MPF\0") => false,
+        _ => metadata == Metadata::Keep,
+    }
+}
+
+/// The orientation that an EXIF segment states, unless it is upright.
+fn exif_orientation(segment: &Segment<'_>) -> Option<Orientation> {
+    let tiff = segment.payload.strip_prefix(b"Exif\0\0")?;
+    orientation_in_tiff(tiff)
+        .filter(|&orientation| segment.marker == APP1 && orientation != Orientation::Upright)
+}
+
+/// First component and a fourth one (luma, key) share tables, the others (chroma) too: two of each kind, as baseline allows.
+fn output_table(component: usize) -> usize {
+    usize::from(matches!(component, 1 | 2))
+}
+
+/// MCUs in a segment: at least the wanted width. A number that divides the row keeps tiles upright, so the smallest one
+/// below twice that width is taken where there is one; else segments straddle rows.
+fn choose_interval(mcus_per_row: usize, mcu_width: usize, tile_px: u32) -> usize {
+    let wanted = (tile_px as usize).div_ceil(mcu_width).clamp(1, 0xFFFF);
+    if wanted >= mcus_per_row {
+        return mcus_per_row.min(0xFFFF);
+    }
+    (wanted..2 * wanted)
+        .find(|interval| mcus_per_row % interval == 0)
+        .unwrap_or(wanted)
+        .min(0xFFFF)
+}
+
+/// Copies entropy-coded data from `start` on into `out` without stuffing, with [`PADDING`] behind it, and lists the restart
+/// segments. Returns where the marker that ends the scan lies.
+fn destuff(
+    jpeg: &[u8],
+    start: usize,
+    out: &mut Vec<u8>,
+    segments: &mut Vec<Range<usize>>,
+) -> Result<usize> {
+    out.clear();
+    segments.clear();
+    out.reserve(jpeg.len() - start + PADDING);
+    let mut segment_start = 0;
+    let mut position = start;
+    let end = loop {
+        let run = &jpeg[position..];
+        let length = memchr::memchr(0xFF, run).ok_or(Status::Truncated)?;
+        out.extend_from_slice(&run[..length]);
+        position += length + 1;
+        // Any number of fill bytes may precede a marker.
+        while jpeg.get(position) == Some(&0xFF) {
+            position += 1;
+        }
+        let marker = *jpeg.get(position).ok_or(Status::Truncated)?;
+        position += 1;
+        match marker {
+            0 => out.push(0xFF),
+            0xD0..=0xD7 => {
+                // Numbers run from 0 to 7 and round again (T.81 B.2.1).
+                if usize::from(marker & 7) != segments.len() & 7 {
+                    return Err(Status::BadRestart);
+                }
+                segments.push(segment_start..out.len());
+                segment_start = out.len();
+            }
+            _ => break position - 2,
+        }
+    };
+    segments.push(segment_start..out.len());
+    out.resize(out.len() + PADDING, 0);
+    Ok(end)
+}
+
+/// Whether the file ends at `position` or after segments that change nothing; false: another scan follows.
+fn ends_in_eoi(jpeg: &[u8], position: usize) -> Result<bool> {
+    let mut segments = Segments::from(jpeg, position);
+    loop {
+        match segments.next_segment()?.marker {
+            EOI => return Ok(true),
+            SOS => return Ok(false),
+            0xDC => return Err(Status::Unsupported), // DNL: the height comes behind the first scan
+            _ => {}
+        }
+    }
+}
+
+/// Turns rows of coefficients into symbols of an interleaved scan.
+struct CoefficientRecorder<'r, 'a> {
+    stream: &'r mut SymbolStream,
+    header: &'r Header<'a>,
+    predictors: [i16; 4],
+    until_restart: usize,
+}
+
+impl CoefficientRecorder<'_, '_> {
+    /// `rows(component, line)` are the blocks of one line of the MCU row; blocks and lines that the image does not reach,
+    /// which no decoder shows, repeat the DC value before them.
+    fn record_mcu_row(&mut self, rows: &turbo::BlockRows<'_>) -> Result<()> {
+        let single = self.header.components.len() == 1;
+        for mcu in 0..self.header.mcus_per_row() {
+            if self.until_restart == 0 {
+                self.stream.end_segment();
+                self.predictors = [0; 4];
+                self.until_restart = self.header.interval;
+            }
+            self.until_restart -= 1;
+            self.stream.begin_mcu()?;
+            for component in &self.header.components {
+                let (h, v) = if single {
+                    (1, 1)
+                } else {
+                    (component.h, component.v)
+                };
+                let base = table_base(output_table(component.index));
+                let predictor = &mut self.predictors[component.index];
+                for (line, column) in
+                    (0..v).flat_map(|line| (0..h).map(move |column| (line, mcu * h + column)))
+                {
+                    let mut dummy = [0i16; 64];
+                    dummy[0] = *predictor;
+                    let block = rows.block(component.index, line, column).unwrap_or(&dummy);
+                    self.stream.record_block(block, *predictor, base)?;
+                    *predictor = block[0];
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn append_segment(marker: u8, payload: &[u8], out: &mut Vec<u8>) {
+    out.extend_from_slice(&[0xFF, marker]);
+    out.extend_from_slice(&(payload.len() as u16 + 2).to_be_bytes());
+    out.extend_from_slice(payload);
+}
+
+fn append_huffman_tables(codes: &[HuffmanCode; TABLES], out: &mut Vec<u8>) {
+    let mut payload = Vec::with_capacity(600);
+    for (index, code) in codes
+        .iter()
+        .enumerate()
+        .filter(|(_, code)| !code.symbols.is_empty())
+    {
+        // Class (0 DC, 1 AC) in the upper half, destination in the lower.
+        payload.push(((index & 1) << 4 | index >> 1) as u8);
+        payload.extend_from_slice(&code.counts);
+        payload.extend_from_slice(&code.symbols);
+    }
+    append_segment(DHT, &payload, out);
+}
+
+fn quantisation_payload(number: u8, table: &[u16; 64]) -> Vec<u8> {
+    let wide = table.iter().any(|&step| step > 255);
+    let mut payload = vec![u8::from(wide) << 4 | number];
+    for &position in &ZIGZAG {
+        let step = table[usize::from(position)].to_be_bytes();
+        payload.extend_from_slice(if wide { &step } else { &step[1..] });
+    }
+    payload
+}

@@ -1,0 +1,446 @@
+//! The entropy-coded data of a scan as a stream of Huffman symbols with their extra bits: all that changes places when
+//! restart markers are put in. Coefficients are never rebuilt; only DC differences change, where a segment begins.
+//!
+//! A symbol is a `u32`: bits 0–9 the symbol with its output table (see [`table_base`]), bits 16–31 the extra bits.
+
+use crate::error::{Result, Status};
+
+/// Blocks in an interleaved MCU, at most (T.81 B.2.3).
+pub const MAX_BLOCKS_IN_MCU: usize = 10;
+/// Symbols of one block, at most: one for DC, 63 for AC.
+const SYMBOLS_IN_BLOCK: usize = 64;
+/// Output tables: DC and AC of two destinations, the number baseline allows.
+pub const TABLES: usize = 4;
+/// More symbols than this are refused (1 GiB of memory); no real image comes near.
+const MAX_SYMBOLS: usize = 1 << 28;
+
+/// Where the symbols of output table `table` (0 or 1) begin among the 1024: DC first, AC 256 later.
+pub fn table_base(table: usize) -> u32 {
+    512 * table as u32
+}
+
+/// The recorded symbols of a whole scan, cut into output segments. Reusable.
+pub struct SymbolStream {
+    /// Symbols in scan order; only the first `used` count.
+    words: Vec<u32>,
+    used: usize,
+    /// Index behind the last symbol of each segment.
+    segment_ends: Vec<usize>,
+    /// How often each of the 1024 symbols occurs.
+    histogram: Box<[[u32; 256]; TABLES]>,
+}
+
+impl Default for SymbolStream {
+    fn default() -> Self {
+        SymbolStream {
+            words: Vec::new(),
+            used: 0,
+            segment_ends: Vec::new(),
+            histogram: Box::new([[0; 256]; TABLES]),
+        }
+    }
+}
+
+impl SymbolStream {
+    /// Forgets everything but the memory.
+    pub fn clear(&mut self) {
+        self.used = 0;
+        self.segment_ends.clear();
+        self.histogram.fill([0; 256]);
+    }
+
+    /// Gives memory back that an unusually large image needed.
+    pub fn shrink(&mut self, words: usize) {
+        if self.words.len() > words {
+            self.words = Vec::new();
+        }
+    }
+
+    /// The symbols of each segment in order.
+    pub fn segments(&self) -> impl Iterator<Item = &[u32]> {
+        let mut start = 0;
+        self.segment_ends.iter().map(move |&end| {
+            let words = &self.words[start..end];
+            start = end;
+            words
+        })
+    }
+
+    /// How often each symbol of output table `index` (DC 0, AC 0, DC 1, AC 1) occurs.
+    pub fn frequencies(&self, index: usize) -> &[u32; 256] {
+        &self.histogram[index]
+    }
+
+    /// The symbols end a segment here.
+    pub fn end_segment(&mut self) {
+        self.segment_ends.push(self.used);
+    }
+
+    /// Makes room for one more MCU.
+    fn reserve_mcu(&mut self) -> Result<()> {
+        let needed = self.used + MAX_BLOCKS_IN_MCU * SYMBOLS_IN_BLOCK;
+        if self.words.len() < needed {
+            if needed > MAX_SYMBOLS {
+                return Err(Status::TooLarge);
+            }
+            self.words
+                .resize(needed.next_power_of_two().max(1 << 16), 0);
+        }
+        Ok(())
+    }
+
+    /// Records one block of coefficients in natural order (see [`ZIGZAG`]) after the DC value `predictor`. Call
+    /// [`SymbolStream::begin_mcu`] first.
+    pub fn record_block(
+        &mut self,
+        coefficients: &[i16; 64],
+        predictor: i16,
+        base: u32,
+    ) -> Result<()> {
+        let difference = i32::from(coefficients[0]) - i32::from(predictor);
+        self.record(base, difference)?;
+        let mut run = 0;
+        for &position in &ZIGZAG[1..] {
+            let value = coefficients[usize::from(position)];
+            if value == 0 {
+                run += 1;
+                continue;
+            }
+            while run > 15 {
+                self.push(base + 256 + 0xF0, 0);
+                run -= 16;
+            }
+            self.record(base + 256 + (run << 4), i32::from(value))?;
+            run = 0;
+        }
+        if run > 0 {
+            self.push(base + 256, 0);
+        }
+        Ok(())
+    }
+
+    /// Room for one MCU of [`SymbolStream::record_block`] calls.
+    pub fn begin_mcu(&mut self) -> Result<()> {
+        self.reserve_mcu()
+    }
+
+    fn record(&mut self, symbol: u32, value: i32) -> Result<()> {
+        let (size, extra) = size_and_extra(value);
+        if size > 15 {
+            return Err(Status::Unsupported); // no baseline code for it; libjpeg refuses to write it too
+        }
+        self.push(symbol + size, extra);
+        Ok(())
+    }
+
+    fn push(&mut self, symbol: u32, extra: u32) {
+        self.words[self.used] = symbol | extra << 16;
+        self.used += 1;
+        self.histogram[(symbol >> 8 & 3) as usize][(symbol & 255) as usize] += 1;
+    }
+}
+
+/// Number of bits of a difference or coefficient, and those bits (T.81 F.1.2.1: negative values less one).
+#[inline(always)]
+fn size_and_extra(value: i32) -> (u32, u32) {
+    let size = 32 - value.unsigned_abs().leading_zeros();
+    let extra = (value + (value >> 31)) as u32 & ((1 << size) - 1);
+    (size, extra)
+}
+
+/// Natural position of the k-th coefficient in zigzag order (T.81 figure A.6).
+pub const ZIGZAG: [u8; 64] = [
+    0, 1, 8, 16, 9, 2, 3, 10, 17, 24, 32, 25, 18, 11, 4, 5, 12, 19, 26, 33, 40, 48, 41, 34, 27, 20,
+    13, 6, 7, 14, 21, 28, 35, 42, 49, 56, 57, 50, 43, 36, 29, 22, 15, 23, 30, 37, 44, 51, 58, 59,
+    52, 45, 38, 31, 39, 46, 53, 60, 61, 54, 47, 55, 62, 63,
+];
+
+/// Bits that one table look-up sees; longer codes take the slow way.
+const LOOK: u32 = 10;
+
+/// A Huffman table made for transcoding. An entry says what one symbol means for the reader:
+/// bits 0–4 code and extra bits together, 8–11 extra bits, 12–19 how far the block's position moves ([`END_OF_BLOCK`] for
+/// EOB), 20–29 the symbol to record, without its output table. 0: no such code, or one longer than [`LOOK`] bits.
+pub struct TranscodeTable {
+    look: [u32; 1 << LOOK],
+    /// Behind the last code of each length, left-aligned to 16 bits.
+    limit: [u32; 17],
+    /// What to add to a code's number among those of its length to get its index in `symbols`.
+    offset: [i32; 17],
+    symbols: [u8; 256],
+    is_ac: bool,
+}
+
+/// Moves past every position a block has, and tells EOB from a run that leaves the block.
+const END_OF_BLOCK: u32 = 128;
+
+impl TranscodeTable {
+    /// The table of a DHT segment: `counts` of codes with 1 to 16 bits, then their `symbols`.
+    pub fn new(counts: &[u8; 16], symbols: &[u8], is_ac: bool) -> Result<Self> {
+        if symbols.len() > 256 || (!is_ac && symbols.iter().any(|&symbol| symbol > 15)) {
+            return Err(Status::CorruptHeader);
+        }
+        let mut table = TranscodeTable {
+            look: [0; 1 << LOOK],
+            limit: [0; 17],
+            offset: [0; 17],
+            symbols: [0; 256],
+            is_ac,
+        };
+        table.symbols[..symbols.len()].copy_from_slice(symbols);
+        let (mut code, mut index) = (0u32, 0u32);
+        for length in 1..=16u32 {
+            let count = u32::from(counts[length as usize - 1]);
+            table.offset[length as usize] = index as i32 - code as i32;
+            if code + count > 1 << length {
+                return Err(Status::CorruptHeader);
+            }
+            if length <= LOOK {
+                let copies = 1usize << (LOOK - length);
+                for number in 0..count {
+                    let entry = table.entry(symbols[(index + number) as usize], length);
+                    let first = ((code + number) as usize) << (LOOK - length);
+                    table.look[first..first + copies].fill(entry);
+                }
+            }
+            code += count;
+            index += count;
+            table.limit[length as usize] = code << (16 - length);
+            code <<= 1;
+        }
+        Ok(table)
+    }
+
+    fn entry(&self, symbol: u8, length: u32) -> u32 {
+        let (run, size) = (u32::from(symbol >> 4), u32::from(symbol & 15));
+        // As for libjpeg, a run below 15 without a value ends the block, whatever the run.
+        let (symbol, advance) = match (self.is_ac, size, run) {
+            (false, _, _) => (u32::from(symbol), 0),
+            (true, 0, 0..=14) => (256, END_OF_BLOCK),
+            (true, _, _) => (256 + u32::from(symbol), run + 1),
+        };
+        (length + size) | size << 8 | advance << 12 | symbol << 20
+    }
+
+    /// The entry for a code of more than [`LOOK`] bits at the top of `window`.
+    #[cold]
+    #[inline(never)]
+    fn long_entry(&self, window: u64) -> Result<u32> {
+        let bits = (window >> 48) as u32;
+        for length in LOOK + 1..=16 {
+            if bits < self.limit[length as usize] {
+                let index = (bits >> (16 - length)) as i32 + self.offset[length as usize];
+                let symbol = *self
+                    .symbols
+                    .get(index as usize)
+                    .ok_or(Status::CorruptData)?;
+                return Ok(self.entry(symbol, length));
+            }
+        }
+        Err(Status::CorruptData)
+    }
+}
+
+/// A block's part of an MCU: which tables read it, which output table its symbols go to, whose DC predictor it uses.
+#[derive(Clone, Copy)]
+pub struct BlockPlan<'t> {
+    /// The DC table of the input.
+    pub dc: &'t TranscodeTable,
+    /// The AC table of the input.
+    pub ac: &'t TranscodeTable,
+    /// [`table_base`] of the output table.
+    pub base: u32,
+    /// Component in the scan.
+    pub component: usize,
+}
+
+/// Geometry of the scan in MCUs.
+#[derive(Debug, Clone, Copy)]
+pub struct Intervals {
+    /// MCUs in the scan.
+    pub mcus: usize,
+    /// MCUs between restart markers of the input; `mcus` or more: there are none.
+    pub input: usize,
+    /// MCUs between restart markers of the output.
+    pub output: usize,
+}
+
+/// Reads de-stuffed entropy-coded data from the most significant bit on.
+struct BitReader<'a> {
+    data: &'a [u8],
+    /// Next byte that is not in the window.
+    position: usize,
+    /// Upcoming bits, left-aligned; bits below the `available` ones are either zero or already right.
+    window: u64,
+    available: u32,
+}
+
+impl<'a> BitReader<'a> {
+    /// Starts at byte `start`. Behind the data there must be [`PADDING`] bytes.
+    fn new(data: &'a [u8], start: usize) -> Self {
+        BitReader {
+            data,
+            position: start,
+            window: 0,
+            available: 0,
+        }
+    }
+
+    /// At least 56 bits are in the window afterwards. No branches: this runs once a symbol.
+    #[inline(always)]
+    fn refill(&mut self) {
+        let bytes: [u8; 8] = match self.data.get(self.position..self.position + 8) {
+            Some(bytes) => bytes.try_into().unwrap_or([0; 8]),
+            None => [0; 8], // not reached: an MCU reads less than PADDING, and every MCU begins inside the data
+        };
+        self.window |= u64::from_be_bytes(bytes) >> self.available;
+        self.position += (63 - self.available as usize) >> 3;
+        self.available |= 56;
+    }
+
+    /// Takes `entry`'s code and extra bits; returns the extra bits.
+    #[inline(always)]
+    fn take(&mut self, entry: u32) -> u32 {
+        let total = entry & 31;
+        let extra =
+            (self.window >> (64 - u64::from(total))) as u32 & ((1 << (entry >> 8 & 15)) - 1);
+        self.window <<= total;
+        self.available -= total;
+        extra
+    }
+
+    fn consumed_bits(&self) -> usize {
+        self.position * 8 - self.available as usize
+    }
+}
+
+/// Zero bytes needed behind de-stuffed data: more than one MCU can take (640 symbols of at most 31 bits).
+pub const PADDING: usize = MAX_BLOCKS_IN_MCU * SYMBOLS_IN_BLOCK * 4 + 16;
+
+/// Records all symbols of a scan. `segments` are the byte ranges of the input's restart segments in `data`, which is
+/// de-stuffed and ends in [`PADDING`] zero bytes.
+pub fn record_scan(
+    data: &[u8],
+    segments: &[std::ops::Range<usize>],
+    blocks: &[BlockPlan<'_>],
+    intervals: Intervals,
+    out: &mut SymbolStream,
+) -> Result<()> {
+    // Some encoders write a restart marker behind the last MCU too; nothing may follow it.
+    let segments = match segments {
+        [segments @ .., last] if last.is_empty() => segments,
+        segments => segments,
+    };
+    if segments.len() != intervals.mcus.div_ceil(intervals.input) {
+        return Err(Status::BadRestart);
+    }
+    let mut input_predictors = [0i32; 4];
+    let mut output_predictors = [0i32; 4];
+    let mut segments = segments.iter();
+    let mut segment_end_bits = 0;
+    let mut reader = BitReader::new(data, 0);
+    let (mut until_input_restart, mut until_output_restart) = (0, intervals.output);
+    for _ in 0..intervals.mcus {
+        if until_input_restart == 0 {
+            if reader.consumed_bits() > segment_end_bits {
+                return Err(Status::CorruptData);
+            }
+            let segment = segments.next().ok_or(Status::BadRestart)?;
+            reader = BitReader::new(data, segment.start);
+            segment_end_bits = segment.end * 8;
+            input_predictors = [0; 4];
+            until_input_restart = intervals.input;
+        }
+        if until_output_restart == 0 {
+            out.end_segment();
+            output_predictors = [0; 4];
+            until_output_restart = intervals.output;
+        }
+        until_input_restart -= 1;
+        until_output_restart -= 1;
+        if reader.consumed_bits() > segment_end_bits {
+            return Err(Status::CorruptData);
+        }
+        out.reserve_mcu()?;
+        for block in blocks {
+            record_block(
+                &mut reader,
+                block,
+                &mut input_predictors[block.component & 3],
+                &mut output_predictors[block.component & 3],
+                out,
+            )?;
+        }
+    }
+    out.end_segment();
+    if reader.consumed_bits() > segment_end_bits {
+        return Err(Status::CorruptData);
+    }
+    Ok(())
+}
+
+#[inline(always)]
+fn record_block(
+    reader: &mut BitReader<'_>,
+    plan: &BlockPlan<'_>,
+    input_predictor: &mut i32,
+    output_predictor: &mut i32,
+    out: &mut SymbolStream,
+) -> Result<()> {
+    let SymbolStream {
+        words,
+        used,
+        histogram,
+        ..
+    } = out;
+    let words: &mut [u32; SYMBOLS_IN_BLOCK] = match words[*used..].first_chunk_mut() {
+        Some(words) => words,
+        None => return Err(Status::Internal), // reserve_mcu made the room
+    };
+
+    reader.refill();
+    let mut entry = plan.dc.look[(reader.window >> (64 - LOOK)) as usize];
+    if entry == 0 {
+        entry = plan.dc.long_entry(reader.window)?;
+    }
+    let extra = reader.take(entry) as i32;
+    let size = entry >> 8 & 15;
+    // T.81 F.12 EXTEND: values whose top bit is 0 are negative.
+    let difference = if size > 0 && extra >> (size - 1) == 0 {
+        extra - (1 << size) + 1
+    } else {
+        extra
+    };
+    *input_predictor = input_predictor.wrapping_add(difference);
+    // Decoders keep DC in 16 bits; so does the difference to another predictor, or it cannot be written.
+    let value = i32::from(*input_predictor as i16);
+    let (size, extra) = size_and_extra(value - *output_predictor);
+    if size > 15 {
+        return Err(Status::CorruptData);
+    }
+    *output_predictor = value;
+    let symbol = size + plan.base;
+    words[0] = symbol | extra << 16;
+    histogram[(symbol >> 8 & 3) as usize][(symbol & 255) as usize] += 1;
+
+    let (mut count, mut position) = (1usize, 1u32);
+    while position < 64 {
+        reader.refill();
+        let mut entry = plan.ac.look[(reader.window >> (64 - LOOK)) as usize];
+        if entry == 0 {
+            entry = plan.ac.long_entry(reader.window)?;
+        }
+        let extra = reader.take(entry);
+        let symbol = (entry >> 20) + plan.base;
+        words[count & (SYMBOLS_IN_BLOCK - 1)] = symbol | extra << 16;
+        histogram[(symbol >> 8 & 3) as usize][(symbol & 255) as usize] += 1;
+        count += 1;
+        position += entry >> 12 & 255;
+    }
+    // Position 64 is a full block, END_OF_BLOCK and more an EOB; between them a run left the block.
+    if position > 64 && position < END_OF_BLOCK {
+        return Err(Status::CorruptData);
+    }
+    *used += count;
+    Ok(())
+}

@@ -1,0 +1,53 @@
+//! Lossless restart markers, for the packer and for callers with their own containers.
+
+use headrace_core::error::Status;
+use headrace_core::jpeg::restart::{restart_markers as write, Metadata, RestartOptions};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
+use pyo3::types::{PyBytes, PyDict};
+
+use crate::detach::detached;
+
+/// `data` with restart markers about every `tile` pixels. Raises headrace.errors.DecodeError with the reason.
+#[pyfunction]
+#[pyo3(signature = (data, tile, keep_metadata = true))]
+pub fn restart_markers<'py>(
+    py: Python<'py>,
+    data: PyBackedBytes,
+    tile: u32,
+    keep_metadata: bool,
+) -> PyResult<Bound<'py, PyBytes>> {
+    if tile == 0 {
+        return Err(PyValueError::new_err(
+            "tile must be at least 1 pixel, got 0",
+        ));
+    }
+    let metadata = if keep_metadata {
+        Metadata::Keep
+    } else {
+        Metadata::Drop
+    };
+    let options = RestartOptions {
+        tile_px: tile,
+        metadata,
+    };
+    let mut out = Vec::new();
+    match detached(py, || write(&data, &options, &mut out)) {
+        Ok(()) => Ok(PyBytes::new(py, &out)),
+        Err(status) => Err(decode_error(py, status)),
+    }
+}
+
+/// The package's own exception for a status; it lives in Python because it pickles and has fields.
+fn decode_error(py: Python<'_>, status: Status) -> PyErr {
+    let error = || -> PyResult<PyErr> {
+        let kind = py.import("headrace.errors")?.getattr("DecodeError")?;
+        let fields = PyDict::new(py);
+        fields.set_item("status", status as i32)?;
+        Ok(PyErr::from_value(
+            kind.call((status.message(),), Some(&fields))?,
+        ))
+    };
+    error().unwrap_or_else(|failure| failure)
+}
