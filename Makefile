@@ -1,11 +1,12 @@
 # demo and test start from nothing: they make .venv, install, build. Everything else is a few commands by name.
 PY := .venv/bin/python
-.PHONY: demo test check bench docs wheel setup
+.PHONY: setup demo test check bench bench-decode docs wheel
 
 setup:
 	@scripts/setup.sh dev
 
-demo: setup
+demo: # ARGS="--data DIR --keep DIR …" is passed on
+	@scripts/setup.sh demo
 	@.venv/bin/headrace demo $(ARGS)
 
 test: setup
@@ -19,3 +20,18 @@ check: setup
 	$(PY) -m mypy.stubtest headrace._native --mypy-config-file pyproject.toml
 	cargo fmt --all --check
 	cargo clippy --release --workspace --all-targets -- -D warnings
+
+bench: bench-decode # regenerates the pages in benchmarks/results
+	$(PY) benchmarks/loaders.py --write
+
+bench-decode: setup
+	$(PY) benchmarks/decode.py --write
+
+docs: setup # regenerates docs/cli.md and docs/exactness.md from the code
+	$(PY) scripts/document_cli.py
+	$(PY) benchmarks/exactness.py --write
+
+wheel: setup # an abi3 wheel for manylinux_2_28, in dist/
+	$(PY) -m ziglang version >/dev/null
+	PATH="$(CURDIR)/.venv/bin:$$PATH" $(PY) -m maturin build --release --zig --compatibility manylinux_2_28 --out dist
+	$(PY) scripts/check_wheel.py dist

@@ -60,9 +60,7 @@ def test_metadata_is_kept_or_dropped() -> None:
     exif[0x0112] = 6
     exif[0x010E] = "a description"
     file = io.BytesIO()
-    photograph(64, 48).save(
-        file, "JPEG", exif=exif.tobytes(), icc_profile=b"profile" * 20, comment=b"hello", dpi=(72, 96)
-    )
+    photograph(64, 48).save(file, "JPEG", exif=exif.tobytes(), icc_profile=b"profile" * 20, comment=b"hello", dpi=(72, 96))
     data = file.getvalue()
     kept, dropped = (Image.open(io.BytesIO(restart_markers(data, keep_metadata=keep))) for keep in (True, False))
     assert kept.info["icc_profile"] == b"profile" * 20
@@ -73,9 +71,7 @@ def test_metadata_is_kept_or_dropped() -> None:
     assert dict(dropped.getexif()) == {0x0112: 6}
 
 
-@pytest.mark.parametrize(
-    ("tile", "interval"), [(1, 1), (16, 2), (32, 5), (64, 10), (100, 25), (10_000, 50), (1 << 40, 50)]
-)
+@pytest.mark.parametrize(("tile", "interval"), [(1, 1), (16, 2), (32, 5), (64, 10), (100, 25), (10_000, 50), (1 << 40, 50)])
 def test_tile_width(tile: int, interval: int) -> None:
     data = jpeg(400, 40, subsampling="4:4:4")  # 50 MCUs of 8 pixels
     marked = restart_markers(data, tile=tile)

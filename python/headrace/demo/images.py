@@ -58,9 +58,7 @@ def is_complete(folder: Path) -> bool:
     return stamp.is_file() and stamp.read_text() == VERSION
 
 
-def make(
-    folder: Path, *, per_class: int = IMAGES_PER_CLASS, advance: Callable[[int], None] = lambda count: None
-) -> int:
+def make(folder: Path, *, per_class: int = IMAGES_PER_CLASS, advance: Callable[[int], None] = lambda count: None) -> int:
     """Writes `folder`/CLASS/NNNN.jpg and returns how many; the folder appears whole or not at all.
 
     The same files every time (each image has its own seed), given the same Pillow. `advance` is called with the
