@@ -114,7 +114,9 @@ fn main() {
         ),
         (
             "libjpeg-turbo, partial",
-            Box::new(|i| assert!(turbo::region(&i.original, i.region, &mut partial_pixels).is_ok())),
+            Box::new(
+                |i| assert!(turbo::region(&i.original, i.region, &mut partial_pixels).is_ok()),
+            ),
         ),
         (
             "headrace, full",

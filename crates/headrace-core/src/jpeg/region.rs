@@ -99,7 +99,7 @@ pub struct RegionDecoder {
     planes: [Plane; 3],
     coefficients: Vec<Group>,
     starts: Vec<usize>,
-    chroma_rows: [Vec<u8>; 2],
+    upsampled_rows: [Vec<u8>; 3],
     /// Time per stage (empty without the feature `profile`).
     pub profile: Profile,
 }
@@ -113,7 +113,9 @@ impl Default for RegionDecoder {
 /// True if this decoder reads files with such a header; the rest is for libjpeg-turbo.
 pub fn supports(header: &Header<'_>) -> bool {
     let (h_max, v_max) = header.max_factors();
-    let fits = |factor: u8, max: u32| max % u32::from(factor) == 0 && max / u32::from(factor) <= 2;
+    let fits = |factor: u8, max: u32| {
+        max.is_multiple_of(u32::from(factor)) && max / u32::from(factor) <= 2
+    };
     let components = header.components();
     let blocks: u32 = components.iter().map(|c| u32::from(c.h * c.v)).sum();
     blocks <= 10 // T.81 B.2.3
@@ -134,7 +136,7 @@ impl RegionDecoder {
             planes: Default::default(),
             coefficients: Vec::new(),
             starts: Vec::new(),
-            chroma_rows: Default::default(),
+            upsampled_rows: Default::default(),
             profile: Profile::default(),
         }
     }
@@ -242,7 +244,7 @@ impl RegionDecoder {
         }
         self.coefficients.clear();
         self.coefficients.resize(first_group, [0; 64 * GROUP]);
-        for row in &mut self.chroma_rows {
+        for row in &mut self.upsampled_rows {
             if row.len() < region.w as usize + MARGIN {
                 row.resize(region.w as usize + MARGIN, 0);
             }
@@ -392,29 +394,20 @@ impl RegionDecoder {
         stride: usize,
     ) {
         let width = region.w as usize;
+        let extension = self.extension;
         for y in rows {
             let out = &mut out[(y - region.y) as usize * stride..][..width * 3];
-            let [first, second, third] = &self.planes;
-            let direct = |plane: &Plane| plane.row(y) + (region.x - plane.left) as usize;
+            let [row0, row1, row2] = &mut self.upsampled_rows;
+            let first = upsampled(extension, &self.planes[0], region, y, row0);
             if colour == Colour::Gray {
-                let at = direct(first);
-                let gray = &first.samples[at..at + width];
-                upsample::interleave(gray, gray, gray, out);
+                upsample::interleave(first, first, first, out);
                 continue;
             }
-            let [row1, row2] = &mut self.chroma_rows;
-            let b = upsampled(second, region, y, row1);
-            let c = upsampled(third, region, y, row2);
-            let mut row0 = Vec::new();
-            let a = if first.expand_x * first.expand_y == 1 {
-                &first.samples[direct(first)..][..width]
-            } else {
-                row0.resize(width + MARGIN, 0);
-                upsampled(first, region, y, &mut row0)
-            };
+            let second = upsampled(extension, &self.planes[1], region, y, row1);
+            let third = upsampled(extension, &self.planes[2], region, y, row2);
             match colour {
-                Colour::Rgb => upsample::interleave(a, b, c, out),
-                _ => upsample::ycc_to_rgb(a, b, c, out),
+                Colour::Rgb => upsample::interleave(first, second, third, out),
+                _ => upsample::ycc_to_rgb(extension, first, second, third, out),
             }
         }
     }
@@ -442,9 +435,14 @@ fn replicate_edges(plane: &mut Plane, block_row: u32) {
 }
 
 /// Row `y` of the image, from the component's samples: a slice of the plane itself or, upsampled, of `row`.
-fn upsampled<'a>(plane: &'a Plane, region: Rect, y: u32, row: &'a mut [u8]) -> &'a [u8] {
+fn upsampled<'a>(
+    extension: Extension,
+    plane: &'a Plane,
+    region: Rect,
+    y: u32,
+    row: &'a mut [u8],
+) -> &'a [u8] {
     let width = region.w as usize;
-    let row = &mut row[..width];
     let near = (y / plane.expand_y).min(plane.height - 1);
     let far = match (plane.expand_y, y & 1) {
         (1, _) => near,
@@ -452,19 +450,31 @@ fn upsampled<'a>(plane: &'a Plane, region: Rect, y: u32, row: &'a mut [u8]) -> &
         _ => (near + 1).min(plane.height - 1),
     };
     let column = (region.x / plane.expand_x - plane.left) as usize;
-    let samples =
-        |y: u32| &plane.samples[plane.row(y) + column - 1..][..width / plane.expand_x as usize + 3];
-    match (plane.expand_x, plane.expand_y) {
-        (1, 1) => return &plane.samples[plane.row(y) + column..][..width],
-        (1, _) => upsample::blend_rows(
-            &samples(near)[1..],
-            &samples(far)[1..],
-            if y & 1 == 0 { 1 } else { 2 },
-            row,
-        ),
-        _ if !plane.filtered() => upsample::repeat_row(samples(near), region.x, row),
-        (_, 1) => upsample::double_row(samples(near), region.x, row),
-        _ => upsample::double_blended(samples(near), samples(far), region.x, row),
+    let from = |y: u32, column: usize| &plane.samples[plane.row(y) + column..];
+    if plane.expand_x == 1 {
+        if plane.expand_y == 1 {
+            return &from(near, column)[..width];
+        }
+        let bias = if y & 1 == 0 { 1 } else { 2 };
+        upsample::blend_rows(
+            extension,
+            from(near, column),
+            from(far, column),
+            bias,
+            &mut row[..width],
+        );
+        return &row[..width];
     }
-    row
+    let odd = (region.x & 1) as usize; // the region starts with the second pixel of a pair
+    let pairs = (width + odd).div_ceil(2);
+    let column = column.wrapping_sub(1); // the sample before; the margin holds it for the first column
+    let samples = |y: u32| &plane.samples[plane.row(y).wrapping_add(column)..];
+    if !plane.filtered() {
+        upsample::repeat_row(samples(near), pairs, row);
+    } else if plane.expand_y == 1 {
+        upsample::double_row(extension, samples(near), pairs, row);
+    } else {
+        upsample::double_blended(extension, samples(near), samples(far), pairs, row);
+    }
+    &row[odd..odd + width]
 }
