@@ -14,9 +14,9 @@ PACKAGE = Path(headrace.__file__).parent
 # A module may import those of its own rank or below. The order of DESIGN §3; what is not listed is ranked by its folder.
 RANKS = [
     ("errors", "_native"),
-    ("records", "machine", "disk", "nvml", "transforms", "stats"),
+    ("records", "image_header", "machine", "disk", "nvml", "transforms", "stats"),
     ("shards", "sources", "sampler", "restart"),
-    ("planner", "pack", "verify", "inspect", "session", "decode"),
+    ("planner", "packing", "verification", "inspection", "session", "decode"),
     ("feed", "gpu", "attach"),
     ("loader",),
     ("checkpoint", "recipe", "trainer", "accelerate"),

@@ -14,10 +14,13 @@ if TYPE_CHECKING:
     from headrace import transforms
     from headrace.decode import decode_into
     from headrace.loader import Loader
+    from headrace.packing import pack
     from headrace.records import Dataset
+    from headrace.restart import restart_markers
     from headrace.sources import open_dataset as open
+    from headrace.verification import verify
 
-__all__ = ["Dataset", "Loader", "decode_into", "errors", "open", "transforms"]
+__all__ = ["Dataset", "Loader", "decode_into", "errors", "open", "pack", "restart_markers", "transforms", "verify"]
 
 # Name -> (module, attribute); None: the module itself.
 _LAZY: dict[str, tuple[str, str | None]] = {
@@ -25,7 +28,10 @@ _LAZY: dict[str, tuple[str, str | None]] = {
     "Loader": ("headrace.loader", "Loader"),
     "decode_into": ("headrace.decode", "decode_into"),
     "open": ("headrace.sources", "open_dataset"),
+    "pack": ("headrace.packing", "pack"),
+    "restart_markers": ("headrace.restart", "restart_markers"),
     "transforms": ("headrace.transforms", None),
+    "verify": ("headrace.verification", "verify"),
 }
 
 

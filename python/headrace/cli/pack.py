@@ -1,0 +1,131 @@
+"""`headrace pack`: any image dataset into verified shards."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from contextlib import ExitStack
+from dataclasses import asdict
+
+from headrace.cli.output import Meter, emit, page, progress, say
+from headrace.errors import UsageError
+from headrace.packing import Estimate, PackResult, pack
+from headrace.packing.work import ERRORS
+
+SUMMARY = "packs an image folder into shards that stream, losslessly unless told otherwise"
+EXAMPLE = """
+headrace pack photos/ packed/
+headrace pack photos/ packed/ --max-side 500 --quality 90 --train-ratio 0.9
+"""
+
+# Command-line names of the PackOptions fields that are passed on as they are, when given.
+_PASSED = ("codec", "max_side", "short_side", "resize", "quality", "transform", "shard_size", "shuffle")
+_PASSED_TOO = ("train_ratio", "test_ratio", "unlabeled", "undecodable", "duplicates")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the verb's arguments."""
+    parser.add_argument("src", metavar="SRC", help="image folder (SRC/CLASS/image.jpg)")
+    parser.add_argument("dst", metavar="DST", help="new folder for the shards; an unfinished pack there continues")
+    size = parser.add_argument_group("size (without these, every pixel stays as it is)")
+    size.add_argument("--max-side", type=int, metavar="PX", help="reduce larger images: longer side PX")
+    size.add_argument("--short-side", type=int, metavar="PX", help="reduce larger images: shorter side PX")
+    size.add_argument("--resize", type=int, metavar="PX", help="shorter side PX, smaller ones enlarged (as im2rec)")
+    size.add_argument("--quality", type=int, metavar="1-100", help="of re-encoded JPEGs (95); alone: re-encode all")
+    size.add_argument("--transform", metavar="OPS", help='deterministic operations: "Resize(256), CenterCrop(224)"')
+    size.add_argument("--keep-bytes", action="store_true", help="keep every file byte for byte")
+    size.add_argument(
+        "--restart-markers",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="insert restart markers, without loss: a crop then decodes in half the time (on)",
+    )
+    what = parser.add_argument_group("what")
+    what.add_argument("--codec", choices=["jpeg"], help="how images are stored (jpeg)")
+    what.add_argument("--shard-size", type=_bytes, metavar="SIZE", help="about, for example 128MiB (the default)")
+    what.add_argument("--shuffle", type=int, nargs="?", const=0, metavar="SEED", help="random order of records")
+    what.add_argument("--train-ratio", type=float, metavar="0-1", help="this share into DST/train, the rest DST/val")
+    what.add_argument("--test-ratio", type=float, metavar="0-1", help="this share into DST/test")
+    what.add_argument("--classes", metavar="A,B,…", help="only these classes, in this order")
+    bad = parser.add_argument_group("what to do with (skipped records are listed in DST/errors.jsonl)")
+    bad.add_argument("--undecodable", choices=["skip", "stop"], help="images that cannot be decoded or read (skip)")
+    bad.add_argument("--unlabeled", choices=["skip", "stop"], help="images outside class folders (skip)")
+    bad.add_argument("--duplicates", choices=["stop", "skip", "rename"], help="records with equal keys (stop)")
+    how = parser.add_argument_group("how")
+    how.add_argument("--workers", type=int, metavar="N", help="threads (one for each core)")
+    how.add_argument("--engine", choices=["local"], default="local", help="where the work is done (local)")
+    how.add_argument("--unit", type=_share, metavar="i/N", help="only every N-th shard, for an array of N jobs")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Packs and prints what was done."""
+    options = {name: value for name in (*_PASSED, *_PASSED_TOO) if (value := getattr(args, name)) is not None}
+    if args.classes is not None:
+        options["classes"] = tuple(name for name in args.classes.split(",") if name)
+    options |= {"keep_bytes": args.keep_bytes, "restart_markers": args.restart_markers}
+    with ExitStack() as stack:
+        meters: list[Meter] = []
+        result = pack(
+            args.src,
+            args.dst,
+            workers=args.workers,
+            unit=args.unit,
+            on_start=lambda total: meters.append(stack.enter_context(progress("packing", total))),
+            on_progress=lambda count: meters[0].advance(count),
+            on_estimate=_say_estimate,
+            **options,
+        )
+    emit(args, asdict(result), lambda: _render(result))
+    return 0
+
+
+def _say_estimate(expected: Estimate) -> None:
+    share = expected.packed_bytes / max(1, expected.source_bytes)
+    say(
+        f"re-encoding changes pixels; on {expected.images} images: {share:.0%} of the bytes. "
+        f"Expected: {size_text(expected.total_bytes)} in {expected.seconds:,.0f} s"
+    )
+
+
+def _render(result: PackResult) -> None:
+    rate = f", {result.img_s:,.0f} img/s" if result.img_s else ""
+    if not result.complete:
+        page.print(f"{result.path}: this job's {result.shards} shards are done{rate}; others are still missing")
+        return
+    page.print(
+        f"{result.path}: {result.records:,} records in {result.shards:,} shards, {size_text(result.bytes)} "
+        f"(source {size_text(result.source_bytes)}){rate}"
+    )
+    for part in result.parts:
+        page.print(f"  {part.path}: {part.records:,} records")
+    if result.renamed:
+        page.print(f"  {result.renamed:,} records had a key that came before; theirs end in ~2, ~3, …")
+    for part in result.parts or (result,):
+        if part.errors:
+            page.print(f"  {part.errors:,} records were not packed: see {part.path}/{ERRORS}")
+
+
+def size_text(size: float) -> str:
+    """Bytes for people, in binary units."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+_UNITS = {"": 1, "K": 10**3, "KI": 2**10, "M": 10**6, "MI": 2**20, "G": 10**9, "GI": 2**30}
+
+
+def _bytes(text: str) -> int:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]I?)?B?", text.strip().upper())
+    if not match:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size; for example 128MiB or 1GB")
+    return int(float(match[1]) * _UNITS[match[2] or ""])
+
+
+def _share(text: str) -> tuple[int, int]:
+    match = re.fullmatch(r"(\d+)/(\d+)", text)
+    if not match:
+        raise UsageError(f"--unit {text!r}: i/N is expected, for example 0/4")
+    return int(match[1]), int(match[2])

@@ -1,0 +1,49 @@
+"""`headrace verify`: is a packed dataset intact?"""
+
+from __future__ import annotations
+
+import argparse
+from contextlib import ExitStack
+from dataclasses import asdict
+
+from headrace.cli.output import Meter, emit, page, progress, say
+from headrace.verification import VerifyResult, verify
+
+SUMMARY = "checks a packed dataset: manifest, digests, every record's checksum, every image with --decode"
+EXAMPLE = "headrace verify packed/ --decode"
+
+_SHOWN = 20  # problems printed; --json lists all
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the verb's arguments."""
+    parser.add_argument("path", metavar="PATH", help="folder of a packed dataset")
+    parser.add_argument("--decode", action="store_true", help="also decode every image completely")
+    parser.add_argument("--workers", type=int, metavar="N", help="threads (one for each core)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Verifies and prints what is off; exit code 1 when anything is."""
+    with ExitStack() as stack:
+        meters: list[Meter] = []
+        result = verify(
+            args.path,
+            decode=args.decode,
+            workers=args.workers,
+            on_start=lambda total: meters.append(stack.enter_context(progress("verifying", total / 1e6, unit="MB"))),
+            on_progress=lambda size: meters[0].advance(size / 1e6),
+        )
+    emit(args, asdict(result), lambda: _render(result))
+    return 0 if result.ok else 1
+
+
+def _render(result: VerifyResult) -> None:
+    for problem in result.problems[:_SHOWN]:
+        page.print(f"{problem.file}{': ' + problem.key if problem.key else ''}: {problem.detail}", markup=False)
+    if len(result.problems) > _SHOWN:
+        page.print(f"… and {len(result.problems) - _SHOWN} more (all with --json)")
+    what = "every byte and every pixel" if result.decoded else "every byte"
+    if result.ok:
+        page.print(f"{result.path}: {result.records:,} records in {result.shards:,} shards are intact ({what} checked)")
+    else:
+        say(f"{result.path}: {len(result.problems):,} problems")

@@ -1,0 +1,48 @@
+"""What re-encoding will do to size and speed, measured before a long pack begins."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from headrace.packing.listing import Listing
+from headrace.packing.recode import Recoder
+from headrace.packing.unit import Packed, pack_record
+
+__all__ = ["Estimate", "estimate"]
+
+_SAMPLE = 24  # images
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What re-encoding does to size and speed, measured on a few images spread over the source before packing."""
+
+    images: int
+    source_bytes: int  # of the sample
+    packed_bytes: int  # of the sample
+    total_bytes: int  # of the whole pack, expected
+    seconds: float  # for the whole pack, expected
+
+
+def estimate(listing: Listing, recode: Recoder, workers: int) -> Estimate:
+    """Re-encodes a few images spread evenly over the listing; which ones depends on the listing alone."""
+    at = np.unique(np.linspace(0, len(listing) - 1, _SAMPLE).astype(np.int64))
+    source = packed = 0
+    started_s = time.perf_counter()
+    for position in at:
+        one = pack_record(listing, recode, int(position))
+        if isinstance(one, Packed):
+            source += int(listing.sizes[position])
+            packed += len(one.data)
+    seconds = time.perf_counter() - started_s
+    share = packed / source if source else 1.0
+    return Estimate(
+        images=len(at),
+        source_bytes=source,
+        packed_bytes=packed or 1,
+        total_bytes=int(listing.sizes.sum() * share),
+        seconds=seconds / len(at) * len(listing) / workers,
+    )

@@ -1,0 +1,251 @@
+"""`headrace.pack`: lists the source, plans units, packs the missing ones with a pool of threads, commits.
+
+Threads and not processes: reading, re-encoding, checksums and writing all release the interpreter's lock. One thread
+writes, in the plan's order, so the bytes do not depend on how many there are.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from headrace.errors import HeadraceError, UsageError
+from headrace.packing.estimate import Estimate, estimate
+from headrace.packing.listing import Listing, Rejection, list_records, split
+from headrace.packing.options import PackOptions
+from headrace.packing.plan import Plan, make_plan
+from headrace.packing.recode import Recoder, recoder
+from headrace.packing.unit import Packed, UnitWriter, pack_record
+from headrace.packing.work import WorkFolder
+from headrace.records import Dataset
+from headrace.shards.manifest import MANIFEST, Manifest, read_manifest
+from headrace.sources import open_dataset
+
+__all__ = ["PackResult", "pack"]
+
+_CHUNK = 8  # records a task; amortises the pool's bookkeeping (about 50 µs a task)
+
+
+@dataclass(frozen=True, slots=True)
+class PackResult:
+    """What a pack did. `img_s` is None when there was nothing left to do."""
+
+    path: str
+    complete: bool  # False: other units, packed elsewhere, are still missing
+    records: int
+    shards: int
+    bytes: int  # of the shards
+    errors: int  # rejected records: see errors.jsonl
+    renamed: int  # records whose key had to be numbered
+    img_s: float | None
+    seconds: float
+    source_bytes: int
+    parts: tuple[PackResult, ...] = ()  # one for each of train, val, test
+
+
+OnProgress = Callable[[int], None]
+
+
+def pack(
+    src: str | os.PathLike[str] | Dataset,
+    dst: str | os.PathLike[str],
+    *,
+    workers: int | None = None,
+    unit: tuple[int, int] | None = None,
+    on_start: Callable[[int], None] | None = None,
+    on_progress: OnProgress | None = None,
+    on_estimate: Callable[[Estimate], None] | None = None,
+    **options: Any,
+) -> PackResult:
+    """Packs the dataset `src` into shards in the folder `dst`; `options` are the fields of PackOptions.
+
+    A pack that was interrupted continues where it stopped, with the same bytes as an undisturbed one. A complete one is
+    left as it is. `unit` (i, N) packs every N-th shard from the i-th, for N independent jobs; the last one commits.
+    `on_start` is told how many records there are to pack, `on_progress` how many more are done.
+
+    Raises UsageError for options that contradict or a destination that holds something else, SourceError when the
+    source cannot be opened or nothing of it can be packed.
+    """
+    try:
+        chosen = PackOptions(**options)
+    except TypeError as error:
+        raise UsageError(f"pack: {error}") from error
+    if unit is not None and not (unit[1] >= 1 and 0 <= unit[0] <= unit[1]):
+        raise UsageError(f"unit {unit[0]}/{unit[1]}: i/N with i from 0 to N is expected")
+    count = workers if workers is not None else len(os.sched_getaffinity(0))
+    if count < 1:
+        raise UsageError(f"workers is {count}; at least 1 is needed")
+    dataset = src if isinstance(src, Dataset) else open_dataset(src)
+    listing = list_records(dataset, chosen)
+    parts = split(listing, chosen)
+    if on_start:
+        on_start(len(listing))
+    recode = recoder(chosen)
+    job = _Job(chosen, recode, count, unit, on_progress or (lambda _: None), on_estimate)
+    target = Path(dst).expanduser().absolute()
+    try:
+        results = [job.run(part, target / name if name else target) for name, part in parts.items()]
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise HeadraceError(
+            f"no space left for {target}", hint="free some space and give the same command again: it continues"
+        ) from error
+    return results[0] if "" in parts else _sum(str(target), results)
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    options: PackOptions
+    recode: Recoder
+    workers: int
+    unit: tuple[int, int] | None
+    on_progress: OnProgress
+    on_estimate: Callable[[Estimate], None] | None
+
+    def run(self, listing: Listing, destination: Path) -> PackResult:
+        """Packs one dataset, or what is missing of it."""
+        started_s = time.perf_counter()
+        work = WorkFolder(destination)
+        plan = self._plan(listing, work)
+        if (destination / MANIFEST).exists():
+            work.remove()  # left by a process that died between the commit's last two steps
+            self.on_progress(len(listing))
+            return _result(destination, read_manifest(destination), listing, 0, started_s)
+        mine = [number for number in range(plan.units) if self._is_mine(number)]
+        missing = [number for number in mine if not work.is_done(number)]
+        done = [number for number in mine if work.is_done(number)]
+        self.on_progress(sum(plan.cuts[number + 1] - plan.cuts[number] for number in done))
+        packed = self._pack_units(listing, plan, missing, work)
+        manifest = self._commit(listing, plan, work)
+        if manifest is None:
+            return _partial(destination, listing, packed, len(mine), started_s)
+        return _result(destination, manifest, listing, packed, started_s)
+
+    def _commit(self, listing: Listing, plan: Plan, work: WorkFolder) -> Manifest | None:
+        """Commits when all units are done, here or elsewhere; None when some are missing."""
+        try:
+            if all(work.is_done(number) for number in range(plan.units)):
+                return work.commit(plan, listing)
+        except FileNotFoundError:  # another job committed at the same moment, and has removed the marks
+            if not (work.destination / MANIFEST).exists():
+                raise
+        return read_manifest(work.destination) if (work.destination / MANIFEST).exists() else None
+
+    def _is_mine(self, number: int) -> bool:
+        # i = N means 0, so that jobs may be counted from 0 or from 1.
+        return self.unit is None or number % self.unit[1] == self.unit[0] % self.unit[1]
+
+    def _plan(self, listing: Listing, work: WorkFolder) -> Plan:
+        """The plan to follow: the one that was begun, when it is for the same thing, else a new one."""
+        if (work.destination / MANIFEST).exists():
+            there = read_manifest(work.destination)
+            new = make_plan(listing, self.options, 1.0)
+            old = replace(new, options=there.options, source_fingerprint=there.source_fingerprint)
+            why = new.difference(old)
+            if why:
+                raise UsageError(f"{work.destination} already holds a packed dataset: {why}", hint="give a new folder")
+            return new
+        begun = work.plan()
+        if begun is None:
+            expected = estimate(listing, self.recode, self.workers) if self.options.reencodes else None
+            if expected and self.on_estimate:
+                self.on_estimate(expected)
+            ratio = expected.packed_bytes / max(1, expected.source_bytes) if expected else None
+            plan = make_plan(listing, self.options, ratio)
+            work.begin(plan)
+            return plan
+        why = make_plan(listing, self.options, begun.ratio).difference(begun)
+        if why:
+            raise UsageError(
+                f"{work.destination} holds an unfinished pack that cannot be continued: {why}",
+                hint=f"give the same options as before, or start again:  rm -r {work.destination}",
+            )
+        return begun
+
+    def _pack_units(self, listing: Listing, plan: Plan, units: Sequence[int], work: WorkFolder) -> int:
+        """Packs the given units. Returns the number of records that went through."""
+        count = 0
+        with ThreadPoolExecutor(self.workers, thread_name_prefix="headrace-pack") as pool:
+            try:
+                results = self._in_order(pool, listing, plan, units)
+                for number in units:
+                    expected = plan.cuts[number + 1] - plan.cuts[number]
+                    with work.open_part(number) as file:
+                        writer = UnitWriter(file, listing)
+                        while writer.seen < expected:
+                            outcome = next(results)
+                            writer.add(outcome, self.options)
+                            self.on_progress(len(outcome))
+                        count += writer.seen
+                        work.finish(number, file, writer.columns(), writer.end(), writer.rejected)
+            finally:
+                pool.shutdown(cancel_futures=True)
+        return count
+
+    def _in_order(
+        self, pool: ThreadPoolExecutor, listing: Listing, plan: Plan, units: Sequence[int]
+    ) -> Iterator[list[Packed | Rejection]]:
+        """Packed records in the plan's order; at most a few chunks for each worker are in memory."""
+        window: deque[Future[list[Packed | Rejection]]] = deque()
+        for number in units:
+            begin, end = plan.cuts[number], plan.cuts[number + 1]
+            for at in range(begin, end, _CHUNK):
+                window.append(pool.submit(_pack_chunk, listing, self.recode, range(at, min(at + _CHUNK, end))))
+                if len(window) > 3 * self.workers:
+                    yield window.popleft().result()
+        while window:
+            yield window.popleft().result()
+
+
+def _pack_chunk(listing: Listing, recode: Recoder, positions: range) -> list[Packed | Rejection]:
+    return [pack_record(listing, recode, at) for at in positions]
+
+
+def _result(destination: Path, manifest: Manifest, listing: Listing, packed: int, started_s: float) -> PackResult:
+    seconds = time.perf_counter() - started_s
+    return PackResult(
+        path=str(destination),
+        complete=True,
+        records=manifest.records,
+        shards=len(manifest.shards),
+        bytes=sum(shard.size for shard in manifest.shards),
+        errors=manifest.rejected,
+        renamed=listing.renamed,
+        img_s=packed / seconds if packed else None,
+        seconds=seconds,
+        source_bytes=int(listing.sizes.sum()),
+    )
+
+
+def _partial(destination: Path, listing: Listing, packed: int, shards: int, started_s: float) -> PackResult:
+    """The result of a job whose sister jobs have not finished; records and bytes are known at the commit."""
+    seconds = time.perf_counter() - started_s
+    rate = packed / seconds if packed else None
+    size = sum(path.stat().st_size for path in destination.glob("shard-*.tar"))
+    return PackResult(str(destination), False, packed, shards, size, 0, listing.renamed, rate, seconds, 0)
+
+
+def _sum(path: str, parts: list[PackResult]) -> PackResult:
+    seconds = sum(part.seconds for part in parts)
+    packed = [part.img_s * part.seconds for part in parts if part.img_s is not None]
+    return PackResult(
+        path=path,
+        complete=all(part.complete for part in parts),
+        records=sum(part.records for part in parts),
+        shards=sum(part.shards for part in parts),
+        bytes=sum(part.bytes for part in parts),
+        errors=sum(part.errors for part in parts),
+        renamed=parts[0].renamed,
+        img_s=sum(packed) / seconds if packed else None,
+        seconds=seconds,
+        source_bytes=sum(part.source_bytes for part in parts),
+        parts=tuple(parts),
+    )

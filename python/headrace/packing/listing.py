@@ -1,0 +1,189 @@
+"""What a pack will hold: the source's records with their keys, and the files that cannot be records, with reasons."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.errors import SourceError, UsageError
+from headrace.packing.options import PackOptions
+from headrace.records import Dataset
+from headrace.shards.keys import escape, keys_of
+from headrace.sources.folder import IMAGE_EXTENSIONS
+
+__all__ = ["Listing", "Rejection", "list_records", "split"]
+
+Reason = Literal["unlabeled", "duplicate", "unreadable", "undecodable"]
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """A source record that is not packed: `file` is its name in the source, `detail` says more in words."""
+
+    file: str
+    reason: Reason
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Records in the order in which they are packed; all columns have one entry a record."""
+
+    dataset: Dataset
+    rows: npt.NDArray[np.int64]  # rows of `dataset.table`
+    keys: tuple[str, ...]  # unique, escaped
+    sizes: npt.NDArray[np.int64]  # bytes in the source
+    labels: npt.NDArray[np.int64]  # indices into `classes`
+    classes: tuple[str, ...]
+    rejected: tuple[Rejection, ...]
+    renamed: int  # duplicate keys that got a number
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def name(self, at: int) -> str:
+        """The record's name in the source, for messages."""
+        return self.dataset.table.keys[int(self.rows[at])]
+
+    def selected(self, chosen: npt.NDArray[np.int64], *, rejected: tuple[Rejection, ...]) -> Listing:
+        """The records at the positions `chosen`, in that order."""
+        keys = tuple(self.keys[i] for i in chosen)
+        columns = (self.rows[chosen], keys, self.sizes[chosen], self.labels[chosen])
+        return Listing(self.dataset, *columns, self.classes, rejected, self.renamed)
+
+
+def list_records(dataset: Dataset, options: PackOptions) -> Listing:
+    """Lists what of `dataset` is to be packed, in the order that `options.shuffle` asks for.
+
+    Raises SourceError for unlabeled or duplicate records where the options say stop, and when nothing is left;
+    UsageError for a class that does not exist.
+    """
+    table = dataset.table
+    classes, labels = _relabeled(dataset, options.classes)
+    rejected = [Rejection(name, "unlabeled", "not in a class folder") for name in _outside_classes(dataset)]
+    rejected += [Rejection(table.keys[int(i)], "unlabeled", "no label") for i in np.flatnonzero(table.label < 0)]
+    if rejected and options.unlabeled == "stop":
+        raise SourceError(
+            f"{len(rejected)} images without a label in {dataset.root}, first: {rejected[0].file}",
+            hint="move them into class folders, or leave them out:  --unlabeled skip",
+        )
+    rows = np.flatnonzero(labels >= 0)
+    keys = _keys(dataset, rows)
+    keep, keys, duplicates, renamed = _without_duplicates(dataset, rows, keys, options)
+    rows = rows[keep]
+    if not len(rows):
+        raise SourceError(f"nothing to pack in {dataset.root}: none of {len(table)} records has a label that is wanted")
+    listing = Listing(
+        dataset, rows, tuple(keys), _sizes(dataset, rows), labels[rows], classes, (*rejected, *duplicates), renamed
+    )
+    if options.shuffle is None:
+        return listing
+    return listing.selected(_random_order(listing.keys, f"order {options.shuffle}"), rejected=listing.rejected)
+
+
+def split(listing: Listing, options: PackOptions) -> dict[str, Listing]:
+    """`listing` cut into DST's folders: `{"": everything}`, or train, val and test by the options' ratios.
+
+    The choice depends on keys alone; the order inside each part stays. Rejections are listed with the first part.
+    """
+    if not options.splits:
+        return {"": listing}
+    drawn = _random_order(listing.keys, "split")
+    test = round(len(listing) * options.test_ratio)
+    train = min(round(len(listing) * options.train_ratio), len(listing) - test)
+    parts = {"train": drawn[:train], "val": drawn[train : len(drawn) - test], "test": drawn[len(drawn) - test :]}
+    filled = {name: np.sort(part) for name, part in parts.items() if len(part)}
+    first = next(iter(filled))
+    return {name: listing.selected(part, rejected=listing.rejected if name == first else ()) for name, part in filled.items()}
+
+
+def _random_order(keys: tuple[str, ...], salt: str) -> npt.NDArray[np.int64]:
+    """A permutation that depends on nothing but keys and salt: not on NumPy's version, as its generators' may."""
+    drawn = b"".join(blake2b(key.encode(), digest_size=8, salt=salt.encode()[:16]).digest() for key in keys)
+    return np.argsort(np.frombuffer(drawn, dtype="<u8"), kind="stable")
+
+
+def _relabeled(dataset: Dataset, wanted: tuple[str, ...] | None) -> tuple[tuple[str, ...], npt.NDArray[np.int64]]:
+    """Classes and labels after the class filter; label -1 marks what is left out."""
+    if wanted is None:
+        return dataset.classes, dataset.table.label
+    missing = [name for name in wanted if name not in dataset.classes]
+    if missing:
+        known = ", ".join(dataset.classes[:5]) + (" …" if len(dataset.classes) > 5 else "")
+        raise UsageError(f"no class {missing[0]!r} in {dataset.root}; it has: {known}")
+    new = np.full(len(dataset.classes) + 1, -1, dtype=np.int64)  # the last entry serves label -1
+    for label, name in enumerate(wanted):
+        new[dataset.classes.index(name)] = label
+    return wanted, new[dataset.table.label]
+
+
+def _outside_classes(dataset: Dataset) -> Iterator[str]:
+    """Images that lie in an image folder but in no class folder; torchvision passes them over without a word."""
+    if dataset.kind == "folder" and Path(dataset.root).is_dir():
+        with os.scandir(dataset.root) as entries:
+            yield from sorted(
+                entry.name for entry in entries if entry.is_file() and entry.name.lower().endswith(IMAGE_EXTENSIONS)
+            )
+
+
+def _keys(dataset: Dataset, rows: npt.NDArray[np.int64]) -> list[str]:
+    """Keys by docs/format.md: from file names where records are files, else the container's own keys made safe."""
+    names = [dataset.table.keys[int(row)] for row in rows]
+    if dataset.kind == "shards":
+        return names
+    if dataset.kind == "folder":
+        return keys_of([name.replace(os.sep, "/") for name in names])
+    return [escape(name) for name in names]
+
+
+def _without_duplicates(
+    dataset: Dataset, rows: npt.NDArray[np.int64], keys: list[str], options: PackOptions
+) -> tuple[npt.NDArray[np.int64], list[str], list[Rejection], int]:
+    """Positions to keep, their keys, what was rejected, how many were renamed."""
+    seen: set[str] = set(keys) if options.duplicates == "rename" else set()
+    met: set[str] = set()
+    keep, kept, rejected, renamed = [], [], [], 0
+    for at, key in enumerate(keys):
+        if key in met:
+            if options.duplicates == "stop":
+                raise SourceError(
+                    f"two records have the key {key!r} in {dataset.root}",
+                    hint="choose:  --duplicates rename (numbers them) or --duplicates skip (keeps the first)",
+                )
+            if options.duplicates == "skip":
+                rejected.append(Rejection(dataset.table.keys[int(rows[at])], "duplicate", f"key {key!r} came before"))
+                continue
+            key = _numbered(key, seen)
+            seen.add(key)
+            renamed += 1
+        met.add(key)
+        keep.append(at)
+        kept.append(key)
+    return np.asarray(keep, dtype=np.int64), kept, rejected, renamed
+
+
+def _numbered(key: str, taken: set[str]) -> str:
+    number = 2
+    while f"{key}~{number}" in taken:
+        number += 1
+    return f"{key}~{number}"
+
+
+def _sizes(dataset: Dataset, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Source bytes of each record. A file that is gone counts as 0 here and is rejected when it is read."""
+    table = dataset.table
+    sizes = table.size[rows].copy()
+    for at in np.flatnonzero(sizes < 0):
+        path = table.files[table.file[rows[at]]]
+        try:
+            sizes[at] = os.stat(path).st_size - table.offset[rows[at]]  # noqa: PTH116 (millions of them)
+        except OSError:
+            sizes[at] = 0
+    return sizes

@@ -1,0 +1,109 @@
+"""One unit of work: source records become tar members in one shard, and rows of the index."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import BinaryIO
+
+import numpy as np
+
+from headrace import _native
+from headrace.errors import DecodeError, SourceError
+from headrace.packing.listing import Listing, Rejection
+from headrace.packing.options import PackOptions
+from headrace.packing.recode import Recoder
+from headrace.shards import tar
+from headrace.shards.index import Columns, Keys
+
+__all__ = ["Packed", "UnitWriter", "pack_record"]
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A record ready to be written: its members' bytes, and its row of the index."""
+
+    at: int  # position in the listing
+    header: bytes
+    data: bytes
+    tail: bytes  # padding, then the label's member
+    width: int
+    height: int
+    crc32c: int
+
+
+def pack_record(listing: Listing, recode: Recoder, at: int) -> Packed | Rejection:
+    """Reads and recodes the record at position `at` of the listing. Safe to call from several threads."""
+    row = int(listing.rows[at])
+    try:
+        image = recode(listing.dataset.read(row))
+    except SourceError as error:
+        # Not the message: it holds the absolute path, which must not enter the dataset.
+        cause = error.__cause__
+        words = cause.strerror if isinstance(cause, OSError) and cause.strerror else "shorter than the source's index says"
+        return Rejection(listing.name(at), "unreadable", words)
+    except DecodeError as error:
+        return Rejection(listing.name(at), "undecodable", str(error))
+    key, size = listing.keys[at], len(image.data)
+    extension = image.extension or listing.name(at).rpartition(".")[2].lower()
+    header = tar.header(f"{key}.{extension}", size)
+    tail = tar.padding(size) + tar.member(f"{key}.cls", b"%d" % listing.labels[at])
+    return Packed(at, header, image.data, tail, image.width, image.height, _native.crc32c(image.data))
+
+
+class UnitWriter:
+    """Writes one unit's shard and collects its part of the index."""
+
+    def __init__(self, file: BinaryIO, listing: Listing) -> None:
+        self.file, self.listing = file, listing
+        self.digest = hashlib.sha256()
+        self.size = 0  # bytes written
+        self.seen = 0  # records, packed or rejected
+        self.rows: list[tuple[int, int, int, int, int, int]] = []  # at, offset, size, width, height, crc32c
+        self.rejected: list[Rejection] = []
+
+    def add(self, outcome: Sequence[Packed | Rejection], options: PackOptions) -> None:
+        """Writes packed records, notes rejected ones. Raises DecodeError for these when the options say stop."""
+        self.seen += len(outcome)
+        for one in outcome:
+            if isinstance(one, Rejection):
+                if options.undecodable == "stop":
+                    raise DecodeError(
+                        f"{one.file}: {one.detail}",
+                        key=one.file,
+                        hint="repair or remove it and give the same command again, or:  --undecodable skip",
+                    )
+                self.rejected.append(one)
+                continue
+            offset = self.size + len(one.header)
+            self.rows.append((one.at, offset, len(one.data), one.width, one.height, one.crc32c))
+            self._write(one.header + one.data + one.tail)
+
+    def end(self) -> str:
+        """Ends the archive; returns its SHA-256."""
+        self._write(tar.END)
+        return self.digest.hexdigest()
+
+    def columns(self) -> Columns | None:
+        """The unit's part of the index, or None when it has no records."""
+        if not self.rows:
+            return None
+        at, offset, size, width, height, crc32c = np.array(self.rows, dtype=np.int64).T
+        keys = Keys.of([self.listing.keys[i] for i in at])
+        return Columns(
+            key_start=keys.start,
+            label=self.listing.labels[at],
+            offset=offset,
+            size=size,
+            height=height.astype(np.int32),
+            shard=np.zeros(len(at), dtype=np.int32),  # the commit fills it in
+            width=width.astype(np.int32),
+            crc32c=crc32c.astype(np.uint32),
+            keys=keys.blob,
+        )
+
+    def _write(self, data: bytes) -> None:
+        self.file.write(data)
+        self.digest.update(data)
+        self.size += len(data)

@@ -1,0 +1,173 @@
+"""`DST/.packing`: what a pack has done so far, so that it can be stopped at any moment and continued (docs/format.md).
+
+A unit is done when its `unit-N.json` exists; that file is written after the shard and the unit's part of the index,
+each to a temporary name, synchronised and renamed. The dataset is complete when `headrace.json` exists: written last.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import BinaryIO
+
+from headrace.errors import FormatError, SourceError, UsageError
+from headrace.packing.listing import Listing, Rejection
+from headrace.packing.plan import Plan
+from headrace.shards.index import Columns, concatenate, read_columns, serialized
+from headrace.shards.manifest import INDEX, MANIFEST, FileFacts, Manifest, ShardFacts
+
+__all__ = ["ERRORS", "WORK", "WorkFolder", "shard_name"]
+
+WORK = ".packing"
+ERRORS = "errors.jsonl"
+_PLAN = "plan.json"
+
+
+def shard_name(unit: int) -> str:
+    """The file name of a unit's shard."""
+    return f"shard-{unit:06d}.tar"
+
+
+class WorkFolder:
+    """The state of one pack on disk. Several processes may work in it, each on its own units."""
+
+    def __init__(self, destination: Path) -> None:
+        self.destination = destination
+        self.folder = destination / WORK
+
+    def plan(self) -> Plan | None:
+        """The plan of the pack that was begun here, or None. Raises FormatError when it is damaged."""
+        path = self.folder / _PLAN
+        try:
+            return Plan.parsed(path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError) as error:
+            raise FormatError(f"{path} is damaged: {error}", hint=f"start again:  rm -r {self.folder}") from error
+
+    def begin(self, plan: Plan) -> None:
+        """Begins a pack. Raises UsageError when the destination holds something else."""
+        if self.destination.exists():
+            if not self.destination.is_dir():
+                raise UsageError(f"{self.destination} is a file; the destination is a folder")
+            others = sorted(path.name for path in self.destination.iterdir() if path.name != WORK)
+            if others:
+                raise UsageError(
+                    f"{self.destination} is not empty: {', '.join(others[:3])}{' …' if len(others) > 3 else ''}",
+                    hint="give a new folder, or empty this one",
+                )
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._write(self.folder / _PLAN, plan.serialized())
+
+    def is_done(self, unit: int) -> bool:
+        """Whether the unit's shard is complete and in place."""
+        return self._facts_path(unit).exists()
+
+    def open_part(self, unit: int) -> BinaryIO:
+        """A new temporary file for a unit's shard. Raises UsageError when another process is writing it."""
+        file = open(self.folder / f"{shard_name(unit)}.part", "ab")  # noqa: SIM115 (the caller closes it)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            file.close()
+            raise UsageError(
+                f"another process is packing {shard_name(unit)} in {self.destination}",
+                hint="wait for it, or give each process its own share:  --unit 0/2, --unit 1/2",
+            ) from error
+        file.truncate(0)
+        return file
+
+    def finish(self, unit: int, file: BinaryIO, columns: Columns | None, digest: str, rejected: Sequence[Rejection]) -> None:
+        """Puts a unit's shard in place and marks the unit done; `columns` None: all of its records were rejected."""
+        file.flush()
+        part = self.folder / f"{shard_name(unit)}.part"
+        facts: dict[str, object] = {"shard": None, "rejected": [asdict(one) for one in rejected]}
+        if columns is None:
+            part.unlink()
+        else:
+            os.fsync(file.fileno())
+            size = os.fstat(file.fileno()).st_size
+            facts["shard"] = {"file": shard_name(unit), "size": size, "sha256": digest, "records": len(columns)}
+            self._write(self._columns_path(unit), serialized(columns))
+            part.replace(self.destination / shard_name(unit))
+        self._write(self._facts_path(unit), json.dumps(facts).encode())
+
+    def commit(self, plan: Plan, listing: Listing) -> Manifest:
+        """Writes errors, index and manifest, and removes this folder. All units must be done.
+
+        Raises SourceError when every record was rejected. Several processes may commit at once: they write equal bytes.
+        """
+        units = [json.loads(self._facts_path(unit).read_bytes()) for unit in range(plan.units)]
+        shards = [ShardFacts(**unit["shard"]) for unit in units if unit["shard"]]
+        rejected = [*listing.rejected, *(Rejection(**one) for unit in units for one in unit["rejected"])]
+        if not shards:
+            raise SourceError(
+                f"none of {len(listing)} images could be packed; the first: {rejected[0].file}: {rejected[0].detail}",
+                hint=f"check the source; to start again:  rm -r {self.folder}",
+            )
+        parts = [read_columns(self._columns_path(unit)) for unit, facts in enumerate(units) if facts["shard"]]
+        columns = concatenate(parts)
+        columns.shard[:] = [number for number, part in enumerate(parts) for _ in range(len(part))]
+        index = serialized(columns)
+        manifest = Manifest(
+            records=len(columns),
+            image_bytes=int(columns.size.sum()),
+            rejected=len(rejected),
+            classes=listing.classes,
+            per_class=_counts(columns, len(listing.classes)),
+            shards=tuple(shards),
+            index=FileFacts(INDEX, len(index), hashlib.sha256(index).hexdigest()),
+            options=plan.options,
+            source_kind=plan.source_kind,
+            source_fingerprint=plan.source_fingerprint,
+        )
+        if rejected:
+            lines = (json.dumps(asdict(one), ensure_ascii=False) + "\n" for one in rejected)
+            self._write(self.destination / ERRORS, "".join(lines).encode("utf-8", "backslashreplace"))
+        self._write(self.destination / INDEX, index)
+        _synchronise(self.destination)  # shards and index must be there before the file that says so
+        self._write(self.destination / MANIFEST, manifest.serialized())
+        _synchronise(self.destination)
+        self.remove()
+        return manifest
+
+    def remove(self) -> None:
+        """Removes this folder, where it exists."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _facts_path(self, unit: int) -> Path:
+        return self.folder / f"unit-{unit:06d}.json"
+
+    def _columns_path(self, unit: int) -> Path:
+        return self.folder / f"unit-{unit:06d}.safetensors"
+
+    def _write(self, path: Path, data: bytes) -> None:
+        """Writes a file so that it is either there, whole, or not there."""
+        temporary = self.folder / f"{path.name}.{os.getpid()}.tmp"
+        with open(temporary, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+
+
+def _counts(columns: Columns, classes: int) -> tuple[int, ...]:
+    counts = [0] * classes
+    for label in columns.label.tolist():
+        counts[label] += 1
+    return tuple(counts)
+
+
+def _synchronise(folder: Path) -> None:
+    """Makes renames in `folder` durable."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

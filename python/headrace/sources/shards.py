@@ -1,0 +1,90 @@
+"""Packed datasets (docs/format.md): the index is mapped into memory, so opening takes milliseconds at any size."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from headrace.errors import FormatError, SourceError
+from headrace.records import Dataset, RecordTable
+from headrace.shards.index import Columns, Keys, read_columns
+from headrace.shards.manifest import MANIFEST, Manifest, read_manifest
+
+__all__ = ["inconsistency", "is_packed", "open_shards"]
+
+_PARTS = ("train", "val", "test")  # what `pack --train-ratio` makes
+
+
+def is_packed(folder: Path) -> bool:
+    """Whether `folder` holds a packed dataset, an unfinished one, or the parts of one."""
+    names = (MANIFEST, ".packing", *(f"{part}/{MANIFEST}" for part in _PARTS))
+    return any((folder / name).exists() for name in names)
+
+
+def open_shards(folder: Path) -> Dataset:
+    """Opens a packed dataset.
+
+    Raises FormatError when manifest, index and shards do not fit each other, SourceError when the pack is unfinished
+    or `folder` holds several of them. Bytes inside the shards are not read: that is `headrace verify`.
+    """
+    if not (folder / MANIFEST).exists():
+        raise _no_manifest(folder)
+    manifest = read_manifest(folder)
+    index = folder / manifest.index.file
+    if index.exists() and index.stat().st_size != manifest.index.size:
+        raise FormatError(f"{index} has {index.stat().st_size} bytes, the manifest says {manifest.index.size}", hint=_HINT)
+    columns = read_columns(index)
+    problem = inconsistency(folder, manifest, columns)
+    if problem:
+        raise FormatError(problem, hint=_HINT)
+    table = RecordTable(
+        files=tuple(str(folder / shard.file) for shard in manifest.shards),
+        file=columns.shard,
+        offset=columns.offset,
+        size=columns.size,
+        label=columns.label,
+        keys=Keys(columns.keys, columns.key_start),
+        width=columns.width,
+        height=columns.height,
+    )
+    # The index names every record, its size and its label, so its digest changes when one of them does.
+    return Dataset(str(folder), "shards", table, manifest.classes, manifest.index.sha256[:32])
+
+
+_HINT = "the dataset is damaged or half copied: copy it again, or pack again"
+
+
+def inconsistency(folder: Path, manifest: Manifest, columns: Columns) -> str | None:
+    """Where manifest, index and the shards' sizes contradict each other, in words, or None. Reads no shard."""
+    if len(columns) != manifest.records:
+        return f"{folder / manifest.index.file} has {len(columns)} rows, the manifest says {manifest.records} records"
+    for shard in manifest.shards:
+        path = folder / shard.file
+        if not path.is_file():
+            return f"{path} is missing"
+        if path.stat().st_size != shard.size:
+            return f"{path} has {path.stat().st_size} bytes, the manifest says {shard.size}"
+    if np.any((columns.shard < 0) | (columns.shard >= len(manifest.shards))):
+        return f"the index of {folder} names a shard that the manifest does not have"
+    if np.any((columns.label < 0) | (columns.label >= len(manifest.classes))):
+        return f"the index of {folder} holds a label without a class"
+    sizes = np.array([shard.size for shard in manifest.shards], dtype=np.int64)
+    # `offset > room - size` and not `offset + size > room`: the sum of two lies may overflow.
+    room = sizes[columns.shard]
+    outside = (columns.offset < 0) | (columns.size < 0) | (columns.size > room) | (columns.offset > room - columns.size)
+    if np.any(outside):
+        at = int(np.flatnonzero(outside)[0])
+        return f"the index of {folder} puts record {at} outside its shard {manifest.shards[columns.shard[at]].file}"
+    return None
+
+
+def _no_manifest(folder: Path) -> SourceError:
+    if (folder / ".packing").exists():
+        return SourceError(
+            f"the pack in {folder} is unfinished", hint=f"give its `headrace pack … {folder}` command again: it continues"
+        )
+    parts = [part for part in _PARTS if (folder / part / MANIFEST).exists()]
+    return SourceError(
+        f"{folder} holds {len(parts)} datasets: {', '.join(parts)}", hint=f"open one of them, for example {folder / parts[0]}"
+    )

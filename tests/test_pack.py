@@ -1,0 +1,304 @@
+"""`headrace.pack`: what comes out, that it is the same every time, and that nothing is lost in silence."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import jpeg
+from headrace.errors import DecodeError, SourceError, UsageError
+from headrace.image_header import read_header
+from headrace.packing import pack
+from headrace.shards.index import Columns, Keys, read_columns
+from headrace.shards.manifest import INDEX, read_manifest
+from PIL import Image
+
+
+def tree(folder: Path) -> dict[str, str]:
+    """Every file below `folder` with the digest of its bytes."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def records(folder: Path) -> dict[str, tuple[bytes, int]]:
+    """Image bytes and label of each key, read by Python's own tar reader."""
+    found: dict[str, tuple[bytes, int]] = {}
+    for path in sorted(folder.glob("*.tar")):
+        with tarfile.open(path) as archive:
+            members = archive.getmembers()
+            for image, label in zip(members[::2], members[1::2], strict=True):
+                key, dot, end = label.name.rpartition(".")
+                assert dot and end == "cls" and image.name.startswith(key + ".")
+                data, number = (archive.extractfile(member) for member in (image, label))
+                assert data is not None and number is not None
+                assert key not in found
+                found[key] = (data.read(), int(number.read()))
+    return found
+
+
+def columns(folder: Path) -> tuple[list[str], Columns]:
+    read = read_columns(folder / INDEX)
+    return list(Keys(read.keys, read.key_start)), read
+
+
+def pixels(data: bytes) -> np.ndarray:
+    with Image.open(io.BytesIO(data)) as image:
+        return np.asarray(image)
+
+
+def test_every_pixel_stays(image_folder: Callable[..., Path], tmp_path: Path) -> None:
+    source = image_folder(classes=3, per_class=5)
+    result = pack(source, tmp_path / "out")
+    assert (result.records, result.errors, result.complete) == (15, 0, True)
+    found = records(tmp_path / "out")
+    assert len(found) == 15
+    for path in source.rglob("*.jpg"):
+        data, label = found[str(path.relative_to(source).with_suffix(""))]
+        assert label == int(path.parent.name[-1])
+        assert read_header(data).jpeg.restart_interval > 0
+        assert np.array_equal(pixels(data), pixels(path.read_bytes()))
+
+
+def test_keep_bytes_keeps_bytes(image_folder: Callable[..., Path], tmp_path: Path) -> None:
+    source = image_folder()
+    pack(source, tmp_path / "out", keep_bytes=True)
+    found = records(tmp_path / "out")
+    assert {key: data for key, (data, _) in found.items()} == {
+        str(path.relative_to(source).with_suffix("")): path.read_bytes() for path in source.rglob("*.jpg")
+    }
+
+
+def test_index_and_manifest_tell_the_truth(image_folder: Callable[..., Path], tmp_path: Path) -> None:
+    source = image_folder(classes=2, per_class=6)
+    out = tmp_path / "out"
+    result = pack(source, out, shard_size=65536)
+    manifest = read_manifest(out)
+    keys, index = columns(out)
+    found = records(out)
+    assert result.shards == len(manifest.shards) > 1
+    assert manifest.per_class == (6, 6) and manifest.classes == ("class_0", "class_1")
+    for i, key in enumerate(keys):
+        shard = (out / manifest.shards[index.shard[i]].file).read_bytes()
+        data = shard[index.offset[i] : index.offset[i] + index.size[i]]
+        assert (data, int(index.label[i])) == found[key]
+        assert (int(index.width[i]), int(index.height[i])) == Image.open(io.BytesIO(data)).size
+    for shard in manifest.shards:
+        raw = (out / shard.file).read_bytes()
+        assert (len(raw), hashlib.sha256(raw).hexdigest()) == (shard.size, shard.sha256)
+        assert len(raw) <= 65536
+    assert sorted(tree(out)) == sorted(["headrace.json", INDEX, *(shard.file for shard in manifest.shards)])
+
+
+def test_the_bytes_depend_on_source_and_options_alone(image_folder: Callable[..., Path], tmp_path: Path) -> None:
+    source = image_folder(classes=2, per_class=8)
+    pack(source, tmp_path / "a", workers=1, shard_size=70000)
+    moved = tmp_path / "elsewhere"
+    source.rename(moved)
+    for path in moved.rglob("*.jpg"):
+        os.utime(path, (1e9, 1e9))
+    pack(moved, tmp_path / "b", workers=5, shard_size=70000)
+    assert tree(tmp_path / "a") == tree(tmp_path / "b")
+    assert str(tmp_path) not in (tmp_path / "a" / "headrace.json").read_text()
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_units_of_an_array_job_give_the_same_bytes(image_folder: Callable[..., Path], tmp_path: Path, first: int) -> None:
+    source = image_folder(classes=2, per_class=8)
+    pack(source, tmp_path / "whole", shard_size=70000)
+    jobs = [pack(source, tmp_path / "units", shard_size=70000, unit=(first + i, 3)) for i in (2, 0, 1)]
+    assert [job.complete for job in jobs] == [False, False, True]
+    assert tree(tmp_path / "whole") == tree(tmp_path / "units")
+
+
+def test_a_finished_pack_is_left_alone(image_folder: Callable[..., Path], tmp_path: Path) -> None:
+    source = image_folder()
+    pack(source, tmp_path / "out")
+    before = tree(tmp_path / "out")
+    again = pack(source, tmp_path / "out")
+    assert (again.records, again.img_s) == (12, None)
+    assert tree(tmp_path / "out") == before
+    with pytest.raises(UsageError, match="quality"):
+        pack(source, tmp_path / "out", quality=80)
+
+
+def test_a_folder_with_other_things_is_refused(image_folder: Callable[..., Path], tmp_path: Path) -> None:
+    source = image_folder()
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.txt").write_text("")
+    with pytest.raises(UsageError, match=r"thesis\.txt"):
+        pack(source, tmp_path / "out")
+
+
+def test_a_changed_source_is_not_mixed_in(image_folder: Callable[..., Path], tmp_path: Path) -> None:
+    source = image_folder()
+    pack(source, tmp_path / "out", unit=(0, 2), shard_size=70000)
+    (source / "class_0" / "new.jpg").write_bytes(jpeg(64, 48))
+    with pytest.raises(UsageError, match="source has changed"):
+        pack(source, tmp_path / "out", shard_size=70000)
+
+
+def test_bad_files_are_listed_and_the_rest_is_packed(image_folder: Callable[..., Path], tmp_path: Path) -> None:
+    source = image_folder(classes=2, per_class=3)
+    whole = (source / "class_0" / "image_000.jpg").read_bytes()
+    (source / "class_0" / "cut.jpg").write_bytes(whole[: len(whole) // 2])
+    (source / "class_0" / "text.jpg").write_text("not an image")
+    (source / "class_1" / "empty.jpg").write_bytes(b"")
+    (source / "stray.jpg").write_bytes(whole)
+    result = pack(source, tmp_path / "out")
+    lines = [json.loads(line) for line in (tmp_path / "out" / "errors.jsonl").read_text().splitlines()]
+    assert (result.records, result.errors) == (6, 4)
+    assert {line["file"]: line["reason"] for line in lines} == {
+        "stray.jpg": "unlabeled",
+        "class_0/cut.jpg": "undecodable",
+        "class_0/text.jpg": "undecodable",
+        "class_1/empty.jpg": "undecodable",
+    }
+    assert all(line["detail"] for line in lines)
+    assert str(tmp_path) not in (tmp_path / "out" / "errors.jsonl").read_text()
+    with pytest.raises(DecodeError, match=r"cut\.jpg"):
+        pack(source, tmp_path / "strict", undecodable="stop")
+    with pytest.raises(SourceError, match="without a label"):
+        pack(source, tmp_path / "strict2", unlabeled="stop")
+
+
+def test_keep_bytes_finds_truncated_files_too(image_folder: Callable[..., Path], tmp_path: Path) -> None:
+    source = image_folder(classes=1, per_class=2)
+    whole = (source / "class_0" / "image_000.jpg").read_bytes()
+    (source / "class_0" / "cut.jpg").write_bytes(whole[: len(whole) // 2])
+    result = pack(source, tmp_path / "out", keep_bytes=True)
+    assert (result.records, result.errors) == (2, 1)
+
+
+def test_nothing_packable_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "in" / "a").mkdir(parents=True)
+    (tmp_path / "in" / "a" / "x.jpg").write_text("no")
+    with pytest.raises(SourceError, match=r"x\.jpg"):
+        pack(tmp_path / "in", tmp_path / "out")
+    assert not (tmp_path / "out" / "headrace.json").exists()
+
+
+def test_names_that_webdataset_would_cut(tmp_path: Path) -> None:
+    folder = tmp_path / "in" / "v1.0"
+    folder.mkdir(parents=True)
+    names = ["a.b.jpg", "a.jpg", "twin.jpg", "twin.png", "ü%=.jpeg"]
+    for seed, name in enumerate(names):
+        data = jpeg(40, 30, seed)
+        if name.endswith("png"):
+            file = io.BytesIO()
+            Image.open(io.BytesIO(data)).save(file, "PNG")
+            data = file.getvalue()
+        (folder / name).write_bytes(data)
+    pack(tmp_path / "in", tmp_path / "out", keep_bytes=True)
+    keys, _ = columns(tmp_path / "out")
+    assert keys == ["v1%2E0/a%2Eb", "v1%2E0/a", "v1%2E0/twin=jpg", "v1%2E0/twin=png", "v1%2E0/ü%25%3D"]
+    with tarfile.open(tmp_path / "out" / "shard-000000.tar") as archive:
+        assert "v1%2E0/twin=png.png" in archive.getnames()
+
+
+def test_splits_hold_every_record_once(image_folder: Callable[..., Path], tmp_path: Path) -> None:
+    source = image_folder(classes=2, per_class=10)
+    result = pack(source, tmp_path / "out", train_ratio=0.7, test_ratio=0.1)
+    parts = {name: set(records(tmp_path / "out" / name)) for name in ("train", "val", "test")}
+    assert {name: len(part) for name, part in parts.items()} == {"train": 14, "val": 4, "test": 2}
+    assert len(set.union(*parts.values())) == 20
+    assert result.records == 20
+    assert read_manifest(tmp_path / "out" / "val").classes == ("class_0", "class_1")
+
+
+def test_shuffle_is_a_fixed_order(image_folder: Callable[..., Path], tmp_path: Path) -> None:
+    source = image_folder(classes=2, per_class=10)
+    orders = []
+    for number, shuffle in enumerate((None, 1, 1, 2)):
+        pack(source, tmp_path / str(number), shuffle=shuffle)
+        orders.append(columns(tmp_path / str(number))[0])
+    assert orders[0] == sorted(orders[0]) == sorted(orders[1])
+    assert orders[1] == orders[2]
+    assert orders[0] != orders[1] != orders[3]
+
+
+def test_class_filter(image_folder: Callable[..., Path], tmp_path: Path) -> None:
+    source = image_folder(classes=3, per_class=2)
+    pack(source, tmp_path / "out", classes=("class_2", "class_0"))
+    manifest = read_manifest(tmp_path / "out")
+    assert (manifest.classes, manifest.per_class) == (("class_2", "class_0"), (2, 2))
+    assert records(tmp_path / "out")["class_0/image_000"][1] == 1
+    with pytest.raises(UsageError, match="class_9"):
+        pack(source, tmp_path / "other", classes=("class_9",))
+
+
+@pytest.mark.parametrize(
+    ("options", "size"),
+    [
+        ({"max_side": 100}, (100, 75)),
+        ({"short_side": 60}, (80, 60)),
+        ({"resize": 300}, (400, 300)),
+        ({"transform": "Resize(80), CenterCrop((64, 48))"}, (48, 64)),
+    ],
+)
+def test_sizes_of_reencoded_images(tmp_path: Path, options: dict[str, object], size: tuple[int, int]) -> None:
+    (tmp_path / "in" / "a").mkdir(parents=True)
+    (tmp_path / "in" / "a" / "x.jpg").write_bytes(jpeg(200, 150))
+    pack(tmp_path / "in", tmp_path / "out", quality=85, **options)
+    ((data, _),) = records(tmp_path / "out").values()
+    header = read_header(data)
+    assert (header.width, header.height) == size
+    assert header.jpeg.quality == 85
+
+
+def test_small_images_keep_their_coefficients(tmp_path: Path) -> None:
+    (tmp_path / "in" / "a").mkdir(parents=True)
+    original = jpeg(200, 150, quality=70)
+    (tmp_path / "in" / "a" / "x.jpg").write_bytes(original)
+    pack(tmp_path / "in", tmp_path / "out", max_side=200, quality=95)
+    ((data, _),) = records(tmp_path / "out").values()
+    assert np.array_equal(pixels(data), pixels(original))
+
+
+def test_grayscale_is_stored_grey(tmp_path: Path) -> None:
+    (tmp_path / "in" / "a").mkdir(parents=True)
+    (tmp_path / "in" / "a" / "x.jpg").write_bytes(jpeg(64, 48))
+    pack(tmp_path / "in", tmp_path / "out", transform="Grayscale()")
+    ((data, _),) = records(tmp_path / "out").values()
+    assert read_header(data).jpeg.components == 1
+
+
+def test_the_estimate_comes_before_the_work(image_folder: Callable[..., Path], tmp_path: Path) -> None:
+    seen = []
+    pack(image_folder(), tmp_path / "out", max_side=64, on_estimate=seen.append)
+    (expected,) = seen
+    assert expected.images == 12
+    assert 0 < expected.packed_bytes < expected.source_bytes
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"max_side": 0}, "max_side is 0"),
+        ({"max_side": 10, "short_side": 10}, "exclude each other"),
+        ({"quality": 101}, "quality is 101"),
+        ({"keep_bytes": True, "quality": 90}, "keep_bytes"),
+        ({"train_ratio": 0.9, "test_ratio": 0.2}, "at most 1"),
+        ({"shard_size": 10}, "64 KiB"),
+        ({"codec": "coef"}, "does not exist"),
+        ({"colour": "red"}, "colour"),
+        ({"workers": 0}, "workers is 0"),
+        ({"unit": (4, 3)}, "4/3"),
+        ({"transform": "RandomResizedCrop(224)"}, "not possible when packing"),
+        ({"transform": "Resize('a')"}, "Resize"),
+        ({"transform": "__import__('os')"}, "not possible"),
+        ({"transform": "Resize(("}, "cannot be read"),
+    ],
+)
+def test_options_that_make_no_sense(
+    image_folder: Callable[..., Path], tmp_path: Path, options: dict[str, object], words: str
+) -> None:
+    with pytest.raises(UsageError, match=words):
+        pack(image_folder(), tmp_path / "out", **options)  # type: ignore[arg-type]
+    assert not (tmp_path / "out").exists()
