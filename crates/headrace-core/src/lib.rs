@@ -14,3 +14,4 @@ pub mod program;
 pub mod resample;
 pub mod rng;
 pub mod store;
+pub mod warp;

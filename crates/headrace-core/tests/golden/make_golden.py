@@ -1,4 +1,4 @@
-"""Writes resize.txt, the results of Pillow that the Rust tests must reproduce bit for bit.
+"""Writes resize.txt and warp.txt, the results of Pillow that the Rust tests must reproduce bit for bit.
 
 Run: python crates/headrace-core/tests/golden/make_golden.py   (needs Pillow and numpy)
 Each line holds the request and the FNV-1a hash of the resulting bytes.
@@ -73,6 +73,36 @@ def resize_cases() -> list[str]:
     return lines
 
 
+def warp_cases() -> list[str]:
+    """One line per request: size, kind, grid, output size, interpolation, rotation in degrees or "-", the matrix, hash."""
+    rng = random.Random(21)
+    fill = (10, 200, 77)
+    lines = []
+    for case in range(90):
+        width, height, kind = rng.choice([1, 2, 9, 40, 90]), rng.choice([1, 3, 40, 77]), case % 3
+        grid = (width, height) if case % 2 else (rng.randint(1, 80), rng.randint(1, 80))
+        image = Image.fromarray(pattern(width, height, kind)).resize(grid, Image.Resampling.BILINEAR)
+        nearest = rng.randrange(2)
+        filtering = Image.Resampling.NEAREST if nearest else Image.Resampling.BILINEAR
+        size, degrees, matrix = grid, "-", [0.0] * 6
+        if case % 3 == 0:
+            angle = rng.choice([45.0, 30.0, 0.0, 180.0, rng.uniform(-360, 360)])
+            degrees, out = repr(angle), image.rotate(angle, filtering, fillcolor=fill)
+        else:
+            straight = rng.randrange(4) == 0
+            size = (rng.randint(1, 60), rng.randint(1, 60))
+            matrix = [rng.uniform(-2, 2), rng.uniform(-1, 1), rng.uniform(-9, 40)]
+            matrix += [rng.uniform(-1, 1), rng.uniform(-2, 2), rng.uniform(-9, 40)]
+            if straight:
+                matrix[1] = matrix[3] = 0.0
+            if case % 9 == 1:
+                matrix = [1.0, 0.0, float(rng.randint(-9, 9)), 0.0, 1.0, float(rng.randint(-9, 9))]
+            out = image.transform(size, Image.Transform.AFFINE, matrix, filtering, fillcolor=fill)
+        numbers = [width, height, kind, *grid, *size, nearest, degrees, *map(repr, matrix)]
+        lines.append(" ".join(map(str, numbers)) + f" {fnv1a(out.tobytes()):016x}")
+    return lines
+
+
 def write(name: str, header: str, lines: list[str]) -> None:
     """Writes one golden file beside this script."""
     text = f"# Pillow {PIL.__version__}: {header}\n" + "\n".join(lines) + "\n"
@@ -81,3 +111,4 @@ def write(name: str, header: str, lines: list[str]) -> None:
 
 if __name__ == "__main__":
     write("resize.txt", "width height kind box(4) grid(2) window(4) filter flip_x flip_y fnv1a64", resize_cases())
+    write("warp.txt", "width height kind grid(2) size(2) nearest degrees matrix(6) fnv1a64", warp_cases())
