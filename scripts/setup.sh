@@ -22,7 +22,7 @@ if ! command -v cargo >/dev/null; then
     [ -x "$HOME/.cargo/bin/cargo" ] && export PATH="$HOME/.cargo/bin:$PATH"
 fi
 if ! command -v cargo >/dev/null; then
-    echo "setup: please install Rust 1.85 or newer:  curl --proto '=https' -sSf https://sh.rustup.rs | sh   (Debian's own rustc is too old)" >&2
+    echo "setup: please install Rust 1.89 or newer:  curl --proto '=https' -sSf https://sh.rustup.rs | sh   (Debian's own rustc is too old)" >&2
     exit 1
 fi
 
