@@ -33,7 +33,7 @@ def interpreters() -> list[str]:
     for folder in folders:
         for path in sorted(folder.glob("python3.*")):
             match = re.fullmatch(r"python(3\.(\d+))", path.name)
-            if match and int(match[2]) >= 11:
+            if match and int(match[2]) >= 11 and "shims" not in folder.parts:  # pyenv's shims need a chosen version
                 found.setdefault(match[1], str(path))
     return list(found.values())
 

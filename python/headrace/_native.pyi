@@ -6,15 +6,16 @@ from typing import Any, TypeAlias, final
 import numpy.typing as npt
 
 # What native code reads and writes in place (numpy's stubs declare the buffer protocol from Python 3.12 on only).
-Buffer: TypeAlias = bytes | bytearray | memoryview | npt.NDArray[Any]
+_Buffer: TypeAlias = bytes | bytearray | memoryview | npt.NDArray[Any]
 
+__all__: list[str]
 __version__: str
 
 def status_names() -> list[tuple[str, str]]: ...
-def image_size(data: Buffer) -> tuple[int, int]: ...
+def image_size(data: _Buffer) -> tuple[int, int]: ...
 def decode_into(
-    images: Sequence[Buffer],
-    out: Buffer,
+    images: Sequence[_Buffer],
+    out: _Buffer,
     height: int,
     width: int,
     boxes: Sequence[tuple[int, int, int, int]] | None,
@@ -34,12 +35,12 @@ class Program:
 
 @final
 class Table:
-    def __new__(cls, files: Sequence[str], file: Buffer, offset: Buffer, size: Buffer) -> Table: ...
+    def __new__(cls, files: Sequence[str], file: _Buffer, offset: _Buffer, size: _Buffer) -> Table: ...
     def __len__(self) -> int: ...
 
 @final
 class Store:
-    def __new__(cls, layout: str, table: Buffer | None = None) -> Store: ...
+    def __new__(cls, layout: str, table: _Buffer | None = None) -> Store: ...
 
 @final
 class Engine:
@@ -51,9 +52,9 @@ class Engine:
         store: Store,
         seed: int,
         epoch: int,
-        records: Buffer,
-        draws: Buffer,
-        out: Buffer,
+        records: _Buffer,
+        draws: _Buffer,
+        out: _Buffer,
     ) -> Job: ...
     def close(self) -> None: ...
     def counters(self) -> dict[str, int]: ...
@@ -68,12 +69,8 @@ class Job:
 @final
 class Ring:
     def __new__(cls, block_bytes: int, keep: int) -> Ring: ...
-    def take(self) -> Lease: ...
+    def take(self) -> memoryview: ...
     def counts(self) -> tuple[int, int]: ...
-
-@final
-class Lease:
-    def __buffer__(self, flags: int, /) -> memoryview: ...
 
 def crc32c(data: bytes | bytearray, crc: int = 0) -> int: ...
 def restart_markers(data: bytes | bytearray, tile: int, keep_metadata: bool = True) -> bytes: ...

@@ -125,7 +125,7 @@ class Feed:
             self._engine = None
 
     def _from_ring(self, size_bytes: int) -> tuple[npt.NDArray[np.uint8], Any]:
-        return np.frombuffer(memoryview(self._ring.take()), dtype=np.uint8, count=size_bytes), None
+        return np.frombuffer(self._ring.take(), dtype=np.uint8, count=size_bytes), None
 
     def _submit(self, batch: IndexBatch, epoch: int) -> _InWork:
         # With callables the native part leaves uint8 pixels, which are then mapped to the batch's own dtype.

@@ -27,7 +27,7 @@ mod _native {
     #[pymodule_export]
     use super::restart::restart_markers;
     #[pymodule_export]
-    use super::ring::{Lease, Ring};
+    use super::ring::Ring;
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

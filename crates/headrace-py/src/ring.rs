@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use pyo3::exceptions::PyValueError;
 use pyo3::ffi;
 use pyo3::prelude::*;
+use pyo3::types::PyMemoryView;
 
 /// One page-aligned block; freed when dropped.
 struct Block {
@@ -78,18 +79,21 @@ impl Ring {
         })
     }
 
-    /// A block; it returns to the ring when the lease and every buffer taken from it are gone.
-    fn take(&self) -> Lease {
-        let mut free = lock(&self.shared);
-        let block = free.blocks.pop().unwrap_or_else(|| {
-            free.made += 1;
-            Block::new(self.layout)
-        });
-        free.out += 1;
-        Lease {
-            block: Some(block),
-            shared: Arc::clone(&self.shared),
-        }
+    /// A block as a writable memoryview of bytes; it returns to the ring when every view over it is gone.
+    fn take<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyMemoryView>> {
+        let lease = {
+            let mut free = lock(&self.shared);
+            let block = free.blocks.pop().unwrap_or_else(|| {
+                free.made += 1;
+                Block::new(self.layout)
+            });
+            free.out += 1;
+            Lease {
+                block: Some(block),
+                shared: Arc::clone(&self.shared),
+            }
+        };
+        PyMemoryView::from(Bound::new(py, lease)?.as_any())
     }
 
     /// (blocks made so far, blocks in use now).
@@ -99,9 +103,9 @@ impl Ring {
     }
 }
 
-/// A block in use: a writable buffer of bytes.
-#[pyclass(frozen, module = "headrace._native")]
-pub struct Lease {
+/// A block in use: a writable buffer of bytes. Python sees only memoryviews of it.
+#[pyclass(frozen)]
+struct Lease {
     block: Option<Block>,
     shared: Arc<Shared>,
 }
