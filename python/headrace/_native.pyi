@@ -8,7 +8,6 @@ import numpy.typing as npt
 # What native code reads and writes in place (numpy's stubs declare the buffer protocol from Python 3.12 on only).
 _Buffer: TypeAlias = bytes | bytearray | memoryview | npt.NDArray[Any]
 
-__all__: list[str]
 __version__: str
 
 def status_names() -> list[tuple[str, str]]: ...
