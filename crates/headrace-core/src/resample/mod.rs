@@ -3,7 +3,12 @@
 //! Horizontal pass, rounded to 8 bits, then vertical pass, as in Pillow; a pass whose length does not change is skipped. Only what the
 //! wanted window of the resized grid needs is computed, and flips cost nothing: they permute the output positions.
 
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
 mod coefficients;
+mod kernels;
 mod scalar;
 
 pub use coefficients::{Axis, Filter, WEIGHT_BITS};
@@ -11,10 +16,13 @@ pub use coefficients::{Axis, Filter, WEIGHT_BITS};
 use crate::cpu::Extension;
 use crate::error::{Result, Status};
 use crate::geometry::{Rect, RgbView};
-use coefficients::Weights;
+use kernels::{Horizontal, Vertical};
 
 /// Longest side of a resized grid; Pillow's own buffers end near here, and it bounds the tables of a hostile request.
 pub const MAX_GRID: u32 = 1 << 20;
+
+/// Rows that the horizontal pass does at a time: enough to use each table entry several times, few enough to stay in the first cache.
+const ROWS_AT_ONCE: usize = 8;
 
 /// What to compute: `image.crop(box_).resize((grid_w, grid_h), filter).crop(window)`, then flipped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -117,11 +125,10 @@ impl PassOrder {
 /// Resizes images one after another; holds the tables and the intermediate rows, so that the steady state allocates nothing.
 #[derive(Debug)]
 pub struct Resampler {
-    #[expect(dead_code)] // until the first vector kernel
     extension: Extension,
     order: PassOrder,
-    columns: Weights,
-    rows: Weights,
+    horizontal: Horizontal,
+    vertical: Vertical,
     scratch: Vec<u8>,
 }
 
@@ -141,8 +148,8 @@ impl Resampler {
         Resampler {
             extension,
             order: PassOrder::default(),
-            columns: Weights::default(),
-            rows: Weights::default(),
+            horizontal: Horizontal::default(),
+            vertical: Vertical::default(),
             scratch: Vec::new(),
         }
     }
@@ -181,12 +188,22 @@ impl Resampler {
         let (axis_x, axis_y) = (spec.axis_x(), spec.axis_y());
         let pass_x = !axis_x.is_identity() || spec.flip_x;
         let pass_y = !axis_y.is_identity();
+        let source_bytes = needed.w as usize * 3;
+        let vertical_first = pass_x && pass_y && self.order.vertical_first(spec);
         if pass_x {
-            self.columns
-                .fill(&axis_x, needed.x - spec.box_.x, spec.flip_x);
+            let origin = needed.x - spec.box_.x;
+            self.horizontal.weights.fill(&axis_x, origin, spec.flip_x);
+            self.horizontal.prepare(self.extension, source_bytes);
         }
         if pass_y {
-            self.rows.fill(&axis_y, needed.y - spec.box_.y, false);
+            let origin = needed.y - spec.box_.y;
+            self.vertical.weights.fill(&axis_y, origin, false);
+            let row_bytes = if vertical_first {
+                source_bytes
+            } else {
+                width * 3
+            };
+            self.vertical.prepare(self.extension, row_bytes);
         }
         match (pass_x, pass_y) {
             (false, false) => {
@@ -197,41 +214,43 @@ impl Resampler {
             }
             (true, false) => {
                 for row in 0..height {
-                    scalar::horizontal(&self.columns, source.from(row), output.row(row));
+                    self.horizontal.run(&source, row, 1, output.row(row), 0);
                 }
             }
             (false, true) => {
                 for row in 0..height {
-                    vertical(&self.rows, row, &source, output.row(row));
+                    self.vertical.run(row, &source, output.row(row));
                 }
             }
-            (true, true) if self.order.vertical_first(spec) => {
-                self.vertical_then_horizontal(&source, needed.w as usize * 3, &mut output);
+            (true, true) if vertical_first => {
+                self.vertical_then_horizontal(&source, source_bytes, &mut output);
             }
             (true, true) => self.horizontal_then_vertical(&source, &mut output),
         }
         Ok(())
     }
 
-    /// Both passes, each row made narrow just before the vertical filter first needs it, so that it is still in the cache.
+    /// Both passes, rows made narrow a few at a time just before the vertical filter needs them, so that they are still in the cache.
     fn horizontal_then_vertical(&mut self, source: &Rows<'_>, output: &mut Output<'_>) {
         let row_bytes = output.row_bytes;
-        let last = output.height - 1;
-        let height = (self.rows.starts[last] + self.rows.counts[last]) as usize;
+        let (start, count) = self.vertical.span(output.height - 1);
+        let height = start + count;
         grow(&mut self.scratch, height * row_bytes);
         let mut ready = 0;
         for row in 0..output.height {
-            let end = (self.rows.starts[row] + self.rows.counts[row]) as usize;
-            while ready < end {
-                let narrow = &mut self.scratch[ready * row_bytes..][..row_bytes];
-                scalar::horizontal(&self.columns, source.from(ready), narrow);
-                ready += 1;
+            let (start, count) = self.vertical.span(row);
+            if ready < start + count {
+                let end = (start + count).max(ready + ROWS_AT_ONCE).min(height);
+                let narrow = &mut self.scratch[ready * row_bytes..end * row_bytes];
+                self.horizontal
+                    .run(source, ready, end - ready, narrow, row_bytes);
+                ready = end;
             }
             let narrow = Rows {
                 bytes: &self.scratch,
                 stride: row_bytes,
             };
-            vertical(&self.rows, row, &narrow, output.row(row));
+            self.vertical.run(row, &narrow, output.row(row));
         }
     }
 
@@ -243,10 +262,14 @@ impl Resampler {
         output: &mut Output<'_>,
     ) {
         grow(&mut self.scratch, source_bytes);
-        let line = &mut self.scratch[..source_bytes];
         for row in 0..output.height {
-            vertical(&self.rows, row, source, line);
-            scalar::horizontal(&self.columns, line, output.row(row));
+            self.vertical
+                .run(row, source, &mut self.scratch[..source_bytes]);
+            let line = Rows {
+                bytes: &self.scratch[..source_bytes],
+                stride: source_bytes,
+            };
+            self.horizontal.run(&line, 0, 1, output.row(row), 0);
         }
     }
 }
@@ -258,18 +281,8 @@ fn grow(scratch: &mut Vec<u8>, bytes: usize) {
     }
 }
 
-/// Vertical pass of output row `row`.
-fn vertical(weights: &Weights, row: usize, source: &Rows<'_>, output: &mut [u8]) {
-    let (start, count) = (weights.starts[row] as usize, weights.counts[row] as usize);
-    scalar::vertical(
-        &weights.of(row)[..count],
-        source.from(start),
-        source.stride,
-        output,
-    );
-}
-
 /// Rows to read, `stride` bytes apart.
+#[derive(Clone, Copy)]
 struct Rows<'a> {
     bytes: &'a [u8],
     stride: usize,
@@ -303,7 +316,7 @@ impl Output<'_> {
 }
 
 /// The bytes of `src` from the first pixel of `needed` on, after checking that all of `needed` is there.
-pub(crate) fn view_of<'a>(src: &RgbView<'a>, needed: Rect) -> Result<&'a [u8]> {
+fn view_of<'a>(src: &RgbView<'a>, needed: Rect) -> Result<&'a [u8]> {
     let region = src.region;
     let inside = |start: u32, length: u32, from: u32, size: u32| {
         start >= from
