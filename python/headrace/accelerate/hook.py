@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch.utils.data.dataloader import DataLoader
 
+from headrace.accelerate.check import check
 from headrace.accelerate.explain import explain
 from headrace.accelerate.iterator import FeedIterator
 from headrace.accelerate.recognise import Refused, describe, recognise
@@ -35,6 +36,7 @@ class Decision:
     reason: str
     threads: int | None = None
     pipeline: tuple[str, ...] = ()
+    check: str | None = None
 
 
 _decided: WeakKeyDictionary[Any, Decision] = WeakKeyDictionary()
@@ -59,6 +61,7 @@ def _iterator(loader: Any, original: Callable[[], Any], settings: Settings) -> A
         return original()  # a loader inside a worker process
     try:
         work = compile_work(recognise(loader), _threads(loader, settings))
+        checked = _checked(loader, work, settings)
     except Refused as reason:
         _decide(loader, Decision(describe(loader.dataset), False, str(reason)), settings)
         return original()
@@ -70,17 +73,29 @@ def _iterator(loader: Any, original: Callable[[], Any], settings: Settings) -> A
     except Exception as error:
         _decide(loader, Decision(describe(loader.dataset), False, f"internal error, {_shown(error)}"), settings)
         return original()
-    _decide(loader, _taken(loader, work), settings)
+    _decide(loader, _taken(loader, work, checked), settings)
     return iterator
 
 
-def _taken(loader: Any, work: Work) -> Decision:
+def _checked(loader: Any, work: Work, settings: Settings) -> str | None:
+    """The outcome of `--check`, made once for each loader; raises `Refused` if the two ways differ."""
+    if not settings.check:
+        return None
+    if loader in _decided and _decided[loader].check is not None:
+        return _decided[loader].check
+    comparison = check(work, settings.check)
+    if not comparison.passed:
+        raise Refused(f"check failed: {comparison}")
+    return str(comparison)
+
+
+def _taken(loader: Any, work: Work, checked: str | None) -> Decision:
     parts = "decode, crop, resize, normalise" if not work.recognition.table.identity else "decode, crop, resize"
     instead = f"{loader.num_workers} workers" if loader.num_workers else "the main process"
     reason = f"{parts} in {work.threads} native threads instead of {instead}"
     if loader.num_workers and loader.worker_init_fn is not None:
         reason += "; worker_init_fn, which only seeds, is not called"
-    return Decision(describe(loader.dataset), True, reason, work.threads, tuple(explain(work)))
+    return Decision(describe(loader.dataset), True, reason, work.threads, tuple(explain(work)), checked)
 
 
 def _threads(loader: Any, settings: Settings) -> int:
@@ -105,6 +120,8 @@ def _decide(loader: Any, decision: Decision, settings: Settings) -> None:
     if os.environ.get("RANK", "0") == "0":
         verdict = "taken over" if decision.taken_over else "not taken over"
         _say(f"headrace run: loader over {decision.dataset} {verdict}: {decision.reason}")
+        if decision.check:
+            _say(f"headrace run:   check: {decision.check}")
         for line in decision.pipeline if settings.explain else ():
             _say(f"headrace run:   {line}")
     if settings.folder is not None:

@@ -13,14 +13,27 @@ from headrace.cli import output
 
 SUMMARY = "run a PyTorch script unmodified, its image loading done by headrace where that is the same job"
 EXAMPLE = """
-headrace run --explain -- python train.py --data /data/imagenet
+headrace run --check --explain -- python train.py --data /data/imagenet
 HEADRACE=off headrace run -- python train.py   # as if headrace were not there
 """
 TAKES_COMMAND = True
 
+#: How many images `--check` compares for each loader.
+CHECKED_IMAGES = 32
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `headrace run`."""
+    parser.add_argument(
+        "--check",
+        nargs="?",
+        type=_count,
+        const=CHECKED_IMAGES,
+        default=0,
+        metavar="N",
+        help=f"first compare both ways of loading on N images (default {CHECKED_IMAGES}) of each loader; a loader that "
+        "differs is left alone",
+    )
     parser.add_argument("--explain", action="store_true", help="print what runs where for each loader taken over")
     parser.add_argument(
         "--threads", type=_count, metavar="N", help="native threads per process (default: the script's num_workers)"
@@ -30,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Runs the command; the exit code is the command's own (128 + n if signal n ended it)."""
     with tempfile.TemporaryDirectory(prefix="headrace-run-") as folder:
-        settings = Settings(threads=args.threads, explain=args.explain, folder=Path(folder))
+        settings = Settings(threads=args.threads, check=args.check, explain=args.explain, folder=Path(folder))
         off = Settings.read().off
         finished = spawn(args.command, hooks=() if off else (HOOK,), env=settings.variables())
         loaders = _loaders(Path(folder))

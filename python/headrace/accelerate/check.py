@@ -1,0 +1,205 @@
+"""`headrace run --check`: both ways of loading, compared on the script's own images before a loader is taken over.
+
+Values: each image is decoded, cut, resized and flipped by Pillow with exactly the draws that the native side made, then goes
+through the script's own remaining transforms; the result must be equal bit for bit. Without random steps the script's own
+transform is the reference.
+
+Draws: the script's own objects draw their parameters some thousand times, and so do we; a two-sample Kolmogorov-Smirnov test
+compares their distributions. Its threshold is so high that a false alarm is a matter of one in a million.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from headrace import _native, transforms
+from headrace.accelerate.recognise import Folder
+from headrace.accelerate.translate import Step, flatten, name_of, translate
+from headrace.accelerate.work import Work, engine
+from headrace.planner import compile_plan
+
+__all__ = ["Comparison", "check"]
+
+SEED = 20_26
+DRAWS = 3000
+IMAGE_SIZE = (500, 375)  # pixels, width and height, of the image that draws are compared for: ImageNet's commonest
+
+#: Kolmogorov-Smirnov: the two-sample statistic exceeds this times sqrt(2 / n) with probability 2 exp(-2 x²) = 1e-6.
+KOLMOGOROV_LIMIT = math.sqrt(math.log(2 / 1e-6) / 2)
+
+FILTERS = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3, "box": 4, "hamming": 5}  # Pillow's numbers
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What `--check` found. `compared` images had equal values unless named in `different`; `left` are those that the script
+    loads itself (the native side does not decode them). `draws` are the random parameters whose distribution was compared."""
+
+    compared: int
+    left: int
+    different: tuple[str, ...]
+    draws: tuple[str, ...]
+    draws_different: tuple[str, ...]
+
+    @property
+    def passed(self) -> bool:
+        """True if nothing differs."""
+        return not self.different and not self.draws_different
+
+    def __str__(self) -> str:
+        if self.different:
+            return f"{len(self.different)} of {self.compared} images differ, first {self.different[0]}"
+        if self.draws_different:
+            return f"random draws are distributed differently: {', '.join(self.draws_different)}"
+        drawn = f", {', '.join(self.draws)} distributed alike ({DRAWS} draws)" if self.draws else ""
+        own = f", {self.left} left to the script" if self.left else ""
+        return f"{self.compared} images equal in every value{own}{drawn}"
+
+
+def check(work: Work, count: int) -> Comparison:
+    """Compares up to `count` images, spread over the folders, and all random parameters."""
+    folders = work.recognition.folders
+    total = sum(len(folder.samples) for folder in folders)
+    records = np.unique(np.linspace(0, total - 1, min(count, total)).astype(np.int64))
+    places = [
+        next((folder, int(record) - folder.first) for folder in reversed(folders) if record >= folder.first)
+        for record in records
+    ]
+    images, statuses = _native_images(work, records)
+    state = torch.get_rng_state()
+    try:
+        different = tuple(
+            str(folder.samples[at][0])
+            for slot, (folder, at) in enumerate(places)
+            if statuses[slot] == 0 and not _equal(images[slot], _reference(work, folder, at, slot))
+        )
+        results = dict(_compare_draws(work))
+    finally:
+        torch.set_rng_state(state)
+    return Comparison(
+        compared=int(sum(status == 0 for status in statuses)),
+        left=int(sum(status != 0 for status in statuses)),
+        different=different,
+        draws=tuple(results),
+        draws_different=tuple(name for name, alike in results.items() if not alike),
+    )
+
+
+def _native_images(work: Work, records: npt.NDArray[np.int64]) -> tuple[torch.Tensor, list[int]]:
+    count = len(records)
+    memory = np.zeros(count * work.image_bytes(), dtype=np.uint8)
+    draws = np.arange(count, dtype=np.uint64)
+    job = engine(work.threads).submit(work.table, work.plan.program, work.store, SEED, 0, records, draws, memory)
+    while not job.wait(None):
+        pass
+    plan = work.plan
+    return torch.from_numpy(memory).view(work.dtype).view(count, 3, plan.height, plan.width), job.statuses()
+
+
+def _equal(ours: torch.Tensor, theirs: torch.Tensor | None) -> bool:
+    return theirs is None or (ours.shape == theirs.shape and ours.dtype == theirs.dtype and torch.equal(ours, theirs))
+
+
+def _reference(work: Work, folder: Folder, at: int, draw: int) -> torch.Tensor | None:
+    """The image as Pillow and the script's own transforms give it; None where a random crop reaches into padding."""
+    expressed = work.recognition.expressed
+    path = folder.samples[at][0]
+    image = folder.dataset.loader(path)
+    if not any(step.name.startswith("Random") for step in expressed.geometry):
+        pixels = image
+        for operation in _before_random(folder.dataset.transform):
+            pixels = operation(pixels)
+        return _plain(pixels)
+    box, grid, window, flip_x, flip_y = work.plan.program.place(image.width, image.height, SEED, 0, draw)
+    if (window[3], window[2]) != (work.plan.height, work.plan.width):
+        return None
+    cut = image.crop((box[0], box[1], box[0] + box[2], box[1] + box[3]))
+    if any("interpolation" in step.arguments for step in expressed.geometry):
+        cut = cut.resize(grid, FILTERS[_filter(expressed.geometry)])
+    cut = cut.crop((window[0], window[1], window[0] + window[2], window[1] + window[3]))
+    for flipped, method in ((flip_x, 0), (flip_y, 1)):  # Pillow's FLIP_LEFT_RIGHT and FLIP_TOP_BOTTOM
+        cut = cut.transpose(method) if flipped else cut
+    for operation in expressed.pointwise:
+        cut = operation(cut)
+    return _plain(cut)
+
+
+def _before_random(transform: Any) -> Iterator[Any]:
+    """The script's own operations, but for those that act on each image at random."""
+    per_image = translate(transform).per_image
+    return (operation for operation in flatten(transform) if operation not in per_image)
+
+
+def _plain(image: Any) -> torch.Tensor:
+    plain: torch.Tensor = image.as_subclass(torch.Tensor)
+    return plain
+
+
+def _filter(geometry: tuple[Step, ...]) -> str:
+    return next(str(step.arguments["interpolation"]) for step in geometry if "interpolation" in step.arguments)
+
+
+def _compare_draws(work: Work) -> Iterator[tuple[str, bool]]:
+    """(what was drawn, whether the distributions agree) for every random geometric step."""
+    own = [operation for operation in flatten(work.recognition.folders[0].dataset.transform) if _is_random_step(operation)]
+    steps = [step for step in work.recognition.expressed.geometry if step.name.startswith("Random")]
+    for operation, step in zip(own, steps, strict=True):
+        if step.name.endswith("Flip"):
+            program = _program([Step("CenterCrop", _arguments(size=8)), step])
+            flip = 3 if "Horizontal" in step.name else 4
+            rate = sum(bool(program.place(*IMAGE_SIZE, SEED, 0, draw)[flip]) for draw in range(DRAWS)) / DRAWS
+            p = float(operation.p)
+            yield f"{step.name} rate", abs(rate - p) <= 5 * math.sqrt(p * (1 - p) / DRAWS) + 1e-9
+        elif step.name == "RandomResizedCrop":
+            program = _program([step])
+            ours = np.array([program.place(*IMAGE_SIZE, SEED, 0, draw)[0] for draw in range(DRAWS)], dtype=np.float64)
+            theirs = np.array([_own_box(operation) for _ in range(DRAWS)], dtype=np.float64)
+            yield "crop boxes", all(_alike(a, b) for a, b in zip(_features(ours), _features(theirs), strict=True))
+
+
+def _is_random_step(operation: Any) -> bool:
+    kind = name_of(operation).rsplit(".", 1)[1]
+    return kind.startswith("Random") and kind != "RandomErasing"
+
+
+def _arguments(**arguments: Any) -> Any:
+    return arguments
+
+
+def _program(steps: list[Step]) -> _native.Program:
+    return compile_plan(transforms.Compose([getattr(transforms, step.name)(**step.arguments) for step in steps])).program
+
+
+def _own_box(operation: Any) -> tuple[int, int, int, int]:
+    """(x, y, w, h) as the script's own RandomResizedCrop draws it."""
+    image = torch.empty(3, IMAGE_SIZE[1], IMAGE_SIZE[0], dtype=torch.uint8, device="meta")
+    if hasattr(operation, "make_params"):
+        drawn = operation.make_params([image])
+        return drawn["left"], drawn["top"], drawn["width"], drawn["height"]
+    top, left, height, width = operation.get_params(image, operation.scale, operation.ratio)
+    return left, top, width, height
+
+
+def _features(boxes: npt.NDArray[np.float64]) -> Iterator[npt.NDArray[np.float64]]:
+    """Area, ratio, and where the box lies in the room that it has; ties of the integer grid are left as they are."""
+    x, y, w, h = boxes.T
+    yield w * h
+    yield w / h
+    yield x / np.maximum(1, IMAGE_SIZE[0] - w)
+    yield y / np.maximum(1, IMAGE_SIZE[1] - h)
+
+
+def _alike(ours: npt.NDArray[np.float64], theirs: npt.NDArray[np.float64]) -> bool:
+    """Two-sample Kolmogorov-Smirnov test on samples of one size."""
+    values = np.sort(np.concatenate([ours, theirs]))
+    first = np.searchsorted(np.sort(ours), values, side="right") / len(ours)
+    second = np.searchsorted(np.sort(theirs), values, side="right") / len(theirs)
+    statistic = float(np.abs(first - second).max())
+    return statistic <= KOLMOGOROV_LIMIT * math.sqrt(2 / len(ours))

@@ -1,0 +1,90 @@
+"""`--check` passes where both ways agree, and finds a difference where there is one."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from headrace.accelerate import hook
+from headrace.accelerate.check import check
+from headrace.accelerate.recognise import recognise
+from headrace.accelerate.settings import CHECK
+from headrace.accelerate.work import Work, compile_work
+from torch.utils.data import DataLoader
+from torchvision import transforms as v1
+from torchvision.datasets import ImageFolder
+from torchvision.transforms import v2
+
+TRAIN = [v1.RandomResizedCrop(48, (0.2, 0.9)), v1.RandomHorizontalFlip(0.3), v1.ToTensor(), v1.Normalize([0.4], [0.2])]
+
+
+def work_for(folder: Path, *operations: Any) -> Work:
+    return compile_work(recognise(DataLoader(ImageFolder(str(folder), v1.Compose(list(operations))), 5)), 1)
+
+
+STACKS: dict[str, tuple[list[Any], tuple[str, ...]]] = {
+    "evaluation": ([v1.Resize(60), v1.CenterCrop(48), v1.ToTensor()], ()),
+    "training": (TRAIN, ("crop boxes", "RandomHorizontalFlip rate")),
+    "v2, bicubic": (
+        [v2.RandomResizedCrop(48, interpolation=v2.InterpolationMode.BICUBIC), v2.RandomVerticalFlip(), v2.PILToTensor()],
+        ("crop boxes", "RandomVerticalFlip rate"),
+    ),
+    "cut and flipped": (
+        [v1.Resize((70, 80)), v1.RandomCrop(48), v1.RandomHorizontalFlip(), v1.ToTensor()],
+        ("RandomHorizontalFlip rate",),
+    ),
+    "no resize": ([v1.RandomCrop(32, padding=4), v1.ToTensor()], ()),
+    "erasing": ([v1.Resize((40, 40)), v1.ToTensor(), v1.RandomErasing(p=1.0)], ()),
+}
+
+
+@pytest.mark.parametrize("name", STACKS)
+def test_passes(name: str, folder: Path) -> None:
+    operations, draws = STACKS[name]
+    state = torch.get_rng_state()
+    found = check(work_for(folder, *operations), 50)
+    assert found.passed, str(found)
+    assert found.compared + found.left == 20 and found.compared >= 17
+    assert found.draws == draws
+    assert torch.equal(state, torch.get_rng_state())
+
+
+def changed(work: Work, index: int, **arguments: Any) -> Work:
+    """`work`, with one step's arguments changed behind the script's back."""
+    other = list(work.recognition.expressed.geometry)
+    other[index] = dataclasses.replace(other[index], arguments={**other[index].arguments, **arguments})
+    expressed = dataclasses.replace(work.recognition.expressed, geometry=tuple(other))
+    return compile_work(dataclasses.replace(work.recognition, expressed=expressed), 1)
+
+
+def test_finds_other_values(folder: Path) -> None:
+    found = check(changed(work_for(folder, v1.Resize((40, 40)), v1.ToTensor()), 0, interpolation="bicubic"), 10)
+    assert not found.passed and "images differ, first " in str(found)
+
+
+@pytest.mark.parametrize(
+    ("index", "arguments", "words"),
+    [(0, {"scale": (0.3, 0.9)}, "crop boxes"), (0, {"ratio": (0.7, 1.3)}, "crop boxes"), (1, {"p": 0.45}, "Flip rate")],
+)
+def test_finds_other_distributions(folder: Path, index: int, arguments: dict[str, Any], words: str) -> None:
+    found = check(changed(work_for(folder, *TRAIN), index, **arguments), 1)
+    assert not found.passed and words in str(found)
+
+
+def test_a_loader_that_differs_is_left_alone(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    monkeypatch.setitem(os.environ, CHECK, "8")
+    lines: list[str] = request.getfixturevalue("taken_over")
+    loader = DataLoader(ImageFolder(str(folder), v1.Compose(TRAIN)), 5)
+    next(iter(loader))
+    assert re.search(r"check: [78] images equal in every value.*crop boxes, .* distributed alike", lines[-1]), lines
+    compiled = hook.compile_work
+    monkeypatch.setattr(hook, "compile_work", lambda found, threads: changed(compiled(found, threads), 1, p=0.9))
+    next(iter(DataLoader(ImageFolder(str(folder), v1.Compose(TRAIN)), 5)))
+    assert "not taken over: check failed: random draws" in lines[-1]
