@@ -316,7 +316,7 @@ impl Output<'_> {
 }
 
 /// The bytes of `src` from the first pixel of `needed` on, after checking that all of `needed` is there.
-fn view_of<'a>(src: &RgbView<'a>, needed: Rect) -> Result<&'a [u8]> {
+pub(crate) fn view_of<'a>(src: &RgbView<'a>, needed: Rect) -> Result<&'a [u8]> {
     let region = src.region;
     let inside = |start: u32, length: u32, from: u32, size: u32| {
         start >= from
