@@ -24,7 +24,13 @@ from headrace.errors import HeadraceError, UsageError
 __all__ = ["VERBS", "main"]
 
 # In the order in which `headrace -h` shows them; a verb is added when it works.
-VERBS: tuple[str, ...] = ("doctor", "run", "pack", "verify")
+VERBS: tuple[str, ...] = (
+    "doctor",
+    "run",
+    "pack",
+    "verify",
+    "train",
+)
 
 FAILED, WRONG_USAGE, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141
 

@@ -1,0 +1,186 @@
+"""Checkpoints that are either whole or absent: tensors in safetensors, everything else in JSON, both checksummed.
+
+A checkpoint is a folder `step-NNNNNNNNN` with `tensors.safetensors` and `state.json`. It is written under another name,
+flushed to the disk, and renamed into place, so a crash or a full disk leaves the earlier ones untouched. Nothing is
+ever unpickled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import HeadraceError, StateError
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["Checkpoint", "Writer", "candidates", "load", "newest", "save", "save_weights"]
+
+VERSION = 1
+PREFIX, PARTIAL = "step-", ".partial-"
+TENSORS, STATE = "tensors.safetensors", "state.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A checkpoint in memory: named tensors (CPU) and a JSON-able state; `path` is where it was read from."""
+
+    tensors: dict[str, torch.Tensor]
+    state: dict[str, Any]
+    path: Path
+
+
+def save(folder: Path, step: int, tensors: Mapping[str, torch.Tensor], state: Mapping[str, Any], *, keep: int = 2) -> Path:
+    """Writes one checkpoint under `folder` and removes all but the newest `keep`; returns its path.
+
+    Raises HeadraceError, naming the folder and what was kept, when it cannot be written.
+    """
+    target = folder / f"{PREFIX}{step:09d}"
+    partial = folder / f"{PARTIAL}{target.name}-{os.getpid()}"
+    try:
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        _write_tensors(partial / TENSORS, tensors)
+        document = {"version": VERSION, "step": step, "sha256": _sha256(partial / TENSORS), "state": dict(state)}
+        text = json.dumps(document, indent=1, allow_nan=False)
+        _write(partial / STATE, json.dumps({"sha256": hashlib.sha256(text.encode()).hexdigest()}) + "\n" + text)
+        if target.exists():
+            shutil.rmtree(target)
+        partial.rename(target)
+        _flush_folder(folder)
+    except OSError as error:
+        shutil.rmtree(partial, ignore_errors=True)
+        before = next(iter(candidates(folder)), None)
+        kept = f"the newest one kept is {before.name}" if before else "there is none yet"
+        raise HeadraceError(
+            f"cannot write checkpoint {target}: {error.strerror or error}; {kept}", hint="free some space, or change --out"
+        ) from error
+    for old in list(candidates(folder))[keep:]:
+        shutil.rmtree(old, ignore_errors=True)
+    return target
+
+
+def save_weights(path: Path, tensors: Mapping[str, torch.Tensor], facts: Mapping[str, Any]) -> None:
+    """Writes weights alone as one safetensors file, atomically. `facts` go into its header as JSON, under "headrace"."""
+    partial = path.with_name(f"{PARTIAL}{path.name}-{os.getpid()}")
+    try:
+        # One entry: safetensors writes several in an order that changes from run to run, and the file's bytes with it.
+        _write_tensors(partial, tensors, {"headrace": json.dumps(facts, sort_keys=True)})
+        partial.replace(path)
+        _flush_folder(path.parent)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise HeadraceError(
+            f"cannot write {path}: {error.strerror or error}", hint="free some space, or change --out"
+        ) from error
+
+
+def candidates(folder: Path) -> Iterator[Path]:
+    """Checkpoint folders, newest first."""
+    return iter(sorted(folder.glob(f"{PREFIX}[0-9]*"), reverse=True))
+
+
+def newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
+    """The newest checkpoint that is whole, and a line about each newer one that is not. (None, …) when there is none."""
+    damaged: list[str] = []
+    for path in candidates(folder):
+        try:
+            return load(path), damaged
+        except StateError as error:
+            damaged.append(str(error))
+    return None, damaged
+
+
+def load(path: Path) -> Checkpoint:
+    """Reads one checkpoint and checks every byte. Raises StateError naming the file that is missing, damaged or too new."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load as parse
+
+    try:
+        head, _, text = (path / STATE).read_text().partition("\n")
+        if json.loads(head)["sha256"] != hashlib.sha256(text.encode()).hexdigest():
+            raise StateError(f"{path / STATE} is damaged: its checksum does not match")
+        document = json.loads(text)
+        if document["version"] != VERSION:
+            raise StateError(f"{path}: format version {document['version']}, this headrace reads {VERSION}")
+        data = (path / TENSORS).read_bytes()
+        if hashlib.sha256(data).hexdigest() != document["sha256"]:
+            raise StateError(f"{path / TENSORS} is damaged: its checksum does not match")
+        return Checkpoint(parse(data), document["state"], path)
+    except OSError as error:
+        raise StateError(f"cannot read checkpoint {error.filename or path}: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError, SafetensorError) as error:
+        raise StateError(f"{path} is not a checkpoint, or a damaged one: {error}") from error
+
+
+class Writer:
+    """Saves checkpoints from a thread of its own, one at a time, so that training goes on meanwhile.
+
+    The caller hands over tensors that nobody changes any more. A failed write is told by `problem` and raised by `close`;
+    training may go on with the earlier checkpoints.
+    """
+
+    def __init__(self, folder: Path, *, keep: int = 2) -> None:
+        self.folder, self.keep = folder, keep
+        self.problem: HeadraceError | None = None
+        self.last: Path | None = None
+        self._thread: threading.Thread | None = None
+
+    def submit(self, step: int, tensors: Mapping[str, torch.Tensor], state: Mapping[str, Any]) -> None:
+        """Starts writing; waits only if the previous checkpoint is still being written."""
+        self.wait()
+        self._thread = threading.Thread(target=self._save, args=(step, tensors, state), name="headrace-checkpoint")
+        self._thread.start()
+
+    def _save(self, step: int, tensors: Mapping[str, torch.Tensor], state: Mapping[str, Any]) -> None:
+        try:
+            self.last = save(self.folder, step, tensors, state, keep=self.keep)
+            self.problem = None
+        except HeadraceError as error:
+            self.problem = error
+
+    def wait(self) -> None:
+        """Returns when nothing is being written any more."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def close(self) -> None:
+        """Waits, and raises the last write's problem if it had one."""
+        self.wait()
+        if self.problem is not None:
+            raise self.problem
+
+
+def _write_tensors(path: Path, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None) -> None:
+    from safetensors.torch import save as serialise
+
+    _write(path, serialise({name: tensor.contiguous() for name, tensor in tensors.items()}, dict(metadata or {})))
+
+
+def _write(path: Path, data: bytes | str) -> None:
+    with open(path, "wb") as file:
+        file.write(data.encode() if isinstance(data, str) else data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _flush_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _sha256(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

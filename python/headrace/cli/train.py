@@ -1,0 +1,109 @@
+"""`headrace train`: a whole training run."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from pathlib import Path
+
+from rich.markup import escape
+
+from headrace.cli import output
+from headrace.recipe import Recipe
+from headrace.trainer import Options, Progress, Result, train
+
+SUMMARY = "train a classifier: mixed precision, checkpoints, exact resume, no waiting for input"
+EXAMPLE = """
+headrace train --model resnet50 --data /data/imagenet/train --val /data/imagenet/val --epochs 16 --out runs/one
+headrace train --model resnet50 --data /data/imagenet/train --out runs/one --resume auto
+"""
+
+DEFAULTS = {field.name: field.default for field in dataclasses.fields(Options)}
+RECIPE = Recipe()
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `headrace train`."""
+    add = parser.add_argument
+    add("--model", required=True, help="a classifier of torchvision or timm, resnet20…56 for small images, or MODULE:FACTORY")
+    add("--data", required=True, metavar="PATH", help="training images: a folder of class folders, or a packed dataset")
+    add("--val", metavar="PATH", help="validation images (default: DATA/val beside DATA/train, else none)")
+    add("--out", default="run", metavar="FOLDER", help="checkpoints, metrics.jsonl and final.safetensors (default: run)")
+    add("--epochs", type=int, default=DEFAULTS["epochs"])
+    add("--steps", type=int, metavar="N", help="stop after N steps, whatever the epochs say")
+    add("--batch-size", type=int, default=DEFAULTS["batch_size"], metavar="N", help="images a step on each GPU")
+    add("--image-size", type=int, default=DEFAULTS["image_size"], metavar="PIXELS")
+    add("--precision", choices=("auto", "bf16", "fp16", "fp32"), default="auto", help="auto: bf16 or fp16 on a GPU")
+    add("--device", metavar="DEVICE", help="cpu, cuda, or sim:a100 (a timed wait) (default: cuda if there is any)")
+    add("--seed", type=int, default=0)
+    add("--deterministic", action="store_true", help="the same bits every time (slower)")
+    add("--resume", metavar="auto|PATH", help="go on from the newest whole checkpoint in --out, or from PATH")
+    add("--checkpoint-steps", type=int, metavar="N", help="a checkpoint every N steps")
+    add("--checkpoint-minutes", type=float, default=DEFAULTS["checkpoint_minutes"], metavar="M", help="… every M minutes")
+    add("--keep", type=int, default=DEFAULTS["keep"], metavar="N", help="how many checkpoints to keep")
+    add("--threads", type=int, metavar="N", help="threads that read and decode (default: the usable cores)")
+    add("--learning-rate", type=float, default=RECIPE.learning_rate, help="for a global batch of 256; scales with it")
+    add("--momentum", type=float, default=RECIPE.momentum)
+    add("--weight-decay", type=float, default=RECIPE.weight_decay)
+    add("--label-smoothing", type=float, default=RECIPE.label_smoothing)
+    add("--warmup-epochs", type=float, metavar="N", help="default: a tenth of the run, at most 5")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Trains with a progress bar; exit code 128 + signal when asked to stop."""
+    given = vars(args)
+    recipe = Recipe(**{field.name: given[field.name] for field in dataclasses.fields(Recipe)})
+    names = [field.name for field in dataclasses.fields(Options) if field.name != "recipe"]
+    options = Options(**{name: given[name] for name in names}, recipe=recipe)
+    with output.progress(f"{options.model}: preparing", None) as meter:
+        result = train(options, watch=lambda progress: _show(options, progress, meter))
+    output.emit(args, _document(options, result), lambda: _render(result))
+    return result.exit_code
+
+
+def _show(options: Options, progress: Progress, meter: output.Meter) -> None:
+    if progress.remark:
+        output.console.print(escape(progress.remark), soft_wrap=True)
+        return
+    words = f"{options.model} epoch {progress.epoch + 1} step {progress.step}/{progress.total_steps}"
+    if progress.loss is not None:
+        words += f" loss {progress.loss:.3f}"
+    if progress.wait_share is not None:
+        words += f" wait {progress.wait_share:.0%}"
+    if progress.scores is not None:
+        words += f" top-1 {progress.scores.top1:.1%}"
+    meter.describe(words)
+    meter.advance(progress.images)
+
+
+def _document(options: Options, result: Result) -> dict[str, object]:
+    scores = result.scores
+    return {
+        "model": options.model,
+        "device": result.device.name,
+        "simulated": result.device.simulated,
+        "top1": scores.top1 if scores else None,
+        "top5": scores.top5 if scores else None,
+        "img_s": result.img_s,
+        "wait_share": result.wait_share,
+        "epochs": result.epochs,
+        "steps": result.steps,
+        "seconds": result.seconds,
+        "loss": result.losses[-1] if result.losses else None,
+        "checkpoint": result.checkpoint,
+        "final": result.final,
+        "metrics": Path(options.out) / "metrics.jsonl",
+        "resumed_from_step": result.resumed_from_step,
+        "report": None,
+    }
+
+
+def _render(result: Result) -> None:
+    state = "finished" if result.final else "stopped"
+    print(f"{state} after {result.steps} steps ({result.epochs:.2f} epochs) in {result.seconds:.0f} s on {result.device.name}")
+    if result.img_s is not None and result.wait_share is not None:
+        print(f"{result.img_s:,.0f} img/s, {result.wait_share:.1%} of the time waiting for input")
+    if result.scores is not None:
+        top5 = "" if result.scores.top5 is None else f", top-5 {result.scores.top5:.2%}"
+        print(f"top-1 {result.scores.top1:.2%}{top5} on {result.scores.images:,} images")
+    print(f"weights: {result.final}" if result.final else f"go on with --resume auto; checkpoint: {result.checkpoint}")

@@ -1,0 +1,43 @@
+"""Being asked to stop: SIGTERM (spot machines, SageMaker), SIGUSR1 (Slurm) and Ctrl-C become a flag that a loop reads."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import FrameType, TracebackType
+
+__all__ = ["StopRequest"]
+
+SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
+
+
+class StopRequest:
+    """While the block runs, the first signal only sets `signal`; a second Ctrl-C interrupts at once, as usual.
+
+    Outside the main thread, where Python allows no handlers, it never gets set.
+    """
+
+    def __init__(self) -> None:
+        self.signal: signal.Signals | None = None
+        self._before: dict[signal.Signals, object] = {}
+
+    @property
+    def exit_code(self) -> int:
+        """128 + the signal's number, as shells do; 0 without one."""
+        return 0 if self.signal is None else 128 + int(self.signal)
+
+    def __enter__(self) -> StopRequest:
+        if threading.current_thread() is threading.main_thread():
+            for number in SIGNALS:
+                self._before[number] = signal.signal(number, self._receive)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]
+        self._before.clear()
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        if self.signal is signal.Signals.SIGINT and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.signal = signal.Signals(number)

@@ -1,0 +1,192 @@
+"""The trainer: one loop over `headrace.Loader`, which can stop and go on at any step and ends with the same bits.
+
+`train(options)` prepares everything first, so that what can fail fails before time is spent, then runs the loop
+in `_train`, which is meant to be read. No step waits for the GPU: losses are read at every LOG_STEPS-th step only.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headrace import checkpoint
+from headrace.devices import Device
+from headrace.errors import HeadraceError
+from headrace.evaluation import Scores, evaluate
+from headrace.interruption import StopRequest
+from headrace.recipe import learning_rate
+from headrace.training.options import Options
+from headrace.training.prepare import prepare
+from headrace.training.state import Progress, Run, save
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["Options", "Progress", "Result", "train"]
+
+LOG_STEPS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What came of it. `img_s` and `wait_share` are of training alone, without warm-up and evaluation."""
+
+    steps: int
+    epochs: float
+    scores: Scores | None
+    img_s: float | None
+    wait_share: float | None
+    seconds: float
+    device: Device
+    checkpoint: Path | None
+    final: Path | None  # None when stopped before the end
+    resumed_from_step: int | None
+    exit_code: int
+    losses: tuple[float, ...]
+
+
+def train(options: Options, *, watch: Callable[[Progress], None] = lambda progress: None) -> Result:
+    """Trains to the end, or to a request to stop (then the exit code is 128 + the signal's number, and resuming goes on)."""
+    started_s = time.monotonic()
+    run = prepare(options, watch)
+    try:
+        with StopRequest() as stop:
+            _train(run, stop)
+        save(run)
+        run.writer.close()
+        finished = run.step == run.total_steps
+        final = _save_final(run) if finished else None
+    finally:
+        run.writer.wait()
+        run.loader.close()
+        if run.val_loader is not None:
+            run.val_loader.close()
+    img_s, wait_share = run.pace.read()
+    return Result(
+        steps=run.step,
+        epochs=run.step / len(run.loader),
+        scores=run.scores,
+        img_s=img_s,
+        wait_share=wait_share,
+        seconds=time.monotonic() - started_s,
+        device=run.device,
+        checkpoint=run.writer.last,
+        final=final,
+        resumed_from_step=run.resumed_from_step,
+        exit_code=0 if finished else stop.exit_code,
+        losses=tuple(run.losses),
+    )
+
+
+def _train(run: Run, stop: StopRequest) -> None:
+    """The loop. Every pass of the outer loop is an epoch, or what is left of one."""
+    while run.step < run.total_steps and stop.signal is None:
+        _evaluate_if_due(run, stop)
+        for images, labels in _timed(run):
+            loss = _update(run, images, labels)
+            run.step += 1
+            run.pace.end(len(labels))
+            run.unreported_images += len(labels)
+            last = run.step == run.total_steps
+            if run.step % LOG_STEPS == 0 or last:
+                _report(run, loss)
+            if _checkpoint_due(run):
+                save(run)
+            if last or stop.signal is not None:
+                break
+    _evaluate_if_due(run, stop)
+
+
+def _timed(run: Run) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """The loader's batches, on the device, with the clock told when they are asked for and when they arrive."""
+    batches = iter(run.loader)
+    run.pace.ask()
+    for images, labels in batches:
+        run.pace.begin()
+        yield images, labels
+        run.pace.ask()
+
+
+def _update(run: Run, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """One step of the optimizer; returns the loss as a tensor on the device."""
+    import torch
+
+    rate = learning_rate(run.step, peak=_peak_rate(run), warmup_steps=run.warmup_steps, total_steps=run.total_steps)
+    for group in run.optimizer.param_groups:
+        group["lr"] = rate
+    with torch.autocast(run.device.torch_name.split(":")[0], dtype=run.autocast, enabled=run.autocast is not None):
+        answers = run.model(images)
+        smoothing = run.options.recipe.label_smoothing
+        loss = torch.nn.functional.cross_entropy(answers, labels, label_smoothing=smoothing)
+    run.optimizer.zero_grad(set_to_none=True)
+    run.scaler.scale(loss).backward()
+    run.scaler.step(run.optimizer)
+    run.scaler.update()
+    return loss.detach()
+
+
+def _peak_rate(run: Run) -> float:
+    return run.options.recipe.learning_rate * run.options.batch_size * run.loader.world_size / 256
+
+
+def _report(run: Run, loss: torch.Tensor) -> None:
+    """Reads the loss (the one place where the loop waits for the device), writes a line of metrics, tells the watcher."""
+    value = float(loss.item())
+    epoch = (run.step - 1) // len(run.loader)
+    if not math.isfinite(value):
+        saved = f"the last good checkpoint is {run.writer.last}" if run.writer.last else "nothing was saved before"
+        raise HeadraceError(
+            f"the loss is {value} at step {run.step} (epoch {epoch}): training has diverged; {saved}",
+            hint="lower --learning-rate, lengthen --warmup-epochs, or use --precision fp32",
+        )
+    run.losses.append(value)
+    img_s, wait_share = run.pace.read()
+    rate = run.optimizer.param_groups[0]["lr"]
+    run.metrics.write(step=run.step, epoch=epoch, loss=value, learning_rate=rate, img_s=img_s, wait_share=wait_share)
+    images, run.unreported_images = run.unreported_images, 0
+    run.watch(Progress(run.step, run.total_steps, epoch, images, value, img_s, wait_share, run.scores))
+
+
+def _evaluate_if_due(run: Run, stop: StopRequest) -> None:
+    """After each epoch and at the end; a run that was stopped before it evaluates when it goes on."""
+    whole_epochs = run.step % len(run.loader) == 0 or run.step == run.total_steps
+    if run.val_loader is None or not whole_epochs or run.evaluated_step == run.step or stop.signal is not None:
+        return
+    run.pace.pause()
+    scores = evaluate(
+        run.model,
+        run.val_loader,
+        device=run.device.torch_name,
+        autocast=run.autocast,
+        stopped=lambda: stop.signal is not None,
+    )
+    if scores is None:
+        return
+    run.scores, run.evaluated_step = scores, run.step
+    epoch = (run.step - 1) // len(run.loader)
+    run.metrics.write(step=run.step, epoch=epoch, evaluation=asdict(run.scores))
+    run.watch(Progress(run.step, run.total_steps, epoch, 0, None, *run.pace.read(), run.scores))
+
+
+def _checkpoint_due(run: Run) -> bool:
+    every_steps, every_minutes = run.options.checkpoint_steps, run.options.checkpoint_minutes
+    if every_steps and run.step % every_steps == 0:
+        return True
+    return every_minutes is not None and time.monotonic() - run.saved_s >= 60 * every_minutes
+
+
+def _save_final(run: Run) -> Path:
+    path = Path(run.options.out) / "final.safetensors"
+    weights = {name: tensor.detach().to("cpu", copy=True) for name, tensor in run.model.state_dict().items()}
+    facts = {
+        "model": "stand-in for a simulated device" if run.device.simulated else run.options.model,
+        "image_size": run.options.image_size,
+        "classes": list(run.loader.dataset.classes),
+        "steps": run.step,
+    }
+    checkpoint.save_weights(path, weights, facts)
+    return path

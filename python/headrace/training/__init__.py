@@ -1,0 +1,1 @@
+"""The parts of the trainer: options, state, preparation, metrics. The loop itself is `headrace.trainer`."""

@@ -1,0 +1,28 @@
+"""metrics.jsonl: what a training run says of itself, one JSON object a line, for people and for programs."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+from headrace.errors import UsageError
+
+__all__ = ["Metrics"]
+
+
+class Metrics:
+    """Appends to `path`; every line says how many seconds after the start it was written. Raises UsageError."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._started_s = path, time.monotonic()
+        try:
+            path.touch()
+        except OSError as error:
+            raise UsageError(f"cannot write {path}: {error.strerror}", hint="choose another --out") from error
+
+    def write(self, **facts: object) -> None:
+        """Writes one line."""
+        line = {"seconds": round(time.monotonic() - self._started_s, 3), **facts}
+        with open(self._path, "a", encoding="utf-8") as file:
+            file.write(json.dumps(line, allow_nan=False) + "\n")

@@ -1,0 +1,48 @@
+"""What to train, on what, and how."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from headrace.errors import UsageError
+from headrace.recipe import Recipe
+
+__all__ = ["Options", "Precision", "check"]
+
+Precision = Literal["auto", "bf16", "fp16", "fp32"]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What to train, on what, and how. `batch_size` is over all ranks' own share: per rank."""
+
+    model: str
+    data: str
+    out: str
+    val: str | None = None
+    epochs: int = 16
+    steps: int | None = None  # stop after so many, whatever the epochs say
+    batch_size: int = 256
+    image_size: int = 224
+    precision: Precision = "auto"
+    device: str | None = None
+    seed: int = 0
+    deterministic: bool = False
+    resume: str | None = None  # None, "auto", or a checkpoint's folder
+    checkpoint_steps: int | None = None
+    checkpoint_minutes: float | None = 10.0
+    keep: int = 2
+    threads: int | None = None
+    recipe: Recipe = field(default_factory=Recipe)
+
+
+def check(options: Options) -> None:
+    """Raises UsageError for a number that makes no sense."""
+    for name in ("epochs", "batch_size", "image_size", "keep"):
+        if getattr(options, name) < 1:
+            raise UsageError(f"--{name.replace('_', '-')} must be at least 1, not {getattr(options, name)}")
+    for name in ("steps", "checkpoint_steps", "threads"):
+        value = getattr(options, name)
+        if value is not None and value < 1:
+            raise UsageError(f"--{name.replace('_', '-')} must be at least 1, not {value}")

@@ -1,0 +1,179 @@
+"""Everything before the first step: data, model, optimizer, the checkpoint to go on from. Errors of use are raised here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headrace import checkpoint, devices, models, transforms
+from headrace.checkpoint import Checkpoint, Writer
+from headrace.devices import Device, Pace
+from headrace.errors import SourceError, UsageError
+from headrace.loader import Loader
+from headrace.recipe import make_optimizer
+from headrace.records import Dataset
+from headrace.sources import open_dataset
+from headrace.training.metrics import Metrics
+from headrace.training.options import Options, Precision, check
+from headrace.training.state import Progress, Run, restore
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+__all__ = ["prepare"]
+
+SMALL_CROP_PADDING = 4  # CIFAR's usual augmentation: pad by 4, crop back, flip (He et al. 2015, section 4.2)
+
+
+def prepare(options: Options, watch: Callable[[Progress], None]) -> Run:
+    """Checks and builds everything, and loads the checkpoint to resume from. All errors of use are raised here."""
+    import torch
+
+    check(options)
+    device = devices.open_device(options.device)
+    if options.deterministic:
+        devices.make_deterministic()
+    out = Path(options.out)
+    found = _checkpoint_to_resume(options, out, watch)
+    data, val = _open_data(options)
+    autocast = _autocast(options.precision, device)
+    loader = _loader(options, data, device, autocast, training=True)
+    val_loader = _loader(options, val, device, autocast, training=False) if val is not None else None
+    steps_per_epoch = len(loader)
+    if steps_per_epoch == 0:
+        raise SourceError(
+            f"{data.root} holds {len(data)} images, fewer than one batch of {options.batch_size}",
+            hint=f"--batch-size {max(1, len(data) // 2)}",
+        )
+    total_steps = min(options.epochs * steps_per_epoch, options.steps or options.epochs * steps_per_epoch)
+    if device.simulated:
+        torch.set_num_threads(1)  # the stand-in needs no more, and the loader's threads need the cores
+    torch.manual_seed(options.seed)
+    model = _model(options, data, device)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--out {out}: {error.strerror}", hint="choose a folder that can be written to") from error
+    run = Run(
+        options=options,
+        device=device,
+        model=model,
+        optimizer=make_optimizer(model, options.recipe, fused=device.kind == "cuda"),
+        scaler=torch.amp.GradScaler("cuda", enabled=autocast == torch.float16),
+        autocast=autocast,
+        loader=loader,
+        val_loader=val_loader,
+        writer=Writer(out / "checkpoints", keep=options.keep),
+        metrics=Metrics(out / "metrics.jsonl"),
+        pace=Pace(device),
+        watch=watch,
+        total_steps=total_steps,
+        warmup_steps=options.recipe.warmup_steps(options.epochs, steps_per_epoch),
+    )
+    if found is not None:
+        restore(run, found)
+    facts = {"model": options.model, "device": device.name, "images": len(data), "classes": len(data.classes)}
+    run.metrics.write(step=run.step, resumed_from_step=run.resumed_from_step, total_steps=total_steps, **facts)
+    return run
+
+
+def _checkpoint_to_resume(options: Options, out: Path, watch: Callable[[Progress], None]) -> Checkpoint | None:
+    folder = out / "checkpoints"
+    if options.resume is None:
+        if next(checkpoint.candidates(folder), None) is not None:
+            hint = "--resume auto goes on with it; or choose another --out"
+            raise UsageError(f"{out} already holds a training run", hint=hint)
+        return None
+    if options.resume != "auto":
+        return checkpoint.load(Path(options.resume))
+    found, damaged = checkpoint.newest(folder)
+    for line in damaged:
+        watch(Progress(0, 0, 0, 0, None, None, None, remark=f"warning: {line}"))
+    if damaged:
+        where = f"going on from the one before, {found.path.name}" if found else "none is left: starting from the beginning"
+        watch(Progress(0, 0, 0, 0, None, None, None, remark=where))
+    return found
+
+
+def _open_data(options: Options) -> tuple[Dataset, Dataset | None]:
+    """Training and validation data; a local folder with `train` and `val` inside stands for both."""
+    data, val = options.data, options.val
+    inside = Path(data)
+    if val is None and (inside / "train").is_dir() and (inside / "val").is_dir():
+        data, val = str(inside / "train"), str(inside / "val")
+    training = open_dataset(data)
+    if len(training.classes) < 2:
+        raise SourceError(
+            f"{data} holds one class only: there is nothing to tell apart", hint="give data of two or more classes"
+        )
+    if val is None:
+        return training, None
+    validation = open_dataset(val)
+    if validation.classes != training.classes:
+        raise SourceError(
+            f"{val}: {_class_difference(training.classes, validation.classes)}", hint="use the same class folders"
+        )
+    return training, validation
+
+
+def _class_difference(training: tuple[str, ...], validation: tuple[str, ...]) -> str:
+    missing, surplus = sorted(set(training) - set(validation)), sorted(set(validation) - set(training))
+    words = f"its {len(validation)} classes are not the {len(training)} of the training data"
+    if missing:
+        words += f"; missing: {', '.join(missing[:5])}"
+    if surplus:
+        words += f"; not in training: {', '.join(surplus[:5])}"
+    return words
+
+
+def _autocast(precision: Precision, device: Device) -> torch.dtype | None:
+    import torch
+
+    if device.simulated or precision == "fp32" or (precision == "auto" and device.kind == "cpu"):
+        return None
+    if precision == "fp16" and device.kind == "cpu":
+        raise UsageError("fp16 needs a GPU", hint="--precision bf16 or fp32")
+    if precision == "auto":
+        half: torch.dtype = torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
+        return half
+    return torch.bfloat16 if precision == "bf16" else torch.float16
+
+
+def _loader(options: Options, data: Dataset, device: Device, autocast: torch.dtype | None, *, training: bool) -> Loader:
+    """Normalised on the GPU where there is one; a simulated GPU gets uint8, as a real one would over the bus."""
+    normalize: list[transforms.Transform] = []
+    if not device.simulated:
+        normalize = [transforms.Normalize(transforms.IMAGENET_MEAN, transforms.IMAGENET_STD)]
+    half = device.kind == "cuda" and autocast is not None
+    return Loader(
+        data,
+        options.batch_size,
+        transforms.Compose([_augmentation(options.image_size, training=training), *normalize]),
+        seed=options.seed,
+        shuffle=training,
+        drop_last=training,
+        threads=options.threads,
+        device=device.torch_name,
+        dtype="uint8" if device.simulated else str(autocast).removeprefix("torch.") if half else "float32",  # type: ignore[arg-type]
+    )
+
+
+def _augmentation(size: int, *, training: bool) -> transforms.Transform:
+    if size > models.SMALL_IMAGE:
+        return transforms.imagenet_train(size) if training else transforms.imagenet_eval(size)
+    if training:
+        steps = [transforms.Resize(size), transforms.RandomCrop(size, padding=SMALL_CROP_PADDING)]
+        return transforms.Compose([*steps, transforms.RandomHorizontalFlip()])
+    return transforms.Compose([transforms.Resize(size), transforms.CenterCrop(size)])
+
+
+def _model(options: Options, data: Dataset, device: Device) -> nn.Module:
+    import torch
+
+    # The name is checked on a simulated device too: the same command must work on the real one.
+    model = models.build(options.model, classes=len(data.classes), image_size=options.image_size)
+    if device.simulated:
+        model = models.stand_in(len(data.classes))
+    return model.to(device.torch_name, memory_format=torch.channels_last).train()

@@ -1,0 +1,150 @@
+"""The state of a training run in memory, and its way to a checkpoint and back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from headrace.checkpoint import Checkpoint, Writer
+from headrace.devices import Device, Pace
+from headrace.errors import StateError
+from headrace.evaluation import Scores
+from headrace.loader import Loader
+from headrace.training.metrics import Metrics
+from headrace.training.options import Options
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+__all__ = ["Progress", "Run", "restore", "save"]
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What the loop tells while it runs. `wait_share` near 0: input keeps up; near 1: the device mostly waits."""
+
+    step: int
+    total_steps: int
+    epoch: int
+    images: int  # since the last report
+    loss: float | None
+    img_s: float | None
+    wait_share: float | None
+    scores: Scores | None = None
+    remark: str | None = None
+
+
+@dataclass(slots=True)
+class Run:
+    """Everything the loop holds."""
+
+    options: Options
+    device: Device
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    scaler: torch.amp.GradScaler
+    autocast: torch.dtype | None
+    loader: Loader
+    val_loader: Loader | None
+    writer: Writer
+    metrics: Metrics
+    pace: Pace
+    watch: Callable[[Progress], None]
+    total_steps: int
+    warmup_steps: int
+    step: int = 0
+    resumed_from_step: int | None = None
+    evaluated_step: int = 0
+    saved_step: int = -1
+    saved_s: float = field(default_factory=time.monotonic)
+    scores: Scores | None = None
+    losses: list[float] = field(default_factory=list)
+    unreported_images: int = 0
+
+
+def save(run: Run) -> None:
+    """Copies the state to the CPU and has it written in the background."""
+    import torch
+
+    if run.saved_step == run.step:
+        return
+    tensors = {f"model.{name}": tensor for name, tensor in run.model.state_dict().items()}
+    optimizer = run.optimizer.state_dict()
+    for index, entries in optimizer["state"].items():
+        tensors |= {f"optimizer.{index}.{key}": value for key, value in entries.items() if torch.is_tensor(value)}
+    tensors["random.cpu"] = torch.get_rng_state()
+    if run.device.kind == "cuda":
+        tensors["random.cuda"] = torch.cuda.get_rng_state(run.device.torch_name)
+    copies = {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
+    state = {
+        "step": run.step,
+        "loader": run.loader.state_dict(),
+        "scaler": run.scaler.state_dict(),
+        "evaluated_step": run.evaluated_step,
+        "scores": asdict(run.scores) if run.scores else None,
+        "identity": identity(run),
+    }
+    run.writer.submit(run.step, copies, state)
+    run.saved_step, run.saved_s = run.step, time.monotonic()
+    if run.writer.problem is not None:
+        run.watch(Progress(run.step, run.total_steps, 0, 0, None, None, None, remark=f"warning: {run.writer.problem}"))
+
+
+def identity(run: Run) -> dict[str, Any]:
+    """What must be the same for a resumed run to be the same run."""
+    options = run.options
+    return {
+        "model": options.model,
+        "simulated": run.device.simulated,
+        "classes": len(run.loader.dataset.classes),
+        "image_size": options.image_size,
+        "total_steps": run.total_steps,
+        "recipe": asdict(options.recipe),
+    }
+
+
+def restore(run: Run, found: Checkpoint) -> None:
+    """Puts a checkpoint into the run. Raises StateError, in words, when it is of another run."""
+    import torch
+
+    _check_same_run(found, identity(run))
+    tensors, state = found.tensors, found.state
+    model = {name.removeprefix("model."): value for name, value in tensors.items() if name.startswith("model.")}
+    try:
+        run.model.load_state_dict(model)
+    except RuntimeError as error:
+        raise StateError(f"{found.path} does not fit the model: {str(error).splitlines()[0]}") from error
+    optimizer = run.optimizer.state_dict()
+    optimizer["state"] = {}
+    for name, value in tensors.items():
+        if name.startswith("optimizer."):
+            _, index, key = name.split(".", 2)
+            optimizer["state"].setdefault(int(index), {})[key] = value
+    run.optimizer.load_state_dict(optimizer)
+    for parameter, entries in run.optimizer.state.items():
+        for key, value in entries.items():
+            if torch.is_tensor(value) and value.shape == parameter.shape:
+                # In the parameter's own memory layout (channels-last): fused kernels walk both alike.
+                entries[key] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
+    run.scaler.load_state_dict(state["scaler"])
+    run.loader.load_state_dict(state["loader"])
+    torch.set_rng_state(tensors["random.cpu"])
+    if run.device.kind == "cuda" and "random.cuda" in tensors:
+        torch.cuda.set_rng_state(tensors["random.cuda"], run.device.torch_name)
+    run.step = run.resumed_from_step = run.saved_step = state["step"]
+    run.evaluated_step = state["evaluated_step"]
+    run.scores = Scores(**state["scores"]) if state["scores"] else None
+    run.writer.last = found.path
+
+
+def _check_same_run(found: Checkpoint, expected: Mapping[str, Any]) -> None:
+    for name, value in expected.items():
+        saved = found.state.get("identity", {}).get(name)
+        if saved != value:
+            raise StateError(
+                f"{found.path} is of another run: its {name.replace('_', ' ')} is {saved!r}, here it is {value!r}",
+                hint="resume with the options it was started with, or choose another --out",
+            )
