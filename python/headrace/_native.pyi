@@ -12,6 +12,9 @@ __version__: str
 
 def status_names() -> list[tuple[str, str]]: ...
 def image_size(data: _Buffer) -> tuple[int, int]: ...
+def reference_decode(
+    data: _Buffer, region: tuple[int, int, int, int] | None = None, keep: bool = True
+) -> bytes: ...
 def decode_into(
     images: Sequence[_Buffer],
     out: _Buffer,

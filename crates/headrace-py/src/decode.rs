@@ -9,10 +9,12 @@ use headrace_core::decode::Decoder;
 use headrace_core::engine::BatchMemory;
 use headrace_core::error::{Result, Status};
 use headrace_core::geometry::Rect;
+use headrace_core::jpeg::turbo;
 use headrace_core::resample::{Filter, Resampler, ResizeSpec};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use pyo3::types::PyBytes;
 
 use crate::detach::detached;
 use crate::program::filter;
@@ -20,6 +22,7 @@ use crate::program::filter;
 thread_local! {
     /// Scratch memory of the calling thread, so that a stream of calls does not allocate; no image data outlives its call.
     static SCRATCH: RefCell<(Decoder, Resampler)> = RefCell::default();
+    static REFERENCE: RefCell<Vec<u8>> = RefCell::default();
 }
 
 /// The names and sentences of the status numbers, in order.
@@ -38,6 +41,37 @@ pub fn image_size(py: Python<'_>, data: PyBuffer<u8>) -> PyResult<(u32, u32)> {
     detached(py, || Decoder::new().size(bytes.slice()))
         .map(|size| (size.width, size.height))
         .map_err(|status| PyValueError::new_err(status.message()))
+}
+
+/// Decodes a region (x, y, w, h; None: everything) of a JPEG with libjpeg-turbo alone and returns its RGB bytes; with
+/// `keep=False` nothing is copied out, for timing. For tests and benchmarks. Raises ValueError with the reason.
+#[pyfunction]
+#[pyo3(signature = (data, region=None, keep=true))]
+pub fn reference_decode<'py>(
+    py: Python<'py>,
+    data: PyBuffer<u8>,
+    region: Option<(u32, u32, u32, u32)>,
+    keep: bool,
+) -> PyResult<Bound<'py, PyBytes>> {
+    let bytes = ReadOnly::new(&data)?;
+    let decode = |pixels: &mut Vec<u8>| {
+        let size = turbo::size(bytes.slice())?;
+        let (x, y, w, h) = region.unwrap_or((0, 0, size.width, size.height));
+        let stride = turbo::region(bytes.slice(), Rect::new(x, y, w, h), pixels)?;
+        Ok(stride * h as usize)
+    };
+    detached(py, || {
+        REFERENCE.with_borrow_mut(|pixels| {
+            let length = decode(pixels)?;
+            Ok(if keep {
+                pixels[..length].to_vec()
+            } else {
+                Vec::new()
+            })
+        })
+    })
+    .map(|pixels| PyBytes::new(py, &pixels))
+    .map_err(|status: Status| PyValueError::new_err(status.message()))
 }
 
 /// Bytes of a Python buffer that this call keeps alive.
