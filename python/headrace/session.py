@@ -86,10 +86,13 @@ class Step:
     """One training step of one loader: from the start of `next()` to the start of the one after.
 
     `wait_s` is the time in `next()`, `compute_s` the rest. `ready`: 1 the batch was there already, 0 it was not, None
-    unknown. `cpu_s`: CPU time of the main thread within `compute_s`; `process_cpu_s`: of the whole main process within
+    unknown. `cpu_s`: CPU time of the main thread within `compute_s`, `queue_s`: its time there waiting for a core;
+    `process_cpu_s`: of the whole main process within
     the step, its worker processes excluded. `sync_s` and `sync_count`: calls that wait for the device (`.item()`,
     `.cpu()`, …); `h2d_s`: time in copies to the device. `gpu_wait_s`: time in which the GPU had nothing to do because
     of this `next()`, on the GPU's clock; `gpu_step_s`: GPU time from that point to the end of the step's work.
+    With several ranks, `forward_s`: from the batch to the end of forward; `backward_s`: from there until the last
+    gradient was there; `collective_s`: from there to the optimizer, which is the wait for the other ranks.
     """
 
     pid: int
@@ -101,6 +104,7 @@ class Step:
     ready: int | None = None
     items: int | None = None
     cpu_s: float | None = None
+    queue_s: float | None = None
     process_cpu_s: float | None = None
     sync_s: float | None = None
     sync_count: int | None = None
@@ -223,8 +227,8 @@ class Sample:
     """One look at the machine, over the interval that ends at `time_s`. Shares are 0..1, rates per second.
 
     `core_busy`: per online core, by number. `own_cores`: cores' worth of CPU used by the command and its children;
-    `foreign_cores`: by everything else, the sampler left out. `run_queue_share`: run-queue delay of the command's
-    processes over their wall time. `pressure_*`: share of time in which some task waited for it (PSI).
+    `foreign_cores`: by everything else, the sampler left out. `queue_share`: of the command's threads' time on a
+    core or waiting for one, the part spent waiting. `pressure_*`: share of time in which some task waited for it (PSI).
     """
 
     time_s: float
@@ -232,7 +236,7 @@ class Sample:
     core_busy: tuple[float, ...] = ()
     own_cores: float | None = None
     foreign_cores: float | None = None
-    main_queue_share: float | None = None
+    queue_share: float | None = None
     runnable: int | None = None
     pressure_cpu: float | None = None
     pressure_io: float | None = None

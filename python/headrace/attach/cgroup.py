@@ -1,0 +1,126 @@
+"""CPU and memory limits of the control group a process lives in: version 2, version 1, or none.
+
+`proc` and `sys` are the mount points `/proc` and `/sys`, so that tests can show other machines. Sources: the kernel's
+`Documentation/admin-guide/cgroup-v2.rst` and `cgroup-v1/`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["Cgroup", "find_cgroup"]
+
+UNLIMITED_BYTES = 1 << 60
+"""Version 1 writes "no limit" as a huge number (the largest multiple of the page size)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cgroup:
+    """Where to read the limits and counters. A folder is None where the controller is not mounted or not visible."""
+
+    version: int
+    cpu: Path | None
+    memory: Path | None
+
+    def quota_cores(self) -> float | None:
+        """CPU limit in cores, the least along the path to the root; None for no limit or unknown."""
+        if self.cpu is None:
+            return None
+        return min(filter(None, (self._quota_at(folder) for folder in _upwards(self.cpu))), default=None)
+
+    def _quota_at(self, folder: Path) -> float | None:
+        if self.version == 2:
+            words = (_read(folder / "cpu.max") or "").split()
+        else:
+            words = [_read(folder / f"cpu.cfs_{name}_us") or "" for name in ("quota", "period")]
+        if len(words) != 2 or not all(word.isdigit() for word in words) or int(words[1]) == 0:
+            return None  # "max", -1 or missing
+        return int(words[0]) / int(words[1])
+
+    def throttled_s(self) -> float | None:
+        """Seconds for which the group's tasks have been stopped by the CPU limit so far."""
+        if self.cpu is None:
+            return None
+        counters = _pairs(self.cpu / "cpu.stat")
+        if "throttled_usec" in counters:
+            return counters["throttled_usec"] * 1e-6
+        return counters["throttled_time"] * 1e-9 if "throttled_time" in counters else None
+
+    def memory_limit_bytes(self) -> int | None:
+        """Memory limit, the least along the path to the root; None for no limit or unknown."""
+        if self.memory is None:
+            return None
+        name = "memory.max" if self.version == 2 else "memory.limit_in_bytes"
+        limits = [_read(folder / name) or "" for folder in _upwards(self.memory)]
+        return min((int(limit) for limit in limits if limit.isdigit() and int(limit) < UNLIMITED_BYTES), default=None)
+
+    def memory_used_bytes(self) -> int | None:
+        """Memory in use without the page cache that can be dropped (`inactive_file`); None if unknown."""
+        if self.memory is None:
+            return None
+        name = "memory.current" if self.version == 2 else "memory.usage_in_bytes"
+        used = _read(self.memory / name)
+        if used is None or not used.isdigit():
+            return None
+        counters = _pairs(self.memory / "memory.stat")
+        droppable = counters.get("total_inactive_file", counters.get("inactive_file", 0))
+        return max(0, int(used) - droppable)
+
+    def pressure_file(self, resource: str) -> Path | None:
+        """The group's own PSI file for cpu, io or memory (version 2), where there is one."""
+        folder = self.cpu if self.version == 2 else None
+        file = folder / f"{resource}.pressure" if folder is not None else None
+        return file if file is not None and file.exists() else None
+
+
+def find_cgroup(pid: int | str = "self", *, proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> Cgroup | None:
+    """The control group of `pid`, or None where none is visible."""
+    lines = (_read(proc / str(pid) / "cgroup") or "").splitlines()
+    paths: dict[str, str] = {}
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        for controller in controllers.split(","):
+            paths[controller] = path
+    root = sys / "fs/cgroup"
+    for controllers in ("cpu", "cpuacct"):
+        if controllers in paths and "memory" in paths:
+            cpu = _folder(root, (controllers, "cpu,cpuacct"), paths[controllers])
+            memory = _folder(root, ("memory",), paths["memory"])
+            if cpu is not None or memory is not None:
+                return Cgroup(1, cpu, memory)
+    unified = next((base for base in (root, root / "unified") if (base / "cgroup.controllers").exists()), None)
+    if "" not in paths or unified is None:
+        return None
+    folder = _inside(unified, paths[""])
+    return Cgroup(2, folder, folder)
+
+
+def _folder(root: Path, names: tuple[str, ...], path: str) -> Path | None:
+    base = next((root / name for name in names if (root / name).is_dir()), None)
+    return _inside(base, path) if base is not None else None
+
+
+def _inside(base: Path, path: str) -> Path:
+    """The group's folder; in a container the path is the host's and only the mount's own root is visible."""
+    folder = base / path.lstrip("/")
+    return folder if folder.is_dir() else base
+
+
+def _upwards(folder: Path) -> list[Path]:
+    """The folder and those above it within the cgroup file system."""
+    folders = [folder, *folder.parents]
+    names = [item.name for item in folders]
+    return folders[: names.index("cgroup")] or folders[:1] if "cgroup" in names else folders[:1]
+
+
+def _pairs(file: Path) -> dict[str, int]:
+    words = [line.split() for line in (_read(file) or "").splitlines()]
+    return {pair[0]: int(pair[1]) for pair in words if len(pair) == 2 and pair[1].isdigit()}
+
+
+def _read(file: Path) -> str | None:
+    try:
+        return file.read_text().strip()
+    except (OSError, UnicodeDecodeError):
+        return None

@@ -1,0 +1,31 @@
+"""What happened in the main process since the batch was handed out; the step hook reads and resets it."""
+
+from __future__ import annotations
+
+__all__ = ["COUNTERS", "Counters"]
+
+
+class Counters:
+    """Mutable sums of the step under way. Only the hooks of the training process touch it."""
+
+    __slots__ = (
+        "backward_s", "batch_s", "collective_s", "forward_end_s", "forward_s", "gradients_s", "optimizer_steps",
+        "sync_count", "sync_s",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.reset(0.0)
+
+    def reset(self, batch_s: float) -> None:
+        """A batch was handed out at `batch_s` (monotonic seconds)."""
+        self.batch_s = batch_s
+        self.sync_s = 0.0
+        self.sync_count = 0
+        self.optimizer_steps = 0
+        self.forward_end_s = self.gradients_s = 0.0
+        self.forward_s: float | None = None
+        self.backward_s: float | None = None
+        self.collective_s: float | None = None
+
+
+COUNTERS = Counters()

@@ -1,0 +1,147 @@
+"""Time on the device's own clock, without ever waiting for the device.
+
+Two events are recorded around `next()` on the current stream. The device reaches the first when all work queued before
+is done; the time from there to the second is the time in which the device had nothing to do because of this `next()`.
+They are read steps later, when the device has passed them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+__all__ = ["CudaClock", "DeviceClock", "StepClock"]
+
+MAX_PENDING_STEPS = 64
+MAX_COPIES = 8
+
+
+class DeviceClock(Protocol):
+    """A device with a queue of work. Another accelerator offers the same five methods."""
+
+    def usable(self) -> bool:
+        """Whether events can be recorded now: the device is in use, and no graph is being captured."""
+
+    def record(self) -> Any:
+        """Queue an event behind all work queued so far, and return it."""
+
+    def passed(self, event: Any) -> bool:
+        """Whether the device has reached the event. Does not wait."""
+
+    def elapsed_s(self, first: Any, second: Any) -> float:
+        """Seconds between two passed events, on the device's clock."""
+
+    def release(self, events: list[Any]) -> None:
+        """Take events back for later use."""
+
+
+class CudaClock:
+    """CUDA (or ROCm) events of the current device and stream, re-used."""
+
+    def __init__(self) -> None:
+        import torch
+
+        self._cuda = torch.cuda
+        self._free: list[Any] = []
+
+    def usable(self) -> bool:
+        return self._cuda.is_initialized() and not self._cuda.is_current_stream_capturing()
+
+    def record(self) -> Any:
+        event = self._free.pop() if self._free else self._cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def passed(self, event: Any) -> bool:
+        return bool(event.query())
+
+    def elapsed_s(self, first: Any, second: Any) -> float:
+        return float(first.elapsed_time(second)) * 1e-3
+
+    def release(self, events: list[Any]) -> None:
+        self._free.extend(events)
+
+
+@dataclass(slots=True)
+class _Pending:
+    """A finished step whose device times are not known yet."""
+
+    row: list[Any]
+    before: Any
+    after: Any
+    copies: list[tuple[Any, Any]]
+    end: Any = None
+
+
+class StepClock:
+    """Holds step rows back until the device has passed their events, fills their device times, and hands them on.
+
+    `columns` are the positions of device wait, device time and copy time (seconds) in a row; `emit` takes the rows.
+    Where the device is not in use, rows are handed on at once.
+    """
+
+    def __init__(self, clock: DeviceClock, columns: tuple[int, int, int], emit: Callable[[int, list[Any]], None]) -> None:
+        self._clock = clock
+        self._columns = columns
+        self._emit = emit
+        self._before: Any = None
+        self._after: Any = None
+        self._copies: list[tuple[Any, Any]] = []
+        self._last: tuple[int, _Pending] | None = None
+        self._pending: deque[tuple[int, _Pending]] = deque()
+
+    def before_next(self) -> None:
+        """`next()` is about to be called: this ends the step before."""
+        self._before = self._clock.record() if self._clock.usable() else None
+        self._after = None
+        last, self._last = self._last, None
+        if last is not None:
+            last[1].end = self._before
+            if self._before is None or len(self._pending) >= MAX_PENDING_STEPS:
+                self._emit(last[0], last[1].row)
+            else:
+                self._pending.append(last)
+        self._resolve()
+
+    def after_next(self) -> None:
+        """`next()` has returned."""
+        self._after = self._clock.record() if self._before is not None and self._clock.usable() else None
+        self._copies = []
+
+    def copying(self) -> Any:
+        """A copy to the device begins; give what this returns to `copied`."""
+        wanted = self._after is not None and len(self._copies) < MAX_COPIES and self._clock.usable()
+        return self._clock.record() if wanted else None
+
+    def copied(self, begin: Any) -> None:
+        """The copy has been queued."""
+        if begin is not None:
+            self._copies.append((begin, self._clock.record()))
+
+    def close_step(self, loader: int, row: list[Any]) -> None:
+        """Take a finished step's row."""
+        if self._before is None or self._after is None:
+            self._emit(loader, row)
+        else:
+            self._last = (loader, _Pending(row, self._before, self._after, self._copies))
+
+    def drain(self) -> None:
+        """The process ends: hand on what is left, resolved or not."""
+        self._resolve()
+        left = [*self._pending, *([self._last] if self._last else [])]
+        self._pending.clear()
+        for loader, pending in left:
+            self._emit(loader, pending.row)
+
+    def _resolve(self) -> None:
+        while self._pending and self._clock.passed(self._pending[0][1].end):
+            loader, step = self._pending.popleft()
+            wait, compute, copy = self._columns
+            step.row[wait] = round(self._clock.elapsed_s(step.before, step.after), 7)
+            step.row[compute] = round(self._clock.elapsed_s(step.after, step.end), 7)
+            step.row[copy] = round(sum(self._clock.elapsed_s(first, second) for first, second in step.copies), 7)
+            # The end event is the next step's first one, so it is released with that step.
+            self._clock.release([step.before, step.after, *(event for pair in step.copies for event in pair)])
+            self._emit(loader, step.row)

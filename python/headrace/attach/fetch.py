@@ -1,0 +1,192 @@
+"""Time the making of each batch where it happens: in a DataLoader worker, or in the main process without workers.
+
+Wall time splits into CPU, run-queue delay and the rest (blocked), by the kernel's own accounting of the thread; the
+collate function and socket reads are timed apart.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from headrace.attach import startup
+from headrace.attach.probe import Probe
+from headrace.attach.recorder import Recorder
+from headrace.attach.threads import IoCounters, read_io, run_queue_delay_s
+
+__all__ = ["LOADER_VARIABLE", "install"]
+
+LOADER_VARIABLE = "HEADRACE_LOADER"
+"""`number:workers` of the loader whose workers are being started; spawned workers learn it from the environment."""
+
+_timing = threading.local()
+
+
+def install(recorder: Recorder) -> None:
+    """Patch PyTorch's fetchers and Python's sockets."""
+    from torch.utils.data._utils import fetch
+
+    watch = _Watch(recorder)
+    for fetcher in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
+        fetcher.fetch = _timed_fetch(fetcher.fetch, watch)
+    for kind in (socket.socket, ssl.SSLSocket):
+        for name in ("recv", "recv_into"):
+            setattr(kind, name, _timed_receive(getattr(kind, name)))
+
+
+def _timed_fetch(original: Callable[..., Any], watch: _Watch) -> Callable[..., Any]:
+    def fetch(self: Any, possibly_batched_index: Any) -> Any:
+        if watch.off:
+            return original(self, possibly_batched_index)
+        try:
+            watch.begin(self)
+        except Exception:
+            watch.fail()
+            return original(self, possibly_batched_index)
+        try:
+            data = original(self, possibly_batched_index)
+        finally:
+            _timing.active = False
+        try:
+            watch.end(possibly_batched_index)
+        except Exception:
+            watch.fail()
+        return data
+
+    return fetch
+
+
+def _timed_receive(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the time of socket reads made while a batch is being fetched by this thread."""
+
+    def receive(self: Any, *args: Any, **options: Any) -> Any:
+        if not getattr(_timing, "active", False):
+            return original(self, *args, **options)
+        begin_s = time.monotonic()
+        _timing.active = False  # recv_into of an SSLSocket calls recv_into of a socket
+        try:
+            return original(self, *args, **options)
+        finally:
+            _timing.active = True
+            _timing.socket_s += time.monotonic() - begin_s
+
+    return receive
+
+
+class _Collate:
+    """The user's collate function, timed."""
+
+    def __init__(self, collate: Callable[[Any], Any]) -> None:
+        self.collate = collate
+
+    def __call__(self, samples: Any) -> Any:
+        begin_s, begin_cpu_s = time.monotonic(), time.thread_time()
+        try:
+            return self.collate(samples)
+        finally:
+            _timing.collate_s += time.monotonic() - begin_s
+            _timing.collate_cpu_s += time.thread_time() - begin_cpu_s
+
+
+class _Watch:
+    """The clocks at the beginning of the batch that is being made; one per process, workers have one thread."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.off = False
+        self.recorder = recorder
+        self.pid = 0
+
+    def _enter_process(self) -> None:
+        """First batch in this process: find out which worker this is, and of which loader."""
+        from torch.utils.data import get_worker_info
+
+        self.pid = os.getpid()
+        self.end_s: float | None = None
+        self.end_process_cpu_s = time.process_time()
+        self.end_thread_cpu_s = time.thread_time()
+        info = get_worker_info()
+        self.worker = -1 if info is None else int(info.id)
+        number, _, workers = os.environ.get(LOADER_VARIABLE, "0:0").partition(":")
+        self.loader = int(number)
+        self.probe = Probe(self.recorder, self.loader, self.worker, int(workers)) if info is not None else None
+        if info is not None:
+            from headrace.attach.processes import write_process
+
+            write_process(self.recorder, role="worker", worker_id=self.worker)
+
+    def begin(self, fetcher: Any) -> None:
+        if self.pid != os.getpid():
+            self._enter_process()
+        if not isinstance(fetcher.collate_fn, _Collate):
+            fetcher.collate_fn = _Collate(fetcher.collate_fn)
+        if self.probe is not None:
+            self.probe.before_batch()
+        if self.worker < 0:
+            self.loader = getattr(_timing, "loader", 0)
+        _timing.collate_s = _timing.collate_cpu_s = _timing.socket_s = 0.0
+        _timing.active = True
+        self.faults = resource.getrusage(resource.RUSAGE_SELF).ru_majflt
+        self.io = read_io()
+        self.queue_s = run_queue_delay_s()
+        self.process_cpu_s = time.process_time()
+        self.cpu_s = time.thread_time()
+        self.start_s = time.monotonic()
+
+    def end(self, index: Any) -> None:
+        end_s = time.monotonic()
+        cpu_s = time.thread_time()
+        process_cpu_s = time.process_time()
+        queue_s = run_queue_delay_s()
+        read_bytes, disk_bytes = _delta(self.io, read_io())
+        other_cpu_s = (process_cpu_s - self.end_process_cpu_s) - (cpu_s - self.end_thread_cpu_s)
+        wall_s = end_s - self.start_s
+        alone = self.probe.after_batch(wall_s, cpu_s - self.cpu_s, _difference(self.queue_s, queue_s)) if self.probe else 0
+        row = [
+            self.start_s,
+            wall_s,
+            len(index) if isinstance(index, list | tuple) else 1,
+            cpu_s - self.cpu_s,
+            _difference(self.queue_s, queue_s),
+            _timing.collate_s,
+            _timing.collate_cpu_s,
+            max(0.0, other_cpu_s) if self.worker >= 0 else None,
+            None if self.end_s is None or self.worker < 0 else self.start_s - self.end_s,
+            read_bytes,
+            disk_bytes,
+            _timing.socket_s,
+            resource.getrusage(resource.RUSAGE_SELF).ru_majflt - self.faults,
+            alone,
+        ]
+        self.end_s, self.end_process_cpu_s, self.end_thread_cpu_s = end_s, process_cpu_s, cpu_s
+        self.recorder.row("batches", self.loader, [_rounded(value) for value in row], worker=self.worker)
+        self.recorder.flush_when_due(end_s)
+
+    def fail(self) -> None:
+        self.off = True
+        startup.disable("timing of batches")
+
+
+def note_loader(number: int) -> None:
+    """Say which loader the batches made in this thread (without workers) belong to."""
+    _timing.loader = number
+
+
+def _difference(before: float | None, after: float | None) -> float | None:
+    return None if before is None or after is None else after - before
+
+
+def _delta(before: IoCounters | None, after: IoCounters | None) -> tuple[int | None, int | None]:
+    if before is None or after is None:
+        return None, None
+    return after[0] - before[0], after[1] - before[1]
+
+
+def _rounded(value: Any) -> Any:
+    """Microsecond digits are enough, and keep the files small."""
+    return round(value, 6) if isinstance(value, float) else value

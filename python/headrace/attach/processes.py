@@ -1,0 +1,48 @@
+"""Say which process this is: rank, role, versions."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from typing import Any
+
+from headrace.attach.recorder import Recorder
+from headrace.attach.startup import PROCESS_STARTED_S
+
+__all__ = ["rank_from_environment", "write_process"]
+
+RANK_VARIABLES = (("RANK", "LOCAL_RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS"))
+MPI_VARIABLES = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_SIZE")
+
+
+def rank_from_environment() -> tuple[int, int, int]:
+    """Rank, local rank and world size as torchrun, Slurm or Open MPI set them; (0, 0, 1) for a single process."""
+    for names in (*RANK_VARIABLES, MPI_VARIABLES):
+        values = [os.environ.get(name, "") for name in names]
+        if values[0].isdigit() and values[2].isdigit():
+            return int(values[0]), int(values[1] or 0), int(values[2])
+    return 0, 0, 1
+
+
+def write_process(recorder: Recorder, *, role: str, worker_id: int | None = None) -> None:
+    """Record this process, once."""
+    if recorder.process_written:
+        return
+    recorder.process_written = True
+    rank, local_rank, world_size = rank_from_environment()
+    torch: Any = sys.modules["torch"]
+    recorder.line(
+        "process",
+        parent_pid=os.getppid(),
+        role=role,
+        started_s=PROCESS_STARTED_S,
+        rank=rank,
+        local_rank=local_rank,
+        world_size=world_size,
+        worker_id=worker_id,
+        python=platform.python_version(),
+        torch=str(torch.__version__),
+        torch_threads=torch.get_num_threads(),
+        argv=sys.argv[:20],
+    )

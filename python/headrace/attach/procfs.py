@@ -1,0 +1,216 @@
+"""Counters of the machine and of a tree of processes, from `/proc`. All unprivileged; what is absent is None.
+
+`proc` is the mount point, so that tests can show other machines.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = [
+    "CoreTimes",
+    "TreeUse",
+    "core_times",
+    "descendants",
+    "disk_counters",
+    "memory_used_bytes",
+    "meminfo",
+    "network_counters",
+    "pressure_s",
+    "runnable",
+    "tree_use",
+]
+
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+SECTOR_BYTES = 512
+"""`/proc/diskstats` counts in 512-byte sectors whatever the device has (kernel: admin-guide/iostats.rst)."""
+
+MAX_THREADS_READ = 400
+
+Proc = Path
+
+
+@dataclass(frozen=True, slots=True)
+class CoreTimes:
+    """Seconds since boot of one core: running something, idle (waiting for a disk included), and stolen by the host."""
+
+    busy_s: float
+    idle_s: float
+    stolen_s: float
+
+
+def core_times(proc: Path) -> list[CoreTimes] | None:
+    """One entry per online core, in the order of `/proc/stat`."""
+    text = _read(proc / "stat")
+    if text is None:
+        return None
+    cores = []
+    for line in text.splitlines():
+        words = line.split()
+        if words and words[0].startswith("cpu") and words[0] != "cpu":
+            # user nice system idle iowait irq softirq steal; guest time is part of user already
+            ticks = [int(word) / TICKS_PER_S for word in words[1:9]] + [0.0] * (9 - len(words))
+            user, nice, system, idle, iowait, irq, softirq, steal = ticks[:8]
+            cores.append(CoreTimes(user + nice + system + irq + softirq, idle + iowait, steal))
+    return cores
+
+
+def runnable(proc: Path) -> int | None:
+    """Tasks running or waiting for a core now (`procs_running`)."""
+    for line in (_read(proc / "stat") or "").splitlines():
+        if line.startswith("procs_running "):
+            return int(line.split()[1])
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class TreeUse:
+    """What a process tree has used so far, per process: CPU seconds; and at this moment: memory, states."""
+
+    cpu_s: dict[int, float]
+    on_core_s: float | None
+    queue_s: float | None
+    memory_bytes: int
+    major_faults: int
+    names: dict[int, str]
+
+
+def descendants(root: int, proc: Path) -> list[int]:
+    """`root` and every process below it."""
+    children: dict[int, list[int]] = {}
+    for name in os.listdir(proc):  # noqa: PTH208 -- names only, twice a second
+        if name.isdigit():
+            fields = _stat(proc / name / "stat")
+            if fields is not None:
+                children.setdefault(int(fields[1]), []).append(int(name))
+    found, pending = [], [root]
+    while pending:
+        pid = pending.pop()
+        found.append(pid)
+        pending += children.get(pid, [])
+    return found
+
+
+def tree_use(pids: list[int], proc: Path) -> TreeUse:
+    """Sum over the processes that are still there."""
+    cpu_s: dict[int, float] = {}
+    names: dict[int, str] = {}
+    on_core_ns = queue_ns = memory = faults = threads = 0
+    has_schedstat = False
+    for pid in pids:
+        folder = proc / str(pid)
+        fields = _stat(folder / "stat")
+        if fields is None:
+            continue
+        cpu_s[pid] = (int(fields[11]) + int(fields[12])) / TICKS_PER_S
+        names[pid] = _name(folder / "stat")
+        faults += int(fields[9])
+        memory += _private_bytes(folder, int(fields[21]))
+        for thread in _listed(folder / "task"):
+            threads += 1
+            words = (_read(folder / "task" / thread / "schedstat") or "").split() if threads <= MAX_THREADS_READ else []
+            if len(words) >= 2:
+                has_schedstat = True
+                on_core_ns += int(words[0])
+                queue_ns += int(words[1])
+    known = has_schedstat and on_core_ns > 0
+    return TreeUse(cpu_s, on_core_ns * 1e-9 if known else None, queue_ns * 1e-9 if known else None, memory, faults, names)
+
+
+def _private_bytes(folder: Path, resident_pages: int) -> int:
+    """Resident memory that is not shared with other processes (`statm`), so that forked workers do not count twice."""
+    words = (_read(folder / "statm") or "").split()
+    shared = int(words[2]) if len(words) > 2 else 0
+    return max(0, resident_pages - shared) * PAGE_BYTES
+
+
+def meminfo(proc: Path) -> dict[str, int]:
+    """`/proc/meminfo` in bytes; empty where it is missing."""
+    lines = (_read(proc / "meminfo") or "").splitlines()
+    words = [line.replace(":", "").split() for line in lines]
+    return {line[0]: int(line[1]) * (1024 if len(line) == 3 else 1) for line in words if len(line) >= 2}
+
+
+def memory_used_bytes(proc: Path) -> int | None:
+    """Total less available memory of the machine."""
+    values = meminfo(proc)
+    if "MemTotal" not in values or "MemAvailable" not in values:
+        return None
+    return values["MemTotal"] - values["MemAvailable"]
+
+
+def pressure_s(file: Path) -> float | None:
+    """Seconds in which at least one task waited for the resource (PSI, "some … total=" in microseconds)."""
+    for line in (_read(file) or "").splitlines():
+        if line.startswith("some "):
+            return int(line.rsplit("total=", 1)[1]) * 1e-6
+    return None
+
+
+def network_counters(proc: Path) -> tuple[int, int] | None:
+    """Bytes received so far: from outside, and over the loopback device."""
+    lines = (_read(proc / "net/dev") or "").splitlines()[2:]
+    if not lines:
+        return None
+    outside = loopback = 0
+    for line in lines:
+        device, _, counters = line.partition(":")
+        received = int(counters.split()[0])
+        if device.strip() == "lo":
+            loopback += received
+        else:
+            outside += received
+    return outside, loopback
+
+
+def disk_counters(proc: Path) -> tuple[int, float] | None:
+    """Bytes read so far from all whole disks, and the largest busy time of one of them in seconds."""
+    text = _read(proc / "diskstats")
+    if text is None:
+        return None
+    bytes_read, busy_s = 0, 0.0
+    for line in text.splitlines():
+        words = line.split()
+        if len(words) < 14 or not _is_whole_disk(words[2]):
+            continue
+        bytes_read += int(words[5]) * SECTOR_BYTES
+        busy_s = max(busy_s, int(words[12]) * 1e-3)
+    return bytes_read, busy_s
+
+
+def _is_whole_disk(name: str) -> bool:
+    """Not a partition, loop, RAM or mapped device: their reads are counted on the disk below as well."""
+    if name.startswith(("loop", "ram", "zram", "dm-", "md", "sr")):
+        return False
+    if name.startswith(("nvme", "mmcblk")):
+        return "p" not in name.removeprefix("nvme").removeprefix("mmcblk")
+    return not name[-1].isdigit()
+
+
+def _stat(file: Path) -> list[str] | None:
+    """Fields of `/proc/PID/stat` from the state on; the name before it may hold spaces and brackets."""
+    text = _read(file)
+    return text[text.rindex(")") + 2 :].split() if text and ")" in text else None
+
+
+def _name(file: Path) -> str:
+    text = _read(file) or "()"
+    return text[text.index("(") + 1 : text.rindex(")")]
+
+
+def _listed(folder: Path) -> list[str]:
+    try:
+        return os.listdir(folder)  # noqa: PTH208
+    except OSError:
+        return []
+
+
+def _read(file: Path) -> str | None:
+    try:
+        with open(file, encoding="utf-8", errors="replace") as opened:
+            return opened.read()
+    except OSError:
+        return None

@@ -1,0 +1,90 @@
+"""Append what the hooks of one process see to that process's own file of the session."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import time
+from multiprocessing import util as multiprocessing_util
+from pathlib import Path
+from typing import Any
+
+from headrace.attach.startup import SESSION_VARIABLE
+
+__all__ = ["Recorder", "recorder"]
+
+FLUSH_INTERVAL_S = 0.5
+
+
+class Recorder:
+    """Buffers rows in memory and appends them as whole lines, at most twice a second and at the end.
+
+    A process that is killed loses at most the last half second. A forked child starts its own file.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._start_process()
+        atexit.register(self.flush)
+        os.register_at_fork(after_in_child=self._start_process)
+
+    def _start_process(self) -> None:
+        self._rows: dict[tuple[str, int, int], list[list[Any]]] = {}
+        self._lines: list[dict[str, Any]] = []
+        self._file: int | None = None
+        self._flushed_s = time.monotonic()
+        self._finalizer_pid: int | None = None
+        self.pid = os.getpid()
+        self.process_written = False
+
+    def line(self, kind: str, **values: Any) -> None:
+        """Record one fact. It is written with the next flush."""
+        self._lines.append({"kind": kind, "pid": self.pid, **values})
+
+    def row(self, kind: str, loader: int, values: list[Any], *, worker: int = -1) -> None:
+        """Record one row of a table. The list may still be changed until the next flush."""
+        self._rows.setdefault((kind, loader, worker), []).append(values)
+
+    def event(self, name: str, start_s: float, duration_s: float, detail: str | None = None) -> None:
+        """Record a named pause."""
+        self.line("event", name=name, start_s=start_s, duration_s=duration_s, detail=detail)
+
+    def flush_when_due(self, now_s: float) -> None:
+        """Flush if the last flush was half a second ago."""
+        if now_s - self._flushed_s >= FLUSH_INTERVAL_S:
+            self.flush()
+
+    def flush(self) -> None:
+        """Append everything buffered to the file, in one write."""
+        self._flushed_s = time.monotonic()
+        lines, self._lines = self._lines, []
+        rows, self._rows = self._rows, {}
+        for (kind, loader, worker), values in rows.items():
+            table = {"kind": kind, "pid": self.pid, "loader": loader, "rows": values}
+            lines.append(table if kind == "steps" else {**table, "worker": worker})
+        if not lines:
+            return
+        text = "".join(json.dumps(line, separators=(",", ":"), default=str) + "\n" for line in lines)
+        os.write(self._descriptor(), text.encode())
+
+    def _descriptor(self) -> int:
+        if self._file is None:
+            name = f"process-{self.pid}-{time.monotonic_ns()}.jsonl"
+            self._file = os.open(self._folder / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        if self._finalizer_pid != self.pid:
+            # multiprocessing children leave by os._exit, past atexit; their finalizers do run.
+            self._finalizer_pid = self.pid
+            multiprocessing_util.Finalize(None, self.flush, exitpriority=0)
+        return self._file
+
+
+_recorders: dict[str, Recorder] = {}
+
+
+def recorder() -> Recorder:
+    """The recorder of this process. Raises `KeyError` when no session folder is set."""
+    folder = os.environ[SESSION_VARIABLE]
+    if folder not in _recorders:
+        _recorders[folder] = Recorder(Path(folder))
+    return _recorders[folder]

@@ -1,0 +1,252 @@
+"""Look at the machine twice a second from a separate, niced process, and write what was seen to the session.
+
+    python -m headrace.attach.sampler FOLDER PID
+
+follows process PID and everything below it until PID ends. A process, not a thread in the user's process: a thread
+would take the interpreter lock from the training loop.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from headrace.attach import nvml, procfs
+from headrace.attach.cgroup import Cgroup, find_cgroup
+
+__all__ = ["Sampler", "main", "start"]
+
+INTERVAL_S = 0.5
+NICENESS = 10
+WORKER_NAMES = ("pt_data_worker",)
+SHARED_MEMORY = Path("/dev/shm")
+
+
+def start(session_dir: Path, pid: int) -> subprocess.Popen[bytes]:
+    """Start the sampler for the tree below `pid`. It ends by itself when `pid` does; `terminate()` ends it sooner."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "headrace.attach.sampler", str(session_dir), str(pid), str(os.getpid())],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,  # a Ctrl-C for the command must not cut the record short
+    )
+
+
+@dataclass(slots=True)
+class _Counters:
+    """Everything that counts up, at one time."""
+
+    time_s: float
+    cores: list[procfs.CoreTimes] | None
+    use: procfs.TreeUse
+    own_cpu_s: float
+    pressure: dict[str, float | None]
+    throttled_s: float | None
+    disk: tuple[int, float] | None
+    network: tuple[int, int] | None
+
+
+@dataclass(slots=True)
+class Sampler:
+    """Reads counters of one process tree; `proc` and `sys` are the mount points, for tests."""
+
+    pid: int
+    ignored_pids: frozenset[int] = frozenset()
+    proc: Path = Path("/proc")
+    sys: Path = Path("/sys")
+    gpu: nvml.Nvml | None = None
+    cgroup: Cgroup | None = None
+    not_measured: dict[str, str] = field(default_factory=dict)
+    _last: _Counters | None = None
+    _cpu_s: dict[int, float] = field(default_factory=dict)
+    _ended_cpu_s: float = 0.0
+
+    def prepare(self) -> None:
+        """Find out what can be measured here."""
+        self.cgroup = find_cgroup(self.pid, proc=self.proc, sys=self.sys)
+        if self.cgroup is None:
+            self.not_measured["cgroup limits"] = "no control group is visible"
+        elif self.cgroup.throttled_s() is None:
+            self.not_measured["CPU throttling"] = f"the cgroup (version {self.cgroup.version}) has no cpu.stat"
+        if self._pressure("cpu") is None:
+            self.not_measured["pressure (PSI)"] = "the kernel has none (/proc/pressure)"
+        if procfs.tree_use([self.pid], self.proc).queue_s is None:
+            self.not_measured["run-queue delay"] = "the kernel keeps no scheduler statistics (schedstat)"
+        if procfs.disk_counters(self.proc) is None:
+            self.not_measured["disks"] = "no /proc/diskstats"
+        if self.gpu is None:
+            try:
+                self.gpu = nvml.open_nvml()
+            except nvml.NvmlError as error:
+                self.not_measured["GPU counters"] = str(error)
+
+    def host(self) -> dict[str, Any]:
+        """The facts about the machine that do not change."""
+        values = procfs.meminfo(self.proc)
+        cores = procfs.core_times(self.proc)
+        return {
+            "hostname": platform.node(),
+            "cores_online": len(cores) if cores else os.cpu_count(),
+            "cores_affinity": len(os.sched_getaffinity(self.pid)) if self.proc == Path("/proc") else None,
+            "quota_cores": self.cgroup.quota_cores() if self.cgroup else None,
+            "memory_bytes": values.get("MemTotal"),
+            "memory_limit_bytes": self.cgroup.memory_limit_bytes() if self.cgroup else None,
+            "cgroup": f"version {self.cgroup.version}" if self.cgroup else None,
+            "kernel": platform.release(),
+            "cpu_model": self._cpu_model(),
+            "gpus": [nvml.as_json(gpu) for gpu in self.gpu.gpus()] if self.gpu else [],
+        }
+
+    def sample(self, now_s: float) -> dict[str, Any] | None:
+        """What happened since the call before, or None on the first call."""
+        last, self._last = self._last, self._read(now_s)
+        return None if last is None else self._compare(last, self._last)
+
+    def _read(self, now_s: float) -> _Counters:
+        pids = [pid for pid in procfs.descendants(self.pid, self.proc) if pid not in self.ignored_pids]
+        use = procfs.tree_use(pids, self.proc)
+        # A process that has ended keeps its last known CPU time, so that the sum never falls.
+        self._ended_cpu_s += sum(cpu_s for pid, cpu_s in self._cpu_s.items() if pid not in use.cpu_s)
+        self._cpu_s = use.cpu_s
+        return _Counters(
+            time_s=now_s,
+            cores=procfs.core_times(self.proc),
+            use=use,
+            own_cpu_s=sum(use.cpu_s.values()) + self._ended_cpu_s,
+            pressure={name: self._pressure(name) for name in ("cpu", "io", "memory")},
+            throttled_s=self.cgroup.throttled_s() if self.cgroup else None,
+            disk=procfs.disk_counters(self.proc),
+            network=procfs.network_counters(self.proc),
+        )
+
+    def _compare(self, old: _Counters, new: _Counters) -> dict[str, Any]:
+        passed_s = max(1e-6, new.time_s - old.time_s)
+        busy = _core_busy(old.cores, new.cores)
+        own = max(0.0, new.own_cpu_s - old.own_cpu_s) / passed_s
+        on_core, queued = _change(old.use.on_core_s, new.use.on_core_s), _change(old.use.queue_s, new.use.queue_s)
+        pressures = {name: _rate(old.pressure[name], new.pressure[name], passed_s) for name in new.pressure}
+        disk = _rates(old.disk, new.disk, passed_s)
+        network = _rates(old.network, new.network, passed_s)
+        values = {
+            "time_s": new.time_s,
+            "interval_s": round(passed_s, 4),
+            "core_busy": busy,
+            "own_cores": round(own, 3),
+            "foreign_cores": round(max(0.0, _busy_cores(old.cores, new.cores, passed_s) - own), 3) if busy else None,
+            "queue_share": round(queued / (on_core + queued), 4) if on_core and queued is not None and on_core > 0 else None,
+            "runnable": procfs.runnable(self.proc),
+            "pressure_cpu": pressures["cpu"],
+            "pressure_io": pressures["io"],
+            "pressure_memory": pressures["memory"],
+            "throttled_share": _rate(old.throttled_s, new.throttled_s, passed_s),
+            "memory_used_bytes": self._memory_used_bytes(),
+            "memory_limit_bytes": self.cgroup.memory_limit_bytes() if self.cgroup else None,
+            "own_memory_bytes": new.use.memory_bytes,
+            "disk_read_bytes_s": disk[0],
+            "disk_busy": disk[1],
+            "network_receive_bytes_s": network[0],
+            "loopback_receive_bytes_s": network[1],
+            "shared_memory_free_bytes": _shared_memory_free_bytes(),
+            "major_faults_s": max(0.0, (new.use.major_faults - old.use.major_faults) / passed_s),
+            "processes": len(new.use.cpu_s),
+            "workers": sum(name in WORKER_NAMES for name in new.use.names.values()),
+            "gpus": [nvml.as_json(self.gpu.sample(index)) for index in range(len(self.gpu.handles))] if self.gpu else [],
+        }
+        return {name: value for name, value in values.items() if value is not None}
+
+    def _pressure(self, resource: str) -> float | None:
+        own = self.cgroup.pressure_file(resource) if self.cgroup else None
+        return procfs.pressure_s(own if own is not None else self.proc / "pressure" / resource)
+
+    def _memory_used_bytes(self) -> int | None:
+        own = self.cgroup.memory_used_bytes() if self.cgroup else None
+        return own if own is not None else procfs.memory_used_bytes(self.proc)
+
+    def _cpu_model(self) -> str | None:
+        with suppress(OSError):
+            for line in (self.proc / "cpuinfo").read_text().splitlines():
+                if line.startswith("model name"):
+                    return line.split(":", 1)[1].strip()
+        return None
+
+
+def _core_busy(old: list[procfs.CoreTimes] | None, new: list[procfs.CoreTimes] | None) -> list[float]:
+    """Share of time each core ran something; empty when unknown or when a core came or went."""
+    if not old or not new or len(old) != len(new):
+        return []
+    shares = []
+    for before, after in zip(old, new, strict=True):
+        busy_s = after.busy_s - before.busy_s + after.stolen_s - before.stolen_s
+        total_s = busy_s + after.idle_s - before.idle_s
+        shares.append(round(min(1.0, max(0.0, busy_s / total_s)), 3) if total_s > 0 else 0.0)
+    return shares
+
+
+def _busy_cores(old: list[procfs.CoreTimes] | None, new: list[procfs.CoreTimes] | None, passed_s: float) -> float:
+    """Cores' worth of CPU in use; time stolen by the host counts, as it is not ours either."""
+    if not old or not new:
+        return 0.0
+    used_s = sum(core.busy_s + core.stolen_s for core in new) - sum(core.busy_s + core.stolen_s for core in old)
+    return used_s / passed_s
+
+
+def _change(old: float | None, new: float | None) -> float | None:
+    return None if old is None or new is None else max(0.0, new - old)
+
+
+def _rate(old: float | None, new: float | None, passed_s: float) -> float | None:
+    change = _change(old, new)
+    return None if change is None else round(change / passed_s, 4)
+
+
+def _rates(
+    old: tuple[float, float] | None, new: tuple[float, float] | None, passed_s: float
+) -> tuple[float | None, float | None]:
+    if old is None or new is None:
+        return None, None
+    return _rate(old[0], new[0], passed_s), _rate(old[1], new[1], passed_s)
+
+
+def _shared_memory_free_bytes() -> int | None:
+    try:
+        return shutil.disk_usage(SHARED_MEMORY).free
+    except OSError:
+        return None
+
+
+def main(arguments: list[str]) -> int:
+    """Follow a process until it ends, appending one line per look."""
+    folder, pid, launcher = Path(arguments[0]), int(arguments[1]), int(arguments[2])
+    with suppress(OSError):
+        os.nice(NICENESS)
+    sampler = Sampler(pid, ignored_pids=frozenset({os.getpid(), launcher}))
+    sampler.prepare()
+    with (folder / "sampler.jsonl").open("a", encoding="utf-8", buffering=1) as file:
+
+        def write(kind: str, values: dict[str, Any]) -> None:
+            file.write(json.dumps({"kind": kind, **values}, separators=(",", ":")) + "\n")
+
+        write("host", sampler.host())
+        for what, why in sampler.not_measured.items():
+            write("not_measured", {"what": what, "why": why})
+        next_s = time.monotonic()
+        while Path(f"/proc/{pid}").exists():
+            sample = sampler.sample(time.monotonic())
+            if sample is not None:
+                write("sample", sample)
+            next_s = max(next_s + INTERVAL_S, time.monotonic() + INTERVAL_S / 4)
+            time.sleep(next_s - time.monotonic())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,294 @@
+"""Time the training steps: how long each `next()` of a DataLoader takes, and what follows until the one after.
+
+The patch is on `_BaseDataLoaderIter.__next__`, which every PyTorch DataLoader iterator runs through (torchdata's
+StatefulDataLoader included), not on `DataLoader.__iter__`, whose laziness a wrapper would change.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import select
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from headrace.attach import fetch, startup
+from headrace.attach.counters import COUNTERS
+from headrace.attach.device_clock import DeviceClock, StepClock
+from headrace.attach.processes import write_process
+from headrace.attach.recorder import Recorder
+from headrace.attach.threads import run_queue_delay_s
+from headrace.session import STEP_FIELDS
+
+__all__ = ["install"]
+
+SAMPLE_PATHS = 64
+DEVICE_COLUMNS = (STEP_FIELDS.index("gpu_wait_s"), STEP_FIELDS.index("gpu_step_s"), STEP_FIELDS.index("h2d_s"))
+
+
+def install(recorder: Recorder, clock: DeviceClock) -> StepClock:
+    """Patch PyTorch's DataLoader iterators. Returns the clock of the steps, for copies to the device to be timed."""
+    from torch.utils.data import dataloader
+
+    base = dataloader._BaseDataLoaderIter
+    step_clock = StepClock(clock, DEVICE_COLUMNS, lambda loader, row: recorder.row("steps", loader, row))
+    atexit.register(step_clock.drain)
+    watch = _Watch(recorder, step_clock)
+    base.__next__ = _timed_next(base.__next__, watch)
+    base._reset = _watched_reset(base._reset, watch)
+    for kind in (dataloader._SingleProcessDataLoaderIter, dataloader._MultiProcessingDataLoaderIter):
+        kind.__init__ = _timed_init(kind.__init__, watch)
+    return step_clock
+
+
+def _timed_next(original: Callable[[Any], Any], watch: _Watch) -> Callable[[Any], Any]:
+    def __next__(self: Any) -> Any:
+        if watch.off:
+            return original(self)
+        try:
+            current = watch.before(self)
+        except Exception:
+            watch.fail()
+            return original(self)
+        try:
+            data = original(self)
+        except StopIteration:
+            watch.guarded(watch.finished, current)
+            raise
+        watch.guarded(watch.after, current, data)
+        return data
+
+    return __next__
+
+
+def _watched_reset(original: Callable[..., None], watch: _Watch) -> Callable[..., None]:
+    def _reset(self: Any, *args: Any, **options: Any) -> None:
+        watch.guarded(watch.restarted, self)
+        original(self, *args, **options)
+
+    return _reset
+
+
+def _timed_init(original: Callable[..., None], watch: _Watch) -> Callable[..., None]:
+    def __init__(self: Any, loader: Any) -> None:
+        watch.guarded(watch.starting, loader)
+        begin_s = time.monotonic()
+        original(self, loader)
+        watch.guarded(watch.started, self, loader, begin_s)
+
+    return __init__
+
+
+class _Iteration:
+    """One pass over one loader."""
+
+    __slots__ = (
+        "batch_bytes", "count", "cpu_s", "end_s", "epoch", "items", "loader", "others_s", "process_cpu_s", "queue_s",
+        "ready", "start_s", "wait_s",
+    )  # fmt: skip
+
+    def __init__(self, loader: int, epoch: int) -> None:
+        self.loader = loader
+        self.epoch = epoch
+        self.count = 0
+        self.end_s: float | None = None
+        self.others_s: float | None = None
+        self.batch_bytes: int | None = None
+
+
+class _Watch:
+    """What is known of the loaders of this process. The last loader that was asked is the current one."""
+
+    def __init__(self, recorder: Recorder, step_clock: StepClock) -> None:
+        self.off = False
+        self.recorder = recorder
+        self.step_clock = step_clock
+        self.loaders: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self.epochs: dict[int, int] = {}
+        self.current: _Iteration | None = None
+
+    def guarded(self, function: Callable[..., None], *args: Any) -> None:
+        """Call unless off; an exception turns the hook off and never reaches the script."""
+        if not self.off:
+            try:
+                function(*args)
+            except Exception:
+                self.fail()
+
+    def fail(self) -> None:
+        self.off = True
+        startup.disable("timing of steps")
+
+    # The life of an iterator.
+
+    def starting(self, loader: Any) -> None:
+        """Workers are about to be started: number the loader, so that they know whose they are."""
+        if loader not in self.loaders:
+            number = self.loaders[loader] = len(self.epochs)
+            self.epochs[number] = 0
+            write_process(self.recorder, role="main")
+            self.recorder.line("loader", loader=number, **_describe(loader))
+        os.environ[fetch.LOADER_VARIABLE] = f"{self.loaders[loader]}:{loader.num_workers}"
+
+    def started(self, iterator: Any, loader: Any, begin_s: float) -> None:
+        number = self.loaders[loader]
+        iterator._headrace = _Iteration(number, self.epochs[number])
+        self.epochs[number] += 1
+        duration_s = time.monotonic() - begin_s
+        self.recorder.event("workers_start", begin_s, duration_s, f"loader {number}")
+
+    def restarted(self, iterator: Any) -> None:
+        """A persistent iterator begins its next epoch."""
+        iteration = getattr(iterator, "_headrace", None)
+        if iteration is not None and iteration.count:
+            self._close(iteration, time.monotonic())
+            iterator._headrace = _Iteration(iteration.loader, self.epochs[iteration.loader])
+            self.epochs[iteration.loader] += 1
+
+    # One step.
+
+    def before(self, iterator: Any) -> _Iteration:
+        current: _Iteration = iterator._headrace
+        now_s = time.monotonic()
+        if current.end_s is not None:
+            self._close(current, now_s)
+        elif self.current is not None and self.current is not current and self.current.end_s is not None:
+            self.current.others_s = now_s  # a loader inside a step of another one: validation, for example
+        current.ready = _is_ready(iterator)
+        if not iterator._num_workers:
+            fetch.note_loader(current.loader)
+        self.step_clock.before_next()
+        current.process_cpu_s = time.process_time()
+        current.start_s = time.monotonic()
+        return current
+
+    def after(self, current: _Iteration, data: Any) -> None:
+        current.end_s = end_s = time.monotonic()
+        current.wait_s = end_s - current.start_s
+        self.step_clock.after_next()
+        if current.count % 64 == 0:
+            current.batch_bytes = _size_bytes(data)
+        current.items = _batch_size(data)
+        current.count += 1
+        self.current = current
+        COUNTERS.reset(end_s)
+        current.queue_s = run_queue_delay_s()
+        current.cpu_s = time.thread_time()
+
+    def finished(self, current: _Iteration) -> None:
+        """StopIteration: the epoch is over."""
+        now_s = time.monotonic()
+        self.recorder.event("epoch_end", current.start_s, now_s - current.start_s, f"loader {current.loader}")
+        self.recorder.flush_when_due(now_s)
+
+    def _close(self, current: _Iteration, now_s: float) -> None:
+        cpu_s = time.thread_time()
+        queue_s = run_queue_delay_s()
+        assert current.end_s is not None
+        counted = COUNTERS
+        row: list[Any] = [
+            current.epoch,
+            round(current.start_s, 6),
+            round(current.wait_s, 7),
+            round(now_s - current.end_s, 7),
+            current.ready,
+            current.items,
+            round(cpu_s - current.cpu_s, 7),
+            None if queue_s is None or current.queue_s is None else round(queue_s - current.queue_s, 7),
+            round(time.process_time() - current.process_cpu_s, 7),
+            round(counted.sync_s, 7),
+            counted.sync_count,
+            None,
+            counted.optimizer_steps,
+            None,
+            None,
+            counted.forward_s,
+            counted.backward_s,
+            counted.collective_s,
+            current.batch_bytes,
+        ]
+        current.end_s = None
+        self.step_clock.close_step(current.loader, row)
+        self.recorder.flush_when_due(now_s)
+
+
+def _is_ready(iterator: Any) -> int | None:
+    """1: the batch that `next()` will return is there already, 0: it is not, None: cannot tell.
+
+    Out-of-order batches wait in `_task_info`; a batch in the queue is the wanted one for sure only with one worker.
+    """
+    if not iterator._num_workers:
+        return None
+    if len(iterator._task_info.get(iterator._rcvd_idx, ())) == 2:
+        return 1
+    queue = iterator._data_queue
+    reader = getattr(queue, "_reader", None)
+    if reader is None:  # a thread pins memory and hands batches on through a queue.Queue
+        empty = queue.empty()
+    else:
+        empty = not select.select([reader.fileno()], [], [], 0)[0]
+    if empty:
+        return 0
+    return 1 if iterator._num_workers == 1 else None
+
+
+def _tensors(data: Any) -> list[Any]:
+    """The tensors in a batch, as far down as two levels."""
+    if hasattr(data, "element_size"):
+        return [data]
+    children = data.values() if isinstance(data, dict) else data if isinstance(data, list | tuple) else ()
+    return [tensor for child in children for tensor in (_tensors(child) if not isinstance(child, str) else ())]
+
+
+def _size_bytes(data: Any) -> int | None:
+    tensors = _tensors(data)
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors) if tensors else None
+
+
+def _batch_size(data: Any) -> int | None:
+    """Length of the first thing in the batch that has a first dimension."""
+    while isinstance(data, list | tuple | dict) and data:
+        data = next(iter(data.values())) if isinstance(data, dict) else data[0]
+    shape = getattr(data, "shape", None)
+    return int(shape[0]) if shape else None
+
+
+def _describe(loader: Any) -> dict[str, Any]:
+    """The loader's settings as plain data."""
+    dataset = loader.dataset
+    context = loader.multiprocessing_context
+    return {
+        "num_workers": loader.num_workers,
+        "batch_size": loader.batch_size if loader.batch_size is not None else getattr(loader.batch_sampler, "batch_size", None),
+        "prefetch_factor": loader.prefetch_factor,
+        "pin_memory": bool(loader.pin_memory),
+        "persistent_workers": bool(loader.persistent_workers),
+        "dataset": f"{type(dataset).__module__}.{type(dataset).__qualname__}",
+        "dataset_length": _length(dataset),
+        "transform": repr(dataset.transform)[:2000] if getattr(dataset, "transform", None) is not None else None,
+        "collate": getattr(loader.collate_fn, "__qualname__", type(loader.collate_fn).__qualname__),
+        "start_method": context.get_start_method() if context is not None else None,
+        "sample_paths": _sample_paths(dataset),
+        "overridden": sorted(getattr(loader, "_headrace_overridden", ())),
+    }  # fmt: skip
+
+
+def _length(dataset: Any) -> int | None:
+    try:
+        return len(dataset)
+    except Exception:  # datasets may raise anything when they have no length
+        return None
+
+
+def _sample_paths(dataset: Any) -> list[str]:
+    """Paths of up to 64 images spread over an ImageFolder-like dataset, through torch's Subset too; else none."""
+    for _ in range(4):
+        dataset = getattr(dataset, "dataset", dataset)
+    samples = getattr(dataset, "samples", None) or getattr(dataset, "imgs", None)
+    if not isinstance(samples, list) or not samples:
+        return []
+    step = max(1, len(samples) // SAMPLE_PATHS)
+    paths = [sample[0] if isinstance(sample, tuple) else sample for sample in samples[::step][:SAMPLE_PATHS]]
+    return [os.path.abspath(path) for path in paths if isinstance(path, str)]  # noqa: PTH100

@@ -1,0 +1,75 @@
+"""Count calls that wait for the device (`.item()`, `.cpu()`, …) and time copies to it.
+
+A call on a CPU tensor returns at once and is not counted. A call that waits is not yet a fault: the verdict looks at
+whether the device idles after it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from headrace.attach.counters import COUNTERS
+from headrace.attach.device_clock import StepClock
+
+__all__ = ["install", "note_wait"]
+
+
+def install(step_clock: StepClock) -> None:
+    """Patch the methods of `torch.Tensor` that copy from and to the device, and `torch.cuda.synchronize`."""
+    import torch
+
+    for name in ("item", "cpu", "tolist"):
+        setattr(torch.Tensor, name, _timed_read(getattr(torch.Tensor, name)))
+    for name in ("to", "cuda"):
+        setattr(torch.Tensor, name, _timed_copy(getattr(torch.Tensor, name), step_clock))
+    torch.cuda.synchronize = _timed_wait(torch.cuda.synchronize)
+
+
+def note_wait(duration_s: float) -> None:
+    """Another device's module says that the script waited for it."""
+    COUNTERS.sync_s += duration_s
+    COUNTERS.sync_count += 1
+
+
+def _timed_read(original: Callable[..., Any]) -> Callable[..., Any]:
+    def read(self: Any, *args: Any, **options: Any) -> Any:
+        if self.is_cpu:
+            return original(self, *args, **options)
+        begin_s = time.monotonic()
+        try:
+            return original(self, *args, **options)
+        finally:
+            note_wait(time.monotonic() - begin_s)
+
+    return _named_like(read, original)
+
+
+def _timed_wait(original: Callable[..., Any]) -> Callable[..., Any]:
+    def synchronize(*args: Any, **options: Any) -> Any:
+        begin_s = time.monotonic()
+        try:
+            return original(*args, **options)
+        finally:
+            note_wait(time.monotonic() - begin_s)
+
+    return _named_like(synchronize, original)
+
+
+def _timed_copy(original: Callable[..., Any], step_clock: StepClock) -> Callable[..., Any]:
+    def copy(self: Any, *args: Any, **options: Any) -> Any:
+        begin = step_clock.copying() if self.is_cpu else None
+        result = original(self, *args, **options)
+        if begin is not None and not result.is_cpu:
+            step_clock.copied(begin)
+        return result
+
+    return _named_like(copy, original)
+
+
+def _named_like(function: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
+    function.__name__ = original.__name__
+    function.__qualname__ = getattr(original, "__qualname__", original.__name__)
+    function.__doc__ = original.__doc__
+    return function
