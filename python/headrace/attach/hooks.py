@@ -37,5 +37,5 @@ def _device_clock() -> DeviceClock:
     module, _, name = os.environ.get(DEVICE_CLOCK_VARIABLE, "").partition(":")
     if not module:
         return CudaClock()
-    clock: DeviceClock = getattr(importlib.import_module(module), name)()
+    clock: DeviceClock = vars(importlib.import_module(module))[name]()
     return clock

@@ -82,11 +82,11 @@ def _timed_init(original: Callable[..., None], watch: _Watch) -> Callable[..., N
 
 
 class _Iteration:
-    """One pass over one loader."""
+    """One pass over one loader, with the clocks of its step under way. `end_s`: when its last `next()` returned."""
 
     __slots__ = (
-        "batch_bytes", "count", "cpu_s", "end_s", "epoch", "items", "loader", "others_s", "process_cpu_s", "queue_s",
-        "ready", "start_s", "wait_s",
+        "batch_bytes", "count", "cpu_s", "end_s", "epoch", "items", "loader", "process_cpu_s", "queue_s", "ready",
+        "start_s", "wait_s",
     )  # fmt: skip
 
     def __init__(self, loader: int, epoch: int) -> None:
@@ -94,12 +94,15 @@ class _Iteration:
         self.epoch = epoch
         self.count = 0
         self.end_s: float | None = None
-        self.others_s: float | None = None
+        self.start_s = self.wait_s = self.cpu_s = self.process_cpu_s = 0.0
+        self.queue_s: float | None = None
+        self.ready: int | None = None
+        self.items: int | None = None
         self.batch_bytes: int | None = None
 
 
 class _Watch:
-    """What is known of the loaders of this process. The last loader that was asked is the current one."""
+    """What is known of the loaders of this process."""
 
     def __init__(self, recorder: Recorder, step_clock: StepClock) -> None:
         self.off = False
@@ -107,7 +110,6 @@ class _Watch:
         self.step_clock = step_clock
         self.loaders: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self.epochs: dict[int, int] = {}
-        self.current: _Iteration | None = None
 
     def guarded(self, function: Callable[..., None], *args: Any) -> None:
         """Call unless off; an exception turns the hook off and never reaches the script."""
@@ -154,8 +156,6 @@ class _Watch:
         now_s = time.monotonic()
         if current.end_s is not None:
             self._close(current, now_s)
-        elif self.current is not None and self.current is not current and self.current.end_s is not None:
-            self.current.others_s = now_s  # a loader inside a step of another one: validation, for example
         current.ready = _is_ready(iterator)
         if not iterator._num_workers:
             fetch.note_loader(current.loader)
@@ -172,7 +172,6 @@ class _Watch:
             current.batch_bytes = _size_bytes(data)
         current.items = _batch_size(data)
         current.count += 1
-        self.current = current
         COUNTERS.reset(end_s)
         current.queue_s = run_queue_delay_s()
         current.cpu_s = time.thread_time()
@@ -261,7 +260,7 @@ def _describe(loader: Any) -> dict[str, Any]:
     context = loader.multiprocessing_context
     return {
         "num_workers": loader.num_workers,
-        "batch_size": loader.batch_size if loader.batch_size is not None else getattr(loader.batch_sampler, "batch_size", None),
+        "batch_size": loader.batch_size or getattr(loader.batch_sampler, "batch_size", None),
         "prefetch_factor": loader.prefetch_factor,
         "pin_memory": bool(loader.pin_memory),
         "persistent_workers": bool(loader.persistent_workers),

@@ -1,0 +1,461 @@
+"""The quantities that decide a diagnosis, drawn from a session: one set per rank, means over steady steps.
+
+The step is modelled as `max(G + M, (C + S + K) / n, p·(C + c) / P, p·x)`: compute G and hand-over M in the training
+process, against n workers that need C seconds on a core, S blocked and K for collating and sending per batch, P cores
+that also run the training process (c), and storage that serves one batch in x seconds however many ask.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from headrace.series import mean, median, percentile
+from headrace.session import Batch, Event, Loader, Process, Session, Step
+
+__all__ = ["Machine", "Pauses", "Rank", "Work", "measure_machine", "measure_ranks"]
+
+LEAST_STEPS = 8
+"""Steady steps below which nothing is said."""
+
+PAUSE_FACTOR = 0.6
+"""A step is a pause when its compute exceeds the median by this share of it and by six median deviations."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Making one batch, mean seconds in one worker: on a core, queueing for one, blocked, collating, other threads.
+
+    `cpu_s` includes `collate_cpu_s`. `alone_ratio`: blocked time beside the other workers over blocked time alone
+    (1: storage does not mind; the number of workers: it serves one at a time), None where that was not tried.
+    """
+
+    wall_s: float
+    cpu_s: float | None
+    queue_s: float | None
+    blocked_s: float | None
+    collate_s: float
+    collate_cpu_s: float
+    other_cpu_s: float
+    socket_s: float
+    read_bytes: float | None
+    disk_bytes: float | None
+    batches: int
+    alone_ratio: float | None
+    late_share: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Pauses:
+    """Time lost to single long steps, seconds per step in the mean, by cause; `period` in steps, where regular."""
+
+    gc_s: float
+    save_s: float
+    other_loader_s: float
+    unknown_s: float
+    period: int | None
+    count: int
+    longest_s: float
+
+    @property
+    def periodic_s(self) -> float:
+        """All but garbage collection."""
+        return self.save_s + self.other_loader_s + self.unknown_s
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """One training process and its loader. Times are means per steady step unless their name says otherwise."""
+
+    process: Process
+    loader: Loader
+    all_steps: tuple[Step, ...]
+    steps: tuple[Step, ...]
+    step_s: float
+    wait_s: float
+    compute_s: float
+    typical_compute_s: float
+    handover_s: float
+    ready_share: float | None
+    items: float | None
+    main_cpu_s: float | None
+    main_queue_s: float | None
+    process_cpu_s: float | None
+    sync_s: float | None
+    sync_count: float | None
+    h2d_s: float | None
+    gpu_wait_s: float | None
+    gpu_step_s: float | None
+    own_s: float | None
+    collective_s: float | None
+    forward_s: float | None
+    backward_s: float | None
+    work: Work | None
+    pauses: Pauses
+    epoch_start_s: float
+    epochs: int
+    loop_s: float
+    first_batch_s: float | None
+
+    @property
+    def workers(self) -> int:
+        """Worker processes of the training loader."""
+        return self.loader.num_workers
+
+    @property
+    def exposed_wait_s(self) -> float:
+        """Wait that the device felt: on its own clock where that was measured, else all of `next()`."""
+        return min(self.wait_s, self.gpu_wait_s) if self.gpu_wait_s is not None else self.wait_s
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Means over the samples taken while steps were running. None is not measured."""
+
+    cores: float | None
+    core_busy: tuple[float, ...]
+    own_cores: float | None
+    foreign_cores: float | None
+    queue_share: float | None
+    throttled_share: float | None
+    gpu_busy: float | None
+    gpu_throttle_share: float | None
+    gpu_throttle: tuple[str, ...]
+    gpu_clock_share: float | None
+    network_bytes_s: float | None
+    memory_growth_bytes_s: float | None
+    memory_used_bytes: int | None
+    memory_limit_bytes: int | None
+    samples: int
+
+    @property
+    def busy_share(self) -> float | None:
+        """Share of the usable cores in use by anything, 0..1."""
+        return mean(self.core_busy)
+
+    @property
+    def foreign_share(self) -> float | None:
+        """Share of the usable cores taken by other programs."""
+        return None if self.foreign_cores is None or not self.cores else min(1.0, self.foreign_cores / self.cores)
+
+
+def measure_ranks(session: Session) -> tuple[Rank, ...]:
+    """One `Rank` per process that iterated a training loader and has enough steady steps, in order of rank."""
+    processes = {process.pid: process for process in session.processes}
+    loaders = {(loader.pid, loader.loader): loader for loader in session.loaders}
+    groups: dict[tuple[int, int], list[Step]] = {}
+    for step in session.steps:
+        groups.setdefault((step.pid, step.loader), []).append(step)
+    ranks = []
+    for pid in dict.fromkeys(pid for pid, _ in groups):
+        key = _training_loader(pid, groups)
+        if key in loaders:
+            process = processes.get(pid, Process(pid, 0, "main", 0.0))
+            rank = _measure(session, process, loaders[key], groups[key], groups)
+            if rank is not None:
+                ranks.append(rank)
+    return tuple(sorted(ranks, key=lambda rank: rank.process.rank))
+
+
+def _training_loader(pid: int, groups: dict[tuple[int, int], list[Step]]) -> tuple[int, int]:
+    """The loader whose steps the optimizer takes; without an optimizer, the one that most time goes into."""
+
+    def weight(key: tuple[int, int]) -> tuple[int, float]:
+        steps = groups[key]
+        return int(any(step.optimizer_steps for step in steps)), math.fsum(step.step_s for step in steps)
+
+    return max((key for key in groups if key[0] == pid), key=weight)
+
+
+def steady_steps(steps: Sequence[Step], loader: Loader) -> list[Step]:
+    """Without the steps that filling the queue distorts: the first batches of each epoch, when all workers start.
+
+    The first `num_workers · prefetch_factor` batches are made before or while the first step runs, so they arrive at
+    another pace than the rest. Short epochs keep most of their steps: at most a third is left out.
+    """
+    epochs: dict[int, list[Step]] = {}
+    for step in steps:
+        epochs.setdefault(step.epoch, []).append(step)
+    kept: list[Step] = []
+    for number, (_, members) in enumerate(sorted(epochs.items())):
+        filling = loader.num_workers * (loader.prefetch_factor or 1) + (3 if number == 0 else 1)
+        refills = number == 0 or not loader.persistent_workers
+        skipped = min(filling if refills else 1, max(1, len(members) // 3))
+        kept += members[skipped:]
+    return kept
+
+
+def _measure(
+    session: Session,
+    process: Process,
+    loader: Loader,
+    steps: list[Step],
+    groups: dict[tuple[int, int], list[Step]],
+) -> Rank | None:
+    probes = [event for event in session.events if event.name == "probe"]
+    steady = [step for step in steady_steps(steps, loader) if not _overlaps_any(step, probes)]
+    if len(steady) < LEAST_STEPS:
+        return None
+    events = [event for event in session.events if event.pid == process.pid]
+    others = [step for key, group in groups.items() if key[0] == process.pid and group is not steps for step in group]
+    pauses, typical_s = _pauses(steady, events, others)
+    first = [min(group, key=lambda step: step.start_s) for group in _by_epoch(steps).values()]
+    return Rank(
+        process=process,
+        loader=loader,
+        all_steps=tuple(steps),
+        steps=tuple(steady),
+        step_s=_required(mean([step.step_s for step in steady])),
+        wait_s=_required(mean([step.wait_s for step in steady])),
+        compute_s=_required(mean([step.compute_s for step in steady])),
+        typical_compute_s=typical_s,
+        handover_s=_handover_s(steady),
+        ready_share=_mean_known(step.ready for step in steady),
+        items=_mean_known(step.items for step in steady),
+        main_cpu_s=_mean_known(step.cpu_s for step in steady),
+        main_queue_s=_mean_known(step.queue_s for step in steady),
+        process_cpu_s=_process_cpu_s(steady, session.batches, process, loader),
+        sync_s=_mean_known(step.sync_s for step in steady),
+        sync_count=_mean_known(step.sync_count for step in steady),
+        h2d_s=_mean_known(step.h2d_s for step in steady),
+        gpu_wait_s=_mean_known(step.gpu_wait_s for step in steady),
+        gpu_step_s=_mean_known(step.gpu_step_s for step in steady),
+        own_s=_mean_known(None if step.collective_s is None else step.step_s - step.collective_s for step in steady),
+        collective_s=_mean_known(step.collective_s for step in steady),
+        forward_s=_mean_known(step.forward_s for step in steady),
+        backward_s=_mean_known(step.backward_s for step in steady),
+        work=_work(session.batches, process, loader, steady, session.processes),
+        pauses=pauses,
+        epoch_start_s=math.fsum(step.wait_s for step in first)
+        + math.fsum(event.duration_s for event in events if _is_start_of(event, loader)),
+        epochs=len(first),
+        loop_s=math.fsum(step.step_s for step in steps),
+        first_batch_s=first[0].start_s + first[0].wait_s if first else None,
+    )
+
+
+def _is_start_of(event: Event, loader: Loader) -> bool:
+    return event.name == "workers_start" and event.detail == f"loader {loader.loader}"
+
+
+def _overlaps_any(step: Step, probes: list[Event]) -> bool:
+    """Whether headrace's own experiment was under way; it also delays the few steps after it."""
+    return any(
+        step.start_s < event.start_s + 2 * event.duration_s + 0.05 and step.start_s + step.step_s > event.start_s
+        for event in probes
+    )
+
+
+def _by_epoch(steps: Iterable[Step]) -> dict[int, list[Step]]:
+    epochs: dict[int, list[Step]] = {}
+    for step in steps:
+        epochs.setdefault(step.epoch, []).append(step)
+    return epochs
+
+
+def _required(value: float | None) -> float:
+    assert value is not None
+    return value
+
+
+def _mean_known(values: Iterable[float | None]) -> float | None:
+    return mean([float(value) for value in values if value is not None])
+
+
+def _handover_s(steps: Sequence[Step]) -> float:
+    """M: what `next()` takes when the batch is there already (unpickling, mapping, re-ordering).
+
+    From the ready batches; with too few of them, the shortest waits are an upper bound.
+    """
+    ready = [step.wait_s for step in steps if step.ready == 1]
+    if len(ready) >= 5:
+        return _required(median(ready))
+    return percentile([step.wait_s for step in steps], 0.02)
+
+
+def _process_cpu_s(steps: Sequence[Step], batches: Sequence[Batch], process: Process, loader: Loader) -> float | None:
+    """CPU seconds of the training process per step, without the making of batches (`num_workers=0`)."""
+    total_s = _mean_known(step.process_cpu_s for step in steps)
+    if total_s is None or loader.num_workers:
+        return total_s
+    made = [batch.cpu_s for batch in batches if batch.pid == process.pid and batch.loader == loader.loader]
+    return max(0.0, total_s - (_mean_known(made) or 0.0))
+
+
+def _pauses(steps: Sequence[Step], events: Sequence[Event], others: Sequence[Step]) -> tuple[Pauses, float]:
+    """Long steps, by cause, and the compute time of a step without them (a mean over the others)."""
+    net = [max(0.0, step.compute_s - (step.queue_s or 0.0)) for step in steps]
+    typical_s = _required(median(net))
+    spread_s = _required(median([abs(value - typical_s) for value in net]))
+    limit_s = typical_s + max(PAUSE_FACTOR * typical_s, 6 * spread_s, 0.004)
+    lost = {"gc": 0.0, "save": 0.0, "other": 0.0, "unknown": 0.0}
+    long: list[int] = []
+    longest_s = 0.0
+    for number, (step, value) in enumerate(zip(steps, net, strict=True)):
+        known = _named_pauses(step, events, others)
+        excess_s = max(0.0, value - typical_s)
+        if value > limit_s:
+            long.append(number)
+            longest_s = max(longest_s, excess_s)
+            named_s = math.fsum(known.values())
+            scale = min(1.0, excess_s / named_s) if named_s > 0 else 0.0
+            for name, duration_s in known.items():
+                lost[name] += duration_s * scale
+            lost["unknown"] += max(0.0, excess_s - named_s)
+        else:
+            lost["gc"] += known["gc"]
+    count = len(steps)
+    ordinary = [step.compute_s for step, value in zip(steps, net, strict=True) if value <= limit_s]
+    pauses = Pauses(
+        gc_s=lost["gc"] / count,
+        save_s=lost["save"] / count,
+        other_loader_s=lost["other"] / count,
+        unknown_s=lost["unknown"] / count,
+        period=_period(long),
+        count=len(long),
+        longest_s=longest_s,
+    )
+    return pauses, mean(ordinary) or typical_s
+
+
+def _named_pauses(step: Step, events: Sequence[Event], others: Sequence[Step]) -> dict[str, float]:
+    """Seconds of this step's compute within gc, within torch.save, and within steps of another loader."""
+    begin_s, end_s = step.start_s + step.wait_s, step.start_s + step.step_s
+    known = {"gc": 0.0, "save": 0.0, "other": 0.0}
+    for event in events:
+        if event.name in ("gc", "save"):
+            known[event.name] += _overlap_s(begin_s, end_s, event.start_s, event.start_s + event.duration_s)
+    for other in others:
+        known["other"] += _overlap_s(begin_s, end_s, other.start_s, other.start_s + other.step_s)
+    return known
+
+
+def _overlap_s(begin_s: float, end_s: float, other_begin_s: float, other_end_s: float) -> float:
+    return max(0.0, min(end_s, other_end_s) - max(begin_s, other_begin_s))
+
+
+def _period(positions: Sequence[int]) -> int | None:
+    """Steps between long steps, where the most common distance explains at least 60 % of at least two distances."""
+    gaps = [after - before for before, after in pairwise(positions) if after - before > 1]
+    if len(gaps) < 2:
+        return None
+    period, _ = Counter(gaps).most_common(1)[0]
+    near = [gap for gap in gaps if abs(gap - period) <= max(1, 0.05 * period)]
+    return period if len(near) >= 0.6 * len(gaps) else None
+
+
+def _work(
+    batches: Sequence[Batch], process: Process, loader: Loader, steps: Sequence[Step], processes: Sequence[Process]
+) -> Work | None:
+    """The mean batch made while the steady steps ran."""
+    own = {item.pid for item in processes if item.role == "worker" and item.parent_pid == process.pid} | {process.pid}
+    begin_s, end_s = steps[0].start_s, steps[-1].start_s + steps[-1].step_s
+    mine = [batch for batch in batches if batch.pid in own and batch.loader == loader.loader]
+    if not mine:  # spawned by a fork server: the parent is not the training process
+        mine = [batch for batch in batches if batch.loader == loader.loader and batch.worker >= 0]
+    made = [batch for batch in mine if begin_s <= batch.start_s <= end_s and not batch.alone] or mine
+    if not made:
+        return None
+    late = [batch.idle_s for batch in made if batch.idle_s is not None]
+    other = _mean_known(batch.other_cpu_s for batch in made)
+    return Work(
+        wall_s=_required(mean([batch.wall_s for batch in made])),
+        cpu_s=_mean_known(batch.cpu_s for batch in made),
+        queue_s=_mean_known(batch.queue_s for batch in made),
+        blocked_s=_mean_known(batch.blocked_s for batch in made),
+        collate_s=_mean_known(batch.collate_s for batch in made) or 0.0,
+        collate_cpu_s=_mean_known(batch.collate_cpu_s for batch in made) or 0.0,
+        other_cpu_s=other or 0.0,
+        socket_s=_mean_known(batch.socket_s for batch in made) or 0.0,
+        read_bytes=_mean_known(batch.read_bytes for batch in made),
+        disk_bytes=_mean_known(batch.disk_bytes for batch in made),
+        batches=len(made),
+        alone_ratio=_alone_ratio(mine),
+        late_share=mean([float(idle_s < 0.002) for idle_s in late]),
+    )
+
+
+def _alone_ratio(batches: Sequence[Batch]) -> float | None:
+    """Blocked time of the batches before the experiment over that of the batch made alone, for the same worker."""
+    alone = [batch for batch in batches if batch.alone]
+    if not alone:
+        return None
+    single = alone[0]
+    before = [batch for batch in batches if batch.pid == single.pid and batch.start_s < single.start_s][1:-1]
+    together_s = median([batch.blocked_s for batch in before if batch.blocked_s is not None])
+    if together_s is None or not single.blocked_s:
+        return None
+    return together_s / single.blocked_s
+
+
+def measure_machine(session: Session, ranks: Sequence[Rank]) -> Machine:
+    """What the samples say for the time in which the first rank's steady steps ran (all of them without steps)."""
+    samples = list(session.samples)
+    if ranks:
+        begin_s, end_s = ranks[0].steps[0].start_s, ranks[0].steps[-1].start_s + ranks[0].steps[-1].step_s
+        samples = [sample for sample in samples if begin_s + 0.25 <= sample.time_s <= end_s + 0.25] or samples
+    core_rows = [sample.core_busy for sample in samples if sample.core_busy]
+    width = min((len(row) for row in core_rows), default=0)
+    gpu_samples = [gpu for sample in samples for gpu in sample.gpus]
+    reasons = [gpu.throttle for gpu in gpu_samples if gpu.throttle is not None]
+    clocks = [gpu.sm_clock_mhz for gpu in gpu_samples if gpu.sm_clock_mhz is not None]
+    highest = max((gpu.max_sm_clock_mhz or 0 for gpu in session.host.gpus), default=0)
+    limits = [sample.memory_limit_bytes for sample in samples if sample.memory_limit_bytes]
+    used = [sample.memory_used_bytes for sample in samples if sample.memory_used_bytes]
+    return Machine(
+        cores=session.host.cores,
+        core_busy=tuple(_required(mean([row[core] for row in core_rows])) for core in range(width)),
+        own_cores=_mean_known(sample.own_cores for sample in samples),
+        foreign_cores=_mean_known(sample.foreign_cores for sample in samples),
+        queue_share=_mean_known(sample.queue_share for sample in samples),
+        throttled_share=_mean_known(sample.throttled_share for sample in samples),
+        gpu_busy=_mean_known(gpu.busy for gpu in gpu_samples),
+        gpu_throttle_share=mean([float(bool(reason)) for reason in reasons]),
+        gpu_throttle=tuple(sorted({name for reason in reasons for name in reason})),
+        gpu_clock_share=_required(median(clocks)) / highest if clocks and highest else None,
+        network_bytes_s=_mean_known(
+            None
+            if sample.network_receive_bytes_s is None
+            else max(sample.network_receive_bytes_s, sample.loopback_receive_bytes_s or 0.0)
+            for sample in samples
+        ),
+        memory_growth_bytes_s=_growth(session),
+        memory_used_bytes=used[-1] if used else None,
+        memory_limit_bytes=limits[-1] if limits else session.host.memory_limit_bytes or session.host.memory_bytes,
+        samples=len(samples),
+    )
+
+
+def _growth(session: Session) -> float | None:
+    """Bytes per second by which the job's own memory grows, when it does so steadily (r² > 0.9 over at least 5 s).
+
+    Only samples with the same number of processes count: starting workers is not growth.
+    """
+    counts = Counter(sample.processes for sample in session.samples if sample.own_memory_bytes is not None)
+    if not counts:
+        return None
+    common, _ = counts.most_common(1)[0]
+    points = [
+        (sample.time_s, float(sample.own_memory_bytes))
+        for sample in session.samples
+        if sample.processes == common and sample.own_memory_bytes is not None
+    ]
+    points = points[len(points) // 4 :]  # allocators and caches grow at first in every job
+    if len(points) < 8 or points[-1][0] - points[0][0] < 5:
+        return None
+    slope, fit = _line(points)
+    return slope if fit > 0.9 and slope > 0 else 0.0
+
+
+def _line(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Slope of the least-squares line, and r²."""
+    count = len(points)
+    mean_x = math.fsum(x for x, _ in points) / count
+    mean_y = math.fsum(y for _, y in points) / count
+    xx = math.fsum((x - mean_x) ** 2 for x, _ in points)
+    yy = math.fsum((y - mean_y) ** 2 for _, y in points)
+    xy = math.fsum((x - mean_x) * (y - mean_y) for x, y in points)
+    return (xy / xx, xy * xy / (xx * yy)) if xx > 0 and yy > 0 else (0.0, 0.0)
