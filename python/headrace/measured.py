@@ -8,6 +8,7 @@ that also run the training process (c), and storage that serves one batch in x s
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -212,7 +213,7 @@ def _measure(
         wait_s=_required(mean([step.wait_s for step in steady])),
         compute_s=_required(mean([step.compute_s for step in steady])),
         typical_compute_s=typical_s,
-        handover_s=_handover_s(steady),
+        handover_s=_handover_s(steady, session.batches, loader),
         ready_share=_mean_known(step.ready for step in steady),
         items=_mean_known(step.items for step in steady),
         main_cpu_s=_mean_known(step.cpu_s for step in steady),
@@ -265,15 +266,24 @@ def _mean_known(values: Iterable[float | None]) -> float | None:
     return mean([float(value) for value in values if value is not None])
 
 
-def _handover_s(steps: Sequence[Step]) -> float:
+def _handover_s(steps: Sequence[Step], batches: Sequence[Batch], loader: Loader) -> float:
     """M: what `next()` takes when the batch is there already (unpickling, mapping, re-ordering).
 
-    From the ready batches; with too few of them, the shortest waits are an upper bound.
+    From the ready batches; with too few of them, from the time between the end of a worker's batch and the return of
+    the `next()` that waited for it, sending included. The shortest waits are an upper bound.
     """
     ready = [step.wait_s for step in steps if step.ready == 1]
     if len(ready) >= 5:
         return _required(median(ready))
-    return percentile([step.wait_s for step in steps], 0.02)
+    ends = sorted(b.start_s + b.wall_s for b in batches if b.loader == loader.loader and b.worker >= 0)
+    delays = []
+    for step in steps:
+        returned_s = step.start_s + step.wait_s
+        before = bisect_right(ends, returned_s)
+        if before and ends[before - 1] > step.start_s:
+            delays.append(returned_s - ends[before - 1])
+    shortest_s = percentile([step.wait_s for step in steps], 0.02)
+    return min(shortest_s, _required(median(delays))) if delays else shortest_s
 
 
 def _process_cpu_s(steps: Sequence[Step], batches: Sequence[Batch], process: Process, loader: Loader) -> float | None:

@@ -59,7 +59,7 @@ def ceiling_img_s(case: Case) -> float | None:
     rank = case.rank
     if rank.items is None:
         return None
-    floor_s = rank.compute_s + min(rank.handover_s, rank.wait_s)
+    floor_s = rank.compute_s + (min(rank.handover_s, rank.wait_s) if rank.workers else 0.0)
     return rank.items / floor_s if floor_s > 0 else None
 
 
@@ -133,9 +133,7 @@ def more_workers(case: Case) -> list[Fix]:
         count = max(2 * model.workers, model.workers + 2)
     after = model.changed(workers=count)
     change = f"{count} loader workers instead of {model.workers}"
-    return [
-        fix(case, f"num_workers={count}", change, after, f"DataLoader(..., num_workers={count})", effort="one argument")
-    ]
+    return [fix(case, f"num_workers={count}", change, after, f"DataLoader(..., num_workers={count})", effort="one argument")]
 
 
 def fewer_workers(case: Case) -> list[Fix]:
@@ -214,9 +212,7 @@ def pre_resize(case: Case) -> list[Fix]:
         serial_s=model.serial_s * size,
         blocked_s=model.blocked_s * max(size, 0.3),
     )
-    words = (
-        f"images shrunk to a short side of 256 once: {1 / max(ratio, 1e-3):.1f} times less CPU, {size:.0%} of the bytes"
-    )
+    words = f"images shrunk to a short side of 256 once: {1 / max(ratio, 1e-3):.1f} times less CPU, {size:.0%} of the bytes"
     return [
         fix(
             case,
@@ -257,6 +253,8 @@ def cache(case: Case) -> list[Fix]:
     length = case.rank.loader.dataset_length
     if model is None or work is None or not work.read_bytes or not case.rank.items:
         return []
+    if work.read_bytes < 1000 * case.rank.items:
+        return []  # the images come another way than by read(): their size is not known
     size = (length or 0) * work.read_bytes / case.rank.items
     limit, used = machine.memory_limit_bytes, machine.memory_used_bytes
     free = 0.8 * (limit - used) if limit is not None and used is not None else None
@@ -296,9 +294,7 @@ def pin_memory(case: Case) -> list[Fix]:
     return [fix(case, "pin_memory", words, after, "DataLoader(..., pin_memory=True)", effort="one argument", error=0.1)]
 
 
-def _less_compute(
-    name: str, seconds: Callable[[Case], float], words: str, command: str | None
-) -> Callable[[Case], list[Fix]]:
+def _less_compute(name: str, seconds: Callable[[Case], float], words: str, command: str | None) -> Callable[[Case], list[Fix]]:
     """A fix that takes a measured time out of the training process."""
 
     def make(case: Case) -> list[Fix]:
@@ -369,13 +365,7 @@ def bigger_batch(case: Case) -> list[Fix]:
 def persistent_workers(case: Case) -> list[Fix]:
     """Workers that live on from epoch to epoch do not start anew."""
     rank = case.rank
-    if (
-        case.model is None
-        or rank.items is None
-        or rank.loader.persistent_workers
-        or not rank.workers
-        or rank.epochs < 2
-    ):
+    if case.model is None or rank.items is None or rank.loader.persistent_workers or not rank.workers or rank.epochs < 2:
         return []
     images = sum(step.items or 0 for step in rank.all_steps)
     loop_s, saved_s = rank.loop_s + rank.epoch_start_s, rank.epoch_start_s * (rank.epochs - 1) / rank.epochs

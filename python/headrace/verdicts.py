@@ -35,6 +35,10 @@ FOREIGN_SHARE = 0.20
 QUEUE_SHARE = 0.30
 """Of a batch's making, spent waiting for a core: more threads want to run than there are cores."""
 
+DISTORTING_SHARE = 0.10
+"""A neighbour, a quota or a hot GPU goes before the causes inside the job from this share on, if it explains at least
+half as much as the first of them: what they do to a job looks like a cause inside it."""
+
 QUOTA_SHARE = 0.05
 THROTTLE_SHARE = 0.20
 BUSY_SHARE = 0.85
@@ -79,11 +83,13 @@ def causes(case: Case) -> list[Finding]:
         if (found := rule(case))
     ]
     # What a neighbour, a quota or a hot GPU does to the job shows up as some other cause as well.
-    distorting = [found for found in distorting if (found.share or 0.0) >= 0.1]
     others.sort(key=lambda found: -(found.share or 0.0))
+    leading = others[0].share or 0.0 if others else 0.0
+    first = [found for found in distorting if (found.share or 0.0) >= max(DISTORTING_SHARE, 0.5 * leading)]
+    others = sorted([*others, *(found for found in distorting if found not in first)], key=lambda f: -(f.share or 0.0))
     growth = _growth(case)
     compute = _compute(case, others)
-    ordered = [*distorting, *others]
+    ordered = [*first, *others]
     if not any((found.share or 0.0) >= INPUT_SHARE for found in ordered):
         ordered = [compute, *ordered]
     return [*ordered, *([growth] if growth else [])]
@@ -91,9 +97,7 @@ def causes(case: Case) -> list[Finding]:
 
 def finding(kind: str, share: float | None, *evidence: str) -> Finding:
     """A finding with the verdict's own words as its summary."""
-    return Finding(
-        kind, None if share is None else round(min(1.0, max(0.0, share)), 4), evidence, summary=VERDICTS[kind]
-    )
+    return Finding(kind, None if share is None else round(min(1.0, max(0.0, share)), 4), evidence, summary=VERDICTS[kind])
 
 
 # Things outside the job.
@@ -239,11 +243,7 @@ def _gc(case: Case) -> Finding | None:
     if share < PAUSE_SHARE:
         return None
     longest = max(
-        (
-            event.duration_s
-            for event in case.session.events
-            if event.name == "gc" and event.pid == case.rank.process.pid
-        ),
+        (event.duration_s for event in case.session.events if event.name == "gc" and event.pid == case.rank.process.pid),
         default=0.0,
     )
     return finding(
@@ -284,9 +284,7 @@ def _startup(case: Case) -> Finding | None:
     share = min(1.0, rank.epoch_start_s / max(1e-9, rank.loop_s + rank.epoch_start_s))
     if share < STARTUP_SHARE:
         return None
-    again = (
-        "" if rank.loader.persistent_workers else "; persistent_workers is off, so workers are started anew each time"
-    )
+    again = "" if rank.loader.persistent_workers else "; persistent_workers is off, so workers are started anew each time"
     return finding(
         "STARTUP",
         share,
@@ -347,9 +345,7 @@ def _storage_kind(case: Case, work: Work, made: str) -> tuple[str, tuple[str, ..
     evidence = [made]
     blocked_s = work.blocked_s or 0.0
     if work.read_bytes and work.disk_bytes is not None and work.read_bytes > 1e5:
-        evidence.append(
-            f"{min(1.0, work.disk_bytes / work.read_bytes):.0%} of the bytes came from a disk, not the page cache"
-        )
+        evidence.append(f"{min(1.0, work.disk_bytes / work.read_bytes):.0%} of the bytes came from a disk, not the page cache")
     if work.alone_ratio is not None:
         evidence.append(
             f"alone, a batch is blocked {work.alone_ratio:.1f} times shorter than beside {rank.workers - 1} other(s)"
@@ -407,9 +403,7 @@ def _h2d(case: Case) -> Finding | None:
     if copied is None or case.share(copied) < H2D_SHARE:
         return None
     pinned = "pinned" if case.rank.loader.pin_memory else "not pinned (pin_memory=False)"
-    return finding(
-        "H2D_BOUND", case.share(copied), f"copying to the GPU takes {_ms(copied)} per step; batches are {pinned}"
-    )
+    return finding("H2D_BOUND", case.share(copied), f"copying to the GPU takes {_ms(copied)} per step; batches are {pinned}")
 
 
 def host_work_s(rank: Rank) -> float:
@@ -438,9 +432,7 @@ def _sync(case: Case) -> Finding | None:
 
 def operator_share(session: Session, rank: Rank) -> float | None:
     """Share of the compute time spent in PyTorch operators, from the short profile of a few steps; None without one."""
-    shares = [
-        event.duration_s for event in session.events if event.name == "operators" and event.pid == rank.process.pid
-    ]
+    shares = [event.duration_s for event in session.events if event.name == "operators" and event.pid == rank.process.pid]
     return median(shares)
 
 

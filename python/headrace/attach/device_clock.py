@@ -82,9 +82,7 @@ class StepClock:
     Where the device is not in use, rows are handed on at once.
     """
 
-    def __init__(
-        self, clock: DeviceClock, columns: tuple[int, int, int], emit: Callable[[int, list[Any]], None]
-    ) -> None:
+    def __init__(self, clock: DeviceClock, columns: tuple[int, int, int], emit: Callable[[int, list[Any]], None]) -> None:
         self._clock = clock
         self._columns = columns
         self._emit = emit

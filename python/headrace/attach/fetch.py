@@ -146,9 +146,7 @@ class _Watch:
         read_bytes, disk_bytes = _delta(self.io, read_io())
         other_cpu_s = (process_cpu_s - self.end_process_cpu_s) - (cpu_s - self.end_thread_cpu_s)
         wall_s = end_s - self.start_s
-        alone = (
-            self.probe.after_batch(wall_s, cpu_s - self.cpu_s, _difference(self.queue_s, queue_s)) if self.probe else 0
-        )
+        alone = self.probe.after_batch(wall_s, cpu_s - self.cpu_s, _difference(self.queue_s, queue_s)) if self.probe else 0
         row = [
             self.start_s,
             wall_s,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+from collections.abc import Callable
 
 from headrace.attach import fetch, pauses, ranks, startup, steps, transfers
 from headrace.attach.device_clock import CudaClock, DeviceClock
@@ -20,7 +21,7 @@ def install() -> None:
     target = recorder()
     clock = _device_clock()
     step_clock = steps.install(target, clock)
-    parts = (
+    parts: tuple[tuple[str, Callable[[], None]], ...] = (
         ("timing of batches", lambda: fetch.install(target)),
         ("timing of pauses", lambda: pauses.install(target)),
         ("timing of ranks", ranks.install),
@@ -37,5 +38,5 @@ def _device_clock() -> DeviceClock:
     module, _, name = os.environ.get(DEVICE_CLOCK_VARIABLE, "").partition(":")
     if not module:
         return CudaClock()
-    clock: DeviceClock = vars(importlib.import_module(module))[name]()
+    clock: DeviceClock = getattr(importlib.import_module(module), name)()
     return clock

@@ -52,10 +52,7 @@ class Nvml:
         """What the GPUs are."""
         driver = ctypes.create_string_buffer(96)
         known = self.library.nvmlSystemGetDriverVersion(driver, 96) == 0
-        return [
-            self._gpu(index, handle, driver.value.decode() if known else None)
-            for index, handle in enumerate(self.handles)
-        ]
+        return [self._gpu(index, handle, driver.value.decode() if known else None) for index, handle in enumerate(self.handles)]
 
     def _gpu(self, index: int, handle: ctypes.c_void_p, driver: str | None) -> Gpu:
         name = ctypes.create_string_buffer(96)

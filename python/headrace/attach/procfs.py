@@ -117,9 +117,7 @@ def tree_use(pids: list[int], proc: Path) -> TreeUse:
                 on_core_ns += int(words[0])
                 queue_ns += int(words[1])
     known = has_schedstat and on_core_ns > 0
-    return TreeUse(
-        cpu_s, on_core_ns * 1e-9 if known else None, queue_ns * 1e-9 if known else None, memory, faults, names
-    )
+    return TreeUse(cpu_s, on_core_ns * 1e-9 if known else None, queue_ns * 1e-9 if known else None, memory, faults, names)
 
 
 def _private_bytes(folder: Path, resident_pages: int) -> int:

@@ -142,9 +142,7 @@ class Sampler:
             "core_busy": busy,
             "own_cores": round(own, 3),
             "foreign_cores": round(max(0.0, _busy_cores(old.cores, new.cores, passed_s) - own), 3) if busy else None,
-            "queue_share": round(queued / (on_core + queued), 4)
-            if on_core and queued is not None and on_core > 0
-            else None,
+            "queue_share": round(queued / (on_core + queued), 4) if on_core and queued is not None and on_core > 0 else None,
             "runnable": procfs.runnable(self.proc),
             "pressure_cpu": pressures["cpu"],
             "pressure_io": pressures["io"],
@@ -161,9 +159,7 @@ class Sampler:
             "major_faults_s": max(0.0, (new.use.major_faults - old.use.major_faults) / passed_s),
             "processes": len(new.use.cpu_s),
             "workers": sum(name in WORKER_NAMES for name in new.use.names.values()),
-            "gpus": [nvml.as_json(self.gpu.sample(index)) for index in range(len(self.gpu.handles))]
-            if self.gpu
-            else [],
+            "gpus": [nvml.as_json(self.gpu.sample(index)) for index in range(len(self.gpu.handles))] if self.gpu else [],
         }
         return {name: value for name, value in values.items() if value is not None}
 

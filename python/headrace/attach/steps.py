@@ -38,8 +38,9 @@ def install(recorder: Recorder, clock: DeviceClock) -> StepClock:
     watch = _Watch(recorder, step_clock)
     base.__next__ = _timed_next(base.__next__, watch)
     base._reset = _watched_reset(base._reset, watch)
-    for kind in (dataloader._SingleProcessDataLoaderIter, dataloader._MultiProcessingDataLoaderIter):
-        kind.__init__ = _timed_init(kind.__init__, watch)
+    base.__init__ = _watched_init(base.__init__, watch)
+    workers = dataloader._MultiProcessingDataLoaderIter
+    workers.__init__ = _timed_start(workers.__init__, watch)
     return step_clock
 
 
@@ -71,12 +72,19 @@ def _watched_reset(original: Callable[..., None], watch: _Watch) -> Callable[...
     return _reset
 
 
-def _timed_init(original: Callable[..., None], watch: _Watch) -> Callable[..., None]:
-    def __init__(self: Any, loader: Any) -> None:
-        watch.guarded(watch.starting, loader)
+def _watched_init(original: Callable[..., None], watch: _Watch) -> Callable[..., None]:
+    def __init__(self: Any, loader: Any, *args: Any, **options: Any) -> None:
+        watch.guarded(watch.starting, self, loader)
+        original(self, loader, *args, **options)
+
+    return __init__
+
+
+def _timed_start(original: Callable[..., None], watch: _Watch) -> Callable[..., None]:
+    def __init__(self: Any, loader: Any, *args: Any, **options: Any) -> None:
         begin_s = time.monotonic()
-        original(self, loader)
-        watch.guarded(watch.started, self, loader, begin_s)
+        original(self, loader, *args, **options)
+        watch.guarded(watch.started, self, begin_s)
 
     return __init__
 
@@ -125,21 +133,22 @@ class _Watch:
 
     # The life of an iterator.
 
-    def starting(self, loader: Any) -> None:
-        """Workers are about to be started: number the loader, so that they know whose they are."""
+    def starting(self, iterator: Any, loader: Any) -> None:
+        """An iterator is being made: number its loader, so that workers started from now on know whose they are."""
         if loader not in self.loaders:
             number = self.loaders[loader] = len(self.epochs)
             self.epochs[number] = 0
             write_process(self.recorder, role="main")
             self.recorder.line("loader", loader=number, **_describe(loader))
-        os.environ[fetch.LOADER_VARIABLE] = f"{self.loaders[loader]}:{loader.num_workers}"
-
-    def started(self, iterator: Any, loader: Any, begin_s: float) -> None:
         number = self.loaders[loader]
+        os.environ[fetch.LOADER_VARIABLE] = f"{number}:{loader.num_workers}"
         iterator._headrace = _Iteration(number, self.epochs[number])
         self.epochs[number] += 1
+
+    def started(self, iterator: Any, begin_s: float) -> None:
+        """The workers of an iterator have been started."""
         duration_s = time.monotonic() - begin_s
-        self.recorder.event("workers_start", begin_s, duration_s, f"loader {number}")
+        self.recorder.event("workers_start", begin_s, duration_s, f"loader {iterator._headrace.loader}")
 
     def restarted(self, iterator: Any) -> None:
         """A persistent iterator begins its next epoch."""
@@ -218,7 +227,7 @@ def _is_ready(iterator: Any) -> int | None:
 
     Out-of-order batches wait in `_task_info`; a batch in the queue is the wanted one for sure only with one worker.
     """
-    if not iterator._num_workers:
+    if not iterator._num_workers or not hasattr(iterator, "_task_info"):
         return None
     if len(iterator._task_info.get(iterator._rcvd_idx, ())) == 2:
         return 1

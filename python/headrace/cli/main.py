@@ -26,6 +26,7 @@ __all__ = ["VERBS", "main"]
 # In the order in which `headrace -h` shows them; a verb is added when it works.
 VERBS: tuple[str, ...] = (
     "doctor",
+    "diagnose",
     "run",
     "pack",
     "verify",

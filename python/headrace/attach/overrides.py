@@ -1,0 +1,59 @@
+"""Another number of workers, pinning or prefetch for the training loader, given from outside, to measure a change.
+
+The setting comes in the environment as JSON: `{"match": {"batch_size": 64, "num_workers": 2}, "set": {"num_workers":
+8}}`. Only loaders whose arguments match are changed, so that a validation loader keeps its own.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["OVERRIDES_VARIABLE", "install"]
+
+OVERRIDES_VARIABLE = "HEADRACE_OVERRIDES"
+
+NEEDS_WORKERS = ("prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout")
+"""Arguments that DataLoader refuses without workers."""
+
+
+def install() -> None:
+    """Patch `DataLoader.__init__`. Raises `ValueError` for settings that are not JSON."""
+    settings = json.loads(os.environ.get(OVERRIDES_VARIABLE, "{}"))
+    if settings.get("set"):
+        from torch.utils.data import DataLoader
+
+        DataLoader.__init__ = _changed_init(DataLoader.__init__, settings.get("match", {}), settings["set"])
+
+
+def _changed_init(original: Callable[..., None], match: dict[str, Any], changes: dict[str, Any]) -> Callable[..., None]:
+    signature = inspect.signature(original)
+
+    def __init__(self: Any, *args: Any, **options: Any) -> None:
+        bound = signature.bind(self, *args, **options)
+        given = {**bound.arguments}
+        given.pop("self", None)
+        if not _matches(signature, given, match):
+            original(self, *args, **options)
+            return
+        given.update(changes)
+        if given.get("num_workers") == 0:
+            given = {name: value for name, value in given.items() if name not in NEEDS_WORKERS}
+        original(self, **given)
+        self._headrace_overridden = tuple(changes)
+
+    return __init__
+
+
+def _matches(signature: inspect.Signature, given: dict[str, Any], match: dict[str, Any]) -> bool:
+    """Whether the arguments, or their defaults, are those of the loader that is meant."""
+    for name, wanted in match.items():
+        value = given.get(name, signature.parameters[name].default)
+        if name == "batch_size" and given.get("batch_sampler") is not None:
+            value = getattr(given["batch_sampler"], "batch_size", None)
+        if value != wanted:
+            return False
+    return True

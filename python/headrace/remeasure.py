@@ -1,0 +1,113 @@
+"""Measure what a fix really brings: run the command again for a short while with the change, and once more without it.
+
+A, B, A: the rate with the change is set against the mean of the rates before and after, so that slow drift of the
+machine cancels. Each run is ended after its window; what the script writes in that time it writes again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from headrace.accelerate.settings import HOOK as RUN_HOOK
+from headrace.attach.overrides import OVERRIDES_VARIABLE
+from headrace.diagnose import diagnose
+from headrace.diagnosis import Diagnosis, Finding, Fix
+from headrace.session import Loader, Session
+from headrace.watching import HOOK, watch
+
+__all__ = ["Trial", "trial_of", "verify"]
+
+OVERRIDES_HOOK = "headrace.attach.overrides"
+
+LEAST_WINDOW_S = 8.0
+MOST_WINDOW_S = 60.0
+WINDOW_STEPS = 60
+MOST_TRIALS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """How to apply one fix from outside the script: more hooks, more environment."""
+
+    hooks: tuple[str, ...]
+    env: tuple[tuple[str, str], ...]
+
+
+def trial_of(fix: Fix, loader: Loader) -> Trial | None:
+    """The trial of a fix, or None when it cannot be applied from outside."""
+    name, _, number = fix.id.partition("=")
+    if name == "headrace_run":
+        return Trial((RUN_HOOK, HOOK), ())
+    if name == "threads" and number.isdigit():
+        return Trial((HOOK,), (("OMP_NUM_THREADS", number),))
+    changes: dict[str, object] = {}
+    if name in ("num_workers", "batch_size") and number.isdigit():
+        changes[name] = int(number)
+    elif name == "prefetch" and number.isdigit():
+        changes["prefetch_factor"] = int(number)
+    elif name in ("pin_memory", "persistent_workers"):
+        changes[name] = True
+    if not changes:
+        return None
+    match = {"num_workers": loader.num_workers, "batch_size": loader.batch_size}
+    return Trial((OVERRIDES_HOOK, HOOK), ((OVERRIDES_VARIABLE, json.dumps({"match": match, "set": changes})),))
+
+
+def verify(diagnosis: Diagnosis, session: Session, folder: Path, *, say: Callable[[str], None]) -> Diagnosis:
+    """The diagnosis with `verified_img_s` for each fix of the first finding that can be applied from outside."""
+    loader = _training_loader(session)
+    if not diagnosis.findings or loader is None or diagnosis.img_s is None:
+        return diagnosis
+    window_s = _window_s(diagnosis)
+    fixes = [(fix, trial) for fix in diagnosis.findings[0].fixes if (trial := trial_of(fix, loader)) is not None]
+    measured: dict[str, tuple[float, float]] = {}
+    before = _rate(session.command, folder / "verify-0-unchanged", Trial((HOOK,), ()), window_s)
+    for number, (fix, trial) in enumerate(fixes[:MOST_TRIALS], start=1):
+        say(f"verify {fix.id}: running the command again for about {window_s:.0f} s with this change, then without")
+        with_fix = _rate(session.command, folder / f"verify-{number}-{fix.id.replace('=', '-')}", trial, window_s)
+        after = _rate(session.command, folder / f"verify-{number}-unchanged", Trial((HOOK,), ()), window_s)
+        known = [rate for rate in (before, after) if rate is not None]
+        if with_fix is None or not known:
+            say(f"verify {fix.id}: the changed run gave too few steps to measure")
+        else:
+            measured[fix.id] = (with_fix, with_fix * len(known) / sum(known))
+            predicted = f"predicted {fix.predicted_img_s:,.0f}" if fix.predicted_img_s is not None else "not predicted"
+            say(f"verify {fix.id}: {with_fix:,.0f} img/s ({measured[fix.id][1]:.2f} times; {predicted})")
+        before = after if after is not None else before
+    return replace(diagnosis, findings=tuple(_with_measured(found, measured) for found in diagnosis.findings))
+
+
+def _with_measured(found: Finding, measured: dict[str, tuple[float, float]]) -> Finding:
+    fixes = tuple(
+        replace(fix, verified_img_s=float(f"{measured[fix.id][0]:.4g}"), verified_change=round(measured[fix.id][1], 3))
+        if fix.id in measured
+        else fix
+        for fix in found.fixes
+    )
+    return replace(found, fixes=fixes)
+
+
+def _training_loader(session: Session) -> Loader | None:
+    """The loader of the steps that make up most of the run."""
+    seconds: dict[tuple[int, int], float] = {}
+    for step in session.steps:
+        seconds[step.pid, step.loader] = seconds.get((step.pid, step.loader), 0.0) + step.step_s
+    if not seconds:
+        return None
+    pid, number = max(seconds, key=lambda key: seconds[key])
+    return next((item for item in session.loaders if (item.pid, item.loader) == (pid, number)), None)
+
+
+def _window_s(diagnosis: Diagnosis) -> float:
+    """Start-up, which the first run showed, and enough steps."""
+    start_s = sum(diagnosis.startup_s.values())
+    steps_s = WINDOW_STEPS * (diagnosis.step_s or 0.1)
+    return 1.3 * start_s + min(MOST_WINDOW_S, max(LEAST_WINDOW_S, steps_s))
+
+
+def _rate(command: Sequence[str], folder: Path, trial: Trial, window_s: float) -> float | None:
+    watch(command, folder, hooks=trial.hooks, env=dict(trial.env), time_limit_s=window_s)
+    return diagnose(Session.load(folder)).img_s

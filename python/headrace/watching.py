@@ -1,0 +1,84 @@
+"""Run a command while hooks and the sampler watch it, and leave a session folder behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from headrace.attach import sampler
+from headrace.attach.launch import Finished, spawn
+from headrace.errors import UsageError
+from headrace.session import SESSION_VERSION
+
+__all__ = ["HOOK", "add_fact", "watch"]
+
+HOOK = "headrace.attach.hooks"
+
+SAMPLER_END_S = 3.0
+
+
+def watch(
+    command: Sequence[str],
+    folder: Path,
+    *,
+    hooks: Sequence[str] = (HOOK,),
+    env: Mapping[str, str] | None = None,
+    time_limit_s: float | None = None,
+) -> Finished:
+    """Run `command` to its end, or to `time_limit_s`, and write its session to `folder`.
+
+    Raises `UsageError` when the folder already holds a session, `CommandError` when the command cannot be started.
+    """
+    folder = folder.absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    if any(folder.glob("*.jsonl")):
+        raise UsageError(f"{folder} already holds a session", hint="give another folder with --out, or remove that one")
+    _write(
+        folder,
+        kind="session",
+        version=SESSION_VERSION,
+        command=list(command),
+        cwd=os.getcwd(),  # noqa: PTH109
+        started_at=time.time(),
+        monotonic_s=time.monotonic(),
+    )
+    samplers: list[subprocess.Popen[bytes]] = []
+    try:
+        finished = spawn(
+            command,
+            session_dir=folder,
+            hooks=hooks,
+            env=env,
+            time_limit_s=time_limit_s,
+            on_start=lambda child: samplers.append(sampler.start(folder, child.pid)),
+        )
+    finally:
+        for process in samplers:
+            _end(process)
+    _write(folder, kind="exit", code=finished.returncode, monotonic_s=finished.ended_s)
+    return finished
+
+
+def add_fact(folder: Path, name: str, value: Any) -> None:
+    """Add something measured afterwards to the session; `Session.facts[name]` has it."""
+    _write(folder, kind="fact", name=name, value=value)
+
+
+def _write(folder: Path, **line: Any) -> None:
+    with (folder / "launch.jsonl").open("a", encoding="utf-8") as file:
+        file.write(json.dumps(line, separators=(",", ":")) + "\n")
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """The sampler ends by itself soon after the command; it is not waited for longer than a few seconds."""
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(SAMPLER_END_S)
+        return
+    process.terminate()
+    process.wait()

@@ -1,0 +1,304 @@
+"""The rules on sessions of every kind: the verdict, what must not be said, and what each fix is predicted to bring."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+from session_factory import MAIN_PID, make_session
+
+from headrace.diagnose import diagnose
+from headrace.diagnosis import SHARES, VERDICTS, Diagnosis, Fix
+from headrace.session import Event, Host, Session, Step
+
+STEPS = 120
+
+
+def fix(diagnosis: Diagnosis, start: str) -> Fix:
+    return next(item for item in diagnosis.fixes if item.id.startswith(start))
+
+
+def check(session: Session, verdict: str) -> Diagnosis:
+    diagnosis = diagnose(session)
+    assert diagnosis.verdict == verdict, (diagnosis.verdict, diagnosis.findings)
+    assert diagnosis.verdict in VERDICTS
+    assert diagnosis.primary is not None
+    assert diagnosis.primary.evidence
+    assert sum(diagnosis.share_of_step.values()) == pytest.approx(1)
+    assert list(diagnosis.share_of_step) == list(SHARES)
+    assert all(share >= 0 for share in diagnosis.share_of_step.values())
+    return diagnosis
+
+
+def pauses(every: int, duration_s: float, name: str, steps: Iterable[Step]) -> tuple[Event, ...]:
+    return tuple(
+        Event(MAIN_PID, name, step.start_s + step.wait_s + 0.001, duration_s)
+        for number, step in enumerate(steps)
+        if number % every == every - 1
+    )
+
+
+def test_healthy_job_is_compute_bound_without_a_finding() -> None:
+    diagnosis = check(make_session(compute_s=0.04, cpu_s=0.008, workers=1), "COMPUTE_BOUND")
+    assert len(diagnosis.findings) == 1
+    assert fix(diagnosis, "num_workers").gain == pytest.approx(1, abs=0.03)
+    assert fix(diagnosis, "num_workers").change.startswith("≈ 0")
+
+
+def test_job_near_the_knee_says_how_much_room_the_input_has() -> None:
+    diagnosis = check(make_session(compute_s=0.04, cpu_s=0.036, workers=1, jitter=0.02), "COMPUTE_BOUND")
+    assert any("faster than the model takes it" in words for words in diagnosis.findings[0].evidence)
+
+
+def test_storage_latency_is_helped_by_workers() -> None:
+    session = make_session(workers=2, cpu_s=0.001, blocked_s=0.06, compute_s=0.01, cores=2)
+    diagnosis = check(session, "STORAGE_LATENCY")
+    workers = fix(diagnosis, "num_workers")
+    assert workers.predicted_img_s is not None
+    assert workers.predicted_img_s > 2 * (diagnosis.img_s or 0)
+    assert workers.interval is not None
+    assert workers.interval[0] <= workers.predicted_img_s <= workers.interval[1]
+
+
+def test_storage_that_serves_one_at_a_time_is_not_helped_by_workers() -> None:
+    session = make_session(workers=2, cpu_s=0.002, blocked_s=0.06, compute_s=0.01)
+    first = session.batches[4]
+    alone = replace(first, alone=1, wall_s=0.032, start_s=session.batches[20].start_s, pid=first.pid)
+    session = replace(session, batches=(*session.batches[:20], alone, *session.batches[20:]))
+    diagnosis = check(session, "STORAGE_BANDWIDTH")
+    assert fix(diagnosis, "num_workers").gain == pytest.approx(1, abs=0.03)
+    assert fix(diagnosis, "num_workers").change.startswith("≈ 0")
+
+
+def test_sockets_are_network() -> None:
+    session = make_session(workers=2, cpu_s=0.001, blocked_s=0.06, compute_s=0.01)
+    batches = tuple(replace(batch, socket_s=0.055) for batch in session.batches)
+    check(replace(session, batches=batches), "NETWORK")
+
+
+def test_no_workers_is_no_overlap_and_one_worker_helps() -> None:
+    diagnosis = check(make_session(workers=0, cpu_s=0.018, compute_s=0.02), "NO_OVERLAP")
+    workers = fix(diagnosis, "num_workers=1")
+    assert workers.predicted_img_s == pytest.approx(32 / 0.020, rel=0.1)
+
+
+def test_too_few_workers_with_cores_to_spare() -> None:
+    session = make_session(workers=1, cpu_s=0.03, compute_s=0.015, cores=2)
+    diagnosis = check(session, "CPU_PREP")
+    workers = fix(diagnosis, "num_workers=2")
+    assert workers.predicted_img_s == pytest.approx(32 / 0.0165, rel=0.1)
+
+
+def test_full_cores_are_not_helped_by_workers() -> None:
+    diagnosis = check(make_session(workers=2, cpu_s=0.08, compute_s=0.01, cores=2), "CPU_SATURATED")
+    assert fix(diagnosis, "num_workers").gain == pytest.approx(1, abs=0.03)
+
+
+def test_idle_cores_beside_queueing_workers_are_uneven() -> None:
+    session = make_session(workers=4, cpu_s=0.02, queue_s=0.06, compute_s=0.005, cores=8)
+    samples = tuple(replace(sample, core_busy=(1.0, 1.0, *[0.05] * 6)) for sample in session.samples)
+    check(replace(session, samples=samples), "CPU_UNEVEN")
+
+
+def test_more_threads_than_cores() -> None:
+    session = make_session(workers=8, cpu_s=0.03, queue_s=0.24, compute_s=0.03, cores=2, main_cpu_share=0.9)
+    diagnosis = check(session, "CPU_OVERSUBSCRIBED")
+    assert not any(finding.kind.startswith("STORAGE") for finding in diagnosis.findings)
+
+
+def test_queueing_is_never_called_storage() -> None:
+    session = make_session(workers=6, cpu_s=0.03, queue_s=0.27, blocked_s=0.0, compute_s=0.01, cores=2)
+    assert diagnose(session).verdict in ("CPU_SATURATED", "CPU_OVERSUBSCRIBED")
+
+
+def test_collating_and_handing_over() -> None:
+    session = make_session(workers=2, cpu_s=0.04, collate_s=0.038, compute_s=0.005, transfer_s=0.03, jitter=0.0)
+    check(session, "COLLATE_IPC")
+
+
+def test_periodic_checkpoints() -> None:
+    plain = make_session(cpu_s=0.005, compute_s=0.025, steps=STEPS)
+    session = replace(plain, steps=tuple(with_pause(plain.steps, 40, 1.0)), events=pauses(40, 1.0, "save", plain.steps))
+    diagnosis = check(session, "PERIODIC_STALL")
+    assert any("every 40 steps" in words for words in diagnosis.findings[0].evidence)
+    assert any("torch.save" in words for words in diagnosis.findings[0].evidence)
+    gained = fix(diagnosis, "async_checkpoint").gain
+    assert gained == pytest.approx((40 * 0.0255 + 1) / (40 * 0.0255), rel=0.1)
+
+
+def test_garbage_collection() -> None:
+    plain = make_session(cpu_s=0.005, compute_s=0.01, steps=STEPS)
+    session = replace(plain, steps=tuple(with_pause(plain.steps, 13, 0.4)), events=pauses(13, 0.4, "gc", plain.steps))
+    diagnosis = check(session, "GC_PAUSE")
+    assert fix(diagnosis, "gc_freeze").gain is not None
+
+
+def with_pause(steps: tuple[Step, ...], every: int, duration_s: float) -> Iterable[Step]:
+    for number, step in enumerate(steps):
+        long = number % every == every - 1
+        yield replace(step, compute_s=step.compute_s + (duration_s if long else 0.0))
+
+
+def test_waits_for_the_device_with_work_in_between() -> None:
+    session = make_session(cpu_s=0.002, compute_s=0.03, sync_s=0.02, sync_count=5, main_cpu_share=0.3)
+    diagnosis = check(session, "SYNC_BOUND")
+    assert fix(diagnosis, "remove_sync").predicted_img_s == pytest.approx(32 / 0.0205, rel=0.1)
+
+
+def test_one_wait_per_step_is_no_fault() -> None:
+    check(make_session(cpu_s=0.002, compute_s=0.03, sync_s=0.02, sync_count=1), "COMPUTE_BOUND")
+
+
+def test_python_between_small_batches() -> None:
+    session = make_session(cpu_s=0.001, compute_s=0.006, batch_size=2, main_cpu_share=0.98)
+    session = replace(session, events=(Event(MAIN_PID, "operators", 3.0, 0.15),))
+    diagnosis = check(session, "OVERHEAD_BOUND")
+    assert fix(diagnosis, "batch_size=8").gain == pytest.approx(4 / (0.85 + 4 * 0.15), rel=0.15)
+
+
+def test_kernels_that_do_not_fill_the_gpu() -> None:
+    session = make_session(cpu_s=0.001, compute_s=0.006, batch_size=2, main_cpu_share=0.98, gpu_busy=0.2)
+    steps = tuple(replace(step, gpu_wait_s=0.0001, gpu_step_s=0.006) for step in session.steps)
+    check(replace(session, steps=steps), "OVERHEAD_BOUND")
+
+
+def test_copies_to_the_gpu() -> None:
+    session = make_session(cpu_s=0.001, compute_s=0.03, gpu_busy=0.7)
+    steps = tuple(replace(step, gpu_wait_s=0.0001, gpu_step_s=0.03, h2d_s=0.012) for step in session.steps)
+    diagnosis = check(replace(session, steps=steps), "H2D_BOUND")
+    assert fix(diagnosis, "pin_memory").gain is not None
+
+
+def test_a_hot_gpu() -> None:
+    session = make_session(cpu_s=0.001, compute_s=0.02, gpu_busy=0.99, throttle=("heat (software)",))
+    gpus = tuple(replace(gpu, max_sm_clock_mhz=1980) for gpu in session.host.gpus)
+    samples = tuple(
+        replace(sample, gpus=tuple(replace(gpu, sm_clock_mhz=1200) for gpu in sample.gpus)) for sample in session.samples
+    )
+    steps = tuple(replace(step, compute_s=step.compute_s * (1.4 if n >= 60 else 1)) for n, step in enumerate(session.steps))
+    diagnosis = check(replace(session, samples=samples, steps=steps, host=replace(session.host, gpus=gpus)), "THERMAL_THROTTLE")
+    assert any("from step 60 on" in words for words in diagnosis.findings[0].evidence)
+
+
+def test_neighbours_on_the_cpu() -> None:
+    session = make_session(cpu_s=0.01, compute_s=0.05, cores=2, foreign_cores=1.2, queue_share=0.5)
+    steps = tuple(replace(step, queue_s=0.025) for step in session.steps)
+    diagnosis = check(replace(session, steps=steps), "EXTERNAL_CPU")
+    assert diagnosis.noise is not None
+    assert diagnosis.noise.startswith("high")
+
+
+def test_a_cpu_quota() -> None:
+    session = make_session(cpu_s=0.01, compute_s=0.05, throttled_share=0.4)
+    host = replace(session.host, quota_cores=1.0)
+    diagnosis = check(replace(session, host=host), "CPU_QUOTA")
+    assert any("1 cores" in words for words in diagnosis.findings[0].evidence)
+
+
+def test_epochs_that_start_slowly() -> None:
+    one = make_session(cpu_s=0.005, compute_s=0.02, steps=40)
+    steps: list[Step] = []
+    for epoch in range(4):
+        shift_s = epoch * (steps_length_s(one) + 2.0)
+        for number, step in enumerate(one.steps):
+            extra_s = 2.0 if number == 0 else 0.0
+            steps.append(replace(step, epoch=epoch, start_s=step.start_s + shift_s, wait_s=step.wait_s + extra_s))
+    diagnosis = check(replace(one, steps=tuple(steps)), "STARTUP")
+    assert fix(diagnosis, "persistent_workers").gain == pytest.approx(2, rel=0.3)
+
+
+def steps_length_s(session: Session) -> float:
+    return sum(step.step_s for step in session.steps)
+
+
+def two_ranks(slow: dict[str, float], collective_s: float = 0.001) -> Session:
+    """Rank 1 is slower by the given phases; rank 0 waits for it."""
+    extra_s = sum(slow.values())
+    sessions = [make_session(cpu_s=0.002, compute_s=0.05 + extra_s, rank=rank, world_size=2) for rank in (0, 1)]
+    steps: list[Step] = []
+    for rank, session in enumerate(sessions):
+        for step in session.steps:
+            own = {name: slow.get(name, 0.0) * rank for name in ("wait_s", "forward_s", "backward_s")}
+            steps.append(
+                replace(
+                    step,
+                    wait_s=step.wait_s + own["wait_s"],
+                    compute_s=step.compute_s - own["wait_s"],
+                    forward_s=0.015 + own["forward_s"],
+                    backward_s=0.03 + own["backward_s"],
+                    collective_s=collective_s + (extra_s if rank == 0 else 0.0),
+                )
+            )
+    merged = {name: sum((getattr(session, name) for session in sessions), ()) for name in ("processes", "loaders", "batches")}
+    return replace(sessions[0], steps=tuple(sorted(steps, key=lambda step: step.start_s)), **merged)
+
+
+@pytest.mark.parametrize(("phase", "words"), [("wait_s", "the loader"), ("forward_s", "forward"), ("backward_s", "backward")])
+def test_slow_rank_is_named_with_its_phase(phase: str, words: str) -> None:
+    diagnosis = check(two_ranks({phase: 0.02}), "RANK_STRAGGLER")
+    assert any("rank 1 needs" in line for line in diagnosis.findings[0].evidence)
+    assert any(f"slow in {words}" in line for line in diagnosis.findings[0].evidence)
+    assert [row.rank for row in diagnosis.rank_rows] == [0, 1]
+    assert diagnosis.rank_rows[1].slow_in == words
+
+
+def test_gradient_exchange_that_all_ranks_wait_for() -> None:
+    check(two_ranks({}, collective_s=0.02), "COMMUNICATION")
+
+
+def test_memory_that_grows() -> None:
+    session = make_session(cpu_s=0.001, compute_s=0.1, steps=200)
+    samples = tuple(
+        replace(
+            sample,
+            processes=3,
+            own_memory_bytes=(1 << 30) + number * 25_000_000,
+            memory_used_bytes=(4 << 30) + number * 25_000_000,
+        )
+        for number, sample in enumerate(session.samples)
+    )
+    diagnosis = diagnose(replace(session, samples=samples))
+    growth = next(found for found in diagnosis.findings if found.kind == "MEMORY_GROWTH")
+    assert any("50.0 MB/s" in words for words in growth.evidence)
+
+
+@pytest.mark.parametrize(
+    ("session", "words"),
+    [
+        (Session(command=("ls",)), "no PyTorch DataLoader was seen"),
+        (replace(make_session(), steps=(), batches=(), loaders=(), samples=()), "no DataLoader was iterated"),
+        (replace(make_session(), steps=(), batches=()), "gave no step"),
+        (replace(make_session(), steps=make_session().steps[:5]), "only 5 steps"),
+    ],
+    ids=["nothing", "no loader", "no step", "five steps"],
+)
+def test_too_little_is_said_in_words(session: Session, words: str) -> None:
+    diagnosis = check(session, "INSUFFICIENT_DATA")
+    assert words in diagnosis.findings[0].evidence[0]
+    assert diagnosis.img_s is None
+
+
+def test_what_was_not_measured_is_listed_and_never_zero() -> None:
+    session = make_session(workers=2, cpu_s=0.05, compute_s=0.01, cores=2)
+    batches = tuple(replace(batch, queue_s=None) for batch in session.batches)
+    diagnosis = diagnose(replace(session, batches=batches, samples=(), host=Host()))
+    assert any("scheduler statistics" in words for words in diagnosis.not_measured)
+    assert any("no samples" in words for words in diagnosis.not_measured)
+    assert diagnosis.heat_map is None
+    assert diagnosis.noise is None
+
+
+def test_confidence_falls_with_noise() -> None:
+    quiet = diagnose(make_session(workers=1, cpu_s=0.03, compute_s=0.015))
+    noisy = diagnose(make_session(workers=1, cpu_s=0.03, compute_s=0.015, foreign_cores=1.0))
+    assert noisy.confidence < quiet.confidence
+
+
+def test_headrace_run_is_predicted_only_from_a_measurement() -> None:
+    session = make_session(workers=2, cpu_s=0.08, compute_s=0.01, cores=2)
+    assert not any(item.id == "headrace_run" for item in diagnose(session).fixes)
+    measured = replace(session, facts={"image_benchmark": {"plain_s": 0.004, "headrace_s": 0.001, "pre_resized_s": 0.002}})
+    found = fix(diagnose(measured), "headrace_run")
+    assert found.gain is not None
+    assert 2 < found.gain < 4.5
