@@ -6,11 +6,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
-from session_factory import MAIN_PID, make_session
-
 from headrace.diagnose import diagnose
 from headrace.diagnosis import SHARES, VERDICTS, Diagnosis, Fix
 from headrace.session import Event, Host, Session, Step
+from session_factory import MAIN_PID, make_session
 
 STEPS = 120
 
