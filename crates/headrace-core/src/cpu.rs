@@ -40,3 +40,35 @@ impl Extension {
         *BEST.get_or_init(|| Extension::available().pop().unwrap_or(Extension::Scalar))
     }
 }
+
+/// Defines a function that runs `$body`, an `#[inline(always)]` function with the same arguments, compiled once per extension: the
+/// compiler's own vectorisation, chosen at run time. Results do not depend on it, as Rust never fuses or reorders float operations.
+macro_rules! vectorised {
+    ($(#[$meta:meta])* $visibility:vis fn $name:ident($($argument:ident: $type:ty),* $(,)?) $(-> $result:ty)? = $body:path) => {
+        $(#[$meta])*
+        #[allow(unsafe_code)]
+        $visibility fn $name(extension: $crate::cpu::Extension, $($argument: $type),*) $(-> $result)? {
+            #[cfg(target_arch = "x86_64")]
+            {
+                #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,avx512vnni,fma,avx2")]
+                fn avx512($($argument: $type),*) $(-> $result)? {
+                    $body($($argument),*)
+                }
+                #[target_feature(enable = "avx2,fma")]
+                fn avx2($($argument: $type),*) $(-> $result)? {
+                    $body($($argument),*)
+                }
+                match extension {
+                    // SAFETY: whoever holds this extension got it from `Extension::available`.
+                    $crate::cpu::Extension::Avx512 => return unsafe { avx512($($argument),*) },
+                    // SAFETY: as above.
+                    $crate::cpu::Extension::Avx2 => return unsafe { avx2($($argument),*) },
+                    $crate::cpu::Extension::Scalar => {}
+                }
+            }
+            let _ = extension;
+            $body($($argument),*)
+        }
+    };
+}
+pub(crate) use vectorised;

@@ -2,6 +2,7 @@
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
 
+pub mod colour;
 pub mod cpu;
 pub mod crc;
 pub mod decode;

@@ -1,4 +1,4 @@
-"""Writes resize.txt and warp.txt, the results of Pillow that the Rust tests must reproduce bit for bit.
+"""Writes resize.txt, warp.txt and colour.txt, the results of Pillow that the Rust tests must reproduce bit for bit.
 
 Run: python crates/headrace-core/tests/golden/make_golden.py   (needs Pillow and numpy)
 Each line holds the request and the FNV-1a hash of the resulting bytes.
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import PIL
-from PIL import Image
+from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 
 FILTERS = {
     "nearest": Image.Resampling.NEAREST,
@@ -103,6 +103,49 @@ def warp_cases() -> list[str]:
     return lines
 
 
+def shift_hue(image: Image.Image, share: float) -> Image.Image:
+    """torchvision's adjust_hue on a Pillow image: the 8-bit hue plus share * 255, modulo 256."""
+    hue, saturation, value = image.convert("HSV").split()
+    shifted = np.asarray(hue) + np.int32(share * 255).astype(np.uint8)
+    return Image.merge("HSV", (Image.fromarray(shifted), saturation, value)).convert("RGB")
+
+
+COLOUR_OPS = {
+    "brightness": lambda image, value: ImageEnhance.Brightness(image).enhance(value),
+    "contrast": lambda image, value: ImageEnhance.Contrast(image).enhance(value),
+    "saturation": lambda image, value: ImageEnhance.Color(image).enhance(value),
+    "sharpness": lambda image, value: ImageEnhance.Sharpness(image).enhance(value),
+    "hue": shift_hue,
+    "grayscale": lambda image, _: image.convert("L").convert("RGB"),
+    "invert": lambda image, _: ImageOps.invert(image),
+    "posterize": lambda image, value: ImageOps.posterize(image, int(value)),
+    "solarize": lambda image, value: ImageOps.solarize(image, int(value)),
+    "autocontrast": lambda image, _: ImageOps.autocontrast(image),
+    "equalize": lambda image, _: ImageOps.equalize(image),
+    "dilate": lambda image, _: image.filter(ImageFilter.MaxFilter(3)),
+    "erode": lambda image, _: image.filter(ImageFilter.MinFilter(3)),
+}
+
+
+def colour_cases() -> list[str]:
+    """One line per request: size, kind, operation, its value, hash."""
+    rng = random.Random(22)
+    lines = []
+    for case in range(130):
+        width, height, kind = rng.choice([1, 2, 3, 10, 41, 90]), rng.choice([1, 3, 20, 77]), case % 3
+        name = list(COLOUR_OPS)[case % len(COLOUR_OPS)]
+        value = rng.choice([0.0, 0.5, 1.0, 1.9, rng.uniform(0, 2.5)])
+        if name == "hue":
+            value = rng.choice([-0.5, 0.5, 0.0, rng.uniform(-0.5, 0.5)])
+        if name == "posterize":
+            value = float(rng.randint(1, 8))
+        if name == "solarize":
+            value = float(rng.choice([0, 128, 256, rng.randint(0, 255)]))
+        out = COLOUR_OPS[name](Image.fromarray(pattern(width, height, kind)), value)
+        lines.append(f"{width} {height} {kind} {name} {value!r} {fnv1a(out.tobytes()):016x}")
+    return lines
+
+
 def write(name: str, header: str, lines: list[str]) -> None:
     """Writes one golden file beside this script."""
     text = f"# Pillow {PIL.__version__}: {header}\n" + "\n".join(lines) + "\n"
@@ -112,3 +155,4 @@ def write(name: str, header: str, lines: list[str]) -> None:
 if __name__ == "__main__":
     write("resize.txt", "width height kind box(4) grid(2) window(4) filter flip_x flip_y fnv1a64", resize_cases())
     write("warp.txt", "width height kind grid(2) size(2) nearest degrees matrix(6) fnv1a64", warp_cases())
+    write("colour.txt", "width height kind operation value fnv1a64", colour_cases())

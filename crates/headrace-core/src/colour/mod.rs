@@ -1,0 +1,156 @@
+//! Operations on the colours of an image, in place on uint8 RGB: exactly what Pillow (and torchvision's PIL path) computes, rounding
+//! included, so that a chain of them equals the chain in Pillow bit for bit. Gaussian blur alone may differ by one level in rare values
+//! (see [`neighbours`]).
+
+mod blend;
+mod hue;
+pub mod neighbours;
+mod planes;
+mod tables;
+
+use crate::cpu::Extension;
+use crate::error::{Result, Status};
+use neighbours::MAX_KERNEL;
+
+/// One operation; factors have torchvision's meaning, 1 changes nothing.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum ColourOp {
+    /// `adjust_brightness`: blend with black.
+    Brightness(f32),
+    /// `adjust_contrast`: blend with the mean luma.
+    Contrast(f32),
+    /// `adjust_saturation`: blend with the luma.
+    Saturation(f32),
+    /// `adjust_hue`: turn by this share of the circle, -0.5 to 0.5.
+    Hue(f64),
+    /// `rgb_to_grayscale` with three channels.
+    Grayscale,
+    /// `invert`.
+    Invert,
+    /// `posterize` to this many bits, 1 to 8.
+    Posterize(u8),
+    /// `solarize`: invert values of at least this threshold, 0 to 256.
+    Solarize(u16),
+    /// `autocontrast`.
+    Autocontrast,
+    /// `equalize`.
+    Equalize,
+    /// `adjust_sharpness`: blend with the smoothed image.
+    Sharpness(f32),
+    /// `gaussian_blur`: kernel width and height in pixels (odd), sigma along each in pixels.
+    GaussianBlur {
+        /// Kernel width and height.
+        kernel: (u16, u16),
+        /// Standard deviation across and down.
+        sigma: (f32, f32),
+    },
+    /// The largest value of each 3 × 3 neighbourhood, per channel.
+    Dilate,
+    /// The smallest value of each 3 × 3 neighbourhood, per channel.
+    Erode,
+}
+
+impl ColourOp {
+    /// True if the parameters are numbers in their ranges and a blur kernel's border can be reflected in an image of this size.
+    fn fits(&self, width: usize, height: usize) -> bool {
+        match *self {
+            ColourOp::Brightness(factor)
+            | ColourOp::Contrast(factor)
+            | ColourOp::Saturation(factor)
+            | ColourOp::Sharpness(factor) => factor.is_finite(),
+            ColourOp::Hue(share) => (-0.5..=0.5).contains(&share),
+            ColourOp::Posterize(bits) => (1..=8).contains(&bits),
+            ColourOp::GaussianBlur { kernel, sigma } => {
+                let side = |kernel: u16, sigma: f32, length: usize| {
+                    let kernel = usize::from(kernel);
+                    kernel % 2 == 1 && kernel <= MAX_KERNEL && kernel / 2 < length && sigma > 0.0
+                };
+                side(kernel.0, sigma.0, width) && side(kernel.1, sigma.1, height)
+            }
+            _ => true,
+        }
+    }
+}
+
+/// Applies colour operations; holds the scratch memory, so that the steady state allocates nothing.
+#[derive(Debug)]
+pub struct Colourist {
+    extension: Extension,
+    scratch: neighbours::Scratch,
+}
+
+impl Default for Colourist {
+    fn default() -> Self {
+        Self::with_extension(Extension::best())
+    }
+}
+
+impl Colourist {
+    /// A colourist that uses the given instructions, which the processor must have (see [`Extension::available`]).
+    pub fn with_extension(extension: Extension) -> Self {
+        assert!(
+            Extension::available().contains(&extension),
+            "{extension:?} is not available on this processor"
+        );
+        Colourist {
+            extension,
+            scratch: neighbours::Scratch::default(),
+        }
+    }
+
+    /// Applies `op` in place to `pixels`: uint8 RGB, rows of `width` pixels without gaps.
+    ///
+    /// Errors: [`Status::Internal`] if the buffer is not whole rows or the parameters are out of range; the pixels are then unchanged.
+    pub fn apply(&mut self, op: ColourOp, pixels: &mut [u8], width: u32) -> Result<()> {
+        let width = width as usize;
+        if width == 0 || pixels.is_empty() || pixels.len() % (width * 3) != 0 {
+            return Err(Status::Internal);
+        }
+        if !op.fits(width, pixels.len() / (width * 3)) {
+            return Err(Status::Internal);
+        }
+        let extension = self.extension;
+        match op {
+            ColourOp::Brightness(factor) => blend::with_constant(extension, pixels, 0, factor),
+            ColourOp::Contrast(factor) => {
+                let mean = blend::mean_luma(extension, pixels);
+                blend::with_constant(extension, pixels, mean, factor);
+            }
+            ColourOp::Saturation(factor) => blend::saturation(extension, pixels, factor),
+            // torchvision: `np.int32(hue_factor * 255).astype(np.uint8)`.
+            ColourOp::Hue(share) => hue::shift(extension, pixels, (share * 255.0) as i32 as u8),
+            ColourOp::Grayscale => blend::grayscale(extension, pixels),
+            ColourOp::Invert => tables::apply(pixels, &tables::uniform(|value| !value)),
+            ColourOp::Posterize(bits) => {
+                let mask = !((1_u16 << (8 - bits)) - 1) as u8;
+                tables::apply(pixels, &tables::uniform(|value| value & mask));
+            }
+            ColourOp::Solarize(threshold) => {
+                let invert = |value: u8| {
+                    if u16::from(value) < threshold {
+                        value
+                    } else {
+                        !value
+                    }
+                };
+                tables::apply(pixels, &tables::uniform(invert));
+            }
+            ColourOp::Autocontrast => {
+                let histograms = tables::histograms(pixels);
+                tables::apply(pixels, &tables::autocontrast(&histograms));
+            }
+            ColourOp::Equalize => {
+                let histograms = tables::histograms(pixels);
+                tables::apply(pixels, &tables::equalize(&histograms));
+            }
+            ColourOp::Sharpness(factor) => self.scratch.sharpness(extension, pixels, width, factor),
+            ColourOp::GaussianBlur { kernel, sigma } => {
+                let kernel = (usize::from(kernel.0), usize::from(kernel.1));
+                self.scratch.blur(extension, pixels, width, kernel, sigma);
+            }
+            ColourOp::Dilate => self.scratch.morphology(extension, pixels, width, true),
+            ColourOp::Erode => self.scratch.morphology(extension, pixels, width, false),
+        }
+        Ok(())
+    }
+}
