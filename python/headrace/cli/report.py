@@ -39,7 +39,9 @@ def run(args: argparse.Namespace) -> int:
         output.emit(args, {**diagnosis.to_json(), "report": str(path)}, lambda: print(path))
         return 0
     if args.out is not None:
-        _write(args.out, json.dumps(diagnosis.to_json(), indent=1) if args.json else _plain(diagnosis, session, args.usd_per_hour))
+        _write(
+            args.out, json.dumps(diagnosis.to_json(), indent=1) if args.json else _plain(diagnosis, session, args.usd_per_hour)
+        )
     output.emit(args, diagnosis.to_json(), lambda: _show(diagnosis, session, args))
     return 0
 
@@ -61,4 +63,6 @@ def _write(path: Path, content: str) -> None:
     try:
         path.write_text(content, encoding="utf-8")
     except OSError as error:
-        raise SessionError(f"cannot write {path}: {error.strerror or error}", hint="choose another place: --out FILE") from error
+        raise SessionError(
+            f"cannot write {path}: {error.strerror or error}", hint="choose another place: --out FILE"
+        ) from error

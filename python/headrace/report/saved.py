@@ -30,7 +30,9 @@ def load(folder: str | Path) -> tuple[Session, Diagnosis]:
     try:
         return session, from_json(json.loads(file.read_text(encoding="utf-8")))
     except (ValueError, TypeError, KeyError) as error:
-        raise SessionError(f"{file} is not a diagnosis: {error}", hint="delete it to have the session diagnosed anew") from error
+        raise SessionError(
+            f"{file} is not a diagnosis: {error}", hint="delete it to have the session diagnosed anew"
+        ) from error
 
 
 def from_json(document: Mapping[str, Any]) -> Diagnosis:
