@@ -20,7 +20,7 @@ from headrace.errors import SourceError
 
 __all__ = ["Dataset", "RecordTable"]
 
-Kind = Literal["folder", "shards", "tar", "rec", "tfrecord"]
+Kind = Literal["folder", "lst", "shards", "tar", "rec", "tfrecord"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,8 @@ class RecordTable:
     keys: Sequence[str]  # [n] the record's name: unique in the dataset, for messages and joins
     width: npt.NDArray[np.int32] | None = None  # [n] pixels, where the source knows
     height: npt.NDArray[np.int32] | None = None
+    json_offset: npt.NDArray[np.int64] | None = None  # [n] where the record's JSON lies, in the same file
+    json_size: npt.NDArray[np.int64] | None = None  # [n] bytes, 0 = it has none
 
     def __len__(self) -> int:
         return len(self.label)
@@ -58,9 +60,18 @@ class Dataset:
 
     def read(self, record: int) -> bytes:
         """The encoded bytes of one record. Raises SourceError when the file is gone or shorter than the index says."""
+        return self._read(record, int(self.table.offset[record]), int(self.table.size[record]))
+
+    def read_json(self, record: int) -> bytes:
+        """The JSON that belongs to a record, empty where it has none. Raises as `read` does."""
+        offset, size = self.table.json_offset, self.table.json_size
+        if offset is None or size is None or not size[record]:
+            return b""
+        return self._read(record, int(offset[record]), int(size[record]))
+
+    def _read(self, record: int, offset: int, size: int) -> bytes:
         table = self.table
         path = table.files[table.file[record]]
-        offset, size = int(table.offset[record]), int(table.size[record])
         try:
             with open(path, "rb") as file:
                 file.seek(offset)

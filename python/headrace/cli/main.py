@@ -27,7 +27,6 @@ __all__ = ["VERBS", "main"]
 VERBS: tuple[str, ...] = (
     "doctor",
     "diagnose",
-    "report",
     "run",
     "pack",
     "verify",

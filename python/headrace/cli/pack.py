@@ -12,7 +12,7 @@ from headrace.errors import UsageError
 from headrace.packing import Estimate, PackResult, pack
 from headrace.packing.work import ERRORS
 
-SUMMARY = "packs an image folder into shards that stream, losslessly unless told otherwise"
+SUMMARY = "packs an image dataset into shards that stream, losslessly unless told otherwise"
 EXAMPLE = """
 headrace pack photos/ packed/
 headrace pack photos/ packed/ --max-side 500 --quality 90 --train-ratio 0.9
@@ -25,7 +25,10 @@ _PASSED_TOO = ("train_ratio", "test_ratio", "unlabeled", "undecodable", "duplica
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the verb's arguments."""
-    parser.add_argument("src", metavar="SRC", help="image folder (SRC/CLASS/image.jpg)")
+    parser.add_argument(
+        "src", metavar="SRC", help="image folder, .lst, .tar, .rec, .tfrecord, a folder of these, or a pattern with *"
+    )
+    parser.add_argument("--root", metavar="FOLDER", help="where the images of a .lst file are (beside it)")
     parser.add_argument("dst", metavar="DST", help="new folder for the shards; an unfinished pack there continues")
     size = parser.add_argument_group("size (without these, every pixel stays as it is)")
     size.add_argument("--max-side", type=int, metavar="PX", help="reduce larger images: longer side PX")
@@ -70,6 +73,7 @@ def run(args: argparse.Namespace) -> int:
             args.dst,
             workers=args.workers,
             unit=args.unit,
+            root=args.root,
             on_start=lambda total: meters.append(stack.enter_context(progress("packing", total))),
             on_progress=lambda count: meters[0].advance(count),
             on_estimate=_say_estimate,

@@ -24,9 +24,10 @@ from headrace.packing.plan import Plan, make_plan
 from headrace.packing.recode import Recoder, recoder
 from headrace.packing.unit import Packed, UnitWriter, pack_record
 from headrace.packing.work import WorkFolder
-from headrace.records import Dataset
+from headrace.records import Dataset, existing
 from headrace.shards.manifest import MANIFEST, Manifest, read_manifest
 from headrace.sources import open_dataset
+from headrace.sources.lst import open_lst
 
 __all__ = ["PackResult", "pack"]
 
@@ -59,6 +60,7 @@ def pack(
     *,
     workers: int | None = None,
     unit: tuple[int, int] | None = None,
+    root: str | os.PathLike[str] | None = None,
     on_start: Callable[[int], None] | None = None,
     on_progress: OnProgress | None = None,
     on_estimate: Callable[[Estimate], None] | None = None,
@@ -68,7 +70,8 @@ def pack(
 
     A pack that was interrupted continues where it stopped, with the same bytes as an undisturbed one. A complete one is
     left as it is. `unit` (i, N) packs every N-th shard from the i-th, for N independent jobs; the last one commits.
-    `on_start` is told how many records there are to pack, `on_progress` how many more are done.
+    `root` is the folder that the paths of a .lst file are relative to. `on_start` is told how many records there are to
+    pack, `on_progress` how many more are done.
 
     Raises UsageError for options that contradict or a destination that holds something else, SourceError when the
     source cannot be opened or nothing of it can be packed.
@@ -82,7 +85,7 @@ def pack(
     count = workers if workers is not None else len(os.sched_getaffinity(0))
     if count < 1:
         raise UsageError(f"workers is {count}; at least 1 is needed")
-    dataset = src if isinstance(src, Dataset) else open_dataset(src)
+    dataset = _opened(src, root)
     listing = list_records(dataset, chosen)
     parts = split(listing, chosen)
     if on_start:
@@ -203,6 +206,17 @@ class _Job:
                     yield window.popleft().result()
         while window:
             yield window.popleft().result()
+
+
+def _opened(src: str | os.PathLike[str] | Dataset, root: str | os.PathLike[str] | None) -> Dataset:
+    if isinstance(src, Dataset):
+        return src
+    if root is None:
+        return open_dataset(src)
+    path = existing(src)
+    if path.suffix != ".lst":
+        raise UsageError(f"root says where the images of a .lst file are; {path} is none")
+    return open_lst(path, existing(root))
 
 
 def _pack_chunk(listing: Listing, recode: Recoder, positions: range) -> list[Packed | Rejection]:

@@ -138,7 +138,7 @@ def _keys(dataset: Dataset, rows: npt.NDArray[np.int64]) -> list[str]:
     names = [dataset.table.keys[int(row)] for row in rows]
     if dataset.kind == "shards":
         return names
-    if dataset.kind == "folder":
+    if dataset.kind in ("folder", "lst"):
         return keys_of([name.replace(os.sep, "/") for name in names])
     return [escape(name) for name in names]
 

@@ -27,10 +27,12 @@ class Packed:
     at: int  # position in the listing
     header: bytes
     data: bytes
-    tail: bytes  # padding, then the label's member
+    tail: bytes  # padding, then the label's member, then the JSON's if there is one
     width: int
     height: int
     crc32c: int
+    json_at: int  # bytes from the header's start to the JSON
+    json_size: int  # 0 = it has none
 
 
 def pack_record(listing: Listing, recode: Recoder, at: int) -> Packed | Rejection:
@@ -38,6 +40,7 @@ def pack_record(listing: Listing, recode: Recoder, at: int) -> Packed | Rejectio
     row = int(listing.rows[at])
     try:
         image = recode(listing.dataset.read(row))
+        json = listing.dataset.read_json(row)
     except SourceError as error:
         # Not the message: it holds the absolute path, which must not enter the dataset.
         cause = error.__cause__
@@ -45,11 +48,22 @@ def pack_record(listing: Listing, recode: Recoder, at: int) -> Packed | Rejectio
         return Rejection(listing.name(at), "unreadable", words)
     except DecodeError as error:
         return Rejection(listing.name(at), "undecodable", str(error))
-    key, size = listing.keys[at], len(image.data)
-    extension = image.extension or listing.name(at).rpartition(".")[2].lower()
-    header = tar.header(f"{key}.{extension}", size)
-    tail = tar.padding(size) + tar.member(f"{key}.cls", b"%d" % listing.labels[at])
-    return Packed(at, header, image.data, tail, image.width, image.height, _native.crc32c(image.data))
+    key = listing.keys[at]
+    extension = image.extension or _extension(listing.name(at))
+    header = tar.header(f"{key}.{extension}", len(image.data))
+    tail = tar.padding(len(image.data)) + tar.member(f"{key}.cls", b"%d" % listing.labels[at])
+    json_at = 0
+    if json:
+        tail += tar.header(f"{key}.json", len(json))
+        json_at = len(header) + len(image.data) + len(tail)
+        tail += json + tar.padding(len(json))
+    crc32c = _native.crc32c(image.data)
+    return Packed(at, header, image.data, tail, image.width, image.height, crc32c, json_at, len(json))
+
+
+def _extension(name: str) -> str:
+    """The name's own, for images whose bytes do not tell their format."""
+    return name.rpartition("/")[2].rpartition(".")[2].lower() if "." in name else "image"
 
 
 class UnitWriter:
@@ -60,7 +74,7 @@ class UnitWriter:
         self.digest = hashlib.sha256()
         self.size = 0  # bytes written
         self.seen = 0  # records, packed or rejected
-        self.rows: list[tuple[int, int, int, int, int, int]] = []  # at, offset, size, width, height, crc32c
+        self.rows: list[tuple[int, ...]] = []  # at, offset, size, width, height, crc32c, JSON's offset and size
         self.rejected: list[Rejection] = []
 
     def add(self, outcome: Sequence[Packed | Rejection], options: PackOptions) -> None:
@@ -77,7 +91,8 @@ class UnitWriter:
                 self.rejected.append(one)
                 continue
             offset = self.size + len(one.header)
-            self.rows.append((one.at, offset, len(one.data), one.width, one.height, one.crc32c))
+            json = (self.size + one.json_at, one.json_size) if one.json_size else (0, 0)
+            self.rows.append((one.at, offset, len(one.data), one.width, one.height, one.crc32c, *json))
             self._write(one.header + one.data + one.tail)
 
     def end(self) -> str:
@@ -89,7 +104,7 @@ class UnitWriter:
         """The unit's part of the index, or None when it has no records."""
         if not self.rows:
             return None
-        at, offset, size, width, height, crc32c = np.array(self.rows, dtype=np.int64).T
+        at, offset, size, width, height, crc32c, json_offset, json_size = np.array(self.rows, dtype=np.int64).T
         keys = Keys.of([self.listing.keys[i] for i in at])
         return Columns(
             key_start=keys.start,
@@ -101,6 +116,8 @@ class UnitWriter:
             width=width.astype(np.int32),
             crc32c=crc32c.astype(np.uint32),
             keys=keys.blob,
+            json_offset=json_offset if json_size.any() else None,
+            json_size=json_size if json_size.any() else None,
         )
 
     def _write(self, data: bytes) -> None:

@@ -74,7 +74,8 @@ class Keys(Sequence[str]):
 class Columns:
     """The columns of an index, one row a record, in the order of the shards and of the records inside them.
 
-    The fields stand in the order in which they lie in the file: widest first, so that each is aligned to its own size.
+    The fields stand in the order in which they lie in the file (widest first, so that each is aligned to its own size),
+    but for the last two, which come first where they are.
     """
 
     key_start: npt.NDArray[np.int64]  # [n + 1] bytes into `keys`
@@ -86,6 +87,8 @@ class Columns:
     width: npt.NDArray[np.int32]  # [n] pixels
     crc32c: npt.NDArray[np.uint32]  # [n] of the image's bytes (Castagnoli)
     keys: npt.NDArray[np.uint8]  # [bytes of all keys] UTF-8
+    json_offset: npt.NDArray[np.int64] | None = None  # [n] as `offset`, of the record's JSON
+    json_size: npt.NDArray[np.int64] | None = None  # [n] bytes, 0 = it has none; only where some record has one
 
     def __len__(self) -> int:
         return len(self.label)
@@ -102,7 +105,9 @@ _EXPECTED = {
     "crc32c": "U32",
     "keys": "U8",
 }
-assert list(_EXPECTED) == [field.name for field in fields(Columns)]
+_OPTIONAL = {"json_offset": "I64", "json_size": "I64"}
+_KNOWN = _EXPECTED | _OPTIONAL
+assert [*_EXPECTED, *_OPTIONAL] == [field.name for field in fields(Columns)]
 
 
 def serialized(columns: Columns) -> bytes:
@@ -111,11 +116,12 @@ def serialized(columns: Columns) -> bytes:
     Written here and not by the safetensors library, whose order of equal-sized tensors and header spacing may change
     with its version: these bytes are digested.
     """
-    arrays = {name: np.ascontiguousarray(getattr(columns, name), dtype=_DTYPES[kind]) for name, kind in _EXPECTED.items()}
+    present = {name: kind for name, kind in (_OPTIONAL | _EXPECTED).items() if getattr(columns, name) is not None}
+    arrays = {name: np.ascontiguousarray(getattr(columns, name), dtype=_DTYPES[kind]) for name, kind in present.items()}
     table: dict[str, Any] = {"__metadata__": {"format": "headrace-index-1"}}
     end = 0
     for name, array in arrays.items():
-        table[name] = {"dtype": _EXPECTED[name], "shape": list(array.shape), "data_offsets": [end, end + array.nbytes]}
+        table[name] = {"dtype": present[name], "shape": list(array.shape), "data_offsets": [end, end + array.nbytes]}
         end += array.nbytes
     text = json.dumps(table, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
@@ -135,15 +141,24 @@ def read_columns(path: Path) -> Columns:
     problem = _problem(arrays)
     if problem:
         raise FormatError(f"{path}: {problem}", hint=_HINT)
-    return Columns(**{name: arrays[name] for name in _EXPECTED})
+    return Columns(**arrays)
 
 
 def concatenate(parts: Sequence[Columns]) -> Columns:
     """The rows of all parts, one after the other. `parts` must not be empty."""
     ends = np.cumsum([0, *(len(part.keys) for part in parts)])
     starts = [part.key_start[:-1] + base for part, base in zip(parts, ends[:-1], strict=True)]
-    joined = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _EXPECTED if name != "key_start"}
+    names = [name for name in _EXPECTED if name != "key_start"]
+    joined = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
+    for name in _OPTIONAL:
+        if any(getattr(part, name) is not None for part in parts):
+            joined[name] = np.concatenate([_filled(part, name) for part in parts])
     return Columns(key_start=np.concatenate([*starts, ends[-1:]]), **joined)
+
+
+def _filled(part: Columns, name: str) -> npt.NDArray[np.int64]:
+    column = getattr(part, name)
+    return np.zeros(len(part), dtype=np.int64) if column is None else column
 
 
 _HINT = "the index is damaged: pack the source again, or restore the file from a copy"
@@ -156,7 +171,7 @@ def _mapped(path: Path) -> Mapping[str, npt.NDArray[Any]]:
     table = json.loads(data[8:header])
     arrays = {}
     for name, entry in table.items():
-        if name in _EXPECTED and entry["dtype"] in _DTYPES:
+        if name in _KNOWN and entry["dtype"] in _DTYPES:
             dtype = _DTYPES[entry["dtype"]]
             begin, end = entry["data_offsets"]
             arrays[name] = np.frombuffer(data, dtype, (end - begin) // dtype.itemsize, header + begin)
@@ -165,17 +180,21 @@ def _mapped(path: Path) -> Mapping[str, npt.NDArray[Any]]:
 
 def _problem(arrays: Mapping[str, npt.NDArray[Any]]) -> str | None:
     """What is wrong with the columns, in words, or None. Cheap: shapes, types and the key table, not the rows."""
-    for name, kind in _EXPECTED.items():
+    for name, kind in _KNOWN.items():
+        if name not in arrays and name in _OPTIONAL:
+            continue
         if name not in arrays:
             return f"column {name!r} is missing"
         if _NAMES[arrays[name].dtype] != kind:
             return f"column {name!r} has type {_NAMES[arrays[name].dtype]}, {kind} expected"
     rows = len(arrays["label"])
-    for name in _EXPECTED:
+    for name in arrays:
         expected = {"keys": len(arrays["keys"]), "key_start": rows + 1}.get(name, rows)
         if len(arrays[name]) != expected:
             return f"column {name!r} has {len(arrays[name])} rows, {expected} expected"
     start = arrays["key_start"]
     if start[0] != 0 or start[-1] != len(arrays["keys"]) or bool(np.any(start[1:] < start[:-1])):
         return "column 'key_start' does not cut 'keys' into one piece for each record"
+    if ("json_offset" in arrays) != ("json_size" in arrays):
+        return "only one of the columns 'json_offset' and 'json_size' is there"
     return None

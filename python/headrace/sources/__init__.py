@@ -3,21 +3,70 @@
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
 
+from headrace.errors import SourceError
 from headrace.records import Dataset, existing
 from headrace.sources.folder import open_folder
+from headrace.sources.lst import open_lst
+from headrace.sources.recordio import open_recordio
 from headrace.sources.shards import is_packed, open_shards
+from headrace.sources.tar import open_tar
+from headrace.sources.tfrecord import open_tfrecord
 
 __all__ = ["open_dataset"]
 
+# Container kinds by file name, and what opens them. TensorFlow's own scripts end names in -00000-of-01024.
+_CONTAINERS = (
+    (re.compile(r".*\.tar"), open_tar),
+    (re.compile(r".*\.rec"), open_recordio),
+    (re.compile(r".*\.tfrecords?(-\d+-of-\d+)?|.*-\d{5}-of-\d{5}"), open_tfrecord),
+)
+
 
 def open_dataset(path: str | os.PathLike[str]) -> Dataset:
-    """Opens the dataset at `path`: an image folder (`root/CLASS/*.jpg`) or a packed dataset (`headrace pack`).
+    """Opens the dataset at `path`.
 
-    Raises SourceError when there is nothing that can be read, with what was found instead, FormatError when a packed
-    dataset contradicts itself.
+    A packed dataset (`headrace pack`), an image folder (`root/CLASS/*.jpg`), tar archives in WebDataset's layout or plain,
+    MXNet RecordIO (.rec), TFRecord, an im2rec list (.lst); for containers a file, a folder of them, or a pattern with `*`.
+    Raises SourceError when there is nothing that can be read, with what was found instead, FormatError when a
+    container is damaged or contradicts itself.
     """
+    if "*" in os.fspath(path) and not Path(path).exists():
+        return _matching(Path(path).expanduser().absolute())
     found = existing(path)
+    if found.is_file():
+        return _file(found)
     if is_packed(found):
         return open_shards(found)
+    files = sorted(entry for entry in found.iterdir() if entry.is_file()) if os.access(found, os.R_OK) else []
+    for pattern, opener in _CONTAINERS:
+        matching = [file for file in files if pattern.fullmatch(file.name)]
+        if matching:
+            return opener(found, matching)
     return open_folder(found)
+
+
+def _file(path: Path) -> Dataset:
+    if path.suffix == ".lst":
+        return open_lst(path)
+    for pattern, opener in _CONTAINERS:
+        if pattern.fullmatch(path.name):
+            return opener(path, [path])
+    if path.name.endswith((".tar.gz", ".tgz", ".tar.zst", ".tar.bz2", ".tar.xz")):
+        raise SourceError(
+            f"{path} is compressed: one image cannot be reached without unpacking all", hint="unpack it first (gunzip, unzstd)"
+        )
+    return open_folder(path)  # says what was expected
+
+
+def _matching(pattern: Path) -> Dataset:
+    files: Sequence[Path] = sorted(pattern.parent.glob(pattern.name))
+    if not files:
+        raise SourceError(f"no file matches {pattern}")
+    for name, opener in _CONTAINERS:
+        if all(name.fullmatch(file.name) for file in files):
+            return opener(pattern, files)
+    raise SourceError(f"{pattern} matches {files[0].name}, which is no container of images (.tar, .rec, .tfrecord)")

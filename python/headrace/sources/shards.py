@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from headrace.errors import FormatError, SourceError
 from headrace.records import Dataset, RecordTable
@@ -47,6 +48,8 @@ def open_shards(folder: Path) -> Dataset:
         keys=Keys(columns.keys, columns.key_start),
         width=columns.width,
         height=columns.height,
+        json_offset=columns.json_offset,
+        json_size=columns.json_size,
     )
     # The index names every record, its size and its label, so its digest changes when one of them does.
     return Dataset(str(folder), "shards", table, manifest.classes, manifest.index.sha256[:32])
@@ -70,13 +73,19 @@ def inconsistency(folder: Path, manifest: Manifest, columns: Columns) -> str | N
     if np.any((columns.label < 0) | (columns.label >= len(manifest.classes))):
         return f"the index of {folder} holds a label without a class"
     sizes = np.array([shard.size for shard in manifest.shards], dtype=np.int64)
-    # `offset > room - size` and not `offset + size > room`: the sum of two lies may overflow.
     room = sizes[columns.shard]
-    outside = (columns.offset < 0) | (columns.size < 0) | (columns.size > room) | (columns.offset > room - columns.size)
+    outside = _outside(columns.offset, columns.size, room)
+    if columns.json_offset is not None and columns.json_size is not None:
+        outside |= _outside(columns.json_offset, columns.json_size, room)
     if np.any(outside):
         at = int(np.flatnonzero(outside)[0])
         return f"the index of {folder} puts record {at} outside its shard {manifest.shards[columns.shard[at]].file}"
     return None
+
+
+def _outside(offset: npt.NDArray[np.int64], size: npt.NDArray[np.int64], room: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    # `offset > room - size` and not `offset + size > room`: the sum of two lies may overflow.
+    return (offset < 0) | (size < 0) | (size > room) | (offset > room - size)
 
 
 def _no_manifest(folder: Path) -> SourceError:

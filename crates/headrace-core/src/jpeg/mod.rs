@@ -3,6 +3,7 @@
 
 pub mod bits;
 pub mod entropy;
+pub mod extension;
 pub mod header;
 pub mod huffman;
 pub mod idct;

@@ -1,0 +1,131 @@
+"""What tar, RecordIO and TFRecord files have in common on their way to a Dataset: found records, labels, classes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from headrace.errors import FormatError, SourceError
+from headrace.records import Dataset, RecordTable, fingerprint
+from headrace.shards.index import Columns, Keys
+from headrace.sources.cache import Scan, cached_scan
+
+if TYPE_CHECKING:
+    from headrace.records import Kind
+
+__all__ = ["MAX_CLASSES", "Found", "open_containers", "unique_stems"]
+
+MAX_CLASSES = 10_000_000  # a label beyond this is damage, and would cost memory for every class below it
+_SCANNERS = 8  # threads: scanning waits for storage most of the time
+
+
+@dataclass(slots=True)
+class Found:
+    """Records of one container in its order; a list has one entry a record."""
+
+    keys: list[str] = field(default_factory=list)
+    offsets: list[int] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+    labels: list[int | str | None] = field(default_factory=list)  # a number, a class name, or nothing
+    json_offsets: list[int] = field(default_factory=list)  # empty when no record has any
+    json_sizes: list[int] = field(default_factory=list)
+    pieces: dict[int, bytes] = field(default_factory=dict)  # record -> bytes that do not lie in one piece in the file
+    names: dict[int, str] = field(default_factory=dict)  # label -> class name, where the container says it
+
+
+def open_containers(root: Path, kind: Kind, files: Sequence[Path], scan: Callable[[Path], Found]) -> Dataset:
+    """Opens `files` as one dataset; `scan` reads the index of one of them and raises FormatError when it is damaged.
+
+    Raises SourceError when no records are found.
+    """
+    found, extra = cached_scan(kind, files, lambda: _scanned(files, scan))
+    columns = found.columns
+    if not len(columns):
+        raise SourceError(f"no images in {root}", hint="check the path; `headrace pack -h` lists what can be read")
+    keys = Keys(columns.keys, columns.key_start)
+    table = RecordTable(
+        files=(*map(str, files), *([extra] if extra else [])),
+        file=columns.shard,
+        offset=columns.offset,
+        size=columns.size,
+        label=columns.label,
+        keys=keys,
+        json_offset=columns.json_offset,
+        json_size=columns.json_size,
+    )
+    return Dataset(str(root), kind, table, found.classes, fingerprint(keys, columns.size, columns.label))
+
+
+def unique_stems(files: Sequence[Path]) -> dict[Path, str]:
+    """A short name for each file to begin its records' keys with: "" for one file alone, else what its name starts with."""
+    if len(files) == 1:
+        return {files[0]: ""}
+    return {path: path.name.split(".")[0] + "/" for path in files}
+
+
+def _scanned(files: Sequence[Path], scan: Callable[[Path], Found]) -> Scan:
+    with ThreadPoolExecutor(_SCANNERS, thread_name_prefix="headrace-scan") as pool:
+        parts = list(pool.map(scan, files))
+    keys = Keys.of([key for part in parts for key in part.keys])
+    labels, classes = _numbered([label for part in parts for label in part.labels], _names(parts))
+    shard = np.repeat(np.arange(len(parts), dtype=np.int32), [len(part.keys) for part in parts])
+    offset = np.array([offset for part in parts for offset in part.offsets], dtype=np.int64)
+    size = np.array([size for part in parts for size in part.sizes], dtype=np.int64)
+    extra = bytearray()
+    base = 0
+    for part in parts:
+        for at, data in part.pieces.items():
+            shard[base + at], offset[base + at], size[base + at] = len(parts), len(extra), len(data)
+            extra += data
+        base += len(part.keys)
+    none = np.zeros(len(keys), dtype=np.int32)
+    has_json = any(part.json_sizes for part in parts)
+    columns = Columns(
+        key_start=keys.start,
+        label=labels,
+        offset=offset,
+        size=size,
+        height=none,  # not known before the image's own header is read
+        shard=shard,
+        width=none,
+        crc32c=none.astype(np.uint32),
+        keys=keys.blob,
+        json_offset=_column([part.json_offsets or [0] * len(part.keys) for part in parts]) if has_json else None,
+        json_size=_column([part.json_sizes or [0] * len(part.keys) for part in parts]) if has_json else None,
+    )
+    return Scan(columns, classes, bytes(extra))
+
+
+def _column(parts: Iterable[list[int]]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    return np.array([value for part in parts for value in part], dtype=np.int64)
+
+
+def _names(parts: Sequence[Found]) -> dict[int, str]:
+    """Class names by label, where all containers agree on them; else none."""
+    names: dict[int, str] = {}
+    for part in parts:
+        for label, name in part.names.items():
+            if names.setdefault(label, name) != name:
+                return {}
+    return names
+
+
+def _numbered(
+    labels: Sequence[int | str | None], names: dict[int, str]
+) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], tuple[str, ...]]:
+    """Labels as class indices (-1: none), and the classes: numbers stand for themselves, names are sorted."""
+    texts = {label for label in labels if isinstance(label, str)}
+    if texts:
+        classes = tuple(sorted({str(label) for label in labels if label is not None}))
+        index = {name: number for number, name in enumerate(classes)}
+        return np.array([-1 if label is None else index[str(label)] for label in labels], dtype=np.int64), classes
+    numbers = np.array([-1 if label is None else int(label) for label in labels], dtype=np.int64)
+    top = int(numbers.max(initial=-1)) + 1
+    if top > MAX_CLASSES:
+        raise FormatError(f"label {top - 1} is beyond {MAX_CLASSES:,} classes: the container is damaged or holds no classes")
+    return numbers, tuple(names.get(label, str(label)) for label in range(top))

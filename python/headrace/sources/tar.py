@@ -1,0 +1,263 @@
+"""Foreign tar archives, in WebDataset's layout or plain (`CLASS/image.jpg`), read in place by an index.
+
+Nothing is ever extracted. Members that could hurt somebody who does extract them (absolute names, `..`) are refused, and
+so are images that are links. Layout: POSIX.1-2017 pax, "ustar Interchange Format", and GNU tar's long names and sizes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.errors import FormatError
+from headrace.records import Dataset
+from headrace.sources.containers import MAX_CLASSES, Found, open_containers, unique_stems
+from headrace.sources.folder import IMAGE_EXTENSIONS
+
+__all__ = ["open_tar"]
+
+_BLOCK = 512
+_MAX_META = 1 << 20  # bytes of one long name or pax header; far more than any name, far less than memory
+_SMALL = 1 << 24  # bytes of one .cls or .json that is read for its label
+_FILE, _LINKS, _LONG_NAME, _PAX = b"0\07", b"12", b"L", b"x"
+
+
+def open_tar(root: Path, files: Sequence[Path]) -> Dataset:
+    """Opens tar archives as one dataset.
+
+    A sample is a run of members whose names agree up to the first dot of their last part. Its image is the first member
+    with an image's extension; its label is `.cls`, else `label`, `cls` or `class` in `.json`. In an archive without any
+    `.cls` or `.json`, every image is a sample, and its label is the folder that it lies in. Raises FormatError when an
+    archive is damaged or truncated.
+    """
+    begin = unique_stems(files)
+    repeated = len(files) > 1
+    return open_containers(root, "tar", files, lambda path: _scan(path, begin[path] if repeated else ""))
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A regular file in an archive: its name, and where its bytes lie."""
+
+    name: str
+    offset: int
+    size: int
+
+
+def members(path: Path) -> Iterator[Member]:
+    """The regular files of an archive, in its order. Raises FormatError for what is no whole tar archive."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except OSError as error:
+        raise FormatError(f"cannot read {path}: {error.strerror}") from error
+    try:
+        yield from _Walk(path, descriptor).members()
+    finally:
+        os.close(descriptor)
+
+
+class _Walk:
+    """Steps from header to header."""
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self.path, self.descriptor = path, descriptor
+        self.end = os.fstat(descriptor).st_size
+        self.long_name: str | None = None
+        self.long_size: int | None = None
+
+    def members(self) -> Iterator[Member]:
+        at = zeros = 0
+        while at + _BLOCK <= self.end:
+            block = os.pread(self.descriptor, _BLOCK, at)
+            if not any(block):
+                zeros, at = zeros + 1, at + _BLOCK
+                continue
+            zeros = 0
+            kind, name, size = self._header(block, at)
+            data, at = at + _BLOCK, at + _BLOCK + -(-size // _BLOCK) * _BLOCK
+            if data + size > self.end:
+                raise self._broken(
+                    f"is truncated: {name!r} has {size:,} bytes, the archive ends {self.end - data:,} bytes behind its header",
+                )
+            if kind in (_LONG_NAME, _PAX):
+                self._extend(kind, data, size)
+                continue
+            if self.long_name is not None:
+                name, self.long_name = self.long_name, None
+            if kind in _FILE:
+                yield Member(self._safe(name), data, size)
+            elif kind in _LINKS and name.lower().endswith(IMAGE_EXTENSIONS):
+                raise self._broken(f"holds a link, {name!r}; links are not followed", "tar -h packs the files themselves")
+        if zeros < 2:
+            raise self._broken(
+                "has no end (two blocks of zeros): it is probably truncated",
+                f"if it is complete, append the end:  head -c 1024 /dev/zero >> {self.path}",
+            )
+
+    def _header(self, block: bytes, at: int) -> tuple[bytes, str, int]:
+        """Type, name and size of the data. Raises FormatError when the block is no header."""
+        stored = block[148:156].split(b"\0")[0].strip()
+        total = sum(block) - sum(block[148:156]) + 8 * ord(" ")
+        if not stored or not _is_octal(stored) or int(stored, 8) != total:
+            if at == 0:
+                packed = block[:2] == b"\x1f\x8b" or block[:4] in (b"\x28\xb5\x2f\xfd", b"BZh9", b"\xfd7zX")
+                raise self._broken("is compressed" if packed else "is not a tar archive", _UNPACK if packed else None)
+            raise self._broken(f"has a damaged header at byte {at:,}")
+        name = _text(block[:100])
+        if block[257:263] == b"ustar\0" and block[345]:
+            name = f"{_text(block[345:500])}/{name}"
+        kind, size = block[156:157], self.long_size
+        self.long_size = None
+        if kind == b"S":
+            raise self._broken(f"holds a sparse file, {name!r}, which cannot be read in place")
+        return kind, name, self._size(block[124:136], at) if size is None else size
+
+    def _size(self, field: bytes, at: int) -> int:
+        if field[0] == 0x80:  # GNU: base 256
+            return int.from_bytes(field[1:], "big")
+        digits = field.split(b"\0")[0].strip()
+        if field[0] & 0x80 or not _is_octal(digits):
+            raise self._broken(f"has a size that is no number at byte {at:,}")
+        return int(digits or b"0", 8)
+
+    def _extend(self, kind: bytes, data: int, size: int) -> None:
+        """Takes a long name, or a pax header's `path` and `size`, for the next member."""
+        if size > _MAX_META:
+            raise self._broken(f"has an extended header of {size:,} bytes at byte {data:,}")
+        raw = os.pread(self.descriptor, size, data)
+        if kind == _LONG_NAME:
+            self.long_name = _text(raw)
+            return
+        while raw:
+            digits, _, _ = raw.partition(b" ")
+            length = int(digits) if digits.isdigit() and len(digits) < 8 else 0
+            name, equals, value = raw[len(digits) + 1 : length].partition(b"=")
+            if not equals or not value.endswith(b"\n") or length > len(raw):
+                raise self._broken(f"has a damaged pax header at byte {data:,}")
+            value, raw = value[:-1], raw[length:]
+            if name == b"path":
+                self.long_name = value.decode("utf-8", "surrogateescape")
+            elif name == b"size" and value.isdigit() and len(value) < 20:
+                self.long_size = int(value)
+            elif name.startswith(b"GNU.sparse"):
+                raise self._broken("holds a sparse file, which cannot be read in place")
+
+    def _safe(self, name: str) -> str:
+        parts = name.split("/")
+        if name.startswith("/") or ".." in parts:
+            raise self._broken(f"holds {name!r}, which leads out of the archive", "make the archive again with relative names")
+        return "/".join(part for part in parts if part not in ("", "."))
+
+    def _broken(self, what: str, hint: str | None = None) -> FormatError:
+        return FormatError(f"{self.path} {what}", hint=hint or "copy it again, or make it again")
+
+
+_UNPACK = "an image in a compressed archive cannot be reached without unpacking all: unpack it first (gunzip, unzstd)"
+
+
+def _is_octal(digits: bytes) -> bool:
+    return all(0x30 <= digit <= 0x37 for digit in digits)
+
+
+def _text(field: bytes) -> str:
+    return field.split(b"\0")[0].decode("utf-8", "surrogateescape")
+
+
+def _scan(path: Path, begin: str) -> Found:
+    samples = list(_samples(path))
+    # Without any label in the archive it is a packed folder, in which each image stands for itself.
+    if any(end in ("cls", "json") for _, parts in samples for end, _ in parts):
+        return _scan_labeled(path, begin, samples)
+    images = [(key, end, part) for key, parts in samples for end, part in parts if _is_image(end)]
+    count = Counter(key for key, _, _ in images)
+    found = Found()
+    for key, end, part in images:
+        found.keys.append(f"{begin}{key}" if count[key] == 1 else f"{begin}{key}={end}")
+        found.offsets.append(part.offset)
+        found.sizes.append(part.size)
+        found.labels.append(key.rpartition("/")[0].rpartition("/")[2] or None)
+    return found
+
+
+def _scan_labeled(path: Path, begin: str, samples: Sequence[tuple[str, list[tuple[str, Member]]]]) -> Found:
+    found = Found()
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        for key, parts in samples:
+            image = next((part for end, part in parts if _is_image(end)), None)
+            if image is None:
+                continue
+            extras = dict(parts)
+            found.keys.append(begin + key)
+            found.offsets.append(image.offset)
+            found.sizes.append(image.size)
+            found.labels.append(_label(path, descriptor, extras))
+            sidecar = extras.get("json")
+            found.json_offsets.append(sidecar.offset if sidecar else 0)
+            found.json_sizes.append(sidecar.size if sidecar else 0)
+    finally:
+        os.close(descriptor)
+    if not any(found.json_sizes):
+        found.json_offsets, found.json_sizes = [], []
+    return found
+
+
+def _is_image(end: str) -> bool:
+    return f".{end.rpartition('.')[2]}" in IMAGE_EXTENSIONS
+
+
+def _samples(path: Path) -> Iterator[tuple[str, list[tuple[str, Member]]]]:
+    """Runs of members with the same key: (key, [(extension in lower case, member), …])."""
+    current, parts = "", list[tuple[str, Member]]()
+    for member in members(path):
+        folder, slash, base = member.name.rpartition("/")
+        stem, _, end = base.partition(".")
+        key = folder + slash + stem
+        if key != current and parts:
+            yield current, parts
+            parts = []
+        current = key
+        parts.append((end.lower(), member))
+    if parts:
+        yield current, parts
+
+
+def _label(path: Path, descriptor: int, parts: dict[str, Member]) -> int | str | None:
+    """The sample's label: a number, or a class name, or None."""
+    for end in ("cls", "json"):
+        member = parts.get(end)
+        if member is None:
+            continue
+        if member.size > _SMALL:
+            raise FormatError(f"{path}: {member.name} has {member.size:,} bytes; a label is expected")
+        raw = os.pread(descriptor, member.size, member.offset)
+        label = _from_cls(raw) if end == "cls" else _from_json(raw)
+        if isinstance(label, int) and not 0 <= label < MAX_CLASSES:
+            raise FormatError(f"{path}: {member.name} holds the label {label}")
+        if label is not None:
+            return label
+    return None
+
+
+def _from_cls(raw: bytes) -> int | str | None:
+    text = raw.decode("utf-8", "replace").strip()
+    digits = text.removeprefix("-")
+    return int(text) if digits.isascii() and digits.isdigit() and len(digits) < 19 else text or None
+
+
+def _from_json(raw: bytes) -> int | str | None:
+    try:
+        document = json.loads(raw)
+    except ValueError:
+        return None
+    if not isinstance(document, dict):
+        return None
+    for name in ("label", "cls", "class"):
+        value = document.get(name)
+        if isinstance(value, int | str) and not isinstance(value, bool):
+            return value
+    return None
