@@ -3,9 +3,10 @@
     python benchmarks/loaders.py [--images FOLDER] [--repeats N] [--seconds S] [--only NAME …] [--write]
 
 One process a measurement, loaders interleaved in a new random order in each repeat; medians and spread over the repeats. After
-a warm-up of four batches the window runs from one batch's arrival to another's, at least `--seconds` long. The images are
-in the page cache, listed many times over, so that no epoch border falls into a window. CPU time is that of the process and
-all its descendants. Workers or threads = usable cores for everybody. Loaders that are not installed are left out (benchmarks/peers.txt).
+a warm-up of four batches the window runs from one batch's arrival to another's, at least `--seconds` long. The images
+are in the page cache, listed many times over, so that no epoch border falls into a window. CPU time is that of the process
+and all its descendants. Workers or threads = usable cores for everybody. Loaders that are not installed are left out
+(benchmarks/peers.txt).
 """
 
 from __future__ import annotations
