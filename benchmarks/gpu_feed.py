@@ -5,7 +5,8 @@
 For each model: compute-only (the same batch again and again), then training end to end from torch's DataLoader and from
 headrace; and for each loader, ingest-only (no model; batches on the GPU). Training is a real step: forward, cross-entropy,
 backward, SGD with Nesterov momentum, bf16 autocast, channels-last. Throughput is measured between synchronised points over at
-least `--seconds`, after a warm-up. GPU utilisation is nvidia-smi's (share of time with a kernel running), sampled twice a second.
+least `--seconds`, after a warm-up. GPU utilisation is nvidia-smi's (share of time with a kernel
+running), sampled twice a second.
 """
 
 from __future__ import annotations
@@ -172,7 +173,8 @@ def main() -> int:
         "# One GPU: model, loaders, and both together",
         "",
         f"Batches of {BATCH}, 224×224, bf16 autocast, channels-last, eager; {count} photographs in the page cache;",
-        f"{loaders_benchmark.CORES} workers or threads. Made by `python benchmarks/gpu_feed.py --write`, which describes the method.",
+        f"{loaders_benchmark.CORES} workers or threads. Made by `python benchmarks/gpu_feed.py --write`; its text describes the",
+        "method.",
         "",
         *machine_facts.describe(loaders_benchmark.PACKAGES),
         "",
