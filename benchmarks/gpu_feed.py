@@ -173,7 +173,7 @@ def main() -> int:
         "# One GPU: model, loaders, and both together",
         "",
         f"Batches of {BATCH}, 224×224, bf16 autocast, channels-last, eager; {count} photographs in the page cache;",
-        f"{loaders_benchmark.CORES} workers or threads. Made by `python benchmarks/gpu_feed.py --write`; its text describes the",
+        f"{loaders_benchmark.CORES} workers or threads. Made by `python benchmarks/gpu_feed.py --write`; its text has the",
         "method.",
         "",
         *machine_facts.describe(loaders_benchmark.PACKAGES),
