@@ -11,6 +11,7 @@ from typing import Any
 import numpy
 import pytest
 import torch
+from accelerate_helpers import assert_same, plainly
 from headrace.accelerate.iterator import FeedIterator
 from torch.utils.data import (
     BatchSampler,
@@ -23,7 +24,7 @@ from torch.utils.data import (
     SubsetRandomSampler,
     WeightedRandomSampler,
 )
-from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter, _SingleProcessDataLoaderIter
+from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
 from torchvision import transforms as v1
 from torchvision.datasets import DatasetFolder, ImageFolder
 from torchvision.datasets.folder import pil_loader
@@ -32,20 +33,6 @@ from torchvision.transforms import v2
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 EVALUATE = v1.Compose([v1.Resize(72), v1.CenterCrop(64), v1.ToTensor(), v1.Normalize(MEAN, STD)])
 TRAIN = v1.Compose([v1.RandomResizedCrop(48), v1.RandomHorizontalFlip(), v1.ToTensor(), v1.Normalize(MEAN, STD)])
-
-
-def plainly(loader: Any) -> list[Any]:
-    """The batches of the loader's own iterator, whatever is installed."""
-    return list((_MultiProcessingDataLoaderIter if loader.num_workers else _SingleProcessDataLoaderIter)(loader))
-
-
-def assert_same(ours: list[Any], theirs: list[Any]) -> None:
-    assert len(ours) == len(theirs)
-    for mine, other in zip(ours, theirs, strict=True):
-        assert type(mine) is type(other) and len(mine) == len(other)
-        for a, b in zip(mine, other, strict=True):
-            assert type(a) is type(b) and a.dtype == b.dtype and a.shape == b.shape and a.stride() == b.stride()
-            assert torch.equal(a, b)
 
 
 def both(make: Callable[[], Any]) -> tuple[list[Any], list[Any]]:
@@ -274,16 +261,18 @@ def _with_getitem() -> type:
     return Own
 
 
+FLIP_FIRST = v1.Compose([v1.RandomHorizontalFlip(), v1.Resize((40, 40)), v1.ToTensor()])
+OPEN_SIZE = v1.Compose([v1.RandomHorizontalFlip(), v1.Resize(40), v1.ToTensor()])
 UNTOUCHED: dict[str, tuple[Callable[[str], Any], str]] = {
     "own __getitem__": (lambda root: DataLoader(_with_getitem()(root, EVALUATE), 5), "its own __getitem__"),
     "own loader": (
-        lambda root: DataLoader(ImageFolder(root, EVALUATE, loader=lambda path: pil_loader(path)), 5),
+        lambda root: DataLoader(ImageFolder(root, EVALUATE, None, lambda path: pil_loader(path)), 5),
         "image loader",
     ),
-    "collate": (lambda root: DataLoader(ImageFolder(root, EVALUATE), 5, collate_fn=lambda batch: batch), "collate_fn"),
+    "collate": (lambda root: DataLoader(ImageFolder(root, FLIP_FIRST), 5, collate_fn=lambda batch: batch), "collate_fn"),
     "tensors": (lambda root: DataLoader(torch.utils.data.TensorDataset(torch.zeros(9, 2)), 5), "not an image folder"),
-    "no batches": (lambda root: DataLoader(ImageFolder(root, EVALUATE), None), "batch_size=None"),
-    "open size": (lambda root: DataLoader(ImageFolder(root, v1.Compose([v1.Resize(64), v1.ToTensor()])), 1), "image size"),
+    "no batches": (lambda root: DataLoader(ImageFolder(root, FLIP_FIRST), None), "batch_size=None"),
+    "open size": (lambda root: DataLoader(ImageFolder(root, OPEN_SIZE), 1), "image size"),
 }
 
 

@@ -22,9 +22,10 @@ def main():
     normalize = T.Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
     train = ImageFolder(sys.argv[1], T.Compose([T.RandomResizedCrop(32), T.RandomHorizontalFlip(), T.ToTensor(), normalize]))
     val = ImageFolder(sys.argv[1], T.Compose([T.Resize(40), T.CenterCrop(32), T.ToTensor(), normalize]))
-    odd = ImageFolder(sys.argv[1], T.Compose([T.Resize((32, 32)), T.ToTensor(), lambda image: image * 2]))
+    half = ImageFolder(sys.argv[1], T.Compose([T.Resize((32, 32)), T.ToTensor(), lambda image: image * 2]))
+    odd = torch.utils.data.TensorDataset(torch.zeros(6, 3, 32, 32), torch.arange(6))
     torch.manual_seed(1)
-    for name, data, workers in (("train", train, 1), ("val", val, 0), ("odd", odd, 0)):
+    for name, data, workers in (("train", train, 1), ("val", val, 0), ("half", half, 0), ("odd", odd, 0)):
         loader = DataLoader(data, batch_size=5, shuffle=name == "train", num_workers=workers)
         for images, labels in loader:
             assert images.shape[1:] == (3, 32, 32) and images.dtype == torch.float32 and len(images) == len(labels)
@@ -61,8 +62,11 @@ def test_a_script_sees_the_same_labels_and_values(script: Path, image_folder: Ca
     assert ours.returncode == 0, ours.stderr
     assert ours.stdout == plain.stdout
     lines = [line for line in ours.stderr.splitlines() if line.startswith("headrace run: loader")]
-    assert [" not taken over" in line for line in lines] == [False, False, True], ours.stderr
-    assert "transform <lambda>" in lines[2]
+    assert "images) taken over: decode, crop, resize, normalise in 1 native thread instead of 1 worker" in lines[0]
+    assert "instead of the main process" in lines[1]
+    assert "taken over: in part: decode and Resize are native in the main process" in lines[2]
+    assert "TensorDataset not taken over: dataset TensorDataset is not an image folder" in lines[3]
+    assert lines[2].endswith("the rest is the script's own (transform <lambda>)")
 
 
 def test_json_is_one_document_and_the_exit_code_is_the_scripts(script: Path, image_folder: Callable[..., Path]) -> None:
@@ -71,8 +75,9 @@ def test_json_is_one_document_and_the_exit_code_is_the_scripts(script: Path, ima
     assert result.returncode == 7
     found = document(result)
     assert found["exit_code"] == 7 and not found["off"]
-    assert [loader["taken_over"] for loader in found["loaders"]] == [True, True, False]
-    assert all(loader["dataset"] == f"ImageFolder({root})" and loader["reason"] for loader in found["loaders"])
+    assert [loader["taken_over"] for loader in found["loaders"]] == [True, True, True, False]
+    assert [loader["dataset"] for loader in found["loaders"]] == [f"ImageFolder({root})"] * 3 + ["TensorDataset"]
+    assert all(loader["reason"] for loader in found["loaders"])
     assert "train [" in result.stderr and "RandomResizedCrop(size=(32, 32)" in result.stderr
 
 

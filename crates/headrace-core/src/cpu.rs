@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 pub enum Extension {
     /// No vector instructions: the readable twin that defines every result.
     Scalar,
-    /// x86-64 with AVX2 and FMA (Haswell 2013, Zen 2017).
+    /// x86-64 with AVX2, FMA, BMI and LZCNT (Haswell 2013, Zen 2017).
     Avx2,
     /// x86-64 with AVX-512 F, BW, VL, VBMI and VNNI (Ice Lake 2019, Zen 4).
     Avx512,
@@ -19,7 +19,12 @@ impl Extension {
         let mut found = vec![Extension::Scalar];
         #[cfg(target_arch = "x86_64")]
         {
-            if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
+            if is_x86_feature_detected!("avx2")
+                && is_x86_feature_detected!("fma")
+                && is_x86_feature_detected!("bmi1")
+                && is_x86_feature_detected!("bmi2")
+                && is_x86_feature_detected!("lzcnt")
+            {
                 found.push(Extension::Avx2);
                 if is_x86_feature_detected!("avx512f")
                     && is_x86_feature_detected!("avx512bw")

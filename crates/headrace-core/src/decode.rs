@@ -1,5 +1,6 @@
 //! One image, any format, to RGB pixels of a region: chooses the decoder.
 
+use crate::cpu::Extension;
 use crate::error::{Result, Status};
 use crate::geometry::{Rect, RgbView};
 use crate::jpeg::region::RegionDecoder;
@@ -105,7 +106,7 @@ impl Decoder {
     }
 
     fn region_by_turbo(&mut self, data: &[u8], region: Rect) -> Result<usize> {
-        structure::ends(data, 2)?;
+        structure::ends(Extension::best(), data, 2)?;
         turbo::region(data, region, &mut self.pixels)
     }
 }

@@ -51,7 +51,7 @@ impl Store {
 
     /// Writes `pixels` (uint8 RGB, interleaved, 3 · n bytes) to `slot` (3 · n values).
     pub fn write(&self, pixels: &[u8], slot: &mut [u8]) -> Result<()> {
-        if slot.len() != pixels.len() * self.value_bytes() || pixels.len() % 3 != 0 {
+        if slot.len() != pixels.len() * self.value_bytes() || !pixels.len().is_multiple_of(3) {
             return Err(Status::Internal);
         }
         match (&self.values, self.layout) {

@@ -18,6 +18,7 @@ from torch.utils.data.dataloader import DataLoader
 
 from headrace.accelerate.check import check
 from headrace.accelerate.explain import explain
+from headrace.accelerate.head import with_native_head
 from headrace.accelerate.iterator import FeedIterator
 from headrace.accelerate.recognise import Refused, describe, recognise
 from headrace.accelerate.settings import Settings
@@ -39,6 +40,10 @@ class Decision:
     check: str | None = None
 
 
+class _CheckFailed(Exception):
+    """`--check` found a difference: nothing of ours is trusted with this loader."""
+
+
 _decided: WeakKeyDictionary[Any, Decision] = WeakKeyDictionary()
 
 
@@ -50,49 +55,70 @@ def install() -> None:
     original = DataLoader._get_iterator
 
     def get_iterator(loader: Any) -> Any:
-        return _iterator(loader, lambda: original(loader), settings)
+        return _iterator(loader, original, settings)
 
     get_iterator._headrace = True  # type: ignore[attr-defined]
     DataLoader._get_iterator = get_iterator
 
 
-def _iterator(loader: Any, original: Callable[[], Any], settings: Settings) -> Any:
+def _iterator(loader: Any, original: Callable[[Any], Any], settings: Settings) -> Any:
     if torch.utils.data.get_worker_info() is not None:
-        return original()  # a loader inside a worker process
+        return original(loader)  # a loader inside a worker process
     try:
         work = compile_work(recognise(loader), _threads(loader, settings))
         checked = _checked(loader, work, settings)
-    except Refused as reason:
+    except _CheckFailed as reason:
         _decide(loader, Decision(describe(loader.dataset), False, str(reason)), settings)
-        return original()
+        return original(loader)
+    except Refused as reason:
+        return _second_best(loader, original, str(reason), settings)
     except Exception as error:
         _decide(loader, Decision(describe(loader.dataset), False, f"internal error, {_shown(error)}"), settings)
-        return original()
+        return original(loader)
     try:
-        iterator = FeedIterator(loader, work, original, _say)
+        iterator = FeedIterator(loader, work, lambda: original(loader), _say)
     except Exception as error:
         _decide(loader, Decision(describe(loader.dataset), False, f"internal error, {_shown(error)}"), settings)
-        return original()
+        return original(loader)
     _decide(loader, _taken(loader, work, checked), settings)
     return iterator
 
 
+def _second_best(loader: Any, original: Callable[[Any], Any], reason: str, settings: Settings) -> Any:
+    """Where the whole job cannot be taken over: its head, inside the script's own workers, or nothing."""
+    name = describe(loader.dataset)
+    try:
+        changed, head = with_native_head(loader)
+        iterator = original(changed)
+    except Refused as second:
+        same = str(second) in reason
+        _decide(loader, Decision(name, False, reason if same else f"{reason}; {second}"), settings)
+        return original(loader)
+    except Exception as error:
+        _decide(loader, Decision(name, False, f"{reason}; internal error, {_shown(error)}"), settings)
+        return original(loader)
+    where = f"its own {_counted(loader.num_workers, 'worker')}" if loader.num_workers else "the main process"
+    said = f"in part: decode and {head} are native in {where}; the rest is the script's own ({reason})"
+    _decide(loader, Decision(name, True, said), settings)
+    return iterator
+
+
 def _checked(loader: Any, work: Work, settings: Settings) -> str | None:
-    """The outcome of `--check`, made once for each loader; raises `Refused` if the two ways differ."""
+    """The outcome of `--check`, made once for each loader; raises `_CheckFailed` if the two ways differ."""
     if not settings.check:
         return None
     if loader in _decided and _decided[loader].check is not None:
         return _decided[loader].check
     comparison = check(work, settings.check)
     if not comparison.passed:
-        raise Refused(f"check failed: {comparison}")
+        raise _CheckFailed(f"check failed: {comparison}")
     return str(comparison)
 
 
 def _taken(loader: Any, work: Work, checked: str | None) -> Decision:
     parts = "decode, crop, resize, normalise" if not work.recognition.table.identity else "decode, crop, resize"
-    instead = f"{loader.num_workers} workers" if loader.num_workers else "the main process"
-    reason = f"{parts} in {work.threads} native threads instead of {instead}"
+    instead = _counted(loader.num_workers, "worker") if loader.num_workers else "the main process"
+    reason = f"{parts} in {_counted(work.threads, 'native thread')} instead of {instead}"
     if loader.num_workers and loader.worker_init_fn is not None:
         reason += "; worker_init_fn, which only seeds, is not called"
     return Decision(describe(loader.dataset), True, reason, work.threads, tuple(explain(work)), checked)
@@ -131,6 +157,10 @@ def _decide(loader: Any, decision: Decision, settings: Settings) -> None:
                 file.write(json.dumps(record) + "\n")
         except OSError as error:
             _say(f"headrace run: cannot write what was done: {error}")
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _shown(error: Exception) -> str:

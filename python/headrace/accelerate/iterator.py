@@ -11,11 +11,9 @@ What differs: the random draws (same distributions, seeded from the loader's bas
 from __future__ import annotations
 
 import operator
-import random
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +23,7 @@ from torch.utils.data import default_collate
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from headrace import _native
+from headrace.accelerate.randomness import separate_randomness
 from headrace.accelerate.recognise import Folder
 from headrace.accelerate.work import Work, engine
 
@@ -182,7 +181,7 @@ class FeedIterator(_BaseDataLoaderIter):
         images = pending.images
         expressed = self._work.recognition.expressed
         if bad or expressed.per_image or any(folder.target_transform for folder in self._work.recognition.folders):
-            with _separate_randomness(self._base_seed + 0x9E37_79B9 * self._pass + pending.first_draw):
+            with separate_randomness(self._base_seed + 0x9E37_79B9 * self._pass + pending.first_draw):
                 self._apply_targets(pending, targets, bad)
                 for slot in sorted(bad):
                     folder, at = pending.places[slot]
@@ -271,19 +270,3 @@ def _lookahead(loader: Any) -> int:
     sampler = getattr(batches, "sampler", None)
     eager = type(sampler).__module__.startswith("torch.utils.data.") and type(sampler).__name__ in EAGER_SAMPLERS
     return AHEAD_WITHOUT_WORKERS if torch_own and eager else 1
-
-
-@contextmanager
-def _separate_randomness(seed: int) -> Iterator[None]:
-    """Runs the script's own small parts (targets, erasing, a file we cannot decode) as a worker process would: with seeded
-    generators of their own, leaving those of this process as they were."""
-    torch_state, python_state, numpy_state = torch.get_rng_state(), random.getstate(), np.random.get_state()
-    torch.default_generator.manual_seed(seed & 0x7FFF_FFFF_FFFF_FFFF)
-    random.seed(seed)
-    np.random.seed(seed & 0xFFFF_FFFF)
-    try:
-        yield
-    finally:
-        torch.set_rng_state(torch_state)
-        random.setstate(python_state)
-        np.random.set_state(numpy_state)

@@ -19,7 +19,7 @@ from typing import Any
 from headrace.accelerate.pointwise import ValueTable, tabulate
 from headrace.accelerate.translate import Expressed, Refused, translate
 
-__all__ = ["Folder", "Recognition", "Refused", "describe", "locate", "recognise"]
+__all__ = ["Folder", "Recognition", "Refused", "describe", "find_folder", "locate", "recognise", "refuse_other_formats"]
 
 #: Share of files that may be no JPEG: they go through the script's own path one by one, which is only fast if they are few.
 MAX_OTHER_SHARE = 0.02
@@ -81,7 +81,7 @@ def recognise(loader: Any) -> Recognition:
             raise Refused("its parts have different transforms")
     expressed = translate(transform)
     _refuse_open_size(expressed)
-    _refuse_other_formats(folders)
+    refuse_other_formats(folders)
     return Recognition(tuple(folders), find, expressed, tabulate(expressed.pointwise))
 
 
@@ -107,7 +107,7 @@ def locate(dataset: Any, folders: list[Folder]) -> Callable[[int], tuple[Folder,
         return lambda index: inner(indices[index])
     if type(dataset) is data.ConcatDataset:
         return _locate_in_parts(dataset, folders)
-    folder = _folder(dataset, sum(len(folder.samples) for folder in folders))
+    folder = find_folder(dataset, sum(len(folder.samples) for folder in folders))
     folders.append(folder)
     count = len(folder.samples)
     return lambda index: (folder, index + count if index < 0 else index)
@@ -128,7 +128,8 @@ def _locate_in_parts(dataset: Any, folders: list[Folder]) -> Callable[[int], tup
     return find
 
 
-def _folder(dataset: Any, first: int) -> Folder:
+def find_folder(dataset: Any, first: int) -> Folder:
+    """The dataset as a folder of images that torchvision's own `__getitem__` reads with Pillow, or `Refused`."""
     folder_module = sys.modules.get("torchvision.datasets.folder")
     name = type(dataset).__name__
     if folder_module is None or not isinstance(dataset, folder_module.DatasetFolder):
@@ -204,7 +205,8 @@ def _refuse_open_size(expressed: Expressed) -> None:
     raise Refused("its transform does not fix the image size")
 
 
-def _refuse_other_formats(folders: Sequence[Folder]) -> None:
+def refuse_other_formats(folders: Sequence[Folder]) -> None:
+    """Raises `Refused` if more than a few of the files are no JPEGs, by their names."""
     paths = [str(folder.samples[i][0]) for folder in folders for i in _spread(len(folder.samples))]
     others = sum(not path.lower().endswith((".jpg", ".jpeg")) for path in paths)
     if others > MAX_OTHER_SHARE * len(paths):

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-__all__ = ["Expressed", "Refused", "Step", "flatten", "name_of", "shown", "translate"]
+__all__ = ["Expressed", "Refused", "Step", "flatten", "interpolation_name", "name_of", "shown", "translate"]
 
 V1 = "torchvision.transforms.transforms."
 V2 = "torchvision.transforms.v2."
@@ -182,11 +182,16 @@ def _step(name: str, **arguments: Any) -> Step:
     return Step(name, MappingProxyType(arguments))
 
 
+def interpolation_name(value: object) -> str:
+    """The name of torchvision's enum member, of its string, or of Pillow's number."""
+    return str(FILTER_BY_NUMBER.get(value) if isinstance(value, int) else getattr(value, "value", value))
+
+
 def _interpolation(value: object) -> str:
-    name = FILTER_BY_NUMBER.get(value) if isinstance(value, int) else getattr(value, "value", value)
+    name = interpolation_name(value)
     if name not in PILLOW_FILTERS:
         raise Refused(f"interpolation {name!r}")
-    return str(name)
+    return name
 
 
 def _pair(size: Any) -> tuple[int, int]:

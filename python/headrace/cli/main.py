@@ -27,6 +27,7 @@ __all__ = ["VERBS", "main"]
 VERBS: tuple[str, ...] = (
     "doctor",
     "diagnose",
+    "report",
     "run",
     "pack",
     "verify",

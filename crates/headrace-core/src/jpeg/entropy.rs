@@ -1,8 +1,14 @@
-//! Huffman decoding of single blocks (T.81 F.2.2), storing coefficients or only keeping the place.
+//! Huffman decoding of runs of MCUs (T.81 F.2.2) into coefficients.
+//!
+//! Decoding one stream is a chain: the next look-up waits for the length that the last one found. Where an image offers several
+//! places to start from (restart markers, an index), two runs are decoded at once, step by step in turn, so that the chains
+//! overlap; which run ends a block first does not matter, as each has all its state to itself.
+#![allow(unsafe_code)]
 
 use super::bits::BitReader;
 use super::header::ZIGZAG;
-use super::huffman::{resolve, Class, Table, WINDOW};
+use super::huffman::{resolve, Class, PairTable, Table, END_OF_BLOCK, NOT_HELD, WINDOW};
+use crate::cpu::Extension;
 use crate::error::{Result, Status};
 
 /// Blocks that are stored side by side: row r of block b lies at `r * 32 + b * 8`, so that one row of all four is one vector.
@@ -11,14 +17,20 @@ pub const GROUP: usize = 4;
 /// Coefficients of four blocks, not yet dequantised.
 pub type Group = [i16; 64 * GROUP];
 
-/// Position in a [`Group`] (of its first block) of the k-th coefficient in file order. Read with a `u8` index: no bounds check.
+/// Look-ups that one refill (56 bits) is good for.
+const LOOK_UPS: u32 = 56 / WINDOW;
+
+/// Position in a [`Group`] (of its first block) of the k-th coefficient in file order, for k below 64. Indexed by a `u8`, so
+/// without a bounds check; from 128 on it repeats (see [`PairTable`]), and a k that leaves the block falls on its last place,
+/// where the first symbol of a pair is stored after the second.
 static PLACE: [u8; 256] = places();
 
 const fn places() -> [u8; 256] {
     let mut places = [0; 256];
     let mut k = 0;
-    while k < 64 {
-        places[k] = (ZIGZAG[k] / 8) * 32 + ZIGZAG[k] % 8;
+    while k < 256 {
+        let within = if k % 128 < 64 { k % 128 } else { 63 };
+        places[k] = (ZIGZAG[within] / 8) * 32 + ZIGZAG[within] % 8;
         k += 1;
     }
     places
@@ -30,20 +42,90 @@ pub struct Tables {
     /// For DC differences.
     pub dc: Table,
     /// For AC runs and sizes.
-    pub ac: Table,
+    pub ac: PairTable,
+}
+
+/// A block of the MCU: where it is stored and how it is coded.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Slot {
+    /// Which tables it uses.
+    pub tables: usize,
+    /// Its component, for the DC predictor.
+    pub component: usize,
+    /// The group that holds the first block of its row of blocks.
+    pub first_group: usize,
+    /// Blocks per MCU horizontally.
+    pub h: usize,
+    /// Its column in the MCU.
+    pub x: usize,
+}
+
+/// Where reading can start: a place in the bits and the DC predictors there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Cursor {
+    /// Offset in the file of the byte with the next bit.
+    pub position: usize,
+    /// Number of that bit, 0 for the most significant.
+    pub bit: u32,
+    /// DC predictors of the components.
+    pub predictors: [i32; 3],
+    /// The MCU that comes next, counted from the start of the image.
+    pub mcu: u32,
+}
+
+/// MCUs to decode: from `start` on, the first `skip` are passed over, the next `count` are stored from window column `column` on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Run {
+    /// Where to start.
+    pub start: Cursor,
+    /// MCUs to pass over first.
+    pub skip: u32,
+    /// Column of the window (in MCUs) of the first stored one.
+    pub column: u32,
+    /// MCUs to store.
+    pub count: u32,
+}
+
+/// What all runs of an MCU row share. The last group of `groups` takes the blocks that nobody wants.
+pub struct Row<'r> {
+    /// The file.
+    pub data: &'r [u8],
+    /// The blocks of an MCU.
+    pub slots: &'r [Slot],
+    /// The components' tables.
+    pub tables: &'r [Tables; 3],
+    /// Coefficients; all zero before, except in the last group.
+    pub groups: &'r mut [Group],
+}
+
+/// A run being decoded.
+struct Lane<'r> {
+    bits: BitReader<'r>,
+    predictors: [i32; 3],
+    /// Entries of the current block's AC table.
+    entries: &'r [u64; 1 << WINDOW],
+    /// Index of the current block's first coefficient in all coefficients.
+    base: usize,
+    /// Place in the block, in file order.
+    k: u32,
+    slot: usize,
+    /// Window column of the current MCU; negative while passing over.
+    column: i64,
+    end: i64,
 }
 
 #[inline(always)]
-fn look_up(table: &Table, bits: &BitReader<'_>) -> u32 {
-    table.entries[(bits.window() >> (64 - WINDOW)) as usize]
+fn index(bits: &BitReader<'_>) -> usize {
+    (bits.window() >> (64 - WINDOW)) as usize
 }
 
+/// The DC difference; refills before, so at least 29 bits are left.
 #[inline(always)]
 fn dc_difference(bits: &mut BitReader<'_>, table: &Table) -> Result<i32> {
     bits.refill();
-    let entry = look_up(table, bits);
+    let entry = table.entries[index(bits)];
     if entry as u16 >> 8 != 0 {
-        bits.skip(entry);
+        bits.skip(entry & 0xFF);
         return Ok((entry as i32) >> 16);
     }
     let (length, _, value) = resolve(table, entry, bits.window(), Class::Dc)?;
@@ -51,77 +133,280 @@ fn dc_difference(bits: &mut BitReader<'_>, table: &Table) -> Result<i32> {
     Ok(value)
 }
 
-/// Decodes the AC symbols of a block and calls `store(k, value)` for each; returns the last k that was stored.
+/// One look-up of AC symbols at place `k`: `store(place, value)` for what it holds; true when the block has ended. Needs
+/// [`WINDOW`] valid bits, and leaves many more after a refill of its own (symbols that the window does not hold).
 #[inline(always)]
-fn ac_symbols(
+fn step(
     bits: &mut BitReader<'_>,
-    table: &Table,
-    mut store: impl FnMut(u32, i16),
-) -> Result<u32> {
-    let (mut k, mut last) = (0u32, 0u32);
-    bits.refill();
-    let mut spare = 3; // look-ups until the next refill: DC left at least 56 - 0 bits, each look-up takes up to WINDOW
-    loop {
-        let entry = look_up(table, bits);
-        let mut step = u32::from(entry as u16 >> 8);
-        let value;
-        if step != 0 {
-            bits.skip(entry);
-            value = (entry >> 16) as i16;
+    entries: &[u64; 1 << WINDOW],
+    table: &PairTable,
+    k: &mut u32,
+    mut store: impl FnMut(u8, i16),
+) -> Result<bool> {
+    let entry = entries[index(bits)];
+    let advance = (entry >> 8) as u32 & 0xFF;
+    let first = *k + ((entry >> 48) as u32 & 0xFF);
+    let last = *k + advance;
+    if last < 63 {
+        store(last as u8, (entry >> 32) as i16);
+        store(first as u8, (entry >> 16) as i16);
+        bits.skip(entry as u32 & 0xFF);
+        *k = last;
+        return Ok(false);
+    }
+    if advance == u32::from(NOT_HELD) {
+        bits.refill();
+        let (length, advance, value) = resolve(
+            &table.single,
+            entry as u32 & 0xFFFF_00FF,
+            bits.window(),
+            Class::Ac,
+        )?;
+        bits.skip(length);
+        bits.refill();
+        *k += u32::from(advance);
+        if *k <= 63 {
+            store(*k as u8, value as i16);
+            return Ok(*k == 63);
+        }
+        return if advance == END_OF_BLOCK {
+            Ok(true)
         } else {
-            bits.refill();
-            let (length, advance, wide) = resolve(table, entry, bits.window(), Class::Ac)?;
-            bits.skip(length);
-            bits.refill();
-            spare = 4;
-            step = u32::from(advance);
-            value = wide as i16;
-        }
-        k += step;
-        if k >= 63 {
-            if k == 63 {
-                store(63, value);
-                return Ok(63);
-            }
-            // Only the end-of-block symbol may lead out of the block.
-            return if k >= 128 {
-                Ok(last)
-            } else {
-                Err(Status::CorruptData)
-            };
-        }
-        store(k, value);
-        last = k;
-        if spare == 0 {
-            bits.refill();
-            spare = 5;
-        }
-        spare -= 1;
+            Err(Status::CorruptData)
+        };
+    }
+    store(last as u8, (entry >> 32) as i16);
+    store(first as u8, (entry >> 16) as i16);
+    if first == 63 {
+        bits.skip((entry >> 56) as u32); // the block is full: the second symbol is none of its own
+        return Ok(true);
+    }
+    bits.skip(entry as u32 & 0xFF);
+    // In the block, or behind it by an end of block met inside.
+    if last == 63 || (128..192).contains(&last) {
+        Ok(true)
+    } else {
+        Err(Status::CorruptData)
     }
 }
 
-/// Decodes block `lane` of `group`, which must be zero there. Returns the position in file order of its last coefficient.
-#[inline(always)]
-pub fn block(
-    bits: &mut BitReader<'_>,
-    tables: &Tables,
-    dc: &mut i32,
-    group: &mut Group,
-    lane: u8,
-) -> Result<u8> {
-    *dc = dc.wrapping_add(dc_difference(bits, &tables.dc)?);
-    let shift = (lane & 3) * 8;
-    group[usize::from(shift)] = *dc as i16;
-    let last = ac_symbols(bits, &tables.ac, |k, value| {
-        group[usize::from(PLACE[usize::from(k as u8)].wrapping_add(shift))] = value;
-    })?;
-    Ok(last as u8)
+impl<'r> Lane<'r> {
+    #[inline(always)]
+    fn open(run: &Run, row: &mut Row<'r>) -> Result<Self> {
+        let column = i64::from(run.column);
+        let mut lane = Lane {
+            bits: BitReader::new(row.data, run.start.position, run.start.bit),
+            predictors: run.start.predictors,
+            entries: &row.tables[0].ac.entries,
+            base: 0,
+            k: 0,
+            slot: 0,
+            column: column - i64::from(run.skip),
+            end: column + i64::from(run.count),
+        };
+        lane.begin_block(row)?;
+        Ok(lane)
+    }
+
+    /// Starts the block of the current slot: finds its place and tables, and decodes its DC coefficient.
+    #[inline(always)]
+    fn begin_block(&mut self, row: &mut Row<'r>) -> Result<()> {
+        let slot = &row.slots[self.slot];
+        let tables = &row.tables[slot.tables];
+        let last_group = row.groups.len() - 1;
+        let (group, lane) = if self.column < 0 {
+            (last_group, 0)
+        } else {
+            let x = self.column as usize * slot.h + slot.x;
+            ((slot.first_group + x / GROUP).min(last_group), x % GROUP)
+        };
+        self.base = group * 64 * GROUP + lane * 8;
+        self.entries = &tables.ac.entries;
+        self.k = 0;
+        let predictor = &mut self.predictors[slot.component];
+        *predictor = predictor.wrapping_add(dc_difference(&mut self.bits, &tables.dc)?);
+        row.groups[group][lane * 8] = *predictor as i16;
+        self.bits.refill();
+        Ok(())
+    }
+
+    /// Moves on after a block; false when the run is over.
+    #[inline(always)]
+    fn next_block(&mut self, row: &mut Row<'r>) -> Result<bool> {
+        self.slot += 1;
+        if self.slot == row.slots.len() {
+            self.slot = 0;
+            self.column += 1;
+            if self.column == self.end {
+                return Ok(false);
+            }
+        }
+        self.begin_block(row)?;
+        Ok(true)
+    }
+
+    /// One look-up; true when the block has ended.
+    #[inline(always)]
+    fn step(&mut self, row: &mut Row<'r>) -> Result<bool> {
+        let table = &row.tables[row.slots[self.slot].tables].ac;
+        let coefficients = row.groups.as_mut_ptr().cast::<i16>();
+        let base = self.base;
+        step(
+            &mut self.bits,
+            self.entries,
+            table,
+            &mut self.k,
+            |k, value| {
+                // SAFETY: `base` is the start of a block (at most 24) in an existing group (`begin_block`), and places are below 232.
+                unsafe { *coefficients.add(base + usize::from(PLACE[usize::from(k)])) = value };
+            },
+        )
+    }
+
+    /// Ends the run: the cursor behind it, unless the data was too short for it.
+    #[inline(always)]
+    fn close(self, run: &Run) -> Result<Cursor> {
+        if self.bits.overrun() > 0 {
+            return Err(Status::CorruptData);
+        }
+        let (position, bit) = self.bits.tell();
+        Ok(Cursor {
+            position,
+            bit,
+            predictors: self.predictors,
+            mcu: run.start.mcu + run.skip + run.count,
+        })
+    }
+
+    /// Decodes the rest of the run.
+    #[inline(always)]
+    fn finish(mut self, run: &Run, row: &mut Row<'r>) -> Result<Cursor> {
+        loop {
+            self.bits.refill();
+            for _ in 0..LOOK_UPS {
+                if self.step(row)? && !self.next_block(row)? {
+                    return self.close(run);
+                }
+            }
+        }
+    }
 }
 
-/// Passes over a block, keeping the DC predictor.
+/// Decodes all `runs`, none of which is empty, two at a time; returns the furthest place reached.
 #[inline(always)]
-pub fn skip_block(bits: &mut BitReader<'_>, tables: &Tables, dc: &mut i32) -> Result<()> {
-    *dc = dc.wrapping_add(dc_difference(bits, &tables.dc)?);
-    ac_symbols(bits, &tables.ac, |_, _| ())?;
+fn decode_runs_anywhere(row: &mut Row<'_>, runs: &[Run]) -> Result<Option<Cursor>> {
+    let mut runs = runs.iter();
+    let mut furthest: Option<Cursor> = None;
+    let mut keep = |cursor: Cursor| {
+        if furthest.is_none_or(|other| other.mcu < cursor.mcu) {
+            furthest = Some(cursor);
+        }
+    };
+    let Some(mut run_a) = runs.next() else {
+        return Ok(None);
+    };
+    let mut a = Lane::open(run_a, row)?;
+    let Some(mut run_b) = runs.next() else {
+        return a.finish(run_a, row).map(Some);
+    };
+    let mut b = Lane::open(run_b, row)?;
+    let (rest, run) = 'both: loop {
+        a.bits.refill();
+        b.bits.refill();
+        for _ in 0..LOOK_UPS {
+            if a.step(row)? && !a.next_block(row)? {
+                keep(a.close(run_a)?);
+                match runs.next() {
+                    Some(next) => (a, run_a) = (Lane::open(next, row)?, next),
+                    None => break 'both (b, run_b),
+                }
+            }
+            if b.step(row)? && !b.next_block(row)? {
+                keep(b.close(run_b)?);
+                match runs.next() {
+                    Some(next) => (b, run_b) = (Lane::open(next, row)?, next),
+                    None => break 'both (a, run_a),
+                }
+            }
+        }
+    };
+    keep(rest.finish(run, row)?);
+    Ok(furthest)
+}
+
+/// Passes over `count` MCUs, keeping the DC predictors.
+#[inline(always)]
+fn pass_over_anywhere(cursor: &mut Cursor, row: &Row<'_>, count: u32) -> Result<()> {
+    let mut bits = BitReader::new(row.data, cursor.position, cursor.bit);
+    for _ in 0..count {
+        for slot in row.slots {
+            let tables = &row.tables[slot.tables];
+            let predictor = &mut cursor.predictors[slot.component];
+            *predictor = predictor.wrapping_add(dc_difference(&mut bits, &tables.dc)?);
+            let mut k = 0;
+            'block: loop {
+                bits.refill();
+                for _ in 0..LOOK_UPS {
+                    if step(&mut bits, &tables.ac.entries, &tables.ac, &mut k, |_, _| ())? {
+                        break 'block;
+                    }
+                }
+            }
+        }
+    }
+    if bits.overrun() > 0 {
+        return Err(Status::CorruptData);
+    }
+    (cursor.position, cursor.bit) = bits.tell();
+    cursor.mcu += count;
     Ok(())
+}
+
+/// The same code compiled for shifts and counts of BMI, which take one step where the plain ones take three.
+#[cfg(target_arch = "x86_64")]
+mod bmi {
+    use super::*;
+
+    #[target_feature(enable = "bmi1,bmi2,lzcnt")]
+    pub fn decode_runs(row: &mut Row<'_>, runs: &[Run]) -> Result<Option<Cursor>> {
+        decode_runs_anywhere(row, runs)
+    }
+
+    #[target_feature(enable = "bmi1,bmi2,lzcnt")]
+    pub fn pass_over(cursor: &mut Cursor, row: &Row<'_>, count: u32) -> Result<()> {
+        pass_over_anywhere(cursor, row, count)
+    }
+}
+
+/// Decodes all `runs`, none of which is empty; returns the furthest place reached.
+pub fn decode_runs(
+    extension: Extension,
+    row: &mut Row<'_>,
+    runs: &[Run],
+) -> Result<Option<Cursor>> {
+    match extension {
+        Extension::Scalar => decode_runs_anywhere(row, runs),
+        // SAFETY: an extension is only named on a machine that has it (`Extension::available`), and both include BMI.
+        #[cfg(target_arch = "x86_64")]
+        Extension::Avx2 | Extension::Avx512 => unsafe { bmi::decode_runs(row, runs) },
+        #[cfg(not(target_arch = "x86_64"))]
+        _ => decode_runs_anywhere(row, runs),
+    }
+}
+
+/// Passes over `count` MCUs, keeping the DC predictors.
+pub fn pass_over(
+    extension: Extension,
+    cursor: &mut Cursor,
+    row: &Row<'_>,
+    count: u32,
+) -> Result<()> {
+    match extension {
+        Extension::Scalar => pass_over_anywhere(cursor, row, count),
+        // SAFETY: as in `decode_runs`.
+        #[cfg(target_arch = "x86_64")]
+        Extension::Avx2 | Extension::Avx512 => unsafe { bmi::pass_over(cursor, row, count) },
+        #[cfg(not(target_arch = "x86_64"))]
+        _ => pass_over_anywhere(cursor, row, count),
+    }
 }

@@ -3,7 +3,6 @@
 
 pub mod bits;
 pub mod entropy;
-pub mod extension;
 pub mod header;
 pub mod huffman;
 pub mod idct;

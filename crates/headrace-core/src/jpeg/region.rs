@@ -1,12 +1,11 @@
 //! Our own baseline decoder: entropy-decodes only what a region needs, then transforms, upsamples and converts it row by row.
 
-use super::bits::BitReader;
-use super::entropy::{self, Group, Tables, GROUP};
-use super::extension::Extension;
+use super::entropy::{self, Cursor, Group, Row, Run, Slot, Tables, GROUP};
 use super::header::{Colour, Header};
 use super::huffman::Class;
 use super::profile::{Profile, Stage};
 use super::{idct, structure, upsample};
+use crate::cpu::Extension;
 use crate::error::{Result, Status};
 use crate::geometry::Rect;
 
@@ -82,23 +81,16 @@ struct Window {
     across: u32,
 }
 
-/// Where entropy decoding stands.
-struct Cursor<'a> {
-    bits: BitReader<'a>,
-    /// The next MCU.
-    mcu: u32,
-    /// The MCU at which the next restart segment begins.
-    segment_end: u32,
-    predictors: [i32; 3],
-}
-
 /// Scratch memory of the decoder.
 pub struct RegionDecoder {
     extension: Extension,
     tables: [Tables; 3],
     planes: [Plane; 3],
+    slots: Vec<Slot>,
+    /// Coefficients of one MCU row; zero but while it is decoded. The last group is for blocks that are passed over.
     coefficients: Vec<Group>,
     starts: Vec<usize>,
+    runs: Vec<Run>,
     upsampled_rows: [Vec<u8>; 3],
     /// Time per stage (empty without the feature `profile`).
     pub profile: Profile,
@@ -107,6 +99,15 @@ pub struct RegionDecoder {
 impl Default for RegionDecoder {
     fn default() -> Self {
         RegionDecoder::with_extension(Extension::best())
+    }
+}
+
+/// MCUs from one restart marker to the next; all of them if there are none.
+fn interval(header: &Header<'_>) -> u32 {
+    let (across, down) = header.mcus();
+    match header.restart_interval {
+        0 => across * down,
+        interval => interval,
     }
 }
 
@@ -134,8 +135,10 @@ impl RegionDecoder {
             extension,
             tables: Default::default(),
             planes: Default::default(),
+            slots: Vec::new(),
             coefficients: Vec::new(),
             starts: Vec::new(),
+            runs: Vec::new(),
             upsampled_rows: Default::default(),
             profile: Profile::default(),
         }
@@ -145,11 +148,12 @@ impl RegionDecoder {
     pub fn check(&mut self, data: &[u8], header: &Header<'_>) -> Result<()> {
         self.profile.start();
         let (across, down) = header.mcus();
+        let expected = (across * down).div_ceil(interval(header)) as usize;
         structure::segments(
+            self.extension,
             data,
             header.scan,
-            across * down,
-            header.restart_interval,
+            expected,
             &mut self.starts,
         )
     }
@@ -166,11 +170,12 @@ impl RegionDecoder {
     ) -> Result<()> {
         self.build_tables(header)?;
         let window = self.lay_out(header, region);
-        let mut cursor = None;
+        let mut resume = None;
         let mut done = region.y;
         self.profile.lap(Stage::SetUp);
         for row in window.rows.clone() {
-            self.decode_row(data, header, &window, row, &mut cursor)?;
+            self.plan_row(header, &window, row, resume);
+            resume = self.decode_row(data)?;
             self.profile.lap(Stage::Entropy);
             self.transform_row(header.count, row);
             self.profile.lap(Stage::Transform);
@@ -197,7 +202,7 @@ impl RegionDecoder {
                 let dc = header.dc[usize::from(component.dc)].ok_or(Status::MissingTable)?;
                 let ac = header.ac[usize::from(component.ac)].ok_or(Status::MissingTable)?;
                 self.tables[i].dc.build(&dc, Class::Dc)?;
-                self.tables[i].ac.build(&ac, Class::Ac)?;
+                self.tables[i].ac.build(&ac)?;
             }
         }
         Ok(())
@@ -229,12 +234,24 @@ impl RegionDecoder {
             cover(&mut window.columns, columns, plane.h);
             cover(&mut window.rows, rows, plane.v);
         }
+        self.slots.clear();
         let mut first_group = 0;
-        for plane in &mut self.planes[..header.count] {
+        for (component, plane) in self.planes[..header.count].iter_mut().enumerate() {
             plane.left = window.columns.start * plane.h * 8;
             plane.top = plane.blocks.start * 8;
             plane.groups = ((window.columns.len() as u32 * plane.h) as usize).div_ceil(GROUP);
             plane.first_group = first_group;
+            for y in 0..plane.v as usize {
+                let (tables, h) = (plane.tables, plane.h as usize);
+                let first_group = first_group + y * plane.groups;
+                self.slots.extend((0..h).map(|x| Slot {
+                    tables,
+                    component,
+                    first_group,
+                    h,
+                    x,
+                }));
+            }
             first_group += plane.groups * plane.v as usize;
             plane.stride = plane.groups * GROUP * 8 + 2 * MARGIN;
             let bytes = plane.stride * plane.blocks.len() * 8;
@@ -242,8 +259,12 @@ impl RegionDecoder {
                 plane.samples.resize(bytes, 0);
             }
         }
-        self.coefficients.clear();
-        self.coefficients.resize(first_group, [0; 64 * GROUP]);
+        // One more for blocks that are passed over, which may be dirty from the last image.
+        if let Some(last) = self.coefficients.last_mut() {
+            last.fill(0);
+        }
+        self.coefficients.truncate(first_group);
+        self.coefficients.resize(first_group + 1, [0; 64 * GROUP]);
         for row in &mut self.upsampled_rows {
             if row.len() < region.w as usize + MARGIN {
                 row.resize(region.w as usize + MARGIN, 0);
@@ -252,93 +273,56 @@ impl RegionDecoder {
         window
     }
 
-    /// Brings the cursor to MCU `target`: jumps to the start of its segment if that is nearer, then passes over MCUs.
-    fn seek<'a>(
-        &self,
-        data: &'a [u8],
-        header: &Header<'_>,
-        across_down: u32,
-        target: u32,
-        cursor: &mut Option<Cursor<'a>>,
-    ) -> Result<()> {
-        let interval = if header.restart_interval == 0 {
-            across_down
-        } else {
-            header.restart_interval
-        };
-        let segment = target / interval;
-        let near = cursor.as_ref().is_some_and(|c| {
-            c.mcu <= target && c.mcu >= segment * interval && c.segment_end > target
-        });
-        if !near {
-            if let Some(old) = cursor {
-                check_overrun(old)?;
-            }
-            let start = *self
-                .starts
-                .get(segment as usize)
-                .ok_or(Status::BadRestart)?;
-            *cursor = Some(Cursor {
-                bits: BitReader::new(data, start, 0),
-                mcu: segment * interval,
-                segment_end: ((segment + 1) * interval).min(across_down),
+    /// Lists the runs of MCUs that MCU row `row` of the window needs: one for each place to start from. `resume` is where the
+    /// rows above ended.
+    fn plan_row(&mut self, header: &Header<'_>, window: &Window, row: u32, resume: Option<Cursor>) {
+        self.runs.clear();
+        let interval = interval(header);
+        let first = row * window.across + window.columns.start;
+        let end = row * window.across + window.columns.end;
+        let mut mcu = first;
+        while mcu < end {
+            let segment = mcu / interval;
+            let position = self.starts[segment as usize]; // as many as there are segments: `check` counted
+            let start = Cursor {
+                position,
+                bit: 0,
                 predictors: [0; 3],
+                mcu: segment * interval,
+            };
+            // A segment that began in the row above goes on where that row left it.
+            let start = resume
+                .filter(|r| start.mcu < r.mcu && r.mcu <= mcu)
+                .unwrap_or(start);
+            let run_end = end.min((segment + 1).saturating_mul(interval));
+            self.runs.push(Run {
+                start,
+                skip: mcu - start.mcu,
+                column: mcu - first,
+                count: run_end - mcu,
             });
+            mcu = run_end;
         }
-        let Some(cursor) = cursor else {
-            return Err(Status::Internal);
-        };
-        while cursor.mcu < target {
-            for (c, plane) in self.planes[..header.count].iter().enumerate() {
-                for _ in 0..plane.h * plane.v {
-                    entropy::skip_block(
-                        &mut cursor.bits,
-                        &self.tables[plane.tables],
-                        &mut cursor.predictors[c],
-                    )?;
-                }
-            }
-            cursor.mcu += 1;
-        }
-        Ok(())
     }
 
-    /// Entropy-decodes the needed MCUs of MCU row `row`.
-    fn decode_row<'a>(
-        &mut self,
-        data: &'a [u8],
-        header: &Header<'_>,
-        window: &Window,
-        row: u32,
-        cursor: &mut Option<Cursor<'a>>,
-    ) -> Result<()> {
-        let total = window.across * header.mcus().1;
-        let base = row * window.across;
-        for column in window.columns.clone() {
-            self.seek(data, header, total, base + column, cursor)?;
-            let Some(cursor) = cursor.as_mut() else {
-                return Err(Status::Internal);
-            };
-            for (c, plane) in self.planes[..header.count].iter().enumerate() {
-                let tables = &self.tables[plane.tables];
-                for y in 0..plane.v {
-                    let first = (column - window.columns.start) * plane.h;
-                    for x in first..first + plane.h {
-                        let at = plane.first_group + y as usize * plane.groups + x as usize / GROUP;
-                        let group = &mut self.coefficients[at];
-                        entropy::block(
-                            &mut cursor.bits,
-                            tables,
-                            &mut cursor.predictors[c],
-                            group,
-                            x as u8,
-                        )?;
-                    }
-                }
-            }
-            cursor.mcu += 1;
+    /// Entropy-decodes the planned runs; returns the furthest place reached.
+    fn decode_row(&mut self, data: &[u8]) -> Result<Option<Cursor>> {
+        let mut row = Row {
+            data,
+            slots: &self.slots,
+            tables: &self.tables,
+            groups: &mut self.coefficients,
+        };
+        if let [only] = &mut self.runs[..] {
+            // Alone, so nothing is decoded beside it: passing over without storing is faster.
+            entropy::pass_over(self.extension, &mut only.start, &row, only.skip)?;
+            only.skip = 0;
         }
-        cursor.as_ref().map_or(Ok(()), check_overrun)
+        let reached = entropy::decode_runs(self.extension, &mut row, &self.runs);
+        if reached.is_err() {
+            self.coefficients.fill([0; 64 * GROUP]);
+        }
+        reached
     }
 
     /// Transforms the coefficients of MCU row `row` into samples and clears them.
@@ -410,15 +394,6 @@ impl RegionDecoder {
                 _ => upsample::ycc_to_rgb(extension, first, second, third, out),
             }
         }
-    }
-}
-
-/// Bits from beyond the end of the data have been used: the data is damaged or cut short.
-fn check_overrun(cursor: &Cursor<'_>) -> Result<()> {
-    if cursor.bits.overrun() > 0 {
-        Err(Status::CorruptData)
-    } else {
-        Ok(())
     }
 }
 

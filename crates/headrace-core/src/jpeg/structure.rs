@@ -1,11 +1,93 @@
 //! Where the entropy-coded data of a scan ends, and where its restart markers are. Reading this on every decode, whatever the
 //! crop, makes an image's status a function of its bytes: a file cut short is bad in every epoch.
+#![allow(unsafe_code)]
 
 use super::header::marker;
+use crate::cpu::Extension;
 use crate::error::{Result, Status};
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::*;
 
 /// Offset of the first marker at or after `from`: an `FF` followed by neither 00 nor FF. `None` when the data ends first.
-pub fn next_marker(data: &[u8], from: usize) -> Option<usize> {
+pub fn next_marker(extension: Extension, data: &[u8], from: usize) -> Option<usize> {
+    match extension {
+        // SAFETY: an extension is only named on a machine that has it (`Extension::available`).
+        #[cfg(target_arch = "x86_64")]
+        Extension::Avx512 => unsafe { next_marker_avx512(data, from) },
+        // SAFETY: as above.
+        #[cfg(target_arch = "x86_64")]
+        Extension::Avx2 => unsafe { next_marker_avx2(data, from) },
+        _ => next_marker_plain(data, from),
+    }
+}
+
+/// 32 positions at a time: those with `FF` here, and behind it anything but 00 and `FF`.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+fn next_marker_avx2(data: &[u8], from: usize) -> Option<usize> {
+    let all = _mm256_set1_epi8(-1);
+    for at in (from..data.len().saturating_sub(32)).step_by(32) {
+        let bytes = &data[at..at + 33];
+        // SAFETY: both loads stay in the 33 bytes; unaligned access is allowed.
+        let (here, behind) = unsafe {
+            (
+                _mm256_loadu_si256(bytes.as_ptr().cast()),
+                _mm256_loadu_si256(bytes.as_ptr().add(1).cast()),
+            )
+        };
+        let no_code = _mm256_or_si256(
+            _mm256_cmpeq_epi8(behind, _mm256_setzero_si256()),
+            _mm256_cmpeq_epi8(behind, all),
+        );
+        let found =
+            _mm256_movemask_epi8(_mm256_andnot_si256(no_code, _mm256_cmpeq_epi8(here, all))) as u32;
+        if found != 0 {
+            return Some(at + found.trailing_zeros() as usize);
+        }
+    }
+    let searched = data
+        .len()
+        .saturating_sub(32)
+        .saturating_sub(from)
+        .div_ceil(32)
+        * 32;
+    next_marker_plain(data, from + searched)
+}
+
+/// As [`next_marker_avx2`] with 64 positions.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw")]
+fn next_marker_avx512(data: &[u8], from: usize) -> Option<usize> {
+    let all = _mm512_set1_epi8(-1);
+    for at in (from..data.len().saturating_sub(64)).step_by(64) {
+        let bytes = &data[at..at + 65];
+        // SAFETY: both loads stay in the 65 bytes; unaligned access is allowed.
+        let (here, behind) = unsafe {
+            (
+                _mm512_loadu_si512(bytes.as_ptr().cast()),
+                _mm512_loadu_si512(bytes.as_ptr().add(1).cast()),
+            )
+        };
+        let marked = _mm512_cmpeq_epi8_mask(here, all);
+        let found = _mm512_mask_cmpneq_epi8_mask(
+            _mm512_mask_cmpneq_epi8_mask(marked, behind, all),
+            behind,
+            _mm512_setzero_si512(),
+        );
+        if found != 0 {
+            return Some(at + found.trailing_zeros() as usize);
+        }
+    }
+    let searched = data
+        .len()
+        .saturating_sub(64)
+        .saturating_sub(from)
+        .div_ceil(64)
+        * 64;
+    next_marker_plain(data, from + searched)
+}
+
+fn next_marker_plain(data: &[u8], from: usize) -> Option<usize> {
     let mut at = from;
     loop {
         at += data.get(at..)?.iter().position(|&byte| byte == 0xFF)?;
@@ -18,19 +100,19 @@ pub fn next_marker(data: &[u8], from: usize) -> Option<usize> {
 }
 
 /// Finds the segments of the scan whose data starts at `scan`: `starts` receives the offset of each segment's first byte.
-/// The markers must number what `interval` asks for, in order, and the file must go on to an end-of-image marker.
+/// There must be as many as `expected`, their markers in order, and the file must go on to an end-of-image marker.
 pub fn segments(
+    extension: Extension,
     data: &[u8],
     scan: usize,
-    mcus: u32,
-    interval: u32,
+    expected: usize,
     starts: &mut Vec<usize>,
 ) -> Result<()> {
     starts.clear();
     starts.push(scan);
     let mut at = scan;
     let end = loop {
-        at = next_marker(data, at).ok_or(Status::Truncated)?;
+        at = next_marker(extension, data, at).ok_or(Status::Truncated)?;
         let code = data[at + 1];
         if !(marker::RST0..=marker::RST7).contains(&code) {
             break at;
@@ -41,11 +123,6 @@ pub fn segments(
         at += 2;
         starts.push(at);
     };
-    let expected = if interval == 0 {
-        1
-    } else {
-        mcus.div_ceil(interval) as usize
-    };
     // Some encoders write a restart marker behind the last segment too; libjpeg passes over it.
     let trailing = starts.len() == expected + 1 && starts.last() == Some(&end);
     if trailing {
@@ -54,18 +131,18 @@ pub fn segments(
     if starts.len() != expected {
         return Err(Status::BadRestart);
     }
-    ends(data, end)
+    ends(extension, data, end)
 }
 
 /// Checks that the segments from `from` on lead to an end-of-image marker, over further scans if there are any.
-pub fn ends(data: &[u8], from: usize) -> Result<()> {
+pub fn ends(extension: Extension, data: &[u8], from: usize) -> Result<()> {
     let mut at = from;
     loop {
         let segment = super::header::next_segment(data, at).ok_or(Status::Truncated)?;
         at = segment.end;
         match segment.code {
             marker::EOI => return Ok(()),
-            marker::SOS => at = next_marker(data, at).ok_or(Status::Truncated)?,
+            marker::SOS => at = next_marker(extension, data, at).ok_or(Status::Truncated)?,
             _ => {}
         }
     }
@@ -75,21 +152,50 @@ pub fn ends(data: &[u8], from: usize) -> Result<()> {
 mod tests {
     use super::*;
 
-    fn starts(data: &[u8], mcus: u32, interval: u32) -> Result<Vec<usize>> {
+    fn starts(data: &[u8], expected: usize) -> Result<Vec<usize>> {
         let mut starts = Vec::new();
-        segments(data, 0, mcus, interval, &mut starts).map(|()| starts)
+        segments(Extension::best(), data, 0, expected, &mut starts).map(|()| starts)
+    }
+
+    #[test]
+    fn every_extension_finds_the_same_markers() {
+        let mut data: Vec<u8> = (0..700u32)
+            .map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8)
+            .collect();
+        for (at, bytes) in [
+            (0, [0xFF, 0]),
+            (31, [0xFF, 0]),
+            (63, [0xFF, 0xD1]),
+            (64, [0xFF, 0xFF]),
+            (127, [0xFF, 0xFF]),
+            (300, [0xFF, 1]),
+            (698, [7, 0xFF]),
+        ] {
+            data[at..at + 2].copy_from_slice(&bytes);
+        }
+        for length in 0..=data.len() {
+            for from in [0, 1, 33, length / 2, length] {
+                let expected = next_marker_plain(&data[..length], from);
+                for extension in Extension::available() {
+                    assert_eq!(
+                        next_marker(extension, &data[..length], from),
+                        expected,
+                        "{extension:?} {from}..{length}"
+                    );
+                }
+            }
+        }
     }
 
     #[test]
     fn segments_are_counted_against_the_interval() {
         let data = [1, 0xFF, 0, 0xFF, 0xD0, 2, 0xFF, 0xD1, 3, 0xFF, 0xD9];
-        assert_eq!(starts(&data, 5, 2), Ok(vec![0, 5, 8]));
-        assert_eq!(starts(&data, 4, 2), Err(Status::BadRestart));
-        assert_eq!(starts(&data, 7, 2), Err(Status::BadRestart));
-        assert_eq!(starts(&data, 5, 0), Err(Status::BadRestart));
-        assert_eq!(starts(&data[..9], 5, 2), Err(Status::Truncated));
+        assert_eq!(starts(&data, 3), Ok(vec![0, 5, 8]));
+        assert_eq!(starts(&data, 2), Err(Status::BadRestart));
+        assert_eq!(starts(&data, 4), Err(Status::BadRestart));
+        assert_eq!(starts(&data[..9], 3), Err(Status::Truncated));
         assert_eq!(
-            starts(&[1, 0xFF, 0xD1, 2, 0xFF, 0xD9], 2, 1),
+            starts(&[1, 0xFF, 0xD1, 2, 0xFF, 0xD9], 2),
             Err(Status::BadRestart)
         );
     }
@@ -97,7 +203,7 @@ mod tests {
     #[test]
     fn a_marker_behind_the_last_segment_is_passed_over() {
         assert_eq!(
-            starts(&[1, 0xFF, 0xD0, 2, 0xFF, 0xD1, 0xFF, 0xD9], 2, 1),
+            starts(&[1, 0xFF, 0xD0, 2, 0xFF, 0xD1, 0xFF, 0xD9], 2),
             Ok(vec![0, 3])
         );
     }

@@ -5,7 +5,7 @@
 #![allow(unsafe_code)]
 
 use super::entropy::{Group, GROUP};
-use super::extension::Extension;
+use crate::cpu::Extension;
 
 #[cfg(target_arch = "x86_64")]
 mod x86;

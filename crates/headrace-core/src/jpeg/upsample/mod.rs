@@ -2,7 +2,7 @@
 //! the vector twins. Doubling works on whole pairs of pixels; the samples before the first and behind the last pair must be readable.
 #![allow(unsafe_code)]
 
-use super::extension::Extension;
+use crate::cpu::Extension;
 
 #[cfg(target_arch = "x86_64")]
 mod x86;

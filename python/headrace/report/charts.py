@@ -1,0 +1,108 @@
+"""The report's small drawings as inline SVG. Shapes only: words and numbers beside them are HTML, readable at any width."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headrace.report import words
+from headrace.report.markup import Html, join, tag
+from headrace.report.screen import FixLine, Part
+
+__all__ = ["GROUPS", "interval", "share_strip", "step_bar", "term_bar"]
+
+GROUPS = (
+    ("waiting for input", ("input_storage", "input_cpu", "input_queue", "input_collate")),
+    ("computing", ("compute",)),
+    ("everything else", ("h2d", "communication", "sync", "periodic", "other")),
+)
+"""The parts of a step as a manager reads them. The bar follows this order."""
+
+LABEL_FROM = 0.085  # narrower segments have no room for their number on a wide screen
+
+
+def step_bar(parts: Sequence[Part]) -> Html:
+    """The one bar: segments that fill it exactly, the numbers of the wide ones, and a bracket over each group."""
+    ordered = _grouped(parts)
+    description = ", ".join(f"{part.label} {words.percent(part.share)}" for part in ordered)
+    left = 0.0
+    segments, labels = [], []
+    for part in ordered:
+        width = 100 * part.share
+        segments.append(
+            tag("rect", tag("title", f"{part.label}: {words.percent(part.share, digits=1)}"),
+                x=f"{left:.3f}", y=0, width=f"{width:.3f}", height=10, class_=f"part {part.key}", data_part=part.key)
+        )  # fmt: skip
+        if part.share >= LABEL_FROM:
+            style = f"left:{left:.3f}%;width:{width:.3f}%"
+            labels.append(tag("span", f"{part.percent} %", style=style, class_=f"on-{part.key}"))
+        left += width
+    drawing = tag("svg", *segments, viewbox="0 0 100 10", preserveaspectratio="none", role="img",
+                  aria_label=f"One step: {description}")  # fmt: skip
+    return tag("div", _brackets(ordered), tag("div", drawing, tag("div", *labels, class_="bar-labels", aria_hidden="true"),
+               class_="bar-body"), class_="bar")  # fmt: skip
+
+
+def _grouped(parts: Sequence[Part]) -> list[Part]:
+    place = {key: number for number, key in enumerate(key for _, keys in GROUPS for key in keys)}
+    return sorted(parts, key=lambda part: place.get(part.key, len(place)))
+
+
+def _brackets(ordered: Sequence[Part]) -> Html:
+    spans, left = [], 0.0
+    known = {key for _, keys in GROUPS for key in keys}
+    for name, keys in GROUPS:
+        members = [part for part in ordered if part.key in keys or (name == GROUPS[-1][0] and part.key not in known)]
+        share, percent = sum(part.share for part in members), sum(part.percent for part in members)
+        if share >= LABEL_FROM:
+            words_ = tag("span", f"{name} ", tag("b", f"{percent} %"))
+            spans.append(tag("div", words_, style=f"left:{left:.3f}%;width:{100 * share:.3f}%"))
+        left += 100 * share
+    return tag("div", *spans, class_="brackets", aria_hidden="true")
+
+
+def interval(line: FixLine, *, now: float | None, greatest: float) -> Html | None:
+    """Predicted rate (dot) with its interval (band) and the verified one (diamond) on a scale from 0 to `greatest`."""
+    fix = line.fix
+    if fix.predicted_img_s is None or greatest <= 0:
+        return None
+
+    def at(value: float) -> str:
+        return f"{100 * min(1.0, max(0.0, value / greatest)):.2f}%"
+
+    marks = [tag("line", x1="0%", x2="100%", y1=9, y2=9, class_="track")]
+    if now is not None:
+        marks.append(tag("line", x1=at(now), x2=at(now), y1=2, y2=16, class_="now"))
+    if fix.interval is not None:
+        marks.append(tag("line", x1=at(fix.interval[0]), x2=at(fix.interval[1]), y1=9, y2=9, class_="band"))
+    marks.append(tag("circle", cx=at(fix.predicted_img_s), cy=9, r=4.5, class_="dot"))
+    if fix.verified_img_s is not None:
+        # A nested svg gives the diamond a place in per cent and a size in pixels.
+        diamond = tag("path", d="M0 -6L6 0L0 6L-6 0Z", class_="verified")
+        marks.append(tag("svg", diamond, x=at(fix.verified_img_s), y=9, overflow="visible"))
+    return tag("svg", *marks, class_="interval", role="img", aria_label=_interval_words(line))
+
+
+def _interval_words(line: FixLine) -> str:
+    fix = line.fix
+    said = f"predicted {words.image_rate(fix.predicted_img_s)} images per second"
+    if fix.interval:
+        said += f", between {words.image_rate(fix.interval[0])} and {words.image_rate(fix.interval[1])}"
+    if fix.verified_img_s is not None:
+        said += f", verified {words.image_rate(fix.verified_img_s)}"
+    return said
+
+
+def share_strip(shares: Sequence[tuple[str, float]], *, label: str) -> Html:
+    """A thin strip of segments for a table cell. `shares`: (class of the segment, share of 1)."""
+    left, segments = 0.0, []
+    for key, share in shares:
+        segments.append(tag("rect", x=f"{left:.2f}", y=0, width=f"{100 * share:.2f}", height=10, class_=f"part {key}"))
+        left += 100 * share
+    return tag("svg", *segments, viewbox="0 0 100 10", preserveaspectratio="none", class_="strip", role="img", aria_label=label)
+
+
+def term_bar(value: float, greatest: float, *, binding: bool, label: str) -> Html:
+    """A horizontal bar for one term of the model; the binding one is drawn in the colour of waiting."""
+    width = 100 * value / greatest if greatest > 0 else 0.0
+    bar = tag("rect", x=0, y=0, width=f"{width:.2f}", height=10, class_="binding" if binding else "term")
+    return tag("svg", join(bar), viewbox="0 0 100 10", preserveaspectratio="none", class_="strip", role="img", aria_label=label)

@@ -1,0 +1,276 @@
+"""The report as one HTML file: no network, no dependency, readable without JavaScript, on a phone, in the dark, on paper."""
+
+from __future__ import annotations
+
+import datetime
+import math
+import os
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from headrace import _native
+from headrace.diagnosis import Diagnosis, HeatMap, Timeline
+from headrace.errors import SessionError
+from headrace.report import charts, over_time, tables, words
+from headrace.report.markup import Html, embedded_json, join, tag
+from headrace.report.screen import FixLine, Part, Screen, first_screen
+from headrace.report.slow_steps import SlowStep, slow_steps
+from headrace.session import Session
+
+__all__ = ["MAX_BYTES", "render", "write"]
+
+MAX_BYTES = 2_000_000
+"""No report is larger; the series it draws are bounded, so that a long run's report is as small as a short one's."""
+
+
+def write(diagnosis: Diagnosis, path: str | Path, *, session: Session | None = None, usd_per_hour: float | None = None) -> Path:
+    """Write the report to `path` (its folder is made if missing) in one piece. Returns the path. Raises `SessionError`."""
+    path = Path(path)
+    text = render(diagnosis, session=session, usd_per_hour=usd_per_hour)
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished.write_text(text, encoding="utf-8")
+        unfinished.replace(path)
+    except OSError as error:
+        raise SessionError(
+            f"cannot write the report {path}: {error.strerror or error}", hint="--out FILE chooses another place"
+        ) from error
+    return path
+
+
+def render(diagnosis: Diagnosis, *, session: Session | None = None, usd_per_hour: float | None = None) -> str:
+    """The whole page. With `session` it also shows machine series and the environment."""
+    screen = first_screen(diagnosis, session=session, usd_per_hour=usd_per_hour)
+    title = f"{screen.kind} · {screen.command} · headrace"
+    head = tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", name="color-scheme", content="light dark"),
+        tag("meta", http_equiv="Content-Security-Policy", content=POLICY),
+        tag("title", title),
+        tag("style", _asset("page.css")),
+    )
+    body = tag(
+        "body",
+        _top(screen, session),
+        tag("main", _verdict(screen), _fixes(screen), _unknown(screen), *_details(diagnosis, screen, session)),
+        _foot(screen),
+        tag("script", embedded_json(_page_data(diagnosis)), type="application/json", id="data"),
+        tag("script", _asset("page.js")),
+    )
+    return "<!doctype html>\n" + tag("html", head, body, lang="en") + "\n"
+
+
+# Nothing may be fetched, not even by a mistake of ours: only what stands in the file is allowed.
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
+
+
+def _asset(name: str) -> Html:
+    return Html(resources.files("headrace.report").joinpath(name).read_text(encoding="utf-8"))
+
+
+def _top(screen: Screen, session: Session | None) -> Html:
+    where = [session.host.hostname] if session is not None and session.host.hostname else []
+    if session is not None and session.started_at is not None:
+        began = datetime.datetime.fromtimestamp(session.started_at, tz=datetime.UTC)
+        where.append(began.strftime("%-d %B %Y, %H:%M UTC"))
+    line = " · ".join((*screen.scope, *where))
+    return tag("header", tag("span", "headrace", class_="brand"), tag("code", screen.command, class_="command"),
+               tag("span", line, class_="scope"))  # fmt: skip
+
+
+def _verdict(screen: Screen) -> Html:
+    sure = [tag("span", screen.kind.replace("_", " "), class_="kind")]
+    if screen.share is not None:
+        sure.append(tag("span", f"{words.percent(screen.share)} of the step"))
+    sure.append(tag("span", f"confidence {screen.confidence_word} ({screen.confidence:.2f})"))
+    if screen.simulated:
+        sure.append(tag("span", f"{screen.simulated}: compute is a timed wait", class_="simulated"))
+    return tag(
+        "section",
+        tag("p", *sure, class_="sure"),
+        tag("h1", screen.headline),
+        tag("p", screen.explanation[:1].upper() + screen.explanation[1:] + "." if screen.explanation else "", class_="lead"),
+        _money(screen),
+        _bar(screen),
+        _evidence(screen),
+        id="verdict", class_="good" if screen.kind == "COMPUTE_BOUND" else None,
+    )  # fmt: skip
+
+
+def _money(screen: Screen) -> Html:
+    label = f", {screen.simulated}" if screen.simulated else ""
+    rate = words.image_rate(screen.img_s)
+    cells = [_figure(rate, f"images per second now{label}", absent=screen.img_s is None)]
+    gain = f" (×{screen.speedup:.2g})" if screen.speedup else ""
+    ceiling = words.image_rate(screen.ceiling_img_s)
+    cells.append(_figure(ceiling, f"if the input kept up{gain}{label}", absent=screen.ceiling_img_s is None, accent=True))
+    if screen.wasted_usd is not None:
+        cells.append(_figure(f"${screen.wasted_usd:,.0f}", f"wasted per 100 {screen.wasted_unit}", absent=False))
+    wasted = words.NOT_MEASURED if screen.wasted is None else f"{screen.wasted:.0f}"
+    cells.append(_figure(wasted, f"of every 100 {screen.wasted_unit} wasted{label}", absent=screen.wasted is None))
+    return tag("div", *cells, class_="money")
+
+
+def _figure(value: str, label: str, *, absent: bool, accent: bool = False) -> Html:
+    kind = "absent" if absent else "accent" if accent else None
+    return tag("p", tag("span", value, class_=f"value {kind or ''}".strip()), tag("span", label, class_="label"))
+
+
+def _bar(screen: Screen) -> Html:
+    times = f"p50 {words.milliseconds(screen.step_s)} · p95 {words.milliseconds(screen.step_p95_s)}"
+    head = tag("div", tag("h2", "Where a step goes"), tag("span", times, class_="times"), class_="head")
+    if not screen.parts:
+        return tag("div", head, tag("p", f"The split of a step was {words.NOT_MEASURED}.", class_="absent"), class_="where")
+    return tag("div", head, charts.step_bar(screen.parts), _legend(screen.parts, screen.absent_parts), class_="where")
+
+
+def _legend(parts: Sequence[Part], absent: Sequence[str]) -> Html:
+    entries = [
+        tag("li", tag("i", class_=f"swatch {part.key}", aria_hidden="true"), tag("span", part.short), " ",
+            tag("b", f"{part.percent} %" if part.percent else "<1 %"),
+            tag("span", f" {words.milliseconds(part.mean_s)}" if part.mean_s is not None else "", class_="ms"),
+            title=part.label, data_part=part.key)
+        for part in parts
+    ]  # fmt: skip
+    entries += [tag("li", f"{label}: {words.NOT_MEASURED}", class_="absent") for label in absent]
+    return tag("ul", *entries, class_="legend")
+
+
+def _evidence(screen: Screen) -> Html | None:
+    if not screen.evidence:
+        return None
+    return tag(
+        "div", tag("h2", "Why we say so"), tag("ul", *(tag("li", sentence) for sentence in screen.evidence)), class_="evidence"
+    )
+
+
+def _fixes(screen: Screen) -> Html:
+    if not screen.fixes:
+        return tag("section", tag("h2", "What to change"), tag("p", screen.no_fix), id="fixes")
+    rates = [screen.ceiling_img_s, screen.img_s]
+    for line in screen.fixes:
+        rates += [line.fix.predicted_img_s, line.fix.verified_img_s, line.fix.interval[1] if line.fix.interval else None]
+    greatest = 1.04 * max((rate for rate in rates if rate is not None), default=0.0)
+    header = tag("tr", *(tag("th", name, scope="col", role="columnheader") for name in
+                 ("Change", "Predicted images per second", "Verified", "Then limited by")), role="row")  # fmt: skip
+    rows = [_fix_row(line, screen.img_s, greatest) for line in screen.fixes]
+    more = f" {screen.more_fixes} more stand in the JSON report." if screen.more_fixes else ""
+    note = "Dot: prediction; band: 80 % interval; diamond: measured after the change; upright line: now." + more
+    if screen.simulated:
+        note += f" All rates are for a {screen.simulated}."
+    body = tag("table", tag("caption", "Fixes, best first", class_="unseen"), tag("thead", header, role="rowgroup"),
+               tag("tbody", *rows, role="rowgroup"), role="table", class_="fixes")  # fmt: skip
+    return tag("section", tag("h2", "What to change"), body, tag("p", note, class_="note"), id="fixes")
+
+
+def _fix_row(line: FixLine, now: float | None, greatest: float) -> Html:
+    fix = line.fix
+    about = " · ".join(said for said in (fix.effort, f"from {fix.basis}" if fix.basis else None) if said)
+    change = tag(
+        "td",
+        tag("span", fix.change, class_="change"),
+        tag("div", tag("code", fix.command), class_="do") if fix.command else None,
+        tag("span", about, class_="about") if about else None,
+        role="cell",
+    )
+    measured = fix.verified_img_s
+    verified = tag("span", "not yet", class_="absent") if measured is None else tag("b", words.image_rate(measured))
+    then = tag("span", line.then or "–")
+    cells = (("Predicted", _predicted(line, now, greatest)), ("Verified", verified), ("Then limited by", then))
+    columns = (tag("td", cell, role="cell", data_label=name) for name, cell in cells)
+    return tag("tr", change, *columns, role="row", class_="no-help" if line.helps is False else None)
+
+
+def _predicted(line: FixLine, now: float | None, greatest: float) -> Html:
+    """The predicted rate, its gain and interval in numbers, and the same as a drawing."""
+    fix = line.fix
+    if fix.predicted_img_s is None:
+        return tag("span", "not predicted", class_="absent")
+    low_high = "–".join(map(words.image_rate, fix.interval)) if fix.interval else "no interval"
+    rate = tag("b", words.image_rate(fix.predicted_img_s))
+    gain, span = tag("span", line.gain_words, class_="gain"), tag("span", low_high, class_="span")
+    return join(tag("span", rate, " ", gain, " ", span, class_="rate"), charts.interval(line, now=now, greatest=greatest))
+
+
+def _unknown(screen: Screen) -> Html:
+    found = [tag("li", sentence) for sentence in screen.not_measured]
+    body = tag("ul", *found) if found else tag("p", "Everything that this machine offers was measured.")
+    quality = tag("p", " · ".join(screen.quality), class_="note") if screen.quality else None
+    return tag("section", tag("h2", "What was not measured"), body, quality, id="unknown")
+
+
+def _details(diagnosis: Diagnosis, screen: Screen, session: Session | None) -> list[Html]:
+    """The panels below the first screen; one without data is left out."""
+    timeline = diagnosis.timeline
+    slow = slow_steps(timeline) if timeline is not None else ()
+    rows = tables.percentile_rows(diagnosis, session)
+    panels = (
+        ("over-time", "The run over time", _over_time(diagnosis, slow, session)),
+        ("slow", "Slow steps", tables.slow(slow, timeline.stride) if slow and timeline is not None else None),
+        ("percentiles", "Percentiles", tables.percentile_table(rows) if rows else None),
+        ("stages", "Loader stages", tables.stages(diagnosis.stages) if diagnosis.stages else None),
+        ("ranks", "Ranks", tables.ranks(diagnosis.rank_rows) if diagnosis.rank_rows else None),
+        ("others", "Also seen", _others(diagnosis)),
+        ("model", "What the verdict rests on", tables.terms(diagnosis.terms_s, screen.step_s) if diagnosis.terms_s else None),
+        ("startup", "Before the first step", _startup(diagnosis)),
+        ("environment", "Environment", tables.facts(tables.environment(diagnosis, session))),
+    )
+    return [tag("section", tag("h2", title), body, id=name) for name, title, body in panels if body]
+
+
+def _over_time(diagnosis: Diagnosis, slow: Sequence[SlowStep], session: Session | None) -> Html | None:
+    end_s = over_time.axis_end_s(diagnosis.timeline, diagnosis.heat_map, diagnosis.duration_s)
+    lanes = over_time.chart(diagnosis.timeline, diagnosis.heat_map, slow, session, end_s)
+    return join(lanes, tag("p", id="readout", class_="note")) if lanes else None
+
+
+def _startup(diagnosis: Diagnosis) -> Html | None:
+    pairs = [(name.replace("_", " "), words.seconds(value)) for name, value in diagnosis.startup_s.items()]
+    return tables.facts(pairs) if pairs else None
+
+
+def _others(diagnosis: Diagnosis) -> Html | None:
+    """The findings beside the verdict, each with its evidence."""
+    found = []
+    for finding in diagnosis.findings:
+        if finding.kind == diagnosis.verdict:
+            continue
+        share = tag("b", words.percent(finding.share)) if finding.share is not None else None
+        said = ". ".join(filter(None, (finding.summary, *finding.evidence)))
+        found.append(join(tag("dt", f"{finding.kind.replace('_', ' ')} ", share), tag("dd", said)))
+    return tag("dl", *found) if found else None
+
+
+def _foot(screen: Screen) -> Html:
+    words_ = f"Made by headrace {_native.__version__} from a saved session; every number above comes from it."
+    if screen.simulated:
+        words_ += f" {screen.simulated}: no such device ran; each step waits as long as the published rate says."
+    return tag("footer", tag("p", words_))
+
+
+def _page_data(diagnosis: Diagnosis) -> dict[str, Any]:
+    """What the hover read-out needs: short numbers, cores averaged."""
+    return {"steps": _steps(diagnosis.timeline), "heat": _heat(diagnosis.heat_map)}
+
+
+def _steps(timeline: Timeline | None) -> dict[str, Any] | None:
+    if timeline is None:
+        return None
+    return {name: _short(getattr(timeline, name)) for name in ("start_s", "wait_s", "compute_s")} | {"stride": timeline.stride}
+
+
+def _heat(heat_map: HeatMap | None) -> dict[str, Any] | None:
+    if heat_map is None:
+        return None
+    columns = [[value for value in column if value is not None] for column in zip(*heat_map.cores, strict=True)]
+    cpu = [math.fsum(column) / len(column) if column else None for column in columns]
+    return {"time_s": _short(heat_map.time_s), "cpu": _short(cpu), "gpus": [_short(row) for row in heat_map.gpus]}
+
+
+def _short(values: Sequence[float | None]) -> list[float | None]:
+    return [None if value is None else float(f"{value:.5g}") for value in values]

@@ -1,0 +1,218 @@
+"""The run over time: step times, GPU rows, CPU cores, disk and network under one another, on one time axis."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from headrace.diagnosis import HeatMap, Timeline
+from headrace.report import heat, words
+from headrace.report.markup import Html, join, tag
+from headrace.report.slow_steps import SlowStep
+from headrace.series import median, percentile
+from headrace.session import Sample, Session
+
+__all__ = ["axis_end_s", "chart"]
+
+CORE_COLOUR = (217, 119, 37)
+GPU_COLOUR = (28, 128, 168)
+WIDTH = 1000
+STEP_HEIGHT = 150
+LEAST_LABEL_DISTANCE = 0.2  # of the width; nearer labels would overlap
+
+
+def axis_end_s(timeline: Timeline | None, heat_map: HeatMap | None, duration_s: float | None) -> float:
+    """The right end of the time axis, seconds since the command was started."""
+    ends = [duration_s or 0.0]
+    if timeline is not None and timeline.start_s:
+        ends.append(timeline.start_s[-1] + (timeline.wait_s[-1] + timeline.compute_s[-1]) * timeline.stride)
+    if heat_map is not None and heat_map.time_s:
+        ends.append(heat_map.time_s[-1])
+    return max(ends)
+
+
+def chart(
+    timeline: Timeline | None, heat_map: HeatMap | None, slow: Sequence[SlowStep], session: Session | None, end_s: float
+) -> Html | None:
+    """All lanes that have data, or None when nothing was recorded over time."""
+    if end_s <= 0:
+        return None
+    lanes = [
+        _step_lane(timeline, slow, end_s) if timeline is not None else None,
+        *(_heat_lanes(heat_map, end_s) if heat_map is not None else ()),
+        *(_machine_lanes(session, end_s) if session is not None else ()),
+    ]
+    if not any(lanes):
+        return None
+    return tag("div", *lanes, _axis(end_s), class_="lanes", id="lanes", data_end=f"{end_s:.3f}")
+
+
+def _lane(name: str, note: str, body: Html, *, kind: str, height: int) -> Html:
+    label = tag("div", tag("span", name, class_="lane-name"), tag("span", note, class_="lane-note"), class_="lane-label")
+    return tag("div", label, tag("div", body, class_="plot", style=f"height:{height}px"), class_=f"lane {kind}")
+
+
+def _step_lane(timeline: Timeline, slow: Sequence[SlowStep], end_s: float) -> Html:
+    totals = [wait + compute for wait, compute in zip(timeline.wait_s, timeline.compute_s, strict=True)]
+    top_s = _top(totals)
+    typical_s = median(totals) or 0.0
+    shapes = tag(
+        "svg",
+        tag("path", d=_area(timeline, totals, end_s, top_s), class_="area wait"),
+        tag("path", d=_area(timeline, timeline.compute_s, end_s, top_s), class_="area compute"),
+        viewbox=f"0 0 {WIDTH} {STEP_HEIGHT}", preserveaspectratio="none", role="img",
+        aria_label=f"Step time over the run: median {words.milliseconds(typical_s)}, longest {words.milliseconds(max(totals))}",
+    )  # fmt: skip
+    grid = [_gridline(value_s, top_s) for value_s in _ticks(top_s)]
+    note = "waiting over computing" if timeline.stride == 1 else f"means of {timeline.stride} steps; waiting over computing"
+    return _lane("step time", note, join(*grid, shapes, *_labels(slow, end_s, top_s)), kind="steps", height=STEP_HEIGHT)
+
+
+def _top(totals: Sequence[float]) -> float:
+    """Upper end of the scale: a few very long steps must not flatten all others; they are cut and carry their value."""
+    longest, usual = max(totals), max(2.5 * (median(totals) or 0.0), 1.4 * percentile(totals, 0.95))
+    return max(min(longest * 1.05, usual), 1e-9)
+
+
+def _area(timeline: Timeline, heights_s: Sequence[float], end_s: float, top_s: float) -> str:
+    """A staircase: each step is as wide as it lasted and as high as `heights_s` says."""
+    found, last = [], None
+    for start_s, wait_s, compute_s, height_s in zip(
+        timeline.start_s, timeline.wait_s, timeline.compute_s, heights_s, strict=True
+    ):
+        left = WIDTH * start_s / end_s
+        right = WIDTH * (start_s + (wait_s + compute_s) * timeline.stride) / end_s
+        y = STEP_HEIGHT * (1 - min(1.0, height_s / top_s))
+        if last is None or left - last > 1.0:  # a gap: back to the base line
+            found.append(f"{f'V{STEP_HEIGHT}' if last is not None else ''}M{left:.1f} {STEP_HEIGHT}")
+        found.append(f"V{y:.1f}H{right:.1f}")
+        last = right
+    return "".join(found) + f"V{STEP_HEIGHT}Z"
+
+
+def _ticks(top: float) -> list[float]:
+    """Two or three round values below `top`."""
+    step = 10.0 ** math.floor(math.log10(top))
+    size = next(step * part for part in (1.0, 0.5, 0.25, 0.2, 0.1) if top / (step * part) >= 2)
+    return [size * number for number in range(1, int(top / size) + 1) if size * number < 0.97 * top][:4]
+
+
+def _gridline(value_s: float, top_s: float) -> Html:
+    return tag("div", tag("span", words.milliseconds(value_s)), class_="grid", style=f"bottom:{100 * value_s / top_s:.2f}%")
+
+
+def _labels(slow: Sequence[SlowStep], end_s: float, top_s: float) -> list[Html]:
+    """The causes of the longest steps, as many as fit beside one another."""
+    placed: list[float] = []
+    found = []
+    for step in sorted(slow, key=lambda step: -step.step_s):
+        at = (step.start_s + step.step_s / 2) / end_s
+        if any(abs(at - other) < LEAST_LABEL_DISTANCE for other in placed):
+            continue
+        placed.append(at)
+        side = "left" if at > 0.75 else "right"
+        height = 100 * min(1.0, step.step_s / top_s)
+        found.append(tag("div", f"{step.cause} {words.seconds(step.step_s)}", class_=f"cause {side}",
+                         style=f"left:{100 * at:.2f}%;bottom:{min(height, 88):.1f}%"))  # fmt: skip
+    return found
+
+
+def _heat_lanes(heat_map: HeatMap, end_s: float) -> list[Html]:
+    lanes = []
+    for number, row in enumerate(heat_map.gpus):
+        name = heat_map.gpu_names[number] if number < len(heat_map.gpu_names) else ""
+        title = "GPU" if len(heat_map.gpus) == 1 else f"GPU {number}"
+        note = f"{name} · {_mean_words([row])}".lstrip(" ·")
+        lanes.append(_lane(title, note, _map(heat_map, [row], GPU_COLOUR, end_s, title), kind="gpu", height=26))
+    if heat_map.cores:
+        height = max(36, min(240, 12 * len(heat_map.cores)))
+        title = f"{len(heat_map.cores)} CPU cores"
+        lanes.append(_lane(title, _mean_words(heat_map.cores), _map(heat_map, heat_map.cores, CORE_COLOUR, end_s, title),
+                           kind="cores", height=height))  # fmt: skip
+    return lanes
+
+
+def _mean_words(rows: Sequence[Sequence[float | None]]) -> str:
+    known = [value for row in rows for value in row if value is not None]
+    return f"busy {words.percent(sum(known) / len(known))} on average" if known else words.NOT_MEASURED
+
+
+def _map(
+    heat_map: HeatMap, rows: Sequence[Sequence[float | None]], colour: tuple[int, int, int], end_s: float, name: str
+) -> Html:
+    times = heat_map.time_s
+    interval_s = (times[-1] - times[0]) / (len(times) - 1) if len(times) > 1 else times[-1]
+    left, right = WIDTH * max(0.0, times[0] - interval_s) / end_s, WIDTH * times[-1] / end_s
+    picture = tag("image", href=heat.data_uri(rows, colour), x=f"{left:.2f}", y=0, width=f"{right - left:.2f}",
+                  height=len(rows), preserveaspectratio="none", class_="cells")  # fmt: skip
+    cell = (right - left) / len(times)
+    absent = [
+        tag("rect", x=f"{left + cell * start:.2f}", y=row, width=f"{cell * length:.2f}", height=1, class_="absent")
+        for row, start, length in _absent_runs(rows)
+    ]
+    return tag("svg", *absent, picture, viewbox=f"0 0 {WIDTH} {len(rows)}", preserveaspectratio="none", role="img",
+               aria_label=f"{name} over time: {_mean_words(rows)}")  # fmt: skip
+
+
+def _absent_runs(rows: Sequence[Sequence[float | None]]) -> list[tuple[int, int, int]]:
+    """(row, first column, length) of every stretch that was not measured."""
+    runs = []
+    for number, row in enumerate(rows):
+        start = None
+        for column, value in enumerate((*row, 0.0)):
+            if value is None and start is None:
+                start = column
+            elif value is not None and start is not None:
+                runs.append((number, start, column - start))
+                start = None
+    return runs
+
+
+Read = Callable[[Sample], float | None]
+
+MACHINE_LANES: tuple[tuple[str, Read, Callable[[float], str]], ...] = (
+    ("disk reads", lambda sample: sample.disk_read_bytes_s, lambda value: f"{words.bytes_words(value)}/s"),
+    ("network in", lambda sample: sample.network_receive_bytes_s, lambda value: f"{words.bytes_words(value)}/s"),
+    ("memory used", lambda sample: sample.memory_used_bytes, words.bytes_words),
+)
+
+
+def _machine_lanes(session: Session, end_s: float) -> list[Html]:
+    """Disk, network and memory as thin areas; a series that was never measured has no lane (the page says so elsewhere)."""
+    lanes = []
+    for name, read, said in MACHINE_LANES:
+        points = [(sample.time_s, value) for sample in session.samples if (value := read(sample)) is not None]
+        if len(points) < 2:
+            continue
+        greatest = max(value for _, value in points)
+        path = _line(_thinned(points), end_s, greatest)
+        body = tag("svg", tag("path", d=path, class_="area machine"), viewbox=f"0 0 {WIDTH} 40", preserveaspectratio="none",
+                   role="img", aria_label=f"{name} over time, at most {said(greatest)}")  # fmt: skip
+        lanes.append(_lane(name, f"at most {said(greatest)}", body, kind="machine", height=40))
+    return lanes
+
+
+def _thinned(points: Sequence[tuple[float, float]], most: int = 1000) -> list[tuple[float, float]]:
+    """At most `most` points; of each group the greatest, so that peaks stay."""
+    group = math.ceil(len(points) / most)
+    return [max(points[start : start + group], key=lambda point: point[1]) for start in range(0, len(points), group)]
+
+
+def _line(points: Sequence[tuple[float, float]], end_s: float, greatest: float) -> str:
+    scale = 36 / greatest if greatest > 0 else 0.0
+    corners = "L".join(f"{WIDTH * time_s / end_s:.1f} {40 - scale * value:.1f}" for time_s, value in points)
+    return f"M{WIDTH * points[0][0] / end_s:.1f} 40L{corners}L{WIDTH * points[-1][0] / end_s:.1f} 40Z"
+
+
+def _axis(end_s: float) -> Html:
+    step = 10.0 ** math.floor(math.log10(end_s))
+    size = next(step * part for part in (2.0, 1.0, 0.5, 0.2, 0.1) if end_s / (step * part) >= 4)
+    marks = [size * number for number in range(int(end_s / size) + 1)]
+    ticks = [
+        tag("span", words.seconds(mark) if mark else "0", style=f"left:{100 * mark / end_s:.2f}%", class_="tick")
+        for mark in marks
+        if mark <= 0.96 * end_s
+    ]
+    return tag(
+        "div", tag("div", class_="lane-label"), tag("div", *ticks, class_="axis"), class_="lane axis-lane", aria_hidden="true"
+    )

@@ -1,0 +1,58 @@
+"""A session folder as the report needs it: the session, and the diagnosis that was made of it."""
+
+from __future__ import annotations
+
+import json
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from headrace.diagnose import diagnose
+from headrace.diagnosis import Diagnosis
+from headrace.errors import SessionError
+from headrace.session import Session
+
+__all__ = ["DIAGNOSIS_FILE", "from_json", "load"]
+
+DIAGNOSIS_FILE = "diagnosis.json"
+
+
+def load(folder: str | Path) -> tuple[Session, Diagnosis]:
+    """The session of a folder with its saved diagnosis (that one holds the verified values), else one made now."""
+    folder = Path(folder)
+    session = Session.load(folder)
+    file = folder / DIAGNOSIS_FILE
+    if not file.is_file():
+        return session, replace(diagnose(session), session=str(folder))
+    try:
+        return session, from_json(json.loads(file.read_text(encoding="utf-8")))
+    except (ValueError, TypeError, KeyError) as error:
+        raise SessionError(
+            f"{file} is not a diagnosis: {error}", hint="delete it to have the session diagnosed anew"
+        ) from error
+
+
+def from_json(document: Mapping[str, Any]) -> Diagnosis:
+    """The diagnosis that `Diagnosis.to_json` wrote. Unknown fields are ignored; raises TypeError when one is missing."""
+    return typing.cast(Diagnosis, _build(Diagnosis, document))
+
+
+def _build(kind: Any, value: Any) -> Any:
+    """`value`, as JSON gives it, in the type `kind`: dataclasses, tuples, unions with None, and plain values."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        return None if value is None else _build(next(one for one in arguments if one is not types.NoneType), value)
+    if is_dataclass(kind):
+        if not isinstance(value, Mapping):
+            raise TypeError(f"expected an object, found {type(value).__name__}")
+        hints = typing.get_type_hints(kind)
+        known = {item.name: value[item.name] for item in fields(kind) if item.name in value}
+        return typing.cast(Any, kind)(**{name: _build(hints[name], item) for name, item in known.items()})
+    if origin is tuple:
+        if not isinstance(value, list):
+            raise TypeError(f"expected a list, found {type(value).__name__}")
+        return tuple(_build(arguments[0], item) for item in value)
+    return value

@@ -1,0 +1,196 @@
+"""The first screen as data: verdict, money line, the bar of one step, at most five fixes, what was not measured."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from dataclasses import dataclass
+
+from headrace.diagnosis import SHARES, VERDICTS, Diagnosis, Fix
+from headrace.report import words
+from headrace.session import Session
+
+__all__ = ["MAX_FIXES", "FixLine", "Part", "Screen", "first_screen", "simulated_note"]
+
+MAX_FIXES = 5
+HELPS_FROM = 1.02  # a smaller predicted gain lies within the noise of a short run and is shown as "≈ 0"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One part of a step. `percents` of all parts sum to 100; `mean_s` is its share of the mean step."""
+
+    key: str
+    label: str
+    short: str
+    share: float
+    percent: int
+    mean_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class FixLine:
+    """One fix as it is shown. `helps` is False where no gain is predicted, None where nothing could be predicted."""
+
+    fix: Fix
+    helps: bool | None
+    then: str
+
+    @property
+    def gain_words(self) -> str:
+        """×2.3, ≈ 0 or not predicted."""
+        if self.helps is None or self.fix.gain is None:
+            return "not predicted"
+        return f"×{self.fix.gain:.2g}" if self.helps else "≈ 0"
+
+
+@dataclass(frozen=True, slots=True)
+class Screen:
+    """Everything on the first screen, in words and numbers. None is "not measured"."""
+
+    command: str
+    kind: str
+    headline: str
+    explanation: str
+    share: float | None
+    confidence: float
+    confidence_word: str
+    scope: tuple[str, ...]
+    evidence: tuple[str, ...]
+    img_s: float | None
+    ceiling_img_s: float | None
+    speedup: float | None
+    wasted: float | None
+    wasted_unit: str
+    wasted_usd: float | None
+    parts: tuple[Part, ...]
+    absent_parts: tuple[str, ...]
+    step_s: float | None
+    step_p95_s: float | None
+    fixes: tuple[FixLine, ...]
+    more_fixes: int
+    not_measured: tuple[str, ...]
+    quality: tuple[str, ...]
+    simulated: str | None
+
+    @property
+    def no_fix(self) -> str:
+        """What is said in place of an empty table of fixes."""
+        if self.kind == "COMPUTE_BOUND":
+            return "Nothing on the input side would make this run faster."
+        if self.kind == "INSUFFICIENT_DATA":
+            return "No fix can be named from so little; let the command run for a minute or 50 steps."
+        return "No fix is known for this."
+
+
+def first_screen(diagnosis: Diagnosis, *, session: Session | None = None, usd_per_hour: float | None = None) -> Screen:
+    """What the first screen says. `usd_per_hour`: price of one GPU-hour, for the money line."""
+    simulated = simulated_note(diagnosis, session)
+    parts, absent = _parts(diagnosis)
+    fixes = diagnosis.fixes
+    primary = diagnosis.primary
+    wasted = diagnosis.wasted_gpu_hours_per_100
+    img_s, ceiling = diagnosis.img_s, diagnosis.ceiling_img_s
+    return Screen(
+        command=shlex.join(diagnosis.command) if diagnosis.command else "(command unknown)",
+        kind=diagnosis.verdict,
+        headline=_headline(diagnosis, simulated, _has_gpu(diagnosis, session)),
+        explanation=diagnosis.summary or VERDICTS.get(diagnosis.verdict, ""),
+        share=primary.share if primary else None,
+        confidence=diagnosis.confidence,
+        confidence_word=diagnosis.confidence_word,
+        scope=_scope(diagnosis),
+        evidence=primary.evidence if primary else (),
+        img_s=img_s,
+        ceiling_img_s=ceiling,
+        speedup=ceiling / img_s if img_s and ceiling else None,
+        wasted=wasted,
+        wasted_unit="GPU-hours" if _has_gpu(diagnosis, session) and not simulated else "hours",
+        wasted_usd=wasted * usd_per_hour if wasted is not None and usd_per_hour is not None else None,
+        parts=parts,
+        absent_parts=absent,
+        step_s=diagnosis.step_s,
+        step_p95_s=diagnosis.step_p95_s,
+        fixes=tuple(_fix_line(fix) for fix in fixes[:MAX_FIXES]),
+        more_fixes=max(0, len(fixes) - MAX_FIXES),
+        not_measured=diagnosis.not_measured,
+        quality=_quality(diagnosis),
+        simulated=simulated,
+    )
+
+
+def simulated_note(diagnosis: Diagnosis, session: Session | None = None) -> str | None:
+    """The label that every figure of a simulated device carries ("simulated A100"), or None for a real run."""
+    facts = session.facts if session else {}
+    note = diagnosis.environment.get("simulated") or facts.get("simulated")
+    return str(note) if note else None
+
+
+def _has_gpu(diagnosis: Diagnosis, session: Session | None) -> bool:
+    named = diagnosis.environment.get("gpu") or diagnosis.environment.get("gpus")
+    mapped = diagnosis.heat_map is not None and bool(diagnosis.heat_map.gpus)
+    return bool(named) or mapped or bool(session and session.host.gpus)
+
+
+def _headline(diagnosis: Diagnosis, simulated: str | None, has_gpu: bool) -> str:
+    device = f"The {simulated}" if simulated else "The GPU" if has_gpu else "The training"
+    wait = diagnosis.wait_share
+    share = f" {words.percent(wait)} of the time" if wait is not None and wait >= 0.01 else ""
+    sentence = words.HEADLINES.get(diagnosis.verdict, diagnosis.verdict.replace("_", " ").capitalize() + ".")
+    return sentence.format(Device=device, share=share)
+
+
+def _scope(diagnosis: Diagnosis) -> tuple[str, ...]:
+    """How much was seen: steps, ranks, duration, and how the command ended if it failed."""
+    found = [f"{words.count(diagnosis.steps)} step{'' if diagnosis.steps == 1 else 's'}"]
+    if diagnosis.ranks:
+        found.append(f"{diagnosis.ranks} rank{'' if diagnosis.ranks == 1 else 's'}")
+    if diagnosis.duration_s is not None:
+        found.append(words.seconds(diagnosis.duration_s))
+    if diagnosis.exit_code:
+        found.append(f"the command ended with exit code {diagnosis.exit_code}")
+    return tuple(found)
+
+
+def _quality(diagnosis: Diagnosis) -> tuple[str, ...]:
+    """How far the numbers can be trusted: noise, cost of measuring, time to the verdict."""
+    found = []
+    if diagnosis.noise:
+        found.append(f"noise {diagnosis.noise}")
+    if diagnosis.hook_cost_share is not None:
+        found.append(f"measuring cost {words.percent(diagnosis.hook_cost_share, digits=2)} of a step")
+    if diagnosis.time_to_verdict_s is not None:
+        found.append(f"verdict after {words.seconds(diagnosis.time_to_verdict_s)}")
+    return tuple(found)
+
+
+def _parts(diagnosis: Diagnosis) -> tuple[tuple[Part, ...], tuple[str, ...]]:
+    """The bar in its order, summing to 1 with an explicit rest; and the labels of the parts that were not measured."""
+    given = {key: share for key, share in diagnosis.share_of_step.items() if math.isfinite(share) and share > 0}
+    if not given:
+        return (), tuple(SHARES.values()) if diagnosis.share_of_step else ()
+    rest = 1.0 - math.fsum(given.values())
+    if rest > 1e-6:
+        given["other"] = given.get("other", 0.0) + rest
+    total = math.fsum(given.values())
+    order = [key for key in (*SHARES, *sorted(set(given) - set(SHARES))) if key in given]
+    shares = [given[key] / total for key in order]
+    mean_s = diagnosis.step_s
+    parts = tuple(
+        Part(
+            key=key,
+            label=SHARES.get(key, key.replace("_", " ")),
+            short=words.SHORT_PARTS.get(key, key.replace("_", " ")),
+            share=share,
+            percent=whole,
+            mean_s=None if mean_s is None else share * mean_s,
+        )
+        for key, share, whole in zip(order, shares, words.rounded_to_whole(shares), strict=True)
+    )
+    return parts, tuple(label for key, label in SHARES.items() if key not in diagnosis.share_of_step)
+
+
+def _fix_line(fix: Fix) -> FixLine:
+    helps = None if fix.gain is None else fix.gain >= HELPS_FROM
+    then = words.kind_words(fix.next_bottleneck) if fix.next_bottleneck else ""
+    return FixLine(fix=fix, helps=helps, then=then)

@@ -1,0 +1,71 @@
+"""The steps that took much longer than the rest, each with the pause or the wait that explains it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headrace.diagnosis import Timeline, TimelineEvent
+from headrace.series import median, percentile
+
+__all__ = ["EVENT_WORDS", "SLOW_FACTOR", "SlowStep", "slow_steps"]
+
+SLOW_FACTOR = 2.0  # times the median; SageMaker's notebook views flag at the same factor
+BEYOND_P90 = 1.25  # and this much above the 90th percentile: waits that come every n-th step are the pattern, not outliers
+MOST = 8
+
+EVENT_WORDS = {
+    "gc": "garbage collection",
+    "save": "checkpoint",
+    "startup": "start-up",
+    "epoch_start": "start of an epoch",
+    "validation": "validation",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SlowStep:
+    """One entry of the timeline: its number from 1, start, length, waiting part, and the cause in words."""
+
+    number: int
+    start_s: float
+    step_s: float
+    wait_s: float
+    cause: str
+
+
+def slow_steps(timeline: Timeline, *, most: int = MOST) -> tuple[SlowStep, ...]:
+    """Steps longer than twice the median and well above the usual spread, the longest `most` of them, in order of time."""
+    totals = [wait + compute for wait, compute in zip(timeline.wait_s, timeline.compute_s, strict=True)]
+    typical_s, typical_wait_s = median(totals), median(timeline.wait_s)
+    if typical_s is None or typical_wait_s is None:
+        return ()
+    threshold_s = max(SLOW_FACTOR * typical_s, BEYOND_P90 * percentile(totals, 0.9))
+    slow = [index for index, total in enumerate(totals) if total > threshold_s]
+    longest = sorted(slow, key=lambda index: -totals[index])[:most]
+    return tuple(
+        SlowStep(
+            number=index * timeline.stride + 1,
+            start_s=timeline.start_s[index],
+            step_s=totals[index],
+            wait_s=timeline.wait_s[index],
+            cause=_cause(timeline, index, totals[index], totals[index] - typical_s, timeline.wait_s[index] - typical_wait_s),
+        )
+        for index in sorted(longest)
+    )
+
+
+def _cause(timeline: Timeline, index: int, step_s: float, excess_s: float, wait_excess_s: float) -> str:
+    """The pause that overlaps most of it, else the part (wait or compute) that the excess lies in."""
+    start_s = timeline.start_s[index]
+    end_s = start_s + step_s * timeline.stride
+    overlapping = [event for event in timeline.events if event.start_s < end_s and event.start_s + event.duration_s > start_s]
+    longest = max(overlapping, key=lambda event: event.duration_s, default=None)
+    if longest is not None and longest.duration_s >= 0.25 * excess_s:
+        return _event_words(longest)
+    if wait_excess_s >= 0.5 * excess_s:
+        return "waited for input"
+    return "long compute, cause not seen"
+
+
+def _event_words(event: TimelineEvent) -> str:
+    return EVENT_WORDS.get(event.name, event.name.replace("_", " "))

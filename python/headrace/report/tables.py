@@ -1,0 +1,246 @@
+"""The report's tables: percentiles, slow steps, loader stages, ranks, model terms, environment."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from headrace.diagnosis import Diagnosis, Percentiles, RankRow, StageRow
+from headrace.report import words
+from headrace.report.charts import share_strip, term_bar
+from headrace.report.markup import Html, join, tag
+from headrace.report.slow_steps import SlowStep
+from headrace.series import percentiles
+from headrace.session import Sample, Session
+
+__all__ = ["environment", "facts", "percentile_rows", "percentile_table", "ranks", "slow", "stages", "table", "terms"]
+
+ABSENT = tag("span", words.NOT_MEASURED, class_="absent")
+
+
+def table(
+    caption: str, headers: Sequence[str], rows: Iterable[Sequence[str]], *, numeric_from: int = 1, quiet: bool = False
+) -> Html:
+    """A table whose first column heads its row. On a phone it scrolls sideways within its own box.
+
+    `quiet` keeps the caption for screen readers only, where the heading above says the same.
+    """
+
+    def side(column: int) -> str | None:
+        return "n" if column >= numeric_from else None
+
+    head = tag("tr", *(tag("th", name, scope="col", class_=side(at)) for at, name in enumerate(headers)))
+    body = [
+        tag("tr", tag("th", row[0], scope="row"), *(tag("td", cell, class_=side(at)) for at, cell in enumerate(row[1:], 1)))
+        for row in rows
+    ]
+    inner = tag("table", tag("caption", caption, class_="unseen" if quiet else None), tag("thead", head), tag("tbody", *body))
+    return tag("div", inner, class_="scroll", tabindex=0, role="region", aria_label=caption)
+
+
+def percentile_rows(diagnosis: Diagnosis, session: Session | None) -> tuple[Percentiles, ...]:
+    """The diagnosis's own rows, then those of the machine that it does not have yet."""
+    rows = list(diagnosis.percentiles)
+    known = {row.name.lower() for row in rows}
+    return (*rows, *(row for row in _machine_rows(diagnosis, session) if row.name.lower() not in known))
+
+
+def _machine_rows(diagnosis: Diagnosis, session: Session | None) -> Iterable[Percentiles]:
+    found: list[Percentiles | None] = []
+    heat_map = diagnosis.heat_map
+    if heat_map is not None:
+        columns = [[value for value in column if value is not None] for column in zip(*heat_map.cores, strict=True)]
+        found.append(percentiles("CPU", "share", [math.fsum(column) / len(column) for column in columns if column]))
+        for number, row in enumerate(heat_map.gpus):
+            name = "GPU" if len(heat_map.gpus) == 1 else f"GPU {number}"
+            found.append(percentiles(name, "share", [value for value in row if value is not None]))
+    if session is not None:
+        for name, unit, read in SERIES:
+            values = [value for value in map(read, session.samples) if value is not None]
+            found.append(percentiles(name, unit, values))
+    return (row for row in found if row is not None)
+
+
+Read = Callable[[Sample], float | None]
+
+SERIES: tuple[tuple[str, str, Read], ...] = (
+    ("CPU of this job", "cores", lambda sample: sample.own_cores),
+    ("CPU of other programs", "cores", lambda sample: sample.foreign_cores),
+    ("some task waits for a core (PSI)", "share", lambda sample: sample.pressure_cpu),
+    ("some task waits for I/O (PSI)", "share", lambda sample: sample.pressure_io),
+    ("some task waits for memory (PSI)", "share", lambda sample: sample.pressure_memory),
+    ("stopped by the CPU quota", "share", lambda sample: sample.throttled_share),
+    ("disk reads", "bytes/s", lambda sample: sample.disk_read_bytes_s),
+    ("disk busy", "share", lambda sample: sample.disk_busy),
+    ("network in", "bytes/s", lambda sample: sample.network_receive_bytes_s),
+    ("memory used", "bytes", lambda sample: sample.memory_used_bytes),
+    ("memory of this job", "bytes", lambda sample: sample.own_memory_bytes),
+    ("/dev/shm free", "bytes", lambda sample: sample.shared_memory_free_bytes),
+)
+
+
+def in_unit(value: float | None, unit: str) -> str:
+    """A value in the words of its unit."""
+    if value is None:
+        return words.NOT_MEASURED
+    if unit == "s":
+        return words.milliseconds(value)
+    if unit == "share":
+        return words.percent(value)
+    if unit == "%":
+        return f"{value:.0f} %"
+    if unit.startswith("bytes"):
+        return words.bytes_words(value) + unit.removeprefix("bytes")
+    return f"{value:,.3g} {unit}".rstrip()
+
+
+POINTS = ("min", "p50", "p90", "p95", "p99", "max")
+
+
+def percentile_table(rows: Sequence[Percentiles]) -> Html:
+    """One line per series: least, percentiles, greatest."""
+    cells = [(row.name, *(in_unit(getattr(row, point), row.unit) for point in POINTS), words.count(row.count)) for row in rows]
+    return table("Percentiles", ("", *POINTS, "values"), cells, quiet=True)
+
+
+def slow(steps: Sequence[SlowStep], stride: int) -> Html:
+    """The slow steps with their causes."""
+    rows = [
+        (f"step {step.number:,}", step.cause, _time(step.step_s), _time(step.wait_s), words.seconds(step.start_s))
+        for step in steps
+    ]
+    caption = "Steps longer than twice the median" + (f" (means of {stride} steps)" if stride > 1 else "")
+    return table(caption, ("", "cause", "step", "of it waiting", "at"), rows, numeric_from=2)
+
+
+def stages(rows: Sequence[StageRow]) -> Html:
+    """Where the workers' time goes, with the split of each batch as a strip."""
+    body = [
+        (
+            row.name, _stage_strip(row), words.count(row.batches), words.milliseconds(row.wall_s), _time(row.cpu_s),
+            _time(row.queue_s), _time(row.blocked_s), _time(row.collate_s), _time(row.idle_s), _bytes(row.bytes_per_batch),
+            ABSENT if row.items_per_s is None else words.image_rate(row.items_per_s),
+        )
+        for row in rows
+    ]  # fmt: skip
+    split = ("wall", "on a core", "queues for a core", "blocked", "collate", "idle")
+    headers = ("", "of one batch", "batches", *split, "read", "img/s")
+    return table("Loader: mean time per batch", headers, body, numeric_from=2)
+
+
+def _stage_strip(row: StageRow) -> Html:
+    if row.cpu_s is None or row.queue_s is None or row.blocked_s is None or row.wall_s <= 0:
+        return ABSENT
+    parts = (("input_cpu", row.cpu_s), ("input_queue", row.queue_s), ("input_storage", row.blocked_s))
+    total = max(row.wall_s, math.fsum(value for _, value in parts))
+    names = ("on a core", "queues for a core", "blocked")
+    said = ", ".join(f"{name} {words.percent(value / total)}" for name, (_, value) in zip(names, parts, strict=True))
+    return share_strip([(key, value / total) for key, value in parts], label=said)
+
+
+def _time(value_s: float | None) -> str:
+    return ABSENT if value_s is None else words.milliseconds(value_s)
+
+
+def _bytes(value: float | None) -> str:
+    return ABSENT if value is None else words.bytes_words(value)
+
+
+def ranks(rows: Sequence[RankRow]) -> Html:
+    """One line per rank: whose own work is longest, and in what."""
+    body = [
+        (
+            f"rank {row.rank}", words.count(row.steps), words.milliseconds(row.step_s), words.milliseconds(row.wait_s),
+            words.milliseconds(row.compute_s), _time(row.own_s), _time(row.collective_s), row.slow_in or "–",
+        )
+        for row in rows
+    ]  # fmt: skip
+    headers = ("", "steps", "step", "waits for input", "the rest", "own work", "waits for other ranks", "slow in")
+    return table("Ranks: medians per step", headers, body)
+
+
+TERM_WORDS = {
+    "compute": "computing, one step at a time",
+    "workers": "workers, each batch alone",
+    "cpu": "CPU work over all usable cores",
+    "storage": "bytes over the storage's rate",
+}
+
+
+def terms(terms_s: Mapping[str, float], step_s: float | None) -> Html:
+    """The terms of the model: the greatest sets the pace of the step."""
+    greatest = max(terms_s.values())
+    scale = max(greatest, step_s or 0.0)
+    rows = [
+        (
+            TERM_WORDS.get(name, name.replace("_", " ")),
+            term_bar(value, scale, binding=value == greatest, label=words.milliseconds(value)),
+            words.milliseconds(value),
+            "sets the pace" if value == greatest else "",
+        )
+        for name, value in sorted(terms_s.items(), key=lambda item: -item[1])
+    ]
+    if step_s is not None:
+        rows.append(("measured step, p50", term_bar(step_s, scale, binding=False, label=words.milliseconds(step_s)),
+                     words.milliseconds(step_s), ""))  # fmt: skip
+    return table("The model: a step takes the greatest of these", ("", "", "time per step", ""), rows, numeric_from=2)
+
+
+def facts(pairs: Iterable[tuple[str, object]]) -> Html:
+    """Names and values; None is "not measured"."""
+    found = [join(tag("dt", name), tag("dd", ABSENT if value is None else _said(value))) for name, value in pairs]
+    return tag("dl", *found)
+
+
+def _said(value: object) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_said(item)}" for key, item in value.items()) or "none"
+    if isinstance(value, list | tuple | set | frozenset):
+        return ", ".join(_said(item) for item in value) or "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:,.4g}"
+    return str(value)
+
+
+def environment(diagnosis: Diagnosis, session: Session | None) -> list[tuple[str, object]]:
+    """Machine, software and loaders: what the session saw, then what the diagnosis adds."""
+    pairs: list[tuple[str, object]] = []
+    if session is not None:
+        host = session.host
+        pairs += [
+            ("machine", host.hostname or None),
+            ("kernel", host.kernel or None),
+            ("CPU", host.cpu_model),
+            ("cores", _cores(session)),
+            ("memory", None if host.memory_bytes is None else words.bytes_words(host.memory_bytes)),
+            ("GPUs", [gpu.name for gpu in host.gpus]),
+            ("folder", session.cwd or None),
+            ("exit code", session.exit_code),
+        ]
+        for process in session.processes:
+            if process.role == "main":
+                pairs.append((f"rank {process.rank}", f"pid {process.pid}, torch {process.torch or 'unknown'}, "
+                              f"{process.torch_threads or 'unknown'} torch threads"))  # fmt: skip
+        for loader in session.loaders:
+            pairs.append((f"loader {loader.loader}", _loader(loader)))
+    shown = {name.lower() for name, _ in pairs}
+    more = ((key.replace("_", " "), value) for key, value in diagnosis.environment.items())
+    return pairs + [(name, value) for name, value in more if name.lower() not in shown]
+
+
+def _cores(session: Session) -> str | None:
+    host = session.host
+    if host.cores is None:
+        return None
+    quota = "no quota known" if host.quota_cores is None else f"quota {host.quota_cores:g}"
+    online, affinity = host.cores_online or "unknown", host.cores_affinity or "unknown"
+    return f"{host.cores:g} usable (online {online}, affinity {affinity}, {quota})"
+
+
+def _loader(loader: object) -> str:
+    names = ("dataset", "dataset_length", "batch_size", "num_workers", "prefetch_factor", "pin_memory", "persistent_workers",
+             "start_method", "transform")  # fmt: skip
+    values = ((name, getattr(loader, name)) for name in names)
+    return ", ".join(f"{name}={value}" for name, value in values if value not in (None, ""))

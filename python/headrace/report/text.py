@@ -1,0 +1,197 @@
+"""The first screen for the terminal: at most 24 lines at 80 to 120 columns, as clear without colour as with it."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+
+from rich.text import Text
+
+from headrace.diagnosis import Diagnosis
+from headrace.report import words
+from headrace.report.screen import FixLine, Part, Screen, first_screen
+from headrace.session import Session
+
+__all__ = ["MAX_LINES", "draw", "render", "to_ascii"]
+
+MAX_LINES = 24
+NARROWEST, WIDEST = 60, 120
+
+# Filling and colour of each part: waiting is warm, computing is the accent, the rest is quiet.
+PART_LOOK = {
+    "input_storage": ("▒", "color(130)"),
+    "input_cpu": ("▓", "color(208)"),
+    "input_queue": ("░", "color(215)"),
+    "input_collate": ("▚", "color(223)"),
+    "h2d": ("▞", "color(110)"),
+    "compute": ("█", "color(31)"),
+    "communication": ("╱", "color(97)"),
+    "sync": ("═", "color(140)"),
+    "periodic": ("╳", "color(245)"),
+    "other": ("·", "color(250)"),
+}
+ASCII = str.maketrans({
+    "▒": "s", "▓": "d", "░": "q", "▚": "c", "▞": "h", "█": "C", "╱": "g", "═": "w", "╳": "p", "·": ".",
+    "→": ">", "≈": "~", "×": "x", "–": "-", "…": "...", "✓": "*", "’": "'",
+})  # fmt: skip
+
+
+def render(
+    diagnosis: Diagnosis, *, session: Session | None = None, width: int = 100, usd_per_hour: float | None = None
+) -> Text:
+    """The first screen as rich text (print it with a rich console). `width` is held between 60 and 120 columns."""
+    return draw(first_screen(diagnosis, session=session, usd_per_hour=usd_per_hour), width=width)
+
+
+def draw(screen: Screen, *, width: int = 100) -> Text:
+    """The lines of one screen. When there is little to say, blank lines and more evidence take the room."""
+    width = max(NARROWEST, min(WIDEST, width))
+    head = [_title(screen, width), *_verdict(screen, width)]
+    money = _money(screen, width)
+    bar = _bar(screen, width)
+    fixes = _fixes(screen, width)
+    spare = MAX_LINES - sum(map(len, (head, money, bar, fixes))) - 1
+    blanks = min(4, max(0, spare))
+    spare -= blanks
+    missing = _missing(screen, width, limit=1 + min(3, max(0, spare)))
+    spare -= len(missing) - 1
+    evidence = _evidence(screen, width, limit=max(0, spare))
+    lines: list[Text] = []
+    for number, block in enumerate((head + evidence, money, bar, fixes, missing)):
+        if number and block and number <= blanks:
+            lines.append(Text())
+        lines.extend(block)
+    return Text("\n").join(lines[:MAX_LINES])
+
+
+def to_ascii(text: str) -> str:
+    """The same screen for an output that cannot show the block characters."""
+    return text.translate(ASCII).encode("ascii", "replace").decode()
+
+
+def _title(screen: Screen, width: int) -> Text:
+    left, right = f"headrace  {screen.command}", " · ".join(screen.scope)
+    room = width - len(right) - 2
+    left = left if len(left) <= room else left[: max(0, room - 1)] + "…"
+    return Text(left.ljust(room + 2) + right, style="dim")
+
+
+def _verdict(screen: Screen, width: int) -> list[Text]:
+    lines = [Text(line, style="bold") for line in textwrap.wrap(screen.headline, width)[:2]]
+    sure = screen.kind
+    if screen.share is not None:
+        sure += f" · {words.percent(screen.share)} of the step"
+    sure += f" · confidence {screen.confidence_word} ({screen.confidence:.2f})"
+    if screen.simulated:
+        sure += f" · {screen.simulated}: compute is a timed wait"
+    return [*lines, Text(sure, style="color(208)" if screen.kind != "COMPUTE_BOUND" else "color(31)")]
+
+
+def _evidence(screen: Screen, width: int, *, limit: int) -> list[Text]:
+    lines: list[Text] = []
+    for sentence in (screen.explanation, *screen.evidence):
+        wrapped = textwrap.wrap(sentence, width - 2)
+        if len(lines) + len(wrapped) > limit:
+            break
+        lines += [Text(("  " if number else "- ") + line) for number, line in enumerate(wrapped)]
+    return lines
+
+
+def _money(screen: Screen, width: int) -> list[Text]:
+    """Rate now, rate with a perfect input, and what the difference costs: one line, two where it is narrow."""
+    line = Text()
+    if screen.img_s is None:
+        line.append(f"images per second: {words.NOT_MEASURED}")
+    else:
+        line.append(f"{words.image_rate(screen.img_s)} img/s", style="bold")
+        line.append(f" now{f' ({screen.simulated})' if screen.simulated else ''}")
+    if screen.ceiling_img_s is not None:
+        line.append("  →  ")
+        line.append(f"{words.image_rate(screen.ceiling_img_s)} img/s", style="bold color(31)")
+        line.append(" if the input kept up" + (f" (×{screen.speedup:.2g})" if screen.speedup else ""))
+    if screen.wasted is None:
+        return [line]
+    money = f" (${screen.wasted_usd:,.0f})" if screen.wasted_usd is not None else ""
+    wasted = f"{screen.wasted:.0f} of 100 {screen.wasted_unit} wasted{money}"
+    if line.cell_len + len(wasted) + 5 > width:
+        return [line, Text(wasted)]
+    line.append(f"  ·  {wasted}")
+    return [line]
+
+
+def _bar(screen: Screen, width: int) -> list[Text]:
+    title = Text("Where a step goes", style="bold")
+    times = [f"{name} {words.milliseconds(value)}" for name, value in (("p50", screen.step_s), ("p95", screen.step_p95_s))]
+    title.append("  " + " · ".join(times), style="not bold")
+    if not screen.parts:
+        return [title, Text(f"  {words.NOT_MEASURED}")]
+    bar = Text()
+    for part, cells in zip(screen.parts, words.rounded_to_whole([p.share for p in screen.parts], total=width), strict=True):
+        fill, colour = PART_LOOK.get(part.key, ("·", "color(250)"))
+        bar.append(fill * cells, style=colour)
+    return [title, bar, *_legend(screen.parts, width)]
+
+
+def _legend(parts: Sequence[Part], width: int) -> list[Text]:
+    lines = [Text()]
+    for part in parts:
+        fill, colour = PART_LOOK.get(part.key, ("·", "color(250)"))
+        entry = f" {part.short} {f'{part.percent} %' if part.percent else '<1 %'}"
+        if lines[-1].cell_len + len(entry) + 3 > width:
+            lines.append(Text())
+        if lines[-1].cell_len:
+            lines[-1].append("  ")
+        lines[-1].append(fill, style=colour)
+        lines[-1].append(entry)
+    return lines
+
+
+def _fixes(screen: Screen, width: int) -> list[Text]:
+    if not screen.fixes:
+        return [Text(screen.no_fix)]
+    widths = _columns(width)
+    header = _row(
+        ("Fixes, best first", "img/s (80 % interval)", "verified", "then limited by" if width >= 90 else "then"), widths
+    )
+    lines = [Text(header, style="bold")]
+    for number, line in enumerate(screen.fixes, 1):
+        style = "" if line.helps else "dim"
+        lines.append(
+            Text(_row((f"{number} {line.fix.change}", _predicted(line), _verified(line), line.then), widths), style=style)
+        )
+        if line.fix.command:
+            lines.append(Text(_cut(f"    {line.fix.command}", width), style="color(31)" if line.helps else "dim"))
+    return lines
+
+
+def _columns(width: int) -> tuple[int, int, int, int]:
+    last = 17 if width >= 90 else 15
+    return (width - 26 - 10 - last, 26, 10, last)
+
+
+def _row(cells: Sequence[str], widths: Sequence[int]) -> str:
+    return "".join(_cut(cell, width - 1).ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
+
+
+def _cut(text: str, width: int) -> str:
+    text = ("    " if text.startswith("    ") else "") + " ".join(text.split())
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def _predicted(line: FixLine) -> str:
+    fix = line.fix
+    if fix.predicted_img_s is None:
+        return "not predicted"
+    low_high = f" ({words.image_rate(fix.interval[0])}–{words.image_rate(fix.interval[1])})" if fix.interval else ""
+    return f"{words.image_rate(fix.predicted_img_s)}{low_high}"
+
+
+def _verified(line: FixLine) -> str:
+    return "–" if line.fix.verified_img_s is None else f"✓ {words.image_rate(line.fix.verified_img_s)}"
+
+
+def _missing(screen: Screen, width: int, *, limit: int) -> list[Text]:
+    if not screen.not_measured:
+        return [Text(_cut("Everything that this machine offers was measured.", width), style="dim")]
+    text = "Not measured: " + " · ".join(screen.not_measured)
+    return [Text(line, style="dim") for line in textwrap.wrap(text, width, max_lines=limit, placeholder=" …")]

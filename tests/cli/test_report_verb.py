@@ -1,0 +1,67 @@
+"""`headrace report`: the saved diagnosis in each form, and clear words when there is none."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from headrace.cli.main import main
+from headrace.report.saved import from_json, load
+from session_factory import example_diagnosis, example_session
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    """A session folder with its diagnosis, as `headrace diagnose` leaves it."""
+    folder = example_session().save(tmp_path / "session")
+    (folder / "diagnosis.json").write_text(json.dumps(example_diagnosis().to_json()))
+    return folder
+
+
+def test_diagnosis_reads_back_equal(saved: Path) -> None:
+    session, diagnosis = load(saved)
+    assert diagnosis == example_diagnosis()
+    assert session == example_session()
+
+
+def test_session_without_diagnosis_is_diagnosed(tmp_path: Path) -> None:
+    folder = example_session().save(tmp_path / "session")
+    _, diagnosis = load(folder)
+    assert diagnosis.steps > 50
+    assert from_json(json.loads(json.dumps(diagnosis.to_json()))) == replace(diagnosis)
+
+
+def test_text_is_the_default(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(saved)]) == 0
+    out = capsys.readouterr().out
+    assert "CPU_PREP" in out and "1,560 img/s" in out
+    assert len(out.splitlines()) <= 24
+
+
+def test_html_is_written_into_the_session_folder_and_named(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(saved), "--html"]) == 0
+    assert capsys.readouterr().out.strip() == str(saved / "report.html")
+    assert (saved / "report.html").read_text().startswith("<!doctype html>")
+
+
+def test_json_is_one_document(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(saved), "--html", "--out", str(saved / "x.html"), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["verdict"] == "CPU_PREP"
+    assert document["report"] == str(saved / "x.html")
+    assert (saved / "x.html").is_file()
+
+
+def test_damaged_diagnosis_is_an_error_with_a_hint(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (saved / "diagnosis.json").write_text('{"verdict": 3}')
+    assert main(["report", str(saved)]) == 1
+    assert "is not a diagnosis" in (said := capsys.readouterr().err)
+    assert "hint: delete it" in said
+
+
+def test_folder_without_session_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(tmp_path)]) == 1
+    assert "holds no session" in capsys.readouterr().err
+    assert main(["report"]) == 2

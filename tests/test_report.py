@@ -1,0 +1,265 @@
+"""The report: both screens say the same, the page is one safe file, and nothing unknown becomes a number."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from headrace.diagnosis import VERDICTS, Diagnosis, Finding, Fix
+from headrace.errors import SessionError
+from headrace.report import html, text, words
+from headrace.report.screen import first_screen
+from headrace.session import Session
+from rich.console import Console
+from session_factory import example_diagnosis, example_session, make_session
+
+HOSTILE = "</script><script>alert(1)</script>\"'><img src=x onerror=alert(1)>"
+VOID = {"meta", "br", "hr", "img", "input", "link"}
+EMPTY = Diagnosis("INSUFFICIENT_DATA", 0.0, {}, (), None, None, ())
+
+
+class Page(HTMLParser):
+    """Checks nesting and collects what the tests ask about."""
+
+    def __init__(self, source: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+        self.scripts: list[str] = []
+        self.feed(source)
+        self.close()
+        assert self.open == [], f"not closed: {self.open}"
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open and self.open[-1] == tag, f"</{tag}> closes {self.open[-1:]}"
+        self.open.pop()
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] == "script":
+            self.scripts.append(data)
+        elif not self.open or self.open[-1] != "style":
+            self.texts.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.texts).split())
+
+    def attributes(self, tag: str, **wanted: str) -> list[dict[str, str | None]]:
+        return [found for name, found in self.tags if name == tag and wanted.items() <= found.items()]
+
+
+def page(diagnosis: Diagnosis | None = None, session: Session | None = None) -> Page:
+    return Page(html.render(diagnosis or example_diagnosis(), session=session or example_session()))
+
+
+def test_page_is_well_formed_and_holds_every_panel() -> None:
+    found = page()
+    sections = {attributes.get("id") for name, attributes in found.tags if name == "section"}
+    assert sections >= {
+        "verdict",
+        "fixes",
+        "unknown",
+        "over-time",
+        "slow",
+        "percentiles",
+        "stages",
+        "others",
+        "model",
+        "environment",
+    }
+    assert len(found.attributes("h1")) == 1
+    assert found.attributes("html", lang="en")
+    assert found.attributes("meta", name="viewport")
+
+
+def test_page_fetches_nothing() -> None:
+    source = html.render(example_diagnosis(), session=example_session())
+    for name, attributes in Page(source).tags:
+        assert name not in {"link", "iframe", "img", "object", "embed", "base"}
+        for key in ("src", "href", "srcset", "action", "xlink:href"):
+            assert (attributes.get(key) or "data:").startswith("data:"), (name, attributes)
+    assert not re.search(r"https?://|url\(|@import|fetch\(|XMLHttpRequest", source)
+
+
+def test_segments_and_percents_of_the_bar_sum_to_the_whole() -> None:
+    found = page()
+    segments = [attributes for attributes in found.attributes("rect") if "data-part" in attributes]
+    assert sum(float(str(attributes["width"])) for attributes in segments) == pytest.approx(100, abs=0.01)
+    starts = [float(str(attributes["x"])) for attributes in segments]
+    assert starts == sorted(starts)
+    assert sum(part.percent for part in first_screen(example_diagnosis()).parts) == 100
+
+
+@pytest.mark.parametrize(
+    "shares",
+    [{"compute": 0.4, "input_cpu": 0.2}, {"compute": 1 / 3, "input_cpu": 1 / 3, "sync": 1 / 3}, {"compute": 1.3, "h2d": 0.2}],
+)
+def test_bar_has_an_explicit_rest_whatever_the_shares(shares: dict[str, float]) -> None:
+    parts = first_screen(replace(example_diagnosis(), share_of_step=shares)).parts
+    assert sum(part.share for part in parts) == pytest.approx(1)
+    assert sum(part.percent for part in parts) == 100
+    if sum(shares.values()) < 0.99:
+        assert {part.key: part.percent for part in parts}["other"] == 40
+
+
+def test_hostile_strings_stay_text() -> None:
+    example = example_diagnosis()
+    fix = Fix(
+        "x", HOSTILE, 700.0, (600.0, 800.0), command=HOSTILE, gain=1.2, next_bottleneck=HOSTILE, basis=HOSTILE, effort=HOSTILE
+    )
+    diagnosis = replace(
+        example,
+        findings=(Finding("CPU_PREP", 0.5, (HOSTILE,), (fix,)), Finding("GC_PAUSE", 0.1, (HOSTILE,), summary=HOSTILE)),
+        summary=HOSTILE,
+        command=("python", HOSTILE),
+        not_measured=(HOSTILE,),
+        environment={HOSTILE: [HOSTILE], "gpu": HOSTILE},
+        noise=HOSTILE,
+        startup_s={HOSTILE: 1.0},
+        terms_s={HOSTILE: 1.0},
+        rank_rows=(),
+    )
+    session = replace(
+        example_session(),
+        cwd=HOSTILE,
+        loaders=tuple(replace(loader, dataset=HOSTILE, transform=HOSTILE) for loader in example_session().loaders),
+    )
+    found = page(diagnosis, session)
+    assert not found.attributes("img")
+    assert len(found.attributes("script")) == 2
+    assert not any(key.startswith("on") for _, attributes in found.tags for key in attributes)
+    assert found.text.count("alert(1)") >= 10
+    json.loads(found.scripts[0])
+
+
+def test_missing_data_is_said_and_never_zero() -> None:
+    found = page(EMPTY, Session())
+    assert found.text.count(words.NOT_MEASURED) >= 5
+    assert not re.search(r"(?<![\d.,])0 (%|ms|img/s|images)", found.text)
+    screen = text.render(EMPTY, width=80).plain
+    assert words.NOT_MEASURED in screen
+    assert not re.search(r"(?<![\d.,])0 (%|ms|img/s)", screen)
+
+
+def test_cells_that_were_not_measured_are_drawn_as_such() -> None:
+    example = example_diagnosis()
+    assert example.heat_map is not None
+    cores = (tuple(None for _ in example.heat_map.cores[0]), *example.heat_map.cores[1:])
+    diagnosis = replace(example, heat_map=replace(example.heat_map, cores=cores))
+    assert len([attributes for attributes in page(diagnosis).attributes("rect") if attributes.get("class") == "absent"]) == 1
+
+
+def test_every_verdict_has_a_headline_and_renders() -> None:
+    assert words.HEADLINES.keys() == VERDICTS.keys()
+    for kind in VERDICTS:
+        diagnosis = replace(example_diagnosis(), verdict=kind)
+        headline = first_screen(diagnosis).headline
+        assert "{" not in headline and headline.endswith(".")
+        assert headline in page(diagnosis).text
+        assert headline in " ".join(text.render(diagnosis).plain.split())
+
+
+def test_every_figure_of_a_simulated_device_carries_its_label() -> None:
+    diagnosis = replace(example_diagnosis(), environment={"simulated": "simulated A100"})
+    found, screen = page(diagnosis), text.render(diagnosis).plain
+    assert "The simulated A100 waits" in found.text and "The simulated A100 waits" in screen
+    labels = re.findall(r"images per second now, simulated A100|×2.4\), simulated A100|wasted, simulated A100", found.text)
+    assert len(labels) == 3
+    assert "GPU-hours" not in found.text + screen
+
+
+def test_two_megabytes_are_never_exceeded() -> None:
+    session = make_session(steps=4000, cores=192, workers=8, gpu_busy=0.4, compute_s=0.3)
+    from headrace.series import heat_map, stages, timeline
+
+    diagnosis = replace(
+        example_diagnosis(),
+        heat_map=heat_map(session),
+        timeline=timeline(session, session.steps),
+        stages=stages(session.batches),
+    )
+    assert diagnosis.heat_map is not None and len(diagnosis.heat_map.cores) == 192
+    assert len(html.render(diagnosis, session=session).encode()) < html.MAX_BYTES
+
+
+def test_write_is_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = html.write(example_diagnosis(), tmp_path / "new" / "report.html")
+    assert path.read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert [file.name for file in path.parent.iterdir()] == ["report.html"]
+    with pytest.raises(SessionError, match="cannot write the report"):
+        html.write(example_diagnosis(), path / "below-a-file.html")
+
+
+def many_fixes() -> Diagnosis:
+    fixes = tuple(
+        Fix(
+            f"num_workers={n}",
+            f"{n} workers, " + "and a long explanation " * 4,
+            1000.0 + n,
+            (900.0, 1100.0),
+            None,
+            "python train.py " + "--x " * 60,
+            1.5,
+        )
+        for n in range(2, 10)
+    )
+    finding = Finding("CPU_PREP", 0.5, ("evidence " * 30,) * 5, fixes)
+    return replace(
+        example_diagnosis(), findings=(finding,), not_measured=tuple(f"source {n}: why it was not there" for n in range(12))
+    )
+
+
+@pytest.mark.parametrize("width", [80, 100, 120])
+@pytest.mark.parametrize("diagnosis", [example_diagnosis(), many_fixes(), EMPTY], ids=["example", "crowded", "empty"])
+def test_terminal_screen_fits(diagnosis: Diagnosis, width: int) -> None:
+    console = Console(width=width, color_system=None)
+    with console.capture() as capture:
+        console.print(text.render(diagnosis, width=width))
+    lines = capture.get().splitlines()
+    assert len(lines) <= text.MAX_LINES
+    assert max(map(len, lines)) <= width
+    assert sum("num_workers=" in line or " workers, and" in line for line in lines) <= 5
+
+
+def test_terminal_bar_is_exactly_as_wide_as_asked() -> None:
+    fills = "".join(fill for fill, _ in text.PART_LOOK.values())
+    for width in (80, 93, 120):
+        bars = [
+            line
+            for line in text.render(example_diagnosis(), width=width).plain.splitlines()
+            if line and set(line) <= set(fills)
+        ]
+        assert [len(line) for line in bars] == [width]
+
+
+def test_terminal_screen_in_ascii() -> None:
+    assert text.to_ascii(text.render(example_diagnosis(), width=80).plain).isascii()
+
+
+GOLDEN = """\
+headrace  python train.py                             118 steps · 1 rank · 8.4 s
+The GPU waits 60 % of the time for images to be prepared, while CPU cores are
+free.
+CPU_PREP · 54 % of the step · confidence high (0.82)
+
+640 img/s now  →  1,560 img/s if the input kept up (×2.4)
+59 of 100 GPU-hours wasted
+"""
+
+
+def test_terminal_screen_begins_as_recorded() -> None:
+    assert text.render(example_diagnosis(), width=80).plain.startswith(GOLDEN.split("\n\n")[0])
+    assert GOLDEN.split("\n\n")[1] in text.render(example_diagnosis(), width=80).plain
