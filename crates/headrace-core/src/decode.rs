@@ -2,6 +2,8 @@
 
 use crate::cpu::Extension;
 use crate::error::{Result, Status};
+use crate::exif::{self, Orientation};
+use crate::fallback::{self, Format};
 use crate::geometry::{Rect, RgbView};
 use crate::jpeg::region::RegionDecoder;
 use crate::jpeg::{header, region, structure, turbo};
@@ -34,6 +36,9 @@ impl Size {
 pub struct Decoder {
     own: RegionDecoder,
     pixels: Vec<u8>,
+    /// Decoded samples of formats other than JPEG; a region before it is turned.
+    scratch: Vec<u8>,
+    exif: bool,
 }
 
 impl Decoder {
@@ -42,39 +47,77 @@ impl Decoder {
         Self::default()
     }
 
+    /// Whether images are turned as their EXIF orientation says (Pillow's `ImageOps.exif_transpose`); off at first. Sizes and
+    /// regions are then those of the upright image. TIFF files are always turned, as Pillow does when it opens them.
+    pub fn set_exif(&mut self, exif: bool) {
+        self.exif = exif;
+    }
+
     /// The size stated by the image's header, checked against [`MAX_PIXELS`].
     pub fn size(&mut self, data: &[u8]) -> Result<Size> {
+        let stored = self.stored_size(data)?;
+        Ok(self.orientation(data).upright(stored))
+    }
+
+    /// Decodes `region` (image pixels) of `data`. The view holds at least that region.
+    pub fn region(&mut self, data: &[u8], region: Rect) -> Result<RgbView<'_>> {
+        let stored = self.stored_size(data)?;
+        let orientation = self.orientation(data);
+        let upright = orientation.upright(stored);
+        if !region.fits(upright.width, upright.height) {
+            return Err(Status::BadBox);
+        }
+        let part = orientation.stored_region(region, stored);
+        let mut stride = match Format::of(data) {
+            Some(format) => {
+                fallback::region(data, format, part, &mut self.scratch, &mut self.pixels)?;
+                3 * part.w as usize
+            }
+            None => self.jpeg_region(data, part)?,
+        };
+        if orientation != Orientation::Upright {
+            orientation.turn(&self.pixels, stride, part, &mut self.scratch);
+            std::mem::swap(&mut self.pixels, &mut self.scratch);
+            stride = 3 * region.w as usize;
+        }
+        Ok(RgbView {
+            pixels: &self.pixels,
+            stride,
+            region,
+        })
+    }
+
+    fn stored_size(&self, data: &[u8]) -> Result<Size> {
         if data.is_empty() {
             return Err(Status::Empty);
         }
-        if !data.starts_with(&[0xFF, 0xD8]) {
-            return Err(Status::UnknownFormat);
+        if let Some(format) = Format::of(data) {
+            return fallback::size(data, format)?.checked();
         }
         match header::parse(data) {
             Ok(header) => Size {
                 width: header.width,
                 height: header.height,
             },
+            Err(Status::UnknownFormat) => return Err(Status::UnknownFormat),
             Err(_) => turbo::size(data)?,
         }
         .checked()
     }
 
-    /// Decodes `region` (image pixels) of `data`. The view holds at least that region.
-    pub fn region(&mut self, data: &[u8], region: Rect) -> Result<RgbView<'_>> {
-        let size = self.size(data)?;
-        if !region.fits(size.width, size.height) {
-            return Err(Status::BadBox);
+    fn orientation(&self, data: &[u8]) -> Orientation {
+        if self.exif || Format::of(data) == Some(Format::Tiff) {
+            exif::orientation(data)
+        } else {
+            Orientation::Upright
         }
-        let stride = match header::parse(data) {
-            Ok(header) if region::supports(&header) => self.region_by_us(data, &header, region)?,
-            _ => self.region_by_turbo(data, region)?,
-        };
-        Ok(RgbView {
-            pixels: &self.pixels,
-            stride,
-            region,
-        })
+    }
+
+    fn jpeg_region(&mut self, data: &[u8], region: Rect) -> Result<usize> {
+        match header::parse(data) {
+            Ok(header) if region::supports(&header) => self.region_by_us(data, &header, region),
+            _ => self.region_by_turbo(data, region),
+        }
     }
 
     /// Time per stage of all images so far.

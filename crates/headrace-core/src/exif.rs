@@ -1,4 +1,9 @@
-//! The EXIF orientation of an image: one number in a TIFF structure that JPEG, PNG, WebP and TIFF files carry.
+//! The EXIF orientation of an image: one number in a TIFF structure that JPEG, PNG, WebP and TIFF files carry; and what it does to
+//! sizes, regions and pixels.
+
+use crate::decode::Size;
+use crate::geometry::Rect;
+use crate::jpeg::header::{marker, next_segment};
 
 /// How the stored pixels must be turned to stand upright (EXIF tag 0x0112). 1 is upright already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -40,45 +45,254 @@ impl Orientation {
     }
 }
 
+impl Orientation {
+    /// How the upright image reads the stored one: with rows and columns exchanged, from the right, from the bottom.
+    fn reading(self) -> (bool, bool, bool) {
+        match self {
+            Orientation::Upright => (false, false, false),
+            Orientation::FlipX => (false, true, false),
+            Orientation::Rotate180 => (false, true, true),
+            Orientation::FlipY => (false, false, true),
+            Orientation::Transpose => (true, false, false),
+            Orientation::Rotate90 => (true, false, true),
+            Orientation::Transverse => (true, true, true),
+            Orientation::Rotate270 => (true, true, false),
+        }
+    }
+
+    /// The upright size of an image that is stored with this size.
+    pub fn upright(self, stored: Size) -> Size {
+        match self.reading() {
+            (true, _, _) => Size {
+                width: stored.height,
+                height: stored.width,
+            },
+            _ => stored,
+        }
+    }
+
+    /// The part of the stored image that holds `region` of the upright one (which it must lie in).
+    pub fn stored_region(self, region: Rect, stored: Size) -> Rect {
+        let (exchanged, from_right, from_bottom) = self.reading();
+        let Rect { x, y, w, h } = match exchanged {
+            true => Rect::new(region.y, region.x, region.h, region.w),
+            false => region,
+        };
+        let x = if from_right { stored.width - x - w } else { x };
+        let y = if from_bottom {
+            stored.height - y - h
+        } else {
+            y
+        };
+        Rect { x, y, w, h }
+    }
+
+    /// Turns the RGB pixels of a stored region of `part`'s size, rows `stride` bytes apart, upright; `out` gets rows without
+    /// gaps.
+    pub fn turn(self, pixels: &[u8], stride: usize, part: Rect, out: &mut Vec<u8>) {
+        let (exchanged, from_right, from_bottom) = self.reading();
+        let (w, h) = (part.w as usize, part.h as usize);
+        let (out_w, out_h) = if exchanged { (h, w) } else { (w, h) };
+        out.resize(out_w * out_h * 3, 0);
+        for (y, row) in out.chunks_exact_mut(out_w * 3).enumerate() {
+            for (x, pixel) in row.chunks_exact_mut(3).enumerate() {
+                let (column, line) = if exchanged { (y, x) } else { (x, y) };
+                let column = if from_right { w - 1 - column } else { column };
+                let line = if from_bottom { h - 1 - line } else { line };
+                let start = line * stride + column * 3;
+                pixel.copy_from_slice(&pixels[start..start + 3]);
+            }
+        }
+    }
+}
+
+/// The orientation of an image file of any format that we read. As in Pillow, the EXIF tag counts, and where there is none
+/// the one in the XMP packet.
+pub fn orientation(data: &[u8]) -> Orientation {
+    let blocks = match data {
+        [0xFF, 0xD8, ..] => jpeg_blocks(data),
+        [0x89, b'P', b'N', b'G', ..] => png_blocks(data),
+        [b'R', b'I', b'F', b'F', ..] => webp_blocks(data),
+        _ => Blocks {
+            tiff: Some(data),
+            xmp: None,
+        },
+    };
+    let stated = blocks.tiff.and_then(orientation_in_tiff);
+    stated
+        .or_else(|| blocks.xmp.and_then(orientation_in_xmp))
+        .and_then(Orientation::from_number)
+        .unwrap_or_default()
+}
+
+/// Where a file keeps its metadata.
+#[derive(Default)]
+struct Blocks<'a> {
+    tiff: Option<&'a [u8]>,
+    xmp: Option<&'a [u8]>,
+}
+
+/// What stands before the TIFF structure in JPEG, and sometimes in WebP.
+const EXIF_PREFIX: &[u8] = b"Exif\0\0";
+
+fn jpeg_blocks(data: &[u8]) -> Blocks<'_> {
+    let mut blocks = Blocks::default();
+    let mut at = 2;
+    while let Some(segment) = next_segment(data, at) {
+        if matches!(segment.code, marker::SOS | marker::EOI) {
+            break;
+        }
+        if segment.code == marker::APP1 {
+            let xmp = segment
+                .payload
+                .strip_prefix(b"http://ns.adobe.com/xap/1.0/\0");
+            blocks.tiff = blocks.tiff.or(segment.payload.strip_prefix(EXIF_PREFIX));
+            blocks.xmp = xmp.or(blocks.xmp);
+        }
+        at = segment.end;
+    }
+    blocks
+}
+
+/// Chunks of a PNG file: length, name, content, checksum (PNG 5.3); the EXIF chunk may stand behind the pixels.
+fn png_blocks(data: &[u8]) -> Blocks<'_> {
+    let mut blocks = Blocks::default();
+    let mut rest = data.get(8..).unwrap_or_default();
+    while let Some((head, behind)) = rest.split_first_chunk::<8>() {
+        let length = u32::from_be_bytes([head[0], head[1], head[2], head[3]]) as usize;
+        let Some(content) = behind.get(..length) else {
+            break;
+        };
+        match &head[4..] {
+            b"eXIf" => blocks.tiff = Some(content.strip_prefix(EXIF_PREFIX).unwrap_or(content)),
+            // Uncompressed international text: two zero bytes, then language and translated keyword, each ended by a zero.
+            b"iTXt" => {
+                let xmp = content.strip_prefix(b"XML:com.adobe.xmp\0\0\0");
+                blocks.xmp = xmp.or(blocks.xmp);
+            }
+            b"IEND" => break,
+            _ => {}
+        }
+        rest = behind.get(length + 4..).unwrap_or_default();
+    }
+    blocks
+}
+
+/// Chunks of a RIFF container: name, length, content, padded to an even length.
+fn webp_blocks(data: &[u8]) -> Blocks<'_> {
+    let mut blocks = Blocks::default();
+    let mut rest = data.get(12..).unwrap_or_default();
+    while let Some((head, behind)) = rest.split_first_chunk::<8>() {
+        let length = u32::from_le_bytes([head[4], head[5], head[6], head[7]]) as usize;
+        let Some(content) = behind.get(..length) else {
+            break;
+        };
+        match &head[..4] {
+            b"EXIF" => blocks.tiff = Some(content.strip_prefix(EXIF_PREFIX).unwrap_or(content)),
+            b"XMP " => blocks.xmp = Some(content),
+            _ => {}
+        }
+        rest = behind.get(length + (length & 1)..).unwrap_or_default();
+    }
+    blocks
+}
+
+/// The number behind the first `tiff:Orientation="` or `tiff:Orientation>`.
+fn orientation_in_xmp(xmp: &[u8]) -> Option<u32> {
+    const NAME: &[u8] = b"tiff:Orientation";
+    memchr::memmem::find_iter(xmp, NAME).find_map(|start| match &xmp[start + NAME.len()..] {
+        [b'=', b'"', digit @ b'0'..=b'9', ..] | [b'>', digit @ b'0'..=b'9', ..] => {
+            Some(u32::from(digit - b'0'))
+        }
+        _ => None,
+    })
+}
+
 /// The tag's number in the first image directory (EXIF 2.32, table 4).
 const ORIENTATION_TAG: u32 = 0x0112;
 
-/// The orientation that a TIFF structure (an EXIF block behind `Exif\0\0`, or a whole TIFF file) states; damage or an
-/// unknown number count as none, as for Pillow.
-pub fn orientation_in_tiff(tiff: &[u8]) -> Option<Orientation> {
-    let big_endian = match tiff.get(..4)? {
-        b"MM\0*" => true,
-        b"II*\0" => false,
-        _ => return None,
-    };
-    let number = |offset: usize, bytes: usize| -> Option<u32> {
-        let field = tiff.get(offset..offset.checked_add(bytes)?)?;
+/// The orientation number that a TIFF structure (an EXIF block behind its prefix, or a whole TIFF file) states. Damage counts
+/// as none. As in Pillow the last entry counts, of several values the first, and a byte (a type that the standard does not
+/// allow here) counts as none.
+fn orientation_in_tiff(tiff: &[u8]) -> Option<u32> {
+    let directory = Directory::first(tiff)?;
+    directory
+        .entries(ORIENTATION_TAG)
+        .filter_map(|entry| directory.value(entry))
+        .last()
+}
+
+/// The first image directory of a TIFF structure.
+pub(crate) struct Directory<'a> {
+    tiff: &'a [u8],
+    big_endian: bool,
+    position: usize,
+    count: usize,
+}
+
+impl<'a> Directory<'a> {
+    /// `None` where the structure has no valid head.
+    pub(crate) fn first(tiff: &'a [u8]) -> Option<Self> {
+        let big_endian = match tiff.get(..4)? {
+            b"MM\0*" => true,
+            b"II*\0" => false,
+            _ => return None,
+        };
+        let mut directory = Directory {
+            tiff,
+            big_endian,
+            position: 0,
+            count: 0,
+        };
+        directory.position = directory.number(4, 4)? as usize;
+        directory.count = directory.number(directory.position, 2)? as usize;
+        Some(directory)
+    }
+
+    /// Offsets of the entries with this tag, up to the first one that the data do not hold.
+    pub(crate) fn entries(&self, tag: u32) -> impl Iterator<Item = usize> + use<'_, 'a> {
+        (0..self.count)
+            .map_while(|entry| {
+                let offset = self.position.checked_add(2 + 12 * entry)?;
+                self.tiff.get(offset..offset.checked_add(12)?)?;
+                Some(offset)
+            })
+            .filter(move |&offset| self.number(offset, 2) == Some(tag))
+    }
+
+    /// The first value of an entry of an integer type: 3 SHORT, 8 SSHORT, 4 LONG, 9 SLONG, 6 SBYTE (TIFF 6.0, section 2).
+    pub(crate) fn value(&self, entry: usize) -> Option<u32> {
+        let bytes = match self.number(entry + 2, 2)? {
+            3 | 8 => 2,
+            4 | 9 => 4,
+            6 => 1,
+            _ => return None,
+        };
+        let total = (self.number(entry + 4, 4)? as usize).checked_mul(bytes)?;
+        match total {
+            0 => None,
+            1..=4 => self.number(entry + 8, bytes),
+            _ => {
+                let values = self.number(entry + 8, 4)? as usize;
+                self.tiff.get(values..values.checked_add(total)?)?;
+                self.number(values, bytes)
+            }
+        }
+    }
+
+    fn number(&self, offset: usize, bytes: usize) -> Option<u32> {
+        let field = self.tiff.get(offset..offset.checked_add(bytes)?)?;
         let fold = |value: u32, byte: &u8| value << 8 | u32::from(*byte);
-        Some(if big_endian {
+        Some(if self.big_endian {
             field.iter().fold(0, fold)
         } else {
             field.iter().rev().fold(0, fold)
         })
-    };
-    let directory = number(4, 4)? as usize;
-    let entries = number(directory, 2)? as usize;
-    (0..entries)
-        .map_while(|entry| {
-            let offset = directory.checked_add(2 + 12 * entry)?;
-            Some((number(offset, 2)?, offset))
-        })
-        .find(|&(tag, _)| tag == ORIENTATION_TAG)
-        .and_then(|(_, offset)| match number(offset + 2, 2)? {
-            1 => number(offset + 8, 1), // BYTE
-            3 => number(offset + 8, 2), // SHORT, the standard's type
-            4 => number(offset + 8, 4), // LONG
-            _ => None,
-        })
-        .and_then(Orientation::from_number)
+    }
 }
 
 /// A minimal EXIF block for an APP1 segment: one directory with the orientation.
-pub fn exif_with_orientation(orientation: Orientation) -> Vec<u8> {
+pub fn block_with(orientation: Orientation) -> Vec<u8> {
     let mut block = b"Exif\0\0MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0".to_vec();
     block.extend_from_slice(&[orientation as u8, 0, 0, 0, 0, 0, 0]);
     block
@@ -89,18 +303,18 @@ pub fn exif_with_orientation(orientation: Orientation) -> Vec<u8> {
 mod tests {
     use super::*;
 
+    fn in_tiff(tiff: &[u8]) -> Option<Orientation> {
+        orientation_in_tiff(tiff).and_then(Orientation::from_number)
+    }
+
     #[test]
     fn the_minimal_block_reads_back() {
         for number in 1..=8 {
             let orientation = Orientation::from_number(number).unwrap();
-            let block = exif_with_orientation(orientation);
-            assert_eq!(orientation_in_tiff(&block[6..]), Some(orientation));
+            let block = block_with(orientation);
+            assert_eq!(in_tiff(&block[6..]), Some(orientation));
             for length in 6..block.len() - 6 {
-                assert_eq!(
-                    orientation_in_tiff(&block[6..length]),
-                    None,
-                    "cut at {length}"
-                );
+                assert_eq!(in_tiff(&block[6..length]), None, "cut at {length}");
             }
         }
     }
@@ -108,15 +322,15 @@ mod tests {
     #[test]
     fn little_endian_and_other_tags_before() {
         let tiff = b"II*\0\x08\0\0\0\x02\0\x0f\x01\x02\0\x04\0\0\0abc\0\x12\x01\x03\0\x01\0\0\0\x06\0\0\0\0\0\0\0";
-        assert_eq!(orientation_in_tiff(tiff), Some(Orientation::Rotate90));
+        assert_eq!(in_tiff(tiff), Some(Orientation::Rotate90));
     }
 
     #[test]
     fn nonsense_is_no_orientation() {
-        assert_eq!(orientation_in_tiff(b""), None);
-        assert_eq!(orientation_in_tiff(b"MM\0*\xff\xff\xff\xff"), None);
-        let mut block = exif_with_orientation(Orientation::FlipX);
+        assert_eq!(in_tiff(b""), None);
+        assert_eq!(in_tiff(b"MM\0*\xff\xff\xff\xff"), None);
+        let mut block = block_with(Orientation::FlipX);
         block[25] = 9;
-        assert_eq!(orientation_in_tiff(&block[6..]), None);
+        assert_eq!(in_tiff(&block[6..]), None);
     }
 }

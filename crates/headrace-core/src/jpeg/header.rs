@@ -26,7 +26,9 @@ pub mod marker {
     pub const DQT: u8 = 0xDB;
     pub const DRI: u8 = 0xDD;
     pub const APP0: u8 = 0xE0;
+    pub const APP1: u8 = 0xE1;
     pub const APP14: u8 = 0xEE;
+    pub const COM: u8 = 0xFE;
     pub const TEM: u8 = 0x01;
 }
 

@@ -9,7 +9,6 @@ pub mod idct;
 pub mod profile;
 pub mod region;
 pub mod restart;
-pub mod segments;
 pub mod structure;
 pub mod turbo;
 pub mod upsample;

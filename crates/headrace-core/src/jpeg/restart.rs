@@ -17,13 +17,13 @@ use self::bits::{write_segments, WriteTable};
 use self::optimal::{optimal_code, HuffmanCode};
 use self::symbols::{
     record_scan, table_base, BlockPlan, Intervals, SymbolStream, TranscodeTable, MAX_BLOCKS_IN_MCU,
-    PADDING, TABLES, ZIGZAG,
+    PADDING, TABLES,
 };
-use super::segments::{Segment, Segments, APP0, APP1, COM, DHT, DQT, DRI, EOI, SOI, SOS};
+use super::header::{marker, next_segment, Segment, ZIGZAG};
 use super::turbo;
 use crate::decode::MAX_PIXELS;
 use crate::error::{Result, Status};
-use crate::exif::{exif_with_orientation, orientation_in_tiff, Orientation};
+use crate::exif::{self, Orientation};
 
 /// What of a file's metadata to keep. Segments that decide how pixels are read (JFIF, Adobe) are always kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -93,6 +93,9 @@ impl RestartWriter {
     /// Reads the whole file: its symbols go to `stream`, the rest is returned.
     fn record<'a>(&mut self, jpeg: &'a [u8], options: &RestartOptions) -> Result<Header<'a>> {
         let mut header = Header::parse(jpeg)?;
+        if options.metadata == Metadata::Drop {
+            header.orientation = exif::orientation(jpeg);
+        }
         header.interval =
             choose_interval(header.mcus_per_row(), header.mcu_width(), options.tile_px);
         if !header.is_one_huffman_scan()? {
@@ -182,17 +185,17 @@ impl RestartWriter {
     }
 
     fn assemble(&mut self, header: &Header<'_>, options: &RestartOptions, out: &mut Vec<u8>) {
-        out.extend_from_slice(&[0xFF, SOI]);
+        out.extend_from_slice(&[0xFF, marker::SOI]);
         header.append_metadata(options.metadata, out);
         for tables in &header.quantisation {
-            append_segment(DQT, tables, out);
+            append_segment(marker::DQT, tables, out);
         }
         append_segment(header.output_frame_marker(), &header.frame, out);
         let codes: [HuffmanCode; TABLES] =
             std::array::from_fn(|index| optimal_code(self.stream.frequencies(index)));
         append_huffman_tables(&codes, out);
         if header.interval < header.mcus() {
-            append_segment(DRI, &(header.interval as u16).to_be_bytes(), out);
+            append_segment(marker::DRI, &(header.interval as u16).to_be_bytes(), out);
         }
         header.append_scan_header(out);
         write_segments(
@@ -201,7 +204,7 @@ impl RestartWriter {
             &mut self.unstuffed,
             out,
         );
-        out.extend_from_slice(&[0xFF, EOI]);
+        out.extend_from_slice(&[0xFF, marker::EOI]);
     }
 }
 
@@ -222,6 +225,8 @@ struct Component {
 struct Header<'a> {
     /// Application segments and comments in their order.
     metadata: Vec<Segment<'a>>,
+    /// What to write in a minimal EXIF segment; upright where the file's own segments are kept.
+    orientation: Orientation,
     /// Contents of the quantisation segments.
     quantisation: Vec<Vec<u8>>,
     /// Which of the four quantisation tables are there.
@@ -244,9 +249,14 @@ struct Header<'a> {
 
 impl<'a> Header<'a> {
     fn parse(jpeg: &'a [u8]) -> Result<Self> {
-        let mut segments = Segments::of_file(jpeg)?;
+        match jpeg {
+            [] => return Err(Status::Empty),
+            [0xFF, marker::SOI, ..] => {}
+            _ => return Err(Status::UnknownFormat),
+        }
         let mut header = Header {
             metadata: Vec::new(),
+            orientation: Orientation::Upright,
             quantisation: Vec::new(),
             quantisation_seen: [false; 4],
             huffman: Vec::new(),
@@ -260,12 +270,15 @@ impl<'a> Header<'a> {
             input_interval: 0,
             interval: 0,
         };
+        let mut at = 2;
         loop {
-            let segment = segments.next_segment()?;
-            match segment.marker {
-                DQT => header.read_quantisation(segment.payload)?,
-                DHT => header.huffman.push(segment.payload),
-                DRI => match segment.payload {
+            let segment = next_segment(jpeg, at).ok_or(Status::Truncated)?;
+            at = segment.end;
+            match segment.code {
+                marker::SOI => return Err(Status::CorruptHeader),
+                marker::DQT => header.read_quantisation(segment.payload)?,
+                marker::DHT => header.huffman.push(segment.payload),
+                marker::DRI => match segment.payload {
                     &[high, low] => {
                         header.input_interval = usize::from(high) << 8 | usize::from(low)
                     }
@@ -274,13 +287,13 @@ impl<'a> Header<'a> {
                 0xC0..=0xC3 | 0xC5..=0xC7 | 0xC9..=0xCB | 0xCD..=0xCF => {
                     header.read_frame(segment)?
                 }
-                SOS => {
+                marker::SOS => {
                     header.read_scan(segment.payload)?;
                     header.scan_start = segment.end;
                     return Ok(header);
                 }
-                EOI => return Err(Status::Truncated),
-                COM | APP0..=0xEF => header.metadata.push(segment),
+                marker::EOI => return Err(Status::Truncated),
+                marker::COM | marker::APP0..=0xEF => header.metadata.push(segment),
                 _ => {}
             }
         }
@@ -305,7 +318,7 @@ impl<'a> Header<'a> {
             return Err(Status::CorruptHeader);
         }
         let (precision, rest) = segment.payload.split_first().ok_or(Status::CorruptHeader)?;
-        if !matches!(segment.marker, 0xC0..=0xC2 | 0xC9 | 0xCA) || *precision != 8 {
+        if !matches!(segment.code, 0xC0..=0xC2 | 0xC9 | 0xCA) || *precision != 8 {
             return Err(Status::Unsupported);
         }
         let (&[y1, y0, x1, x0, count], rest) =
@@ -337,7 +350,7 @@ impl<'a> Header<'a> {
             };
             self.components.push(component);
         }
-        self.frame_marker = segment.marker;
+        self.frame_marker = segment.code;
         self.frame = segment.payload.to_vec();
         Ok(())
     }
@@ -478,10 +491,11 @@ impl<'a> Header<'a> {
     fn append_metadata(&self, metadata: Metadata, out: &mut Vec<u8>) {
         for segment in &self.metadata {
             if segment_is_kept(segment, metadata) {
-                append_segment(segment.marker, segment.payload, out);
-            } else if let Some(orientation) = exif_orientation(segment) {
-                append_segment(APP1, &exif_with_orientation(orientation), out);
+                append_segment(segment.code, segment.payload, out);
             }
+        }
+        if self.orientation != Orientation::Upright {
+            append_segment(marker::APP1, &exif::block_with(self.orientation), out);
         }
     }
 
@@ -491,7 +505,7 @@ impl<'a> Header<'a> {
             scan.extend_from_slice(&[component.id, 0x11 * output_table(component.index) as u8]);
         }
         scan.extend_from_slice(&[0, 63, 0]);
-        append_segment(SOS, &scan, out);
+        append_segment(marker::SOS, &scan, out);
     }
 }
 
@@ -499,19 +513,12 @@ impl<'a> Header<'a> {
 /// first one, which are gone.
 fn segment_is_kept(segment: &Segment<'_>, metadata: Metadata) -> bool {
     let starts = |prefix: &[u8]| segment.payload.starts_with(prefix);
-    match segment.marker {
+    match segment.code {
         0xE0 if starts(b"JFIF\0") => true,
         0xEE if starts(b"Adobe") => true,
         0xE2 if starts(b"MPF\0") => false,
         _ => metadata == Metadata::Keep,
     }
-}
-
-/// The orientation that an EXIF segment states, unless it is upright.
-fn exif_orientation(segment: &Segment<'_>) -> Option<Orientation> {
-    let tiff = segment.payload.strip_prefix(b"Exif\0\0")?;
-    orientation_in_tiff(tiff)
-        .filter(|&orientation| segment.marker == APP1 && orientation != Orientation::Upright)
 }
 
 /// First component and a fourth one (luma, key) share tables, the others (chroma) too: two of each kind, as baseline allows.
@@ -576,11 +583,13 @@ fn destuff(
 
 /// Whether the file ends at `position` or after segments that change nothing; false: another scan follows.
 fn ends_in_eoi(jpeg: &[u8], position: usize) -> Result<bool> {
-    let mut segments = Segments::from(jpeg, position);
+    let mut at = position;
     loop {
-        match segments.next_segment()?.marker {
-            EOI => return Ok(true),
-            SOS => return Ok(false),
+        let segment = next_segment(jpeg, at).ok_or(Status::Truncated)?;
+        at = segment.end;
+        match segment.code {
+            marker::EOI => return Ok(true),
+            marker::SOS => return Ok(false),
             0xDC => return Err(Status::Unsupported), // DNL: the height comes behind the first scan
             _ => {}
         }
@@ -649,7 +658,7 @@ fn append_huffman_tables(codes: &[HuffmanCode; TABLES], out: &mut Vec<u8>) {
         payload.extend_from_slice(&code.counts);
         payload.extend_from_slice(&code.symbols);
     }
-    append_segment(DHT, &payload, out);
+    append_segment(marker::DHT, &payload, out);
 }
 
 fn quantisation_payload(number: u8, table: &[u16; 64]) -> Vec<u8> {

@@ -107,7 +107,7 @@ int headrace_turbo_size(const uint8_t *data, size_t length, uint32_t *width, uin
 
 /* Decodes columns [x, x + w) and rows [y, y + h) as RGB with the slow integer IDCT and fancy upsampling. `out` has room for
  * h rows of `stride` bytes; `line` for one row of the whole image width (3 bytes a pixel). CMYK and YCCK are converted as
- * Pillow does (its inverted-Adobe handling, then the plain (255-c)(255-k) product). */
+ * Pillow does: the plain product of the inverted inks. */
 int headrace_turbo_region(const uint8_t *data, size_t length, uint32_t x, uint32_t y, uint32_t w, uint32_t h, uint8_t *out,
                           size_t stride, uint8_t *line) {
   struct jpeg_decompress_struct cinfo;
@@ -155,12 +155,9 @@ int headrace_turbo_region(const uint8_t *data, size_t length, uint32_t x, uint32
     } else {
       const uint8_t *from = line + (size_t)(x - left) * 4;
       for (uint32_t i = 0; i < w; i++, from += 4, to += 3) {
-        /* Adobe files store inverted values; Pillow inverts those back, then converts. */
-        int invert = cinfo.saw_Adobe_marker;
+        /* Photoshop stores inverted inks, and Pillow takes every file for one of its: 255 is no ink. */
         for (int c = 0; c < 3; c++) {
-          int ink = invert ? from[c] : 255 - from[c];
-          int key = invert ? from[3] : 255 - from[3];
-          int product = ink * key + 128;
+          int product = from[c] * from[3] + 128;
           to[c] = (uint8_t)(((product >> 8) + product) >> 8);
         }
       }

@@ -4,6 +4,7 @@
 //! A symbol is a `u32`: bits 0–9 the symbol with its output table (see [`table_base`]), bits 16–31 the extra bits.
 
 use crate::error::{Result, Status};
+use crate::jpeg::header::ZIGZAG;
 
 /// Blocks in an interleaved MCU, at most (T.81 B.2.3).
 pub const MAX_BLOCKS_IN_MCU: usize = 10;
@@ -147,13 +148,6 @@ fn size_and_extra(value: i32) -> (u32, u32) {
     let extra = (value + (value >> 31)) as u32 & ((1 << size) - 1);
     (size, extra)
 }
-
-/// Natural position of the k-th coefficient in zigzag order (T.81 figure A.6).
-pub const ZIGZAG: [u8; 64] = [
-    0, 1, 8, 16, 9, 2, 3, 10, 17, 24, 32, 25, 18, 11, 4, 5, 12, 19, 26, 33, 40, 48, 41, 34, 27, 20,
-    13, 6, 7, 14, 21, 28, 35, 42, 49, 56, 57, 50, 43, 36, 29, 22, 15, 23, 30, 37, 44, 51, 58, 59,
-    52, 45, 38, 31, 39, 46, 53, 60, 61, 54, 47, 55, 62, 63,
-];
 
 /// Bits that one table look-up sees; longer codes take the slow way.
 const LOOK: u32 = 10;

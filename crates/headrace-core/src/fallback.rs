@@ -1,0 +1,231 @@
+//! Formats other than JPEG, decoded by well-kept libraries to the pixels of Pillow's `open().convert("RGB")`: alpha is
+//! dropped, palettes are applied, 16-bit colour keeps its upper byte, and 16-bit gray is cut off at 255, as Pillow does.
+//!
+//! The whole image is decoded (these formats allow no random access), then the region is converted. Animations give their
+//! first frame. What these libraries read differently from Pillow, or not at all, is [`Status::Unsupported`]: TIFF with JPEG
+//! compression, separate planes, premultiplied alpha, floating point, or gray of 2 or 4 bits.
+
+mod bmp;
+mod gif;
+mod tiff;
+
+use std::io::{Cursor, ErrorKind};
+
+use image::codecs::{bmp::BmpDecoder, png::PngDecoder, webp::WebPDecoder};
+use image::error::ImageError;
+use image::{ColorType, ImageDecoder, Limits};
+
+use crate::decode::{Size, MAX_PIXELS};
+use crate::error::{Result, Status};
+use crate::geometry::Rect;
+
+/// Decoded samples and a decoder's working memory may take this much, enough for any image below the pixel limit at four
+/// bytes a pixel.
+const MAX_BYTES: u64 = 1 << 30;
+
+/// A format told by the first bytes of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// Portable Network Graphics; of animated ones the default image.
+    Png,
+    /// WebP, lossy or lossless.
+    WebP,
+    /// Graphics Interchange Format.
+    Gif,
+    /// Tagged Image File Format.
+    Tiff,
+    /// Windows bitmap.
+    Bmp,
+}
+
+impl Format {
+    /// The format of `data` by its signature.
+    pub fn of(data: &[u8]) -> Option<Self> {
+        match data {
+            [0x89, b'P', b'N', b'G', b'\r', b'\n', 0x1A, b'\n', ..] => Some(Format::Png),
+            [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'E', b'B', b'P', ..] => Some(Format::WebP),
+            [b'G', b'I', b'F', b'8', b'7' | b'9', b'a', ..] => Some(Format::Gif),
+            [b'I', b'I', b'*' | b'+', 0, ..] | [b'M', b'M', 0, b'*' | b'+', ..] => {
+                Some(Format::Tiff)
+            }
+            [b'B', b'M', ..] => Some(Format::Bmp),
+            _ => None,
+        }
+    }
+}
+
+/// The stored size that the header of `data` states, not yet held against the pixel limit; nothing is decoded.
+pub fn size(data: &[u8], format: Format) -> Result<Size> {
+    let (width, height) = match format {
+        Format::Gif => return gif::size(data),
+        Format::Tiff => return tiff::size(data),
+        Format::Png => PngDecoder::with_limits(Cursor::new(data), limits()).map(|d| d.dimensions()),
+        Format::WebP => WebPDecoder::new(Cursor::new(data)).map(|d| d.dimensions()),
+        Format::Bmp => BmpDecoder::new(Cursor::new(data)).map(|d| d.dimensions()),
+    }
+    .map_err(|error| status_of(&error, Status::CorruptHeader))?;
+    if width == 0 || height == 0 {
+        return Err(Status::CorruptHeader);
+    }
+    Ok(Size { width, height })
+}
+
+/// Decodes `data` and writes `region`, which must lie in the image, as RGB rows without gaps into `pixels`. `samples` is
+/// reused memory.
+pub fn region(
+    data: &[u8],
+    format: Format,
+    region: Rect,
+    samples: &mut Vec<u8>,
+    pixels: &mut Vec<u8>,
+) -> Result<()> {
+    let size = size(data, format)?;
+    if u64::from(size.width) * u64::from(size.height) > MAX_PIXELS {
+        return Err(Status::TooLarge);
+    }
+    if !region.fits(size.width, size.height) {
+        return Err(Status::BadBox);
+    }
+    let kind = match format {
+        Format::Gif => return gif::region(data, region, samples, pixels),
+        Format::Tiff => tiff::samples(data, size, samples)?,
+        Format::Png => read(
+            PngDecoder::with_limits(Cursor::new(data), limits()),
+            samples,
+        )?,
+        Format::WebP => read(WebPDecoder::new(Cursor::new(data)), samples)?,
+        Format::Bmp => {
+            let kind = read(BmpDecoder::new(Cursor::new(data)), samples)?;
+            if kind == Samples::Rgb8 {
+                bmp::cut_off_like_pillow(data, samples)?;
+            }
+            kind
+        }
+    };
+    let stride = size.width as usize * kind.bytes();
+    let rows = samples.chunks_exact(stride).skip(region.y as usize);
+    let columns = region.x as usize * kind.bytes()..(region.x + region.w) as usize * kind.bytes();
+    pixels.resize(region.w as usize * region.h as usize * 3, 0);
+    for (row, out) in rows.zip(pixels.chunks_exact_mut(region.w as usize * 3)) {
+        kind.convert(&row[columns.clone()], out);
+    }
+    Ok(())
+}
+
+fn limits() -> Limits {
+    let mut limits = Limits::default();
+    limits.max_alloc = Some(MAX_BYTES);
+    limits
+}
+
+fn read(decoder: image::ImageResult<impl ImageDecoder>, samples: &mut Vec<u8>) -> Result<Samples> {
+    let damaged = |error: ImageError| status_of(&error, Status::CorruptData);
+    let mut decoder = decoder.map_err(damaged)?;
+    let kind = Samples::of(decoder.color_type())?;
+    let bytes = decoder.total_bytes();
+    if bytes > MAX_BYTES {
+        return Err(Status::TooLarge);
+    }
+    decoder.set_limits(limits()).map_err(damaged)?;
+    samples.clear(); // no pixels of another image remain where a decoder should leave some out
+    samples.resize(bytes as usize, 0);
+    decoder.read_image(samples).map_err(damaged)?;
+    Ok(kind)
+}
+
+/// What an error of the image library means. It reports damage and early ends alike as decoding errors, so the cause decides.
+fn status_of(error: &ImageError, damaged: Status) -> Status {
+    match error {
+        ImageError::Unsupported(_) => Status::Unsupported,
+        ImageError::Limits(_) => Status::TooLarge,
+        ImageError::IoError(error) if error.kind() == ErrorKind::UnexpectedEof => Status::Truncated,
+        error if ended_early(error) => Status::Truncated,
+        _ => damaged,
+    }
+}
+
+/// Whether an input that ended too early is among the causes of `error`.
+fn ended_early(error: &(dyn std::error::Error + 'static)) -> bool {
+    std::iter::successors(Some(error), |error| error.source())
+        .filter_map(|error| error.downcast_ref::<std::io::Error>())
+        .any(|error| error.kind() == ErrorKind::UnexpectedEof)
+}
+
+/// The layout of decoded samples; 16-bit ones are in the machine's byte order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Samples {
+    Gray8,
+    GrayAlpha8,
+    Rgb8,
+    Rgba8,
+    Cmyk8,
+    Gray16,
+    GrayAlpha16,
+    Rgb16,
+    Rgba16,
+    Cmyk16,
+}
+
+impl Samples {
+    fn of(kind: ColorType) -> Result<Self> {
+        Ok(match kind {
+            ColorType::L8 => Samples::Gray8,
+            ColorType::La8 => Samples::GrayAlpha8,
+            ColorType::Rgb8 => Samples::Rgb8,
+            ColorType::Rgba8 => Samples::Rgba8,
+            ColorType::L16 => Samples::Gray16,
+            ColorType::La16 => Samples::GrayAlpha16,
+            ColorType::Rgb16 => Samples::Rgb16,
+            ColorType::Rgba16 => Samples::Rgba16,
+            _ => return Err(Status::Unsupported),
+        })
+    }
+
+    /// Bytes of one pixel.
+    fn bytes(self) -> usize {
+        match self {
+            Samples::Gray8 => 1,
+            Samples::GrayAlpha8 | Samples::Gray16 => 2,
+            Samples::Rgb8 => 3,
+            Samples::Rgba8 | Samples::Cmyk8 | Samples::GrayAlpha16 => 4,
+            Samples::Rgb16 => 6,
+            Samples::Rgba16 | Samples::Cmyk16 => 8,
+        }
+    }
+
+    /// RGB of a row of pixels.
+    fn convert(self, row: &[u8], out: &mut [u8]) {
+        let wide = |pair: &[u8]| u16::from_ne_bytes([pair[0], pair[1]]);
+        let upper = |pair: &[u8]| (wide(pair) >> 8) as u8;
+        match self {
+            Samples::Gray8 | Samples::GrayAlpha8 => each(row, self.bytes(), out, |p| [p[0]; 3]),
+            Samples::Rgb8 | Samples::Rgba8 => each(row, self.bytes(), out, |p| [p[0], p[1], p[2]]),
+            Samples::Cmyk8 => each(row, self.bytes(), out, |p| {
+                rgb_of_cmyk([p[0], p[1], p[2], p[3]])
+            }),
+            Samples::Gray16 => each(row, self.bytes(), out, |p| [wide(p).min(255) as u8; 3]),
+            Samples::GrayAlpha16 => each(row, self.bytes(), out, |p| [upper(p); 3]),
+            Samples::Rgb16 | Samples::Rgba16 => each(row, self.bytes(), out, |p| {
+                [upper(p), upper(&p[2..]), upper(&p[4..])]
+            }),
+            Samples::Cmyk16 => each(row, self.bytes(), out, |p| {
+                rgb_of_cmyk([upper(p), upper(&p[2..]), upper(&p[4..]), upper(&p[6..])])
+            }),
+        }
+    }
+}
+
+fn each(row: &[u8], bytes: usize, out: &mut [u8], rgb: impl Fn(&[u8]) -> [u8; 3]) {
+    for (pixel, out) in row.chunks_exact(bytes).zip(out.chunks_exact_mut(3)) {
+        out.copy_from_slice(&rgb(pixel));
+    }
+}
+
+/// Pillow's conversion: (255 - ink) × (255 - key) / 255, rounded.
+fn rgb_of_cmyk([cyan, magenta, yellow, key]: [u8; 4]) -> [u8; 3] {
+    let white = 255 - i32::from(key);
+    [cyan, magenta, yellow].map(|ink| {
+        let product = i32::from(ink) * white + 128;
+        (white - ((product >> 8) + product) / 256).clamp(0, 255) as u8
+    })
+}

@@ -1,0 +1,48 @@
+//! Bitmaps of 16 bits a pixel: the library rounds 5 and 6 bits to 8, Pillow cuts off.
+
+use crate::error::{Result, Status};
+
+/// Bits of red, green and blue.
+type Depths = [u32; 3];
+
+/// The depths of a bitmap of 16 bits a pixel, `None` for other ones. Layouts that Pillow does not read are refused.
+fn depths(data: &[u8]) -> Result<Option<Depths>> {
+    let number = |offset: usize, bytes: usize| -> u32 {
+        let field = data.get(offset..offset + bytes).unwrap_or_default();
+        field
+            .iter()
+            .rev()
+            .fold(0, |value, &byte| value << 8 | u32::from(byte))
+    };
+    // BITMAPINFOHEADER and its successors: bits a pixel at 14, compression at 16, masks at 40, behind 14 bytes of file header.
+    let (header_bytes, bits, compression) = (number(14, 4), number(14 + 14, 2), number(14 + 16, 4));
+    if header_bytes < 40 || bits != 16 {
+        return Ok(None);
+    }
+    let masks = [40, 44, 48].map(|offset| number(14 + offset, 4));
+    match (compression, masks) {
+        (0, _) | (3, [0x7C00, 0x3E0, 0x1F]) => Ok(Some([5, 5, 5])),
+        (3, [0xF800, 0x7E0, 0x1F]) => Ok(Some([5, 6, 5])),
+        _ => Err(Status::Unsupported),
+    }
+}
+
+/// Turns RGB samples that were widened by rounding into ones that were widened as Pillow does: value × 255 / maximum, cut off.
+pub fn cut_off_like_pillow(data: &[u8], rgb: &mut [u8]) -> Result<()> {
+    let Some(depths) = depths(data)? else {
+        return Ok(());
+    };
+    let tables = depths.map(|bits| {
+        let maximum = (1u32 << bits) - 1;
+        std::array::from_fn::<u8, 256, _>(|widened| {
+            let value = (widened as u32 * maximum + 127) / 255;
+            (value * 255 / maximum) as u8
+        })
+    });
+    for pixel in rgb.chunks_exact_mut(3) {
+        for (sample, table) in pixel.iter_mut().zip(&tables) {
+            *sample = table[usize::from(*sample)];
+        }
+    }
+    Ok(())
+}

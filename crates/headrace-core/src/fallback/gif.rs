@@ -1,0 +1,101 @@
+//! The first frame of a GIF as Pillow shows it: colours by palette (transparency ignored), around the frame the transparent
+//! colour or else colour 0, and a canvas that grows where the frame leaves it.
+
+use std::io::Cursor;
+use std::num::NonZeroU64;
+
+use gif::{ColorOutput, DecodeOptions, Decoder, DecodingError, MemoryLimit};
+
+use super::{ended_early, MAX_BYTES};
+use crate::decode::Size;
+use crate::error::{Result, Status};
+use crate::geometry::Rect;
+
+type Reader<'a> = Decoder<Cursor<&'a [u8]>>;
+
+/// The canvas' size.
+pub fn size(data: &[u8]) -> Result<Size> {
+    let mut reader = open(data)?;
+    let (screen_width, screen_height) = (reader.width(), reader.height());
+    let frame = first_frame(&mut reader)?;
+    let width = u32::from(screen_width).max(u32::from(frame.left) + u32::from(frame.width));
+    let height = u32::from(screen_height).max(u32::from(frame.top) + u32::from(frame.height));
+    Ok(Size { width, height })
+}
+
+/// Writes `region` of the canvas as RGB into `pixels`.
+pub fn region(
+    data: &[u8],
+    region: Rect,
+    indices: &mut Vec<u8>,
+    pixels: &mut Vec<u8>,
+) -> Result<()> {
+    let mut reader = open(data)?;
+    let frame = first_frame(&mut reader)?.clone();
+    let palette = frame
+        .palette
+        .clone()
+        .or_else(|| reader.global_palette().map(<[u8]>::to_vec));
+    let colour = |index: u8| match &palette {
+        Some(palette) => {
+            let start = 3 * usize::from(index);
+            palette
+                .get(start..start + 3)
+                .map_or([0; 3], |rgb| [rgb[0], rgb[1], rgb[2]])
+        }
+        None => [index; 3], // no palette at all: gray
+    };
+    indices.clear();
+    indices.resize(usize::from(frame.width) * usize::from(frame.height), 0);
+    reader
+        .read_into_buffer(indices)
+        .map_err(|error| status_of(&error, Status::CorruptData))?;
+
+    let around = colour(frame.transparent.unwrap_or(0));
+    pixels.resize(region.w as usize * region.h as usize * 3, 0);
+    for (y, row) in (region.y..).zip(pixels.chunks_exact_mut(region.w as usize * 3)) {
+        for (x, out) in (region.x..).zip(row.chunks_exact_mut(3)) {
+            let inside = (
+                x.checked_sub(frame.left.into()),
+                y.checked_sub(frame.top.into()),
+            );
+            out.copy_from_slice(&match inside {
+                (Some(x), Some(y)) if x < frame.width.into() && y < frame.height.into() => {
+                    colour(indices[y as usize * usize::from(frame.width) + x as usize])
+                }
+                _ => around,
+            });
+        }
+    }
+    Ok(())
+}
+
+fn open(data: &[u8]) -> Result<Reader<'_>> {
+    let mut options = DecodeOptions::new();
+    options.set_color_output(ColorOutput::Indexed);
+    if let Some(limit) = NonZeroU64::new(MAX_BYTES) {
+        options.set_memory_limit(MemoryLimit::Bytes(limit));
+    }
+    options
+        .read_info(Cursor::new(data))
+        .map_err(|error| status_of(&error, Status::CorruptHeader))
+}
+
+fn first_frame<'r>(reader: &'r mut Reader<'_>) -> Result<&'r gif::Frame<'static>> {
+    let frame = reader
+        .next_frame_info()
+        .map_err(|error| status_of(&error, Status::CorruptHeader))?
+        .ok_or(Status::Truncated)?;
+    if frame.width == 0 || frame.height == 0 {
+        return Err(Status::CorruptHeader);
+    }
+    Ok(frame)
+}
+
+fn status_of(error: &DecodingError, damaged: Status) -> Status {
+    if ended_early(error) {
+        Status::Truncated
+    } else {
+        damaged
+    }
+}
