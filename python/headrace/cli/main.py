@@ -32,6 +32,7 @@ VERBS: tuple[str, ...] = (
     "pack",
     "verify",
     "train",
+    "demo",
 )
 
 FAILED, WRONG_USAGE, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141

@@ -1,0 +1,102 @@
+"""Runs one command of the demonstration as a person would, shows what it says, and returns its JSON document."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from headrace.errors import CommandError
+
+__all__ = ["headrace", "python", "run"]
+
+TIMEOUT_S = 900.0
+TAIL_LINES = 12
+
+
+def headrace(verb: str, *arguments: str | Path) -> list[str]:
+    """The command line of one of our own verbs, with `--json`, in this interpreter."""
+    return [sys.executable, "-m", "headrace", verb, "--json", *map(str, arguments)]
+
+
+def python(script: Path, *arguments: str | Path) -> list[str]:
+    """The command line of a script, in this interpreter."""
+    return [sys.executable, str(script), *map(str, arguments)]
+
+
+def words(command: list[str]) -> str:
+    """`command` as one would type it."""
+    own = command[1:3] == ["-m", "headrace"]
+    plain = ["headrace", *(word for word in command[3:] if word != "--json")] if own else ["python", *command[1:]]
+    return shlex.join("python" if word == sys.executable else word for word in plain)
+
+
+def run(command: list[str], *, show: Callable[[str], None], environment: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Runs `command` to its end; every line of its stderr goes to `show`, and so does stdout unless it is JSON.
+
+    Returns the JSON document that it printed, or {} if it printed none. Raises CommandError with its last lines when it
+    fails or takes more than 15 minutes; nothing of it goes on running afterwards.
+    """
+    tail: deque[str] = deque(maxlen=TAIL_LINES)
+
+    def pass_on(line: str) -> None:
+        tail.append(line)
+        show(line)
+
+    # A process group of its own: worker processes go with it when it is stopped.
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+        env={**os.environ, **(environment or {}), "PYTHONUNBUFFERED": "1"},
+    )
+    printed: list[str] = []
+    reader = threading.Thread(target=_drain, args=(process.stdout, printed.append if "--json" in command else pass_on))
+    watchdog = threading.Timer(TIMEOUT_S, _stop, (process,))
+    reader.start()
+    watchdog.start()
+    try:
+        _drain(process.stderr, pass_on)
+        code = process.wait()
+    finally:
+        watchdog.cancel()
+        _stop(process)
+        reader.join()
+        for stream in (process.stdout, process.stderr):
+            if stream is not None:
+                stream.close()
+    if code != 0:
+        raise CommandError(f"`{words(command)}` failed with exit code {code}; its last words:\n  " + "\n  ".join(tail))
+    return _document(printed, command)
+
+
+def _drain(stream: Any, take: Callable[[str], None]) -> None:
+    for line in stream:
+        take(line.rstrip("\n"))
+
+
+def _stop(process: subprocess.Popen[str]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def _document(printed: list[str], command: list[str]) -> dict[str, Any]:
+    if not printed:
+        return {}
+    try:
+        document = json.loads("\n".join(printed))
+    except ValueError as error:
+        raise CommandError(f"`{words(command)}` did not print one JSON document: {error}") from error
+    return dict(document)

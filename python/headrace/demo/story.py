@@ -1,0 +1,284 @@
+"""The demonstration: a slow training job is diagnosed, made fast without a changed line, packed, and trained.
+
+Everything is done by the commands that a person would type, one after the other, and everything in the final table was
+measured in this run: the plain script and the same script under `headrace run` take turns, on the same number of images.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import math
+import os
+import shutil
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headrace import nvml, software
+from headrace.demo import images, steps
+from headrace.devices import SIMULATED
+from headrace.errors import CommandError, HeadraceError, SourceError
+from headrace.loader import Loader
+from headrace.records import Dataset
+from headrace.sources import open_dataset
+from headrace.transforms import CenterCrop
+
+__all__ = ["Measured", "Story", "default_folder", "tell"]
+
+ROUNDS = 3
+BATCH_SIZE = 64
+DIAGNOSED_STEPS = 70  # the diagnosis speaks from 50 steps on
+TRAINED_STEPS = 300
+BLAME_SECONDS = 20.0
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One way of training: images a second of each round, and the median share of time in which the GPU waited."""
+
+    img_s: tuple[float, ...]
+    wait_share: float
+    final_loss: float
+
+    @property
+    def median_img_s(self) -> float:
+        """The figure that is shown."""
+        return statistics.median(self.img_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """All that was measured. `gpu_img_s`: the simulated GPU's own rate, None on a real one."""
+
+    device: str
+    gpu_img_s: float | None
+    data: Path
+    images: int
+    images_per_round: int
+    batch: list[Any]
+    before: Measured
+    after: Measured
+    trained: Measured
+    taken_over: bool
+    reason: str
+    verdict: str
+    diagnosis: dict[str, Any]
+    packed: dict[str, Any]
+    report: str
+    seconds: float
+
+    @property
+    def speedup(self) -> float:
+        """How many times as fast the unmodified script became."""
+        return self.after.median_img_s / self.before.median_img_s
+
+
+def default_folder() -> Path:
+    """Where the photographs are kept between runs: the user's cache folder."""
+    cache = os.environ.get("XDG_CACHE_HOME")
+    return (Path(cache) if cache else Path.home() / ".cache") / "headrace" / "demo"
+
+
+def find_device() -> tuple[str, str]:
+    """(--device of the script and of `headrace train`, its name for people): the GPU if torch can use one."""
+    driver, _ = nvml.find_driver()
+    if driver is not None and driver.gpus:
+        torch, _ = software.ask_torch()
+        if torch is not None and torch.available:
+            return "cuda", driver.gpus[0].name
+    return "sim:a100", "simulated A100"
+
+
+def tell(*, data: Path | None, folder: Path, seconds: float, say: Say, progress: Progress) -> Story:
+    """Runs the whole story in `folder`. `seconds`: how long each plain measurement takes, about.
+
+    `say` gets every line there is to tell, `progress` shows the making of the photographs. Raises HeadraceError: unusable data
+    (naming the files), a command that failed (with its last lines), or two runs that did not do the same job.
+    """
+    started_s = time.monotonic()
+    device, name = find_device()
+
+    def show(line: str) -> None:
+        say(line if line.startswith(f"{name}: ") else f"{name}: {line}")
+
+    with _locked(folder):
+        source = data if data is not None else _photographs(folder, show, progress)
+        dataset = _checked(source)
+        script = folder / "train.py"
+        shutil.copyfile(Path(__file__).with_name("script.py"), script)
+        batch_size = BATCH_SIZE if len(dataset) >= 4 * BATCH_SIZE else max(1, len(dataset) // 4)
+        job = [str(script), "--data", str(source), "--device", device, "--batch-size", str(batch_size)]
+        try:
+            diagnosis, img_s = _diagnose(folder, job, batch_size, show)
+            rounds = _take_turns(folder, job, img_s, batch_size, seconds, show)
+        except CommandError as error:
+            if data is None:
+                raise
+            raise _blamed(error, dataset) from error
+        packed, trained = _pack_and_train(folder, source, device, batch_size, show)
+    before, after, loaders, facts = rounds
+    return Story(
+        device=name,
+        gpu_img_s=SIMULATED["a100"][0] if device == "sim:a100" else None,
+        data=source,
+        images=len(dataset),
+        images_per_round=facts["images"],
+        batch=facts["batches"],
+        before=before,
+        after=after,
+        trained=trained,
+        taken_over=all(loader["taken_over"] for loader in loaders) and bool(loaders),
+        reason="; ".join(str(loader["reason"]) for loader in loaders),
+        verdict=str(diagnosis["verdict"]),
+        diagnosis=diagnosis,
+        packed=packed,
+        report=str(diagnosis["report"]),
+        seconds=time.monotonic() - started_s,
+    )
+
+
+Progress = Callable[[str, int], Any]
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Keeps a second demo out of `folder` while this one works there."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = open(folder / ".lock", "w")  # noqa: SIM115 - closed below, with the lock
+    except OSError as error:
+        hint = "headrace demo --keep FOLDER, with a folder that can be written to"
+        raise HeadraceError(f"cannot write to {folder}: {error.strerror}", hint=hint) from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            hint = "wait for it, or headrace demo --keep ANOTHER_FOLDER"
+            raise HeadraceError(f"another demo is running in {folder}", hint=hint) from error
+        yield
+
+
+def _photographs(folder: Path, show: Say, progress: Progress) -> Path:
+    target = folder / "images"
+    total = len(images.CLASSES) * images.IMAGES_PER_CLASS
+    if images.is_complete(target):
+        show(f"1/6 photographs: {total:,} from an earlier run in {target}")
+        return target
+    show(f"1/6 photographs: cutting {total:,} from those that scikit-image and scikit-learn ship, into {target}")
+    with progress("cutting photographs", total) as meter:
+        images.make(target, advance=meter.advance)
+    return target
+
+
+def _checked(source: Path) -> Dataset:
+    """The image folder, opened: raises SourceError in words where there is none, no images, or one class."""
+    dataset = open_dataset(source)
+    if dataset.kind != "folder":
+        raise SourceError(f"{source} is {dataset.kind}, not an image folder", hint="give --data a folder of class folders")
+    if len(dataset) < 8 or len(dataset.classes) < 2:
+        what = f"{source} holds {len(dataset)} images of {len(dataset.classes)} classes; the demo needs 8 and 2"
+        raise SourceError(what, hint="give another --data folder, or none for the demo's own photographs")
+    return dataset
+
+
+def _diagnose(folder: Path, job: list[str], batch_size: int, show: Say) -> tuple[dict[str, Any], float]:
+    """The diagnosis of the plain script, and the images a second that the script itself saw meanwhile."""
+    shutil.rmtree(folder / "diagnosis", ignore_errors=True)
+    log = folder / "facts.json"
+    log.unlink(missing_ok=True)
+    command = steps.python(Path(job[0]), *job[1:], "--images", str(DIAGNOSED_STEPS * batch_size), "--log", log)
+    line = [*steps.headrace("diagnose", "--out", folder / "diagnosis"), "--", *command]
+    show("2/6 why is it slow?  $ " + steps.words(line))
+    diagnosis = steps.run(line, show=show)
+    show(f"verdict {diagnosis['verdict']}")
+    return diagnosis, float(_facts(log, line)["img_s"])
+
+
+def _take_turns(
+    folder: Path, job: list[str], img_s: float, batch_size: int, seconds: float, show: Say
+) -> tuple[Measured, Measured, list[dict[str, Any]], dict[str, Any]]:
+    """Plain and under `headrace run`, in turns, on the same number of images; checks that they did the same job."""
+    count = max(10, math.ceil(img_s * seconds / batch_size)) * batch_size
+    log = folder / "facts.json"
+    plain = steps.python(Path(job[0]), *job[1:], "--images", str(count), "--log", log)
+    quick = [*steps.headrace("run"), "--", *plain]
+    show(f"3/6 the plain script, and 4/6 the same script under headrace run: {ROUNDS} times in turns, {count:,} images each")
+    facts: dict[str, list[dict[str, Any]]] = {"plain": [], "run": []}
+    loaders: list[dict[str, Any]] = []
+    for _ in range(ROUNDS):
+        for way, line in (("plain", plain), ("run", quick)):
+            show("$ " + steps.words(line))
+            log.unlink(missing_ok=True)
+            document = steps.run(line, show=show)
+            loaders = document.get("loaders", loaders)
+            facts[way].append(_facts(log, line))
+    _check_same_job(facts)
+    return _measured(facts["plain"]), _measured(facts["run"]), loaders, facts["plain"][0]
+
+
+def _facts(log: Path, command: list[str]) -> dict[str, Any]:
+    try:
+        return dict(json.loads(log.read_text()))
+    except (OSError, ValueError) as error:
+        raise CommandError(f"`{steps.words(command)}` ended without writing {log}: {error}") from error
+
+
+def _measured(facts: list[dict[str, Any]]) -> Measured:
+    return Measured(
+        img_s=tuple(one["img_s"] for one in facts),
+        wait_share=statistics.median(one["wait_share"] for one in facts),
+        final_loss=facts[-1]["losses"][-1],
+    )
+
+
+def _check_same_job(facts: dict[str, list[dict[str, Any]]]) -> None:
+    """Same number of images and steps, same batch shapes and dtypes, finite losses: else a comparison means nothing."""
+    every = [one for way in facts.values() for one in way]
+    for name in ("images", "steps", "batches", "device"):
+        values = [one[name] for one in every]
+        if any(value != values[0] for value in values):
+            raise CommandError(f"the runs did not do the same job: their {name} are {values}")
+    if not all(math.isfinite(loss) for one in every for loss in one["losses"]):
+        raise CommandError(f"a loss is not finite: {[one['losses'] for one in every]}")
+
+
+def _pack_and_train(folder: Path, source: Path, device: str, batch_size: int, show: Say) -> tuple[dict[str, Any], Measured]:
+    for name in ("packed", "training"):
+        shutil.rmtree(folder / name, ignore_errors=True)
+    line = steps.headrace("pack", source, folder / "packed")
+    show("5/6 $ " + steps.words(line))
+    packed = steps.run(line, show=show)
+    model = "resnet50" if device.startswith("sim:") else "resnet18"  # the simulated rate is ResNet-50's
+    options = ["--model", model, "--data", folder / "packed", "--device", device, "--batch-size", batch_size]
+    options += ["--epochs", 1 + TRAINED_STEPS * batch_size // max(1, packed["records"] // 2), "--steps", TRAINED_STEPS]
+    line = steps.headrace("train", *map(str, options), "--out", folder / "training")
+    show("6/6 $ " + steps.words(line))
+    result = steps.run(line, show=show)
+    if not math.isfinite(result["loss"]):
+        raise CommandError(f"the training from the pack ended with a loss of {result['loss']}")
+    return packed, Measured((result["img_s"],), result["wait_share"], result["loss"])
+
+
+def _blamed(error: CommandError, dataset: Dataset) -> HeadraceError:
+    """The script's error, with the files named that cannot be decoded, if that is why (the script does not say which)."""
+    deadline_s = time.monotonic() + BLAME_SECONDS
+    with Loader(dataset, 16, CenterCrop(8), shuffle=False, drop_last=False, output="numpy", on_error="skip") as loader:
+        for _ in loader:
+            if time.monotonic() > deadline_s:
+                break
+        skipped = loader.stats().skipped
+    if not skipped:
+        return error
+    files = "; ".join(f"{one.key}: {one.reason}" for one in skipped[:5])
+    more = f" and {len(skipped) - 5} more" if len(skipped) > 5 else ""
+    return SourceError(
+        f"{dataset.root} holds files that cannot be decoded, at which an ordinary script stops: {files}{more}",
+        hint="remove or repair them; headrace pack skips and lists such files",
+    )

@@ -1,0 +1,59 @@
+"""Commands of the demonstration: shown, stopped, and never misunderstood."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from headrace.demo import steps
+from headrace.errors import CommandError
+
+JSON_VERB = [sys.executable, "-c", "import sys; print('hello', file=sys.stderr); print('{\"a\": 1}')", "--json"]
+
+
+def test_a_document_and_what_was_said() -> None:
+    said: list[str] = []
+    assert steps.run(JSON_VERB, show=said.append) == {"a": 1}
+    assert said == ["hello"]
+
+
+def test_without_json_everything_is_shown() -> None:
+    said: list[str] = []
+    assert steps.run([sys.executable, "-c", "print('one')"], show=said.append) == {}
+    assert said == ["one"]
+
+
+def test_a_failure_tells_its_last_words() -> None:
+    code = "import sys; print('cannot open image x.jpg', file=sys.stderr); sys.exit(3)"
+    with pytest.raises(CommandError, match=r"(?s)exit code 3.*cannot open image x.jpg"):
+        steps.run([sys.executable, "-c", code], show=lambda line: None)
+
+
+def test_something_else_than_json_is_refused() -> None:
+    with pytest.raises(CommandError, match="did not print one JSON document"):
+        steps.run([sys.executable, "-c", "print('chatter')", "--json"], show=lambda line: None)
+
+
+def test_nothing_runs_on_after_it_was_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps, "TIMEOUT_S", 0.5)
+    mark = tmp_path / "pid"
+    child = f"import os, time; open({str(mark)!r}, 'w').write(str(os.getpid())); time.sleep(60)"
+    code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
+    started_s = time.monotonic()
+    with pytest.raises(CommandError, match="exit code -9"):
+        steps.run([sys.executable, "-c", code], show=lambda line: None)
+    assert time.monotonic() - started_s < 30
+    if mark.exists():
+        time.sleep(0.2)
+        state = Path(f"/proc/{mark.read_text()}/stat")
+        assert not state.exists() or state.read_text().split()[2] == "Z"
+
+
+def test_commands_are_shown_as_one_would_type_them() -> None:
+    line = [*steps.headrace("run", "--explain"), "--", *steps.python(Path("train.py"), "--data", "my images")]
+    assert steps.words(line) == "headrace run --explain -- python train.py --data 'my images'"
+    assert steps.words(steps.python(Path("train.py"))) == "python train.py"
+    assert os.path.basename(line[0]).startswith("python")  # noqa: PTH119 - a word of a command line

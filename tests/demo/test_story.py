@@ -1,0 +1,171 @@
+"""The story with its commands replaced: what it compares, what it refuses, what it reports."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from headrace.cli.main import main
+from headrace.demo import images, steps, story
+from headrace.errors import CommandError, HeadraceError, SourceError
+from PIL import Image
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    for index in range(16):
+        folder = tmp_path / "data" / f"class{index % 2}"
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.effect_noise((64, 48), 60).convert("RGB").save(folder / f"{index}.jpg")
+    return tmp_path / "data"
+
+
+class Commands:
+    """Stands for the processes that the story starts: notes each, writes the facts that the script would write."""
+
+    def __init__(self) -> None:
+        self.started: list[list[str]] = []
+        self.change: Callable[[dict[str, Any], str], None] = lambda facts, way: None
+        self.plain_img_s = iter([90.0, 100.0, 400.0, 110.0])  # the diagnosis, then three rounds
+
+    def run(self, command: list[str], *, show: Callable[[str], None], environment: Any = None) -> dict[str, Any]:
+        self.started.append(command)
+        verb = command[3] if command[1:3] == ["-m", "headrace"] else "plain"
+        show(f"{verb} at work")
+        if "--log" in command:
+            count = int(command[command.index("--images") + 1])
+            facts = {"device": "simulated A100", "images": count, "steps": 10 + count // 4, "wait_share": 0.25}
+            facts |= {"batches": [[[4, 3, 224, 224], "torch.float32", [4], "torch.int64"]], "losses": [2.0, 1.5]}
+            facts["img_s"] = 300.0 if verb == "run" else next(self.plain_img_s)
+            self.change(facts, verb)
+            Path(command[command.index("--log") + 1]).write_text(json.dumps(facts))
+        documents = {
+            "diagnose": {"verdict": "CPU_PREP", "report": "/somewhere/report.html", "img_s": 95.0},
+            "run": {"loaders": [{"dataset": "ImageFolder", "taken_over": True, "reason": "decode"}]},
+            "pack": {"records": 16, "shards": 1},
+            "train": {"img_s": 900.0, "wait_share": 0.6, "loss": 1.0},
+        }
+        return documents.get(verb, {})
+
+
+@pytest.fixture
+def commands(monkeypatch: pytest.MonkeyPatch) -> Commands:
+    made = Commands()
+    monkeypatch.setattr(steps, "run", made.run)
+    monkeypatch.setattr(story, "find_device", lambda: ("sim:a100", "simulated A100"))
+    return made
+
+
+def meter(words: str, total: int) -> Any:
+    return nullcontext(SimpleNamespace(advance=lambda count: None))
+
+
+def test_the_document_and_the_table(data: Path, tmp_path: Path, commands: Commands, capsys) -> None:
+    arguments = ["demo", "--data", str(data), "--keep", str(tmp_path / "kept"), "--seconds", "1"]
+    assert main([*arguments, "--json"]) == 0
+    captured = capsys.readouterr()
+    document = json.loads(captured.out)
+    assert document["before_img_s"] == 110.0  # the median of 100, 400, 110
+    assert document["after_img_s"] == 300.0
+    assert document["speedup"] == pytest.approx(300 / 110)
+    assert (document["verdict"], document["report"]) == ("CPU_PREP", "/somewhere/report.html")
+    assert document["simulated"] is True and document["taken_over"] is True
+    assert all(line.startswith("simulated A100: ") for line in captured.err.splitlines())
+    commands.plain_img_s = iter([90.0, 100.0, 400.0, 110.0])
+    assert main(arguments) == 0
+    shown = capsys.readouterr().out
+    assert "2.7" in shown and "CPU_PREP" in shown and "/somewhere/report.html" in shown
+    rows = [line for line in shown.splitlines() if "img/s" not in line and any(digit in line for digit in "0123456789")]
+    assert all("simulated A100" in row for row in rows)
+
+
+def test_both_ways_take_turns_on_the_same_number_of_images(data: Path, tmp_path: Path, commands: Commands) -> None:
+    told = story.tell(data=data, folder=tmp_path / "kept", seconds=2, say=lambda line: None, progress=meter)
+    verbs = [command[3] if command[1] == "-m" else "plain" for command in commands.started]
+    assert verbs == ["diagnose", *["plain", "run"] * story.ROUNDS, "pack", "train"]
+    counts = {command[command.index("--images") + 1] for command in commands.started[1:-2]}
+    assert counts == {"180"} and told.images_per_round == 180  # 2 s at the 90 img/s that the script saw, in batches of 4
+    script = (tmp_path / "kept" / "train.py").read_text()
+    assert script == Path(story.__file__).with_name("script.py").read_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("batches", [[[4, 3, 192, 192], "torch.float32", [4], "torch.int64"]], "batches"),
+        ("images", 7, "images"),
+        ("steps", 7, "steps"),
+        ("losses", [float("nan")], "not finite"),
+    ],
+)
+def test_runs_that_did_another_job_are_not_compared(data, tmp_path, commands: Commands, name, value, words) -> None:
+    commands.change = lambda facts, way: facts.update({name: value}) if way == "run" else None
+    with pytest.raises(HeadraceError, match=words):
+        story.tell(data=data, folder=tmp_path / "kept", seconds=1, say=lambda line: None, progress=meter)
+
+
+def test_undecodable_files_are_named(data: Path, tmp_path: Path, commands: Commands, monkeypatch) -> None:
+    (data / "class0" / "broken.jpg").write_bytes((data / "class0" / "0.jpg").read_bytes()[:200])
+    (data / "class1" / "text.jpg").write_text("not an image")
+
+    def fail(command: list[str], **_: Any) -> dict[str, Any]:
+        raise CommandError("`python train.py` failed with exit code 1")
+
+    monkeypatch.setattr(steps, "run", fail)
+    with pytest.raises(SourceError, match=r"(?s)broken\.jpg.*text\.jpg|text\.jpg.*broken\.jpg"):
+        story.tell(data=data, folder=tmp_path / "kept", seconds=1, say=lambda line: None, progress=meter)
+
+
+def test_a_failure_with_good_data_stays_what_it_was(data: Path, tmp_path: Path, commands: Commands, monkeypatch) -> None:
+    def fail(command: list[str], **_: Any) -> dict[str, Any]:
+        raise CommandError("`python train.py` failed with exit code 1")
+
+    monkeypatch.setattr(steps, "run", fail)
+    with pytest.raises(CommandError, match="failed with exit code 1"):
+        story.tell(data=data, folder=tmp_path / "kept", seconds=1, say=lambda line: None, progress=meter)
+
+
+def test_unusable_data_is_told_at_once(tmp_path: Path, data: Path, commands: Commands, capsys) -> None:
+    (tmp_path / "empty").mkdir()
+    for folder in (tmp_path / "absent", tmp_path / "empty"):
+        assert main(["demo", "--data", str(folder), "--keep", str(tmp_path / "kept")]) == 1
+        shown = capsys.readouterr().err
+        assert str(folder) in shown and "hint: " in shown
+    shutil.rmtree(data / "class1")
+    assert main(["demo", "--data", str(data), "--keep", str(tmp_path / "kept")]) == 1
+    assert commands.started == []
+
+
+def test_two_demos_do_not_meet_in_one_folder(tmp_path: Path, data: Path, commands: Commands) -> None:
+    with story._locked(tmp_path / "kept"), pytest.raises(HeadraceError, match="another demo is running"):
+        story.tell(data=data, folder=tmp_path / "kept", seconds=1, say=lambda line: None, progress=meter)
+
+
+def test_photographs_are_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(images, "IMAGES_PER_CLASS", 1)
+    monkeypatch.setattr(images.make, "__kwdefaults__", images.make.__kwdefaults__ | {"per_class": 1})
+    said: list[str] = []
+    story._photographs(tmp_path, said.append, meter)
+    monkeypatch.setattr(images, "make", None)  # would fail if called
+    assert story._photographs(tmp_path, said.append, meter) == tmp_path / "images"
+    assert "from an earlier run" in said[-1]
+
+
+def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/cache")
+    assert story.default_folder() == Path("/cache/headrace/demo")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", "/home/me")
+    assert story.default_folder() == Path("/home/me/.cache/headrace/demo")
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1", "nan", "1e9"])
+def test_senseless_durations_are_refused(seconds: str, commands: Commands, capsys) -> None:
+    assert main(["demo", "--seconds", seconds]) == 2
+    assert "--seconds" in capsys.readouterr().err
