@@ -101,7 +101,8 @@ def _render(story: Story, folder: Path) -> None:
         source = SIMULATED["a100"][1]
         page.print(f"{story.device}: compute is a timed wait at {story.gpu_img_s:,.0f} img/s: {source}", soft_wrap=True)
     page.print(f"{story.device}: verdict {story.verdict}", soft_wrap=True)
-    page.print(f"{story.device}: report {escape(story.report)}", soft_wrap=True)
+    if story.report is not None:
+        page.print(f"{story.device}: report {escape(story.report)}", soft_wrap=True)
     page.print(f"{story.device}: {story.seconds:.0f} s in all; everything lies in {escape(str(folder))}", soft_wrap=True)
 
 

@@ -118,9 +118,9 @@ class Meter:
     def __init__(self, show: Callable[[str | None, float], None]) -> None:
         self._show = show
 
-    def advance(self, amount: float = 1) -> None:
-        """Counts `amount` more units as done."""
-        self._show(None, amount)
+    def advance(self, amount: float = 1, description: str | None = None) -> None:
+        """Counts `amount` more units as done, and changes the words in front of the bar if there are new ones."""
+        self._show(description, amount)
 
     def describe(self, description: str) -> None:
         """Changes the words in front of the bar."""

@@ -72,8 +72,7 @@ def _show(options: Options, progress: Progress, meter: output.Meter) -> None:
         words += f" wait {progress.wait_share:.0%}"
     if progress.scores is not None:
         words += f" top-1 {progress.scores.top1:.1%}"
-    meter.describe(words)
-    meter.advance(progress.images)
+    meter.advance(progress.images, words)
 
 
 def _document(options: Options, result: Result) -> dict[str, object]:
