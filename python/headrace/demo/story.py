@@ -195,7 +195,7 @@ def _diagnose(folder: Path, job: list[str], batch_size: int, show: Say) -> tuple
     log = folder / "facts.json"
     log.unlink(missing_ok=True)
     command = steps.python(Path(job[0]), *job[1:], "--images", str(DIAGNOSED_STEPS * batch_size), "--log", log)
-    options = ["--out", folder / "diagnosis", "--seconds", str(DIAGNOSED_SECONDS)]
+    options = ["--out", str(folder / "diagnosis"), "--seconds", str(DIAGNOSED_SECONDS)]
     line = [*steps.headrace("diagnose", *options), "--", *command]
     show("2/6 why is it slow?  $ " + steps.words(line))
     diagnosis = steps.run(line, show=show)
