@@ -5,10 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 from headrace.cli import output
 from headrace.condition import Condition
@@ -16,6 +14,7 @@ from headrace.diagnose import diagnose
 from headrace.diagnosis import Diagnosis
 from headrace.image_benchmark import measure_images
 from headrace.remeasure import verify
+from headrace.report import html, text
 from headrace.session import Session
 from headrace.watching import add_fact, watch
 
@@ -54,9 +53,13 @@ def run(args: argparse.Namespace) -> int:
     diagnosis = replace(diagnose(session), session=str(folder))
     if args.verify:
         diagnosis = verify(diagnosis, session, folder, say=output.say)
+    if not args.no_report:
+        diagnosis = replace(diagnosis, report=str(folder / "report.html"))
     (folder / "diagnosis.json").write_text(json.dumps(diagnosis.to_json(), indent=1), encoding="utf-8")
+    if diagnosis.report is not None:
+        html.write(diagnosis, diagnosis.report, session=session)
     document = {name: value for name, value in diagnosis.to_json().items() if name not in PANELS}
-    output.emit(args, document, lambda: _show(diagnosis))
+    output.emit(args, document, lambda: _show(diagnosis, session))
     ended_by_us = args.seconds is not None and finished.ended_s - finished.started_s >= args.seconds
     failed = finished.returncode != 0 and not ended_by_us
     if failed:
@@ -77,33 +80,10 @@ def _with_benchmark(session: Session, folder: Path) -> Session:
     return replace(session, facts={**session.facts, "image_benchmark": asdict(found)})
 
 
-def _show(diagnosis: Diagnosis) -> None:
-    for line in _lines(diagnosis):
-        output.page.print(line, markup=False, highlight=False, soft_wrap=True)
-
-
-def _lines(diagnosis: Diagnosis) -> Sequence[str]:
-    lines = [f"{diagnosis.verdict}: {diagnosis.summary} (confidence {diagnosis.confidence_word})"]
-    rate = f"{diagnosis.img_s:,.0f} img/s" if diagnosis.img_s is not None else "rate not measured"
-    ceiling = f", {diagnosis.ceiling_img_s:,.0f} with perfect input" if diagnosis.ceiling_img_s is not None else ""
-    lines.append(f"{rate}{ceiling}; {diagnosis.steps} steps, {diagnosis.ranks} rank(s)")
-    shares = [f"{name} {share:.0%}" for name, share in diagnosis.share_of_step.items() if share >= 0.005]
-    lines.append("step: " + " | ".join(shares))
-    for finding in diagnosis.findings[:3]:
-        lines.append(f"{finding.kind}" + (f", {finding.share:.0%} of the step" if finding.share is not None else ""))
-        lines += [f"  {words}" for words in finding.evidence]
-        lines += [f"  -> {_fix_words(fix)}" for fix in finding.fixes]
-    lines += [f"not measured: {words}" for words in diagnosis.not_measured]
-    return lines
-
-
-def _fix_words(fix: Any) -> str:
-    words = f"{fix.id}: {fix.change}"
-    if fix.predicted_img_s is not None and fix.interval is not None:
-        words += f"; predicted {fix.predicted_img_s:,.0f} img/s ({fix.interval[0]:,.0f} to {fix.interval[1]:,.0f})"
-    if fix.verified_img_s is not None:
-        words += f"; measured {fix.verified_img_s:,.0f}"
-    return words
+def _show(diagnosis: Diagnosis, session: Session) -> None:
+    text.show(output.page, diagnosis, session=session)
+    if diagnosis.report is not None:
+        print(f"report: {diagnosis.report}")
 
 
 def _positive(text: str) -> float:

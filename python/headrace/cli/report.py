@@ -50,9 +50,7 @@ def _show(diagnosis: Diagnosis, session: Session, args: argparse.Namespace) -> N
     if args.out is not None:
         print(args.out)
         return
-    page = output.page
-    screen = text.render(diagnosis, session=session, width=page.width, usd_per_hour=args.usd_per_hour)
-    page.print(text.to_ascii(screen.plain) if page.options.ascii_only else screen, markup=False)
+    text.show(output.page, diagnosis, session=session, usd_per_hour=args.usd_per_hour)
 
 
 def _plain(diagnosis: Diagnosis, session: Session, usd_per_hour: float | None) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
+from rich.console import Console
 from rich.text import Text
 
 from headrace.diagnosis import Diagnosis
@@ -12,7 +13,7 @@ from headrace.report import words
 from headrace.report.screen import FixLine, Part, Screen, first_screen
 from headrace.session import Session
 
-__all__ = ["MAX_LINES", "draw", "render", "to_ascii"]
+__all__ = ["MAX_LINES", "draw", "render", "show", "to_ascii"]
 
 MAX_LINES = 24
 NARROWEST, WIDEST = 60, 120
@@ -41,6 +42,12 @@ def render(
 ) -> Text:
     """The first screen as rich text (print it with a rich console). `width` is held between 60 and 120 columns."""
     return draw(first_screen(diagnosis, session=session, usd_per_hour=usd_per_hour), width=width)
+
+
+def show(console: Console, diagnosis: Diagnosis, *, session: Session | None = None, usd_per_hour: float | None = None) -> None:
+    """Print the first screen at the console's width, in ASCII where its encoding has no block characters."""
+    screen = render(diagnosis, session=session, width=console.width, usd_per_hour=usd_per_hour)
+    console.print(to_ascii(screen.plain) if console.options.ascii_only else screen, markup=False, highlight=False)
 
 
 def draw(screen: Screen, *, width: int = 100) -> Text:
