@@ -16,7 +16,7 @@ RANKS = [
     ("errors", "_native"),
     ("records", "image_header", "machine", "disk", "nvml", "transforms", "stats"),
     ("shards", "sources", "sampler", "restart"),
-    ("planner", "packing", "verification", "inspection", "session", "decode"),
+    ("planner", "packing", "verification", "inspection", "contact_sheet", "session", "decode"),
     ("feed", "gpu", "attach"),
     ("loader",),
     ("checkpoint", "recipe", "trainer", "accelerate"),

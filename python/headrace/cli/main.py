@@ -30,6 +30,7 @@ VERBS: tuple[str, ...] = (
     "report",
     "run",
     "pack",
+    "inspect",
     "verify",
     "train",
     "demo",

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _ORIENTATION = 0x0112  # EXIF tag
 _UNSUPPORTED = 8  # headrace-core's Status::Unsupported
 
-__all__ = ["Recoded", "Recoder", "check_pixels", "recoder"]
+__all__ = ["Recoded", "Recoder", "check_pixels", "decoded", "recoder"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ def recoder(options: PackOptions) -> Recoder:
         size = _resized_to(options, header.width, header.height)
         if size is None and prepare is None and not only_quality:
             return lossless(data)  # small enough: its coefficients stay, which is faster and loses nothing
-        image = _plain(_decoded(data))
+        image = _plain(decoded(data))
         if size is not None:
             image = image.resize(size, _pillow().Resampling.BICUBIC)
         if prepare is not None:
@@ -97,7 +97,7 @@ def _checked(data: bytes) -> Recoded:
 def check_pixels(data: bytes, header: ImageHeader) -> None:
     """Decodes all of an image. Raises DecodeError when that fails."""
     if header.jpeg is None or header.jpeg.bits != 8:
-        _decoded(data)
+        decoded(data)
         return
     out = np.empty((1, header.height, header.width, 3), dtype=np.uint8)
     status = int(decode_into([data], out)[0])
@@ -123,7 +123,7 @@ def _recoded(data: bytes, header: ImageHeader) -> Recoded:
     return Recoded(data, EXTENSIONS.get(header.format), header.width, header.height)
 
 
-def _decoded(data: bytes) -> Image.Image:
+def decoded(data: bytes) -> Image.Image:
     """Decodes with Pillow, all pixels. Raises DecodeError with Pillow's reason."""
     library = _pillow()
     try:

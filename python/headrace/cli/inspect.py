@@ -1,0 +1,74 @@
+"""`headrace inspect`: what is in a dataset."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from dataclasses import asdict
+
+from headrace.cli.output import emit, page
+from headrace.cli.pack import size_text
+from headrace.inspection import SAMPLE, Inspection, Spread, inspect_dataset
+
+SUMMARY = "says what is in a dataset: classes, sizes, formats, quality, restart markers, cost of decoding"
+EXAMPLE = "headrace inspect photos/ --contact-sheet sheet.png"
+
+_SHOWN = 5
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the verb's arguments."""
+    parser.add_argument("path", metavar="PATH", help="packed dataset, image folder, .tar, .rec, .tfrecord, .lst")
+    parser.add_argument("--sample", type=int, default=SAMPLE, metavar="N", help=f"look at N images ({SAMPLE})")
+    parser.add_argument("--contact-sheet", metavar="PNG", help="write small pictures of 48 images to this file")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Inspects and prints; exit code 1 when an image of the sample cannot be read."""
+    found = inspect_dataset(args.path, sample=args.sample, sheet=args.contact_sheet)
+    emit(args, asdict(found), lambda: _render(found))
+    return 1 if found.unreadable else 0
+
+
+def _render(found: Inspection) -> None:
+    def line(name: str, text: str) -> None:
+        page.print(f"  {name:<16}{text}", markup=False)
+
+    size = f", {size_text(found.bytes)}" if found.bytes is not None else ""
+    page.print(f"{found.path}: {found.kind}, {found.records:,} records in {found.classes:,} classes{size}", markup=False)
+    if found.per_class:
+        line("per class", f"{_range(found.per_class)}; fewest: {_list(found.smallest_classes)}")
+    if found.empty_classes or found.unlabeled:
+        line("without", f"{found.empty_classes:,} classes have no record, {found.unlabeled:,} records no label")
+    page.print(f"  of {found.sampled:,} images:")
+    line("formats", _list(found.formats))
+    if found.width and found.height and found.size_bytes:
+        line("width", _range(found.width) + " px")
+        line("height", _range(found.height) + " px")
+        line("bytes", f"{_range(found.size_bytes)}; {found.bits_per_pixel:.2f} bits a pixel")
+    if found.subsampling:
+        line("JPEG", f"{_list(found.subsampling)}; {_list(found.processes)}")
+    if found.quality:
+        line("quality", _range(found.quality))
+    if found.restart_markers is not None:
+        line("restart markers", f"{found.restart_markers:.0%} of the JPEGs")
+    if found.decode_ms is not None:
+        line(
+            "decoding",
+            f"{found.decode_ms:.2f} ms an image, {found.decode_img_s_per_core:,.0f} img/s, on one core of this machine",
+        )
+    for key, reason in list(found.unreadable.items())[:_SHOWN]:
+        line("unreadable", f"{key}: {reason}")
+    if len(found.unreadable) > _SHOWN:
+        line("", f"… and {len(found.unreadable) - _SHOWN} more (all with --json)")
+    if found.contact_sheet:
+        line("contact sheet", found.contact_sheet)
+
+
+def _list(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {count:,}" for name, count in counts.items())
+
+
+def _range(spread: Spread) -> str:
+    """Median, the middle 90 %, and the ends."""
+    return f"{spread.p50:,.0f} (5–95 %: {spread.p5:,.0f}–{spread.p95:,.0f}, all: {spread.min:,.0f}–{spread.max:,.0f})"
