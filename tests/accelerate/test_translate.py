@@ -111,6 +111,7 @@ TAKEN = {
         v1.Compose([v1.RandomCrop(32, padding=4), v1.RandomHorizontalFlip(), v1.ToTensor()]),
         ["RandomCrop", "RandomHorizontalFlip"],
     ),
+    "no colour jitter": (v1.Compose([v1.CenterCrop(32), v1.ColorJitter(0, 0, 0), v1.ToTensor()]), ["CenterCrop"]),
     "a module that hands over": (ModulePreset(v1.CenterCrop((30, 40)), v1.ToTensor()), ["CenterCrop"]),
     "deprecated v2.ToTensor": (with_v2_to_tensor(), ["RandomResizedCrop"]),
     "uint8": (v1.Compose([v1.CenterCrop(8), v1.PILToTensor()]), ["CenterCrop"]),

@@ -20,6 +20,7 @@ import numpy.typing as npt
 import torch
 
 from headrace import _native, transforms
+from headrace.accelerate.randomness import separate_randomness
 from headrace.accelerate.recognise import Folder
 from headrace.accelerate.translate import Step, flatten, name_of, translate
 from headrace.accelerate.work import Work, engine
@@ -73,16 +74,13 @@ def check(work: Work, count: int) -> Comparison:
         for record in records
     ]
     images, statuses = _native_images(work, records)
-    state = torch.get_rng_state()
-    try:
+    with separate_randomness(SEED):
         different = tuple(
             str(folder.samples[at][0])
             for slot, (folder, at) in enumerate(places)
             if statuses[slot] == 0 and not _equal(images[slot], _reference(work, folder, at, slot))
         )
         results = dict(_compare_draws(work))
-    finally:
-        torch.set_rng_state(state)
     return Comparison(
         compared=int(sum(status == 0 for status in statuses)),
         left=int(sum(status != 0 for status in statuses)),
@@ -111,7 +109,7 @@ def _reference(work: Work, folder: Folder, at: int, draw: int) -> torch.Tensor |
     """The image as Pillow and the script's own transforms give it; None where a random crop reaches into padding."""
     expressed = work.recognition.expressed
     path = folder.samples[at][0]
-    image = folder.dataset.loader(path)
+    image = folder.open_image(path)
     if not any(step.name.startswith("Random") for step in expressed.geometry):
         pixels = image
         for operation in _before_random(folder.dataset.transform):

@@ -10,6 +10,7 @@ us, bit for bit, random draws included. A few items are compared before anything
 from __future__ import annotations
 
 import copy
+import random
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,8 +22,8 @@ import torch
 
 from headrace import _native
 from headrace.accelerate.randomness import separate_randomness
-from headrace.accelerate.recognise import find_folder, refuse_other_formats
-from headrace.accelerate.translate import PILLOW_FILTERS, V1, V2, Refused, flatten, interpolation_name, name_of, shown
+from headrace.accelerate.recognise import Folder, find_folder, open_rgb, refuse_other_formats
+from headrace.accelerate.translate import PILLOW_FILTERS, TIMM, V1, V2, Refused, flatten, interpolation_name, name_of, shown
 
 __all__ = ["Headed", "with_native_head"]
 
@@ -43,7 +44,6 @@ class Headed:
         self.first = first
         self.plain_loader = plain_loader
         self.resized = resized
-        self.filter = interpolation_name(getattr(first, "interpolation", "bilinear")) if resized else "bilinear"
 
     def __call__(self, path: Any) -> Any:
         """The image that the script's loader and its first transform would make of a file."""
@@ -58,20 +58,20 @@ class Headed:
             width, height = image.size
         else:
             image = None
-        box, (out_height, out_width) = self._draw(width, height)
+        box, (out_height, out_width), resample = self._draw(width, height)
         if image is None:
             pixels = np.empty((1, out_height, out_width, 3), dtype=np.uint8)
-            if _native.decode_into([data], pixels, out_height, out_width, [box], None, 1, self.filter) == [0]:
+            if _native.decode_into([data], pixels, out_height, out_width, [box], None, 1, resample) == [0]:
                 return Image.fromarray(pixels[0])
             image = self.plain_loader(path)
         image = image.crop((box[0], box[1], box[0] + box[2], box[1] + box[3]))
-        return image.resize((out_width, out_height), Image.Resampling[self.filter.upper()]) if self.resized else image
+        return image.resize((out_width, out_height), Image.Resampling[resample.upper()]) if self.resized else image
 
-    def _draw(self, width: int, height: int) -> tuple[Box, tuple[int, int]]:
-        """(box, (height, width) of the result), from the script's own object and its own generator."""
+    def _draw(self, width: int, height: int) -> tuple[Box, tuple[int, int], str]:
+        """(box, (height, width) of the result, filter), from the script's own object and its own generator."""
         kind = type(self.first).__name__
         if kind == "Resize":
-            return (0, 0, width, height), _resized_size(self.first, width, height)
+            return (0, 0, width, height), _resized_size(self.first, width, height), interpolation_name(self.first.interpolation)
         stand_in = torch.empty((3, height, width), dtype=torch.uint8, device="meta")
         if name_of(self.first).startswith(V2):
             drawn = self.first.make_params([stand_in])
@@ -80,9 +80,11 @@ class Headed:
             top, left, cut_height, cut_width = self.first.get_params(stand_in, self.first.scale, self.first.ratio)
             box = (left, top, cut_width, cut_height)
         if not self.resized:
-            return box, (box[3], box[2])
-        size = self.first.size
-        return box, (int(size[0]), int(size[-1]))
+            return box, (box[3], box[2]), "bilinear"
+        size, resample = self.first.size, self.first.interpolation
+        if isinstance(resample, tuple | list):  # timm's interpolation="random", drawn after the box
+            resample = random.choice(resample)
+        return box, (int(size[0]), int(size[-1])), interpolation_name(resample)
 
 
 class ResizeOnly:
@@ -112,6 +114,34 @@ def _resized_size(resize: Any, width: int, height: int) -> tuple[int, int]:
     size = [resize.size] if isinstance(resize.size, int) else list(resize.size)
     out_height, out_width = functional._compute_resized_output_size((height, width), size, resize.max_size)
     return int(out_height), int(out_width)
+
+
+class HeadedImageDataset(torch.utils.data.Dataset[Any]):
+    """timm's ImageDataset, with a native head in place of opening the file and the first transform."""
+
+    def __init__(self, dataset: Any, head: Headed, rest: Rest) -> None:
+        self.dataset = dataset
+        self.head = head
+        self.rest = rest
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "dataset":  # not there yet while it is unpickled
+            raise AttributeError(name)
+        return getattr(self.dataset, name)
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> Any:
+        """An item as `ImageDataset.__getitem__` gives it, which also takes over where a file cannot be opened."""
+        path, target = self.dataset.reader.samples[index]
+        try:
+            image = self.head(path)
+        except OSError:
+            return self.dataset[index]
+        image = self.rest(image)
+        transform = self.dataset.target_transform
+        return image, target if transform is None else transform(target)
 
 
 class Rest:
@@ -165,27 +195,32 @@ def _headed(dataset: Any, done: list[_Done]) -> Any:
     elif type(dataset) is data.ConcatDataset:
         changed.datasets = [_headed(part, done) for part in dataset.datasets]
     else:
-        refuse_other_formats([find_folder(dataset, 0)])
-        head, rest = _split(dataset)
-        changed.loader, changed.transform = head, Rest(rest)
+        folder = find_folder(dataset, 0)
+        refuse_other_formats([folder])
+        head, rest = _split(folder)
+        if folder.open_image is open_rgb:
+            changed = HeadedImageDataset(dataset, head, Rest(rest))
+        else:
+            changed.loader, changed.transform = head, Rest(rest)
         done.append(_Done(head.first, tuple(rest), head.resized))
     return changed
 
 
-def _split(dataset: Any) -> tuple[Headed, list[Any]]:
+def _split(folder: Folder) -> tuple[Headed, list[Any]]:
     """The head of a folder dataset's transform and the operations that remain."""
-    operations = list(flatten(dataset.transform))
+    operations = list(flatten(folder.dataset.transform))
     names = [name_of(operation) for operation in operations]
     if not operations:
         raise Refused("it has no transform")
     crops = (V1 + "RandomResizedCrop", V2 + "RandomResizedCrop")
-    if names[0] in (*crops, V1 + "Resize", V2 + "Resize"):
-        if interpolation_name(operations[0].interpolation) not in PILLOW_FILTERS:
-            raise Refused(f"interpolation {interpolation_name(operations[0].interpolation)}")
-        return Headed(operations[0], dataset.loader, resized=True), operations[1:]
+    if names[0] in (*crops, V1 + "Resize", V2 + "Resize", TIMM + "transforms.RandomResizedCropAndInterpolation"):
+        filters = interpolation_name(operations[0].interpolation)
+        if not set(filters.split(" or ")) <= PILLOW_FILTERS:
+            raise Refused(f"interpolation {filters}")
+        return Headed(operations[0], folder.open_image, resized=True), operations[1:]
     to_tensor = (V2 + "ToImage", V2 + "PILToTensor", V1 + "PILToTensor")
     if len(names) > 1 and names[0] in to_tensor and names[1] in crops:
-        head = Headed(operations[1], dataset.loader, resized=False)
+        head = Headed(operations[1], folder.open_image, resized=False)
         return head, [operations[0], ResizeOnly(operations[1]), *operations[2:]]
     raise Refused(f"transform {shown(operations[0])} comes first")
 

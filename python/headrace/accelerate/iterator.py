@@ -188,6 +188,8 @@ class FeedIterator(_BaseDataLoaderIter):
                     image, targets[slot] = folder.dataset[at]
                     images[slot] = image
                 _apply_per_image(expressed.per_image, images, bad)
+        if self._work.recognition.pack == "timm":
+            return images, self._pinned(torch.tensor(targets, dtype=torch.int64))
         return [images, self._pinned(default_collate(targets))]
 
     def _own(self, indices: list[Any]) -> Any:

@@ -14,12 +14,14 @@ import types
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from headrace.accelerate.pointwise import ValueTable, tabulate
-from headrace.accelerate.translate import Expressed, Refused, translate
+from headrace.accelerate.translate import Expressed, Refused, name_of, shown, translate
 
 __all__ = ["Folder", "Recognition", "Refused", "describe", "find_folder", "locate", "recognise", "refuse_other_formats"]
+
+Pack = Literal["list", "timm"]
 
 #: Share of files that may be no JPEG: they go through the script's own path one by one, which is only fast if they are few.
 MAX_OTHER_SHARE = 0.02
@@ -49,11 +51,13 @@ class Folder:
     """One folder dataset (`ImageFolder` and kin) below the loader's dataset.
 
     `samples` is the dataset's own list of (path, target); its first one is record number `first` of all folders together.
+    `open_image` is what the dataset itself makes a Pillow image of a path with.
     """
 
     dataset: Any
     first: int
     samples: Sequence[tuple[str, Any]]
+    open_image: Callable[[Any], Any]
     target_transform: Callable[[Any], Any] | None
 
 
@@ -61,13 +65,15 @@ class Folder:
 class Recognition:
     """A DataLoader whose work is understood.
 
-    `locate(index)` gives the folder and the position in it of an index of the loader's dataset.
+    `locate(index)` gives the folder and the position in it of an index of the loader's dataset. `pack` says what the collate
+    function makes of images and targets: a list of the batch and default_collate's targets, or timm's tuple with int64.
     """
 
     folders: tuple[Folder, ...]
     locate: Callable[[int], tuple[Folder, int]]
     expressed: Expressed
     table: ValueTable
+    pack: Pack
 
 
 def recognise(loader: Any) -> Recognition:
@@ -82,7 +88,7 @@ def recognise(loader: Any) -> Recognition:
     expressed = translate(transform)
     _refuse_open_size(expressed)
     refuse_other_formats(folders)
-    return Recognition(tuple(folders), find, expressed, tabulate(expressed.pointwise))
+    return Recognition(tuple(folders), find, expressed, tabulate(expressed.pointwise), _pack(loader.collate_fn))
 
 
 def describe(dataset: Any) -> str:
@@ -92,7 +98,7 @@ def describe(dataset: Any) -> str:
         return f"Subset of {describe(dataset.dataset)}"
     if name == "ConcatDataset":
         return f"ConcatDataset of {len(dataset.datasets)}"
-    root = getattr(dataset, "root", None)
+    root = getattr(dataset, "root", None) or getattr(getattr(dataset, "reader", None), "root", None)
     return f"{name}({root})" if isinstance(root, str | os.PathLike) else name
 
 
@@ -130,6 +136,8 @@ def _locate_in_parts(dataset: Any, folders: list[Folder]) -> Callable[[int], tup
 
 def find_folder(dataset: Any, first: int) -> Folder:
     """The dataset as a folder of images that torchvision's own `__getitem__` reads with Pillow, or `Refused`."""
+    if name_of(dataset) == "timm.data.dataset.ImageDataset":
+        return _timm_folder(dataset, first)
     folder_module = sys.modules.get("torchvision.datasets.folder")
     name = type(dataset).__name__
     if folder_module is None or not isinstance(dataset, folder_module.DatasetFolder):
@@ -142,7 +150,27 @@ def find_folder(dataset: Any, first: int) -> Folder:
     _refuse_image_loader(dataset, folder_module)
     if not dataset.samples:
         raise Refused(f"dataset {name} is empty")
-    return Folder(dataset, first, dataset.samples, dataset.target_transform)
+    return Folder(dataset, first, dataset.samples, dataset.loader, dataset.target_transform)
+
+
+def _timm_folder(dataset: Any, first: int) -> Folder:
+    """timm's ImageDataset over its folder reader: opens, converts to RGB, transforms (`timm/data/dataset.py`)."""
+    reader = dataset.reader
+    if name_of(reader) != "timm.data.readers.reader_image_folder.ReaderImageFolder":
+        raise Refused(f"timm's {type(reader).__name__}")
+    if dataset.load_bytes or dataset.input_img_mode != "RGB" or getattr(dataset, "additional_features", None) is not None:
+        raise Refused("timm's ImageDataset with other than RGB images and targets")
+    if not reader.samples:
+        raise Refused("dataset ImageDataset is empty")
+    return Folder(dataset, first, reader.samples, open_rgb, dataset.target_transform)
+
+
+def open_rgb(path: Any) -> Any:
+    """A file as an RGB Pillow image, as timm's ImageDataset opens it."""
+    from PIL import Image
+
+    with open(path, "rb") as file:
+        return Image.open(file).convert("RGB")
 
 
 def _refuse_image_loader(dataset: Any, folder_module: Any) -> None:
@@ -161,11 +189,17 @@ def _refuse_loader(loader: Any) -> None:
         raise Refused("its dataset is iterable, without indices")
     if loader.batch_sampler is None:
         raise Refused("batch_size=None")
-    if loader.collate_fn is not data.default_collate:
-        shown = getattr(loader.collate_fn, "__qualname__", type(loader.collate_fn).__name__)
-        raise Refused(f"collate_fn {shown}")
+    _pack(loader.collate_fn)
     if loader.num_workers > 0 and loader.worker_init_fn is not None and not only_seeds(loader.worker_init_fn):
         raise Refused("worker_init_fn may do more than seed")
+
+
+def _pack(collate: Any) -> Pack:
+    if collate is sys.modules["torch.utils.data"].default_collate:
+        return "list"
+    if f"{getattr(collate, '__module__', '')}.{getattr(collate, '__qualname__', '')}" == "timm.data.loader.fast_collate":
+        return "timm"
+    raise Refused(f"collate_fn {shown(collate)}")
 
 
 def only_seeds(function: Any) -> bool:

@@ -10,7 +10,8 @@ per_image   the script's own callables on one finished tensor that are cheap but
 Classes are recognised by their exact type's full name, never by a base class: a subclass may do anything. Nothing here
 imports torchvision; a script that uses it has done so.
 
-Sources: torchvision 0.19–0.29, `transforms/transforms.py` and `transforms/v2/`. What differs between them is refused.
+Sources: torchvision 0.19–0.29, `transforms/transforms.py` and `transforms/v2/`; timm 1.0, `data/transforms.py`. What differs
+between them is refused.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ __all__ = ["Expressed", "Refused", "Step", "flatten", "interpolation_name", "nam
 
 V1 = "torchvision.transforms.transforms."
 V2 = "torchvision.transforms.v2."
+TIMM = "timm.data."
 
 #: Interpolations that the native resampler does bit for bit as Pillow does.
 PILLOW_FILTERS = frozenset({"bilinear", "bicubic", "lanczos"})
@@ -149,7 +151,7 @@ def translate(transform: object) -> Expressed:
     for operation in flatten(transform):
         name = name_of(operation)
         kind = shown(operation)
-        if name in _IDENTITY:
+        if name in _IDENTITY or (name in _COLOUR_JITTER and _changes_no_colour(operation)):
             continue
         if per_image and name not in _PER_IMAGE:
             raise Refused(f"transform {kind} after {type(per_image[-1]).__name__}")
@@ -183,7 +185,9 @@ def _step(name: str, **arguments: Any) -> Step:
 
 
 def interpolation_name(value: object) -> str:
-    """The name of torchvision's enum member, of its string, or of Pillow's number."""
+    """The name of torchvision's enum member, of its string, or of Pillow's number; of timm's tuple, all of them."""
+    if isinstance(value, tuple | list):
+        return " or ".join(interpolation_name(one) for one in value)
     return str(FILTER_BY_NUMBER.get(value) if isinstance(value, int) else getattr(value, "value", value))
 
 
@@ -254,6 +258,12 @@ def _flip(operation: Any) -> Step:
     return _step(type(operation).__name__, p=float(operation.p))
 
 
+def _changes_no_colour(operation: Any) -> bool:
+    """ColorJitter(0, 0, 0, 0) keeps None for each; timm makes one for `--color-jitter 0`."""
+    return all(getattr(operation, name) is None for name in ("brightness", "contrast", "saturation", "hue"))
+
+
+_COLOUR_JITTER = frozenset({V1 + "ColorJitter", V2 + "ColorJitter"})
 _IDENTITY = frozenset(
     {
         "torch.nn.modules.linear.Identity",
@@ -262,11 +272,15 @@ _IDENTITY = frozenset(
     }
 )
 _TO_TENSOR = frozenset(
-    {V1 + "ToTensor", V1 + "PILToTensor", V2 + "ToTensor", V2 + "PILToTensor", V2 + "ToImage", V2 + "ToImageTensor"}
+    {
+        *(V1 + name for name in ("ToTensor", "PILToTensor")),
+        *(V2 + name for name in ("ToTensor", "PILToTensor", "ToImage", "ToImageTensor")),
+        *(TIMM + "transforms." + name for name in ("MaybeToTensor", "MaybePILToTensor")),
+    }
 )
 _TO_TENSOR_TWICE = frozenset({V2 + "ToTensor", V2 + "PILToTensor", V2 + "ToImage"})  # v2 passes tensors through
 _POINTWISE = frozenset({V1 + "ConvertImageDtype", V1 + "Normalize", V2 + "ConvertImageDtype", V2 + "ToDtype", V2 + "Normalize"})
-_PER_IMAGE = frozenset({V1 + "RandomErasing", V2 + "RandomErasing"})
+_PER_IMAGE = frozenset({V1 + "RandomErasing", V2 + "RandomErasing", TIMM + "random_erasing.RandomErasing"})
 _MOVES_PIXELS_ONLY = frozenset({"RandomHorizontalFlip", "RandomVerticalFlip"})
 _GEOMETRY: MappingProxyType[str, Callable[[Any], Step]] = MappingProxyType(
     {
@@ -281,4 +295,5 @@ _GEOMETRY: MappingProxyType[str, Callable[[Any], Step]] = MappingProxyType(
             "RandomVerticalFlip": _flip,
         }.items()
     }
+    | {TIMM + "transforms.RandomResizedCropAndInterpolation": _random_resized_crop}
 )

@@ -53,6 +53,8 @@ class Work:
 def compile_work(recognition: Recognition, threads: int) -> Work:
     """Compiles; raises `Refused` where the native engine cannot do it."""
     values = recognition.table
+    if recognition.pack == "timm" and not values.identity:
+        raise Refused("timm's fast_collate of values that are not uint8 pixels")
     if values.dtype not in DTYPES or (values.dtype == torch.uint8 and not values.identity):
         raise Refused(f"its transform yields {values.dtype} values that are not stored natively")
     steps = [getattr(transforms, step.name)(**step.arguments) for step in recognition.expressed.geometry]
