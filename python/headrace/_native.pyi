@@ -24,6 +24,7 @@ def decode_into(
     flips: Sequence[bool] | None,
     threads: int,
     resample: str,
+    exif: bool = False,
 ) -> list[int]: ...
 
 @final

@@ -24,12 +24,14 @@ def decode_into(
     flips: Sequence[bool] | None = None,
     threads: int = 1,
     *,
+    exif: bool = False,
     resample: Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"] = "bilinear",
 ) -> npt.NDArray[np.int32]:
     """Decodes each image, crops it to its box (x, y, w, h), resizes the crop to H × W and flips it where asked, into `out[i]`.
 
     `out` is a writable C-contiguous uint8 array [N, H, W, 3] (numpy, or a CPU tensor), RGB. The pixels are those of Pillow's
-    `open().convert("RGB").crop().resize(…)`, bit for bit. Returns int32 [N]: 0 = ok, else the reason's number
+    `open().convert("RGB").crop().resize(…)`, bit for bit. With `exif=True` images are turned upright first, as by
+    `ImageOps.exif_transpose`, and boxes lie in the upright image. Returns int32 [N]: 0 = ok, else the reason's number
     (`headrace.decode.reason`); the slot of a failed image is black. No state is kept between calls.
 
     Raises UsageError when the arguments do not fit each other.
@@ -59,6 +61,7 @@ def decode_into(
             None if flips is None else [bool(flip) for flip in flips],
             threads,
             interpolation_name(resample, "decode_into"),
+            exif,
         )
     except (ValueError, TypeError, BufferError) as error:
         raise UsageError(f"decode_into: {error}") from error

@@ -113,10 +113,20 @@ struct Request {
     flip: bool,
 }
 
+/// What all images of a call have in common.
+#[derive(Clone, Copy)]
+struct Output {
+    /// Width and height.
+    size: (u32, u32),
+    filter: Filter,
+    exif: bool,
+}
+
 /// Decodes, crops, resizes (antialiased, as Pillow) and flips each image into `out`, uint8 [N, H, W, 3]. `boxes` are (x, y, w, h)
-/// in image pixels, None: the whole image. Returns a status a slot, 0 = ok; a failed slot is black.
+/// in image pixels, None: the whole image. `exif`: images are turned upright first, and boxes lie in the upright image. Returns a
+/// status a slot, 0 = ok; a failed slot is black.
 #[pyfunction]
-#[pyo3(signature = (images, out, height, width, boxes, flips, threads, resample))]
+#[pyo3(signature = (images, out, height, width, boxes, flips, threads, resample, exif = false))]
 #[allow(clippy::too_many_arguments)]
 pub fn decode_into(
     py: Python<'_>,
@@ -128,6 +138,7 @@ pub fn decode_into(
     flips: Option<Vec<bool>>,
     threads: usize,
     resample: &str,
+    exif: bool,
 ) -> PyResult<Vec<i32>> {
     let count = images.len();
     let slot_bytes = height as usize * width as usize * 3;
@@ -160,7 +171,12 @@ pub fn decode_into(
     // SAFETY: `out` has the right size, is writable and held until the end of this call.
     let memory = unsafe { BatchMemory::new(out.buf_ptr().cast(), slot_bytes, count) };
     Ok(detached(py, || {
-        fill(&requests, memory, (width, height), filter, threads)
+        let output = Output {
+            size: (width, height),
+            filter,
+            exif,
+        };
+        fill(&requests, memory, output, threads)
     }))
 }
 
@@ -170,13 +186,7 @@ fn rect((x, y, w, h): (i64, i64, i64, i64)) -> Rect {
     Rect::new(side(x), side(y), side(w), side(h))
 }
 
-fn fill(
-    requests: &[Request],
-    memory: BatchMemory,
-    size: (u32, u32),
-    filter: Filter,
-    threads: usize,
-) -> Vec<i32> {
+fn fill(requests: &[Request], memory: BatchMemory, output: Output, threads: usize) -> Vec<i32> {
     let next = AtomicUsize::new(0);
     let statuses = Mutex::new(vec![Status::Internal as i32; requests.len()]);
     let work = || {
@@ -189,7 +199,7 @@ fn fill(
             // SAFETY: each number is taken once, so this is the only slice of its slot.
             let slot = unsafe { memory.slot(number) };
             let status = SCRATCH.with_borrow_mut(|(decoder, resampler)| {
-                one(decoder, resampler, request, slot, size, filter)
+                one(decoder, resampler, request, slot, output)
             });
             if status.is_err() {
                 slot.fill(0);
@@ -220,10 +230,15 @@ fn one(
     resampler: &mut Resampler,
     request: &Request,
     slot: &mut [u8],
-    (width, height): (u32, u32),
-    filter: Filter,
+    output: Output,
 ) -> Result<()> {
     let data = request.data.slice();
+    let Output {
+        size: (width, height),
+        filter,
+        exif,
+    } = output;
+    decoder.set_exif(exif);
     let size = decoder.size(data)?;
     let box_ = request
         .box_

@@ -1,0 +1,96 @@
+"""EXIF orientation, on request, as Pillow's ImageOps.exif_transpose."""
+
+from __future__ import annotations
+
+import io
+import struct
+
+import headrace
+import numpy as np
+import pytest
+from conftest import photograph
+from PIL import Image, ImageOps
+
+SIZE = (75, 41)
+BOX = (5, 9, 30, 20)  # lies in the image both ways up
+XMP = b'<x:xmpmeta><rdf:Description tiff:Orientation="%d"/></x:xmpmeta>'
+
+
+def exif_block(orientation: int) -> bytes:
+    exif = Image.Exif()
+    exif[0x010E] = "a description, stored elsewhere in the block"
+    exif[0x0112] = orientation
+    return exif.tobytes()
+
+
+def encoded(format: str, **options: object) -> bytes:
+    file = io.BytesIO()
+    photograph(*SIZE, seed=4).save(file, format, **options)
+    return file.getvalue()
+
+
+def assert_turned_as_pillow_does(data: bytes, *, turned: bool = True) -> None:
+    stored = Image.open(io.BytesIO(data)).convert("RGB")
+    upright = ImageOps.exif_transpose(Image.open(io.BytesIO(data))).convert("RGB")
+    assert (upright.tobytes() != stored.tobytes()) == turned
+    x, y, w, h = BOX
+    for exif, image in ((True, upright), (False, stored)):
+        out = np.empty((1, h, w, 3), dtype=np.uint8)
+        status = headrace.decode_into([data], out, boxes=[BOX], exif=exif)
+        assert status[0] == 0
+        np.testing.assert_array_equal(out[0], np.asarray(image)[y : y + h, x : x + w])
+        whole = np.empty((1, image.height, image.width, 3), dtype=np.uint8)
+        assert headrace.decode_into([data], whole, exif=exif)[0] == 0
+        np.testing.assert_array_equal(whole[0], np.asarray(image))
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize(
+    ("format", "options"),
+    [
+        ("JPEG", {"quality": 90}),
+        ("JPEG", {"progressive": True}),
+        ("PNG", {}),
+        ("WEBP", {"quality": 80}),
+        ("WEBP", {"lossless": True}),
+    ],
+)
+def test_all_orientations(format: str, options: dict[str, object], orientation: int) -> None:
+    assert_turned_as_pillow_does(encoded(format, exif=exif_block(orientation), **options), turned=orientation > 1)
+
+
+@pytest.mark.parametrize(("format", "name"), [("JPEG", "xmp"), ("WEBP", "xmp")])
+def test_xmp_counts_where_exif_is_silent(format: str, name: str) -> None:
+    assert_turned_as_pillow_does(encoded(format, **{name: XMP % 6}))
+    silent = Image.Exif()
+    silent[0x010E] = "no orientation"
+    assert_turned_as_pillow_does(encoded(format, exif=silent.tobytes(), **{name: XMP % 8}))
+    assert_turned_as_pillow_does(encoded(format, exif=exif_block(1), **{name: XMP % 8}), turned=False)
+
+
+def tiff_block(byte_order: str, kind: int, value: int, count: int = 1) -> bytes:
+    entry = struct.pack(byte_order + "HHI", 0x0112, kind, count)
+    field = struct.pack(byte_order + {1: "B3x", 3: "H2x", 4: "I", 6: "b3x", 8: "h2x", 9: "i"}[kind], value)
+    head = (b"MM\0*" if byte_order == ">" else b"II*\0") + struct.pack(byte_order + "I", 8)
+    return b"Exif\0\0" + head + struct.pack(byte_order + "H", 1) + entry + field + bytes(4)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("byte_order", ["<", ">"])
+@pytest.mark.parametrize("kind", [1, 3, 4, 6, 8, 9])
+def test_types_of_the_entry(byte_order: str, kind: int) -> None:
+    data = encoded("JPEG", exif=tiff_block(byte_order, kind, 6))
+    assert_turned_as_pillow_does(data, turned=kind != 1)  # Pillow reads a byte as text
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("orientation", [0, 9, 255])
+def test_unknown_orientations_count_as_none(orientation: int) -> None:
+    assert_turned_as_pillow_does(encoded("JPEG", exif=tiff_block(">", 3, orientation)), turned=False)
+
+
+@pytest.mark.parametrize("length", range(6, 30, 3))
+def test_damaged_blocks_count_as_none(length: int) -> None:
+    data = encoded("JPEG", exif=tiff_block("<", 3, 6)[:length])
+    out = np.empty((1, SIZE[1], SIZE[0], 3), dtype=np.uint8)
+    assert headrace.decode_into([data], out, exif=True)[0] == 0
