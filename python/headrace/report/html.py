@@ -94,7 +94,7 @@ def _verdict(screen: Screen) -> Html:
         "section",
         tag("p", *sure, class_="sure"),
         tag("h1", screen.headline),
-        tag("p", screen.explanation[:1].upper() + screen.explanation[1:] + "." if screen.explanation else "", class_="lead"),
+        tag("p", screen.explanation[0].upper() + screen.explanation[1:] + ".", class_="lead") if screen.explanation else None,
         _money(screen),
         _bar(screen),
         _evidence(screen),
@@ -170,7 +170,7 @@ def _fixes(screen: Screen) -> Html:
 
 def _fix_row(line: FixLine, now: float | None, greatest: float) -> Html:
     fix = line.fix
-    about = " · ".join(said for said in (fix.effort, f"from {fix.basis}" if fix.basis else None) if said)
+    about = " · ".join(said for said in (fix.effort, fix.basis) if said)
     change = tag(
         "td",
         tag("span", fix.change, class_="change"),

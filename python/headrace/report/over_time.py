@@ -185,6 +185,8 @@ def _machine_lanes(session: Session, end_s: float) -> list[Html]:
         if len(points) < 2:
             continue
         greatest = max(value for _, value in points)
+        if greatest <= 0:
+            continue  # nothing happened; the table of percentiles says 0
         path = _line(_thinned(points), end_s, greatest)
         body = tag("svg", tag("path", d=path, class_="area machine"), viewbox=f"0 0 {WIDTH} 40", preserveaspectratio="none",
                    role="img", aria_label=f"{name} over time, at most {said(greatest)}")  # fmt: skip
@@ -209,7 +211,7 @@ def _axis(end_s: float) -> Html:
     size = next(step * part for part in (2.0, 1.0, 0.5, 0.2, 0.1) if end_s / (step * part) >= 4)
     marks = [size * number for number in range(int(end_s / size) + 1)]
     ticks = [
-        tag("span", words.seconds(mark) if mark else "0", style=f"left:{100 * mark / end_s:.2f}%", class_="tick")
+        tag("span", f"{mark:g} s" if end_s < 300 else words.seconds(mark), style=f"left:{100 * mark / end_s:.2f}%", class_="tick")
         for mark in marks
         if mark <= 0.96 * end_s
     ]

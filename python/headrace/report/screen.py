@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 import shlex
 from dataclasses import dataclass
@@ -86,6 +87,7 @@ class Screen:
 def first_screen(diagnosis: Diagnosis, *, session: Session | None = None, usd_per_hour: float | None = None) -> Screen:
     """What the first screen says. `usd_per_hour`: price of one GPU-hour, for the money line."""
     simulated = simulated_note(diagnosis, session)
+    headline = _headline(diagnosis, simulated, _has_gpu(diagnosis, session))
     parts, absent = _parts(diagnosis)
     fixes = diagnosis.fixes
     primary = diagnosis.primary
@@ -94,8 +96,8 @@ def first_screen(diagnosis: Diagnosis, *, session: Session | None = None, usd_pe
     return Screen(
         command=shlex.join(diagnosis.command) if diagnosis.command else "(command unknown)",
         kind=diagnosis.verdict,
-        headline=_headline(diagnosis, simulated, _has_gpu(diagnosis, session)),
-        explanation=diagnosis.summary or VERDICTS.get(diagnosis.verdict, ""),
+        headline=headline,
+        explanation=_explanation(diagnosis, headline),
         share=primary.share if primary else None,
         confidence=diagnosis.confidence,
         confidence_word=diagnosis.confidence_word,
@@ -138,6 +140,13 @@ def _headline(diagnosis: Diagnosis, simulated: str | None, has_gpu: bool) -> str
     share = f" {words.percent(wait)} of the time" if wait is not None and wait >= 0.01 else ""
     sentence = words.HEADLINES.get(diagnosis.verdict, diagnosis.verdict.replace("_", " ").capitalize() + ".")
     return sentence.format(Device=device, share=share)
+
+
+def _explanation(diagnosis: Diagnosis, headline: str) -> str:
+    """The verdict in words; empty where the headline says the same already."""
+    said = diagnosis.summary or VERDICTS.get(diagnosis.verdict, "")
+    alike = difflib.SequenceMatcher(None, said.lower(), headline.lower()).ratio()
+    return "" if alike > 0.75 else said
 
 
 def _scope(diagnosis: Diagnosis) -> tuple[str, ...]:

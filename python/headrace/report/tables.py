@@ -42,6 +42,8 @@ def percentile_rows(diagnosis: Diagnosis, session: Session | None) -> tuple[Perc
     """The diagnosis's own rows, then those of the machine that it does not have yet."""
     rows = list(diagnosis.percentiles)
     known = {row.name.lower() for row in rows}
+    if "memory" in known:
+        known.add("memory used")
     return (*rows, *(row for row in _machine_rows(diagnosis, session) if row.name.lower() not in known))
 
 
@@ -86,7 +88,7 @@ def in_unit(value: float | None, unit: str) -> str:
     if unit == "s":
         return words.milliseconds(value)
     if unit == "share":
-        return words.percent(value)
+        return words.percent(min(1.0, value))  # a rate over a short interval can come out a little above the whole
     if unit == "%":
         return f"{value:.0f} %"
     if unit.startswith("bytes"):

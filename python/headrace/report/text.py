@@ -96,7 +96,7 @@ def _verdict(screen: Screen, width: int) -> list[Text]:
 
 def _evidence(screen: Screen, width: int, *, limit: int) -> list[Text]:
     lines: list[Text] = []
-    for sentence in (screen.explanation, *screen.evidence):
+    for sentence in filter(None, (screen.explanation, *screen.evidence)):
         wrapped = textwrap.wrap(sentence, width - 2)
         if len(lines) + len(wrapped) > limit:
             break
