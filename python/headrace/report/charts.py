@@ -12,21 +12,21 @@ __all__ = ["GROUPS", "interval", "share_strip", "step_bar", "term_bar"]
 
 GROUPS = (
     ("waiting for input", ("input_storage", "input_cpu", "input_queue", "input_collate")),
+    ("copying", ("h2d",)),
     ("computing", ("compute",)),
-    ("everything else", ("h2d", "communication", "sync", "periodic", "other")),
+    ("everything else", ("communication", "sync", "periodic", "other")),
 )
-"""The parts of a step as a manager reads them. The bar follows this order."""
+"""Neighbouring parts of the bar as a manager reads them, in the order of the bar."""
 
 LABEL_FROM = 0.085  # narrower segments have no room for their number on a wide screen
 
 
 def step_bar(parts: Sequence[Part]) -> Html:
     """The one bar: segments that fill it exactly, the numbers of the wide ones, and a bracket over each group."""
-    ordered = _grouped(parts)
-    description = ", ".join(f"{part.label} {words.percent(part.share)}" for part in ordered)
+    description = ", ".join(f"{part.label} {words.percent(part.share)}" for part in parts)
     left = 0.0
     segments, labels = [], []
-    for part in ordered:
+    for part in parts:
         width = 100 * part.share
         segments.append(
             tag("rect", tag("title", f"{part.label}: {words.percent(part.share, digits=1)}"),
@@ -38,24 +38,18 @@ def step_bar(parts: Sequence[Part]) -> Html:
         left += width
     drawing = tag("svg", *segments, viewbox="0 0 100 10", preserveaspectratio="none", role="img",
                   aria_label=f"One step: {description}")  # fmt: skip
-    return tag("div", _brackets(ordered), tag("div", drawing, tag("div", *labels, class_="bar-labels", aria_hidden="true"),
+    return tag("div", _brackets(parts), tag("div", drawing, tag("div", *labels, class_="bar-labels", aria_hidden="true"),
                class_="bar-body"), class_="bar")  # fmt: skip
 
 
-def _grouped(parts: Sequence[Part]) -> list[Part]:
-    place = {key: number for number, key in enumerate(key for _, keys in GROUPS for key in keys)}
-    return sorted(parts, key=lambda part: place.get(part.key, len(place)))
-
-
-def _brackets(ordered: Sequence[Part]) -> Html:
+def _brackets(parts: Sequence[Part]) -> Html:
     spans, left = [], 0.0
-    known = {key for _, keys in GROUPS for key in keys}
     for name, keys in GROUPS:
-        members = [part for part in ordered if part.key in keys or (name == GROUPS[-1][0] and part.key not in known)]
+        members = [part for part in parts if part.key in keys]
         share, percent = sum(part.share for part in members), sum(part.percent for part in members)
         if share >= LABEL_FROM:
-            words_ = tag("span", f"{name} ", tag("b", f"{percent} %"))
-            spans.append(tag("div", words_, style=f"left:{left:.3f}%;width:{100 * share:.3f}%"))
+            said = tag("span", f"{name} ", tag("b", f"{percent} %"))
+            spans.append(tag("div", said, style=f"left:{left:.3f}%;width:{100 * share:.3f}%"))
         left += 100 * share
     return tag("div", *spans, class_="brackets", aria_hidden="true")
 
@@ -101,8 +95,8 @@ def share_strip(shares: Sequence[tuple[str, float]], *, label: str) -> Html:
     return tag("svg", *segments, viewbox="0 0 100 10", preserveaspectratio="none", class_="strip", role="img", aria_label=label)
 
 
-def term_bar(value: float, greatest: float, *, binding: bool, label: str) -> Html:
-    """A horizontal bar for one term of the model; the binding one is drawn in the colour of waiting."""
+def term_bar(value: float, greatest: float, *, kind: str, label: str) -> Html:
+    """A horizontal bar for one term of the model; `kind`: term, binding (sets the pace) or measured."""
     width = 100 * value / greatest if greatest > 0 else 0.0
-    bar = tag("rect", x=0, y=0, width=f"{width:.2f}", height=10, class_="binding" if binding else "term")
+    bar = tag("rect", x=0, y=0, width=f"{width:.2f}", height=10, class_=kind)
     return tag("svg", join(bar), viewbox="0 0 100 10", preserveaspectratio="none", class_="strip", role="img", aria_label=label)

@@ -13,10 +13,11 @@ from typing import Any
 from headrace import _native
 from headrace.diagnosis import Diagnosis, HeatMap, Timeline
 from headrace.errors import SessionError
-from headrace.report import charts, over_time, tables, words
-from headrace.report.markup import Html, embedded_json, join, tag
+from headrace.report import charts, gpu_truth, over_time, tables, words
+from headrace.report.markup import Html, embedded_json, join, prose, tag
 from headrace.report.screen import FixLine, Part, Screen, first_screen
 from headrace.report.slow_steps import SlowStep, slow_steps
+from headrace.report.thresholds import thresholds
 from headrace.session import Session
 
 __all__ = ["MAX_BYTES", "render", "write"]
@@ -80,7 +81,7 @@ def _top(screen: Screen, session: Session | None) -> Html:
         where.append(began.strftime("%-d %B %Y, %H:%M UTC"))
     line = " · ".join((*screen.scope, *where))
     return tag("header", tag("span", "headrace", class_="brand"), tag("code", screen.command, class_="command"),
-               tag("span", line, class_="scope"))  # fmt: skip
+               tag("span", prose(line), class_="scope"))  # fmt: skip
 
 
 def _verdict(screen: Screen) -> Html:
@@ -93,7 +94,7 @@ def _verdict(screen: Screen) -> Html:
     return tag(
         "section",
         tag("p", *sure, class_="sure"),
-        tag("h1", screen.headline),
+        tag("h1", prose(screen.headline)),
         tag("p", screen.explanation[0].upper() + screen.explanation[1:] + ".", class_="lead") if screen.explanation else None,
         _money(screen),
         _bar(screen),
@@ -133,7 +134,7 @@ def _legend(parts: Sequence[Part], absent: Sequence[str]) -> Html:
     entries = [
         tag("li", tag("i", class_=f"swatch {part.key}", aria_hidden="true"), tag("span", part.short), " ",
             tag("b", f"{part.percent} %" if part.percent else "<1 %"),
-            tag("span", f" {words.milliseconds(part.mean_s)}" if part.mean_s is not None else "", class_="ms"),
+            tag("span", f" {words.milliseconds(part.mean_s, digits=2)}" if part.mean_s is not None else "", class_="ms"),
             title=part.label, data_part=part.key)
         for part in parts
     ]  # fmt: skip
@@ -145,7 +146,10 @@ def _evidence(screen: Screen) -> Html | None:
     if not screen.evidence:
         return None
     return tag(
-        "div", tag("h2", "Why we say so"), tag("ul", *(tag("li", sentence) for sentence in screen.evidence)), class_="evidence"
+        "div",
+        tag("h2", "Why we say so"),
+        tag("ul", *(tag("li", prose(sentence)) for sentence in screen.evidence)),
+        class_="evidence",
     )
 
 
@@ -198,9 +202,9 @@ def _predicted(line: FixLine, now: float | None, greatest: float) -> Html:
 
 
 def _unknown(screen: Screen) -> Html:
-    found = [tag("li", sentence) for sentence in screen.not_measured]
+    found = [tag("li", prose(sentence)) for sentence in screen.not_measured]
     body = tag("ul", *found) if found else tag("p", "Everything that this machine offers was measured.")
-    quality = tag("p", " · ".join(screen.quality), class_="note") if screen.quality else None
+    quality = tag("p", prose(" · ".join(screen.quality)), class_="note") if screen.quality else None
     return tag("section", tag("h2", "What was not measured"), body, quality, id="unknown")
 
 
@@ -213,12 +217,14 @@ def _details(diagnosis: Diagnosis, screen: Screen, session: Session | None) -> l
         ("over-time", "The run over time", _over_time(diagnosis, slow, session)),
         ("slow", "Slow steps", tables.slow(slow, timeline.stride) if slow and timeline is not None else None),
         ("percentiles", "Percentiles", tables.percentile_table(rows) if rows else None),
+        ("gpus", "GPUs", gpu_truth.panel(session) if session is not None else None),
         ("stages", "Loader stages", tables.stages(diagnosis.stages) if diagnosis.stages else None),
         ("ranks", "Ranks", tables.ranks(diagnosis.rank_rows) if diagnosis.rank_rows else None),
         ("others", "Also seen", _others(diagnosis)),
         ("model", "What the verdict rests on", tables.terms(diagnosis.terms_s, screen.step_s) if diagnosis.terms_s else None),
         ("startup", "Before the first step", _startup(diagnosis)),
         ("environment", "Environment", tables.facts(tables.environment(diagnosis, session))),
+        ("thresholds", "Thresholds of the rules", tables.facts(thresholds())),
     )
     return [tag("section", tag("h2", title), body, id=name) for name, title, body in panels if body]
 
@@ -226,7 +232,10 @@ def _details(diagnosis: Diagnosis, screen: Screen, session: Session | None) -> l
 def _over_time(diagnosis: Diagnosis, slow: Sequence[SlowStep], session: Session | None) -> Html | None:
     end_s = over_time.axis_end_s(diagnosis.timeline, diagnosis.heat_map, diagnosis.duration_s)
     lanes = over_time.chart(diagnosis.timeline, diagnosis.heat_map, slow, session, end_s)
-    return join(lanes, tag("p", id="readout", class_="note")) if lanes else None
+    if lanes is None:
+        return None
+    key = "The stronger the colour, the busier; grey: not measured." if diagnosis.heat_map is not None else ""
+    return join(lanes, tag("p", key, id="readout", class_="note"))
 
 
 def _startup(diagnosis: Diagnosis) -> Html | None:

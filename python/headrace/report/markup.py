@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import html
 import json
+import re
 from typing import Any
 
-__all__ = ["VOID", "Html", "embedded_json", "join", "tag"]
+__all__ = ["VOID", "Html", "embedded_json", "join", "prose", "tag"]
 
 VOID = frozenset({"br", "hr", "img", "meta", "link", "image", "rect", "line", "path", "circle", "use", "col"})
+
+
+UNIT = re.compile(r"(?<=\d) (?=(?:%|(?:ms|s|min|h|img/s|[KMGT]iB(?:/s)?|[KMGT]?B(?:/s)?)\b))")
+"""The space between a number and its unit."""
 
 
 class Html(str):
@@ -31,6 +36,11 @@ def tag(name: str, /, *children: str | None, **attributes: str | float | bool | 
 def join(*children: str | None) -> Html:
     """Children one after the other, escaped unless they are `Html`."""
     return Html("".join(child if isinstance(child, Html) else html.escape(child) for child in children if child is not None))
+
+
+def prose(sentence: str) -> str:
+    """A sentence whose numbers stay on one line with their units (no-break spaces)."""
+    return UNIT.sub("\u00a0", sentence)
 
 
 def embedded_json(value: Any) -> Html:

@@ -18,7 +18,7 @@ CORE_COLOUR = (217, 119, 37)
 GPU_COLOUR = (28, 128, 168)
 WIDTH = 1000
 STEP_HEIGHT = 150
-LEAST_LABEL_DISTANCE = 0.2  # of the width; nearer labels would overlap
+LETTER = 0.0085  # width of a letter as a share of the plot on a wide screen, rounded up
 
 
 def axis_end_s(timeline: Timeline | None, heat_map: HeatMap | None, duration_s: float | None) -> float:
@@ -102,28 +102,30 @@ def _gridline(value_s: float, top_s: float) -> Html:
 
 
 def _labels(slow: Sequence[SlowStep], end_s: float, top_s: float) -> list[Html]:
-    """The causes of the longest steps, as many as fit beside one another."""
-    placed: list[float] = []
+    """The causes of the longest steps, as many as fit beside one another; a phone shows the first only."""
+    placed: list[tuple[float, float]] = []
     found = []
     for step in sorted(slow, key=lambda step: -step.step_s):
-        at = (step.start_s + step.step_s / 2) / end_s
-        if any(abs(at - other) < LEAST_LABEL_DISTANCE for other in placed):
+        said = f"{step.cause} {words.seconds(step.step_s)}"
+        at, room = (step.start_s + step.step_s / 2) / end_s, LETTER * len(said)
+        left, right = (at - room, at) if at > 0.7 else (at, at + room)
+        if any(left < other_right and other_left < right for other_left, other_right in placed):
             continue
-        placed.append(at)
-        side = "left" if at > 0.75 else "right"
-        height = 100 * min(1.0, step.step_s / top_s)
-        found.append(tag("div", f"{step.cause} {words.seconds(step.step_s)}", class_=f"cause {side}",
-                         style=f"left:{100 * at:.2f}%;bottom:{min(height, 88):.1f}%"))  # fmt: skip
+        side = "left" if at > 0.7 else "right"
+        height = min(100 * min(1.0, step.step_s / top_s), 88.0)
+        kind = f"cause {side}{' wide' if placed else ''}"
+        found.append(tag("div", said, class_=kind, style=f"left:{100 * at:.2f}%;bottom:{height:.1f}%"))
+        placed.append((left, right))
     return found
 
 
 def _heat_lanes(heat_map: HeatMap, end_s: float) -> list[Html]:
     lanes = []
-    for number, row in enumerate(heat_map.gpus):
-        name = heat_map.gpu_names[number] if number < len(heat_map.gpu_names) else ""
-        title = "GPU" if len(heat_map.gpus) == 1 else f"GPU {number}"
-        note = f"{name} · {_mean_words([row])}".lstrip(" ·")
-        lanes.append(_lane(title, note, _map(heat_map, [row], GPU_COLOUR, end_s, title), kind="gpu", height=26))
+    if heat_map.gpus:
+        title = "GPU" if len(heat_map.gpus) == 1 else f"{len(heat_map.gpus)} GPUs"
+        note = " · ".join((*dict.fromkeys(heat_map.gpu_names), _mean_words(heat_map.gpus)))
+        height = max(26, 16 * len(heat_map.gpus))
+        lanes.append(_lane(title, note, _map(heat_map, heat_map.gpus, GPU_COLOUR, end_s, title), kind="gpu", height=height))
     if heat_map.cores:
         height = max(36, min(240, 12 * len(heat_map.cores)))
         title = f"{len(heat_map.cores)} CPU cores"
@@ -211,7 +213,12 @@ def _axis(end_s: float) -> Html:
     size = next(step * part for part in (2.0, 1.0, 0.5, 0.2, 0.1) if end_s / (step * part) >= 4)
     marks = [size * number for number in range(int(end_s / size) + 1)]
     ticks = [
-        tag("span", f"{mark:g} s" if end_s < 300 else words.seconds(mark), style=f"left:{100 * mark / end_s:.2f}%", class_="tick")
+        tag(
+            "span",
+            f"{mark:g} s" if end_s < 300 else words.seconds(mark),
+            style=f"left:{100 * mark / end_s:.2f}%",
+            class_="tick",
+        )
         for mark in marks
         if mark <= 0.96 * end_s
     ]

@@ -19,6 +19,7 @@
   const lanes = document.getElementById("lanes");
   const readout = document.getElementById("readout");
   if (!lanes || !readout) return;
+  const key = readout.textContent;
   const data = JSON.parse(document.getElementById("data").textContent);
   const end = Number(lanes.dataset.end);
   const cursor = document.createElement("div");
@@ -65,5 +66,5 @@
     cursor.style.left = `${event.clientX - lanes.getBoundingClientRect().left}px`;
     readout.textContent = describe(share * end);
   });
-  lanes.addEventListener("pointerleave", () => { cursor.hidden = true; readout.textContent = ""; });
+  lanes.addEventListener("pointerleave", () => { cursor.hidden = true; readout.textContent = key; });
 })();

@@ -8,13 +8,13 @@ import shlex
 from dataclasses import dataclass
 
 from headrace.diagnosis import SHARES, VERDICTS, Diagnosis, Fix
+from headrace.predict import NO_HELP
 from headrace.report import words
 from headrace.session import Session
 
 __all__ = ["MAX_FIXES", "FixLine", "Part", "Screen", "first_screen", "simulated_note"]
 
 MAX_FIXES = 5
-HELPS_FROM = 1.02  # a smaller predicted gain lies within the noise of a short run and is shown as "≈ 0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +200,6 @@ def _parts(diagnosis: Diagnosis) -> tuple[tuple[Part, ...], tuple[str, ...]]:
 
 
 def _fix_line(fix: Fix) -> FixLine:
-    helps = None if fix.gain is None else fix.gain >= HELPS_FROM
+    helps = None if fix.gain is None else fix.gain >= NO_HELP
     then = words.kind_words(fix.next_bottleneck) if fix.next_bottleneck else ""
     return FixLine(fix=fix, helps=helps, then=then)

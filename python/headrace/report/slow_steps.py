@@ -18,6 +18,8 @@ EVENT_WORDS = {
     "save": "checkpoint",
     "startup": "start-up",
     "epoch_start": "start of an epoch",
+    "epoch_end": "end of an epoch",
+    "workers_start": "start of the workers",
     "validation": "validation",
 }
 

@@ -11,7 +11,7 @@ from headrace.report.charts import share_strip, term_bar
 from headrace.report.markup import Html, join, tag
 from headrace.report.slow_steps import SlowStep
 from headrace.series import percentiles
-from headrace.session import Sample, Session
+from headrace.session import Loader, Sample, Session
 
 __all__ = ["environment", "facts", "percentile_rows", "percentile_table", "ranks", "slow", "stages", "table", "terms"]
 
@@ -127,7 +127,7 @@ def stages(rows: Sequence[StageRow]) -> Html:
     ]  # fmt: skip
     split = ("wall", "on a core", "queues for a core", "blocked", "collate", "idle")
     headers = ("", "of one batch", "batches", *split, "read", "img/s")
-    return table("Loader: mean time per batch", headers, body, numeric_from=2)
+    return table("Mean time per batch", headers, body, numeric_from=2)
 
 
 def _stage_strip(row: StageRow) -> Html:
@@ -153,45 +153,51 @@ def ranks(rows: Sequence[RankRow]) -> Html:
     body = [
         (
             f"rank {row.rank}", words.count(row.steps), words.milliseconds(row.step_s), words.milliseconds(row.wait_s),
-            words.milliseconds(row.compute_s), _time(row.own_s), _time(row.collective_s), row.slow_in or "–",
+            words.milliseconds(row.compute_s), _time(row.own_s), _time(row.collective_s),
+            tag("b", row.slow_in, class_="warn") if row.slow_in else "–",
         )
         for row in rows
     ]  # fmt: skip
     headers = ("", "steps", "step", "waits for input", "the rest", "own work", "waits for other ranks", "slow in")
-    return table("Ranks: medians per step", headers, body)
+    return table("Medians per step", headers, body)
 
 
 TERM_WORDS = {
-    "compute": "computing, one step at a time",
-    "workers": "workers, each batch alone",
+    "compute": "the training process, one step at a time",
+    "workers": "the workers, each batch alone",
     "cpu": "CPU work over all usable cores",
-    "storage": "bytes over the storage's rate",
+    "storage": "reads that storage does one after another",
 }
 
 
 def terms(terms_s: Mapping[str, float], step_s: float | None) -> Html:
-    """The terms of the model: the greatest sets the pace of the step."""
-    greatest = max(terms_s.values())
+    """The terms of the model: the greatest sets the pace of the step. A term of 0 does not apply to the job."""
+    used = {name: value for name, value in terms_s.items() if value > 0}
+    greatest = max(used.values(), default=0.0)
     scale = max(greatest, step_s or 0.0)
+
+    def row(name: str, value: float, kind: str, remark: str) -> tuple[str, ...]:
+        said = words.milliseconds(value)
+        return (name, term_bar(value, scale, kind=kind, label=said), said, remark)
+
     rows = [
-        (
+        row(
             TERM_WORDS.get(name, name.replace("_", " ")),
-            term_bar(value, scale, binding=value == greatest, label=words.milliseconds(value)),
-            words.milliseconds(value),
+            value,
+            "binding" if value == greatest else "term",
             "sets the pace" if value == greatest else "",
         )
-        for name, value in sorted(terms_s.items(), key=lambda item: -item[1])
+        for name, value in sorted(used.items(), key=lambda item: -item[1])
     ]
     if step_s is not None:
-        rows.append(("measured step, p50", term_bar(step_s, scale, binding=False, label=words.milliseconds(step_s)),
-                     words.milliseconds(step_s), ""))  # fmt: skip
-    return table("The model: a step takes the greatest of these", ("", "", "time per step", ""), rows, numeric_from=2)
+        rows.append(row("measured step, p50", step_s, "measured", ""))
+    return table("A step takes as long as the longest of these", ("", "", "time per step", ""), rows, numeric_from=2)
 
 
 def facts(pairs: Iterable[tuple[str, object]]) -> Html:
     """Names and values; None is "not measured"."""
-    found = [join(tag("dt", name), tag("dd", ABSENT if value is None else _said(value))) for name, value in pairs]
-    return tag("dl", *found)
+    rows = (join(tag("dt", name), tag("dd", ABSENT if value is None else _said(value))) for name, value in pairs)
+    return tag("dl", *(tag("div", row, class_="pair") for row in rows))
 
 
 def _said(value: object) -> str:
@@ -206,30 +212,46 @@ def _said(value: object) -> str:
     return str(value)
 
 
+SAID_BY_SESSION = frozenset(
+    ["host", "cpu", "cores", "cores_online", "cores_affinity", "quota_cores", "memory_bytes", "memory_limit_bytes", "kernel"]
+) | {"gpu", "gpus", "driver", "python", "torch", "torch_threads", "loaders", "exit_code"}
+"""Keys of `Diagnosis.environment` that the session's own lines say in better words."""
+
+
 def environment(diagnosis: Diagnosis, session: Session | None) -> list[tuple[str, object]]:
     """Machine, software and loaders: what the session saw, then what the diagnosis adds."""
-    pairs: list[tuple[str, object]] = []
-    if session is not None:
-        host = session.host
-        pairs += [
-            ("machine", host.hostname or None),
-            ("kernel", host.kernel or None),
-            ("CPU", host.cpu_model),
-            ("cores", _cores(session)),
-            ("memory", None if host.memory_bytes is None else words.bytes_words(host.memory_bytes)),
-            ("GPUs", [gpu.name for gpu in host.gpus]),
-            ("folder", session.cwd or None),
-            ("exit code", session.exit_code),
-        ]
-        for process in session.processes:
-            if process.role == "main":
-                pairs.append((f"rank {process.rank}", f"pid {process.pid}, torch {process.torch or 'unknown'}, "
-                              f"{process.torch_threads or 'unknown'} torch threads"))  # fmt: skip
-        for loader in session.loaders:
-            pairs.append((f"loader {loader.loader}", _loader(loader)))
-    shown = {name.lower() for name, _ in pairs}
-    more = ((key.replace("_", " "), value) for key, value in diagnosis.environment.items())
-    return pairs + [(name, value) for name, value in more if name.lower() not in shown]
+    pairs = _from_session(session) if session is not None else []
+    for key, value in diagnosis.environment.items():
+        if session is not None and key in SAID_BY_SESSION:
+            continue
+        if key.endswith("_bytes") and isinstance(value, int | float):
+            key, value = key.removesuffix("_bytes"), words.bytes_words(value)
+        pairs.append((key.replace("_", " "), value))
+    return pairs
+
+
+def _from_session(session: Session) -> list[tuple[str, object]]:
+    host = session.host
+    limit = host.memory_limit_bytes
+    memory = None if host.memory_bytes is None else words.bytes_words(host.memory_bytes)
+    pairs: list[tuple[str, object]] = [
+        ("machine", host.hostname or None),
+        ("kernel", host.kernel or None),
+        ("CPU", host.cpu_model),
+        ("cores", _cores(session)),
+        ("memory", f"{memory}, limited to {words.bytes_words(limit)}" if memory and limit else memory),
+        ("GPUs", ", ".join(gpu.name for gpu in host.gpus) or "none seen"),
+        ("GPU driver", next((gpu.driver for gpu in host.gpus), None)),
+        ("folder", session.cwd or None),
+        ("exit code", session.exit_code),
+    ]
+    for process in session.processes:
+        if process.role == "main":
+            software = (f"pid {process.pid}", f"Python {process.python}" if process.python else None,
+                        f"torch {process.torch}" if process.torch else None,
+                        f"{process.torch_threads} torch threads" if process.torch_threads else None)  # fmt: skip
+            pairs.append((f"rank {process.rank}", ", ".join(filter(None, software))))
+    return pairs + [(f"loader {loader.loader}", _loader(loader)) for loader in session.loaders]
 
 
 def _cores(session: Session) -> str | None:
@@ -241,7 +263,7 @@ def _cores(session: Session) -> str | None:
     return f"{host.cores:g} usable (online {online}, affinity {affinity}, {quota})"
 
 
-def _loader(loader: object) -> str:
+def _loader(loader: Loader) -> str:
     names = ("dataset", "dataset_length", "batch_size", "num_workers", "prefetch_factor", "pin_memory", "persistent_workers",
              "start_method", "transform")  # fmt: skip
     values = ((name, getattr(loader, name)) for name in names)

@@ -109,14 +109,14 @@ def percent(share: float | None, *, digits: int = 0) -> str:
     return f"{100 * share:.{digits}f} %"
 
 
-def milliseconds(value_s: float | None) -> str:
-    """A short duration in ms (s from 10 s on), three significant digits."""
+def milliseconds(value_s: float | None, *, digits: int = 3) -> str:
+    """A short duration in ms (s from 10 s on), with `digits` significant digits."""
     if value_s is None or not math.isfinite(value_s):
         return NOT_MEASURED
     if value_s >= 10:
         return seconds(value_s)
     value_ms = 1000 * value_s
-    return f"{value_ms:,.0f} ms" if value_ms >= 100 else f"{value_ms:.3g} ms"
+    return f"{value_ms:,.0f} ms" if value_ms >= 100 else f"{value_ms:.{digits}g} ms"
 
 
 def seconds(value_s: float | None) -> str:

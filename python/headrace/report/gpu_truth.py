@@ -1,0 +1,79 @@
+"""How much of each GPU was at work: "busy" only says that some kernel ran, the other counters say how full it was."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+from headrace.report import words
+from headrace.report.markup import Html, join, tag
+from headrace.report.tables import table
+from headrace.series import mean, median
+from headrace.session import GpuSample, Session
+
+__all__ = ["FALSE_COMFORT", "panel"]
+
+FALSE_COMFORT = (0.85, 0.5)
+"""Busy at least this much, with at most this share of its units active: the utilisation figure comforts falsely."""
+
+Read = Callable[[GpuSample], float | None]
+
+COLUMNS: tuple[tuple[str, Read, Callable[[float], str]], ...] = (
+    ("busy", lambda one: one.busy, words.percent),
+    ("units active", lambda one: one.sm_active, words.percent),
+    ("tensor cores", lambda one: one.tensor_active, words.percent),
+    ("memory bus", lambda one: one.dram_active, words.percent),
+    ("memory used", lambda one: one.memory_used_bytes, words.bytes_words),
+    ("SM clock", lambda one: one.sm_clock_mhz, lambda value: f"{value:,.0f} MHz"),
+    ("temperature", lambda one: one.temperature_c, lambda value: f"{value:.0f} °C"),
+    ("power", lambda one: one.power_w, lambda value: f"{value:.0f} W"),
+    ("PCIe in", lambda one: one.pcie_receive_bytes_s, lambda value: f"{words.bytes_words(value)}/s"),
+)
+
+
+def panel(session: Session) -> Html | None:
+    """Means per GPU over the run, the reasons for lowered clocks, and a warning where "busy" misleads. None without GPUs."""
+    by_index: dict[int, list[GpuSample]] = {}
+    for sample in session.samples:
+        for one in sample.gpus:
+            by_index.setdefault(one.index, []).append(one)
+    if not by_index:
+        return None
+    names = {gpu.index: gpu.name for gpu in session.host.gpus}
+    rows = [_row(f"GPU {index} {names.get(index, '')}".strip(), seen) for index, seen in sorted(by_index.items())]
+    warnings = [
+        tag("p", sentence, class_="note") for index, seen in sorted(by_index.items()) if (sentence := _misleads(index, seen))
+    ]
+    headers = ("", *(name for name, _, _ in COLUMNS), "clock lowered by")
+    return join(table("Means over the run; memory: median", headers, rows), *warnings)
+
+
+def _row(name: str, seen: list[GpuSample]) -> tuple[str, ...]:
+    cells = []
+    for column, read, said in COLUMNS:
+        known = [value for value in map(read, seen) if value is not None]
+        value = median(known) if column == "memory used" else mean(known)
+        cells.append(tag("span", words.NOT_MEASURED, class_="absent") if value is None else said(value))
+    return (name, *cells, _throttle(seen))
+
+
+def _throttle(seen: list[GpuSample]) -> str:
+    known = [one.throttle for one in seen if one.throttle is not None]
+    if not known:
+        return tag("span", words.NOT_MEASURED, class_="absent")
+    reasons = Counter(reason for reasons in known for reason in reasons)
+    return (
+        ", ".join(f"{reason.replace('_', ' ')} {words.percent(count / len(known))}" for reason, count in reasons.most_common())
+        or "–"
+    )
+
+
+def _misleads(index: int, seen: list[GpuSample]) -> str | None:
+    busy = mean([one.busy for one in seen if one.busy is not None])
+    active = mean([one.sm_active for one in seen if one.sm_active is not None])
+    if busy is None or active is None or busy < FALSE_COMFORT[0] or active > FALSE_COMFORT[1]:
+        return None
+    return (
+        f"GPU {index} counts as busy {words.percent(busy)} of the time because some kernel ran, "
+        f"but on average only {words.percent(active)} of its units worked."
+    )
