@@ -78,9 +78,9 @@ def share_of_step(case: Case) -> dict[str, float]:
     whole_s = math.fsum(split.values()) or 1.0
     late_s = waiting_s - handover_s
     collective_s = min(rank.compute_s, rank.collective_s or 0.0) if len(case.ranks) > 1 else 0.0
-    sync_s = next((found_s for found_s in [_sync_s(case)] if found_s is not None), 0.0)
+    sync_s = _sync_s(case) or 0.0
     h2d_s = min(rank.compute_s, rank.h2d_s or 0.0)
-    queue_s = min(rank.compute_s, rank.main_queue_s or 0.0)
+    queue_s = min(rank.step_s - waiting_s, rank.main_queue_s or 0.0)
     parts = {
         "input_storage": late_s * split.get("blocked", 0.0) / whole_s,
         "input_cpu": late_s * split.get("on a core", 0.0) / whole_s,

@@ -77,6 +77,7 @@ class Rank:
     steps: tuple[Step, ...]
     step_s: float
     wait_s: float
+    net_wait_s: float
     compute_s: float
     typical_compute_s: float
     handover_s: float
@@ -84,6 +85,7 @@ class Rank:
     items: float | None
     main_cpu_s: float | None
     main_queue_s: float | None
+    compute_queue_s: float | None
     process_cpu_s: float | None
     sync_s: float | None
     sync_count: float | None
@@ -108,15 +110,19 @@ class Rank:
 
     @property
     def exposed_wait_s(self) -> float:
-        """Wait that the device felt: on its own clock where that was measured, else all of `next()`."""
-        return min(self.wait_s, self.gpu_wait_s) if self.gpu_wait_s is not None else self.wait_s
+        """Wait for input: what the device felt of it on its own clock, else `next()` without queueing for a core."""
+        return min(self.net_wait_s, self.gpu_wait_s) if self.gpu_wait_s is not None else self.net_wait_s
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Means over the samples taken while steps were running. None is not measured."""
+    """Means over the samples taken while steps were running. None is not measured.
+
+    `core_count`: cores the job may run on, `cores`: how many it may use of them (quota); `core_busy` is of those alone.
+    """
 
     cores: float | None
+    core_count: int | None
     core_busy: tuple[float, ...]
     own_cores: float | None
     foreign_cores: float | None
@@ -140,7 +146,7 @@ class Machine:
     @property
     def foreign_share(self) -> float | None:
         """Share of the usable cores taken by other programs."""
-        return None if self.foreign_cores is None or not self.cores else min(1.0, self.foreign_cores / self.cores)
+        return None if self.foreign_cores is None or not self.core_count else min(1.0, self.foreign_cores / self.core_count)
 
 
 def measure_ranks(session: Session) -> tuple[Rank, ...]:
@@ -211,13 +217,17 @@ def _measure(
         steps=tuple(steady),
         step_s=_required(mean([step.step_s for step in steady])),
         wait_s=_required(mean([step.wait_s for step in steady])),
+        net_wait_s=_required(mean([net_wait_s(step) for step in steady])),
         compute_s=_required(mean([step.compute_s for step in steady])),
         typical_compute_s=typical_s,
         handover_s=_handover_s(steady, session.batches, loader),
         ready_share=_mean_known(step.ready for step in steady),
         items=_mean_known(step.items for step in steady),
         main_cpu_s=_mean_known(step.cpu_s for step in steady),
-        main_queue_s=_mean_known(step.queue_s for step in steady),
+        main_queue_s=_mean_known(
+            None if step.queue_s is None else step.queue_s + (step.wait_queue_s or 0.0) for step in steady
+        ),
+        compute_queue_s=_mean_known(step.queue_s for step in steady),
         process_cpu_s=_process_cpu_s(steady, session.batches, process, loader),
         sync_s=_mean_known(step.sync_s for step in steady),
         sync_count=_mean_known(step.sync_count for step in steady),
@@ -266,13 +276,18 @@ def _mean_known(values: Iterable[float | None]) -> float | None:
     return mean([float(value) for value in values if value is not None])
 
 
+def net_wait_s(step: Step) -> float:
+    """Time in `next()` without the time in which the training thread could run but got no core."""
+    return max(0.0, step.wait_s - (step.wait_queue_s or 0.0))
+
+
 def _handover_s(steps: Sequence[Step], batches: Sequence[Batch], loader: Loader) -> float:
     """M: what `next()` takes when the batch is there already (unpickling, mapping, re-ordering).
 
     From the ready batches; with too few of them, from the time between the end of a worker's batch and the return of
     the `next()` that waited for it, sending included. The shortest waits are an upper bound.
     """
-    ready = [step.wait_s for step in steps if step.ready == 1]
+    ready = [net_wait_s(step) for step in steps if step.ready == 1]
     if len(ready) >= 5:
         return _required(median(ready))
     ends = sorted(b.start_s + b.wall_s for b in batches if b.loader == loader.loader and b.worker >= 0)
@@ -282,7 +297,7 @@ def _handover_s(steps: Sequence[Step], batches: Sequence[Batch], loader: Loader)
         before = bisect_right(ends, returned_s)
         if before and ends[before - 1] > step.start_s:
             delays.append(returned_s - ends[before - 1])
-    shortest_s = percentile([step.wait_s for step in steps], 0.02)
+    shortest_s = percentile([net_wait_s(step) for step in steps], 0.02)
     return min(shortest_s, _required(median(delays))) if delays else shortest_s
 
 
@@ -407,7 +422,11 @@ def measure_machine(session: Session, ranks: Sequence[Rank]) -> Machine:
     if ranks:
         begin_s, end_s = ranks[0].steps[0].start_s, ranks[0].steps[-1].start_s + ranks[0].steps[-1].step_s
         samples = [sample for sample in samples if begin_s + 0.25 <= sample.time_s <= end_s + 0.25] or samples
-    core_rows = [sample.core_busy for sample in samples if sample.core_busy]
+    mine = session.host.affinity
+    core_rows = [
+        tuple(row[core] for core in mine if core < len(row)) or row
+        for row in (sample.core_busy for sample in samples if sample.core_busy)
+    ]
     width = min((len(row) for row in core_rows), default=0)
     gpu_samples = [gpu for sample in samples for gpu in sample.gpus]
     reasons = [gpu.throttle for gpu in gpu_samples if gpu.throttle is not None]
@@ -417,6 +436,7 @@ def measure_machine(session: Session, ranks: Sequence[Rank]) -> Machine:
     used = [sample.memory_used_bytes for sample in samples if sample.memory_used_bytes]
     return Machine(
         cores=session.host.cores,
+        core_count=session.host.cores_affinity or session.host.cores_online,
         core_busy=tuple(_required(mean([row[core] for row in core_rows])) for core in range(width)),
         own_cores=_mean_known(sample.own_cores for sample in samples),
         foreign_cores=_mean_known(sample.foreign_cores for sample in samples),

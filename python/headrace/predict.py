@@ -59,7 +59,7 @@ def ceiling_img_s(case: Case) -> float | None:
     rank = case.rank
     if rank.items is None:
         return None
-    floor_s = rank.compute_s + (min(rank.handover_s, rank.wait_s) if rank.workers else 0.0)
+    floor_s = rank.compute_s + (min(rank.handover_s, rank.net_wait_s) if rank.workers else 0.0)
     return rank.items / floor_s if floor_s > 0 else None
 
 

@@ -86,8 +86,8 @@ class Step:
     """One training step of one loader: from the start of `next()` to the start of the one after.
 
     `wait_s` is the time in `next()`, `compute_s` the rest. `ready`: 1 the batch was there already, 0 it was not, None
-    unknown. `cpu_s`: CPU time of the main thread within `compute_s`, `queue_s`: its time there waiting for a core;
-    `process_cpu_s`: of the whole main process within
+    unknown. `cpu_s`: CPU time of the main thread within `compute_s`, `queue_s`: its time there waiting for a core
+    (`wait_queue_s`: within `next()`); `process_cpu_s`: of the whole main process within
     the step, its worker processes excluded. `sync_s` and `sync_count`: calls that wait for the device (`.item()`,
     `.cpu()`, …); `h2d_s`: time in copies to the device. `gpu_wait_s`: time in which the GPU had nothing to do because
     of this `next()`, on the GPU's clock; `gpu_step_s`: GPU time from that point to the end of the step's work.
@@ -116,6 +116,7 @@ class Step:
     backward_s: float | None = None
     collective_s: float | None = None
     batch_bytes: int | None = None
+    wait_queue_s: float | None = None
 
     @property
     def step_s(self) -> float:
@@ -185,11 +186,12 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """The machine that the samples come from. `cores` are those the job may use (affinity and quota)."""
+    """The machine that the samples come from. `affinity`: numbers of the cores the job may run on, empty for unknown."""
 
     hostname: str = ""
     cores_online: int | None = None
     cores_affinity: int | None = None
+    affinity: tuple[int, ...] = ()
     quota_cores: float | None = None
     memory_bytes: int | None = None
     memory_limit_bytes: int | None = None
@@ -227,7 +229,8 @@ class Sample:
     """One look at the machine, over the interval that ends at `time_s`. Shares are 0..1, rates per second.
 
     `core_busy`: per online core, by number. `own_cores`: cores' worth of CPU used by the command and its children;
-    `foreign_cores`: by everything else, the sampler left out. `queue_share`: of the command's threads' time on a
+    `foreign_cores`: on the job's
+    cores by everything else. `queue_share`: of the command's threads' time on a
     core or waiting for one, the part spent waiting. `pressure_*`: share of time in which some task waited for it (PSI).
     """
 

@@ -83,7 +83,7 @@ def build_model(rank: Rank, ranks: int, machine: Machine) -> StepModel | None:
     alone_s = blocked_s / ratio
     # Blocked time grows from `alone_s` (ratio 1) to workers·alone_s (ratio = workers) as storage serves one at a time.
     serial_s = alone_s * min(1.0, (ratio - 1) / (workers - 1)) if workers > 1 else 0.0
-    compute_s = max(0.0, rank.compute_s - (rank.main_queue_s or 0.0))
+    compute_s = max(0.0, rank.compute_s - (rank.compute_queue_s or 0.0))
     return StepModel(
         compute_s=compute_s,
         handover_s=rank.handover_s if workers else 0.0,
@@ -101,4 +101,5 @@ def build_model(rank: Rank, ranks: int, machine: Machine) -> StepModel | None:
 def usable_cores(machine: Machine) -> float:
     """Cores left to the job: those it may use, less what other programs take of them."""
     cores = machine.cores or 1.0
-    return max(0.25 * cores, cores - (machine.foreign_cores or 0.0))
+    free = (machine.core_count or cores) - (machine.foreign_cores or 0.0)
+    return max(0.25 * cores, min(cores, free))

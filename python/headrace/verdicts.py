@@ -44,6 +44,9 @@ THROTTLE_SHARE = 0.20
 BUSY_SHARE = 0.85
 """Cores in use on average from which the CPU counts as full: samples of half a second hide short idle times."""
 
+URGENT_HOURS = 1.0
+"""Memory that is full this soon is the verdict, unless something slows the job down."""
+
 GROWTH_HOURS = 12.0
 """Memory growth counts as a fault when it fills what is left within this time."""
 
@@ -88,10 +91,13 @@ def causes(case: Case) -> list[Finding]:
     first = [found for found in distorting if (found.share or 0.0) >= max(DISTORTING_SHARE, 0.5 * leading)]
     others = sorted([*others, *(found for found in distorting if found not in first)], key=lambda f: -(f.share or 0.0))
     growth = _growth(case)
+    filling = _hours_to_full(case)
     compute = _compute(case, others)
     ordered = [*first, *others]
     if not any((found.share or 0.0) >= INPUT_SHARE for found in ordered):
         ordered = [compute, *ordered]
+        if growth and filling is not None and filling < URGENT_HOURS:
+            return [growth, *ordered]
     return [*ordered, *([growth] if growth else [])]
 
 
@@ -481,19 +487,22 @@ def _oversubscribed(case: Case) -> Finding | None:
 
 
 def _growth(case: Case) -> Finding | None:
-    machine = case.machine
-    growth, used, limit = machine.memory_growth_bytes_s, machine.memory_used_bytes, machine.memory_limit_bytes
-    if not growth or used is None or limit is None:
-        return None
-    left_s = max(0, limit - used) / growth
-    if left_s > GROWTH_HOURS * 3600 or growth < 1e5:
+    growth, hours = case.machine.memory_growth_bytes_s, _hours_to_full(case)
+    if not growth or hours is None or hours > GROWTH_HOURS or growth < 1e5:
         return None
     per_step = growth * case.rank.step_s
+    left_s = hours * 3600
     return finding(
         "MEMORY_GROWTH",
         None,
         f"memory grows by {growth / 1e6:.1f} MB/s ({per_step / 1e6:.2f} MB per step); full in {left_s / 60:.0f} min",
     )
+
+
+def _hours_to_full(case: Case) -> float | None:
+    machine = case.machine
+    growth, used, limit = machine.memory_growth_bytes_s, machine.memory_used_bytes, machine.memory_limit_bytes
+    return max(0, limit - used) / growth / 3600 if growth and used is not None and limit is not None else None
 
 
 def _compute(case: Case, others: Sequence[Finding]) -> Finding:

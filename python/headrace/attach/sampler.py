@@ -66,6 +66,7 @@ class Sampler:
     gpu: nvml.Nvml | None = None
     cgroup: Cgroup | None = None
     not_measured: dict[str, str] = field(default_factory=dict)
+    affinity: frozenset[int] = frozenset()
     _last: _Counters | None = None
     _cpu_s: dict[int, float] = field(default_factory=dict)
     _ended_cpu_s: float = 0.0
@@ -73,6 +74,8 @@ class Sampler:
     def prepare(self) -> None:
         """Find out what can be measured here."""
         self.cgroup = find_cgroup(self.pid, proc=self.proc, sys=self.sys)
+        with suppress(OSError):
+            self.affinity = frozenset(os.sched_getaffinity(self.pid)) if self.proc == Path("/proc") else frozenset()
         if self.cgroup is None:
             self.not_measured["cgroup limits"] = "no control group is visible"
         elif self.cgroup.throttled_s() is None:
@@ -96,7 +99,8 @@ class Sampler:
         return {
             "hostname": platform.node(),
             "cores_online": len(cores) if cores else os.cpu_count(),
-            "cores_affinity": len(os.sched_getaffinity(self.pid)) if self.proc == Path("/proc") else None,
+            "cores_affinity": len(self.affinity) or None,
+            "affinity": sorted(self.affinity),
             "quota_cores": self.cgroup.quota_cores() if self.cgroup else None,
             "memory_bytes": values.get("MemTotal"),
             "memory_limit_bytes": self.cgroup.memory_limit_bytes() if self.cgroup else None,
@@ -141,7 +145,7 @@ class Sampler:
             "interval_s": round(passed_s, 4),
             "core_busy": busy,
             "own_cores": round(own, 3),
-            "foreign_cores": round(max(0.0, _busy_cores(old.cores, new.cores, passed_s) - own), 3) if busy else None,
+            "foreign_cores": round(max(0.0, self._busy_cores(old.cores, new.cores, passed_s) - own), 3) if busy else None,
             "queue_share": round(queued / (on_core + queued), 4) if on_core and queued is not None and on_core > 0 else None,
             "runnable": procfs.runnable(self.proc),
             "pressure_cpu": pressures["cpu"],
@@ -162,6 +166,13 @@ class Sampler:
             "gpus": [nvml.as_json(self.gpu.sample(index)) for index in range(len(self.gpu.handles))] if self.gpu else [],
         }
         return {name: value for name, value in values.items() if value is not None}
+
+    def _busy_cores(self, old: list[procfs.CoreTimes] | None, new: list[procfs.CoreTimes] | None, passed_s: float) -> float:
+        """Cores' worth of CPU in use on the cores of the job; time stolen by the host counts, as it is not ours either."""
+        pairs = list(zip(old or (), new or (), strict=False))
+        mine = [pair for number, pair in enumerate(pairs) if number in self.affinity] or pairs
+        used_s = sum(now.busy_s + now.stolen_s - before.busy_s - before.stolen_s for before, now in mine)
+        return used_s / passed_s
 
     def _pressure(self, resource: str) -> float | None:
         own = self.cgroup.pressure_file(resource) if self.cgroup else None
@@ -189,14 +200,6 @@ def _core_busy(old: list[procfs.CoreTimes] | None, new: list[procfs.CoreTimes] |
         total_s = busy_s + after.idle_s - before.idle_s
         shares.append(round(min(1.0, max(0.0, busy_s / total_s)), 3) if total_s > 0 else 0.0)
     return shares
-
-
-def _busy_cores(old: list[procfs.CoreTimes] | None, new: list[procfs.CoreTimes] | None, passed_s: float) -> float:
-    """Cores' worth of CPU in use; time stolen by the host counts, as it is not ours either."""
-    if not old or not new:
-        return 0.0
-    used_s = sum(core.busy_s + core.stolen_s for core in new) - sum(core.busy_s + core.stolen_s for core in old)
-    return used_s / passed_s
 
 
 def _change(old: float | None, new: float | None) -> float | None:

@@ -17,6 +17,7 @@ from typing import Any
 from headrace.attach import fetch, startup
 from headrace.attach.counters import COUNTERS
 from headrace.attach.device_clock import DeviceClock, StepClock
+from headrace.attach.operators import OperatorProfile
 from headrace.attach.processes import write_process
 from headrace.attach.recorder import Recorder
 from headrace.attach.threads import run_queue_delay_s
@@ -93,17 +94,19 @@ class _Iteration:
     """One pass over one loader, with the clocks of its step under way. `end_s`: when its last `next()` returned."""
 
     __slots__ = (
-        "batch_bytes", "count", "cpu_s", "end_s", "epoch", "items", "loader", "process_cpu_s", "queue_s", "ready",
-        "start_s", "wait_s",
+        "batch_bytes", "count", "cpu_s", "end_s", "epoch", "items", "loader", "optimizing", "process_cpu_s", "queue_s",
+        "ready", "start_queue_s", "start_s", "wait_s",
     )  # fmt: skip
 
     def __init__(self, loader: int, epoch: int) -> None:
         self.loader = loader
         self.epoch = epoch
         self.count = 0
+        self.optimizing = False
         self.end_s: float | None = None
         self.start_s = self.wait_s = self.cpu_s = self.process_cpu_s = 0.0
         self.queue_s: float | None = None
+        self.start_queue_s: float | None = None
         self.ready: int | None = None
         self.items: int | None = None
         self.batch_bytes: int | None = None
@@ -116,6 +119,7 @@ class _Watch:
         self.off = False
         self.recorder = recorder
         self.step_clock = step_clock
+        self.operators = OperatorProfile(recorder)
         self.loaders: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self.epochs: dict[int, int] = {}
 
@@ -170,6 +174,7 @@ class _Watch:
             fetch.note_loader(current.loader)
         self.step_clock.before_next()
         current.process_cpu_s = time.process_time()
+        current.start_queue_s = run_queue_delay_s()
         current.start_s = time.monotonic()
         return current
 
@@ -177,6 +182,8 @@ class _Watch:
         current.end_s = end_s = time.monotonic()
         current.wait_s = end_s - current.start_s
         self.step_clock.after_next()
+        if not self.operators.done and current.optimizing:
+            self.operators.batch_handed_out()
         if current.count % 64 == 0:
             current.batch_bytes = _size_bytes(data)
         current.items = _batch_size(data)
@@ -204,7 +211,7 @@ class _Watch:
             current.ready,
             current.items,
             round(cpu_s - current.cpu_s, 7),
-            None if queue_s is None or current.queue_s is None else round(queue_s - current.queue_s, 7),
+            _difference(current.queue_s, queue_s),
             round(time.process_time() - current.process_cpu_s, 7),
             round(counted.sync_s, 7),
             counted.sync_count,
@@ -216,10 +223,18 @@ class _Watch:
             counted.backward_s,
             counted.collective_s,
             current.batch_bytes,
+            _difference(current.start_queue_s, current.queue_s),
         ]
+        current.optimizing = current.optimizing or counted.optimizer_steps > 0
+        if not self.operators.done and current.optimizing:
+            self.operators.step_finished(now_s - current.end_s, cpu_s - current.cpu_s)
         current.end_s = None
         self.step_clock.close_step(current.loader, row)
         self.recorder.flush_when_due(now_s)
+
+
+def _difference(before: float | None, after: float | None) -> float | None:
+    return None if before is None or after is None else round(after - before, 7)
 
 
 def _is_ready(iterator: Any) -> int | None:

@@ -1,0 +1,429 @@
+"""Training jobs with one fault each, as a person might write them: `python scenario_jobs.py NAME [--num-workers N …]`.
+
+CPU work is a loop of a fixed amount of CPU time; an accelerator is a sleep of a stated length per step, or `FakeDevice`,
+a thread that works off a queue of timed kernels. Storage faults are injected in the dataset's read, since a virtual
+disk with a warm page cache answers in microseconds. Every job prints its images per second at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import gc
+import http.client
+import http.server
+import multiprocessing
+import os
+import queue
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+
+def burn(seconds: float) -> None:
+    """Use that much CPU time of this thread."""
+    end_s = time.thread_time() + seconds
+    while time.thread_time() < end_s:
+        pass
+
+
+@dataclass
+class Job:
+    """What one scenario does; times in seconds."""
+
+    batch_size: int = 8
+    num_workers: int = 2
+    steps: int = 300
+    epochs: int = 1
+    sample: Callable[[int], Any] = lambda index: torch.zeros(16)
+    compute: Callable[[Any, int], None] = lambda batch, step: None
+    collate: Callable[[list[Any]], Any] | None = None
+    worker_init: Callable[[int], None] | None = None
+    before: Callable[[], None] = lambda: None
+    threads: int = 1
+
+
+class Samples(Dataset):  # type: ignore[type-arg]
+    """`make(index)` for each index."""
+
+    def __init__(self, length: int, make: Callable[[int], Any]) -> None:
+        self.length = length
+        self.make = make
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> Any:
+        return self.make(index)
+
+
+def sleeping(seconds: float) -> Callable[[Any, int], None]:
+    """An accelerator that takes `seconds` per step and leaves the CPU alone."""
+    return lambda batch, step: time.sleep(seconds)
+
+
+def burning_sample(seconds_per_batch: float, batch_size: int) -> Callable[[int], Any]:
+    def make(index: int) -> Any:
+        burn(seconds_per_batch / batch_size)
+        return torch.zeros(16)
+
+    return make
+
+
+class RealModel:
+    """Matrix products on the CPU that take about `seconds`, and an optimizer step."""
+
+    def __init__(self, seconds: float, size: int = 256) -> None:
+        self.layer = torch.nn.Linear(size, size)
+        self.optimizer = torch.optim.SGD(self.layer.parameters(), lr=1e-3)
+        self.data = torch.randn(size, size)
+        self.rounds = 1
+        for _ in range(3):
+            self._once(1)
+        begin_s = time.thread_time()
+        self._once(20)
+        self.rounds = max(1, round(20 * seconds / (time.thread_time() - begin_s)))
+
+    def _once(self, rounds: int) -> None:
+        self.optimizer.zero_grad()
+        value = self.data
+        for _ in range(rounds):
+            value = torch.tanh(self.layer(value))
+        value.sum().backward()
+        self.optimizer.step()
+
+    def __call__(self, batch: Any, step: int) -> None:
+        self._once(self.rounds)
+
+
+def healthy(options: argparse.Namespace) -> Job:
+    """1: the model takes 40 ms on a core, a batch 8 ms."""
+    return Job(num_workers=1, sample=burning_sample(0.008, 8), compute=RealModel(0.04), steps=250)
+
+
+def near_the_knee(options: argparse.Namespace) -> Job:
+    """2: a batch takes 0.9 of what the accelerator takes."""
+    return Job(num_workers=1, sample=burning_sample(0.036, 8), compute=sleeping(0.04), steps=250)
+
+
+def storage_latency(options: argparse.Namespace) -> Job:
+    """3: 15 ms per read, one after the other."""
+
+    def read(index: int) -> Any:
+        time.sleep(0.015)
+        return torch.zeros(16)
+
+    return Job(batch_size=4, num_workers=2, sample=read, compute=sleeping(0.01), steps=300)
+
+
+def storage_bandwidth(options: argparse.Namespace) -> Job:
+    """4: 20 MB/s for all readers together, 200 kB per image."""
+    lock = Path(tempfile.gettempdir()) / f"scenario-bucket-{os.getpid()}"
+    lock.touch()
+
+    def read(index: int) -> Any:
+        with lock.open() as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            time.sleep(200e3 / 20e6)
+        return torch.zeros(16)
+
+    return Job(batch_size=4, num_workers=2, sample=read, compute=sleeping(0.01), steps=250)
+
+
+def cold_files(options: argparse.Namespace) -> Job:
+    """5: files that are dropped from the page cache after each read, 4 ms per read."""
+    folder = Path(tempfile.mkdtemp(prefix="scenario-files-"))
+    content = os.urandom(200_000)
+    for number in range(64):
+        (folder / str(number)).write_bytes(content)
+
+    def read(index: int) -> Any:
+        with (folder / str(index % 64)).open("rb") as file:
+            file.read()
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        time.sleep(0.004)
+        return torch.zeros(16)
+
+    return Job(batch_size=8, num_workers=2, sample=read, compute=sleeping(0.008), steps=300)
+
+
+def no_workers(options: argparse.Namespace) -> Job:
+    """6: batches made in the training process."""
+    return Job(num_workers=0, sample=burning_sample(0.018, 8), compute=sleeping(0.02), steps=250)
+
+
+def too_few_workers(options: argparse.Namespace) -> Job:
+    """7: one worker, a core to spare."""
+    return Job(num_workers=1, sample=burning_sample(0.03, 8), compute=sleeping(0.015), steps=250)
+
+
+def heavy_augmentation(options: argparse.Namespace) -> Job:
+    """8: more CPU work than two cores can do."""
+    return Job(num_workers=2, sample=burning_sample(0.08, 8), compute=sleeping(0.01), steps=200)
+
+
+def oversubscribed(options: argparse.Namespace) -> Job:
+    """9: eight workers and two compute threads on two cores, with a model that computes on the CPU."""
+    torch.set_num_threads(2)
+    return Job(num_workers=8, sample=burning_sample(0.03, 8), compute=RealModel(0.03, 512), steps=150, threads=2)
+
+
+def big_batches(options: argparse.Namespace) -> Job:
+    """10: float32 batches of 40 MB, put together in Python."""
+    image = np.zeros((3, 323, 323), np.float32)
+
+    def collate(samples: list[Any]) -> Any:
+        return torch.from_numpy(np.array(samples))
+
+    return Job(batch_size=32, num_workers=2, sample=lambda i: image, compute=sleeping(0.005), collate=collate, steps=200)
+
+
+def small_batches(options: argparse.Namespace) -> Job:
+    """11: two images per step, 5 ms of Python around a small model."""
+    model = torch.nn.Sequential(torch.nn.Linear(16, 64), torch.nn.ReLU(), torch.nn.Linear(64, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+
+    def compute(batch: Any, step: int) -> None:
+        burn(0.005)
+        optimizer.zero_grad()
+        model(batch).sum().backward()
+        optimizer.step()
+
+    return Job(batch_size=2, num_workers=1, compute=compute, steps=1500)
+
+
+class FakeDevice:
+    """A queue of timed kernels, worked off by a thread; `sync` waits for all of them, as `.item()` does."""
+
+    def __init__(self) -> None:
+        self.kernels: queue.Queue[float] = queue.Queue()
+        threading.Thread(target=self._work, daemon=True).start()
+
+    def _work(self) -> None:
+        while True:
+            time.sleep(self.kernels.get())
+            self.kernels.task_done()
+
+    def launch(self, seconds: float) -> None:
+        self.kernels.put(seconds)
+
+    def sync(self) -> None:
+        begin_s = time.monotonic()
+        self.kernels.join()
+        try:
+            from headrace.attach.transfers import note_wait
+        except ImportError:
+            return
+        note_wait(time.monotonic() - begin_s)
+
+
+def syncing(options: argparse.Namespace) -> Job:
+    """12: 20 ms of kernels per step in five groups, 2 ms of Python for each, and a wait after each."""
+    device = FakeDevice()
+
+    def compute(batch: Any, step: int) -> None:
+        for _ in range(5):
+            device.launch(0.004)
+            burn(0.002)
+            if not options.fixed:
+                device.sync()
+        if options.fixed:
+            device.sync()
+
+    return Job(num_workers=1, compute=compute, steps=350)
+
+
+def checkpoints(options: argparse.Namespace) -> Job:
+    """13: a checkpoint that takes a second, every 40 steps."""
+
+    def compute(batch: Any, step: int) -> None:
+        time.sleep(0.025)
+        if step % 40 == 39 and not options.fixed:
+            with tempfile.NamedTemporaryFile() as file:
+                torch.save({"weights": torch.zeros(1_000_000)}, file)
+                time.sleep(1.0)
+                os.fsync(file.fileno())
+
+    return Job(num_workers=1, compute=compute, steps=240)
+
+
+def garbage(options: argparse.Namespace) -> Job:
+    """14: two million live objects, and cyclic garbage in each step."""
+    live = [[number] for number in range(2_000_000)]
+    if options.fixed:
+        gc.collect()
+        gc.freeze()
+
+    def compute(batch: Any, step: int) -> None:
+        time.sleep(0.01)
+        for _ in range(4000):
+            cycle: list[Any] = [live[0]]
+            cycle.append(cycle)
+
+    return Job(num_workers=1, compute=compute, steps=400)
+
+
+def straggler(options: argparse.Namespace, phase: str) -> Job:
+    """15: two ranks; rank 1 takes 20 ms longer in the loader, forward or backward."""
+    torch.distributed.init_process_group("gloo")
+    slow = torch.distributed.get_rank() == 1 and not options.fixed
+
+    class Backward(torch.autograd.Function):
+        @staticmethod
+        def forward(context: Any, value: Any) -> Any:
+            return value.clone()
+
+        @staticmethod
+        def backward(context: Any, gradient: Any) -> Any:
+            time.sleep(0.02 if slow and phase == "backward" else 0.0)
+            return gradient
+
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = torch.nn.Linear(16, 64), torch.nn.Linear(64, 2)
+
+        def forward(self, value: Any) -> Any:
+            time.sleep(0.02 if slow and phase == "forward" else 0.0)
+            return Backward.apply(self.last(torch.relu(self.first(value))))
+
+    model = torch.nn.parallel.DistributedDataParallel(Model())
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+
+    def read(index: int) -> Any:
+        time.sleep(0.1 / 8 if slow and phase == "loader" else 0.0)
+        return torch.zeros(16)
+
+    def compute(batch: Any, step: int) -> None:
+        time.sleep(0.03)
+        optimizer.zero_grad()
+        model(batch).sum().backward()
+        optimizer.step()
+
+    return Job(num_workers=2, sample=read, compute=compute, steps=200)
+
+
+def neighbours(options: argparse.Namespace) -> Job:
+    """16b: two other programs on the same two cores; this job starts them itself, outside its own tree."""
+    return Job(num_workers=1, sample=burning_sample(0.01, 8), compute=RealModel(0.04), steps=120)
+
+
+def leak(options: argparse.Namespace) -> Job:
+    """17: memory grows by 5 MB per step."""
+    kept: list[Any] = []
+
+    def compute(batch: Any, step: int) -> None:
+        time.sleep(0.03)
+        kept.append(np.ones(5_000_000, np.uint8))
+
+    return Job(num_workers=1, compute=compute, steps=500)
+
+
+def slow_epochs(options: argparse.Namespace) -> Job:
+    """18: workers that take two seconds to start, in each of five epochs of 40 steps."""
+    return Job(num_workers=2, worker_init=lambda worker: time.sleep(2.0), compute=sleeping(0.04), steps=40, epochs=5)
+
+
+def network(options: argparse.Namespace) -> Job:
+    """21: images from an HTTP server that answers after 30 ms."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            time.sleep(0.03)
+            self.send_response(200)
+            self.send_header("Content-Length", "100000")
+            self.end_headers()
+            self.wfile.write(bytes(100_000))
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    ready: Any = multiprocessing.get_context("fork").Queue()
+
+    def serve() -> None:
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        ready.put(server.server_address[1])
+        server.serve_forever()
+
+    multiprocessing.get_context("fork").Process(target=serve, daemon=True).start()
+    port = ready.get()
+
+    def read(index: int) -> Any:
+        connection = http.client.HTTPConnection("127.0.0.1", port)
+        connection.request("GET", "/")
+        connection.getresponse().read()
+        connection.close()
+        return torch.zeros(16)
+
+    return Job(batch_size=4, num_workers=2, sample=read, compute=sleeping(0.01), steps=180)
+
+
+SCENARIOS: dict[str, Callable[[argparse.Namespace], Job]] = {
+    "healthy": healthy,
+    "near_the_knee": near_the_knee,
+    "storage_latency": storage_latency,
+    "storage_bandwidth": storage_bandwidth,
+    "cold_files": cold_files,
+    "no_workers": no_workers,
+    "too_few_workers": too_few_workers,
+    "heavy_augmentation": heavy_augmentation,
+    "oversubscribed": oversubscribed,
+    "big_batches": big_batches,
+    "small_batches": small_batches,
+    "syncing": syncing,
+    "checkpoints": checkpoints,
+    "garbage": garbage,
+    "straggler_loader": lambda options: straggler(options, "loader"),
+    "straggler_forward": lambda options: straggler(options, "forward"),
+    "straggler_backward": lambda options: straggler(options, "backward"),
+    "neighbours": neighbours,
+    "leak": leak,
+    "slow_epochs": slow_epochs,
+    "network": network,
+}
+
+
+def main() -> None:
+    """Run one scenario to its end."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("name", choices=SCENARIOS)
+    parser.add_argument("--num-workers", type=int)
+    parser.add_argument("--batch-size", type=int)
+    parser.add_argument("--steps", type=int, help="fewer steps, to try a job out")
+    parser.add_argument("--fixed", action="store_true", help="without the fault, where it is in the training process")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    job = SCENARIOS[options.name](options)
+    batch_size = options.batch_size or job.batch_size
+    workers = job.num_workers if options.num_workers is None else options.num_workers
+    loader = DataLoader(
+        Samples((options.steps or job.steps) * job.batch_size, job.sample),
+        batch_size=batch_size,
+        num_workers=workers,
+        collate_fn=job.collate,
+        worker_init_fn=job.worker_init,
+        drop_last=True,
+    )
+    images, begin_s, number = 0, time.perf_counter(), 0
+    for _ in range(job.epochs):
+        for batch in loader:
+            job.compute(batch, number)
+            number += 1
+            images += batch_size
+            if number == 5:
+                images, begin_s = 0, time.perf_counter()
+    print(f"{images / (time.perf_counter() - begin_s):.1f} img/s")
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
