@@ -4,62 +4,78 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 from headrace.cli import output
 from headrace.diagnosis import Diagnosis
 from headrace.errors import SessionError
-from headrace.report import html, text
+from headrace.report import html, openmetrics, perfetto, text
+from headrace.report.json import document
 from headrace.report.saved import load
 from headrace.session import Session
 
-SUMMARY = "show a saved session: terminal screen, HTML page, JSON"
+SUMMARY = "show a saved session: terminal screen, HTML page, JSON, Perfetto trace, OpenMetrics"
 EXAMPLE = """
 headrace report headrace-sessions/2026-11-20-141205
 headrace report headrace-sessions/2026-11-20-141205 --html --out report.html
+headrace report headrace-sessions/2026-11-20-141205 --perfetto      # open it at ui.perfetto.dev
 """
+
+FILES = {"html": "report.html", "perfetto": "trace.json.gz"}
+"""Forms that are files by nature, and their names in the session folder."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `headrace report`."""
     parser.add_argument("session", type=Path, metavar="SESSION", help="folder that `headrace diagnose` named")
     kind = parser.add_mutually_exclusive_group()
-    kind.add_argument("--text", action="store_const", const="text", dest="kind", help="the first screen (the default)")
-    kind.add_argument("--html", action="store_const", const="html", dest="kind", help="one self-contained page")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write there (default of --html: SESSION/report.html)")
+    for name, words in (
+        ("text", "the first screen (the default)"),
+        ("html", "one self-contained page"),
+        ("perfetto", "a trace of steps, batches and pauses for ui.perfetto.dev"),
+        ("openmetrics", "metrics as text for Prometheus"),
+    ):
+        kind.add_argument(f"--{name}", action="store_const", const=name, dest="kind", help=words)
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write there (default of --html and --perfetto: in SESSION)")
     parser.add_argument("--usd-per-hour", type=float, metavar="USD", help="price of one GPU-hour, to say the waste in money")
 
 
 def run(args: argparse.Namespace) -> int:
     """Reads the folder and writes the wanted form."""
     session, diagnosis = load(args.session)
-    kind = args.kind or "text"
-    if kind == "html":
-        path = html.write(diagnosis, args.out or args.session / "report.html", session=session, usd_per_hour=args.usd_per_hour)
-        output.emit(args, {**diagnosis.to_json(), "report": str(path)}, lambda: print(path))
+    path = args.out or (args.session / FILES[args.kind] if args.kind in FILES else None)
+    if path is None:
+        output.emit(args, document(diagnosis), lambda: _show(diagnosis, session, args))
         return 0
-    if args.out is not None:
-        _write(
-            args.out, json.dumps(diagnosis.to_json(), indent=1) if args.json else _plain(diagnosis, session, args.usd_per_hour)
-        )
-    output.emit(args, diagnosis.to_json(), lambda: _show(diagnosis, session, args))
+    _write(path, diagnosis, session, args)
+    output.emit(args, document(diagnosis, report=str(path)), lambda: print(path))
     return 0
 
 
 def _show(diagnosis: Diagnosis, session: Session, args: argparse.Namespace) -> None:
-    if args.out is not None:
-        print(args.out)
-        return
-    text.show(output.page, diagnosis, session=session, usd_per_hour=args.usd_per_hour)
+    if args.kind == "openmetrics":
+        print(openmetrics.render(diagnosis, session), end="")
+    else:
+        text.show(output.page, diagnosis, session=session, usd_per_hour=args.usd_per_hour)
 
 
-def _plain(diagnosis: Diagnosis, session: Session, usd_per_hour: float | None) -> str:
-    return text.render(diagnosis, session=session, usd_per_hour=usd_per_hour).plain + "\n"
+def _write(path: Path, diagnosis: Diagnosis, session: Session, args: argparse.Namespace) -> None:
+    if args.kind == "html":
+        html.write(diagnosis, path, session=session, usd_per_hour=args.usd_per_hour)
+    elif args.kind == "perfetto":
+        perfetto.write(session, path)
+    elif args.kind == "openmetrics":
+        _save(path, lambda: openmetrics.render(diagnosis, session))
+    elif args.json and args.kind is None:
+        _save(path, lambda: json.dumps(document(diagnosis, panels=True), indent=1, ensure_ascii=False) + "\n")
+    else:
+        _save(path, lambda: text.render(diagnosis, session=session, usd_per_hour=args.usd_per_hour).plain + "\n")
 
 
-def _write(path: Path, content: str) -> None:
+def _save(path: Path, content: Callable[[], str]) -> None:
     try:
-        path.write_text(content, encoding="utf-8")
+        path.write_text(content(), encoding="utf-8")
     except OSError as error:
         raise SessionError(
             f"cannot write {path}: {error.strerror or error}", hint="choose another place: --out FILE"
