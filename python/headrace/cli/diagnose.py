@@ -15,6 +15,7 @@ from headrace.diagnosis import Diagnosis
 from headrace.image_benchmark import measure_images
 from headrace.remeasure import verify
 from headrace.report import html, text
+from headrace.report.json import document
 from headrace.session import Session
 from headrace.watching import add_fact, watch
 
@@ -25,9 +26,6 @@ headrace diagnose --verify --seconds 120 -- torchrun --nproc-per-node 4 train.py
 headrace diagnose --json --fail-if "input_share>0.1" -- python train.py
 """
 TAKES_COMMAND = True
-
-PANELS = ("heat_map", "timeline")
-"""Long series, left out of the JSON on stdout; `diagnosis.json` in the session folder has them."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,8 +56,7 @@ def run(args: argparse.Namespace) -> int:
     (folder / "diagnosis.json").write_text(json.dumps(diagnosis.to_json(), indent=1), encoding="utf-8")
     if diagnosis.report is not None:
         html.write(diagnosis, diagnosis.report, session=session)
-    document = {name: value for name, value in diagnosis.to_json().items() if name not in PANELS}
-    output.emit(args, document, lambda: _show(diagnosis, session))
+    output.emit(args, document(diagnosis), lambda: _show(diagnosis, session))
     ended_by_us = args.seconds is not None and finished.ended_s - finished.started_s >= args.seconds
     failed = finished.returncode != 0 and not ended_by_us
     if failed:
