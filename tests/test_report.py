@@ -181,6 +181,13 @@ def test_every_figure_of_a_simulated_device_carries_its_label() -> None:
     assert "GPU-hours" not in found.text + screen
 
 
+@pytest.mark.parametrize("words_of_device", [("--device", "sim:a100"), ("--device=sim:a100",)])
+def test_simulated_device_is_seen_in_the_command(words_of_device: tuple[str, ...]) -> None:
+    diagnosis = replace(example_diagnosis(), command=("python", "train.py", *words_of_device))
+    assert first_screen(diagnosis).simulated == "simulated A100"
+    assert first_screen(example_diagnosis()).simulated is None
+
+
 def test_two_megabytes_are_never_exceeded() -> None:
     session = make_session(steps=4000, cores=192, workers=8, gpu_busy=0.4, compute_s=0.3)
     from headrace.series import heat_map, stages, timeline

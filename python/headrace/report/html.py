@@ -107,7 +107,7 @@ def _money(screen: Screen) -> Html:
     label = f", {screen.simulated}" if screen.simulated else ""
     rate = words.image_rate(screen.img_s)
     cells = [_figure(rate, f"images per second now{label}", absent=screen.img_s is None)]
-    gain = f" (×{screen.speedup:.2g})" if screen.speedup else ""
+    gain = f" ({words.gain(screen.speedup)})" if screen.speedup else ""
     ceiling = words.image_rate(screen.ceiling_img_s)
     cells.append(_figure(ceiling, f"if the input kept up{gain}{label}", absent=screen.ceiling_img_s is None, accent=True))
     if screen.wasted_usd is not None:
@@ -256,7 +256,7 @@ def _others(diagnosis: Diagnosis) -> Html | None:
 
 
 def _foot(screen: Screen) -> Html:
-    words_ = f"Made by headrace {_native.__version__} from a saved session; every number above comes from it."
+    words_ = f"Made by headrace {_native.__version__} from a saved session; everything measured above comes from it."
     if screen.simulated:
         words_ += f" {screen.simulated}: no such device ran; each step waits as long as the published rate says."
     return tag("footer", tag("p", words_))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 import shlex
 from dataclasses import dataclass
 
@@ -15,6 +16,7 @@ from headrace.session import Session
 __all__ = ["MAX_FIXES", "FixLine", "Part", "Screen", "first_screen", "simulated_note"]
 
 MAX_FIXES = 5
+SIMULATED = re.compile(r"sim:[A-Za-z0-9-]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +41,10 @@ class FixLine:
 
     @property
     def gain_words(self) -> str:
-        """×2.3, ≈ 0 or not predicted."""
+        """×2.3, +4 %, ≈ 0 or not predicted."""
         if self.helps is None or self.fix.gain is None:
             return "not predicted"
-        return f"×{self.fix.gain:.2g}" if self.helps else "≈ 0"
+        return words.gain(self.fix.gain) if self.helps else "≈ 0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,10 +124,17 @@ def first_screen(diagnosis: Diagnosis, *, session: Session | None = None, usd_pe
 
 
 def simulated_note(diagnosis: Diagnosis, session: Session | None = None) -> str | None:
-    """The label that every figure of a simulated device carries ("simulated A100"), or None for a real run."""
+    """The label that every figure of a simulated device carries ("simulated A100"), or None for a real run.
+
+    It comes from the diagnosis or the session, or from the command itself: `--device sim:a100`, as `headrace train` and the
+    demo's script take it.
+    """
     facts = session.facts if session else {}
     note = diagnosis.environment.get("simulated") or facts.get("simulated")
-    return str(note) if note else None
+    if note:
+        return str(note)
+    devices = (word.removeprefix("--device=") for word in diagnosis.command)
+    return next((f"simulated {word.removeprefix('sim:').upper()}" for word in devices if SIMULATED.fullmatch(word)), None)
 
 
 def _has_gpu(diagnosis: Diagnosis, session: Session | None) -> bool:

@@ -240,7 +240,7 @@ def _from_session(session: Session) -> list[tuple[str, object]]:
         ("CPU", host.cpu_model),
         ("cores", _cores(session)),
         ("memory", f"{memory}, limited to {words.bytes_words(limit)}" if memory and limit else memory),
-        ("GPUs", ", ".join(gpu.name for gpu in host.gpus) or "none seen"),
+        ("GPUs", ", ".join(gpu.name for gpu in host.gpus) or ("none seen" if host.hostname else None)),
         ("GPU driver", next((gpu.driver for gpu in host.gpus), None)),
         ("folder", session.cwd or None),
         ("exit code", session.exit_code),

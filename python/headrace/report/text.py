@@ -115,7 +115,7 @@ def _money(screen: Screen, width: int) -> list[Text]:
     if screen.ceiling_img_s is not None:
         line.append("  →  ")
         line.append(f"{words.image_rate(screen.ceiling_img_s)} img/s", style="bold color(31)")
-        line.append(" if the input kept up" + (f" (×{screen.speedup:.2g})" if screen.speedup else ""))
+        line.append(" if the input kept up" + (f" ({words.gain(screen.speedup)})" if screen.speedup else ""))
     if screen.wasted is None:
         return [line]
     money = f" (${screen.wasted_usd:,.0f})" if screen.wasted_usd is not None else ""

@@ -12,6 +12,7 @@ __all__ = [
     "SHORT_PARTS",
     "bytes_words",
     "count",
+    "gain",
     "image_rate",
     "kind_words",
     "milliseconds",
@@ -85,6 +86,11 @@ THIN_SPACE_UNITS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 
 def kind_words(kind: str) -> str:
     """A verdict or limit in a few words; unknown text is passed through."""
     return NEXT_LIMITS.get(kind, kind.replace("_", " ").lower() if kind.isupper() else kind)
+
+
+def gain(ratio: float) -> str:
+    """How much faster: +3 % for small gains, ×2.4 for large ones."""
+    return f"×{ratio:.2g}" if ratio >= 1.195 else f"{100 * (ratio - 1):+.0f} %"
 
 
 def count(value: float) -> str:
