@@ -54,7 +54,7 @@ def test_they_are_cut_not_enlarged(folder: Path) -> None:
     """Each cut, found again in its photograph by its pixels, is a part of it at the same scale."""
     import numpy as np
 
-    photograph = np.asarray(images._load()["flower"][0], dtype=np.int16)
+    photograph = np.asarray(images._load()["flower"][0].image, dtype=np.int16)
     for file in sorted((folder / "flower").glob("*.jpg"))[:2]:
         with Image.open(file) as image:
             cut = np.asarray(image.convert("RGB"), dtype=np.int16)

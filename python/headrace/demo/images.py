@@ -15,6 +15,7 @@ import random
 import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,9 +47,9 @@ SUBSAMPLINGS = {"4:4:4": 0.77, "4:2:0": 0.20, "4:2:2": 0.03}
 WIDTHS, HEIGHTS = (400, 560), (330, 480)
 TARGET_BITS_PER_PIXEL = (3.7, 5.8)
 BITS_PER_PIXEL = (3.5, 6.0)
-QUALITIES = (70, 100)
+QUALITIES = (75, 85, 91, 95, 98, 100)
 # Changes when the files would: a folder made by another version is made anew.
-VERSION = "1"
+VERSION = "2"
 STAMP = ".complete"
 
 
@@ -85,16 +86,16 @@ def make(folder: Path, *, per_class: int = IMAGES_PER_CLASS, advance: Callable[[
     return len(jobs)
 
 
-def _load() -> dict[str, list[Image.Image]]:
+def _load() -> dict[str, list[_Photograph]]:
     try:
         from PIL import Image
     except ImportError as error:
         raise MissingDependencyError("the demo needs Pillow", hint="pip install 'headrace[demo]'") from error
-    loaded: dict[str, list[Image.Image]] = {}
+    loaded: dict[str, list[_Photograph]] = {}
     for name, files in CLASSES.items():
         for package, path in files:
             with Image.open(_package_folder(package) / path) as image:
-                loaded.setdefault(name, []).append(image.convert("RGB"))
+                loaded.setdefault(name, []).append(_measured(image.convert("RGB")))
     return loaded
 
 
@@ -107,32 +108,50 @@ def _package_folder(package: str) -> Path:
     return Path(spec.origin).parent
 
 
-def _cut(photographs: list[Image.Image], name: str, index: int) -> bytes:
-    """One JPEG: a random part of one of the photographs at a quality that meets a random number of bits per pixel."""
+def _cut(photographs: list[_Photograph], name: str, index: int) -> bytes:
+    """One JPEG: a random part of one of the photographs at a quality that gives about a random number of bits per pixel."""
     dice = random.Random(f"{VERSION}/{name}/{index}")
     for _ in range(40):  # a cut of empty sky may not reach the bits at any quality: cut again
         photograph = dice.choice(photographs)
-        width = min(dice.randint(*WIDTHS), photograph.width - 4)
-        height = min(dice.randint(*HEIGHTS), photograph.height - 4)
-        left, top = dice.randint(0, photograph.width - width), dice.randint(0, photograph.height - height)
+        image = photograph.image
+        width = min(dice.randint(*WIDTHS), image.width - 4)
+        height = min(dice.randint(*HEIGHTS), image.height - 4)
+        left, top = dice.randint(0, image.width - width), dice.randint(0, image.height - height)
         subsampling = dice.choices(list(SUBSAMPLINGS), list(SUBSAMPLINGS.values()))[0]
-        part = photograph.crop((left, top, left + width, top + height))
-        jpeg = _encode(part, dice.uniform(*TARGET_BITS_PER_PIXEL), subsampling)
-        if BITS_PER_PIXEL[0] <= 8 * len(jpeg) / (width * height) <= BITS_PER_PIXEL[1]:
-            return jpeg
+        part = image.crop((left, top, left + width, top + height))
+        quality = photograph.quality(subsampling, dice.uniform(*TARGET_BITS_PER_PIXEL))
+        for tried in (quality, quality - 4, quality + 4):  # a cut has more or less detail than its whole photograph
+            if QUALITIES[0] <= tried <= QUALITIES[-1]:
+                jpeg = _encode(part, tried, subsampling)
+                if BITS_PER_PIXEL[0] <= 8 * len(jpeg) / (width * height) <= BITS_PER_PIXEL[1]:
+                    return jpeg
     raise SourceError(f"no part of the photograph {name!r} has enough detail", hint="reinstall scikit-image")
 
 
-def _encode(image: Image.Image, bits_per_pixel: float, subsampling: str) -> bytes:
-    """JPEG at the quality that comes nearest to `bits_per_pixel` from below (bisection; size grows with quality)."""
-    low, high = QUALITIES
-    best = b""
-    while low <= high:
-        quality = (low + high + 1) // 2
-        file = io.BytesIO()
-        image.save(file, "JPEG", quality=quality, subsampling=subsampling)
-        if 8 * file.tell() <= bits_per_pixel * image.width * image.height:
-            best, low = file.getvalue(), quality + 1
-        else:
-            high = quality - 1
-    return best
+@dataclass(frozen=True, slots=True)
+class _Photograph:
+    """An image, and the bits per pixel that it takes at each of QUALITIES, for each subsampling."""
+
+    image: Image.Image
+    bits: dict[str, list[float]]
+
+    def quality(self, subsampling: str, bits_per_pixel: float) -> int:
+        """The quality at which the photograph takes about `bits_per_pixel` (linear between those measured)."""
+        bits = self.bits[subsampling]
+        for index in range(1, len(QUALITIES)):
+            if bits[index] >= bits_per_pixel:
+                share = (bits_per_pixel - bits[index - 1]) / (bits[index] - bits[index - 1])
+                return round(QUALITIES[index - 1] + max(0.0, share) * (QUALITIES[index] - QUALITIES[index - 1]))
+        return QUALITIES[-1]
+
+
+def _measured(image: Image.Image) -> _Photograph:
+    pixels = image.width * image.height
+    bits = {kind: [8 * len(_encode(image, quality, kind)) / pixels for quality in QUALITIES] for kind in SUBSAMPLINGS}
+    return _Photograph(image, bits)
+
+
+def _encode(image: Image.Image, quality: int, subsampling: str) -> bytes:
+    file = io.BytesIO()
+    image.save(file, "JPEG", quality=quality, subsampling=subsampling)
+    return file.getvalue()

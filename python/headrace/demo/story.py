@@ -34,7 +34,8 @@ ROUNDS = 3
 BATCH_SIZE = 64
 DIAGNOSED_STEPS = 70  # the diagnosis speaks from 50 steps on,
 DIAGNOSED_SECONDS = 45  # and on a slow machine from what it has seen by then
-TRAINED_STEPS = 300
+TRAINED_STEPS, TRAINED_SECONDS = 300, 20  # fewer steps on a slow machine, but at least two hundred
+FEWEST_TRAINED_STEPS = 200
 BLAME_SECONDS = 20.0
 
 Say = Callable[[str], None]
@@ -123,8 +124,10 @@ def tell(*, data: Path | None, folder: Path, seconds: float, say: Say, progress:
             if data is None:
                 raise
             raise _blamed(error, dataset) from error
-        packed, trained = _pack_and_train(folder, source, device, batch_size, show)
-    before, after, loaders, facts = rounds
+        before, after, loaders, facts = rounds
+        trained_steps = round(TRAINED_SECONDS * after.median_img_s / batch_size)
+        trained_steps = max(FEWEST_TRAINED_STEPS, min(TRAINED_STEPS, trained_steps))
+        packed, trained = _pack_and_train(folder, source, device, batch_size, trained_steps, show)
     return Story(
         device=name,
         gpu_img_s=SIMULATED["a100"][0] if device == "sim:a100" else None,
@@ -255,7 +258,9 @@ def _check_same_job(facts: dict[str, list[dict[str, Any]]]) -> None:
         raise CommandError(f"a loss is not finite: {[one['losses'] for one in every]}")
 
 
-def _pack_and_train(folder: Path, source: Path, device: str, batch_size: int, show: Say) -> tuple[dict[str, Any], Measured]:
+def _pack_and_train(
+    folder: Path, source: Path, device: str, batch_size: int, count: int, show: Say
+) -> tuple[dict[str, Any], Measured]:
     for name in ("packed", "training"):
         shutil.rmtree(folder / name, ignore_errors=True)
     line = steps.headrace("pack", source, folder / "packed")
@@ -263,7 +268,7 @@ def _pack_and_train(folder: Path, source: Path, device: str, batch_size: int, sh
     packed = steps.run(line, show=show)
     model = "resnet50" if device.startswith("sim:") else "resnet18"  # the simulated rate is ResNet-50's
     options = ["--model", model, "--data", folder / "packed", "--device", device, "--batch-size", batch_size]
-    options += ["--epochs", 1 + TRAINED_STEPS * batch_size // max(1, packed["records"] // 2), "--steps", TRAINED_STEPS]
+    options += ["--epochs", 1 + count * batch_size // max(1, packed["records"] // 2), "--steps", count]
     line = steps.headrace("train", *map(str, options), "--out", folder / "training")
     show("6/6 $ " + steps.words(line))
     result = steps.run(line, show=show)
