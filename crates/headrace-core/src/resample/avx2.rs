@@ -283,15 +283,31 @@ impl RowPairs {
         assert!(taps > 0 && length >= 32);
         assert!((start + taps - 1) * source.stride + length <= source.bytes.len());
         let digits = &self.digits[row * self.pairs..][..taps.div_ceil(2)];
-        // SAFETY: the extension was checked when the resampler was made; the asserts bound loads and stores, the last block ends with the row.
+        // SAFETY: the extension was checked when the resampler was made; the asserts bound what is read and written.
         unsafe {
             let input = source.bytes.as_ptr().add(start * source.stride);
-            for at in (0..length).step_by(32) {
-                let at = at.min(length - 32);
-                let bytes = vertical_block(input.add(at), source.stride, taps, digits);
-                _mm256_storeu_si256(output.as_mut_ptr().add(at).cast(), bytes);
-            }
+            vertical_row(input, source.stride, taps, digits, output);
         }
+    }
+}
+
+/// One output row of 32 bytes or more; the last block ends with the row.
+///
+/// # Safety
+/// `taps` rows as long as `output` are readable from `input` on, `stride` bytes apart; `digits` has an entry per two taps.
+#[target_feature(enable = "avx2")]
+unsafe fn vertical_row(
+    input: *const u8,
+    stride: usize,
+    taps: usize,
+    digits: &[(i16, i32)],
+    output: &mut [u8],
+) {
+    let length = output.len();
+    for at in (0..length).step_by(32) {
+        let at = at.min(length - 32);
+        let bytes = vertical_block(input.add(at), stride, taps, digits);
+        _mm256_storeu_si256(output.as_mut_ptr().add(at).cast(), bytes);
     }
 }
 

@@ -266,12 +266,34 @@ impl RowQuads {
         // SAFETY: the extension was checked when the resampler was made; the assert bounds the loads, which are masked like the stores.
         unsafe {
             let input = source.bytes.as_ptr().add(start * source.stride);
-            for at in (0..length).step_by(BLOCK) {
-                let mask = store_mask(length - at);
-                let sums = vertical_block(input.add(at), source.stride, taps, digits, mask);
-                _mm512_mask_storeu_epi8(output.as_mut_ptr().add(at).cast(), mask, sums);
-            }
+            vertical_row(input, source.stride, taps, digits, output);
         }
+    }
+}
+
+/// One output row.
+///
+/// # Safety
+/// `taps` rows as long as `output` are readable from `input` on, `stride` bytes apart; `digits` has an entry per four taps.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,avx512vnni")]
+unsafe fn vertical_row(
+    input: *const u8,
+    stride: usize,
+    taps: usize,
+    digits: &[[u32; 3]],
+    output: &mut [u8],
+) {
+    let length = output.len();
+    let target = output.as_mut_ptr();
+    let whole = length / BLOCK * BLOCK;
+    for at in (0..whole).step_by(BLOCK) {
+        let bytes = vertical_block(input.add(at), stride, taps, digits, u64::MAX);
+        _mm512_storeu_si512(target.add(at).cast(), bytes);
+    }
+    if whole < length {
+        let mask = store_mask(length - whole);
+        let bytes = vertical_block(input.add(whole), stride, taps, digits, mask);
+        _mm512_mask_storeu_epi8(target.add(whole).cast(), mask, bytes);
     }
 }
 

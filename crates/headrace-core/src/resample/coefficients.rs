@@ -6,6 +6,8 @@
 
 use std::f64::consts::PI;
 
+use crate::cpu::{vectorised, Extension};
+
 /// Fraction bits of a weight: 32 bits less 8 of the pixel, less 2 for filters that overshoot (Pillow's `PRECISION_BITS`).
 pub const WEIGHT_BITS: u32 = 32 - 8 - 2;
 
@@ -108,21 +110,16 @@ impl Axis {
         f64::from(self.source as f32) / f64::from(self.grid)
     }
 
-    /// Support in source pixels: the filter widens when the axis shrinks (antialiasing), never narrows.
-    fn support(&self) -> f64 {
-        self.filter.support() * self.scale().max(1.0)
-    }
-
-    fn center(&self, position: u32) -> f64 {
-        (f64::from(position) + 0.5) * self.scale()
-    }
-
-    /// First source position and number of positions under the filter at a grid position.
-    fn span(&self, position: u32) -> (u32, u32) {
-        let (center, support) = (self.center(position), self.support());
-        let start = ((center - support + 0.5) as i64).max(0);
-        let end = ((center + support + 0.5) as i64).min(i64::from(self.source));
-        (start as u32, (end - start).max(0) as u32)
+    fn footing(&self) -> Footing {
+        let scale = self.scale();
+        // The filter widens when the axis shrinks (antialiasing), but never narrows.
+        let stretch = scale.max(1.0);
+        Footing {
+            scale,
+            support: self.filter.support() * stretch,
+            inverse_stretch: 1.0 / stretch,
+            source: self.source as i32,
+        }
     }
 
     /// The half-open range of source positions that the wanted positions read.
@@ -144,8 +141,34 @@ impl Axis {
             }
             return range;
         }
-        let (last_start, last_taps) = self.span(last);
-        (self.span(self.first).0, last_start + last_taps)
+        let footing = self.footing();
+        let (last_start, last_taps) = footing.span(last);
+        (footing.span(self.first).0, last_start + last_taps)
+    }
+}
+
+/// The constants of an axis.
+#[derive(Clone, Copy)]
+struct Footing {
+    scale: f64,
+    support: f64,
+    inverse_stretch: f64,
+    source: i32,
+}
+
+impl Footing {
+    #[inline(always)]
+    fn center(&self, position: u32) -> f64 {
+        (f64::from(position) + 0.5) * self.scale
+    }
+
+    /// First source position and number of positions under the filter at a grid position.
+    #[inline(always)]
+    fn span(&self, position: u32) -> (u32, u32) {
+        let center = self.center(position);
+        let start = ((center - self.support + 0.5) as i32).max(0);
+        let end = ((center + self.support + 0.5) as i32).min(self.source);
+        (start as u32, (end - start).max(0) as u32)
     }
 }
 
@@ -165,7 +188,7 @@ pub struct Weights {
 
 impl Weights {
     /// Computes the table of `axis`, positions relative to source position `origin`; `reverse` lists the outputs last to first.
-    pub fn fill(&mut self, axis: &Axis, origin: u32, reverse: bool) {
+    pub fn fill(&mut self, extension: Extension, axis: &Axis, origin: u32, reverse: bool) {
         let count = axis.count as usize;
         self.starts.clear();
         self.counts.clear();
@@ -173,7 +196,7 @@ impl Weights {
         if axis.is_identity() || axis.filter == Filter::Nearest {
             self.fill_single(axis, origin);
         } else {
-            self.fill_filtered(axis, origin);
+            self.fill_filtered(extension, axis, origin);
         }
         if reverse {
             self.starts.reverse();
@@ -202,48 +225,97 @@ impl Weights {
         self.values.resize(axis.count as usize, 1 << WEIGHT_BITS);
     }
 
-    fn fill_filtered(&mut self, axis: &Axis, origin: u32) {
-        let positions = axis.first..axis.first + axis.count;
-        for position in positions.clone() {
-            let (start, taps) = axis.span(position);
-            self.starts.push(start - origin);
-            self.counts.push(taps);
+    fn fill_filtered(&mut self, extension: Extension, axis: &Axis, origin: u32) {
+        let footing = axis.footing();
+        self.starts.resize(axis.count as usize, 0);
+        self.counts.resize(axis.count as usize, 0);
+        let spans = self.starts.iter_mut().zip(&mut self.counts);
+        for (position, (start, count)) in (axis.first..).zip(spans) {
+            let span = footing.span(position);
+            (*start, *count) = (span.0 - origin, span.1);
         }
         self.taps = self.counts.iter().copied().max().unwrap_or(0) as usize;
         self.values.resize(self.taps * axis.count as usize, 0);
-        match axis.filter {
-            // One loop per filter, so that the cheap ones are inlined and vectorised.
-            Filter::Bilinear => self.fill_values(axis, origin, |x| Filter::Bilinear.value(x)),
-            Filter::Bicubic => self.fill_values(axis, origin, |x| Filter::Bicubic.value(x)),
-            other => self.fill_values(axis, origin, |x| other.value(x)),
-        }
-    }
-
-    #[inline(always)]
-    fn fill_values(&mut self, axis: &Axis, origin: u32, value: impl Fn(f64) -> f64) {
-        let inverse_scale = 1.0 / axis.scale().max(1.0);
-        self.exact.resize(self.taps, 0.0);
-        for (i, position) in (axis.first..axis.first + axis.count).enumerate() {
-            let center = axis.center(position);
-            let (start, count) = (self.starts[i] + origin, self.counts[i] as usize);
-            let exact = &mut self.exact[..count];
-            let mut sum = 0.0;
-            for (tap, weight) in exact.iter_mut().enumerate() {
-                *weight = value((f64::from(start + tap as u32) - center + 0.5) * inverse_scale);
-                sum += *weight;
-            }
-            let row = &mut self.values[i * self.taps..][..count];
-            for (fixed, weight) in row.iter_mut().zip(exact.iter()) {
-                let normalised = if sum != 0.0 { weight / sum } else { *weight };
-                *fixed = to_fixed(normalised);
-            }
-        }
+        self.exact.resize(self.taps * LANES, 0.0);
+        // Filters of plain arithmetic vectorise; the others spend their time in sine and cosine.
+        let fill = match axis.filter {
+            Filter::Bilinear => fill_bilinear,
+            Filter::Bicubic => fill_bicubic,
+            _ => fill_any,
+        };
+        fill(extension, self, axis, origin);
     }
 
     /// The weights of one output, padding included.
     #[inline]
     pub fn of(&self, output: usize) -> &[i32] {
         &self.values[output * self.taps..][..self.taps]
+    }
+}
+
+/// Outputs whose weights are computed together.
+const LANES: usize = 8;
+
+vectorised! {
+    fn fill_bilinear(weights: &mut Weights, axis: &Axis, origin: u32) = fill_bilinear_body
+}
+
+#[inline(always)]
+fn fill_bilinear_body(weights: &mut Weights, axis: &Axis, origin: u32) {
+    fill_values(weights, axis, origin, |x| Filter::Bilinear.value(x));
+}
+
+vectorised! {
+    fn fill_bicubic(weights: &mut Weights, axis: &Axis, origin: u32) = fill_bicubic_body
+}
+
+#[inline(always)]
+fn fill_bicubic_body(weights: &mut Weights, axis: &Axis, origin: u32) {
+    fill_values(weights, axis, origin, |x| Filter::Bicubic.value(x));
+}
+
+fn fill_any(_: Extension, weights: &mut Weights, axis: &Axis, origin: u32) {
+    let filter = axis.filter;
+    fill_values(weights, axis, origin, |x| filter.value(x));
+}
+
+/// Computes the weights of all outputs, [`LANES`] at a time.
+#[inline(always)]
+fn fill_values(weights: &mut Weights, axis: &Axis, origin: u32, value: impl Fn(f64) -> f64) {
+    let footing = axis.footing();
+    let taps = weights.taps;
+    let (starts, counts) = (&weights.starts, &weights.counts);
+    for first in (0..starts.len()).step_by(LANES) {
+        let lanes = LANES.min(starts.len() - first);
+        let (mut begin, mut count, mut center) = ([0.0; LANES], [0; LANES], [0.0; LANES]);
+        for lane in 0..lanes {
+            begin[lane] = f64::from(starts[first + lane] + origin);
+            count[lane] = counts[first + lane];
+            center[lane] = footing.center(axis.first + (first + lane) as u32);
+        }
+        let mut sums = [0.0; LANES];
+        for (tap, exact) in weights.exact.chunks_exact_mut(LANES).enumerate() {
+            for lane in 0..LANES {
+                let x = (begin[lane] + tap as f64 - center[lane] + 0.5) * footing.inverse_stretch;
+                // Padding adds zero, which leaves the sum as it is.
+                exact[lane] = if (tap as u32) < count[lane] {
+                    value(x)
+                } else {
+                    0.0
+                };
+                sums[lane] += exact[lane];
+            }
+        }
+        let divisors = sums.map(|sum| if sum == 0.0 { 1.0 } else { sum });
+        for (tap, exact) in weights.exact.chunks_exact(LANES).enumerate() {
+            let mut fixed = [0; LANES];
+            for lane in 0..LANES {
+                fixed[lane] = to_fixed(exact[lane] / divisors[lane]);
+            }
+            for (lane, fixed) in fixed.into_iter().take(lanes).enumerate() {
+                weights.values[(first + lane) * taps + tap] = fixed;
+            }
+        }
     }
 }
 

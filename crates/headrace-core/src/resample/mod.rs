@@ -21,6 +21,9 @@ use kernels::{Horizontal, Vertical};
 /// Longest side of a resized grid; Pillow's own buffers end near here, and it bounds the tables of a hostile request.
 pub const MAX_GRID: u32 = 1 << 20;
 
+/// Longest side of a source box: up to here, Pillow's single-precision box is exact.
+pub const MAX_SOURCE: u32 = 1 << 24;
+
 /// Rows that the horizontal pass does at a time: enough to use each table entry several times, few enough to stay in the first cache.
 const ROWS_AT_ONCE: usize = 8;
 
@@ -82,6 +85,8 @@ impl ResizeSpec {
         let reachable = |start: u32, length: u32| length > 0 && start.checked_add(length).is_some();
         reachable(self.box_.x, self.box_.w)
             && reachable(self.box_.y, self.box_.h)
+            && self.box_.w <= MAX_SOURCE
+            && self.box_.h <= MAX_SOURCE
             && self.grid_w <= MAX_GRID
             && self.grid_h <= MAX_GRID
             && self.window.fits(self.grid_w, self.grid_h)
@@ -192,12 +197,16 @@ impl Resampler {
         let vertical_first = pass_x && pass_y && self.order.vertical_first(spec);
         if pass_x {
             let origin = needed.x - spec.box_.x;
-            self.horizontal.weights.fill(&axis_x, origin, spec.flip_x);
+            self.horizontal
+                .weights
+                .fill(self.extension, &axis_x, origin, spec.flip_x);
             self.horizontal.prepare(self.extension, source_bytes);
         }
         if pass_y {
             let origin = needed.y - spec.box_.y;
-            self.vertical.weights.fill(&axis_y, origin, false);
+            self.vertical
+                .weights
+                .fill(self.extension, &axis_y, origin, false);
             let row_bytes = if vertical_first {
                 source_bytes
             } else {
@@ -213,8 +222,11 @@ impl Resampler {
                 }
             }
             (true, false) => {
-                for row in 0..height {
-                    self.horizontal.run(&source, row, 1, output.row(row), 0);
+                // Rows that are stored upside down are not one run.
+                let at_once = if spec.flip_y { 1 } else { height };
+                for row in (0..height).step_by(at_once) {
+                    let (rows, stride) = output.rows(row, at_once);
+                    self.horizontal.run(&source, row, at_once, rows, stride);
                 }
             }
             (false, true) => {
@@ -254,22 +266,27 @@ impl Resampler {
         }
     }
 
-    /// Both passes in the other order, one output row at a time through a buffer of one row.
+    /// Both passes in the other order, a few output rows at a time through a buffer of as many short rows.
     fn vertical_then_horizontal(
         &mut self,
         source: &Rows<'_>,
         source_bytes: usize,
         output: &mut Output<'_>,
     ) {
-        grow(&mut self.scratch, source_bytes);
-        for row in 0..output.height {
-            self.vertical
-                .run(row, source, &mut self.scratch[..source_bytes]);
-            let line = Rows {
-                bytes: &self.scratch[..source_bytes],
+        let at_once = if output.flip { 1 } else { ROWS_AT_ONCE };
+        grow(&mut self.scratch, source_bytes * at_once);
+        for first in (0..output.height).step_by(at_once) {
+            let count = at_once.min(output.height - first);
+            let short = &mut self.scratch[..source_bytes * count];
+            for (row, line) in short.chunks_exact_mut(source_bytes).enumerate() {
+                self.vertical.run(first + row, source, line);
+            }
+            let short = Rows {
+                bytes: short,
                 stride: source_bytes,
             };
-            self.horizontal.run(&line, 0, 1, output.row(row), 0);
+            let (rows, stride) = output.rows(first, count);
+            self.horizontal.run(&short, 0, count, rows, stride);
         }
     }
 }
@@ -312,6 +329,17 @@ impl Output<'_> {
             row
         };
         &mut self.bytes[row * self.stride..][..self.row_bytes]
+    }
+
+    /// `count` rows from `row` on and the bytes from one to the next; a flipped output has them only one by one.
+    fn rows(&mut self, row: usize, count: usize) -> (&mut [u8], usize) {
+        debug_assert!(count == 1 || !self.flip);
+        if count == 1 {
+            let stride = self.stride;
+            return (self.row(row), stride);
+        }
+        let length = (count - 1) * self.stride + self.row_bytes;
+        (&mut self.bytes[row * self.stride..][..length], self.stride)
     }
 }
 
