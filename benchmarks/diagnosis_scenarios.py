@@ -154,7 +154,7 @@ def judge(name: str, expected: Expected, result: dict[str, Any]) -> Row:
     strong = [found["kind"] for found in result["findings"] if (found["share"] or 0) >= 0.10]
     evidence = " ".join(words for found in result["findings"][:1] for words in found["evidence"])
     noise = result["noise"] or ""
-    share = float(noise.rpartition("used ")[2].rstrip(" of the CPU").rstrip("%")) / 100 if "used" in noise else 0.0
+    share = float(noise.rpartition("used ")[2].partition("%")[0]) / 100 if "used" in noise else 0.0
     return Row(
         name=name,
         verdict=result["verdict"],

@@ -1,7 +1,7 @@
 """Training jobs with one fault each, as a person might write them: `python scenario_jobs.py NAME [--num-workers N …]`.
 
 CPU work is a loop of a fixed amount of CPU time; an accelerator is a sleep of a stated length per step, or `FakeDevice`,
-a thread that works off a queue of timed kernels. Storage faults are injected in the dataset's read, since a virtual
+a queue of such kernels. Storage faults are injected in the dataset's read, since a virtual
 disk with a warm page cache answers in microseconds. Every job prints its images per second at the end.
 """
 
@@ -14,9 +14,7 @@ import http.client
 import http.server
 import multiprocessing
 import os
-import queue
 import tempfile
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -201,23 +199,17 @@ def small_batches(options: argparse.Namespace) -> Job:
 
 
 class FakeDevice:
-    """A queue of timed kernels, worked off by a thread; `sync` waits for all of them, as `.item()` does."""
+    """A queue of timed kernels; `sync` waits until all of them would be done, as `.item()` does."""
 
     def __init__(self) -> None:
-        self.kernels: queue.Queue[float] = queue.Queue()
-        threading.Thread(target=self._work, daemon=True).start()
-
-    def _work(self) -> None:
-        while True:
-            time.sleep(self.kernels.get())
-            self.kernels.task_done()
+        self.done_s = 0.0
 
     def launch(self, seconds: float) -> None:
-        self.kernels.put(seconds)
+        self.done_s = max(time.monotonic(), self.done_s) + seconds
 
     def sync(self) -> None:
         begin_s = time.monotonic()
-        self.kernels.join()
+        time.sleep(max(0.0, self.done_s - begin_s))
         try:
             from headrace.attach.transfers import note_wait
         except ImportError:
@@ -256,7 +248,7 @@ def checkpoints(options: argparse.Namespace) -> Job:
 
 
 def garbage(options: argparse.Namespace) -> Job:
-    """14: two million live objects, and cyclic garbage in each step."""
+    """14: two million live objects, cyclic garbage in each step, and a full collection every 20 steps."""
     live = [[number] for number in range(2_000_000)]
     if options.fixed:
         gc.collect()
@@ -267,6 +259,8 @@ def garbage(options: argparse.Namespace) -> Job:
         for _ in range(4000):
             cycle: list[Any] = [live[0]]
             cycle.append(cycle)
+        if step % 20 == 19:
+            gc.collect()
 
     return Job(num_workers=1, compute=compute, steps=400)
 

@@ -158,7 +158,7 @@ def test_python_between_small_batches() -> None:
 
 def test_kernels_that_do_not_fill_the_gpu() -> None:
     session = make_session(cpu_s=0.001, compute_s=0.006, batch_size=2, main_cpu_share=0.98, gpu_busy=0.2)
-    steps = tuple(replace(step, gpu_wait_s=0.0001, gpu_step_s=0.006) for step in session.steps)
+    steps = tuple(replace(step, gpu_wait_s=0.0001, gpu_step_s=0.006, drained=1) for step in session.steps)
     check(replace(session, steps=steps), "OVERHEAD_BOUND")
 
 

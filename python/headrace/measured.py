@@ -22,6 +22,9 @@ __all__ = ["Machine", "Pauses", "Rank", "Work", "measure_machine", "measure_rank
 LEAST_STEPS = 8
 """Steady steps below which nothing is said."""
 
+HANDOVER_WAKE_S = 0.0005
+"""Sleeping and waking between two processes while a batch is handed over; the rest of it is CPU time."""
+
 PAUSE_FACTOR = 0.6
 """A step is a pause when its compute exceeds the median by this share of it and by six median deviations."""
 
@@ -92,6 +95,7 @@ class Rank:
     h2d_s: float | None
     gpu_wait_s: float | None
     gpu_step_s: float | None
+    drained_share: float | None
     own_s: float | None
     collective_s: float | None
     forward_s: float | None
@@ -234,6 +238,7 @@ def _measure(
         h2d_s=_mean_known(step.h2d_s for step in steady),
         gpu_wait_s=_mean_known(step.gpu_wait_s for step in steady),
         gpu_step_s=_mean_known(step.gpu_step_s for step in steady),
+        drained_share=_mean_known(step.drained for step in steady),
         own_s=_mean_known(None if step.collective_s is None else step.step_s - step.collective_s for step in steady),
         collective_s=_mean_known(step.collective_s for step in steady),
         forward_s=_mean_known(step.forward_s for step in steady),
@@ -288,8 +293,11 @@ def _handover_s(steps: Sequence[Step], batches: Sequence[Batch], loader: Loader)
     the `next()` that waited for it, sending included. The shortest waits are an upper bound.
     """
     ready = [net_wait_s(step) for step in steps if step.ready == 1]
+    own = _mean_known(step.wait_cpu_s for step in steps)
     if len(ready) >= 5:
-        return _required(median(ready))
+        # A ready batch is fetched through a thread of its worker: while that is busy in Python, this waits for it.
+        limit_s = math.inf if own is None else HANDOVER_WAKE_S + 1.5 * own
+        return min(limit_s, _required(median(ready)))
     ends = sorted(b.start_s + b.wall_s for b in batches if b.loader == loader.loader and b.worker >= 0)
     delays = []
     for step in steps:

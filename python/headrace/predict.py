@@ -21,7 +21,7 @@ __all__ = ["add_fixes", "ceiling_img_s"]
 MOST_FIXES = 5
 MOST_WORKERS = 32
 
-BASE_ERROR = 0.06
+BASE_ERROR = 0.08
 """Half-width of an 80 % interval where the model fits perfectly: what repeated runs of one job differ by."""
 
 CPU_ERROR = 0.15
@@ -79,7 +79,7 @@ def predict(case: Case, after: StepModel, *, error: float = 0.0, scale: float = 
     low, high = img_s * math.exp(-spread), img_s * math.exp(spread)
     ceiling = ceiling_img_s(case)
     if ceiling is not None and scale == 1.0 and after.compute_s >= now.compute_s:
-        img_s, high = min(img_s, ceiling), min(high, 1.05 * ceiling)
+        img_s, high = min(img_s, ceiling), min(high, math.exp(BASE_ERROR) * ceiling)
         low = min(low, img_s)
     return Prediction(img_s, (low, high), img_s / present, TERM_WORDS[after.binding])
 
@@ -152,7 +152,7 @@ def fewer_workers(case: Case) -> list[Fix]:
             after,
             f"DataLoader(..., num_workers={count})",
             effort="one argument",
-            error=0.1,
+            error=0.15,
         )
     ]
 
@@ -273,6 +273,7 @@ def uint8_batches(case: Case) -> list[Fix]:
         return []
     after = model.changed(
         handover_s=model.handover_s / 4,
+        compute_s=max(0.0, model.compute_s - 0.75 * (case.rank.h2d_s or 0.0)),
         cpu_s=_prepare_cpu_s(work) + work.collate_cpu_s / 4,
         send_s=model.send_s / 4,
         blocked_s=model.blocked_s,

@@ -87,10 +87,11 @@ class Step:
 
     `wait_s` is the time in `next()`, `compute_s` the rest. `ready`: 1 the batch was there already, 0 it was not, None
     unknown. `cpu_s`: CPU time of the main thread within `compute_s`, `queue_s`: its time there waiting for a core
-    (`wait_queue_s`: within `next()`); `process_cpu_s`: of the whole main process within
+    (`wait_queue_s`, `wait_cpu_s`: the same within `next()`); `process_cpu_s`: of the whole main process within
     the step, its worker processes excluded. `sync_s` and `sync_count`: calls that wait for the device (`.item()`,
     `.cpu()`, …); `h2d_s`: time in copies to the device. `gpu_wait_s`: time in which the GPU had nothing to do because
     of this `next()`, on the GPU's clock; `gpu_step_s`: GPU time from that point to the end of the step's work.
+    `drained`: 1 when the device had finished all work queued before `next()` by the time it returned.
     With several ranks, `forward_s`: from the batch to the end of forward; `backward_s`: from there until the last
     gradient was there; `collective_s`: from there to the optimizer, which is the wait for the other ranks.
     """
@@ -117,6 +118,8 @@ class Step:
     collective_s: float | None = None
     batch_bytes: int | None = None
     wait_queue_s: float | None = None
+    wait_cpu_s: float | None = None
+    drained: int | None = None
 
     @property
     def step_s(self) -> float:

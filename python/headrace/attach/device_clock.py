@@ -105,10 +105,12 @@ class StepClock:
                 self._pending.append(last)
         self._resolve()
 
-    def after_next(self) -> None:
-        """`next()` has returned."""
+    def after_next(self) -> int | None:
+        """`next()` has returned. 1 when the device has finished all work queued before it, None where there is none."""
+        drained = int(self._clock.passed(self._before)) if self._before is not None else None
         self._after = self._clock.record() if self._before is not None and self._clock.usable() else None
         self._copies = []
+        return drained
 
     def copying(self) -> Any:
         """A copy to the device begins; give what this returns to `copied`."""

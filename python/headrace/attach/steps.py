@@ -94,8 +94,8 @@ class _Iteration:
     """One pass over one loader, with the clocks of its step under way. `end_s`: when its last `next()` returned."""
 
     __slots__ = (
-        "batch_bytes", "count", "cpu_s", "end_s", "epoch", "items", "loader", "optimizing", "process_cpu_s", "queue_s",
-        "ready", "start_queue_s", "start_s", "wait_s",
+        "batch_bytes", "count", "cpu_s", "drained", "end_s", "epoch", "items", "loader", "optimizing", "process_cpu_s",
+        "queue_s", "ready", "start_cpu_s", "start_queue_s", "start_s", "wait_s",
     )  # fmt: skip
 
     def __init__(self, loader: int, epoch: int) -> None:
@@ -104,7 +104,8 @@ class _Iteration:
         self.count = 0
         self.optimizing = False
         self.end_s: float | None = None
-        self.start_s = self.wait_s = self.cpu_s = self.process_cpu_s = 0.0
+        self.start_s = self.wait_s = self.cpu_s = self.start_cpu_s = self.process_cpu_s = 0.0
+        self.drained: int | None = None
         self.queue_s: float | None = None
         self.start_queue_s: float | None = None
         self.ready: int | None = None
@@ -175,13 +176,14 @@ class _Watch:
         self.step_clock.before_next()
         current.process_cpu_s = time.process_time()
         current.start_queue_s = run_queue_delay_s()
+        current.start_cpu_s = time.thread_time()
         current.start_s = time.monotonic()
         return current
 
     def after(self, current: _Iteration, data: Any) -> None:
         current.end_s = end_s = time.monotonic()
         current.wait_s = end_s - current.start_s
-        self.step_clock.after_next()
+        current.drained = self.step_clock.after_next()
         if not self.operators.done and current.optimizing:
             self.operators.batch_handed_out()
         if current.count % 64 == 0:
@@ -224,6 +226,8 @@ class _Watch:
             counted.collective_s,
             current.batch_bytes,
             _difference(current.start_queue_s, current.queue_s),
+            round(current.cpu_s - current.start_cpu_s, 7),
+            current.drained,
         ]
         current.optimizing = current.optimizing or counted.optimizer_steps > 0
         if not self.operators.done and current.optimizing:
