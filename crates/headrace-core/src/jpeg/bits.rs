@@ -54,11 +54,12 @@ impl<'a> BitReader<'a> {
                 return;
             }
         }
-        self.refill_bytes();
+        *self = self.refill_bytes(); // by value, so that a reader in registers need not live in memory
     }
 
+    #[cold]
     #[inline(never)]
-    fn refill_bytes(&mut self) {
+    fn refill_bytes(mut self) -> Self {
         while self.count < 56 {
             let byte = match (
                 self.data.get(self.position),
@@ -80,6 +81,7 @@ impl<'a> BitReader<'a> {
             self.window |= u64::from(byte) << (56 - self.count);
             self.count += 8;
         }
+        self
     }
 
     /// The next bits, left-aligned; 56 are valid after [`BitReader::refill`], less those skipped since.

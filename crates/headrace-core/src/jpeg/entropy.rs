@@ -98,20 +98,26 @@ pub struct Row<'r> {
     pub groups: &'r mut [Group],
 }
 
-/// A run being decoded.
+/// A run being decoded. The fields of `hot` are copied to registers while look-ups succeed one after the other.
 struct Lane<'r> {
     bits: BitReader<'r>,
+    hot: Hot,
     predictors: [i32; 3],
-    /// Entries of the current block's AC table.
-    entries: &'r [u64; 1 << WINDOW],
-    /// Index of the current block's first coefficient in all coefficients.
-    base: usize,
-    /// Place in the block, in file order.
-    k: u32,
     slot: usize,
     /// Window column of the current MCU; negative while passing over.
     column: i64,
     end: i64,
+}
+
+/// The state that every look-up changes or needs, beside the bits.
+#[derive(Clone, Copy)]
+struct Hot {
+    /// Place in the block, in file order.
+    k: u32,
+    /// Entries of the current block's AC table.
+    entries: *const u64,
+    /// The current block's first coefficient.
+    block: *mut i16,
 }
 
 #[inline(always)]
@@ -133,27 +139,29 @@ fn dc_difference(bits: &mut BitReader<'_>, table: &Table) -> Result<i32> {
     Ok(value)
 }
 
-/// One look-up of AC symbols at place `k`: `store(place, value)` for what it holds; true when the block has ended. Needs
-/// [`WINDOW`] valid bits, and leaves many more after a refill of its own (symbols that the window does not hold).
+/// Advance over all symbols of an entry.
 #[inline(always)]
-fn step(
+fn advance_of(entry: u64) -> u32 {
+    (entry >> 8) as u32 & 0xFF
+}
+
+/// Stores the values of an entry met at place `k`.
+#[inline(always)]
+fn store_pair(entry: u64, k: u32, mut store: impl FnMut(u32, i16)) {
+    store(k + advance_of(entry), (entry >> 32) as i16);
+    store(k + ((entry >> 48) as u32 & 0xFF), (entry >> 16) as i16);
+}
+
+/// Handles an entry that leads to or over the end of the block, or that does not hold its symbol; true when the block has ended.
+#[inline(always)]
+fn finish_entry(
     bits: &mut BitReader<'_>,
-    entries: &[u64; 1 << WINDOW],
+    entry: u64,
     table: &PairTable,
     k: &mut u32,
-    mut store: impl FnMut(u8, i16),
+    mut store: impl FnMut(u32, i16),
 ) -> Result<bool> {
-    let entry = entries[index(bits)];
-    let advance = (entry >> 8) as u32 & 0xFF;
-    let first = *k + ((entry >> 48) as u32 & 0xFF);
-    let last = *k + advance;
-    if last < 63 {
-        store(last as u8, (entry >> 32) as i16);
-        store(first as u8, (entry >> 16) as i16);
-        bits.skip(entry as u32 & 0xFF);
-        *k = last;
-        return Ok(false);
-    }
+    let advance = advance_of(entry);
     if advance == u32::from(NOT_HELD) {
         bits.refill();
         let (length, advance, value) = resolve(
@@ -166,7 +174,7 @@ fn step(
         bits.refill();
         *k += u32::from(advance);
         if *k <= 63 {
-            store(*k as u8, value as i16);
+            store(*k, value as i16);
             return Ok(*k == 63);
         }
         return if advance == END_OF_BLOCK {
@@ -175,14 +183,14 @@ fn step(
             Err(Status::CorruptData)
         };
     }
-    store(last as u8, (entry >> 32) as i16);
-    store(first as u8, (entry >> 16) as i16);
-    if first == 63 {
+    store_pair(entry, *k, store);
+    if *k + ((entry >> 48) as u32 & 0xFF) == 63 {
         bits.skip((entry >> 56) as u32); // the block is full: the second symbol is none of its own
         return Ok(true);
     }
     bits.skip(entry as u32 & 0xFF);
     // In the block, or behind it by an end of block met inside.
+    let last = *k + advance;
     if last == 63 || (128..192).contains(&last) {
         Ok(true)
     } else {
@@ -190,16 +198,52 @@ fn step(
     }
 }
 
+/// One look-up of lane `$lane`, whose bits and hot state are in the locals `$bits` and `$hot`; `$over` is evaluated at the end
+/// of its run, with the lane up to date.
+macro_rules! look_up {
+    ($lane:ident, $bits:ident, $hot:ident, $row:ident, $over:expr) => {
+        // SAFETY: an index of WINDOW bits fits the table, which `row` keeps alive.
+        let entry = unsafe { *$hot.entries.add(index(&$bits)) };
+        let last = $hot.k + advance_of(entry);
+        if last < 63 {
+            // SAFETY: `block` is the start of a block in a group that `row` holds (`begin_block`).
+            store_pair(entry, $hot.k, |k, value| unsafe {
+                *place($hot.block, k) = value
+            });
+            $bits.skip(entry as u32 & 0xFF);
+            $hot.k = last;
+        } else {
+            ($lane.bits, $lane.hot) = ($bits, $hot);
+            if !$lane.turn(entry, $row)? {
+                $over;
+            }
+            ($bits, $hot) = ($lane.bits, $lane.hot);
+        }
+    };
+}
+
+/// Where the coefficient at place `k` in file order lies.
+///
+/// # Safety
+/// `block` is a block of a [`Group`]: its first coefficient is at 0, 8, 16 or 24.
+#[inline(always)]
+unsafe fn place(block: *mut i16, k: u32) -> *mut i16 {
+    // SAFETY: places are at most 231, and 231 + 24 is inside the group.
+    unsafe { block.add(usize::from(PLACE[usize::from(k as u8)])) }
+}
+
 impl<'r> Lane<'r> {
-    #[inline(always)]
+    #[inline(never)]
     fn open(run: &Run, row: &mut Row<'r>) -> Result<Self> {
         let column = i64::from(run.column);
         let mut lane = Lane {
             bits: BitReader::new(row.data, run.start.position, run.start.bit),
+            hot: Hot {
+                k: 0,
+                entries: std::ptr::null(),
+                block: std::ptr::null_mut(),
+            },
             predictors: run.start.predictors,
-            entries: &row.tables[0].ac.entries,
-            base: 0,
-            k: 0,
             slot: 0,
             column: column - i64::from(run.skip),
             end: column + i64::from(run.count),
@@ -220,19 +264,36 @@ impl<'r> Lane<'r> {
             let x = self.column as usize * slot.h + slot.x;
             ((slot.first_group + x / GROUP).min(last_group), x % GROUP)
         };
-        self.base = group * 64 * GROUP + lane * 8;
-        self.entries = &tables.ac.entries;
-        self.k = 0;
+        let block = &mut row.groups[group][lane * 8..];
         let predictor = &mut self.predictors[slot.component];
         *predictor = predictor.wrapping_add(dc_difference(&mut self.bits, &tables.dc)?);
-        row.groups[group][lane * 8] = *predictor as i16;
+        block[0] = *predictor as i16;
+        self.hot = Hot {
+            k: 0,
+            entries: tables.ac.entries.as_ptr(),
+            block: block.as_mut_ptr(),
+        };
         self.bits.refill();
         Ok(())
     }
 
-    /// Moves on after a block; false when the run is over.
+    /// Handles an entry that [`finish_entry`] is for, and moves on to the next block if this one has ended; false when the run is
+    /// over. Leaves as many bits as a refill.
     #[inline(always)]
-    fn next_block(&mut self, row: &mut Row<'r>) -> Result<bool> {
+    fn turn(&mut self, entry: u64, row: &mut Row<'r>) -> Result<bool> {
+        let table = &row.tables[row.slots[self.slot].tables].ac;
+        let block = self.hot.block;
+        // SAFETY: as in `look_up`.
+        let ended = finish_entry(
+            &mut self.bits,
+            entry,
+            table,
+            &mut self.hot.k,
+            |k, value| unsafe { *place(block, k) = value },
+        )?;
+        if !ended {
+            return Ok(true);
+        }
         self.slot += 1;
         if self.slot == row.slots.len() {
             self.slot = 0;
@@ -245,27 +306,8 @@ impl<'r> Lane<'r> {
         Ok(true)
     }
 
-    /// One look-up; true when the block has ended.
-    #[inline(always)]
-    fn step(&mut self, row: &mut Row<'r>) -> Result<bool> {
-        let table = &row.tables[row.slots[self.slot].tables].ac;
-        let coefficients = row.groups.as_mut_ptr().cast::<i16>();
-        let base = self.base;
-        step(
-            &mut self.bits,
-            self.entries,
-            table,
-            &mut self.k,
-            |k, value| {
-                // SAFETY: `base` is the start of a block (at most 24) in an existing group (`begin_block`), and places are below 232.
-                unsafe { *coefficients.add(base + usize::from(PLACE[usize::from(k)])) = value };
-            },
-        )
-    }
-
     /// Ends the run: the cursor behind it, unless the data was too short for it.
-    #[inline(always)]
-    fn close(self, run: &Run) -> Result<Cursor> {
+    fn close(&self, run: &Run) -> Result<Cursor> {
         if self.bits.overrun() > 0 {
             return Err(Status::CorruptData);
         }
@@ -281,12 +323,11 @@ impl<'r> Lane<'r> {
     /// Decodes the rest of the run.
     #[inline(always)]
     fn finish(mut self, run: &Run, row: &mut Row<'r>) -> Result<Cursor> {
+        let (mut bits, mut hot) = (self.bits, self.hot);
         loop {
-            self.bits.refill();
+            bits.refill();
             for _ in 0..LOOK_UPS {
-                if self.step(row)? && !self.next_block(row)? {
-                    return self.close(run);
-                }
+                look_up!(self, bits, hot, row, return self.close(run));
             }
         }
     }
@@ -310,24 +351,28 @@ fn decode_runs_anywhere(row: &mut Row<'_>, runs: &[Run]) -> Result<Option<Cursor
         return a.finish(run_a, row).map(Some);
     };
     let mut b = Lane::open(run_b, row)?;
+    let (mut bits_a, mut hot_a) = (a.bits, a.hot);
+    let (mut bits_b, mut hot_b) = (b.bits, b.hot);
     let (rest, run) = 'both: loop {
-        a.bits.refill();
-        b.bits.refill();
+        bits_a.refill();
+        bits_b.refill();
         for _ in 0..LOOK_UPS {
-            if a.step(row)? && !a.next_block(row)? {
+            look_up!(a, bits_a, hot_a, row, {
                 keep(a.close(run_a)?);
-                match runs.next() {
-                    Some(next) => (a, run_a) = (Lane::open(next, row)?, next),
-                    None => break 'both (b, run_b),
-                }
-            }
-            if b.step(row)? && !b.next_block(row)? {
+                let Some(next) = runs.next() else {
+                    (b.bits, b.hot) = (bits_b, hot_b);
+                    break 'both (b, run_b);
+                };
+                (a, run_a) = (Lane::open(next, row)?, next);
+            });
+            look_up!(b, bits_b, hot_b, row, {
                 keep(b.close(run_b)?);
-                match runs.next() {
-                    Some(next) => (b, run_b) = (Lane::open(next, row)?, next),
-                    None => break 'both (a, run_a),
-                }
-            }
+                let Some(next) = runs.next() else {
+                    (a.bits, a.hot) = (bits_a, hot_a);
+                    break 'both (a, run_a);
+                };
+                (b, run_b) = (Lane::open(next, row)?, next);
+            });
         }
     };
     keep(rest.finish(run, row)?);
@@ -347,7 +392,11 @@ fn pass_over_anywhere(cursor: &mut Cursor, row: &Row<'_>, count: u32) -> Result<
             'block: loop {
                 bits.refill();
                 for _ in 0..LOOK_UPS {
-                    if step(&mut bits, &tables.ac.entries, &tables.ac, &mut k, |_, _| ())? {
+                    let entry = tables.ac.entries[index(&bits)];
+                    if k + advance_of(entry) < 63 {
+                        bits.skip(entry as u32 & 0xFF);
+                        k += advance_of(entry);
+                    } else if finish_entry(&mut bits, entry, &tables.ac, &mut k, |_, _| ())? {
                         break 'block;
                     }
                 }

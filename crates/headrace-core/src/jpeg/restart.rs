@@ -534,7 +534,7 @@ fn choose_interval(mcus_per_row: usize, mcu_width: usize, tile_px: u32) -> usize
         return mcus_per_row.min(0xFFFF);
     }
     (wanted..2 * wanted)
-        .find(|interval| mcus_per_row % interval == 0)
+        .find(|interval| mcus_per_row.is_multiple_of(*interval))
         .unwrap_or(wanted)
         .min(0xFFFF)
 }
