@@ -40,6 +40,13 @@ impl<'a> BitReader<'a> {
     /// Makes at least 56 bits valid.
     #[inline(always)]
     pub fn refill(&mut self) {
+        let (window, count) = self.refilled(self.window, self.count);
+        (self.window, self.count) = (window, count);
+    }
+
+    /// As [`BitReader::refill`], with the window and its number of valid bits kept by the caller, in registers.
+    #[inline(always)]
+    pub fn refilled(&mut self, window: u64, count: u32) -> (u64, u32) {
         if let Some(bytes) = self
             .data
             .get(self.position..)
@@ -48,18 +55,30 @@ impl<'a> BitReader<'a> {
             let word = u64::from_be_bytes(*bytes);
             if !has_ff(word) {
                 // Bits below `count` may be set already, to the same values: the byte they came from is loaded again.
-                self.window |= word >> self.count;
-                self.position += ((63 - self.count) >> 3) as usize;
-                self.count |= 56;
-                return;
+                self.position += ((63 - count) >> 3) as usize;
+                return (window | word >> count, count | 56);
             }
         }
-        *self = self.refill_bytes(); // by value, so that a reader in registers need not live in memory
+        (self.window, self.count) = (window, count);
+        self.refill_bytes();
+        (self.window, self.count)
+    }
+
+    /// The window and its number of valid bits, to be kept by the caller.
+    #[inline(always)]
+    pub fn lend(&self) -> (u64, u32) {
+        (self.window, self.count)
+    }
+
+    /// Takes back what was lent.
+    #[inline(always)]
+    pub fn take_back(&mut self, (window, count): (u64, u32)) {
+        (self.window, self.count) = (window, count);
     }
 
     #[cold]
     #[inline(never)]
-    fn refill_bytes(mut self) -> Self {
+    fn refill_bytes(&mut self) {
         while self.count < 56 {
             let byte = match (
                 self.data.get(self.position),
@@ -81,7 +100,6 @@ impl<'a> BitReader<'a> {
             self.window |= u64::from(byte) << (56 - self.count);
             self.count += 8;
         }
-        self
     }
 
     /// The next bits, left-aligned; 56 are valid after [`BitReader::refill`], less those skipped since.

@@ -109,9 +109,12 @@ struct Lane<'r> {
     end: i64,
 }
 
-/// The state that every look-up changes or needs, beside the bits.
+/// The state that every look-up changes or needs.
 #[derive(Clone, Copy)]
 struct Hot {
+    /// The bits to come, left-aligned, and how many of them are valid: lent by the lane's reader.
+    window: u64,
+    count: u32,
     /// Place in the block, in file order.
     k: u32,
     /// Entries of the current block's AC table.
@@ -198,27 +201,35 @@ fn finish_entry(
     }
 }
 
-/// One look-up of lane `$lane`, whose bits and hot state are in the locals `$bits` and `$hot`; `$over` is evaluated at the end
-/// of its run, with the lane up to date.
+/// Look-ups of lane `$lane`, whose hot state is in the local `$hot`; `$over` is evaluated at the end of its run, with the lane up
+/// to date.
 macro_rules! look_up {
-    ($lane:ident, $bits:ident, $hot:ident, $row:ident, $over:expr) => {
+    ($lane:ident, $hot:ident, $row:ident, $over:expr) => {
         // SAFETY: an index of WINDOW bits fits the table, which `row` keeps alive.
-        let entry = unsafe { *$hot.entries.add(index(&$bits)) };
+        let entry = unsafe { *$hot.entries.add(($hot.window >> (64 - WINDOW)) as usize) };
         let last = $hot.k + advance_of(entry);
         if last < 63 {
             // SAFETY: `block` is the start of a block in a group that `row` holds (`begin_block`).
             store_pair(entry, $hot.k, |k, value| unsafe {
                 *place($hot.block, k) = value
             });
-            $bits.skip(entry as u32 & 0xFF);
+            $hot.window <<= entry & 63;
+            $hot.count -= entry as u32 & 63;
             $hot.k = last;
         } else {
-            ($lane.bits, $lane.hot) = ($bits, $hot);
-            if !$lane.turn(entry, $row)? {
+            $lane.hot = $hot;
+            if !$lane.turn::<BMI>(entry, $row)? {
                 $over;
             }
-            ($bits, $hot) = ($lane.bits, $lane.hot);
+            $hot = $lane.hot;
         }
+    };
+}
+
+/// Makes at least 56 bits of lane `$lane` valid.
+macro_rules! refill {
+    ($lane:ident, $hot:ident) => {
+        ($hot.window, $hot.count) = $lane.bits.refilled($hot.window, $hot.count);
     };
 }
 
@@ -239,6 +250,8 @@ impl<'r> Lane<'r> {
         let mut lane = Lane {
             bits: BitReader::new(row.data, run.start.position, run.start.bit),
             hot: Hot {
+                window: 0,
+                count: 0,
                 k: 0,
                 entries: std::ptr::null(),
                 block: std::ptr::null_mut(),
@@ -268,21 +281,48 @@ impl<'r> Lane<'r> {
         let predictor = &mut self.predictors[slot.component];
         *predictor = predictor.wrapping_add(dc_difference(&mut self.bits, &tables.dc)?);
         block[0] = *predictor as i16;
+        self.bits.refill();
+        let (window, count) = self.bits.lend();
         self.hot = Hot {
+            window,
+            count,
             k: 0,
             entries: tables.ac.entries.as_ptr(),
             block: block.as_mut_ptr(),
         };
-        self.bits.refill();
         Ok(())
     }
 
     /// Handles an entry that [`finish_entry`] is for, and moves on to the next block if this one has ended; false when the run is
     /// over. Leaves as many bits as a refill.
     #[inline(always)]
-    fn turn(&mut self, entry: u64, row: &mut Row<'r>) -> Result<bool> {
+    fn turn<const BMI: bool>(&mut self, entry: u64, row: &mut Row<'r>) -> Result<bool> {
+        #[cfg(target_arch = "x86_64")]
+        if BMI {
+            // SAFETY: `BMI` is only set where the caller was compiled for it.
+            return unsafe { self.turn_bmi(entry, row) };
+        }
+        self.turn_plain(entry, row)
+    }
+
+    /// Out of line, for the loops' registers.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(never)]
+    #[target_feature(enable = "bmi1,bmi2,lzcnt")]
+    fn turn_bmi(&mut self, entry: u64, row: &mut Row<'r>) -> Result<bool> {
+        self.turn_anywhere(entry, row)
+    }
+
+    #[inline(never)]
+    fn turn_plain(&mut self, entry: u64, row: &mut Row<'r>) -> Result<bool> {
+        self.turn_anywhere(entry, row)
+    }
+
+    #[inline(always)]
+    fn turn_anywhere(&mut self, entry: u64, row: &mut Row<'r>) -> Result<bool> {
         let table = &row.tables[row.slots[self.slot].tables].ac;
         let block = self.hot.block;
+        self.bits.take_back((self.hot.window, self.hot.count));
         // SAFETY: as in `look_up`.
         let ended = finish_entry(
             &mut self.bits,
@@ -291,6 +331,7 @@ impl<'r> Lane<'r> {
             &mut self.hot.k,
             |k, value| unsafe { *place(block, k) = value },
         )?;
+        (self.hot.window, self.hot.count) = self.bits.lend();
         if !ended {
             return Ok(true);
         }
@@ -322,12 +363,12 @@ impl<'r> Lane<'r> {
 
     /// Decodes the rest of the run.
     #[inline(always)]
-    fn finish(mut self, run: &Run, row: &mut Row<'r>) -> Result<Cursor> {
-        let (mut bits, mut hot) = (self.bits, self.hot);
+    fn finish<const BMI: bool>(mut self, run: &Run, row: &mut Row<'r>) -> Result<Cursor> {
+        let mut hot = self.hot;
         loop {
-            bits.refill();
+            refill!(self, hot);
             for _ in 0..LOOK_UPS {
-                look_up!(self, bits, hot, row, return self.close(run));
+                look_up!(self, hot, row, return self.close(run));
             }
         }
     }
@@ -335,7 +376,10 @@ impl<'r> Lane<'r> {
 
 /// Decodes all `runs`, none of which is empty, two at a time; returns the furthest place reached.
 #[inline(always)]
-fn decode_runs_anywhere(row: &mut Row<'_>, runs: &[Run]) -> Result<Option<Cursor>> {
+fn decode_runs_anywhere<const BMI: bool>(
+    row: &mut Row<'_>,
+    runs: &[Run],
+) -> Result<Option<Cursor>> {
     let mut runs = runs.iter();
     let mut furthest: Option<Cursor> = None;
     let mut keep = |cursor: Cursor| {
@@ -348,34 +392,33 @@ fn decode_runs_anywhere(row: &mut Row<'_>, runs: &[Run]) -> Result<Option<Cursor
     };
     let mut a = Lane::open(run_a, row)?;
     let Some(mut run_b) = runs.next() else {
-        return a.finish(run_a, row).map(Some);
+        return a.finish::<BMI>(run_a, row).map(Some);
     };
     let mut b = Lane::open(run_b, row)?;
-    let (mut bits_a, mut hot_a) = (a.bits, a.hot);
-    let (mut bits_b, mut hot_b) = (b.bits, b.hot);
+    let (mut hot_a, mut hot_b) = (a.hot, b.hot);
     let (rest, run) = 'both: loop {
-        bits_a.refill();
-        bits_b.refill();
+        refill!(a, hot_a);
+        refill!(b, hot_b);
         for _ in 0..LOOK_UPS {
-            look_up!(a, bits_a, hot_a, row, {
+            look_up!(a, hot_a, row, {
                 keep(a.close(run_a)?);
                 let Some(next) = runs.next() else {
-                    (b.bits, b.hot) = (bits_b, hot_b);
+                    b.hot = hot_b;
                     break 'both (b, run_b);
                 };
                 (a, run_a) = (Lane::open(next, row)?, next);
             });
-            look_up!(b, bits_b, hot_b, row, {
+            look_up!(b, hot_b, row, {
                 keep(b.close(run_b)?);
                 let Some(next) = runs.next() else {
-                    (a.bits, a.hot) = (bits_a, hot_a);
+                    a.hot = hot_a;
                     break 'both (a, run_a);
                 };
                 (b, run_b) = (Lane::open(next, row)?, next);
             });
         }
     };
-    keep(rest.finish(run, row)?);
+    keep(rest.finish::<BMI>(run, row)?);
     Ok(furthest)
 }
 
@@ -418,7 +461,7 @@ mod bmi {
 
     #[target_feature(enable = "bmi1,bmi2,lzcnt")]
     pub fn decode_runs(row: &mut Row<'_>, runs: &[Run]) -> Result<Option<Cursor>> {
-        decode_runs_anywhere(row, runs)
+        decode_runs_anywhere::<true>(row, runs)
     }
 
     #[target_feature(enable = "bmi1,bmi2,lzcnt")]
@@ -434,12 +477,12 @@ pub fn decode_runs(
     runs: &[Run],
 ) -> Result<Option<Cursor>> {
     match extension {
-        Extension::Scalar => decode_runs_anywhere(row, runs),
+        Extension::Scalar => decode_runs_anywhere::<false>(row, runs),
         // SAFETY: an extension is only named on a machine that has it (`Extension::available`), and both include BMI.
         #[cfg(target_arch = "x86_64")]
         Extension::Avx2 | Extension::Avx512 => unsafe { bmi::decode_runs(row, runs) },
         #[cfg(not(target_arch = "x86_64"))]
-        _ => decode_runs_anywhere(row, runs),
+        _ => decode_runs_anywhere::<false>(row, runs),
     }
 }
 
