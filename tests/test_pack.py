@@ -302,3 +302,40 @@ def test_options_that_make_no_sense(
     with pytest.raises(UsageError, match=words):
         pack(image_folder(), tmp_path / "out", **options)  # type: ignore[arg-type]
     assert not (tmp_path / "out").exists()
+
+
+def test_images_of_higher_quality_are_reencoded_when_quality_is_given(tmp_path: Path) -> None:
+    (tmp_path / "in" / "a").mkdir(parents=True)
+    fine, coarse = jpeg(120, 90, quality=95), jpeg(120, 90, quality=60)
+    (tmp_path / "in" / "a" / "fine.jpg").write_bytes(fine)
+    (tmp_path / "in" / "a" / "coarse.jpg").write_bytes(coarse)
+    pack(tmp_path / "in", tmp_path / "out", quality=80)
+    found = records(tmp_path / "out")
+    assert read_header(found["a/fine"][0]).jpeg.quality == 80
+    assert read_header(found["a/fine"][0]).jpeg.restart_interval == 2
+    assert np.array_equal(pixels(found["a/coarse"][0]), pixels(coarse))
+
+
+@pytest.mark.parametrize("mode", ["L", "CMYK", "RGBA", "P", "1", "I;16"])
+def test_every_kind_of_image_can_be_made_smaller(tmp_path: Path, mode: str) -> None:
+    (tmp_path / "in" / "a").mkdir(parents=True)
+    image = Image.open(io.BytesIO(jpeg(120, 90))).convert(mode if mode != "I;16" else "L")
+    if mode == "I;16":
+        image = Image.fromarray(np.asarray(image).astype(np.uint16) * 256)
+    end = "jpg" if mode in ("L", "CMYK") else "png"
+    image.save(tmp_path / "in" / "a" / f"x.{end}")
+    pack(tmp_path / "in", tmp_path / "out", max_side=60)
+    ((data, _),) = records(tmp_path / "out").values()
+    header = read_header(data)
+    assert (header.format, header.width, header.height) == ("jpeg", 60, 45)
+    assert header.jpeg.components == (1 if mode in ("L", "1", "I;16") else 3)
+
+
+def test_an_orientation_survives_reencoding(tmp_path: Path) -> None:
+    (tmp_path / "in" / "a").mkdir(parents=True)
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.open(io.BytesIO(jpeg(120, 90))).save(tmp_path / "in" / "a" / "x.jpg", exif=exif)
+    pack(tmp_path / "in", tmp_path / "out", max_side=60)
+    ((data, _),) = records(tmp_path / "out").values()
+    assert Image.open(io.BytesIO(data)).getexif()[0x0112] == 6

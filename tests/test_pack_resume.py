@@ -50,14 +50,14 @@ def test_a_crash_at_every_step_on_disk(
     source = image_folder(classes=2, per_class=4)
     (source / "class_0" / "bad.jpg").write_text("no image")
     fuse = Fuse(monkeypatch)
-    pack(source, tmp_path / "undisturbed", shard_size=65536, workers=1)
+    pack(source, tmp_path / "undisturbed", shard_size=65536, workers=1, sync=True)
     expected, steps = tree(tmp_path / "undisturbed"), fuse.steps
     assert "errors.jsonl" in expected and steps > 20
     for step in range(steps):
         out = tmp_path / f"crash{step}"
         fuse.left = step
         with pytest.raises(Crash):
-            pack(source, out, shard_size=65536, workers=1)
+            pack(source, out, shard_size=65536, workers=1, sync=True)
         fuse.left = -1
         pack(source, out, shard_size=65536, workers=1)
         assert tree(out) == expected, f"stopped before step {step} of {steps}"
@@ -136,5 +136,16 @@ def test_a_full_disk_says_so_and_the_pack_continues(
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", full)
         with pytest.raises(HeadraceError, match="no space left"):
-            pack(source, out)
+            pack(source, out, sync=True)
     assert pack(source, out).records == 12
+
+
+def test_a_shard_that_a_power_failure_shortened_is_packed_again(image_folder: Callable[..., Path], tmp_path: Path) -> None:
+    source, out = image_folder(), tmp_path / "out"
+    pack(source, tmp_path / "undisturbed", shard_size=65536)
+    pack(source, out, shard_size=65536, unit=(0, 2))
+    with open(out / "shard-000000.tar", "r+b") as file:
+        file.truncate(100)
+    (out / WORK / "unit-000002.json").write_bytes(b"")
+    assert pack(source, out, shard_size=65536).complete
+    assert tree(out) == tree(tmp_path / "undisturbed")

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from headrace.decode import decode_into
 from headrace.errors import DecodeError, MissingDependencyError, SourceError
 from headrace.image_header import read_header
-from headrace.packing.recode import decoded
+from headrace.packing.lossless import decoded
 from headrace.records import Dataset
 
 __all__ = ["contact_sheet", "png"]

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from headrace import _native
 from headrace.errors import DecodeError, FormatError, SourceError, UsageError
 from headrace.image_header import read_header
-from headrace.packing.recode import check_pixels
+from headrace.packing.lossless import check_pixels
 from headrace.shards import tar
 from headrace.shards.index import Columns, Keys, read_columns
 from headrace.shards.manifest import MANIFEST, Manifest, ShardFacts, read_manifest

@@ -34,7 +34,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     size.add_argument("--max-side", type=int, metavar="PX", help="reduce larger images: longer side PX")
     size.add_argument("--short-side", type=int, metavar="PX", help="reduce larger images: shorter side PX")
     size.add_argument("--resize", type=int, metavar="PX", help="shorter side PX, smaller ones enlarged (as im2rec)")
-    size.add_argument("--quality", type=int, metavar="1-100", help="of re-encoded JPEGs (95); alone: re-encode all")
+    size.add_argument(
+        "--quality",
+        type=int,
+        metavar="1-100",
+        help="of re-encoded JPEGs (95); when given, those of higher quality are re-encoded too",
+    )
     size.add_argument("--transform", metavar="OPS", help='deterministic operations: "Resize(256), CenterCrop(224)"')
     size.add_argument("--keep-bytes", action="store_true", help="keep every file byte for byte")
     size.add_argument(
@@ -57,6 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how = parser.add_argument_group("how")
     how.add_argument("--workers", type=int, metavar="N", help="threads (one for each core)")
     how.add_argument("--engine", choices=["local"], default="local", help="where the work is done (local)")
+    how.add_argument("--sync", action="store_true", help="wait for the disk, so that even a power failure loses nothing")
     how.add_argument("--unit", type=_share, metavar="i/N", help="only every N-th shard, for an array of N jobs")
 
 
@@ -74,6 +80,7 @@ def run(args: argparse.Namespace) -> int:
             workers=args.workers,
             unit=args.unit,
             root=args.root,
+            sync=args.sync,
             on_start=lambda total: meters.append(stack.enter_context(progress("packing", total))),
             on_progress=lambda count: meters[0].advance(count),
             on_estimate=_say_estimate,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from headrace.packing.listing import Listing
-from headrace.packing.recode import Recoder
+from headrace.packing.lossless import Recoder
 from headrace.packing.unit import Packed, pack_record
 
 __all__ = ["Estimate", "estimate"]

@@ -19,9 +19,10 @@ from typing import Any
 from headrace.errors import HeadraceError, UsageError
 from headrace.packing.estimate import Estimate, estimate
 from headrace.packing.listing import Listing, Rejection, list_records, split
+from headrace.packing.lossless import Recoder, lossless_recoder
 from headrace.packing.options import PackOptions
 from headrace.packing.plan import Plan, make_plan
-from headrace.packing.recode import Recoder, recoder
+from headrace.packing.reencode import reencoder
 from headrace.packing.unit import Packed, UnitWriter, pack_record
 from headrace.packing.work import WorkFolder
 from headrace.records import Dataset, existing
@@ -61,6 +62,7 @@ def pack(
     workers: int | None = None,
     unit: tuple[int, int] | None = None,
     root: str | os.PathLike[str] | None = None,
+    sync: bool = False,
     on_start: Callable[[int], None] | None = None,
     on_progress: OnProgress | None = None,
     on_estimate: Callable[[Estimate], None] | None = None,
@@ -69,9 +71,10 @@ def pack(
     """Packs the dataset `src` into shards in the folder `dst`; `options` are the fields of PackOptions.
 
     A pack that was interrupted continues where it stopped, with the same bytes as an undisturbed one. A complete one is
-    left as it is. `unit` (i, N) packs every N-th shard from the i-th, for N independent jobs; the last one commits.
-    `root` is the folder that the paths of a .lst file are relative to. `on_start` is told how many records there are to
-    pack, `on_progress` how many more are done.
+    left as it is. `sync` waits until all is on the disk, so that the commit holds when the power fails. `unit` (i, N)
+    packs every N-th shard from the i-th, for N independent jobs; the last one commits. `root` is the folder that the
+    paths of a .lst file are relative to. `on_start` is told how many records there are to pack, `on_progress` how many
+    more are done.
 
     Raises UsageError for options that contradict or a destination that holds something else, SourceError when the
     source cannot be opened or nothing of it can be packed.
@@ -90,8 +93,9 @@ def pack(
     parts = split(listing, chosen)
     if on_start:
         on_start(len(listing))
-    recode = recoder(chosen)
-    job = _Job(chosen, recode, count, unit, on_progress or (lambda _: None), on_estimate)
+    lossless = lossless_recoder(chosen)
+    recode = reencoder(chosen, lossless) if chosen.reencodes else lossless
+    job = _Job(chosen, recode, count, unit, sync, on_progress or (lambda _: None), on_estimate)
     target = Path(dst).expanduser().absolute()
     try:
         results = [job.run(part, target / name if name else target) for name, part in parts.items()]
@@ -110,13 +114,14 @@ class _Job:
     recode: Recoder
     workers: int
     unit: tuple[int, int] | None
+    sync: bool
     on_progress: OnProgress
     on_estimate: Callable[[Estimate], None] | None
 
     def run(self, listing: Listing, destination: Path) -> PackResult:
         """Packs one dataset, or what is missing of it."""
         started_s = time.perf_counter()
-        work = WorkFolder(destination)
+        work = WorkFolder(destination, sync=self.sync)
         plan = self._plan(listing, work)
         if (destination / MANIFEST).exists():
             work.remove()  # left by a process that died between the commit's last two steps
@@ -176,19 +181,23 @@ class _Job:
     def _pack_units(self, listing: Listing, plan: Plan, units: Sequence[int], work: WorkFolder) -> int:
         """Packs the given units. Returns the number of records that went through."""
         count = 0
-        with ThreadPoolExecutor(self.workers, thread_name_prefix="headrace-pack") as pool:
+        with (
+            ThreadPoolExecutor(self.workers, thread_name_prefix="headrace-pack") as pool,
+            ThreadPoolExecutor(1, thread_name_prefix="headrace-digest") as digester,
+        ):
             try:
                 results = self._in_order(pool, listing, plan, units)
                 for number in units:
                     expected = plan.cuts[number + 1] - plan.cuts[number]
                     with work.open_part(number) as file:
-                        writer = UnitWriter(file, listing)
+                        writer = UnitWriter(file, listing, digester)
                         while writer.seen < expected:
                             outcome = next(results)
                             writer.add(outcome, self.options)
                             self.on_progress(len(outcome))
                         count += writer.seen
-                        work.finish(number, file, writer.columns(), writer.end(), writer.rejected)
+                        digest = writer.end()
+                        work.finish(number, file, writer.columns(), digest, writer.rejected)
             finally:
                 pool.shutdown(cancel_futures=True)
         return count

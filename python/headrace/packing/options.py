@@ -23,7 +23,7 @@ class PackOptions:
     max_side: int | None = None  # pixels: larger images are reduced so that their longer side has this length
     short_side: int | None = None  # pixels: larger images are reduced so that their shorter side has this length
     resize: int | None = None  # im2rec's --resize: the shorter side becomes this, smaller images are enlarged
-    quality: int | None = None  # JPEG quality of re-encoded images; alone, it re-encodes all of them
+    quality: int | None = None  # JPEG quality of re-encoded images; when given, images of a higher one are re-encoded too
     transform: str | None = None  # deterministic operations, for example "Resize(256), CenterCrop(224)"
     keep_bytes: bool = False  # every file byte for byte
     restart_markers: bool = True

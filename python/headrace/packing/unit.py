@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+from collections import deque
 from collections.abc import Sequence
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from typing import BinaryIO
 
@@ -12,10 +14,13 @@ import numpy as np
 from headrace import _native
 from headrace.errors import DecodeError, SourceError
 from headrace.packing.listing import Listing, Rejection
+from headrace.packing.lossless import Recoder
 from headrace.packing.options import PackOptions
-from headrace.packing.recode import Recoder
 from headrace.shards import tar
 from headrace.shards.index import Columns, Keys
+
+_FLUSH = 1 << 20  # bytes that are written and digested at once
+_DIGESTS = 16  # pieces that wait for their digest before writing waits for it
 
 __all__ = ["Packed", "UnitWriter", "pack_record"]
 
@@ -69,10 +74,14 @@ def _extension(name: str) -> str:
 class UnitWriter:
     """Writes one unit's shard and collects its part of the index."""
 
-    def __init__(self, file: BinaryIO, listing: Listing) -> None:
+    def __init__(self, file: BinaryIO, listing: Listing, digester: Executor) -> None:
         self.file, self.listing = file, listing
+        self.digester = digester  # one thread, so that pieces are digested in their order
         self.digest = hashlib.sha256()
-        self.size = 0  # bytes written
+        self.pieces: list[bytes] = []  # not yet written
+        self.waiting: deque[Future[None]] = deque()
+        self.size = 0  # bytes, with those not yet written
+        self.written = 0
         self.seen = 0  # records, packed or rejected
         self.rows: list[tuple[int, ...]] = []  # at, offset, size, width, height, crc32c, JSON's offset and size
         self.rejected: list[Rejection] = []
@@ -93,11 +102,14 @@ class UnitWriter:
             offset = self.size + len(one.header)
             json = (self.size + one.json_at, one.json_size) if one.json_size else (0, 0)
             self.rows.append((one.at, offset, len(one.data), one.width, one.height, one.crc32c, *json))
-            self._write(one.header + one.data + one.tail)
+            self._write(one.header, one.data, one.tail)
 
     def end(self) -> str:
         """Ends the archive; returns its SHA-256."""
         self._write(tar.END)
+        self._flush()
+        while self.waiting:
+            self.waiting.popleft().result()
         return self.digest.hexdigest()
 
     def columns(self) -> Columns | None:
@@ -120,7 +132,17 @@ class UnitWriter:
             json_size=json_size if json_size.any() else None,
         )
 
-    def _write(self, data: bytes) -> None:
+    def _write(self, *pieces: bytes) -> None:
+        self.pieces += pieces
+        self.size += sum(map(len, pieces))
+        if self.size - self.written >= _FLUSH:
+            self._flush()
+
+    def _flush(self) -> None:
+        data = b"".join(self.pieces)
+        self.waiting.append(self.digester.submit(self.digest.update, data))
+        if len(self.waiting) > _DIGESTS:
+            self.waiting.popleft().result()
         self.file.write(data)
-        self.digest.update(data)
-        self.size += len(data)
+        self.written = self.size
+        self.pieces.clear()

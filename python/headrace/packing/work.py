@@ -1,7 +1,9 @@
 """`DST/.packing`: what a pack has done so far, so that it can be stopped at any moment and continued (docs/format.md).
 
-A unit is done when its `unit-N.json` exists; that file is written after the shard and the unit's part of the index,
-each to a temporary name, synchronised and renamed. The dataset is complete when `headrace.json` exists: written last.
+A unit is done when its `unit-N.json` exists and its shard has the size noted there; that file is written after the shard
+and the unit's part of the index, each to a temporary name and renamed. The dataset is complete when `headrace.json`
+exists: written last. With `sync` each file is on the disk before it is renamed, so this also holds when the power fails;
+without, it holds when processes die, and a loss of power costs at most a shard that `verify` finds and packing repeats.
 """
 
 from __future__ import annotations
@@ -37,8 +39,9 @@ def shard_name(unit: int) -> str:
 class WorkFolder:
     """The state of one pack on disk. Several processes may work in it, each on its own units."""
 
-    def __init__(self, destination: Path) -> None:
+    def __init__(self, destination: Path, *, sync: bool) -> None:
         self.destination = destination
+        self.sync = sync
         self.folder = destination / WORK
 
     def plan(self) -> Plan | None:
@@ -67,7 +70,11 @@ class WorkFolder:
 
     def is_done(self, unit: int) -> bool:
         """Whether the unit's shard is complete and in place."""
-        return self._facts_path(unit).exists()
+        try:
+            shard = json.loads(self._facts_path(unit).read_bytes())["shard"]
+            return shard is None or (self.destination / shard["file"]).stat().st_size == shard["size"]
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            return False
 
     def open_part(self, unit: int) -> BinaryIO:
         """A new temporary file for a unit's shard. Raises UsageError when another process is writing it."""
@@ -91,7 +98,8 @@ class WorkFolder:
         if columns is None:
             part.unlink()
         else:
-            os.fsync(file.fileno())
+            if self.sync:
+                os.fsync(file.fileno())
             size = os.fstat(file.fileno()).st_size
             facts["shard"] = {"file": shard_name(unit), "size": size, "sha256": digest, "records": len(columns)}
             self._write(self._columns_path(unit), serialized(columns))
@@ -131,9 +139,9 @@ class WorkFolder:
             lines = (json.dumps(asdict(one), ensure_ascii=False) + "\n" for one in rejected)
             self._write(self.destination / ERRORS, "".join(lines).encode("utf-8", "backslashreplace"))
         self._write(self.destination / INDEX, index)
-        _synchronise(self.destination)  # shards and index must be there before the file that says so
+        self._synchronise()  # shards and index must be there before the file that says so
         self._write(self.destination / MANIFEST, manifest.serialized())
-        _synchronise(self.destination)
+        self._synchronise()
         self.remove()
         return manifest
 
@@ -152,9 +160,20 @@ class WorkFolder:
         temporary = self.folder / f"{path.name}.{os.getpid()}.tmp"
         with open(temporary, "wb") as file:
             file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+            if self.sync:
+                file.flush()
+                os.fsync(file.fileno())
         temporary.replace(path)
+
+    def _synchronise(self) -> None:
+        """Makes renames in the destination durable."""
+        if not self.sync:
+            return
+        descriptor = os.open(self.destination, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def _counts(columns: Columns, classes: int) -> tuple[int, ...]:
@@ -162,12 +181,3 @@ def _counts(columns: Columns, classes: int) -> tuple[int, ...]:
     for label in columns.label.tolist():
         counts[label] += 1
     return tuple(counts)
-
-
-def _synchronise(folder: Path) -> None:
-    """Makes renames in `folder` durable."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

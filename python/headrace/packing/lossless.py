@@ -1,0 +1,108 @@
+"""From a source image's bytes to the bytes that are packed, every pixel kept: as they are, or with restart markers."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import ModuleType
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+
+from headrace import _native
+from headrace.decode import decode_into, reason
+from headrace.errors import DecodeError, MissingDependencyError
+from headrace.image_header import EXTENSIONS, ImageHeader, read_header
+from headrace.packing.options import RESTART_TILE, PackOptions
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+UNSUPPORTED = 8  # headrace-core's Status::Unsupported
+
+__all__ = ["UNSUPPORTED", "Recoded", "Recoder", "check_pixels", "decoded", "lossless_recoder", "pillow"]
+
+
+@dataclass(frozen=True, slots=True)
+class Recoded:
+    """An image as it goes into a shard. `extension` is None when the bytes' format is unknown to us."""
+
+    data: bytes
+    extension: str | None
+    width: int
+    height: int
+
+
+Recoder = Callable[[bytes], Recoded]
+
+
+def lossless_recoder(options: PackOptions) -> Recoder:
+    """The function that keeps every pixel: as `options.keep_bytes` and `options.restart_markers` ask.
+
+    It raises DecodeError for images that cannot be packed, and may be called from several threads.
+    """
+    if options.keep_bytes:
+        return _kept
+    return _with_restart_markers if options.restart_markers else _checked
+
+
+def _kept(data: bytes) -> Recoded:
+    return _recoded(data, read_header(data))
+
+
+def _checked(data: bytes) -> Recoded:
+    header = read_header(data)
+    check_pixels(data, header)
+    return _recoded(data, header)
+
+
+def check_pixels(data: bytes, header: ImageHeader) -> None:
+    """Decodes all of an image. Raises DecodeError when that fails."""
+    if header.jpeg is None or header.jpeg.bits != 8:
+        decoded(data)
+        return
+    out = np.empty((1, header.height, header.width, 3), dtype=np.uint8)
+    status = int(decode_into([data], out)[0])
+    if status:
+        raise DecodeError(reason(status), status=status)
+
+
+def _with_restart_markers(data: bytes) -> Recoded:
+    header = read_header(data)
+    if header.jpeg is None:
+        check_pixels(data, header)  # nothing is inserted, but a damaged file must be found now
+        return _recoded(data, header)
+    try:
+        marked = _native.restart_markers(data, RESTART_TILE)
+    except DecodeError as error:
+        if error.status != UNSUPPORTED:
+            raise
+        return _checked(data)  # a valid file of a kind without restart markers (12-bit, lossless): kept as it is
+    return _recoded(marked, header)
+
+
+def _recoded(data: bytes, header: ImageHeader) -> Recoded:
+    return Recoded(data, EXTENSIONS.get(header.format), header.width, header.height)
+
+
+def decoded(data: bytes) -> Image.Image:
+    """Decodes with Pillow, all pixels. Raises DecodeError with Pillow's reason."""
+    library = pillow()
+    try:
+        image: Image.Image = library.open(io.BytesIO(data))
+        image.load()
+    except Exception as error:  # Pillow's plugins raise many kinds; each means that this image cannot be decoded
+        raise DecodeError(f"cannot be decoded: {error}") from error
+    return image
+
+
+def pillow() -> ModuleType:
+    """`PIL.Image`. Raises MissingDependencyError when Pillow is not installed."""
+    try:
+        import PIL.Image
+    except ImportError as error:
+        raise MissingDependencyError(
+            "Pillow is needed to re-encode images, and for images that are no JPEG", hint="pip install pillow"
+        ) from error
+    return cast(ModuleType, PIL.Image)
