@@ -11,7 +11,7 @@ demo: # ARGS="--data DIR --keep DIR …" is passed on
 
 test: setup
 	$(PY) -m pytest
-	cargo test --release -p headrace-core
+	cargo test -p headrace-core
 
 check: setup
 	$(PY) -m ruff check .
