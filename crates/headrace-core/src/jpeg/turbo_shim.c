@@ -105,14 +105,25 @@ int headrace_turbo_size(const uint8_t *data, size_t length, uint32_t *width, uin
   return errors.warned == TRUNCATED ? TRUNCATED : OK;
 }
 
+/* Whether scans of a progressive file are missing. The decoder then smooths blocks by their neighbours, judged by the first
+ * ten coefficients. */
+static int is_incomplete(const struct jpeg_decompress_struct *cinfo) {
+  for (int c = 0; c < cinfo->num_components && cinfo->progressive_mode; c++)
+    for (int k = 0; k < 10; k++)
+      if (cinfo->coef_bits[c][k] != 0) return 1;
+  return 0;
+}
+
 /* Decodes columns [x, x + w) and rows [y, y + h) as RGB with the slow integer IDCT and fancy upsampling. `out` has room for
  * h rows of `stride` bytes; `line` for one row of the whole image width (3 bytes a pixel). CMYK and YCCK are converted as
  * Pillow does: the plain product of the inverted inks. */
 int headrace_turbo_region(const uint8_t *data, size_t length, uint32_t x, uint32_t y, uint32_t w, uint32_t h, uint8_t *out,
                           size_t stride, uint8_t *line) {
   struct jpeg_decompress_struct cinfo;
+  struct jpeg_progress_mgr progress;
   errors_t errors;
   memset(&cinfo, 0, sizeof cinfo);
+  memset(&progress, 0, sizeof progress);
   install(&errors, &cinfo);
   volatile int reading_header = 1;
   if (setjmp(errors.escape)) {
@@ -121,11 +132,16 @@ int headrace_turbo_region(const uint8_t *data, size_t length, uint32_t x, uint32
     return status;
   }
   jpeg_create_decompress(&cinfo);
+  progress.progress_monitor = on_progress;
+  cinfo.progress = &progress;
   jpeg_mem_src(&cinfo, data, (unsigned long)length);
   jpeg_read_header(&cinfo, TRUE);
-  if (cinfo.data_precision != 8) {
+  int refused = OK;
+  if (cinfo.data_precision != 8) refused = UNSUPPORTED;
+  else if (jpeg_has_multiple_scans(&cinfo) && coefficient_bytes(&cinfo) > MAX_COEFFICIENT_BYTES) refused = TOO_LARGE;
+  if (refused != OK) {
     jpeg_destroy_decompress(&cinfo);
-    return UNSUPPORTED;
+    return refused;
   }
   int four = cinfo.num_components == 4;
   cinfo.out_color_space = four ? JCS_CMYK : JCS_RGB;
@@ -139,10 +155,14 @@ int headrace_turbo_region(const uint8_t *data, size_t length, uint32_t x, uint32
   JDIMENSION left = x > 0 ? x - 1 : 0;
   JDIMENSION right = x + w < cinfo.output_width ? x + w + 1 : cinfo.output_width;
   JDIMENSION width = right - left;
-  int partial = width < cinfo.output_width;
+  /* Smoothing sees fewer neighbours in a cropped decode, so such files are decoded whole. */
+  int incomplete = is_incomplete(&cinfo);
+  int partial = width < cinfo.output_width && !incomplete;
   if (partial) jpeg_crop_scanline(&cinfo, &left, &width);
   else left = 0;
-  if (y > 0) jpeg_skip_scanlines(&cinfo, y);
+  JSAMPROW unwanted[1] = {line};
+  if (incomplete) while (cinfo.output_scanline < y) jpeg_read_scanlines(&cinfo, unwanted, 1);
+  else if (y > 0) jpeg_skip_scanlines(&cinfo, y);
   for (uint32_t row = 0; row < h; row++) {
     uint8_t *to = out + (size_t)row * stride;
     int direct = !four && w == cinfo.output_width;
@@ -266,10 +286,8 @@ int headrace_turbo_coefficients(const uint8_t *data, size_t length,
     const JQUANT_TBL *table = cinfo.comp_info[c].quant_table;
     if (table == NULL) status = TRUNCATED; /* no scan held this component */
     else memcpy(quantisation + 64 * c, table->quantval, sizeof table->quantval);
-    /* The decoder's block smoothing looks at the first ten coefficients. */
-    for (int k = 0; k < 10 && cinfo.progressive_mode && status == OK; k++)
-      if (cinfo.coef_bits[c][k] != 0) status = UNSUPPORTED;
   }
+  if (status == OK && is_incomplete(&cinfo)) status = UNSUPPORTED;
   int single = cinfo.num_components == 1;
   JDIMENSION lines = single ? 1 : (JDIMENSION)cinfo.max_v_samp_factor;
   JDIMENSION mcu_rows = single ? cinfo.comp_info[0].height_in_blocks
