@@ -8,18 +8,18 @@ from pathlib import Path
 import pytest
 from headrace.accelerate import hook
 from PIL import Image
-from torch.utils.data.dataloader import DataLoader
+from torch.utils.data.dataloader import DataLoader, _BaseDataLoaderIter
 
 
 @pytest.fixture
 def taken_over(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """Installs the hook for one test; yields the lines that it says."""
     lines: list[str] = []
-    original = DataLoader._get_iterator
+    original, init = DataLoader._get_iterator, _BaseDataLoaderIter.__init__
     monkeypatch.setattr(hook, "_say", lines.append)
     hook.install()
     yield lines
-    DataLoader._get_iterator = original
+    DataLoader._get_iterator, _BaseDataLoaderIter.__init__ = original, init
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 from collections.abc import Callable
@@ -13,6 +14,7 @@ import pytest
 import torch
 from accelerate_helpers import assert_same, plainly
 from headrace.accelerate.iterator import FeedIterator
+from PIL import Image
 from torch.utils.data import (
     BatchSampler,
     ConcatDataset,
@@ -61,6 +63,7 @@ LOADERS: dict[str, Callable[[Any], Any]] = {
     "batch sampler": lambda data: DataLoader(data, batch_sampler=BatchSampler(SequentialSampler(data), 3, True)),
     "own batch sampler": lambda data: DataLoader(data, batch_sampler=[[0], [19, 0, 7], [-1, 2]]),
     "subset": lambda data: DataLoader(Subset(Subset(data, range(2, 18)), [0, 5, 15, -1]), 3),
+    "subset by tensor": lambda data: DataLoader(Subset(Subset(data, torch.arange(3, 19)), numpy.array([2, 0, -1])), 2),
     "concatenated": lambda data: DataLoader(ConcatDataset([data, Subset(data, [4, 5])]), 5),
     "timeout, context": lambda data: DataLoader(
         data, 9, num_workers=1, timeout=60, prefetch_factor=4, multiprocessing_context="fork"
@@ -94,6 +97,25 @@ TRANSFORMS: dict[str, Any] = {
 def test_same_values(name: str, folder: Path, taken_over: list[str]) -> None:
     data = ImageFolder(str(folder), TRANSFORMS[name])
     assert_same(*both(lambda: DataLoader(data, batch_size=7)))
+
+
+@pytest.mark.parametrize("ending", ["png", "webp", "bmp", "tif"])
+def test_other_formats(ending: str, folder: Path, taken_over: list[str]) -> None:
+    for number, path in enumerate(sorted(folder.glob("*/*.jpg"))):
+        mode = ("RGB", "L", "P", "RGBA" if ending != "bmp" else "1")[number % 4]
+        Image.open(path).convert("RGB").convert(mode).save(path.with_suffix(f".{ending}"))
+        path.unlink()
+    data = ImageFolder(str(folder), EVALUATE)
+    assert len(data) == 20
+    assert_same(*both(lambda: DataLoader(data, batch_size=7)))
+
+
+def test_formats_that_are_not_decoded_natively(folder: Path, taken_over: list[str]) -> None:
+    for path in sorted(folder.glob("*/*.jpg"))[::2]:
+        Image.open(path).convert("RGB").save(path.with_suffix(".ppm"))
+        path.unlink()
+    list(DataLoader(ImageFolder(str(folder), EVALUATE), 5))
+    assert "not taken over: 50% of its files are in formats that are not" in taken_over[-1]
 
 
 def test_dataset_folder_and_targets(folder: Path, taken_over: list[str]) -> None:
@@ -251,6 +273,35 @@ def test_no_thread_per_loader(folder: Path, taken_over: list[str]) -> None:
         list(DataLoader(data, 5, num_workers=1))
     assert len(list(Path("/proc/self/task").iterdir())) <= before
     assert threading.active_count() < 10
+
+
+def test_forked_children_end(folder: Path, taken_over: list[str]) -> None:
+    iterator = iter(DataLoader(ImageFolder(str(folder), TRAIN), 5, num_workers=1))
+    assert isinstance(iterator, FeedIterator) and iterator._jobs
+    child = os.fork()
+    if child == 0:
+        try:
+            iterator.__del__()
+            fresh = list(DataLoader(ImageFolder(str(folder), EVALUATE), 5))  # threads of the child's own
+            os._exit(0 if len(fresh) == 4 else 1)
+        finally:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    other = DataLoader(list(range(6)), 2, num_workers=1)  # an ordinary loader forks in mid-iteration
+    assert [batch.tolist() for batch in other] == [[0, 1], [2, 3], [4, 5]]
+    assert len(list(iterator)) == 4
+
+
+class OwnIterators(DataLoader[Any]):
+    def _get_iterator(self) -> Any:
+        return _SingleProcessDataLoaderIter(self)
+
+
+def test_a_loader_that_makes_its_own_iterators(folder: Path, taken_over: list[str]) -> None:
+    loader = OwnIterators(ImageFolder(str(folder), EVALUATE), 5)
+    assert len(list(loader)) == len(list(loader)) == 4
+    (line,) = taken_over
+    assert "not taken over: OwnIterators makes its own iterators" in line
 
 
 def _with_getitem() -> type:

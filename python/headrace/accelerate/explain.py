@@ -24,4 +24,5 @@ def explain(work: Work) -> Iterator[str]:
         yield f"Python   {shown(operation)}: the script's own, on each finished image"
     if any(folder.target_transform is not None for folder in recognition.folders):
         yield "Python   target_transform: the script's own, for each label"
-    yield f"batch    {str(work.dtype).removeprefix('torch.')} [N, 3, {plan.height}, {plan.width}], {work.threads} threads"
+    shape = f"[N, 3, {plan.height}, {plan.width}]"
+    yield f"batch    {str(work.dtype).removeprefix('torch.')} {shape}, {work.threads} thread{'' if work.threads == 1 else 's'}"

@@ -14,7 +14,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
-from torch.utils.data.dataloader import DataLoader
+from torch.utils.data.dataloader import DataLoader, _BaseDataLoaderIter
 
 from headrace.accelerate.check import check
 from headrace.accelerate.explain import explain
@@ -59,6 +59,23 @@ def install() -> None:
 
     get_iterator._headrace = True  # type: ignore[attr-defined]
     DataLoader._get_iterator = get_iterator
+    _watch_others(settings)
+
+
+def _watch_others(settings: Settings) -> None:
+    """Says so of loaders whose class makes its iterators itself (torchdata's StatefulDataLoader): they never ask us."""
+    original = _BaseDataLoaderIter.__init__
+
+    def init(self: Any, loader: Any, *arguments: Any, **options: Any) -> None:
+        try:
+            if type(loader)._get_iterator is not DataLoader._get_iterator and torch.utils.data.get_worker_info() is None:
+                reason = f"{type(loader).__name__} makes its own iterators"
+                _decide(loader, Decision(describe(loader.dataset), False, reason), settings)
+        except Exception as error:
+            _say(f"headrace run: {_shown(error)}")
+        original(self, loader, *arguments, **options)
+
+    _BaseDataLoaderIter.__init__ = init
 
 
 def _iterator(loader: Any, original: Callable[[Any], Any], settings: Settings) -> Any:
@@ -151,7 +168,8 @@ def _decide(loader: Any, decision: Decision, settings: Settings) -> None:
         for line in decision.pipeline if settings.explain else ():
             _say(f"headrace run:   {line}")
     if settings.folder is not None:
-        record = {name: getattr(decision, name) for name in Decision.__dataclass_fields__} | {"pid": os.getpid()}
+        record = {name: getattr(decision, name) for name in Decision.__dataclass_fields__}
+        record |= {"rank": os.environ.get("RANK"), "pid": os.getpid()}
         try:
             with open(settings.folder / f"loaders-{os.getpid()}.jsonl", "a", encoding="utf-8") as file:
                 file.write(json.dumps(record) + "\n")

@@ -11,7 +11,9 @@ What differs: the random draws (same distributions, seeded from the loader's bas
 from __future__ import annotations
 
 import operator
+import os
 import sys
+import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -35,6 +37,10 @@ IMAGES_IN_WORK = 512
 
 #: Index batches read ahead where the script has no workers; only from samplers that draw everything at once.
 AHEAD_WITHOUT_WORKERS = 4
+
+#: Iterators that exist in this process. In a forked child their jobs never end, because the threads are not there.
+_live: weakref.WeakSet[FeedIterator] = weakref.WeakSet()
+_left_to_the_parent: list[Any] = []
 
 #: torch's own samplers: what they yield does not depend on when they are asked.
 EAGER_SAMPLERS = frozenset(
@@ -69,6 +75,7 @@ class FeedIterator(_BaseDataLoaderIter):
         self._instead: Any = None
         self._pass = 0
         self._draws = 0
+        _live.add(self)
         if self._num_workers > 0:
             self._pull()
             self._submit()
@@ -233,6 +240,16 @@ class FeedIterator(_BaseDataLoaderIter):
         if sys.is_finalizing() or not hasattr(self, "_jobs"):
             return
         self._drop_jobs()
+
+
+def _leave_jobs_to_the_parent() -> None:
+    """In a forked child, keeps unfinished jobs for good: ending one would wait for threads that only the parent has."""
+    for iterator in _live:
+        _left_to_the_parent.extend(iterator._jobs)
+        iterator._jobs = deque()
+
+
+os.register_at_fork(after_in_child=_leave_jobs_to_the_parent)
 
 
 class _NativeFailure(Exception):

@@ -8,6 +8,7 @@ subclass that changes what an item is, is left alone. It never changes the loade
 from __future__ import annotations
 
 import functools
+import operator
 import os
 import sys
 import types
@@ -23,7 +24,10 @@ __all__ = ["Folder", "Recognition", "Refused", "describe", "find_folder", "locat
 
 Pack = Literal["list", "timm"]
 
-#: Share of files that may be no JPEG: they go through the script's own path one by one, which is only fast if they are few.
+#: Endings of files that the native side decodes exactly as Pillow does.
+NATIVE_ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif")
+
+#: Share of files that may be others: they go through the script's own path one by one, which is only fast if they are few.
 MAX_OTHER_SHARE = 0.02
 
 #: How many paths are looked at to estimate that share.
@@ -116,7 +120,12 @@ def locate(dataset: Any, folders: list[Folder]) -> Callable[[int], tuple[Folder,
     folder = find_folder(dataset, sum(len(folder.samples) for folder in folders))
     folders.append(folder)
     count = len(folder.samples)
-    return lambda index: (folder, index + count if index < 0 else index)
+
+    def find(index: int) -> tuple[Folder, int]:
+        position = operator.index(index)  # a Subset's indices may be a tensor's or an array's elements
+        return folder, position + count if position < 0 else position
+
+    return find
 
 
 def _locate_in_parts(dataset: Any, folders: list[Folder]) -> Callable[[int], tuple[Folder, int]]:
@@ -187,6 +196,8 @@ def _refuse_loader(loader: Any) -> None:
     data = sys.modules["torch.utils.data"]
     if isinstance(loader.dataset, data.IterableDataset):
         raise Refused("its dataset is iterable, without indices")
+    if sys.modules["torch"].get_default_device().type != "cpu":
+        raise Refused("torch's default device is not the CPU")
     if loader.batch_sampler is None:
         raise Refused("batch_size=None")
     _pack(loader.collate_fn)
@@ -240,11 +251,11 @@ def _refuse_open_size(expressed: Expressed) -> None:
 
 
 def refuse_other_formats(folders: Sequence[Folder]) -> None:
-    """Raises `Refused` if more than a few of the files are no JPEGs, by their names."""
+    """Raises `Refused` if more than a few of the files, by their names, are in formats that the native side does not decode."""
     paths = [str(folder.samples[i][0]) for folder in folders for i in _spread(len(folder.samples))]
-    others = sum(not path.lower().endswith((".jpg", ".jpeg")) for path in paths)
+    others = sum(not path.lower().endswith(NATIVE_ENDINGS) for path in paths)
     if others > MAX_OTHER_SHARE * len(paths):
-        raise Refused(f"{others / len(paths):.0%} of its files are not JPEG")
+        raise Refused(f"{others / len(paths):.0%} of its files are in formats that are not decoded natively")
 
 
 def _spread(count: int) -> range:
