@@ -241,6 +241,40 @@ def test_terminal_screen_fits(diagnosis: Diagnosis, width: int) -> None:
     assert sum("num_workers=" in line or " workers, and" in line for line in lines) <= 5
 
 
+def test_escape_sequences_do_not_reach_the_terminal() -> None:
+    diagnosis = replace(example_diagnosis(), command=("python", "\x1b[2J\x1b]0;owned\x07.py"), not_measured=("a\x9b31m",))
+    screen = text.render(diagnosis, width=100)
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", screen.plain)
+    assert screen.spans
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance of #rgb or #rrggbb (WCAG 2.2)."""
+    digits = colour.removeprefix("#")
+    digits = "".join(2 * digit for digit in digits) if len(digits) == 3 else digits
+    channels = [int(digits[at : at + 2], 16) / 255 for at in (0, 2, 4)]
+    linear = [value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one: str, other: str) -> float:
+    light, dark = sorted((luminance(one), luminance(other)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+def test_colours_are_readable_in_light_dark_and_print() -> None:
+    sheet = (Path(html.__file__).parent / "page.css").read_text()
+    roots = [dict(re.findall(r"--([a-z-]+): (#[0-9a-f]+)", body)) for body in re.findall(r":root \{(.*?)\}", sheet, re.S)]
+    assert len(roots) == 3
+    for theme in (roots[0], roots[0] | roots[1], roots[0] | roots[2]):
+        for name in ("ink", "quiet", "accent", "warn"):
+            assert contrast(theme[name], theme["paper"]) >= 4.5, name
+        assert contrast(theme["ink"], theme["panel"]) >= 4.5
+        for name in theme:
+            if name.startswith("on-"):
+                assert contrast(theme[name], theme[name.removeprefix("on-")]) >= 4.5, name
+
+
 def test_terminal_bar_is_exactly_as_wide_as_asked() -> None:
     fills = "".join(fill for fill, _ in text.PART_LOOK.values())
     for width in (80, 93, 120):

@@ -183,7 +183,10 @@ def _fix_row(line: FixLine, now: float | None, greatest: float) -> Html:
         role="cell",
     )
     measured = fix.verified_img_s
-    verified = tag("span", "not yet", class_="absent") if measured is None else tag("b", words.image_rate(measured))
+    change_seen = "" if fix.verified_change is None else f" {words.gain(fix.verified_change)}"
+    verified = tag("span", "not yet", class_="absent")
+    if measured is not None:
+        verified = tag("span", tag("b", words.image_rate(measured)), tag("span", change_seen, class_="gain"))
     then = tag("span", line.then or "–")
     cells = (("Predicted", _predicted(line, now, greatest)), ("Verified", verified), ("Then limited by", then))
     columns = (tag("td", cell, role="cell", data_label=name) for name, cell in cells)
@@ -203,7 +206,8 @@ def _predicted(line: FixLine, now: float | None, greatest: float) -> Html:
 
 def _unknown(screen: Screen) -> Html:
     found = [tag("li", prose(sentence)) for sentence in screen.not_measured]
-    body = tag("ul", *found) if found else tag("p", "Everything that this machine offers was measured.")
+    nothing = "No step was timed." if screen.step_s is None else "Nothing that headrace looks for was missing."
+    body = tag("ul", *found) if found else tag("p", nothing)
     quality = tag("p", prose(" · ".join(screen.quality)), class_="note") if screen.quality else None
     return tag("section", tag("h2", "What was not measured"), body, quality, id="unknown")
 

@@ -31,6 +31,8 @@ PART_LOOK = {
     "periodic": ("╳", "color(245)"),
     "other": ("·", "color(250)"),
 }
+# A file name may hold escape sequences; on a terminal they must not act. Replaced one by one, so styles keep their place.
+CONTROL = dict.fromkeys((*range(10), *range(11, 32), *range(127, 160)), "�")
 ASCII = str.maketrans({
     "▒": "s", "▓": "d", "░": "q", "▚": "c", "▞": "h", "█": "C", "╱": "g", "═": "w", "╳": "p", "·": ".",
     "→": ">", "≈": "~", "×": "x", "–": "-", "…": "...", "✓": "*", "’": "'",
@@ -56,8 +58,11 @@ def draw(screen: Screen, *, width: int = 100) -> Text:
     head = [_title(screen, width), *_verdict(screen, width)]
     money = _money(screen, width)
     bar = _bar(screen, width)
-    fixes = _fixes(screen, width)
-    spare = MAX_LINES - sum(map(len, (head, money, bar, fixes))) - 1
+    for command_lines in (3, 2, 1):
+        fixes = _fixes(screen, width, command_lines=command_lines)
+        spare = MAX_LINES - sum(map(len, (head, money, bar, fixes))) - 1
+        if spare >= 4:
+            break
     blanks = min(4, max(0, spare))
     spare -= blanks
     missing = _missing(screen, width, limit=1 + min(3, max(0, spare)))
@@ -68,7 +73,9 @@ def draw(screen: Screen, *, width: int = 100) -> Text:
         if number and block and number <= blanks:
             lines.append(Text())
         lines.extend(block)
-    return Text("\n").join(lines[:MAX_LINES])
+    drawn = Text("\n").join(lines[:MAX_LINES])
+    drawn.plain = drawn.plain.translate(CONTROL)
+    return drawn
 
 
 def to_ascii(text: str) -> str:
@@ -153,35 +160,37 @@ def _legend(parts: Sequence[Part], width: int) -> list[Text]:
     return lines
 
 
-def _fixes(screen: Screen, width: int) -> list[Text]:
+def _fixes(screen: Screen, width: int, *, command_lines: int) -> list[Text]:
+    """A row per fix and its command below it, which may take `command_lines` lines before it is cut."""
     if not screen.fixes:
-        return [Text(screen.no_fix)]
-    widths = _columns(width)
-    header = _row(
-        ("Fixes, best first", "img/s (80 % interval)", "verified", "then limited by" if width >= 90 else "then"), widths
-    )
-    lines = [Text(header, style="bold")]
+        return [Text(line) for line in textwrap.wrap(screen.no_fix, width)]
+    columns = COLUMNS if width >= WIDE else COLUMNS[:2]  # a narrow screen leaves out what limits the rate afterwards
+    room = width - sum(size for _, size in columns)
+    lines = [Text(_row("Fixes, best first", [name for name, _ in columns], room, columns), style="bold")]
     for number, line in enumerate(screen.fixes, 1):
-        style = "" if line.helps else "dim"
-        lines.append(
-            Text(_row((f"{number} {line.fix.change}", _predicted(line), _verified(line), line.then), widths), style=style)
-        )
+        style = "dim" if line.helps is False else ""
+        cells = (_predicted(line), _verified(line), line.then)
+        lines.append(Text(_row(f"{number} {line.fix.change}", cells, room, columns), style=style))
         if line.fix.command:
-            lines.append(Text(_cut(f"    {line.fix.command}", width), style="color(31)" if line.helps else "dim"))
+            command = textwrap.wrap(
+                line.fix.command, width - 4, max_lines=command_lines, placeholder=" …", break_on_hyphens=False
+            )
+            lines += [Text(f"    {part}", style=style or "color(31)") for part in command]
     return lines
 
 
-def _columns(width: int) -> tuple[int, int, int, int]:
-    last = 17 if width >= 90 else 15
-    return (width - 26 - 10 - last, 26, 10, last)
+WIDE = 96
+COLUMNS = (("img/s (80 % interval)", 25), ("verified", 10), ("then limited by", 17))
+"""Headings and widths of the columns after the first."""
 
 
-def _row(cells: Sequence[str], widths: Sequence[int]) -> str:
-    return "".join(_cut(cell, width - 1).ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
+def _row(first: str, cells: Sequence[str], room: int, columns: Sequence[tuple[str, int]]) -> str:
+    rest = zip(cells, columns, strict=False)
+    return (_cut(first, room - 1).ljust(room) + "".join(_cut(cell, size - 1).ljust(size) for cell, (_, size) in rest)).rstrip()
 
 
 def _cut(text: str, width: int) -> str:
-    text = ("    " if text.startswith("    ") else "") + " ".join(text.split())
+    text = " ".join(text.split())
     return text if len(text) <= width else text[: width - 1] + "…"
 
 
@@ -199,6 +208,7 @@ def _verified(line: FixLine) -> str:
 
 def _missing(screen: Screen, width: int, *, limit: int) -> list[Text]:
     if not screen.not_measured:
-        return [Text(_cut("Everything that this machine offers was measured.", width), style="dim")]
+        nothing = "No step was timed." if screen.step_s is None else "Nothing that headrace looks for was missing."
+        return [Text(nothing, style="dim")]
     text = "Not measured: " + " · ".join(screen.not_measured)
     return [Text(line, style="dim") for line in textwrap.wrap(text, width, max_lines=limit, placeholder=" …")]
