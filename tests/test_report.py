@@ -304,3 +304,33 @@ CPU_PREP · 54 % of the step · confidence high (0.82)
 def test_terminal_screen_begins_as_recorded() -> None:
     assert text.render(example_diagnosis(), width=80).plain.startswith(GOLDEN.split("\n\n")[0])
     assert GOLDEN.split("\n\n")[1] in text.render(example_diagnosis(), width=80).plain
+
+
+@pytest.mark.parametrize(
+    ("value_s", "said"),
+    [
+        (None, words.NOT_MEASURED),
+        (0.0000944, "0.0944 ms"),
+        (0.0213, "21.3 ms"),
+        (0.1984, "198 ms"),
+        (0.9996, "1 s"),
+        (1.978, "1.98 s"),
+    ],
+)
+def test_durations_in_words(value_s: float | None, said: str) -> None:
+    assert words.milliseconds(value_s) == said
+
+
+@pytest.mark.parametrize(
+    ("code", "said"), [(3, "failed with exit code 3"), (-9, "stopped by SIGKILL"), (-99, "stopped by signal 99")]
+)
+def test_how_the_command_ended_is_said(code: int, said: str) -> None:
+    assert said in first_screen(replace(example_diagnosis(), exit_code=code)).scope
+
+
+@pytest.mark.parametrize("shares", [[1.0], [1, 1, 1], [0.005, 0.005, 0.99], [0.1] * 10, [3, 0, 1]])
+def test_whole_numbers_sum_to_the_total(shares: list[float]) -> None:
+    for total in (100, 80, 7):
+        found = words.rounded_to_whole(shares, total=total)
+        assert sum(found) == total
+        assert all(abs(value - total * share / sum(shares)) < 1 for value, share in zip(found, shares, strict=True))

@@ -14,10 +14,11 @@ GROUPS = (
     ("waiting for input", ("input_storage", "input_cpu", "input_queue", "input_collate")),
     ("copying", ("h2d",)),
     ("computing", ("compute",)),
-    ("everything else", ("communication", "sync", "periodic", "other")),
+    ("the rest", ("communication", "sync", "periodic", "other")),
 )
 """Neighbouring parts of the bar as a manager reads them, in the order of the bar."""
 
+BRACKET_FROM = 0.12  # narrower groups have no room for their name
 LABEL_FROM = 0.085  # narrower segments have no room for their number on a wide screen
 
 
@@ -47,7 +48,7 @@ def _brackets(parts: Sequence[Part]) -> Html:
     for name, keys in GROUPS:
         members = [part for part in parts if part.key in keys]
         share, percent = sum(part.share for part in members), sum(part.percent for part in members)
-        if share >= LABEL_FROM:
+        if share >= BRACKET_FROM:
             said = tag("span", f"{name} ", tag("b", f"{percent} %"))
             spans.append(tag("div", said, style=f"left:{left:.3f}%;width:{100 * share:.3f}%"))
         left += 100 * share

@@ -177,7 +177,7 @@ def _fix_row(line: FixLine, now: float | None, greatest: float) -> Html:
     about = " · ".join(said for said in (fix.effort, fix.basis) if said)
     change = tag(
         "td",
-        tag("span", fix.change, class_="change"),
+        tag("span", prose(fix.change.removeprefix("≈ 0: ")), class_="change"),
         tag("div", tag("code", fix.command), class_="do") if fix.command else None,
         tag("span", about, class_="about") if about else None,
         role="cell",

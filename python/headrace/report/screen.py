@@ -6,7 +6,10 @@ import difflib
 import math
 import re
 import shlex
+import signal
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 
 from headrace.diagnosis import SHARES, VERDICTS, Diagnosis, Fix
 from headrace.predict import NO_HELP
@@ -96,7 +99,7 @@ def first_screen(diagnosis: Diagnosis, *, session: Session | None = None, usd_pe
     wasted = diagnosis.wasted_gpu_hours_per_100
     img_s, ceiling = diagnosis.img_s, diagnosis.ceiling_img_s
     return Screen(
-        command=shlex.join(diagnosis.command) if diagnosis.command else "(command unknown)",
+        command=_command(diagnosis.command),
         kind=diagnosis.verdict,
         headline=headline,
         explanation=_explanation(diagnosis, headline),
@@ -137,6 +140,14 @@ def simulated_note(diagnosis: Diagnosis, session: Session | None = None) -> str 
     return next((f"simulated {word.removeprefix('sim:').upper()}" for word in devices if SIMULATED.fullmatch(word)), None)
 
 
+def _command(argv: Sequence[str]) -> str:
+    """The command as one would type it; of an interpreter given by its path, the name is enough."""
+    if not argv:
+        return "(command unknown)"
+    first = PurePath(argv[0]).name if PurePath(argv[0]).name.startswith("python") else argv[0]
+    return shlex.join((first, *argv[1:]))
+
+
 def _has_gpu(diagnosis: Diagnosis, session: Session | None) -> bool:
     named = diagnosis.environment.get("gpu") or diagnosis.environment.get("gpus")
     mapped = diagnosis.heat_map is not None and bool(diagnosis.heat_map.gpus)
@@ -166,8 +177,16 @@ def _scope(diagnosis: Diagnosis) -> tuple[str, ...]:
     if diagnosis.duration_s is not None:
         found.append(words.seconds(diagnosis.duration_s))
     if diagnosis.exit_code:
-        found.append(f"the command ended with exit code {diagnosis.exit_code}")
+        found.append(_ending(diagnosis.exit_code))
     return tuple(found)
+
+
+def _ending(code: int) -> str:
+    """How a command that did not end well ended. Negative codes are signals, as `subprocess` gives them."""
+    if code > 0:
+        return f"failed with exit code {code}"
+    known = {one.value: one.name for one in signal.Signals}
+    return f"stopped by {known.get(-code, f'signal {-code}')}"
 
 
 def _quality(diagnosis: Diagnosis) -> tuple[str, ...]:

@@ -65,7 +65,7 @@ def _cause(timeline: Timeline, index: int, step_s: float, excess_s: float, wait_
     if longest is not None and longest.duration_s >= 0.25 * excess_s:
         return _event_words(longest)
     if wait_excess_s >= 0.5 * excess_s:
-        return "waited for input"
+        return "waited for the first batch" if index == 0 else "waited for input"
     return "long compute, cause not seen"
 
 

@@ -116,13 +116,14 @@ def percent(share: float | None, *, digits: int = 0) -> str:
 
 
 def milliseconds(value_s: float | None, *, digits: int = 3) -> str:
-    """A short duration in ms (s from 10 s on), with `digits` significant digits."""
+    """A short duration in ms (s from 1 s on), with `digits` significant digits."""
     if value_s is None or not math.isfinite(value_s):
         return NOT_MEASURED
     if value_s >= 10:
         return seconds(value_s)
-    value_ms = 1000 * value_s
-    return f"{value_ms:,.0f} ms" if value_ms >= 100 else f"{value_ms:.{digits}g} ms"
+    if value_s >= 0.9995:
+        return f"{value_s:.{digits}g} s"
+    return f"{1000 * value_s:.0f} ms" if value_s >= 0.1 else f"{1000 * value_s:.{digits}g} ms"
 
 
 def seconds(value_s: float | None) -> str:
