@@ -1,0 +1,56 @@
+"""`headrace compare A B`: what changed between two saved sessions, in words."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from pathlib import Path
+
+from rich.markup import escape
+from rich.table import Table
+
+from headrace.cli import output
+from headrace.report import words
+from headrace.report.comparison import Comparison, compare
+from headrace.report.saved import load
+
+SUMMARY = "compare two saved sessions: faster beyond the noise? what moved, what was set differently"
+EXAMPLE = "headrace compare headrace-sessions/before headrace-sessions/after"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `headrace compare`."""
+    parser.add_argument("before", type=Path, metavar="A", help="session folder of the earlier run")
+    parser.add_argument("after", type=Path, metavar="B", help="session folder of the later run")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Reads both, compares, prints."""
+    before, was = load(args.before)
+    after, now = load(args.after)
+    found = compare(before, after, was, now)
+    output.emit(args, dataclasses.asdict(found), lambda: _show(found))
+    return 0
+
+
+def _show(found: Comparison) -> None:
+    for sentence in found.sentences:
+        output.page.print(sentence, markup=False, highlight=False)
+    if found.moved:
+        output.page.print()
+        output.page.print(_table((f"per {found.per}", "before", "after"), [
+            (part.label, words.milliseconds(part.before_s), words.milliseconds(part.after_s)) for part in found.moved
+        ]))  # fmt: skip
+    if found.differences:
+        output.page.print()
+        rows = [(difference.name, difference.before, difference.after) for difference in found.differences]
+        output.page.print(_table(("set differently", "before", "after"), rows))
+
+
+def _table(headers: tuple[str, ...], rows: list[tuple[str, str, str]]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for name in headers:
+        table.add_column(name, overflow="fold")
+    for row in rows:
+        table.add_row(*map(escape, row))
+    return table

@@ -1,0 +1,219 @@
+"""Two sessions side by side: is the second faster beyond the noise, what moved within the step, what was set differently."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from headrace.diagnosis import SHARES, Diagnosis
+from headrace.report import words
+from headrace.series import mean
+from headrace.session import Loader, Session
+
+__all__ = ["MATERIAL", "Comparison", "Difference", "Moved", "compare"]
+
+MATERIAL = 0.03
+"""A change of the rate below this is called "about the same" even where it is beyond the noise (TraceML: 3 % moderate)."""
+
+MATERIAL_UNKNOWN_NOISE = 0.08
+"""The same where the noise is not known (TraceML: 8 % material)."""
+
+BLOCKS = 8
+"""The run is cut into so many stretches; the spread of their rates is the noise."""
+
+LEAST_STEPS_PER_BLOCK = 3
+MOVED_SHARE = 0.02  # of the earlier step; parts that moved less are not named
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """One part of the step, mean seconds before and after, per `Comparison.per`; None is not measured."""
+
+    part: str
+    label: str
+    before_s: float | None
+    after_s: float | None
+
+    @property
+    def change_s(self) -> float:
+        """How much longer it takes, seconds; 0 where one side was not measured."""
+        return 0.0 if self.before_s is None or self.after_s is None else self.after_s - self.before_s
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A setting, version or machine fact that is not the same."""
+
+    name: str
+    before: str
+    after: str
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """`change` is the later rate over the earlier; `noise` the change that two equal runs could show (about 95 %).
+
+    `per`: what the times of `moved` are for: a step, or 1,000 images where the steps differ in size.
+    """
+
+    before_img_s: float | None
+    after_img_s: float | None
+    change: float | None
+    noise: float | None
+    word: str
+    per: str
+    verdict_before: str
+    verdict_after: str
+    moved: tuple[Moved, ...]
+    differences: tuple[Difference, ...]
+    sentences: tuple[str, ...]
+
+
+def compare(before: Session, after: Session, was: Diagnosis, now: Diagnosis) -> Comparison:
+    """What changed from the first session to the second. `was` and `now` are their diagnoses."""
+    change = now.img_s / was.img_s if was.img_s and now.img_s else None
+    noise = _noise(before, after)
+    per = PER_STEP if _same_size(was, now) else PER_IMAGES
+    moved = tuple(sorted(_moved(was, now, per), key=lambda part: -abs(part.change_s)))
+    differences = tuple(_differences(before, after))
+    word = _word(change, noise)
+    return Comparison(
+        before_img_s=was.img_s,
+        after_img_s=now.img_s,
+        change=change,
+        noise=noise,
+        word=word,
+        per=per,
+        verdict_before=was.verdict,
+        verdict_after=now.verdict,
+        moved=moved,
+        differences=differences,
+        sentences=tuple(_sentences(was, now, change, noise, word, moved, per)),
+    )
+
+
+def _word(change: float | None, noise: float | None) -> str:
+    if change is None:
+        return "not comparable"
+    if abs(change - 1) <= (MATERIAL_UNKNOWN_NOISE if noise is None else max(MATERIAL, noise)):
+        return "about the same"
+    return "faster" if change > 1 else "slower"
+
+
+def _noise(before: Session, after: Session) -> float | None:
+    """Relative half-width of the 95 % interval of the ratio of two mean rates, from the spread between stretches."""
+    errors = [_relative_error(session) for session in (before, after)]
+    known = [error for error in errors if error is not None]
+    # Twice the standard error; the errors of a quotient add in quadrature.
+    return 2 * math.hypot(*known) if len(known) == 2 else None
+
+
+def _relative_error(session: Session) -> float | None:
+    """Standard error of the mean step time over the mean, from the means of stretches (they include slow drift)."""
+    steps = [step.step_s for step in session.steps][1:]  # the first step waits for the first batch
+    size = len(steps) // BLOCKS
+    if size < LEAST_STEPS_PER_BLOCK:
+        return None
+    blocks = [math.fsum(steps[start : start + size]) / size for start in range(0, size * BLOCKS, size)]
+    centre = mean(blocks)
+    if not centre:
+        return None
+    variance = math.fsum((block - centre) ** 2 for block in blocks) / (BLOCKS - 1)
+    return math.sqrt(variance / BLOCKS) / centre
+
+
+PER_STEP, PER_IMAGES = "step", "1,000 images"
+
+
+def _images(diagnosis: Diagnosis) -> float | None:
+    """Images per step of the whole job."""
+    return None if diagnosis.img_s is None or diagnosis.step_s is None else diagnosis.img_s * diagnosis.step_s
+
+
+def _same_size(was: Diagnosis, now: Diagnosis) -> bool:
+    before, after = _images(was), _images(now)
+    return not before or not after or math.isclose(before, after, rel_tol=0.02)
+
+
+def _moved(was: Diagnosis, now: Diagnosis, per: str) -> Iterator[Moved]:
+    for part, label in SHARES.items():
+        before_s, after_s = _part_s(was, part, per), _part_s(now, part, per)
+        if before_s or after_s:
+            yield Moved(part, label, before_s, after_s)
+
+
+def _part_s(diagnosis: Diagnosis, part: str, per: str) -> float | None:
+    share, whole_s = diagnosis.share_of_step.get(part), _whole_s(diagnosis, per)
+    return None if share is None or whole_s is None else share * whole_s
+
+
+def _whole_s(diagnosis: Diagnosis, per: str) -> float | None:
+    """Seconds for one step, or for 1,000 images."""
+    if per == PER_STEP:
+        return diagnosis.step_s
+    return 1000 / diagnosis.img_s if diagnosis.img_s else None
+
+
+LOADER_FIELDS = (
+    *("num_workers", "batch_size", "prefetch_factor", "pin_memory", "persistent_workers", "start_method"),
+    *("dataset", "dataset_length", "transform", "collate", "family"),
+)
+
+
+HOST_FIELDS = {"machine": "hostname", "CPU": "cpu_model", "cores": "cores", "kernel": "kernel"}
+
+
+def _differences(before: Session, after: Session) -> Iterator[Difference]:
+    pairs: list[tuple[str, object, object]] = [("command", shlex.join(before.command), shlex.join(after.command))]
+    pairs += [(said, getattr(before.host, name), getattr(after.host, name)) for said, name in HOST_FIELDS.items()]
+    old_memory, new_memory = (words.bytes_words(session.host.memory_bytes) for session in (before, after))
+    pairs.append(("memory", old_memory, new_memory))
+    pairs.append(("GPUs", [gpu.name for gpu in before.host.gpus], [gpu.name for gpu in after.host.gpus]))
+    pairs.append(("torch", _torch(before), _torch(after)))
+    first, second = _training_loader(before), _training_loader(after)
+    if first is not None and second is not None:
+        pairs += [(name, getattr(first, name), getattr(second, name)) for name in LOADER_FIELDS]
+    for name, old, new in pairs:
+        if old != new:
+            yield Difference(name, _said(old), _said(new))
+
+
+def _said(value: object) -> str:
+    if value is None or value == "":
+        return "unknown"
+    return ", ".join(map(str, value)) or "none" if isinstance(value, list) else str(value)
+
+
+def _torch(session: Session) -> str | None:
+    return next((process.torch for process in session.processes if process.torch), None)
+
+
+def _training_loader(session: Session) -> Loader | None:
+    """The loader that gave most of the steps."""
+    counts: dict[tuple[int, int], int] = {}
+    for step in session.steps:
+        counts[step.pid, step.loader] = counts.get((step.pid, step.loader), 0) + 1
+    most = max(counts, key=lambda key: counts[key], default=None)
+    return next((one for one in session.loaders if (one.pid, one.loader) == most), None)
+
+
+def _sentences(
+    was: Diagnosis, now: Diagnosis, change: float | None, noise: float | None, word: str, moved: Sequence[Moved], per: str
+) -> Iterator[str]:
+    if change is None:
+        yield "The rates cannot be compared: one of them was not measured."
+    else:
+        rates = f"from {words.image_rate(was.img_s)} to {words.image_rate(now.img_s)} img/s ({words.gain(change)})"
+        known = f"; equal runs could differ by {words.percent(noise)}" if noise is not None else "; the noise is unknown"
+        yield f"The second run is {word}: {rates}{known}."
+    if was.verdict == now.verdict:
+        yield f"What sets the pace is the same: {was.verdict}."
+    else:
+        yield f"What sets the pace changed from {was.verdict} to {now.verdict}."
+    if whole_s := _whole_s(was, per):
+        named = [part for part in moved if abs(part.change_s) >= MOVED_SHARE * whole_s][:3]
+        for part in named:
+            times = f"{words.milliseconds(part.before_s)} before, {words.milliseconds(part.after_s)} after"
+            yield f"Per {per}, {part.label}: {times}."
