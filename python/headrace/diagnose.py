@@ -31,11 +31,15 @@ def diagnose(session: Session) -> Diagnosis:
     model = build_model(rank, _ranks_on_this_node(ranks), machine)
     case = Case(session, ranks, rank, machine, model)
     findings = tuple(add_fixes(case, found) for found in causes(case))
+    # Starts are predicted on a rate that includes them; beside another verdict that rate is not the one shown.
+    findings = (findings[0], *(_without_rates(found) if found.kind == "STARTUP" else found for found in findings[1:]))
     confidence = _confidence(case, findings)
     primary = replace(findings[0], confidence=confidence)
     ceiling = ceiling_img_s(case)
     # All ranks take equally many images per step; the slowest rank's step is everyone's.
     img_s = rank.items * len(ranks) / rank.step_s if rank.items is not None else None
+    if primary.kind == "STARTUP":  # the pace of single steps is not the matter
+        img_s = sum(step.items or 0 for step in rank.all_steps) * len(ranks) / (rank.loop_s + rank.workers_start_s)
     totals = [step.step_s for step in rank.steps]
     wait_share = case.share(rank.exposed_wait_s)
     return Diagnosis(
@@ -108,6 +112,10 @@ def _sync_s(case: Case) -> float | None:
 def _ranks_on_this_node(ranks: Sequence[Rank]) -> int:
     """Training processes that share these cores: those of this session's one machine."""
     return max(1, len(ranks))
+
+
+def _without_rates(found: Finding) -> Finding:
+    return replace(found, fixes=tuple(replace(fix, predicted_img_s=None, interval=None) for fix in found.fixes))
 
 
 def _for_all_ranks(found: Finding, ranks: int) -> Finding:

@@ -72,7 +72,11 @@ class Pauses:
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """One training process and its loader. Times are means per steady step unless their name says otherwise."""
+    """One training process and its loader. Times are means per steady step unless their name says otherwise.
+
+    `epoch_start_s`: of all epochs, starting the workers (`workers_start_s`) and waiting for the first batch; `loop_s`: all
+    steps, those first waits included.
+    """
 
     process: Process
     loader: Loader
@@ -103,6 +107,7 @@ class Rank:
     work: Work | None
     pauses: Pauses
     epoch_start_s: float
+    workers_start_s: float
     epochs: int
     loop_s: float
     first_batch_s: float | None
@@ -213,6 +218,7 @@ def _measure(
     events = [event for event in session.events if event.pid == process.pid]
     others = [step for key, group in groups.items() if key[0] == process.pid and group is not steps for step in group]
     pauses, typical_s = _pauses(steady, events, others)
+    starts_s = math.fsum(event.duration_s for event in events if _is_start_of(event, loader))
     first = [min(group, key=lambda step: step.start_s) for group in _by_epoch(steps).values()]
     return Rank(
         process=process,
@@ -245,8 +251,8 @@ def _measure(
         backward_s=_mean_known(step.backward_s for step in steady),
         work=_work(session.batches, process, loader, steady, session.processes),
         pauses=pauses,
-        epoch_start_s=math.fsum(step.wait_s for step in first)
-        + math.fsum(event.duration_s for event in events if _is_start_of(event, loader)),
+        epoch_start_s=math.fsum(step.wait_s for step in first) + starts_s,
+        workers_start_s=starts_s,
         epochs=len(first),
         loop_s=math.fsum(step.step_s for step in steps),
         first_batch_s=first[0].start_s + first[0].wait_s if first else None,

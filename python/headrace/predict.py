@@ -369,7 +369,7 @@ def persistent_workers(case: Case) -> list[Fix]:
     if case.model is None or rank.items is None or rank.loader.persistent_workers or not rank.workers or rank.epochs < 2:
         return []
     images = sum(step.items or 0 for step in rank.all_steps)
-    loop_s, saved_s = rank.loop_s + rank.epoch_start_s, rank.epoch_start_s * (rank.epochs - 1) / rank.epochs
+    loop_s, saved_s = rank.loop_s + rank.workers_start_s, rank.epoch_start_s * (rank.epochs - 1) / rank.epochs
     after = images / max(1e-9, loop_s - saved_s)
     return [
         Fix(
@@ -438,7 +438,7 @@ FIXES: Mapping[str, tuple[Callable[[Case], list[Fix]], ...]] = {
     "SYNC_BOUND": (remove_sync,),
     "PERIODIC_STALL": (_ASYNC,),
     "GC_PAUSE": (_GC_FREEZE,),
-    "STARTUP": (persistent_workers,),
+    "STARTUP": (persistent_workers,),  # predicted on the rate that includes the starts
     "EXTERNAL_CPU": (headrace_run,),
 }
 """Which fixes each cause calls for."""

@@ -287,7 +287,7 @@ def _startup(case: Case) -> Finding | None:
     rank = case.rank
     if rank.epochs < 2:
         return None
-    share = min(1.0, rank.epoch_start_s / max(1e-9, rank.loop_s + rank.epoch_start_s))
+    share = min(1.0, rank.epoch_start_s / max(1e-9, rank.loop_s + rank.workers_start_s))
     if share < STARTUP_SHARE:
         return None
     again = "" if rank.loader.persistent_workers else "; persistent_workers is off, so workers are started anew each time"

@@ -44,6 +44,10 @@ class Recorder:
 
     def row(self, kind: str, loader: int, values: list[Any], *, worker: int = -1) -> None:
         """Record one row of a table. The list may still be changed until the next flush."""
+        if self._finalizer_pid != self.pid:
+            # multiprocessing children leave by os._exit, past atexit; their finalizers do run.
+            self._finalizer_pid = self.pid
+            multiprocessing_util.Finalize(None, self.flush, exitpriority=0)
         self._rows.setdefault((kind, loader, worker), []).append(values)
 
     def event(self, name: str, start_s: float, duration_s: float, detail: str | None = None) -> None:
@@ -72,10 +76,6 @@ class Recorder:
         if self._file is None:
             name = f"process-{self.pid}-{time.monotonic_ns()}.jsonl"
             self._file = os.open(self._folder / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        if self._finalizer_pid != self.pid:
-            # multiprocessing children leave by os._exit, past atexit; their finalizers do run.
-            self._finalizer_pid = self.pid
-            multiprocessing_util.Finalize(None, self.flush, exitpriority=0)
         return self._file
 
 

@@ -1,0 +1,176 @@
+"""The hooks in real PyTorch scripts: what a session holds after fork, spawn, no workers, a crash, a kill, two ranks."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+from headrace.diagnose import diagnose
+from headrace.session import Session
+from headrace.watching import watch
+
+pytest.importorskip("torch")
+
+SCRIPT = """
+import os, signal, sys, time, gc
+import torch
+from torch.utils.data import DataLoader, Dataset
+torch.set_num_threads(1)
+
+class Data(Dataset):
+    def __init__(self, length): self.length = length
+    def __len__(self): return self.length
+    def __getitem__(self, index):
+        time.sleep(0.002)
+        return torch.full((8,), float(index)), index
+
+def train(model, loader, optimizer, seen, steps=None):
+    for number, (value, label) in enumerate(loader):
+        optimizer.zero_grad(); model(value).sum().backward(); optimizer.step()
+        seen += label.tolist()
+        if steps is not None and number == steps: return
+
+def main(workers, context, *what):
+    model = torch.nn.Linear(8, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader = DataLoader(Data(96), batch_size=4, num_workers=workers, multiprocessing_context=context)
+    seen = []
+    train(model, loader, optimizer, seen)
+    if "validate" in what:
+        with torch.no_grad():
+            for value, _ in DataLoader(Data(24), batch_size=8, num_workers=1): model(value)
+    if "save" in what:
+        torch.save(model.state_dict(), os.devnull); gc.collect()
+    if "crash" in what: raise RuntimeError("on purpose")
+    if "kill" in what: time.sleep(0.7); train(model, loader, optimizer, [], 3); os.kill(os.getpid(), signal.SIGKILL)
+    assert seen == list(range(96)), seen
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2] if sys.argv[2] != "-" else None, *sys.argv[3:])
+"""
+
+
+def watched(folder: Path, *arguments: str, script: str = SCRIPT, launcher: tuple[str, ...] = ()) -> tuple[Session, int]:
+    """Run the script with the hooks; the session, and the exit code."""
+    file = folder / "train.py"
+    file.write_text(textwrap.dedent(script))
+    finished = watch([sys.executable, *launcher, str(file), *arguments], folder / "session")
+    return Session.load(folder / "session"), finished.returncode
+
+
+def test_forked_workers_two_loaders_and_pauses(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    session, code = watched(tmp_path, "2", "-", "validate", "save")
+    assert code == 0
+    assert "headrace" not in capfd.readouterr().err
+    training = [step for step in session.steps if step.loader == 0]
+    assert len(training) in (23, 24)  # the last step of a loader ends when the loader is asked again
+    assert all(step.items == 4 and step.optimizer_steps == 1 for step in training)
+    assert all(step.wait_s >= 0 and step.compute_s >= 0 for step in session.steps)
+    assert {loader.loader: loader.num_workers for loader in session.loaders} == {0: 2, 1: 1}
+    made = [batch for batch in session.batches if batch.loader == 0]
+    assert sum(batch.items or 0 for batch in made) == 96
+    assert {batch.worker for batch in made} == {0, 1}
+    slept = sorted(batch.blocked_s or 0.0 for batch in made)[len(made) // 2]
+    assert slept == pytest.approx(0.008, rel=0.9)
+    assert any(event.name == "save" for event in session.events)
+    assert [process.role for process in session.processes].count("worker") == 3
+    assert session.exit_code == 0
+    assert session.samples or session.not_measured
+
+
+def test_spawned_workers_report_too(tmp_path: Path) -> None:
+    session, code = watched(tmp_path, "1", "spawn")
+    assert code == 0
+    assert sum(batch.items or 0 for batch in session.batches) == 96
+    assert {batch.worker for batch in session.batches} == {0}
+    assert session.loaders[0].start_method == "spawn"
+
+
+def test_without_workers_the_training_process_makes_the_batches(tmp_path: Path) -> None:
+    session, code = watched(tmp_path, "0", "-")
+    assert code == 0
+    assert {batch.worker for batch in session.batches} == {-1}
+    assert diagnose(session).verdict in ("NO_OVERLAP", "EXTERNAL_CPU")
+
+
+def test_crash_leaves_a_session_and_the_scripts_own_error(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    session, code = watched(tmp_path, "1", "-", "crash")
+    assert code == 1
+    assert "RuntimeError: on purpose" in capfd.readouterr().err
+    assert len(session.steps) in (23, 24)
+    assert session.exit_code == 1
+
+
+def test_killed_job_keeps_what_was_flushed(tmp_path: Path) -> None:
+    session, code = watched(tmp_path, "1", "-", "kill")
+    assert code == -signal.SIGKILL
+    assert len(session.steps) >= 20
+
+
+def test_script_without_torch_gives_a_session_that_says_so(tmp_path: Path) -> None:
+    session, code = watched(tmp_path, script="print(1)")
+    assert code == 0
+    assert diagnose(session).verdict == "INSUFFICIENT_DATA"
+
+
+DISTRIBUTED = """
+import time, torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader, TensorDataset
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+slow = dist.get_rank() == 1
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(8, 2)
+    def forward(self, value):
+        if slow: time.sleep(0.15)
+        return self.layer(value)
+
+model = torch.nn.parallel.DistributedDataParallel(Model())
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for (value,) in DataLoader(TensorDataset(torch.zeros(80, 8)), batch_size=4):
+    optimizer.zero_grad(); model(value).sum().backward(); optimizer.step()
+dist.destroy_process_group()
+"""
+
+
+def test_two_ranks_and_the_slow_one_is_named(tmp_path: Path) -> None:
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    session, code = watched(tmp_path, script=DISTRIBUTED, launcher=launcher)
+    assert code == 0
+    assert sorted(process.rank for process in session.processes if process.role == "main") == [0, 1]
+    diagnosis = diagnose(session)
+    slow = next(found for found in diagnosis.findings if found.kind == "RANK_STRAGGLER")
+    assert "rank 1" in slow.evidence[0]
+    assert "slow in forward" in slow.evidence[1]
+
+
+def test_time_limit_ends_the_job_and_keeps_the_session(tmp_path: Path) -> None:
+    file = tmp_path / "train.py"
+    file.write_text("import time\ntime.sleep(60)\n")
+    begin_s = time.monotonic()
+    finished = watch([sys.executable, str(file)], tmp_path / "session", time_limit_s=0.5)
+    assert finished.returncode == -signal.SIGTERM
+    assert time.monotonic() - begin_s < 30
+    assert Session.load(tmp_path / "session").exit_code == -signal.SIGTERM
+
+
+def test_overridden_workers_reach_only_the_loader_that_is_meant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_OVERRIDES", '{"match": {"batch_size": 4, "num_workers": 2}, "set": {"num_workers": 1}}')
+    file = tmp_path / "train.py"
+    file.write_text(SCRIPT)
+    hooks = ("headrace.attach.overrides", "headrace.attach.hooks")
+    finished = watch([sys.executable, str(file), "2", "-", "validate"], tmp_path / "session", hooks=hooks)
+    assert finished.returncode == 0
+    session = Session.load(tmp_path / "session")
+    assert [(item.num_workers, item.batch_size, item.overridden) for item in session.loaders] == [
+        (1, 4, ("num_workers",)),
+        (1, 8, ()),
+    ]
