@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from headrace.attach import sampler
 from headrace.attach.launch import Finished, spawn
@@ -30,8 +30,9 @@ def watch(
     hooks: Sequence[str] = (HOOK,),
     env: Mapping[str, str] | None = None,
     time_limit_s: float | None = None,
+    log: IO[bytes] | None = None,
 ) -> Finished:
-    """Run `command` to its end, or to `time_limit_s`, and write its session to `folder`.
+    """Run `command` to its end, or to `time_limit_s`, and write its session to `folder`. `log` takes all it prints.
 
     Raises `UsageError` when the folder already holds a session, `CommandError` when the command cannot be started.
     """
@@ -56,6 +57,8 @@ def watch(
             hooks=hooks,
             env=env,
             time_limit_s=time_limit_s,
+            stdout=log,
+            stderr=None if log is None else subprocess.STDOUT,
             on_start=lambda child: samplers.append(sampler.start(folder, child.pid)),
         )
     finally:

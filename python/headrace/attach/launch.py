@@ -56,12 +56,13 @@ def spawn(
     hooks: Sequence[str] = (),
     env: Mapping[str, str] | None = None,
     stdout: IO[bytes] | IO[str] | int | None = None,
+    stderr: IO[bytes] | IO[str] | int | None = None,
     on_start: Callable[[subprocess.Popen[bytes]], None] | None = None,
     time_limit_s: float | None = None,
 ) -> Finished:
     """Run `command` to its end with `hooks` (module names with an `install()`) in every Python process below it.
 
-    The child inherits stdin, stderr and, unless `stdout` says otherwise, stdout. SIGTERM, SIGHUP and SIGUSR1/2 are
+    The child inherits stdin and, unless `stdout` and `stderr` say otherwise, those two. SIGTERM, SIGHUP and SIGUSR1/2 are
     passed on to it, and SIGINT too unless the terminal has sent it to both. `on_start` gets the running process.
     After `time_limit_s` the child is sent SIGTERM, then SIGKILL.
     Raises `CommandError` when the command cannot be started.
@@ -74,7 +75,9 @@ def spawn(
         )
     started_s = time.monotonic()
     try:
-        child = subprocess.Popen(list(command), env=attached_environment(session_dir, hooks, env), stdout=stdout, bufsize=0)
+        child = subprocess.Popen(
+            list(command), env=attached_environment(session_dir, hooks, env), stdout=stdout, stderr=stderr, bufsize=0
+        )
     except OSError as error:
         raise CommandError(f"cannot start {command[0]!r}: {error.strerror or error}") from error
     with _forward_signals(child):

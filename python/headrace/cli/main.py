@@ -28,6 +28,7 @@ VERBS: tuple[str, ...] = (
     "doctor",
     "diagnose",
     "report",
+    "watch",
     "compare",
     "run",
     "pack",

@@ -107,7 +107,7 @@ def first_screen(diagnosis: Diagnosis, *, session: Session | None = None, usd_pe
         confidence=diagnosis.confidence,
         confidence_word=diagnosis.confidence_word,
         scope=_scope(diagnosis),
-        evidence=primary.evidence if primary else (),
+        evidence=tuple(sentence for sentence in (primary.evidence if primary else ()) if sentence != diagnosis.summary),
         img_s=img_s,
         ceiling_img_s=ceiling,
         speedup=ceiling / img_s if img_s and ceiling else None,
@@ -204,7 +204,7 @@ def _quality(diagnosis: Diagnosis) -> tuple[str, ...]:
 def _parts(diagnosis: Diagnosis) -> tuple[tuple[Part, ...], tuple[str, ...]]:
     """The bar in its order, summing to 1 with an explicit rest; and the labels of the parts that were not measured."""
     given = {key: share for key, share in diagnosis.share_of_step.items() if math.isfinite(share) and share > 0}
-    if not given:
+    if not given.keys() - {"other"}:  # a bar of nothing but the rest tells nothing
         return (), tuple(SHARES.values()) if diagnosis.share_of_step else ()
     rest = 1.0 - math.fsum(given.values())
     if rest > 1e-6:
