@@ -4,8 +4,9 @@
 //! median over rounds of the thread's own CPU time. Feature `profile` adds the time of each stage. ROUNDS and LIMIT (number
 //! of images) are environment variables.
 
-use headrace_core::decode::Decoder;
+use headrace_core::decode::{DecodeOptions, Decoder};
 use headrace_core::geometry::Rect;
+use headrace_core::jpeg::index::Index;
 use headrace_core::jpeg::turbo;
 use std::path::Path;
 
@@ -14,6 +15,7 @@ const CHUNK: usize = 16;
 struct Image {
     original: Vec<u8>,
     marked: Option<Vec<u8>>,
+    index: Index,
     whole: Rect,
     region: Rect,
 }
@@ -71,7 +73,17 @@ fn load(folder: &Path, marked: Option<&Path>, limit: usize) -> Vec<Image> {
         let name = path.file_name().expect("a file");
         let marked = marked.and_then(|folder| std::fs::read(folder.join(name)).ok());
         let region = crop_box(size.width, size.height, &mut state);
+        let mut index = Index::new();
+        decoder
+            .region_with(
+                &original,
+                Rect::new(0, 0, size.width, size.height),
+                &DecodeOptions::default(),
+                Some(&mut index),
+            )
+            .expect("decodes");
         images.push(Image {
+            index,
             original,
             marked,
             whole: Rect::new(0, 0, size.width, size.height),
@@ -107,6 +119,8 @@ fn main() {
     let mut pixels = Vec::new();
     let mut partial_pixels = Vec::new();
     let (mut first, mut whole, mut with_markers) = (Decoder::new(), Decoder::new(), Decoder::new());
+    let (mut with_index, mut making_index, mut made_index) =
+        (Decoder::new(), Decoder::new(), Index::new());
     let mut rows: Vec<Row<'_>> = vec![
         (
             "libjpeg-turbo, full",
@@ -127,6 +141,30 @@ fn main() {
             Box::new(|i| assert!(first.region(&i.original, i.region).is_ok())),
         ),
     ];
+    rows.push((
+        "headrace, with index",
+        Box::new(|i| {
+            let options = DecodeOptions {
+                index: Some(&i.index),
+                ..DecodeOptions::default()
+            };
+            assert!(with_index
+                .region_with(&i.original, i.region, &options, None)
+                .is_ok());
+        }),
+    ));
+    rows.push((
+        "headrace, making the index",
+        Box::new(|i| {
+            let made = making_index.region_with(
+                &i.original,
+                i.region,
+                &DecodeOptions::default(),
+                Some(&mut made_index),
+            );
+            assert!(made.is_ok());
+        }),
+    ));
     if marked.is_some() {
         rows.push((
             "headrace, restart markers",
@@ -180,6 +218,7 @@ fn main() {
     for (name, decoder) in [
         ("full", &whole),
         ("first sight", &first),
+        ("index", &with_index),
         ("restart markers", &with_markers),
     ] {
         println!("{name}: {}", decoder.profile());

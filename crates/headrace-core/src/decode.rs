@@ -5,7 +5,8 @@ use crate::error::{Result, Status};
 use crate::exif::{self, Orientation};
 use crate::fallback::{self, Format};
 use crate::geometry::{Rect, RgbView};
-use crate::jpeg::region::RegionDecoder;
+use crate::jpeg::index::Index;
+use crate::jpeg::region::{RegionDecoder, Request};
 use crate::jpeg::{header, region, structure, turbo};
 
 /// Images with more pixels than this are refused as decompression bombs (Pillow's limit for an error: twice 1024³/4/3).
@@ -29,6 +30,14 @@ impl Size {
             Ok(self)
         }
     }
+}
+
+/// How to decode an image, beside the region.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct DecodeOptions<'a> {
+    /// Checkpoints of this very image ([`Index::from_bytes`], or what an earlier decode wrote); one that belongs to other bytes is
+    /// [`Status::BadIndex`]. Images that need none ignore it.
+    pub index: Option<&'a Index>,
 }
 
 /// Reusable memory of one decoding thread; nothing in it carries over from one image to the next.
@@ -61,6 +70,21 @@ impl Decoder {
 
     /// Decodes `region` (image pixels) of `data`. The view holds at least that region.
     pub fn region(&mut self, data: &[u8], region: Rect) -> Result<RgbView<'_>> {
+        self.region_with(data, region, &DecodeOptions::default(), None)
+    }
+
+    /// Decodes `region` with `options`. The checkpoints known afterwards, those of `options.index` and those passed on the way, are
+    /// written to `emit`, which stays empty for images that cannot have any (restart markers, other formats) and after an error.
+    pub fn region_with(
+        &mut self,
+        data: &[u8],
+        region: Rect,
+        options: &DecodeOptions<'_>,
+        mut emit: Option<&mut Index>,
+    ) -> Result<RgbView<'_>> {
+        if let Some(emit) = emit.as_deref_mut() {
+            emit.clear();
+        }
         let stored = self.stored_size(data)?;
         let orientation = self.orientation(data);
         let upright = orientation.upright(stored);
@@ -73,7 +97,7 @@ impl Decoder {
                 fallback::region(data, format, part, &mut self.scratch, &mut self.pixels)?;
                 3 * part.w as usize
             }
-            None => self.jpeg_region(data, part)?,
+            None => self.jpeg_region(data, part, options.index, emit)?,
         };
         if orientation != Orientation::Upright {
             orientation.turn(&self.pixels, stride, part, &mut self.scratch);
@@ -113,9 +137,23 @@ impl Decoder {
         }
     }
 
-    fn jpeg_region(&mut self, data: &[u8], region: Rect) -> Result<usize> {
+    fn jpeg_region(
+        &mut self,
+        data: &[u8],
+        region: Rect,
+        index: Option<&Index>,
+        emit: Option<&mut Index>,
+    ) -> Result<usize> {
         match header::parse(data) {
-            Ok(header) if region::supports(&header) => self.region_by_us(data, &header, region),
+            Ok(header) if region::supports(&header) => self.region_by_us(
+                data,
+                &header,
+                Request {
+                    region,
+                    index,
+                    emit,
+                },
+            ),
             _ => self.region_by_turbo(data, region),
         }
     }
@@ -130,21 +168,40 @@ impl Decoder {
         &mut self,
         data: &[u8],
         header: &header::Header<'_>,
-        region: Rect,
+        mut request: Request<'_>,
     ) -> Result<usize> {
         self.own.check(data, header)?;
+        let region = request.region;
         let stride = region.w as usize * 3;
         let bytes = stride * region.h as usize;
         if self.pixels.len() < bytes {
             self.pixels.resize(bytes, 0);
         }
-        match self
+        let again = Request {
+            region,
+            index: request.index,
+            emit: request.emit.as_deref_mut(),
+        };
+        let status = match self
             .own
-            .decode(data, header, region, &mut self.pixels, stride)
+            .decode(data, header, again, &mut self.pixels, stride)
         {
-            Ok(()) => Ok(stride),
-            // Damaged, or odd in a way that libjpeg-turbo forgives: it has the last word.
-            Err(_) => self.region_by_turbo(data, region),
+            Ok(()) => return Ok(stride),
+            Err(status) => status,
+        };
+        if let Some(emit) = request.emit {
+            emit.clear();
+        }
+        if status == Status::BadIndex {
+            return Err(status);
+        }
+        // Damaged, or odd in a way that libjpeg-turbo forgives: it has the last word. Sound data do not fail, so an index that
+        // led here is wrong.
+        let stride = self.region_by_turbo(data, region)?;
+        if request.index.is_some_and(|index| !index.is_empty()) {
+            Err(Status::BadIndex)
+        } else {
+            Ok(stride)
         }
     }
 

@@ -1,7 +1,9 @@
 //! Our decoder against libjpeg-turbo's full decode, bit for bit: every subsampling, odd sizes, restart intervals, random crops.
 
-use headrace_core::decode::{Decoder, Size};
+use headrace_core::decode::{DecodeOptions, Decoder, Size};
+use headrace_core::error::Status;
 use headrace_core::geometry::Rect;
+use headrace_core::jpeg::index::Index;
 use headrace_core::jpeg::turbo::{self, Encoding};
 use std::path::PathBuf;
 
@@ -85,6 +87,121 @@ fn assert_exact(decoder: &mut Decoder, data: &[u8], crops: u32, random: &mut Ran
                 );
             }
         }
+    }
+}
+
+/// Decodes `region` with an index and compares it with the same region decoded without; returns what was emitted.
+fn assert_same_with_index(data: &[u8], region: Rect, index: Option<&Index>, what: &str) -> Index {
+    let (mut plain, mut indexed, mut emitted) = (Decoder::new(), Decoder::new(), Index::new());
+    let expected = plain.region(data, region).expect("decodes").pixels
+        [..(region.w * region.h * 3) as usize]
+        .to_vec();
+    let options = DecodeOptions {
+        index,
+        ..DecodeOptions::default()
+    };
+    for emit in [None, Some(&mut emitted)] {
+        let view = indexed
+            .region_with(data, region, &options, emit)
+            .unwrap_or_else(|status| panic!("{what}: {status}"));
+        assert!(
+            view.pixels[..expected.len()] == expected[..],
+            "{what} {region:?}: differs with an index"
+        );
+    }
+    emitted
+}
+
+#[test]
+fn indexes_give_the_same_pixels_however_much_they_cover() {
+    let mut random = Random(12);
+    for factors in FACTORS {
+        for (width, height) in [(1, 1), (40, 90), (333, 200)] {
+            let size = Size { width, height };
+            let how = Encoding {
+                factors,
+                quality: 85,
+                ..Encoding::default()
+            };
+            let data = turbo::encode(&picture(size, 3, &mut random), size, &how).expect("encoded");
+            let mut index = Index::new();
+            for round in 0..25 {
+                let region = if round == 24 {
+                    Rect::new(0, 0, width, height)
+                } else {
+                    random.rect(size)
+                };
+                let given = (round % 5 > 0).then_some(&index);
+                let more = assert_same_with_index(
+                    &data,
+                    region,
+                    given,
+                    &format!("{width}x{height} {how:?}"),
+                );
+                assert_eq!(Index::from_bytes(&more.to_bytes()), Ok(more.clone()));
+                if more.rows() >= index.rows() {
+                    index = more;
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn an_index_of_other_bytes_is_refused() {
+    let mut random = Random(13);
+    let size = Size {
+        width: 200,
+        height: 120,
+    };
+    let pictures = [(); 2].map(|()| {
+        turbo::encode(&picture(size, 3, &mut random), size, &Encoding::default()).expect("encoded")
+    });
+    let whole = Rect::new(0, 0, 200, 120);
+    let index = assert_same_with_index(&pictures[0], whole, None, "first");
+    assert!(index.rows() > 0);
+    let options = DecodeOptions {
+        index: Some(&index),
+        ..DecodeOptions::default()
+    };
+    let mut decoder = Decoder::new();
+    let mut emitted = index.clone();
+    let refused = decoder
+        .region_with(&pictures[1], whole, &options, Some(&mut emitted))
+        .err();
+    assert_eq!(
+        (refused, emitted.is_empty()),
+        (Some(Status::BadIndex), true)
+    );
+    let mut changed = pictures[0].clone();
+    let middle = changed.len() / 2;
+    changed[middle] ^= 1;
+    assert_eq!(
+        decoder.region_with(&changed, whole, &options, None).err(),
+        Some(Status::BadIndex)
+    );
+}
+
+#[test]
+fn restart_markers_and_other_kinds_need_no_index() {
+    let mut random = Random(14);
+    let size = Size {
+        width: 90,
+        height: 70,
+    };
+    let marked = Encoding {
+        restart_interval: 3,
+        ..Encoding::default()
+    };
+    let progressive = Encoding {
+        progressive: true,
+        ..Encoding::default()
+    };
+    for how in [marked, progressive] {
+        let data = turbo::encode(&picture(size, 3, &mut random), size, &how).expect("encoded");
+        let emitted = assert_same_with_index(&data, random.rect(size), None, "no index");
+        assert!(emitted.is_empty());
+        assert_same_with_index(&data, random.rect(size), Some(&emitted), "an empty index");
     }
 }
 

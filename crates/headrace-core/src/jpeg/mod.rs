@@ -6,6 +6,7 @@ pub mod entropy;
 pub mod header;
 pub mod huffman;
 pub mod idct;
+pub mod index;
 pub mod profile;
 pub mod region;
 pub mod restart;

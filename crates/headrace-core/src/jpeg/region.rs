@@ -3,17 +3,19 @@
 use super::entropy::{self, Cursor, Group, Row, Run, Slot, Tables, GROUP};
 use super::header::{Colour, Header};
 use super::huffman::Class;
+use super::index::Index;
 use super::profile::{Profile, Stage};
 use super::{idct, structure, upsample};
 use crate::cpu::Extension;
 use crate::error::{Result, Status};
 use crate::geometry::Rect;
+use std::ops::Range;
 
 /// Bytes before and behind every row of a plane, for replicated edge samples and for vectors that reach over.
 const MARGIN: usize = 64;
 
 /// Grows to what it covers.
-const NOTHING: std::ops::Range<u32> = std::ops::Range {
+const NOTHING: Range<u32> = Range {
     start: u32::MAX,
     end: 0,
 };
@@ -43,7 +45,7 @@ struct Plane {
     left: u32,
     top: u32,
     /// Block rows that are transformed.
-    blocks: std::ops::Range<u32>,
+    blocks: Range<u32>,
     stride: usize,
     /// Groups per block row, and where this component's groups start in a row's coefficients.
     groups: usize,
@@ -55,7 +57,7 @@ struct Plane {
 
 impl Plane {
     /// Samples that pixels `from..to` need along one axis: with a triangle filter, the neighbour on the far side too.
-    fn needed(from: u32, to: u32, expand: u32, samples: u32) -> std::ops::Range<u32> {
+    fn needed(from: u32, to: u32, expand: u32, samples: u32) -> Range<u32> {
         match expand {
             1 => from..to,
             _ => from.saturating_sub(1) / 2..(to / 2 + 1).min(samples),
@@ -75,10 +77,20 @@ impl Plane {
 
 /// MCUs that a region needs.
 struct Window {
-    columns: std::ops::Range<u32>,
-    rows: std::ops::Range<u32>,
+    columns: Range<u32>,
+    rows: Range<u32>,
     /// MCUs per row of the image.
     across: u32,
+}
+
+/// What to decode, with what help.
+pub struct Request<'r> {
+    /// The pixels wanted.
+    pub region: Rect,
+    /// Checkpoints of this image, if there are any.
+    pub index: Option<&'r Index>,
+    /// Where to write the checkpoints that are known afterwards: those of `index` and those passed.
+    pub emit: Option<&'r mut Index>,
 }
 
 /// Scratch memory of the decoder.
@@ -158,24 +170,55 @@ impl RegionDecoder {
         )
     }
 
-    /// Decodes `region`, which lies in the image, to RGB rows of `stride` bytes in `out`. Follows [`RegionDecoder::check`] on the
+    /// Decodes a region, which lies in the image, to RGB rows of `stride` bytes in `out`. Follows [`RegionDecoder::check`] on the
     /// same data.
     pub fn decode(
         &mut self,
         data: &[u8],
         header: &Header<'_>,
-        region: Rect,
+        request: Request<'_>,
         out: &mut [u8],
         stride: usize,
     ) -> Result<()> {
+        let Request {
+            region,
+            index,
+            mut emit,
+        } = request;
         self.build_tables(header)?;
         let window = self.lay_out(header, region);
+        // Restart markers are an index of their own.
+        let unmarked = header.restart_interval == 0;
+        let index = index.filter(|index| unmarked && !index.is_empty());
+        if let Some(index) = index {
+            index.check(data, header)?;
+        }
+        match (emit.as_deref_mut(), index) {
+            (Some(emit), Some(index)) => emit.copy_from(index),
+            (Some(emit), None) => emit.begin(data, header),
+            (None, _) => {}
+        }
+        let mut emit = emit.filter(|emit| emit.can_grow());
+        self.profile.lap(Stage::SetUp);
+        if let Some(emit) = emit.as_deref_mut() {
+            while emit.rows() < window.rows.start {
+                self.decode_row_emitting(data, &window, 0..0, emit)?;
+            }
+        }
         let mut resume = None;
         let mut done = region.y;
-        self.profile.lap(Stage::SetUp);
         for row in window.rows.clone() {
-            self.plan_row(header, &window, row, resume);
-            resume = self.decode_row(data)?;
+            match emit.as_deref_mut() {
+                Some(emit) if emit.rows() <= row => {
+                    let stored =
+                        self.decode_row_emitting(data, &window, window.columns.clone(), emit);
+                    self.clean_after(stored)?;
+                }
+                _ => {
+                    self.plan_row(header, index, &window, row, resume);
+                    resume = self.decode_row(data)?;
+                }
+            }
             self.profile.lap(Stage::Entropy);
             self.transform_row(header.count, row);
             self.profile.lap(Stage::Transform);
@@ -185,6 +228,14 @@ impl RegionDecoder {
             self.profile.lap(Stage::Colour);
         }
         Ok(())
+    }
+
+    /// Coefficients are all zero before each row, whatever became of the last one.
+    fn clean_after<T>(&mut self, result: Result<T>) -> Result<T> {
+        if result.is_err() {
+            self.coefficients.fill([0; 64 * GROUP]);
+        }
+        result
     }
 
     fn build_tables(&mut self, header: &Header<'_>) -> Result<()> {
@@ -226,11 +277,10 @@ impl RegionDecoder {
             let columns = Plane::needed(region.x, region.x + region.w, plane.expand_x, plane.width);
             let rows = Plane::needed(region.y, region.y + region.h, plane.expand_y, plane.height);
             plane.blocks = rows.start / 8..rows.end.div_ceil(8);
-            let cover =
-                |mcus: &mut std::ops::Range<u32>, samples: std::ops::Range<u32>, blocks: u32| {
-                    mcus.start = mcus.start.min(samples.start / (8 * blocks));
-                    mcus.end = mcus.end.max(samples.end.div_ceil(8 * blocks));
-                };
+            let cover = |mcus: &mut Range<u32>, samples: Range<u32>, blocks: u32| {
+                mcus.start = mcus.start.min(samples.start / (8 * blocks));
+                mcus.end = mcus.end.max(samples.end.div_ceil(8 * blocks));
+            };
             cover(&mut window.columns, columns, plane.h);
             cover(&mut window.rows, rows, plane.v);
         }
@@ -275,7 +325,14 @@ impl RegionDecoder {
 
     /// Lists the runs of MCUs that MCU row `row` of the window needs: one for each place to start from. `resume` is where the
     /// rows above ended.
-    fn plan_row(&mut self, header: &Header<'_>, window: &Window, row: u32, resume: Option<Cursor>) {
+    fn plan_row(
+        &mut self,
+        header: &Header<'_>,
+        index: Option<&Index>,
+        window: &Window,
+        row: u32,
+        resume: Option<Cursor>,
+    ) {
         self.runs.clear();
         let interval = interval(header);
         let first = row * window.across + window.columns.start;
@@ -290,11 +347,15 @@ impl RegionDecoder {
                 predictors: [0; 3],
                 mcu: segment * interval,
             };
+            let next = (segment + 1).saturating_mul(interval);
+            let (start, next) = index
+                .and_then(|index| index.nearest(mcu))
+                .unwrap_or((start, next));
             // A segment that began in the row above goes on where that row left it.
             let start = resume
                 .filter(|r| start.mcu < r.mcu && r.mcu <= mcu)
                 .unwrap_or(start);
-            let run_end = end.min((segment + 1).saturating_mul(interval));
+            let run_end = end.min(next);
             self.runs.push(Run {
                 start,
                 skip: mcu - start.mcu,
@@ -303,6 +364,44 @@ impl RegionDecoder {
             });
             mcu = run_end;
         }
+    }
+
+    /// Entropy-decodes the whole MCU row that `emit` covers next, storing the columns `wanted` only, and adds its checkpoints.
+    fn decode_row_emitting(
+        &mut self,
+        data: &[u8],
+        window: &Window,
+        wanted: Range<u32>,
+        emit: &mut Index,
+    ) -> Result<()> {
+        let number = emit.rows();
+        let (mut cursor, _) = emit
+            .nearest(number * window.across)
+            .ok_or(Status::Internal)?;
+        let mut row = Row {
+            data,
+            slots: &self.slots,
+            tables: &self.tables,
+            groups: &mut self.coefficients,
+        };
+        let spacing = emit.spacing();
+        for start in (0..window.across).step_by(spacing as usize) {
+            let end = (start + spacing).min(window.across);
+            let (from, to) = (wanted.start.clamp(start, end), wanted.end.clamp(start, end));
+            entropy::pass_over(self.extension, &mut cursor, &row, from - start)?;
+            if from < to {
+                let run = Run {
+                    start: cursor,
+                    skip: 0,
+                    column: from - wanted.start,
+                    count: to - from,
+                };
+                cursor = entropy::decode_runs(self.extension, &mut row, &[run])?.unwrap_or(cursor);
+            }
+            entropy::pass_over(self.extension, &mut cursor, &row, end - to.max(from))?;
+            emit.push(&cursor);
+        }
+        Ok(())
     }
 
     /// Entropy-decodes the planned runs; returns the furthest place reached.
@@ -319,10 +418,7 @@ impl RegionDecoder {
             only.skip = 0;
         }
         let reached = entropy::decode_runs(self.extension, &mut row, &self.runs);
-        if reached.is_err() {
-            self.coefficients.fill([0; 64 * GROUP]);
-        }
-        reached
+        self.clean_after(reached)
     }
 
     /// Transforms the coefficients of MCU row `row` into samples and clears them.
@@ -373,7 +469,7 @@ impl RegionDecoder {
         &mut self,
         colour: Colour,
         region: Rect,
-        rows: std::ops::Range<u32>,
+        rows: Range<u32>,
         out: &mut [u8],
         stride: usize,
     ) {

@@ -1,0 +1,338 @@
+//! Checkpoints into the Huffman stream of a JPEG without restart markers: bit offset and DC predictors at the start of every column
+//! group of every MCU row, as far down as somebody has decoded. With them a region costs what its tiles cost; without, all that
+//! lies above it and beside it must be decoded as well. They come for nothing: decoding passes every checkpoint anyway.
+//!
+//! Idea: Android's tile index (Skia, 2011) and OpenSlide's restart-marker offsets; the layout here is ours.
+
+use super::entropy::Cursor;
+use super::header::Header;
+use crate::crc::crc32c;
+use crate::error::{Result, Status};
+
+/// Width of a column group in pixels, about: a checkpoint costs some 7 bytes, and half a group is decoded in vain for each row.
+const GROUP_WIDTH: u32 = 64;
+
+const MAGIC: [u8; 4] = *b"HRIX";
+const VERSION: u8 = 1;
+
+/// A place in the stream. Predictors are kept modulo 2^16, as coefficients are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Checkpoint {
+    position: u32,
+    bit: u8,
+    predictors: [i16; 3],
+}
+
+/// The checkpoints of one image, for its first [`Index::rows`] MCU rows.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Index {
+    /// Length and checksum of the image that it belongs to.
+    length: u64,
+    checksum: u32,
+    /// MCUs across, and MCUs per column group.
+    across: u32,
+    spacing: u32,
+    components: u8,
+    /// Row by row, then the place where the first row that is not covered starts.
+    checkpoints: Vec<Checkpoint>,
+}
+
+impl Index {
+    /// An index that covers nothing yet. Its memory can be used again for other images.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    fn groups(&self) -> usize {
+        self.across.div_ceil(self.spacing.max(1)).max(1) as usize
+    }
+
+    /// MCU rows that are covered.
+    pub fn rows(&self) -> u32 {
+        (self.checkpoints.len().saturating_sub(1) / self.groups()) as u32
+    }
+
+    /// True if it covers nothing: the image has restart markers of its own, or is of another kind.
+    pub fn is_empty(&self) -> bool {
+        self.rows() == 0
+    }
+
+    /// True if it can grow: the image's first checkpoint is there.
+    pub(super) fn can_grow(&self) -> bool {
+        !self.checkpoints.is_empty()
+    }
+
+    /// Forgets everything.
+    pub fn clear(&mut self) {
+        self.checkpoints.clear();
+    }
+
+    /// Memory in bytes, for caches.
+    pub fn size_bytes(&self) -> usize {
+        std::mem::size_of::<Self>() + self.checkpoints.len() * std::mem::size_of::<Checkpoint>()
+    }
+
+    /// Starts an index of the image `data`; it stays empty if there are restart markers, or 4 GiB.
+    pub(super) fn begin(&mut self, data: &[u8], header: &Header<'_>) {
+        self.length = data.len() as u64;
+        self.checksum = crc32c(data, 0);
+        self.across = header.mcus().0;
+        self.spacing = (GROUP_WIDTH / (8 * header.max_factors().0)).max(1);
+        self.components = header.count as u8;
+        self.checkpoints.clear();
+        if header.restart_interval > 0 || u32::try_from(data.len()).is_err() {
+            return; // covers nothing
+        }
+        self.push(&Cursor {
+            position: header.scan,
+            bit: 0,
+            predictors: [0; 3],
+            mcu: 0,
+        });
+    }
+
+    /// Becomes a copy of `other`.
+    pub(super) fn copy_from(&mut self, other: &Index) {
+        self.checkpoints.clear();
+        self.checkpoints.extend_from_slice(&other.checkpoints);
+        (self.length, self.checksum) = (other.length, other.checksum);
+        (self.across, self.spacing, self.components) =
+            (other.across, other.spacing, other.components);
+    }
+
+    /// MCUs per column group.
+    pub(super) fn spacing(&self) -> u32 {
+        self.spacing
+    }
+
+    /// Adds the next checkpoint.
+    pub(super) fn push(&mut self, cursor: &Cursor) {
+        self.checkpoints.push(Checkpoint {
+            position: cursor.position as u32,
+            bit: cursor.bit as u8,
+            predictors: cursor.predictors.map(|predictor| predictor as i16),
+        });
+    }
+
+    /// Refuses an index that belongs to other bytes.
+    pub(super) fn check(&self, data: &[u8], header: &Header<'_>) -> Result<()> {
+        let fits = self.length == data.len() as u64
+            && self.across == header.mcus().0
+            && self.rows() <= header.mcus().1
+            && usize::from(self.components) == header.count
+            && self.checksum == crc32c(data, 0);
+        if fits {
+            Ok(())
+        } else {
+            Err(Status::BadIndex)
+        }
+    }
+
+    /// The last checkpoint at or before MCU `mcu`, and the MCU at which the next one lies.
+    pub(super) fn nearest(&self, mcu: u32) -> Option<(Cursor, u32)> {
+        let (row, column) = (mcu / self.across.max(1), mcu % self.across.max(1));
+        let (rows, groups) = (self.rows(), self.groups());
+        let (at, mcu, next) = if row < rows {
+            let group = column / self.spacing;
+            let start = row * self.across + group * self.spacing;
+            (
+                row as usize * groups + group as usize,
+                start,
+                (start + self.spacing).min((row + 1) * self.across),
+            )
+        } else {
+            (rows as usize * groups, rows * self.across, u32::MAX)
+        };
+        let point = self.checkpoints.get(at)?;
+        let predictors = point.predictors.map(i32::from);
+        Some((
+            Cursor {
+                position: point.position as usize,
+                bit: u32::from(point.bit),
+                predictors,
+                mcu,
+            },
+            next,
+        ))
+    }
+
+    /// The index as bytes: `HRIX`, version, components, u16 spacing, u32 MCUs across, u64 image length, u32 image checksum, u32
+    /// number of checkpoints; for each checkpoint the bits since the last one and the change of each component's predictor as
+    /// variable-length integers (7 bits a byte, low first; changes zigzag-coded); the CRC-32C of all that. Little-endian.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(32 + self.checkpoints.len() * 8);
+        bytes.extend(MAGIC);
+        bytes.extend([VERSION, self.components]);
+        bytes.extend((self.spacing as u16).to_le_bytes());
+        bytes.extend(self.across.to_le_bytes());
+        bytes.extend(self.length.to_le_bytes());
+        bytes.extend(self.checksum.to_le_bytes());
+        bytes.extend((self.checkpoints.len() as u32).to_le_bytes());
+        let mut last = (0, [0; 3]);
+        for point in &self.checkpoints {
+            let bits = u64::from(point.position) * 8 + u64::from(point.bit);
+            write_varint(&mut bytes, bits.wrapping_sub(last.0));
+            for (now, before) in point
+                .predictors
+                .iter()
+                .zip(last.1)
+                .take(usize::from(self.components))
+            {
+                let change = now.wrapping_sub(before);
+                write_varint(
+                    &mut bytes,
+                    u64::from(((change << 1) ^ (change >> 15)) as u16),
+                );
+            }
+            last = (bits, point.predictors);
+        }
+        bytes.extend(crc32c(&bytes, 0).to_le_bytes());
+        bytes
+    }
+
+    /// Reads what [`Index::to_bytes`] wrote; anything else is [`Status::BadIndex`].
+    pub fn from_bytes(bytes: &[u8]) -> Result<Index> {
+        let (body, checksum) = bytes.split_last_chunk::<4>().ok_or(Status::BadIndex)?;
+        if crc32c(body, 0) != u32::from_le_bytes(*checksum) {
+            return Err(Status::BadIndex);
+        }
+        let mut reader = Reader(body);
+        if reader.take()? != MAGIC || reader.take()? != [VERSION] {
+            return Err(Status::BadIndex);
+        }
+        let [components] = reader.take()?;
+        let mut index = Index {
+            components,
+            spacing: u32::from(u16::from_le_bytes(reader.take()?)),
+            across: u32::from_le_bytes(reader.take()?),
+            length: u64::from_le_bytes(reader.take()?),
+            checksum: u32::from_le_bytes(reader.take()?),
+            checkpoints: Vec::new(),
+        };
+        let count = u32::from_le_bytes(reader.take()?) as usize;
+        // Every checkpoint takes at least a byte, so a lying count cannot ask for much memory.
+        let plausible =
+            count <= reader.0.len() && usize::from(components) <= 3 && index.across <= 1 << 16;
+        if !plausible || (count > 0 && (index.spacing == 0 || components == 0)) {
+            return Err(Status::BadIndex);
+        }
+        let mut last = (0u64, [0i16; 3]);
+        for _ in 0..count {
+            last.0 = last.0.wrapping_add(reader.varint()?);
+            for predictor in last.1.iter_mut().take(usize::from(components)) {
+                let coded = reader.varint()? as u16;
+                *predictor = predictor.wrapping_add(((coded >> 1) as i16) ^ -((coded & 1) as i16));
+            }
+            let position = u32::try_from(last.0 >> 3).map_err(|_| Status::BadIndex)?;
+            index.checkpoints.push(Checkpoint {
+                position,
+                bit: (last.0 & 7) as u8,
+                predictors: last.1,
+            });
+        }
+        if reader.0.is_empty() {
+            Ok(index)
+        } else {
+            Err(Status::BadIndex)
+        }
+    }
+}
+
+fn write_varint(bytes: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        bytes.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    bytes.push(value as u8);
+}
+
+/// Takes fields off the front of bytes.
+struct Reader<'a>(&'a [u8]);
+
+impl Reader<'_> {
+    fn take<const N: usize>(&mut self) -> Result<[u8; N]> {
+        let (field, rest) = self.0.split_first_chunk::<N>().ok_or(Status::BadIndex)?;
+        self.0 = rest;
+        Ok(*field)
+    }
+
+    fn varint(&mut self) -> Result<u64> {
+        let mut value = 0;
+        for shift in (0..63).step_by(7) {
+            let [byte] = self.take()?;
+            value |= u64::from(byte & 0x7F) << shift;
+            if byte < 0x80 {
+                return Ok(value);
+            }
+        }
+        Err(Status::BadIndex)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> Index {
+        let checkpoints = (0..21u32)
+            .map(|i| Checkpoint {
+                position: 600 + i * 900,
+                bit: (i * 5 % 8) as u8,
+                predictors: [
+                    i as i16 * 700,
+                    -(i as i16) * 2000,
+                    if i % 2 == 0 { i16::MAX } else { i16::MIN },
+                ],
+            })
+            .collect();
+        Index {
+            length: 123_456,
+            checksum: 77,
+            across: 39,
+            spacing: 8,
+            components: 3,
+            checkpoints,
+        }
+    }
+
+    #[test]
+    fn bytes_come_back() {
+        let index = sample();
+        assert_eq!(index.rows(), 4);
+        assert_eq!(Index::from_bytes(&index.to_bytes()), Ok(index));
+        assert_eq!(
+            Index::from_bytes(&Index::new().to_bytes()),
+            Ok(Index::new())
+        );
+    }
+
+    #[test]
+    fn any_damage_is_noticed() {
+        let bytes = sample().to_bytes();
+        for cut in 0..bytes.len() {
+            assert_eq!(Index::from_bytes(&bytes[..cut]), Err(Status::BadIndex));
+        }
+        for bit in 0..bytes.len() * 8 {
+            let mut copy = bytes.clone();
+            copy[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(Index::from_bytes(&copy), Err(Status::BadIndex));
+        }
+    }
+
+    #[test]
+    fn the_nearest_checkpoint_is_at_or_before() {
+        let index = sample();
+        let (cursor, next) = index.nearest(39 * 2 + 17).expect("covered");
+        assert_eq!(
+            (cursor.mcu, next, cursor.position),
+            (39 * 2 + 16, 39 * 2 + 24, 600 + 12 * 900)
+        );
+        let (cursor, next) = index.nearest(39 * 3 + 38).expect("covered");
+        assert_eq!((cursor.mcu, next), (39 * 3 + 32, 39 * 4));
+        let (cursor, next) = index.nearest(39 * 9).expect("the end of what is covered");
+        assert_eq!(
+            (cursor.mcu, next, cursor.position),
+            (39 * 4, u32::MAX, 600 + 20 * 900)
+        );
+    }
+}
