@@ -22,7 +22,7 @@ from headrace.errors import HeadraceError, StateError
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Checkpoint", "Writer", "candidates", "load", "newest", "save", "save_weights"]
+__all__ = ["Checkpoint", "Writer", "candidates", "load", "newest", "remove_partial", "save", "save_weights"]
 
 VERSION = 1
 PREFIX, PARTIAL = "step-", ".partial-"
@@ -81,6 +81,12 @@ def save_weights(path: Path, tensors: Mapping[str, torch.Tensor], facts: Mapping
         raise HeadraceError(
             f"cannot write {path}: {error.strerror or error}", hint="free some space, or change --out"
         ) from error
+
+
+def remove_partial(folder: Path) -> None:
+    """Removes what a killed process left half-written."""
+    for path in folder.glob(f"{PARTIAL}*"):
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def candidates(folder: Path) -> Iterator[Path]:

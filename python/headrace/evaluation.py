@@ -38,15 +38,15 @@ def evaluate(
 ) -> Scores | None:
     """Runs `model` in evaluation mode over one pass of `loader`; leaves the model in the mode it was in.
 
-    Under torch.distributed every rank evaluates its share and all get the scores of the whole set. None when `stopped`
-    became true on the way.
+    Under torch.distributed every rank evaluates its share and all get the scores of the whole set. None, on all
+    ranks, when `stopped` became true on one of them on the way.
     """
     import torch
 
     was_training = model.training
     model.eval()
-    # correct among first 1, among first 5, summed loss, images
-    totals = torch.zeros(4, dtype=torch.float64, device=device)
+    # correct among first 1, among first 5, summed loss, images, ranks that were stopped
+    totals = torch.zeros(5, dtype=torch.float64, device=device)
     loader.set_epoch(0)
     step = 0
     with torch.inference_mode(), torch.autocast(device.split(":")[0], dtype=autocast, enabled=autocast is not None):
@@ -55,6 +55,7 @@ def evaluate(
             real = _real_images(loader, step, len(labels))
             step += 1
             if stopped():
+                totals[4] = 1
                 break
             answers = model(images).float()[:real]
             labels = labels[:real]
@@ -63,11 +64,11 @@ def evaluate(
             totals[:3] += torch.stack([ranked[:, 0].sum(), ranked.sum(), loss])
             totals[3] += real
     model.train(was_training)
-    if stopped():
-        return None
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         torch.distributed.all_reduce(totals)
-    first, fifth, loss_sum, count = totals.tolist()
+    first, fifth, loss_sum, count, stopped_ranks = totals.tolist()
+    if stopped_ranks:
+        return None
     classes = len(loader.dataset.classes)
     return Scores(first / count, fifth / count if classes > 5 else None, loss_sum / count, int(count))
 

@@ -22,9 +22,9 @@ class StopRequest:
         self._before: dict[signal.Signals, object] = {}
 
     @property
-    def exit_code(self) -> int:
-        """128 + the signal's number, as shells do; 0 without one."""
-        return 0 if self.signal is None else 128 + int(self.signal)
+    def number(self) -> int:
+        """The signal's number; 0 without one."""
+        return 0 if self.signal is None else int(self.signal)
 
     def __enter__(self) -> StopRequest:
         if threading.current_thread() is threading.main_thread():

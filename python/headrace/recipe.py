@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 __all__ = ["Recipe", "learning_rate", "make_optimizer"]
 
 
+_SHARES = ("momentum", "label_smoothing", "average")  # from 0 to below 1
+
+
 @dataclass(frozen=True, slots=True)
 class Recipe:
     """The ingredients. `learning_rate` is for a global batch of 256 and scales linearly with it (Goyal et al. 2017).
@@ -28,17 +31,24 @@ class Recipe:
     weight_decay: float = 2.0**-15
     label_smoothing: float = 0.1
     warmup_epochs: float | None = None  # None: a tenth of the run, at most 5
+    mixup: float = 0.0  # alpha; 0: off
+    cutmix: float = 0.0
+    average: float = 0.0  # decay of the moving average of the weights; 0: off
+    clip_norm: float = 0.0  # largest norm of the gradients; 0: off
+    accumulate: int = 1  # batches whose gradients are added before the optimizer moves
 
     def __post_init__(self) -> None:
-        for name in ("learning_rate", "momentum", "weight_decay", "label_smoothing"):
+        for name in (*_SHARES, "learning_rate", "weight_decay", "mixup", "cutmix", "clip_norm"):
             value = getattr(self, name)
             if not math.isfinite(value) or value < 0:
                 raise UsageError(f"{name.replace('_', ' ')} must be 0 or more, not {value}")
-        for name in ("momentum", "label_smoothing"):
+        for name in _SHARES:
             if getattr(self, name) >= 1:
                 raise UsageError(f"{name.replace('_', ' ')} must be below 1, not {getattr(self, name)}")
         if self.warmup_epochs is not None and self.warmup_epochs < 0:
             raise UsageError(f"warm-up must be 0 epochs or more, not {self.warmup_epochs}")
+        if self.accumulate < 1:
+            raise UsageError(f"accumulate must be at least 1, not {self.accumulate}")
 
     def warmup_steps(self, epochs: int, steps_per_epoch: int) -> int:
         """Steps of linear warm-up."""

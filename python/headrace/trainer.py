@@ -7,8 +7,10 @@ in `_train`, which is meant to be read. No step waits for the GPU: losses are re
 from __future__ import annotations
 
 import math
+import signal
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,9 +20,11 @@ from headrace.devices import Device
 from headrace.errors import HeadraceError
 from headrace.evaluation import Scores, evaluate
 from headrace.interruption import StopRequest
-from headrace.recipe import learning_rate
+from headrace.recipe import Recipe, learning_rate
+from headrace.training.mixing import mix
 from headrace.training.options import Options
 from headrace.training.prepare import prepare
+from headrace.training.ranks import Ranks, leave
 from headrace.training.state import Progress, Run, save
 
 if TYPE_CHECKING:
@@ -33,7 +37,7 @@ LOG_STEPS = 20
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of it. `img_s` and `wait_share` are of training alone, without warm-up and evaluation."""
+    """What came of it. `img_s` (of all ranks) and `wait_share` are of training alone, without warm-up and evaluation."""
 
     steps: int
     epochs: float
@@ -42,6 +46,7 @@ class Result:
     wait_share: float | None
     seconds: float
     device: Device
+    ranks: Ranks
     checkpoint: Path | None
     final: Path | None  # None when stopped before the end
     resumed_from_step: int | None
@@ -59,45 +64,51 @@ def train(options: Options, *, watch: Callable[[Progress], None] = lambda progre
         save(run)
         run.writer.close()
         finished = run.step == run.total_steps
-        final = _save_final(run) if finished else None
+        final = _save_final(run) if finished and run.ranks.main else None
     finally:
         run.writer.wait()
         run.loader.close()
         if run.val_loader is not None:
             run.val_loader.close()
+        leave()
     img_s, wait_share = run.pace.read()
     return Result(
         steps=run.step,
         epochs=run.step / len(run.loader),
         scores=run.scores,
-        img_s=img_s,
+        img_s=None if img_s is None else img_s * run.ranks.world_size,
         wait_share=wait_share,
         seconds=time.monotonic() - started_s,
         device=run.device,
+        ranks=run.ranks,
         checkpoint=run.writer.last,
         final=final,
         resumed_from_step=run.resumed_from_step,
-        exit_code=0 if finished else stop.exit_code,
+        exit_code=0 if finished else 128 + run.stop_signal,
         losses=tuple(run.losses),
     )
 
 
 def _train(run: Run, stop: StopRequest) -> None:
     """The loop. Every pass of the outer loop is an epoch, or what is left of one."""
-    while run.step < run.total_steps and stop.signal is None:
+    while run.step < run.total_steps and not run.stop_signal:
         _evaluate_if_due(run, stop)
         for images, labels in _timed(run):
             loss = _update(run, images, labels)
             run.step += 1
             run.pace.end(len(labels))
-            run.unreported_images += len(labels)
+            run.unreported_images += len(labels) * run.ranks.world_size
             last = run.step == run.total_steps
             if run.step % LOG_STEPS == 0 or last:
                 _report(run, loss)
-            if _checkpoint_due(run):
-                save(run)
-            if last or stop.signal is not None:
+            stop_signal, save_now = run.agreement.vote(stop.number, _checkpoint_overdue(run))
+            if last or run.step % run.options.recipe.accumulate == 0:  # between two updates there are gradients to lose
+                run.stop_signal = stop_signal
+                if save_now or _is_multiple(run.step, run.options.checkpoint_steps):
+                    save(run)
+            if last or run.stop_signal:
                 break
+    run.agreement.close()
     _evaluate_if_due(run, stop)
 
 
@@ -112,25 +123,56 @@ def _timed(run: Run) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
 
 
 def _update(run: Run, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """One step of the optimizer; returns the loss as a tensor on the device."""
+    """One batch's gradients and, when enough have been added up, one step of the optimizer; returns the loss, on the device."""
+    import torch
+
+    recipe = run.options.recipe
+    # All randomness of a step comes from (seed, step, rank): nothing of it needs to be saved.
+    torch.manual_seed((run.options.seed * 1_000_003 + run.step) * 65_536 + run.ranks.rank)
+    moves = (run.step + 1) % recipe.accumulate == 0 or run.step + 1 == run.total_steps
+    images, partners, share = mix(images, labels, mixup=recipe.mixup, cutmix=recipe.cutmix)
+    # Between updates, ranks need not exchange gradients.
+    with nullcontext() if moves or run.ranks.world_size == 1 else run.step_model.no_sync():
+        with torch.autocast(run.device.torch_name.split(":")[0], dtype=run.autocast, enabled=run.autocast is not None):
+            answers = run.step_model(images)
+            loss = share * cross_entropy(answers, labels, recipe)
+            if share < 1:
+                loss = loss + (1 - share) * cross_entropy(answers, partners, recipe)
+        run.scaler.scale(loss / recipe.accumulate).backward()
+    if moves:
+        _move(run, recipe)
+    return loss.detach()
+
+
+def _move(run: Run, recipe: Recipe) -> None:
+    """One step of the optimizer with the gradients that have been added up."""
     import torch
 
     rate = learning_rate(run.step, peak=_peak_rate(run), warmup_steps=run.warmup_steps, total_steps=run.total_steps)
     for group in run.optimizer.param_groups:
         group["lr"] = rate
-    with torch.autocast(run.device.torch_name.split(":")[0], dtype=run.autocast, enabled=run.autocast is not None):
-        answers = run.model(images)
-        smoothing = run.options.recipe.label_smoothing
-        loss = torch.nn.functional.cross_entropy(answers, labels, label_smoothing=smoothing)
-    run.optimizer.zero_grad(set_to_none=True)
-    run.scaler.scale(loss).backward()
+    if recipe.clip_norm:
+        run.scaler.unscale_(run.optimizer)
+        torch.nn.utils.clip_grad_norm_(run.model.parameters(), recipe.clip_norm)
     run.scaler.step(run.optimizer)
     run.scaler.update()
-    return loss.detach()
+    run.optimizer.zero_grad(set_to_none=True)
+    if run.average is not None:
+        run.average.update(run.model, run.step // recipe.accumulate)
+
+
+def cross_entropy(answers: torch.Tensor, labels: torch.Tensor, recipe: Recipe) -> torch.Tensor:
+    """The mean loss of a batch, with the recipe's label smoothing."""
+    import torch
+
+    loss: torch.Tensor = torch.nn.functional.cross_entropy(answers, labels, label_smoothing=recipe.label_smoothing)
+    return loss
 
 
 def _peak_rate(run: Run) -> float:
-    return run.options.recipe.learning_rate * run.options.batch_size * run.loader.world_size / 256
+    """The recipe's rate for the global batch: what all ranks and accumulated batches together hold."""
+    recipe = run.options.recipe
+    return recipe.learning_rate * run.options.batch_size * run.ranks.world_size * recipe.accumulate / 256
 
 
 def _report(run: Run, loss: torch.Tensor) -> None:
@@ -145,6 +187,9 @@ def _report(run: Run, loss: torch.Tensor) -> None:
         )
     run.losses.append(value)
     img_s, wait_share = run.pace.read()
+    if not run.ranks.main:
+        return
+    img_s = None if img_s is None else img_s * run.ranks.world_size
     rate = run.optimizer.param_groups[0]["lr"]
     run.metrics.write(step=run.step, epoch=epoch, loss=value, learning_rate=rate, img_s=img_s, wait_share=wait_share)
     images, run.unreported_images = run.unreported_images, 0
@@ -154,34 +199,41 @@ def _report(run: Run, loss: torch.Tensor) -> None:
 def _evaluate_if_due(run: Run, stop: StopRequest) -> None:
     """After each epoch and at the end; a run that was stopped before it evaluates when it goes on."""
     whole_epochs = run.step % len(run.loader) == 0 or run.step == run.total_steps
-    if run.val_loader is None or not whole_epochs or run.evaluated_step == run.step or stop.signal is not None:
+    if run.val_loader is None or not whole_epochs or run.evaluated_step == run.step or run.stop_signal:
         return
     run.pace.pause()
     scores = evaluate(
-        run.model,
+        run.model if run.average is None else run.average.model,
         run.val_loader,
         device=run.device.torch_name,
         autocast=run.autocast,
         stopped=lambda: stop.signal is not None,
     )
     if scores is None:
+        run.stop_signal = run.stop_signal or stop.number or signal.SIGTERM
         return
     run.scores, run.evaluated_step = scores, run.step
+    if not run.ranks.main:
+        return
     epoch = (run.step - 1) // len(run.loader)
     run.metrics.write(step=run.step, epoch=epoch, evaluation=asdict(run.scores))
     run.watch(Progress(run.step, run.total_steps, epoch, 0, None, *run.pace.read(), run.scores))
 
 
-def _checkpoint_due(run: Run) -> bool:
-    every_steps, every_minutes = run.options.checkpoint_steps, run.options.checkpoint_minutes
-    if every_steps and run.step % every_steps == 0:
-        return True
-    return every_minutes is not None and time.monotonic() - run.saved_s >= 60 * every_minutes
+def _is_multiple(step: int, every: int | None) -> bool:
+    return every is not None and step % every == 0
+
+
+def _checkpoint_overdue(run: Run) -> bool:
+    """By the main process's clock: the others follow its vote."""
+    minutes = run.options.checkpoint_minutes
+    return run.ranks.main and minutes is not None and time.monotonic() - run.saved_s >= 60 * minutes
 
 
 def _save_final(run: Run) -> Path:
     path = Path(run.options.out) / "final.safetensors"
-    weights = {name: tensor.detach().to("cpu", copy=True) for name, tensor in run.model.state_dict().items()}
+    model = run.model if run.average is None else run.average.model
+    weights = {name: tensor.detach().to("cpu", copy=True) for name, tensor in model.state_dict().items()}
     facts = {
         "model": "stand-in for a simulated device" if run.device.simulated else run.options.model,
         "image_size": run.options.image_size,

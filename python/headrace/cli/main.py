@@ -2,7 +2,8 @@
 
 A verb is a module `headrace.cli.VERB` with `SUMMARY` (one line), `EXAMPLE` (one or more command lines),
 `add_arguments(parser)` and `run(args) -> int`. A verb that starts somebody's command sets `TAKES_COMMAND = True`;
-everything after the first `--` then arrives untouched as `args.command`. Every verb has `args.json`.
+everything after the first `--` then arrives untouched as `args.command`. Every verb has `args.json`, and the whole
+command line as `args.words`.
 
 Exit codes: 0 ok · 1 failed · 2 wrong usage · 130 interrupted · 141 the reader of our output went away.
 """
@@ -95,6 +96,7 @@ def _run(words: list[str], as_json: bool) -> int:
     except SystemExit as stop:  # -h
         return int(stop.code or 0)
     args.json = as_json
+    args.words = words  # for a verb that starts itself again
     with output.only_documents_on_stdout(as_json):
         code = verb.run(args)
     sys.stdout.flush()

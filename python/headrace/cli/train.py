@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import json
+import os
 from pathlib import Path
 
 from rich.markup import escape
 
 from headrace.cli import output
+from headrace.errors import UsageError
+from headrace.nvml import find_driver
 from headrace.recipe import Recipe
 from headrace.trainer import Options, Progress, Result, train
+from headrace.training.processes import run_processes
+from headrace.training.ranks import ranks_from_environment
 
 SUMMARY = "train a classifier: mixed precision, checkpoints, exact resume, no waiting for input"
 EXAMPLE = """
@@ -47,18 +53,53 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--weight-decay", type=float, default=RECIPE.weight_decay)
     add("--label-smoothing", type=float, default=RECIPE.label_smoothing)
     add("--warmup-epochs", type=float, metavar="N", help="default: a tenth of the run, at most 5")
+    add("--mixup", type=float, default=RECIPE.mixup, metavar="ALPHA", help="mix pairs of images (0: off)")
+    add("--cutmix", type=float, default=RECIPE.cutmix, metavar="ALPHA", help="paste parts of images (0: off)")
+    add("--average", type=float, default=RECIPE.average, metavar="DECAY", help="score a moving average of the weights")
+    add("--clip-norm", type=float, default=RECIPE.clip_norm, metavar="NORM", help="largest norm of the gradients (0: any)")
+    add("--accumulate", type=int, default=RECIPE.accumulate, metavar="N", help="batches to an optimizer step")
+    add("--processes", type=int, metavar="N", help="ranks on this machine (default: one for each GPU)")
 
 
 def run(args: argparse.Namespace) -> int:
     """Trains with a progress bar; exit code 128 + signal when asked to stop."""
+    count = _processes(args)
+    if count > 1 and "WORLD_SIZE" not in os.environ:
+        return _run_processes(args, count)
     given = vars(args)
     recipe = Recipe(**{field.name: given[field.name] for field in dataclasses.fields(Recipe)})
     names = [field.name for field in dataclasses.fields(Options) if field.name != "recipe"]
     options = Options(**{name: given[name] for name in names}, recipe=recipe)
+    if not ranks_from_environment().main:
+        return train(options).exit_code
     with output.progress(f"{options.model}: preparing", None) as meter:
         result = train(options, watch=lambda progress: _show(options, progress, meter))
     output.emit(args, _document(options, result), lambda: _render(result))
     return result.exit_code
+
+
+def _processes(args: argparse.Namespace) -> int:
+    """How many ranks this machine is to run."""
+    if args.processes is not None:
+        if args.processes < 1:
+            raise UsageError(f"--processes must be at least 1, not {args.processes}")
+        return int(args.processes)
+    if args.device not in (None, "cuda"):
+        return 1
+    if (visible := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
+        return len([entry for entry in visible.split(",") if entry.strip() not in ("", "-1")])
+    driver, _ = find_driver()
+    return len(driver.gpus) if driver else 1
+
+
+def _run_processes(args: argparse.Namespace, count: int) -> int:
+    """Runs `count` ranks of this same command, and prints what the main one printed."""
+    code, printed = run_processes(count, args.words)
+    if args.json and printed:
+        output.emit(args, json.loads(printed), lambda: None)
+    elif printed:
+        print(printed, end="")
+    return code
 
 
 def _show(options: Options, progress: Progress, meter: output.Meter) -> None:
@@ -88,6 +129,7 @@ def _document(options: Options, result: Result) -> dict[str, object]:
         "epochs": result.epochs,
         "steps": result.steps,
         "seconds": result.seconds,
+        "world_size": result.ranks.world_size,
         "loss": result.losses[-1] if result.losses else None,
         "checkpoint": result.checkpoint,
         "final": result.final,

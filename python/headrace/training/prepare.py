@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace import checkpoint, devices, models, transforms
+from headrace import checkpoint, devices, machine, models, transforms
 from headrace.checkpoint import Checkpoint, Writer
 from headrace.devices import Device, Pace
 from headrace.errors import SourceError, UsageError
@@ -14,8 +15,10 @@ from headrace.loader import Loader
 from headrace.recipe import make_optimizer
 from headrace.records import Dataset
 from headrace.sources import open_dataset
+from headrace.training.average import Average
 from headrace.training.metrics import Metrics
 from headrace.training.options import Options, Precision, check
+from headrace.training.ranks import Agreement, Ranks, join, ranks_from_environment
 from headrace.training.state import Progress, Run, restore
 
 if TYPE_CHECKING:
@@ -32,15 +35,17 @@ def prepare(options: Options, watch: Callable[[Progress], None]) -> Run:
     import torch
 
     check(options)
-    device = devices.open_device(options.device)
+    ranks = ranks_from_environment()
+    device = devices.open_device(options.device, local_rank=ranks.local_rank)
     if options.deterministic:
         devices.make_deterministic()
     out = Path(options.out)
     found = _checkpoint_to_resume(options, out, watch)
     data, val = _open_data(options)
+    join(ranks, device)
     autocast = _autocast(options.precision, device)
-    loader = _loader(options, data, device, autocast, training=True)
-    val_loader = _loader(options, val, device, autocast, training=False) if val is not None else None
+    loader = _loader(options, data, device, autocast, ranks, training=True)
+    val_loader = _loader(options, val, device, autocast, ranks, training=False) if val is not None else None
     steps_per_epoch = len(loader)
     if steps_per_epoch == 0:
         raise SourceError(
@@ -56,10 +61,15 @@ def prepare(options: Options, watch: Callable[[Progress], None]) -> Run:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"--out {out}: {error.strerror}", hint="choose a folder that can be written to") from error
+    if ranks.main:
+        checkpoint.remove_partial(out / "checkpoints")
     run = Run(
         options=options,
+        ranks=ranks,
         device=device,
         model=model,
+        step_model=_wrapped(model, ranks, device),
+        average=Average(model, options.recipe.average) if options.recipe.average else None,
         optimizer=make_optimizer(model, options.recipe, fused=device.kind == "cuda"),
         scaler=torch.amp.GradScaler("cuda", enabled=autocast == torch.float16),
         autocast=autocast,
@@ -68,6 +78,7 @@ def prepare(options: Options, watch: Callable[[Progress], None]) -> Run:
         writer=Writer(out / "checkpoints", keep=options.keep),
         metrics=Metrics(out / "metrics.jsonl"),
         pace=Pace(device),
+        agreement=Agreement(ranks),
         watch=watch,
         total_steps=total_steps,
         warmup_steps=options.recipe.warmup_steps(options.epochs, steps_per_epoch),
@@ -75,19 +86,22 @@ def prepare(options: Options, watch: Callable[[Progress], None]) -> Run:
     if found is not None:
         restore(run, found)
     facts = {"model": options.model, "device": device.name, "images": len(data), "classes": len(data.classes)}
-    run.metrics.write(step=run.step, resumed_from_step=run.resumed_from_step, total_steps=total_steps, **facts)
+    facts |= {"world_size": ranks.world_size, "batch_size": options.batch_size}
+    if ranks.main:
+        run.metrics.write(step=run.step, resumed_from_step=run.resumed_from_step, total_steps=total_steps, **facts)
     return run
 
 
 def _checkpoint_to_resume(options: Options, out: Path, watch: Callable[[Progress], None]) -> Checkpoint | None:
     folder = out / "checkpoints"
-    if options.resume is None:
+    restarted = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0  # torchrun --max-restarts: go on, not over
+    if options.resume is None and not restarted:
         if next(checkpoint.candidates(folder), None) is not None:
             hint = "--resume auto goes on with it; or choose another --out"
             raise UsageError(f"{out} already holds a training run", hint=hint)
         return None
-    if options.resume != "auto":
-        return checkpoint.load(Path(options.resume))
+    if options.resume not in (None, "auto"):
+        return checkpoint.load(Path(str(options.resume)))
     found, damaged = checkpoint.newest(folder)
     for line in damaged:
         watch(Progress(0, 0, 0, 0, None, None, None, remark=f"warning: {line}"))
@@ -141,7 +155,9 @@ def _autocast(precision: Precision, device: Device) -> torch.dtype | None:
     return torch.bfloat16 if precision == "bf16" else torch.float16
 
 
-def _loader(options: Options, data: Dataset, device: Device, autocast: torch.dtype | None, *, training: bool) -> Loader:
+def _loader(
+    options: Options, data: Dataset, device: Device, autocast: torch.dtype | None, ranks: Ranks, *, training: bool
+) -> Loader:
     """Normalised on the GPU where there is one; a simulated GPU gets uint8, as a real one would over the bus."""
     normalize: list[transforms.Transform] = []
     if not device.simulated:
@@ -154,7 +170,9 @@ def _loader(options: Options, data: Dataset, device: Device, autocast: torch.dty
         seed=options.seed,
         shuffle=training,
         drop_last=training,
-        threads=options.threads,
+        rank=ranks.rank,
+        world_size=ranks.world_size,
+        threads=options.threads or max(1, round(machine.cores().usable) // ranks.local_world_size),
         device=device.torch_name,
         dtype="uint8" if device.simulated else str(autocast).removeprefix("torch.") if half else "float32",  # type: ignore[arg-type]
     )
@@ -177,3 +195,13 @@ def _model(options: Options, data: Dataset, device: Device) -> nn.Module:
     if device.simulated:
         model = models.stand_in(len(data.classes))
     return model.to(device.torch_name, memory_format=torch.channels_last).train()
+
+
+def _wrapped(model: nn.Module, ranks: Ranks, device: Device) -> nn.Module:
+    """The model whose backward pass averages gradients over the ranks; alone, the model itself."""
+    if ranks.world_size == 1:
+        return model
+    from torch.nn.parallel import DistributedDataParallel
+
+    indices = [int(device.torch_name.partition(":")[2])] if device.kind == "cuda" else None
+    return DistributedDataParallel(model, device_ids=indices, gradient_as_bucket_view=True)

@@ -12,8 +12,10 @@ from headrace.devices import Device, Pace
 from headrace.errors import StateError
 from headrace.evaluation import Scores
 from headrace.loader import Loader
+from headrace.training.average import Average
 from headrace.training.metrics import Metrics
 from headrace.training.options import Options
+from headrace.training.ranks import Agreement, Ranks
 
 if TYPE_CHECKING:
     import torch
@@ -42,8 +44,11 @@ class Run:
     """Everything the loop holds."""
 
     options: Options
+    ranks: Ranks
     device: Device
     model: nn.Module
+    step_model: nn.Module  # the same, wrapped for several ranks
+    average: Average | None
     optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler
     autocast: torch.dtype | None
@@ -52,6 +57,7 @@ class Run:
     writer: Writer
     metrics: Metrics
     pace: Pace
+    agreement: Agreement
     watch: Callable[[Progress], None]
     total_steps: int
     warmup_steps: int
@@ -63,6 +69,7 @@ class Run:
     scores: Scores | None = None
     losses: list[float] = field(default_factory=list)
     unreported_images: int = 0
+    stop_signal: int = 0  # agreed by all ranks
 
 
 def save(run: Run) -> None:
@@ -71,13 +78,15 @@ def save(run: Run) -> None:
 
     if run.saved_step == run.step:
         return
+    run.saved_step, run.saved_s = run.step, time.monotonic()
+    if not run.ranks.main:
+        return
     tensors = {f"model.{name}": tensor for name, tensor in run.model.state_dict().items()}
     optimizer = run.optimizer.state_dict()
     for index, entries in optimizer["state"].items():
         tensors |= {f"optimizer.{index}.{key}": value for key, value in entries.items() if torch.is_tensor(value)}
-    tensors["random.cpu"] = torch.get_rng_state()
-    if run.device.kind == "cuda":
-        tensors["random.cuda"] = torch.cuda.get_rng_state(run.device.torch_name)
+    if run.average is not None:
+        tensors |= {f"average.{name}": tensor for name, tensor in run.average.model.state_dict().items()}
     copies = {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
     state = {
         "step": run.step,
@@ -88,7 +97,6 @@ def save(run: Run) -> None:
         "identity": identity(run),
     }
     run.writer.submit(run.step, copies, state)
-    run.saved_step, run.saved_s = run.step, time.monotonic()
     if run.writer.problem is not None:
         run.watch(Progress(run.step, run.total_steps, 0, 0, None, None, None, remark=f"warning: {run.writer.problem}"))
 
@@ -112,9 +120,10 @@ def restore(run: Run, found: Checkpoint) -> None:
 
     _check_same_run(found, identity(run))
     tensors, state = found.tensors, found.state
-    model = {name.removeprefix("model."): value for name, value in tensors.items() if name.startswith("model.")}
     try:
-        run.model.load_state_dict(model)
+        run.model.load_state_dict(_below("model.", tensors))
+        if run.average is not None:
+            run.average.model.load_state_dict(_below("average.", tensors))
     except RuntimeError as error:
         raise StateError(f"{found.path} does not fit the model: {str(error).splitlines()[0]}") from error
     optimizer = run.optimizer.state_dict()
@@ -131,13 +140,14 @@ def restore(run: Run, found: Checkpoint) -> None:
                 entries[key] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
     run.scaler.load_state_dict(state["scaler"])
     run.loader.load_state_dict(state["loader"])
-    torch.set_rng_state(tensors["random.cpu"])
-    if run.device.kind == "cuda" and "random.cuda" in tensors:
-        torch.cuda.set_rng_state(tensors["random.cuda"], run.device.torch_name)
     run.step = run.resumed_from_step = run.saved_step = state["step"]
     run.evaluated_step = state["evaluated_step"]
     run.scores = Scores(**state["scores"]) if state["scores"] else None
     run.writer.last = found.path
+
+
+def _below(prefix: str, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
 
 def _check_same_run(found: Checkpoint, expected: Mapping[str, Any]) -> None:
