@@ -26,7 +26,7 @@ RANKS = [
     ("steptime",),
     ("verdicts",),
     ("predict", "condition", "image_benchmark", "watching"),
-    ("diagnose", "doctor", "software", "reach"),
+    ("diagnose", "sagemaker_rules", "doctor", "software", "reach"),
     ("remeasure",),
     ("report",),
     ("tune", "trials", "cost", "launch", "demo"),

@@ -18,6 +18,7 @@ from headrace.report.markup import Html, embedded_json, join, prose, tag
 from headrace.report.screen import FixLine, Part, Screen, first_screen
 from headrace.report.slow_steps import SlowStep, slow_steps
 from headrace.report.thresholds import thresholds
+from headrace.sagemaker_rules import apply_rules
 from headrace.session import Session
 
 __all__ = ["MAX_BYTES", "render", "write"]
@@ -227,6 +228,7 @@ def _details(diagnosis: Diagnosis, screen: Screen, session: Session | None) -> l
         ("others", "Also seen", _others(diagnosis)),
         ("model", "What the verdict rests on", tables.terms(diagnosis.terms_s, screen.step_s) if diagnosis.terms_s else None),
         ("startup", "Before the first step", _startup(diagnosis)),
+        ("sagemaker", "What SageMaker's rules would have said", _sagemaker(session) if session is not None else None),
         ("environment", "Environment", tables.facts(tables.environment(diagnosis, session))),
         ("thresholds", "Thresholds of the rules", tables.facts(thresholds())),
     )
@@ -240,6 +242,14 @@ def _over_time(diagnosis: Diagnosis, slow: Sequence[SlowStep], session: Session 
         return None
     key = "The stronger the colour, the busier; grey: not measured." if diagnosis.heat_map is not None else ""
     return join(lanes, tag("p", key, id="readout", class_="note"))
+
+
+def _sagemaker(session: Session) -> Html | None:
+    if not session.samples:
+        return None
+    rows = [(found.rule, found.outcome, found.why) for found in apply_rules(session)]
+    note = "The rules of Debugger's ProfilerReport, re-implemented from their documentation; AWS's own may differ."
+    return join(tables.table("Rules", ("", "outcome", "why"), rows, numeric_from=3, quiet=True), tag("p", note, class_="note"))
 
 
 def _startup(diagnosis: Diagnosis) -> Html | None:
