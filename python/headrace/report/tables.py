@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from headrace.diagnosis import Diagnosis, Percentiles, RankRow, StageRow
@@ -178,7 +179,7 @@ def terms(terms_s: Mapping[str, float], step_s: float | None) -> Html:
 
     def row(name: str, value: float, kind: str, remark: str) -> tuple[str, ...]:
         said = words.milliseconds(value)
-        return (name, term_bar(value, scale, kind=kind, label=said), said, remark)
+        return (name, said, term_bar(value, scale, kind=kind, label=said), remark)
 
     rows = [
         row(
@@ -191,7 +192,7 @@ def terms(terms_s: Mapping[str, float], step_s: float | None) -> Html:
     ]
     if step_s is not None:
         rows.append(row("measured step, p50", step_s, "measured", ""))
-    return table("A step takes as long as the longest of these", ("", "", "time per step", ""), rows, numeric_from=2)
+    return table("A step takes as long as the longest of these", ("", "per step", "", ""), rows, numeric_from=9)
 
 
 def facts(pairs: Iterable[tuple[str, object]]) -> Html:
@@ -240,7 +241,7 @@ def _from_session(session: Session) -> list[tuple[str, object]]:
         ("CPU", host.cpu_model),
         ("cores", _cores(session)),
         ("memory", f"{memory}, limited to {words.bytes_words(limit)}" if memory and limit else memory),
-        ("GPUs", ", ".join(gpu.name for gpu in host.gpus) or ("none seen" if host.hostname else None)),
+        ("GPUs", _gpus(session)),
         ("GPU driver", next((gpu.driver for gpu in host.gpus), None)),
         ("folder", session.cwd or None),
         ("exit code", session.exit_code),
@@ -252,6 +253,12 @@ def _from_session(session: Session) -> list[tuple[str, object]]:
                         f"{process.torch_threads} torch threads" if process.torch_threads else None)  # fmt: skip
             pairs.append((f"rank {process.rank}", ", ".join(filter(None, software))))
     return pairs + [(f"loader {loader.loader}", _loader(loader)) for loader in session.loaders]
+
+
+def _gpus(session: Session) -> str | None:
+    names = Counter(gpu.name for gpu in session.host.gpus)
+    said = ", ".join(name if count == 1 else f"{count} × {name}" for name, count in names.items())
+    return said or ("none seen" if session.host.hostname else None)
 
 
 def _cores(session: Session) -> str | None:
