@@ -124,8 +124,12 @@ def _figure(value: str, label: str, *, absent: bool, accent: bool = False) -> Ht
 
 
 def _bar(screen: Screen) -> Html:
-    times = f"p50 {words.milliseconds(screen.step_s)} · p95 {words.milliseconds(screen.step_p95_s)}"
-    head = tag("div", tag("h2", "Where a step goes"), tag("span", times, class_="times"), class_="head")
+    rows = [("step", screen.step_s, screen.step_p95_s), *screen.spread]
+    times = [
+        tag("span", f"{name} ", tag("b", prose(f"p50 {words.milliseconds(p50)}")), prose(f" p95 {words.milliseconds(p95)}"))
+        for name, p50, p95 in rows
+    ]
+    head = tag("div", tag("h2", "Where a step goes"), tag("p", *times, class_="times"), class_="head")
     if not screen.parts:
         return tag("div", head, tag("p", f"The split of a step was {words.NOT_MEASURED}.", class_="absent"), class_="where")
     return tag("div", head, charts.step_bar(screen.parts), _legend(screen.parts, screen.absent_parts), class_="where")

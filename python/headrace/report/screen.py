@@ -52,7 +52,10 @@ class FixLine:
 
 @dataclass(frozen=True, slots=True)
 class Screen:
-    """Everything on the first screen, in words and numbers. None is "not measured"."""
+    """Everything on the first screen, in words and numbers. None is "not measured".
+
+    `spread`: (name, p50, p95) in seconds of the waiting and of the computing part of the steps.
+    """
 
     command: str
     kind: str
@@ -73,6 +76,7 @@ class Screen:
     absent_parts: tuple[str, ...]
     step_s: float | None
     step_p95_s: float | None
+    spread: tuple[tuple[str, float, float], ...]
     fixes: tuple[FixLine, ...]
     more_fixes: int
     not_measured: tuple[str, ...]
@@ -118,6 +122,7 @@ def first_screen(diagnosis: Diagnosis, *, session: Session | None = None, usd_pe
         absent_parts=absent,
         step_s=diagnosis.step_s,
         step_p95_s=diagnosis.step_p95_s,
+        spread=_spread(diagnosis),
         fixes=tuple(_fix_line(fix) for fix in fixes[:MAX_FIXES]),
         more_fixes=max(0, len(fixes) - MAX_FIXES),
         not_measured=diagnosis.not_measured,
@@ -225,6 +230,12 @@ def _parts(diagnosis: Diagnosis) -> tuple[tuple[Part, ...], tuple[str, ...]]:
         for key, share, whole in zip(order, shares, words.rounded_to_whole(shares), strict=True)
     )
     return parts, tuple(label for key, label in SHARES.items() if key not in diagnosis.share_of_step)
+
+
+def _spread(diagnosis: Diagnosis) -> tuple[tuple[str, float, float], ...]:
+    rows = {row.name: row for row in diagnosis.percentiles if row.unit == "s"}
+    named = (("waiting", rows.get("wait for input") or rows.get("wait")), ("computing", rows.get("compute")))
+    return tuple((name, row.p50, row.p95) for name, row in named if row is not None)
 
 
 def _fix_line(fix: Fix) -> FixLine:
