@@ -27,7 +27,7 @@ RANKS = [
     ("verdicts",),
     ("predict", "condition", "image_benchmark", "watching"),
     ("diagnose", "sagemaker_rules", "doctor", "software", "reach"),
-    ("remeasure",),
+    ("remeasure", "first_verdict",),
     ("report",),
     ("tune", "trials", "cost", "launch", "demo"),
     ("cli", "__main__"),

@@ -62,7 +62,10 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Loader:
-    """The arguments of a DataLoader that was iterated, as the script gave them. `loader` numbers them per process."""
+    """The arguments of a DataLoader that was iterated, as the script gave them. `loader` numbers them per process.
+
+    `family`: whose iterator delivers the batches: torch, or headrace under `headrace run`.
+    """
 
     pid: int
     loader: int

@@ -305,12 +305,24 @@ def _input(case: Case) -> Finding | None:
     rank, work = case.rank, case.rank.work
     waiting_s = rank.exposed_wait_s
     share = case.share(max(0.0, waiting_s - (rank.handover_s if _handover_is_small(rank) else 0.0)))
-    if share < INPUT_SHARE or work is None:
+    if share < INPUT_SHARE:
         return None
-    kind, evidence = _input_kind(case, work)
+    kind, evidence = _input_kind(case, work) if work is not None else _unseen_input_kind(case)
     ready = "" if rank.ready_share is None else f"; {rank.ready_share:.0%} of the batches were there in time"
     waits = f"next() takes {_ms(waiting_s)} of each {_ms(rank.step_s)} step{ready}"
     return finding(kind, share, waits, *evidence)
+
+
+def _unseen_input_kind(case: Case) -> tuple[str, tuple[str, ...]]:
+    """Batches made where no hook sees it, in native threads of the training process: its CPU use tells something."""
+    rank, machine = case.rank, case.machine
+    used = (rank.process_cpu_s or 0.0) / rank.step_s
+    words = f"the loader's own threads make the batches; the training process uses {used:.1f} cores"
+    if machine.busy_share is not None and machine.busy_share >= BUSY_SHARE:
+        return "CPU_SATURATED", (words, f"the cores are {machine.busy_share:.0%} busy")
+    if used > 0.5 or machine.busy_share is None:
+        return "CPU_PREP", (words,)
+    return "STORAGE_LATENCY", (f"{words}, so the threads seem to wait for storage",)
 
 
 def _handover_is_small(rank: Rank) -> bool:

@@ -150,7 +150,7 @@ class _Watch:
         row = [
             self.start_s,
             wall_s,
-            len(index) if isinstance(index, list | tuple) else 1,
+            len(index) if isinstance(index, list | tuple) else None,
             cpu_s - self.cpu_s,
             _difference(self.queue_s, queue_s),
             _timing.collate_s,

@@ -144,7 +144,8 @@ class _Watch:
             number = self.loaders[loader] = len(self.epochs)
             self.epochs[number] = 0
             write_process(self.recorder, role="main")
-            self.recorder.line("loader", loader=number, **_describe(loader))
+            family = type(iterator).__module__.partition(".")[0]
+            self.recorder.line("loader", loader=number, family=family, **_describe(loader))
         number = self.loaders[loader]
         os.environ[fetch.LOADER_VARIABLE] = f"{number}:{loader.num_workers}"
         iterator._headrace = _Iteration(number, self.epochs[number])

@@ -12,6 +12,7 @@ from headrace.cli import output
 from headrace.condition import Condition
 from headrace.diagnose import diagnose
 from headrace.diagnosis import Diagnosis
+from headrace.first_verdict import FirstVerdict
 from headrace.image_benchmark import measure_images
 from headrace.remeasure import verify
 from headrace.report import html, text
@@ -44,11 +45,12 @@ def run(args: argparse.Namespace) -> int:
     condition = Condition(args.fail_if) if args.fail_if else None
     folder = (args.out or Path("headrace-sessions") / time.strftime("%Y-%m-%d-%H%M%S")).absolute()
     output.say(f"headrace diagnose: session in {folder}")
-    finished = watch(args.command, folder, time_limit_s=args.seconds)
+    with FirstVerdict(folder, _tell_first) as first:
+        finished = watch(args.command, folder, time_limit_s=args.seconds)
     session = Session.load(folder)
     if session.steps:
         session = _with_benchmark(session, folder)
-    diagnosis = replace(diagnose(session), session=str(folder))
+    diagnosis = replace(diagnose(session), session=str(folder), time_to_verdict_s=first.after_s)
     if args.verify:
         diagnosis = verify(diagnosis, session, folder, say=output.say)
     if not args.no_report:
@@ -65,6 +67,14 @@ def run(args: argparse.Namespace) -> int:
         output.say(f"headrace diagnose: --fail-if {condition.text} holds")
         failed = True
     return 1 if failed else 0
+
+
+def _tell_first(diagnosis: Diagnosis) -> None:
+    rate = f", {diagnosis.img_s:,.0f} img/s" if diagnosis.img_s is not None else ""
+    output.say(
+        f"headrace diagnose: after {diagnosis.steps} steps: {diagnosis.verdict}, {diagnosis.summary}{rate} "
+        f"(confidence {diagnosis.confidence_word}; the report follows when the command ends)"
+    )
 
 
 def _with_benchmark(session: Session, folder: Path) -> Session:

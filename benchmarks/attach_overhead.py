@@ -1,0 +1,84 @@
+"""What watching costs: CPU time of the training thread per step, and wall time of a step, with the hooks and without.
+
+    python benchmarks/attach_overhead.py [--pairs 5] [--steps 2000] [--step-ms 2]
+
+Runs of one small job alternate between plain and attached (hooks and sampler, as `headrace diagnose` has them). The
+targets are 20 µs per step in the training thread and 1 % of the step's wall time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from headrace.watching import watch
+
+JOB = """
+import json, sys, time, torch
+from torch.utils.data import DataLoader, Dataset
+
+class Data(Dataset):
+    def __len__(self): return STEPS * 4
+    def __getitem__(self, index): return torch.zeros(16)
+
+torch.set_num_threads(1)
+model = torch.nn.Linear(16, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+begin_s = None
+for number, batch in enumerate(DataLoader(Data(), batch_size=4, num_workers=1)):
+    if number == 100:
+        begin_s, begin_cpu_s = time.perf_counter(), time.thread_time()
+    end_s = time.perf_counter() + STEP_S
+    optimizer.zero_grad(); model(batch).sum().backward(); optimizer.step()
+    time.sleep(max(0.0, end_s - time.perf_counter()))
+steps = STEPS - 100
+json.dump({"wall_s": (time.perf_counter() - begin_s) / steps, "cpu_s": (time.thread_time() - begin_cpu_s) / steps},
+          open(sys.argv[1], "w"))
+"""
+
+
+def measure(file: Path, out: Path, *, attached: bool) -> dict[str, float]:
+    """One run of the job: seconds per step."""
+    command = [sys.executable, str(file), str(out)]
+    if attached:
+        with tempfile.TemporaryDirectory() as folder:
+            watch(command, Path(folder) / "session")
+    else:
+        subprocess.run(command, check=True)
+    result: dict[str, float] = json.loads(out.read_text())
+    return result
+
+
+def main() -> None:
+    """Alternate plain and attached runs and print the medians."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=2000)
+    parser.add_argument("--step-ms", type=float, default=2.0)
+    options = parser.parse_args()
+    results: dict[bool, list[dict[str, float]]] = {False: [], True: []}
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "job.py"
+        text = JOB.replace("STEPS", str(options.steps)).replace("STEP_S", str(options.step_ms / 1e3))
+        file.write_text(text)
+        for pair in range(options.pairs):
+            for attached in (False, True) if pair % 2 == 0 else (True, False):
+                results[attached].append(measure(file, Path(folder) / "out.json", attached=attached))
+    for name, unit in (("cpu_s", "CPU time of the training thread"), ("wall_s", "wall time")):
+        plain, watched = (statistics.median(run[name] for run in results[kind]) for kind in (False, True))
+        spread = max(run[name] for run in results[False]) - min(run[name] for run in results[False])
+        print(
+            f"{unit} per step: plain {plain * 1e6:.1f} µs, attached {watched * 1e6:.1f} µs: "
+            f"{(watched - plain) * 1e6:+.1f} µs ({watched / plain - 1:+.2%}); plain runs spread by {spread * 1e6:.1f} µs"
+        )
+    print(time.strftime("%Y-%m-%d"), f"{options.pairs} pairs of {options.steps} steps of {options.step_ms} ms")
+
+
+if __name__ == "__main__":
+    main()

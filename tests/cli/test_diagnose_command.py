@@ -1,0 +1,81 @@
+"""`headrace diagnose` from the outside: one JSON document, exit codes, the report and the session it leaves."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+TRAIN = """
+import sys, time, torch
+from torch.utils.data import DataLoader, Dataset
+class Data(Dataset):
+    def __len__(self): return 400
+    def __getitem__(self, index):
+        time.sleep(0.004)
+        return torch.zeros(8)
+if __name__ == "__main__":
+    print("the script's own output")
+    for batch in DataLoader(Data(), batch_size=4, num_workers=1):
+        time.sleep(0.001)
+"""
+
+
+def headrace(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    program = "import sys; from headrace.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    return subprocess.run([sys.executable, "-c", program, *words], cwd=cwd, capture_output=True, text=True, timeout=100)
+
+
+def test_a_slow_loader_end_to_end(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "train.py").write_text(TRAIN)
+    done = headrace(
+        "diagnose", "--json", "--out", "s", "--fail-if", "input_share>0.5", "--", sys.executable, "train.py", cwd=tmp_path
+    )
+    document: dict[str, Any] = json.loads(done.stdout)
+    assert "the script's own output" in done.stderr
+    assert sum(document["share_of_step"].values()) == pytest.approx(1)
+    assert document["verdict"] in ("STORAGE_LATENCY", "EXTERNAL_CPU")
+    assert any(finding["kind"] == "STORAGE_LATENCY" for finding in document["findings"])
+    assert document["img_s"] > 0
+    assert done.returncode == (1 if document["wait_share"] > 0.55 else done.returncode)
+    assert Path(document["report"]).read_text().startswith("<!")
+    assert Path(document["session"]).is_dir()
+    again = headrace("diagnose", "--out", "s", "--", sys.executable, "-c", "1", cwd=tmp_path)
+    assert again.returncode == 2
+    assert "already holds a session" in again.stderr
+
+
+def test_a_command_that_fails_still_gets_a_report(tmp_path: Path) -> None:
+    done = headrace("diagnose", "--json", "--out", "s", "--", sys.executable, "-c", "import sys; sys.exit(3)", cwd=tmp_path)
+    document = json.loads(done.stdout)
+    assert done.returncode == 1
+    assert document["verdict"] == "INSUFFICIENT_DATA"
+    assert "exit code 3" in done.stderr
+    assert Path(document["report"]).exists()
+
+
+def test_nothing_to_time_is_no_failure(tmp_path: Path) -> None:
+    done = headrace("diagnose", "--no-report", "--out", "s", "--", sys.executable, "-c", "print('x')", cwd=tmp_path)
+    assert done.returncode == 0
+    assert "no PyTorch DataLoader was seen" in " ".join(done.stdout.split())
+    assert not (tmp_path / "s/report.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("diagnose",), "which command?"),
+        (("diagnose", "--fail-if", "nonsense", "--", "true"), "nonsense"),
+        (("diagnose", "--", "no-such-program"), "was not found"),
+    ],
+)
+def test_wrong_calls_are_said_in_words(tmp_path: Path, words: tuple[str, ...], said: str) -> None:
+    done = headrace(*words, cwd=tmp_path)
+    assert done.returncode in (1, 2)
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
