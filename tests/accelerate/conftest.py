@@ -17,6 +17,7 @@ def taken_over(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     lines: list[str] = []
     original, init = DataLoader._get_iterator, _BaseDataLoaderIter.__init__
     monkeypatch.setattr(hook, "_say", lines.append)
+    monkeypatch.setattr(hook, "_said", set())
     hook.install()
     yield lines
     DataLoader._get_iterator, _BaseDataLoaderIter.__init__ = original, init

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -96,6 +97,33 @@ def test_a_command_without_loaders(tmp_path: Path) -> None:
 
 def test_a_signal_is_128_and_its_number() -> None:
     assert headrace("--", sys.executable, "-c", "import os; os.kill(os.getpid(), 9)").returncode == 137
+
+
+ENDLESS = """
+import sys
+from torch.utils.data import DataLoader
+from torchvision import transforms as T
+from torchvision.datasets import ImageFolder
+
+data = ImageFolder(sys.argv[1], T.Compose([T.RandomResizedCrop(32), T.ToTensor()]))
+for epoch in range(10**9):
+    for batch in DataLoader(data, 4, shuffle=True, num_workers=1):
+        if epoch == 3:
+            print("going", flush=True)
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_signals_end_the_script(tmp_path: Path, image_folder: Callable[..., Path], number: int, code: int) -> None:
+    script = tmp_path / "endless.py"
+    script.write_text(ENDLESS)
+    command = [sys.executable, "-m", "headrace", "run", "--", sys.executable, str(script), str(image_folder())]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stdout.readline() == "going\n"
+        process.send_signal(number)
+        _, remarks = process.communicate(timeout=60)
+    assert process.returncode == code
+    assert remarks.count("taken over") == 1  # a new loader for every epoch is no news
 
 
 def test_usage_errors() -> None:

@@ -40,6 +40,9 @@ class Decision:
     check: str | None = None
 
 
+_said: set[Decision] = set()
+
+
 class _CheckFailed(Exception):
     """`--check` found a difference: nothing of ours is trusted with this loader."""
 
@@ -156,10 +159,11 @@ def _threads(loader: Any, settings: Settings) -> int:
 
 
 def _decide(loader: Any, decision: Decision, settings: Settings) -> None:
-    """Says and writes down what was done with this loader, once for each loader and change of mind."""
-    if _decided.get(loader) == decision:
-        return
+    """Says and writes down what was done with this loader: once, also where a script makes such a loader for every epoch."""
     _decided[loader] = decision
+    if decision in _said:
+        return
+    _said.add(decision)
     if os.environ.get("RANK", "0") == "0":
         verdict = "taken over" if decision.taken_over else "not taken over"
         _say(f"headrace run: loader over {decision.dataset} {verdict}: {decision.reason}")
