@@ -146,7 +146,6 @@ fn main() {
         Box::new(|i| {
             let options = DecodeOptions {
                 index: Some(&i.index),
-                ..DecodeOptions::default()
             };
             assert!(with_index
                 .region_with(&i.original, i.region, &options, None)
@@ -187,6 +186,11 @@ fn main() {
             }
         }
     }
+    let index_bytes: usize = images
+        .iter()
+        .map(|image| image.index.to_bytes().len())
+        .sum();
+    println!("an index takes {} bytes", index_bytes / images.len());
     println!(
         "{} images, {} rounds, CPU time of one thread",
         images.len(),

@@ -96,10 +96,7 @@ fn assert_same_with_index(data: &[u8], region: Rect, index: Option<&Index>, what
     let expected = plain.region(data, region).expect("decodes").pixels
         [..(region.w * region.h * 3) as usize]
         .to_vec();
-    let options = DecodeOptions {
-        index,
-        ..DecodeOptions::default()
-    };
+    let options = DecodeOptions { index };
     for emit in [None, Some(&mut emitted)] {
         let view = indexed
             .region_with(data, region, &options, emit)
@@ -162,7 +159,6 @@ fn an_index_of_other_bytes_is_refused() {
     assert!(index.rows() > 0);
     let options = DecodeOptions {
         index: Some(&index),
-        ..DecodeOptions::default()
     };
     let mut decoder = Decoder::new();
     let mut emitted = index.clone();
