@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import struct
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 from headrace.diagnosis import Diagnosis
 from headrace.errors import SessionError
-from headrace.report import openmetrics, perfetto
+from headrace.report import openmetrics, perfetto, tensorboard
 from headrace.report.json import document, schema
 from headrace.session import Event, Session
 from session_factory import example_diagnosis, example_session
@@ -159,3 +160,44 @@ def test_openmetrics_has_no_sample_of_what_was_not_measured() -> None:
     made = openmetrics.render(EMPTY, Session())
     assert "images_per_second" not in made and "step_seconds" not in made
     assert made.endswith("# EOF\n")
+
+
+def crc32c(data: bytes) -> int:
+    """CRC-32C bit by bit (polynomial 0x1EDC6F41, reflected), independent of ours."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
+def masked(data: bytes) -> int:
+    crc = crc32c(data)
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def test_tensorboard_events_read_back(tmp_path: Path) -> None:
+    session = replace(example_session(), steps=example_session().steps[:3], samples=example_session().samples[:1])
+    data = tensorboard.write(session, tmp_path).read_bytes()
+    expected = list(tensorboard.scalars(session))
+    events, at = [], 0
+    while at < len(data):
+        (length,) = struct.unpack_from("<Q", data, at)
+        body = data[at + 12 : at + 12 + length]
+        assert struct.unpack_from("<I", data, at + 8)[0] == masked(data[at : at + 8])
+        assert struct.unpack_from("<I", data, at + 12 + length)[0] == masked(body)
+        events.append(body)
+        at += 16 + length
+    assert b"brain.Event:2" in events[0]
+    assert len(events) == 1 + len(expected)
+    for body, (time_s, _, tag, value) in zip(events[1:], expected, strict=True):
+        assert struct.unpack_from("<d", body, 1)[0] == pytest.approx((session.started_at or 0) + time_s)
+        assert tag.encode() in body
+        assert struct.unpack("<f", body[-4:])[0] == pytest.approx(value, rel=1e-6)
+
+
+def test_tensorboard_has_no_point_for_what_was_not_measured() -> None:
+    tags = {tag for _, _, tag, _ in tensorboard.scalars(example_session())}
+    assert {"rank 0/step_seconds", "machine/gpu_0_busy"} <= tags
+    assert "machine/disk_read_bytes_per_second" not in tags

@@ -65,3 +65,31 @@ def test_folder_without_session_is_an_error(tmp_path: Path, capsys: pytest.Captu
     assert main(["report", str(tmp_path)]) == 1
     assert "holds no session" in capsys.readouterr().err
     assert main(["report"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [("--perfetto", "trace.json.gz"), ("--tensorboard", "tensorboard/events.out.tfevents.headrace"), ("--html", "report.html")],
+)
+def test_files_are_written_into_the_session_folder(saved: Path, kind: str, name: str) -> None:
+    assert main(["report", str(saved), kind]) == 0
+    assert (saved / name).stat().st_size > 1000
+
+
+def test_openmetrics_goes_to_stdout_or_a_file(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(saved), "--openmetrics"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.endswith("# EOF\n")
+    assert main(["report", str(saved), "--openmetrics", "--out", str(saved / "x.prom")]) == 0
+    assert (saved / "x.prom").read_text() == printed
+
+
+def test_json_in_a_file_holds_the_long_series(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(saved), "--json", "--out", str(saved / "all.json")]) == 0
+    assert "heat_map" in json.loads((saved / "all.json").read_text())
+    assert "heat_map" not in json.loads(capsys.readouterr().out)
+
+
+def test_the_price_of_an_hour_says_the_waste_in_money(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(saved), "--usd-per-hour", "4.1"]) == 0
+    assert "($242)" in capsys.readouterr().out

@@ -10,20 +10,20 @@ from pathlib import Path
 from headrace.cli import output
 from headrace.diagnosis import Diagnosis
 from headrace.errors import SessionError
-from headrace.report import html, openmetrics, perfetto, text
+from headrace.report import html, openmetrics, perfetto, tensorboard, text
 from headrace.report.json import document
 from headrace.report.saved import load
 from headrace.session import Session
 
-SUMMARY = "show a saved session: terminal screen, HTML page, JSON, Perfetto trace, OpenMetrics"
+SUMMARY = "show a saved session: terminal screen, HTML page, JSON, traces, metrics"
 EXAMPLE = """
 headrace report headrace-sessions/2026-11-20-141205
 headrace report headrace-sessions/2026-11-20-141205 --html --out report.html
 headrace report headrace-sessions/2026-11-20-141205 --perfetto      # open it at ui.perfetto.dev
 """
 
-FILES = {"html": "report.html", "perfetto": "trace.json.gz"}
-"""Forms that are files by nature, and their names in the session folder."""
+FILES = {"html": "report.html", "perfetto": "trace.json.gz", "tensorboard": "tensorboard"}
+"""Forms that are files (or a folder) by nature, and their names in the session folder."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,9 +35,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("html", "one self-contained page"),
         ("perfetto", "a trace of steps, batches and pauses for ui.perfetto.dev"),
         ("openmetrics", "metrics as text for Prometheus"),
+        ("tensorboard", "scalars for TensorBoard; --out is a folder"),
     ):
         kind.add_argument(f"--{name}", action="store_const", const=name, dest="kind", help=words)
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write there (default of --html and --perfetto: in SESSION)")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write there (default of pages and traces: in SESSION)")
     parser.add_argument("--usd-per-hour", type=float, metavar="USD", help="price of one GPU-hour, to say the waste in money")
 
 
@@ -65,6 +66,8 @@ def _write(path: Path, diagnosis: Diagnosis, session: Session, args: argparse.Na
         html.write(diagnosis, path, session=session, usd_per_hour=args.usd_per_hour)
     elif args.kind == "perfetto":
         perfetto.write(session, path)
+    elif args.kind == "tensorboard":
+        tensorboard.write(session, path)
     elif args.kind == "openmetrics":
         _save(path, lambda: openmetrics.render(diagnosis, session))
     elif args.json and args.kind is None:

@@ -113,7 +113,7 @@ def _money(screen: Screen) -> Html:
     cells.append(_figure(ceiling, f"if the input kept up{gain}{label}", absent=screen.ceiling_img_s is None, accent=True))
     if screen.wasted_usd is not None:
         cells.append(_figure(f"${screen.wasted_usd:,.0f}", f"wasted per 100 {screen.wasted_unit}", absent=False))
-    wasted = words.NOT_MEASURED if screen.wasted is None else f"{screen.wasted:.0f}"
+    wasted = words.NOT_MEASURED if screen.wasted is None else words.hours(screen.wasted)
     cells.append(_figure(wasted, f"of every 100 {screen.wasted_unit} wasted{label}", absent=screen.wasted is None))
     return tag("div", *cells, class_="money")
 
@@ -236,7 +236,7 @@ def _details(diagnosis: Diagnosis, screen: Screen, session: Session | None) -> l
         ("environment", "Environment", tables.facts(tables.environment(diagnosis, session))),
         ("thresholds", "Thresholds of the rules", tables.facts(thresholds())),
     )
-    return [tag("section", tag("h2", title), body, id=name) for name, title, body in panels if body]
+    return [tag("section", tag("h2", title), body, id=name, aria_label=title) for name, title, body in panels if body]
 
 
 def _over_time(diagnosis: Diagnosis, slow: Sequence[SlowStep], session: Session | None) -> Html | None:

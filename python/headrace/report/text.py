@@ -126,7 +126,7 @@ def _money(screen: Screen, width: int) -> list[Text]:
     if screen.wasted is None:
         return [line]
     money = f" (${screen.wasted_usd:,.0f})" if screen.wasted_usd is not None else ""
-    wasted = f"{screen.wasted:.0f} of 100 {screen.wasted_unit} wasted{money}"
+    wasted = f"{words.hours(screen.wasted)} of 100 {screen.wasted_unit} wasted{money}"
     if line.cell_len + len(wasted) + 5 > width:
         return [line, Text(wasted)]
     line.append(f"  ·  {wasted}")

@@ -13,6 +13,7 @@ __all__ = [
     "bytes_words",
     "count",
     "gain",
+    "hours",
     "image_rate",
     "kind_words",
     "milliseconds",
@@ -91,6 +92,11 @@ def kind_words(kind: str) -> str:
 def gain(ratio: float) -> str:
     """How much faster: +3 % for small gains, ×2.4 for large ones."""
     return f"×{ratio:.2g}" if ratio >= 1.195 else f"{100 * (ratio - 1):+.0f} %"
+
+
+def hours(value: float) -> str:
+    """Hours of a hundred: whole, and <1 for little that is not nothing."""
+    return "<1" if 0 < value < 0.5 else f"{value:.0f}"
 
 
 def count(value: float) -> str:
