@@ -9,7 +9,7 @@ pub enum Extension {
     Scalar,
     /// x86-64 with AVX2, FMA, BMI and LZCNT (Haswell 2013, Zen 2017).
     Avx2,
-    /// x86-64 with AVX-512 F, BW, VL, VBMI and VNNI (Ice Lake 2019, Zen 4).
+    /// x86-64 with AVX-512 F, BW, DQ, VL, VBMI and VNNI (Ice Lake 2019, Zen 4).
     Avx512,
 }
 
@@ -28,6 +28,7 @@ impl Extension {
                 found.push(Extension::Avx2);
                 if is_x86_feature_detected!("avx512f")
                     && is_x86_feature_detected!("avx512bw")
+                    && is_x86_feature_detected!("avx512dq")
                     && is_x86_feature_detected!("avx512vl")
                     && is_x86_feature_detected!("avx512vbmi")
                     && is_x86_feature_detected!("avx512vnni")
@@ -55,7 +56,7 @@ macro_rules! vectorised {
         $visibility fn $name(extension: $crate::cpu::Extension, $($argument: $type),*) $(-> $result)? {
             #[cfg(target_arch = "x86_64")]
             {
-                #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,avx512vnni,fma,avx2")]
+                #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni,fma,avx2")]
                 fn avx512($($argument: $type),*) $(-> $result)? {
                     $body($($argument),*)
                 }

@@ -170,6 +170,15 @@ impl Affine {
         Some((flip(self.a, self.c, width)?, flip(self.e, self.f, height)?))
     }
 
+    /// True if the map takes every pixel centre to a pixel centre.
+    pub fn is_lattice(&self) -> bool {
+        let whole = |value: f64| value.fract() == 0.0 && value.abs() < 1e9;
+        let (x, y) = self.apply(0.5, 0.5);
+        [self.a, self.b, self.d, self.e, x - 0.5, y - 0.5]
+            .into_iter()
+            .all(whole)
+    }
+
     /// True if every number is finite, so that the map can be used at all.
     pub fn is_finite(&self) -> bool {
         [self.a, self.b, self.c, self.d, self.e, self.f]

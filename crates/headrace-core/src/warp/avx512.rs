@@ -1,73 +1,77 @@
 //! Bilinear sampling, 16 pixels at a time, bit-identical to [`super::scalar`].
 //!
-//! Coordinates are computed in double precision, in Pillow's order of operations. The blend is in single precision, whose error stays
-//! below [`DOUBT`]; where a blended value lies so near a whole number that truncation could differ, the pixel is recomputed by the scalar
-//! code. Values that are exact in single precision (four equal pixels, or a point on a pixel's centre) are not in doubt.
+//! Pixels well inside the picture take the fast way: coordinates in 32.32 fixed point, the blend in single precision, both with errors far
+//! below [`DOUBT`](super::span::DOUBT). Where a blended value lies so near a whole number that truncation could differ, or a point so near the border between
+//! two cells that it could have fallen into the wrong one, the scalar code recomputes the pixel; four equal pixels leave no doubt. Pixels
+//! at the picture's edge are left to the scalar code altogether, as are rows too long for the error bound.
 #![allow(unsafe_code)]
 // The kernel is unsafe from end to end; `bilinear` vouches for it.
 #![allow(unsafe_op_in_unsafe_fn)]
 
 use std::arch::x86_64::*;
 
+use super::span::{Cells, DOUBT, LONGEST_ROW};
 use super::{scalar, Affine, Picture};
-
-/// Bound of the single-precision error of a blended value, with margin: two rounded shares (2⁻²⁵ each, times 255) and three fused
-/// multiply-adds (2⁻¹⁷ each at values below 256) sum to less than 5·10⁻⁵.
-const DOUBT: f32 = 1.0 / 8192.0;
 
 /// One output row.
 pub fn bilinear(picture: &Picture<'_>, map: &Affine, y: u32, fill: [u8; 3], output: &mut [u8]) {
-    let window = picture.window;
-    let length = (window.h as usize - 1) * picture.stride + window.w as usize * 3;
-    assert!(length <= picture.bytes.len());
-    if picture.bytes.len() > i32::MAX as usize || picture.bytes.len() < 4 {
-        return scalar::bilinear(picture, map, y, fill, output); // offsets would not fit a lane
+    let pixels = output.len() / 3;
+    let cells = Cells::of_row(picture, map, y, pixels);
+    cells.fill_outside(fill, output);
+    scalar::bilinear_part(picture, map, y, fill, output, cells.visible..cells.first);
+    if pixels <= LONGEST_ROW {
+        // SAFETY: the extension was checked when the warper was made; `Cells` promises that the pixels from `first` to `end` read eight
+        // bytes within the picture's buffer.
+        unsafe { inner(picture, map, y, &cells, output) };
+    } else {
+        scalar::bilinear_part(picture, map, y, fill, output, cells.first..cells.end);
     }
-    // SAFETY: the extension was checked when the warper was made; coordinates are clamped to the window, and the last four bytes of the
-    // buffer are the last address read.
-    unsafe { row(picture, map, y, fill, output) }
+    scalar::bilinear_part(picture, map, y, fill, output, cells.end..cells.hidden);
 }
 
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi")]
-unsafe fn row(picture: &Picture<'_>, map: &Affine, y: u32, fill: [u8; 3], output: &mut [u8]) {
-    let down = f64::from(y) + 0.5;
-    let line = Line {
-        x: [map.a, map.b * down, map.c].map(|value| _mm512_set1_pd(value)),
-        y: [map.d, map.e * down, map.f].map(|value| _mm512_set1_pd(value)),
-        size: [picture.width, picture.height].map(|side| _mm512_set1_pd(f64::from(side))),
+/// The pixels inside.
+///
+/// # Safety
+/// The processor has the features; `cells` belongs to this row.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi")]
+unsafe fn inner(picture: &Picture<'_>, map: &Affine, y: u32, cells: &Cells, output: &mut [u8]) {
+    let lanes = _mm512_setr_epi64(0, 1, 2, 3, 4, 5, 6, 7);
+    let ramp = |line: super::span::Line| {
+        let step = _mm512_mullo_epi64(lanes, _mm512_set1_epi64(line.step));
+        let start = _mm512_add_epi64(_mm512_set1_epi64(line.start), step);
+        [
+            start,
+            _mm512_add_epi64(start, _mm512_set1_epi64(line.step * 8)),
+        ]
     };
-    let pixels = output.len() / 3;
-    let fill_word = u32::from_le_bytes([fill[0], fill[1], fill[2], 0]);
+    let (mut x, mut y_at) = (ramp(cells.x), ramp(cells.y));
+    let step_x = _mm512_set1_epi64(cells.x.step * 16);
+    let step_y = _mm512_set1_epi64(cells.y.step * 16);
     let compress = _mm512_loadu_si512(COMPRESS.as_ptr().cast());
-    for start in (0..pixels).step_by(16) {
-        let places = line.places(start);
-        let lanes: u16 = if pixels - start >= 16 {
+    for start in (cells.first..cells.end).step_by(16) {
+        let count = (cells.end - start).min(16);
+        let lanes = if count == 16 {
             u16::MAX
         } else {
-            (1 << (pixels - start)) - 1
+            (1 << count) - 1
         };
-        let inside = places.inside & lanes;
-        let mut words = _mm512_set1_epi32(fill_word as i32);
-        let mut doubtful = 0;
-        if inside != 0 {
-            let corners = corners(picture, &places);
-            let blended = blend(corners, &places);
-            doubtful = blended.doubtful & inside;
-            words = _mm512_mask_mov_epi32(words, inside, blended.words);
-        }
-        let bytes = _mm512_permutexvar_epi8(compress, words);
-        let count = (pixels - start).min(16) * 3;
-        _mm512_mask_storeu_epi8(
-            output.as_mut_ptr().add(start * 3).cast(),
-            (1 << count) - 1,
-            bytes,
-        );
+        let columns = Place::of(x);
+        let rows = Place::of(y_at);
+        let corners = corners(picture, columns.whole, rows.whole, lanes);
+        let blended = blend(corners, columns.share, rows.share);
+        let mut doubtful = (blended.doubtful | columns.doubtful | rows.doubtful) & lanes;
+        let bytes = _mm512_permutexvar_epi8(compress, blended.words);
+        let mask = (1_u64 << (count * 3)) - 1;
+        _mm512_mask_storeu_epi8(output.as_mut_ptr().add(start * 3).cast(), mask, bytes);
         while doubtful != 0 {
             let at = start + doubtful.trailing_zeros() as usize;
             doubtful &= doubtful - 1;
-            let pixel = scalar::bilinear_pixel(picture, map, at as u32, y).unwrap_or(fill);
-            output[at * 3..at * 3 + 3].copy_from_slice(&pixel);
+            if let Some(pixel) = scalar::bilinear_pixel(picture, map, at as u32, y) {
+                output[at * 3..at * 3 + 3].copy_from_slice(&pixel);
+            }
         }
+        x = x.map(|half| _mm512_add_epi64(half, step_x));
+        y_at = y_at.map(|half| _mm512_add_epi64(half, step_y));
     }
 }
 
@@ -82,115 +86,68 @@ const COMPRESS: [u8; 64] = {
     order
 };
 
-/// The constants of one output row.
-struct Line {
-    x: [__m512d; 3],
-    y: [__m512d; 3],
-    size: [__m512d; 2],
+/// 16 coordinates, taken apart.
+struct Place {
+    whole: __m512i,
+    share: __m512,
+    /// So near a whole number that the other side of it may be right.
+    doubtful: __mmask16,
 }
 
-/// Where 16 output pixels come from.
-struct Places {
-    /// Pixels whose point lies in the picture.
-    inside: __mmask16,
-    /// Pixels whose point is exactly a pixel's centre.
-    exact: __mmask16,
-    column: __m512i,
-    row: __m512i,
-    across: __m512,
-    down: __m512,
-}
-
-impl Line {
+impl Place {
     #[inline]
-    #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-    fn places(&self, start: usize) -> Places {
-        let lanes = _mm512_setr_pd(0.5, 1.5, 2.5, 3.5, 4.5, 5.5, 6.5, 7.5);
-        let first = self.half(_mm512_add_pd(lanes, _mm512_set1_pd(start as f64)));
-        let second = self.half(_mm512_add_pd(lanes, _mm512_set1_pd(start as f64 + 8.0)));
-        let mask = |low: __mmask8, high: __mmask8| u16::from(low) | u16::from(high) << 8;
-        Places {
-            inside: mask(first.inside, second.inside),
-            exact: mask(first.exact, second.exact),
-            column: join_integers(first.column, second.column),
-            row: join_integers(first.row, second.row),
-            across: join_floats(first.across, second.across),
-            down: join_floats(first.down, second.down),
-        }
-    }
-
-    /// Eight of the sixteen. Multiplications and additions are separate on purpose: a fused one would round differently from Pillow.
-    #[inline]
-    #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-    fn half(&self, at: __m512d) -> HalfPlaces {
-        let zero = _mm512_setzero_pd();
-        let point = |line: [__m512d; 3]| {
-            _mm512_add_pd(_mm512_add_pd(_mm512_mul_pd(line[0], at), line[1]), line[2])
-        };
-        let (x, y) = (point(self.x), point(self.y));
-        let inside = _mm512_cmp_pd_mask::<_CMP_GE_OQ>(x, zero)
-            & _mm512_cmp_pd_mask::<_CMP_LT_OQ>(x, self.size[0])
-            & _mm512_cmp_pd_mask::<_CMP_GE_OQ>(y, zero)
-            & _mm512_cmp_pd_mask::<_CMP_LT_OQ>(y, self.size[1]);
-        let half = _mm512_set1_pd(0.5);
-        let (x, y) = (_mm512_sub_pd(x, half), _mm512_sub_pd(y, half));
-        let (column, row) = (floor(x), floor(y));
-        let (across, down) = (_mm512_sub_pd(x, column), _mm512_sub_pd(y, row));
-        HalfPlaces {
-            inside,
-            exact: _mm512_cmp_pd_mask::<_CMP_EQ_OQ>(_mm512_add_pd(across, down), zero),
-            column: _mm512_cvttpd_epi32(column),
-            row: _mm512_cvttpd_epi32(row),
-            across: _mm512_cvtpd_ps(across),
-            down: _mm512_cvtpd_ps(down),
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
+    fn of(halves: [__m512i; 2]) -> Self {
+        let upper = _mm512_setr_epi32(1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
+        let lower = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+        let fraction = _mm512_permutex2var_epi32(halves[0], lower, halves[1]);
+        let near = _mm512_add_epi32(fraction, _mm512_set1_epi32(super::span::NEAR as i32));
+        let limit = _mm512_set1_epi32(2 * super::span::NEAR as i32);
+        Place {
+            whole: _mm512_permutex2var_epi32(halves[0], upper, halves[1]),
+            share: _mm512_mul_ps(
+                _mm512_cvtepu32_ps(fraction),
+                _mm512_set1_ps(1.0 / 4_294_967_296.0),
+            ),
+            doubtful: _mm512_cmplt_epu32_mask(near, limit),
         }
     }
 }
 
-struct HalfPlaces {
-    inside: __mmask8,
-    exact: __mmask8,
-    column: __m256i,
-    row: __m256i,
-    across: __m256,
-    down: __m256,
-}
-
-/// The four pixels around each point, as 32-bit words with red in the lowest byte.
+/// The four pixels around each point, as 32-bit words with red in the lowest byte (the highest is arbitrary).
 ///
 /// # Safety
-/// The picture holds its window and at least four bytes, fewer than 2³¹.
+/// For every lane of `lanes`, eight bytes are readable at the column and row of the picture's buffer, and in the next row.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-unsafe fn corners(picture: &Picture<'_>, places: &Places) -> [__m512i; 4] {
-    let window = picture.window;
-    let place = |at: __m512i, first: u32, count: u32| {
-        let at = _mm512_sub_epi32(at, _mm512_set1_epi32(first as i32));
-        let at = _mm512_max_epi32(at, _mm512_setzero_si512());
-        _mm512_min_epi32(at, _mm512_set1_epi32(count as i32 - 1))
-    };
-    let one = _mm512_set1_epi32(1);
-    let columns = [places.column, _mm512_add_epi32(places.column, one)].map(|column| {
-        let column = place(column, window.x, window.w);
-        _mm512_add_epi32(column, _mm512_slli_epi32::<1>(column))
-    });
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
+unsafe fn corners(
+    picture: &Picture<'_>,
+    columns: __m512i,
+    rows: __m512i,
+    lanes: __mmask16,
+) -> [__m512i; 4] {
     let stride = _mm512_set1_epi32(picture.stride as i32);
-    let rows = [places.row, _mm512_add_epi32(places.row, one)]
-        .map(|row| _mm512_mullo_epi32(place(row, window.y, window.h), stride));
-    // The last pixel of the buffer has no fourth byte: read from a byte or more earlier, then shift.
-    let last = _mm512_set1_epi32(picture.bytes.len() as i32 - 4);
-    let gather = |row: __m512i, column: __m512i| {
-        let at = _mm512_add_epi32(row, column);
-        let safe = _mm512_min_epi32(at, last);
-        let words = _mm512_i32gather_epi32::<1>(safe, picture.bytes.as_ptr().cast());
-        _mm512_srlv_epi32(words, _mm512_slli_epi32::<3>(_mm512_sub_epi32(at, safe)))
+    let at = _mm512_add_epi32(_mm512_mullo_epi32(rows, stride), columns);
+    let at = _mm512_add_epi32(at, _mm512_slli_epi32::<1>(columns));
+    // Lanes past the row's inside point anywhere; let them read the first pixels of the buffer.
+    let at = _mm512_maskz_mov_epi32(lanes, at);
+    let halves = [
+        _mm512_castsi512_si256(at),
+        _mm512_extracti64x4_epi64::<1>(at),
+    ];
+    let even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    let pair = |base: *const u8| {
+        // Eight bytes hold a pixel, the next one, and two bytes of no use.
+        let words = halves.map(|half| _mm512_i32gather_epi64::<1>(half, base.cast()));
+        let next = words.map(|words| _mm512_srli_epi64::<24>(words));
+        [
+            _mm512_permutex2var_epi32(words[0], even, words[1]),
+            _mm512_permutex2var_epi32(next[0], even, next[1]),
+        ]
     };
-    [
-        gather(rows[0], columns[0]),
-        gather(rows[0], columns[1]),
-        gather(rows[1], columns[0]),
-        gather(rows[1], columns[1]),
-    ]
+    let upper = pair(picture.bytes.as_ptr());
+    let lower = pair(picture.bytes.as_ptr().add(picture.stride));
+    [upper[0], upper[1], lower[0], lower[1]]
 }
 
 /// 16 blended pixels.
@@ -200,55 +157,51 @@ struct Blended {
 }
 
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-fn blend(corners: [__m512i; 4], places: &Places) -> Blended {
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
+fn blend(corners: [__m512i; 4], across: __m512, down: __m512) -> Blended {
     let byte = _mm512_set1_epi32(0xFF);
     let [first, second, third, fourth] = corners;
-    let unequal = _mm512_or_si512(
-        _mm512_or_si512(
-            _mm512_xor_si512(first, second),
-            _mm512_xor_si512(first, third),
-        ),
-        _mm512_xor_si512(first, fourth),
+    let red = |word| _mm512_cvtepi32_ps(_mm512_and_si512(word, byte));
+    let green = |word| _mm512_cvtepi32_ps(_mm512_and_si512(_mm512_srli_epi32::<8>(word), byte));
+    let blue = |word| _mm512_cvtepi32_ps(_mm512_and_si512(_mm512_srli_epi32::<16>(word), byte));
+    let mix = |from, to, share| _mm512_fmadd_ps(_mm512_sub_ps(to, from), share, from);
+    let mixed = |values: [__m512; 4]| {
+        mix(
+            mix(values[0], values[1], across),
+            mix(values[2], values[3], across),
+            down,
+        )
+    };
+    let values = [
+        mixed(corners.map(red)),
+        mixed(corners.map(green)),
+        mixed(corners.map(blue)),
+    ];
+    let bytes = values.map(|value| _mm512_cvttps_epi32(value));
+    let words = _mm512_or_si512(
+        _mm512_or_si512(bytes[0], _mm512_slli_epi32::<8>(bytes[1])),
+        _mm512_slli_epi32::<16>(bytes[2]),
     );
+    // The distance to the nearest whole number, and the smallest of the three.
+    let away = values.map(|value| _mm512_reduce_ps::<0>(value));
+    let least = _mm512_range_ps::<0b1010>(_mm512_range_ps::<0b1010>(away[0], away[1]), away[2]);
     let doubt = _mm512_set1_ps(DOUBT);
-    let mut words = _mm512_setzero_si512();
-    let mut doubtful = 0;
-    for channel in 0..3 {
-        let shift = _mm_cvtsi32_si128(channel * 8);
-        let value =
-            |word| _mm512_cvtepi32_ps(_mm512_and_si512(_mm512_srl_epi32(word, shift), byte));
-        let mix = |from, to, share| _mm512_fmadd_ps(_mm512_sub_ps(to, from), share, from);
-        let top = mix(value(first), value(second), places.across);
-        let bottom = mix(value(third), value(fourth), places.across);
-        let blended = mix(top, bottom, places.down);
-        let away = _mm512_sub_ps(blended, _mm512_roundscale_ps::<0>(blended));
-        let near = _mm512_cmp_ps_mask::<_CMP_LT_OQ>(_mm512_abs_ps(away), doubt);
-        let differ = _mm512_test_epi32_mask(unequal, _mm512_sll_epi32(byte, shift));
-        doubtful |= near & differ;
-        words = _mm512_or_si512(words, _mm512_sll_epi32(_mm512_cvttps_epi32(blended), shift));
+    let mut doubtful = _mm512_cmp_ps_mask::<_CMP_LT_OQ>(least, doubt);
+    if doubtful != 0 {
+        // Rare but for flat areas, where there is no doubt.
+        let unequal = _mm512_or_si512(
+            _mm512_or_si512(
+                _mm512_xor_si512(first, second),
+                _mm512_xor_si512(first, third),
+            ),
+            _mm512_xor_si512(first, fourth),
+        );
+        doubtful = 0;
+        for (channel, away) in away.into_iter().enumerate() {
+            let near = _mm512_cmp_ps_mask::<_CMP_LT_OQ>(_mm512_abs_ps(away), doubt);
+            let bits = _mm512_set1_epi32(0xFF << (8 * channel));
+            doubtful |= near & _mm512_test_epi32_mask(unequal, bits);
+        }
     }
-    Blended {
-        words,
-        doubtful: doubtful & !places.exact,
-    }
-}
-
-#[inline]
-#[target_feature(enable = "avx512f")]
-fn floor(value: __m512d) -> __m512d {
-    _mm512_roundscale_pd::<{ _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC }>(value)
-}
-
-#[inline]
-#[target_feature(enable = "avx512f")]
-fn join_integers(low: __m256i, high: __m256i) -> __m512i {
-    _mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), high)
-}
-
-#[inline]
-#[target_feature(enable = "avx512f")]
-fn join_floats(low: __m256, high: __m256) -> __m512 {
-    let (low, high) = (_mm256_castps_si256(low), _mm256_castps_si256(high));
-    _mm512_castsi512_ps(join_integers(low, high))
+    Blended { words, doubtful }
 }

@@ -7,8 +7,12 @@
 
 mod affine;
 #[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
 mod avx512;
 mod scalar;
+#[cfg(target_arch = "x86_64")]
+mod span;
 
 pub use affine::Affine;
 
@@ -250,16 +254,23 @@ impl Warper {
             });
             return;
         }
+        let lattice = map.is_lattice();
         for y in 0..spec.height {
             let output = &mut out[y as usize * out_stride..][..row_bytes];
             match self.extension {
+                _ if lattice => scalar::lattice(picture, map, y, spec.fill, output),
                 #[cfg(target_arch = "x86_64")]
                 Extension::Avx512 => avx512::bilinear(picture, map, y, spec.fill, output),
-                _ => scalar::bilinear(picture, map, y, spec.fill, output),
+                #[cfg(target_arch = "x86_64")]
+                Extension::Avx2 => avx2::bilinear(picture, map, y, spec.fill, output),
+                _ => {
+                    let all = 0..spec.width as usize;
+                    scalar::bilinear_part(picture, map, y, spec.fill, output, all);
+                }
             }
         }
     }
 }
 
-/// Bytes after the last pixel of the grid: vector kernels read pixels four bytes at a time.
-const SLACK: usize = 4;
+/// Bytes after the last pixel of the grid: vector kernels read pixels two at a time, eight bytes.
+const SLACK: usize = 8;

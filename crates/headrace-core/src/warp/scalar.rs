@@ -1,5 +1,7 @@
 //! Sampling in plain Rust, in the arithmetic of Pillow's `Geometry.c`: the definition for the vector kernels.
 
+use std::ops::Range;
+
 use super::{Affine, Picture};
 
 /// One output pixel, bilinear; None outside the picture.
@@ -11,9 +13,8 @@ pub fn bilinear_pixel(picture: &Picture<'_>, map: &Affine, x: u32, y: u32) -> Op
         return None;
     }
     let (x, y) = (x - 0.5, y - 0.5);
-    let (column, row) = (x.floor(), y.floor());
-    let (across, down) = (x - column, y - row);
-    let (column, row) = (column as i64, row as i64);
+    let (column, row) = (floor(x), floor(y));
+    let (across, down) = (x - column as f64, y - row as f64);
     // The row below the last one and the column right of it repeat the edge, which gives what Pillow's special case gives.
     let upper = [picture.pixel(column, row), picture.pixel(column + 1, row)];
     let lower = [
@@ -29,10 +30,34 @@ pub fn bilinear_pixel(picture: &Picture<'_>, map: &Affine, x: u32, y: u32) -> Op
     }))
 }
 
-/// One output row, bilinear.
-pub fn bilinear(picture: &Picture<'_>, map: &Affine, y: u32, fill: [u8; 3], output: &mut [u8]) {
+/// The whole number at or below `value` (without SSE4.1, `f64::floor` is a function call).
+#[inline(always)]
+fn floor(value: f64) -> i64 {
+    let whole = value as i64;
+    whole - i64::from(value < whole as f64)
+}
+
+/// Some pixels of one output row, bilinear.
+pub fn bilinear_part(
+    picture: &Picture<'_>,
+    map: &Affine,
+    y: u32,
+    fill: [u8; 3],
+    output: &mut [u8],
+    pixels: Range<usize>,
+) {
+    for x in pixels {
+        let pixel = bilinear_pixel(picture, map, x as u32, y).unwrap_or(fill);
+        output[x * 3..x * 3 + 3].copy_from_slice(&pixel);
+    }
+}
+
+/// A map that takes pixel centres to pixel centres (flips, quarter turns, shifts by whole pixels): each sample is one pixel.
+pub fn lattice(picture: &Picture<'_>, map: &Affine, y: u32, fill: [u8; 3], output: &mut [u8]) {
     for (x, pixel) in output.chunks_exact_mut(3).enumerate() {
-        pixel.copy_from_slice(&bilinear_pixel(picture, map, x as u32, y).unwrap_or(fill));
+        let (x, y) = map.apply(x as f64 + 0.5, f64::from(y) + 0.5);
+        let value = picture.inside((x - 0.5) as i64, (y - 0.5) as i64);
+        pixel.copy_from_slice(&value.unwrap_or(fill));
     }
 }
 

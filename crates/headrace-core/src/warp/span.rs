@@ -1,0 +1,129 @@
+//! Which pixels of an output row lie well inside the picture, and their coordinates in fixed point: shared by the vector kernels.
+
+use super::{Affine, Picture};
+
+/// Longest output row for which the fixed-point error stays below the kernels' bound.
+pub const LONGEST_ROW: usize = 1024;
+
+/// Bound of the error of a blended value, with margin. Fixed point: a share is off by at most 2¹⁰ steps of 2⁻³³, plus 2⁻²⁵ of its own
+/// conversion, so 2⁻²² or so; two shares times 255 make 1.2·10⁻⁴. Three fused multiply-adds add 2⁻¹⁷ each.
+pub const DOUBT: f32 = 1.0 / 4096.0;
+
+/// A fraction of a coordinate within so many steps of 2⁻³² of a whole number may belong to the neighbouring cell.
+pub const NEAR: u32 = 1 << 12;
+
+/// A coordinate along the row, 32.32 fixed point: its value at the first pixel inside, and what a pixel adds.
+#[derive(Debug, Clone, Copy)]
+pub struct Line {
+    /// At the first pixel inside.
+    pub start: i64,
+    /// Per pixel.
+    pub step: i64,
+}
+
+/// The pixels from `first` to `end` of a row, whose four neighbours all lie in the window and can be read eight bytes at a time.
+#[derive(Debug, Clone, Copy)]
+pub struct Cells {
+    /// Pixels before this one are outside the picture.
+    pub visible: usize,
+    /// First pixel inside.
+    pub first: usize,
+    /// One past the last pixel inside.
+    pub end: usize,
+    /// From this pixel on all are outside the picture.
+    pub hidden: usize,
+    /// Column of the left neighbour, from the window's first.
+    pub x: Line,
+    /// Row of the upper neighbour, from the window's first.
+    pub y: Line,
+}
+
+impl Cells {
+    /// The inside of output row `y`, of `pixels` pixels.
+    pub fn of_row(picture: &Picture<'_>, map: &Affine, y: u32, pixels: usize) -> Self {
+        let window = picture.window;
+        let down = f64::from(y) + 0.5;
+        // Cell coordinates: a pixel's centre is a whole number.
+        let origin_x = map.a * 0.5 + map.b * down + map.c - 0.5 - f64::from(window.x);
+        let origin_y = map.d * 0.5 + map.e * down + map.f - 0.5 - f64::from(window.y);
+        let used = (window.h as usize - 1) * picture.stride + window.w as usize * 3;
+        let small = picture.bytes.len() <= i32::MAX as usize && window.w > 2 && window.h > 2;
+        // Reading eight bytes at the last but one column of the last row needs two bytes after it; else that row is left out.
+        let spare = picture.bytes.len() >= used + 2;
+        let columns = f64::from(window.w) - 1.0 - MARGIN;
+        let rows = f64::from(window.h) - if spare { 1.0 } else { 2.0 };
+        let inside_x = between(origin_x, map.a, MARGIN, columns, pixels);
+        let inside_y = between(origin_y, map.d, MARGIN, rows - MARGIN, pixels);
+        let first = inside_x.0.max(inside_y.0);
+        let end = if small {
+            inside_x.1.min(inside_y.1).max(first)
+        } else {
+            first
+        };
+        let (width, height) = (f64::from(picture.width), f64::from(picture.height));
+        let (left, top) = (
+            origin_x + 0.5 + f64::from(window.x),
+            origin_y + 0.5 + f64::from(window.y),
+        );
+        let seen_x = between(left, map.a, -MARGIN, width + MARGIN, pixels);
+        let seen_y = between(top, map.d, -MARGIN, height + MARGIN, pixels);
+        let line = |origin: f64, step: f64| {
+            let fixed = |value: f64| (value * 4_294_967_296.0) as i64;
+            Line {
+                start: fixed(origin + step * first as f64),
+                step: fixed(step),
+            }
+        };
+        let visible = seen_x.0.max(seen_y.0).saturating_sub(1).min(first);
+        let hidden = (seen_x.1.min(seen_y.1) + 1).clamp(end, pixels);
+        Cells {
+            visible,
+            first,
+            end,
+            hidden,
+            x: line(origin_x, map.a),
+            y: line(origin_y, map.d),
+        }
+    }
+}
+
+impl Cells {
+    /// Gives the pixels outside the picture their colour.
+    pub fn fill_outside(&self, fill: [u8; 3], output: &mut [u8]) {
+        let (head, tail) = output.split_at_mut(self.hidden * 3);
+        for pixel in head[..self.visible * 3]
+            .chunks_exact_mut(3)
+            .chain(tail.chunks_exact_mut(3))
+        {
+            pixel.copy_from_slice(&fill);
+        }
+    }
+}
+
+/// Far more than the error of a fixed-point coordinate, so that its whole part cannot leave the window.
+const MARGIN: f64 = 1e-3;
+
+/// A range of i in 0..count in which `low <= origin + i * step <= high`, at most one short at either end.
+fn between(origin: f64, step: f64, low: f64, high: f64, count: usize) -> (usize, usize) {
+    let (low, high) = (low - origin, high - origin);
+    if step == 0.0 {
+        return (0, if low <= 0.0 && high >= 0.0 { count } else { 0 });
+    }
+    let (from, to) = if step > 0.0 {
+        (low / step, high / step)
+    } else {
+        (high / step, low / step)
+    };
+    // Casts clip: what is negative becomes 0.
+    let first = if from <= 0.0 {
+        0
+    } else {
+        (from as usize).saturating_add(1).min(count)
+    };
+    let end = if to < 0.0 {
+        0
+    } else {
+        (to as usize).saturating_add(1).min(count)
+    };
+    (first, end.max(first))
+}
