@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from conftest import jpeg
 from headrace.decode import reason
-from headrace.errors import UsageError
+from headrace.errors import DecodeError, UsageError
 from PIL import Image
 
 
@@ -103,3 +103,31 @@ def test_arguments_that_do_not_fit_are_refused_in_words() -> None:
             headrace.decode_into(*arguments)
     with pytest.raises(UsageError, match="interpolation"):
         headrace.decode_into([image], out, resample="cubic")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("subsampling", ["4:4:4", "4:2:2", "4:2:0"])
+def test_an_index_changes_the_speed_not_the_pixels(subsampling: str) -> None:
+    images = [jpeg(300, 200, seed, subsampling=subsampling) for seed in range(4)]
+    indexes = [headrace.checkpoint_index(image) for image in images]
+    assert all(index.rows > 0 for index in indexes)
+    rng = np.random.default_rng(4)
+    plain, indexed = np.zeros((2, 4, 64, 64, 3), dtype=np.uint8)
+    for _ in range(5):
+        boxes = [random_box(rng, 300, 200) for _ in images]
+        assert not headrace.decode_into(images, plain, boxes=boxes).any()
+        kept = [index if number % 2 else index.to_bytes() for number, index in enumerate(indexes)]
+        assert not headrace.decode_into(images, indexed, boxes=boxes, index=kept).any()
+        np.testing.assert_array_equal(plain, indexed)
+
+
+def test_an_index_of_another_image_is_refused() -> None:
+    image, other = jpeg(300, 200, 1), jpeg(300, 200, 2)
+    out = np.full((1, 16, 16, 3), 9, dtype=np.uint8)
+    status = headrace.decode_into([image], out, boxes=[(40, 40, 100, 100)], index=[headrace.checkpoint_index(other)])
+    assert "index" in reason(status[0])
+    assert not out.any()
+    with pytest.raises(UsageError, match="index"):
+        headrace.decode_into([image], out, index=[b"not an index"])
+    assert headrace.checkpoint_index(headrace.restart_markers(image)).rows == 0
+    with pytest.raises(DecodeError, match="truncated"):
+        headrace.checkpoint_index(image[:900])

@@ -12,7 +12,7 @@ from headrace import errors
 
 if TYPE_CHECKING:
     from headrace import transforms
-    from headrace.decode import decode_into
+    from headrace.decode import checkpoint_index, decode_into
     from headrace.loader import Loader
     from headrace.packing import pack
     from headrace.records import Dataset
@@ -20,12 +20,24 @@ if TYPE_CHECKING:
     from headrace.sources import open_dataset as open
     from headrace.verification import verify
 
-__all__ = ["Dataset", "Loader", "decode_into", "errors", "open", "pack", "restart_markers", "transforms", "verify"]
+__all__ = [
+    "Dataset",
+    "Loader",
+    "checkpoint_index",
+    "decode_into",
+    "errors",
+    "open",
+    "pack",
+    "restart_markers",
+    "transforms",
+    "verify",
+]
 
 # Name -> (module, attribute); None: the module itself.
 _LAZY: dict[str, tuple[str, str | None]] = {
     "Dataset": ("headrace.records", "Dataset"),
     "Loader": ("headrace.loader", "Loader"),
+    "checkpoint_index": ("headrace.decode", "checkpoint_index"),
     "decode_into": ("headrace.decode", "decode_into"),
     "open": ("headrace.sources", "open_dataset"),
     "pack": ("headrace.packing", "pack"),

@@ -9,10 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace import _native
-from headrace.errors import UsageError
+from headrace._native import Index
+from headrace.errors import DecodeError, UsageError
 from headrace.transforms import interpolation_name
 
-__all__ = ["decode_into"]
+__all__ = ["Index", "checkpoint_index", "decode_into", "reason"]
 
 Box = Sequence[int]
 
@@ -24,6 +25,7 @@ def decode_into(
     flips: Sequence[bool] | None = None,
     threads: int = 1,
     *,
+    index: Sequence[Index | bytes | None] | None = None,
     exif: bool = False,
     resample: Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"] = "bilinear",
 ) -> npt.NDArray[np.int32]:
@@ -31,8 +33,11 @@ def decode_into(
 
     `out` is a writable C-contiguous uint8 array [N, H, W, 3] (numpy, or a CPU tensor), RGB. The pixels are those of Pillow's
     `open().convert("RGB").crop().resize(…)`, bit for bit. With `exif=True` images are turned upright first, as by
-    `ImageOps.exif_transpose`, and boxes lie in the upright image. Returns int32 [N]: 0 = ok, else the reason's number
-    (`headrace.decode.reason`); the slot of a failed image is black. No state is kept between calls.
+    `ImageOps.exif_transpose`, and boxes lie in the upright image. `index` holds a checkpoint index (`checkpoint_index`, or its
+    bytes) or None for each image: the same pixels, sooner; one of another image gives the status of a bad index.
+
+    Returns int32 [N]: 0 = ok, else the reason's number (`headrace.decode.reason`); the slot of a failed image is black. No state
+    is kept between calls.
 
     Raises UsageError when the arguments do not fit each other.
     """
@@ -44,7 +49,7 @@ def decode_into(
         raise UsageError(f"out has {array.shape[0]} slots for {len(jpegs)} images")
     if threads < 1:
         raise UsageError(f"threads must be at least 1, not {threads}")
-    for name, values in (("boxes", boxes), ("flips", flips)):
+    for name, values in (("boxes", boxes), ("flips", flips), ("indexes", index)):
         if values is not None and len(values) != len(jpegs):
             raise UsageError(f"{len(values)} {name} for {len(jpegs)} images")
     try:
@@ -62,10 +67,28 @@ def decode_into(
             threads,
             interpolation_name(resample, "decode_into"),
             exif,
+            None if index is None else [_index(one) for one in index],
         )
     except (ValueError, TypeError, BufferError) as error:
         raise UsageError(f"decode_into: {error}") from error
     return np.asarray(statuses, dtype=np.int32)
+
+
+def checkpoint_index(jpeg: bytes) -> Index:
+    """The checkpoints of a JPEG without restart markers: bit offsets and predictors at every tile of about 32 pixels' width.
+
+    With it, `decode_into` decodes only what a crop needs, from the original file. `to_bytes()` and `Index.from_bytes()` are for
+    side-car files. `rows` is 0 where there is nothing to index (restart markers, progressive files, other formats).
+    Raises DecodeError with the reason when the image cannot be decoded.
+    """
+    try:
+        return Index.build(jpeg)
+    except ValueError as error:
+        raise DecodeError(f"no index can be made: {error}") from error
+
+
+def _index(one: Index | bytes | None) -> Index | None:
+    return Index.from_bytes(one) if isinstance(one, bytes) else one
 
 
 def reason(status: int) -> str:

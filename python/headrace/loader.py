@@ -180,7 +180,7 @@ class Loader:
 
     def stats(self) -> LoaderStats:
         """Counts and times of every stage so far."""
-        return summarise(self._feed.stats, self._feed.counters(), self._feed.ring_batches())
+        return summarise(self._feed.stats, self._feed.counters(), self._feed.ring_batches(), self._feed.index_bytes())
 
     def explain(self) -> str:
         """The compiled pipeline in words: what runs where, in which order, and what it costs in memory."""

@@ -86,9 +86,10 @@ class LoaderStats:
     skipped_count: int
     skipped: tuple[Skipped, ...]
     ring_batches: int  # batches of memory in the ring
+    index_bytes: int  # memory of checkpoint indexes, which make later epochs decode less
 
 
-def summarise(stats: FeedStats, counters: dict[str, int], ring_batches: int) -> LoaderStats:
+def summarise(stats: FeedStats, counters: dict[str, int], ring_batches: int, index_bytes: int) -> LoaderStats:
     """The public form of the running totals."""
     images = counters.get("images", 0)
 
@@ -108,4 +109,5 @@ def summarise(stats: FeedStats, counters: dict[str, int], ring_batches: int) -> 
         skipped_count=stats.skipped_count,
         skipped=tuple(stats.skipped),
         ring_batches=ring_batches,
+        index_bytes=index_bytes,
     )

@@ -3,13 +3,13 @@
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
-use headrace_core::decode::Decoder;
+use headrace_core::decode::{DecodeOptions, Decoder};
 use headrace_core::engine::BatchMemory;
 use headrace_core::error::{Result, Status};
 use headrace_core::geometry::Rect;
-use headrace_core::jpeg::turbo;
+use headrace_core::jpeg::{index, turbo};
 use headrace_core::resample::{Filter, Resampler, ResizeSpec};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyValueError;
@@ -17,6 +17,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::detach::detached;
+use crate::index::Index;
 use crate::program::filter;
 
 thread_local! {
@@ -111,6 +112,7 @@ struct Request {
     data: ReadOnly,
     box_: Option<Rect>,
     flip: bool,
+    index: Option<Arc<index::Index>>,
 }
 
 /// What all images of a call have in common.
@@ -126,7 +128,7 @@ struct Output {
 /// in image pixels, None: the whole image. `exif`: images are turned upright first, and boxes lie in the upright image. Returns a
 /// status a slot, 0 = ok; a failed slot is black.
 #[pyfunction]
-#[pyo3(signature = (images, out, height, width, boxes, flips, threads, resample, exif = false))]
+#[pyo3(signature = (images, out, height, width, boxes, flips, threads, resample, exif = false, indexes = None))]
 #[allow(clippy::too_many_arguments)]
 pub fn decode_into(
     py: Python<'_>,
@@ -139,6 +141,7 @@ pub fn decode_into(
     threads: usize,
     resample: &str,
     exif: bool,
+    indexes: Option<Vec<Option<PyRef<'_, Index>>>>,
 ) -> PyResult<Vec<i32>> {
     let count = images.len();
     let slot_bytes = height as usize * width as usize * 3;
@@ -153,8 +156,11 @@ pub fn decode_into(
     }
     if boxes.as_ref().is_some_and(|boxes| boxes.len() != count)
         || flips.as_ref().is_some_and(|f| f.len() != count)
+        || indexes.as_ref().is_some_and(|known| known.len() != count)
     {
-        return Err(PyValueError::new_err("one box and one flip for each image"));
+        return Err(PyValueError::new_err(
+            "one box, one flip and one index for each image",
+        ));
     }
     let filter = filter(resample)?;
     let requests = images
@@ -165,6 +171,10 @@ pub fn decode_into(
                 data: ReadOnly::new(image)?,
                 box_: boxes.as_ref().map(|boxes| rect(boxes[number])),
                 flip: flips.as_ref().is_some_and(|flips| flips[number]),
+                index: indexes
+                    .as_ref()
+                    .and_then(|known| known[number].as_ref())
+                    .map(|known| Arc::clone(&known.inner)),
             })
         })
         .collect::<PyResult<Vec<_>>>()?;
@@ -255,6 +265,9 @@ fn one(
         flip_x: request.flip,
         flip_y: false,
     };
-    let view = decoder.region(data, spec.needed())?;
+    let options = DecodeOptions {
+        index: request.index.as_deref(),
+    };
+    let view = decoder.region_with(data, spec.needed(), &options, None)?;
     resampler.resize_into(view, &spec, slot, width as usize * 3)
 }

@@ -20,18 +20,22 @@ use crate::program::Program;
 #[pyclass(frozen, module = "headrace._native")]
 pub struct Table {
     inner: Arc<engine::Table>,
+    indexes: Arc<engine::IndexCache>,
 }
 
 #[pymethods]
 impl Table {
-    /// `file` (int32), `offset` (int64) and `size` (int64, -1: the whole file) have one entry a record.
+    /// `file` (int32), `offset` (int64) and `size` (int64, -1: the whole file) have one entry a record. Checkpoint indexes of
+    /// JPEGs without restart markers are kept up to `index_bytes`, so that they decode faster the next time.
     #[new]
+    #[pyo3(signature = (files, file, offset, size, index_bytes=0))]
     fn new(
         py: Python<'_>,
         files: Vec<PathBuf>,
         file: PyBuffer<i32>,
         offset: PyBuffer<i64>,
         size: PyBuffer<i64>,
+        index_bytes: usize,
     ) -> PyResult<Self> {
         let negative = |_| PyValueError::new_err("a negative file number or offset");
         let file = file
@@ -50,7 +54,13 @@ impl Table {
             .map_err(PyValueError::new_err)?;
         Ok(Table {
             inner: Arc::new(inner),
+            indexes: Arc::new(engine::IndexCache::new(index_bytes)),
         })
+    }
+
+    /// Memory that the checkpoint indexes use now, in bytes.
+    fn index_bytes(&self) -> usize {
+        self.indexes.used_bytes()
     }
 
     fn __len__(&self) -> usize {
@@ -179,6 +189,7 @@ impl Engine {
             table: Arc::clone(&table.inner),
             program: Arc::clone(&program.inner),
             store: Arc::clone(&store.inner),
+            indexes: Arc::clone(&table.indexes),
             seed,
             epoch,
             records,

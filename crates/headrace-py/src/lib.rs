@@ -5,6 +5,7 @@ mod crc;
 mod decode;
 mod detach;
 mod engine;
+mod index;
 mod program;
 mod restart;
 mod ring;
@@ -22,6 +23,8 @@ mod _native {
     use super::decode::{decode_into, image_size, reference_decode, status_names};
     #[pymodule_export]
     use super::engine::{Engine, Job, Store, Table};
+    #[pymodule_export]
+    use super::index::Index;
     #[pymodule_export]
     use super::program::Program;
     #[pymodule_export]

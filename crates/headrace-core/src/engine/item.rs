@@ -3,8 +3,10 @@
 use std::time::Instant;
 
 use super::{add, Batch, Counters};
-use crate::decode::Decoder;
+use crate::decode::{DecodeOptions, Decoder};
 use crate::error::{Result, Status};
+use crate::geometry::RgbView;
+use crate::jpeg::index::Index;
 use crate::program::Placement;
 use crate::resample::Resampler;
 use crate::rng::Key;
@@ -16,6 +18,7 @@ pub struct Worker {
     pixels: Vec<u8>,
     decoder: Decoder,
     resampler: Resampler,
+    index: Index,
 }
 
 impl Worker {
@@ -24,7 +27,12 @@ impl Worker {
         // SAFETY: `image` was claimed by this thread alone (`Job::claim` hands out each number once).
         #[allow(unsafe_code)]
         let slot = unsafe { batch.memory.slot(image) };
-        let result = self.try_fill(batch, image, slot, counters);
+        let mut result = self.try_fill(batch, image, slot, counters);
+        if result == Err(Status::BadIndex) {
+            // An index is checked by length and checksum of the bytes: the file has changed since it was made.
+            batch.indexes.forget(batch.records[image]);
+            result = self.try_fill(batch, image, slot, counters);
+        }
         if result.is_err() {
             slot.fill(0);
         }
@@ -59,7 +67,18 @@ impl Worker {
         let row = width as usize * 3;
         let image_bytes = row * height as usize;
 
-        let view = self.decoder.region(&self.bytes, placement.spec.needed())?;
+        let needed = placement.spec.needed();
+        let known = batch.indexes.get(batch.records[image]);
+        let options = DecodeOptions {
+            index: known.as_deref(),
+        };
+        let emit = Some(&mut self.index);
+        let view = self
+            .decoder
+            .region_with(&self.bytes, needed, &options, emit)?;
+        if !self.index.is_empty() {
+            batch.indexes.offer(batch.records[image], &self.index);
+        }
         let decoded = Instant::now();
         add(&counters.decode_ns, decoded - read);
 
@@ -87,7 +106,7 @@ impl Worker {
 /// Resamples into `out` (rows of `row` bytes), black around it where the crop is larger than the image.
 fn place(
     resampler: &mut Resampler,
-    view: crate::geometry::RgbView<'_>,
+    view: RgbView<'_>,
     placement: &Placement,
     out: &mut [u8],
     row: usize,

@@ -3,6 +3,7 @@
 //! A job is one batch. Threads take images from the oldest job first, so batches finish in the order they were submitted,
 //! and an image costs no allocation and no lock but the queue's.
 
+mod indexes;
 mod item;
 mod memory;
 mod table;
@@ -13,6 +14,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+pub use indexes::IndexCache;
 pub use item::Worker;
 pub use memory::BatchMemory;
 pub use table::Table;
@@ -29,6 +31,8 @@ pub struct Batch {
     pub program: Arc<Program>,
     /// Layout and values of the output.
     pub store: Arc<Store>,
+    /// Checkpoint indexes of the table's images.
+    pub indexes: Arc<IndexCache>,
     /// Seed of the random draws.
     pub seed: u64,
     /// Epoch of the random draws.

@@ -1,0 +1,71 @@
+//! Checkpoint indexes of a dataset's images, kept in memory up to a limit, so that the second epoch is faster than the first.
+//!
+//! Nothing is ever evicted: records are drawn uniformly, so what is in the cache is worth as much as what would replace it.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::jpeg::index::Index;
+
+/// Separate locks, so that threads rarely meet.
+const PARTS: usize = 64;
+
+type Part = HashMap<u32, Arc<Index>>;
+
+/// The indexes of a dataset's records.
+pub struct IndexCache {
+    limit_bytes: usize,
+    used_bytes: AtomicUsize,
+    parts: Vec<Mutex<Part>>,
+}
+
+impl IndexCache {
+    /// A cache that grows to about `limit_bytes`.
+    pub fn new(limit_bytes: usize) -> Self {
+        IndexCache {
+            limit_bytes,
+            used_bytes: AtomicUsize::new(0),
+            parts: (0..PARTS).map(|_| Mutex::default()).collect(),
+        }
+    }
+
+    fn part(&self, record: u32) -> MutexGuard<'_, Part> {
+        self.parts[record as usize % PARTS]
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Memory in use, in bytes.
+    pub fn used_bytes(&self) -> usize {
+        self.used_bytes.load(Ordering::Relaxed)
+    }
+
+    /// The index of `record`, as far as it goes.
+    pub fn get(&self, record: u32) -> Option<Arc<Index>> {
+        self.part(record).get(&record).cloned()
+    }
+
+    /// Keeps a copy of `index` if it covers more than what is known and there is room.
+    pub fn offer(&self, record: u32, index: &Index) {
+        let size = index.size_bytes();
+        let mut part = self.part(record);
+        let (rows, freed) = part
+            .get(&record)
+            .map_or((0, 0), |known| (known.rows(), known.size_bytes()));
+        if index.rows() <= rows || self.used_bytes() + size > self.limit_bytes + freed {
+            return;
+        }
+        part.insert(record, Arc::new(index.clone()));
+        self.used_bytes.fetch_add(size, Ordering::Relaxed);
+        self.used_bytes.fetch_sub(freed, Ordering::Relaxed);
+    }
+
+    /// Forgets the index of a record whose file has changed.
+    pub fn forget(&self, record: u32) {
+        if let Some(index) = self.part(record).remove(&record) {
+            self.used_bytes
+                .fetch_sub(index.size_bytes(), Ordering::Relaxed);
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! Checkpoint indexes as Python holds them.
+
+use std::sync::Arc;
+
+use headrace_core::decode::{DecodeOptions, Decoder};
+use headrace_core::error::Status;
+use headrace_core::geometry::Rect;
+use headrace_core::jpeg::index;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+use crate::detach::detached;
+
+fn refused(status: Status) -> PyErr {
+    PyValueError::new_err(status.message())
+}
+
+/// Checkpoints into a JPEG without restart markers: with them a crop costs what its part of the image costs.
+#[pyclass(frozen, module = "headrace._native")]
+pub struct Index {
+    pub inner: Arc<index::Index>,
+}
+
+#[pymethods]
+impl Index {
+    /// The index of a whole image; empty (0 rows) where none is needed or possible. Raises ValueError with the reason.
+    #[staticmethod]
+    fn build(py: Python<'_>, jpeg: &[u8]) -> PyResult<Self> {
+        detached(py, || {
+            let mut decoder = Decoder::new();
+            let size = decoder.size(jpeg)?;
+            let mut made = index::Index::new();
+            let whole = Rect::new(0, 0, size.width, size.height);
+            decoder.region_with(jpeg, whole, &DecodeOptions::default(), Some(&mut made))?;
+            Ok(made)
+        })
+        .map(|made| Index {
+            inner: Arc::new(made),
+        })
+        .map_err(refused)
+    }
+
+    /// Reads what `to_bytes` wrote. Raises ValueError for anything else.
+    #[staticmethod]
+    fn from_bytes(data: &[u8]) -> PyResult<Self> {
+        index::Index::from_bytes(data)
+            .map(|made| Index {
+                inner: Arc::new(made),
+            })
+            .map_err(refused)
+    }
+
+    /// The index as bytes, for a side-car file.
+    fn to_bytes<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.inner.to_bytes())
+    }
+
+    /// MCU rows that are covered.
+    #[getter]
+    fn rows(&self) -> u32 {
+        self.inner.rows()
+    }
+
+    /// Memory in bytes.
+    #[getter]
+    fn size_bytes(&self) -> usize {
+        self.inner.size_bytes()
+    }
+}
