@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -93,3 +96,12 @@ def test_json_in_a_file_holds_the_long_series(saved: Path, capsys: pytest.Captur
 def test_the_price_of_an_hour_says_the_waste_in_money(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", str(saved), "--usd-per-hour", "4.1"]) == 0
     assert "($242)" in capsys.readouterr().out
+
+
+def test_an_output_that_knows_only_ascii_gets_ascii(saved: Path) -> None:
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    for verb in (["report", str(saved)], ["compare", str(saved), str(saved)]):
+        command = [sys.executable, "-m", "headrace", *verb]
+        result = subprocess.run(command, capture_output=True, env=environment, check=False)
+        assert result.returncode == 0, result.stderr
+        assert result.stdout.isascii() and b"img/s" in result.stdout

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import importlib
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -63,6 +64,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line `argv` (default: the process's own) and returns the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
     as_json = "--json" in _before_command(words)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without × or – shows ?, and nothing fails
     try:
         return _run(words, as_json)
     except HeadraceError as error:
