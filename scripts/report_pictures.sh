@@ -10,10 +10,9 @@ trap 'rm -rf "$page" "$profile"' EXIT
 mkdir -p "$folder"
 headrace report "$session" --html --out "$page" >/dev/null
 picture() { # name width height [dark]
-    dark=${4:+--force-dark-mode --blink-settings=preferredColorScheme=0}
+    dark=${4:+--force-dark-mode --enable-features=WebContentsForceDark:inversion_method/none --blink-settings=preferredColorScheme=0}
     # shellcheck disable=SC2086
     chromium --headless --no-sandbox --disable-gpu --hide-scrollbars --user-data-dir="$profile" $dark \
-        --enable-features=WebContentsForceDark:inversion_method/none \
         --screenshot="$folder/report-$1.png" --window-size="$2,$3" "file://$page" 2>/dev/null
     echo "$folder/report-$1.png"
 }

@@ -107,11 +107,12 @@ def _labels(slow: Sequence[SlowStep], end_s: float, top_s: float) -> list[Html]:
     found = []
     for step in sorted(slow, key=lambda step: -step.step_s):
         said = f"{step.cause} {words.seconds(step.step_s)}"
-        at, room = (step.start_s + step.step_s / 2) / end_s, LETTER * len(said)
-        left, right = (at - room, at) if at > 0.7 else (at, at + room)
+        on_left = step.start_s / end_s > 0.7
+        at = min(1.0, (step.start_s if on_left else step.start_s + step.step_s) / end_s)
+        left, right = (at - LETTER * len(said), at) if on_left else (at, at + LETTER * len(said))
         if any(left < other_right and other_left < right for other_left, other_right in placed):
             continue
-        side = "left" if at > 0.7 else "right"
+        side = "left" if on_left else "right"
         height = min(100 * min(1.0, step.step_s / top_s), 88.0)
         kind = f"cause {side}{' wide' if placed else ''}"
         found.append(tag("div", said, class_=kind, style=f"left:{100 * at:.2f}%;bottom:{height:.1f}%"))
