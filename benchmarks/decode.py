@@ -143,27 +143,28 @@ def simplejpeg_rows() -> list[Row]:
 def dali_rows() -> list[Row]:
     from nvidia.dali import fn, pipeline_def, types
 
-    feed: dict[str, list[np.ndarray]] = {}
+    per_batch = 50
 
-    @pipeline_def(batch_size=50, num_threads=1, device_id=None, prefetch_queue_depth=1)
+    @pipeline_def(batch_size=per_batch, num_threads=1, device_id=None, prefetch_queue_depth=1)
     def pipeline():  # type: ignore[no-untyped-def]
-        encoded, anchor, shape, flip = fn.external_source(
-            source=lambda number: tuple(feed[k][number * 50 : number * 50 + 50] for k in ("jpeg", "anchor", "shape", "flip")),
-            num_outputs=4,
-            cycle="raise",
-        )
+        encoded, anchor, shape, flip = (fn.external_source(name=name) for name in ("jpeg", "anchor", "shape", "flip"))
         crop = fn.decoders.image_slice(encoded, anchor, shape, axis_names="WH", normalized_anchor=False, normalized_shape=False)
         small = fn.resize(crop, size=[SIZE, SIZE], interp_type=types.INTERP_LINEAR, antialias=True)
         return fn.flip(small, horizontal=flip)
 
+    made = pipeline()
+    made.build()
+
     def run(images: list[bytes], boxes: list[Box], flips: list[bool]) -> object:
-        feed["jpeg"] = [np.frombuffer(image, np.uint8) for image in images]
-        feed["anchor"] = [np.array([x, y], np.float32) for x, y, _, _ in boxes]
-        feed["shape"] = [np.array([w, h], np.float32) for _, _, w, h in boxes]
-        feed["flip"] = [np.array(int(flip), np.int32) for flip in flips]
-        made = pipeline()
-        made.build()
-        return [made.run()[0].as_array() for _ in range(len(images) // 50)]
+        results = []
+        for start in range(0, len(images), per_batch):
+            part = slice(start, start + per_batch)
+            made.feed_input("jpeg", [np.frombuffer(image, np.uint8) for image in images[part]])
+            made.feed_input("anchor", [np.array(box[:2], np.float32) for box in boxes[part]])
+            made.feed_input("shape", [np.array(box[2:], np.float32) for box in boxes[part]])
+            made.feed_input("flip", [np.array(int(flip), np.int32) for flip in flips[part]])
+            results.append(made.run()[0].as_array())
+        return results
 
     return [Row("DALI CPU (image_slice)", "decode of the crop, resize, flip", run)]
 

@@ -36,8 +36,8 @@ def decode_into(
     `ImageOps.exif_transpose`, and boxes lie in the upright image. `index` holds a checkpoint index (`checkpoint_index`, or its
     bytes) or None for each image: the same pixels, sooner; one of another image gives the status of a bad index.
 
-    Returns int32 [N]: 0 = ok, else the reason's number (`headrace.decode.reason`); the slot of a failed image is black. No state
-    is kept between calls.
+    Returns int32 [N]: 0 = ok, else the reason's number (`headrace.decode.reason`); the slot of a failed image is black.
+    No state is kept between calls.
 
     Raises UsageError when the arguments do not fit each other.
     """
