@@ -275,3 +275,12 @@ def test_ones_own_model(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mine", type(sys)("mine"))
     sys.modules["mine"].make = lambda num_classes: torch.nn.Linear(3, num_classes)  # type: ignore[attr-defined]
     assert models.build("mine:make", classes=7, image_size=224).out_features == 7
+
+
+def test_the_command_leaves_a_page(options: Options, capsys, monkeypatch) -> None:
+    monkeypatch.setattr(trainer, "LOG_STEPS", 2)
+    arguments = ["--model", "resnet18", "--device", "sim:a100", "--steps", "12", "--threads", "1"]
+    assert main(["train", "--data", options.data, "--out", options.out, "--batch-size", "8", "--json", *arguments]) == 0
+    document = json.loads(capsys.readouterr().out)
+    page = Path(document["report"]).read_text()
+    assert "resnet18 on simulated A100" in page and "images per second" in page

@@ -14,6 +14,7 @@ from headrace.cli import output
 from headrace.errors import UsageError
 from headrace.nvml import find_driver
 from headrace.recipe import Recipe
+from headrace.report import training
 from headrace.trainer import Options, Progress, Result, train
 from headrace.training.processes import run_processes
 from headrace.training.ranks import ranks_from_environment
@@ -74,7 +75,9 @@ def run(args: argparse.Namespace) -> int:
         return train(options).exit_code
     with output.progress(f"{options.model}: preparing", None) as meter:
         result = train(options, watch=lambda progress: _show(options, progress, meter))
-    output.emit(args, _document(options, result), lambda: _render(result))
+    title = f"{options.model} on {result.device.name}"
+    report = training.write(Path(options.out) / "metrics.jsonl", Path(options.out) / "report.html", title=title)
+    output.emit(args, _document(options, result, report), lambda: _render(result, report))
     return result.exit_code
 
 
@@ -116,7 +119,7 @@ def _show(options: Options, progress: Progress, meter: output.Meter) -> None:
     meter.advance(progress.images, words)
 
 
-def _document(options: Options, result: Result) -> dict[str, object]:
+def _document(options: Options, result: Result, report: Path) -> dict[str, object]:
     scores = result.scores
     return {
         "model": options.model,
@@ -135,11 +138,11 @@ def _document(options: Options, result: Result) -> dict[str, object]:
         "final": result.final,
         "metrics": Path(options.out) / "metrics.jsonl",
         "resumed_from_step": result.resumed_from_step,
-        "report": None,
+        "report": report,
     }
 
 
-def _render(result: Result) -> None:
+def _render(result: Result, report: Path) -> None:
     state = "finished" if result.final else "stopped"
     print(f"{state} after {result.steps} steps ({result.epochs:.2f} epochs) in {result.seconds:.0f} s on {result.device.name}")
     if result.img_s is not None and result.wait_share is not None:
@@ -148,3 +151,4 @@ def _render(result: Result) -> None:
         top5 = "" if result.scores.top5 is None else f", top-5 {result.scores.top5:.2%}"
         print(f"top-1 {result.scores.top1:.2%}{top5} on {result.scores.images:,} images")
     print(f"weights: {result.final}" if result.final else f"go on with --resume auto; checkpoint: {result.checkpoint}")
+    print(f"report: {report}")

@@ -1,0 +1,72 @@
+"""The page of a training run: one file, true figures, nothing that breaks out."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from headrace.errors import SessionError
+from headrace.report import training
+
+START = {"resumed_from_step": None, "device": "CPU", "images": 1200, "classes": 12, "batch_size": 64, "world_size": 2}
+
+
+def rows(steps: int) -> list[dict[str, object]]:
+    lines: list[dict[str, object]] = [START]
+    for step in range(20, steps + 1, 20):
+        row = {"step": step, "loss": 3 - step / steps, "learning_rate": 0.1, "img_s": 1000.0 + step, "wait_share": 0.25}
+        lines.append(row)
+    lines.append({"step": steps, "evaluation": {"top1": 0.8125, "top5": None, "loss": 0.5, "images": 100}})
+    return lines
+
+
+class Tags(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self.names.append(tag)
+
+
+def test_the_figures_are_those_of_the_file(tmp_path: Path) -> None:
+    metrics = tmp_path / "metrics.jsonl"
+    metrics.write_text("".join(json.dumps(row) + "\n" for row in rows(200)))
+    page = training.write(metrics, tmp_path / "report.html", title="resnet18 on CPU").read_text()
+    for said in ("1,200", "25.0 %", "2.000", "81.25 %", "not measured", "batch 64 × 2 ranks", "resnet18 on CPU"):
+        assert said in page.replace("\u00a0", " "), said
+    assert [path.name for path in sorted(tmp_path.iterdir())] == ["metrics.jsonl", "report.html"]
+
+
+def test_it_needs_no_network_and_nothing_breaks_out() -> None:
+    page = training.render(rows(100), title="</title><script>alert(1)</script>")
+    parser = Tags()
+    parser.feed(page)
+    assert "script" not in parser.names and "link" not in parser.names
+    assert not re.search(r"(?:src|href|url)\s*[=(]", page)
+
+
+def test_a_long_run_stays_small_and_keeps_its_ends() -> None:
+    page = training.render(rows(200_000), title="long")
+    assert len(page) < 200_000
+    assert "0.00,0.00" in page and "100.00,100.00" in page  # the loss: highest first, lowest last
+
+
+def test_repeated_steps_count_once_with_their_last_values() -> None:
+    again = [{**START, "resumed_from_step": 40}, {"step": 60, "loss": 9.5, "learning_rate": 0.1}]
+    page = training.render([*rows(60), *again], title="resumed").replace("\u00a0", " ")
+    assert "9.500" in page and "resumed from step 40" in page
+    assert "3 reports" in page
+
+
+@pytest.mark.parametrize("lines", [[], [START], rows(20)])
+def test_a_short_run_has_a_page_too(lines: list[dict[str, object]]) -> None:
+    assert "not measured" in training.render(lines, title="short")
+
+
+def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    with pytest.raises(SessionError, match="cannot write the report"):
+        training.write(tmp_path / "absent.jsonl", tmp_path / "report.html", title="x")
