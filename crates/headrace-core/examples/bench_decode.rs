@@ -146,6 +146,7 @@ fn main() {
         Box::new(|i| {
             let options = DecodeOptions {
                 index: Some(&i.index),
+                ..DecodeOptions::default()
             };
             assert!(with_index
                 .region_with(&i.original, i.region, &options, None)

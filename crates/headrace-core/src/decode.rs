@@ -6,6 +6,7 @@ use crate::exif::{self, Orientation};
 use crate::fallback::{self, Format};
 use crate::geometry::{Rect, RgbView};
 use crate::jpeg::index::Index;
+pub use crate::jpeg::region::Scale;
 use crate::jpeg::region::{RegionDecoder, Request};
 use crate::jpeg::{header, region, structure, turbo};
 
@@ -22,6 +23,15 @@ pub struct Size {
 }
 
 impl Size {
+    /// The size of the image reduced by `scale`.
+    pub fn scaled(self, scale: Scale) -> Self {
+        let divisor = scale.divisor();
+        Size {
+            width: self.width.div_ceil(divisor),
+            height: self.height.div_ceil(divisor),
+        }
+    }
+
     fn checked(self) -> Result<Self> {
         let pixels = u64::from(self.width) * u64::from(self.height);
         if pixels > MAX_PIXELS {
@@ -38,6 +48,9 @@ pub struct DecodeOptions<'a> {
     /// Checkpoints of this very image ([`Index::from_bytes`], or what an earlier decode wrote); one that belongs to other bytes is
     /// [`Status::BadIndex`]. Images that need none ignore it.
     pub index: Option<&'a Index>,
+    /// Reduces a JPEG while decoding it; regions are then those of the reduced image, [`Size::scaled`]. Other formats are
+    /// [`Status::Unsupported`] at any scale but full.
+    pub scale: Scale,
 }
 
 /// Reusable memory of one decoding thread; nothing in it carries over from one image to the next.
@@ -54,6 +67,14 @@ impl Decoder {
     /// A decoder with empty scratch memory.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// A decoder whose own JPEG kernels use `extension`, which the machine must have ([`Extension::available`]).
+    pub fn with_extension(extension: Extension) -> Self {
+        Decoder {
+            own: RegionDecoder::with_extension(extension),
+            ..Self::default()
+        }
     }
 
     /// Whether images are turned as their EXIF orientation says (Pillow's `ImageOps.exif_transpose`); off at first. Sizes and
@@ -87,17 +108,30 @@ impl Decoder {
         }
         let stored = self.stored_size(data)?;
         let orientation = self.orientation(data);
+        let stored = stored.scaled(options.scale);
         let upright = orientation.upright(stored);
         if !region.fits(upright.width, upright.height) {
             return Err(Status::BadBox);
         }
         let part = orientation.stored_region(region, stored);
         let mut stride = match Format::of(data) {
+            Some(_) if options.scale != Scale::Full => return Err(Status::Unsupported),
             Some(format) => {
                 fallback::region(data, format, part, &mut self.scratch, &mut self.pixels)?;
                 3 * part.w as usize
             }
-            None => self.jpeg_region(data, part, options.index, emit)?,
+            None => {
+                let DecodeOptions { scale, index } = *options;
+                self.jpeg_region(
+                    data,
+                    Request {
+                        scale,
+                        region: part,
+                        index,
+                        emit,
+                    },
+                )?
+            }
         };
         if orientation != Orientation::Upright {
             orientation.turn(&self.pixels, stride, part, &mut self.scratch);
@@ -137,24 +171,10 @@ impl Decoder {
         }
     }
 
-    fn jpeg_region(
-        &mut self,
-        data: &[u8],
-        region: Rect,
-        index: Option<&Index>,
-        emit: Option<&mut Index>,
-    ) -> Result<usize> {
+    fn jpeg_region(&mut self, data: &[u8], request: Request<'_>) -> Result<usize> {
         match header::parse(data) {
-            Ok(header) if region::supports(&header) => self.region_by_us(
-                data,
-                &header,
-                Request {
-                    region,
-                    index,
-                    emit,
-                },
-            ),
-            _ => self.region_by_turbo(data, region),
+            Ok(header) if region::supports(&header) => self.region_by_us(data, &header, request),
+            _ => self.region_by_turbo(data, request.scale, request.region),
         }
     }
 
@@ -171,13 +191,14 @@ impl Decoder {
         mut request: Request<'_>,
     ) -> Result<usize> {
         self.own.check(data, header)?;
-        let region = request.region;
+        let (scale, region) = (request.scale, request.region);
         let stride = region.w as usize * 3;
         let bytes = stride * region.h as usize;
         if self.pixels.len() < bytes {
             self.pixels.resize(bytes, 0);
         }
         let again = Request {
+            scale,
             region,
             index: request.index,
             emit: request.emit.as_deref_mut(),
@@ -197,7 +218,7 @@ impl Decoder {
         }
         // Damaged, or odd in a way that libjpeg-turbo forgives: it has the last word. Sound data do not fail, so an index that
         // led here is wrong.
-        let stride = self.region_by_turbo(data, region)?;
+        let stride = self.region_by_turbo(data, scale, region)?;
         if request.index.is_some_and(|index| !index.is_empty()) {
             Err(Status::BadIndex)
         } else {
@@ -205,8 +226,8 @@ impl Decoder {
         }
     }
 
-    fn region_by_turbo(&mut self, data: &[u8], region: Rect) -> Result<usize> {
+    fn region_by_turbo(&mut self, data: &[u8], scale: Scale, region: Rect) -> Result<usize> {
         structure::ends(Extension::best(), data, 2)?;
-        turbo::region(data, region, &mut self.pixels)
+        turbo::region_scaled(data, scale, region, &mut self.pixels)
     }
 }

@@ -1,6 +1,8 @@
 //! Our decoder against libjpeg-turbo's full decode, bit for bit: every subsampling, odd sizes, restart intervals, random crops.
 
-use headrace_core::decode::{DecodeOptions, Decoder, Size};
+use headrace_core::cpu::Extension;
+use headrace_core::crc::crc32c;
+use headrace_core::decode::{DecodeOptions, Decoder, Scale, Size};
 use headrace_core::error::Status;
 use headrace_core::geometry::Rect;
 use headrace_core::jpeg::index::Index;
@@ -61,19 +63,36 @@ fn crop(full: &[u8], width: u32, region: Rect) -> Vec<u8> {
 
 /// Compares the whole image and `crops` random regions with libjpeg-turbo's full decode.
 fn assert_exact(decoder: &mut Decoder, data: &[u8], crops: u32, random: &mut Random, what: &str) {
+    assert_exact_scaled(decoder, data, Scale::Full, crops, random, what);
+}
+
+/// As [`assert_exact`], at a reduced scale.
+fn assert_exact_scaled(
+    decoder: &mut Decoder,
+    data: &[u8],
+    scale: Scale,
+    crops: u32,
+    random: &mut Random,
+    what: &str,
+) {
     let size = decoder
         .size(data)
-        .unwrap_or_else(|status| panic!("{what}: {status}"));
+        .unwrap_or_else(|status| panic!("{what}: {status}"))
+        .scaled(scale);
     let whole = Rect::new(0, 0, size.width, size.height);
     let mut full = Vec::new();
-    turbo::region(data, whole, &mut full)
+    turbo::region_scaled(data, scale, whole, &mut full)
         .unwrap_or_else(|status| panic!("{what}: libjpeg-turbo: {status}"));
+    let options = DecodeOptions {
+        scale,
+        ..DecodeOptions::default()
+    };
     let regions: Vec<Rect> = std::iter::once(whole)
         .chain((0..crops).map(|_| random.rect(size)))
         .collect();
     for region in regions {
         let view = decoder
-            .region(data, region)
+            .region_with(data, region, &options, None)
             .unwrap_or_else(|status| panic!("{what} {region:?}: {status}"));
         let expected = crop(&full, size.width, region);
         let row_bytes = region.w as usize * 3;
@@ -82,7 +101,7 @@ fn assert_exact(decoder: &mut Decoder, data: &[u8], crops: u32, random: &mut Ran
             let theirs = &expected[y * row_bytes..][..row_bytes];
             if let Some(at) = ours.iter().zip(theirs).position(|(a, b)| a != b) {
                 panic!(
-                    "{what} {region:?}: row {y} byte {at}: ours {} libjpeg-turbo {}",
+                    "{what} {scale:?} {region:?}: row {y} byte {at}: ours {} libjpeg-turbo {}",
                     ours[at], theirs[at]
                 );
             }
@@ -96,7 +115,10 @@ fn assert_same_with_index(data: &[u8], region: Rect, index: Option<&Index>, what
     let expected = plain.region(data, region).expect("decodes").pixels
         [..(region.w * region.h * 3) as usize]
         .to_vec();
-    let options = DecodeOptions { index };
+    let options = DecodeOptions {
+        index,
+        ..DecodeOptions::default()
+    };
     for emit in [None, Some(&mut emitted)] {
         let view = indexed
             .region_with(data, region, &options, emit)
@@ -159,6 +181,7 @@ fn an_index_of_other_bytes_is_refused() {
     assert!(index.rows() > 0);
     let options = DecodeOptions {
         index: Some(&index),
+        ..DecodeOptions::default()
     };
     let mut decoder = Decoder::new();
     let mut emitted = index.clone();
@@ -337,6 +360,208 @@ fn a_large_image() {
             &mut random,
             &format!("{how:?}"),
         );
+    }
+}
+
+#[test]
+fn reduced_scales() {
+    let mut random = Random(15);
+    let mut decoders: Vec<Decoder> = Extension::available()
+        .into_iter()
+        .map(Decoder::with_extension)
+        .collect();
+    for factors in FACTORS {
+        for (width, height) in [(1, 1), (9, 17), (64, 40), (131, 77)] {
+            for restart_interval in [0, 3] {
+                let size = Size { width, height };
+                let how = Encoding {
+                    factors,
+                    restart_interval,
+                    quality: 92,
+                    ..Encoding::default()
+                };
+                let data =
+                    turbo::encode(&picture(size, 3, &mut random), size, &how).expect("encoded");
+                for decoder in &mut decoders {
+                    for scale in [Scale::Half, Scale::Quarter] {
+                        let what = format!("{width}x{height} {how:?}");
+                        assert_exact_scaled(decoder, &data, scale, 8, &mut random, &what);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_extension_is_exact() {
+    let mut random = Random(16);
+    for extension in Extension::available() {
+        let mut decoder = Decoder::with_extension(extension);
+        for factors in FACTORS {
+            for restart_interval in [0, 1, 4] {
+                let size = Size {
+                    width: 205,
+                    height: 99,
+                };
+                let how = Encoding {
+                    factors,
+                    restart_interval,
+                    optimised: true,
+                    ..Encoding::default()
+                };
+                let data =
+                    turbo::encode(&picture(size, 3, &mut random), size, &how).expect("encoded");
+                assert_exact(
+                    &mut decoder,
+                    &data,
+                    8,
+                    &mut random,
+                    &format!("{extension:?} {how:?}"),
+                );
+            }
+        }
+    }
+}
+
+/// Small files of several kinds, with their size.
+fn small_files(random: &mut Random) -> Vec<(Vec<u8>, Size)> {
+    let size = Size {
+        width: 75,
+        height: 50,
+    };
+    let kinds = [
+        Encoding::default(),
+        Encoding {
+            factors: FACTORS[3],
+            optimised: true,
+            ..Encoding::default()
+        },
+        Encoding {
+            factors: FACTORS[1],
+            restart_interval: 2,
+            ..Encoding::default()
+        },
+        Encoding {
+            restart_interval: 7,
+            quality: 100,
+            ..Encoding::default()
+        },
+        Encoding {
+            progressive: true,
+            ..Encoding::default()
+        },
+    ];
+    kinds
+        .iter()
+        .map(|how| {
+            (
+                turbo::encode(&picture(size, 3, random), size, how).expect("encoded"),
+                size,
+            )
+        })
+        .collect()
+}
+
+#[test]
+fn a_file_cut_short_is_bad_whatever_the_crop() {
+    let mut random = Random(17);
+    let mut decoder = Decoder::new();
+    for (data, size) in small_files(&mut random) {
+        let corner = Rect::new(0, 0, 3, 3);
+        for length in (0..data.len())
+            .step_by(1 + data.len() / 400)
+            .chain([data.len() - 1])
+        {
+            let cut = &data[..length];
+            let whole = decoder
+                .region(cut, Rect::new(0, 0, size.width, size.height))
+                .err();
+            assert!(whole.is_some(), "{length} of {} bytes", data.len());
+            assert_eq!(
+                decoder.region(cut, corner).err(),
+                whole,
+                "{length} of {} bytes",
+                data.len()
+            );
+        }
+        assert!(decoder
+            .region(&[&data[..], b"trailing bytes"].concat(), corner)
+            .is_ok());
+    }
+}
+
+#[test]
+fn damaged_files_never_crash_and_leave_no_trace() {
+    let mut random = Random(18);
+    let mut reused = Decoder::new();
+    for (data, size) in small_files(&mut random) {
+        for _ in 0..1500 {
+            let mut damaged = data.clone();
+            for _ in 0..1 + random.below(4) {
+                let at = random.below(damaged.len() as u32) as usize;
+                match random.below(4) {
+                    0 => damaged[at] ^= 1 << random.below(8),
+                    1 => damaged[at] = [0, 0xFF, 0xD0, 0xD9, 0x7F][random.below(5) as usize],
+                    2 => drop(
+                        damaged.drain(at..(at + 1 + random.below(20) as usize).min(damaged.len())),
+                    ),
+                    _ => damaged.insert(at, random.next() as u8),
+                }
+            }
+            let region = random.rect(size);
+            let fresh = Decoder::new()
+                .region(&damaged, region)
+                .map(|view| view.pixels[..(region.w * region.h * 3) as usize].to_vec());
+            let again = reused
+                .region(&damaged, region)
+                .map(|view| view.pixels[..(region.w * region.h * 3) as usize].to_vec());
+            assert!(
+                fresh == again,
+                "the decoder's past shows in {region:?}: {:?} {:?}",
+                fresh.err(),
+                again.err()
+            );
+        }
+        // What was damaged before must not show in a sound image.
+        assert_exact(&mut reused, &data, 5, &mut random, "after damage");
+    }
+}
+
+#[test]
+fn a_forged_index_never_crashes() {
+    let mut random = Random(19);
+    let size = Size {
+        width: 200,
+        height: 120,
+    };
+    let mut decoder = Decoder::new();
+    for factors in [FACTORS[0], FACTORS[3]] {
+        let how = Encoding {
+            factors,
+            ..Encoding::default()
+        };
+        let data = turbo::encode(&picture(size, 3, &mut random), size, &how).expect("encoded");
+        let bytes =
+            assert_same_with_index(&data, Rect::new(0, 0, 200, 120), None, "honest").to_bytes();
+        for _ in 0..1500 {
+            let mut forged = bytes[..bytes.len() - 4].to_vec();
+            for _ in 0..1 + random.below(3) {
+                let at = random.below(forged.len() as u32) as usize;
+                forged[at] = random.next() as u8;
+            }
+            forged.extend(crc32c(&forged, 0).to_le_bytes());
+            let Ok(index) = Index::from_bytes(&forged) else {
+                continue;
+            };
+            let options = DecodeOptions {
+                index: Some(&index),
+                ..DecodeOptions::default()
+            };
+            let mut emitted = Index::new();
+            let _ = decoder.region_with(&data, random.rect(size), &options, Some(&mut emitted));
+        }
+        assert_exact(&mut decoder, &data, 5, &mut random, "after forgery");
     }
 }
 

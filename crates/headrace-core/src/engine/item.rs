@@ -71,6 +71,7 @@ impl Worker {
         let known = batch.indexes.get(batch.records[image]);
         let options = DecodeOptions {
             index: known.as_deref(),
+            ..DecodeOptions::default()
         };
         let emit = Some(&mut self.index);
         let view = self

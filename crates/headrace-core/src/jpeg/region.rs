@@ -35,6 +35,8 @@ struct Plane {
     /// Blocks per MCU, horizontally and vertically.
     h: u32,
     v: u32,
+    /// Samples that a block is transformed to, each way: 8, or fewer at a reduced scale.
+    size: u32,
     /// The image has this many times more pixels than the component has samples: 1 or 2 each way.
     expand_x: u32,
     expand_y: u32,
@@ -69,6 +71,11 @@ impl Plane {
         (y - self.top) as usize * self.stride + MARGIN
     }
 
+    /// Samples in a row of all groups.
+    fn row_samples(&self) -> usize {
+        self.groups * GROUP * self.size as usize
+    }
+
     /// Narrow chroma is repeated, not filtered (jdsample.c, jinit_upsampler).
     fn filtered(&self) -> bool {
         self.expand_x == 1 || self.width > 2
@@ -83,9 +90,39 @@ struct Window {
     across: u32,
 }
 
+/// The size of the decoded image: reduced ones are cut out of the frequency domain, so they cost less and look softer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
+pub enum Scale {
+    /// As it is.
+    #[default]
+    Full,
+    /// Half the width and height, rounded up.
+    Half,
+    /// A quarter of the width and height, rounded up.
+    Quarter,
+}
+
+impl Scale {
+    /// Samples that a block becomes, each way.
+    fn block(self) -> u32 {
+        8 / self.divisor()
+    }
+
+    /// 1, 2 or 4.
+    pub fn divisor(self) -> u32 {
+        match self {
+            Scale::Full => 1,
+            Scale::Half => 2,
+            Scale::Quarter => 4,
+        }
+    }
+}
+
 /// What to decode, with what help.
 pub struct Request<'r> {
-    /// The pixels wanted.
+    /// The scale of the decoded image.
+    pub scale: Scale,
+    /// The pixels wanted, of the image at that scale.
     pub region: Rect,
     /// Checkpoints of this image, if there are any.
     pub index: Option<&'r Index>,
@@ -181,12 +218,13 @@ impl RegionDecoder {
         stride: usize,
     ) -> Result<()> {
         let Request {
+            scale,
             region,
             index,
             mut emit,
         } = request;
         self.build_tables(header)?;
-        let window = self.lay_out(header, region);
+        let window = self.lay_out(header, scale, region);
         // Restart markers are an index of their own.
         let unmarked = header.restart_interval == 0;
         let index = index.filter(|index| unmarked && !index.is_empty());
@@ -222,7 +260,7 @@ impl RegionDecoder {
             self.profile.lap(Stage::Entropy);
             self.transform_row(header.count, row);
             self.profile.lap(Stage::Transform);
-            let ready = self.ready(header, row + 1 == window.rows.end, row, region);
+            let ready = self.ready(header, scale, row + 1 == window.rows.end, row, region);
             self.convert_rows(header.colour, region, done..ready, out, stride);
             done = done.max(ready);
             self.profile.lap(Stage::Colour);
@@ -260,7 +298,7 @@ impl RegionDecoder {
     }
 
     /// Decides which MCUs and samples `region` needs and sizes the scratch memory for them.
-    fn lay_out(&mut self, header: &Header<'_>, region: Rect) -> Window {
+    fn lay_out(&mut self, header: &Header<'_>, scale: Scale, region: Rect) -> Window {
         let (h_max, v_max) = header.max_factors();
         let mut window = Window {
             columns: NOTHING,
@@ -269,26 +307,36 @@ impl RegionDecoder {
         };
         for (plane, component) in self.planes.iter_mut().zip(header.components()) {
             (plane.h, plane.v) = (u32::from(component.h), u32::from(component.v));
-            (plane.expand_x, plane.expand_y) = (h_max / plane.h, v_max / plane.v);
-            plane.width = header.width.div_ceil(plane.expand_x);
-            plane.height = header.height.div_ceil(plane.expand_y);
+            let (least, wide, high) = (scale.block(), h_max * scale.block(), v_max * scale.block());
+            // Chroma that is smaller is reduced less rather than upsampled (jdmaster.c, jpeg_calc_output_dimensions).
+            plane.size = least;
+            while plane.size < 8
+                && wide.is_multiple_of(plane.h * plane.size * 2)
+                && high.is_multiple_of(plane.v * plane.size * 2)
+            {
+                plane.size *= 2;
+            }
+            (plane.expand_x, plane.expand_y) =
+                (wide / (plane.h * plane.size), high / (plane.v * plane.size));
+            plane.width = (header.width * plane.h * plane.size).div_ceil(h_max * 8);
+            plane.height = (header.height * plane.v * plane.size).div_ceil(v_max * 8);
             plane.quant =
                 header.quant[usize::from(component.quant)].map_or_else(Quant::default, Quant);
             let columns = Plane::needed(region.x, region.x + region.w, plane.expand_x, plane.width);
             let rows = Plane::needed(region.y, region.y + region.h, plane.expand_y, plane.height);
-            plane.blocks = rows.start / 8..rows.end.div_ceil(8);
+            plane.blocks = rows.start / plane.size..rows.end.div_ceil(plane.size);
             let cover = |mcus: &mut Range<u32>, samples: Range<u32>, blocks: u32| {
-                mcus.start = mcus.start.min(samples.start / (8 * blocks));
-                mcus.end = mcus.end.max(samples.end.div_ceil(8 * blocks));
+                mcus.start = mcus.start.min(samples.start / blocks);
+                mcus.end = mcus.end.max(samples.end.div_ceil(blocks));
             };
-            cover(&mut window.columns, columns, plane.h);
-            cover(&mut window.rows, rows, plane.v);
+            cover(&mut window.columns, columns, plane.size * plane.h);
+            cover(&mut window.rows, rows, plane.size * plane.v);
         }
         self.slots.clear();
         let mut first_group = 0;
         for (component, plane) in self.planes[..header.count].iter_mut().enumerate() {
-            plane.left = window.columns.start * plane.h * 8;
-            plane.top = plane.blocks.start * 8;
+            plane.left = window.columns.start * plane.h * plane.size;
+            plane.top = plane.blocks.start * plane.size;
             plane.groups = ((window.columns.len() as u32 * plane.h) as usize).div_ceil(GROUP);
             plane.first_group = first_group;
             for y in 0..plane.v as usize {
@@ -303,8 +351,8 @@ impl RegionDecoder {
                 }));
             }
             first_group += plane.groups * plane.v as usize;
-            plane.stride = plane.groups * GROUP * 8 + 2 * MARGIN;
-            let bytes = plane.stride * plane.blocks.len() * 8;
+            plane.stride = plane.row_samples() + 2 * MARGIN;
+            let bytes = plane.stride * plane.blocks.len() * plane.size as usize;
             if plane.samples.len() < bytes {
                 plane.samples.resize(bytes, 0);
             }
@@ -429,17 +477,22 @@ impl RegionDecoder {
                 let first = plane.first_group + y as usize * plane.groups;
                 let groups = &mut self.coefficients[first..first + plane.groups];
                 if plane.blocks.contains(&block_row) {
-                    let at = plane.row(block_row * 8);
+                    let at = plane.row(block_row * plane.size);
                     for (g, group) in groups.iter_mut().enumerate() {
-                        let at = at + g * GROUP * 8;
-                        idct::group(
-                            self.extension,
-                            group,
-                            &plane.quant.0,
-                            &mut plane.samples,
-                            at,
-                            plane.stride,
-                        );
+                        let at = at + g * GROUP * plane.size as usize;
+                        let (quant, out) = (&plane.quant.0, &mut plane.samples);
+                        match plane.size {
+                            8 => idct::group(self.extension, group, quant, out, at, plane.stride),
+                            size => idct::reduced::group(
+                                self.extension,
+                                size,
+                                group,
+                                quant,
+                                out,
+                                at,
+                                plane.stride,
+                            ),
+                        }
                     }
                     if plane.expand_x == 2 {
                         replicate_edges(plane, block_row);
@@ -452,7 +505,7 @@ impl RegionDecoder {
     }
 
     /// First pixel row that cannot be converted yet after MCU row `row`.
-    fn ready(&self, header: &Header<'_>, last: bool, row: u32, region: Rect) -> u32 {
+    fn ready(&self, header: &Header<'_>, scale: Scale, last: bool, row: u32, region: Rect) -> u32 {
         let end = region.y + region.h;
         if last {
             return end;
@@ -462,7 +515,7 @@ impl RegionDecoder {
             .iter()
             .any(|plane| plane.expand_y == 2);
         // The last pixel row above an undecoded chroma row is blended with that row.
-        ((row + 1) * 8 * v_max - u32::from(filtered)).clamp(region.y, end)
+        ((row + 1) * scale.block() * v_max - u32::from(filtered)).clamp(region.y, end)
     }
 
     fn convert_rows(
@@ -495,11 +548,11 @@ impl RegionDecoder {
 
 /// The filter sees the first and last samples of a row repeated.
 fn replicate_edges(plane: &mut Plane, block_row: u32) {
-    for y in block_row * 8..block_row * 8 + 8 {
+    for y in block_row * plane.size..(block_row + 1) * plane.size {
         let at = plane.row(y);
         plane.samples[at - 1] = plane.samples[at];
         let right = (plane.width - plane.left) as usize;
-        if right <= plane.groups * GROUP * 8 {
+        if right <= plane.row_samples() {
             plane.samples[at + right] = plane.samples[at + right - 1];
         }
     }

@@ -8,6 +8,7 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 use crate::decode::Size;
 use crate::error::{Result, Status};
 use crate::geometry::Rect;
+use crate::jpeg::region::Scale;
 
 // The shim's symbols live in a static library that links against the one turbojpeg-sys builds.
 use turbojpeg_sys as _;
@@ -22,6 +23,7 @@ unsafe extern "C" {
     fn headrace_turbo_region(
         data: *const u8,
         length: usize,
+        scale_divisor: u32,
         x: u32,
         y: u32,
         w: u32,
@@ -69,8 +71,19 @@ pub fn size(data: &[u8]) -> Result<Size> {
 
 /// Decodes `region`, which must lie in the image, into `pixels` (resized as needed); returns the row stride in bytes.
 pub fn region(data: &[u8], region: Rect, pixels: &mut Vec<u8>) -> Result<usize> {
+    region_scaled(data, Scale::Full, region, pixels)
+}
+
+/// As [`region`], of the image reduced by `scale`.
+pub fn region_scaled(
+    data: &[u8],
+    scale: Scale,
+    region: Rect,
+    pixels: &mut Vec<u8>,
+) -> Result<usize> {
     let size = size(data)?;
-    if !region.fits(size.width, size.height) {
+    let scaled = size.scaled(scale);
+    if !region.fits(scaled.width, scaled.height) {
         return Err(Status::BadBox);
     }
     let stride = region.w as usize * 3;
@@ -87,6 +100,7 @@ pub fn region(data: &[u8], region: Rect, pixels: &mut Vec<u8>) -> Result<usize> 
         headrace_turbo_region(
             data.as_ptr(),
             data.len(),
+            scale.divisor(),
             region.x,
             region.y,
             region.w,

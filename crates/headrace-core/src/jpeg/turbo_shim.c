@@ -114,10 +114,10 @@ static int is_incomplete(const struct jpeg_decompress_struct *cinfo) {
   return 0;
 }
 
-/* Decodes columns [x, x + w) and rows [y, y + h) as RGB with the slow integer IDCT and fancy upsampling. `out` has room for
+/* Decodes, at 1/scale_divisor of the size, columns [x, x + w) and rows [y, y + h) as RGB with the slow integer IDCT and fancy upsampling. `out` has room for
  * h rows of `stride` bytes; `line` for one row of the whole image width (3 bytes a pixel). CMYK and YCCK are converted as
  * Pillow does: the plain product of the inverted inks. */
-int headrace_turbo_region(const uint8_t *data, size_t length, uint32_t x, uint32_t y, uint32_t w, uint32_t h, uint8_t *out,
+int headrace_turbo_region(const uint8_t *data, size_t length, uint32_t scale_divisor, uint32_t x, uint32_t y, uint32_t w, uint32_t h, uint8_t *out,
                           size_t stride, uint8_t *line) {
   struct jpeg_decompress_struct cinfo;
   struct jpeg_progress_mgr progress;
@@ -147,6 +147,8 @@ int headrace_turbo_region(const uint8_t *data, size_t length, uint32_t x, uint32
   cinfo.out_color_space = four ? JCS_CMYK : JCS_RGB;
   cinfo.dct_method = JDCT_ISLOW;
   cinfo.do_fancy_upsampling = TRUE;
+  cinfo.scale_num = 1;
+  cinfo.scale_denom = scale_divisor;
   reading_header = 0;
   jpeg_start_decompress(&cinfo);
 

@@ -7,6 +7,7 @@
 use super::entropy::{Group, GROUP};
 use crate::cpu::Extension;
 
+pub mod reduced;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
