@@ -37,6 +37,11 @@ class Device:
     source: str | None = None
 
     @property
+    def torch_type(self) -> str:
+        """The kind of `torch_name`: "cpu" or "cuda"."""
+        return self.torch_name.partition(":")[0]
+
+    @property
     def simulated(self) -> bool:
         """Whether compute is a timed wait."""
         return self.kind == "simulated"

@@ -10,7 +10,6 @@ import math
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,8 +19,6 @@ from headrace.devices import Device
 from headrace.errors import HeadraceError
 from headrace.evaluation import Scores, evaluate
 from headrace.interruption import StopRequest
-from headrace.recipe import Recipe, learning_rate
-from headrace.training.mixing import mix
 from headrace.training.options import Options
 from headrace.training.prepare import prepare
 from headrace.training.ranks import Ranks, leave
@@ -94,7 +91,7 @@ def _train(run: Run, stop: StopRequest) -> None:
     while run.step < run.total_steps and not run.stop_signal:
         _evaluate_if_due(run, stop)
         for images, labels in _timed(run):
-            loss = _update(run, images, labels)
+            loss = run.learner.learn(run.step, images, labels)
             run.step += 1
             run.pace.end(len(labels))
             run.unreported_images += len(labels) * run.ranks.world_size
@@ -122,59 +119,6 @@ def _timed(run: Run) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         run.pace.ask()
 
 
-def _update(run: Run, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """One batch's gradients and, when enough have been added up, one step of the optimizer; returns the loss, on the device."""
-    import torch
-
-    recipe = run.options.recipe
-    # All randomness of a step comes from (seed, step, rank): nothing of it needs to be saved.
-    torch.manual_seed((run.options.seed * 1_000_003 + run.step) * 65_536 + run.ranks.rank)
-    moves = (run.step + 1) % recipe.accumulate == 0 or run.step + 1 == run.total_steps
-    images, partners, share = mix(images, labels, mixup=recipe.mixup, cutmix=recipe.cutmix)
-    # Between updates, ranks need not exchange gradients.
-    with nullcontext() if moves or run.ranks.world_size == 1 else run.step_model.no_sync():
-        with torch.autocast(run.device.torch_name.split(":")[0], dtype=run.autocast, enabled=run.autocast is not None):
-            answers = run.step_model(images)
-            loss = share * cross_entropy(answers, labels, recipe)
-            if share < 1:
-                loss = loss + (1 - share) * cross_entropy(answers, partners, recipe)
-        run.scaler.scale(loss / recipe.accumulate).backward()
-    if moves:
-        _move(run, recipe)
-    return loss.detach()
-
-
-def _move(run: Run, recipe: Recipe) -> None:
-    """One step of the optimizer with the gradients that have been added up."""
-    import torch
-
-    rate = learning_rate(run.step, peak=_peak_rate(run), warmup_steps=run.warmup_steps, total_steps=run.total_steps)
-    for group in run.optimizer.param_groups:
-        group["lr"] = rate
-    if recipe.clip_norm:
-        run.scaler.unscale_(run.optimizer)
-        torch.nn.utils.clip_grad_norm_(run.model.parameters(), recipe.clip_norm)
-    run.scaler.step(run.optimizer)
-    run.scaler.update()
-    run.optimizer.zero_grad(set_to_none=True)
-    if run.average is not None:
-        run.average.update(run.model, run.step // recipe.accumulate)
-
-
-def cross_entropy(answers: torch.Tensor, labels: torch.Tensor, recipe: Recipe) -> torch.Tensor:
-    """The mean loss of a batch, with the recipe's label smoothing."""
-    import torch
-
-    loss: torch.Tensor = torch.nn.functional.cross_entropy(answers, labels, label_smoothing=recipe.label_smoothing)
-    return loss
-
-
-def _peak_rate(run: Run) -> float:
-    """The recipe's rate for the global batch: what all ranks and accumulated batches together hold."""
-    recipe = run.options.recipe
-    return recipe.learning_rate * run.options.batch_size * run.ranks.world_size * recipe.accumulate / 256
-
-
 def _report(run: Run, loss: torch.Tensor) -> None:
     """Reads the loss (the one place where the loop waits for the device), writes a line of metrics, tells the watcher."""
     value = float(loss.item())
@@ -190,7 +134,7 @@ def _report(run: Run, loss: torch.Tensor) -> None:
     if not run.ranks.main:
         return
     img_s = None if img_s is None else img_s * run.ranks.world_size
-    rate = run.optimizer.param_groups[0]["lr"]
+    rate = run.learner.learning_rate(run.step - 1)
     run.metrics.write(step=run.step, epoch=epoch, loss=value, learning_rate=rate, img_s=img_s, wait_share=wait_share)
     images, run.unreported_images = run.unreported_images, 0
     run.watch(Progress(run.step, run.total_steps, epoch, images, value, img_s, wait_share, run.scores))
@@ -203,10 +147,10 @@ def _evaluate_if_due(run: Run, stop: StopRequest) -> None:
         return
     run.pace.pause()
     scores = evaluate(
-        run.model if run.average is None else run.average.model,
+        run.learner.judged,
         run.val_loader,
         device=run.device.torch_name,
-        autocast=run.autocast,
+        autocast=run.learner.autocast,
         stopped=lambda: stop.signal is not None,
     )
     if scores is None:
@@ -232,8 +176,7 @@ def _checkpoint_overdue(run: Run) -> bool:
 
 def _save_final(run: Run) -> Path:
     path = Path(run.options.out) / "final.safetensors"
-    model = run.model if run.average is None else run.average.model
-    weights = {name: tensor.detach().to("cpu", copy=True) for name, tensor in model.state_dict().items()}
+    weights = {name: tensor.detach().to("cpu", copy=True) for name, tensor in run.learner.judged.state_dict().items()}
     facts = {
         "model": "stand-in for a simulated device" if run.device.simulated else run.options.model,
         "image_size": run.options.image_size,

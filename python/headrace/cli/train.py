@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import os
+from dataclasses import fields, replace
 from pathlib import Path
 
 from rich.markup import escape
 
+from headrace.checkpoint import newest
 from headrace.cli import output
+from headrace.devices import open_device
 from headrace.errors import UsageError
 from headrace.nvml import find_driver
 from headrace.recipe import Recipe
 from headrace.report import training
 from headrace.trainer import Options, Progress, Result, train
+from headrace.training.batch_size import choose
+from headrace.training.prepare import open_data
 from headrace.training.processes import run_processes
 from headrace.training.ranks import ranks_from_environment
+from headrace.training.trial import Trial
 
 SUMMARY = "train a classifier: mixed precision, checkpoints, exact resume, no waiting for input"
 EXAMPLE = """
@@ -25,7 +30,7 @@ headrace train --model resnet50 --data /data/imagenet/train --val /data/imagenet
 headrace train --model resnet50 --data /data/imagenet/train --out runs/one --resume auto
 """
 
-DEFAULTS = {field.name: field.default for field in dataclasses.fields(Options)}
+DEFAULTS = {field.name: field.default for field in fields(Options)}
 RECIPE = Recipe()
 
 
@@ -38,11 +43,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--out", default="run", metavar="FOLDER", help="checkpoints, metrics.jsonl and final.safetensors (default: run)")
     add("--epochs", type=int, default=DEFAULTS["epochs"])
     add("--steps", type=int, metavar="N", help="stop after N steps, whatever the epochs say")
-    add("--batch-size", type=int, default=DEFAULTS["batch_size"], metavar="N", help="images a step on each GPU")
+    add("--batch-size", default=str(DEFAULTS["batch_size"]), metavar="N|auto", help="images a step on each GPU; auto tries")
     add("--image-size", type=int, default=DEFAULTS["image_size"], metavar="PIXELS")
     add("--precision", choices=("auto", "bf16", "fp16", "fp32"), default="auto", help="auto: bf16 or fp16 on a GPU")
     add("--device", metavar="DEVICE", help="cpu, cuda, or sim:a100 (a timed wait) (default: cuda if there is any)")
     add("--seed", type=int, default=0)
+    add("--compile", action="store_true", help="torch.compile the model (minutes at the start, faster steps)")
     add("--deterministic", action="store_true", help="the same bits every time (slower)")
     add("--resume", metavar="auto|PATH", help="go on from the newest whole checkpoint in --out, or from PATH")
     add("--checkpoint-steps", type=int, metavar="N", help="a checkpoint every N steps")
@@ -64,13 +70,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Trains with a progress bar; exit code 128 + signal when asked to stop."""
+    options = _options(args)
+    if args.batch_size == "auto":
+        options = replace(options, batch_size=_chosen_batch_size(options))
     count = _processes(args)
     if count > 1 and "WORLD_SIZE" not in os.environ:
-        return _run_processes(args, count)
-    given = vars(args)
-    recipe = Recipe(**{field.name: given[field.name] for field in dataclasses.fields(Recipe)})
-    names = [field.name for field in dataclasses.fields(Options) if field.name != "recipe"]
-    options = Options(**{name: given[name] for name in names}, recipe=recipe)
+        return _run_processes(args, count, options.batch_size)
     if not ranks_from_environment().main:
         return train(options).exit_code
     with output.progress(f"{options.model}: preparing", None) as meter:
@@ -79,6 +84,41 @@ def run(args: argparse.Namespace) -> int:
     report = training.write(Path(options.out) / "metrics.jsonl", Path(options.out) / "report.html", title=title)
     output.emit(args, _document(options, result, report), lambda: _render(result, report))
     return result.exit_code
+
+
+def _options(args: argparse.Namespace) -> Options:
+    given = vars(args)
+    recipe = Recipe(**{field.name: given[field.name] for field in fields(Recipe)})
+    names = [field.name for field in fields(Options) if field.name not in ("recipe", "batch_size")]
+    size = DEFAULTS["batch_size"] if args.batch_size == "auto" else args.batch_size
+    if not str(size).isdecimal():
+        raise UsageError(f"--batch-size must be a number or auto, not {size!r}")
+    return Options(**{name: given[name] for name in names}, batch_size=int(str(size)), recipe=recipe)
+
+
+def _chosen_batch_size(options: Options) -> int:
+    """That of the run to go on with, else the smallest that is nearly as fast as the fastest."""
+    if "WORLD_SIZE" in os.environ:
+        raise UsageError("--batch-size auto cannot be asked of each rank by itself", hint="give torchrun a number")
+    if options.resume == "auto" and (found := newest(Path(options.out) / "checkpoints")[0]) is not None:
+        return int(found.state["batch_size"])
+    device = open_device(options.device)
+    if device.simulated:
+        hint = "give a number, or try on a GPU"
+        raise UsageError(f"--batch-size auto: the {device.name} takes as long an image at any size", hint=hint)
+    data, _ = open_data(options)
+    driver = find_driver()[0] if device.kind == "cuda" else None
+    memory_bytes = min(gpu.memory_bytes for gpu in driver.gpus) if driver and driver.gpus else None
+    output.say(f"trying batch sizes for {options.model} on {device.name}, with input that costs nothing")
+    choice = choose(options, classes=len(data.classes), images=len(data), memory_bytes=memory_bytes, watch=_show_trial)
+    output.say(f"batch size {choice.batch_size}: the smallest within 3 % of the best rate")
+    return choice.batch_size
+
+
+def _show_trial(trial: Trial) -> None:
+    memory = f", {trial.memory_bytes / 2**30:.1f} GiB" if trial.memory_bytes is not None else ""
+    result = "does not fit" if trial.img_s is None else f"{trial.img_s:,.0f} img/s{memory}"
+    output.say(f"  {trial.batch_size:>5}: {result}")
 
 
 def _processes(args: argparse.Namespace) -> int:
@@ -95,9 +135,9 @@ def _processes(args: argparse.Namespace) -> int:
     return len(driver.gpus) if driver else 1
 
 
-def _run_processes(args: argparse.Namespace, count: int) -> int:
-    """Runs `count` ranks of this same command, and prints what the main one printed."""
-    code, printed = run_processes(count, args.words)
+def _run_processes(args: argparse.Namespace, count: int, batch_size: int) -> int:
+    """Runs `count` ranks of this same command, with the batch size chosen, and prints what the main one printed."""
+    code, printed = run_processes(count, [*args.words, "--batch-size", str(batch_size)])
     if args.json and printed:
         output.emit(args, json.loads(printed), lambda: None)
     elif printed:
@@ -123,6 +163,7 @@ def _document(options: Options, result: Result, report: Path) -> dict[str, objec
     scores = result.scores
     return {
         "model": options.model,
+        "batch_size": options.batch_size,
         "device": result.device.name,
         "simulated": result.device.simulated,
         "top1": scores.top1 if scores else None,

@@ -34,6 +34,7 @@ class Options:
     checkpoint_minutes: float | None = 10.0
     keep: int = 2
     threads: int | None = None
+    compile: bool = False  # torch.compile
     recipe: Recipe = field(default_factory=Recipe)
 
 

@@ -12,20 +12,18 @@ from headrace.checkpoint import Checkpoint, Writer
 from headrace.devices import Device, Pace
 from headrace.errors import SourceError, UsageError
 from headrace.loader import Loader
-from headrace.recipe import make_optimizer
 from headrace.records import Dataset
 from headrace.sources import open_dataset
-from headrace.training.average import Average
+from headrace.training.learner import Learner, autocast_dtype
 from headrace.training.metrics import Metrics
-from headrace.training.options import Options, Precision, check
+from headrace.training.options import Options, check
 from headrace.training.ranks import Agreement, Ranks, join, ranks_from_environment
 from headrace.training.state import Progress, Run, restore
 
 if TYPE_CHECKING:
-    import torch
-    from torch import nn
+    pass
 
-__all__ = ["prepare"]
+__all__ = ["open_data", "prepare"]
 
 SMALL_CROP_PADDING = 4  # CIFAR's usual augmentation: pad by 4, crop back, flip (He et al. 2015, section 4.2)
 
@@ -41,11 +39,10 @@ def prepare(options: Options, watch: Callable[[Progress], None]) -> Run:
         devices.make_deterministic()
     out = Path(options.out)
     found = _checkpoint_to_resume(options, out, watch)
-    data, val = _open_data(options)
+    data, val = open_data(options)
     join(ranks, device)
-    autocast = _autocast(options.precision, device)
-    loader = _loader(options, data, device, autocast, ranks, training=True)
-    val_loader = _loader(options, val, device, autocast, ranks, training=False) if val is not None else None
+    loader = _loader(options, data, device, ranks, training=True)
+    val_loader = _loader(options, val, device, ranks, training=False) if val is not None else None
     steps_per_epoch = len(loader)
     if steps_per_epoch == 0:
         raise SourceError(
@@ -55,8 +52,14 @@ def prepare(options: Options, watch: Callable[[Progress], None]) -> Run:
     total_steps = min(options.epochs * steps_per_epoch, options.steps or options.epochs * steps_per_epoch)
     if device.simulated:
         torch.set_num_threads(1)  # the stand-in needs no more, and the loader's threads need the cores
-    torch.manual_seed(options.seed)
-    model = _model(options, data, device)
+    learner = Learner(
+        options,
+        device,
+        ranks,
+        classes=len(data.classes),
+        total_steps=total_steps,
+        warmup_steps=options.recipe.warmup_steps(options.epochs, steps_per_epoch),
+    )
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -67,12 +70,7 @@ def prepare(options: Options, watch: Callable[[Progress], None]) -> Run:
         options=options,
         ranks=ranks,
         device=device,
-        model=model,
-        step_model=_wrapped(model, ranks, device),
-        average=Average(model, options.recipe.average) if options.recipe.average else None,
-        optimizer=make_optimizer(model, options.recipe, fused=device.kind == "cuda"),
-        scaler=torch.amp.GradScaler("cuda", enabled=autocast == torch.float16),
-        autocast=autocast,
+        learner=learner,
         loader=loader,
         val_loader=val_loader,
         writer=Writer(out / "checkpoints", keep=options.keep),
@@ -81,7 +79,6 @@ def prepare(options: Options, watch: Callable[[Progress], None]) -> Run:
         agreement=Agreement(ranks),
         watch=watch,
         total_steps=total_steps,
-        warmup_steps=options.recipe.warmup_steps(options.epochs, steps_per_epoch),
     )
     if found is not None:
         restore(run, found)
@@ -111,7 +108,7 @@ def _checkpoint_to_resume(options: Options, out: Path, watch: Callable[[Progress
     return found
 
 
-def _open_data(options: Options) -> tuple[Dataset, Dataset | None]:
+def open_data(options: Options) -> tuple[Dataset, Dataset | None]:
     """Training and validation data; a local folder with `train` and `val` inside stands for both."""
     data, val = options.data, options.val
     inside = Path(data)
@@ -142,27 +139,14 @@ def _class_difference(training: tuple[str, ...], validation: tuple[str, ...]) ->
     return words
 
 
-def _autocast(precision: Precision, device: Device) -> torch.dtype | None:
-    import torch
-
-    if device.simulated or precision == "fp32" or (precision == "auto" and device.kind == "cpu"):
-        return None
-    if precision == "fp16" and device.kind == "cpu":
-        raise UsageError("fp16 needs a GPU", hint="--precision bf16 or fp32")
-    if precision == "auto":
-        half: torch.dtype = torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
-        return half
-    return torch.bfloat16 if precision == "bf16" else torch.float16
-
-
-def _loader(
-    options: Options, data: Dataset, device: Device, autocast: torch.dtype | None, ranks: Ranks, *, training: bool
-) -> Loader:
+def _loader(options: Options, data: Dataset, device: Device, ranks: Ranks, *, training: bool) -> Loader:
     """Normalised on the GPU where there is one; a simulated GPU gets uint8, as a real one would over the bus."""
     normalize: list[transforms.Transform] = []
     if not device.simulated:
         normalize = [transforms.Normalize(transforms.IMAGENET_MEAN, transforms.IMAGENET_STD)]
-    half = device.kind == "cuda" and autocast is not None
+    dtype = "uint8" if device.simulated else "float32"
+    if device.kind == "cuda" and (half := autocast_dtype(options.precision, device)) is not None:
+        dtype = str(half).removeprefix("torch.")
     return Loader(
         data,
         options.batch_size,
@@ -174,7 +158,7 @@ def _loader(
         world_size=ranks.world_size,
         threads=options.threads or max(1, round(machine.cores().usable) // ranks.local_world_size),
         device=device.torch_name,
-        dtype="uint8" if device.simulated else str(autocast).removeprefix("torch.") if half else "float32",  # type: ignore[arg-type]
+        dtype=dtype,  # type: ignore[arg-type]
     )
 
 
@@ -185,23 +169,3 @@ def _augmentation(size: int, *, training: bool) -> transforms.Transform:
         steps = [transforms.Resize(size), transforms.RandomCrop(size, padding=SMALL_CROP_PADDING)]
         return transforms.Compose([*steps, transforms.RandomHorizontalFlip()])
     return transforms.Compose([transforms.Resize(size), transforms.CenterCrop(size)])
-
-
-def _model(options: Options, data: Dataset, device: Device) -> nn.Module:
-    import torch
-
-    # The name is checked on a simulated device too: the same command must work on the real one.
-    model = models.build(options.model, classes=len(data.classes), image_size=options.image_size)
-    if device.simulated:
-        model = models.stand_in(len(data.classes))
-    return model.to(device.torch_name, memory_format=torch.channels_last).train()
-
-
-def _wrapped(model: nn.Module, ranks: Ranks, device: Device) -> nn.Module:
-    """The model whose backward pass averages gradients over the ranks; alone, the model itself."""
-    if ranks.world_size == 1:
-        return model
-    from torch.nn.parallel import DistributedDataParallel
-
-    indices = [int(device.torch_name.partition(":")[2])] if device.kind == "cuda" else None
-    return DistributedDataParallel(model, device_ids=indices, gradient_as_bucket_view=True)

@@ -12,14 +12,13 @@ from headrace.devices import Device, Pace
 from headrace.errors import StateError
 from headrace.evaluation import Scores
 from headrace.loader import Loader
-from headrace.training.average import Average
+from headrace.training.learner import Learner
 from headrace.training.metrics import Metrics
 from headrace.training.options import Options
 from headrace.training.ranks import Agreement, Ranks
 
 if TYPE_CHECKING:
     import torch
-    from torch import nn
 
 __all__ = ["Progress", "Run", "restore", "save"]
 
@@ -46,12 +45,7 @@ class Run:
     options: Options
     ranks: Ranks
     device: Device
-    model: nn.Module
-    step_model: nn.Module  # the same, wrapped for several ranks
-    average: Average | None
-    optimizer: torch.optim.Optimizer
-    scaler: torch.amp.GradScaler
-    autocast: torch.dtype | None
+    learner: Learner
     loader: Loader
     val_loader: Loader | None
     writer: Writer
@@ -60,7 +54,6 @@ class Run:
     agreement: Agreement
     watch: Callable[[Progress], None]
     total_steps: int
-    warmup_steps: int
     step: int = 0
     resumed_from_step: int | None = None
     evaluated_step: int = 0
@@ -81,17 +74,18 @@ def save(run: Run) -> None:
     run.saved_step, run.saved_s = run.step, time.monotonic()
     if not run.ranks.main:
         return
-    tensors = {f"model.{name}": tensor for name, tensor in run.model.state_dict().items()}
-    optimizer = run.optimizer.state_dict()
+    tensors = {f"model.{name}": tensor for name, tensor in run.learner.model.state_dict().items()}
+    optimizer = run.learner.optimizer.state_dict()
     for index, entries in optimizer["state"].items():
         tensors |= {f"optimizer.{index}.{key}": value for key, value in entries.items() if torch.is_tensor(value)}
-    if run.average is not None:
-        tensors |= {f"average.{name}": tensor for name, tensor in run.average.model.state_dict().items()}
+    if run.learner.average is not None:
+        tensors |= {f"average.{name}": tensor for name, tensor in run.learner.average.model.state_dict().items()}
     copies = {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
     state = {
         "step": run.step,
+        "batch_size": run.options.batch_size,
         "loader": run.loader.state_dict(),
-        "scaler": run.scaler.state_dict(),
+        "scaler": run.learner.scaler.state_dict(),
         "evaluated_step": run.evaluated_step,
         "scores": asdict(run.scores) if run.scores else None,
         "identity": identity(run),
@@ -121,24 +115,24 @@ def restore(run: Run, found: Checkpoint) -> None:
     _check_same_run(found, identity(run))
     tensors, state = found.tensors, found.state
     try:
-        run.model.load_state_dict(_below("model.", tensors))
-        if run.average is not None:
-            run.average.model.load_state_dict(_below("average.", tensors))
+        run.learner.model.load_state_dict(_below("model.", tensors))
+        if run.learner.average is not None:
+            run.learner.average.model.load_state_dict(_below("average.", tensors))
     except RuntimeError as error:
         raise StateError(f"{found.path} does not fit the model: {str(error).splitlines()[0]}") from error
-    optimizer = run.optimizer.state_dict()
+    optimizer = run.learner.optimizer.state_dict()
     optimizer["state"] = {}
     for name, value in tensors.items():
         if name.startswith("optimizer."):
             _, index, key = name.split(".", 2)
             optimizer["state"].setdefault(int(index), {})[key] = value
-    run.optimizer.load_state_dict(optimizer)
-    for parameter, entries in run.optimizer.state.items():
+    run.learner.optimizer.load_state_dict(optimizer)
+    for parameter, entries in run.learner.optimizer.state.items():
         for key, value in entries.items():
             if torch.is_tensor(value) and value.shape == parameter.shape:
                 # In the parameter's own memory layout (channels-last): fused kernels walk both alike.
                 entries[key] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
-    run.scaler.load_state_dict(state["scaler"])
+    run.learner.scaler.load_state_dict(state["scaler"])
     run.loader.load_state_dict(state["loader"])
     run.step = run.resumed_from_step = run.saved_step = state["step"]
     run.evaluated_step = state["evaluated_step"]

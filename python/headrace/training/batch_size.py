@@ -1,0 +1,74 @@
+"""Chooses a batch size by throughput: the smallest that is nearly as fast as the fastest, not the largest that fits.
+
+Larger batches train faster only up to a knee; beyond it they cost memory and, without a longer schedule, accuracy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from headrace.errors import UsageError
+from headrace.training.options import Options
+from headrace.training.trial import Trial, measure
+
+__all__ = ["Choice", "choose", "sizes"]
+
+SMALLEST, LARGEST = 32, 8192
+ENOUGH_GAIN = 0.02  # two sizes in a row that gain less end the search
+NEARLY = 0.97  # of the best rate
+MEMORY_SHARE = 0.95  # of the GPU's memory that a choice may have used at its peak
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The chosen size per rank, and everything that was tried."""
+
+    batch_size: int
+    trials: tuple[Trial, ...]
+
+
+def sizes(smallest: int = SMALLEST, largest: int = LARGEST) -> list[int]:
+    """Powers of two and one and a half times them: 32, 48, 64, 96, 128 …"""
+    found, size = [], smallest
+    while size <= largest:
+        found += [size, size * 3 // 2]
+        size *= 2
+    return [size for size in found if size <= largest]
+
+
+def choose(
+    options: Options,
+    *,
+    classes: int,
+    images: int,
+    memory_bytes: int | None = None,
+    try_size: Callable[..., Trial] = measure,
+    watch: Callable[[Trial], None] = lambda trial: None,
+) -> Choice:
+    """Tries sizes upwards until they stop gaining or do not fit. `images`: a batch is at most a tenth of the data.
+
+    `memory_bytes`: the GPU's memory. Raises UsageError when not even the smallest fits.
+    """
+    trials: list[Trial] = []
+    flat = 0
+    for size in sizes(largest=max(SMALLEST, min(LARGEST, images // 10))):
+        trial = try_size(replace(options, batch_size=size), classes=classes)
+        trials.append(trial)
+        watch(trial)
+        if trial.img_s is None or _too_full(trial, memory_bytes):
+            break
+        before = max((one.img_s for one in trials[:-1] if one.img_s is not None), default=0.0)
+        flat = flat + 1 if trial.img_s < before * (1 + ENOUGH_GAIN) else 0
+        if flat == 2:
+            break
+    fitting = [(one.img_s, one.batch_size) for one in trials if one.img_s is not None and not _too_full(one, memory_bytes)]
+    if not fitting:
+        what = f"{options.model} at {options.image_size} pixels does not fit with a batch of {SMALLEST}"
+        raise UsageError(what, hint="a smaller --image-size or model, --precision bf16, or --batch-size N with a smaller N")
+    best = max(rate for rate, _ in fitting)
+    return Choice(min(size for rate, size in fitting if rate >= NEARLY * best), tuple(trials))
+
+
+def _too_full(trial: Trial, memory_bytes: int | None) -> bool:
+    return memory_bytes is not None and trial.memory_bytes is not None and trial.memory_bytes > MEMORY_SHARE * memory_bytes

@@ -1,0 +1,133 @@
+"""The model and all that moves its weights: gradients of a batch, the optimizer's step, the average of the weights."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+from headrace import models
+from headrace.devices import Device
+from headrace.errors import UsageError
+from headrace.recipe import learning_rate, make_optimizer
+from headrace.training.average import Average
+from headrace.training.mixing import mix
+from headrace.training.options import Options, Precision
+from headrace.training.ranks import Ranks
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+__all__ = ["Learner", "autocast_dtype"]
+
+
+class Learner:
+    """Trains `model`, batch by batch. `total_steps` and `warmup_steps` shape the learning rate; a step is one batch.
+
+    `model` is the plain one, whose weights are saved; `average` is evaluated and saved in its place where there is one.
+    """
+
+    def __init__(
+        self, options: Options, device: Device, ranks: Ranks, *, classes: int, total_steps: int, warmup_steps: int
+    ) -> None:
+        import torch
+
+        self.options, self.recipe, self.device, self.ranks = options, options.recipe, device, ranks
+        self.total_steps, self.warmup_steps = total_steps, warmup_steps
+        self.autocast = autocast_dtype(options.precision, device)
+        torch.manual_seed(options.seed)
+        self.model = _build(options, device, classes)
+        self._step_model = _wrapped(self.model, ranks, device, compiled=options.compile)
+        self.average = Average(self.model, self.recipe.average) if self.recipe.average else None
+        self.optimizer = make_optimizer(self.model, self.recipe, fused=device.kind == "cuda")
+        self.scaler: Any = torch.amp.GradScaler("cuda", enabled=self.autocast == torch.float16)
+
+    @property
+    def judged(self) -> nn.Module:
+        """The model that is evaluated and kept: the average, if there is one."""
+        return self.model if self.average is None else self.average.model
+
+    def learn(self, step: int, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """One batch's gradients and, when enough have been added up, a step of the optimizer; the loss, on the device."""
+        import torch
+
+        # All randomness of a step comes from (seed, step, rank): nothing of it needs to be saved.
+        torch.manual_seed((self.options.seed * 1_000_003 + step) * 65_536 + self.ranks.rank)
+        moves = (step + 1) % self.recipe.accumulate == 0 or step + 1 == self.total_steps
+        partners, share = labels, 1.0
+        if not self.device.simulated:
+            images, partners, share = mix(images, labels, mixup=self.recipe.mixup, cutmix=self.recipe.cutmix)
+        # Between updates, ranks need not exchange gradients.
+        with nullcontext() if moves or self.ranks.world_size == 1 else self._step_model.no_sync():
+            with torch.autocast(self.device.torch_type, dtype=self.autocast, enabled=self.autocast is not None):
+                loss = self._loss(self._step_model(images), labels, partners, share)
+            self.scaler.scale(loss / self.recipe.accumulate).backward()
+        if moves:
+            self._move(step)
+        return loss.detach()
+
+    def _loss(self, answers: torch.Tensor, labels: torch.Tensor, partners: torch.Tensor, share: float) -> torch.Tensor:
+        from torch.nn.functional import cross_entropy
+
+        smoothing = self.recipe.label_smoothing
+        loss: torch.Tensor = cross_entropy(answers, labels, label_smoothing=smoothing)
+        if share < 1:
+            loss = share * loss + (1 - share) * cross_entropy(answers, partners, label_smoothing=smoothing)
+        return loss
+
+    def _move(self, step: int) -> None:
+        """One step of the optimizer with the gradients that have been added up."""
+        import torch
+
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.learning_rate(step)
+        if self.recipe.clip_norm:
+            self.scaler.unscale_(self.optimizer)
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.clip_norm)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.optimizer.zero_grad(set_to_none=True)
+        if self.average is not None:
+            self.average.update(self.model, step // self.recipe.accumulate)
+
+    def learning_rate(self, step: int) -> float:
+        """The rate at a step; its peak is the recipe's for what all ranks and accumulated batches together hold."""
+        batch = self.options.batch_size * self.ranks.world_size * self.recipe.accumulate
+        peak = self.recipe.learning_rate * batch / 256
+        return learning_rate(step, peak=peak, warmup_steps=self.warmup_steps, total_steps=self.total_steps)
+
+
+def autocast_dtype(precision: Precision, device: Device) -> torch.dtype | None:
+    """The half precision to compute in, or None for float32. Raises UsageError for fp16 without a GPU."""
+    import torch
+
+    if device.simulated or precision == "fp32" or (precision == "auto" and device.kind == "cpu"):
+        return None
+    if precision == "fp16" and device.kind == "cpu":
+        raise UsageError("fp16 needs a GPU", hint="--precision bf16 or fp32")
+    if precision == "auto":
+        half: torch.dtype = torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
+        return half
+    return torch.bfloat16 if precision == "bf16" else torch.float16
+
+
+def _build(options: Options, device: Device, classes: int) -> nn.Module:
+    import torch
+
+    # The name is checked on a simulated device too: the same command must work on the real one.
+    model = models.build(options.model, classes=classes, image_size=options.image_size)
+    if device.simulated:
+        model = models.stand_in(classes)
+    return model.to(device.torch_name, memory_format=torch.channels_last).train()
+
+
+def _wrapped(model: nn.Module, ranks: Ranks, device: Device, *, compiled: bool) -> Any:
+    """The model as the step calls it: compiled if asked, and averaging gradients over the ranks if there are several."""
+    import torch
+
+    if compiled and not device.simulated:
+        model = torch.compile(model)
+    if ranks.world_size == 1:
+        return model
+    indices = [int(device.torch_name.partition(":")[2])] if device.kind == "cuda" else None
+    return torch.nn.parallel.DistributedDataParallel(model, device_ids=indices, gradient_as_bucket_view=True)

@@ -1,0 +1,112 @@
+"""How fast a model trains when input costs nothing: a short run on one made-up batch, in a process of its own.
+
+A process of its own, because a batch that does not fit leaves the allocator, cuDNN's workspaces and sometimes the CUDA
+context in a state that would spoil what comes after. Run as `python -m headrace.training.trial OPTIONS_AS_JSON`.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass
+
+from headrace.devices import open_device
+from headrace.errors import CommandError
+from headrace.recipe import Recipe
+from headrace.training.learner import Learner
+from headrace.training.options import Options
+from headrace.training.ranks import Ranks
+
+__all__ = ["Trial", "measure", "try_batch"]
+
+WARM_UP_STEPS, STEPS, LEAST_SECONDS, MOST_SECONDS = 5, 20, 0.5, 10.0
+TIMEOUT_S = 600.0
+MARK = "headrace-trial:"
+
+# What running out of memory looks like, in words of torch and cuDNN. The last is what cuDNN says to batch normalisation of a
+# batch that is too large.
+OUT_OF_MEMORY = (
+    "out of memory",
+    "DefaultCPUAllocator: can't allocate memory",
+    "DefaultCPUAllocator: not enough memory",
+    "CUDNN_STATUS_NOT_SUPPORTED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What a batch size gave. `img_s` None: it did not fit. `memory_bytes`: the GPU's peak (None on the CPU)."""
+
+    batch_size: int
+    img_s: float | None
+    memory_bytes: int | None
+
+
+def try_batch(options: Options, *, classes: int, image_size: int | None = None) -> Trial:
+    """Trains `options.model` on one random batch here and now, for some steps; raises what torch raises."""
+    import torch
+
+    device = open_device(options.device)
+    learner = Learner(options, device, Ranks(), classes=classes, total_steps=1 << 30, warmup_steps=1 << 30)
+    size = image_size or options.image_size
+    images = torch.rand(options.batch_size, 3, size, size, device=device.torch_name).contiguous(
+        memory_format=torch.channels_last
+    )
+    if learner.autocast is not None:
+        images = images.to(learner.autocast)
+    labels = torch.randint(0, classes, (options.batch_size,), device=device.torch_name)
+    for step in range(WARM_UP_STEPS):
+        learner.learn(step, images, labels)
+    _finish(device.torch_name)
+    steps, began_s, elapsed_s = 0, time.perf_counter(), 0.0
+    while elapsed_s < LEAST_SECONDS:
+        for _ in range(STEPS):
+            learner.learn(WARM_UP_STEPS + steps, images, labels)
+            steps += 1
+            if device.kind == "cpu" and time.perf_counter() - began_s > MOST_SECONDS:
+                break
+        _finish(device.torch_name)
+        elapsed_s = time.perf_counter() - began_s
+    peak = torch.cuda.max_memory_reserved(device.torch_name) if device.kind == "cuda" else None
+    return Trial(options.batch_size, steps * options.batch_size / elapsed_s, peak)
+
+
+def _finish(device: str) -> None:
+    import torch
+
+    if device.startswith("cuda"):
+        torch.cuda.synchronize(device)
+
+
+def measure(options: Options, *, classes: int) -> Trial:
+    """`try_batch` in a process of its own; a batch that does not fit is a Trial without rate. Raises CommandError otherwise."""
+    question = json.dumps({**asdict(options), "classes": classes})
+    command = [sys.executable, "-m", "headrace.training.trial", question]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
+    except subprocess.TimeoutExpired as error:
+        raise CommandError(f"trying a batch of {options.batch_size} took more than {TIMEOUT_S:.0f} s") from error
+    for line in done.stdout.splitlines():
+        if line.startswith(MARK):
+            return Trial(**json.loads(line.removeprefix(MARK)))
+    said = done.stdout + done.stderr
+    # A CPU trial that takes all memory is killed by the kernel, without words.
+    if any(words in said for words in OUT_OF_MEMORY) or done.returncode == -9:
+        return Trial(options.batch_size, None, None)
+    last = (said.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+    raise CommandError(f"trying a batch of {options.batch_size} failed: {last}")
+
+
+def main() -> None:
+    """The child's part: one JSON object in, one line out."""
+    given = json.loads(sys.argv[1])
+    classes = given.pop("classes")
+    options = Options(**{**given, "recipe": Recipe(**given["recipe"])})
+    print(MARK + json.dumps(asdict(try_batch(options, classes=classes))))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""The batch size is chosen at the knee of throughput, and what does not fit is no disaster."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from headrace.cli.main import main
+from headrace.errors import CommandError, UsageError
+from headrace.training import batch_size, trial
+from headrace.training.batch_size import choose, sizes
+from headrace.training.options import Options
+from headrace.training.trial import Trial, measure
+from PIL import Image
+
+OPTIONS = Options(model="resnet18", data="/data", out="/out", device="cpu", image_size=32)
+
+
+def device(rate: Callable[[int], float | None], memory_bytes: Callable[[int], int] = lambda size: 0):
+    return lambda options, *, classes: Trial(options.batch_size, rate(options.batch_size), memory_bytes(options.batch_size))
+
+
+def tried(choice: batch_size.Choice) -> list[int]:
+    return [one.batch_size for one in choice.trials]
+
+
+def test_sizes_double_with_a_step_between() -> None:
+    assert sizes(32, 200) == [32, 48, 64, 96, 128, 192]
+
+
+def test_the_knee_is_chosen_not_the_largest() -> None:
+    # launch overhead of 20 ms and 0.1 ms an image, no more gain from 400 on
+    found = choose(OPTIONS, classes=10, images=10**6, try_size=device(lambda n: min(n, 400) / (0.02 + 0.0001 * min(n, 400))))
+    assert found.batch_size == 384
+    assert tried(found)[-1] == 768  # two more without gain end the search
+    assert found.batch_size < tried(found)[-1]
+
+
+def test_a_flat_device_takes_the_smallest() -> None:
+    found = choose(OPTIONS, classes=10, images=10**6, try_size=device(lambda n: 100.0))
+    assert (found.batch_size, tried(found)) == (32, [32, 48, 64])
+
+
+def test_what_does_not_fit_ends_the_search() -> None:
+    found = choose(OPTIONS, classes=10, images=10**6, try_size=device(lambda n: float(n) if n <= 128 else None))
+    assert (found.batch_size, tried(found)[-1]) == (128, 192)
+
+
+def test_five_per_cent_of_the_memory_stay_free() -> None:
+    try_size = device(lambda n: float(n), lambda n: n)
+    found = choose(OPTIONS, classes=10, images=10**6, memory_bytes=260, try_size=try_size)
+    assert (found.batch_size, tried(found)[-1]) == (192, 256)
+
+
+def test_a_batch_is_at_most_a_tenth_of_the_data() -> None:
+    found = choose(OPTIONS, classes=10, images=1000, try_size=device(lambda n: float(n)))
+    assert tried(found)[-1] == 96
+
+
+def test_when_nothing_fits_it_is_said() -> None:
+    with pytest.raises(UsageError, match="does not fit with a batch of 32"):
+        choose(OPTIONS, classes=10, images=10**6, try_size=device(lambda n: None))
+
+
+def test_a_trial_in_its_own_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    small = Options(model="tiny:make", data="/data", out="/out", device="cpu", image_size=16, batch_size=4)
+    found = measure(small, classes=3)
+    assert found.batch_size == 4 and found.img_s is not None and found.img_s > 0
+    assert found.memory_bytes is None
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB",
+        "RuntimeError: [enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes",
+        "RuntimeError: cuDNN error: CUDNN_STATUS_NOT_SUPPORTED. This error may appear if you passed in a non-contiguous input",
+    ],
+)
+def test_running_out_of_memory_is_recognised(words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_for_python(tmp_path, monkeypatch, f"cat >&2 <<'X'\n{words}\nX\nexit 1")
+    assert measure(OPTIONS, classes=3) == Trial(OPTIONS.batch_size, None, None)
+
+
+def test_other_failures_are_not_taken_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_for_python(tmp_path, monkeypatch, "echo 'CUDA error: an illegal memory access' >&2; exit 1")
+    with pytest.raises(CommandError, match="illegal memory access"):
+        measure(OPTIONS, classes=3)
+
+
+def stand_for_python(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    (folder / "python").write_text(f"#!/bin/sh\n{script}\n")
+    (folder / "python").chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(folder / "python"))
+    assert trial.sys.executable == str(folder / "python")
+
+
+def test_the_command_takes_auto(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    for index in range(12):
+        (tmp_path / "data" / f"class{index % 2}").mkdir(parents=True, exist_ok=True)
+        pixels = np.full((20, 20, 3), 20 * index, dtype=np.uint8)
+        Image.fromarray(pixels).save(tmp_path / "data" / f"class{index % 2}" / f"{index}.jpg")
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    monkeypatch.setattr(batch_size, "SMALLEST", 2)
+    monkeypatch.setattr(batch_size.choose, "__kwdefaults__", {**choose.__kwdefaults__, "try_size": device(lambda n: 9.0)})
+    monkeypatch.setattr(batch_size.sizes, "__defaults__", (2, 6))
+    words = ["train", "--model", "tiny:make", "--data", str(tmp_path / "data"), "--image-size", "16", "--device", "cpu"]
+    words += ["--epochs", "1", "--batch-size", "auto", "--out", str(tmp_path / "run"), "--json", "--threads", "1"]
+    assert main(words) == 0
+    assert json.loads(capsys.readouterr().out)["batch_size"] == 2
+    assert main(["train", *words[1:], "--resume", "auto"]) == 0  # goes on with the size that was chosen, untried
+    assert json.loads(capsys.readouterr().out)["batch_size"] == 2
+    assert main(["train", *words[1:], "--device", "sim:a100", "--out", str(tmp_path / "other")]) == 2
+    assert main(["train", *words[1:], "--batch-size", "many"]) == 2
