@@ -3,7 +3,7 @@
 //! Each is `Image.blend(degenerate, image, factor)`: `degenerate + factor · (image - degenerate)` in single precision, truncated, clipped
 //! (Pillow `Blend.c`). Results are bit-identical to Pillow's.
 
-use super::planes::{for_each_block, luma, to_byte, BLOCK};
+use super::planes::{luma, to_byte, Planes, BLOCK, BLOCK_BYTES};
 use crate::cpu::vectorised;
 
 #[inline(always)]
@@ -31,7 +31,8 @@ vectorised! {
 
 #[inline(always)]
 fn saturation_body(pixels: &mut [u8], factor: f32) {
-    for_each_block(pixels, |planes| {
+    for part in pixels.chunks_mut(BLOCK_BYTES) {
+        let mut planes = Planes::load(part);
         let [red, green, blue] = &mut planes.channels;
         for i in 0..BLOCK {
             let grey = luma(red[i], green[i], blue[i]);
@@ -39,7 +40,8 @@ fn saturation_body(pixels: &mut [u8], factor: f32) {
             green[i] = blend(grey, green[i], factor);
             blue[i] = blend(grey, blue[i], factor);
         }
-    });
+        planes.store(part);
+    }
 }
 
 vectorised! {
@@ -49,13 +51,15 @@ vectorised! {
 
 #[inline(always)]
 fn grayscale_body(pixels: &mut [u8]) {
-    for_each_block(pixels, |planes| {
+    for part in pixels.chunks_mut(BLOCK_BYTES) {
+        let mut planes = Planes::load(part);
         let [red, green, blue] = &mut planes.channels;
         for i in 0..BLOCK {
             let grey = luma(red[i], green[i], blue[i]);
             (red[i], green[i], blue[i]) = (grey, grey, grey);
         }
-    });
+        planes.store(part);
+    }
 }
 
 vectorised! {
@@ -66,7 +70,7 @@ vectorised! {
 #[inline(always)]
 fn luma_sum_body(pixels: &[u8]) -> u64 {
     let mut total = 0;
-    for block in pixels.chunks(BLOCK * 3) {
+    for block in pixels.chunks(BLOCK_BYTES) {
         let mut sum = 0_u32;
         for pixel in block.chunks_exact(3) {
             sum += u32::from(luma(pixel[0], pixel[1], pixel[2]));

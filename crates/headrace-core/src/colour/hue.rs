@@ -2,7 +2,7 @@
 //!
 //! Source of the arithmetic, including where it is single and where double precision: Pillow `Convert.c`, `rgb2hsv_row` and `hsv2rgb`.
 
-use super::planes::{for_each_block, BLOCK};
+use super::planes::{Planes, BLOCK, BLOCK_BYTES};
 use crate::cpu::vectorised;
 
 vectorised! {
@@ -12,86 +12,117 @@ vectorised! {
 
 #[inline(always)]
 fn shift_body(pixels: &mut [u8], shift: u8) {
-    for_each_block(pixels, |planes| {
+    let tables = Tables::new(shift);
+    for block in pixels.chunks_mut(BLOCK_BYTES) {
+        let mut planes = Planes::load(block);
         let [red, green, blue] = &mut planes.channels;
-        let (mut hue, mut saturation, mut value) = ([0; BLOCK], [0; BLOCK], [0; BLOCK]);
+        // Separate loops over few arrays each, so that the compiler vectorises all of them.
+        let (mut hue, mut saturation) = ([0_i32; BLOCK], [0_i32; BLOCK]);
         for i in 0..BLOCK {
-            (hue[i], saturation[i], value[i]) = to_hsv(red[i], green[i], blue[i]);
+            (hue[i], saturation[i]) =
+                to_hue(i32::from(red[i]), i32::from(green[i]), i32::from(blue[i]));
+        }
+        let (mut sector, mut part, mut share) = ([0_i32; BLOCK], [0_f32; BLOCK], [0_f32; BLOCK]);
+        for i in 0..BLOCK {
+            let hue = hue[i] as usize & 0xFF;
+            sector[i] = tables.sector[hue];
+            part[i] = tables.part[hue];
+            share[i] = tables.share[saturation[i] as usize & 0xFF];
         }
         for i in 0..BLOCK {
-            (red[i], green[i], blue[i]) =
-                to_rgb(hue[i].wrapping_add(shift), saturation[i], value[i]);
+            let value = i32::from(red[i].max(green[i]).max(blue[i]));
+            let (r, g, b) = to_rgb(sector[i], part[i], share[i], value);
+            (red[i], green[i], blue[i]) = (r as u8, g as u8, b as u8);
         }
-    });
+        planes.store(block);
+    }
 }
 
-/// Truncates a number that lies in 0..=255.
+/// What Pillow computes from a hue or a saturation alone.
+struct Tables {
+    /// Sixth of the circle, of the shifted hue.
+    sector: [i32; 256],
+    /// Place within the sixth, 0 to 1, of the shifted hue.
+    part: [f32; 256],
+    /// Saturation from 0 to 1.
+    share: [f32; 256],
+}
+
+impl Tables {
+    fn new(shift: u8) -> Self {
+        let sextant = |hue: usize| f64::from((hue as u8).wrapping_add(shift)) * 6.0 / 255.0;
+        Tables {
+            // 255 is a full turn: sector 6, which is sector 0.
+            sector: std::array::from_fn(|hue| sextant(hue) as i32 % 6),
+            part: std::array::from_fn(|hue| (sextant(hue) - f64::from(sextant(hue) as i32)) as f32),
+            share: std::array::from_fn(|saturation| (saturation as f64 / 255.0) as f32),
+        }
+    }
+}
+
+/// Truncates a number that lies in 0..256.
 #[inline(always)]
 #[allow(unsafe_code)]
-fn truncate(value: f64) -> u8 {
+fn truncate(value: f64) -> i32 {
     debug_assert!((0.0..256.0).contains(&value));
     // SAFETY: callers pass numbers from 0 to 255 and a fraction.
-    unsafe { value.to_int_unchecked::<i32>() as u8 }
+    unsafe { value.to_int_unchecked::<i32>() }
 }
 
+/// 8-bit hue and saturation.
 #[inline(always)]
-fn to_hsv(red: u8, green: u8, blue: u8) -> (u8, u8, u8) {
+fn to_hue(red: i32, green: i32, blue: i32) -> (i32, i32) {
     let (most, least) = (red.max(green).max(blue), red.min(green).min(blue));
-    let range = f32::from(most - least);
+    let range = (most - least) as f32;
     // A grey pixel divides by one instead of zero; its hue and saturation are then set to zero.
-    let divisor = range.max(1.0);
-    let distance = |value: u8| f32::from(most - value) / divisor;
+    let divisor = if most == least { 1.0 } else { range };
+    let distance = |value: i32| (most - value) as f32 / divisor;
     let (from_red, from_green, from_blue) = (distance(red), distance(green), distance(blue));
-    let sector = if red == most {
-        from_blue - from_green
-    } else if green == most {
-        (2.0 + f64::from(from_red) - f64::from(from_blue)) as f32
-    } else {
-        (4.0 + f64::from(from_green) - f64::from(from_red)) as f32
-    };
+    let first = from_blue - from_green;
+    let second = (2.0 + f64::from(from_red) - f64::from(from_blue)) as f32;
+    let third = (4.0 + f64::from(from_green) - f64::from(from_red)) as f32;
+    let later = if green == most { second } else { third };
+    let sector = if red == most { first } else { later };
     let turn = f64::from(sector) / 6.0 + 1.0;
     // fmod(turn, 1) for a turn from 5/6 to 11/6.
-    let turn = (if turn >= 1.0 { turn - 1.0 } else { turn }) as f32;
-    let saturation = range / f32::from(most.max(1));
-    let coloured = u8::from(most != least);
-    let hue = truncate(f64::from(turn) * 255.0) * coloured;
+    let turn = turn - if turn >= 1.0 { 1.0 } else { 0.0 };
+    let saturation = range / if most == 0 { 1.0 } else { most as f32 };
+    let coloured = i32::from(most != least);
+    let hue = truncate(f64::from(turn as f32) * 255.0);
     (
-        hue,
+        hue * coloured,
         truncate(f64::from(saturation) * 255.0) * coloured,
-        most,
     )
 }
 
+/// Red, green and blue; with saturation 0 all three are `value`.
 #[inline(always)]
-fn to_rgb(hue: u8, saturation: u8, value: u8) -> (u8, u8, u8) {
-    let sextant = f64::from(hue) * 6.0 / 255.0;
-    let whole = sextant.floor();
-    let part = (sextant - whole) as f32;
-    let share = (f64::from(saturation) / 255.0) as f32;
-    let level = f64::from(value);
+fn to_rgb(sector: i32, part: f32, share: f32, value: i32) -> (i32, i32, i32) {
+    let level = f64::from(value as f32);
     let rounded = |value: f64| truncate(value + 0.5);
     let low = rounded(level * (1.0 - f64::from(share)));
     let falling = rounded(level * (1.0 - f64::from(share * part)));
     let rising = rounded(level * (1.0 - f64::from(share) * (1.0 - f64::from(part))));
-    let sector = truncate(whole);
-    // 255 is a full turn and falls into sector 6, which is sector 0. With saturation 0 all three are `value`.
-    let red = match sector {
-        0 | 5 | 6 => value,
-        1 => falling,
-        4 => rising,
-        _ => low,
+    // Each channel runs through the same six stages, two sectors apart.
+    let stage = |sector: i32| {
+        let lower = if sector == 4 { rising } else { low };
+        let middle = if sector == 1 { falling } else { lower };
+        if sector == 0 || sector == 5 {
+            value
+        } else {
+            middle
+        }
     };
-    let green = match sector {
-        1 | 2 => value,
-        3 => falling,
-        0 | 6 => rising,
-        _ => low,
+    let back = |sector: i32, by: i32| {
+        if sector < by {
+            sector + 6 - by
+        } else {
+            sector - by
+        }
     };
-    let blue = match sector {
-        3 | 4 => value,
-        5 => falling,
-        2 => rising,
-        _ => low,
-    };
-    (red, green, blue)
+    (
+        stage(sector),
+        stage(back(sector, 2)),
+        stage(back(sector, 4)),
+    )
 }

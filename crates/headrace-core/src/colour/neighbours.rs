@@ -59,15 +59,17 @@ impl Scratch {
         gaussian(kernel.1, sigma.1, &mut self.weights[1]);
         let row = width * 3;
         let (side, above) = (kernel.0 / 2, kernel.1 / 2);
-        self.padded.resize(row + side * 6, 0);
-        self.rows.resize(row * kernel.1, 0.0);
+        let slot = row.next_multiple_of(PART);
+        self.padded.clear();
+        self.padded.resize(slot + side * 6, 0);
+        self.rows.resize(slot * kernel.1, 0.0);
         self.bytes.resize(pixels.len(), 0);
         // A ring of horizontally blurred rows: row y of the padded image is at y % kernel height.
         for y in 0..height + 2 * above {
             let source = reflect(y as isize - above as isize, height);
             pad_row(&pixels[source * row..][..row], side, &mut self.padded);
-            let slot = &mut self.rows[y % kernel.1 * row..][..row];
-            blur_across(extension, &self.padded, &self.weights[0], slot);
+            let across = &mut self.rows[y % kernel.1 * slot..][..slot];
+            blur_across(extension, &self.padded, &self.weights[0], across);
             if y >= 2 * above {
                 let first = y - 2 * above;
                 let output = &mut self.bytes[first * row..][..row];
@@ -146,23 +148,24 @@ fn pad_row(source: &[u8], side: usize, padded: &mut [u8]) {
     }
 }
 
+/// Values summed at a time; rows of the ring are padded to whole parts.
+const PART: usize = 64;
+
 vectorised! {
     fn blur_across(padded: &[u8], weights: &[f32], output: &mut [f32]) = blur_across_body
 }
 
 #[inline(always)]
 fn blur_across_body(padded: &[u8], weights: &[f32], output: &mut [f32]) {
-    const PART: usize = 64;
-    for (part, output) in output.chunks_mut(PART).enumerate() {
+    for (part, output) in output.chunks_exact_mut(PART).enumerate() {
         let mut sums = [0.0_f32; PART];
-        let length = output.len();
         for (tap, &weight) in weights.iter().enumerate() {
-            let source = &padded[part * PART + tap * 3..][..length];
-            for (sum, &value) in sums.iter_mut().zip(source) {
-                *sum += weight * f32::from(value);
+            let source = &padded[part * PART + tap * 3..][..PART];
+            for i in 0..PART {
+                sums[i] += weight * f32::from(source[i]);
             }
         }
-        output.copy_from_slice(&sums[..length]);
+        output.copy_from_slice(&sums);
     }
 }
 
@@ -172,21 +175,18 @@ vectorised! {
 
 #[inline(always)]
 fn blur_down_body(rows: &[f32], first: usize, weights: &[f32], output: &mut [u8]) {
-    const PART: usize = 64;
-    let row = output.len();
+    let slot = output.len().next_multiple_of(PART);
     for (part, output) in output.chunks_mut(PART).enumerate() {
         let mut sums = [0.0_f32; PART];
-        let length = output.len();
         for (tap, &weight) in weights.iter().enumerate() {
-            let slot = (first + tap) % weights.len();
-            let source = &rows[slot * row + part * PART..][..length];
-            for (sum, &value) in sums.iter_mut().zip(source) {
-                *sum += weight * value;
+            let row = (first + tap) % weights.len();
+            let source = &rows[row * slot + part * PART..][..PART];
+            for i in 0..PART {
+                sums[i] += weight * source[i];
             }
         }
-        for (value, sum) in output.iter_mut().zip(sums) {
-            *value = super::planes::to_byte(sum.round_ties_even());
-        }
+        let bytes = sums.map(|sum| super::planes::to_byte(sum.round_ties_even()));
+        output.copy_from_slice(&bytes[..output.len()]);
     }
 }
 

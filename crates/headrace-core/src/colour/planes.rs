@@ -10,42 +10,40 @@ pub struct Planes {
     pub channels: [[u8; BLOCK]; 3],
 }
 
-/// Runs `op` on every block of interleaved RGB `pixels`; a last, shorter block is padded with black for `op`.
-#[inline(always)]
-pub fn for_each_block(pixels: &mut [u8], mut op: impl FnMut(&mut Planes)) {
-    let mut blocks = pixels.chunks_exact_mut(BLOCK * 3);
-    for block in &mut blocks {
-        let mut planes = split(block);
-        op(&mut planes);
-        join(&planes, block);
-    }
-    let rest = blocks.into_remainder();
-    if !rest.is_empty() {
-        let mut block = [0; BLOCK * 3];
-        block[..rest.len()].copy_from_slice(rest);
-        let mut planes = split(&block);
-        op(&mut planes);
-        join(&planes, &mut block);
-        rest.copy_from_slice(&block[..rest.len()]);
-    }
-}
+/// Bytes per block of interleaved pixels.
+pub const BLOCK_BYTES: usize = BLOCK * 3;
 
-#[inline(always)]
-fn split(block: &[u8]) -> Planes {
-    let mut channels = [[0; BLOCK]; 3];
-    for (i, pixel) in block.chunks_exact(3).enumerate() {
-        for (plane, &value) in channels.iter_mut().zip(pixel) {
-            plane[i] = value;
+impl Planes {
+    /// The planes of up to a block of interleaved RGB, padded with black. (No closure over blocks: it would be compiled as a function of
+    /// its own, without the extension's instructions.)
+    #[inline(always)]
+    pub fn load(part: &[u8]) -> Self {
+        let mut block = [0; BLOCK_BYTES];
+        match <&[u8; BLOCK_BYTES]>::try_from(part) {
+            Ok(whole) => block = *whole,
+            Err(_) => block[..part.len()].copy_from_slice(part),
         }
+        let mut channels = [[0; BLOCK]; 3];
+        for (i, pixel) in block.chunks_exact(3).enumerate() {
+            for (plane, &value) in channels.iter_mut().zip(pixel) {
+                plane[i] = value;
+            }
+        }
+        Planes { channels }
     }
-    Planes { channels }
-}
 
-#[inline(always)]
-fn join(planes: &Planes, block: &mut [u8]) {
-    for (i, pixel) in block.chunks_exact_mut(3).enumerate() {
-        for (value, plane) in pixel.iter_mut().zip(&planes.channels) {
-            *value = plane[i];
+    /// Writes the planes back.
+    #[inline(always)]
+    pub fn store(&self, part: &mut [u8]) {
+        let mut block = [0; BLOCK_BYTES];
+        for (i, pixel) in block.chunks_exact_mut(3).enumerate() {
+            for (value, plane) in pixel.iter_mut().zip(&self.channels) {
+                *value = plane[i];
+            }
+        }
+        match <&mut [u8; BLOCK_BYTES]>::try_from(&mut *part) {
+            Ok(whole) => *whole = block,
+            Err(_) => part.copy_from_slice(&block[..part.len()]),
         }
     }
 }
