@@ -8,10 +8,10 @@ from pathlib import Path
 import headrace
 import numpy as np
 import pytest
-from conftest import jpeg
 from headrace.decode import reason
 from headrace.errors import DecodeError, UsageError
 from PIL import Image
+from sample_images import jpeg
 
 
 def reference(data: bytes, box: tuple[int, int, int, int], flip: bool, size: int = 224) -> np.ndarray:

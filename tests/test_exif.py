@@ -8,8 +8,8 @@ import struct
 import headrace
 import numpy as np
 import pytest
-from conftest import photograph
 from PIL import Image, ImageOps
+from sample_images import photograph
 
 SIZE = (75, 41)
 BOX = (5, 9, 30, 20)  # lies in the image both ways up

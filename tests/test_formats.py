@@ -9,10 +9,10 @@ from collections.abc import Callable
 import headrace
 import numpy as np
 import pytest
-from conftest import photograph
 from headrace import _native
 from headrace.decode import reason
 from PIL import Image
+from sample_images import photograph
 
 WIDTH, HEIGHT = 53, 37
 

@@ -6,10 +6,10 @@ import io
 from pathlib import Path
 
 import pytest
-from conftest import jpeg, photograph
 from headrace.errors import DecodeError
 from headrace.image_header import format_of, read_header
 from PIL import Image
+from sample_images import jpeg, photograph
 
 
 @pytest.mark.parametrize("subsampling", ["4:4:4", "4:2:2", "4:2:0"])

@@ -10,13 +10,13 @@ from pathlib import Path
 import headrace
 import numpy as np
 import pytest
-from conftest import jpeg
 from headrace.cli.main import main
 from headrace.contact_sheet import png
 from headrace.errors import UsageError
 from headrace.inspection import inspect_dataset
 from headrace.packing import pack
 from PIL import Image
+from sample_images import jpeg
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ PACKAGE = Path(headrace.__file__).parent
 # A module may import those of its own rank or below. The order of DESIGN §3; what is not listed is ranked by its folder.
 RANKS = [
     ("errors", "_native"),
-    ("records", "image_header", "machine", "disk", "nvml", "transforms", "stats"),
+    ("records", "sizes", "image_header", "machine", "disk", "nvml", "transforms", "stats"),
     ("shards", "sources", "sampler", "restart"),
     ("planner", "packing", "verification", "inspection", "contact_sheet", "session", "decode"),
     ("feed", "gpu", "attach"),

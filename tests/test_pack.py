@@ -12,13 +12,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import jpeg
 from headrace.errors import DecodeError, SourceError, UsageError
 from headrace.image_header import read_header
 from headrace.packing import pack
 from headrace.shards.index import Columns, Keys, read_columns
 from headrace.shards.manifest import INDEX, read_manifest
 from PIL import Image
+from sample_images import jpeg
 
 
 def tree(folder: Path) -> dict[str, str]:

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from conftest import jpeg
 from headrace.errors import HeadraceError, UsageError
 from headrace.packing import pack
 from headrace.packing.work import WORK
+from sample_images import jpeg
 from test_pack import tree
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import jpeg, photograph
 from headrace import _native
 from headrace.errors import DecodeError, UsageError
 from headrace.restart import restart_markers
 from PIL import Image
+from sample_images import jpeg, photograph
 
 
 def pixels(data: bytes) -> np.ndarray:

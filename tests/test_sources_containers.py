@@ -13,11 +13,10 @@ from pathlib import Path
 import headrace
 import numpy as np
 import pytest
-from conftest import jpeg
-from conftest import test_data_folder as data_folder
 from headrace import _native
 from headrace.errors import FormatError, HeadraceError, SourceError
 from headrace.packing import pack
+from sample_images import data_folder, jpeg
 
 IMAGES = [jpeg(40 + i, 30 + i, i) for i in range(6)]
 LABELS = [2, 0, 1, 1, 0, 2]

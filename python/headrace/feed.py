@@ -19,7 +19,7 @@ import numpy.typing as npt
 from headrace import _native
 from headrace.errors import DecodeError, UsageError
 from headrace.planner import NUMPY_DTYPES, Plan, encode
-from headrace.records import Dataset
+from headrace.records import Arrival, Dataset, Residency
 from headrace.sampler import hashed
 from headrace.stats import FeedStats, Stopwatch
 
@@ -29,6 +29,7 @@ OnError = Literal["raise", "skip"]
 # Checkpoint indexes of JPEGs without restart markers: about 4 KB for a 470×400 photograph, made while decoding.
 INDEX_BYTES = 1 << 30
 _SUBSTITUTES = 100  # tries to find a good record in place of a bad one, before giving up
+_FETCHED_AHEAD = 3  # times `prefetch`: batches of a remote dataset whose records are on their way
 _STATUS = _native.status_names()
 
 
@@ -91,11 +92,14 @@ class Feed:
 
         Raises DecodeError, with the record's key and the reason, for a bad record when on_error is "raise".
         """
-        source = iter(batches)
+        source = _Resident(batches, self.dataset, _FETCHED_AHEAD * self.prefetch)
         ahead: deque[_InWork] = deque()
         try:
             while True:
-                while len(ahead) < self.prefetch and (batch := next(source, None)) is not None:
+                # While one batch is in work, the next is not waited for: its records may still be on their way.
+                while len(ahead) < self.prefetch and (not ahead or source.is_next_here()):
+                    if (batch := next(source, None)) is None:
+                        break
                     ahead.append(self._submit(batch, epoch))
                 if not ahead:
                     return
@@ -103,6 +107,7 @@ class Feed:
                     ahead[0].job.wait()
                 yield self._finish(ahead.popleft(), epoch)
         finally:
+            source.cancel()
             for work in ahead:
                 work.job.cancel()
 
@@ -184,6 +189,8 @@ class Feed:
         for attempt in range(_SUBSTITUTES):
             other = hashed(self.seed, epoch, draw, attempt) % len(self.dataset)
             batch = IndexBatch(np.array([other], dtype=np.int64), np.array([draw], dtype=np.uint64))
+            if self.dataset.residency is not None:
+                self.dataset.residency.begin(batch.records).wait()
             job = self._fill(batch, memory, epoch)
             job.wait()
             if job.statuses() == [0]:
@@ -219,6 +226,45 @@ class Feed:
             for channel in range(3):
                 axis = (..., channel) if self.plan.layout == "hwc" else (slice(None), channel)
                 target[axis] = table[channel][values[axis]]
+
+
+class _Resident:
+    """The batches, each when its records are on local disk; those of a remote dataset are fetched some batches ahead."""
+
+    def __init__(self, batches: Iterable[IndexBatch], dataset: Dataset, ahead: int) -> None:
+        self._batches = iter(batches)
+        self._residency = dataset.residency
+        self._ahead = ahead
+        self._coming: deque[tuple[IndexBatch, Arrival]] = deque()
+
+    def __iter__(self) -> Iterator[IndexBatch]:
+        return self
+
+    def __next__(self) -> IndexBatch:
+        if self._residency is None:
+            return next(self._batches)
+        self._fetch(self._residency)
+        if not self._coming:
+            raise StopIteration
+        batch, arrival = self._coming.popleft()
+        arrival.wait()
+        return batch
+
+    def is_next_here(self) -> bool:
+        """Whether the next batch can be had at once."""
+        if self._residency is None:
+            return True
+        self._fetch(self._residency)
+        return not self._coming or self._coming[0][1].done()
+
+    def cancel(self) -> None:
+        """Gives up what is on its way."""
+        for _, arrival in self._coming:
+            arrival.cancel()
+
+    def _fetch(self, residency: Residency) -> None:
+        while len(self._coming) < self._ahead and (batch := next(self._batches, None)) is not None:
+            self._coming.append((batch, residency.begin(batch.records)))
 
 
 @dataclass(slots=True)

@@ -11,14 +11,14 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from headrace.errors import SourceError
 
-__all__ = ["Dataset", "RecordTable"]
+__all__ = ["Arrival", "Dataset", "RecordTable", "Residency"]
 
 Kind = Literal["folder", "lst", "shards", "tar", "rec", "tfrecord"]
 
@@ -42,6 +42,20 @@ class RecordTable:
         return len(self.label)
 
 
+class Arrival(Protocol):
+    """Records on their way to local disk."""
+
+    def done(self) -> bool: ...
+    def wait(self) -> None: ...
+    def cancel(self) -> None: ...
+
+
+class Residency(Protocol):
+    """Brings records to the files of the table; `begin` returns at once, `wait` raises SourceError when one cannot come."""
+
+    def begin(self, records: npt.NDArray[np.int64], /) -> Arrival: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Dataset:
     """An opened dataset: what `headrace.open` returns and `headrace.Loader` reads."""
@@ -51,6 +65,7 @@ class Dataset:
     table: RecordTable
     classes: tuple[str, ...]
     fingerprint: str  # changes when records, their order, sizes or labels change
+    residency: Residency | None = None  # None: everything is on local disk
 
     def __len__(self) -> int:
         return len(self.table)
@@ -72,6 +87,8 @@ class Dataset:
     def _read(self, record: int, offset: int, size: int) -> bytes:
         table = self.table
         path = table.files[table.file[record]]
+        if self.residency is not None:
+            self.residency.begin(np.array([record])).wait()
         try:
             with open(path, "rb") as file:
                 file.seek(offset)

@@ -24,6 +24,8 @@ from headrace.packing.lossless import check_pixels
 from headrace.shards import tar
 from headrace.shards.index import Columns, Keys, read_columns
 from headrace.shards.manifest import MANIFEST, Manifest, ShardFacts, read_manifest
+from headrace.sources import local_copy
+from headrace.sources.remote.store import is_url
 from headrace.sources.shards import inconsistency, is_packed
 
 __all__ = ["Problem", "VerifyResult", "verify"]
@@ -64,7 +66,7 @@ def verify(
     `on_start` is told how many bytes there are to read, `on_progress` how many more were. Raises SourceError when
     there is no packed dataset at `path` at all, UsageError for a wrong number of workers.
     """
-    folder = Path(path).expanduser().absolute()
+    folder = local_copy(str(path)) if is_url(path) else Path(path).expanduser().absolute()
     if not is_packed(folder):
         raise SourceError(f"no packed dataset in {folder}: {MANIFEST} is missing", hint="headrace pack makes one")
     count = workers if workers is not None else len(os.sched_getaffinity(0))

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import asdict
 
 from headrace.cli.output import emit, page
-from headrace.cli.pack import size_text
 from headrace.inspection import SAMPLE, Inspection, Spread, inspect_dataset
+from headrace.sizes import size_text
 
 SUMMARY = "says what is in a dataset: classes, sizes, formats, quality, restart markers, cost of decoding"
 EXAMPLE = "headrace inspect photos/ --contact-sheet sheet.png"

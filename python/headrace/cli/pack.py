@@ -11,6 +11,7 @@ from headrace.cli.output import Meter, emit, page, progress, say
 from headrace.errors import UsageError
 from headrace.packing import Estimate, PackResult, pack
 from headrace.packing.work import ERRORS
+from headrace.sizes import parse_size, size_text
 
 SUMMARY = "packs an image dataset into shards that stream, losslessly unless told otherwise"
 EXAMPLE = """
@@ -116,23 +117,11 @@ def _render(result: PackResult) -> None:
             page.print(f"  {part.errors:,} records were not packed: see {part.path}/{ERRORS}")
 
 
-def size_text(size: float) -> str:
-    """Bytes for people, in binary units."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TiB"
-
-
-_UNITS = {"": 1, "K": 10**3, "KI": 2**10, "M": 10**6, "MI": 2**20, "G": 10**9, "GI": 2**30}
-
-
 def _bytes(text: str) -> int:
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]I?)?B?", text.strip().upper())
-    if not match:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a size; for example 128MiB or 1GB")
-    return int(float(match[1]) * _UNITS[match[2] or ""])
+    try:
+        return parse_size(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def _share(text: str) -> tuple[int, int]:

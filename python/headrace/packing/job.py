@@ -24,11 +24,13 @@ from headrace.packing.options import PackOptions
 from headrace.packing.plan import Plan, make_plan
 from headrace.packing.reencode import reencoder
 from headrace.packing.unit import Packed, UnitWriter, pack_record
+from headrace.packing.upload import check_free, staging_folder, upload
 from headrace.packing.work import WorkFolder
 from headrace.records import Dataset, existing
 from headrace.shards.manifest import MANIFEST, Manifest, read_manifest
 from headrace.sources import open_dataset
 from headrace.sources.lst import open_lst
+from headrace.sources.remote.store import Bucket, is_url, open_bucket
 
 __all__ = ["PackResult", "pack"]
 
@@ -68,7 +70,7 @@ def pack(
     on_estimate: Callable[[Estimate], None] | None = None,
     **options: Any,
 ) -> PackResult:
-    """Packs the dataset `src` into shards in the folder `dst`; `options` are the fields of PackOptions.
+    """Packs the dataset `src` into shards in the folder or object store `dst`; `options` are the fields of PackOptions.
 
     A pack that was interrupted continues where it stopped, with the same bytes as an undisturbed one. A complete one is
     left as it is. `sync` waits until all is on the disk, so that the commit holds when the power fails. `unit` (i, N)
@@ -88,15 +90,17 @@ def pack(
     count = workers if workers is not None else len(os.sched_getaffinity(0))
     if count < 1:
         raise UsageError(f"workers is {count}; at least 1 is needed")
-    dataset = _opened(src, root)
-    listing = list_records(dataset, chosen)
+    store = _store(dst, unit)
+    listing = list_records(_opened(src, root), chosen)
     parts = split(listing, chosen)
+    if store is not None:
+        check_free(store, list(parts))
     if on_start:
         on_start(len(listing))
     lossless = lossless_recoder(chosen)
     recode = reencoder(chosen, lossless) if chosen.reencodes else lossless
     job = _Job(chosen, recode, count, unit, sync, on_progress or (lambda _: None), on_estimate)
-    target = Path(dst).expanduser().absolute()
+    target = Path(dst).expanduser().absolute() if store is None else staging_folder(store.url)
     try:
         results = [job.run(part, target / name if name else target) for name, part in parts.items()]
     except OSError as error:
@@ -105,7 +109,25 @@ def pack(
         raise HeadraceError(
             f"no space left for {target}", hint="free some space and give the same command again: it continues"
         ) from error
-    return results[0] if "" in parts else _sum(str(target), results)
+    result = results[0] if "" in parts else _sum(str(target), results)
+    if store is None:
+        return result
+    upload(store, target)
+    return _moved(result, str(target), store.url)
+
+
+def _store(dst: str | os.PathLike[str], unit: tuple[int, int] | None) -> Bucket | None:
+    if not is_url(dst):
+        return None
+    if unit is not None:
+        raise UsageError("unit: jobs of an array need a folder that all of them see as the destination, not a store")
+    return open_bucket(str(dst))
+
+
+def _moved(result: PackResult, folder: str, url: str) -> PackResult:
+    """The result with places in the store instead of those in the local folder."""
+    parts = tuple(_moved(part, folder, url) for part in result.parts)
+    return replace(result, path=url + result.path.removeprefix(folder), parts=parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +251,8 @@ def _opened(src: str | os.PathLike[str] | Dataset, root: str | os.PathLike[str] 
 
 
 def _pack_chunk(listing: Listing, recode: Recoder, positions: range) -> list[Packed | Rejection]:
+    if listing.dataset.residency is not None:
+        listing.dataset.residency.begin(listing.rows[positions.start : positions.stop]).wait()
     return [pack_record(listing, recode, at) for at in positions]
 
 

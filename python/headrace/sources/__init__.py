@@ -5,18 +5,24 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from headrace.errors import SourceError
 from headrace.records import Dataset, existing
+from headrace.shards.manifest import MANIFEST
+from headrace.sources.cache import cache_folder
 from headrace.sources.folder import open_folder
 from headrace.sources.lst import open_lst
 from headrace.sources.recordio import open_recordio
+from headrace.sources.remote.mirror import mirror
+from headrace.sources.remote.shards import open_remote_shards
+from headrace.sources.remote.store import is_url, open_bucket
 from headrace.sources.shards import is_packed, open_shards
 from headrace.sources.tar import open_tar
 from headrace.sources.tfrecord import open_tfrecord
 
-__all__ = ["open_dataset"]
+__all__ = ["local_copy", "open_dataset"]
 
 # Container kinds by file name, and what opens them. TensorFlow's own scripts end names in -00000-of-01024.
 _CONTAINERS = (
@@ -31,9 +37,13 @@ def open_dataset(path: str | os.PathLike[str]) -> Dataset:
 
     A packed dataset (`headrace pack`), an image folder (`root/CLASS/*.jpg`), tar archives in WebDataset's layout or plain,
     MXNet RecordIO (.rec), TFRecord, an im2rec list (.lst); for containers a file, a folder of them, or a pattern with `*`.
+    All of them also by the URL of an object store (`s3:// gs:// az:// https://`): of a packed dataset each image is
+    fetched when it is needed, anything else is copied to the cache first.
     Raises SourceError when there is nothing that can be read, with what was found instead, FormatError when a
     container is damaged or contradicts itself.
     """
+    if is_url(path):
+        return _remote(str(path))
     if "*" in os.fspath(path) and not Path(path).exists():
         return _matching(Path(path).expanduser().absolute())
     found = existing(path)
@@ -47,6 +57,28 @@ def open_dataset(path: str | os.PathLike[str]) -> Dataset:
         if matching:
             return opener(found, matching)
     return open_folder(found)
+
+
+def local_copy(url: str) -> Path:
+    """The local copy of everything below the URL of an object store, made when it is not there yet."""
+    return mirror(open_bucket(url), _remote_cache())
+
+
+def _remote(url: str) -> Dataset:
+    folder, _, name = url.rstrip("/").rpartition("/")
+    if any(pattern.fullmatch(name) for pattern, _ in _CONTAINERS):
+        beside = {name, f"{name.removesuffix('.rec')}.idx"}
+        copy = mirror(open_bucket(folder), _remote_cache(), only=beside.__contains__) / name
+        return replace(open_dataset(copy), root=url)
+    bucket = open_bucket(url)
+    manifest = bucket.read(MANIFEST)
+    if manifest is not None:
+        return open_remote_shards(bucket, manifest, _remote_cache())
+    return replace(open_dataset(mirror(bucket, _remote_cache())), root=url)
+
+
+def _remote_cache() -> Path:
+    return cache_folder() / "remote"
 
 
 def _file(path: Path) -> Dataset:

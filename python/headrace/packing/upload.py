@@ -1,0 +1,39 @@
+"""Packing to an object store: the dataset is made in the cache folder, then uploaded, the manifests last."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from headrace.errors import UsageError
+from headrace.shards.manifest import MANIFEST
+from headrace.sources.cache import cache_folder
+from headrace.sources.remote.store import Bucket
+
+__all__ = ["check_free", "staging_folder", "upload"]
+
+_UPLOADS = 4  # files at once; each is sent in parts by several connections
+
+
+def staging_folder(url: str) -> Path:
+    """Where a dataset for `url` is made: the same place every time, so an interrupted pack continues."""
+    return cache_folder() / "pack" / hashlib.sha256(url.rstrip("/").encode()).hexdigest()[:32]
+
+
+def check_free(bucket: Bucket, parts: list[str]) -> None:
+    """Raises UsageError when one of the parts ("" or train, val, test) is already a packed dataset."""
+    for part in parts:
+        if bucket.read(f"{part}/{MANIFEST}".lstrip("/")) is not None:
+            raise UsageError(f"{bucket.url}/{part} already holds a packed dataset", hint="give another prefix, or delete it")
+
+
+def upload(bucket: Bucket, folder: Path) -> None:
+    """Uploads everything in `folder` and removes it. A reader never sees a manifest before what it describes."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    for last in (False, True):
+        chosen = [path for path in files if (path.name == MANIFEST) == last]
+        with ThreadPoolExecutor(_UPLOADS, thread_name_prefix="headrace-upload") as pool:
+            list(pool.map(lambda path: bucket.write(path.relative_to(folder).as_posix(), path), chosen))
+    shutil.rmtree(folder)

@@ -1,0 +1,26 @@
+"""Sizes in bytes, as people write and read them."""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["parse_size", "size_text"]
+
+_FACTORS = {"": 1, "K": 10**3, "KI": 2**10, "M": 10**6, "MI": 2**20, "G": 10**9, "GI": 2**30, "T": 10**12, "TI": 2**40}
+
+
+def parse_size(text: str) -> int:
+    """`128MiB`, `1.5 GB`, `4096` as bytes. Raises ValueError, in words, for anything else."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]I?)?B?", text.strip().upper())
+    if not match:
+        raise ValueError(f"{text!r} is not a size; for example 128MiB or 1GB")
+    return int(float(match[1]) * _FACTORS[match[2] or ""])
+
+
+def size_text(size: float) -> str:
+    """Bytes for people, in binary units."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"

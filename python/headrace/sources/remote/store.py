@@ -1,0 +1,141 @@
+"""Object stores: which URLs they have, listing, and ranged reads that are tried again until they are whole.
+
+Credentials come from the environment as each cloud's tools read it; for S3 also from boto3's chain (profiles, SSO) where
+boto3 is installed. `AWS_ENDPOINT_URL` names another S3-compatible server.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any, TypeVar
+
+from headrace.errors import MissingDependencyError, SourceError
+
+__all__ = ["Bucket", "RemoteObject", "is_url", "open_bucket"]
+
+_SCHEMES = ("s3://", "gs://", "az://", "http://", "https://")
+_TRIES = 6  # of ours, each with obstore's own retries of connections and server errors inside
+_BACKOFF_S = 0.1  # before the second try; doubles, with jitter
+_TIMEOUT = "30s"  # of one request: ranges are a few MiB at most, so a slower one is stuck
+
+T = TypeVar("T")
+
+
+def is_url(path: object) -> bool:
+    """Whether `path` is the URL of an object store, not a local path."""
+    return isinstance(path, str) and path.lower().startswith(_SCHEMES)
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteObject:
+    """An object below a URL: its path relative to it, its size in bytes, and the store's tag of its content."""
+
+    path: str
+    size: int
+    tag: str
+
+
+class Bucket:
+    """A prefix of an object store."""
+
+    def __init__(self, url: str, library: Any, store: Any) -> None:
+        self.url, self._library, self._store = url, library, store
+
+    def list(self) -> list[RemoteObject]:
+        """All objects below the URL, sorted by path. Raises SourceError when they cannot be listed, or a path leads out."""
+        found: list[RemoteObject] = []
+        for page in self._tried(lambda: list(self._library.list(self._store, chunk_size=1000)), "list"):
+            found += [RemoteObject(entry["path"], int(entry["size"]), str(entry.get("e_tag") or "")) for entry in page]
+        for entry in found:
+            parts = PurePosixPath(entry.path).parts
+            if entry.path.startswith("/") or ".." in parts or "\0" in entry.path:
+                raise SourceError(f"{self.url} holds an object with the name {entry.path!r}, which leads out of a folder")
+        return sorted((entry for entry in found if not entry.path.endswith("/")), key=lambda entry: entry.path)
+
+    def read(self, path: str) -> bytes | None:
+        """A whole, small object, or None when there is none."""
+        try:
+            return self._tried(lambda: bytes(self._library.get(self._store, path).bytes()), path)
+        except FileNotFoundError:
+            return None
+
+    def read_range(self, path: str, offset: int, size: int, check: Callable[[bytes], bool] | None = None) -> bytes:
+        """Exactly `size` bytes from `offset`; an answer that is shorter, or that `check` refuses, is asked for again."""
+
+        def whole() -> bytes:
+            data = bytes(self._library.get_range(self._store, path, start=offset, length=size))
+            if len(data) != size:
+                raise _IncompleteError(f"{len(data)} of {size} bytes came")
+            if check is not None and not check(data):
+                raise _IncompleteError("the bytes that came have another checksum")
+            return data
+
+        try:
+            return self._tried(whole, path)
+        except FileNotFoundError as error:
+            raise SourceError(f"{self.url}/{path} does not exist") from error
+
+    def write(self, path: str, source: Any) -> None:
+        """Writes an object from bytes or a local Path, in parts when it is large."""
+        self._tried(lambda: self._library.put(self._store, path, source), path)
+
+    def _tried(self, action: Callable[[], T], what: str) -> T:
+        errors = importlib.import_module("obstore.exceptions")
+        fatal = (errors.PermissionDeniedError, errors.UnauthenticatedError, errors.InvalidPathError)
+        for attempt in range(1, _TRIES + 1):
+            try:
+                return action()
+            except (errors.NotFoundError, FileNotFoundError) as error:
+                raise FileNotFoundError(what) from error
+            except (errors.BaseError, _IncompleteError, OSError) as error:
+                if attempt == _TRIES or isinstance(error, fatal):
+                    raise SourceError(
+                        f"{self.url} ({what}): {_first_line(error)}",
+                        hint="check the address and credentials (for S3: aws sts get-caller-identity)",
+                    ) from error
+            time.sleep(_BACKOFF_S * 2 ** (attempt - 1) * random.uniform(0.5, 1.5))
+        raise AssertionError("unreachable")
+
+
+class _IncompleteError(Exception):
+    """An answer that is not what was asked for."""
+
+
+def open_bucket(url: str) -> Bucket:
+    """Connects to the store of `url`. Raises MissingDependencyError without obstore, SourceError for a URL it cannot use."""
+    try:
+        library = importlib.import_module("obstore")
+        stores = importlib.import_module("obstore.store")
+    except ImportError as error:
+        raise MissingDependencyError("obstore is needed for object stores", hint="pip install 'headrace[aws]'") from error
+    plain = url.lower().startswith("http://") or os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://")
+    options: dict[str, Any] = {"client_options": {"timeout": _TIMEOUT, "allow_http": plain}}
+    if url.startswith("s3://") and not os.environ.get("AWS_ACCESS_KEY_ID"):
+        options |= _boto3_credentials()
+    try:
+        return Bucket(url.rstrip("/"), library, stores.from_url(url.rstrip("/"), **options))
+    except Exception as error:  # obstore raises many kinds for a URL or configuration that it cannot use
+        raise SourceError(f"{url} cannot be opened: {_first_line(error)}") from error
+
+
+def _boto3_credentials() -> dict[str, Any]:
+    """boto3's credential chain where boto3 is installed and finds any; else obstore's own (environment, instance role)."""
+    if os.environ.get("AWS_SKIP_SIGNATURE"):
+        return {}
+    try:
+        boto3 = importlib.import_module("boto3")
+        provider = importlib.import_module("obstore.auth.boto3").Boto3CredentialProvider
+    except ImportError:
+        return {}
+    session = boto3.session.Session()
+    return {"credential_provider": provider(session)} if session.get_credentials() is not None else {}
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]

@@ -1,0 +1,137 @@
+"""A small S3-compatible server on loopback with faults on demand: latency, a bandwidth cap, errors, cut and wrong bodies."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import parse_qs, unquote, urlsplit
+from xml.sax.saxutils import escape
+
+Fault = Callable[[int, str], str | None]  # (number of the request, key) -> "500", "reset", "cut", "wrong" or None
+
+
+@dataclass
+class Bucket:
+    """The server's state: objects by key, and how it misbehaves."""
+
+    objects: dict[str, bytes] = field(default_factory=dict)
+    requests: list[str] = field(default_factory=list)
+    fault: Fault = lambda number, key: None
+    latency_s: float = 0.0
+    bytes_s: float | None = None  # over all connections
+    free_at_s: float = 0.0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def fill(self, folder: Path, prefix: str) -> None:
+        """Takes every file below `folder`."""
+        for path in folder.rglob("*"):
+            if path.is_file():
+                self.objects[f"{prefix}/{path.relative_to(folder)}"] = path.read_bytes()
+
+    def wait_for_bandwidth(self, size: int) -> None:
+        """Sleeps as long as `size` bytes take their turn on the shared link."""
+        if self.bytes_s is None:
+            return
+        with self.lock:
+            start_s = max(self.free_at_s, time.monotonic())
+            self.free_at_s = start_s + size / self.bytes_s
+        time.sleep(max(0.0, self.free_at_s - time.monotonic()))
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    bucket: Bucket
+
+    def do_GET(self) -> None:
+        parts = urlsplit(self.path)
+        query = parse_qs(parts.query)
+        key = unquote(parts.path).lstrip("/").partition("/")[2]  # /BUCKET/KEY
+        with self.bucket.lock:
+            number = len(self.bucket.requests)
+            self.bucket.requests.append(key or "list")
+        time.sleep(self.bucket.latency_s)
+        fault = self.bucket.fault(number, key)
+        if fault == "500":
+            return self._answer(500, b"<Error/>")
+        if fault == "reset":
+            self.close_connection = True
+            self.connection.close()
+            return None
+        if "list-type" in query:
+            return self._answer(200, self._listing(query.get("prefix", [""])[0]))
+        data = self.bucket.objects.get(key)
+        if data is None:
+            return self._answer(404, b"<Error><Code>NoSuchKey</Code></Error>")
+        return self._object(data, fault)
+
+    def do_PUT(self) -> None:
+        key = unquote(urlsplit(self.path).path).lstrip("/").partition("/")[2]
+        self.bucket.objects[key] = self.rfile.read(int(self.headers["Content-Length"]))
+        self._answer(200, b"")
+
+    def _object(self, data: bytes, fault: str | None) -> None:
+        begin, end, status = 0, len(data), 200
+        if "Range" in self.headers:
+            first, _, last = self.headers["Range"].removeprefix("bytes=").partition("-")
+            begin, end, status = int(first), min(int(last) + 1 if last else len(data), len(data)), 206
+        body = data[begin:end]
+        if fault == "wrong":
+            body = bytes(255 - byte for byte in body)
+        self.bucket.wait_for_bandwidth(len(body))
+        headers = {"Content-Range": f"bytes {begin}-{end - 1}/{len(data)}", "ETag": '"x"', "Last-Modified": _DATE}
+        self._answer(status, body, headers, cut=fault == "cut")
+
+    def _answer(self, status: int, body: bytes, headers: dict[str, str] | None = None, *, cut: bool = False) -> None:
+        with contextlib.suppress(OSError):  # a client that gave up
+            self.send_response(status)
+            for name, value in (headers or {"ETag": '"x"'}).items():
+                self.send_header(name, value)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body[: len(body) // 2] if cut else body)
+            self.wfile.flush()
+            if cut:
+                self.close_connection = True
+                self.connection.close()
+
+    def _listing(self, prefix: str) -> bytes:
+        entries = "".join(
+            f"<Contents><Key>{escape(key)}</Key><LastModified>2024-01-01T00:00:00.000Z</LastModified>"
+            f'<ETag>"x"</ETag><Size>{len(data)}</Size><StorageClass>STANDARD</StorageClass></Contents>'
+            for key, data in sorted(self.bucket.objects.items())
+            if key.startswith(prefix)
+        )
+        return f'<?xml version="1.0"?><ListBucketResult><IsTruncated>false</IsTruncated>{entries}</ListBucketResult>'.encode()
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+_DATE = "Mon, 01 Jan 2024 00:00:00 GMT"
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 256
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        pass  # connections that a fault has closed
+
+
+@contextlib.contextmanager
+def serving(bucket: Bucket) -> Iterator[str]:
+    """Serves the bucket; yields the endpoint's URL."""
+    handler = type("Handler", (_Handler,), {"bucket": bucket})
+    with _Server(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()

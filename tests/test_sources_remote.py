@@ -1,0 +1,245 @@
+"""Object stores: remote datasets equal local ones, faults cost retries and never data, the cache keeps its bound."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import headrace
+import numpy as np
+import pytest
+from headrace.cli.main import main
+from headrace.errors import MissingDependencyError, SourceError, UsageError
+from headrace.packing import pack
+from headrace.sources.remote import shards as remote_shards
+from headrace.sources.remote import store as remote_store
+from headrace.sources.remote.store import is_url
+from object_store import Bucket, serving
+
+needs_obstore = pytest.mark.skipif(
+    subprocess.run([sys.executable, "-c", "import obstore"], capture_output=True).returncode != 0, reason="no obstore"
+)
+
+
+@pytest.fixture
+def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
+    """An S3 endpoint with one empty bucket, a cache of the test's own, and no waiting between tries."""
+    made = Bucket()
+    with serving(made) as endpoint:
+        for name, value in {
+            "AWS_ENDPOINT_URL": endpoint,
+            "AWS_SKIP_SIGNATURE": "true",
+            "AWS_REGION": "us-east-1",
+            "HEADRACE_CACHE": str(tmp_path / "cache"),
+        }.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr(remote_store, "_BACKOFF_S", 0.001)
+        yield made
+
+
+@pytest.fixture
+def packed(image_folder: Callable[..., Path], tmp_path: Path, bucket: Bucket) -> Path:
+    """A packed dataset of 40 images in several shards, also at s3://b/data."""
+    out = tmp_path / "packed"
+    pack(image_folder(classes=4, per_class=10), out, shard_size=80_000)
+    bucket.fill(out, "data")
+    return out
+
+
+def batches(path: object, **options: object) -> list[tuple[np.ndarray, np.ndarray]]:
+    settings = {"batch_size": 8, "seed": 1, "shuffle": True, "drop_last": False, "threads": 2, "output": "numpy"} | options
+    loader = headrace.Loader(headrace.open(path), transform=headrace.transforms.imagenet_train(48), **settings)
+    return [(images.copy(), labels.copy()) for images, labels in loader]
+
+
+def same(left: list[tuple[np.ndarray, np.ndarray]], right: list[tuple[np.ndarray, np.ndarray]]) -> bool:
+    return len(left) == len(right) and all(
+        np.array_equal(a, c) and np.array_equal(b, d) for (a, b), (c, d) in zip(left, right, strict=True)
+    )
+
+
+def test_what_is_a_url() -> None:
+    assert is_url("s3://bucket/x") and is_url("gs://b") and is_url("https://host/x")
+    assert not is_url("/data/s3") and not is_url(Path("s3:/x")) and not is_url("s3.tar")
+
+
+def test_without_obstore_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    with pytest.raises(MissingDependencyError) as caught:
+        headrace.open("s3://bucket/data")
+    assert "pip install" in (caught.value.hint or "")
+
+
+@needs_obstore
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_a_remote_dataset_gives_the_same_batches(packed: Path, bucket: Bucket, shuffle: bool) -> None:
+    expected = batches(packed, shuffle=shuffle)
+    assert same(batches("s3://b/data", shuffle=shuffle), expected)
+    first = len(bucket.requests)
+    assert same(batches("s3://b/data", shuffle=shuffle), expected)
+    assert len(bucket.requests) - first == 1  # the manifest; everything else is in the cache
+
+
+@needs_obstore
+def test_neighbours_are_read_by_one_request(packed: Path) -> None:
+    dataset = headrace.open("s3://b/data")
+    fetcher = dataset.residency
+    assert isinstance(fetcher, remote_shards.RemoteShards)
+    fetcher.begin(np.arange(len(dataset))).wait()
+    assert fetcher.requests == len(dataset.table.files)
+
+
+@needs_obstore
+def test_json_beside_the_image_comes_with_it(tmp_path: Path, bucket: Bucket, image_folder: Callable[..., Path]) -> None:
+    import tarfile
+
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        for number, path in enumerate(sorted(image_folder(classes=1, per_class=3).rglob("*.jpg"))):
+            (tmp_path / "x.json").write_text(f'{{"label": 0, "n": {number}}}')
+            archive.add(path, f"{number}.jpg")
+            archive.add(tmp_path / "x.json", f"{number}.json")
+    pack(tmp_path / "a.tar", tmp_path / "out")
+    bucket.fill(tmp_path / "out", "data")
+    assert b'"n": 2' in headrace.open("s3://b/data").read_json(2)
+
+
+@needs_obstore
+@pytest.mark.parametrize("kind", ["500", "reset", "cut", "wrong"])
+def test_faults_cost_retries_and_never_data(packed: Path, bucket: Bucket, kind: str) -> None:
+    expected = batches(packed)
+    bucket.fault = lambda number, key: kind if number % 3 == 1 and key.endswith(".tar") else None
+    assert same(batches("s3://b/data"), expected)
+    assert len(bucket.requests) > 40
+
+
+@needs_obstore
+def test_a_store_that_lies_for_ever_is_an_error(packed: Path, bucket: Bucket) -> None:
+    bucket.fault = lambda number, key: "wrong" if key.endswith("shard-000001.tar") else None
+    with pytest.raises(SourceError, match="checksum"):
+        batches("s3://b/data")
+    bucket.objects["data/index.safetensors"] = b"x"
+    with pytest.raises(headrace.errors.HeadraceError, match="manifest"):
+        os.environ["HEADRACE_CACHE"] += "2"
+        headrace.open("s3://b/data")
+
+
+@needs_obstore
+def test_damage_in_the_cache_after_a_restart_is_fetched_again(packed: Path, bucket: Bucket, tmp_path: Path) -> None:
+    expected = batches("s3://b/data")
+    (entry,) = [path for path in (tmp_path / "cache" / "remote").iterdir() if path.is_dir()]
+    with open(entry / "shard-000000.tar", "r+b") as file:
+        file.write(bytes(30_000))
+    (entry / "boot").write_text("an earlier one")
+    first = len(bucket.requests)
+    assert same(batches("s3://b/data"), expected)
+    assert 1 < len(bucket.requests) - first < 10
+
+
+@needs_obstore
+def test_two_processes_share_the_cache(packed: Path) -> None:
+    code = (
+        "import headrace, hashlib, sys\n"
+        "d = headrace.open('s3://b/data')\n"
+        "print(hashlib.sha256(b''.join(d.read(i) for i in range(len(d)))).hexdigest())\n"
+    )
+    runs = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    digests = {run.communicate(timeout=60)[0] for run in runs}
+    assert [run.returncode for run in runs] == [0, 0] and len(digests) == 1
+
+
+@needs_obstore
+def test_the_cache_keeps_its_bound(packed: Path, bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    size = sum(path.stat().st_size for path in packed.iterdir())
+    monkeypatch.setenv("HEADRACE_CACHE_SIZE", str(size // 2))
+    with pytest.raises(SourceError, match="may take"):
+        headrace.open("s3://b/data")
+    monkeypatch.setenv("HEADRACE_CACHE_SIZE", str(size + size // 2))
+    bucket.fill(packed, "other")
+    code = "import headrace; d = headrace.open('s3://b/{}'); [d.read(i) for i in range(len(d))]"
+    for name in ("data", "other"):  # in processes of their own: what a living process uses is not thrown away
+        subprocess.run([sys.executable, "-c", code.format(name)], check=True, timeout=60)
+        used = sum(file.stat().st_blocks * 512 for file in (tmp_path / "cache").rglob("*") if file.is_file())
+        assert used < size * 1.5
+    assert len([path for path in (tmp_path / "cache" / "remote").iterdir() if path.is_dir()]) == 1
+    dataset = headrace.open("s3://b/other")
+    with pytest.raises(SourceError, match="in use"):
+        headrace.open("s3://b/data")
+    assert dataset.read(0)
+    monkeypatch.setenv("HEADRACE_CACHE_SIZE", "much")
+    with pytest.raises(UsageError, match="much"):
+        headrace.open("s3://b/data")
+
+
+@needs_obstore
+def test_a_full_disk_says_so(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    dataset = headrace.open("s3://b/data")
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(SourceError, match="No space left"):
+        dataset.read(0)
+
+
+@needs_obstore
+def test_folders_and_containers_are_copied(
+    image_folder: Callable[..., Path], packed: Path, bucket: Bucket, tmp_path: Path
+) -> None:
+    source = image_folder(classes=2, per_class=3, name="more")
+    bucket.fill(source, "folder")
+    local, remote = headrace.open(source), headrace.open("s3://b/folder")
+    assert (remote.root, remote.fingerprint) == ("s3://b/folder", local.fingerprint)
+    assert all(remote.read(i) == local.read(i) for i in range(6))
+    assert len(headrace.open("s3://b/data/shard-000000.tar")) > 0
+    assert headrace.verify("s3://b/data").ok
+    result = pack("s3://b/folder", tmp_path / "again", keep_bytes=True)
+    assert result.records == 6
+    assert pack("s3://b/data", tmp_path / "repacked", shard_size=80_000).records == 40
+
+
+@needs_obstore
+def test_packing_to_a_store(image_folder: Callable[..., Path], bucket: Bucket, tmp_path: Path) -> None:
+    source = image_folder(classes=2, per_class=3)
+    result = pack(source, "s3://b/new", train_ratio=0.5)
+    assert (result.records, result.path) == (6, "s3://b/new")
+    assert sorted(bucket.objects) == [
+        f"new/{part}/{name}" for part in ("train", "val") for name in ("headrace.json", "index.safetensors", "shard-000000.tar")
+    ]
+    assert len(headrace.open("s3://b/new/train")) == 3
+    assert not any((tmp_path / "cache" / "pack").iterdir())
+    with pytest.raises(UsageError, match="already"):
+        pack(source, "s3://b/new", train_ratio=0.5)
+    with pytest.raises(UsageError, match="unit"):
+        pack(source, "s3://b/other", unit=(0, 2))
+
+
+@needs_obstore
+@pytest.mark.parametrize("url", ["s3://b/nothing", "s3://b/nothing/a.tar"])
+def test_nothing_there(bucket: Bucket, url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", url]) == 1
+    assert "nothing" in capsys.readouterr().err
+
+
+@needs_obstore
+def test_names_that_lead_out_are_refused(bucket: Bucket, tmp_path: Path) -> None:
+    bucket.objects["evil/../../up.jpg"] = b"x"
+    with pytest.raises(SourceError):
+        headrace.open("s3://b/evil")
+    assert not list(tmp_path.rglob("up.jpg"))
+
+
+@needs_obstore
+def test_the_first_batch_comes_after_few_round_trips(packed: Path, bucket: Bucket) -> None:
+    """Counted in round trips, not in seconds: manifest, index, records. All reads of a batch are under way at once."""
+    bucket.latency_s = 0.25
+    open_s = time.monotonic()
+    loader = headrace.Loader(
+        headrace.open("s3://b/data"), batch_size=8, transform=headrace.transforms.imagenet_train(48), output="numpy", threads=2
+    )
+    next(iter(loader))
+    round_trips = (time.monotonic() - open_s) / bucket.latency_s
+    assert round_trips < 3 + 8  # one after the other they would be 2 + 8 for this batch alone, and 72 for those ahead
