@@ -1,9 +1,8 @@
-"""The report's tables: percentiles, slow steps, loader stages, ranks, model terms, environment."""
+"""The report's tables: percentiles, slow steps, loader stages, ranks, model terms."""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from headrace.diagnosis import Diagnosis, Percentiles, RankRow, StageRow
@@ -12,9 +11,9 @@ from headrace.report.charts import share_strip, term_bar
 from headrace.report.markup import Html, join, tag
 from headrace.report.slow_steps import SlowStep
 from headrace.series import percentiles
-from headrace.session import Loader, Sample, Session
+from headrace.session import Sample, Session
 
-__all__ = ["environment", "facts", "percentile_rows", "percentile_table", "ranks", "slow", "stages", "table", "terms"]
+__all__ = ["facts", "percentile_rows", "percentile_table", "ranks", "slow", "stages", "table", "terms"]
 
 ABSENT = tag("span", words.NOT_MEASURED, class_="absent")
 
@@ -211,67 +210,3 @@ def _said(value: object) -> str:
     if isinstance(value, float):
         return f"{value:,.4g}"
     return str(value)
-
-
-SAID_BY_SESSION = frozenset(
-    ["host", "cpu", "cores", "cores_online", "cores_affinity", "quota_cores", "memory_bytes", "memory_limit_bytes", "kernel"]
-) | {"gpu", "gpus", "driver", "python", "torch", "torch_threads", "loaders", "exit_code"}
-"""Keys of `Diagnosis.environment` that the session's own lines say in better words."""
-
-
-def environment(diagnosis: Diagnosis, session: Session | None) -> list[tuple[str, object]]:
-    """Machine, software and loaders: what the session saw, then what the diagnosis adds."""
-    pairs = _from_session(session) if session is not None else []
-    for key, value in diagnosis.environment.items():
-        if session is not None and key in SAID_BY_SESSION:
-            continue
-        if key.endswith("_bytes") and isinstance(value, int | float):
-            key, value = key.removesuffix("_bytes"), words.bytes_words(value)
-        pairs.append((key.replace("_", " "), value))
-    return pairs
-
-
-def _from_session(session: Session) -> list[tuple[str, object]]:
-    host = session.host
-    limit = host.memory_limit_bytes
-    memory = None if host.memory_bytes is None else words.bytes_words(host.memory_bytes)
-    pairs: list[tuple[str, object]] = [
-        ("machine", host.hostname or None),
-        ("kernel", host.kernel or None),
-        ("CPU", host.cpu_model),
-        ("cores", _cores(session)),
-        ("memory", f"{memory}, limited to {words.bytes_words(limit)}" if memory and limit else memory),
-        ("GPUs", _gpus(session)),
-        ("GPU driver", next((gpu.driver for gpu in host.gpus), None)),
-        ("folder", session.cwd or None),
-        ("exit code", session.exit_code),
-    ]
-    for process in session.processes:
-        if process.role == "main":
-            software = (f"pid {process.pid}", f"Python {process.python}" if process.python else None,
-                        f"torch {process.torch}" if process.torch else None,
-                        f"{process.torch_threads} torch threads" if process.torch_threads else None)  # fmt: skip
-            pairs.append((f"rank {process.rank}", ", ".join(filter(None, software))))
-    return pairs + [(f"loader {loader.loader}", _loader(loader)) for loader in session.loaders]
-
-
-def _gpus(session: Session) -> str | None:
-    names = Counter(gpu.name for gpu in session.host.gpus)
-    said = ", ".join(name if count == 1 else f"{count} × {name}" for name, count in names.items())
-    return said or ("none seen" if session.host.hostname else None)
-
-
-def _cores(session: Session) -> str | None:
-    host = session.host
-    if host.cores is None:
-        return None
-    quota = "no quota known" if host.quota_cores is None else f"quota {host.quota_cores:g}"
-    online, affinity = host.cores_online or "unknown", host.cores_affinity or "unknown"
-    return f"{host.cores:g} usable (online {online}, affinity {affinity}, {quota})"
-
-
-def _loader(loader: Loader) -> str:
-    names = ("dataset", "dataset_length", "batch_size", "num_workers", "prefetch_factor", "pin_memory", "persistent_workers",
-             "start_method", "transform")  # fmt: skip
-    values = ((name, getattr(loader, name)) for name in names)
-    return ", ".join(f"{name}={value}" for name, value in values if value not in (None, ""))

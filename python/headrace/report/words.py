@@ -81,7 +81,7 @@ SHORT_PARTS: Mapping[str, str] = {
 }
 """Short names of the parts of a step (`headrace.diagnosis.SHARES` has the long ones)."""
 
-THIN_SPACE_UNITS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
+BINARY_UNITS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
 
 def kind_words(kind: str) -> str:
@@ -150,7 +150,7 @@ def bytes_words(value: float | None) -> str:
     """An amount of memory in binary units."""
     if value is None:
         return NOT_MEASURED
-    for size, unit in THIN_SPACE_UNITS:
+    for size, unit in BINARY_UNITS:
         if value >= size:
             return f"{value / size:.3g} {unit}"
     return f"{value:.0f} B"

@@ -1,0 +1,76 @@
+"""The page below its first screen: the run over time, tables, findings, environment, thresholds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headrace.diagnosis import Diagnosis
+from headrace.report import gpu_truth, over_time, tables, words
+from headrace.report.environment import environment
+from headrace.report.markup import Html, join, tag
+from headrace.report.slow_steps import SlowStep, slow_steps
+from headrace.report.thresholds import thresholds
+from headrace.sagemaker_rules import apply_rules
+from headrace.session import Session
+
+__all__ = ["panels"]
+
+
+def panels(diagnosis: Diagnosis, session: Session | None) -> list[Html]:
+    """One section per panel; a panel without data is left out."""
+    timeline = diagnosis.timeline
+    slow = slow_steps(timeline) if timeline is not None else ()
+    rows = tables.percentile_rows(diagnosis, session)
+    found = (
+        ("over-time", "The run over time", _over_time(diagnosis, slow, session)),
+        ("slow", "Slow steps", tables.slow(slow, timeline.stride) if slow and timeline is not None else None),
+        ("percentiles", "Percentiles", tables.percentile_table(rows) if rows else None),
+        ("gpus", "GPUs", gpu_truth.panel(session) if session is not None else None),
+        ("stages", "Loader stages", tables.stages(diagnosis.stages) if diagnosis.stages else None),
+        ("ranks", "Ranks", tables.ranks(diagnosis.rank_rows) if diagnosis.rank_rows else None),
+        ("others", "Also seen", _others(diagnosis)),
+        (
+            "model",
+            "What the verdict rests on",
+            tables.terms(diagnosis.terms_s, diagnosis.step_s) if diagnosis.terms_s else None,
+        ),
+        ("startup", "Before the first step", _startup(diagnosis)),
+        ("sagemaker", "What SageMaker's rules would have said", _sagemaker(session) if session is not None else None),
+        ("environment", "Environment", tables.facts(environment(diagnosis, session))),
+        ("thresholds", "Thresholds of the rules", tables.facts(thresholds())),
+    )
+    return [tag("section", tag("h2", title), body, id=name, aria_label=title) for name, title, body in found if body]
+
+
+def _over_time(diagnosis: Diagnosis, slow: Sequence[SlowStep], session: Session | None) -> Html | None:
+    end_s = over_time.axis_end_s(diagnosis.timeline, diagnosis.heat_map, diagnosis.duration_s)
+    lanes = over_time.chart(diagnosis.timeline, diagnosis.heat_map, slow, session, end_s)
+    if lanes is None:
+        return None
+    key = "The stronger the colour, the busier; grey: not measured." if diagnosis.heat_map is not None else ""
+    return join(lanes, tag("p", key, id="readout", class_="note"))
+
+
+def _sagemaker(session: Session) -> Html | None:
+    if not session.samples:
+        return None
+    rows = [(found.rule, found.outcome, found.why) for found in apply_rules(session)]
+    note = "The rules of Debugger's ProfilerReport, re-implemented from their documentation; AWS's own may differ."
+    return join(tables.table("Rules", ("", "outcome", "why"), rows, numeric_from=3, quiet=True), tag("p", note, class_="note"))
+
+
+def _startup(diagnosis: Diagnosis) -> Html | None:
+    pairs = [(name.replace("_", " "), words.seconds(value)) for name, value in diagnosis.startup_s.items()]
+    return tables.facts(pairs) if pairs else None
+
+
+def _others(diagnosis: Diagnosis) -> Html | None:
+    """The findings beside the verdict, each with its evidence."""
+    found = []
+    for finding in diagnosis.findings:
+        if finding.kind == diagnosis.verdict:
+            continue
+        share = tag("b", words.percent(finding.share)) if finding.share is not None else None
+        said = ". ".join(filter(None, (finding.summary, *finding.evidence)))
+        found.append(join(tag("dt", f"{finding.kind.replace('_', ' ')} ", share), tag("dd", said)))
+    return tag("dl", *found) if found else None
