@@ -19,7 +19,7 @@ RANKS = [
     ("planner", "packing", "verification", "inspection", "contact_sheet", "session", "decode"),
     ("feed", "gpu", "attach"),
     ("loader",),
-    ("checkpoint", "recipe", "evaluation", "interruption", "devices", "models", "training", "trainer", "accelerate"),
+    ("checkpoint", "recipe", "evaluation", "interruption", "devices", "models", "weights", "training", "trainer", "accelerate"),
     ("diagnosis",),
     ("series",),
     ("measured",),

@@ -150,6 +150,14 @@ class Pace:
         return event
 
 
+def make_fast() -> None:
+    """Lets cuDNN try its algorithms once for each shape (training has few), and float32 products use TF32."""
+    import torch
+
+    torch.backends.cudnn.benchmark = True
+    torch.set_float32_matmul_precision("high")
+
+
 def make_deterministic() -> None:
     """Asks torch for the same bits every time (slower; raises at operations that cannot give them)."""
     import torch

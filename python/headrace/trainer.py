@@ -178,7 +178,8 @@ def _save_final(run: Run) -> Path:
     path = Path(run.options.out) / "final.safetensors"
     weights = {name: tensor.detach().to("cpu", copy=True) for name, tensor in run.learner.judged.state_dict().items()}
     facts = {
-        "model": "stand-in for a simulated device" if run.device.simulated else run.options.model,
+        "model": run.options.model,
+        "simulated": run.device.simulated,  # then these are a stand-in's weights, not the model's
         "image_size": run.options.image_size,
         "classes": list(run.loader.dataset.classes),
         "steps": run.step,

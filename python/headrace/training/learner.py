@@ -6,7 +6,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from headrace import models
-from headrace.devices import Device
+from headrace.devices import Device, make_deterministic, make_fast
 from headrace.errors import UsageError
 from headrace.recipe import learning_rate, make_optimizer
 from headrace.training.average import Average
@@ -35,6 +35,10 @@ class Learner:
         self.options, self.recipe, self.device, self.ranks = options, options.recipe, device, ranks
         self.total_steps, self.warmup_steps = total_steps, warmup_steps
         self.autocast = autocast_dtype(options.precision, device)
+        if options.deterministic:
+            make_deterministic()
+        elif device.kind == "cuda":
+            make_fast()
         torch.manual_seed(options.seed)
         self.model = _build(options, device, classes)
         self._step_model = _wrapped(self.model, ranks, device, compiled=options.compile)

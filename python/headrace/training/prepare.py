@@ -12,6 +12,7 @@ from headrace.checkpoint import Checkpoint, Writer
 from headrace.devices import Device, Pace
 from headrace.errors import SourceError, UsageError
 from headrace.loader import Loader
+from headrace.planner import Dtype
 from headrace.records import Dataset
 from headrace.sources import open_dataset
 from headrace.training.learner import Learner, autocast_dtype
@@ -23,7 +24,7 @@ from headrace.training.state import Progress, Run, restore
 if TYPE_CHECKING:
     pass
 
-__all__ = ["open_data", "prepare"]
+__all__ = ["evaluation_loader", "open_data", "prepare"]
 
 SMALL_CROP_PADDING = 4  # CIFAR's usual augmentation: pad by 4, crop back, flip (He et al. 2015, section 4.2)
 
@@ -35,8 +36,6 @@ def prepare(options: Options, watch: Callable[[Progress], None]) -> Run:
     check(options)
     ranks = ranks_from_environment()
     device = devices.open_device(options.device, local_rank=ranks.local_rank)
-    if options.deterministic:
-        devices.make_deterministic()
     out = Path(options.out)
     found = _checkpoint_to_resume(options, out, watch)
     data, val = open_data(options)
@@ -141,16 +140,13 @@ def _class_difference(training: tuple[str, ...], validation: tuple[str, ...]) ->
 
 def _loader(options: Options, data: Dataset, device: Device, ranks: Ranks, *, training: bool) -> Loader:
     """Normalised on the GPU where there is one; a simulated GPU gets uint8, as a real one would over the bus."""
-    normalize: list[transforms.Transform] = []
-    if not device.simulated:
-        normalize = [transforms.Normalize(transforms.IMAGENET_MEAN, transforms.IMAGENET_STD)]
-    dtype = "uint8" if device.simulated else "float32"
+    dtype: Dtype = "uint8" if device.simulated else "float32"
     if device.kind == "cuda" and (half := autocast_dtype(options.precision, device)) is not None:
-        dtype = str(half).removeprefix("torch.")
+        dtype = "bfloat16" if str(half) == "torch.bfloat16" else "float16"
     return Loader(
         data,
         options.batch_size,
-        transforms.Compose([_augmentation(options.image_size, training=training), *normalize]),
+        _pipeline(options.image_size, training=training, normalize=not device.simulated),
         seed=options.seed,
         shuffle=training,
         drop_last=training,
@@ -158,8 +154,23 @@ def _loader(options: Options, data: Dataset, device: Device, ranks: Ranks, *, tr
         world_size=ranks.world_size,
         threads=options.threads or max(1, round(machine.cores().usable) // ranks.local_world_size),
         device=device.torch_name,
-        dtype=dtype,  # type: ignore[arg-type]
+        dtype=dtype,
     )
+
+
+def evaluation_loader(data: Dataset, image_size: int, *, batch_size: int, device: Device, threads: int | None = None) -> Loader:
+    """The batches on which a trained model is judged: in order, each once, float32, as validation sees them."""
+    pipeline = _pipeline(image_size, training=False, normalize=True)
+    return Loader(
+        data, batch_size, pipeline, shuffle=False, drop_last=False, threads=threads, device=device.torch_name, dtype="float32"
+    )
+
+
+def _pipeline(size: int, *, training: bool, normalize: bool) -> transforms.Compose:
+    steps = [_augmentation(size, training=training)]
+    if normalize:
+        steps.append(transforms.Normalize(transforms.IMAGENET_MEAN, transforms.IMAGENET_STD))
+    return transforms.Compose(steps)
 
 
 def _augmentation(size: int, *, training: bool) -> transforms.Transform:
