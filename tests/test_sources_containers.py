@@ -266,6 +266,55 @@ def test_lists_that_are_wrong(tmp_path: Path, text: str, words: str) -> None:
         headrace.open(tmp_path / "a.lst")
 
 
+@pytest.mark.parametrize("kind", ["csv", "tsv", "parquet"])
+@pytest.mark.parametrize("named", [True, False])
+def test_tables_of_paths_and_labels(image_folder: Callable[..., Path], tmp_path: Path, kind: str, named: bool) -> None:
+    root = image_folder(classes=2, per_class=2)
+    names = ["class_1/image_001.jpg", "class_0/image_000.jpg", "class_0/image_001.jpg"]
+    labels = ["dog", "cat", ""] if named else ["1", "0", ""]
+    path = tmp_path / f"list.{kind}"
+    if kind == "parquet":
+        arrow = pytest.importorskip("pyarrow")
+        from pyarrow import parquet
+
+        values = [label if named else int(label) if label else None for label in labels]
+        parquet.write_table(arrow.table({"n": [1, 2, 3], "Image": names, "class": values}), path)
+    else:
+        mark = "\t" if kind == "tsv" else ","
+        rows = [
+            ["n", "Image", "class"],
+            *([str(i), name, label] for i, (name, label) in enumerate(zip(names, labels, strict=True))),
+        ]
+        path.write_text("\ufeff" + "\r\n".join(mark.join(row) for row in rows) + "\r\n\r\n")
+    result = pack(path, tmp_path / "out", root=root, keep_bytes=True)
+    assert (result.records, result.errors) == (2, 1)
+    packed = headrace.open(tmp_path / "out")
+    assert packed.classes == (("cat", "dog") if named else ("0", "1"))
+    assert contents(packed) == [((root / name).read_bytes(), label) for name, label in zip(names[:2], (1, 0), strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("image,size\na.jpg,1\n", "no column of labels"),
+        ("label,size\n1,1\n", "no column of paths"),
+        ("image,label\na.jpg\n", "line 2"),
+        ("image,label\n", "lists no images"),
+        ("", "no column"),
+        ("image,label\nmissing.jpg,1\n", "does not exist"),
+        ("image,label\na.jpg,99999999999\n", "beyond"),
+    ],
+)
+def test_tables_that_are_wrong(tmp_path: Path, text: str, words: str) -> None:
+    (tmp_path / "a.jpg").write_bytes(IMAGES[0])
+    (tmp_path / "list.csv").write_text(text)
+    with pytest.raises(HeadraceError, match=words):
+        headrace.open(tmp_path / "list.csv")
+    (tmp_path / "list.parquet").write_bytes(b"PAR1 and nothing more")
+    with pytest.raises(HeadraceError, match="Parquet"):
+        headrace.open(tmp_path / "list.parquet")
+
+
 @pytest.mark.parametrize("kind", ["tar", "rec", "tfrecord"])
 def test_packing_containers_keeps_images_and_labels(tmp_path: Path, kind: str) -> None:
     path = tmp_path / f"a.{kind}"

@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "src", metavar="SRC", help="image folder, .lst, .tar, .rec, .tfrecord, a folder of these, or a pattern with *"
     )
-    parser.add_argument("--root", metavar="FOLDER", help="where the images of a .lst file are (beside it)")
+    parser.add_argument("--root", metavar="FOLDER", help="where the images of a list are (beside it)")
     parser.add_argument("dst", metavar="DST", help="new folder for the shards; an unfinished pack there continues")
     size = parser.add_argument_group("size (without these, every pixel stays as it is)")
     size.add_argument("--max-side", type=int, metavar="PX", help="reduce larger images: longer side PX")

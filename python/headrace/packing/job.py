@@ -28,8 +28,7 @@ from headrace.packing.upload import check_free, staging_folder, upload
 from headrace.packing.work import WorkFolder
 from headrace.records import Dataset, existing
 from headrace.shards.manifest import MANIFEST, Manifest, read_manifest
-from headrace.sources import open_dataset
-from headrace.sources.lst import open_lst
+from headrace.sources import LISTS, open_dataset, open_list
 from headrace.sources.remote.store import Bucket, is_url, open_bucket
 
 __all__ = ["PackResult", "pack"]
@@ -75,8 +74,8 @@ def pack(
     A pack that was interrupted continues where it stopped, with the same bytes as an undisturbed one. A complete one is
     left as it is. `sync` waits until all is on the disk, so that the commit holds when the power fails. `unit` (i, N)
     packs every N-th shard from the i-th, for N independent jobs; the last one commits. `root` is the folder that the
-    paths of a .lst file are relative to. `on_start` is told how many records there are to pack, `on_progress` how many
-    more are done.
+    paths of a list (.lst, .csv, …) are relative to. `on_start` is told how many records there are to pack,
+    `on_progress` how many more are done.
 
     Raises UsageError for options that contradict or a destination that holds something else, SourceError when the
     source cannot be opened or nothing of it can be packed.
@@ -245,9 +244,9 @@ def _opened(src: str | os.PathLike[str] | Dataset, root: str | os.PathLike[str] 
     if root is None:
         return open_dataset(src)
     path = existing(src)
-    if path.suffix != ".lst":
-        raise UsageError(f"root says where the images of a .lst file are; {path} is none")
-    return open_lst(path, existing(root))
+    if path.suffix not in LISTS:
+        raise UsageError(f"root says where the images of a list ({' '.join(LISTS)}) are; {path} is none")
+    return open_list(path, existing(root))
 
 
 def _pack_chunk(listing: Listing, recode: Recoder, positions: range) -> list[Packed | Rejection]:

@@ -19,10 +19,13 @@ from headrace.sources.remote.mirror import mirror
 from headrace.sources.remote.shards import open_remote_shards
 from headrace.sources.remote.store import is_url, open_bucket
 from headrace.sources.shards import is_packed, open_shards
+from headrace.sources.table import TABLES, open_table
 from headrace.sources.tar import open_tar
 from headrace.sources.tfrecord import open_tfrecord
 
-__all__ = ["local_copy", "open_dataset"]
+__all__ = ["LISTS", "local_copy", "open_dataset", "open_list"]
+
+LISTS = (".lst", *TABLES)
 
 # Container kinds by file name, and what opens them. TensorFlow's own scripts end names in -00000-of-01024.
 _CONTAINERS = (
@@ -36,7 +39,8 @@ def open_dataset(path: str | os.PathLike[str]) -> Dataset:
     """Opens the dataset at `path`.
 
     A packed dataset (`headrace pack`), an image folder (`root/CLASS/*.jpg`), tar archives in WebDataset's layout or plain,
-    MXNet RecordIO (.rec), TFRecord, an im2rec list (.lst); for containers a file, a folder of them, or a pattern with `*`.
+    MXNet RecordIO (.rec), TFRecord, an im2rec list (.lst), a table of paths and labels (.csv, .tsv, .parquet); for
+    containers a file, a folder of them, or a pattern with `*`.
     All of them also by the URL of an object store (`s3:// gs:// az:// https://`): of a packed dataset each image is
     fetched when it is needed, anything else is copied to the cache first.
     Raises SourceError when there is nothing that can be read, with what was found instead, FormatError when a
@@ -82,8 +86,8 @@ def _remote_cache() -> Path:
 
 
 def _file(path: Path) -> Dataset:
-    if path.suffix == ".lst":
-        return open_lst(path)
+    if path.suffix in LISTS:
+        return open_list(path)
     for pattern, opener in _CONTAINERS:
         if pattern.fullmatch(path.name):
             return opener(path, [path])
@@ -92,6 +96,11 @@ def _file(path: Path) -> Dataset:
             f"{path} is compressed: one image cannot be reached without unpacking all", hint="unpack it first (gunzip, unzstd)"
         )
     return open_folder(path)  # says what was expected
+
+
+def open_list(path: Path, root: Path | None = None) -> Dataset:
+    """Opens a list of images (one of LISTS); its paths are relative to `root`, by default the list's own folder."""
+    return open_lst(path, root) if path.suffix == ".lst" else open_table(path, root)
 
 
 def _matching(pattern: Path) -> Dataset:

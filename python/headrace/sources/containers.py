@@ -18,7 +18,7 @@ from headrace.sources.cache import Scan, cached_scan
 if TYPE_CHECKING:
     from headrace.records import Kind
 
-__all__ = ["MAX_CLASSES", "Found", "open_containers", "unique_stems"]
+__all__ = ["MAX_CLASSES", "Found", "numbered", "open_containers", "unique_stems"]
 
 MAX_CLASSES = 10_000_000  # a label beyond this is damage, and would cost memory for every class below it
 _SCANNERS = 8  # threads: scanning waits for storage most of the time
@@ -72,7 +72,7 @@ def _scanned(files: Sequence[Path], scan: Callable[[Path], Found]) -> Scan:
     with ThreadPoolExecutor(_SCANNERS, thread_name_prefix="headrace-scan") as pool:
         parts = list(pool.map(scan, files))
     keys = Keys.of([key for part in parts for key in part.keys])
-    labels, classes = _numbered([label for part in parts for label in part.labels], _names(parts))
+    labels, classes = numbered([label for part in parts for label in part.labels], _names(parts))
     shard = np.repeat(np.arange(len(parts), dtype=np.int32), [len(part.keys) for part in parts])
     offset = np.array([offset for part in parts for offset in part.offsets], dtype=np.int64)
     size = np.array([size for part in parts for size in part.sizes], dtype=np.int64)
@@ -115,7 +115,7 @@ def _names(parts: Sequence[Found]) -> dict[int, str]:
     return names
 
 
-def _numbered(
+def numbered(
     labels: Sequence[int | str | None], names: dict[int, str]
 ) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], tuple[str, ...]]:
     """Labels as class indices (-1: none), and the classes: numbers stand for themselves, names are sorted."""

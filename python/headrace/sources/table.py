@@ -1,0 +1,98 @@
+"""Lists of images as tables: CSV, TSV and Parquet files with a column of paths and one of labels."""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from headrace.errors import FormatError, MissingDependencyError, SourceError
+from headrace.records import Dataset, RecordTable, fingerprint
+from headrace.sources.containers import numbered
+
+__all__ = ["TABLES", "open_table"]
+
+TABLES = (".csv", ".tsv", ".parquet")
+# Names of columns as they occur in public datasets' lists, in order of preference; upper and lower case are the same.
+_PATHS = ("path", "filepath", "file_path", "image_path", "filename", "file_name", "file", "image", "img")
+_LABELS = ("label", "labels", "class", "class_id", "target", "category")
+
+
+def open_table(path: Path, root: Path | None = None) -> Dataset:
+    """Opens a table of images; paths in it are relative to `root`, by default the folder that the table lies in.
+
+    Labels are whole numbers, or names of classes, which are then sorted; an empty one means that there is none. Raises
+    FormatError when there is no column of paths or labels, SourceError for an empty table or when the first image is not
+    there, MissingDependencyError for Parquet without pyarrow.
+    """
+    folder = root if root is not None else path.parent
+    names, texts = _parquet(path) if path.suffix == ".parquet" else _csv(path)
+    if not names:
+        raise SourceError(f"{path} lists no images")
+    if not (folder / names[0]).exists():
+        raise SourceError(
+            f"{folder / names[0]}, the first image that {path} lists, does not exist",
+            hint="say where the images are:  --root FOLDER",
+        )
+    labels, classes = numbered([_label(text) for text in texts], {})
+    sizes = np.full(len(names), -1, dtype=np.int64)
+    table = RecordTable(
+        files=tuple(os.path.join(folder, name) for name in names),  # noqa: PTH118 (a million Path objects are slow)
+        file=np.arange(len(names), dtype=np.int32),
+        offset=np.zeros(len(names), dtype=np.int64),
+        size=sizes,
+        label=labels,
+        keys=tuple(names),
+    )
+    return Dataset(str(path), "lst", table, classes, fingerprint(names, sizes, labels))
+
+
+def _csv(path: Path) -> tuple[list[str], list[str]]:
+    names, labels = list[str](), list[str]()
+    with open(path, newline="", encoding="utf-8-sig", errors="surrogateescape") as file:
+        reader = csv.reader(file, delimiter="\t" if path.suffix == ".tsv" else ",")
+        header = next(reader, [])
+        at, label = _columns(path, header)
+        for row in reader:
+            if len(row) <= max(at, label):
+                if not row:
+                    continue
+                raise FormatError(f"{path}, line {reader.line_num}: {len(header)} columns are expected, {len(row)} found")
+            names.append(row[at])
+            labels.append(row[label])
+    return names, labels
+
+
+def _parquet(path: Path) -> tuple[list[str], list[str]]:
+    try:
+        library = importlib.import_module("pyarrow.parquet")
+    except ImportError as error:
+        raise MissingDependencyError("pyarrow is needed to read Parquet", hint="pip install pyarrow") from error
+    try:
+        at, label = _columns(path, library.read_schema(path).names)
+        table = library.read_table(path)
+    except (OSError, ValueError) as error:  # pyarrow's own errors are kinds of these
+        raise FormatError(f"{path} is not a Parquet file that can be read: {str(error).splitlines()[0]}") from error
+    names, labels = table.column(at).to_pylist(), table.column(label).to_pylist()
+    if not all(isinstance(name, str) for name in names):
+        raise FormatError(f"{path}: column {table.column_names[at]!r} does not hold paths")
+    return names, ["" if value is None else str(value) for value in labels]
+
+
+def _columns(path: Path, header: Sequence[str]) -> tuple[int, int]:
+    """Which columns hold paths and labels."""
+    lower = [name.strip().lower() for name in header]
+    found = [next((lower.index(name) for name in names if name in lower), None) for names in (_PATHS, _LABELS)]
+    if found[0] is None or found[1] is None:
+        what = "paths (path, filename, image, …)" if found[0] is None else "labels (label, class, target, …)"
+        raise FormatError(f"{path} has no column of {what}; its columns: {', '.join(header)[:200]}")
+    return found[0], found[1]
+
+
+def _label(text: str) -> int | str | None:
+    text = text.strip()
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else text or None
