@@ -77,29 +77,25 @@ def burning_sample(seconds_per_batch: float, batch_size: int) -> Callable[[int],
 
 
 class RealModel:
-    """Matrix products on the CPU that take about `seconds`, and an optimizer step."""
+    """Matrix products on the CPU that take `seconds` of this thread, and an optimizer step."""
 
     def __init__(self, seconds: float, size: int = 256) -> None:
         self.layer = torch.nn.Linear(size, size)
         self.optimizer = torch.optim.SGD(self.layer.parameters(), lr=1e-3)
         self.data = torch.randn(size, size)
-        self.rounds = 1
+        self.seconds = seconds
         for _ in range(3):
-            self._once(1)
-        begin_s = time.thread_time()
-        self._once(20)
-        self.rounds = max(1, round(20 * seconds / (time.thread_time() - begin_s)))
+            self._once()
 
-    def _once(self, rounds: int) -> None:
-        self.optimizer.zero_grad()
-        value = self.data
-        for _ in range(rounds):
-            value = torch.tanh(self.layer(value))
-        value.sum().backward()
-        self.optimizer.step()
+    def _once(self) -> None:
+        torch.tanh(self.layer(self.data)).sum().backward()
 
     def __call__(self, batch: Any, step: int) -> None:
-        self._once(self.rounds)
+        end_s = time.thread_time() + self.seconds
+        self.optimizer.zero_grad()
+        while time.thread_time() < end_s:
+            self._once()
+        self.optimizer.step()
 
 
 def healthy(options: argparse.Namespace) -> Job:
@@ -218,15 +214,15 @@ class FakeDevice:
 
 
 def syncing(options: argparse.Namespace) -> Job:
-    """12: 20 ms of kernels per step in five groups, 2 ms of Python for each, and a wait after each."""
+    """12: 20 ms of kernels per step in five groups, a wait after each, and then 2 ms of Python."""
     device = FakeDevice()
 
     def compute(batch: Any, step: int) -> None:
         for _ in range(5):
             device.launch(0.004)
-            burn(0.002)
             if not options.fixed:
                 device.sync()
+            burn(0.002)
         if options.fixed:
             device.sync()
 

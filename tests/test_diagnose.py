@@ -242,6 +242,28 @@ def test_slow_rank_is_named_with_its_phase(phase: str, words: str) -> None:
     assert diagnosis.rank_rows[1].slow_in == words
 
 
+def test_all_ranks_short_of_input_are_not_stragglers() -> None:
+    sessions = [make_session(cpu_s=0.08, compute_s=0.01, workers=1, rank=rank, world_size=2) for rank in (0, 1)]
+    merged = {
+        name: sum((getattr(session, name) for session in sessions), ()) for name in ("processes", "loaders", "batches", "steps")
+    }
+    steps = tuple(replace(step, forward_s=0.003, backward_s=0.004, collective_s=0.001) for step in merged.pop("steps"))
+    check(replace(sessions[0], steps=steps, **merged), "CPU_PREP")
+
+
+def test_ready_small_batches_are_not_an_input_problem() -> None:
+    session = make_session(cpu_s=0.0002, compute_s=0.005, transfer_s=0.0012, main_cpu_share=0.98, batch_size=2)
+    small = tuple(replace(step, batch_bytes=128, wait_cpu_s=0.0009) for step in session.steps)
+    session = replace(session, steps=small, events=(Event(MAIN_PID, "operators", 3.0, 0.1),))
+    diagnosis = check(session, "OVERHEAD_BOUND")
+    assert not any(found.kind == "COLLATE_IPC" for found in diagnosis.findings)
+
+
+def test_a_gpu_that_the_job_does_not_use_is_left_out() -> None:
+    session = make_session(cpu_s=0.002, compute_s=0.03, sync_s=0.02, sync_count=5, gpu_busy=0.0)
+    check(session, "SYNC_BOUND")
+
+
 def test_gradient_exchange_that_all_ranks_wait_for() -> None:
     check(two_ranks({}, collective_s=0.02), "COMMUNICATION")
 

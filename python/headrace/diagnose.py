@@ -17,6 +17,9 @@ from headrace.verdicts import Case, causes, finding, input_parts, slow_phase
 
 __all__ = ["VERDICTS", "Diagnosis", "Finding", "Fix", "diagnose"]
 
+IDLE_GPU = 0.05
+"""A GPU that is busier than this is counted as the job's even when its events were not seen (another framework)."""
+
 NOISE_LIMIT = 0.10
 """Foreign CPU above this share of the machine makes every timing uncertain."""
 
@@ -25,6 +28,8 @@ def diagnose(session: Session) -> Diagnosis:
     """The diagnosis of a session. Never raises for a session that holds little: then it says what was missing."""
     ranks = measure_ranks(session)
     machine = measure_machine(session, ranks)
+    if not any(rank.gpu_step_s is not None for rank in ranks) and (machine.gpu_busy or 0.0) < IDLE_GPU:
+        machine = replace(machine, gpu_busy=None)  # the machine has a GPU, this job does not use it
     if not ranks:
         return _insufficient(session, machine)
     rank = max(ranks, key=lambda item: item.step_s)

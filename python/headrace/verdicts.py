@@ -26,6 +26,9 @@ H2D_SHARE = 0.12
 COMMUNICATION_SHARE = 0.15
 SYNC_SHARE = 0.10
 OVERHEAD_SHARE = 0.40
+SMALL_BATCH_BYTES = 1_000_000
+"""Handing over less than this costs wake-ups and calls, not the moving of bytes."""
+
 STRAGGLER_SHARE = 0.08
 """A rank's own time above the median of all ranks, over the step (TraceML warns at 10 %)."""
 
@@ -303,7 +306,10 @@ def _startup(case: Case) -> Finding | None:
 
 def _input(case: Case) -> Finding | None:
     rank, work = case.rank, case.rank.work
-    waiting_s = rank.exposed_wait_s
+    # In step with one another, ranks that have their batches wait for the one that has not: that one is a straggler.
+    waiting_s = min(item.exposed_wait_s for item in case.ranks)
+    if _is_small_handover(rank):
+        return None
     share = case.share(max(0.0, waiting_s - (rank.handover_s if _handover_is_small(rank) else 0.0)))
     if share < INPUT_SHARE:
         return None
@@ -311,6 +317,13 @@ def _input(case: Case) -> Finding | None:
     ready = "" if rank.ready_share is None else f"; {rank.ready_share:.0%} of the batches were there in time"
     waits = f"next() takes {_ms(waiting_s)} of each {_ms(rank.step_s)} step{ready}"
     return finding(kind, share, waits, *evidence)
+
+
+def _is_small_handover(rank: Rank) -> bool:
+    """Whether all of the wait is taking over batches that are ready and small: overhead of a small step, not input."""
+    size = next((step.batch_bytes for step in rank.steps if step.batch_bytes), 0)
+    in_time = rank.ready_share is not None and rank.ready_share > 0.9
+    return in_time and size < SMALL_BATCH_BYTES and rank.handover_s > 0.6 * rank.net_wait_s
 
 
 def _unseen_input_kind(case: Case) -> tuple[str, tuple[str, ...]]:
@@ -472,7 +485,8 @@ def _overhead(case: Case) -> Finding | None:
     operators = operator_share(case.session, rank)
     if operators is None:
         return None
-    share = case.share((1 - operators) * rank.typical_compute_s)
+    handover_s = rank.handover_s if _is_small_handover(rank) else 0.0
+    share = case.share((1 - operators) * rank.typical_compute_s + handover_s)
     if share < OVERHEAD_SHARE:
         return None
     return finding(
