@@ -4,7 +4,8 @@
 
 Each job runs on two cores of its own (taskset). A run on whose cores other programs took more than 10 % is void and
 repeated, at most twice. Where a fix is predicted and can be tried, the job is run again with it, and the prediction is
-set against the measured rate; error is predicted / measured - 1.
+set against the measured rate; error is predicted / measured - 1. With KEEP_SESSIONS=FOLDER in the environment the
+sessions are kept there, and `--judge FOLDER` diagnoses them again after the rules have changed.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Queue
 from typing import Any
+
+from headrace.diagnose import diagnose as diagnose_session
+from headrace.session import Session
 
 JOBS = Path(__file__).parent / "scenario_jobs.py"
 NOISE_LIMIT = 0.10
@@ -169,6 +173,38 @@ def judge(name: str, expected: Expected, result: dict[str, Any]) -> Row:
     )
 
 
+def judge_saved(folder: Path) -> list[Row]:
+    """Diagnose again the sessions that a run with KEEP_SESSIONS=FOLDER left, as the rules are today."""
+    plain: dict[str, list[dict[str, Any]]] = {}
+    tried: dict[tuple[str, ...], list[float | None]] = {}
+    for session in sorted((Session.load(path) for path in folder.iterdir()), key=lambda item: item.started_at or 0.0):
+        words = [word for word in session.command if not word.startswith("-m")]
+        name = next((word for word in words if word in EXPECTED), None)
+        if name is None:
+            continue
+        arguments = tuple(words[words.index(name) + 1 :])
+        if arguments:
+            tried.setdefault((name, *arguments), []).append(diagnose_session(session).img_s)
+        else:
+            plain.setdefault(name, []).append(diagnose_session(session).to_json())
+    rows = []
+    for name, results in plain.items():
+        for result in results:
+            row = judge(name, EXPECTED[name], result)
+            fixes = [fix for found in result["findings"] for fix in found["fixes"]]
+            for fix in fixes:
+                number = fix["id"].partition("=")[2]
+                arguments = tuple(word.format(n=number) for word in EXPECTED[name].arguments)
+                measured = tried.get((name, *arguments))
+                wanted = EXPECTED[name].fix
+                if measured and wanted and fix["id"].startswith(wanted) and fix["predicted_img_s"]:
+                    row.fix, row.predicted, row.measured = fix["id"], fix["predicted_img_s"], measured[0]
+                    row.interval = tuple(fix["interval"])
+                    measured.append(measured.pop(0))
+            rows.append(row)
+    return sorted(rows, key=lambda row: list(EXPECTED).index(row.name))
+
+
 def table(rows: list[Row]) -> str:
     """The rows as Markdown, and the score."""
     lines = [
@@ -211,7 +247,11 @@ def main() -> None:
     parser.add_argument("--cores-per-job", type=int, default=2)
     parser.add_argument("--no-fix", action="store_true", help="do not run the jobs again with the predicted fix")
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--judge", type=Path, metavar="FOLDER", help="only diagnose the sessions kept there again")
     options = parser.parse_args()
+    if options.judge:
+        print(table(judge_saved(options.judge)))
+        return
     usable = sorted(os.sched_getaffinity(0))
     free: Queue[list[int]] = Queue()
     for number in range(options.jobs):
