@@ -1,7 +1,7 @@
 """Compiles a pipeline of transforms into what the native engine runs: one resampling, a table of values, a layout.
 
 The parts, in the order in which they run on an image:
-    geometry   crops, resizes and flips folded into one resampling                          native
+    geometry   crops, resizes and flips folded into one resampling, then colour             native
     callables  the user's own functions on uint8 [H, W, 3]                                  Python, one image at a time
     values     ToDtype and Normalize as a table of 256 values a channel (exact by making)   native, or numpy after callables
 """
@@ -9,6 +9,7 @@ The parts, in the order in which they run on an image:
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -20,9 +21,11 @@ from headrace import _native
 from headrace.errors import UsageError
 from headrace.transforms import (
     CenterCrop,
+    ColorJitter,
     Compose,
     Normalize,
     RandomCrop,
+    RandomGrayscale,
     RandomHorizontalFlip,
     RandomResizedCrop,
     RandomVerticalFlip,
@@ -127,7 +130,8 @@ def compile_plan(
 
 _EXAMPLE = "for example transform=headrace.transforms.imagenet_train(224), or Compose([Resize(256), CenterCrop(224)])"
 
-_GEOMETRY = (RandomResizedCrop, Resize, CenterCrop, RandomCrop, RandomHorizontalFlip, RandomVerticalFlip)
+_COLOUR = (ColorJitter, RandomGrayscale)
+_GEOMETRY = (RandomResizedCrop, Resize, CenterCrop, RandomCrop, RandomHorizontalFlip, RandomVerticalFlip, *_COLOUR)
 _VALUES = (ToDtype, Normalize)
 
 
@@ -160,7 +164,7 @@ def _split(
 
 
 def _op(step: Transform) -> Op:
-    """The native operation (name, numbers, filter) of a geometric transform."""
+    """The native operation (name, numbers, filter) of a geometric or colour transform."""
     match step:
         case RandomResizedCrop():
             return ("random_resized_crop", [*_floats(step.size), *step.scale, *step.ratio], step.interpolation)
@@ -176,6 +180,11 @@ def _op(step: Transform) -> Op:
             return ("flip_x", [step.p], "")
         case RandomVerticalFlip():
             return ("flip_y", [step.p], "")
+        case ColorJitter():
+            ranges = (step.brightness, step.contrast, step.saturation, step.hue)
+            return ("color_jitter", [edge for found in ranges for edge in found or (math.nan, math.nan)], "")
+        case RandomGrayscale():
+            return ("grayscale", [step.p], "")
     raise UsageError(f"{type(step).__name__} is not a geometric transform")
 
 

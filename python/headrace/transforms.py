@@ -17,9 +17,11 @@ __all__ = [
     "IMAGENET_MEAN",
     "IMAGENET_STD",
     "CenterCrop",
+    "ColorJitter",
     "Compose",
     "Normalize",
     "RandomCrop",
+    "RandomGrayscale",
     "RandomHorizontalFlip",
     "RandomResizedCrop",
     "RandomVerticalFlip",
@@ -181,6 +183,54 @@ class RandomVerticalFlip(Transform):
 
     def __post_init__(self) -> None:
         _probability(self.p, "RandomVerticalFlip")
+
+
+@dataclass(frozen=True, slots=True)
+class ColorJitter(Transform):
+    """Brightness, contrast, saturation and hue changed by random factors in a random order, as Pillow does it.
+
+    Each is a number x (a factor from [max(0, 1 - x), 1 + x]; hue: a share of the circle from [-x, x]), a range, or None. It is
+    kept as a range, or as None where nothing would change.
+    """
+
+    brightness: Any = None
+    contrast: Any = None
+    saturation: Any = None
+    hue: Any = None
+
+    def __post_init__(self) -> None:
+        for name in ("brightness", "contrast", "saturation", "hue"):
+            object.__setattr__(self, name, _factors(getattr(self, name), name))
+
+
+def _factors(value: Any, name: str) -> tuple[float, float] | None:
+    """The range of a ColorJitter argument, by torchvision's rules."""
+    if value is None:
+        return None
+    centre, least, most = (0.0, -0.5, 0.5) if name == "hue" else (1.0, 0.0, float("inf"))
+    try:
+        if isinstance(value, int | float):
+            low, high = centre - value, centre + value
+            low = low if name == "hue" else max(low, 0.0)
+            valid = value >= 0
+        else:
+            low, high = (float(edge) for edge in value)
+            valid = True
+    except (TypeError, ValueError):
+        valid = False
+    if not valid or not least <= low <= high <= most:
+        raise UsageError(f"ColorJitter: {name} must be a number of 0 or more or a range in [{least}, {most}], not {value!r}")
+    return None if low == high == centre else (low, high)
+
+
+@dataclass(frozen=True, slots=True)
+class RandomGrayscale(Transform):
+    """All three channels replaced by the luma, with probability `p`."""
+
+    p: float = 0.1
+
+    def __post_init__(self) -> None:
+        _probability(self.p, "RandomGrayscale")
 
 
 @dataclass(frozen=True, slots=True)

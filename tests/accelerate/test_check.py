@@ -34,6 +34,14 @@ STACKS: dict[str, tuple[list[Any], tuple[str, ...]]] = {
         [v2.RandomResizedCrop(48, interpolation=v2.InterpolationMode.BICUBIC), v2.RandomVerticalFlip(), v2.PILToTensor()],
         ("crop boxes", "RandomVerticalFlip rate"),
     ),
+    "colour": (
+        [v1.RandomResizedCrop(48), v1.ColorJitter(0.4, 0.4, 0.4, 0.1), v1.RandomHorizontalFlip(), v1.ToTensor()],
+        ("crop boxes", "ColorJitter factors", "RandomHorizontalFlip rate"),
+    ),
+    "v2, some colour": (
+        [v2.Resize((50, 40)), v2.ColorJitter(contrast=(0.5, 3.0), hue=0.5), v2.RandomGrayscale(0.3), v2.PILToTensor()],
+        ("ColorJitter factors", "RandomGrayscale rate"),
+    ),
     "cut and flipped": (
         [v1.Resize((70, 80)), v1.RandomCrop(48), v1.RandomHorizontalFlip(), v1.ToTensor()],
         ("RandomHorizontalFlip rate",),
@@ -74,6 +82,12 @@ def test_finds_other_values(folder: Path) -> None:
 def test_finds_other_distributions(folder: Path, index: int, arguments: dict[str, Any], words: str) -> None:
     found = check(changed(work_for(folder, *TRAIN), index, **arguments), 1)
     assert not found.passed and words in str(found)
+
+
+def test_finds_other_colours(folder: Path) -> None:
+    work = work_for(folder, v1.Resize((40, 40)), v1.ColorJitter(0.4, 0.4, 0.4), v1.ToTensor())
+    found = check(changed(work, 1, saturation=(0.7, 1.3)), 1)
+    assert not found.passed and "ColorJitter factors" in str(found)
 
 
 def test_a_loader_that_differs_is_left_alone(

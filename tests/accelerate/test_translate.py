@@ -111,6 +111,10 @@ TAKEN = {
         v1.Compose([v1.RandomCrop(32, padding=4), v1.RandomHorizontalFlip(), v1.ToTensor()]),
         ["RandomCrop", "RandomHorizontalFlip"],
     ),
+    "colour": (
+        v1.Compose([v1.RandomResizedCrop(32), v1.ColorJitter(0.4, 0.3, (0.5, 1.2)), v1.RandomGrayscale(), v1.ToTensor()]),
+        ["RandomResizedCrop", "ColorJitter", "RandomGrayscale"],
+    ),
     "no colour jitter": (v1.Compose([v1.CenterCrop(32), v1.ColorJitter(0, 0, 0), v1.ToTensor()]), ["CenterCrop"]),
     "a module that hands over": (ModulePreset(v1.CenterCrop((30, 40)), v1.ToTensor()), ["CenterCrop"]),
     "deprecated v2.ToTensor": (with_v2_to_tensor(), ["RandomResizedCrop"]),
@@ -118,7 +122,8 @@ TAKEN = {
 }
 
 REFUSED = {
-    "unknown class": (v1.Compose([v1.ColorJitter(0.4), v1.ToTensor()]), "ColorJitter"),
+    "unknown class": (v1.Compose([v1.GaussianBlur(3), v1.ToTensor()]), "GaussianBlur"),
+    "colour on a tensor": (v1.Compose([v1.CenterCrop(8), v1.ToTensor(), v1.ColorJitter(0.4)]), "ColorJitter on a tensor"),
     "lambda": (v1.Compose([v1.CenterCrop(8), v1.ToTensor(), v1.Lambda(lambda image: image)]), "<lambda>"),
     "two views": (Twice(v1.CenterCrop(8), v1.ToTensor()), "Twice"),
     "tensor resize": (v2.Compose([v2.ToImage(), v2.Resize((8, 8)), v2.ToDtype(torch.float32, scale=True)]), "tensor"),

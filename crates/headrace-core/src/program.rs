@@ -1,6 +1,8 @@
 //! The geometric part of a transform pipeline, as data: which part of the image, resized to what, cut and flipped how.
 //! All of it folds into one resampling; random draws follow torchvision's algorithms.
 
+use crate::colour::draw::ColourStep;
+use crate::colour::ColourOp;
 use crate::decode::Size;
 use crate::error::{Result, Status};
 use crate::geometry::Rect;
@@ -61,6 +63,8 @@ pub enum Op {
         /// Probability.
         p: f64,
     },
+    /// Colours of the finished image; no pixel moves. Only flips may follow, which change no colour.
+    Colour(ColourStep),
 }
 
 /// Operations in order, ending in images of one size.
@@ -105,7 +109,11 @@ impl Program {
     pub fn new(ops: Vec<Op>) -> std::result::Result<Self, String> {
         let mut out = None;
         let mut resized = false;
+        let mut coloured = false;
         for op in &ops {
+            if coloured && !matches!(op, Op::FlipX { .. } | Op::FlipY { .. } | Op::Colour(_)) {
+                return Err("a crop or resize after a colour operation".into());
+            }
             match *op {
                 Op::RandomResizedCrop {
                     size, scale, ratio, ..
@@ -141,6 +149,10 @@ impl Program {
                         return Err(format!("a flip probability of {p}"));
                     }
                 }
+                Op::Colour(step) => {
+                    step.check()?;
+                    coloured = true;
+                }
             }
         }
         let Some(out) = out else {
@@ -155,6 +167,16 @@ impl Program {
     /// Output height and width in pixels.
     pub fn out(&self) -> (u32, u32) {
         self.out
+    }
+
+    /// The colour operations under this key, in order, in place of what `ops` held.
+    pub fn colours(&self, key: Key, ops: &mut Vec<ColourOp>) {
+        ops.clear();
+        for (number, op) in self.ops.iter().enumerate() {
+            if let Op::Colour(step) = op {
+                step.draw(&mut Rng::new(key, number as u64), ops);
+            }
+        }
     }
 
     /// The resampling for an image of this size under this key.
@@ -252,6 +274,7 @@ impl State {
             }
             Op::FlipX { p } => self.flip_x ^= rng.unit() < p,
             Op::FlipY { p } => self.flip_y ^= rng.unit() < p,
+            Op::Colour(_) => {}
         }
         Ok(())
     }

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use headrace_core::colour::draw::{ColourStep, Range};
+use headrace_core::colour::ColourOp;
 use headrace_core::decode::Size;
 use headrace_core::program::{self, Op};
 use headrace_core::resample::Filter;
@@ -36,7 +38,8 @@ fn op(name: &str, numbers: &[f64], filter_name: &str) -> PyResult<Op> {
         "random_resized_crop" => 6,
         "random_crop" => 7,
         "resize_exact" | "resize_short" | "center_crop" => 2,
-        "flip_x" | "flip_y" => 1,
+        "flip_x" | "flip_y" | "grayscale" => 1,
+        "color_jitter" => 8,
         _ => return Err(PyValueError::new_err(format!("no operation {name:?}"))),
     };
     if numbers.len() != wanted {
@@ -75,6 +78,19 @@ fn op(name: &str, numbers: &[f64], filter_name: &str) -> PyResult<Op> {
             ],
             pad_if_needed: numbers[6] != 0.0,
         },
+        "color_jitter" => {
+            // A range that starts with NaN is left out.
+            let range = |at: usize| -> Range {
+                (!numbers[at].is_nan()).then(|| (numbers[at], numbers[at + 1]))
+            };
+            Op::Colour(ColourStep::Jitter {
+                brightness: range(0),
+                contrast: range(2),
+                saturation: range(4),
+                hue: range(6),
+            })
+        }
+        "grayscale" => Op::Colour(ColourStep::Grayscale { p: numbers[0] }),
         "flip_x" => Op::FlipX { p: numbers[0] },
         _ => Op::FlipY { p: numbers[0] },
     })
@@ -99,6 +115,20 @@ impl Program {
     #[getter]
     fn out(&self) -> (u32, u32) {
         self.inner.out()
+    }
+
+    /// The colour operations that an image gets, in order, as (name, factor); torchvision's functional names.
+    fn colours(&self, seed: u64, epoch: u64, draw: u64) -> Vec<(&'static str, f64)> {
+        let mut ops = Vec::new();
+        self.inner.colours(Key { seed, epoch, draw }, &mut ops);
+        let named = |op: ColourOp| match op {
+            ColourOp::Brightness(factor) => ("adjust_brightness", f64::from(factor)),
+            ColourOp::Contrast(factor) => ("adjust_contrast", f64::from(factor)),
+            ColourOp::Saturation(factor) => ("adjust_saturation", f64::from(factor)),
+            ColourOp::Hue(share) => ("adjust_hue", share),
+            _ => ("rgb_to_grayscale", 3.0), // the only other operation that a step draws
+        };
+        ops.into_iter().map(named).collect()
     }
 
     /// What an image of this size gets: ((x, y, w, h) of the crop, (w, h) it is resized to, (x, y, w, h) of the visible window,

@@ -11,6 +11,7 @@ compares their distributions. Its threshold is so high that a false alarm is a m
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -107,10 +108,10 @@ def _equal(ours: torch.Tensor, theirs: torch.Tensor | None) -> bool:
 
 def _reference(work: Work, folder: Folder, at: int, draw: int) -> torch.Tensor | None:
     """The image as Pillow and the script's own transforms give it; None where a random crop reaches into padding."""
-    expressed = work.recognition.expressed
+    expressed, functional = work.recognition.expressed, sys.modules["torchvision.transforms.functional"]
     path = folder.samples[at][0]
     image = folder.open_image(path)
-    if not any(step.name.startswith("Random") for step in expressed.geometry):
+    if not any(_is_random(step.name) for step in expressed.geometry):
         pixels = image
         for operation in _before_random(folder.dataset.transform):
             pixels = operation(pixels)
@@ -124,6 +125,8 @@ def _reference(work: Work, folder: Folder, at: int, draw: int) -> torch.Tensor |
     cut = cut.crop((window[0], window[1], window[0] + window[2], window[1] + window[3]))
     for flipped, method in ((flip_x, 0), (flip_y, 1)):  # Pillow's FLIP_LEFT_RIGHT and FLIP_TOP_BOTTOM
         cut = cut.transpose(method) if flipped else cut
+    for name, factor in work.plan.program.colours(SEED, 0, draw):
+        cut = getattr(functional, name)(cut, factor if name != "rgb_to_grayscale" else 3)
     for operation in expressed.pointwise:
         cut = operation(cut)
     return _plain(cut)
@@ -147,14 +150,19 @@ def _filter(geometry: tuple[Step, ...]) -> str:
 def _compare_draws(work: Work) -> Iterator[tuple[str, bool]]:
     """(what was drawn, whether the distributions agree) for every random geometric step."""
     own = [operation for operation in flatten(work.recognition.folders[0].dataset.transform) if _is_random_step(operation)]
-    steps = [step for step in work.recognition.expressed.geometry if step.name.startswith("Random")]
+    steps = [step for step in work.recognition.expressed.geometry if _is_random(step.name)]
     for operation, step in zip(own, steps, strict=True):
         if step.name.endswith("Flip"):
             program = _program([Step("CenterCrop", _arguments(size=8)), step])
             flip = 3 if "Horizontal" in step.name else 4
             rate = sum(bool(program.place(*IMAGE_SIZE, SEED, 0, draw)[flip]) for draw in range(DRAWS)) / DRAWS
-            p = float(operation.p)
-            yield f"{step.name} rate", abs(rate - p) <= 5 * math.sqrt(p * (1 - p) / DRAWS) + 1e-9
+            yield f"{step.name} rate", _fair(rate, float(operation.p))
+        elif step.name == "RandomGrayscale":
+            program = _program([Step("CenterCrop", _arguments(size=8)), step])
+            rate = sum(bool(program.colours(SEED, 0, draw)) for draw in range(DRAWS)) / DRAWS
+            yield "RandomGrayscale rate", _fair(rate, float(operation.p))
+        elif step.name == "ColorJitter":
+            yield "ColorJitter factors", _factors_alike(step, operation)
         elif step.name == "RandomResizedCrop":
             program = _program([step])
             ours = np.array([program.place(*IMAGE_SIZE, SEED, 0, draw)[0] for draw in range(DRAWS)], dtype=np.float64)
@@ -162,9 +170,41 @@ def _compare_draws(work: Work) -> Iterator[tuple[str, bool]]:
             yield "crop boxes", all(_alike(a, b) for a, b in zip(_features(ours), _features(theirs), strict=True))
 
 
+def _factors_alike(step: Step, operation: Any) -> bool:
+    """Whether each factor of a ColorJitter is drawn alike; which operation comes first must be a fair draw, too."""
+    program = _program([Step("CenterCrop", _arguments(size=8)), step])
+    ours = [dict(program.colours(SEED, 0, draw)) for draw in range(DRAWS)]
+    theirs = np.array([_own_factors(operation) for _ in range(DRAWS)], dtype=np.float64)
+    names = ("brightness", "contrast", "saturation", "hue")
+    drawn = [(at, f"adjust_{name}") for at, name in enumerate(names) if getattr(operation, name) is not None]
+    first = [sum(next(iter(one)) == name for one in ours) / DRAWS for _, name in drawn]
+    share = 1 / len(drawn)
+    return all(_fair(rate, share) for rate in first) and all(
+        _alike(np.array([one[name] for one in ours]), theirs[:, at]) for at, name in drawn
+    )
+
+
+def _fair(rate: float, probability: float) -> bool:
+    """Whether a rate over `DRAWS` draws lies within five standard deviations of its probability."""
+    return abs(rate - probability) <= 5 * math.sqrt(probability * (1 - probability) / DRAWS) + 1e-9
+
+
+def _own_factors(operation: Any) -> list[float]:
+    """Brightness, contrast, saturation and hue as the script's own ColorJitter draws them; NaN where it leaves one out."""
+    if hasattr(operation, "make_params"):
+        drawn = list(operation.make_params([]).values())
+    else:
+        drawn = list(operation.get_params(operation.brightness, operation.contrast, operation.saturation, operation.hue))
+    return [math.nan if factor is None else float(factor) for factor in drawn[1:]]
+
+
 def _is_random_step(operation: Any) -> bool:
     kind = name_of(operation).rsplit(".", 1)[1]
-    return kind.startswith("Random") and kind != "RandomErasing"
+    return _is_random(kind) and kind != "RandomErasing"
+
+
+def _is_random(name: str) -> bool:
+    return name.startswith("Random") or name == "ColorJitter"
 
 
 def _arguments(**arguments: Any) -> Any:

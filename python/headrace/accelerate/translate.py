@@ -2,7 +2,7 @@
 
 A stack of transforms on a Pillow image has up to three parts, in this order:
 
-geometry    crops, resizes and flips, as `Step(name, arguments)` with the names of `headrace.transforms`;
+geometry    crops, resizes and flips, then changes of colour, as `Step(name, arguments)` by the names of `headrace.transforms`;
 pointwise   the script's own callables that turn the image into a tensor and change each value by itself (ToTensor,
             Normalize, …): they are not imitated but *tabulated* (`pointwise.py`), so that no rounding can differ;
 per_image   the script's own callables on one finished tensor that are cheap but not pointwise (RandomErasing).
@@ -254,6 +254,10 @@ def _is_black(fill: Any) -> bool:
     return not any(fill) if isinstance(fill, Sequence) else not fill
 
 
+def _color_jitter(operation: Any) -> Step:
+    return _step("ColorJitter", **{name: getattr(operation, name) for name in ("brightness", "contrast", "saturation", "hue")})
+
+
 def _flip(operation: Any) -> Step:
     return _step(type(operation).__name__, p=float(operation.p))
 
@@ -293,6 +297,8 @@ _GEOMETRY: MappingProxyType[str, Callable[[Any], Step]] = MappingProxyType(
             "RandomCrop": _random_crop,
             "RandomHorizontalFlip": _flip,
             "RandomVerticalFlip": _flip,
+            "RandomGrayscale": _flip,
+            "ColorJitter": _color_jitter,
         }.items()
     }
     | {TIMM + "transforms.RandomResizedCropAndInterpolation": _random_resized_crop}

@@ -3,6 +3,7 @@
 //! (see [`neighbours`]).
 
 mod blend;
+pub mod draw;
 mod hue;
 pub mod neighbours;
 mod planes;

@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use super::{add, Batch, Counters};
+use crate::colour::{ColourOp, Colourist};
 use crate::decode::{DecodeOptions, Decoder};
 use crate::error::{Result, Status};
 use crate::geometry::RgbView;
@@ -18,6 +19,8 @@ pub struct Worker {
     pixels: Vec<u8>,
     decoder: Decoder,
     resampler: Resampler,
+    colourist: Colourist,
+    colours: Vec<ColourOp>,
     index: Index,
 }
 
@@ -88,6 +91,8 @@ impl Worker {
                 return Err(Status::Internal);
             }
             place(&mut self.resampler, view, &placement, slot, row)?;
+            batch.program.colours(key, &mut self.colours);
+            colour(&mut self.colourist, &self.colours, slot, width)?;
             add(&counters.resample_ns, decoded.elapsed());
             return Ok(());
         }
@@ -96,12 +101,27 @@ impl Worker {
         }
         let pixels = &mut self.pixels[..image_bytes];
         place(&mut self.resampler, view, &placement, pixels, row)?;
+        batch.program.colours(key, &mut self.colours);
+        colour(&mut self.colourist, &self.colours, pixels, width)?;
         let resampled = Instant::now();
         add(&counters.resample_ns, resampled - decoded);
         batch.store.write(pixels, slot)?;
         add(&counters.store_ns, resampled.elapsed());
         Ok(())
     }
+}
+
+/// Applies colour operations to a finished image, rows of `width` pixels.
+fn colour(
+    colourist: &mut Colourist,
+    ops: &[ColourOp],
+    pixels: &mut [u8],
+    width: u32,
+) -> Result<()> {
+    for op in ops {
+        colourist.apply(*op, pixels, width)?;
+    }
+    Ok(())
 }
 
 /// Resamples into `out` (rows of `row` bytes), black around it where the crop is larger than the image.

@@ -1,0 +1,183 @@
+//! Random colour operations as data, drawn with torchvision's algorithms.
+
+use super::ColourOp;
+use crate::rng::Rng;
+
+/// A range that a factor is drawn from uniformly; None leaves the operation out.
+pub type Range = Option<(f64, f64)>;
+
+/// One random step of a pipeline.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum ColourStep {
+    /// `ColorJitter`: the four operations in a random order, each with a factor from its range.
+    Jitter {
+        /// `adjust_brightness`, factors of 0 or more.
+        brightness: Range,
+        /// `adjust_contrast`, factors of 0 or more.
+        contrast: Range,
+        /// `adjust_saturation`, factors of 0 or more.
+        saturation: Range,
+        /// `adjust_hue`, shares of the circle from -0.5 to 0.5.
+        hue: Range,
+    },
+    /// `RandomGrayscale(p)`, three channels.
+    Grayscale {
+        /// Probability.
+        p: f64,
+    },
+}
+
+impl ColourStep {
+    /// Says in words which parameter is out of its range.
+    pub fn check(&self) -> Result<(), String> {
+        let within = |name: &str, range: Range, least: f64, most: f64| match range {
+            Some((low, high)) if !(least <= low && low <= high && high <= most) => {
+                Err(format!("a {name} range of ({low}, {high})"))
+            }
+            _ => Ok(()),
+        };
+        match *self {
+            ColourStep::Jitter {
+                brightness,
+                contrast,
+                saturation,
+                hue,
+            } => {
+                within("brightness", brightness, 0.0, f64::from(f32::MAX))?;
+                within("contrast", contrast, 0.0, f64::from(f32::MAX))?;
+                within("saturation", saturation, 0.0, f64::from(f32::MAX))?;
+                within("hue", hue, -0.5, 0.5)
+            }
+            ColourStep::Grayscale { p } => within("grayscale probability", Some((p, p)), 0.0, 1.0),
+        }
+    }
+
+    /// Appends the operations that `rng` draws. Factors are rounded to single precision, as torch draws them.
+    pub fn draw(&self, rng: &mut Rng, ops: &mut Vec<ColourOp>) {
+        match *self {
+            ColourStep::Grayscale { p } => {
+                if rng.unit() < p {
+                    ops.push(ColourOp::Grayscale);
+                }
+            }
+            ColourStep::Jitter {
+                brightness,
+                contrast,
+                saturation,
+                hue,
+            } => {
+                let mut order = [0, 1, 2, 3];
+                for last in (1..order.len()).rev() {
+                    order.swap(last, rng.below(last as u32 + 1) as usize);
+                }
+                let mut factor =
+                    |range: Range| range.map(|(low, high)| rng.uniform(low, high) as f32);
+                let drawn = [
+                    factor(brightness).map(ColourOp::Brightness),
+                    factor(contrast).map(ColourOp::Contrast),
+                    factor(saturation).map(ColourOp::Saturation),
+                    factor(hue).map(|share| ColourOp::Hue(f64::from(share))),
+                ];
+                ops.extend(order.iter().filter_map(|&which| drawn[which]));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rng::Key;
+
+    fn drawn(step: ColourStep, draw: u64) -> Vec<ColourOp> {
+        let mut ops = Vec::new();
+        let key = Key {
+            seed: 3,
+            epoch: 1,
+            draw,
+        };
+        step.draw(&mut Rng::new(key, 2), &mut ops);
+        ops
+    }
+
+    #[test]
+    fn factors_lie_in_their_ranges_and_every_order_occurs() {
+        let step = ColourStep::Jitter {
+            brightness: Some((0.6, 1.4)),
+            contrast: Some((0.5, 1.5)),
+            saturation: Some((0.0, 2.0)),
+            hue: Some((-0.1, 0.2)),
+        };
+        assert!(step.check().is_ok());
+        let mut orders = std::collections::HashMap::new();
+        let mut sum = 0.0;
+        for draw in 0..4800 {
+            let ops = drawn(step, draw);
+            let names: Vec<u8> = ops
+                .iter()
+                .map(|op| match *op {
+                    ColourOp::Brightness(factor) => {
+                        assert!((0.6..=1.4).contains(&factor));
+                        sum += f64::from(factor);
+                        0
+                    }
+                    ColourOp::Contrast(factor) => {
+                        assert!((0.5..=1.5).contains(&factor));
+                        1
+                    }
+                    ColourOp::Saturation(factor) => {
+                        assert!((0.0..=2.0).contains(&factor));
+                        2
+                    }
+                    ColourOp::Hue(share) => {
+                        assert!((-0.1..=0.2001).contains(&share));
+                        3
+                    }
+                    _ => panic!("{op:?}"),
+                })
+                .collect();
+            *orders.entry(names).or_insert(0) += 1;
+        }
+        assert_eq!(orders.len(), 24);
+        // 200 expected each; standard deviation 13.8.
+        assert!(
+            orders.values().all(|&count| (130..=270).contains(&count)),
+            "{orders:?}"
+        );
+        assert!((sum / 4800.0 - 1.0).abs() < 0.02);
+    }
+
+    #[test]
+    fn what_is_left_out_is_not_drawn() {
+        let step = ColourStep::Jitter {
+            brightness: None,
+            contrast: Some((2.0, 2.0)),
+            saturation: None,
+            hue: None,
+        };
+        assert_eq!(drawn(step, 5), [ColourOp::Contrast(2.0)]);
+        let grey: usize = (0..1000)
+            .map(|draw| drawn(ColourStep::Grayscale { p: 0.2 }, draw).len())
+            .sum();
+        assert!((140..=260).contains(&grey), "{grey}");
+    }
+
+    #[test]
+    fn ranges_are_checked() {
+        let hue = |range| ColourStep::Jitter {
+            brightness: None,
+            contrast: None,
+            saturation: None,
+            hue: Some(range),
+        };
+        for (step, words) in [
+            (hue((-0.6, 0.1)), "hue"),
+            (hue((0.2, 0.1)), "hue"),
+            (hue((f64::NAN, 0.1)), "hue"),
+            (ColourStep::Grayscale { p: 1.5 }, "grayscale"),
+        ] {
+            let error = step.check().expect_err("out of range");
+            assert!(error.contains(words), "{error}");
+        }
+    }
+}
