@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from headrace.accelerate.translate import shown
-from headrace.accelerate.work import Work
+from headrace.accelerate.work import Work, index_limit_bytes
 
 __all__ = ["explain"]
 
@@ -15,6 +15,8 @@ def explain(work: Work) -> Iterator[str]:
     recognition, plan = work.recognition, work.plan
     records = sum(len(folder.samples) for folder in recognition.folders)
     yield f"{records} files in {len(recognition.folders)} folder{'s' if len(recognition.folders) > 1 else ''}"
+    limit = f"{index_limit_bytes() >> 20} MiB"
+    yield f"native   read and decode; an index in memory, of up to {limit}, makes later epochs' JPEG decoding faster"
     for step in recognition.expressed.geometry:
         yield f"native   {step}"
     names = ", ".join(shown(operation) for operation in recognition.expressed.pointwise)

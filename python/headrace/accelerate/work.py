@@ -14,6 +14,8 @@ from headrace import _native, transforms
 from headrace.accelerate.recognise import Folder, Recognition
 from headrace.accelerate.translate import Refused
 from headrace.errors import UsageError
+from headrace.feed import INDEX_BYTES
+from headrace.machine import memory
 from headrace.planner import Plan, compile_plan
 
 __all__ = ["Work", "compile_work", "engine"]
@@ -81,13 +83,20 @@ def _table(folders: Sequence[Folder]) -> _native.Table:
     copies = [list(folder.samples) for folder in folders]
     files = [os.fspath(sample[0]) for copy in copies for sample in copy]
     count = len(files)
-    table = _native.Table(
-        files, np.arange(count, dtype=np.int32), np.zeros(count, dtype=np.int64), np.full(count, -1, dtype=np.int64)
-    )
+    offsets, sizes = np.zeros(count, dtype=np.int64), np.full(count, -1, dtype=np.int64)
+    table = _native.Table(files, np.arange(count, dtype=np.int32), offsets, sizes, index_limit_bytes())
     while len(_tables) >= KEPT_TABLES:
         _tables.pop(next(iter(_tables)))
     _tables[key] = (copies, table)
     return table
+
+
+def index_limit_bytes() -> int:
+    """Memory for the checkpoint indexes with which a JPEG decodes faster from its second time on: at most `feed.INDEX_BYTES`
+    and a sixteenth of what this process may hold, shared by the processes of this job on this host."""
+    local = os.environ.get("LOCAL_WORLD_SIZE", "1")
+    processes = int(local) if local.isdigit() and int(local) > 0 else 1
+    return min(INDEX_BYTES, memory().usable_bytes // 16) // processes
 
 
 _engines: dict[int, _native.Engine] = {}
