@@ -16,6 +16,10 @@ __all__ = ["Recorder", "recorder"]
 
 FLUSH_INTERVAL_S = 0.5
 
+MOST_ROWS = 50_000
+THINNED_TO = 16
+"""Beyond `MOST_ROWS` of a table only one row in sixteen is kept: a run of days must fit in memory when it is read."""
+
 
 class Recorder:
     """Buffers rows in memory and appends them as whole lines, at most twice a second and at the end.
@@ -32,6 +36,7 @@ class Recorder:
     def _start_process(self) -> None:
         self._rows: dict[tuple[str, int, int], list[list[Any]]] = {}
         self._lines: list[dict[str, Any]] = []
+        self._counts: dict[tuple[str, int, int], int] = {}
         self._file: int | None = None
         self._flushed_s = time.monotonic()
         self._finalizer_pid: int | None = None
@@ -48,7 +53,10 @@ class Recorder:
             # multiprocessing children leave by os._exit, past atexit; their finalizers do run.
             self._finalizer_pid = self.pid
             multiprocessing_util.Finalize(None, self.flush, exitpriority=0)
-        self._rows.setdefault((kind, loader, worker), []).append(values)
+        table = (kind, loader, worker)
+        count = self._counts[table] = self._counts.get(table, 0) + 1
+        if count <= MOST_ROWS or count % THINNED_TO == 0:
+            self._rows.setdefault(table, []).append(values)
 
     def event(self, name: str, start_s: float, duration_s: float, detail: str | None = None) -> None:
         """Record a named pause."""

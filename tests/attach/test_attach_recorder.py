@@ -1,0 +1,112 @@
+"""The recorder: whole lines, a file per process, thinned rows; and device times that come late."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from headrace.attach import recorder as recorder_module
+from headrace.attach.device_clock import StepClock
+from headrace.attach.recorder import Recorder
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for file in sorted(folder.glob("*.jsonl")) for line in file.read_text().splitlines()]
+
+
+def test_rows_are_written_as_one_table_per_flush(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path)
+    recorder.row("steps", 0, [0, 1.0])
+    recorder.row("steps", 0, [0, 2.0])
+    recorder.event("gc", 1.0, 0.5)
+    assert lines(tmp_path) == []
+    recorder.flush()
+    written = lines(tmp_path)
+    assert [line["kind"] for line in written] == ["event", "steps"]
+    assert written[1]["rows"] == [[0, 1.0], [0, 2.0]]
+
+
+def test_a_forked_child_writes_its_own_file(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path)
+    recorder.event("parent", 0.0, 0.0)
+    recorder.flush()
+    child = os.fork()
+    if child == 0:
+        recorder.event("child", 0.0, 0.0)
+        recorder.flush()
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert {(line["name"], line["pid"]) for line in lines(tmp_path)} == {("parent", os.getpid()), ("child", child)}
+    assert len(list(tmp_path.glob("*.jsonl"))) == 2
+
+
+def test_long_runs_are_thinned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorder_module, "MOST_ROWS", 10)
+    recorder = Recorder(tmp_path)
+    for number in range(42):
+        recorder.row("steps", 0, [number])
+    recorder.flush()
+    assert [row[0] for row in lines(tmp_path)[0]["rows"]] == [*range(10), 15, 31]
+
+
+class FakeClock:
+    """Events are times on a device that lags behind by whatever the test says."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.reached = 0.0
+        self.in_use = True
+        self.released: list[float] = []
+
+    def usable(self) -> bool:
+        return self.in_use
+
+    def record(self) -> float:
+        return self.now
+
+    def passed(self, event: float) -> bool:
+        return event <= self.reached
+
+    def elapsed_s(self, first: float, second: float) -> float:
+        return second - first
+
+    def release(self, events: list[float]) -> None:
+        self.released += events
+
+
+def test_device_times_are_filled_when_the_device_has_passed() -> None:
+    clock, emitted = FakeClock(), []
+    steps = StepClock(clock, (0, 1, 2), lambda loader, row: emitted.append(row))
+    steps.before_next()
+    clock.now = 1.0
+    assert steps.after_next() == 1  # the device had nothing queued before
+    clock.now = 1.5
+    begin = steps.copying()
+    clock.now = 1.7
+    steps.copied(begin)
+    clock.now = 4.0
+    steps.close_step(0, [None, None, None])
+    steps.before_next()
+    assert emitted == []  # the device has not come so far
+    clock.reached = 4.0
+    steps.after_next()
+    steps.close_step(0, ["second", None, None])
+    clock.now = 6.0
+    steps.before_next()
+    assert emitted[0] == [1.0, 3.0, pytest.approx(0.2)]
+    steps.drain()
+    assert emitted[1][0] == "second"  # unresolved at the end: handed on without device times
+    assert emitted[1][1] is None
+
+
+def test_rows_pass_at_once_while_no_device_is_in_use() -> None:
+    clock, emitted = FakeClock(), []
+    clock.in_use = False
+    steps = StepClock(clock, (0, 1, 2), lambda loader, row: emitted.append(row))
+    steps.before_next()
+    assert steps.after_next() is None
+    steps.close_step(3, ["row", None, None])
+    assert emitted == [["row", None, None]]
