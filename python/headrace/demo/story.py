@@ -111,7 +111,9 @@ def tell(*, data: Path | None, folder: Path, seconds: float, say: Say, progress:
         say(line if line.startswith(f"{name}: ") else f"{name}: {line}")
 
     with _locked(folder):
-        source = data if data is not None else _photographs(folder, show, progress)
+        source = (
+            data if data is not None else _photographs(folder, show, lambda words, total: progress(f"{name}: {words}", total))
+        )
         dataset = _checked(source)
         script = folder / "train.py"
         shutil.copyfile(Path(__file__).with_name("script.py"), script)
