@@ -126,6 +126,18 @@ def test_periodic_checkpoints() -> None:
     assert gained == pytest.approx((40 * 0.0255 + 1) / (40 * 0.0255), rel=0.1)
 
 
+def test_two_long_pauses_without_a_name_are_a_stall() -> None:
+    plain = make_session(cpu_s=0.005, compute_s=0.025, steps=90)
+    check(replace(plain, steps=tuple(with_pause(plain.steps, 40, 1.0))), "PERIODIC_STALL")
+
+
+def test_irregular_small_delays_are_no_stall() -> None:
+    plain = make_session(cpu_s=0.005, compute_s=0.025, steps=STEPS)
+    slow = {7, 18, 22, 51, 60, 83, 111}
+    steps = tuple(replace(s, compute_s=s.compute_s + (0.03 if n in slow else 0)) for n, s in enumerate(plain.steps))
+    check(replace(plain, steps=steps), "COMPUTE_BOUND")
+
+
 def test_garbage_collection() -> None:
     plain = make_session(cpu_s=0.005, compute_s=0.01, steps=STEPS)
     session = replace(plain, steps=tuple(with_pause(plain.steps, 13, 0.4)), events=pauses(13, 0.4, "gc", plain.steps))

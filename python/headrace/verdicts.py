@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headrace.diagnosis import VERDICTS, Finding
-from headrace.measured import Machine, Rank, Work
+from headrace.measured import Machine, Pauses, Rank, Work
 from headrace.series import median
 from headrace.session import Session
 from headrace.steptime import StepModel
@@ -21,6 +21,10 @@ INPUT_SHARE = 0.07
 """Waiting for input below this share of the step is no finding (XProf: 5 % moderate, 20 % high)."""
 
 PAUSE_SHARE = 0.04
+
+LONG_PAUSE_S = 0.25
+"""Schedulers and disks delay single steps by less than this now and then."""
+
 STARTUP_SHARE = 0.15
 H2D_SHARE = 0.12
 COMMUNICATION_SHARE = 0.15
@@ -273,7 +277,7 @@ def _periodic(case: Case) -> Finding | None:
         "unknown": pauses.unknown_s,
     }
     cause = max(parts, key=lambda name: parts[name])
-    if cause == "unknown" and pauses.period is None:
+    if cause == "unknown" and pauses.period is None and not _few_and_long(pauses, case.rank.typical_compute_s):
         return None  # irregular and nameless: noise, not a stall
     every = f"every {pauses.period} steps" if pauses.period else f"{pauses.count} times"
     return finding(
@@ -284,6 +288,11 @@ def _periodic(case: Case) -> Finding | None:
         if cause != "unknown"
         else "what happens there was not seen (no torch.save, gc or other loader)",
     )
+
+
+def _few_and_long(pauses: Pauses, typical_s: float) -> bool:
+    """Two or three pauses, too few for a period to show, but each far longer than a step."""
+    return pauses.count <= 3 and pauses.longest_s > max(LONG_PAUSE_S, 5 * typical_s)
 
 
 def _startup(case: Case) -> Finding | None:

@@ -118,6 +118,11 @@ def test_environment_keeps_the_users_path(monkeypatch: pytest.MonkeyPatch) -> No
     assert environment["HEADRACE_HOOKS"] == "one,two"
 
 
+def test_hooks_of_an_outer_command_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_HOOKS", "outer,two")
+    assert attached_environment(None, ("one", "two"))["HEADRACE_HOOKS"] == "one,two,outer"
+
+
 def test_python_without_headrace_loads_it_from_here(tmp_path: Path) -> None:
     environment = attached_environment(None, ("headrace.errors",)) | {"PYTHONNOUSERSITE": "1"}
     code = "import sys; print(sys.modules['headrace'].__path__)"

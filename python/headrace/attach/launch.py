@@ -43,7 +43,9 @@ def attached_environment(
     paths = [str(SITE_FOLDER)]
     paths += [entry for entry in environment.get("PYTHONPATH", "").split(os.pathsep) if entry and entry not in paths]
     environment["PYTHONPATH"] = os.pathsep.join(paths)
-    environment[HOOKS_VARIABLE] = ",".join(hooks)
+    # A command started below another attached one (`diagnose -- headrace run -- …`) keeps the outer one's hooks.
+    outer = [name for name in environment.get(HOOKS_VARIABLE, "").split(",") if name and name not in hooks]
+    environment[HOOKS_VARIABLE] = ",".join([*hooks, *outer])
     if session_dir is not None:
         environment[SESSION_VARIABLE] = str(session_dir)
     return environment

@@ -79,7 +79,23 @@ class TreeUse:
 
 
 def descendants(root: int, proc: Path) -> list[int]:
-    """`root` and every process below it."""
+    """`root` and every process below it: by the kernel's lists of children, else by every process's parent.
+
+    The lists (`CONFIG_PROC_CHILDREN`) cost nothing for the other processes of a big machine.
+    """
+    if not (proc / str(root) / "task" / str(root) / "children").exists():
+        return _descendants_by_parent(root, proc)
+    found, pending = [], [root]
+    while pending:
+        pid = pending.pop()
+        found.append(pid)
+        for thread in _listed(proc / str(pid) / "task"):
+            text = _read(proc / str(pid) / "task" / thread / "children") or ""
+            pending += [int(word) for word in text.split()]
+    return found
+
+
+def _descendants_by_parent(root: int, proc: Path) -> list[int]:
     children: dict[int, list[int]] = {}
     for name in os.listdir(proc):  # noqa: PTH208 -- names only, twice a second
         if name.isdigit():
