@@ -59,9 +59,15 @@ impl<'a> BitReader<'a> {
                 return (window | word >> count, count | 56);
             }
         }
-        (self.window, self.count) = (window, count);
-        self.refill_bytes();
-        (self.window, self.count)
+        // On a copy: a reader whose address were taken here could not live in registers.
+        let mut copy = BitReader {
+            window,
+            count,
+            ..*self
+        };
+        copy.refill_bytes();
+        *self = copy;
+        (copy.window, copy.count)
     }
 
     /// The window and its number of valid bits, to be kept by the caller.

@@ -86,16 +86,50 @@ pub struct Run {
     pub count: u32,
 }
 
-/// What all runs of an MCU row share. The last group of `groups` takes the blocks that nobody wants.
+/// What all runs of an MCU row share.
 pub struct Row<'r> {
-    /// The file.
-    pub data: &'r [u8],
-    /// The blocks of an MCU.
-    pub slots: &'r [Slot],
-    /// The components' tables.
-    pub tables: &'r [Tables; 3],
-    /// Coefficients; all zero before, except in the last group.
-    pub groups: &'r mut [Group],
+    data: &'r [u8],
+    blocks: [Block<'r>; MAX_BLOCKS],
+    count: usize,
+    groups: &'r mut [Group],
+}
+
+/// Blocks in an MCU, at most (T.81 B.2.3).
+pub const MAX_BLOCKS: usize = 10;
+
+/// A [`Slot`] with its tables at hand.
+#[derive(Clone, Copy)]
+struct Block<'r> {
+    tables: &'r Tables,
+    slot: Slot,
+}
+
+impl<'r> Row<'r> {
+    /// A row of the file `data` whose MCUs consist of `slots`, at most [`MAX_BLOCKS`]. Coefficients go to `groups`, all zero before;
+    /// its last one takes the blocks that nobody wants.
+    pub fn new(
+        data: &'r [u8],
+        slots: &[Slot],
+        tables: &'r [Tables; 3],
+        groups: &'r mut [Group],
+    ) -> Self {
+        let mut blocks = [Block {
+            tables: &tables[0],
+            slot: Slot::default(),
+        }; MAX_BLOCKS];
+        for (block, slot) in blocks.iter_mut().zip(slots) {
+            *block = Block {
+                tables: &tables[slot.tables],
+                slot: *slot,
+            };
+        }
+        Row {
+            data,
+            blocks,
+            count: slots.len().min(MAX_BLOCKS),
+            groups,
+        }
+    }
 }
 
 /// A run being decoded. The fields of `hot` are copied to registers while look-ups succeed one after the other.
@@ -128,6 +162,13 @@ fn index(bits: &BitReader<'_>) -> usize {
     (bits.window() >> (64 - WINDOW)) as usize
 }
 
+/// [`resolve`] out of line: large differences are rare.
+#[cold]
+#[inline(never)]
+fn resolve_dc(table: &Table, entry: u32, window: u64) -> Result<(u32, u8, i32)> {
+    resolve(table, entry, window, Class::Dc)
+}
+
 /// The DC difference; refills before, so at least 29 bits are left.
 #[inline(always)]
 fn dc_difference(bits: &mut BitReader<'_>, table: &Table) -> Result<i32> {
@@ -137,7 +178,7 @@ fn dc_difference(bits: &mut BitReader<'_>, table: &Table) -> Result<i32> {
         bits.skip(entry & 0xFF);
         return Ok((entry as i32) >> 16);
     }
-    let (length, _, value) = resolve(table, entry, bits.window(), Class::Dc)?;
+    let (length, _, value) = resolve_dc(table, entry, bits.window())?;
     bits.skip(length);
     Ok(value)
 }
@@ -261,15 +302,14 @@ impl<'r> Lane<'r> {
             column: column - i64::from(run.skip),
             end: column + i64::from(run.count),
         };
-        lane.begin_block(row)?;
+        lane.begin_block(lane.bits, row)?;
         Ok(lane)
     }
 
     /// Starts the block of the current slot: finds its place and tables, and decodes its DC coefficient.
     #[inline(always)]
-    fn begin_block(&mut self, row: &mut Row<'r>) -> Result<()> {
-        let slot = &row.slots[self.slot];
-        let tables = &row.tables[slot.tables];
+    fn begin_block(&mut self, mut bits: BitReader<'r>, row: &mut Row<'r>) -> Result<()> {
+        let Block { tables, slot } = &row.blocks[self.slot];
         let last_group = row.groups.len() - 1;
         let (group, lane) = if self.column < 0 {
             (last_group, 0)
@@ -279,10 +319,11 @@ impl<'r> Lane<'r> {
         };
         let block = &mut row.groups[group][lane * 8..];
         let predictor = &mut self.predictors[slot.component];
-        *predictor = predictor.wrapping_add(dc_difference(&mut self.bits, &tables.dc)?);
+        *predictor = predictor.wrapping_add(dc_difference(&mut bits, &tables.dc)?);
         block[0] = *predictor as i16;
-        self.bits.refill();
-        let (window, count) = self.bits.lend();
+        bits.refill();
+        let (window, count) = bits.lend();
+        self.bits = bits;
         self.hot = Hot {
             window,
             count,
@@ -320,30 +361,34 @@ impl<'r> Lane<'r> {
 
     #[inline(always)]
     fn turn_anywhere(&mut self, entry: u64, row: &mut Row<'r>) -> Result<bool> {
-        let table = &row.tables[row.slots[self.slot].tables].ac;
-        let block = self.hot.block;
-        self.bits.take_back((self.hot.window, self.hot.count));
+        let table = &row.blocks[self.slot].tables.ac;
+        let Hot {
+            window,
+            count,
+            block,
+            mut k,
+            ..
+        } = self.hot;
+        let mut bits = self.bits; // a copy lives in registers
+        bits.take_back((window, count));
         // SAFETY: as in `look_up`.
-        let ended = finish_entry(
-            &mut self.bits,
-            entry,
-            table,
-            &mut self.hot.k,
-            |k, value| unsafe { *place(block, k) = value },
-        )?;
-        (self.hot.window, self.hot.count) = self.bits.lend();
-        if !ended {
+        let store = |k, value| unsafe { *place(block, k) = value };
+        if !finish_entry(&mut bits, entry, table, &mut k, store)? {
+            self.bits = bits;
+            (self.hot.window, self.hot.count) = bits.lend();
+            self.hot.k = k;
             return Ok(true);
         }
         self.slot += 1;
-        if self.slot == row.slots.len() {
+        if self.slot == row.count {
             self.slot = 0;
             self.column += 1;
             if self.column == self.end {
+                self.bits = bits;
                 return Ok(false);
             }
         }
-        self.begin_block(row)?;
+        self.begin_block(bits, row)?;
         Ok(true)
     }
 
@@ -427,8 +472,7 @@ fn decode_runs_anywhere<const BMI: bool>(
 fn pass_over_anywhere(cursor: &mut Cursor, row: &Row<'_>, count: u32) -> Result<()> {
     let mut bits = BitReader::new(row.data, cursor.position, cursor.bit);
     for _ in 0..count {
-        for slot in row.slots {
-            let tables = &row.tables[slot.tables];
+        for Block { tables, slot } in &row.blocks[..row.count] {
             let predictor = &mut cursor.predictors[slot.component];
             *predictor = predictor.wrapping_add(dc_difference(&mut bits, &tables.dc)?);
             let mut k = 0;

@@ -426,12 +426,7 @@ impl RegionDecoder {
         let (mut cursor, _) = emit
             .nearest(number * window.across)
             .ok_or(Status::Internal)?;
-        let mut row = Row {
-            data,
-            slots: &self.slots,
-            tables: &self.tables,
-            groups: &mut self.coefficients,
-        };
+        let mut row = Row::new(data, &self.slots, &self.tables, &mut self.coefficients);
         let spacing = emit.spacing();
         for start in (0..window.across).step_by(spacing as usize) {
             let end = (start + spacing).min(window.across);
@@ -454,12 +449,7 @@ impl RegionDecoder {
 
     /// Entropy-decodes the planned runs; returns the furthest place reached.
     fn decode_row(&mut self, data: &[u8]) -> Result<Option<Cursor>> {
-        let mut row = Row {
-            data,
-            slots: &self.slots,
-            tables: &self.tables,
-            groups: &mut self.coefficients,
-        };
+        let mut row = Row::new(data, &self.slots, &self.tables, &mut self.coefficients);
         if let [only] = &mut self.runs[..] {
             // Alone, so nothing is decoded beside it: passing over without storing is faster.
             entropy::pass_over(self.extension, &mut only.start, &row, only.skip)?;
