@@ -7,7 +7,7 @@
 
 use super::bits::BitReader;
 use super::header::ZIGZAG;
-use super::huffman::{resolve, Class, PairTable, Table, END_OF_BLOCK, NOT_HELD, WINDOW};
+use super::huffman::{resolve, Class, DcTable, PairTable, END_OF_BLOCK, NOT_HELD, WINDOW};
 use crate::cpu::Extension;
 use crate::error::{Result, Status};
 
@@ -40,7 +40,7 @@ const fn places() -> [u8; 256] {
 #[derive(Default, Clone)]
 pub struct Tables {
     /// For DC differences.
-    pub dc: Table,
+    pub dc: DcTable,
     /// For AC runs and sizes.
     pub ac: PairTable,
 }
@@ -162,23 +162,11 @@ fn index(bits: &BitReader<'_>) -> usize {
     (bits.window() >> (64 - WINDOW)) as usize
 }
 
-/// [`resolve`] out of line: large differences are rare.
-#[cold]
-#[inline(never)]
-fn resolve_dc(table: &Table, entry: u32, window: u64) -> Result<(u32, u8, i32)> {
-    resolve(table, entry, window, Class::Dc)
-}
-
-/// The DC difference; refills before, so at least 29 bits are left.
+/// The DC difference; refills before, so at least 25 bits are left.
 #[inline(always)]
-fn dc_difference(bits: &mut BitReader<'_>, table: &Table) -> Result<i32> {
+fn dc_difference(bits: &mut BitReader<'_>, table: &DcTable) -> Result<i32> {
     bits.refill();
-    let entry = table.entries[index(bits)];
-    if entry as u16 >> 8 != 0 {
-        bits.skip(entry & 0xFF);
-        return Ok((entry as i32) >> 16);
-    }
-    let (length, _, value) = resolve_dc(table, entry, bits.window())?;
+    let (length, value) = table.difference(bits.window())?;
     bits.skip(length);
     Ok(value)
 }

@@ -3,7 +3,7 @@
 //!
 //! The window is the next [`WINDOW`] bits of the stream. An entry of [`Table`] packs, from the low end: bits consumed (8), advance
 //! in the block (8), value (16, signed). Codes whose magnitude bits do not fit in the window have advance 0 and carry the code
-//! length and the symbol instead; codes longer than the window have length 0 and are found by [`Table::long`]. An entry of
+//! length and the symbol instead; codes longer than the window have length 0 and are found by [`Codes::find`]. An entry of
 //! [`PairTable`] is described there.
 
 use super::header::HuffmanSpec;
@@ -28,11 +28,9 @@ pub enum Class {
     Ac,
 }
 
-/// A decoding table; built in place so that its memory can be reused.
+/// The codes of a table in order: finds any of them, however long.
 #[derive(Clone)]
-pub struct Table {
-    /// One entry for each window.
-    pub entries: Box<[u32; 1 << WINDOW]>,
+pub struct Codes {
     /// For each length: the first code beyond it, left-aligned in 16 bits (T.81 F.2.2.3's MAXCODE, shifted and exclusive).
     limit: [u32; 17],
     /// For each length: index of the symbol of code 0 of that length.
@@ -40,13 +38,129 @@ pub struct Table {
     symbols: [u8; 256],
 }
 
+impl Default for Codes {
+    fn default() -> Self {
+        Codes {
+            limit: [0; 17],
+            base: [0; 17],
+            symbols: [0; 256],
+        }
+    }
+}
+
+impl Codes {
+    /// Reads the file's specification and calls `each(length, symbol)` for every code in order; refuses codes that overflow their
+    /// length, and DC sizes above 15.
+    fn build(
+        &mut self,
+        spec: &HuffmanSpec<'_>,
+        class: Class,
+        mut each: impl FnMut(u32, u8),
+    ) -> Result<()> {
+        self.symbols[..spec.symbols.len()].copy_from_slice(spec.symbols);
+        let (mut code, mut next) = (0u32, 0usize); // `code` is left-aligned in 16 bits
+        for length in 1..=16u32 {
+            let count = usize::from(spec.counts[length as usize - 1]);
+            self.base[length as usize] = next as i32 - (code >> (16 - length)) as i32;
+            for &symbol in &spec.symbols[next..next + count] {
+                if class == Class::Dc && symbol > 15 {
+                    return Err(Status::CorruptHeader);
+                }
+                each(length, symbol);
+                code += 1 << (16 - length);
+            }
+            next += count;
+            // No code is all ones (T.81 C.2), so the code after the last one of each length exists.
+            if code >= 1 << 16 {
+                return Err(Status::CorruptHeader);
+            }
+            self.limit[length as usize] = code;
+        }
+        Ok(())
+    }
+
+    /// Length and symbol of the next code; `peek` is the next 16 bits of the stream.
+    #[cold]
+    #[inline(never)]
+    pub fn find(&self, peek: u32) -> Result<(u32, u8)> {
+        for length in 1..=16u32 {
+            if peek < self.limit[length as usize] {
+                let index = self.base[length as usize] + (peek >> (16 - length)) as i32;
+                let symbol = self
+                    .symbols
+                    .get(index as usize)
+                    .copied()
+                    .ok_or(Status::CorruptData)?;
+                return Ok((length, symbol));
+            }
+        }
+        Err(Status::CorruptData)
+    }
+}
+
+/// Bits of one look-up of a DC code.
+pub const DC_WINDOW: u32 = 9;
+
+/// A table of DC differences: code length (low byte) and size for each window; 0 where the window does not hold the code. It is
+/// small, so that it does not push the AC tables out of the L1 cache; the difference itself is a few shifts away.
+#[derive(Clone)]
+pub struct DcTable {
+    entries: [u16; 1 << DC_WINDOW],
+    codes: Codes,
+}
+
+impl Default for DcTable {
+    fn default() -> Self {
+        DcTable {
+            entries: [0; 1 << DC_WINDOW],
+            codes: Codes::default(),
+        }
+    }
+}
+
+impl DcTable {
+    /// Fills the table from the file's specification for DC differences.
+    pub fn build(&mut self, spec: &HuffmanSpec<'_>) -> Result<()> {
+        let DcTable { entries, codes } = self;
+        let mut at = 0;
+        codes.build(spec, Class::Dc, |length, symbol| {
+            if length <= DC_WINDOW {
+                let end = (at + (1usize << (DC_WINDOW - length))).min(entries.len());
+                entries[at..end].fill(length as u16 | u16::from(symbol) << 8);
+                at = end;
+            }
+        })?;
+        entries[at..].fill(0);
+        Ok(())
+    }
+
+    /// Bits and value of the next difference; `window` is the stream, left-aligned.
+    #[inline(always)]
+    pub fn difference(&self, window: u64) -> Result<(u32, i32)> {
+        let entry = self.entries[(window >> (64 - DC_WINDOW)) as usize];
+        let (length, size) = match entry {
+            0 => self.codes.find((window >> 48) as u32)?,
+            _ => (u32::from(entry & 0xFF), (entry >> 8) as u8),
+        };
+        let size = u32::from(size);
+        let bits = ((window << length) >> 1 >> (63 - size)) as u32;
+        Ok((length + size, extend(bits, size)))
+    }
+}
+
+/// A table of single symbols; built in place so that its memory can be reused.
+#[derive(Clone)]
+pub struct Table {
+    /// One entry for each window.
+    pub entries: Box<[u32; 1 << WINDOW]>,
+    codes: Codes,
+}
+
 impl Default for Table {
     fn default() -> Self {
         Table {
             entries: Box::new([0; 1 << WINDOW]),
-            limit: [0; 17],
-            base: [0; 17],
-            symbols: [0; 256],
+            codes: Codes::default(),
         }
     }
 }
@@ -69,70 +183,42 @@ fn advance(class: Class, symbol: u8) -> u8 {
 }
 
 impl Table {
-    /// Fills the table from the file's specification; refuses codes that overflow their length, and DC sizes above 15.
+    /// Fills the table from the file's specification.
     pub fn build(&mut self, spec: &HuffmanSpec<'_>, class: Class) -> Result<()> {
-        self.symbols[..spec.symbols.len()].copy_from_slice(spec.symbols);
-        let (mut code, mut next) = (0u32, 0usize); // `code` is left-aligned in 16 bits
+        let Table { entries, codes } = self;
         let mut at = 0;
-        for length in 1..=16u32 {
-            let count = usize::from(spec.counts[length as usize - 1]);
-            let step = 1 << (16 - length);
-            self.base[length as usize] = next as i32 - (code >> (16 - length)) as i32;
-            for &symbol in &spec.symbols[next..next + count] {
-                if class == Class::Dc && symbol > 15 {
-                    return Err(Status::CorruptHeader);
-                }
-                if length <= WINDOW {
-                    at = self.fill(at, length, symbol, class);
-                }
-                code += step;
+        codes.build(spec, class, |length, symbol| {
+            if length <= WINDOW {
+                at = fill(entries, at, length, symbol, class);
             }
-            next += count;
-            // No code is all ones (T.81 C.2), so the code after the last one of each length exists.
-            if code >= 1 << 16 {
-                return Err(Status::CorruptHeader);
-            }
-            self.limit[length as usize] = code;
-        }
-        self.entries[at..].fill(0);
+        })?;
+        entries[at..].fill(0);
         Ok(())
     }
+}
 
-    /// Writes the entries of one code (codes come in the order of their windows) and returns where the next code starts.
-    fn fill(&mut self, at: usize, length: u32, symbol: u8, class: Class) -> usize {
-        let span = 1usize << (WINDOW - length);
-        if at + span > self.entries.len() {
-            return at; // more codes than the length holds: `build` refuses the table
-        }
-        let size = u32::from(symbol & 15);
-        let entries = &mut self.entries[at..at + span];
-        if length + size > WINDOW {
-            entries.fill(length | u32::from(symbol) << 16);
-            return at + span;
-        }
-        let low = (length + size) | u32::from(advance(class, symbol)) << 8;
-        for (bits, same) in entries.chunks_exact_mut(span >> size).enumerate() {
-            same.fill(low | (extend(bits as u32, size) as u32) << 16);
-        }
-        at + span
+/// Writes the entries of one code (codes come in the order of their windows) and returns where the next code starts.
+fn fill(
+    entries: &mut [u32; 1 << WINDOW],
+    at: usize,
+    length: u32,
+    symbol: u8,
+    class: Class,
+) -> usize {
+    let span = 1usize << (WINDOW - length);
+    let size = u32::from(symbol & 15);
+    let Some(entries) = entries.get_mut(at..at + span) else {
+        return at; // more codes than the length holds: the table is refused
+    };
+    if length + size > WINDOW {
+        entries.fill(length | u32::from(symbol) << 16);
+        return at + span;
     }
-
-    /// Code length and symbol of a code that the window does not hold; `peek` is the next 16 bits of the stream.
-    #[cold]
-    pub fn long(&self, peek: u32) -> Result<(u32, u8)> {
-        for length in 1..=16u32 {
-            if peek < self.limit[length as usize] {
-                let index = self.base[length as usize] + (peek >> (16 - length)) as i32;
-                let symbol = self
-                    .symbols
-                    .get(index as usize)
-                    .copied()
-                    .ok_or(Status::CorruptData)?;
-                return Ok((length, symbol));
-            }
-        }
-        Err(Status::CorruptData)
+    let low = (length + size) | u32::from(advance(class, symbol)) << 8;
+    for (bits, same) in entries.chunks_exact_mut(span >> size).enumerate() {
+        same.fill(low | (extend(bits as u32, size) as u32) << 16);
     }
+    at + span
 }
 
 /// A table of AC symbols that decodes up to two at once. An entry packs, from the low end: bits consumed by both (8), advance
@@ -196,7 +282,7 @@ impl PairTable {
 #[inline(always)]
 pub fn resolve(table: &Table, entry: u32, window: u64, class: Class) -> Result<(u32, u8, i32)> {
     let (length, symbol) = match entry & 0xFF {
-        0 => table.long((window >> 48) as u32)?,
+        0 => table.codes.find((window >> 48) as u32)?,
         length => (length, (entry >> 16) as u8),
     };
     let size = u32::from(symbol & 15);
@@ -236,6 +322,12 @@ mod tests {
     #[test]
     fn every_window_decodes_as_the_canonical_search_says() {
         let mut table = Table::default();
+        let mut dc = DcTable::default();
+        dc.build(&HuffmanSpec {
+            counts: &K3.0,
+            symbols: &K3.1,
+        })
+        .expect("a valid table");
         let one_of_each: Vec<u8> = (0..16).map(|i| i * 16 + 1).collect();
         let specs = [
             (
@@ -257,11 +349,15 @@ mod tests {
             table.build(&spec, class).expect("a valid table");
             for peek in 0..1u64 << 16 {
                 let window = peek << 48 | 0x1234_5678_9ABC;
-                let by_search = table.long(peek as u32).map(|(length, symbol)| {
+                let by_search = table.codes.find(peek as u32).map(|(length, symbol)| {
                     resolve(&table, length | u32::from(symbol) << 16, window, class)
                         .expect("found above")
                 });
                 assert_eq!(decode(&table, window, class), by_search);
+                if class == Class::Dc {
+                    let (bits, value) = by_search.map_or((0, 0), |(bits, _, value)| (bits, value));
+                    assert_eq!(dc.difference(window).unwrap_or((0, 0)), (bits, value));
+                }
             }
         }
     }

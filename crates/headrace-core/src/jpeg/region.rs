@@ -2,7 +2,6 @@
 
 use super::entropy::{self, Cursor, Group, Row, Run, Slot, Tables, GROUP};
 use super::header::{Colour, Header};
-use super::huffman::Class;
 use super::index::Index;
 use super::profile::{Profile, Stage};
 use super::{idct, structure, upsample};
@@ -290,7 +289,7 @@ impl RegionDecoder {
             if first == i {
                 let dc = header.dc[usize::from(component.dc)].ok_or(Status::MissingTable)?;
                 let ac = header.ac[usize::from(component.ac)].ok_or(Status::MissingTable)?;
-                self.tables[i].dc.build(&dc, Class::Dc)?;
+                self.tables[i].dc.build(&dc)?;
                 self.tables[i].ac.build(&ac)?;
             }
         }
