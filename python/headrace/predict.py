@@ -27,6 +27,9 @@ BASE_ERROR = 0.08
 CPU_ERROR = 0.15
 """Added where cores bind: how a scheduler shares them with others is not known beforehand."""
 
+MORE_THAN_DECODING = 1.5
+"""CPU per image over the micro-benchmark's from which a job does something else as well; caches and noise make less."""
+
 NO_HELP = 1.03
 """Gains below this are called ≈ 0."""
 
@@ -169,10 +172,17 @@ def fewer_threads(case: Case) -> list[Fix]:
 
 
 def _cpu_ratio(case: Case, name: str) -> float | None:
-    """CPU time of making an image in another way over the way it is made now, from the micro-benchmark."""
+    """CPU time of making an image in another way over the way it is made now, from the micro-benchmark.
+
+    A job that spends much more per image than decoding, cropping and resizing take keeps what it does beyond that.
+    """
     benchmark: Mapping[str, float] = case.session.facts.get("image_benchmark", {})
-    now, then = benchmark.get("plain_s"), benchmark.get(name)
-    return then / now if now and then is not None else None
+    now, then, work = benchmark.get("plain_s"), benchmark.get(name), case.rank.work
+    if not now or then is None or work is None:
+        return None
+    spent_s = _prepare_cpu_s(work) / (case.rank.items or 1.0)
+    beyond_s = spent_s - now if spent_s > MORE_THAN_DECODING * now else 0.0
+    return (beyond_s + then) / (beyond_s + now)
 
 
 def _prepare_cpu_s(work: Work) -> float:
@@ -185,7 +195,9 @@ def headrace_run(case: Case) -> list[Fix]:
     ratio = _cpu_ratio(case, "headrace_s")
     if model is None or work is None or ratio is None:
         return []
-    threads = max(1, int(case.machine.cores or 1))
+    cores = max(1, int(case.machine.cores or 1))
+    # As `headrace run` chooses them: the script's number of workers, at most one thread for each core.
+    threads = min(model.workers, cores) if model.workers else max(1, cores // model.ranks)
     after = model.changed(
         cpu_s=_prepare_cpu_s(work) * ratio, send_s=0.0, handover_s=min(model.handover_s, 0.0005), workers=threads
     )
