@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from headrace.diagnosis import Finding, Fix
 from headrace.measured import Work
 from headrace.steptime import TERM_WORDS, StepModel
-from headrace.verdicts import Case, host_work_s, operator_share
+from headrace.verdicts import SMALL_BATCH_BYTES, Case, host_work_s, operator_share
 
 __all__ = ["add_fixes", "ceiling_img_s"]
 
@@ -279,9 +279,10 @@ def cache(case: Case) -> list[Fix]:
 
 
 def uint8_batches(case: Case) -> list[Fix]:
-    """A quarter of the bytes, normalised late; only for batches of 4-byte values."""
+    """A quarter of the bytes, normalised late; for batches of some size, whose values are taken to have four bytes."""
     model, work = case.model, case.rank.work
-    if model is None or work is None:
+    size = next((step.batch_bytes for step in case.rank.steps if step.batch_bytes), 0)
+    if model is None or work is None or size < SMALL_BATCH_BYTES:
         return []
     after = model.changed(
         handover_s=model.handover_s / 4,
