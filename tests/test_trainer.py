@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,7 +18,7 @@ import pytest
 import torch
 from headrace import checkpoint, models, trainer
 from headrace.cli.main import main
-from headrace.errors import HeadraceError, SourceError, StateError, UsageError
+from headrace.errors import DecodeError, HeadraceError, SourceError, StateError, UsageError
 from headrace.evaluation import evaluate
 from headrace.loader import Loader
 from headrace.recipe import Recipe, learning_rate, make_optimizer
@@ -284,3 +285,17 @@ def test_the_command_leaves_a_page(options: Options, capsys, monkeypatch) -> Non
     document = json.loads(capsys.readouterr().out)
     page = Path(document["report"]).read_text()
     assert "resnet18 on simulated A100" in page and "images per second" in page
+
+
+def test_an_image_that_cannot_be_decoded_stops_or_is_counted(data: Path, options: Options, tmp_path: Path) -> None:
+    shutil.copytree(data / "train", tmp_path / "train")
+    broken = tmp_path / "train" / "red" / "3.jpg"
+    broken.write_bytes(broken.read_bytes()[:150])
+    damaged = replace(options, data=str(tmp_path / "train"), epochs=2)
+    with pytest.raises(DecodeError, match=r"red/3\.jpg"):
+        train(damaged)
+    found, _ = checkpoint.newest(Path(options.out) / "checkpoints")
+    stopped_at = found.state["step"] if found is not None else 0
+    result = train(replace(damaged, on_error="skip", resume="auto"))
+    assert result.resumed_from_step == stopped_at > 0  # the steps before the bad image are not lost
+    assert result.skipped == 2  # once an epoch

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from headrace import checkpoint
 from headrace.devices import Device
-from headrace.errors import HeadraceError
+from headrace.errors import DecodeError, HeadraceError
 from headrace.evaluation import Scores, evaluate
 from headrace.interruption import StopRequest
 from headrace.training.options import Options
@@ -49,6 +49,7 @@ class Result:
     resumed_from_step: int | None
     exit_code: int
     losses: tuple[float, ...]
+    skipped: int  # images that could not be decoded, each time another was used instead; of this rank
 
 
 def train(options: Options, *, watch: Callable[[Progress], None] = lambda progress: None) -> Result:
@@ -62,6 +63,10 @@ def train(options: Options, *, watch: Callable[[Progress], None] = lambda progre
         run.writer.close()
         finished = run.step == run.total_steps
         final = _save_final(run) if finished and run.ranks.main else None
+    except DecodeError:
+        if run.ranks.world_size == 1 and run.step % options.recipe.accumulate == 0:
+            save(run)  # one bad image is no reason to lose the steps before it
+        raise
     finally:
         run.writer.wait()
         run.loader.close()
@@ -83,6 +88,7 @@ def train(options: Options, *, watch: Callable[[Progress], None] = lambda progre
         resumed_from_step=run.resumed_from_step,
         exit_code=0 if finished else 128 + run.stop_signal,
         losses=tuple(run.losses),
+        skipped=run.loader.stats().skipped_count,
     )
 
 

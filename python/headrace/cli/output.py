@@ -115,16 +115,18 @@ def only_documents_on_stdout(as_json: bool) -> Iterator[None]:
 class Meter:
     """What a running progress bar shows; `advance` and `describe` may be called as often as one likes."""
 
-    def __init__(self, show: Callable[[str | None, float], None]) -> None:
+    def __init__(self, show: Callable[[str | None, float, float | None], None]) -> None:
         self._show = show
+        self.done = 0.0
 
-    def advance(self, amount: float = 1, description: str | None = None) -> None:
-        """Counts `amount` more units as done, and changes the words in front of the bar if there are new ones."""
-        self._show(description, amount)
+    def advance(self, amount: float = 1, description: str | None = None, *, total: float | None = None) -> None:
+        """Counts `amount` more units as done; changes the words in front of the bar, and the total, if there are new ones."""
+        self.done += amount
+        self._show(description, amount, total)
 
     def describe(self, description: str) -> None:
         """Changes the words in front of the bar."""
-        self._show(description, 0)
+        self._show(description, 0, None)
 
 
 @contextlib.contextmanager
@@ -134,8 +136,8 @@ def progress(description: str, total: float | None = None, *, unit: str = "img")
         with _bar(unit) as bar:
             task = bar.add_task(description, total=total)
 
-            def show(words: str | None, amount: float) -> None:
-                bar.update(task, advance=amount, **({"description": words} if words else {}))  # type: ignore[arg-type]
+            def show(words: str | None, amount: float, total: float | None) -> None:
+                bar.update(task, advance=amount, description=words, total=total)  # None: as it was
 
             yield Meter(show)
         return
@@ -175,8 +177,9 @@ class _Log:
         self.done = 0.0
         self.started_s = self.last_line_s = time.monotonic()
 
-    def show(self, description: str | None, amount: float) -> None:
+    def show(self, description: str | None, amount: float, total: float | None) -> None:
         self.description = description or self.description
+        self.total = total if total is not None else self.total
         self.done += amount
         if time.monotonic() - self.last_line_s >= LOG_INTERVAL_S:
             self.line()

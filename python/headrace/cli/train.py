@@ -55,6 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--checkpoint-minutes", type=float, default=DEFAULTS["checkpoint_minutes"], metavar="M", help="… every M minutes")
     add("--keep", type=int, default=DEFAULTS["keep"], metavar="N", help="how many checkpoints to keep")
     add("--threads", type=int, metavar="N", help="threads that read and decode (default: the usable cores)")
+    add("--on-error", choices=("raise", "skip"), default="raise", help="an image that cannot be decoded: stop, or use another")
     add("--learning-rate", type=float, default=RECIPE.learning_rate, help="for a global batch of 256; scales with it")
     add("--momentum", type=float, default=RECIPE.momentum)
     add("--weight-decay", type=float, default=RECIPE.weight_decay)
@@ -156,7 +157,8 @@ def _show(options: Options, progress: Progress, meter: output.Meter) -> None:
         words += f" wait {progress.wait_share:.0%}"
     if progress.scores is not None:
         words += f" top-1 {progress.scores.top1:.1%}"
-    meter.advance(progress.images, words)
+    left = (progress.total_steps - progress.step) * options.batch_size * ranks_from_environment().world_size
+    meter.advance(progress.images, words, total=meter.done + progress.images + left)
 
 
 def _document(options: Options, result: Result, report: Path) -> dict[str, object]:
@@ -173,6 +175,7 @@ def _document(options: Options, result: Result, report: Path) -> dict[str, objec
         "epochs": result.epochs,
         "steps": result.steps,
         "seconds": result.seconds,
+        "skipped": result.skipped,
         "world_size": result.ranks.world_size,
         "loss": result.losses[-1] if result.losses else None,
         "checkpoint": result.checkpoint,
@@ -192,4 +195,6 @@ def _render(result: Result, report: Path) -> None:
         top5 = "" if result.scores.top5 is None else f", top-5 {result.scores.top5:.2%}"
         print(f"top-1 {result.scores.top1:.2%}{top5} on {result.scores.images:,} images")
     print(f"weights: {result.final}" if result.final else f"go on with --resume auto; checkpoint: {result.checkpoint}")
+    if result.skipped:
+        print(f"{result.skipped:,} times an image could not be decoded, and another was used in its place")
     print(f"report: {report}")

@@ -34,6 +34,7 @@ class Options:
     checkpoint_minutes: float | None = 10.0
     keep: int = 2
     threads: int | None = None
+    on_error: Literal["raise", "skip"] = "raise"  # an image that cannot be decoded: stop, or use another and count it
     compile: bool = False  # torch.compile
     recipe: Recipe = field(default_factory=Recipe)
 

@@ -155,6 +155,7 @@ def _loader(options: Options, data: Dataset, device: Device, ranks: Ranks, *, tr
         threads=options.threads or max(1, round(machine.cores().usable) // ranks.local_world_size),
         device=device.torch_name,
         dtype=dtype,
+        on_error=options.on_error,
     )
 
 
