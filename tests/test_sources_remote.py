@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import subprocess
 import sys
 import time
@@ -149,6 +150,14 @@ def test_two_processes_share_the_cache(packed: Path) -> None:
     runs = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(2)]
     digests = {run.communicate(timeout=60)[0] for run in runs}
     assert [run.returncode for run in runs] == [0, 0] and len(digests) == 1
+
+
+@needs_obstore
+def test_a_remote_dataset_can_be_sent_to_another_process(packed: Path) -> None:
+    dataset = headrace.open("s3://b/data")
+    sent = pickle.loads(pickle.dumps(dataset))
+    assert (sent.fingerprint, sent.classes) == (dataset.fingerprint, dataset.classes)
+    assert sent.read(5) == headrace.open(packed).read(5)
 
 
 @needs_obstore

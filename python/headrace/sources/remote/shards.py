@@ -26,7 +26,7 @@ from headrace.records import Dataset
 from headrace.shards.index import Columns, read_columns
 from headrace.shards.manifest import MANIFEST, Manifest, read_manifest
 from headrace.sources.remote.space import hold, reserve
-from headrace.sources.remote.store import Bucket
+from headrace.sources.remote.store import Bucket, open_bucket
 from headrace.sources.shards import open_shards
 
 __all__ = ["RemoteShards", "open_remote_shards"]
@@ -99,6 +99,9 @@ class RemoteShards:
         for descriptor in getattr(self, "_open", ()):
             os.close(descriptor)
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return _reopened, (self.bucket.url, self.folder)  # in a spawned process: same cache, own threads
+
     def begin(self, records: npt.NDArray[np.int64]) -> Fetch:
         """Starts to fetch the records that are not here yet."""
         missing = np.unique(records[self._present[records] != _PRESENT])
@@ -169,6 +172,12 @@ class RemoteShards:
         if path.read_text() != _boot():
             self._present[self._present == _PRESENT] = _CLAIMED
             _write(path, _boot().encode())
+
+
+def _reopened(url: str, folder: Path) -> RemoteShards:
+    manifest = read_manifest(folder)
+    columns = read_columns(folder / manifest.index.file)
+    return RemoteShards(open_bucket(url), folder, manifest, columns, hold(folder))
 
 
 class Fetch:
