@@ -1,6 +1,6 @@
 # demo and test start from nothing: they make .venv, install, build. Everything else is a few commands by name.
 PY := .venv/bin/python
-.PHONY: setup demo test check bench bench-decode docs wheel
+.PHONY: setup demo test check bench bench-decode bench-diagnosis docs wheel
 
 setup:
 	@scripts/setup.sh dev
@@ -26,6 +26,9 @@ bench: bench-decode # regenerates the pages in benchmarks/results
 
 bench-decode: setup
 	$(PY) benchmarks/decode.py --write
+
+bench-diagnosis: setup # jobs with one known fault each; needs a quiet machine, about 20 minutes on two cores
+	$(PY) benchmarks/diagnosis_scenarios.py
 
 docs: setup # regenerates docs/cli.md and docs/exactness.md from the code
 	$(PY) scripts/document_cli.py

@@ -46,6 +46,10 @@ DISTORTING_SHARE = 0.10
 """A neighbour, a quota or a hot GPU goes before the causes inside the job from this share on, if it explains at least
 half as much as the first of them: what they do to a job looks like a cause inside it."""
 
+OVERSUBSCRIBED_SHARE = 0.18
+"""Of the step, lost by the training thread to queueing. One busy worker beside two compute threads on two cores costs
+about 0.1, which is no fault."""
+
 QUOTA_SHARE = 0.05
 THROTTLE_SHARE = 0.20
 BUSY_SHARE = 0.85
@@ -514,7 +518,7 @@ def _oversubscribed(case: Case) -> Finding | None:
         return None
     share = case.share(rank.main_queue_s)
     threads = rank.workers + (rank.process.torch_threads or 1)
-    if share < 0.15 or threads <= machine.cores:
+    if share < OVERSUBSCRIBED_SHARE or threads <= machine.cores:
         return None
     return finding(
         "CPU_OVERSUBSCRIBED",
