@@ -66,6 +66,19 @@ def test_every_pixel_stays(image_folder: Callable[..., Path], tmp_path: Path) ->
         assert np.array_equal(pixels(data), pixels(path.read_bytes()))
 
 
+def test_every_pixel_of_real_photographs_stays(sample_images: list[Path], tmp_path: Path) -> None:
+    for number, path in enumerate(sample_images[::3]):
+        target = tmp_path / "in" / f"class_{number % 5}" / f"{path.stem}.jpg"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.symlink_to(path)
+    result = pack(tmp_path / "in", tmp_path / "out")
+    assert (result.records, result.errors) == (len(sample_images[::3]), 0)
+    found = records(tmp_path / "out")
+    for path in (tmp_path / "in").rglob("*.jpg"):
+        data, _ = found[str(path.relative_to(tmp_path / "in").with_suffix(""))]
+        assert np.array_equal(pixels(data), pixels(path.read_bytes())), path.name
+
+
 def test_keep_bytes_keeps_bytes(image_folder: Callable[..., Path], tmp_path: Path) -> None:
     source = image_folder()
     pack(source, tmp_path / "out", keep_bytes=True)

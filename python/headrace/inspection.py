@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from headrace import machine
 from headrace.contact_sheet import contact_sheet
 from headrace.decode import decode_into
 from headrace.errors import DecodeError, SourceError, UsageError
@@ -96,7 +97,7 @@ def inspect_dataset(
         raise UsageError(f"sample is {sample}; at least 1 image is needed")
     dataset = path if isinstance(path, Dataset) else open_dataset(path)
     rows = np.unique(np.linspace(0, len(dataset) - 1, min(sample, len(dataset))).astype(np.int64))
-    with ThreadPoolExecutor(workers or len(os.sched_getaffinity(0)), thread_name_prefix="headrace-inspect") as pool:
+    with ThreadPoolExecutor(workers or max(1, round(machine.cores().usable)), thread_name_prefix="headrace-inspect") as pool:
         looks = list(pool.map(lambda row: _look(dataset, int(row)), rows))
     good = [look for look in looks if look.header is not None]
     headers = [look.header for look in good if look.header is not None]

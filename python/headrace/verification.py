@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from headrace import _native
+from headrace import _native, machine
 from headrace.errors import DecodeError, FormatError, SourceError, UsageError
 from headrace.image_header import read_header
 from headrace.packing.lossless import check_pixels
@@ -69,7 +69,7 @@ def verify(
     folder = local_copy(str(path)) if is_url(path) else Path(path).expanduser().absolute()
     if not is_packed(folder):
         raise SourceError(f"no packed dataset in {folder}: {MANIFEST} is missing", hint="headrace pack makes one")
-    count = workers if workers is not None else len(os.sched_getaffinity(0))
+    count = workers if workers is not None else max(1, round(machine.cores().usable))
     if count < 1:
         raise UsageError(f"workers is {count}; at least 1 is needed")
     try:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from headrace import machine
 from headrace.errors import HeadraceError, UsageError
 from headrace.packing.estimate import Estimate, estimate
 from headrace.packing.listing import Listing, Rejection, list_records, split
@@ -86,7 +87,7 @@ def pack(
         raise UsageError(f"pack: {error}") from error
     if unit is not None and not (unit[1] >= 1 and 0 <= unit[0] <= unit[1]):
         raise UsageError(f"unit {unit[0]}/{unit[1]}: i/N with i from 0 to N is expected")
-    count = workers if workers is not None else len(os.sched_getaffinity(0))
+    count = workers if workers is not None else max(1, round(machine.cores().usable))
     if count < 1:
         raise UsageError(f"workers is {count}; at least 1 is needed")
     store = _store(dst, unit)
