@@ -2,7 +2,7 @@
 //!
 //! Run: `cargo run --release -p headrace-core --example bench_resample [rounds]`
 
-use std::time::Instant;
+mod clock;
 
 use headrace_core::cpu::Extension;
 use headrace_core::geometry::{Rect, RgbView};
@@ -70,7 +70,7 @@ fn main() {
         for _ in 0..rounds {
             for (extension, times) in &mut times {
                 let mut resampler = Resampler::with_extension(*extension);
-                let start = Instant::now();
+                let start = clock::seconds();
                 for box_ in &boxes {
                     let spec = ResizeSpec {
                         filter,
@@ -83,7 +83,7 @@ fn main() {
                         std::process::exit(1);
                     }
                 }
-                times.push(start.elapsed().as_secs_f64() * 1e3 / boxes.len() as f64);
+                times.push((clock::seconds() - start) * 1e3 / boxes.len() as f64);
             }
         }
         for (extension, times) in &mut times {

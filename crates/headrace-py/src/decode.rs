@@ -265,7 +265,10 @@ fn one(
         flip_x: request.flip,
         flip_y: false,
     };
-    let options = DecodeOptions { index: request.index.as_deref(), ..DecodeOptions::default() };
+    let options = DecodeOptions {
+        index: request.index.as_deref(),
+        ..DecodeOptions::default()
+    };
     let view = decoder.region_with(data, spec.needed(), &options, None)?;
     resampler.resize_into(view, &spec, slot, width as usize * 3)
 }

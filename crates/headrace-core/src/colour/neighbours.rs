@@ -157,6 +157,16 @@ vectorised! {
 
 #[inline(always)]
 fn blur_across_body(padded: &[u8], weights: &[f32], output: &mut [f32]) {
+    // The small kernels are unrolled.
+    match *weights {
+        [a, b, c] => sum_across(padded, &[a, b, c], output),
+        [a, b, c, d, e] => sum_across(padded, &[a, b, c, d, e], output),
+        _ => sum_across(padded, weights, output),
+    }
+}
+
+#[inline(always)]
+fn sum_across(padded: &[u8], weights: &[f32], output: &mut [f32]) {
     for (part, output) in output.chunks_exact_mut(PART).enumerate() {
         let mut sums = [0.0_f32; PART];
         for (tap, &weight) in weights.iter().enumerate() {
@@ -175,6 +185,15 @@ vectorised! {
 
 #[inline(always)]
 fn blur_down_body(rows: &[f32], first: usize, weights: &[f32], output: &mut [u8]) {
+    match *weights {
+        [a, b, c] => sum_down(rows, first, &[a, b, c], output),
+        [a, b, c, d, e] => sum_down(rows, first, &[a, b, c, d, e], output),
+        _ => sum_down(rows, first, weights, output),
+    }
+}
+
+#[inline(always)]
+fn sum_down(rows: &[f32], first: usize, weights: &[f32], output: &mut [u8]) {
     let slot = output.len().next_multiple_of(PART);
     for (part, output) in output.chunks_mut(PART).enumerate() {
         let mut sums = [0.0_f32; PART];
