@@ -215,6 +215,19 @@ def test_names_that_webdataset_would_cut(tmp_path: Path) -> None:
         assert "v1%2E0/twin=png.png" in archive.getnames()
 
 
+def test_names_that_are_not_utf8(tmp_path: Path) -> None:
+    folder = os.fsencode(tmp_path / "in") + b"/cl\xe9"
+    os.makedirs(folder)  # noqa: PTH103 (a path of bytes)
+    for name, data in ((b"caf\xe9.jpg", jpeg(40, 30)), (b"bad\xff.jpg", b"no image")):
+        with open(folder + b"/" + name, "wb") as file:
+            file.write(data)
+    result = pack(tmp_path / "in", tmp_path / "out", shuffle=1)
+    assert (result.records, result.errors) == (1, 1)
+    assert columns(tmp_path / "out")[0] == ["cl%E9/caf%E9"]
+    assert read_manifest(tmp_path / "out").classes == ("cl\udce9",)
+    assert json.loads((tmp_path / "out" / "errors.jsonl").read_text())["file"] == "cl\udce9/bad\udcff.jpg"
+
+
 def test_splits_hold_every_record_once(image_folder: Callable[..., Path], tmp_path: Path) -> None:
     source = image_folder(classes=2, per_class=10)
     result = pack(source, tmp_path / "out", train_ratio=0.7, test_ratio=0.1)

@@ -96,6 +96,8 @@ class RemoteShards:
         self._open = (*self._files, used)
 
     def __del__(self) -> None:
+        if hasattr(self, "_pool"):
+            self._pool.shutdown(wait=False, cancel_futures=True)
         for descriptor in getattr(self, "_open", ()):
             os.close(descriptor)
 
