@@ -149,6 +149,13 @@ def test_a_folder_with_other_things_is_refused(image_folder: Callable[..., Path]
         pack(source, tmp_path / "out")
 
 
+def test_a_destination_inside_the_source_is_refused(image_folder: Callable[..., Path]) -> None:
+    source = image_folder()
+    with pytest.raises(UsageError, match="inside the source"):
+        pack(source, source / "packed")
+    assert not (source / "packed").exists()
+
+
 def test_a_changed_source_is_not_mixed_in(image_folder: Callable[..., Path], tmp_path: Path) -> None:
     source = image_folder()
     pack(source, tmp_path / "out", unit=(0, 2), shard_size=70000)

@@ -118,5 +118,5 @@ def existing(path: str | os.PathLike[str]) -> Path:
     """`path` as an absolute Path. Raises SourceError when nothing is there."""
     found = Path(path).expanduser().absolute()
     if not found.exists():
-        raise SourceError(f"no such file or folder: {found}", hint="check the path; datasets are given by a local path")
+        raise SourceError(f"no such file or folder: {found}", hint="check the path (a URL begins with s3:// or the like)")
     return found

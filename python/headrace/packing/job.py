@@ -91,7 +91,10 @@ def pack(
     if count < 1:
         raise UsageError(f"workers is {count}; at least 1 is needed")
     store = _store(dst, unit)
-    listing = list_records(_opened(src, root), chosen)
+    dataset = _opened(src, root)
+    if store is None and dataset.kind == "folder" and Path(dst).expanduser().absolute().is_relative_to(dataset.root):
+        raise UsageError(f"{dst} lies inside the source {dataset.root}, and would become a class of it", hint="pack beside it")
+    listing = list_records(dataset, chosen)
     parts = split(listing, chosen)
     if store is not None:
         check_free(store, list(parts))
