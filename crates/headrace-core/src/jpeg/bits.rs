@@ -65,7 +65,7 @@ impl<'a> BitReader<'a> {
             count,
             ..*self
         };
-        copy.refill_bytes();
+        copy.refill_slowly();
         *self = copy;
         (copy.window, copy.count)
     }
@@ -82,29 +82,65 @@ impl<'a> BitReader<'a> {
         (self.window, self.count) = (window, count);
     }
 
+    /// Refills where an `FF` or the end of the data is near: whole bytes up to the `FF` at once, then what the `FF` stands for.
     #[cold]
     #[inline(never)]
-    fn refill_bytes(&mut self) {
-        while self.count < 56 {
-            let byte = match (
+    fn refill_slowly(&mut self) {
+        loop {
+            let room = (63 - self.count) / 8; // bytes
+            let plain = self.plain_bytes().min(room);
+            if plain > 0 {
+                let word = (0..8).fold(0, |word, i| {
+                    word << 8 | u64::from(self.data.get(self.position + i).copied().unwrap_or(0))
+                });
+                self.window |= (word & !(u64::MAX >> (8 * plain - 1) >> 1)) >> self.count;
+                self.position += plain as usize;
+                self.count += 8 * plain;
+            }
+            if self.count >= 56 {
+                return;
+            }
+            match (
                 self.data.get(self.position),
                 self.data.get(self.position + 1),
             ) {
                 (Some(0xFF), Some(0)) => {
+                    self.window |= 0xFF << (56 - self.count);
                     self.position += 2;
-                    0xFF
+                    self.count += 8;
                 }
-                (Some(&byte), _) if byte != 0xFF => {
-                    self.position += 1;
-                    byte
-                }
+                (Some(&byte), _) if byte != 0xFF => {} // the last bytes of the file come in one by one
                 _ => {
-                    self.invented += 8;
-                    0
+                    let zeros = (63 - self.count) / 8 * 8;
+                    self.invented += zeros;
+                    self.count += zeros;
+                    return;
                 }
-            };
-            self.window |= u64::from(byte) << (56 - self.count);
-            self.count += 8;
+            }
+        }
+    }
+
+    /// How many bytes from here on are no `FF`, at most 8.
+    #[inline(always)]
+    fn plain_bytes(&self) -> u32 {
+        match self
+            .data
+            .get(self.position..)
+            .and_then(|rest| rest.first_chunk::<8>())
+        {
+            Some(bytes) => {
+                let inverted = !u64::from_le_bytes(*bytes);
+                // The lowest zero byte is found exactly; bytes above it may be mistaken, but do not count.
+                let zeros = inverted.wrapping_sub(0x0101_0101_0101_0101)
+                    & !inverted
+                    & 0x8080_8080_8080_8080;
+                zeros.trailing_zeros() / 8
+            }
+            None => u32::from(
+                self.data
+                    .get(self.position)
+                    .is_some_and(|&byte| byte != 0xFF),
+            ),
         }
     }
 
