@@ -184,37 +184,44 @@ fn store_pair(entry: u64, k: u32, mut store: impl FnMut(u32, i16)) {
     store(k + ((entry >> 48) as u32 & 0xFF), (entry >> 16) as i16);
 }
 
-/// Handles an entry that leads to or over the end of the block, or that does not hold its symbol; true when the block has ended.
+/// Decodes a symbol that its window does not hold; true when the block has ended with it. Leaves as many bits as a refill.
 #[inline(always)]
-fn finish_entry(
+fn long_symbol(
     bits: &mut BitReader<'_>,
     entry: u64,
     table: &PairTable,
     k: &mut u32,
     mut store: impl FnMut(u32, i16),
 ) -> Result<bool> {
-    let advance = advance_of(entry);
-    if advance == u32::from(NOT_HELD) {
-        bits.refill();
-        let (length, advance, value) = resolve(
-            &table.single,
-            entry as u32 & 0xFFFF_00FF,
-            bits.window(),
-            Class::Ac,
-        )?;
-        bits.skip(length);
-        bits.refill();
-        *k += u32::from(advance);
-        if *k <= 63 {
-            store(*k, value as i16);
-            return Ok(*k == 63);
-        }
-        return if advance == END_OF_BLOCK {
-            Ok(true)
-        } else {
-            Err(Status::CorruptData)
-        };
+    bits.refill();
+    let (length, advance, value) = resolve(
+        &table.single,
+        entry as u32 & 0xFFFF_00FF,
+        bits.window(),
+        Class::Ac,
+    )?;
+    bits.skip(length);
+    bits.refill();
+    *k += u32::from(advance);
+    if *k <= 63 {
+        store(*k, value as i16);
+        return Ok(*k == 63);
     }
+    if advance == END_OF_BLOCK {
+        Ok(true)
+    } else {
+        Err(Status::CorruptData)
+    }
+}
+
+/// Handles an entry that leads to or over the end of the block; true, or an error, when the block has ended.
+#[inline(always)]
+fn finish_entry(
+    bits: &mut BitReader<'_>,
+    entry: u64,
+    k: &mut u32,
+    store: impl FnMut(u32, i16),
+) -> Result<bool> {
     store_pair(entry, *k, store);
     if *k + ((entry >> 48) as u32 & 0xFF) == 63 {
         bits.skip((entry >> 56) as u32); // the block is full: the second symbol is none of its own
@@ -222,7 +229,7 @@ fn finish_entry(
     }
     bits.skip(entry as u32 & 0xFF);
     // In the block, or behind it by an end of block met inside.
-    let last = *k + advance;
+    let last = *k + advance_of(entry);
     if last == 63 || (128..192).contains(&last) {
         Ok(true)
     } else {
@@ -236,8 +243,16 @@ macro_rules! look_up {
     ($lane:ident, $hot:ident, $row:ident, $over:expr) => {
         // SAFETY: an index of WINDOW bits fits the table, which `row` keeps alive.
         let entry = unsafe { *$hot.entries.add(($hot.window >> (64 - WINDOW)) as usize) };
-        let last = $hot.k + advance_of(entry);
-        if last < 63 {
+        let advance = advance_of(entry);
+        let last = $hot.k + advance;
+        // Asked first and apart: the two ways out of the loop are then told apart by which branch was mispredicted.
+        if advance == u32::from(NOT_HELD) {
+            $lane.hot = $hot;
+            if !$lane.turn::<BMI, false>(entry, $row)? {
+                $over;
+            }
+            $hot = $lane.hot;
+        } else if last < 63 {
             // SAFETY: `block` is the start of a block in a group that `row` holds (`begin_block`).
             store_pair(entry, $hot.k, |k, value| unsafe {
                 *place($hot.block, k) = value
@@ -247,7 +262,7 @@ macro_rules! look_up {
             $hot.k = last;
         } else {
             $lane.hot = $hot;
-            if !$lane.turn::<BMI>(entry, $row)? {
+            if !$lane.turn::<BMI, true>(entry, $row)? {
                 $over;
             }
             $hot = $lane.hot;
@@ -325,30 +340,34 @@ impl<'r> Lane<'r> {
     /// Handles an entry that [`finish_entry`] is for, and moves on to the next block if this one has ended; false when the run is
     /// over. Leaves as many bits as a refill.
     #[inline(always)]
-    fn turn<const BMI: bool>(&mut self, entry: u64, row: &mut Row<'r>) -> Result<bool> {
+    fn turn<const BMI: bool, const HELD: bool>(
+        &mut self,
+        entry: u64,
+        row: &mut Row<'r>,
+    ) -> Result<bool> {
         #[cfg(target_arch = "x86_64")]
         if BMI {
             // SAFETY: `BMI` is only set where the caller was compiled for it.
-            return unsafe { self.turn_bmi(entry, row) };
+            return unsafe { self.turn_bmi::<HELD>(entry, row) };
         }
-        self.turn_plain(entry, row)
+        self.turn_plain::<HELD>(entry, row)
     }
 
     /// Out of line, for the loops' registers.
     #[cfg(target_arch = "x86_64")]
     #[inline(never)]
     #[target_feature(enable = "bmi1,bmi2,lzcnt")]
-    fn turn_bmi(&mut self, entry: u64, row: &mut Row<'r>) -> Result<bool> {
-        self.turn_anywhere(entry, row)
+    fn turn_bmi<const HELD: bool>(&mut self, entry: u64, row: &mut Row<'r>) -> Result<bool> {
+        self.turn_anywhere::<HELD>(entry, row)
     }
 
     #[inline(never)]
-    fn turn_plain(&mut self, entry: u64, row: &mut Row<'r>) -> Result<bool> {
-        self.turn_anywhere(entry, row)
+    fn turn_plain<const HELD: bool>(&mut self, entry: u64, row: &mut Row<'r>) -> Result<bool> {
+        self.turn_anywhere::<HELD>(entry, row)
     }
 
     #[inline(always)]
-    fn turn_anywhere(&mut self, entry: u64, row: &mut Row<'r>) -> Result<bool> {
+    fn turn_anywhere<const HELD: bool>(&mut self, entry: u64, row: &mut Row<'r>) -> Result<bool> {
         let table = &row.blocks[self.slot].tables.ac;
         let Hot {
             window,
@@ -361,7 +380,12 @@ impl<'r> Lane<'r> {
         bits.take_back((window, count));
         // SAFETY: as in `look_up`.
         let store = |k, value| unsafe { *place(block, k) = value };
-        if !finish_entry(&mut bits, entry, table, &mut k, store)? {
+        let ended = if HELD {
+            finish_entry(&mut bits, entry, &mut k, store)?
+        } else {
+            long_symbol(&mut bits, entry, table, &mut k, store)?
+        };
+        if !ended {
             self.bits = bits;
             (self.hot.window, self.hot.count) = bits.lend();
             self.hot.k = k;
@@ -468,10 +492,15 @@ fn pass_over_anywhere(cursor: &mut Cursor, row: &Row<'_>, count: u32) -> Result<
                 bits.refill();
                 for _ in 0..LOOK_UPS {
                     let entry = tables.ac.entries[index(&bits)];
-                    if k + advance_of(entry) < 63 {
+                    let advance = advance_of(entry);
+                    if advance == u32::from(NOT_HELD) {
+                        if long_symbol(&mut bits, entry, &tables.ac, &mut k, |_, _| ())? {
+                            break 'block;
+                        }
+                    } else if k + advance < 63 {
                         bits.skip(entry as u32 & 0xFF);
-                        k += advance_of(entry);
-                    } else if finish_entry(&mut bits, entry, &tables.ac, &mut k, |_, _| ())? {
+                        k += advance;
+                    } else if finish_entry(&mut bits, entry, &mut k, |_, _| ())? {
                         break 'block;
                     }
                 }
