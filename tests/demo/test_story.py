@@ -169,3 +169,14 @@ def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_senseless_durations_are_refused(seconds: str, commands: Commands, capsys) -> None:
     assert main(["demo", "--seconds", seconds]) == 2
     assert "--seconds" in capsys.readouterr().err
+
+
+def test_of_many_images_a_sample_is_taken(data: Path, tmp_path: Path, commands: Commands, monkeypatch) -> None:
+    monkeypatch.setattr(story, "MOST_IMAGES", 10)
+    (data.parent / "both" / "val").mkdir(parents=True)
+    data.rename(data.parent / "both" / "train")
+    said: list[str] = []
+    told = story.tell(data=data.parent / "both", folder=tmp_path / "kept", seconds=1, say=said.append, progress=meter)
+    assert told.images == 8 and told.data == tmp_path / "kept" / "sample"
+    assert len(list(told.data.glob("class0/*.jpg"))) == len(list(told.data.glob("class1/*.jpg"))) == 4
+    assert any("one of every 2 of the 16 images" in line for line in said)

@@ -37,6 +37,7 @@ DIAGNOSED_SECONDS = 45  # and on a slow machine from what it has seen by then
 TRAINED_STEPS, TRAINED_SECONDS = 300, 20  # fewer steps on a slow machine, but at least two hundred
 FEWEST_TRAINED_STEPS = 200
 BLAME_SECONDS = 20.0
+MOST_IMAGES = 3000  # of one's own data: enough for every measurement, and packed in seconds
 
 Say = Callable[[str], None]
 
@@ -111,10 +112,14 @@ def tell(*, data: Path | None, folder: Path, seconds: float, say: Say, progress:
         say(line if line.startswith(f"{name}: ") else f"{name}: {line}")
 
     with _locked(folder):
-        source = (
-            data if data is not None else _photographs(folder, show, lambda words, total: progress(f"{name}: {words}", total))
-        )
+        if data is not None:
+            source = _training_part(data)
+        else:
+            source = _photographs(folder, show, lambda words, total: progress(f"{name}: {words}", total))
         dataset = _checked(source)
+        if len(dataset) > MOST_IMAGES:
+            source = _sample(dataset, folder / "sample", show)
+            dataset = _checked(source)
         script = folder / "train.py"
         shutil.copyfile(Path(__file__).with_name("script.py"), script)
         batch_size = BATCH_SIZE if len(dataset) >= 4 * BATCH_SIZE else max(1, len(dataset) // 4)
@@ -192,6 +197,25 @@ def _checked(source: Path) -> Dataset:
         what = f"{source} holds {len(dataset)} images of {len(dataset.classes)} classes; the demo needs 8 and 2"
         raise SourceError(what, hint="give another --data folder, or none for the demo's own photographs")
     return dataset
+
+
+def _training_part(data: Path) -> Path:
+    """`data`, or its `train` folder where it holds `train` and `val`."""
+    return data / "train" if (data / "train").is_dir() and (data / "val").is_dir() else data
+
+
+def _sample(dataset: Dataset, target: Path, show: Say) -> Path:
+    """A folder of links to evenly spaced images of `dataset`, so that the demo takes minutes on any number of images."""
+    shutil.rmtree(target, ignore_errors=True)
+    stride = math.ceil(len(dataset) / MOST_IMAGES)
+    table = dataset.table
+    for record in range(0, len(dataset), stride):
+        file = Path(table.files[table.file[record]])
+        link = target / dataset.classes[table.label[record]] / f"{record}{file.suffix}"
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(file)
+    show(f"taking one of every {stride} of the {len(dataset):,} images in {dataset.root} (links in {target})")
+    return target
 
 
 def _diagnose(folder: Path, job: list[str], batch_size: int, show: Say) -> tuple[dict[str, Any], float]:
