@@ -68,11 +68,11 @@ class Iterator:
 
 recorder = Recorder(Path(tempfile.mkdtemp()))
 clock = StepClock(CudaClock(), steps.DEVICE_COLUMNS, lambda loader, row: recorder.row("steps", loader, row))
-watch = steps._Watch(recorder, clock)
+watch = steps.Watch(recorder, clock)
 watch.operators.done = True
 iterator, batch = Iterator(), (torch.zeros(4, 16), torch.zeros(4))
 iterator._headrace = steps._Iteration(0, 0)
-timed = steps._timed_next(lambda self: batch, watch)
+timed = steps.timed_next(lambda self: batch, watch)
 least = 1e9
 for _ in range(40):
     begin = time.thread_time()

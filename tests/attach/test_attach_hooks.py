@@ -6,6 +6,7 @@ import signal
 import sys
 import textwrap
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -174,3 +175,18 @@ def test_overridden_workers_reach_only_the_loader_that_is_meant(tmp_path: Path, 
         (1, 4, ("num_workers",)),
         (1, 8, ()),
     ]
+
+
+def test_headraces_own_loader_is_timed_too(tmp_path: Path, image_folder: Callable[..., Path]) -> None:
+    script = """
+        import sys, torch
+        import headrace.loader, headrace.transforms
+        loader = headrace.loader.Loader(sys.argv[1], 2, headrace.transforms.imagenet_train(32), threads=1)
+        for epoch in range(4):
+            for images, labels in loader: assert images.shape == (2, 3, 32, 32)
+    """
+    session, code = watched(tmp_path, str(image_folder(classes=3, per_class=4)), script=script)
+    assert code == 0
+    assert [loader.family for loader in session.loaders] == ["headrace"]
+    assert {step.epoch for step in session.steps} == {0, 1, 2, 3}
+    assert all(step.items == 2 for step in session.steps)

@@ -6,7 +6,7 @@ import importlib
 import os
 from collections.abc import Callable
 
-from headrace.attach import fetch, pauses, ranks, startup, steps, transfers
+from headrace.attach import fetch, other_loaders, pauses, ranks, startup, steps, transfers
 from headrace.attach.device_clock import CudaClock, DeviceClock
 from headrace.attach.recorder import recorder
 
@@ -20,12 +20,13 @@ def install() -> None:
     """Patch PyTorch in this process. Each part that cannot be installed is reported and left out."""
     target = recorder()
     clock = _device_clock()
-    step_clock = steps.install(target, clock)
+    watch = steps.install(target, clock)
     parts: tuple[tuple[str, Callable[[], None]], ...] = (
         ("timing of batches", lambda: fetch.install(target)),
+        ("timing of other loaders", lambda: other_loaders.install(watch)),
         ("timing of pauses", lambda: pauses.install(target)),
         ("timing of ranks", ranks.install),
-        ("timing of transfers", lambda: transfers.install(step_clock)),
+        ("timing of transfers", lambda: transfers.install(watch.step_clock)),
     )
     for name, part in parts:
         try:

@@ -14,10 +14,10 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 
-__all__ = ["HOOKS_VARIABLE", "PROCESS_STARTED_S", "SESSION_VARIABLE", "disable", "start"]
+__all__ = ["HOOKS_VARIABLE", "PROCESS_STARTED_S", "SESSION_VARIABLE", "disable", "start", "when_imported"]
 
 HOOKS_VARIABLE = "HEADRACE_HOOKS"
 SESSION_VARIABLE = "HEADRACE_SESSION_DIR"
@@ -28,6 +28,7 @@ PROCESS_STARTED_S = time.monotonic()
 """When this module was first imported: a few milliseconds after the interpreter started."""
 
 _finished: set[str] = set()
+_wanted: dict[str, list[Callable[[ModuleType], None]]] = {}
 _state = {"installed": False, "disabled": False}
 
 
@@ -38,6 +39,24 @@ def start() -> None:
         _install()
     elif not any(isinstance(finder, _WatchingFinder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _WatchingFinder())
+
+
+def when_imported(name: str, function: Callable[[ModuleType], None]) -> None:
+    """Call `function` with the module `name`: now if it is imported, else as soon as it is. Errors turn it off, in words."""
+    module = sys.modules.get(name)
+    if module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False):
+        _call(name, function, module)
+        return
+    _wanted.setdefault(name, []).append(function)
+    if not any(isinstance(finder, _WatchingFinder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _WatchingFinder())
+
+
+def _call(name: str, function: Callable[[ModuleType], None], module: ModuleType) -> None:
+    try:
+        function(module)
+    except Exception:
+        disable(f"the hook for {name}")
 
 
 def disable(where: str) -> None:
@@ -61,10 +80,14 @@ def _install() -> None:
 
 
 def _import_finished(name: str) -> None:
-    _finished.add(name)
-    if _finished.issuperset(WATCHED):
+    for function in _wanted.pop(name, ()):
+        _call(name, function, sys.modules[name])
+    if name in WATCHED:
+        _finished.add(name)
+        if _finished.issuperset(WATCHED):
+            _install()
+    if _finished.issuperset(WATCHED) and not _wanted:
         sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _WatchingFinder)]
-        _install()
 
 
 class _WatchingFinder(importlib.abc.MetaPathFinder):
@@ -73,7 +96,7 @@ class _WatchingFinder(importlib.abc.MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if fullname not in WATCHED:
+        if fullname not in WATCHED and fullname not in _wanted:
             return None
         for finder in sys.meta_path:
             if finder is self or not hasattr(finder, "find_spec"):

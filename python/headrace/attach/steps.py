@@ -23,29 +23,31 @@ from headrace.attach.recorder import Recorder
 from headrace.attach.threads import run_queue_delay_s
 from headrace.session import STEP_FIELDS
 
-__all__ = ["install"]
+__all__ = ["Watch", "install", "timed_next"]
 
 SAMPLE_PATHS = 64
 DEVICE_COLUMNS = (STEP_FIELDS.index("gpu_wait_s"), STEP_FIELDS.index("gpu_step_s"), STEP_FIELDS.index("h2d_s"))
 
 
-def install(recorder: Recorder, clock: DeviceClock) -> StepClock:
-    """Patch PyTorch's DataLoader iterators. Returns the clock of the steps, for copies to the device to be timed."""
+def install(recorder: Recorder, clock: DeviceClock) -> Watch:
+    """Patch PyTorch's DataLoader iterators. Returns the watch over the steps, for other loaders and copies to use."""
     from torch.utils.data import dataloader
 
     base = dataloader._BaseDataLoaderIter
     step_clock = StepClock(clock, DEVICE_COLUMNS, lambda loader, row: recorder.row("steps", loader, row))
     atexit.register(step_clock.drain)
-    watch = _Watch(recorder, step_clock)
-    base.__next__ = _timed_next(base.__next__, watch)
+    watch = Watch(recorder, step_clock)
+    base.__next__ = timed_next(base.__next__, watch)
     base._reset = _watched_reset(base._reset, watch)
     base.__init__ = _watched_init(base.__init__, watch)
     workers = dataloader._MultiProcessingDataLoaderIter
     workers.__init__ = _timed_start(workers.__init__, watch)
-    return step_clock
+    return watch
 
 
-def _timed_next(original: Callable[[Any], Any], watch: _Watch) -> Callable[[Any], Any]:
+def timed_next(original: Callable[[Any], Any], watch: Watch) -> Callable[[Any], Any]:
+    """`original`, a `__next__`, timed as a step of the iterator's loader."""
+
     def __next__(self: Any) -> Any:
         if watch.off:
             return original(self)
@@ -65,7 +67,7 @@ def _timed_next(original: Callable[[Any], Any], watch: _Watch) -> Callable[[Any]
     return __next__
 
 
-def _watched_reset(original: Callable[..., None], watch: _Watch) -> Callable[..., None]:
+def _watched_reset(original: Callable[..., None], watch: Watch) -> Callable[..., None]:
     def _reset(self: Any, *args: Any, **options: Any) -> None:
         watch.guarded(watch.restarted, self)
         original(self, *args, **options)
@@ -73,7 +75,7 @@ def _watched_reset(original: Callable[..., None], watch: _Watch) -> Callable[...
     return _reset
 
 
-def _watched_init(original: Callable[..., None], watch: _Watch) -> Callable[..., None]:
+def _watched_init(original: Callable[..., None], watch: Watch) -> Callable[..., None]:
     def __init__(self: Any, loader: Any, *args: Any, **options: Any) -> None:
         watch.guarded(watch.starting, self, loader)
         original(self, loader, *args, **options)
@@ -81,7 +83,7 @@ def _watched_init(original: Callable[..., None], watch: _Watch) -> Callable[...,
     return __init__
 
 
-def _timed_start(original: Callable[..., None], watch: _Watch) -> Callable[..., None]:
+def _timed_start(original: Callable[..., None], watch: Watch) -> Callable[..., None]:
     def __init__(self: Any, loader: Any, *args: Any, **options: Any) -> None:
         begin_s = time.monotonic()
         original(self, loader, *args, **options)
@@ -113,7 +115,7 @@ class _Iteration:
         self.batch_bytes: int | None = None
 
 
-class _Watch:
+class Watch:
     """What is known of the loaders of this process."""
 
     def __init__(self, recorder: Recorder, step_clock: StepClock) -> None:
@@ -140,16 +142,24 @@ class _Watch:
 
     def starting(self, iterator: Any, loader: Any) -> None:
         """An iterator is being made: number its loader, so that workers started from now on know whose they are."""
+        number = self._number(iterator, loader, _describe)
+        os.environ[fetch.LOADER_VARIABLE] = f"{number}:{loader.num_workers}"
+
+    def starting_other(self, iterator: Any, loader: Any) -> None:
+        """A pass over a loader that is not PyTorch's begins."""
+        self._number(iterator, loader, _describe_other)
+
+    def _number(self, iterator: Any, loader: Any, describe: Callable[[Any], dict[str, Any]]) -> int:
         if loader not in self.loaders:
             number = self.loaders[loader] = len(self.epochs)
             self.epochs[number] = 0
             write_process(self.recorder, role="main")
-            family = type(iterator).__module__.partition(".")[0]
-            self.recorder.line("loader", loader=number, family=family, **_describe(loader))
+            kind = type(iterator) if describe is _describe else type(loader)
+            self.recorder.line("loader", loader=number, family=kind.__module__.partition(".")[0], **describe(loader))
         number = self.loaders[loader]
-        os.environ[fetch.LOADER_VARIABLE] = f"{number}:{loader.num_workers}"
         iterator._headrace = _Iteration(number, self.epochs[number])
         self.epochs[number] += 1
+        return number
 
     def started(self, iterator: Any, begin_s: float) -> None:
         """The workers of an iterator have been started."""
@@ -172,7 +182,7 @@ class _Watch:
         if current.end_s is not None:
             self._close(current, now_s)
         current.ready = _is_ready(iterator)
-        if not iterator._num_workers:
+        if not getattr(iterator, "_num_workers", 0):
             fetch.note_loader(current.loader)
         self.step_clock.before_next()
         current.process_cpu_s = time.process_time()
@@ -247,7 +257,7 @@ def _is_ready(iterator: Any) -> int | None:
 
     Out-of-order batches wait in `_task_info`; a batch in the queue is the wanted one for sure only with one worker.
     """
-    if not iterator._num_workers or not hasattr(iterator, "_task_info"):
+    if not getattr(iterator, "_num_workers", 0) or not hasattr(iterator, "_task_info"):
         return None
     if len(iterator._task_info.get(iterator._rcvd_idx, ())) == 2:
         return 1
@@ -301,6 +311,18 @@ def _describe(loader: Any) -> dict[str, Any]:
         "sample_paths": _sample_paths(dataset),
         "overridden": sorted(getattr(loader, "_headrace_overridden", ())),
     }  # fmt: skip
+
+
+def _describe_other(loader: Any) -> dict[str, Any]:
+    """What can be said of a loader whose class is not PyTorch's."""
+    dataset = getattr(loader, "dataset", None)
+    size = getattr(loader, "batch_size", None)
+    return {
+        "num_workers": 0,
+        "batch_size": size if isinstance(size, int) else None,
+        "dataset": f"{type(dataset).__module__}.{type(dataset).__qualname__}" if dataset is not None else "",
+        "dataset_length": _length(dataset),
+    }
 
 
 def _length(dataset: Any) -> int | None:
