@@ -299,3 +299,17 @@ def test_an_image_that_cannot_be_decoded_stops_or_is_counted(data: Path, options
     result = train(replace(damaged, on_error="skip", resume="auto"))
     assert result.resumed_from_step == stopped_at > 0  # the steps before the bad image are not lost
     assert result.skipped == 2  # once an epoch
+
+
+def test_two_runs_do_not_write_to_one_folder(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trainer, "LOG_STEPS", 1)
+    told: list[str] = []
+
+    def start_another(progress: Progress) -> None:
+        if progress.step == 1:
+            with pytest.raises(UsageError, match="another run is writing") as caught:
+                train(replace(options, resume="auto"))
+            told.append(caught.value.hint or "")
+
+    train(replace(options, steps=2), watch=start_another)
+    assert told == ["wait for it, stop it, or choose another --out"]

@@ -72,6 +72,8 @@ def train(options: Options, *, watch: Callable[[Progress], None] = lambda progre
         run.loader.close()
         if run.val_loader is not None:
             run.val_loader.close()
+        if run.lock is not None:
+            run.lock.close()
         leave()
     img_s, wait_share = run.pace.read()
     return Result(

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import BinaryIO
 
 from headrace import checkpoint, devices, machine, models, transforms
 from headrace.checkpoint import Checkpoint, Writer
 from headrace.devices import Device, Pace
-from headrace.errors import SourceError, UsageError
+from headrace.errors import SourceError, StateError, UsageError
 from headrace.loader import Loader
 from headrace.planner import Dtype
 from headrace.records import Dataset
@@ -20,9 +21,6 @@ from headrace.training.metrics import Metrics
 from headrace.training.options import Options, check
 from headrace.training.ranks import Agreement, Ranks, join, ranks_from_environment
 from headrace.training.state import Progress, Run, restore
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["evaluation_loader", "open_data", "prepare"]
 
@@ -63,6 +61,7 @@ def prepare(options: Options, watch: Callable[[Progress], None]) -> Run:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"--out {out}: {error.strerror}", hint="choose a folder that can be written to") from error
+    lock = _locked(out) if ranks.main else None
     if ranks.main:
         checkpoint.remove_partial(out / "checkpoints")
     run = Run(
@@ -77,15 +76,32 @@ def prepare(options: Options, watch: Callable[[Progress], None]) -> Run:
         pace=Pace(device),
         agreement=Agreement(ranks),
         watch=watch,
+        lock=lock,
         total_steps=total_steps,
     )
     if found is not None:
-        restore(run, found)
+        try:
+            restore(run, found)
+        except StateError:
+            if lock is not None:
+                lock.close()
+            raise
     facts = {"model": options.model, "device": device.name, "images": len(data), "classes": len(data.classes)}
     facts |= {"world_size": ranks.world_size, "batch_size": options.batch_size}
     if ranks.main:
         run.metrics.write(step=run.step, resumed_from_step=run.resumed_from_step, total_steps=total_steps, **facts)
     return run
+
+
+def _locked(out: Path) -> BinaryIO:
+    """Keeps other runs out of `out` until the file is closed, or this process ends in whatever way."""
+    lock = open(out / ".lock", "wb")  # noqa: SIM115 - closed by the trainer
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        lock.close()
+        raise UsageError(f"another run is writing to {out}", hint="wait for it, stop it, or choose another --out") from error
+    return lock
 
 
 def _checkpoint_to_resume(options: Options, out: Path, watch: Callable[[Progress], None]) -> Checkpoint | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from headrace.checkpoint import Checkpoint, Writer
 from headrace.devices import Device, Pace
@@ -53,6 +53,7 @@ class Run:
     pace: Pace
     agreement: Agreement
     watch: Callable[[Progress], None]
+    lock: BinaryIO | None
     total_steps: int
     step: int = 0
     resumed_from_step: int | None = None
