@@ -126,6 +126,49 @@ def test_signals_end_the_script(tmp_path: Path, image_folder: Callable[..., Path
     assert remarks.count("taken over") == 1  # a new loader for every epoch is no news
 
 
+RANKS = """
+import sys
+import torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader, DistributedSampler
+from torchvision import transforms as T
+from torchvision.datasets import ImageFolder
+
+def main():
+    dist.init_process_group("gloo")
+    data = ImageFolder(sys.argv[1], T.Compose([T.Resize(40), T.CenterCrop(32), T.ToTensor()]))
+    sampler = DistributedSampler(data, shuffle=True, seed=3)
+    loader = DataLoader(data, 4, sampler=sampler, num_workers=1, persistent_workers=True)
+    for epoch in range(2):
+        sampler.set_epoch(epoch)
+        total = torch.zeros((), dtype=torch.float64)
+        for images, labels in loader:
+            total += (images.double().sum((1, 2, 3)) * (1 + labels)).sum()
+        dist.all_reduce(total)
+        if dist.get_rank() == 0:
+            print(epoch, f"{float(total):.6f}", flush=True)
+    dist.destroy_process_group()
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.mark.slow
+def test_two_ranks(tmp_path: Path, image_folder: Callable[..., Path]) -> None:
+    script = tmp_path / "ranks.py"
+    script.write_text(RANKS)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    command = [*torchrun, str(script), str(image_folder(classes=3, per_class=7))]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    plain = subprocess.run(command, capture_output=True, text=True, timeout=110, check=True, env=environment)
+    ours = headrace("--json", "--", *command, OMP_NUM_THREADS="1")
+    assert ours.returncode == 0, ours.stderr
+    assert [line for line in ours.stderr.splitlines() if line[:2] in ("0 ", "1 ")] == plain.stdout.splitlines()
+    assert ours.stderr.count("taken over") == 1  # rank 0 speaks
+    assert sorted(loader["rank"] for loader in document(ours)["loaders"]) == ["0", "1"]
+
+
 def test_usage_errors() -> None:
     assert headrace().returncode == 2
     assert headrace("--threads", "0", "--", "true").returncode == 2
