@@ -14,6 +14,7 @@ from headrace.shards.manifest import MANIFEST
 from headrace.sources.cache import cache_folder
 from headrace.sources.folder import open_folder
 from headrace.sources.lst import open_lst
+from headrace.sources.pipe import open_pipe, pipe_of
 from headrace.sources.recordio import open_recordio
 from headrace.sources.remote.mirror import mirror
 from headrace.sources.remote.shards import open_remote_shards
@@ -40,7 +41,8 @@ def open_dataset(path: str | os.PathLike[str]) -> Dataset:
 
     A packed dataset (`headrace pack`), an image folder (`root/CLASS/*.jpg`), tar archives in WebDataset's layout or plain,
     MXNet RecordIO (.rec), TFRecord, an im2rec list (.lst), a table of paths and labels (.csv, .tsv, .parquet); for
-    containers a file, a folder of them, or a pattern with `*`.
+    containers a file, a folder of them, or a pattern with `*`. A SageMaker channel in Pipe mode (`CHANNEL` where there is
+    a named pipe `CHANNEL_0`) is read to the cache first.
     All of them also by the URL of an object store (`s3:// gs:// az:// https://`): of a packed dataset each image is
     fetched when it is needed, anything else is copied to the cache first.
     Raises SourceError when there is nothing that can be read, with what was found instead, FormatError when a
@@ -50,6 +52,9 @@ def open_dataset(path: str | os.PathLike[str]) -> Dataset:
         return _remote(str(path))
     if "*" in os.fspath(path) and not Path(path).exists():
         return _matching(Path(path).expanduser().absolute())
+    pipe = pipe_of(Path(path).expanduser().absolute())
+    if pipe is not None:
+        return open_pipe(pipe)
     found = existing(path)
     if found.is_file():
         return _file(found)
