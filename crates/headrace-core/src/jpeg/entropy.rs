@@ -404,52 +404,61 @@ impl<'r> Lane<'r> {
         Ok(true)
     }
 
-    /// Ends the run: the cursor behind it, unless the data was too short for it.
-    fn close(&self, run: &Run) -> Result<Cursor> {
+    /// Ends the run: the cursor behind it if `wanted`, unless the data was too short for it.
+    #[inline(always)]
+    fn close(&self, run: &Run, wanted: bool) -> Result<Option<Cursor>> {
         if self.bits.overrun() > 0 {
             return Err(Status::CorruptData);
         }
+        if !wanted {
+            return Ok(None);
+        }
         let (position, bit) = self.bits.tell();
-        Ok(Cursor {
+        let mcu = run.start.mcu + run.skip + run.count;
+        Ok(Some(Cursor {
             position,
             bit,
             predictors: self.predictors,
-            mcu: run.start.mcu + run.skip + run.count,
-        })
+            mcu,
+        }))
     }
 
     /// Decodes the rest of the run.
     #[inline(always)]
-    fn finish<const BMI: bool>(mut self, run: &Run, row: &mut Row<'r>) -> Result<Cursor> {
+    fn finish<const BMI: bool>(
+        mut self,
+        run: &Run,
+        row: &mut Row<'r>,
+        wanted: bool,
+    ) -> Result<Option<Cursor>> {
         let mut hot = self.hot;
         loop {
             refill!(self, hot);
             for _ in 0..LOOK_UPS {
-                look_up!(self, hot, row, return self.close(run));
+                look_up!(self, hot, row, return self.close(run, wanted));
             }
         }
     }
 }
 
-/// Decodes all `runs`, none of which is empty, two at a time; returns the furthest place reached.
+/// Decodes all `runs`, none of which is empty, two at a time; returns the place behind the last one.
 #[inline(always)]
 fn decode_runs_anywhere<const BMI: bool>(
     row: &mut Row<'_>,
     runs: &[Run],
 ) -> Result<Option<Cursor>> {
-    let mut runs = runs.iter();
-    let mut furthest: Option<Cursor> = None;
-    let mut keep = |cursor: Cursor| {
-        if furthest.is_none_or(|other| other.mcu < cursor.mcu) {
-            furthest = Some(cursor);
-        }
+    let Some(last) = runs.last() else {
+        return Ok(None);
     };
+    let is_last = |run: &Run| std::ptr::eq(run, last);
+    let mut runs = runs.iter();
+    let mut reached = None;
     let Some(mut run_a) = runs.next() else {
         return Ok(None);
     };
     let mut a = Lane::open(run_a, row)?;
     let Some(mut run_b) = runs.next() else {
-        return a.finish::<BMI>(run_a, row).map(Some);
+        return a.finish::<BMI>(run_a, row, true);
     };
     let mut b = Lane::open(run_b, row)?;
     let (mut hot_a, mut hot_b) = (a.hot, b.hot);
@@ -458,7 +467,7 @@ fn decode_runs_anywhere<const BMI: bool>(
         refill!(b, hot_b);
         for _ in 0..LOOK_UPS {
             look_up!(a, hot_a, row, {
-                keep(a.close(run_a)?);
+                reached = a.close(run_a, is_last(run_a))?.or(reached);
                 let Some(next) = runs.next() else {
                     b.hot = hot_b;
                     break 'both (b, run_b);
@@ -466,7 +475,7 @@ fn decode_runs_anywhere<const BMI: bool>(
                 (a, run_a) = (Lane::open(next, row)?, next);
             });
             look_up!(b, hot_b, row, {
-                keep(b.close(run_b)?);
+                reached = b.close(run_b, is_last(run_b))?.or(reached);
                 let Some(next) = runs.next() else {
                     a.hot = hot_a;
                     break 'both (a, run_a);
@@ -475,8 +484,7 @@ fn decode_runs_anywhere<const BMI: bool>(
             });
         }
     };
-    keep(rest.finish::<BMI>(run, row)?);
-    Ok(furthest)
+    Ok(rest.finish::<BMI>(run, row, is_last(run))?.or(reached))
 }
 
 /// Passes over `count` MCUs, keeping the DC predictors.
@@ -531,7 +539,7 @@ mod bmi {
     }
 }
 
-/// Decodes all `runs`, none of which is empty; returns the furthest place reached.
+/// Decodes all `runs`, none of which is empty; returns the place behind the last one.
 pub fn decode_runs(
     extension: Extension,
     row: &mut Row<'_>,
