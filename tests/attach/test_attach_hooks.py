@@ -98,6 +98,24 @@ def test_without_workers_the_training_process_makes_the_batches(tmp_path: Path) 
     assert diagnose(session).verdict in ("NO_OVERLAP", "EXTERNAL_CPU")
 
 
+PERSISTENT = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+loader = DataLoader(TensorDataset(torch.arange(12.0)), batch_size=4, num_workers=1, persistent_workers=True)
+for epoch in range(3):
+    for number, _ in enumerate(loader):
+        if epoch == 1 and number == 1:
+            break  # the next epoch begins while a step is open
+"""
+
+
+def test_persistent_workers_over_several_epochs(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    session, code = watched(tmp_path, script=PERSISTENT)
+    assert code == 0
+    assert "headrace" not in capfd.readouterr().err
+    assert [sum(step.epoch == epoch for step in session.steps) for epoch in range(3)] == [3, 2, 3]
+
+
 def test_crash_leaves_a_session_and_the_scripts_own_error(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     session, code = watched(tmp_path, "1", "-", "crash")
     assert code == 1

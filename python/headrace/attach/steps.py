@@ -170,7 +170,8 @@ class Watch:
         """A persistent iterator begins its next epoch."""
         iteration = getattr(iterator, "_headrace", None)
         if iteration is not None and iteration.count:
-            self._close(iteration, time.monotonic())
+            if iteration.end_s is not None:  # left early; an epoch that ran out has closed its last step
+                self._close(iteration, time.monotonic())
             iterator._headrace = _Iteration(iteration.loader, self.epochs[iteration.loader])
             self.epochs[iteration.loader] += 1
 
