@@ -217,7 +217,7 @@ def _program(steps: list[Step]) -> _native.Program:
 
 def _own_box(operation: Any) -> tuple[int, int, int, int]:
     """(x, y, w, h) as the script's own RandomResizedCrop draws it."""
-    image = torch.empty(3, IMAGE_SIZE[1], IMAGE_SIZE[0], dtype=torch.uint8, device="meta")
+    image = torch.empty((), dtype=torch.uint8).expand(3, IMAGE_SIZE[1], IMAGE_SIZE[0])
     if hasattr(operation, "make_params"):
         drawn = operation.make_params([image])
         return drawn["left"], drawn["top"], drawn["width"], drawn["height"]

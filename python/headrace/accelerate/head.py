@@ -72,7 +72,8 @@ class Headed:
         kind = type(self.first).__name__
         if kind == "Resize":
             return (0, 0, width, height), _resized_size(self.first, width, height), interpolation_name(self.first.interpolation)
-        stand_in = torch.empty((3, height, width), dtype=torch.uint8, device="meta")
+        # One byte, seen as a whole image: only its size is asked for. (A meta tensor costs a second of imports the first time.)
+        stand_in = torch.empty((), dtype=torch.uint8).expand(3, height, width)
         if name_of(self.first).startswith(V2):
             drawn = self.first.make_params([stand_in])
             box = (drawn["left"], drawn["top"], drawn["width"], drawn["height"])
