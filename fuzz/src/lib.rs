@@ -47,8 +47,9 @@ pub fn crop(pixels: &[u8], size: Size, part: Rect) -> Vec<u8> {
     rows(&pixels[start..], stride, part)
 }
 
-/// Whether all dequantised coefficients are in the range that an encoder can produce (16 bits hold them and the sums of an
-/// inverse transform). Beyond it libjpeg-turbo's own SIMD and scalar code differ, so no result is the right one.
+/// Whether all dequantised coefficients are in the range that an encoder can produce from 8-bit samples, with room to spare:
+/// no block's may sum to 2^13. Beyond it the 16-bit sums of libjpeg-turbo's SIMD transform wrap where its scalar one
+/// does not (the first pass keeps two more bits), so no result is the right one.
 pub fn is_in_range(jpeg: &[u8]) -> bool {
     let mut largest = [[0i32; 64]; 4];
     let read = turbo::coefficients(jpeg, &mut |rows| {
@@ -64,14 +65,13 @@ pub fn is_in_range(jpeg: &[u8]) -> bool {
         Ok(())
     });
     let Ok(tables) = read else { return false };
-    // 1 << 11 is the largest dequantised value of an 8-bit image (8 × 128 × 2); sums of the transform's pairs need 2 bits more.
     let fits = |(values, steps): (&[i32; 64], &[u16; 64])| {
         let sum: i64 = values
             .iter()
             .zip(steps)
             .map(|(&value, &step)| i64::from(value) * i64::from(step))
             .sum();
-        sum < 1 << 15
+        sum < 1 << 13
     };
     largest.iter().zip(&tables).all(fits)
 }

@@ -173,6 +173,17 @@ fn all_colour_types() {
 }
 
 #[test]
+fn more_segments_than_a_byte_counts() {
+    let case = Case {
+        width: 200,
+        height: 190,
+        colour: ColorType::Luma,
+        ..Case::default()
+    };
+    assert_lossless(&case.encode(), "600 segments");
+}
+
+#[test]
 fn any_restart_interval_of_the_input() {
     for restart_interval in [1, 2, 7, 34, 35, 36, 65535] {
         for sampling in [SamplingFactor::F_2_2, SamplingFactor::F_4_1] {

@@ -19,7 +19,7 @@ use self::symbols::{
     record_scan, table_base, BlockPlan, Intervals, SymbolStream, TranscodeTable, MAX_BLOCKS_IN_MCU,
     PADDING, TABLES,
 };
-use super::header::{marker, next_segment, Segment, ZIGZAG};
+use super::header::{marker, next_segment, HuffmanSpec, Segment, ZIGZAG};
 use super::turbo;
 use crate::decode::MAX_PIXELS;
 use crate::error::{Result, Status};
@@ -119,27 +119,22 @@ impl RestartWriter {
     fn record_symbols(&mut self, header: &Header<'_>) -> Result<()> {
         let tables = header.huffman_tables()?;
         let mut blocks: Vec<BlockPlan<'_>> = Vec::with_capacity(MAX_BLOCKS_IN_MCU);
-        for (component, tables) in header
-            .components
-            .iter()
-            .zip(&tables)
-            .map(|(c, t)| (c, t.as_ref()))
-        {
-            let (dc, ac) = tables.ok_or(Status::MissingTable)?;
-            let blocks_in_mcu = if header.components.len() == 1 {
-                1
-            } else {
-                component.h * component.v
+        for component in &header.components {
+            let kind = component.table_kind();
+            let found = tables.iter().find(|(of, _)| *of == kind);
+            let (_, tables) = found.ok_or(Status::Internal)?;
+            let blocks_in_mcu = match header.components.len() {
+                1 => 1,
+                _ => component.h * component.v,
             };
             if blocks.len() + blocks_in_mcu > MAX_BLOCKS_IN_MCU {
                 return Err(Status::CorruptHeader);
             }
-            let index = component.index;
             let plan = BlockPlan {
-                dc,
-                ac,
-                base: table_base(output_table(index)),
-                component: index,
+                dc: &tables.dc,
+                ac: &tables.ac,
+                base: table_base(output_table(component.index)),
+                component: component.index,
             };
             blocks.extend(std::iter::repeat_n(plan, blocks_in_mcu));
         }
@@ -219,6 +214,20 @@ struct Component {
     index: usize,
     /// DC and AC table of the first scan.
     tables: (u8, u8),
+}
+
+/// Input DC table, input AC table and output table: components alike in these share their look-up tables.
+type TableKind = (u8, u8, usize);
+
+struct Tables {
+    dc: TranscodeTable,
+    ac: TranscodeTable,
+}
+
+impl Component {
+    fn table_kind(&self) -> TableKind {
+        (self.tables.0, self.tables.1, output_table(self.index))
+    }
 }
 
 /// All that a file says up to its first scan.
@@ -392,10 +401,9 @@ impl<'a> Header<'a> {
         Ok(true)
     }
 
-    /// The DC and AC tables of each component, in the order of `components`.
-    #[allow(clippy::type_complexity)] // one pair per component, used once
-    fn huffman_tables(&self) -> Result<Vec<Option<(TranscodeTable, TranscodeTable)>>> {
-        let mut definitions: [[Option<(&[u8; 16], &[u8])>; 4]; 2] = [[None; 4]; 2];
+    /// The tables of each kind of component that occurs (see [`Component::table_kind`]).
+    fn huffman_tables(&self) -> Result<Vec<(TableKind, Tables)>> {
+        let mut definitions = [[None::<HuffmanSpec<'_>>; 4]; 2];
         for payload in &self.huffman {
             let mut rest = *payload;
             while let [head, behind @ ..] = rest {
@@ -406,21 +414,29 @@ impl<'a> Header<'a> {
                 if symbols > behind.len() || head >> 4 > 1 || head & 15 > 3 {
                     return Err(Status::CorruptHeader);
                 }
-                definitions[usize::from(head >> 4 & 1)][usize::from(head & 3)] =
-                    Some((counts, &behind[..symbols]));
+                let spec = HuffmanSpec {
+                    counts,
+                    symbols: &behind[..symbols],
+                };
+                definitions[usize::from(head >> 4 & 1)][usize::from(head & 3)] = Some(spec);
                 rest = &behind[symbols..];
             }
         }
-        let table = |class: usize, number: u8| match definitions[class].get(usize::from(number)) {
-            Some(Some((counts, symbols))) => {
-                TranscodeTable::new(counts, symbols, class == 1).map(Some)
-            }
-            _ => Ok(None),
+        let definition = |class: usize, number: u8| {
+            let found = definitions[class].get(usize::from(number));
+            found.copied().flatten().ok_or(Status::MissingTable)
         };
-        self.components
-            .iter()
-            .map(|c| Ok(table(0, c.tables.0)?.zip(table(1, c.tables.1)?)))
-            .collect()
+        let mut tables: Vec<(TableKind, Tables)> = Vec::with_capacity(4);
+        for kind in self.components.iter().map(Component::table_kind) {
+            if tables.iter().all(|(of, _)| *of != kind) {
+                let base = table_base(kind.2);
+                let (dc, ac) = (definition(0, kind.0)?, definition(1, kind.1)?);
+                let dc = TranscodeTable::for_dc(&dc)?;
+                let ac = TranscodeTable::for_ac(&ac, base + 256)?;
+                tables.push((kind, Tables { dc, ac }));
+            }
+        }
+        Ok(tables)
     }
 
     fn max_sampling(&self) -> (usize, usize) {

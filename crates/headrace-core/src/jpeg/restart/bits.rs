@@ -1,6 +1,9 @@
 //! Writes recorded symbols as entropy-coded segments with restart markers between them.
+#![allow(unsafe_code)]
 
 use super::optimal::HuffmanCode;
+#[cfg(target_arch = "x86_64")]
+use super::symbols::has_bmi;
 use super::symbols::{SymbolStream, TABLES};
 
 /// Per symbol: bits 0–31 the code shifted left past its extra bits, bits 32–37 code and extra bits together.
@@ -40,7 +43,7 @@ pub fn write_segments(
 ) {
     for (number, words) in stream.segments().enumerate() {
         if number > 0 {
-            out.extend_from_slice(&[0xFF, 0xD0 + (number as u8 - 1) % 8]);
+            out.extend_from_slice(&[0xFF, 0xD0 + ((number - 1) % 8) as u8]);
         }
         let length = write_unstuffed(words, table, scratch);
         append_stuffed(&scratch[..length], out);
@@ -49,6 +52,23 @@ pub fn write_segments(
 
 /// Writes the bits of `words` into `scratch`, padded with ones to whole bytes; returns the number of bytes.
 fn write_unstuffed(words: &[u32], table: &WriteTable, scratch: &mut Vec<u8>) -> usize {
+    #[cfg(target_arch = "x86_64")]
+    if has_bmi() {
+        // SAFETY: the processor has these instructions.
+        return unsafe { write_unstuffed_bmi(words, table, scratch) };
+    }
+    write_unstuffed_any(words, table, scratch)
+}
+
+/// The same code, compiled for newer processors.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "bmi1,bmi2,lzcnt")]
+unsafe fn write_unstuffed_bmi(words: &[u32], table: &WriteTable, scratch: &mut Vec<u8>) -> usize {
+    write_unstuffed_any(words, table, scratch)
+}
+
+#[inline(always)]
+fn write_unstuffed_any(words: &[u32], table: &WriteTable, scratch: &mut Vec<u8>) -> usize {
     let needed = words.len() * 4 + 16; // a symbol has at most 31 bits, and every store writes 8 bytes
     if scratch.len() < needed {
         scratch.resize(needed.next_power_of_two(), 0);

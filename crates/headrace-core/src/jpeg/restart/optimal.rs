@@ -17,9 +17,9 @@ pub struct HuffmanCode {
     pub lengths: [u8; 256],
 }
 
-/// The code with the fewest bits in all for symbols that occur `frequencies[symbol]` times. Deterministic: equal
+/// The code with the fewest bits in all for 256 symbols that occur `frequencies[symbol]` times. Deterministic: equal
 /// frequencies are ordered by symbol.
-pub fn optimal_code(frequencies: &[u32; 256]) -> HuffmanCode {
+pub fn optimal_code(frequencies: &[u32]) -> HuffmanCode {
     // Ascending by frequency. A leaf of weight 0 stands first: as the rarest it gets a longest code, which canonical
     // numbering makes the code of ones only, and which is then left out (T.81 K.2 does the same with weight 1).
     let mut order: Vec<(u32, u8)> = (0..=255u8)
