@@ -109,25 +109,6 @@ def test_a_killed_rank_ends_the_others(data: Path, tmp_path: Path, environment: 
     assert not any(Path(f"/proc/{pid}").exists() for pid in ranks)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_torchrun_restarts_what_was_killed_and_it_goes_on(data: Path, tmp_path: Path, environment) -> None:
-    words = simulated(data, tmp_path / "run", "--batch-size", 4, "--checkpoint-steps", 1)[3:]
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1"]
-    started = [*torchrun, "-m", "headrace", *words]
-    with subprocess.Popen(started, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        wait_for(lambda: any((tmp_path / "run").glob("checkpoints/step-*[3-9]")), process)
-        workers = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-        os.kill(int(workers[-1]), signal.SIGKILL)
-        stdout, stderr = process.communicate(timeout=200)
-    assert process.returncode == 0, stderr
-    lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
-    resumed = [line["resumed_from_step"] for line in lines if "resumed_from_step" in line]
-    assert resumed[0] is None and resumed[1] >= 3
-    document = json.loads(stdout)
-    assert (document["steps"], document["resumed_from_step"]) == (24, resumed[1])
-
-
 def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str] | subprocess.Popen[bytes]) -> None:
     deadline_s = time.monotonic() + 60
     while not condition():
