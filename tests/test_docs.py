@@ -7,7 +7,6 @@ import importlib
 from pathlib import Path
 
 import pytest
-
 from headrace.cli.main import VERBS
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "cli.md"

@@ -27,7 +27,10 @@ RANKS = [
     ("verdicts",),
     ("predict", "condition", "image_benchmark", "watching"),
     ("diagnose", "sagemaker_rules", "doctor", "software", "reach"),
-    ("remeasure", "first_verdict",),
+    (
+        "remeasure",
+        "first_verdict",
+    ),
     ("report",),
     ("tune", "trials", "cost", "launch", "demo"),
     ("cli", "__main__"),
