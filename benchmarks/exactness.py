@@ -119,6 +119,16 @@ class Difference:
         return f"| {name} | {self.differing:,} of {self.values:,} ({share:.2%}) | {self.greatest} | {mean:.4f} |"
 
 
+def reduced(images: list[bytes], boxes: list[Box], size: int = 96) -> Difference:
+    """Exact against dct_scale="auto", at a target so small that most crops are decoded at half or quarter size."""
+    found = Difference()
+    exact, scaled = np.empty((2, len(images), size, size, 3), dtype=np.uint8)
+    headrace.decode_into(images, exact, boxes=boxes)
+    headrace.decode_into(images, scaled, boxes=boxes, dct_scale="auto")
+    found.add(exact, scaled)
+    return found
+
+
 def compare(files: list[Path], crops: int) -> list[str]:
     images = [path.read_bytes() for path in files]
     sizes = [Image.open(io.BytesIO(image)).size for image in images]
@@ -142,6 +152,7 @@ def compare(files: list[Path], crops: int) -> list[str]:
         marked.row("Decoded: Pillow on the file with restart markers, against the original"),
     ]
     rows += [difference(pillow(name), name).row(f"Pillow {name}: crop, resize") for name in ("bilinear", "bicubic", "lanczos")]
+    rows.append(reduced(images, boxes[0]).row('headrace with dct_scale="auto", to 96×96 (against exact)'))
     for name, make in others().items():
         try:
             rows.append(difference(make()).row(f"{name} (against ours, bilinear)"))

@@ -131,3 +131,23 @@ def test_an_index_of_another_image_is_refused() -> None:
     assert headrace.checkpoint_index(headrace.restart_markers(image)).rows == 0
     with pytest.raises(DecodeError, match="truncated"):
         headrace.checkpoint_index(image[:900])
+
+
+def test_dct_scale_is_off_by_default_and_close_when_on() -> None:
+    y, x = np.mgrid[0:600, 0:800]
+    waves = np.stack([127 + 90 * np.sin(x / 40), 127 + 90 * np.cos(y / 30), 127 + 60 * np.sin((x + y) / 50)], axis=-1)
+    file = io.BytesIO()
+    Image.fromarray(waves.astype(np.uint8)).save(file, "JPEG", quality=92, subsampling="4:2:0")
+    image = file.getvalue()
+    exact, scaled, small = np.zeros((3, 1, 128, 128, 3), dtype=np.uint8)
+    box = [(10, 20, 700, 560)]  # more than four times the target each way
+    assert not headrace.decode_into([image], exact, boxes=box, dct_scale="off").any()
+    assert not headrace.decode_into([image], scaled, boxes=box, dct_scale="auto").any()
+    assert (exact != scaled).any()
+    assert np.abs(exact.astype(int) - scaled).mean() < 2
+    np.testing.assert_array_equal(exact[0], reference(image, box[0], False, 128))
+    # A crop that is not twice the target is decoded as it is.
+    headrace.decode_into([image], small, boxes=[(0, 0, 200, 250)], dct_scale="auto")
+    np.testing.assert_array_equal(small[0], reference(image, (0, 0, 200, 250), False, 128))
+    with pytest.raises(UsageError, match="dct_scale"):
+        headrace.decode_into([image], exact, dct_scale="half")  # type: ignore[arg-type]

@@ -24,6 +24,7 @@ def decode_into(
     resample: str,
     exif: bool = False,
     indexes: Sequence[Index | None] | None = None,
+    dct_scale: bool = False,
 ) -> list[int]: ...
 
 @final

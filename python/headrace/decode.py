@@ -26,6 +26,7 @@ def decode_into(
     threads: int = 1,
     *,
     index: Sequence[Index | bytes | None] | None = None,
+    dct_scale: Literal["off", "auto"] = "off",
     exif: bool = False,
     resample: Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"] = "bilinear",
 ) -> npt.NDArray[np.int32]:
@@ -35,6 +36,8 @@ def decode_into(
     `open().convert("RGB").crop().resize(…)`, bit for bit. With `exif=True` images are turned upright first, as by
     `ImageOps.exif_transpose`, and boxes lie in the upright image. `index` holds a checkpoint index (`checkpoint_index`, or its
     bytes) or None for each image: the same pixels, sooner; one of another image gives the status of a bad index.
+    `dct_scale="auto"` decodes a JPEG at half or quarter size where the crop is that much larger than the target: faster and not
+    exact (docs/exactness.md has the difference).
 
     Returns int32 [N]: 0 = ok, else the reason's number (`headrace.decode.reason`); the slot of a failed image is black.
     No state is kept between calls.
@@ -49,6 +52,8 @@ def decode_into(
         raise UsageError(f"out has {array.shape[0]} slots for {len(jpegs)} images")
     if threads < 1:
         raise UsageError(f"threads must be at least 1, not {threads}")
+    if dct_scale not in ("off", "auto"):
+        raise UsageError(f"dct_scale must be 'off' or 'auto', not {dct_scale!r}")
     for name, values in (("boxes", boxes), ("flips", flips), ("indexes", index)):
         if values is not None and len(values) != len(jpegs):
             raise UsageError(f"{len(values)} {name} for {len(jpegs)} images")
@@ -68,6 +73,7 @@ def decode_into(
             interpolation_name(resample, "decode_into"),
             exif,
             None if index is None else [_index(one) for one in index],
+            dct_scale == "auto",
         )
     except (ValueError, TypeError, BufferError) as error:
         raise UsageError(f"decode_into: {error}") from error

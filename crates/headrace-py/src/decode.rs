@@ -5,10 +5,11 @@ use std::cell::RefCell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use headrace_core::decode::{DecodeOptions, Decoder};
+use headrace_core::decode::{DecodeOptions, Decoder, Size};
 use headrace_core::engine::BatchMemory;
 use headrace_core::error::{Result, Status};
 use headrace_core::geometry::Rect;
+use headrace_core::jpeg::region::Scale;
 use headrace_core::jpeg::{index, turbo};
 use headrace_core::resample::{Filter, Resampler, ResizeSpec};
 use pyo3::buffer::PyBuffer;
@@ -122,13 +123,14 @@ struct Output {
     size: (u32, u32),
     filter: Filter,
     exif: bool,
+    dct_scale: bool,
 }
 
 /// Decodes, crops, resizes (antialiased, as Pillow) and flips each image into `out`, uint8 [N, H, W, 3]. `boxes` are (x, y, w, h)
 /// in image pixels, None: the whole image. `exif`: images are turned upright first, and boxes lie in the upright image. Returns a
 /// status a slot, 0 = ok; a failed slot is black.
 #[pyfunction]
-#[pyo3(signature = (images, out, height, width, boxes, flips, threads, resample, exif = false, indexes = None))]
+#[pyo3(signature = (images, out, height, width, boxes, flips, threads, resample, exif = false, indexes = None, dct_scale = false))]
 #[allow(clippy::too_many_arguments)]
 pub fn decode_into(
     py: Python<'_>,
@@ -142,6 +144,7 @@ pub fn decode_into(
     resample: &str,
     exif: bool,
     indexes: Option<Vec<Option<PyRef<'_, Index>>>>,
+    dct_scale: bool,
 ) -> PyResult<Vec<i32>> {
     let count = images.len();
     let slot_bytes = height as usize * width as usize * 3;
@@ -185,6 +188,7 @@ pub fn decode_into(
             size: (width, height),
             filter,
             exif,
+            dct_scale,
         };
         fill(&requests, memory, output, threads)
     }))
@@ -247,6 +251,7 @@ fn one(
         size: (width, height),
         filter,
         exif,
+        dct_scale,
     } = output;
     decoder.set_exif(exif);
     let size = decoder.size(data)?;
@@ -256,6 +261,13 @@ fn one(
     if !box_.fits(size.width, size.height) {
         return Err(Status::BadBox);
     }
+    // JPEGs only: nothing else has a frequency domain to be cut in.
+    let scale = if dct_scale && data.starts_with(&[0xFF, 0xD8]) {
+        Scale::for_target((box_.w, box_.h), (width, height))
+    } else {
+        Scale::Full
+    };
+    let box_ = reduced(box_, scale, size.scaled(scale));
     let spec = ResizeSpec {
         box_,
         grid_w: width,
@@ -267,8 +279,21 @@ fn one(
     };
     let options = DecodeOptions {
         index: request.index.as_deref(),
-        ..DecodeOptions::default()
+        scale,
     };
     let view = decoder.region_with(data, spec.needed(), &options, None)?;
     resampler.resize_into(view, &spec, slot, width as usize * 3)
+}
+
+/// The box in the reduced image: edges rounded to the nearest of its pixels, at least one pixel.
+fn reduced(box_: Rect, scale: Scale, size: Size) -> Rect {
+    let divisor = scale.divisor();
+    let part = |start: u32, length: u32, limit: u32| {
+        let first = ((start + divisor / 2) / divisor).min(limit - 1);
+        let end = ((start + length + divisor / 2) / divisor).clamp(first + 1, limit);
+        (first, end - first)
+    };
+    let (x, w) = part(box_.x, box_.w, size.width);
+    let (y, h) = part(box_.y, box_.h, size.height);
+    Rect::new(x, y, w, h)
 }

@@ -107,6 +107,18 @@ impl Scale {
         8 / self.divisor()
     }
 
+    /// The greatest reduction whose crop is still at least as large as what it is resized to, (width, height) both.
+    pub fn for_target(crop: (u32, u32), target: (u32, u32)) -> Self {
+        let room = |scale: Scale| {
+            let divisor = scale.divisor();
+            crop.0 / divisor >= target.0 && crop.1 / divisor >= target.1
+        };
+        [Scale::Quarter, Scale::Half]
+            .into_iter()
+            .find(|&scale| room(scale))
+            .unwrap_or(Scale::Full)
+    }
+
     /// 1, 2 or 4.
     pub fn divisor(self) -> u32 {
         match self {
