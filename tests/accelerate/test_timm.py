@@ -16,6 +16,12 @@ pytest.importorskip("timm")
 
 from timm.data import create_dataset, create_loader
 
+# timm leaves the image files that it opens to the collector.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning"),
+]
+
 
 def loader(folder: Path, *, training: bool, workers: int = 1, prefetcher: bool = True, **options: Any) -> Any:
     data = create_dataset("", root=str(folder), split="train", is_training=training)

@@ -280,7 +280,7 @@ mod tests {
                 bit: (i * 5 % 8) as u8,
                 predictors: [
                     i as i16 * 700,
-                    -(i as i16) * 2000,
+                    (i as i16).wrapping_mul(-2000),
                     if i % 2 == 0 { i16::MAX } else { i16::MIN },
                 ],
             })
