@@ -62,7 +62,9 @@ fn images() -> Vec<(Size, Vec<u8>)> {
                 height: 300 - 50 * number as u32,
             };
             let samples = size.width * size.height * if gray { 1 } else { 3 };
-            let pixels: Vec<u8> = (0..samples).map(|i| (i.wrapping_mul(i) / 997 + i / 3) as u8).collect();
+            let pixels: Vec<u8> = (0..samples)
+                .map(|i| (i.wrapping_mul(i) / 997 + i / 3) as u8)
+                .collect();
             let how = Encoding {
                 factors: [factors, (1, 1), (1, 1)],
                 gray,
