@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import subprocess
+import sys
 from pathlib import Path
 
 import headrace
@@ -151,3 +153,29 @@ def test_dct_scale_is_off_by_default_and_close_when_on() -> None:
     np.testing.assert_array_equal(small[0], reference(image, (0, 0, 200, 250), False, 128))
     with pytest.raises(UsageError, match="dct_scale"):
         headrace.decode_into([image], exact, dct_scale="half")  # type: ignore[arg-type]
+
+
+FOLLOW = """
+import io, sys
+import numpy as np
+from PIL import Image
+import headrace
+from headrace import _native
+
+rng = np.random.default_rng(0)
+file = io.BytesIO()
+Image.fromarray(rng.integers(0, 256, (900, 70, 3), dtype=np.uint8)).save(file, "JPEG", quality=95)
+_native.follow_pillow(int(sys.argv[1]))
+out = np.zeros((1, 64, 64, 3), dtype=np.uint8)
+assert headrace.decode_into([file.getvalue()], out).tolist() == [0]
+picture = Image.open(file).convert("RGB")
+across_first = picture.resize((64, 900), Image.Resampling.BILINEAR).resize((64, 64), Image.Resampling.BILINEAR)
+down_first = picture.resize((70, 64), Image.Resampling.BILINEAR).resize((64, 64), Image.Resampling.BILINEAR)
+print((out[0] == np.asarray(across_first)).all(), (out[0] == np.asarray(down_first)).all())
+"""
+
+
+@pytest.mark.parametrize(("major", "expected"), [(12, "True False"), (13, "False True")])
+def test_the_order_of_passes_follows_the_version_of_pillow(major: int, expected: str) -> None:
+    run = subprocess.run([sys.executable, "-c", FOLLOW, str(major)], capture_output=True, text=True, check=False)
+    assert run.stdout.strip() == expected, run.stderr

@@ -11,7 +11,7 @@ use headrace_core::error::{Result, Status};
 use headrace_core::geometry::Rect;
 use headrace_core::jpeg::region::Scale;
 use headrace_core::jpeg::{index, turbo};
-use headrace_core::resample::{Filter, Resampler, ResizeSpec};
+use headrace_core::resample::{Filter, PassOrder, Resampler, ResizeSpec};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -34,6 +34,18 @@ pub fn status_names() -> Vec<(String, &'static str)> {
         .iter()
         .map(|status| (format!("{status:?}"), status.message()))
         .collect()
+}
+
+/// Reproduces the resize of this major version of Pillow from now on: 13 changed the order of its two passes. Threads that have
+/// resized already keep what they have.
+#[pyfunction]
+pub fn follow_pillow(major: u32) {
+    let order = if major < 13 {
+        PassOrder::HorizontalFirst
+    } else {
+        PassOrder::Pillow13
+    };
+    order.make_default();
 }
 
 /// Width and height of an encoded image. Raises ValueError with the reason.

@@ -20,7 +20,7 @@ mod _native {
     #[pymodule_export]
     use super::crc::crc32c;
     #[pymodule_export]
-    use super::decode::{decode_into, image_size, reference_decode, status_names};
+    use super::decode::{decode_into, follow_pillow, image_size, reference_decode, status_names};
     #[pymodule_export]
     use super::engine::{Engine, Job, Store, Table};
     #[pymodule_export]

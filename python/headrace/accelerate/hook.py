@@ -5,6 +5,7 @@ Fails open: whatever goes wrong here, the script gets its own iterator and one l
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
 import sys
@@ -16,6 +17,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch.utils.data.dataloader import DataLoader, _BaseDataLoaderIter
 
+from headrace import _native
 from headrace.accelerate.check import check
 from headrace.accelerate.explain import explain
 from headrace.accelerate.head import with_native_head
@@ -50,11 +52,20 @@ class _CheckFailed(Exception):
 _decided: WeakKeyDictionary[Any, Decision] = WeakKeyDictionary()
 
 
+def _follow_pillow() -> None:
+    """The script's pixels are those of the Pillow that it has: version 13 changed the order of the passes of a resize."""
+    try:
+        _native.follow_pillow(int(importlib.metadata.version("pillow").partition(".")[0]))
+    except (importlib.metadata.PackageNotFoundError, ValueError):
+        return  # no Pillow: no loader of its images will be taken over
+
+
 def install() -> None:
     """Wraps `DataLoader._get_iterator`. Called once, when torch's data loader has been imported."""
     settings = Settings.read()
     if settings.off or getattr(DataLoader._get_iterator, "_headrace", False):
         return
+    _follow_pillow()
     original = DataLoader._get_iterator
 
     def get_iterator(loader: Any) -> Any:

@@ -13,6 +13,8 @@ mod scalar;
 
 pub use coefficients::{Axis, Filter, WEIGHT_BITS};
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use crate::cpu::Extension;
 use crate::error::{Result, Status};
 use crate::geometry::{Rect, RgbView};
@@ -118,7 +120,23 @@ pub enum PassOrder {
     HorizontalFirst,
 }
 
+/// True: resamplers made from now on go horizontally first.
+static HORIZONTAL_FIRST: AtomicBool = AtomicBool::new(false);
+
 impl PassOrder {
+    /// Makes this the order of all resamplers made from now on in this process.
+    pub fn make_default(self) {
+        HORIZONTAL_FIRST.store(self == PassOrder::HorizontalFirst, Ordering::Relaxed);
+    }
+
+    fn chosen() -> Self {
+        if HORIZONTAL_FIRST.load(Ordering::Relaxed) {
+            PassOrder::HorizontalFirst
+        } else {
+            PassOrder::Pillow13
+        }
+    }
+
     /// Source of the rule: Pillow 13.0.0 `Resample.c`, `ImagingResampleInner`.
     fn vertical_first(self, spec: &ResizeSpec) -> bool {
         let shrink = |source: u32, grid: u32| i64::from(source) - i64::from(grid);
@@ -152,7 +170,7 @@ impl Resampler {
         );
         Resampler {
             extension,
-            order: PassOrder::default(),
+            order: PassOrder::chosen(),
             horizontal: Horizontal::default(),
             vertical: Vertical::default(),
             scratch: Vec::new(),
