@@ -10,7 +10,7 @@ import os
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -39,6 +39,9 @@ class IndexBatch:
 
     records: npt.NDArray[np.int64]  # [n]
     draws: npt.NDArray[np.uint64]  # [n]
+    data: list[bytes] | None = None  # [n] the encoded images, where they are not read from the table's files
+    labels: npt.NDArray[np.int64] | None = None  # [n] of a stream, whose records are in no table
+    keys: list[str] | None = None  # [n] likewise
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,7 @@ class Filled:
 
     pixels: npt.NDArray[Any]  # Plan.shape(n), dtype NUMPY_DTYPES[plan.dtype]
     records: npt.NDArray[np.int64]  # [n]
+    labels: npt.NDArray[np.int64] | None  # [n] where the batch brought them
     owner: Any  # what `allocate` gave beside the memory: a tensor over it, or None
 
 
@@ -153,45 +157,45 @@ class Feed:
         if self._engine is None:
             self._engine = _native.Engine(self.threads)
         return self._engine.submit(
-            self._table, self.plan.program, self._store, self.seed, epoch, batch.records, batch.draws, memory
+            self._table, self.plan.program, self._store, self.seed, epoch, batch.records, batch.draws, memory, batch.data
         )
 
     def _finish(self, work: _InWork, epoch: int) -> Filled:
-        records = work.batch.records
+        records, labels = work.batch.records, work.batch.labels
         statuses = np.asarray(work.job.statuses(), dtype=np.int32)
         bad = np.flatnonzero(statuses)
         if len(bad):
-            records = records.copy()
+            records, labels = records.copy(), None if labels is None else labels.copy()
             slot_bytes = work.raw.nbytes // len(records)
             for slot in bad.tolist():
                 memory = work.raw[slot * slot_bytes : (slot + 1) * slot_bytes]
-                draw = int(work.batch.draws[slot])
-                records[slot] = self._substitute(int(records[slot]), int(statuses[slot]), draw, memory, epoch)
+                other = self._substitute(work.batch, slot, int(statuses[slot]), memory, epoch)
+                records[slot] = other.records[0]
+                if labels is not None and other.labels is not None:
+                    labels[slot] = other.labels[0]
         self.stats.batches += 1
         count = len(records)
         if self.plan.callables:
             self._call(work.raw.reshape(count, self.plan.height, self.plan.width, 3), work.final)
         pixels = work.final.view(NUMPY_DTYPES[self.plan.dtype]).reshape(self.plan.shape(count))
-        return Filled(pixels, records, work.owner)
+        return Filled(pixels, records, labels, work.owner)
 
-    def _substitute(self, record: int, status: int, draw: int, memory: npt.NDArray[np.uint8], epoch: int) -> int:
+    def _substitute(self, bad: IndexBatch, slot: int, status: int, memory: npt.NDArray[np.uint8], epoch: int) -> IndexBatch:
         """Puts a good record in a bad one's slot: the same one each time for (seed, epoch, draw). Returns it."""
-        key = self.dataset.table.keys[record]
+        record, draw = int(bad.records[slot]), int(bad.draws[slot])
+        key = bad.keys[slot] if bad.keys is not None else self.dataset.table.keys[record]
         reason = _STATUS[status][1]
         if self.on_error == "raise":
             raise DecodeError(
-                f"record {key!r} ({self._where(record)}): {reason}",
+                f"record {key!r} ({self._where(bad, record)}): {reason}",
                 key=key,
                 status=status,
                 hint="repair or remove it, or pass on_error='skip' to substitute such records and count them",
             )
         self.stats.skip(key, reason)
         for attempt in range(_SUBSTITUTES):
-            other = hashed(self.seed, epoch, draw, attempt) % len(self.dataset)
-            batch = IndexBatch(np.array([other], dtype=np.int64), np.array([draw], dtype=np.uint64))
-            if self.dataset.residency is not None:
-                self.dataset.residency.begin(batch.records).wait()
-            job = self._fill(batch, memory, epoch)
+            other = self._other(bad, draw, hashed(self.seed, epoch, draw, attempt))
+            job = self._fill(other, memory, epoch)
             job.wait()
             if job.statuses() == [0]:
                 return other
@@ -202,7 +206,19 @@ class Feed:
             hint=f"check the dataset:  headrace verify {self.dataset.root}",
         )
 
-    def _where(self, record: int) -> str:
+    def _other(self, bad: IndexBatch, draw: int, chosen: int) -> IndexBatch:
+        """Any record, drawn by `chosen`; of a stream one of the same batch: there are no others any more."""
+        draws = np.array([draw], dtype=np.uint64)
+        if bad.labels is not None and bad.data is not None:
+            at = chosen % len(bad.records)
+            return IndexBatch(bad.records[at : at + 1], draws, [bad.data[at]], bad.labels[at : at + 1])
+        records = np.array([chosen % len(self.dataset)], dtype=np.int64)
+        residency = self.dataset.residency
+        return IndexBatch(records, draws, None if residency is None else residency.begin(records).wait())
+
+    def _where(self, batch: IndexBatch, record: int) -> str:
+        if batch.keys is not None:
+            return f"record {record} of {self.dataset.root}"
         table = self.dataset.table
         path = table.files[table.file[record]]
         return path if table.size[record] < 0 else f"{path} at byte {table.offset[record]}"
@@ -233,6 +249,7 @@ class _Resident:
 
     def __init__(self, batches: Iterable[IndexBatch], dataset: Dataset, ahead: int) -> None:
         self._batches = iter(batches)
+        self._is_next_here = getattr(batches, "is_next_here", None)  # of a stream: a batch may still be on its way
         self._residency = dataset.residency
         self._ahead = ahead
         self._coming: deque[tuple[IndexBatch, Arrival]] = deque()
@@ -247,13 +264,13 @@ class _Resident:
         if not self._coming:
             raise StopIteration
         batch, arrival = self._coming.popleft()
-        arrival.wait()
-        return batch
+        data = arrival.wait()
+        return batch if data is None else replace(batch, data=data)
 
     def is_next_here(self) -> bool:
         """Whether the next batch can be had at once."""
         if self._residency is None:
-            return True
+            return self._is_next_here is None or self._is_next_here()
         self._fetch(self._residency)
         return not self._coming or self._coming[0][1].done()
 

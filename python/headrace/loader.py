@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import cached_property
 from types import TracebackType
 from typing import Any, Literal
 
@@ -13,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace import machine
+from headrace.blocks import Blocks, window_bytes
 from headrace.errors import MissingDependencyError, SourceError, StateError, UsageError
 from headrace.feed import Feed, Filled, IndexBatch, OnError
 from headrace.gpu.transfer import Transfer
@@ -20,7 +22,7 @@ from headrace.planner import Dtype, Plan, compile_plan
 from headrace.records import Dataset
 from headrace.sampler import EpochOrder
 from headrace.sources import open_dataset
-from headrace.stats import LoaderStats, summarise
+from headrace.stats import LoaderStats, ShuffleQuality, summarise
 from headrace.transforms import Transform
 
 __all__ = ["Loader"]
@@ -39,6 +41,8 @@ class Loader:
     A finished pass advances the epoch; leaving a pass early and iterating again starts the same epoch anew. The order, and the
     draws of random transforms, depend on (seed, epoch, record) alone: not on threads, ranks or resuming.
 
+    shuffle: True mixes everything; "block" or "block:SIZE" takes shards in random order and mixes the records of SIZE bytes of
+    shards (2 GiB) at a time, which reads an object store in large pieces; `explain` says how good that is for this dataset.
     on_error: "raise" a DecodeError at a bad record, or "skip": substitute a deterministic other record, count and list it.
     Close the loader (or use `with`) to stop its threads at once; otherwise they stop when it is collected.
     """
@@ -50,7 +54,7 @@ class Loader:
         transform: Transform | Callable[[Any], Any] | None = None,
         *,
         seed: int = 0,
-        shuffle: bool = True,
+        shuffle: bool | str = True,
         drop_last: bool = True,
         rank: int | None = None,
         world_size: int | None = None,
@@ -78,6 +82,8 @@ class Loader:
         self._transfer = None if device == "cpu" else Transfer(device, self.plan.table, dtype)
         self._epoch, self._step = 0, 0
         self._resume_step: int | None = None
+        window = window_bytes(shuffle)
+        self._blocks = None if window is None else Blocks.of(self.dataset.table, window)
         self._order(0)  # checks batch_size, rank and world_size now, not at the first batch
         self._feed = Feed(
             self.dataset,
@@ -114,7 +120,7 @@ class Loader:
             if self._step == len(order):
                 # Before the last batch is handed out: a state saved while it is in use belongs to the next epoch.
                 self._epoch, self._step = order.epoch + 1, 0
-            yield self._emit(filled, labels[filled.records])
+            yield self._emit(filled, labels[filled.records] if filled.labels is None else filled.labels)
 
     def _index_batch(self, order: EpochOrder, step: int) -> IndexBatch:
         records = order.batch(step)
@@ -126,10 +132,11 @@ class Loader:
             batch_size=self.batch_size,
             rank=self.rank,
             world_size=self.world_size,
-            shuffle=self.shuffle,
+            shuffle=bool(self.shuffle),
             drop_last=self.drop_last,
             seed=self.seed,
             epoch=epoch,
+            mixed=None if self._blocks is None else self._blocks.order(self.seed, epoch).rows,
         )
 
     def set_epoch(self, epoch: int) -> None:
@@ -180,13 +187,21 @@ class Loader:
 
     def stats(self) -> LoaderStats:
         """Counts and times of every stage so far."""
-        return summarise(self._feed.stats, self._feed.counters(), self._feed.ring_batches(), self._feed.index_bytes())
+        totals = summarise(self._feed.stats, self._feed.counters(), self._feed.ring_batches(), self._feed.index_bytes())
+        return replace(totals, shuffle=self._quality)
+
+    @cached_property
+    def _quality(self) -> ShuffleQuality | None:
+        """How well a block shuffle mixes the first epoch; None for another order."""
+        return None if self._blocks is None else self._blocks.quality(self.dataset.table.label, self.seed, 0)
 
     def explain(self) -> str:
         """The compiled pipeline in words: what runs where, in which order, and what it costs in memory."""
         plan, feed = self.plan, self._feed
         lines = [f"{self.dataset!r}", f"native, {feed.threads} threads, up to {feed.prefetch} batches ahead:"]
         lines += [f"  {line}" for line in plan.describe()]
+        if self._blocks is not None and self._quality is not None:
+            lines += [self._blocks.describe(), f"  {self._quality.describe()}"]
         where = "on the GPU, after an asynchronous copy of uint8" if self._transfer else "native, by a table of 256 values"
         if plan.table is not None:
             lines.append(f"values to {plan.dtype}: {where}")

@@ -43,17 +43,24 @@ class RecordTable:
 
 
 class Arrival(Protocol):
-    """Records on their way to local disk."""
+    """Records on their way. `wait` returns their bytes, in order, or None: they lie in the table's files now."""
 
     def done(self) -> bool: ...
-    def wait(self) -> None: ...
+    def wait(self) -> list[bytes] | None: ...
     def cancel(self) -> None: ...
 
 
 class Residency(Protocol):
-    """Brings records to the files of the table; `begin` returns at once, `wait` raises SourceError when one cannot come."""
+    """Brings records from elsewhere; what cannot come is a SourceError when it is waited for."""
 
-    def begin(self, records: npt.NDArray[np.int64], /) -> Arrival: ...
+    def begin(self, records: npt.NDArray[np.int64], /) -> Arrival:
+        """Starts to fetch records; returns at once."""
+
+    def prefetch(self, records: npt.NDArray[np.int64], /) -> None:
+        """Says that these will be wanted soon, after all that were begun; returns at once."""
+
+    def read(self, record: int, offset: int, size: int, /) -> bytes | None:
+        """Bytes of the file of one record, around or behind its image; None: they lie in the table's file now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +94,8 @@ class Dataset:
     def _read(self, record: int, offset: int, size: int) -> bytes:
         table = self.table
         path = table.files[table.file[record]]
-        if self.residency is not None:
-            self.residency.begin(np.array([record])).wait()
+        if self.residency is not None and (data := self.residency.read(record, offset, size)) is not None:
+            return data
         try:
             with open(path, "rb") as file:
                 file.seek(offset)

@@ -6,6 +6,7 @@ into range (Black and Rogaway 2002). Any position can be asked at any time, so r
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +14,7 @@ import numpy.typing as npt
 
 from headrace.errors import UsageError
 
-__all__ = ["EpochOrder", "permutation"]
+__all__ = ["EpochOrder", "Positions", "hashed", "permutation"]
 
 Positions = npt.NDArray[np.int64]
 _ROUNDS = 6
@@ -69,6 +70,7 @@ class EpochOrder:
     drop_last: bool
     seed: int
     epoch: int
+    mixed: Callable[[Positions], Positions] | None = None  # another shuffle: positions of this epoch to records
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
@@ -98,4 +100,6 @@ class EpochOrder:
         positions %= self.records
         if not self.shuffle:
             return positions
+        if self.mixed is not None:
+            return self.mixed(positions)
         return permutation(positions, self.records, hashed(self.seed, self.epoch))

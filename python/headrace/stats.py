@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Literal
 
-__all__ = ["FeedStats", "LoaderStats", "Skipped", "StageStats", "Stopwatch"]
+__all__ = ["FeedStats", "LoaderStats", "ShuffleQuality", "Skipped", "StageStats", "Stopwatch"]
 
 Timer = Literal["wait_ns", "python_ns"]
 _LISTED = 1000  # skipped records kept by name; all are counted
@@ -74,6 +74,28 @@ class StageStats:
 
 
 @dataclass(frozen=True, slots=True)
+class ShuffleQuality:
+    """How well an epoch is mixed: the chance that two records next to each other come from one shard, and are of one class.
+
+    Both are Simpson's concentration, the sum of n(n-1) over N(N-1) (Simpson 1949, "Measurement of Diversity"), of what is
+    mixed together; `uniform_…` are those of the whole dataset, which no shuffle can better. Where shards hold one class
+    after the other, a window that is too small shows in `same_class`.
+    """
+
+    same_shard: float
+    uniform_same_shard: float
+    same_class: float
+    uniform_same_class: float
+
+    def describe(self) -> str:
+        """One sentence."""
+        return (
+            f"chance that two neighbours come from one shard {self.same_shard:.2%} (all mixed: {self.uniform_same_shard:.2%}),"
+            f" that they are of one class {self.same_class:.2%} (all mixed: {self.uniform_same_class:.2%})"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class LoaderStats:
     """What a loader did so far."""
 
@@ -87,6 +109,7 @@ class LoaderStats:
     skipped: tuple[Skipped, ...]
     ring_batches: int  # batches of memory in the ring
     index_bytes: int  # memory of checkpoint indexes, which make later epochs decode less
+    shuffle: ShuffleQuality | None = None  # of a block shuffle
 
 
 def summarise(stats: FeedStats, counters: dict[str, int], ring_batches: int, index_bytes: int) -> LoaderStats:

@@ -6,11 +6,12 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use headrace_core::engine::{self, BatchMemory};
+use headrace_core::engine::{self, BatchMemory, Encoded};
 use headrace_core::store::{self, Layout, Values};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyOSError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyDict;
 
 use crate::detach::{detached, wait_for};
@@ -138,7 +139,9 @@ impl Engine {
     }
 
     /// Queues a batch: `records` (int64) and `draws` (uint64) have one entry a slot of `out`, a writable C-contiguous buffer.
+    /// `data`: the records' encoded bytes; without it they are read where the table says, and must be in it.
     #[allow(clippy::too_many_arguments)]
+    #[pyo3(signature = (table, program, store, seed, epoch, records, draws, out, data=None))]
     fn submit(
         &self,
         py: Python<'_>,
@@ -150,8 +153,12 @@ impl Engine {
         records: PyBuffer<i64>,
         draws: PyBuffer<u64>,
         out: PyBuffer<u8>,
+        data: Option<Vec<PyBackedBytes>>,
     ) -> PyResult<Job> {
-        let count = table.inner.len();
+        let count = match data {
+            Some(_) => u32::MAX as usize,
+            None => table.inner.len(),
+        };
         let known = |record: i64| {
             u32::try_from(record)
                 .ok()
@@ -175,6 +182,12 @@ impl Engine {
                 records.len()
             )));
         }
+        if data
+            .as_ref()
+            .is_some_and(|data| data.len() != records.len())
+        {
+            return Err(PyValueError::new_err("one piece of data a record"));
+        }
         if out.readonly() || !out.is_c_contiguous() || out.len_bytes() < slot_bytes * records.len()
         {
             return Err(PyValueError::new_err(format!(
@@ -194,6 +207,11 @@ impl Engine {
             epoch,
             records,
             draws,
+            data: data.map(|data| {
+                data.into_iter()
+                    .map(|bytes| Box::new(bytes) as Encoded)
+                    .collect()
+            }),
             memory,
         };
         let engine = self.inner.lock().unwrap_or_else(PoisonError::into_inner);

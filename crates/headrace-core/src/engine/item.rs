@@ -51,15 +51,20 @@ impl Worker {
     ) -> Result<()> {
         let record = batch.records[image] as usize;
         let began = Instant::now();
-        batch.table.read(record, &mut self.bytes)?;
+        let bytes: &[u8] = match &batch.data {
+            Some(data) => data[image].as_ref().as_ref(),
+            None => {
+                batch.table.read(record, &mut self.bytes)?;
+                &self.bytes
+            }
+        };
         let read = Instant::now();
         add(&counters.read_ns, read - began);
-        counters.bytes.fetch_add(
-            self.bytes.len() as u64,
-            std::sync::atomic::Ordering::Relaxed,
-        );
+        counters
+            .bytes
+            .fetch_add(bytes.len() as u64, std::sync::atomic::Ordering::Relaxed);
 
-        let size = self.decoder.size(&self.bytes)?;
+        let size = self.decoder.size(bytes)?;
         let key = Key {
             seed: batch.seed,
             epoch: batch.epoch,
@@ -77,9 +82,7 @@ impl Worker {
             ..DecodeOptions::default()
         };
         let emit = Some(&mut self.index);
-        let view = self
-            .decoder
-            .region_with(&self.bytes, needed, &options, emit)?;
+        let view = self.decoder.region_with(bytes, needed, &options, emit)?;
         if !self.index.is_empty() {
             batch.indexes.offer(batch.records[image], &self.index);
         }

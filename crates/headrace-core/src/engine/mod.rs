@@ -23,6 +23,9 @@ use crate::error::Status;
 use crate::program::Program;
 use crate::store::Store;
 
+/// The bytes of one record, owned by whoever brought them.
+pub type Encoded = Box<dyn AsRef<[u8]> + Send + Sync>;
+
 /// What a batch is made of and where it goes.
 pub struct Batch {
     /// Where the records' bytes are.
@@ -41,6 +44,8 @@ pub struct Batch {
     pub records: Vec<u32>,
     /// The draw key of each record (see [`crate::rng::Key::draw`]).
     pub draws: Vec<u64>,
+    /// The encoded bytes of each record, where they come with the batch (streams); else the table is read.
+    pub data: Option<Vec<Encoded>>,
     /// One slot a record.
     pub memory: BatchMemory,
 }
@@ -137,8 +142,10 @@ impl Engine {
     pub fn submit(&self, batch: Batch) -> Arc<Job> {
         let count = batch.records.len();
         assert!(
-            count == batch.draws.len() && count <= batch.memory.slots(),
-            "one draw and one slot a record"
+            count == batch.draws.len()
+                && count <= batch.memory.slots()
+                && batch.data.as_ref().is_none_or(|data| data.len() == count),
+            "one draw, one slot and one piece of data a record"
         );
         let job = Arc::new(Job {
             next: AtomicUsize::new(0),

@@ -1,16 +1,15 @@
-"""Packed datasets in an object store, read record by record into a cache on local disk.
+"""Packed datasets in an object store, read by ranges as they are needed, with a cache on local disk.
 
-The index says where every record lies, so a batch is a few hundred ranged reads at once, in any order: the shuffle is
-as good as on local disk, and the first batch needs no shard to be downloaded. What came is checked against the record's
-CRC-32C and stays in sparse files of the shards' sizes, which native code reads as if they were whole. Two processes may
-share them.
+The index says where every record lies, so a batch is a few hundred ranged reads at once, in any order, and the first batch
+needs no shard to be downloaded; what is announced early (a block shuffle's next shards) is read in large pieces. What came
+is checked against the record's CRC-32C. A dataset that fits into the cache is read from there by native code; of a larger
+one the cache holds what it may, and records travel to native code as bytes.
 """
 
 from __future__ import annotations
 
 import fcntl
 import hashlib
-import mmap
 import os
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -20,28 +19,32 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from headrace import _native
-from headrace.errors import FormatError, SourceError
+from headrace.errors import FormatError
 from headrace.records import Dataset
 from headrace.shards.index import Columns, read_columns
 from headrace.shards.manifest import MANIFEST, Manifest, read_manifest
-from headrace.sources.remote.space import hold, reserve
+from headrace.sources.remote.claims import claimed
+from headrace.sources.remote.kept import Kept, boot, write_atomically
+from headrace.sources.remote.space import granted, hold, reserve_some
 from headrace.sources.remote.store import Bucket, open_bucket
 from headrace.sources.shards import open_shards
 
 __all__ = ["RemoteShards", "open_remote_shards"]
 
 _CONNECTIONS = 64  # requests at once; S3 gives about 50 to 90 MB/s for each connection, and one a few tens of ms to begin
+_AHEAD_CONNECTIONS = 16  # besides, for what is wanted later
 _COALESCE = 4 << 20  # bytes: neighbours in a shard are read together up to this size
+_COALESCE_AHEAD = 8 << 20
 _GAP = 1 << 16  # bytes between neighbours that are read and thrown away rather than asked for separately
-_ABSENT, _PRESENT, _CLAIMED = 0, 1, 2  # claimed: written before the machine was last started, so checked before use
+
+Records = npt.NDArray[np.int64]
 
 
 def open_remote_shards(bucket: Bucket, manifest_bytes: bytes, cache: Path) -> Dataset:
     """Opens the packed dataset at the bucket's URL; images are fetched when they are needed.
 
     Raises FormatError when manifest and index contradict each other, SourceError when the store does not answer or the
-    dataset does not fit into the cache.
+    index does not fit into the cache.
     """
     folder = cache / hashlib.sha256(bucket.url.encode() + b"\0" + manifest_bytes).hexdigest()[:32]
     folder.mkdir(parents=True, exist_ok=True)
@@ -62,70 +65,97 @@ def _prepare(bucket: Bucket, manifest_bytes: bytes, folder: Path) -> Manifest:
     """Manifest, index and empty shards of the right sizes."""
     if (folder / MANIFEST).exists():
         return read_manifest(folder)
-    _write(folder / "new" / MANIFEST, manifest_bytes)
+    write_atomically(folder / "new" / MANIFEST, manifest_bytes)
     manifest = read_manifest(folder / "new")
-    reserve(folder, sum(shard.size for shard in manifest.shards) + manifest.index.size)
+    reserve_some(folder, sum(shard.size for shard in manifest.shards) + _overhead(manifest), at_least=_overhead(manifest))
     index = bucket.read(manifest.index.file)
     if index is None:
         raise FormatError(f"{bucket.url}/{manifest.index.file} is missing", hint="copy the dataset again")
     if hashlib.sha256(index).hexdigest() != manifest.index.sha256:
         raise FormatError(f"{bucket.url}/{manifest.index.file} is not the file that the manifest describes")
-    _write(folder / manifest.index.file, index)
+    write_atomically(folder / manifest.index.file, index)
     for shard in manifest.shards:
         with open(folder / shard.file, "ab") as file:
             file.truncate(shard.size)
-    with open(folder / "present", "wb") as file:
-        file.truncate(max(1, manifest.records))
-    (folder / "boot").write_text(_boot())
+    for name, size in (("present", manifest.records), ("use", 16 * len(manifest.shards))):
+        with open(folder / name, "wb") as file:
+            file.truncate(max(16, size))
+    (folder / "boot").write_text(boot())
     (folder / "new" / MANIFEST).replace(folder / MANIFEST)
     return manifest
 
 
+def _overhead(manifest: Manifest) -> int:
+    """Bytes on disk beside the shards: index and manifest, marks for each record and shard."""
+    return manifest.index.size + manifest.records + (len(manifest.shards) + 16) * 4096
+
+
 class RemoteShards:
-    """Brings records of a remote dataset to local disk; `begin` returns at once."""
+    """Brings records of a remote dataset; `begin` and `prefetch` return at once."""
 
     def __init__(self, bucket: Bucket, folder: Path, manifest: Manifest, columns: Columns, used: int) -> None:
         self.bucket, self.folder, self.manifest, self.columns = bucket, folder, manifest, columns
-        self.requests = 0  # ranged reads so far, for tests and reports
-        with open(folder / "present", "r+b") as file:
-            self._map = mmap.mmap(file.fileno(), 0)
-        self._present: npt.NDArray[np.uint8] = np.frombuffer(self._map, dtype=np.uint8)
-        self._claim()
-        self._files = [os.open(folder / shard.file, os.O_RDWR) for shard in manifest.shards]
-        self._process, self._pool = os.getpid(), _pool()
-        self._open = (*self._files, used)
+        self.requests = 0  # ranged reads so far, and what they brought, for tests and reports
+        self.fetched_bytes = 0
+        allowance = max(0, granted(folder) - _overhead(manifest))
+        self.allowance = None if allowance >= sum(shard.size for shard in manifest.shards) else allowance
+        self._kept = Kept(folder, manifest, columns, self.allowance)
+        self._used = used
+        self._process, self._pool, self._ahead = os.getpid(), _pool(_CONNECTIONS), _pool(_AHEAD_CONNECTIONS)
 
     def __del__(self) -> None:
-        if hasattr(self, "_pool"):
+        if hasattr(self, "_ahead"):
             self._pool.shutdown(wait=False, cancel_futures=True)
-        for descriptor in getattr(self, "_open", ()):
-            os.close(descriptor)
+            self._ahead.shutdown(wait=False, cancel_futures=True)
+            self._kept.close()
+            os.close(self._used)
 
     def __reduce__(self) -> tuple[object, ...]:
         return _reopened, (self.bucket.url, self.folder)  # in a spawned process: same cache, own threads
 
-    def begin(self, records: npt.NDArray[np.int64]) -> Fetch:
+    def begin(self, records: Records) -> Fetch:
         """Starts to fetch the records that are not here yet."""
-        missing = np.unique(records[self._present[records] != _PRESENT])
-        if os.getpid() != self._process:  # threads do not survive a fork
-            self._process, self._pool = os.getpid(), _pool()
-        return Fetch([self._pool.submit(self._fetch, group) for group in self._groups(missing)])
+        self._after_fork()
+        if self.allowance is None:
+            missing = self._kept.missing(records)
+            return Fetch([self._pool.submit(self._bring, group) for group in self._groups(missing, _COALESCE)], None)
+        groups = self._groups(np.unique(records), _COALESCE)
+        return Fetch([self._pool.submit(self._bytes, group) for group in groups], records)
 
-    def _groups(self, missing: npt.NDArray[np.int64]) -> Iterator[list[int]]:
+    def prefetch(self, records: Records) -> None:
+        """Fetches `records` into the cache, in large pieces, as far as half of the cache can hold them."""
+        self._after_fork()
+        room = np.inf if self.allowance is None else self.allowance / 2
+        for group in self._groups(self._kept.missing(records), _COALESCE_AHEAD):
+            room -= self._end(group[-1]) - int(self.columns.offset[group[0]])
+            if room < 0:
+                break
+            self._ahead.submit(self._bring, group, True)
+
+    def read(self, record: int, offset: int, size: int) -> bytes | None:
+        """Bytes of the record's shard: its image, or its JSON, which lies behind the image."""
+        if self.allowance is None:
+            self.begin(np.array([record])).wait()
+            return None
+        if offset == self.columns.offset[record] and size == self.columns.size[record]:
+            return self._bytes([record])[record]
+        return self.bucket.read_range(self.manifest.shards[self.columns.shard[record]].file, offset, size)
+
+    def _groups(self, records: Records, coalesce: int) -> Iterator[list[int]]:
         """Records (ascending, so in the order of the shards) cut into runs that are read by one request each."""
         group: list[int] = []
-        for record in missing.tolist():
-            if group and not self._follows(group, record):
+        for record in records.tolist():
+            if group and not self._follows(group, record, coalesce):
                 yield group
                 group = []
             group.append(record)
         if group:
             yield group
 
-    def _follows(self, group: list[int], record: int) -> bool:
+    def _follows(self, group: list[int], record: int, coalesce: int) -> bool:
         columns, last = self.columns, group[-1]
         near = int(columns.offset[record]) - self._end(last) <= _GAP
-        short = self._end(record) - int(columns.offset[group[0]]) <= _COALESCE
+        short = self._end(record) - int(columns.offset[group[0]]) <= coalesce
         return bool(columns.shard[last] == columns.shard[record]) and near and short
 
     def _end(self, record: int) -> int:
@@ -136,44 +166,50 @@ class RemoteShards:
             end = max(end, int(columns.json_offset[record] + columns.json_size[record]))
         return end
 
-    def _fetch(self, group: list[int]) -> None:
-        wanted = [record for record in group if not self._is_here(record)]
-        if not wanted:
-            return
+    def _bring(self, group: list[int], evict: bool = False) -> None:
+        """Makes sure that a group is in the cache."""
+        wanted = [record for record in group if not self._kept.has(record)]
+        if wanted:
+            with claimed(self.folder / ".claims", wanted[0], wanted[-1]) as waited:
+                if waited:  # somebody else has fetched some of them
+                    wanted = [record for record in wanted if not self._kept.has(record)]
+                if wanted:
+                    self._fetch(wanted, evict=evict)
+
+    def _bytes(self, group: list[int]) -> dict[int, bytes]:
+        """The images of a group, from the cache or the store."""
+        found = {record: data for record in group if (data := self._kept.read(record)) is not None}
+        wanted = [record for record in group if record not in found]
+        if wanted:
+            with claimed(self.folder / ".claims", wanted[0], wanted[-1]) as waited:
+                if waited:
+                    found |= {record: data for record in wanted if (data := self._kept.read(record)) is not None}
+                    wanted = [record for record in wanted if record not in found]
+                if wanted:
+                    found |= self._fetch(wanted, evict=False)
+        return found
+
+    def _fetch(self, wanted: list[int], *, evict: bool) -> dict[int, bytes]:
+        """Reads a run of records from the store and keeps it where there is room."""
         columns, shard = self.columns, int(self.columns.shard[wanted[0]])
         begin = int(columns.offset[wanted[0]])
         end = self._end(wanted[-1])
 
+        def part(data: bytes, record: int) -> bytes:
+            return data[int(columns.offset[record]) - begin :][: int(columns.size[record])]
+
         def intact(data: bytes) -> bool:
-            return all(self._crc(data[int(columns.offset[i]) - begin :][: int(columns.size[i])], i) for i in wanted)
+            return all(self._kept.intact(part(data, record), record) for record in wanted)
 
         self.requests += 1
         data = self.bucket.read_range(self.manifest.shards[shard].file, begin, end - begin, intact)
-        try:
-            written = os.pwrite(self._files[shard], data, begin)
-        except OSError as error:
-            raise _no_room(self.folder, error) from error
-        if written != len(data):
-            raise _no_room(self.folder, None)
-        self._present[wanted] = _PRESENT  # only now: another process may be looking
+        self.fetched_bytes += len(data)
+        self._kept.keep(shard, begin, data, wanted, evict=evict)
+        return {} if self.allowance is None else {record: part(data, record) for record in wanted}
 
-    def _is_here(self, record: int) -> bool:
-        if self._present[record] == _CLAIMED:
-            columns = self.columns
-            data = os.pread(self._files[columns.shard[record]], int(columns.size[record]), int(columns.offset[record]))
-            if self._crc(data, record):
-                self._present[record] = _PRESENT
-        return bool(self._present[record] == _PRESENT)
-
-    def _crc(self, data: bytes, record: int) -> bool:
-        return _native.crc32c(data) == int(self.columns.crc32c[record])
-
-    def _claim(self) -> None:
-        """After a restart of the machine, what was marked may never have reached the disk."""
-        path = self.folder / "boot"
-        if path.read_text() != _boot():
-            self._present[self._present == _PRESENT] = _CLAIMED
-            _write(path, _boot().encode())
+    def _after_fork(self) -> None:
+        if os.getpid() != self._process:  # threads do not survive a fork
+            self._process, self._pool, self._ahead = os.getpid(), _pool(_CONNECTIONS), _pool(_AHEAD_CONNECTIONS)
 
 
 def _reopened(url: str, folder: Path) -> RemoteShards:
@@ -183,19 +219,21 @@ def _reopened(url: str, folder: Path) -> RemoteShards:
 
 
 class Fetch:
-    """Records on their way."""
+    """Records on their way: `records` are those whose bytes are asked for, None when they go to the table's files."""
 
-    def __init__(self, parts: list[Future[None]]) -> None:
-        self._parts = parts
+    def __init__(self, parts: list[Future[None]] | list[Future[dict[int, bytes]]], records: Records | None) -> None:
+        self._parts, self._records = parts, records
 
     def done(self) -> bool:
         """Whether `wait` would return at once."""
         return all(part.done() for part in self._parts)
 
-    def wait(self) -> None:
+    def wait(self) -> list[bytes] | None:
         """Waits until all are here. Raises SourceError when one could not be fetched."""
+        found: dict[int, bytes] = {}
         for part in self._parts:
-            part.result()
+            found.update(part.result() or {})
+        return None if self._records is None else [found[record] for record in self._records.tolist()]
 
     def cancel(self) -> None:
         """Gives up what has not begun."""
@@ -203,27 +241,5 @@ class Fetch:
             part.cancel()
 
 
-def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(_CONNECTIONS, thread_name_prefix="headrace-fetch")
-
-
-def _no_room(folder: Path, error: OSError | None) -> SourceError:
-    why = error.strerror if error is not None else "No space left on device"
-    return SourceError(
-        f"cannot write to the cache {folder}: {why}", hint="free some space, or set HEADRACE_CACHE to another disk"
-    )
-
-
-def _boot() -> str:
-    """Names the time since the machine was started (Linux, proc(5))."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return "unknown"
-
-
-def _write(path: Path, data: bytes) -> None:
-    path.parent.mkdir(exist_ok=True)
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    temporary.write_bytes(data)
-    temporary.replace(path)
+def _pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, thread_name_prefix="headrace-fetch")

@@ -1,0 +1,42 @@
+"""Who fetches what: a claim on a run of records, so that no two threads or processes of a machine fetch the same bytes.
+
+A claim is a lock on a range of an empty file, one byte a record (open file description locks, fcntl(2)): the system gives
+it back when its holder closes the file or dies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import struct
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+__all__ = ["claimed"]
+
+_FLOCK = "hhqqi4x"  # struct flock on 64-bit Linux: l_type, l_whence, l_start, l_len, l_pid
+_POLL_S = 0.005
+_PATIENCE_S = 60.0  # a holder that was stopped (SIGSTOP) must not stop the others: they fetch for themselves
+
+
+@contextlib.contextmanager
+def claimed(path: Path, first: int, last: int) -> Iterator[bool]:
+    """Holds the records `first` to `last`; yields whether somebody else held some of them before."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    wish = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, first, last - first + 1, 0)
+    deadline_s, waited = time.monotonic() + _PATIENCE_S, False
+    try:
+        while time.monotonic() < deadline_s:
+            try:
+                fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, wish)
+                break
+            except (BlockingIOError, PermissionError):  # EAGAIN or EACCES: held
+                waited = True
+                time.sleep(_POLL_S)
+            except OSError:  # a file system without such locks: two may then fetch the same, which costs only time
+                break
+        yield waited
+    finally:
+        os.close(descriptor)
