@@ -25,6 +25,7 @@ from torch.utils.data import (
     Subset,
     SubsetRandomSampler,
     WeightedRandomSampler,
+    default_collate,
 )
 from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
 from torchvision import transforms as v1
@@ -215,6 +216,32 @@ def test_erasing_is_the_scripts_own(folder: Path, taken_over: list[str]) -> None
     torch.empty((), dtype=torch.int64).random_()
     again = next(iter(DataLoader(ImageFolder(str(folder), EVALUATE), 20)))
     assert torch.equal(again[0], plain)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_collate_function_that_begins_with_the_default_one(folder: Path, taken_over: list[str], workers: int) -> None:
+    """As the torchvision reference writes mixup and cutmix: a closure over both."""
+    data = ImageFolder(str(folder), EVALUATE)
+
+    def halved(batch: list[Any]) -> dict[str, Any]:
+        images, labels = default_collate(batch)
+        return {"pixels": images / 2, "labels": labels}
+
+    loader = DataLoader(data, 6, num_workers=workers, collate_fn=halved)
+    for mine, other in zip(loader, plainly(loader), strict=True):
+        assert mine.keys() == other.keys()
+        assert torch.equal(mine["pixels"], other["pixels"]) and torch.equal(mine["labels"], other["labels"])
+    assert "taken over: decode" in taken_over[-1]
+
+    mix = v2.RandomChoice([v2.MixUp(num_classes=4), v2.CutMix(num_classes=4)])
+
+    def mixed(batch: list[Any]) -> Any:
+        return mix(*default_collate(batch))
+
+    batches = list(DataLoader(data, 5, shuffle=True, num_workers=workers, collate_fn=mixed))
+    shares = [float(labels.max()) for _, labels in batches]
+    assert all(labels.shape == (5, 4) and torch.allclose(labels.sum(1), torch.ones(5)) for _, labels in batches)
+    assert len(set(shares)) > 1, "each batch has its own draw"
 
 
 def test_a_bad_file_raises_the_scripts_own_error(folder: Path, taken_over: list[str]) -> None:

@@ -26,5 +26,7 @@ def explain(work: Work) -> Iterator[str]:
         yield f"Python   {shown(operation)}: the script's own, on each finished image"
     if any(folder.target_transform is not None for folder in recognition.folders):
         yield "Python   target_transform: the script's own, for each label"
+    if recognition.pack == "own":
+        yield "Python   collate_fn: the script's own, on the items of each batch, in the main process"
     shape = f"[N, 3, {plan.height}, {plan.width}]"
     yield f"batch    {str(work.dtype).removeprefix('torch.')} {shape}, {work.threads} thread{'' if work.threads == 1 else 's'}"

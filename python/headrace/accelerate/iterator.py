@@ -2,8 +2,8 @@
 
 What it keeps of the original: the order in which the script's sampler and generators are asked (the base seed when the iterator
 is made, then `prefetch_factor * num_workers` index batches ahead, then one for each batch delivered), the batch's type
-([images, labels]), shape, dtype and memory layout, pinning, the script's own `target_transform`, and its own error for a
-file that cannot be read: an image that the native side does not decode goes through the script's dataset.
+([images, labels]), shape, dtype and memory layout, pinning, the script's own `target_transform` and collate function, and its
+own error for a file that cannot be read: an image that the native side does not decode goes through the script's dataset.
 
 What differs: the random draws (same distributions, seeded from the loader's base seed, one key for each position of the pass).
 """
@@ -187,7 +187,8 @@ class FeedIterator(_BaseDataLoaderIter):
         targets = [folder.samples[at][1] for folder, at in pending.places]
         images = pending.images
         expressed = self._work.recognition.expressed
-        if bad or expressed.per_image or any(folder.target_transform for folder in self._work.recognition.folders):
+        own = self._work.recognition.pack == "own"
+        if own or bad or expressed.per_image or any(folder.target_transform for folder in self._work.recognition.folders):
             with separate_randomness(self._base_seed + 0x9E37_79B9 * self._pass + pending.first_draw):
                 self._apply_targets(pending, targets, bad)
                 for slot in sorted(bad):
@@ -195,6 +196,8 @@ class FeedIterator(_BaseDataLoaderIter):
                     image, targets[slot] = folder.dataset[at]
                     images[slot] = image
                 _apply_per_image(expressed.per_image, images, bad)
+                if own:
+                    return self._pinned(self._collate_fn(list(zip(images, targets, strict=True))))
         if self._work.recognition.pack == "timm":
             return images, self._pinned(torch.tensor(targets, dtype=torch.int64))
         return [images, self._pinned(default_collate(targets))]

@@ -22,7 +22,7 @@ from headrace.accelerate.translate import Expressed, Refused, name_of, shown, tr
 
 __all__ = ["Folder", "Recognition", "Refused", "describe", "find_folder", "locate", "recognise", "refuse_other_formats"]
 
-Pack = Literal["list", "timm"]
+Pack = Literal["list", "timm", "own"]
 
 #: Endings of files that the native side decodes exactly as Pillow does.
 NATIVE_ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif")
@@ -70,7 +70,8 @@ class Recognition:
     """A DataLoader whose work is understood.
 
     `locate(index)` gives the folder and the position in it of an index of the loader's dataset. `pack` says what the collate
-    function makes of images and targets: a list of the batch and default_collate's targets, or timm's tuple with int64.
+    function makes of images and targets: a list of the batch and default_collate's targets, timm's tuple with int64, or what
+    the script's own function makes of the items ("own").
     """
 
     folders: tuple[Folder, ...]
@@ -210,7 +211,29 @@ def _pack(collate: Any) -> Pack:
         return "list"
     if f"{getattr(collate, '__module__', '')}.{getattr(collate, '__qualname__', '')}" == "timm.data.loader.fast_collate":
         return "timm"
+    if _begins_with_default(collate):
+        return "own"
     raise Refused(f"collate_fn {shown(collate)}")
+
+
+def _begins_with_default(collate: Any) -> bool:
+    """True if a script's collate function names torch's default_collate and no worker: then it takes a list of (image, target)
+    like any other and works on the whole batch, as mixup and cutmix do, and may be called in the main process."""
+    function = collate if hasattr(collate, "__code__") else vars(type(collate)).get("__call__")
+    code = getattr(function, "__code__", None)
+    if code is None or function is None or "get_worker_info" in code.co_names:
+        return False
+    default = sys.modules["torch.utils.data"].default_collate
+    captured = [cell.cell_contents for cell in getattr(function, "__closure__", None) or () if _filled(cell)]
+    named = [function.__globals__.get(name) for name in code.co_names]
+    return any(value is default for value in captured + named) or "default_collate" in code.co_names
+
+
+def _filled(cell: types.CellType) -> bool:
+    try:
+        return cell.cell_contents is not None
+    except ValueError:  # a name that is not bound yet
+        return False
 
 
 def only_seeds(function: Any) -> bool:
