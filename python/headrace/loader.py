@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import cached_property
 from types import TracebackType
@@ -18,6 +18,7 @@ from headrace.blocks import Blocks, window_bytes
 from headrace.errors import MissingDependencyError, SourceError, StateError, UsageError
 from headrace.feed import Feed, Filled, IndexBatch, OnError
 from headrace.gpu.transfer import Transfer
+from headrace.lookahead import announced
 from headrace.planner import Dtype, Plan, compile_plan
 from headrace.records import Dataset
 from headrace.sampler import EpochOrder
@@ -113,7 +114,10 @@ class Loader:
         return self._pass(order, first)
 
     def _pass(self, order: EpochOrder, first: int) -> Iterator[tuple[Any, Any]]:
-        batches = (self._index_batch(order, step) for step in range(first, len(order)))
+        steps: Iterable[int] = range(first, len(order))
+        if self._blocks is not None and self.dataset.residency is not None:
+            steps = announced(steps, order, self._blocks, self.dataset.residency)
+        batches = (self._index_batch(order, step) for step in steps)
         labels = self.dataset.table.label
         for filled in self._feed.run(batches, order.epoch):
             self._step += 1

@@ -88,6 +88,10 @@ class EpochOrder:
         whole, tail = divmod(self.records, self.global_batch)
         return whole + (1 if tail and not self.drop_last else 0)
 
+    def ranks_of(self, positions: Positions) -> Positions:
+        """The rank that takes each position of a whole step."""
+        return positions % self.global_batch // self.batch_size
+
     def batch(self, step: int) -> Positions:
         """The records of this rank's batch `step`, int64."""
         start = step * self.global_batch

@@ -173,8 +173,8 @@ class RemoteShards:
             with claimed(self.folder / ".claims", wanted[0], wanted[-1]) as waited:
                 if waited:  # somebody else has fetched some of them
                     wanted = [record for record in wanted if not self._kept.has(record)]
-                if wanted:
-                    self._fetch(wanted, evict=evict)
+                for part in self._groups(np.array(wanted, dtype=np.int64), _COALESCE_AHEAD):
+                    self._fetch(part, evict=evict)
 
     def _bytes(self, group: list[int]) -> dict[int, bytes]:
         """The images of a group, from the cache or the store."""
