@@ -136,8 +136,10 @@ def test_script_without_torch_gives_a_session_that_says_so(tmp_path: Path) -> No
     assert diagnose(session).verdict == "INSUFFICIENT_DATA"
 
 
+# The model is gone, and the group with it, before the interpreter ends: PyTorch's gloo threads abort the process when they drop
+# the last reference to a tensor after that (pytorch issue 190489).
 DISTRIBUTED = """
-import time, torch
+import gc, time, torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader, TensorDataset
 torch.set_num_threads(1)
@@ -152,10 +154,15 @@ class Model(torch.nn.Module):
         if slow: time.sleep(0.15)
         return self.layer(value)
 
-model = torch.nn.parallel.DistributedDataParallel(Model())
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for (value,) in DataLoader(TensorDataset(torch.zeros(80, 8)), batch_size=4):
-    optimizer.zero_grad(); model(value).sum().backward(); optimizer.step()
+def train():
+    model = torch.nn.parallel.DistributedDataParallel(Model())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for (value,) in DataLoader(TensorDataset(torch.zeros(80, 8)), batch_size=4):
+        optimizer.zero_grad(); model(value).sum().backward(); optimizer.step()
+
+train()
+gc.collect()
+dist.barrier()
 dist.destroy_process_group()
 """
 
