@@ -92,4 +92,30 @@ class Ring:
     def counts(self) -> tuple[int, int]: ...
 
 def crc32c(data: bytes | bytearray, crc: int = 0) -> int: ...
+
+@final
+class PackRecipe:
+    def __new__(
+        cls,
+        keep: str,
+        tile_px: int,
+        *,
+        quality: int | None = None,
+        above_quality: int | None = None,
+        bound: str | None = None,
+        length: int = 0,
+    ) -> PackRecipe: ...
+
+def pack_records(
+    recipe: PackRecipe, records: Sequence[tuple[str, int, int, int, int, str, int]]
+) -> list[tuple[int, bytes, list[tuple[int, int, int, int, int, int, int]]]]: ...
+def encode_jpeg(
+    pixels: bytes | bytearray,
+    width: int,
+    height: int,
+    quality: int,
+    tile_px: int,
+    gray: bool = False,
+    turned_as: bytes | bytearray | None = None,
+) -> bytes: ...
 def restart_markers(data: bytes | bytearray, tile: int, keep_metadata: bool = True) -> bytes: ...

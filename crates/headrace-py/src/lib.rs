@@ -6,6 +6,7 @@ mod decode;
 mod detach;
 mod engine;
 mod index;
+mod pack;
 mod program;
 mod restart;
 mod ring;
@@ -25,6 +26,8 @@ mod _native {
     use super::engine::{Engine, Job, Store, Table};
     #[pymodule_export]
     use super::index::Index;
+    #[pymodule_export]
+    use super::pack::{encode_jpeg, pack_records, PackRecipe};
     #[pymodule_export]
     use super::program::Program;
     #[pymodule_export]

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from headrace.packing.listing import Listing
-from headrace.packing.lossless import Recoder
-from headrace.packing.unit import Packed, pack_record
+from headrace.packing.recipe import Recipe
+from headrace.packing.unit import Run, pack_chunk
 
 __all__ = ["Estimate", "estimate"]
 
@@ -27,16 +27,16 @@ class Estimate:
     seconds: float  # for the whole pack, expected
 
 
-def estimate(listing: Listing, recode: Recoder, workers: int) -> Estimate:
+def estimate(listing: Listing, recipe: Recipe, workers: int) -> Estimate:
     """Re-encodes a few images spread evenly over the listing; which ones depends on the listing alone."""
     at = np.unique(np.linspace(0, len(listing) - 1, _SAMPLE).astype(np.int64))
     source = packed = 0
     started_s = time.perf_counter()
     for position in at:
-        one = pack_record(listing, recode, int(position))
-        if isinstance(one, Packed):
+        (one,) = pack_chunk(listing, recipe, range(int(position), int(position) + 1))
+        if isinstance(one, Run):
             source += int(listing.sizes[position])
-            packed += len(one.data)
+            packed += one.rows[0][1]
     seconds = time.perf_counter() - started_s
     share = packed / source if source else 1.0
     return Estimate(

@@ -16,15 +16,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from headrace import machine
 from headrace.errors import HeadraceError, UsageError
 from headrace.packing.estimate import Estimate, estimate
 from headrace.packing.listing import Listing, Rejection, list_records, split
-from headrace.packing.lossless import Recoder, lossless_recoder
 from headrace.packing.options import PackOptions
 from headrace.packing.plan import Plan, make_plan
-from headrace.packing.reencode import reencoder
-from headrace.packing.unit import Packed, UnitWriter, pack_record
+from headrace.packing.recipe import Recipe, make_recipe
+from headrace.packing.unit import Run, UnitWriter, pack_chunk
 from headrace.packing.upload import check_free, staging_folder, upload
 from headrace.packing.work import WorkFolder
 from headrace.records import Dataset, existing
@@ -34,7 +35,9 @@ from headrace.sources.remote.store import Bucket, is_url, open_bucket
 
 __all__ = ["PackResult", "pack"]
 
-_CHUNK = 8  # records a task; amortises the pool's bookkeeping (about 50 µs a task)
+# Records and source bytes of a task: enough to amortise its bookkeeping (about 50 µs), little enough to share out.
+_CHUNK = 256
+_CHUNK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +103,7 @@ def pack(
         check_free(store, list(parts))
     if on_start:
         on_start(len(listing))
-    lossless = lossless_recoder(chosen)
-    recode = reencoder(chosen, lossless) if chosen.reencodes else lossless
-    job = _Job(chosen, recode, count, unit, sync, on_progress or (lambda _: None), on_estimate)
+    job = _Job(chosen, make_recipe(chosen), count, unit, sync, on_progress or (lambda _: None), on_estimate)
     target = Path(dst).expanduser().absolute() if store is None else staging_folder(store.url)
     try:
         results = [job.run(part, target / name if name else target) for name, part in parts.items()]
@@ -136,7 +137,7 @@ def _moved(result: PackResult, folder: str, url: str) -> PackResult:
 @dataclass(frozen=True, slots=True)
 class _Job:
     options: PackOptions
-    recode: Recoder
+    recipe: Recipe
     workers: int
     unit: tuple[int, int] | None
     sync: bool
@@ -188,7 +189,7 @@ class _Job:
             return new
         begun = work.plan()
         if begun is None:
-            expected = estimate(listing, self.recode, self.workers) if self.options.reencodes else None
+            expected = estimate(listing, self.recipe, self.workers) if self.options.reencodes else None
             if expected and self.on_estimate:
                 self.on_estimate(expected)
             ratio = expected.packed_bytes / max(1, expected.source_bytes) if expected else None
@@ -217,9 +218,7 @@ class _Job:
                     with work.open_part(number) as file:
                         writer = UnitWriter(file, listing, digester)
                         while writer.seen < expected:
-                            outcome = next(results)
-                            writer.add(outcome, self.options)
-                            self.on_progress(len(outcome))
+                            self.on_progress(writer.add(next(results), self.options))
                         count += writer.seen
                         digest = writer.end()
                         work.finish(number, file, writer.columns(), digest, writer.rejected)
@@ -229,13 +228,12 @@ class _Job:
 
     def _in_order(
         self, pool: ThreadPoolExecutor, listing: Listing, plan: Plan, units: Sequence[int]
-    ) -> Iterator[list[Packed | Rejection]]:
+    ) -> Iterator[list[Run | Rejection]]:
         """Packed records in the plan's order; at most a few chunks for each worker are in memory."""
-        window: deque[Future[list[Packed | Rejection]]] = deque()
+        window: deque[Future[list[Run | Rejection]]] = deque()
         for number in units:
-            begin, end = plan.cuts[number], plan.cuts[number + 1]
-            for at in range(begin, end, _CHUNK):
-                window.append(pool.submit(_pack_chunk, listing, self.recode, range(at, min(at + _CHUNK, end))))
+            for chunk in _chunks(listing, plan.cuts[number], plan.cuts[number + 1]):
+                window.append(pool.submit(pack_chunk, listing, self.recipe, chunk))
                 if len(window) > 3 * self.workers:
                     yield window.popleft().result()
         while window:
@@ -253,10 +251,15 @@ def _opened(src: str | os.PathLike[str] | Dataset, root: str | os.PathLike[str] 
     return open_list(path, existing(root))
 
 
-def _pack_chunk(listing: Listing, recode: Recoder, positions: range) -> list[Packed | Rejection]:
-    if listing.dataset.residency is not None:
-        listing.dataset.residency.begin(listing.rows[positions.start : positions.stop]).wait()
-    return [pack_record(listing, recode, at) for at in positions]
+def _chunks(listing: Listing, begin: int, end: int) -> Iterator[range]:
+    """The positions from `begin` to `end` in pieces that are worth a task each."""
+    ends = np.cumsum(listing.sizes[begin:end])
+    at, count = 0, end - begin
+    while at < count:
+        limit = (int(ends[at - 1]) if at else 0) + _CHUNK_BYTES
+        until = min(int(np.searchsorted(ends, limit)) + 1, at + _CHUNK, count)
+        yield range(begin + at, begin + until)
+        at = until
 
 
 def _result(destination: Path, manifest: Manifest, listing: Listing, packed: int, started_s: float) -> PackResult:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import io
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from headrace import _native
 from headrace.decode import decode_into, reason
 from headrace.errors import DecodeError
-from headrace.image_header import ImageHeader, read_header
+from headrace.image_header import ImageHeader, format_of, read_header
 from headrace.packing.lossless import UNSUPPORTED, Recoded, Recoder, decoded, pillow
 from headrace.packing.options import DEFAULT_QUALITY, RESTART_TILE, PackOptions
 from headrace.packing.prepare import parsed
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from PIL import Image
 
 __all__ = ["reencoder"]
-
-_ORIENTATION = 0x0112  # EXIF tag
 
 
 def reencoder(options: PackOptions, lossless: Recoder) -> Recoder:
@@ -40,7 +38,7 @@ def reencoder(options: PackOptions, lossless: Recoder) -> Recoder:
         image = _pixels(data, header, size or (header.width, header.height))
         if prepare is not None:
             image = prepare(image)
-        encoded = _encoded(image, options.quality or DEFAULT_QUALITY, _exif(data), marks=options.restart_markers)
+        encoded = _encoded(image, options.quality or DEFAULT_QUALITY, data, marks=options.restart_markers)
         return Recoded(encoded, "jpg", *image.size)
 
     return reencode
@@ -90,26 +88,10 @@ def _plain(image: Image.Image) -> Image.Image:
     return image.convert("L" if image.mode in ("1", "I;16") else "RGB")
 
 
-def _exif(data: bytes) -> bytes:
-    """The EXIF block where it turns the image, else nothing: no reader of pixels looks at the rest."""
-    if b"Exif\0\0" not in data[: 1 << 16]:
-        return b""
-    try:
-        with pillow().open(io.BytesIO(data)) as image:
-            turned = image.getexif().get(_ORIENTATION, 1) not in (0, 1)
-            return bytes(image.info.get("exif", b"")) if turned else b""
-    except Exception:
-        return b""
-
-
-def _encoded(image: Image.Image, quality: int, exif: bytes, *, marks: bool) -> bytes:
-    """JPEG with 4:2:0 as Pillow, OpenCV and FFCV write it, restart markers every 32 px of width.
-
-    Standard Huffman tables: optimal ones would save 5 % of the bytes and cost a third more time (measured on 400
-    ImageNet files at quality 90).
-    """
-    block = 8 if image.mode == "L" else 16  # pixels of width in an MCU
-    restart = {"restart_marker_blocks": RESTART_TILE // block} if marks else {}
-    file = io.BytesIO()
-    image.save(file, "JPEG", quality=quality, exif=exif, **restart)
-    return file.getvalue()
+def _encoded(image: Image.Image, quality: int, source: bytes, *, marks: bool) -> bytes:
+    """The JPEG of a grey or RGB image; by the same encoder as in native code, whichever one Pillow was built with."""
+    gray = image.mode == "L"
+    pixels = np.asarray(image.convert("RGB"))
+    turned_as = None if format_of(source) == "tiff" else source  # Pillow has turned a TIFF upright
+    height, width, _ = pixels.shape
+    return _native.encode_jpeg(pixels.tobytes(), width, height, quality, RESTART_TILE * marks, gray=gray, turned_as=turned_as)

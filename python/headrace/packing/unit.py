@@ -16,32 +16,65 @@ from headrace.errors import DecodeError, SourceError
 from headrace.packing.listing import Listing, Rejection
 from headrace.packing.lossless import Recoder
 from headrace.packing.options import PackOptions
+from headrace.packing.recipe import Recipe
 from headrace.shards import tar
 from headrace.shards.index import Columns, Keys
 
 _FLUSH = 1 << 20  # bytes that are written and digested at once
 _DIGESTS = 16  # pieces that wait for their digest before writing waits for it
 
-__all__ = ["Packed", "UnitWriter", "pack_record"]
+__all__ = ["Run", "UnitWriter", "pack_chunk", "pack_record"]
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
-    """A record ready to be written: its members' bytes, and its row of the index."""
+class Run:
+    """Packed records that follow one another, ready to be written."""
 
-    at: int  # position in the listing
-    header: bytes
-    data: bytes
-    tail: bytes  # padding, then the label's member, then the JSON's if there is one
-    width: int
-    height: int
-    crc32c: int
-    json_at: int  # bytes from the header's start to the JSON
-    json_size: int  # 0 = it has none
+    first: int  # position in the listing
+    members: bytes  # of all records, as they lie in the shard
+    # A row for each record: the image's offset in `members`, its size, width, height, CRC-32C, and the JSON's offset and size
+    # (0 = it has none).
+    rows: Sequence[tuple[int, int, int, int, int, int, int]]
 
 
-def pack_record(listing: Listing, recode: Recoder, at: int) -> Packed | Rejection:
-    """Reads and recodes the record at position `at` of the listing. Safe to call from several threads."""
+def pack_chunk(listing: Listing, recipe: Recipe, positions: range) -> list[Run | Rejection]:
+    """Reads and recodes the records at these positions of the listing. Safe to call from several threads."""
+    if listing.dataset.residency is not None:
+        listing.dataset.residency.begin(listing.rows[positions.start : positions.stop]).wait()
+    found: list[Run | Rejection] = []
+    at = positions.start
+    for number, members, rows in _usual(listing, recipe, positions):
+        first = positions.start + number
+        found += [pack_record(listing, recipe.recode, i) for i in range(at, first)]
+        found.append(Run(first, members, rows))
+        at = first + len(rows)
+    found += [pack_record(listing, recipe.recode, i) for i in range(at, positions.stop)]
+    return found
+
+
+def _usual(
+    listing: Listing, recipe: Recipe, positions: range
+) -> list[tuple[int, bytes, list[tuple[int, int, int, int, int, int, int]]]]:
+    """What native code packs of these records: undamaged JPEGs as cameras and encoders write them."""
+    if recipe.native is None:
+        return []
+    chosen = slice(positions.start, positions.stop)
+    table, rows = listing.dataset.table, listing.rows[chosen]
+    nothing = np.zeros(len(rows), dtype=np.int64)
+    json = [nothing if column is None else column[rows] for column in (table.json_offset, table.json_size)]
+    columns = (table.offset[rows], table.size[rows], *json)
+    records = zip(
+        [table.files[file] for file in table.file[rows].tolist()],
+        *(column.tolist() for column in columns),
+        listing.keys[chosen],
+        listing.labels[chosen].tolist(),
+        strict=True,
+    )
+    return _native.pack_records(recipe.native, list(records))
+
+
+def pack_record(listing: Listing, recode: Recoder, at: int) -> Run | Rejection:
+    """Reads and recodes one record, of whatever kind it is. Safe to call from several threads."""
     row = int(listing.rows[at])
     try:
         image = recode(listing.dataset.read(row))
@@ -62,8 +95,8 @@ def pack_record(listing: Listing, recode: Recoder, at: int) -> Packed | Rejectio
         tail += tar.header(f"{key}.json", len(json))
         json_at = len(header) + len(image.data) + len(tail)
         tail += json + tar.padding(len(json))
-    crc32c = _native.crc32c(image.data)
-    return Packed(at, header, image.data, tail, image.width, image.height, crc32c, json_at, len(json))
+    facts = (len(header), len(image.data), image.width, image.height, _native.crc32c(image.data), json_at, len(json))
+    return Run(at, header + image.data + tail, [facts])
 
 
 def _extension(name: str) -> str:
@@ -86,23 +119,32 @@ class UnitWriter:
         self.rows: list[tuple[int, ...]] = []  # at, offset, size, width, height, crc32c, JSON's offset and size
         self.rejected: list[Rejection] = []
 
-    def add(self, outcome: Sequence[Packed | Rejection], options: PackOptions) -> None:
-        """Writes packed records, notes rejected ones. Raises DecodeError for these when the options say stop."""
-        self.seen += len(outcome)
+    def add(self, outcome: Sequence[Run | Rejection], options: PackOptions) -> int:
+        """Writes packed records, notes rejected ones; returns how many there were of both.
+
+        Raises DecodeError for rejected ones when the options say stop.
+        """
+        before = self.seen
         for one in outcome:
-            if isinstance(one, Rejection):
-                if options.undecodable == "stop":
-                    raise DecodeError(
-                        f"{one.file}: {one.detail}",
-                        key=one.file,
-                        hint="repair or remove it and give the same command again, or:  --undecodable skip",
-                    )
-                self.rejected.append(one)
+            if isinstance(one, Run):
+                self.seen += len(one.rows)
+                self._add(one)
                 continue
-            offset = self.size + len(one.header)
-            json = (self.size + one.json_at, one.json_size) if one.json_size else (0, 0)
-            self.rows.append((one.at, offset, len(one.data), one.width, one.height, one.crc32c, *json))
-            self._write(one.header, one.data, one.tail)
+            self.seen += 1
+            if options.undecodable == "stop":
+                raise DecodeError(
+                    f"{one.file}: {one.detail}",
+                    key=one.file,
+                    hint="repair or remove it and give the same command again, or:  --undecodable skip",
+                )
+            self.rejected.append(one)
+        return self.seen - before
+
+    def _add(self, run: Run) -> None:
+        for at, (offset, size, width, height, crc32c, json_at, json_size) in enumerate(run.rows, run.first):
+            json_offset = self.size + json_at if json_size else 0
+            self.rows.append((at, self.size + offset, size, width, height, crc32c, json_offset, json_size))
+        self._write(run.members)
 
     def end(self) -> str:
         """Ends the archive; returns its SHA-256."""
@@ -132,14 +174,14 @@ class UnitWriter:
             json_size=json_size if json_size.any() else None,
         )
 
-    def _write(self, *pieces: bytes) -> None:
-        self.pieces += pieces
-        self.size += sum(map(len, pieces))
+    def _write(self, data: bytes) -> None:
+        self.pieces.append(data)
+        self.size += len(data)
         if self.size - self.written >= _FLUSH:
             self._flush()
 
     def _flush(self) -> None:
-        data = b"".join(self.pieces)
+        data = self.pieces[0] if len(self.pieces) == 1 else b"".join(self.pieces)
         self.waiting.append(self.digester.submit(self.digest.update, data))
         if len(self.waiting) > _DIGESTS:
             self.waiting.popleft().result()

@@ -113,7 +113,7 @@ pub fn region_scaled(
     Ok(stride)
 }
 
-/// How [`encode`] makes a file: every kind that a decoder's tests need.
+/// How [`encode`] makes a file: what the packer writes, and every kind that a decoder's tests need.
 #[derive(Debug, Clone, Copy)]
 pub struct Encoding {
     /// Horizontal and vertical sampling factor of each component; one component (grayscale) uses the first.
@@ -154,6 +154,13 @@ impl Default for Encoding {
 
 /// Encodes interleaved RGB (or gray) pixels with libjpeg-turbo.
 pub fn encode(pixels: &[u8], size: Size, how: &Encoding) -> Result<Vec<u8>> {
+    let mut out = Vec::new();
+    encode_into(pixels, size, how, &mut out)?;
+    Ok(out)
+}
+
+/// As [`encode`], into `out`, whose memory is reused.
+pub fn encode_into(pixels: &[u8], size: Size, how: &Encoding, out: &mut Vec<u8>) -> Result<()> {
     let samples = size.width as usize * size.height as usize * if how.gray { 1 } else { 3 };
     if pixels.len() < samples {
         return Err(Status::BadBox);
@@ -165,27 +172,33 @@ pub fn encode(pixels: &[u8], size: Size, how: &Encoding) -> Result<Vec<u8>> {
         | flag(how.separate_scans, 4)
         | flag(how.arithmetic, 8);
     let factors = how.factors.map(|(h, v)| [h, v]).concat();
-    let mut out = vec![0; samples * 8 + 65_536];
-    // SAFETY: `pixels` holds all samples (checked), `factors` six bytes, `out` as many bytes as stated; all live during the call.
-    let written = unsafe {
-        headrace_turbo_encode(
-            pixels.as_ptr(),
-            size.width,
-            size.height,
-            space,
-            factors.as_ptr(),
-            i32::from(how.quality),
-            how.restart_interval,
-            flags,
-            out.as_mut_ptr(),
-            out.len(),
-        )
-    };
-    if written == 0 {
-        return Err(Status::Unsupported);
+    // Photographs fit into the first size, noise at quality 100 into the second.
+    for room in [samples + 65_536, samples * 8 + 65_536] {
+        out.clear();
+        out.reserve(room);
+        // SAFETY: `pixels` holds all samples (checked), `factors` six bytes, `out` has room for as many bytes as stated; all live
+        // during the call.
+        let written = unsafe {
+            headrace_turbo_encode(
+                pixels.as_ptr(),
+                size.width,
+                size.height,
+                space,
+                factors.as_ptr(),
+                i32::from(how.quality),
+                how.restart_interval,
+                flags,
+                out.as_mut_ptr(),
+                room,
+            )
+        };
+        if written > 0 {
+            // SAFETY: the shim wrote the first `written` bytes, at most `room`.
+            unsafe { out.set_len(written.min(room)) };
+            return Ok(());
+        }
     }
-    out.truncate(written);
-    Ok(out)
+    Err(Status::Unsupported)
 }
 
 /// The coefficients of one MCU row, in natural order; valid while [`coefficients`] calls.

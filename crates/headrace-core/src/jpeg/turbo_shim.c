@@ -191,7 +191,7 @@ int headrace_turbo_region(const uint8_t *data, size_t length, uint32_t scale_div
   return warned;
 }
 
-/* Encodes w x h RGB pixels (gray: one byte a pixel) for tests. `factors` holds h and v of each component; `space` is 1 gray,
+/* Encodes w x h RGB pixels (gray: one byte a pixel). `factors` holds h and v of each component; `space` is 1 gray,
  * 3 YCbCr, 2 RGB stored as it is. `flags`: 1 optimised tables, 2 progressive, 4 one scan per component, 8 arithmetic. Returns
  * the number of bytes written to `out`, or 0. */
 size_t headrace_turbo_encode(const uint8_t *pixels, uint32_t w, uint32_t h, int space, const uint8_t *factors, int quality,
@@ -240,8 +240,11 @@ size_t headrace_turbo_encode(const uint8_t *pixels, uint32_t w, uint32_t h, int 
   }
   jpeg_start_compress(&cinfo, TRUE);
   while (cinfo.next_scanline < h) {
-    JSAMPROW rows[1] = {(JSAMPROW)(pixels + (size_t)cinfo.next_scanline * w * cinfo.input_components)};
-    jpeg_write_scanlines(&cinfo, rows, 1);
+    JSAMPROW rows[16];
+    JDIMENSION count = h - cinfo.next_scanline < 16 ? h - cinfo.next_scanline : 16;
+    for (JDIMENSION i = 0; i < count; i++)
+      rows[i] = (JSAMPROW)(pixels + (size_t)(cinfo.next_scanline + i) * w * cinfo.input_components);
+    jpeg_write_scanlines(&cinfo, rows, count);
   }
   jpeg_finish_compress(&cinfo);
   size_t written = buffer == out ? size : 0; /* a full buffer makes libjpeg allocate its own: refused */

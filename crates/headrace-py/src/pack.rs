@@ -1,0 +1,188 @@
+//! Packing records, and encoding pixels, for the packer.
+
+use std::cell::RefCell;
+use std::path::PathBuf;
+
+use headrace_core::decode::Size;
+use headrace_core::exif;
+use headrace_core::pack::{
+    encode_pixels, Bound, EncodeOptions, Keep, Packer, Place, Recipe, Row, Smaller,
+};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
+use pyo3::types::PyBytes;
+
+use crate::detach::detached;
+
+thread_local! {
+    static PACKER: RefCell<Packer> = RefCell::default();
+}
+
+/// What is done to each JPEG: `keep` is "bytes", "decodable" or "marked" (restart markers about every `tile_px`); `bound` is None,
+/// "max_side", "short_side" or "resize" with its `length` in pixels; with a `quality` images are made smaller.
+#[pyclass(frozen, module = "headrace._native")]
+pub struct PackRecipe {
+    inner: Recipe,
+}
+
+#[pymethods]
+impl PackRecipe {
+    #[new]
+    #[pyo3(signature = (keep, tile_px, *, quality=None, above_quality=None, bound=None, length=0))]
+    fn new(
+        keep: &str,
+        tile_px: u32,
+        quality: Option<u8>,
+        above_quality: Option<u8>,
+        bound: Option<&str>,
+        length: u32,
+    ) -> PyResult<Self> {
+        let keep = match keep {
+            "bytes" => Keep::Bytes,
+            "decodable" => Keep::Decodable,
+            "marked" => Keep::Marked(tile_px.max(1)),
+            other => return Err(PyValueError::new_err(format!("keep is {other:?}"))),
+        };
+        let bound = match bound {
+            None => Bound::None,
+            Some("max_side") => Bound::MaxSide(length),
+            Some("short_side") => Bound::ShortSide(length),
+            Some("resize") => Bound::Resize(length),
+            Some(other) => return Err(PyValueError::new_err(format!("bound is {other:?}"))),
+        };
+        let smaller = quality.map(|quality| Smaller {
+            bound,
+            above_quality,
+            quality,
+        });
+        Ok(PackRecipe {
+            inner: Recipe { keep, smaller },
+        })
+    }
+}
+
+/// Where a record is, and what it is called: path, offset, size (-1: the rest of the file), offset and size of its JSON (0: none),
+/// key, label.
+type Record = (PathBuf, u64, i64, u64, u64, String, i64);
+
+/// Packed records that follow one another: the number of the first, all their tar members, and for each record the image's offset
+/// in these, its size, width, height, CRC-32C, and the JSON's offset and size.
+type Run<'py> = (
+    usize,
+    pyo3::Bound<'py, PyBytes>,
+    Vec<(u64, u64, u32, u32, u32, u64, u64)>,
+);
+
+struct Piece {
+    first: usize,
+    members: Vec<u8>,
+    rows: Vec<Row>,
+}
+
+/// Packs records as far as they are the usual ones. Those that are in no run were declined, for whatever reason, and have to be
+/// looked at one by one.
+#[pyfunction]
+pub fn pack_records<'py>(
+    py: Python<'py>,
+    recipe: &PackRecipe,
+    records: Vec<Record>,
+) -> Vec<Run<'py>> {
+    let pieces = detached(py, || {
+        PACKER.with_borrow_mut(|packer| packed(packer, &recipe.inner, &records))
+    });
+    let row = |row: Row| {
+        let Row {
+            offset,
+            size,
+            width,
+            height,
+            crc32c,
+            json_offset,
+            json_size,
+        } = row;
+        (offset, size, width, height, crc32c, json_offset, json_size)
+    };
+    pieces
+        .into_iter()
+        .map(|piece| {
+            let members = PyBytes::new(py, &piece.members);
+            (
+                piece.first,
+                members,
+                piece.rows.into_iter().map(row).collect(),
+            )
+        })
+        .collect()
+}
+
+fn packed(packer: &mut Packer, recipe: &Recipe, records: &[Record]) -> Vec<Piece> {
+    let mut pieces: Vec<Piece> = Vec::new();
+    for (number, (path, offset, size, json_offset, json_size, key, label)) in
+        records.iter().enumerate()
+    {
+        let continues = pieces
+            .last()
+            .is_some_and(|piece| piece.first + piece.rows.len() == number);
+        if !continues {
+            pieces.push(Piece {
+                first: number,
+                members: Vec::new(),
+                rows: Vec::new(),
+            });
+        }
+        let Some(piece) = pieces.last_mut() else {
+            continue;
+        };
+        let place = Place {
+            path,
+            offset: *offset,
+            size: u64::try_from(*size).ok(),
+            json: (*json_size > 0).then_some((*json_offset, *json_size)),
+        };
+        match packer.append(recipe, &place, key, *label, &mut piece.members) {
+            Some(row) => piece.rows.push(row),
+            None if piece.rows.is_empty() => {
+                pieces.pop();
+            }
+            None => {}
+        }
+    }
+    pieces
+}
+
+/// Encodes uint8 RGB pixels [height, width, 3] as the packer does: baseline, 4:2:0 (`gray`: one component, of the first channel),
+/// with restart markers about every `tile_px` (0: none), and the orientation that the file `turned_as` states.
+#[pyfunction]
+#[pyo3(signature = (pixels, width, height, quality, tile_px, gray = false, turned_as = None))]
+#[allow(clippy::too_many_arguments)]
+pub fn encode_jpeg<'py>(
+    py: Python<'py>,
+    pixels: PyBackedBytes,
+    width: u32,
+    height: u32,
+    quality: u8,
+    tile_px: u32,
+    gray: bool,
+    turned_as: Option<PyBackedBytes>,
+) -> PyResult<pyo3::Bound<'py, PyBytes>> {
+    if pixels.len() as u64 != u64::from(width) * u64::from(height) * 3
+        || !(1..=100).contains(&quality)
+    {
+        return Err(PyValueError::new_err(
+            "pixels must be [height, width, 3] uint8, quality 1 to 100",
+        ));
+    }
+    let how = EncodeOptions {
+        gray,
+        quality,
+        tile_px: (tile_px > 0).then_some(tile_px),
+        orientation: turned_as.map_or_else(Default::default, |file| exif::orientation(&file)),
+    };
+    let mut out = Vec::new();
+    detached(py, || {
+        encode_pixels(&pixels, Size { width, height }, &how, &mut out)
+    })
+    .map_err(|status| PyValueError::new_err(status.message()))?;
+    Ok(PyBytes::new(py, &out))
+}

@@ -1,0 +1,37 @@
+"""What is done to each image: in native code where it is a JPEG as usual, else in Python, which has words for what is wrong."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headrace import _native
+from headrace.packing.lossless import Recoder, lossless_recoder
+from headrace.packing.options import DEFAULT_QUALITY, RESTART_TILE, PackOptions
+from headrace.packing.reencode import reencoder
+
+__all__ = ["Recipe", "make_recipe"]
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """The two ways of the same work. `native` None: it does not know these options."""
+
+    recode: Recoder
+    native: _native.PackRecipe | None
+
+
+def make_recipe(options: PackOptions) -> Recipe:
+    """Raises UsageError for a transform that cannot be read, MissingDependencyError without Pillow where it is needed."""
+    lossless = lossless_recoder(options)
+    recode = reencoder(options, lossless) if options.reencodes else lossless
+    return Recipe(recode, None if options.transform else _native_recipe(options))
+
+
+def _native_recipe(options: PackOptions) -> _native.PackRecipe:
+    keep = "bytes" if options.keep_bytes else "marked" if options.restart_markers else "decodable"
+    if not options.reencodes:
+        return _native.PackRecipe(keep, RESTART_TILE)
+    bounds = (("max_side", options.max_side), ("short_side", options.short_side), ("resize", options.resize))
+    name, length = next(((name, length) for name, length in bounds if length is not None), (None, 0))
+    quality = options.quality or DEFAULT_QUALITY
+    return _native.PackRecipe(keep, RESTART_TILE, quality=quality, above_quality=options.quality, bound=name, length=length)
