@@ -52,7 +52,8 @@ def open_folder(root: Path) -> Dataset:
             f"class folders without images in {root}: {', '.join(empty[:5])}{' …' if len(empty) > 5 else ''}",
             hint="add images or remove the empty folders (torchvision's ImageFolder refuses them too)",
         )
-    keys = tuple(os.path.relpath(path, root) for path in files)
+    above = len(os.path.join(root, ""))  # noqa: PTH118 (bytes of text, not a path)
+    keys = tuple(path[above:] for path in files)
     label_column = np.asarray(labels, dtype=np.int64)
     table = RecordTable(
         files=tuple(files),
