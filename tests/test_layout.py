@@ -17,7 +17,7 @@ RANKS = [
     ("records", "sizes", "image_header", "machine", "disk", "nvml", "transforms", "stats"),
     ("shards", "sources", "sampler", "blocks", "restart"),
     ("planner", "packing", "verification", "inspection", "contact_sheet", "session", "decode"),
-    ("feed", "lookahead", "gpu", "attach"),
+    ("feed", "lookahead", "streaming", "gpu", "attach"),
     ("loader",),
     ("checkpoint", "recipe", "evaluation", "interruption", "devices", "models", "weights", "training", "trainer", "accelerate"),
     ("diagnosis",),

@@ -1,18 +1,26 @@
-"""SageMaker's Pipe mode: named pipes fed by another thread, as SageMaker feeds them."""
+"""SageMaker's Pipe mode: named pipes fed by other threads, as SageMaker feeds them."""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import os
+import random
 import stat
 import struct
 import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import headrace
 import numpy as np
 import pytest
-from headrace.errors import HeadraceError
-from headrace.sources import pipe
+from headrace import streaming
+from headrace.errors import DecodeError, FormatError, HeadraceError, SourceError, UnknownLengthError
+from headrace.packing import pack
+from headrace.records import StreamRecord
+from headrace.sources import open_dataset, pipe
 from test_sources_containers import EXPECTED, IMAGES, contents, image_record, recordio, webdataset_members, write_tar
 
 
@@ -26,7 +34,7 @@ def feed(path: Path, data: bytes) -> threading.Thread:
     os.mkfifo(path)
 
     def send() -> None:
-        with open(path, "wb") as file:
+        with contextlib.suppress(BrokenPipeError), open(path, "wb") as file:
             for at in range(0, len(data), 5000):
                 file.write(data[at : at + 5000])
 
@@ -43,61 +51,267 @@ def tars(tmp_path: Path) -> list[bytes]:
 
 def test_raw_tars(tmp_path: Path) -> None:
     thread = feed(tmp_path / "train_0", b"".join(tars(tmp_path)))
-    dataset = headrace.open(tmp_path / "train")
+    dataset = open_dataset(tmp_path / "train")
     thread.join(10)
     assert contents(dataset) == EXPECTED
-    assert contents(headrace.open(tmp_path / "train")) == EXPECTED  # again, without a second stream
+    assert contents(open_dataset(tmp_path / "train")) == EXPECTED  # again, without a second stream
     assert stat.S_ISFIFO((tmp_path / "train_0").stat().st_mode)
 
 
 def test_wrapped_tars(tmp_path: Path) -> None:
     made = tars(tmp_path)
     feed(tmp_path / "train_0", b"".join(recordio(data) for data in made))
-    assert contents(headrace.open(tmp_path / "train")) == EXPECTED
+    assert contents(open_dataset(tmp_path / "train")) == EXPECTED
 
 
 def test_a_wrapped_tar_that_holds_the_magic_number(tmp_path: Path) -> None:
     odd = IMAGES[0] + bytes(-len(IMAGES[0]) % 4) + struct.pack("<I", 0xCED7230A) * 2
     data = write_tar(tmp_path / "a.tar", [("a.jpg", odd), ("a.cls", b"1")]).read_bytes()
     feed(tmp_path / "train_0", recordio(data))
-    assert contents(headrace.open(tmp_path / "train_0")) == [(odd, 1)]
+    assert contents(open_dataset(tmp_path / "train_0")) == [(odd, 1)]
 
 
 def test_records(tmp_path: Path) -> None:
     feed(tmp_path / "train_0", b"".join(image_record(image, label, i) for i, (image, label) in enumerate(EXPECTED)))
-    assert contents(headrace.open(tmp_path / "train")) == EXPECTED
-
-
-def test_two_epochs_of_a_loader(tmp_path: Path) -> None:
-    feed(tmp_path / "train_0", b"".join(tars(tmp_path)))
-    os.mkfifo(tmp_path / "train_1")  # SageMaker makes it; nobody has to read it
-    loader = headrace.Loader(
-        headrace.open(tmp_path / "train"),
-        batch_size=2,
-        transform=headrace.transforms.imagenet_train(24),
-        shuffle=True,
-        output="numpy",
-        threads=2,
-    )
-    epochs = [np.concatenate([labels for _, labels in loader]) for _ in range(2)]
-    assert [sorted(epoch) for epoch in epochs] == [[0, 0, 1, 1, 2, 2]] * 2
+    assert contents(open_dataset(tmp_path / "train")) == EXPECTED
 
 
 @pytest.mark.parametrize("data", [b"nonsense" * 100, recordio(b"\0" * 257 + b"ustar" + bytes(600))[:500], b"x"])
 def test_streams_that_are_wrong(tmp_path: Path, data: bytes) -> None:
     feed(tmp_path / "train_0", data)
     with pytest.raises(HeadraceError):
-        headrace.open(tmp_path / "train")
+        open_dataset(tmp_path / "train")
 
 
 def test_a_cut_stream_is_an_error(tmp_path: Path) -> None:
     feed(tmp_path / "train_0", tars(tmp_path)[0][:3000])
-    with pytest.raises(HeadraceError, match="truncated"):
-        headrace.open(tmp_path / "train")
+    with pytest.raises(HeadraceError, match="ended inside"):
+        open_dataset(tmp_path / "train")
 
 
 def test_a_pipe_that_nobody_feeds_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     os.mkfifo(tmp_path / "train_0")
     monkeypatch.setattr(pipe, "_WAIT_S", 0.3)
     with pytest.raises(HeadraceError, match="nothing came"):
-        headrace.open(tmp_path / "train")
+        open_dataset(tmp_path / "train")
+
+
+# Streams: the Loader reads them while they come.
+
+
+@pytest.fixture
+def prefix(image_folder: Callable[..., Path], tmp_path: Path) -> list[bytes]:
+    """The objects of a packed dataset of 40 images, in the order of their keys, with a list of errors."""
+    source = image_folder(classes=4, per_class=10)
+    (source / "class_0" / "bad.jpg").write_bytes(b"no image")
+    pack(source, tmp_path / "packed", shard_size=500_000)
+    objects = [path.read_bytes() for path in sorted((tmp_path / "packed").iterdir())]
+    assert len(objects) > 5
+    return objects
+
+
+def loader(channel: Path, records: int | None = None, **options: Any) -> headrace.Loader:
+    settings: dict[str, Any] = {"batch_size": 4, "seed": 3, "shuffle": "block:300KB", "threads": 2, "output": "numpy"}
+    transform = headrace.transforms.imagenet_train(24)
+    return headrace.Loader(headrace.open(channel, records=records), transform=transform, **(settings | options))
+
+
+def digests(batches: Any) -> list[str]:
+    return [hashlib.sha256(images.tobytes() + labels.tobytes()).hexdigest() for images, labels in batches]
+
+
+@contextlib.contextmanager
+def channel(tmp_path: Path, streams: list[bytes], name: str = "train") -> Iterator[Path]:
+    """A channel with a pipe for each pass, each fed when it is read."""
+    folder = tmp_path / f"channel-{len(list(tmp_path.glob('channel-*')))}"
+    folder.mkdir()
+    threads = [feed(folder / f"{name}_{number}", data) for number, data in enumerate(streams)]
+    yield folder / name
+    for thread in threads:
+        thread.join(10)
+    assert not any(thread.is_alive() for thread in threads), "a sender still waits"
+    assert not any("headrace-stream" in thread.name for thread in threading.enumerate())
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+@pytest.mark.parametrize("buffer", ["300KB", "100MB"])
+def test_two_epochs_from_pipes(tmp_path: Path, prefix: list[bytes], wrapped: bool, buffer: str) -> None:
+    data = b"".join(map(recordio, prefix) if wrapped else prefix)
+    with channel(tmp_path, [data, data]) as path:
+        training = loader(path, shuffle=f"block:{buffer}")
+        assert len(training) == 10  # the manifest says so
+        epochs = [digests(training), digests(training)]
+        assert training.epoch == 2
+    assert epochs[0] != epochs[1] and all(len(set(epoch)) == 10 for epoch in epochs)
+    with channel(tmp_path, [data, data]) as path:
+        again = loader(path, shuffle=f"block:{buffer}", threads=1, prefetch=1)
+        assert [digests(again), digests(again)] == epochs
+    assert not (tmp_path / "cache").exists()  # nothing was kept
+
+
+def test_every_record_once_in_an_order_that_the_buffer_mixes(tmp_path: Path, prefix: list[bytes]) -> None:
+    def labels(shuffle: str | bool) -> list[int]:
+        with channel(tmp_path, [b"".join(prefix)]) as path:
+            data = loader(path, shuffle=shuffle, drop_last=False, batch_size=7)
+            return [label for _, labels in data for label in labels.tolist()]
+
+    ordered, little, much = labels(False), labels("block:100KB"), labels(True)
+    assert ordered == sorted(ordered)
+    assert sorted(little) == sorted(much) == ordered
+    assert sum(map(abs, np.subtract(little, ordered))) < sum(map(abs, np.subtract(much, ordered)))
+
+
+def test_other_streams(tmp_path: Path) -> None:
+    rec = b"".join(image_record(image, label, i) for i, (image, label) in enumerate(EXPECTED))
+    augmented = b"".join(recordio(image) + recordio(str(label).encode()) for image, label in EXPECTED)
+    for data in (b"".join(tars(tmp_path)), rec, rec + rec, recordio(rec), augmented):
+        with channel(tmp_path, [data]) as path:
+            stream = headrace.open(path).stream
+            assert stream is not None
+            found = [(record.data, record.label) for record in stream.read()]
+            assert found in (EXPECTED, EXPECTED * 2)
+
+
+def test_leaving_early_takes_the_next_pipe_for_the_same_epoch(tmp_path: Path, prefix: list[bytes]) -> None:
+    data = b"".join(prefix)
+    with channel(tmp_path, [data] * 3) as path:
+        training = loader(path)
+        for _ in training:
+            break
+        assert training.epoch == 0
+        first = digests(training)
+        training.set_epoch(0)
+        assert digests(training) == first
+
+
+@pytest.mark.parametrize("stop", [1, 9])
+def test_a_resumed_pass_goes_on_bit_for_bit(tmp_path: Path, prefix: list[bytes], stop: int) -> None:
+    data = b"".join(prefix)
+    with channel(tmp_path, [data] * 2) as path:
+        whole = loader(path)
+        expected = digests(whole) + digests(whole)
+    with channel(tmp_path, [data]) as path:
+        begun = loader(path)
+        iterator = iter(begun)
+        for _ in range(stop):
+            next(iterator)
+        state = begun.state_dict()
+        del iterator
+    with channel(tmp_path, [data] * 2) as path:
+        resumed = loader(path)
+        resumed.load_state_dict(state)
+        assert digests(resumed) + digests(resumed) == expected[stop:]
+
+
+@pytest.mark.parametrize("drop_last", [True, False])
+def test_ranks_on_hosts_that_all_get_the_whole_stream(tmp_path: Path, prefix: list[bytes], drop_last: bool) -> None:
+    data = b"".join(prefix)
+    parts = []
+    for rank in range(3):
+        with channel(tmp_path, [data]) as path:
+            options = {"rank": rank, "world_size": 3, "batch_size": 3, "drop_last": drop_last}
+            parts.append([(images.copy(), labels) for images, labels in loader(path, **options)])
+    assert len({len(part) for part in parts}) == 1 and len(parts[0]) == (4 if drop_last else 5)
+    with channel(tmp_path, [data]) as path:
+        whole = list(loader(path, batch_size=9))
+    for (images, _), *shares in zip(whole, *parts, strict=False):
+        assert np.array_equal(images, np.concatenate([share[0] for share in shares]))
+
+
+def test_a_length_that_nobody_knows(tmp_path: Path) -> None:
+    data = b"".join(tars(tmp_path))
+    with channel(tmp_path, [data, data]) as path:
+        training = loader(path, batch_size=2)
+        with pytest.raises(UnknownLengthError, match="not known"):
+            len(training)
+        assert len(list(training)) == 3
+        assert "stream" in training.explain() and "stream" in repr(training)
+        assert len(list(training)) == 3
+    with channel(tmp_path, [data, data]) as path:
+        assert len(loader(path, 6, batch_size=2)) == 3
+        with pytest.raises(SourceError, match="were promised"):
+            list(loader(path.with_name("train_0"), 7, batch_size=2))
+        list(loader(path.with_name("train_1"), 6, batch_size=2))
+
+
+@pytest.mark.parametrize("share", [0.3, 0.9])
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_sender_that_dies_in_mid_record(tmp_path: Path, prefix: list[bytes], share: float, wrapped: bool) -> None:
+    data = b"".join(map(recordio, prefix) if wrapped else prefix)
+    with channel(tmp_path, [data[: int(len(data) * share)]]) as path, pytest.raises(FormatError, match="ended inside"):
+        list(loader(path))
+
+
+def test_a_sender_that_falls_silent(tmp_path: Path, prefix: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipe, "_WAIT_S", 0.5)
+    os.mkfifo(tmp_path / "train_0")
+    writer = os.open(tmp_path / "train_0", os.O_RDWR)
+    try:
+        os.write(writer, prefix[-1][:2000])
+        with pytest.raises(SourceError, match="nothing came"):
+            list(loader(tmp_path / "train"))
+    finally:
+        os.close(writer)
+    training = loader(tmp_path / "train")
+    (tmp_path / "train_0").unlink()
+    with pytest.raises(SourceError, match="no pipe"):
+        list(training)
+
+
+def test_bad_records_in_a_stream(tmp_path: Path) -> None:
+    members = webdataset_members()
+    members[2] = (members[2][0], b"\xff\xd8\xffbroken")
+    data = write_tar(tmp_path / "a.tar", members).read_bytes()
+    with channel(tmp_path, [data, data]) as path:
+        training = loader(path, batch_size=6, on_error="skip")
+        ((images, labels),) = list(training)
+        assert images.any(axis=(1, 2, 3)).all() and len(labels) == 6
+        assert training.stats().skipped[0].key == "000001"
+        with pytest.raises(DecodeError, match="000001"):
+            list(loader(path.with_name("train_1"), batch_size=6))
+
+
+def test_labels_that_are_names_are_refused(tmp_path: Path) -> None:
+    data = write_tar(tmp_path / "a.tar", [("cat/a.jpg", IMAGES[0])]).read_bytes()
+    with channel(tmp_path, [data]) as path, pytest.raises(FormatError, match="'cat'"):
+        list(loader(path, batch_size=1))
+
+
+@pytest.mark.parametrize(
+    "members",
+    [[("../a.jpg", b"x")], [("/a.jpg", b"x")]],
+)
+def test_hostile_archives_in_a_stream(tmp_path: Path, members: list[tuple[str, bytes]]) -> None:
+    data = write_tar(tmp_path / "a.tar", members).read_bytes()
+    with channel(tmp_path, [data]) as path, pytest.raises(FormatError, match="leads out"):
+        list(loader(path, batch_size=1))
+
+
+def test_sizes_that_no_memory_holds_are_refused(tmp_path: Path) -> None:
+    header = bytearray(write_tar(tmp_path / "a.tar", [("a.jpg", b"x")]).read_bytes()[:512])
+    header[124:136] = b"77777777777\0"
+    header[148:156] = b" " * 8
+    header[148:156] = f"{sum(header):06o}\0 ".encode()
+    for data in (
+        bytes(header) + bytes(1 << 16),
+        struct.pack("<Q", 50) + b'{"x": {"data_offsets": [0, 99999999999999]}}      ' + bytes(9),
+    ):
+        with channel(tmp_path, [data]) as path, pytest.raises(FormatError, match=r"are the most|ended inside"):
+            list(loader(path, batch_size=1))
+
+
+def test_the_buffer_is_bounded() -> None:
+    held = most = 0
+
+    def records() -> Iterator[tuple[int, StreamRecord]]:
+        nonlocal held, most
+        for number in range(500):
+            held += 1
+            most = max(most, held)
+            yield number, StreamRecord(str(number), 0, bytes(1000))
+
+    seen = []
+    for number, _ in streaming._mixed(records(), 20_000, random.Random(0)):
+        held -= 1
+        seen.append(number)
+    assert sorted(seen) == list(range(500)) and most <= 21

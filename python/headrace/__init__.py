@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from headrace.packing import pack
     from headrace.records import Dataset
     from headrace.restart import restart_markers
-    from headrace.sources import open_dataset as open
+    from headrace.sources import open_to_load as open
     from headrace.verification import verify
 
 __all__ = [
@@ -39,7 +39,7 @@ _LAZY: dict[str, tuple[str, str | None]] = {
     "Loader": ("headrace.loader", "Loader"),
     "checkpoint_index": ("headrace.decode", "checkpoint_index"),
     "decode_into": ("headrace.decode", "decode_into"),
-    "open": ("headrace.sources", "open_dataset"),
+    "open": ("headrace.sources", "open_to_load"),
     "pack": ("headrace.packing", "pack"),
     "restart_markers": ("headrace.restart", "restart_markers"),
     "transforms": ("headrace.transforms", None),

@@ -19,13 +19,13 @@ from headrace.sampler import Positions, hashed, permutation
 from headrace.sizes import parse_size, size_text
 from headrace.stats import ShuffleQuality
 
-__all__ = ["BlockOrder", "Blocks", "window_bytes"]
+__all__ = ["WINDOW", "BlockOrder", "Blocks", "window_bytes"]
 
 WINDOW = "2GiB"  # 16 shards of the packer's usual size
 _PIECES = 8  # a window holds at least so many blocks: larger shards are cut
 
 
-def window_bytes(shuffle: bool | str) -> int | None:
+def window_bytes(shuffle: bool | str, default: str = WINDOW) -> int | None:
     """The window of `shuffle="block"` or `"block:SIZE"` in bytes; None for True and False.
 
     Raises UsageError for anything else.
@@ -34,11 +34,11 @@ def window_bytes(shuffle: bool | str) -> int | None:
         return None
     kind, colon, size = shuffle.partition(":")
     try:
-        window = parse_size(size if colon else WINDOW)
+        window = parse_size(size if colon else default)
     except ValueError:
         window = 0
     if kind != "block" or window < 1:
-        raise UsageError(f"shuffle must be True, False, 'block' or 'block:SIZE' (such as 'block:{WINDOW}'), not {shuffle!r}")
+        raise UsageError(f"shuffle must be True, False, 'block' or 'block:SIZE' (such as 'block:{default}'), not {shuffle!r}")
     return window
 
 

@@ -24,6 +24,7 @@ __all__ = [
     "SessionError",
     "SourceError",
     "StateError",
+    "UnknownLengthError",
     "UsageError",
 ]
 
@@ -54,6 +55,10 @@ class UsageError(HeadraceError):
 
 class SourceError(HeadraceError):
     """A dataset cannot be opened, or holds no images."""
+
+
+class UnknownLengthError(SourceError, TypeError):
+    """How many records a stream has is not known. A TypeError too: `list(loader)` then goes on without a length."""
 
 
 class DecodeError(HeadraceError):

@@ -14,16 +14,18 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace import machine
-from headrace.blocks import Blocks, window_bytes
+from headrace.blocks import WINDOW, Blocks, window_bytes
 from headrace.errors import MissingDependencyError, SourceError, StateError, UsageError
 from headrace.feed import Feed, Filled, IndexBatch, OnError
 from headrace.gpu.transfer import Transfer
 from headrace.lookahead import announced
 from headrace.planner import Dtype, Plan, compile_plan
-from headrace.records import Dataset
+from headrace.records import Dataset, Stream
 from headrace.sampler import EpochOrder
-from headrace.sources import open_dataset
+from headrace.sizes import parse_size
+from headrace.sources import open_to_load
 from headrace.stats import LoaderStats, ShuffleQuality, summarise
+from headrace.streaming import BUFFER, StreamOptions, StreamPass
 from headrace.transforms import Transform
 
 __all__ = ["Loader"]
@@ -67,7 +69,7 @@ class Loader:
         on_error: OnError = "raise",
         cache: str | None = None,
     ) -> None:
-        self.dataset = data if isinstance(data, Dataset) else open_dataset(data)
+        self.dataset = data if isinstance(data, Dataset) else open_to_load(data)
         if cache is not None:
             raise UsageError("cache is not offered yet: local files are cached by the operating system", hint="drop cache=")
         if output not in ("torch", "numpy"):
@@ -83,9 +85,18 @@ class Loader:
         self._transfer = None if device == "cpu" else Transfer(device, self.plan.table, dtype)
         self._epoch, self._step = 0, 0
         self._resume_step: int | None = None
-        window = window_bytes(shuffle)
-        self._blocks = None if window is None else Blocks.of(self.dataset.table, window)
-        self._order(0)  # checks batch_size, rank and world_size now, not at the first batch
+        window = window_bytes(shuffle, BUFFER if self.dataset.stream is not None else WINDOW)
+        self._blocks = None if window is None or self.dataset.stream is not None else Blocks.of(self.dataset.table, window)
+        self._stream_options = StreamOptions(
+            batch_size=batch_size,
+            rank=self.rank,
+            world_size=self.world_size,
+            drop_last=drop_last,
+            seed=seed,
+            buffer_bytes=(window or parse_size(BUFFER)) if shuffle else 0,
+            ahead=prefetch,
+        )
+        self._order(0, 0)  # checks batch_size, rank and world_size now, not at the first batch
         self._feed = Feed(
             self.dataset,
             # With a GPU the batches cross the bus as uint8, and the values are made there.
@@ -103,6 +114,10 @@ class Loader:
         return len(self._order(self._epoch))
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
+        if self.dataset.stream is not None:
+            first, self._resume_step = self._resume_step or 0, None
+            self._step = first
+            return self._stream_pass(self.dataset.stream, first)
         order = self._order(self._epoch)
         if len(order) == 0:
             raise SourceError(
@@ -126,13 +141,27 @@ class Loader:
                 self._epoch, self._step = order.epoch + 1, 0
             yield self._emit(filled, labels[filled.records] if filled.labels is None else filled.labels)
 
+    def _stream_pass(self, stream: Stream, first: int) -> Iterator[tuple[Any, Any]]:
+        epoch = self._epoch
+        batches = StreamPass(stream, self._stream_options, epoch, first)
+        try:
+            for filled in self._feed.run(batches, epoch):
+                self._step += 1
+                if self._step == batches.total:
+                    self._epoch, self._step = epoch + 1, 0
+                yield self._emit(filled, filled.records if filled.labels is None else filled.labels)
+            if self._step and self._step == batches.total:  # resumed behind the last batch
+                self._epoch, self._step = epoch + 1, 0
+        finally:
+            batches.close()
+
     def _index_batch(self, order: EpochOrder, step: int) -> IndexBatch:
         records = order.batch(step)
         return IndexBatch(records, records.astype(np.uint64))
 
-    def _order(self, epoch: int) -> EpochOrder:
+    def _order(self, epoch: int, records: int | None = None) -> EpochOrder:
         return EpochOrder(
-            records=len(self.dataset),
+            records=len(self.dataset) if records is None else records,
             batch_size=self.batch_size,
             rank=self.rank,
             world_size=self.world_size,
@@ -185,7 +214,7 @@ class Loader:
         if not isinstance(epoch, int) or not isinstance(done, int) or epoch < 0 or done < 0:
             raise StateError(f"the saved state is damaged: epoch {epoch!r}, records_done {done!r}")
         step = done // expected["global_batch"]
-        if done % expected["global_batch"] or step >= max(1, len(self._order(epoch))):
+        if done % expected["global_batch"] or (self.dataset.stream is None and step >= max(1, len(self._order(epoch)))):
             raise StateError(f"the saved state is damaged: records_done {done} in an epoch of {len(self.dataset)} records")
         self._epoch, self._step, self._resume_step = epoch, step, step
 
@@ -204,6 +233,8 @@ class Loader:
         plan, feed = self.plan, self._feed
         lines = [f"{self.dataset!r}", f"native, {feed.threads} threads, up to {feed.prefetch} batches ahead:"]
         lines += [f"  {line}" for line in plan.describe()]
+        if self.dataset.stream is not None:
+            lines.append(self._stream_options.describe(self.dataset.stream))
         if self._blocks is not None and self._quality is not None:
             lines += [self._blocks.describe(), f"  {self._quality.describe()}"]
         where = "on the GPU, after an asynchronous copy of uint8" if self._transfer else "native, by a table of 256 values"
@@ -228,7 +259,8 @@ class Loader:
         self.close()
 
     def __repr__(self) -> str:
-        return f"Loader({self.dataset!r}, batch_size={self.batch_size}, batches={len(self)}, epoch={self._epoch})"
+        batches = "" if self.dataset.stream is not None else f", batches={len(self)}"
+        return f"Loader({self.dataset!r}, batch_size={self.batch_size}{batches}, epoch={self._epoch})"
 
 
 _STATE_MEANINGS = {

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
@@ -18,9 +18,9 @@ import numpy.typing as npt
 
 from headrace.errors import SourceError
 
-__all__ = ["Arrival", "Dataset", "RecordTable", "Residency"]
+__all__ = ["Arrival", "Dataset", "RecordTable", "Residency", "Stream", "StreamRecord"]
 
-Kind = Literal["folder", "lst", "shards", "tar", "rec", "tfrecord"]
+Kind = Literal["folder", "lst", "shards", "tar", "rec", "tfrecord", "pipe"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +64,31 @@ class Residency(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class StreamRecord:
+    """A record that came with its bytes."""
+
+    key: str
+    label: int | str | None  # a number, a class name, or nothing
+    data: bytes  # the encoded image
+    json: bytes = b""
+
+
+class Stream(Protocol):
+    """A dataset that can only be read in order, once in each pass."""
+
+    name: str
+
+    def records(self) -> int:
+        """Records of one pass. Raises UnknownLengthError."""
+
+    def read(self) -> Iterator[StreamRecord]:
+        """Begins the next pass."""
+
+    def stop(self) -> None:
+        """Ends the pass under way, also when it waits in another thread."""
+
+
+@dataclass(frozen=True, slots=True)
 class Dataset:
     """An opened dataset: what `headrace.open` returns and `headrace.Loader` reads."""
 
@@ -73,11 +98,14 @@ class Dataset:
     classes: tuple[str, ...]
     fingerprint: str  # changes when records, their order, sizes or labels change
     residency: Residency | None = None  # None: everything is on local disk
+    stream: Stream | None = None  # of a stream; its table is empty
 
     def __len__(self) -> int:
-        return len(self.table)
+        return len(self.table) if self.stream is None else self.stream.records()
 
     def __repr__(self) -> str:
+        if self.stream is not None:
+            return f"Dataset({self.root!r}, a stream)"
         return f"Dataset({self.root!r}, kind={self.kind!r}, records={len(self)}, classes={len(self.classes)})"
 
     def read(self, record: int) -> bytes:
@@ -93,6 +121,8 @@ class Dataset:
 
     def _read(self, record: int, offset: int, size: int) -> bytes:
         table = self.table
+        if self.stream is not None:
+            raise SourceError(f"{self.root} is a stream: its records can only be read in order, by a Loader")
         path = table.files[table.file[record]]
         if self.residency is not None and (data := self.residency.read(record, offset, size)) is not None:
             return data

@@ -14,7 +14,7 @@ from headrace.shards.manifest import MANIFEST
 from headrace.sources.cache import cache_folder
 from headrace.sources.folder import open_folder
 from headrace.sources.lst import open_lst
-from headrace.sources.pipe import open_pipe, pipe_of
+from headrace.sources.pipe import open_pipe, open_stored, pipe_of
 from headrace.sources.recordio import open_recordio
 from headrace.sources.remote.mirror import mirror
 from headrace.sources.remote.shards import open_remote_shards
@@ -24,7 +24,7 @@ from headrace.sources.table import TABLES, open_table
 from headrace.sources.tar import open_tar
 from headrace.sources.tfrecord import open_tfrecord
 
-__all__ = ["LISTS", "local_copy", "open_dataset", "open_list"]
+__all__ = ["LISTS", "local_copy", "open_dataset", "open_list", "open_to_load"]
 
 LISTS = (".lst", *TABLES)
 
@@ -54,7 +54,7 @@ def open_dataset(path: str | os.PathLike[str]) -> Dataset:
         return _matching(Path(path).expanduser().absolute())
     pipe = pipe_of(Path(path).expanduser().absolute())
     if pipe is not None:
-        return open_pipe(pipe)
+        return open_stored(pipe)
     found = existing(path)
     if found.is_file():
         return _file(found)
@@ -66,6 +66,21 @@ def open_dataset(path: str | os.PathLike[str]) -> Dataset:
         if matching:
             return opener(found, matching)
     return open_folder(found)
+
+
+def open_to_load(path: str | os.PathLike[str], *, records: int | None = None) -> Dataset:
+    """Opens the dataset at `path` for a Loader: as `open_dataset`, but a SageMaker channel in Pipe mode is a stream.
+
+    A channel is `CHANNEL` where there is a named pipe `CHANNEL_0`; each pass reads the next pipe, and nothing is kept on disk.
+    `records`: how many records each pass has, for streams in which no manifest says so; `len(loader)` needs it.
+    """
+    pipe = None if is_url(path) else pipe_of(Path(path).expanduser().absolute())
+    if pipe is not None:
+        return open_pipe(pipe, records)
+    dataset = open_dataset(path)
+    if records not in (None, len(dataset)):
+        raise SourceError(f"{path} has {len(dataset)} records, not {records}")
+    return dataset
 
 
 def local_copy(url: str) -> Path:

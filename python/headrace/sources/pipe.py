@@ -1,38 +1,39 @@
-"""SageMaker's Pipe mode: a channel arrives as a stream in a named pipe, CHANNEL_0 in the first epoch, CHANNEL_1 in the next.
+"""SageMaker's Pipe mode: a channel arrives as a stream in a named pipe, CHANNEL_0 for the first pass, CHANNEL_1 for the next.
 
-The first stream is written to the cache as it comes and then read like any file, so that later epochs are shuffled anew
-and need no second stream. A pipe has one reader: where several processes of a host need the data, use FastFile mode.
-Streams are tar archives or RecordIO, one after the other as SageMaker sends a prefix's objects, or tar archives that
-SageMaker wrapped (RecordWrapperType RecordIO: each object is one record).
+Nothing is kept on disk: a stream is read once, in order, while it comes. A pipe has one reader; where several processes of a
+host need the data, use FastFile mode. `open_stored` copies the first stream to the cache, for what needs more than one
+pass in order (pack, inspect, train).
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import fcntl
 import os
+import re
 import select
 import shutil
 import stat
-import struct
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
 
-from headrace.errors import FormatError, SourceError
-from headrace.records import Dataset
+import numpy as np
+
+from headrace.errors import SourceError, UnknownLengthError
+from headrace.records import Dataset, RecordTable, StreamRecord, fingerprint
 from headrace.sources.cache import cache_folder
-from headrace.sources.recordio import open_recordio
-from headrace.sources.tar import open_tar
+from headrace.sources.containers import numbered
+from headrace.sources.stream import Bytes, stream_records
 
-__all__ = ["open_pipe", "pipe_of"]
+__all__ = ["PipeStream", "open_pipe", "open_stored", "pipe_of"]
 
-_WAIT_S = 300.0  # for the first byte: SageMaker begins to send when the pipe is opened
-_READ = 1 << 20  # bytes
-_MAGIC = 0xCED7230A
-_USTAR = slice(257, 262)  # where a tar header says what it is
-_copies: dict[tuple[str, int, int], tuple[str, Path]] = {}  # pipe -> kind and copy, of this process
+_WAIT_S = 300.0  # for a pipe, and for the next bytes: SageMaker begins to send when the pipe is opened
+_POLL_MS = 100
+_READ = 1 << 20  # bytes; also the size that the pipe's own buffer is given
+_copies: dict[tuple[str, int, int], Dataset] = {}  # of this process
 
 
 def pipe_of(path: Path) -> Path | None:
@@ -44,27 +45,121 @@ def pipe_of(path: Path) -> Path | None:
     return None
 
 
-def open_pipe(path: Path) -> Dataset:
-    """Reads the named pipe to its end, then opens what came.
+class PipeStream:
+    """The passes over a channel; each takes the next pipe. `pipe` is the first one."""
 
-    Raises SourceError when nothing is sent or the cache has no room, FormatError for a stream that is neither tar nor RecordIO.
+    def __init__(self, pipe: Path, records: int | None = None) -> None:
+        name = re.fullmatch(r"(.*_)(\d+)", pipe.name)
+        self._stem, self._next = (name[1], int(name[2])) if name else ("", 0)
+        self._pipe, self._records = pipe, records
+        self._begun: Iterator[StreamRecord] | None = None  # a pass whose first record was asked for by `records`
+        self._stop = threading.Event()
+        self.name = str(pipe)
+
+    def records(self) -> int:
+        """Records of one pass: as told, or as the manifest says that comes first in a packed dataset's stream.
+
+        Raises UnknownLengthError when nobody says so before the data.
+        """
+        if self._records is None and self._begun is None:
+            passing = self.read()
+            first = next(passing, None)
+            self._begun = _with_first(first, passing)
+        if self._records is None:
+            raise UnknownLengthError(
+                f"{self.name}: how many records the stream has is not known before its end",
+                hint="headrace.open(path, records=N), or send a packed dataset with its headrace.json",
+            )
+        return self._records
+
+    def read(self) -> Iterator[StreamRecord]:
+        """One pass. Raises SourceError when no pipe or no byte comes, FormatError for a damaged stream."""
+        if self._begun is not None:
+            passing, self._begun = self._begun, None
+            return passing
+        pipe = self._pipe.with_name(f"{self._stem}{self._next}") if self._stem else self._pipe
+        self._next += 1
+        self._stop = threading.Event()
+        return self._counted(pipe, self._stop)
+
+    def stop(self) -> None:
+        """Ends the pass under way, also when it waits in another thread."""
+        self._stop.set()
+
+    def _counted(self, pipe: Path, stop: threading.Event) -> Iterator[StreamRecord]:
+        count = 0
+        for record in stream_records(Bytes(_pieces(pipe, stop), pipe), self._told):
+            count += 1
+            yield record
+        if not stop.is_set() and self._records is not None and count != self._records:
+            raise SourceError(
+                f"{pipe} ended after {count} records; {self._records} were promised",
+                hint="see whether the manifest (or records=) is that of these data",
+            )
+
+    def _told(self, records: int) -> None:
+        if self._records is None:
+            self._records = records
+
+
+def _with_first(first: StreamRecord | None, rest: Iterator[StreamRecord]) -> Iterator[StreamRecord]:
+    if first is not None:
+        yield first
+    yield from rest
+
+
+def open_pipe(pipe: Path, records: int | None = None) -> Dataset:
+    """A dataset that is read once in each epoch, in order. Nothing is read yet."""
+    none = np.zeros(0, dtype=np.int64)
+    table = RecordTable((), none.astype(np.int32), none, none, none, [])
+    # What the stream will hold cannot be known: the name stands for it.
+    return Dataset(str(pipe), "pipe", table, (), f"pipe:{pipe.name}", stream=PipeStream(pipe, records))
+
+
+def open_stored(pipe: Path) -> Dataset:
+    """Reads the named pipe to its end into the cache, and opens what came.
+
+    Raises SourceError when nothing is sent or the cache has no room, FormatError for a damaged stream.
     """
-    facts = path.stat()
-    key = (str(path), facts.st_dev, facts.st_ino)
-    if key in _copies:
-        kind, copy = _copies[key]
-        return (open_tar if kind == ".tar" else open_recordio)(path, [copy])
-    folder = _own_folder()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with _stream(path) as source:
-            kind, copy = _copies[key] = _copied(path, source, folder / f"{len(_copies)}-{path.name}")
-    except OSError as error:
-        raise SourceError(
-            f"cannot keep the stream of {path} in {folder}: {error.strerror}",
-            hint="Pipe mode needs a volume as large as the data: raise VolumeSizeInGB or set HEADRACE_CACHE, or use FastFile",
-        ) from error
-    return (open_tar if kind == ".tar" else open_recordio)(path, [copy])
+    facts = pipe.stat()
+    key = (str(pipe), facts.st_dev, facts.st_ino)
+    if key not in _copies:
+        folder = _own_folder()
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            _copies[key] = _stored(pipe, folder / f"{len(_copies)}-{pipe.name}")
+        except OSError as error:
+            raise SourceError(
+                f"cannot keep the stream of {pipe} in {folder}: {error.strerror}",
+                hint="this needs a volume as large as the data: raise VolumeSizeInGB or set HEADRACE_CACHE, or use FastFile",
+            ) from error
+    return _copies[key]
+
+
+def _stored(pipe: Path, target: Path) -> Dataset:
+    keys, labels, places = list[str](), list[int | str | None](), list[tuple[int, int, int]]()
+    at = 0
+    with open(target, "wb") as file:
+        for record in PipeStream(pipe).read():
+            keys.append(record.key)
+            labels.append(record.label)
+            places.append((at, len(record.data), len(record.json)))
+            at += file.write(record.data) + file.write(record.json)
+    if not keys:
+        raise SourceError(f"no images came through {pipe}")
+    offset, size, json_size = np.array(places, dtype=np.int64).T.copy()
+    label, classes = numbered(labels, {})
+    table = RecordTable(
+        files=(str(target),),
+        file=np.zeros(len(keys), dtype=np.int32),
+        offset=offset,
+        size=size,
+        label=label,
+        keys=keys,
+        json_offset=offset + size,
+        json_size=json_size,
+    )
+    return Dataset(str(pipe), "pipe", table, classes, fingerprint(keys, size, label))
 
 
 def _own_folder() -> Path:
@@ -80,73 +175,47 @@ def _own_folder() -> Path:
     return own
 
 
-def _copied(path: Path, source: BinaryIO, target: Path) -> tuple[str, Path]:
-    """Writes the stream to a file; its kind and place."""
-    head = source.read(8 + 512)
-    wrapped = len(head) >= 8 and struct.unpack_from("<I", head)[0] == _MAGIC
-    if (head[8:] if wrapped else head)[_USTAR] == b"ustar":
-        kind, pieces = ".tar", _unwrapped(path, head, source) if wrapped else _rest(head, source)
-    elif wrapped:
-        kind, pieces = ".rec", _rest(head, source)
-    else:
-        raise FormatError(
-            f"{path} begins with {head[:8]!r}: neither a tar archive nor RecordIO",
-            hint="send tar shards (headrace pack) or .rec files, or use FastFile mode",
-        )
-    part = target.with_name(target.name + ".part")
-    with open(part, "wb") as file:
-        for piece in pieces:
-            file.write(piece)
-    return kind, part.replace(target.with_name(target.name + kind))
-
-
-def _rest(head: bytes, source: BinaryIO) -> Iterator[bytes]:
-    yield head
-    while piece := source.read(_READ):
-        yield piece
-
-
-def _unwrapped(path: Path, head: bytes, source: BinaryIO) -> Iterator[bytes]:
-    """The payloads of a stream of RecordIO records (dmlc-core `recordio.h`), parts of a record joined by the magic number."""
-    buffered = head
-
-    def take(count: int) -> bytes:
-        nonlocal buffered
-        data, buffered = buffered[:count], buffered[count:]
-        data += source.read(count - len(data))
-        return data
-
-    while words := take(8):
-        magic, word = struct.unpack("<II", words) if len(words) == 8 else (0, 0)
-        flag, length = word >> 29, word & ((1 << 29) - 1)
-        if magic != _MAGIC or flag > 3:
-            raise FormatError(f"{path}: the stream of records is damaged or cut off")
-        if flag in (2, 3):
-            yield _MAGIC.to_bytes(4, "little")
-        left = length + -length % 4
-        padding = left - length
-        while left > 0:
-            piece = take(min(left, _READ))
-            if not piece:
-                raise FormatError(f"{path}: the stream ended inside a record")
-            left -= len(piece)
-            yield piece[: len(piece) - padding] if left == 0 and padding else piece
-
-
-@contextlib.contextmanager
-def _stream(path: Path) -> Iterator[BinaryIO]:
-    """The pipe, once something is in it. Opened without blocking first: a plain open would wait for a sender for ever."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+def _pieces(pipe: Path, stop: threading.Event) -> Iterator[bytes]:
+    """What comes through the pipe, until its sender closes it or `stop` is set. Nothing here waits for ever."""
+    descriptor = _opened(pipe, stop)
+    if descriptor is None:
+        return
     try:
+        with contextlib.suppress(OSError):  # more than the system allows: it stays at 64 KiB
+            fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, _READ)
         waiter = select.poll()
         waiter.register(descriptor, select.POLLIN)
-        deadline_s = time.monotonic() + _WAIT_S
-        while not any(event & select.POLLIN for _, event in waiter.poll(200)):
-            if time.monotonic() > deadline_s:
-                raise SourceError(f"nothing came through {path} in {_WAIT_S:.0f} s", hint="is another process reading it?")
-            time.sleep(0.01)  # a pipe whose sender left reports itself at once
-        os.set_blocking(descriptor, True)
-        with os.fdopen(descriptor, "rb", buffering=_READ, closefd=False) as file:
-            yield file
+        came, deadline_s = False, time.monotonic() + _WAIT_S
+        while not stop.is_set():
+            events = [event for _, event in waiter.poll(_POLL_MS)]
+            if any(event & select.POLLIN for event in events):
+                piece = os.read(descriptor, _READ)
+                if not piece:
+                    return
+                yield piece
+                came, deadline_s = True, time.monotonic() + _WAIT_S
+            elif came and events:  # the sender has closed it, and everything is read
+                return
+            elif time.monotonic() > deadline_s:
+                raise SourceError(f"nothing came through {pipe} in {_WAIT_S:.0f} s", hint="is another process reading it?")
+            elif events:
+                stop.wait(0.01)  # a pipe without a sender reports itself at once
     finally:
         os.close(descriptor)
+
+
+def _opened(pipe: Path, stop: threading.Event) -> int | None:
+    """The pipe's descriptor, once it is there. Opened without blocking: a plain open would wait for a sender for ever."""
+    deadline_s = time.monotonic() + _WAIT_S
+    while not stop.is_set():
+        try:
+            return os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+        except FileNotFoundError as error:
+            if time.monotonic() > deadline_s:
+                raise SourceError(
+                    f"there is no pipe {pipe} after {_WAIT_S:.0f} s; each pass over a channel takes the next one"
+                ) from error
+        except OSError as error:
+            raise SourceError(f"cannot read {pipe}: {error.strerror}") from error
+        stop.wait(0.1)
+    return None

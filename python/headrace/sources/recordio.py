@@ -18,9 +18,9 @@ from headrace.errors import FormatError
 from headrace.records import Dataset
 from headrace.sources.containers import MAX_CLASSES, Found, open_containers, unique_stems
 
-__all__ = ["open_recordio"]
+__all__ = ["MAGIC", "image_header", "open_recordio"]
 
-_MAGIC = 0xCED7230A
+MAGIC = 0xCED7230A
 _WORDS = struct.Struct("<II")
 _IMAGE = struct.Struct("<IfQQ")  # flag, label, id, id2
 _LENGTH_BITS = 29
@@ -109,7 +109,7 @@ class _Reader:
         if len(raw) < _WORDS.size:
             raise self._broken(at, "is cut off: the file is truncated")
         magic, word = _WORDS.unpack(raw)
-        if magic != _MAGIC:
+        if magic != MAGIC:
             raise self._broken(at, f"does not begin with RecordIO's magic number, but {magic:#010x}")
         flag, length = word >> _LENGTH_BITS, word & ((1 << _LENGTH_BITS) - 1)
         if flag > _LAST:
@@ -127,24 +127,32 @@ class _Reader:
                 raise self._broken(at, "does not continue the record before it")
             parts.append(os.pread(self.descriptor, length, data))
             if flag == _LAST:
-                return _MAGIC.to_bytes(4, "little").join(parts)
+                return MAGIC.to_bytes(4, "little").join(parts)
             at, expected = data + length + -length % 4, {_MIDDLE, _LAST}
 
     def _header(self, head: bytes, length: int, at: int) -> tuple[int, int, int]:
         """Bytes before the image, label, id."""
-        if len(head) < _IMAGE.size:
-            raise self._broken(at, f"has {length} bytes, too few for an image header")
-        flag, label, number, _ = _IMAGE.unpack_from(head)
-        skip = _IMAGE.size + 4 * flag
-        if flag > 1:
-            raise self._broken(at, f"has {flag} labels; headrace reads one class label for each image")
-        if skip > length:
-            raise self._broken(at, f"has {length} bytes, too few for its label")
-        if flag == 1:
-            (label,) = struct.unpack_from("<f", head, _IMAGE.size)
-        if not math.isfinite(label) or label != int(label) or not 0 <= label < MAX_CLASSES:
-            raise self._broken(at, f"has the label {label}; a whole number from 0 is expected")
-        return skip, int(label), number
+        try:
+            return image_header(head, length)
+        except ValueError as error:
+            raise self._broken(at, str(error)) from error
 
     def _broken(self, at: int, what: str) -> FormatError:
         return FormatError(f"{self.path}: the record at byte {at:,} {what}", hint="copy the file again, or make it again")
+
+
+def image_header(head: bytes, length: int) -> tuple[int, int, int]:
+    """Bytes before the image, label and id, from the beginning of a record of `length` bytes. Raises ValueError, in words."""
+    if len(head) < _IMAGE.size:
+        raise ValueError(f"has {length} bytes, too few for an image header")
+    flag, label, number, _ = _IMAGE.unpack_from(head)
+    skip = _IMAGE.size + 4 * flag
+    if flag > 1:
+        raise ValueError(f"has {flag} labels; headrace reads one class label for each image")
+    if skip > length:
+        raise ValueError(f"has {length} bytes, too few for its label")
+    if flag == 1:
+        (label,) = struct.unpack_from("<f", head, _IMAGE.size)
+    if not math.isfinite(label) or label != int(label) or not 0 <= label < MAX_CLASSES:
+        raise ValueError(f"has the label {label}; a whole number from 0 is expected")
+    return skip, int(label), number

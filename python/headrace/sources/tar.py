@@ -18,12 +18,13 @@ from headrace.records import Dataset
 from headrace.sources.containers import MAX_CLASSES, Found, open_containers, unique_stems
 from headrace.sources.folder import IMAGE_EXTENSIONS
 
-__all__ = ["open_tar"]
+__all__ = ["Headers", "is_image", "label_of_cls", "label_of_json", "open_tar", "split_name"]
 
-_BLOCK = 512
-_MAX_META = 1 << 20  # bytes of one long name or pax header; far more than any name, far less than memory
+BLOCK = 512
+MAX_META = 1 << 20  # bytes of one long name or pax header; far more than any name, far less than memory
 _SMALL = 1 << 24  # bytes of one .cls or .json that is read for its label
 _FILE, _LINKS, _LONG_NAME, _PAX = b"0\07", b"12", b"L", b"x"
+EXTENSIONS = (_LONG_NAME, _PAX)  # types that say something about the member behind them
 
 
 def open_tar(root: Path, files: Sequence[Path]) -> Dataset:
@@ -64,71 +65,75 @@ class _Walk:
     """Steps from header to header."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
-        self.path, self.descriptor = path, descriptor
+        self.headers, self.descriptor = Headers(path), descriptor
         self.end = os.fstat(descriptor).st_size
-        self.long_name: str | None = None
-        self.long_size: int | None = None
 
     def members(self) -> Iterator[Member]:
         at = zeros = 0
-        while at + _BLOCK <= self.end:
-            block = os.pread(self.descriptor, _BLOCK, at)
+        headers = self.headers
+        while at + BLOCK <= self.end:
+            block = os.pread(self.descriptor, BLOCK, at)
             if not any(block):
-                zeros, at = zeros + 1, at + _BLOCK
+                zeros, at = zeros + 1, at + BLOCK
                 continue
             zeros = 0
-            kind, name, size = self._header(block, at)
-            data, at = at + _BLOCK, at + _BLOCK + -(-size // _BLOCK) * _BLOCK
+            kind, name, size = headers.parsed(block, at)
+            data, at = at + BLOCK, at + BLOCK + -(-size // BLOCK) * BLOCK
             if data + size > self.end:
-                raise self._broken(
+                raise headers.broken(
                     f"is truncated: {name!r} has {size:,} bytes, the archive ends {self.end - data:,} bytes behind its header",
                 )
-            if kind in (_LONG_NAME, _PAX):
-                self._extend(kind, data, size)
-                continue
-            if self.long_name is not None:
-                name, self.long_name = self.long_name, None
-            if kind in _FILE:
-                yield Member(self._safe(name), data, size)
-            elif kind in _LINKS and name.lower().endswith(IMAGE_EXTENSIONS):
-                raise self._broken(f"holds a link, {name!r}; links are not followed", "tar -h packs the files themselves")
+            if kind in EXTENSIONS:
+                headers.extend(kind, os.pread(self.descriptor, min(size, MAX_META + 1), data), data)
+            elif (own := headers.file_name(kind, name)) is not None:
+                yield Member(own, data, size)
         if zeros < 2:
-            raise self._broken(
+            raise headers.broken(
                 "has no end (two blocks of zeros): it is probably truncated",
-                f"if it is complete, append the end:  head -c 1024 /dev/zero >> {self.path}",
+                f"if it is complete, append the end:  head -c 1024 /dev/zero >> {headers.path}",
             )
 
-    def _header(self, block: bytes, at: int) -> tuple[bytes, str, int]:
+
+class Headers:
+    """Reads headers one after the other; what an extended one says is kept for the member behind it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.long_name: str | None = None
+        self.long_size: int | None = None
+
+    def parsed(self, block: bytes, at: int) -> tuple[bytes, str, int]:
         """Type, name and size of the data. Raises FormatError when the block is no header."""
         stored = block[148:156].split(b"\0")[0].strip()
         total = sum(block) - sum(block[148:156]) + 8 * ord(" ")
         if not stored or not _is_octal(stored) or int(stored, 8) != total:
             if at == 0:
                 packed = block[:2] == b"\x1f\x8b" or block[:4] in (b"\x28\xb5\x2f\xfd", b"BZh9", b"\xfd7zX")
-                raise self._broken("is compressed" if packed else "is not a tar archive", _UNPACK if packed else None)
-            raise self._broken(f"has a damaged header at byte {at:,}")
+                raise self.broken("is compressed" if packed else "is not a tar archive", _UNPACK if packed else None)
+            raise self.broken(f"has a damaged header at byte {at:,}")
         name = _text(block[:100])
         if block[257:263] == b"ustar\0" and block[345]:
             name = f"{_text(block[345:500])}/{name}"
         kind, size = block[156:157], self.long_size
         self.long_size = None
         if kind == b"S":
-            raise self._broken(f"holds a sparse file, {name!r}, which cannot be read in place")
+            raise self.broken(f"holds a sparse file, {name!r}, which cannot be read in place")
         return kind, name, self._size(block[124:136], at) if size is None else size
 
-    def _size(self, field: bytes, at: int) -> int:
-        if field[0] == 0x80:  # GNU: base 256
-            return int.from_bytes(field[1:], "big")
-        digits = field.split(b"\0")[0].strip()
-        if field[0] & 0x80 or not _is_octal(digits):
-            raise self._broken(f"has a size that is no number at byte {at:,}")
-        return int(digits or b"0", 8)
+    def file_name(self, kind: bytes, name: str) -> str | None:
+        """The whole, harmless name of a member that is a regular file, None for others; images that are links are refused."""
+        if self.long_name is not None:
+            name, self.long_name = self.long_name, None
+        if kind in _FILE:
+            return self._safe(name)
+        if kind in _LINKS and name.lower().endswith(IMAGE_EXTENSIONS):
+            raise self.broken(f"holds a link, {name!r}; links are not followed", "tar -h packs the files themselves")
+        return None
 
-    def _extend(self, kind: bytes, data: int, size: int) -> None:
+    def extend(self, kind: bytes, raw: bytes, at: int) -> None:
         """Takes a long name, or a pax header's `path` and `size`, for the next member."""
-        if size > _MAX_META:
-            raise self._broken(f"has an extended header of {size:,} bytes at byte {data:,}")
-        raw = os.pread(self.descriptor, size, data)
+        if len(raw) > MAX_META:
+            raise self.broken(f"has an extended header of more than {MAX_META:,} bytes at byte {at:,}")
         if kind == _LONG_NAME:
             self.long_name = _text(raw)
             return
@@ -137,22 +142,31 @@ class _Walk:
             length = int(digits) if digits.isdigit() and len(digits) < 8 else 0
             name, equals, value = raw[len(digits) + 1 : length].partition(b"=")
             if not equals or not value.endswith(b"\n") or length > len(raw):
-                raise self._broken(f"has a damaged pax header at byte {data:,}")
+                raise self.broken(f"has a damaged pax header at byte {at:,}")
             value, raw = value[:-1], raw[length:]
             if name == b"path":
                 self.long_name = value.decode("utf-8", "surrogateescape")
             elif name == b"size" and value.isdigit() and len(value) < 20:
                 self.long_size = int(value)
             elif name.startswith(b"GNU.sparse"):
-                raise self._broken("holds a sparse file, which cannot be read in place")
+                raise self.broken("holds a sparse file, which cannot be read in place")
+
+    def _size(self, field: bytes, at: int) -> int:
+        if field[0] == 0x80:  # GNU: base 256
+            return int.from_bytes(field[1:], "big")
+        digits = field.split(b"\0")[0].strip()
+        if field[0] & 0x80 or not _is_octal(digits):
+            raise self.broken(f"has a size that is no number at byte {at:,}")
+        return int(digits or b"0", 8)
 
     def _safe(self, name: str) -> str:
         parts = name.split("/")
         if name.startswith("/") or ".." in parts:
-            raise self._broken(f"holds {name!r}, which leads out of the archive", "make the archive again with relative names")
+            raise self.broken(f"holds {name!r}, which leads out of the archive", "make the archive again with relative names")
         return "/".join(part for part in parts if part not in ("", "."))
 
-    def _broken(self, what: str, hint: str | None = None) -> FormatError:
+    def broken(self, what: str, hint: str | None = None) -> FormatError:
+        """The error that says `what` is wrong with the archive."""
         return FormatError(f"{self.path} {what}", hint=hint or "copy it again, or make it again")
 
 
@@ -172,7 +186,7 @@ def _scan(path: Path, begin: str) -> Found:
     # Without any label in the archive it is a packed folder, in which each image stands for itself.
     if any(end in ("cls", "json") for _, parts in samples for end, _ in parts):
         return _scan_labeled(path, begin, samples)
-    images = [(key, end, part) for key, parts in samples for end, part in parts if _is_image(end)]
+    images = [(key, end, part) for key, parts in samples for end, part in parts if is_image(end)]
     count = Counter(key for key, _, _ in images)
     found = Found()
     for key, end, part in images:
@@ -188,7 +202,7 @@ def _scan_labeled(path: Path, begin: str, samples: Sequence[tuple[str, list[tupl
     descriptor = os.open(path, os.O_RDONLY)
     try:
         for key, parts in samples:
-            image = next((part for end, part in parts if _is_image(end)), None)
+            image = next((part for end, part in parts if is_image(end)), None)
             if image is None:
                 continue
             extras = dict(parts)
@@ -206,7 +220,8 @@ def _scan_labeled(path: Path, begin: str, samples: Sequence[tuple[str, list[tupl
     return found
 
 
-def _is_image(end: str) -> bool:
+def is_image(end: str) -> bool:
+    """Whether a member's extension, what follows the first dot of its name, is an image's."""
     return f".{end.rpartition('.')[2]}" in IMAGE_EXTENSIONS
 
 
@@ -214,16 +229,21 @@ def _samples(path: Path) -> Iterator[tuple[str, list[tuple[str, Member]]]]:
     """Runs of members with the same key: (key, [(extension in lower case, member), …])."""
     current, parts = "", list[tuple[str, Member]]()
     for member in members(path):
-        folder, slash, base = member.name.rpartition("/")
-        stem, _, end = base.partition(".")
-        key = folder + slash + stem
+        key, end = split_name(member.name)
         if key != current and parts:
             yield current, parts
             parts = []
         current = key
-        parts.append((end.lower(), member))
+        parts.append((end, member))
     if parts:
         yield current, parts
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """A member's key, up to the first dot of its last part, and its extension in lower case."""
+    folder, slash, base = name.rpartition("/")
+    stem, _, end = base.partition(".")
+    return folder + slash + stem, end.lower()
 
 
 def _label(path: Path, descriptor: int, parts: dict[str, Member]) -> int | str | None:
@@ -235,7 +255,7 @@ def _label(path: Path, descriptor: int, parts: dict[str, Member]) -> int | str |
         if member.size > _SMALL:
             raise FormatError(f"{path}: {member.name} has {member.size:,} bytes; a label is expected")
         raw = os.pread(descriptor, member.size, member.offset)
-        label = _from_cls(raw) if end == "cls" else _from_json(raw)
+        label = label_of_cls(raw) if end == "cls" else label_of_json(raw)
         if isinstance(label, int) and not 0 <= label < MAX_CLASSES:
             raise FormatError(f"{path}: {member.name} holds the label {label}")
         if label is not None:
@@ -243,13 +263,15 @@ def _label(path: Path, descriptor: int, parts: dict[str, Member]) -> int | str |
     return None
 
 
-def _from_cls(raw: bytes) -> int | str | None:
+def label_of_cls(raw: bytes) -> int | str | None:
+    """What a `.cls` says: a number, or a class name, or nothing."""
     text = raw.decode("utf-8", "replace").strip()
     digits = text.removeprefix("-")
     return int(text) if digits.isascii() and digits.isdigit() and len(digits) < 19 else text or None
 
 
-def _from_json(raw: bytes) -> int | str | None:
+def label_of_json(raw: bytes) -> int | str | None:
+    """What a `.json` says under `label`, `cls` or `class`."""
     try:
         document = json.loads(raw)
     except ValueError:
