@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from headrace import streaming
 from headrace.errors import DecodeError, FormatError, HeadraceError, SourceError, UnknownLengthError
+from headrace.inspection import inspect_dataset
 from headrace.packing import pack
 from headrace.records import StreamRecord
 from headrace.sources import open_dataset, pipe
@@ -298,6 +299,14 @@ def test_sizes_that_no_memory_holds_are_refused(tmp_path: Path) -> None:
     ):
         with channel(tmp_path, [data]) as path, pytest.raises(FormatError, match=r"are the most|ended inside"):
             list(loader(path, batch_size=1))
+
+
+def test_a_stream_has_no_records_to_ask_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "train_0")
+    dataset = headrace.open(tmp_path / "train", records=3)
+    for use in (lambda: dataset.read(0), lambda: pack(dataset, tmp_path / "out"), lambda: inspect_dataset(dataset)):
+        with pytest.raises(SourceError, match="is a stream"):
+            use()
 
 
 def test_the_buffer_is_bounded() -> None:

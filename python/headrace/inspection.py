@@ -96,6 +96,7 @@ def inspect_dataset(
     if sample < 1:
         raise UsageError(f"sample is {sample}; at least 1 image is needed")
     dataset = path if isinstance(path, Dataset) else open_dataset(path)
+    dataset.check_stored()
     rows = np.unique(np.linspace(0, len(dataset) - 1, min(sample, len(dataset))).astype(np.int64))
     with ThreadPoolExecutor(workers or max(1, round(machine.cores().usable)), thread_name_prefix="headrace-inspect") as pool:
         looks = list(pool.map(lambda row: _look(dataset, int(row)), rows))

@@ -110,7 +110,16 @@ class Dataset:
 
     def read(self, record: int) -> bytes:
         """The encoded bytes of one record. Raises SourceError when the file is gone or shorter than the index says."""
+        self.check_stored()
         return self._read(record, int(self.table.offset[record]), int(self.table.size[record]))
+
+    def check_stored(self) -> None:
+        """Raises SourceError for a stream: it has no records that can be asked for."""
+        if self.stream is not None:
+            raise SourceError(
+                f"{self.root} is a stream: its records can only be read in order, by a Loader",
+                hint="pack and inspect take the channel's path: they copy it first",
+            )
 
     def read_json(self, record: int) -> bytes:
         """The JSON that belongs to a record, empty where it has none. Raises as `read` does."""
@@ -121,8 +130,6 @@ class Dataset:
 
     def _read(self, record: int, offset: int, size: int) -> bytes:
         table = self.table
-        if self.stream is not None:
-            raise SourceError(f"{self.root} is a stream: its records can only be read in order, by a Loader")
         path = table.files[table.file[record]]
         if self.residency is not None and (data := self.residency.read(record, offset, size)) is not None:
             return data

@@ -242,6 +242,7 @@ class _Job:
 
 def _opened(src: str | os.PathLike[str] | Dataset, root: str | os.PathLike[str] | None) -> Dataset:
     if isinstance(src, Dataset):
+        src.check_stored()
         return src
     if root is None:
         return open_dataset(src)
