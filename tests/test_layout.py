@@ -15,7 +15,7 @@ PACKAGE = Path(headrace.__file__).parent
 RANKS = [
     ("errors", "_native"),
     ("records", "sizes", "image_header", "machine", "disk", "nvml", "transforms", "stats"),
-    ("shards", "sources", "sampler", "blocks", "restart"),
+    ("shards", "sources", "sampler", "blocks", "parts", "restart"),
     ("planner", "packing", "verification", "inspection", "contact_sheet", "session", "decode"),
     ("feed", "lookahead", "streaming", "gpu", "attach"),
     ("loader",),

@@ -19,6 +19,7 @@ from headrace.errors import MissingDependencyError, SourceError, StateError, Usa
 from headrace.feed import Feed, Filled, IndexBatch, OnError
 from headrace.gpu.transfer import Transfer
 from headrace.lookahead import announced
+from headrace.parts import Parts, Share, agree
 from headrace.planner import Dtype, Plan, compile_plan
 from headrace.records import Dataset, Stream
 from headrace.sampler import EpochOrder
@@ -46,6 +47,8 @@ class Loader:
 
     shuffle: True mixes everything; "block" or "block:SIZE" takes shards in random order and mixes the records of SIZE bytes of
     shards (2 GiB) at a time, which reads an object store in large pieces; `explain` says how good that is for this dataset.
+    parts: None when every rank opens the same dataset. Where each host has only its own shards (ShardedByS3Key): "agree", the
+    ranks tell each other how many records they have and make equally many batches; or a list of each rank's number.
     on_error: "raise" a DecodeError at a bad record, or "skip": substitute a deterministic other record, count and list it.
     Close the loader (or use `with`) to stop its threads at once; otherwise they stop when it is collected.
     """
@@ -68,6 +71,7 @@ class Loader:
         output: Output = "torch",
         on_error: OnError = "raise",
         cache: str | None = None,
+        parts: Parts = None,
     ) -> None:
         self.dataset = data if isinstance(data, Dataset) else open_to_load(data)
         if cache is not None:
@@ -85,18 +89,24 @@ class Loader:
         self._transfer = None if device == "cpu" else Transfer(device, self.plan.table, dtype)
         self._epoch, self._step = 0, 0
         self._resume_step: int | None = None
+        self._blocks: Blocks | None = None
+        self._share = Share(self.rank, self.world_size, None, 0, "")
+        self._order(0, 0)  # checks batch_size, rank and world_size now, not at the first batch
+        self._share = agree(
+            parts, self.dataset, rank=self.rank, world_size=self.world_size, batch_size=batch_size, drop_last=drop_last
+        )
         window = window_bytes(shuffle, BUFFER if self.dataset.stream is not None else WINDOW)
         self._blocks = None if window is None or self.dataset.stream is not None else Blocks.of(self.dataset.table, window)
         self._stream_options = StreamOptions(
             batch_size=batch_size,
-            rank=self.rank,
-            world_size=self.world_size,
+            rank=self._share.rank,
+            world_size=self._share.world_size,
             drop_last=drop_last,
             seed=seed,
             buffer_bytes=(window or parse_size(BUFFER)) if shuffle else 0,
             ahead=prefetch,
+            steps=self._share.steps,
         )
-        self._order(0, 0)  # checks batch_size, rank and world_size now, not at the first batch
         self._feed = Feed(
             self.dataset,
             # With a GPU the batches cross the bus as uint8, and the values are made there.
@@ -157,14 +167,15 @@ class Loader:
 
     def _index_batch(self, order: EpochOrder, step: int) -> IndexBatch:
         records = order.batch(step)
-        return IndexBatch(records, records.astype(np.uint64))
+        return IndexBatch(records, records.astype(np.uint64) + np.uint64(self._share.first_draw))
 
     def _order(self, epoch: int, records: int | None = None) -> EpochOrder:
         return EpochOrder(
             records=len(self.dataset) if records is None else records,
             batch_size=self.batch_size,
-            rank=self.rank,
-            world_size=self.world_size,
+            rank=self._share.rank,
+            world_size=self._share.world_size,
+            steps=self._share.steps,
             shuffle=bool(self.shuffle),
             drop_last=self.drop_last,
             seed=self.seed,
@@ -193,7 +204,7 @@ class Loader:
             "seed": self.seed,
             "shuffle": self.shuffle,
             "drop_last": self.drop_last,
-            "dataset": self.dataset.fingerprint,
+            "dataset": self._share.fingerprint,
             "transform": self.plan.hash,
         }
 

@@ -71,6 +71,7 @@ class EpochOrder:
     seed: int
     epoch: int
     mixed: Callable[[Positions], Positions] | None = None  # another shuffle: positions of this epoch to records
+    steps: int | None = None  # as many batches, all of them whole: the front of the epoch fills up (datasets in parts)
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
@@ -85,6 +86,8 @@ class EpochOrder:
 
     def __len__(self) -> int:
         """Batches in the epoch: the same on every rank."""
+        if self.steps is not None:
+            return self.steps
         whole, tail = divmod(self.records, self.global_batch)
         return whole + (1 if tail and not self.drop_last else 0)
 
@@ -96,7 +99,7 @@ class EpochOrder:
         """The records of this rank's batch `step`, int64."""
         start = step * self.global_batch
         left = self.records - start
-        if left >= self.global_batch:
+        if left >= self.global_batch or self.steps is not None:
             share = self.batch_size
         else:
             share = -(-left // self.world_size)

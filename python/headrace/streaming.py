@@ -43,6 +43,7 @@ class StreamOptions:
     seed: int
     buffer_bytes: int  # 0: no shuffle
     ahead: int  # batches read before they are asked for
+    steps: int | None = None  # batches of a pass, where each rank has a stream of its own; None: as many as there are
 
     def describe(self, stream: Stream) -> str:
         """The order, in words."""
@@ -63,6 +64,7 @@ class StreamPass:
         self.total: int | None = None  # batches of the pass; known when the last one is handed out
         self._queue: queue.Queue[IndexBatch | _End | BaseException] = queue.Queue(maxsize=options.ahead)
         self._stopped = threading.Event()
+        self._records = stream.read()  # begun here, so that `close` ends this pass and no other
         self._thread = threading.Thread(target=self._run, name="headrace-stream", daemon=True)
         self._thread.start()
 
@@ -90,7 +92,7 @@ class StreamPass:
 
     def _run(self) -> None:
         try:
-            batches = self._batches(self.stream.read())
+            batches = self._batches(self._records)
             held: IndexBatch | None = None  # one batch is held back, so that the last one is known as such
             done = self.first
             for batch in batches:
@@ -99,6 +101,8 @@ class StreamPass:
                 held, done = batch, done + 1
                 if self._stopped.is_set():
                     return
+            if self.options.steps is not None and done < self.options.steps:
+                raise SourceError(f"{self.stream.name} ended after {done} batches; {self.options.steps} were agreed on")
             self.total = done
             if held is not None:
                 self._put(held)
@@ -119,7 +123,7 @@ class StreamPass:
         mixed = _mixed(enumerate(records), options.buffer_bytes, random.Random(hashed(options.seed, self.epoch)))
         whole = options.batch_size * options.world_size
         front: list[_Numbered] = []  # fills up the shares of the last step, as EpochOrder does
-        for step in count():
+        for step in count() if options.steps is None else range(options.steps):
             taken = list(islice(mixed, whole))
             if len(front) < options.world_size:
                 front += taken[: options.world_size]

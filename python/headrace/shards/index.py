@@ -15,7 +15,7 @@ import safetensors
 
 from headrace.errors import FormatError
 
-__all__ = ["Columns", "Keys", "concatenate", "read_columns", "serialized"]
+__all__ = ["Columns", "Keys", "concatenate", "read_columns", "selected", "serialized"]
 
 _DTYPES: dict[str, np.dtype[Any]] = {
     "I64": np.dtype("<i8"),
@@ -142,6 +142,19 @@ def read_columns(path: Path) -> Columns:
     if problem:
         raise FormatError(f"{path}: {problem}", hint=_HINT)
     return Columns(**arrays)
+
+
+def selected(columns: Columns, rows: npt.NDArray[np.int64], shard: npt.NDArray[np.int32]) -> Columns:
+    """Some rows of an index, in this order, with other numbers of their shards."""
+    begins, sizes = columns.key_start[:-1][rows], np.diff(columns.key_start)[rows]
+    start = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    places = np.arange(int(start[-1]), dtype=np.int64) + np.repeat(begins - start[:-1], sizes)
+    rest: dict[str, Any] = {
+        field.name: None if (column := getattr(columns, field.name)) is None else column[rows]
+        for field in fields(Columns)
+        if field.name not in ("key_start", "keys", "shard")
+    }
+    return Columns(key_start=start, keys=columns.keys[places], shard=shard, **rest)
 
 
 def concatenate(parts: Sequence[Columns]) -> Columns:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from headrace.errors import SourceError
 from headrace.records import Dataset, existing
-from headrace.shards.manifest import MANIFEST
+from headrace.shards.manifest import INDEX, MANIFEST
 from headrace.sources.cache import cache_folder
 from headrace.sources.folder import open_folder
 from headrace.sources.lst import open_lst
@@ -36,8 +36,8 @@ _CONTAINERS = (
 )
 
 
-def open_dataset(path: str | os.PathLike[str]) -> Dataset:
-    """Opens the dataset at `path`.
+def open_dataset(path: str | os.PathLike[str], *, part: bool = False) -> Dataset:
+    """Opens the dataset at `path`; with `part`, the shards of a packed one that are there.
 
     A packed dataset (`headrace pack`), an image folder (`root/CLASS/*.jpg`), tar archives in WebDataset's layout or plain,
     MXNet RecordIO (.rec), TFRecord, an im2rec list (.lst), a table of paths and labels (.csv, .tsv, .parquet); for
@@ -58,8 +58,8 @@ def open_dataset(path: str | os.PathLike[str]) -> Dataset:
     found = existing(path)
     if found.is_file():
         return _file(found)
-    if is_packed(found):
-        return open_shards(found)
+    if is_packed(found) and not (part and not (found / INDEX).exists()):
+        return open_shards(found, part=part)
     files = sorted(entry for entry in found.iterdir() if entry.is_file()) if os.access(found, os.R_OK) else []
     for pattern, opener in _CONTAINERS:
         matching = [file for file in files if pattern.fullmatch(file.name)]
@@ -68,16 +68,18 @@ def open_dataset(path: str | os.PathLike[str]) -> Dataset:
     return open_folder(found)
 
 
-def open_to_load(path: str | os.PathLike[str], *, records: int | None = None) -> Dataset:
+def open_to_load(path: str | os.PathLike[str], *, records: int | None = None, part: bool = False) -> Dataset:
     """Opens the dataset at `path` for a Loader: as `open_dataset`, but a SageMaker channel in Pipe mode is a stream.
 
     A channel is `CHANNEL` where there is a named pipe `CHANNEL_0`; each pass reads the next pipe, and nothing is kept on disk.
     `records`: how many records each pass has, for streams in which no manifest says so; `len(loader)` needs it.
+    `part`: this host was given only some of the shards of a packed dataset (SageMaker's ShardedByS3Key), perhaps without its
+    manifest and index; `Loader(parts=…)` makes equally many batches of such parts.
     """
     pipe = None if is_url(path) else pipe_of(Path(path).expanduser().absolute())
     if pipe is not None:
         return open_pipe(pipe, records)
-    dataset = open_dataset(path)
+    dataset = open_dataset(path, part=part)
     if records not in (None, len(dataset)):
         raise SourceError(f"{path} has {len(dataset)} records, not {records}")
     return dataset

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +11,7 @@ import numpy.typing as npt
 
 from headrace.errors import FormatError, SourceError
 from headrace.records import Dataset, RecordTable
-from headrace.shards.index import Columns, Keys, read_columns
+from headrace.shards.index import Columns, Keys, read_columns, selected
 from headrace.shards.manifest import MANIFEST, Manifest, read_manifest
 
 __all__ = ["inconsistency", "is_packed", "open_shards"]
@@ -23,8 +25,8 @@ def is_packed(folder: Path) -> bool:
     return any((folder / name).exists() for name in names)
 
 
-def open_shards(folder: Path) -> Dataset:
-    """Opens a packed dataset.
+def open_shards(folder: Path, *, part: bool = False) -> Dataset:
+    """Opens a packed dataset; with `part` those of its shards that are there.
 
     Raises FormatError when manifest, index and shards do not fit each other, SourceError when the pack is unfinished
     or `folder` holds several of them. Bytes inside the shards are not read: that is `headrace verify`.
@@ -36,6 +38,8 @@ def open_shards(folder: Path) -> Dataset:
     if index.exists() and index.stat().st_size != manifest.index.size:
         raise FormatError(f"{index} has {index.stat().st_size} bytes, the manifest says {manifest.index.size}", hint=_HINT)
     columns = read_columns(index)
+    if part and len(columns) == manifest.records:
+        manifest, columns = _those_here(folder, manifest, columns)
     problem = inconsistency(folder, manifest, columns)
     if problem:
         raise FormatError(problem, hint=_HINT)
@@ -52,10 +56,31 @@ def open_shards(folder: Path) -> Dataset:
         json_size=columns.json_size,
     )
     # The index names every record, its size and its label, so its digest changes when one of them does.
-    return Dataset(str(folder), "shards", table, manifest.classes, manifest.index.sha256[:32])
+    digest = manifest.index.sha256[:32]
+    return Dataset(str(folder), "shards", table, manifest.classes, fingerprint_of(digest, manifest) if part else digest)
 
 
-_HINT = "the dataset is damaged or half copied: copy it again, or pack again"
+_HINT = (
+    "the dataset is damaged or half copied: copy it again, or pack again; a host that is given only some of the shards "
+    "(ShardedByS3Key) opens them with headrace.open(path, part=True)"
+)
+
+
+def fingerprint_of(digest: str, manifest: Manifest) -> str:
+    """The fingerprint of some of a dataset's shards."""
+    names = "".join(f"{shard.file}\n" for shard in manifest.shards)
+    return hashlib.sha256(f"{digest}\n{names}".encode()).hexdigest()[:32]
+
+
+def _those_here(folder: Path, manifest: Manifest, columns: Columns) -> tuple[Manifest, Columns]:
+    """Manifest and index of the shards that are there. Raises SourceError when there are none."""
+    here = [number for number, shard in enumerate(manifest.shards) if (folder / shard.file).is_file()]
+    if not here:
+        raise SourceError(f"{folder} holds the manifest of a packed dataset, and none of its shards")
+    rows = np.flatnonzero(np.isin(columns.shard, here))
+    shards = tuple(manifest.shards[number] for number in here)
+    renumbered = np.searchsorted(here, columns.shard[rows]).astype(np.int32)
+    return replace(manifest, shards=shards, records=len(rows)), selected(columns, rows, renumbered)
 
 
 def inconsistency(folder: Path, manifest: Manifest, columns: Columns) -> str | None:
