@@ -10,6 +10,7 @@ from dataclasses import asdict
 from headrace.cli.output import Meter, emit, page, progress, say
 from headrace.errors import UsageError
 from headrace.packing import Estimate, PackResult, pack
+from headrace.packing.job import ENGINES
 from headrace.packing.work import ERRORS
 from headrace.sizes import parse_size, size_text
 
@@ -61,8 +62,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     bad.add_argument("--unlabeled", choices=["skip", "stop"], help="images outside class folders (skip)")
     bad.add_argument("--duplicates", choices=["stop", "skip", "rename"], help="records with equal keys (stop)")
     how = parser.add_argument_group("how")
-    how.add_argument("--workers", type=int, metavar="N", help="threads (one for each core)")
-    how.add_argument("--engine", choices=["local"], default="local", help="where the work is done (local)")
+    how.add_argument("--workers", type=int, metavar="N", help="threads, with Ray processes (one for each core)")
+    how.add_argument(
+        "--engine", choices=ENGINES, default="local", help="this machine, or the Ray cluster it is part of (local)"
+    )
     how.add_argument("--sync", action="store_true", help="wait for the disk, so that even a power failure loses nothing")
     how.add_argument("--unit", type=_share, metavar="i/N", help="only every N-th shard, for an array of N jobs")
 
@@ -79,6 +82,7 @@ def run(args: argparse.Namespace) -> int:
             args.src,
             args.dst,
             workers=args.workers,
+            engine=args.engine,
             unit=args.unit,
             root=args.root,
             sync=args.sync,

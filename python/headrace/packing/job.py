@@ -1,43 +1,35 @@
-"""`headrace.pack`: lists the source, plans units, packs the missing ones with a pool of threads, commits.
-
-Threads and not processes: reading, re-encoding, checksums and writing all release the interpreter's lock. One thread
-writes, in the plan's order, so the bytes do not depend on how many there are.
-"""
+"""`headrace.pack`: lists the source, plans units, has an engine pack the missing ones, commits."""
 
 from __future__ import annotations
 
 import errno
 import os
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from headrace import machine
 from headrace.errors import HeadraceError, UsageError
+from headrace.packing.engine import Engine
 from headrace.packing.estimate import Estimate, estimate
-from headrace.packing.listing import Listing, Rejection, list_records, split
+from headrace.packing.listing import Listing, list_records, split
+from headrace.packing.local import LocalEngine
 from headrace.packing.options import PackOptions
 from headrace.packing.plan import Plan, make_plan
+from headrace.packing.ray_cluster import RayEngine
 from headrace.packing.recipe import Recipe, make_recipe
-from headrace.packing.unit import Run, UnitWriter, pack_chunk
 from headrace.packing.upload import check_free, staging_folder, upload
 from headrace.packing.work import WorkFolder
-from headrace.records import Dataset, existing
+from headrace.records import Dataset
 from headrace.shards.manifest import MANIFEST, Manifest, read_manifest
-from headrace.sources import LISTS, open_dataset, open_list
+from headrace.sources import open_source
 from headrace.sources.remote.store import Bucket, is_url, open_bucket
 
-__all__ = ["PackResult", "pack"]
+__all__ = ["ENGINES", "PackResult", "pack"]
 
-# Records and source bytes of a task: enough to amortise its bookkeeping (about 50 µs), little enough to share out.
-_CHUNK = 256
-_CHUNK_BYTES = 1 << 20
+ENGINES = ("local", "ray")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +57,7 @@ def pack(
     dst: str | os.PathLike[str],
     *,
     workers: int | None = None,
+    engine: str = "local",
     unit: tuple[int, int] | None = None,
     root: str | os.PathLike[str] | None = None,
     sync: bool = False,
@@ -76,8 +69,11 @@ def pack(
     """Packs the dataset `src` into shards in the folder or object store `dst`; `options` are the fields of PackOptions.
 
     A pack that was interrupted continues where it stopped, with the same bytes as an undisturbed one. A complete one is
-    left as it is. `sync` waits until all is on the disk, so that the commit holds when the power fails. `unit` (i, N)
-    packs every N-th shard from the i-th, for N independent jobs; the last one commits. `root` is the folder that the
+    left as it is. `sync` waits until all is on the disk, so that the commit holds when the power fails. `engine` "local"
+    packs with `workers` threads of this process (default: one for each core), "ray" with `workers` processes on a Ray
+    cluster (default: one for each of its cores), which all see the source; the destination is written here. `unit` (i, N)
+    packs every N-th shard from the i-th, for N independent jobs; the last one commits. The bytes are the same by each of
+    these ways. `root` is the folder that the
     paths of a list (.lst, .csv, …) are relative to. `on_start` is told how many records there are to pack,
     `on_progress` how many more are done.
 
@@ -90,11 +86,13 @@ def pack(
         raise UsageError(f"pack: {error}") from error
     if unit is not None and not (unit[1] >= 1 and 0 <= unit[0] <= unit[1]):
         raise UsageError(f"unit {unit[0]}/{unit[1]}: i/N with i from 0 to N is expected")
-    count = workers if workers is not None else max(1, round(machine.cores().usable))
-    if count < 1:
-        raise UsageError(f"workers is {count}; at least 1 is needed")
+    if workers is not None and workers < 1:
+        raise UsageError(f"workers is {workers}; at least 1 is needed")
+    if engine not in ENGINES:
+        raise UsageError(f"engine is {engine!r}; possible: {', '.join(ENGINES)}")
     store = _store(dst, unit)
-    dataset = _opened(src, root)
+    dataset = src if isinstance(src, Dataset) else open_source(src, root)
+    dataset.check_stored()
     if store is None and dataset.kind == "folder" and Path(dst).expanduser().absolute().is_relative_to(dataset.root):
         raise UsageError(f"{dst} lies inside the source {dataset.root}, and would become a class of it", hint="pack beside it")
     listing = list_records(dataset, chosen)
@@ -103,10 +101,16 @@ def pack(
         check_free(store, list(parts))
     if on_start:
         on_start(len(listing))
-    job = _Job(chosen, make_recipe(chosen), count, unit, sync, on_progress or (lambda _: None), on_estimate)
+    recipe = make_recipe(chosen)
+    chosen_engine: Engine
+    if engine == "local":
+        chosen_engine = LocalEngine(recipe, chosen, workers or max(1, round(machine.cores().usable)))
+    else:
+        chosen_engine = RayEngine(src, root, chosen, listing, workers)
+    job = _Job(chosen, recipe, chosen_engine, unit, sync, on_progress or (lambda _: None), on_estimate)
     target = Path(dst).expanduser().absolute() if store is None else staging_folder(store.url)
     try:
-        results = [job.run(part, target / name if name else target) for name, part in parts.items()]
+        results = [job.run(name, part, target / name if name else target) for name, part in parts.items()]
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
@@ -138,14 +142,14 @@ def _moved(result: PackResult, folder: str, url: str) -> PackResult:
 class _Job:
     options: PackOptions
     recipe: Recipe
-    workers: int
+    engine: Engine
     unit: tuple[int, int] | None
     sync: bool
     on_progress: OnProgress
     on_estimate: Callable[[Estimate], None] | None
 
-    def run(self, listing: Listing, destination: Path) -> PackResult:
-        """Packs one dataset, or what is missing of it."""
+    def run(self, name: str, listing: Listing, destination: Path) -> PackResult:
+        """Packs one dataset (`name`: "", or which part of the split it is), or what is missing of it."""
         started_s = time.perf_counter()
         work = WorkFolder(destination, sync=self.sync)
         plan = self._plan(listing, work)
@@ -157,7 +161,8 @@ class _Job:
         missing = [number for number in mine if not work.is_done(number)]
         done = [number for number in mine if work.is_done(number)]
         self.on_progress(sum(plan.cuts[number + 1] - plan.cuts[number] for number in done))
-        packed = self._pack_units(listing, plan, missing, work)
+        self.engine.pack_units(name, listing, plan, missing, work, self.on_progress)
+        packed = sum(plan.cuts[number + 1] - plan.cuts[number] for number in missing)
         manifest = self._commit(listing, plan, work)
         if manifest is None:
             return _partial(destination, listing, packed, len(mine), started_s)
@@ -189,7 +194,7 @@ class _Job:
             return new
         begun = work.plan()
         if begun is None:
-            expected = estimate(listing, self.recipe, self.workers) if self.options.reencodes else None
+            expected = estimate(listing, self.recipe, self.engine.workers) if self.options.reencodes else None
             if expected and self.on_estimate:
                 self.on_estimate(expected)
             ratio = expected.packed_bytes / max(1, expected.source_bytes) if expected else None
@@ -203,64 +208,6 @@ class _Job:
                 hint=f"give the same options as before, or start again:  rm -r {work.destination}",
             )
         return begun
-
-    def _pack_units(self, listing: Listing, plan: Plan, units: Sequence[int], work: WorkFolder) -> int:
-        """Packs the given units. Returns the number of records that went through."""
-        count = 0
-        with (
-            ThreadPoolExecutor(self.workers, thread_name_prefix="headrace-pack") as pool,
-            ThreadPoolExecutor(1, thread_name_prefix="headrace-digest") as digester,
-        ):
-            try:
-                results = self._in_order(pool, listing, plan, units)
-                for number in units:
-                    expected = plan.cuts[number + 1] - plan.cuts[number]
-                    with work.open_part(number) as file:
-                        writer = UnitWriter(file, listing, digester)
-                        while writer.seen < expected:
-                            self.on_progress(writer.add(next(results), self.options))
-                        count += writer.seen
-                        digest = writer.end()
-                        work.finish(number, file, writer.columns(), digest, writer.rejected)
-            finally:
-                pool.shutdown(cancel_futures=True)
-        return count
-
-    def _in_order(
-        self, pool: ThreadPoolExecutor, listing: Listing, plan: Plan, units: Sequence[int]
-    ) -> Iterator[list[Run | Rejection]]:
-        """Packed records in the plan's order; at most a few chunks for each worker are in memory."""
-        window: deque[Future[list[Run | Rejection]]] = deque()
-        for number in units:
-            for chunk in _chunks(listing, plan.cuts[number], plan.cuts[number + 1]):
-                window.append(pool.submit(pack_chunk, listing, self.recipe, chunk))
-                if len(window) > 3 * self.workers:
-                    yield window.popleft().result()
-        while window:
-            yield window.popleft().result()
-
-
-def _opened(src: str | os.PathLike[str] | Dataset, root: str | os.PathLike[str] | None) -> Dataset:
-    if isinstance(src, Dataset):
-        src.check_stored()
-        return src
-    if root is None:
-        return open_dataset(src)
-    path = existing(src)
-    if path.suffix not in LISTS:
-        raise UsageError(f"root says where the images of a list ({' '.join(LISTS)}) are; {path} is none")
-    return open_list(path, existing(root))
-
-
-def _chunks(listing: Listing, begin: int, end: int) -> Iterator[range]:
-    """The positions from `begin` to `end` in pieces that are worth a task each."""
-    ends = np.cumsum(listing.sizes[begin:end])
-    at, count = 0, end - begin
-    while at < count:
-        limit = (int(ends[at - 1]) if at else 0) + _CHUNK_BYTES
-        until = min(int(np.searchsorted(ends, limit)) + 1, at + _CHUNK, count)
-        yield range(begin + at, begin + until)
-        at = until
 
 
 def _result(destination: Path, manifest: Manifest, listing: Listing, packed: int, started_s: float) -> PackResult:

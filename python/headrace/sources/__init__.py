@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from headrace.errors import SourceError
+from headrace.errors import SourceError, UsageError
 from headrace.records import Dataset, existing
 from headrace.shards.manifest import INDEX, MANIFEST
 from headrace.sources.cache import cache_folder
@@ -24,7 +24,7 @@ from headrace.sources.table import TABLES, open_table
 from headrace.sources.tar import open_tar
 from headrace.sources.tfrecord import open_tfrecord
 
-__all__ = ["LISTS", "local_copy", "open_dataset", "open_list", "open_to_load"]
+__all__ = ["LISTS", "local_copy", "open_dataset", "open_list", "open_source", "open_to_load"]
 
 LISTS = (".lst", *TABLES)
 
@@ -83,6 +83,19 @@ def open_to_load(path: str | os.PathLike[str], *, records: int | None = None, pa
     if records not in (None, len(dataset)):
         raise SourceError(f"{path} has {len(dataset)} records, not {records}")
     return dataset
+
+
+def open_source(path: str | os.PathLike[str], root: str | os.PathLike[str] | None = None) -> Dataset:
+    """As `open_dataset`; `root` is the folder that the paths of a list (LISTS) are relative to.
+
+    Raises UsageError for a root with anything but a list.
+    """
+    if root is None:
+        return open_dataset(path)
+    found = existing(path)
+    if found.suffix not in LISTS:
+        raise UsageError(f"root says where the images of a list ({' '.join(LISTS)}) are; {found} is none")
+    return open_list(found, existing(root))
 
 
 def local_copy(url: str) -> Path:

@@ -1,0 +1,34 @@
+"""The seam between what is to be packed and who does it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from headrace.packing.listing import Listing
+from headrace.packing.plan import Plan
+from headrace.packing.work import WorkFolder
+
+__all__ = ["Engine"]
+
+
+class Engine(Protocol):
+    """Packs units; the bytes do not depend on which engine does it, nor on its number of workers."""
+
+    @property
+    def workers(self) -> int:
+        """How many images are worked on at once."""
+
+    def pack_units(
+        self,
+        part: str,
+        listing: Listing,
+        plan: Plan,
+        units: Sequence[int],
+        work: WorkFolder,
+        on_progress: Callable[[int], None],
+    ) -> None:
+        """Packs the given units of the plan and marks them done in `work`.
+
+        `part` is "" or which part of the split `listing` is; `on_progress` is told how many more records went through.
+        """

@@ -1,0 +1,87 @@
+"""Packing with threads of this process.
+
+Threads and not processes: reading, re-encoding, checksums and writing all release the interpreter's lock. One thread
+writes, in the plan's order, so the bytes do not depend on how many there are.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+
+from headrace.packing.listing import Listing, Rejection
+from headrace.packing.options import PackOptions
+from headrace.packing.plan import Plan
+from headrace.packing.recipe import Recipe
+from headrace.packing.unit import Run, UnitWriter, pack_chunk
+from headrace.packing.work import WorkFolder
+
+__all__ = ["LocalEngine", "chunks"]
+
+# Records and source bytes of a task: enough to amortise its bookkeeping (about 50 µs), little enough to share out.
+_CHUNK = 256
+_CHUNK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class LocalEngine:
+    """Packs with a pool of `workers` threads."""
+
+    recipe: Recipe
+    options: PackOptions
+    workers: int
+
+    def pack_units(
+        self,
+        part: str,
+        listing: Listing,
+        plan: Plan,
+        units: Sequence[int],
+        work: WorkFolder,
+        on_progress: Callable[[int], None],
+    ) -> None:
+        """See Engine."""
+        with (
+            ThreadPoolExecutor(self.workers, thread_name_prefix="headrace-pack") as pool,
+            ThreadPoolExecutor(1, thread_name_prefix="headrace-digest") as digester,
+        ):
+            try:
+                results = self._in_order(pool, listing, plan, units)
+                for number in units:
+                    expected = plan.cuts[number + 1] - plan.cuts[number]
+                    with work.open_part(number) as file:
+                        writer = UnitWriter(file, listing, digester)
+                        while writer.seen < expected:
+                            on_progress(writer.add(next(results), self.options))
+                        digest = writer.end()
+                        work.finish(number, file, writer.columns(), digest, writer.rejected)
+            finally:
+                pool.shutdown(cancel_futures=True)
+
+    def _in_order(
+        self, pool: ThreadPoolExecutor, listing: Listing, plan: Plan, units: Sequence[int]
+    ) -> Iterator[list[Run | Rejection]]:
+        """Packed records in the plan's order; at most a few chunks for each worker are in memory."""
+        window: deque[Future[list[Run | Rejection]]] = deque()
+        for number in units:
+            for chunk in chunks(listing, plan.cuts[number], plan.cuts[number + 1]):
+                window.append(pool.submit(pack_chunk, listing, self.recipe, chunk))
+                if len(window) > 3 * self.workers:
+                    yield window.popleft().result()
+        while window:
+            yield window.popleft().result()
+
+
+def chunks(listing: Listing, begin: int, end: int) -> Iterator[range]:
+    """The positions from `begin` to `end` in pieces that are worth a task each."""
+    ends = np.cumsum(listing.sizes[begin:end])
+    at, count = 0, end - begin
+    while at < count:
+        limit = (int(ends[at - 1]) if at else 0) + _CHUNK_BYTES
+        until = min(int(np.searchsorted(ends, limit)) + 1, at + _CHUNK, count)
+        yield range(begin + at, begin + until)
+        at = until

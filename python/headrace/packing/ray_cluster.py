@@ -1,0 +1,145 @@
+"""Packing on a Ray cluster: each worker packs whole units in its memory, and the driver writes them.
+
+The workers need to see the source (a shared file system, or a store's URL) and have headrace installed, not the destination:
+a unit's bytes come back through Ray's object store. A worker whose node dies is started again elsewhere and repeats its unit.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import os
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headrace.errors import HeadraceError, MissingDependencyError, SourceError, UsageError
+from headrace.packing.listing import Listing, Rejection, list_records, split
+from headrace.packing.local import chunks
+from headrace.packing.options import PackOptions
+from headrace.packing.plan import Plan
+from headrace.packing.recipe import make_recipe
+from headrace.packing.unit import UnitWriter, pack_chunk
+from headrace.packing.work import WorkFolder
+from headrace.records import Dataset
+from headrace.shards.index import Columns
+from headrace.sources import open_source
+from headrace.sources.remote.store import is_url
+
+__all__ = ["RayEngine"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Unit:
+    """A packed unit on its way to the driver."""
+
+    data: bytes
+    columns: Columns | None
+    digest: str
+    rejected: list[Rejection]
+
+
+class _Worker:
+    """Lives in a process of the cluster; lists the source by itself, once."""
+
+    def __init__(self, src: str, root: str | None, options: PackOptions, fingerprint: str) -> None:
+        self.options, self.recipe = options, make_recipe(options)
+        dataset = open_source(src, root)
+        if dataset.fingerprint != fingerprint:
+            host = os.uname().nodename
+            raise SourceError(f"{src} holds other records on {host} than where the pack was started")
+        self.parts = split(list_records(dataset, options), options)
+
+    def pack(self, part: str, begin: int, end: int) -> _Unit | HeadraceError:
+        """One unit; an error of ours is returned, because Ray wraps what is raised."""
+        listing = self.parts[part]
+        file = io.BytesIO()
+        try:
+            with ThreadPoolExecutor(1) as digester:
+                writer = UnitWriter(file, listing, digester)
+                for chunk in chunks(listing, begin, end):
+                    writer.add(pack_chunk(listing, self.recipe, chunk), self.options)
+                digest = writer.end()
+            return _Unit(file.getvalue(), writer.columns(), digest, writer.rejected)
+        except HeadraceError as error:
+            return error
+
+
+class RayEngine:
+    """Packs on the cluster that Ray is connected to, or else finds or starts by its own rules (RAY_ADDRESS)."""
+
+    def __init__(
+        self,
+        src: str | os.PathLike[str] | Dataset,
+        root: str | os.PathLike[str] | None,
+        options: PackOptions,
+        listing: Listing,
+        workers: int | None,
+    ) -> None:
+        if isinstance(src, Dataset):
+            raise UsageError("engine ray opens the source on other machines: give its path or URL, not an open dataset")
+        self._ray = _ray()
+        if not self._ray.is_initialized():
+            self._ray.init(log_to_driver=False, logging_level="warning")
+        self.workers = workers or max(1, int(self._ray.cluster_resources().get("CPU", 1)))
+        where = str(src) if is_url(src) else str(Path(src).expanduser().absolute())
+        base = str(Path(root).expanduser().absolute()) if root is not None else None
+        self._arguments = (where, base, options, listing.dataset.fingerprint)
+
+    def pack_units(
+        self,
+        part: str,
+        listing: Listing,
+        plan: Plan,
+        units: Sequence[int],
+        work: WorkFolder,
+        on_progress: Callable[[int], None],
+    ) -> None:
+        """See Engine."""
+        if not units:
+            return
+        make = self._ray.remote(num_cpus=1, max_restarts=-1, max_task_retries=3)(_Worker)
+        actors = [make.remote(*self._arguments) for _ in range(min(self.workers, len(units)))]
+        idle, waiting = deque(actors), deque(units)
+        running: dict[Any, tuple[int, Any]] = {}
+        try:
+            while waiting or running:
+                while waiting and idle:
+                    number, actor = waiting.popleft(), idle.popleft()
+                    running[actor.pack.remote(part, plan.cuts[number], plan.cuts[number + 1])] = (number, actor)
+                ready, _ = self._ray.wait(list(running), num_returns=1)
+                number, actor = running.pop(ready[0])
+                self._finish(number, ready[0], work)
+                idle.append(actor)
+                on_progress(plan.cuts[number + 1] - plan.cuts[number])
+        finally:
+            for actor in actors:
+                self._ray.kill(actor)
+
+    def _finish(self, number: int, reference: Any, work: WorkFolder) -> None:
+        try:
+            unit = self._ray.get(reference)
+        except self._ray.exceptions.RayError as error:
+            cause = getattr(error, "cause", None)
+            if isinstance(cause, HeadraceError):
+                raise cause from error
+            words = str(error).strip().splitlines()[-1]
+            raise HeadraceError(
+                f"a worker on the Ray cluster failed: {words}",
+                hint="every node needs headrace and the same source; give the same command again: it continues",
+            ) from error
+        if isinstance(unit, HeadraceError):
+            raise unit
+        with work.open_part(number) as file:
+            file.write(unit.data)
+            work.finish(number, file, unit.columns, unit.digest, unit.rejected)
+
+
+def _ray() -> Any:
+    try:
+        return importlib.import_module("ray")
+    except ImportError as error:
+        raise MissingDependencyError("Ray is needed for --engine ray", hint="pip install 'headrace[ray]'") from error
