@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 from collections.abc import Callable
@@ -77,6 +78,30 @@ def test_contact_sheet_is_a_picture_of_the_dataset(tmp_path: Path) -> None:
     with Image.open(tmp_path / "sheet.png") as sheet:
         pixels = [sheet.getpixel((4 + 132 * i + 64, 68)) for i in range(3)]
     assert pixels == [(250, 0, 0), (0, 0, 250), (200, 200, 200)]
+
+
+def test_the_page_holds_what_was_found_and_needs_no_network(
+    mixed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (mixed / "c").rename(mixed / "c <b>&")
+    target = tmp_path / "sheet.html"
+    assert main(["inspect", str(mixed), "--contact-sheet", str(target)]) == 1  # an image cannot be read
+    assert str(target) in capsys.readouterr().out
+    page = target.read_text(encoding="utf-8")
+    assert page.count("<figure") == 6 and page.count("data:image/jpeg;base64,") == 5
+    assert "c &lt;b&gt;&amp;" in page and "<b>&" not in page
+    for words in ("4:2:0 3 (75%)", "Cannot be read: 1 of 6", "not an image", "Class balance", "25 %"):
+        assert words in page.replace("\u00a0", " "), words
+    assert "http://" not in page and "https://" not in page and "<script" not in page
+    first = page.partition("data:image/jpeg;base64,")[2].partition('"')[0]
+    with Image.open(io.BytesIO(base64.b64decode(first))) as image:
+        assert image.size == (100, 80)
+
+
+def test_a_contact_sheet_that_cannot_be_written(mixed: Path, tmp_path: Path) -> None:
+    for name in ("sheet.png", "sheet.html"):
+        assert main(["inspect", str(mixed), "--contact-sheet", str(tmp_path / "missing" / name)]) == 1
+    assert main(["inspect", str(mixed), "--contact-sheet", str(tmp_path / "sheet.gif")]) == 2
 
 
 def test_png_keeps_every_pixel() -> None:

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from headrace import machine
 from headrace.contact_sheet import contact_sheet
 from headrace.decode import decode_into
-from headrace.errors import DecodeError, SourceError, UsageError
+from headrace.errors import DecodeError, HeadraceError, SourceError, UsageError
 from headrace.image_header import ImageHeader, read_header
 from headrace.records import Dataset
 from headrace.sources import open_dataset
@@ -54,6 +54,7 @@ class Inspection:
     records: int
     classes: int
     per_class: Spread | None  # records a class
+    records_per_class: Mapping[str, int]
     empty_classes: int
     smallest_classes: Mapping[str, int]
     largest_classes: Mapping[str, int]
@@ -107,13 +108,14 @@ def inspect_dataset(
     pixels = sum(header.width * header.height for header in headers)
     cost_s = _decode_cost_s(dataset, [int(row) for row, look in zip(rows, looks, strict=True) if look.header])
     if sheet is not None:
-        Path(sheet).write_bytes(contact_sheet(dataset))
+        _write(Path(sheet), contact_sheet(dataset))
     return Inspection(
         path=dataset.root,
         kind=dataset.kind,
         records=len(dataset),
         classes=len(dataset.classes),
         per_class=_spread(counts),
+        records_per_class=_some(dataset, counts, np.arange(len(dataset.classes))),
         empty_classes=int((counts == 0).sum()),
         smallest_classes=_some(dataset, counts, np.argsort(counts, kind="stable")[:3]),
         largest_classes=_some(dataset, counts, np.argsort(-counts, kind="stable")[:3]),
@@ -134,6 +136,13 @@ def inspect_dataset(
         decode_img_s_per_core=1 / cost_s if cost_s else None,
         contact_sheet=str(sheet) if sheet is not None else None,
     )
+
+
+def _write(path: Path, data: bytes) -> None:
+    try:
+        path.write_bytes(data)
+    except OSError as error:
+        raise HeadraceError(f"cannot write the contact sheet {path}: {error.strerror or error}") from error
 
 
 def _look(dataset: Dataset, row: int) -> _Look:

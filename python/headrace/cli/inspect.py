@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from headrace.cli.output import emit, page
+from headrace.contact_sheet import pictures
+from headrace.errors import UsageError
 from headrace.inspection import SAMPLE, Inspection, Spread, inspect_dataset
+from headrace.report.dataset import write
 from headrace.sizes import size_text
+from headrace.sources import open_dataset
 
 SUMMARY = "says what is in a dataset: classes, sizes, formats, quality, restart markers, cost of decoding"
-EXAMPLE = "headrace inspect photos/ --contact-sheet sheet.png"
+EXAMPLE = "headrace inspect photos/ --contact-sheet photos.html"
 
 _SHOWN = 5
 
@@ -20,12 +24,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the verb's arguments."""
     parser.add_argument("path", metavar="PATH", help="packed dataset, image folder, .tar, .rec, .tfrecord, .lst")
     parser.add_argument("--sample", type=int, default=SAMPLE, metavar="N", help=f"look at N images ({SAMPLE})")
-    parser.add_argument("--contact-sheet", metavar="PNG", help="write small pictures of 48 images to this file")
+    parser.add_argument(
+        "--contact-sheet",
+        metavar="FILE",
+        help="write small pictures of 48 images to this file: .png, or .html with everything else that was found",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Inspects and prints; exit code 1 when an image of the sample cannot be read."""
-    found = inspect_dataset(args.path, sample=args.sample, sheet=args.contact_sheet)
+    sheet = args.contact_sheet
+    if sheet is not None and not sheet.endswith((".png", ".html")):
+        raise UsageError(f"--contact-sheet {sheet}: a file that ends in .png or .html is expected")
+    dataset = open_dataset(args.path)
+    as_page = sheet is not None and sheet.endswith(".html")
+    found = inspect_dataset(dataset, sample=args.sample, sheet=None if as_page else sheet)
+    if as_page:
+        write(found, pictures(dataset), sheet)
+        found = replace(found, contact_sheet=sheet)
     emit(args, asdict(found), lambda: _render(found))
     return 1 if found.unreadable else 0
 

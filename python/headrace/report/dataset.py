@@ -1,0 +1,195 @@
+"""The page of a dataset: what `headrace inspect` found, its class balance and a contact sheet, as one self-contained file."""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+
+from headrace import _native
+from headrace.contact_sheet import Picture
+from headrace.errors import HeadraceError
+from headrace.inspection import Inspection, Spread
+from headrace.report.markup import Html, prose, tag
+from headrace.sizes import size_text
+
+__all__ = ["render", "write"]
+
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+MOST_BARS = 400  # of the class balance; more classes than this share bars
+MOST_LISTED = 50  # images that cannot be read
+STYLE = """
+.balance svg { display: block; width: 100%; height: 9rem; border-bottom: 1px solid var(--hair); }
+.balance rect { fill: var(--compute); }
+.ends { display: flex; flex-wrap: wrap; justify-content: space-between; gap: 0 2rem; max-width: none; margin-top: 0.4rem;
+  font-size: 0.8125rem; color: var(--quiet); }
+.sheet { display: grid; grid-template-columns: repeat(auto-fill, minmax(8.5rem, 1fr)); gap: 1.4rem 1rem; align-items: end; }
+figure { margin: 0; min-width: 0; }
+figure img, .unseen-image { display: block; max-width: 100%; border-radius: 0.2rem; }
+.unseen-image { height: 6rem; padding: 0.6rem; overflow: hidden; background: var(--panel); color: var(--warn);
+  font-size: 0.75rem; line-height: 1.35; }
+figcaption { margin-top: 0.35rem; font-size: 0.75rem; line-height: 1.35; color: var(--quiet); }
+figcaption span { display: block; overflow: hidden; white-space: nowrap; text-overflow: ellipsis; }
+figcaption .class { color: var(--ink); font-weight: 600; }
+.facts th { width: 11rem; font-weight: 400; color: var(--quiet); }
+"""
+
+
+def write(found: Inspection, pictures: Sequence[Picture], path: str | os.PathLike[str]) -> None:
+    """Writes the page in one piece. Raises HeadraceError when it cannot be written."""
+    target = Path(path)
+    unfinished = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        unfinished.write_text(render(found, pictures), encoding="utf-8", errors="backslashreplace")
+        unfinished.replace(target)
+    except OSError as error:
+        raise HeadraceError(f"cannot write the contact sheet {target}: {error.strerror or error}") from error
+
+
+def render(found: Inspection, pictures: Sequence[Picture]) -> str:
+    """The whole page."""
+    css = resources.files("headrace.report").joinpath("page.css").read_text(encoding="utf-8")
+    head = tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", name="color-scheme", content="light dark"),
+        tag("meta", http_equiv="Content-Security-Policy", content=POLICY),
+        tag("title", f"{found.path} · headrace"),
+        tag("style", Html(css + STYLE)),
+    )
+    scope = f"{found.kind} · sizes and formats from {found.sampled:,} of {found.records:,} images"
+    body = tag(
+        "body",
+        tag(
+            "header",
+            tag("span", "headrace", class_="brand"),
+            tag("code", found.path, class_="command"),
+            tag("span", scope, class_="scope"),
+        ),
+        tag("main", _figures(found), _balance(found), _facts(found), _unreadable(found), _sheet(pictures)),
+        tag("footer", tag("p", f"headrace {_native.__version__} · inspect")),
+    )
+    return "<!doctype html>\n" + tag("html", head, body, lang="en") + "\n"
+
+
+def _figures(found: Inspection) -> Html:
+    cost = f"{found.decode_ms:.2f} ms" if found.decode_ms is not None else None
+    cells = [
+        _figure(f"{found.records:,}", "images"),
+        _figure(f"{found.classes:,}", "classes"),
+        _figure(size_text(found.bytes) if found.bytes is not None else None, "in all"),
+        _figure(cost, "to decode one, on one core of this machine"),
+        _figure(_share(found.restart_markers), "of the JPEGs have restart markers"),
+    ]
+    return tag("section", tag("div", *cells, class_="money"), id="verdict")
+
+
+def _figure(value: str | None, label: str) -> Html:
+    kind = "value" if value else "value absent"
+    return tag("p", tag("span", prose(value or "not measured"), class_=kind), tag("span", label, class_="label"))
+
+
+def _share(share: float | None) -> str | None:
+    return None if share is None else f"{share:.0%}".replace("%", " %")
+
+
+def _balance(found: Inspection) -> Html | None:
+    """A bar for each class, largest first."""
+    counts = sorted(found.records_per_class.values(), reverse=True)
+    if not counts or not counts[0]:
+        return None
+    bars = min(len(counts), MOST_BARS)
+    chosen = [counts[number * len(counts) // bars] for number in range(bars)]
+    room = 1000 / bars
+    shapes = [
+        tag(
+            "rect",
+            x=round(number * room, 2),
+            y=round(100 - 100 * count / counts[0], 2),
+            width=round(room * 0.86, 2),
+            height=100,
+        )
+        for number, count in enumerate(chosen)
+    ]
+    chart = tag(
+        "svg", *shapes, viewbox="0 0 1000 100", preserveaspectratio="none", role="img", aria_label="records of each class"
+    )
+    ends = [f"most: {_named(found.largest_classes)}", f"fewest: {_named(found.smallest_classes)}"]
+    ratio = (
+        f", {counts[0] / counts[-1]:,.1f} times as many as the smallest" if counts[-1] else f", {found.empty_classes:,} empty"
+    )
+    return tag(
+        "section",
+        tag("h2", "Class balance"),
+        tag("p", prose(f"The largest class has {counts[0]:,} images{ratio}."), class_="lead"),
+        chart,
+        tag("p", *(tag("span", end) for end in ends), class_="ends"),
+        class_="balance",
+    )
+
+
+def _named(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {count:,}" for name, count in counts.items())
+
+
+def _facts(found: Inspection) -> Html:
+    rows = [
+        ("records a class", _range(found.per_class)),
+        ("without a label", f"{found.unlabeled:,}" if found.unlabeled else None),
+        ("formats", _counts(found.formats)),
+        ("JPEG subsampling", _counts(found.subsampling)),
+        ("JPEG process", _counts(found.processes)),
+        ("JPEG quality", _range(found.quality)),
+        ("width", _range(found.width, " px")),
+        ("height", _range(found.height, " px")),
+        ("bytes of an image", _range(found.size_bytes)),
+        ("bits a pixel", f"{found.bits_per_pixel:.2f}" if found.bits_per_pixel is not None else None),
+        ("decoding", _cost(found)),
+    ]
+    lines = [tag("tr", tag("th", name, scope="row"), tag("td", prose(text))) for name, text in rows if text]
+    return tag("section", tag("h2", "What the images are"), tag("div", tag("table", *lines, class_="facts"), class_="scroll"))
+
+
+def _range(spread: Spread | None, unit: str = "") -> str | None:
+    if spread is None:
+        return None
+    return f"{spread.p50:,.0f}{unit} (5–95 %: {spread.p5:,.0f}–{spread.p95:,.0f}, all: {spread.min:,.0f}–{spread.max:,.0f})"
+
+
+def _counts(counts: Mapping[str, int]) -> str | None:
+    total = sum(counts.values())
+    return ", ".join(f"{name} {count:,} ({count / total:.0%})" for name, count in counts.items()) or None
+
+
+def _cost(found: Inspection) -> str | None:
+    if found.decode_ms is None or found.decode_img_s_per_core is None:
+        return None
+    minutes = found.records * found.decode_ms / 60_000
+    once = f"{minutes:,.1f} min" if minutes >= 1 else f"{60 * minutes:,.1f} s"
+    return f"{found.decode_img_s_per_core:,.0f} img/s on one core of this machine; all images once: {once}"
+
+
+def _unreadable(found: Inspection) -> Html | None:
+    if not found.unreadable:
+        return None
+    listed = list(found.unreadable.items())
+    items = [tag("li", tag("code", key), f": {reason}") for key, reason in listed[:MOST_LISTED]]
+    more = tag("p", f"and {len(listed) - MOST_LISTED:,} more", class_="note") if len(listed) > MOST_LISTED else None
+    return tag("section", tag("h2", f"Cannot be read: {len(listed):,} of {found.sampled:,}"), tag("ul", *items), more)
+
+
+def _sheet(pictures: Sequence[Picture]) -> Html:
+    return tag("section", tag("h2", "Images spread over the dataset"), tag("div", *map(_one, pictures), class_="sheet"))
+
+
+def _one(picture: Picture) -> Html:
+    if picture.jpeg is None:
+        shown = tag("div", picture.problem, class_="unseen-image")
+    else:
+        data = base64.b64encode(picture.jpeg).decode()
+        shown = tag("img", src=f"data:image/jpeg;base64,{data}", width=picture.width, height=picture.height, alt=picture.key)
+    said = [tag("span", picture.class_name, class_="class"), tag("span", picture.key)]
+    return tag("figure", shown, tag("figcaption", *said), title=picture.key)
