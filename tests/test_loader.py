@@ -289,7 +289,6 @@ def test_what_cannot_be_compiled_is_refused_in_words(image_folder: MakeFolder) -
     for transform, words in [
         (None, "transform is needed"),
         (Resize(32), "differs from image to image"),
-        (Compose([Resize(40), Resize((32, 32))]), "two resizes"),
         (Compose([Normalize([0.5], [0.5]), CenterCrop(32)]), "CenterCrop after Normalize"),
         (Compose([CenterCrop(32), Normalize([0.5], [0.5])]), "dtype is uint8"),
     ]:

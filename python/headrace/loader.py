@@ -20,7 +20,7 @@ from headrace.feed import Feed, Filled, IndexBatch, OnError
 from headrace.gpu.transfer import Transfer
 from headrace.lookahead import announced
 from headrace.parts import Parts, Share, agree
-from headrace.planner import Dtype, Plan, compile_plan
+from headrace.planner import Dtype, Fuse, Plan, compile_plan
 from headrace.records import Dataset, Stream
 from headrace.sampler import EpochOrder
 from headrace.sizes import parse_size
@@ -49,6 +49,10 @@ class Loader:
     shards (2 GiB) at a time, which reads an object store in large pieces; `explain` says how good that is for this dataset.
     parts: None when every rank opens the same dataset. Where each host has only its own shards (ShardedByS3Key): "agree", the
     ranks tell each other how many records they have and make equally many batches; or a list of each rank's number.
+
+    fuse: "geometry" does any run of crops, resizes, flips, rotations and affines in one sampling; "off" does one operation
+    after the other, bit for bit as torchvision on Pillow images (docs/exactness.md says what differs).
+
     on_error: "raise" a DecodeError at a bad record, or "skip": substitute a deterministic other record, count and list it.
     Close the loader (or use `with`) to stop its threads at once; otherwise they stop when it is collected.
     """
@@ -72,6 +76,7 @@ class Loader:
         on_error: OnError = "raise",
         cache: str | None = None,
         parts: Parts = None,
+        fuse: Fuse = "geometry",
     ) -> None:
         self.dataset = data if isinstance(data, Dataset) else open_to_load(data)
         if cache is not None:
@@ -85,7 +90,7 @@ class Loader:
         self.batch_size, self.seed, self.shuffle, self.drop_last = batch_size, seed, shuffle, drop_last
         self.output, self.device, self.dtype = output, device, dtype
         self.rank, self.world_size = _world(rank, world_size)
-        self.plan = compile_plan(transform, dtype=dtype)
+        self.plan = compile_plan(transform, dtype=dtype, fuse=fuse)
         self._transfer = None if device == "cpu" else Transfer(device, self.plan.table, dtype)
         self._epoch, self._step = 0, 0
         self._resume_step: int | None = None

@@ -1,7 +1,7 @@
-"""Compiles a pipeline of transforms into what the native engine runs: one resampling, a table of values, a layout.
+"""Compiles a pipeline of transforms into what the native engine runs: passes over the pixels, a table of values, a layout.
 
 The parts, in the order in which they run on an image:
-    geometry   crops, resizes and flips folded into one resampling, then colour             native
+    pixels     crops, resizes, flips, rotations folded into as few samplings as may be; colours  native
     callables  the user's own functions on uint8 [H, W, 3]                                  Python, one image at a time
     values     ToDtype and Normalize as a table of 256 values a channel (exact by making)   native, or numpy after callables
 """
@@ -20,24 +20,43 @@ import numpy.typing as npt
 from headrace import _native
 from headrace.errors import UsageError
 from headrace.transforms import (
+    AutoAugment,
     CenterCrop,
     ColorJitter,
     Compose,
+    Dilation,
+    Erosion,
+    GaussianBlur,
+    Grayscale,
     Normalize,
+    Pad,
+    RandAugment,
+    RandomAdjustSharpness,
+    RandomAffine,
+    RandomApply,
+    RandomAutocontrast,
     RandomCrop,
+    RandomEqualize,
     RandomGrayscale,
     RandomHorizontalFlip,
+    RandomInvert,
+    RandomPosterize,
     RandomResizedCrop,
+    RandomRotation,
+    RandomSolarize,
     RandomVerticalFlip,
+    Repeat,
     Resize,
     ToDtype,
     Transform,
+    TrivialAugmentWide,
 )
 
 __all__ = ["Plan", "compile_plan"]
 
 Dtype = Literal["uint8", "float32", "float16", "bfloat16"]
 Layout = Literal["hwc", "chw"]
+Fuse = Literal["geometry", "off"]
 Op = tuple[str, list[float], str]
 Table = npt.NDArray[np.float32]  # [3, 256]: the output value of each input value, for R, G, B
 
@@ -62,6 +81,7 @@ class Plan:
     table: Table | None  # None: uint8 as it is
     dtype: Dtype
     layout: Layout
+    fuse: Fuse
     hash: str  # changes when the pipeline changes; guards resumed states
 
     def store(self) -> _native.Store:
@@ -78,11 +98,26 @@ class Plan:
 
     def describe(self) -> list[str]:
         """The native part in words, a line an operation."""
-        lines = [
-            f"{name} {' '.join(f'{number:g}' for number in numbers)} {filter_name}".rstrip()
-            for name, numbers, filter_name in self.ops
-        ]
-        return [*lines, f"= one antialiased resampling of the decoded region to {self.height}×{self.width}"]
+        lines: list[str] = []
+        inside = 0  # operations that a RandomApply still holds
+        for name, numbers, interpolation in self.ops:
+            text = f"{name} {' '.join(f'{number:g}' for number in numbers)} {interpolation}".rstrip()
+            lines.append(f"  {text}" if inside else text)
+            inside = int(numbers[1]) if name == "apply" else max(0, inside - 1)
+        return [*lines, *self._passes()]
+
+    def _passes(self) -> list[str]:
+        names = [name for name, _, _ in self.ops]
+        size = f"{self.height}×{self.width}"
+        if not any(name in _BENDS for name in names):
+            lines = [f"= one antialiased resampling of the decoded region to {size}"]
+        elif self.fuse == "geometry":
+            lines = [f"= each run of geometry is one affine matrix an image and one sampling of the decoded region, to {size}"]
+        else:
+            lines = [f'= one operation after the other, as Pillow does (fuse="off"), each only where it is needed, to {size}']
+        if any(name in _COLOURS or name in _AUTOMATIC for name in names):
+            lines.append("  colours in place between them, those that treat each pixel by itself in one pass")
+        return lines
 
     def image_bytes(self) -> int:
         """Bytes of one output image."""
@@ -95,26 +130,33 @@ def compile_plan(
     dtype: Dtype = "uint8",
     layout: Layout = "hwc",
     table: Table | None = None,
+    fuse: Fuse = "geometry",
 ) -> Plan:
     """Compiles `transform`. `table` overrides the values part (it must be what the transform's own would give).
 
-    Raises UsageError, in words, for pipelines that are not one resampling with a fixed output size.
+    fuse: "geometry" folds any run of crops, resizes, flips, rotations and affines into one sampling; "off" gives the pixels of
+    one operation after the other, as torchvision does on Pillow images. Without rotations and affines they are the same.
+
+    Raises UsageError, in words, for pipelines without a fixed output size.
     """
+    if fuse not in ("geometry", "off"):
+        raise UsageError(f"fuse must be 'geometry' or 'off', not {fuse!r}")
     if dtype not in NUMPY_DTYPES:
         raise UsageError(f"dtype {dtype!r} is not offered; there are {', '.join(NUMPY_DTYPES)}")
     if transform is None:
         raise UsageError("a transform is needed: images differ in size, a batch has one", hint=_EXAMPLE)
     steps = transform.transforms if isinstance(transform, Compose) else (transform,)
     geometry, callables, values = _split(steps)
-    ops = tuple(_op(step) for step in geometry)
+    ops = tuple(op for step in geometry for op in _ops(step))
     try:
-        program = _native.Program(list(ops))
+        program = _native.Program(list(ops), fuse == "geometry")
     except ValueError as error:
         raise UsageError(f"this pipeline cannot be compiled: {error}", hint=_EXAMPLE) from error
     made = _table(values, dtype) if table is None else table
     height, width = program.out
     names = [f"{getattr(call, '__module__', '')}.{getattr(call, '__qualname__', type(call).__name__)}" for call in callables]
-    description = repr((ops, names, None if made is None else made.tobytes().hex(), dtype))
+    bends = any(name in _BENDS for name, _, _ in ops)  # elsewhere fuse changes no pixel
+    description = repr((ops, names, None if made is None else made.tobytes().hex(), dtype, *([fuse] if bends else [])))
     return Plan(
         ops=ops,
         program=program,
@@ -124,47 +166,69 @@ def compile_plan(
         table=made,
         dtype=dtype,
         layout=layout,
+        fuse=fuse,
         hash=hashlib.sha256(description.encode()).hexdigest()[:16],
     )
 
 
 _EXAMPLE = "for example transform=headrace.transforms.imagenet_train(224), or Compose([Resize(256), CenterCrop(224)])"
 
-_COLOUR = (ColorJitter, RandomGrayscale)
-_GEOMETRY = (RandomResizedCrop, Resize, CenterCrop, RandomCrop, RandomHorizontalFlip, RandomVerticalFlip, *_COLOUR)
 _VALUES = (ToDtype, Normalize)
+
+
+#: Native operations by what they do.
+_AUTOMATIC = frozenset(
+    {"rand_augment", "trivial_augment_wide", "auto_augment_imagenet", "auto_augment_cifar10", "auto_augment_svhn"}
+)
+_BENDS = _AUTOMATIC | {"rotation", "affine"}
+_COLOURS = frozenset(
+    {"color_jitter", "grayscale", "invert", "autocontrast", "equalize", "posterize", "solarize", "sharpness", "blur"}
+    | {"dilate", "erode"}
+)
 
 
 def _split(
     steps: tuple[Transform | Callable[[Any], Any], ...],
 ) -> tuple[list[Transform], tuple[Callable[[Any], Any], ...], list[Transform]]:
-    """Geometry, callables and values. They must come in that order; flips commute with values, so they may come late."""
-    geometry: list[Transform] = []
+    """Pixels, callables and values. They must come in that order; flips commute with values, so they may come late."""
+    pixels: list[Transform] = []
     callables: list[Callable[[Any], Any]] = []
     values: list[Transform] = []
     for step in steps:
-        if isinstance(step, _GEOMETRY):
+        if isinstance(step, _VALUES):
+            values.append(step)
+        elif isinstance(step, Transform):
             flip = isinstance(step, RandomHorizontalFlip | RandomVerticalFlip)
             if callables or (values and not flip):
                 raise UsageError(
                     f"{type(step).__name__} after {'a Python function' if callables else type(values[-1]).__name__} "
                     "cannot be compiled",
-                    hint="put crops, resizes and flips first",
+                    hint="put it before",
                 )
-            geometry.append(step)
-        elif isinstance(step, _VALUES):
-            values.append(step)
-        elif isinstance(step, Transform):
-            raise UsageError(f"{type(step).__name__} cannot be used here")
+            pixels.append(step)
         else:
             if values:
                 raise UsageError("a Python function after Normalize or ToDtype cannot be compiled", hint="put it before")
             callables.append(step)
-    return geometry, tuple(callables), values
+    return pixels, tuple(callables), values
 
 
-def _op(step: Transform) -> Op:
-    """The native operation (name, numbers, filter) of a geometric or colour transform."""
+def _ops(step: Transform) -> list[Op]:
+    """The native operations of a transform: (name, numbers, interpolation) of each."""
+    if isinstance(step, RandomApply):
+        inner = [op for part in step.transforms for op in _ops(part)]
+        return [("apply", [step.p, float(len(inner))], ""), *inner]
+    if isinstance(step, Repeat):
+        parts = step.op.transforms if isinstance(step.op, Compose) else (step.op,)
+        return [op for part in parts if isinstance(part, Transform) for op in _ops(part)] * step.n
+    op = _geometry(step) or _augment(step) or _colour(step)
+    if op is None:
+        raise UsageError(f"{type(step).__name__} cannot be used here", hint="put it at the end of the pipeline")
+    return [op]
+
+
+def _geometry(step: Transform) -> Op | None:
+    """The operation of a transform that moves pixels."""
     match step:
         case RandomResizedCrop():
             return ("random_resized_crop", [*_floats(step.size), *step.scale, *step.ratio], step.interpolation)
@@ -176,16 +240,67 @@ def _op(step: Transform) -> Op:
             return ("center_crop", _floats(step.size), "")
         case RandomCrop():
             return ("random_crop", [*_floats(step.size), *_floats(step.padding), float(step.pad_if_needed)], "")
+        case Pad():
+            return ("pad", [*_floats(step.padding), *_floats(step.fill)], "")
         case RandomHorizontalFlip():
             return ("flip_x", [step.p], "")
         case RandomVerticalFlip():
             return ("flip_y", [step.p], "")
+        case RandomRotation():
+            numbers = [*step.degrees, float(step.expand), *(step.center or _ABSENT), *_floats(step.fill)]
+            return ("rotation", numbers, step.interpolation)
+        case RandomAffine():
+            numbers = [*step.degrees, *(step.translate or _ABSENT), *(step.scale or _ABSENT)]
+            shear = (step.shear or (0.0, 0.0)) if step.shear is None or len(step.shear) == 2 else step.shear
+            numbers += [*shear, 0.0, 0.0][:4]
+            return ("affine", [*numbers, *(step.center or _ABSENT), *_floats(step.fill)], step.interpolation)
+    return None
+
+
+_ABSENT = (math.nan, math.nan)
+
+
+def _augment(step: Transform) -> Op | None:
+    match step:
+        case RandAugment():
+            numbers = [float(step.num_ops), float(step.magnitude), float(step.num_magnitude_bins)]
+            return ("rand_augment", [*numbers, *_floats(step.fill)], step.interpolation)
+        case TrivialAugmentWide():
+            return ("trivial_augment_wide", [float(step.num_magnitude_bins), *_floats(step.fill)], step.interpolation)
+        case AutoAugment():
+            return (f"auto_augment_{step.policy}", _floats(step.fill), step.interpolation)
+    return None
+
+
+def _colour(step: Transform) -> Op | None:
+    """The operation of a transform of colours or of small neighbourhoods."""
+    match step:
         case ColorJitter():
             ranges = (step.brightness, step.contrast, step.saturation, step.hue)
-            return ("color_jitter", [edge for found in ranges for edge in found or (math.nan, math.nan)], "")
+            return ("color_jitter", [edge for found in ranges for edge in found or _ABSENT], "")
         case RandomGrayscale():
             return ("grayscale", [step.p], "")
-    raise UsageError(f"{type(step).__name__} is not a geometric transform")
+        case Grayscale():
+            return ("grayscale", [1.0], "")
+        case GaussianBlur():
+            return ("blur", [*_floats(step.kernel_size), *step.sigma], "")
+        case RandomInvert():
+            return ("invert", [step.p], "")
+        case RandomPosterize():
+            return ("posterize", [step.p, float(step.bits)], "")
+        case RandomSolarize():
+            return ("solarize", [step.p, float(step.threshold)], "")
+        case RandomAutocontrast():
+            return ("autocontrast", [step.p], "")
+        case RandomEqualize():
+            return ("equalize", [step.p], "")
+        case RandomAdjustSharpness():
+            return ("sharpness", [step.p, step.sharpness_factor], "")
+        case Dilation():
+            return ("dilate", [float(step.size // 2)], "")
+        case Erosion():
+            return ("erode", [float(step.size // 2)], "")
+    return None
 
 
 def _floats(values: object) -> list[float]:

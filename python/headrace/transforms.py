@@ -16,18 +16,36 @@ from headrace.errors import UsageError
 __all__ = [
     "IMAGENET_MEAN",
     "IMAGENET_STD",
+    "AutoAugment",
     "CenterCrop",
     "ColorJitter",
     "Compose",
+    "Dilation",
+    "Erosion",
+    "GaussianBlur",
+    "Grayscale",
     "Normalize",
+    "Pad",
+    "RandAugment",
+    "RandomAdjustSharpness",
+    "RandomAffine",
+    "RandomApply",
+    "RandomAutocontrast",
     "RandomCrop",
+    "RandomEqualize",
     "RandomGrayscale",
     "RandomHorizontalFlip",
+    "RandomInvert",
+    "RandomPosterize",
     "RandomResizedCrop",
+    "RandomRotation",
+    "RandomSolarize",
     "RandomVerticalFlip",
+    "Repeat",
     "Resize",
     "ToDtype",
     "Transform",
+    "TrivialAugmentWide",
     "imagenet_eval",
     "imagenet_train",
 ]
@@ -74,6 +92,52 @@ def interpolation_name(value: object, what: str) -> str:
     if name not in INTERPOLATIONS:
         raise UsageError(f"{what}: no interpolation {name!r}; there are {', '.join(INTERPOLATIONS)}")
     return str(name)
+
+
+def _sampling(value: object, what: str) -> str:
+    name = interpolation_name(value, what)
+    if name not in ("nearest", "bilinear"):
+        raise UsageError(f"{what}: interpolation {name!r} is not offered; there are nearest and bilinear")
+    return name
+
+
+def _colour(fill: object, what: str) -> tuple[int, int, int]:
+    """R, G, B of a `fill` argument: None (black), a number for all three, or three."""
+    given = 0 if fill is None else fill
+    values = (given,) * 3 if isinstance(given, int | float) else tuple(given) if isinstance(given, Sequence) else ()
+    values = values * 3 if len(values) == 1 else values
+    if len(values) != 3 or any(not isinstance(value, int | float) or not 0 <= value <= 255 for value in values):
+        raise UsageError(f"{what}: fill must be a number from 0 to 255, or three of them, not {fill!r}")
+    return (int(values[0]), int(values[1]), int(values[2]))  # torchvision truncates, too
+
+
+def _angles(value: object, what: str) -> tuple[float, ...]:
+    """Two (or four) ends of ranges; a number x means (-x, x)."""
+    if isinstance(value, int | float):
+        if value < 0:
+            raise UsageError(f"{what}: a single number must be 0 or more, not {value!r}")
+        return (-float(value), float(value))
+    edges = tuple(float(edge) for edge in value) if isinstance(value, Sequence) and not isinstance(value, str) else ()
+    if len(edges) not in (2, 4) or any(low > high for low, high in zip(edges[::2], edges[1::2], strict=True)):
+        raise UsageError(f"{what} must be a number or (low, high), not {value!r}")
+    return edges
+
+
+def _point(value: Sequence[float] | None, what: str) -> tuple[float, float] | None:
+    if value is None:
+        return None
+    point = tuple(float(part) for part in value)
+    if len(point) != 2:
+        raise UsageError(f"{what} must be (x, y) in pixels, not {value!r}")
+    return (point[0], point[1])
+
+
+def _padding(given: int | Sequence[int], what: str) -> tuple[int, ...]:
+    """Left, top, right, bottom of one int, (x, y), or all four."""
+    values = (given,) if isinstance(given, int) else tuple(given)
+    if len(values) not in (1, 2, 4) or any(not isinstance(value, int) or value < 0 for value in values):
+        raise UsageError(f"{what}: padding must be one, two or four ints of 0 or more, not {given!r}")
+    return {1: values * 4, 2: values * 2, 4: values}[len(values)]
 
 
 def _antialiased(antialias: bool | None, what: str) -> None:
@@ -158,11 +222,7 @@ class RandomCrop(Transform):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "size", _pair(self.size, "RandomCrop"))
-        given = self.padding
-        values = (0,) if given is None else (given,) if isinstance(given, int) else tuple(given)
-        if len(values) not in (1, 2, 4) or any(not isinstance(value, int) or value < 0 for value in values):
-            raise UsageError(f"RandomCrop: padding must be one, two or four ints of 0 or more, not {given!r}")
-        object.__setattr__(self, "padding", {1: values * 4, 2: values * 2, 4: values}[len(values)])
+        object.__setattr__(self, "padding", _padding(0 if self.padding is None else self.padding, "RandomCrop"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,6 +291,293 @@ class RandomGrayscale(Transform):
 
     def __post_init__(self) -> None:
         _probability(self.p, "RandomGrayscale")
+
+
+@dataclass(frozen=True, slots=True)
+class Grayscale(Transform):
+    """All three channels replaced by the luma. Batches have three channels, so `num_output_channels` must be 3."""
+
+    num_output_channels: int = 1
+
+    def __post_init__(self) -> None:
+        if self.num_output_channels != 3:
+            raise UsageError("Grayscale: batches have three channels; pass num_output_channels=3")
+
+
+@dataclass(frozen=True, slots=True)
+class Pad(Transform):
+    """A border of one colour: `padding` pixels (one, (x, y), or left, top, right, bottom) of `fill` (a number, or R, G, B)."""
+
+    padding: int | Sequence[int]
+    fill: Any = 0
+    padding_mode: str = "constant"
+
+    def __post_init__(self) -> None:
+        if self.padding_mode != "constant":
+            raise UsageError(f"Pad: padding_mode {self.padding_mode!r} is not offered; there is constant")
+        object.__setattr__(self, "padding", _padding(self.padding, "Pad"))
+        object.__setattr__(self, "fill", _colour(self.fill, "Pad"))
+
+
+@dataclass(frozen=True, slots=True)
+class RandomRotation(Transform):
+    """Turned counter-clockwise by an angle from `degrees`: a number x (from -x to x) or (low, high)."""
+
+    degrees: Any
+    interpolation: Any = "nearest"
+    expand: bool = False
+    center: Sequence[float] | None = None
+    fill: Any = 0
+
+    def __post_init__(self) -> None:
+        degrees = _angles(self.degrees, "RandomRotation: degrees")
+        if len(degrees) != 2:
+            raise UsageError(f"RandomRotation: degrees must be a number or (low, high), not {self.degrees!r}")
+        if self.expand and self.center is not None:
+            raise UsageError("RandomRotation: expand grows the image about its middle; leave out center")
+        object.__setattr__(self, "degrees", degrees)
+        object.__setattr__(self, "interpolation", _sampling(self.interpolation, "RandomRotation"))
+        object.__setattr__(self, "center", _point(self.center, "RandomRotation: center"))
+        object.__setattr__(self, "fill", _colour(self.fill, "RandomRotation"))
+
+
+@dataclass(frozen=True, slots=True)
+class RandomAffine(Transform):
+    """Turned by `degrees`, shifted by up to `translate` of width and height, enlarged by `scale`, sheared by `shear` degrees.
+
+    `shear` is a number x or (low, high) along x, or four numbers for x and y.
+    """
+
+    degrees: Any
+    translate: Sequence[float] | None = None
+    scale: Sequence[float] | None = None
+    shear: Any = None
+    interpolation: Any = "nearest"
+    fill: Any = 0
+    center: Sequence[float] | None = None
+
+    def __post_init__(self) -> None:
+        degrees = _angles(self.degrees, "RandomAffine: degrees")
+        if len(degrees) != 2:
+            raise UsageError(f"RandomAffine: degrees must be a number or (low, high), not {self.degrees!r}")
+        translate = _point(self.translate, "RandomAffine: translate")
+        if translate is not None and not all(0 <= part <= 1 for part in translate):
+            raise UsageError(f"RandomAffine: translate must be two shares from 0 to 1, not {self.translate!r}")
+        object.__setattr__(self, "degrees", degrees)
+        object.__setattr__(self, "translate", translate)
+        object.__setattr__(self, "scale", None if self.scale is None else _range(self.scale, "RandomAffine: scale"))
+        object.__setattr__(self, "shear", None if self.shear is None else _angles(self.shear, "RandomAffine: shear"))
+        object.__setattr__(self, "interpolation", _sampling(self.interpolation, "RandomAffine"))
+        object.__setattr__(self, "fill", _colour(self.fill, "RandomAffine"))
+        object.__setattr__(self, "center", _point(self.center, "RandomAffine: center"))
+
+
+@dataclass(frozen=True, slots=True)
+class GaussianBlur(Transform):
+    """Blurred with a kernel of odd `kernel_size` (an int or (width, height)) and a sigma drawn from a range (or one number)."""
+
+    kernel_size: Size
+    sigma: Any = (0.1, 2.0)
+
+    def __post_init__(self) -> None:
+        kernel = _pair(self.kernel_size, "GaussianBlur")
+        if any(side % 2 == 0 or side > _MAX_KERNEL for side in kernel):
+            raise UsageError(f"GaussianBlur: kernel_size must be odd and at most {_MAX_KERNEL}, not {self.kernel_size!r}")
+        sigma = (self.sigma, self.sigma) if isinstance(self.sigma, int | float) else self.sigma
+        object.__setattr__(self, "kernel_size", kernel)
+        object.__setattr__(self, "sigma", _range(sigma, "GaussianBlur: sigma"))
+
+
+_MAX_KERNEL = 127  # headrace_core::colour::neighbours::MAX_KERNEL
+
+
+@dataclass(frozen=True, slots=True)
+class RandomInvert(Transform):
+    """Values v replaced by 255 - v with probability `p`."""
+
+    p: float = 0.5
+
+    def __post_init__(self) -> None:
+        _probability(self.p, "RandomInvert")
+
+
+@dataclass(frozen=True, slots=True)
+class RandomPosterize(Transform):
+    """Only the highest `bits` bits of each value kept, with probability `p`."""
+
+    bits: int
+    p: float = 0.5
+
+    def __post_init__(self) -> None:
+        _probability(self.p, "RandomPosterize")
+        if not isinstance(self.bits, int) or not 1 <= self.bits <= 8:
+            raise UsageError(f"RandomPosterize: bits must be an int from 1 to 8, not {self.bits!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class RandomSolarize(Transform):
+    """Values of `threshold` (0 to 256) and above inverted, with probability `p`."""
+
+    threshold: float
+    p: float = 0.5
+
+    def __post_init__(self) -> None:
+        _probability(self.p, "RandomSolarize")
+        if not 0 <= self.threshold <= 256:
+            raise UsageError(f"RandomSolarize: threshold must be from 0 to 256, as values are, not {self.threshold!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class RandomAutocontrast(Transform):
+    """Each channel stretched to the whole range, with probability `p`."""
+
+    p: float = 0.5
+
+    def __post_init__(self) -> None:
+        _probability(self.p, "RandomAutocontrast")
+
+
+@dataclass(frozen=True, slots=True)
+class RandomEqualize(Transform):
+    """Each channel's histogram made even, with probability `p`."""
+
+    p: float = 0.5
+
+    def __post_init__(self) -> None:
+        _probability(self.p, "RandomEqualize")
+
+
+@dataclass(frozen=True, slots=True)
+class RandomAdjustSharpness(Transform):
+    """Sharpened by `sharpness_factor` (0 smooth, 1 unchanged, 2 twice as sharp), with probability `p`."""
+
+    sharpness_factor: float
+    p: float = 0.5
+
+    def __post_init__(self) -> None:
+        _probability(self.p, "RandomAdjustSharpness")
+        if not 0 <= self.sharpness_factor < float("inf"):
+            raise UsageError(f"RandomAdjustSharpness: sharpness_factor must be 0 or more, not {self.sharpness_factor!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Dilation(Transform):
+    """Each value becomes the largest of the `size` x `size` around it (Pillow's MaxFilter). torchvision has none."""
+
+    size: int = 3
+
+    def __post_init__(self) -> None:
+        _neighbourhood(self.size, "Dilation")
+
+
+@dataclass(frozen=True, slots=True)
+class Erosion(Transform):
+    """Each value becomes the smallest of the `size` x `size` around it (Pillow's MinFilter). torchvision has none."""
+
+    size: int = 3
+
+    def __post_init__(self) -> None:
+        _neighbourhood(self.size, "Erosion")
+
+
+def _neighbourhood(size: object, what: str) -> None:
+    if not isinstance(size, int) or size % 2 == 0 or not 3 <= size <= 127:
+        raise UsageError(f"{what}: size must be an odd int from 3 to 127, not {size!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class RandomApply(Transform):
+    """All of `transforms`, one after the other, with probability `p`; otherwise none. They must be native and keep the size."""
+
+    transforms: Sequence[Transform]
+    p: float = 0.5
+
+    def __post_init__(self) -> None:
+        _probability(self.p, "RandomApply")
+        object.__setattr__(self, "transforms", _native_only(self.transforms, "RandomApply"))
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat(Transform):
+    """`op` (a transform or a Compose) `n` times over, each with its own draws: an augmentation load. torchvision has none."""
+
+    op: Transform
+    n: int
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.n, int) or not 0 <= self.n <= 1000:
+            raise UsageError(f"Repeat: n must be an int from 0 to 1000, not {self.n!r}")
+        _native_only([self.op], "Repeat")
+
+
+def _native_only(transforms: Sequence[object], what: str) -> tuple[Transform, ...]:
+    flat: list[Transform] = []
+    for transform in transforms:
+        if isinstance(transform, Compose):
+            flat += _native_only(transform.transforms, what)
+        elif isinstance(transform, Transform):
+            flat.append(transform)
+        else:
+            raise UsageError(
+                f"{what}: {transform!r} is not one of headrace's transforms", hint="put Python functions outside of it"
+            )
+    return tuple(flat)
+
+
+@dataclass(frozen=True, slots=True)
+class RandAugment(Transform):
+    """`num_ops` random operations of 14 (Cubuk et al. 2020), of strength `magnitude` out of `num_magnitude_bins`."""
+
+    num_ops: int = 2
+    magnitude: int = 9
+    num_magnitude_bins: int = 31
+    interpolation: Any = "nearest"
+    fill: Any = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.num_ops, int) or not 0 <= self.num_ops <= 1000:
+            raise UsageError(f"RandAugment: num_ops must be an int of 0 or more, not {self.num_ops!r}")
+        _bins(self.num_magnitude_bins, "RandAugment")
+        if not isinstance(self.magnitude, int) or not 0 <= self.magnitude < self.num_magnitude_bins:
+            raise UsageError(f"RandAugment: magnitude {self.magnitude!r} is not one of {self.num_magnitude_bins} bins")
+        object.__setattr__(self, "interpolation", _sampling(self.interpolation, "RandAugment"))
+        object.__setattr__(self, "fill", _colour(self.fill, "RandAugment"))
+
+
+@dataclass(frozen=True, slots=True)
+class TrivialAugmentWide(Transform):
+    """One random operation of 14 of random strength (Müller and Hutter 2021)."""
+
+    num_magnitude_bins: int = 31
+    interpolation: Any = "nearest"
+    fill: Any = None
+
+    def __post_init__(self) -> None:
+        _bins(self.num_magnitude_bins, "TrivialAugmentWide")
+        object.__setattr__(self, "interpolation", _sampling(self.interpolation, "TrivialAugmentWide"))
+        object.__setattr__(self, "fill", _colour(self.fill, "TrivialAugmentWide"))
+
+
+def _bins(bins: object, what: str) -> None:
+    if not isinstance(bins, int) or not 2 <= bins <= 1 << 20:
+        raise UsageError(f"{what}: num_magnitude_bins must be an int of 2 or more, not {bins!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class AutoAugment(Transform):
+    """One of 25 pairs of operations (Cubuk et al. 2019) of a policy: "imagenet", "cifar10", "svhn", or torchvision's enum."""
+
+    policy: Any = "imagenet"
+    interpolation: Any = "nearest"
+    fill: Any = None
+
+    def __post_init__(self) -> None:
+        name = getattr(self.policy, "value", self.policy)
+        if name not in ("imagenet", "cifar10", "svhn"):
+            raise UsageError(f"AutoAugment: no policy {name!r}; there are imagenet, cifar10, svhn")
+        object.__setattr__(self, "policy", name)
+        object.__setattr__(self, "interpolation", _sampling(self.interpolation, "AutoAugment"))
+        object.__setattr__(self, "fill", _colour(self.fill, "AutoAugment"))
 
 
 @dataclass(frozen=True, slots=True)

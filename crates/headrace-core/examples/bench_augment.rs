@@ -1,164 +1,100 @@
-//! Times the augmentation load: a RandomResizedCrop to 224 × 224 followed by n rotations, 2n flips, n / 4 blurs, n / 4 dilations and a
-//! colour jitter, with the geometry composed into one sampling and op by op.
+//! Times the augmentation load on decoded pixels: n times (two flips, a rotation by up to 5°), then a RandomResizedCrop to 224 × 224.
 //!
 //! Run: `cargo run --release -p headrace-core --example bench_augment`
 
 mod clock;
 
-use headrace_core::colour::{ColourOp, Colourist};
-use headrace_core::cpu::Extension;
+use headrace_core::decode::Size;
 use headrace_core::error::Result;
-use headrace_core::geometry::{Rect, RgbView};
-use headrace_core::resample::{Filter, Resampler, ResizeSpec};
-use headrace_core::warp::{Affine, Interpolation, WarpSpec, Warper};
+use headrace_core::geometry::RgbView;
+use headrace_core::program::route::{Fuse, Route};
+use headrace_core::program::step::Sampling;
+use headrace_core::program::{Op, Program};
+use headrace_core::render::Renderer;
+use headrace_core::resample::Filter;
+use headrace_core::rng::Key;
+use headrace_core::warp::Interpolation;
 
-const WIDTH: u32 = 500;
-const HEIGHT: u32 = 375;
-const SIDE: u32 = 224;
-const ROW: usize = SIDE as usize * 3;
-const CROP: Rect = Rect {
-    x: 60,
-    y: 40,
-    w: 286,
-    h: 269,
+const IMAGE: Size = Size {
+    width: 468,
+    height: 401,
 };
+const SIDE: u32 = 224;
+const DRAWS: u64 = 20;
 
-struct Bench {
-    image: Vec<u8>,
-    warper: Warper,
-    resampler: Resampler,
-    colourist: Colourist,
-    out: Vec<u8>,
-    other: Vec<u8>,
+fn program(load: usize, interpolation: Interpolation, fuse: Fuse) -> Program {
+    let sampling = Sampling {
+        interpolation,
+        fill: [0; 3],
+    };
+    let rotation = Op::RandomRotation {
+        degrees: (-5.0, 5.0),
+        expand: false,
+        center: None,
+        sampling,
+    };
+    let mut ops = [Op::FlipX { p: 0.5 }, Op::FlipY { p: 0.5 }, rotation].repeat(load);
+    ops.push(Op::RandomResizedCrop {
+        size: (SIDE, SIDE),
+        scale: (0.08, 1.0),
+        ratio: (0.75, 4.0 / 3.0),
+        filter: Filter::Bilinear,
+    });
+    Program::new(ops, fuse).expect("a valid pipeline")
 }
 
-impl Bench {
-    fn view(&self) -> RgbView<'_> {
-        RgbView {
-            pixels: &self.image,
-            stride: WIDTH as usize * 3,
-            region: Rect::new(0, 0, WIDTH, HEIGHT),
-        }
-    }
-
-    /// The angle of the n-th rotation, in degrees.
-    fn angle(step: u32) -> f64 {
-        f64::from(step * 37 % 31) - 15.0
-    }
-
-    fn spec(map: Affine, box_: Rect) -> WarpSpec {
-        WarpSpec {
-            box_,
-            grid_w: SIDE,
-            grid_h: SIDE,
-            filter: Filter::Bilinear,
-            map,
-            width: SIDE,
-            height: SIDE,
-            interpolation: Interpolation::Bilinear,
-            fill: [0; 3],
-            antialias: true,
-        }
-    }
-
-    /// Resize and all geometry in one warp.
-    fn fused(&mut self, load: u32) -> Result<()> {
-        let mut map = Affine::IDENTITY;
-        for step in 0..load {
-            map = map.then(&Affine::rotation(Self::angle(step), SIDE, SIDE));
-            map = map.then(&Affine::flip_x(SIDE)).then(&Affine::flip_y(SIDE));
-        }
-        let mut warper = std::mem::take(&mut self.warper);
-        let mut out = std::mem::take(&mut self.out);
-        let result = warper.warp_into(self.view(), &Self::spec(map, CROP), &mut out, ROW);
-        (self.warper, self.out) = (warper, out);
-        result
-    }
-
-    /// Resize, then each rotation and flip by itself.
-    fn op_by_op(&mut self, load: u32) -> Result<()> {
-        let mut out = std::mem::take(&mut self.out);
-        let mut resampler = std::mem::take(&mut self.resampler);
-        resampler.resize_into(
-            self.view(),
-            &ResizeSpec::new(CROP, SIDE, SIDE),
-            &mut out,
-            ROW,
-        )?;
-        (self.out, self.resampler) = (out, resampler);
-        let whole = Rect::new(0, 0, SIDE, SIDE);
-        for step in 0..load {
-            let rotation = Affine::rotation(Self::angle(step), SIDE, SIDE);
-            for map in [rotation, Affine::flip_x(SIDE), Affine::flip_y(SIDE)] {
-                let view = RgbView {
-                    pixels: &self.out,
-                    stride: ROW,
-                    region: whole,
-                };
-                self.warper
-                    .warp_into(view, &Self::spec(map, whole), &mut self.other, ROW)?;
-                std::mem::swap(&mut self.out, &mut self.other);
-            }
-        }
-        Ok(())
-    }
-
-    fn colour(&mut self, load: u32) -> Result<()> {
-        for _ in 0..load / 4 {
-            let blur = ColourOp::GaussianBlur {
-                kernel: (3, 3),
-                sigma: (0.8, 0.8),
+/// Milliseconds of an image, the mean of `DRAWS` draws, over a tenth of a second or more.
+fn mean_ms(program: &Program, pixels: &[u8]) -> Result<f64> {
+    let (mut renderer, mut route, mut steps) = (Renderer::default(), Route::default(), Vec::new());
+    let mut out = vec![0; (SIDE * SIDE * 3) as usize];
+    let stride = IMAGE.width as usize * 3;
+    let mut pass = || -> Result<()> {
+        for draw in 0..DRAWS {
+            let key = Key {
+                seed: 1,
+                epoch: 0,
+                draw,
             };
-            self.colourist.apply(blur, &mut self.out, SIDE)?;
-            self.colourist
-                .apply(ColourOp::Dilate, &mut self.out, SIDE)?;
-        }
-        for op in [
-            ColourOp::Brightness(1.2),
-            ColourOp::Contrast(0.8),
-            ColourOp::Saturation(1.3),
-        ] {
-            self.colourist.apply(op, &mut self.out, SIDE)?;
+            program.draw(IMAGE, key, &mut steps)?;
+            route.plan(&steps, IMAGE, program.fuse())?;
+            let region = route.source;
+            let first = region.y as usize * stride + region.x as usize * 3;
+            let view = RgbView {
+                pixels: &pixels[first..],
+                stride,
+                region,
+            };
+            renderer.render(view, &route, &mut out)?;
         }
         Ok(())
-    }
-}
-
-/// Milliseconds per call, over a tenth of a second or more: the clock moves in steps of a few milliseconds.
-fn mean_ms(mut work: impl FnMut() -> Result<()>) -> Result<f64> {
-    work()?;
-    let (start, mut calls) = (clock::seconds(), 0);
+    };
+    pass()?;
+    let (start, mut passes) = (clock::seconds(), 0);
     loop {
-        for _ in 0..20 {
-            work()?;
-        }
-        calls += 20;
+        pass()?;
+        passes += 1;
         let spent = clock::seconds() - start;
         if spent > 0.1 {
-            return Ok(spent * 1e3 / f64::from(calls));
+            return Ok(spent * 1e3 / f64::from(passes) / DRAWS as f64);
         }
     }
 }
 
 fn main() -> Result<()> {
-    for extension in Extension::available() {
-        let mut bench = Bench {
-            image: (0..WIDTH * HEIGHT * 3)
-                .map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8)
-                .collect(),
-            warper: Warper::with_extension(extension),
-            resampler: Resampler::with_extension(extension),
-            colourist: Colourist::with_extension(extension),
-            out: vec![0; ROW * SIDE as usize],
-            other: vec![0; ROW * SIDE as usize],
-        };
-        for load in [0, 1, 4, 8, 12] {
-            let fused = mean_ms(|| bench.fused(load))?;
-            let single = mean_ms(|| bench.op_by_op(load))?;
-            let colour = mean_ms(|| bench.colour(load))?;
-            println!(
-                "{extension:?} load {load:2}: resize and geometry {fused:.3} ms fused, {single:.3} ms op by op; colour {colour:.3} ms"
-            );
+    let pixels: Vec<u8> = (0..IMAGE.width * IMAGE.height * 3)
+        .map(|i| (i.wrapping_mul(i) / 997 + i / 3) as u8)
+        .collect();
+    println!(
+        "{:12} {:9} {:>5} {:>10}",
+        "rotation", "fuse", "load", "ms/image"
+    );
+    for interpolation in [Interpolation::Nearest, Interpolation::Bilinear] {
+        for fuse in [Fuse::Geometry, Fuse::Off] {
+            for load in [1, 4, 8, 12] {
+                let spent = mean_ms(&program(load, interpolation, fuse), &pixels)?;
+                let (how, rotation) = (format!("{fuse:?}"), format!("{interpolation:?}"));
+                println!("{rotation:12} {how:9} {load:5} {spent:10.3}");
+            }
         }
     }
     Ok(())

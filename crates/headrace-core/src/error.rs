@@ -34,11 +34,13 @@ pub enum Status {
     Io = 12,
     /// A fault of ours (a panic in a worker thread).
     Internal = 13,
+    /// The image is too small for an operation of the transform.
+    TooSmall = 14,
 }
 
 impl Status {
     /// Every status, in the order of its number.
-    pub const ALL: [Status; 14] = [
+    pub const ALL: [Status; 15] = [
         Status::Ok,
         Status::Empty,
         Status::UnknownFormat,
@@ -53,6 +55,7 @@ impl Status {
         Status::BadIndex,
         Status::Io,
         Status::Internal,
+        Status::TooSmall,
     ];
 
     /// One sentence for people.
@@ -71,6 +74,7 @@ impl Status {
             Status::BadBox => "the crop box is empty or leaves the image",
             Status::BadIndex => "the checkpoint index does not fit its image",
             Status::Io => "the file could not be read",
+            Status::TooSmall => "the image is too small for an operation of the transform",
             Status::Internal => "internal error in headrace (please report it)",
         }
     }

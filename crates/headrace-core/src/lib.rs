@@ -14,6 +14,7 @@ pub mod geometry;
 pub mod jpeg;
 pub mod pack;
 pub mod program;
+pub mod render;
 pub mod resample;
 pub mod rng;
 pub mod store;

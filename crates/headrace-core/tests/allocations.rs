@@ -1,15 +1,23 @@
-//! Decoding, resampling and flipping baseline JPEGs takes no memory from the allocator once every buffer has its size.
+//! Decoding baseline JPEGs, and every operation on their pixels, takes no memory from the allocator once every buffer has its size.
 
 #![allow(clippy::unwrap_used)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
+use headrace_core::colour::draw::ColourStep;
 use headrace_core::decode::{Decoder, Size};
 use headrace_core::geometry::Rect;
 use headrace_core::jpeg::restart::{restart_markers, RestartOptions};
 use headrace_core::jpeg::turbo::{self, Encoding};
+use headrace_core::program::augment::{Augment, Policy, IMAGENET};
+use headrace_core::program::route::{Fuse, Route};
+use headrace_core::program::step::Sampling;
+use headrace_core::program::{Op, Program};
+use headrace_core::render::Renderer;
 use headrace_core::resample::{Filter, Resampler, ResizeSpec};
+use headrace_core::rng::Key;
+use headrace_core::warp::Interpolation;
 
 /// The system's allocator, counting what the current thread asks of it.
 struct Counting;
@@ -117,4 +125,61 @@ fn no_allocation_per_image_in_steady_state() {
         "the first pass makes the buffers"
     );
     assert_eq!(calls_during(&mut pass), 0);
+}
+
+#[test]
+fn no_allocation_per_augmented_image_in_steady_state() {
+    let sampling = Sampling {
+        interpolation: Interpolation::Bilinear,
+        fill: [1, 2, 3],
+    };
+    let augment = |policy| Op::Augment(Augment { policy, sampling });
+    let rand = Policy::Rand {
+        ops: 3,
+        magnitude: 9,
+        bins: 31,
+    };
+    let rotation = Op::RandomRotation {
+        degrees: (-20.0, 20.0),
+        expand: false,
+        center: None,
+        sampling,
+    };
+    let load = [Op::FlipX { p: 0.5 }, Op::FlipY { p: 0.5 }, rotation];
+    let mut ops = load.repeat(6);
+    ops.push(Op::RandomResizedCrop {
+        size: (96, 96),
+        scale: (0.08, 1.0),
+        ratio: (0.75, 4.0 / 3.0),
+        filter: Filter::Bilinear,
+    });
+    ops.extend([augment(rand), augment(Policy::Auto(IMAGENET))]);
+    ops.push(Op::Colour(ColourStep::Blur {
+        kernel: (5, 5),
+        sigma: (0.1, 2.0),
+    }));
+    let images = images();
+    let mut slot = vec![0u8; 96 * 96 * 3];
+    for fuse in [Fuse::Geometry, Fuse::Off] {
+        let program = Program::new(ops.clone(), fuse).unwrap();
+        let (mut decoder, mut renderer) = (Decoder::new(), Renderer::default());
+        let (mut steps, mut route) = (Vec::new(), Route::default());
+        let mut pass = || {
+            for (size, data) in &images {
+                for draw in 0..20 {
+                    let key = Key {
+                        seed: 0,
+                        epoch: 0,
+                        draw,
+                    };
+                    program.draw(*size, key, &mut steps).unwrap();
+                    route.plan(&steps, *size, fuse).unwrap();
+                    let view = decoder.region(data, route.source).unwrap();
+                    renderer.render(view, &route, &mut slot).unwrap();
+                }
+            }
+        };
+        assert!(calls_during(&mut pass) > 0);
+        assert_eq!(calls_during(&mut pass), 0, "{fuse:?}");
+    }
 }

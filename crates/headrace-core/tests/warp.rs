@@ -22,6 +22,9 @@ fn spec(width: u32, height: u32, map: Affine, out: (u32, u32)) -> WarpSpec {
         interpolation: Interpolation::Bilinear,
         fill: [0; 3],
         antialias: false,
+        window: Rect::new(0, 0, out.0, out.1),
+        flip_x: false,
+        flip_y: false,
     }
 }
 
@@ -41,7 +44,7 @@ fn warp(extension: Extension, image: &[u8], width: u32, spec: &WarpSpec) -> Vec<
     let row = spec.width as usize * 3;
     let mut out = vec![0xA5; row * spec.height as usize];
     Warper::with_extension(extension)
-        .warp_into(view, spec, &mut out, row)
+        .warp_into(view, spec, &[], &mut out, row)
         .unwrap();
     out
 }
@@ -155,7 +158,7 @@ fn bad_requests_are_refused() {
     let good = spec(10, 10, Affine::rotation(10.0, 10, 10), (10, 10));
     let mut warper = Warper::default();
     let mut attempt =
-        |spec: &WarpSpec, bytes: usize| warper.warp_into(view, spec, &mut vec![0; bytes], 30);
+        |spec: &WarpSpec, bytes: usize| warper.warp_into(view, spec, &[], &mut vec![0; bytes], 30);
     assert_eq!(attempt(&good, 300), Ok(()));
     assert_eq!(attempt(&good, 299), Err(Status::Internal));
     let broken = Affine {
@@ -173,7 +176,13 @@ fn bad_requests_are_refused() {
         Err(Status::BadBox)
     );
     assert_eq!(
-        attempt(&WarpSpec { width: 0, ..good }, 300),
+        attempt(
+            &WarpSpec {
+                window: Rect::default(),
+                ..good
+            },
+            300
+        ),
         Err(Status::BadBox)
     );
     assert_eq!(
@@ -199,6 +208,6 @@ fn bad_requests_are_refused() {
     };
     assert!(far.needed().w <= 10);
     let mut out = vec![0; 300];
-    warper.warp_into(view, &far, &mut out, 30).unwrap();
+    warper.warp_into(view, &far, &[], &mut out, 30).unwrap();
     assert!(out.chunks(3).all(|pixel| pixel == [1, 2, 3]));
 }

@@ -1,111 +1,363 @@
-//! The geometric pipeline as Python hands it over: a list of (name, numbers, filter).
+//! The pipeline as Python hands it over: a list of (name, numbers, interpolation).
 
 use std::sync::Arc;
 
 use headrace_core::colour::draw::{ColourStep, Range};
 use headrace_core::colour::ColourOp;
 use headrace_core::decode::Size;
+use headrace_core::program::augment::{Augment, Policy, CIFAR10, IMAGENET, SVHN};
+use headrace_core::program::route::Fuse;
+use headrace_core::program::step::{Sampling, Step};
 use headrace_core::program::{self, Op};
 use headrace_core::resample::Filter;
 use headrace_core::rng::Key;
+use headrace_core::warp::Interpolation;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 
-/// A compiled geometric pipeline.
+/// A compiled pipeline.
 #[pyclass(frozen, module = "headrace._native")]
 pub struct Program {
     pub inner: Arc<program::Program>,
 }
 
+const FILTERS: [(&str, Filter); 6] = [
+    ("nearest", Filter::Nearest),
+    ("box", Filter::Box),
+    ("bilinear", Filter::Bilinear),
+    ("hamming", Filter::Hamming),
+    ("bicubic", Filter::Bicubic),
+    ("lanczos", Filter::Lanczos),
+];
+
 /// The filter by torchvision's name.
 pub fn filter(name: &str) -> PyResult<Filter> {
-    match name {
-        "nearest" => Ok(Filter::Nearest),
-        "box" => Ok(Filter::Box),
-        "bilinear" => Ok(Filter::Bilinear),
-        "hamming" => Ok(Filter::Hamming),
-        "bicubic" => Ok(Filter::Bicubic),
-        "lanczos" => Ok(Filter::Lanczos),
-        _ => Err(PyValueError::new_err(format!(
+    let found = FILTERS.iter().find(|(known, _)| *known == name);
+    found.map(|(_, filter)| *filter).ok_or_else(|| {
+        PyValueError::new_err(format!(
             "no resampling filter {name:?}; there are nearest, box, bilinear, hamming, bicubic, lanczos"
+        ))
+    })
+}
+
+fn interpolation(name: &str) -> PyResult<Interpolation> {
+    match name {
+        "nearest" => Ok(Interpolation::Nearest),
+        "bilinear" => Ok(Interpolation::Bilinear),
+        _ => Err(PyValueError::new_err(format!(
+            "no interpolation {name:?} of an affine operation; there are nearest, bilinear"
         ))),
     }
 }
 
-fn op(name: &str, numbers: &[f64], filter_name: &str) -> PyResult<Op> {
-    let pair = |at: usize| (numbers[at] as u32, numbers[at + 1] as u32);
-    let wanted = match name {
-        "random_resized_crop" => 6,
-        "random_crop" => 7,
-        "resize_exact" | "resize_short" | "center_crop" => 2,
-        "flip_x" | "flip_y" | "grayscale" => 1,
-        "color_jitter" => 8,
-        _ => return Err(PyValueError::new_err(format!("no operation {name:?}"))),
-    };
-    if numbers.len() != wanted {
-        return Err(PyValueError::new_err(format!(
-            "{name} takes {wanted} numbers, not {}",
-            numbers.len()
-        )));
+/// The numbers of one operation, taken one after the other.
+struct Numbers<'a> {
+    name: &'a str,
+    rest: &'a [f64],
+}
+
+impl Numbers<'_> {
+    fn take<const N: usize>(&mut self) -> PyResult<[f64; N]> {
+        let Some((taken, rest)) = self.rest.split_first_chunk::<N>() else {
+            return Err(PyValueError::new_err(format!(
+                "{} has too few numbers",
+                self.name
+            )));
+        };
+        self.rest = rest;
+        Ok(*taken)
     }
-    Ok(match name {
+
+    fn one(&mut self) -> PyResult<f64> {
+        self.take::<1>().map(|[number]| number)
+    }
+
+    fn pair(&mut self) -> PyResult<(f64, f64)> {
+        self.take().map(|[first, second]| (first, second))
+    }
+
+    fn size(&mut self) -> PyResult<(u32, u32)> {
+        self.take()
+            .map(|[height, width]| (height as u32, width as u32))
+    }
+
+    /// A pair that is left out where it starts with NaN.
+    fn range(&mut self) -> PyResult<Range> {
+        self.pair()
+            .map(|(low, high)| (!low.is_nan()).then_some((low, high)))
+    }
+
+    fn padding(&mut self) -> PyResult<[u32; 4]> {
+        self.take()
+            .map(|sides: [f64; 4]| sides.map(|side| side as u32))
+    }
+
+    fn fill(&mut self) -> PyResult<[u8; 3]> {
+        self.take()
+            .map(|colour: [f64; 3]| colour.map(|value| value as u8))
+    }
+
+    fn sampling(&mut self, name: &str) -> PyResult<Sampling> {
+        Ok(Sampling {
+            interpolation: interpolation(name)?,
+            fill: self.fill()?,
+        })
+    }
+}
+
+fn op(name: &str, numbers: &[f64], filter_name: &str) -> PyResult<Op> {
+    let mut numbers = Numbers {
+        name,
+        rest: numbers,
+    };
+    let made = geometry(name, &mut numbers, filter_name)?
+        .map_or_else(|| colour(name, &mut numbers).map(Op::Colour), Ok)?;
+    if numbers.rest.is_empty() {
+        Ok(made)
+    } else {
+        Err(PyValueError::new_err(format!(
+            "{name} has too many numbers"
+        )))
+    }
+}
+
+fn geometry(name: &str, numbers: &mut Numbers<'_>, filter_name: &str) -> PyResult<Option<Op>> {
+    Ok(Some(match name {
         "random_resized_crop" => Op::RandomResizedCrop {
-            size: pair(0),
-            scale: (numbers[2], numbers[3]),
-            ratio: (numbers[4], numbers[5]),
+            size: numbers.size()?,
+            scale: numbers.pair()?,
+            ratio: numbers.pair()?,
             filter: filter(filter_name)?,
         },
         "resize_exact" => Op::ResizeExact {
-            size: pair(0),
+            size: numbers.size()?,
             filter: filter(filter_name)?,
         },
-        "resize_short" => {
-            let (short, max) = pair(0);
-            Op::ResizeShort {
-                short,
-                max,
-                filter: filter(filter_name)?,
-            }
-        }
-        "center_crop" => Op::CenterCrop { size: pair(0) },
-        "random_crop" => Op::RandomCrop {
-            size: pair(0),
-            padding: [
-                numbers[2] as u32,
-                numbers[3] as u32,
-                numbers[4] as u32,
-                numbers[5] as u32,
-            ],
-            pad_if_needed: numbers[6] != 0.0,
+        "resize_short" => Op::ResizeShort {
+            short: numbers.one()? as u32,
+            max: numbers.one()? as u32,
+            filter: filter(filter_name)?,
         },
-        "color_jitter" => {
-            // A range that starts with NaN is left out.
-            let range = |at: usize| -> Range {
-                (!numbers[at].is_nan()).then(|| (numbers[at], numbers[at + 1]))
+        "center_crop" => Op::CenterCrop {
+            size: numbers.size()?,
+        },
+        "random_crop" => Op::RandomCrop {
+            size: numbers.size()?,
+            padding: numbers.padding()?,
+            pad_if_needed: numbers.one()? != 0.0,
+        },
+        "pad" => Op::Pad {
+            padding: numbers.padding()?,
+            fill: numbers.fill()?,
+        },
+        "flip_x" => Op::FlipX { p: numbers.one()? },
+        "flip_y" => Op::FlipY { p: numbers.one()? },
+        "rotation" => Op::RandomRotation {
+            degrees: numbers.pair()?,
+            expand: numbers.one()? != 0.0,
+            center: numbers.range()?,
+            sampling: numbers.sampling(filter_name)?,
+        },
+        "affine" => Op::RandomAffine {
+            degrees: numbers.pair()?,
+            translate: numbers.range()?,
+            scale: numbers.range()?,
+            shear: [numbers.pair()?, numbers.pair()?],
+            center: numbers.range()?,
+            sampling: numbers.sampling(filter_name)?,
+        },
+        "apply" => Op::Apply {
+            p: numbers.one()?,
+            count: numbers.one()? as u32,
+        },
+        "rand_augment" => {
+            let [ops, magnitude, bins] = numbers.take()?.map(|number: f64| number as u32);
+            let policy = Policy::Rand {
+                ops,
+                magnitude,
+                bins,
             };
-            Op::Colour(ColourStep::Jitter {
-                brightness: range(0),
-                contrast: range(2),
-                saturation: range(4),
-                hue: range(6),
-            })
+            augment(policy, numbers, filter_name)?
         }
-        "grayscale" => Op::Colour(ColourStep::Grayscale { p: numbers[0] }),
-        "flip_x" => Op::FlipX { p: numbers[0] },
-        _ => Op::FlipY { p: numbers[0] },
+        "trivial_augment_wide" => {
+            let bins = numbers.one()? as u32;
+            augment(Policy::TrivialWide { bins }, numbers, filter_name)?
+        }
+        "auto_augment_imagenet" => augment(Policy::Auto(IMAGENET), numbers, filter_name)?,
+        "auto_augment_cifar10" => augment(Policy::Auto(CIFAR10), numbers, filter_name)?,
+        "auto_augment_svhn" => augment(Policy::Auto(SVHN), numbers, filter_name)?,
+        _ => return Ok(None),
+    }))
+}
+
+fn augment(policy: Policy, numbers: &mut Numbers<'_>, filter_name: &str) -> PyResult<Op> {
+    Ok(Op::Augment(Augment {
+        policy,
+        sampling: numbers.sampling(filter_name)?,
+    }))
+}
+
+fn colour(name: &str, numbers: &mut Numbers<'_>) -> PyResult<ColourStep> {
+    Ok(match name {
+        "color_jitter" => ColourStep::Jitter {
+            brightness: numbers.range()?,
+            contrast: numbers.range()?,
+            saturation: numbers.range()?,
+            hue: numbers.range()?,
+        },
+        "blur" => ColourStep::Blur {
+            kernel: numbers
+                .pair()
+                .map(|(width, height)| (width as u16, height as u16))?,
+            sigma: numbers.pair()?,
+        },
+        "dilate" | "erode" => ColourStep::Morphology {
+            dilate: name == "dilate",
+            radius: numbers.one()? as u32,
+        },
+        _ => {
+            let p = numbers.one()?;
+            let op = match name {
+                "grayscale" => ColourOp::Grayscale,
+                "invert" => ColourOp::Invert,
+                "autocontrast" => ColourOp::Autocontrast,
+                "equalize" => ColourOp::Equalize,
+                "posterize" => ColourOp::Posterize(numbers.one()? as u8),
+                // Values below the threshold stay: a threshold between two levels is the upper one.
+                "solarize" => ColourOp::Solarize(numbers.one()?.ceil().clamp(0.0, 256.0) as u16),
+                "sharpness" => ColourOp::Sharpness(numbers.one()? as f32),
+                _ => return Err(PyValueError::new_err(format!("no operation {name:?}"))),
+            };
+            ColourStep::Sometimes { p, op }
+        }
     })
+}
+
+fn colour_name(op: ColourOp) -> (&'static str, f64) {
+    match op {
+        ColourOp::Brightness(factor) => ("adjust_brightness", f64::from(factor)),
+        ColourOp::Contrast(factor) => ("adjust_contrast", f64::from(factor)),
+        ColourOp::Saturation(factor) => ("adjust_saturation", f64::from(factor)),
+        ColourOp::Sharpness(factor) => ("adjust_sharpness", f64::from(factor)),
+        ColourOp::Hue(share) => ("adjust_hue", share),
+        ColourOp::Grayscale => ("rgb_to_grayscale", 3.0),
+        ColourOp::Posterize(bits) => ("posterize", f64::from(bits)),
+        ColourOp::Solarize(threshold) => ("solarize", f64::from(threshold)),
+        ColourOp::Invert => ("invert", f64::NAN),
+        ColourOp::Autocontrast => ("autocontrast", f64::NAN),
+        ColourOp::Equalize => ("equalize", f64::NAN),
+        ColourOp::GaussianBlur { sigma, .. } => ("gaussian_blur", f64::from(sigma.0)),
+        ColourOp::Dilate => ("dilate", 3.0),
+        ColourOp::Erode => ("erode", 3.0),
+    }
+}
+
+/// A step as (torchvision's functional name, its arguments); `size` is that of the picture before it.
+fn described<'py>(
+    py: Python<'py>,
+    step: &Step,
+    size: Size,
+) -> PyResult<(&'static str, Bound<'py, PyDict>)> {
+    let arguments = PyDict::new(py);
+    let put_sampling = |sampling: &Sampling| {
+        let name = match sampling.interpolation {
+            Interpolation::Nearest => "nearest",
+            Interpolation::Bilinear => "bilinear",
+        };
+        arguments.set_item("interpolation", name)?;
+        arguments.set_item("fill", sampling.fill.map(u32::from).to_vec())
+    };
+    let name = match *step {
+        Step::FlipX => "horizontal_flip",
+        Step::FlipY => "vertical_flip",
+        Step::Crop { x, y, w, h, fill } if fill != [0; 3] => {
+            let (width, height) = (i64::from(size.width), i64::from(size.height));
+            arguments.set_item("padding", vec![-x, -y, w + x - width, h + y - height])?;
+            arguments.set_item("fill", fill.map(u32::from).to_vec())?;
+            "pad"
+        }
+        Step::Crop { x, y, w, h, .. } => {
+            for (name, value) in [("top", y), ("left", x), ("height", h), ("width", w)] {
+                arguments.set_item(name, value)?;
+            }
+            "crop"
+        }
+        Step::Resize {
+            size: (height, width),
+            filter,
+        } => {
+            let known = FILTERS.iter().find(|(_, known)| *known == filter);
+            arguments.set_item("size", vec![height, width])?;
+            arguments.set_item("interpolation", known.map(|(name, _)| *name))?;
+            "resize"
+        }
+        Step::Rotate {
+            degrees,
+            expand,
+            center,
+            sampling,
+        } => {
+            arguments.set_item("angle", degrees)?;
+            arguments.set_item("expand", expand)?;
+            arguments.set_item("center", center.map(|(x, y)| vec![x, y]))?;
+            put_sampling(&sampling)?;
+            "rotate"
+        }
+        Step::Affine {
+            angle,
+            translate,
+            scale,
+            shear,
+            center,
+            sampling,
+        } => {
+            arguments.set_item("angle", angle)?;
+            arguments.set_item("translate", vec![translate.0 as i64, translate.1 as i64])?;
+            arguments.set_item("scale", scale)?;
+            arguments.set_item("shear", vec![shear.0, shear.1])?;
+            arguments.set_item("center", center.map(|(x, y)| vec![x, y]))?;
+            put_sampling(&sampling)?;
+            "affine"
+        }
+        Step::Colour(op) => colour_described(op, &arguments)?,
+    };
+    Ok((name, arguments))
+}
+
+fn colour_described(op: ColourOp, arguments: &Bound<'_, PyDict>) -> PyResult<&'static str> {
+    let (name, value) = colour_name(op);
+    match op {
+        ColourOp::GaussianBlur { kernel, sigma } => {
+            arguments.set_item("kernel_size", vec![kernel.0, kernel.1])?;
+            arguments.set_item("sigma", vec![sigma.0, sigma.1])?;
+        }
+        ColourOp::Posterize(bits) => arguments.set_item("bits", bits)?,
+        ColourOp::Solarize(threshold) => arguments.set_item("threshold", threshold)?,
+        ColourOp::Grayscale => arguments.set_item("num_output_channels", 3)?,
+        ColourOp::Dilate | ColourOp::Erode => arguments.set_item("size", 3)?,
+        _ if !value.is_nan() => {
+            let factor = format!("{}_factor", name.trim_start_matches("adjust_"));
+            arguments.set_item(factor, value)?;
+        }
+        _ => {}
+    }
+    Ok(name)
 }
 
 #[pymethods]
 impl Program {
-    /// Compiles `ops`, a list of (name, numbers, filter). Raises ValueError in words when they are not one resampling.
+    /// Compiles `ops`, a list of (name, numbers, interpolation). `fuse`: fold any run of geometry into one sampling; else only what
+    /// gives exactly the pixels of one operation after the other. Raises ValueError in words when they cannot be compiled.
     #[new]
-    fn new(ops: Vec<(String, Vec<f64>, String)>) -> PyResult<Self> {
+    #[pyo3(signature = (ops, fuse=true))]
+    fn new(ops: Vec<(String, Vec<f64>, String)>, fuse: bool) -> PyResult<Self> {
         let ops = ops
             .iter()
             .map(|(name, numbers, filter)| op(name, numbers, filter))
             .collect::<PyResult<Vec<_>>>()?;
-        let inner = program::Program::new(ops).map_err(PyValueError::new_err)?;
+        let fuse = if fuse { Fuse::Geometry } else { Fuse::Off };
+        let inner = program::Program::new(ops, fuse).map_err(PyValueError::new_err)?;
         Ok(Program {
             inner: Arc::new(inner),
         })
@@ -117,22 +369,39 @@ impl Program {
         self.inner.out()
     }
 
-    /// The colour operations that an image gets, in order, as (name, factor); torchvision's functional names.
+    /// The operations that an image of this size gets, in order, as (torchvision's functional name, its arguments); `dilate` and
+    /// `erode`, which torchvision has not, take a `size`. Raises ValueError when the image is too small for them.
+    fn parameters<'py>(
+        &self,
+        py: Python<'py>,
+        width: u32,
+        height: u32,
+        seed: u64,
+        epoch: u64,
+        draw: u64,
+    ) -> PyResult<Vec<(&'static str, Bound<'py, PyDict>)>> {
+        let refuse = |status: headrace_core::error::Status| PyValueError::new_err(status.message());
+        let (mut size, mut steps) = (Size { width, height }, Vec::new());
+        self.inner
+            .draw(size, Key { seed, epoch, draw }, &mut steps)
+            .map_err(refuse)?;
+        let mut found = Vec::new();
+        for step in &steps {
+            found.push(described(py, step, size)?);
+            size = step.size_after(size).map_err(refuse)?;
+        }
+        Ok(found)
+    }
+
+    /// The operations of colour transforms that an image gets, in order, as (name, factor); torchvision's functional names.
     fn colours(&self, seed: u64, epoch: u64, draw: u64) -> Vec<(&'static str, f64)> {
         let mut ops = Vec::new();
         self.inner.colours(Key { seed, epoch, draw }, &mut ops);
-        let named = |op: ColourOp| match op {
-            ColourOp::Brightness(factor) => ("adjust_brightness", f64::from(factor)),
-            ColourOp::Contrast(factor) => ("adjust_contrast", f64::from(factor)),
-            ColourOp::Saturation(factor) => ("adjust_saturation", f64::from(factor)),
-            ColourOp::Hue(share) => ("adjust_hue", share),
-            _ => ("rgb_to_grayscale", 3.0), // the only other operation that a step draws
-        };
-        ops.into_iter().map(named).collect()
+        ops.into_iter().map(colour_name).collect()
     }
 
     /// What an image of this size gets: ((x, y, w, h) of the crop, (w, h) it is resized to, (x, y, w, h) of the visible window,
-    /// flip_x, flip_y). Raises ValueError when the image is too small for it.
+    /// flip_x, flip_y). Raises ValueError when the image is too small for it, or gets more than one resampling.
     #[allow(clippy::type_complexity)]
     fn place(
         &self,

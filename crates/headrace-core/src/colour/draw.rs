@@ -1,5 +1,6 @@
 //! Random colour operations as data, drawn with torchvision's algorithms.
 
+use super::neighbours::MAX_KERNEL;
 use super::ColourOp;
 use crate::rng::Rng;
 
@@ -20,10 +21,26 @@ pub enum ColourStep {
         /// `adjust_hue`, shares of the circle from -0.5 to 0.5.
         hue: Range,
     },
-    /// `RandomGrayscale(p)`, three channels.
-    Grayscale {
+    /// One operation with fixed parameters, with a probability: `RandomGrayscale`, `RandomInvert` and so on.
+    Sometimes {
         /// Probability.
         p: f64,
+        /// The operation.
+        op: ColourOp,
+    },
+    /// `GaussianBlur`, the same sigma across and down.
+    Blur {
+        /// Kernel width and height in pixels, odd.
+        kernel: (u16, u16),
+        /// Range of sigma in pixels.
+        sigma: (f64, f64),
+    },
+    /// The largest or smallest value of a square neighbourhood: 3 × 3 so many times over.
+    Morphology {
+        /// The largest value; otherwise the smallest.
+        dilate: bool,
+        /// Half the neighbourhood's side, less a half: 1 for 3 × 3.
+        radius: u32,
     },
 }
 
@@ -48,16 +65,58 @@ impl ColourStep {
                 within("saturation", saturation, 0.0, f64::from(f32::MAX))?;
                 within("hue", hue, -0.5, 0.5)
             }
-            ColourStep::Grayscale { p } => within("grayscale probability", Some((p, p)), 0.0, 1.0),
+            ColourStep::Sometimes { p, op } => {
+                within("probability", Some((p, p)), 0.0, 1.0)?;
+                if op.fits(usize::MAX, usize::MAX) {
+                    Ok(())
+                } else {
+                    Err(format!("{op:?}"))
+                }
+            }
+            ColourStep::Blur { kernel, sigma } => {
+                let odd = |side: u16| side % 2 == 1 && usize::from(side) <= MAX_KERNEL;
+                if !odd(kernel.0) || !odd(kernel.1) {
+                    return Err(format!(
+                        "a blur kernel of {}×{}: sides must be odd and at most {MAX_KERNEL}",
+                        kernel.0, kernel.1
+                    ));
+                }
+                within("sigma", Some(sigma), f64::MIN_POSITIVE, f64::from(f32::MAX))
+            }
+            ColourStep::Morphology { radius, .. } if !(1..=64).contains(&radius) => {
+                Err(format!("a neighbourhood of {}", 2 * u64::from(radius) + 1))
+            }
+            ColourStep::Morphology { .. } => Ok(()),
         }
     }
 
-    /// Appends the operations that `rng` draws. Factors are rounded to single precision, as torch draws them.
+    /// Appends the operations that `rng` draws.
     pub fn draw(&self, rng: &mut Rng, ops: &mut Vec<ColourOp>) {
+        self.draw_each(rng, |op| ops.push(op));
+    }
+
+    /// Hands over the operations that `rng` draws, in order. Factors are rounded to single precision, as torch draws them.
+    pub fn draw_each(&self, rng: &mut Rng, mut give: impl FnMut(ColourOp)) {
         match *self {
-            ColourStep::Grayscale { p } => {
+            ColourStep::Sometimes { p, op } => {
                 if rng.unit() < p {
-                    ops.push(ColourOp::Grayscale);
+                    give(op);
+                }
+            }
+            ColourStep::Blur { kernel, sigma } => {
+                let sigma = rng.uniform(sigma.0, sigma.1) as f32;
+                give(ColourOp::GaussianBlur {
+                    kernel,
+                    sigma: (sigma, sigma),
+                });
+            }
+            ColourStep::Morphology { dilate, radius } => {
+                for _ in 0..radius {
+                    give(if dilate {
+                        ColourOp::Dilate
+                    } else {
+                        ColourOp::Erode
+                    });
                 }
             }
             ColourStep::Jitter {
@@ -78,7 +137,9 @@ impl ColourStep {
                     factor(saturation).map(ColourOp::Saturation),
                     factor(hue).map(|share| ColourOp::Hue(f64::from(share))),
                 ];
-                ops.extend(order.iter().filter_map(|&which| drawn[which]));
+                for op in order.iter().filter_map(|&which| drawn[which]) {
+                    give(op);
+                }
             }
         }
     }
@@ -157,7 +218,16 @@ mod tests {
         };
         assert_eq!(drawn(step, 5), [ColourOp::Contrast(2.0)]);
         let grey: usize = (0..1000)
-            .map(|draw| drawn(ColourStep::Grayscale { p: 0.2 }, draw).len())
+            .map(|draw| {
+                drawn(
+                    ColourStep::Sometimes {
+                        p: 0.2,
+                        op: ColourOp::Grayscale,
+                    },
+                    draw,
+                )
+                .len()
+            })
             .sum();
         assert!((140..=260).contains(&grey), "{grey}");
     }
@@ -174,7 +244,13 @@ mod tests {
             (hue((-0.6, 0.1)), "hue"),
             (hue((0.2, 0.1)), "hue"),
             (hue((f64::NAN, 0.1)), "hue"),
-            (ColourStep::Grayscale { p: 1.5 }, "grayscale"),
+            (
+                ColourStep::Sometimes {
+                    p: 1.5,
+                    op: ColourOp::Grayscale,
+                },
+                "probability",
+            ),
         ] {
             let error = step.check().expect_err("out of range");
             assert!(error.contains(words), "{error}");

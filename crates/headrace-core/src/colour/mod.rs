@@ -3,6 +3,7 @@
 //! (see [`neighbours`]).
 
 mod blend;
+mod chain;
 pub mod draw;
 mod hue;
 pub mod neighbours;
@@ -52,6 +53,25 @@ pub enum ColourOp {
 }
 
 impl ColourOp {
+    /// True if each pixel's result depends on that pixel alone.
+    pub fn is_pointwise(&self) -> bool {
+        matches!(
+            self,
+            ColourOp::Brightness(_)
+                | ColourOp::Saturation(_)
+                | ColourOp::Hue(_)
+                | ColourOp::Grayscale
+                | ColourOp::Invert
+                | ColourOp::Posterize(_)
+                | ColourOp::Solarize(_)
+        )
+    }
+
+    /// True if mirroring the picture before or after gives the same bits. The blur's sums are taken in an order.
+    pub fn is_symmetric(&self) -> bool {
+        !matches!(self, ColourOp::GaussianBlur { .. })
+    }
+
     /// True if the parameters are numbers in their ranges and a blur kernel's border can be reflected in an image of this size.
     fn fits(&self, width: usize, height: usize) -> bool {
         match *self {

@@ -3,13 +3,12 @@
 use std::time::Instant;
 
 use super::{add, Batch, Counters};
-use crate::colour::{ColourOp, Colourist};
 use crate::decode::{DecodeOptions, Decoder};
 use crate::error::{Result, Status};
-use crate::geometry::RgbView;
 use crate::jpeg::index::Index;
-use crate::program::Placement;
-use crate::resample::Resampler;
+use crate::program::route::Route;
+use crate::program::step::Step;
+use crate::render::Renderer;
 use crate::rng::Key;
 
 /// The reusable memory of one thread. Nothing in it carries over from one image to the next.
@@ -18,9 +17,9 @@ pub struct Worker {
     bytes: Vec<u8>,
     pixels: Vec<u8>,
     decoder: Decoder,
-    resampler: Resampler,
-    colourist: Colourist,
-    colours: Vec<ColourOp>,
+    renderer: Renderer,
+    steps: Vec<Step>,
+    route: Route,
     index: Index,
 }
 
@@ -70,12 +69,12 @@ impl Worker {
             epoch: batch.epoch,
             draw: batch.draws[image],
         };
-        let placement = batch.program.place(size, key)?;
+        batch.program.draw(size, key, &mut self.steps)?;
+        self.route.plan(&self.steps, size, batch.program.fuse())?;
         let (height, width) = batch.program.out();
-        let row = width as usize * 3;
-        let image_bytes = row * height as usize;
+        let image_bytes = width as usize * height as usize * 3;
 
-        let needed = placement.spec.needed();
+        let needed = self.route.source;
         let known = batch.indexes.get(batch.records[image]);
         let options = DecodeOptions {
             index: known.as_deref(),
@@ -90,12 +89,7 @@ impl Worker {
         add(&counters.decode_ns, decoded - read);
 
         if batch.store.is_direct() {
-            if slot.len() != image_bytes {
-                return Err(Status::Internal);
-            }
-            place(&mut self.resampler, view, &placement, slot, row)?;
-            batch.program.colours(key, &mut self.colours);
-            colour(&mut self.colourist, &self.colours, slot, width)?;
+            self.renderer.render(view, &self.route, slot)?;
             add(&counters.resample_ns, decoded.elapsed());
             return Ok(());
         }
@@ -103,44 +97,11 @@ impl Worker {
             self.pixels.resize(image_bytes, 0);
         }
         let pixels = &mut self.pixels[..image_bytes];
-        place(&mut self.resampler, view, &placement, pixels, row)?;
-        batch.program.colours(key, &mut self.colours);
-        colour(&mut self.colourist, &self.colours, pixels, width)?;
+        self.renderer.render(view, &self.route, pixels)?;
         let resampled = Instant::now();
         add(&counters.resample_ns, resampled - decoded);
         batch.store.write(pixels, slot)?;
         add(&counters.store_ns, resampled.elapsed());
         Ok(())
     }
-}
-
-/// Applies colour operations to a finished image, rows of `width` pixels.
-fn colour(
-    colourist: &mut Colourist,
-    ops: &[ColourOp],
-    pixels: &mut [u8],
-    width: u32,
-) -> Result<()> {
-    for op in ops {
-        colourist.apply(*op, pixels, width)?;
-    }
-    Ok(())
-}
-
-/// Resamples into `out` (rows of `row` bytes), black around it where the crop is larger than the image.
-fn place(
-    resampler: &mut Resampler,
-    view: RgbView<'_>,
-    placement: &Placement,
-    out: &mut [u8],
-    row: usize,
-) -> Result<()> {
-    if placement.padded {
-        out.fill(0);
-    }
-    if !placement.visible {
-        return Ok(());
-    }
-    let start = placement.at.1 as usize * row + placement.at.0 as usize * 3;
-    resampler.resize_into(view, &placement.spec, &mut out[start..], row)
 }

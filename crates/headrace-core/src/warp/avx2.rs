@@ -7,23 +7,23 @@
 
 use std::arch::x86_64::*;
 
-use super::span::{Cells, Line, DOUBT, LONGEST_ROW, NEAR};
-use super::{scalar, Affine, Picture};
+use super::span::{Cells, Course, DOUBT, LONGEST_ROW, NEAR};
+use super::{scalar, Affine, Line, Picture};
 
 /// One output row.
-pub fn bilinear(picture: &Picture<'_>, map: &Affine, y: u32, fill: [u8; 3], output: &mut [u8]) {
+pub fn bilinear(picture: &Picture<'_>, map: &Affine, line: Line, output: &mut [u8]) {
     let pixels = output.len() / 3;
-    let cells = Cells::of_row(picture, map, y, pixels);
-    cells.fill_outside(fill, output);
-    scalar::bilinear_part(picture, map, y, fill, output, cells.visible..cells.first);
+    let cells = Cells::of_row(picture, map, line, pixels);
+    cells.fill_outside(line.fill, output);
+    scalar::bilinear_part(picture, map, line, output, cells.visible..cells.first);
     if pixels <= LONGEST_ROW {
         // SAFETY: the extension was checked when the warper was made; `Cells` promises that the pixels from `first` to `end` read eight
         // bytes within the picture's buffer.
-        unsafe { inner(picture, map, y, &cells, output) };
+        unsafe { inner(picture, map, line, &cells, output) };
     } else {
-        scalar::bilinear_part(picture, map, y, fill, output, cells.first..cells.end);
+        scalar::bilinear_part(picture, map, line, output, cells.first..cells.end);
     }
-    scalar::bilinear_part(picture, map, y, fill, output, cells.end..cells.hidden);
+    scalar::bilinear_part(picture, map, line, output, cells.end..cells.hidden);
 }
 
 /// The pixels inside.
@@ -31,9 +31,9 @@ pub fn bilinear(picture: &Picture<'_>, map: &Affine, y: u32, fill: [u8; 3], outp
 /// # Safety
 /// The processor has the features; `cells` belongs to this row.
 #[target_feature(enable = "avx2,fma")]
-unsafe fn inner(picture: &Picture<'_>, map: &Affine, y: u32, cells: &Cells, output: &mut [u8]) {
+unsafe fn inner(picture: &Picture<'_>, map: &Affine, line: Line, cells: &Cells, output: &mut [u8]) {
     let mut at = [ramp(cells.x), ramp(cells.y)];
-    let steps = [cells.x, cells.y].map(|line| _mm256_set1_epi64x(line.step * 8));
+    let steps = [cells.x, cells.y].map(|course| _mm256_set1_epi64x(course.step.wrapping_mul(8)));
     for start in (cells.first..cells.end).step_by(8) {
         let count = (cells.end - start).min(8);
         let [columns, rows] = at.map(|halves| Place::of(halves));
@@ -46,7 +46,9 @@ unsafe fn inner(picture: &Picture<'_>, map: &Affine, y: u32, cells: &Cells, outp
         while doubtful != 0 {
             let at = start + doubtful.trailing_zeros() as usize;
             doubtful &= doubtful - 1;
-            if let Some(pixel) = scalar::bilinear_pixel(picture, map, at as u32, y) {
+            if let Some(pixel) =
+                scalar::bilinear_pixel(picture, map, line.first + at as u32, line.y)
+            {
                 output[at * 3..at * 3 + 3].copy_from_slice(&pixel);
             }
         }
@@ -59,7 +61,7 @@ unsafe fn inner(picture: &Picture<'_>, map: &Affine, y: u32, cells: &Cells, outp
 /// Coordinates of pixels 0, 1, 4, 5 and of 2, 3, 6, 7: [`even`] puts them in order.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn ramp(line: Line) -> [__m256i; 2] {
+fn ramp(line: Course) -> [__m256i; 2] {
     let at = |pixel: i64| line.start.wrapping_add(line.step.wrapping_mul(pixel));
     [
         _mm256_setr_epi64x(at(0), at(1), at(4), at(5)),

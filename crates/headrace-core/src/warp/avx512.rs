@@ -11,22 +11,22 @@
 use std::arch::x86_64::*;
 
 use super::span::{Cells, DOUBT, LONGEST_ROW};
-use super::{scalar, Affine, Picture};
+use super::{scalar, Affine, Line, Picture};
 
 /// One output row.
-pub fn bilinear(picture: &Picture<'_>, map: &Affine, y: u32, fill: [u8; 3], output: &mut [u8]) {
+pub fn bilinear(picture: &Picture<'_>, map: &Affine, line: Line, output: &mut [u8]) {
     let pixels = output.len() / 3;
-    let cells = Cells::of_row(picture, map, y, pixels);
-    cells.fill_outside(fill, output);
-    scalar::bilinear_part(picture, map, y, fill, output, cells.visible..cells.first);
+    let cells = Cells::of_row(picture, map, line, pixels);
+    cells.fill_outside(line.fill, output);
+    scalar::bilinear_part(picture, map, line, output, cells.visible..cells.first);
     if pixels <= LONGEST_ROW {
         // SAFETY: the extension was checked when the warper was made; `Cells` promises that the pixels from `first` to `end` read eight
         // bytes within the picture's buffer.
-        unsafe { inner(picture, map, y, &cells, output) };
+        unsafe { inner(picture, map, line, &cells, output) };
     } else {
-        scalar::bilinear_part(picture, map, y, fill, output, cells.first..cells.end);
+        scalar::bilinear_part(picture, map, line, output, cells.first..cells.end);
     }
-    scalar::bilinear_part(picture, map, y, fill, output, cells.end..cells.hidden);
+    scalar::bilinear_part(picture, map, line, output, cells.end..cells.hidden);
 }
 
 /// The pixels inside.
@@ -34,19 +34,19 @@ pub fn bilinear(picture: &Picture<'_>, map: &Affine, y: u32, fill: [u8; 3], outp
 /// # Safety
 /// The processor has the features; `cells` belongs to this row.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi")]
-unsafe fn inner(picture: &Picture<'_>, map: &Affine, y: u32, cells: &Cells, output: &mut [u8]) {
+unsafe fn inner(picture: &Picture<'_>, map: &Affine, line: Line, cells: &Cells, output: &mut [u8]) {
     let lanes = _mm512_setr_epi64(0, 1, 2, 3, 4, 5, 6, 7);
-    let ramp = |line: super::span::Line| {
+    let ramp = |line: super::span::Course| {
         let step = _mm512_mullo_epi64(lanes, _mm512_set1_epi64(line.step));
         let start = _mm512_add_epi64(_mm512_set1_epi64(line.start), step);
         [
             start,
-            _mm512_add_epi64(start, _mm512_set1_epi64(line.step * 8)),
+            _mm512_add_epi64(start, _mm512_set1_epi64(line.step.wrapping_mul(8))),
         ]
     };
     let (mut x, mut y_at) = (ramp(cells.x), ramp(cells.y));
-    let step_x = _mm512_set1_epi64(cells.x.step * 16);
-    let step_y = _mm512_set1_epi64(cells.y.step * 16);
+    let step_x = _mm512_set1_epi64(cells.x.step.wrapping_mul(16));
+    let step_y = _mm512_set1_epi64(cells.y.step.wrapping_mul(16));
     let compress = _mm512_loadu_si512(COMPRESS.as_ptr().cast());
     for start in (cells.first..cells.end).step_by(16) {
         let count = (cells.end - start).min(16);
@@ -66,7 +66,9 @@ unsafe fn inner(picture: &Picture<'_>, map: &Affine, y: u32, cells: &Cells, outp
         while doubtful != 0 {
             let at = start + doubtful.trailing_zeros() as usize;
             doubtful &= doubtful - 1;
-            if let Some(pixel) = scalar::bilinear_pixel(picture, map, at as u32, y) {
+            if let Some(pixel) =
+                scalar::bilinear_pixel(picture, map, line.first + at as u32, line.y)
+            {
                 output[at * 3..at * 3 + 3].copy_from_slice(&pixel);
             }
         }

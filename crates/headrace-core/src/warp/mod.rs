@@ -10,16 +10,20 @@ mod affine;
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+mod edge;
+mod nearest;
 mod scalar;
 #[cfg(target_arch = "x86_64")]
 mod span;
 
 pub use affine::Affine;
+pub use edge::Edge;
 
 use crate::cpu::Extension;
 use crate::error::{Result, Status};
 use crate::geometry::{Rect, RgbView};
 use crate::resample::{Filter, Resampler, ResizeSpec};
+use nearest::Nearest;
 
 /// How a sample is taken between pixels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -54,6 +58,12 @@ pub struct WarpSpec {
     pub fill: [u8; 3],
     /// Shrinks the grid first where the map shrinks it (bilinear only). Off reproduces Pillow, aliasing included.
     pub antialias: bool,
+    /// The part of the output that is wanted, as it is after flipping.
+    pub window: Rect,
+    /// Mirror the output left to right.
+    pub flip_x: bool,
+    /// Mirror the output top to bottom.
+    pub flip_y: bool,
 }
 
 impl WarpSpec {
@@ -80,18 +90,35 @@ impl WarpSpec {
             box_: self.box_,
             grid_w,
             grid_h,
-            window: reach(&map, self.width, self.height, grid_w, grid_h),
+            window: reach(&map, self.upright(), grid_w, grid_h),
             filter: self.filter,
             flip_x: false,
             flip_y: false,
         }
     }
 
+    /// The window before flipping.
+    fn upright(&self) -> Rect {
+        let Rect { x, y, w, h } = self.window;
+        let mirrored = |flip: bool, length: u32, start: u32, part: u32| {
+            if flip {
+                length - start - part
+            } else {
+                start
+            }
+        };
+        Rect::new(
+            mirrored(self.flip_x, self.width, x, w),
+            mirrored(self.flip_y, self.height, y, h),
+            w,
+            h,
+        )
+    }
+
     /// True if the map is finite, the output not empty, and the resize valid.
     pub fn is_valid(&self) -> bool {
         self.map.is_finite()
-            && self.width > 0
-            && self.height > 0
+            && self.window.fits(self.width, self.height)
             && self.grid_w > 0
             && self.grid_h > 0
             && self.resize().is_valid()
@@ -107,10 +134,11 @@ impl WarpSpec {
     }
 }
 
-/// The part of a grid of `grid_w` × `grid_h` that samples of an output of `width` × `height` read, with a pixel to spare.
-fn reach(map: &Affine, width: u32, height: u32, grid_w: u32, grid_h: u32) -> Rect {
-    let (width, height) = (f64::from(width), f64::from(height));
-    let corners = [(0.0, 0.0), (width, 0.0), (0.0, height), (width, height)];
+/// The part of a grid of `grid_w` × `grid_h` that samples of a part of the output read, with a pixel to spare.
+fn reach(map: &Affine, output: Rect, grid_w: u32, grid_h: u32) -> Rect {
+    let (left, top) = (f64::from(output.x), f64::from(output.y));
+    let (right, bottom) = (left + f64::from(output.w), top + f64::from(output.h));
+    let corners = [(left, top), (right, top), (left, bottom), (right, bottom)];
     let corners = corners.map(|(x, y)| map.apply(x, y));
     let side = |values: [f64; 4], length: u32| {
         let low = values.iter().copied().fold(f64::INFINITY, f64::min) - 2.0;
@@ -184,14 +212,15 @@ impl Warper {
         &mut self.resampler
     }
 
-    /// Warps `src`, which holds at least [`WarpSpec::needed`], into `out`: uint8 RGB, `spec.height` rows of `spec.width` pixels,
-    /// `out_stride` bytes from row to row.
+    /// Warps `src`, which holds at least [`WarpSpec::needed`], into `out`: uint8 RGB, the window's rows, `out_stride` bytes from row to
+    /// row. What lies beyond one of `edges` (in the coordinates of the output before flipping) is fill.
     ///
     /// Errors: [`Status::BadBox`] if the request is not valid or `src` lacks needed pixels, [`Status::Internal`] if a buffer is too small.
     pub fn warp_into(
         &mut self,
         src: RgbView<'_>,
         spec: &WarpSpec,
+        edges: &[Edge],
         out: &mut [u8],
         out_stride: usize,
     ) -> Result<()> {
@@ -200,15 +229,21 @@ impl Warper {
         }
         let mut resize = spec.resize();
         let (grid_w, grid_h, map) = spec.reduced();
-        if (grid_w, grid_h) == (spec.width, spec.height) {
+        if edges.is_empty() && (grid_w, grid_h) == (spec.width, spec.height) {
             if let Some((flip_x, flip_y)) = map.as_flips(grid_w, grid_h) {
-                (resize.flip_x, resize.flip_y) = (flip_x, flip_y);
-                resize.window = Rect::new(0, 0, grid_w, grid_h);
+                let (x, y) = (flip_x ^ spec.flip_x, flip_y ^ spec.flip_y);
+                let window = WarpSpec {
+                    flip_x: x,
+                    flip_y: y,
+                    ..*spec
+                };
+                resize.window = window.upright();
+                (resize.flip_x, resize.flip_y) = (x, y);
                 return self.resampler.resize_into(src, &resize, out, out_stride);
             }
         }
-        let row_bytes = spec.width as usize * 3;
-        let length = (spec.height as usize - 1) * out_stride + row_bytes;
+        let row_bytes = spec.window.w as usize * 3;
+        let length = (spec.window.h as usize - 1) * out_stride + row_bytes;
         if out_stride < row_bytes || out.len() < length {
             return Err(Status::Internal);
         }
@@ -234,7 +269,7 @@ impl Warper {
             width: grid_w,
             height: grid_h,
         };
-        self.sample(&picture, &map, spec, out, out_stride);
+        self.sample(&picture, &map, spec, edges, out, out_stride);
         Ok(())
     }
 
@@ -243,33 +278,66 @@ impl Warper {
         picture: &Picture<'_>,
         map: &Affine,
         spec: &WarpSpec,
+        edges: &[Edge],
         out: &mut [u8],
         out_stride: usize,
     ) {
-        let row_bytes = spec.width as usize * 3;
-        if spec.interpolation == Interpolation::Nearest {
-            let size = (spec.width, spec.height);
-            scalar::nearest(picture, map, size, spec.fill, |y, write| {
-                write(&mut out[y as usize * out_stride..][..row_bytes]);
-            });
-            return;
-        }
+        let part = spec.upright();
+        let row_bytes = part.w as usize * 3;
+        let mut nearest = (spec.interpolation == Interpolation::Nearest)
+            .then(|| Nearest::new(picture, map, spec, self.extension));
         let lattice = map.is_lattice();
-        for y in 0..spec.height {
-            let output = &mut out[y as usize * out_stride..][..row_bytes];
-            match self.extension {
-                _ if lattice => scalar::lattice(picture, map, y, spec.fill, output),
+        for row in 0..part.h {
+            let y = part.y + row;
+            let target = if spec.flip_y { part.h - 1 - row } else { row };
+            let output = &mut out[target as usize * out_stride..][..row_bytes];
+            let line = Line {
+                first: part.x,
+                y,
+                fill: spec.fill,
+            };
+            match (&mut nearest, self.extension) {
+                (Some(nearest), _) => nearest.row(picture, line, output),
+                _ if lattice => scalar::lattice(picture, map, line, output),
                 #[cfg(target_arch = "x86_64")]
-                Extension::Avx512 => avx512::bilinear(picture, map, y, spec.fill, output),
+                (None, Extension::Avx512) => avx512::bilinear(picture, map, line, output),
                 #[cfg(target_arch = "x86_64")]
-                Extension::Avx2 => avx2::bilinear(picture, map, y, spec.fill, output),
-                _ => {
-                    let all = 0..spec.width as usize;
-                    scalar::bilinear_part(picture, map, y, spec.fill, output, all);
-                }
+                (None, Extension::Avx2) => avx2::bilinear(picture, map, line, output),
+                _ => scalar::bilinear_part(picture, map, line, output, 0..part.w as usize),
+            }
+            for edge in edges {
+                let (start, end) = edge.shown(y, part.x, part.w as usize);
+                paint(&mut output[..start * 3], spec.fill);
+                paint(&mut output[end.max(start) * 3..], spec.fill);
+            }
+            if spec.flip_x {
+                mirror(output);
             }
         }
     }
+}
+
+fn paint(pixels: &mut [u8], colour: [u8; 3]) {
+    for pixel in pixels.chunks_exact_mut(3) {
+        pixel.copy_from_slice(&colour);
+    }
+}
+
+/// Reverses the pixels of a row.
+fn mirror(row: &mut [u8]) {
+    let middle = row.len() / 6 * 3;
+    let (left, right) = row.split_at_mut(middle);
+    for (a, b) in left.chunks_exact_mut(3).zip(right.rchunks_exact_mut(3)) {
+        a.swap_with_slice(b);
+    }
+}
+
+/// A part of an output row: which row, its first pixel, and what is outside the picture.
+#[derive(Debug, Clone, Copy)]
+struct Line {
+    first: u32,
+    y: u32,
+    fill: [u8; 3],
 }
 
 /// Bytes after the last pixel of the grid: vector kernels read pixels two at a time, eight bytes.

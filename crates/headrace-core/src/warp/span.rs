@@ -1,6 +1,6 @@
 //! Which pixels of an output row lie well inside the picture, and their coordinates in fixed point: shared by the vector kernels.
 
-use super::{Affine, Picture};
+use super::{Affine, Line, Picture};
 
 /// Longest output row for which the fixed-point error stays below the kernels' bound.
 pub const LONGEST_ROW: usize = 1024;
@@ -14,7 +14,7 @@ pub const NEAR: u32 = 1 << 12;
 
 /// A coordinate along the row, 32.32 fixed point: its value at the first pixel inside, and what a pixel adds.
 #[derive(Debug, Clone, Copy)]
-pub struct Line {
+pub struct Course {
     /// At the first pixel inside.
     pub start: i64,
     /// Per pixel.
@@ -33,19 +33,19 @@ pub struct Cells {
     /// From this pixel on all are outside the picture.
     pub hidden: usize,
     /// Column of the left neighbour, from the window's first.
-    pub x: Line,
+    pub x: Course,
     /// Row of the upper neighbour, from the window's first.
-    pub y: Line,
+    pub y: Course,
 }
 
 impl Cells {
-    /// The inside of output row `y`, of `pixels` pixels.
-    pub fn of_row(picture: &Picture<'_>, map: &Affine, y: u32, pixels: usize) -> Self {
+    /// The inside of an output row of `pixels` pixels.
+    pub fn of_row(picture: &Picture<'_>, map: &Affine, line: Line, pixels: usize) -> Self {
         let window = picture.window;
-        let down = f64::from(y) + 0.5;
+        let (across, down) = (f64::from(line.first) + 0.5, f64::from(line.y) + 0.5);
         // Cell coordinates: a pixel's centre is a whole number.
-        let origin_x = map.a * 0.5 + map.b * down + map.c - 0.5 - f64::from(window.x);
-        let origin_y = map.d * 0.5 + map.e * down + map.f - 0.5 - f64::from(window.y);
+        let origin_x = map.a * across + map.b * down + map.c - 0.5 - f64::from(window.x);
+        let origin_y = map.d * across + map.e * down + map.f - 0.5 - f64::from(window.y);
         let used = (window.h as usize - 1) * picture.stride + window.w as usize * 3;
         let small = picture.bytes.len() <= i32::MAX as usize && window.w > 2 && window.h > 2;
         // Reading eight bytes at the last but one column of the last row needs two bytes after it; else that row is left out.
@@ -67,9 +67,9 @@ impl Cells {
         );
         let seen_x = between(left, map.a, -MARGIN, width + MARGIN, pixels);
         let seen_y = between(top, map.d, -MARGIN, height + MARGIN, pixels);
-        let line = |origin: f64, step: f64| {
+        let course = |origin: f64, step: f64| {
             let fixed = |value: f64| (value * 4_294_967_296.0) as i64;
-            Line {
+            Course {
                 start: fixed(origin + step * first as f64),
                 step: fixed(step),
             }
@@ -81,8 +81,8 @@ impl Cells {
             first,
             end,
             hidden,
-            x: line(origin_x, map.a),
-            y: line(origin_y, map.d),
+            x: course(origin_x, map.a),
+            y: course(origin_y, map.d),
         }
     }
 }

@@ -1,0 +1,60 @@
+//! Half-planes of the output that show a picture; beyond them is fill.
+
+use super::Affine;
+
+/// Shows the output pixels whose centre (x, y) has `p·x + q·y + r >= 0`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Edge {
+    p: f64,
+    q: f64,
+    r: f64,
+}
+
+impl Edge {
+    /// Appends the four edges of a picture of `width` × `height`.
+    pub fn around(width: f64, height: f64, edges: &mut Vec<Edge>) {
+        let edge = |p, q, r| Edge { p, q, r };
+        edges.extend([
+            edge(1.0, 0.0, 0.0),
+            edge(-1.0, 0.0, width),
+            edge(0.0, 1.0, 0.0),
+            edge(0.0, -1.0, height),
+        ]);
+    }
+
+    /// The same edge in the coordinates of a picture whose points `map` takes to this one's.
+    #[must_use]
+    pub fn seen_through(&self, map: &Affine) -> Edge {
+        Edge {
+            p: self.p * map.a + self.q * map.d,
+            q: self.p * map.b + self.q * map.e,
+            r: self.p * map.c + self.q * map.f + self.r,
+        }
+    }
+
+    fn at(&self, x: f64, y: f64) -> f64 {
+        self.p * x + self.q * y + self.r
+    }
+
+    /// Whether any pixel of a picture of `width` × `height` lies beyond.
+    pub fn cuts(&self, width: u32, height: u32) -> bool {
+        let (right, bottom) = (f64::from(width) - 0.5, f64::from(height) - 0.5);
+        let corners = [(0.5, 0.5), (right, 0.5), (0.5, bottom), (right, bottom)];
+        // Written so that NaN counts as beyond.
+        !corners.into_iter().all(|(x, y)| self.at(x, y) >= 0.0)
+    }
+
+    /// The pixels of row `y` that show, of those from `first` on, `count` in all: a range counted from `first`.
+    pub fn shown(&self, y: u32, first: u32, count: usize) -> (usize, usize) {
+        // At pixel i: value + p·i.
+        let value = self.at(f64::from(first) + 0.5, f64::from(y) + 0.5);
+        let zero = -value / self.p;
+        if self.p > 0.0 {
+            (zero.ceil().clamp(0.0, count as f64) as usize, count)
+        } else if self.p < 0.0 {
+            (0, (zero.floor() + 1.0).clamp(0.0, count as f64) as usize)
+        } else {
+            (0, if value >= 0.0 { count } else { 0 })
+        }
+    }
+}
