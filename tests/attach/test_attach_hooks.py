@@ -167,9 +167,14 @@ dist.destroy_process_group()
 """
 
 
-def test_two_ranks_and_the_slow_one_is_named(tmp_path: Path) -> None:
+def test_two_ranks_and_the_slow_one_is_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-    session, code = watched(tmp_path, script=DISTRIBUTED, launcher=launcher)
+    for attempt in range(3):
+        folder = tmp_path / str(attempt)
+        folder.mkdir()
+        session, code = watched(folder, script=DISTRIBUTED, launcher=launcher)
+        if "terminate called without an active exception" not in capfd.readouterr().err:
+            break  # else PyTorch's abort, which strikes jobs that nobody watches, too: another try
     assert code == 0
     assert sorted(process.rank for process in session.processes if process.role == "main") == [0, 1]
     diagnosis = diagnose(session)
