@@ -25,7 +25,7 @@ from headrace.errors import SourceError
 from headrace.shards.index import Columns
 from headrace.shards.manifest import Manifest
 
-__all__ = ["Kept", "boot", "write_atomically"]
+__all__ = ["Kept", "boot", "no_room", "write_atomically"]
 
 _ABSENT, _PRESENT, _CLAIMED = 0, 1, 2  # claimed: written before the machine was last started, so checked before use
 _PAGE = 4096
@@ -89,9 +89,9 @@ class Kept:
             try:
                 written = os.pwrite(self._files[shard], data, begin)
             except OSError as error:
-                raise _no_room(self.folder, error.strerror) from error
+                raise no_room(self.folder, error.strerror) from error
             if written != len(data):
-                raise _no_room(self.folder, "No space left on device")
+                raise no_room(self.folder, "No space left on device")
             self._present[records] = _PRESENT
             self._last_use[shard] = time.time_ns()
             self._measure(shard)
@@ -146,7 +146,8 @@ def _shared(path: Path, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
         return np.frombuffer(mmap.mmap(file.fileno(), 0), dtype=dtype)
 
 
-def _no_room(folder: Path, why: str | None) -> SourceError:
+def no_room(folder: Path, why: str | None) -> SourceError:
+    """The error that says why nothing can be written."""
     return SourceError(
         f"cannot write to the cache {folder}: {why}",
         hint="free some space, or set HEADRACE_CACHE to another disk, or HEADRACE_CACHE_SIZE to what there is",

@@ -24,7 +24,7 @@ from headrace.records import Dataset
 from headrace.shards.index import Columns, read_columns
 from headrace.shards.manifest import MANIFEST, Manifest, read_manifest
 from headrace.sources.remote.claims import claimed
-from headrace.sources.remote.kept import Kept, boot, write_atomically
+from headrace.sources.remote.kept import Kept, boot, no_room, write_atomically
 from headrace.sources.remote.space import granted, hold, reserve_some
 from headrace.sources.remote.store import Bucket, open_bucket
 from headrace.sources.shards import open_shards
@@ -55,8 +55,10 @@ def open_remote_shards(bucket: Bucket, manifest_bytes: bytes, cache: Path) -> Da
             manifest = _prepare(bucket, manifest_bytes, folder)
             dataset = open_shards(folder)
             residency = RemoteShards(bucket, folder, manifest, read_columns(folder / manifest.index.file), used)
-        except BaseException:
+        except BaseException as error:
             os.close(used)
+            if isinstance(error, OSError):
+                raise no_room(folder, error.strerror) from error
             raise
     return replace(dataset, root=bucket.url, residency=residency)
 
@@ -78,8 +80,8 @@ def _prepare(bucket: Bucket, manifest_bytes: bytes, folder: Path) -> Manifest:
         with open(folder / shard.file, "ab") as file:
             file.truncate(shard.size)
     for name, size in (("present", manifest.records), ("use", 16 * len(manifest.shards))):
-        with open(folder / name, "wb") as file:
-            file.truncate(max(16, size))
+        with open(folder / name, "wb") as file:  # with its blocks: it is mapped, and a full disk would be a SIGBUS later
+            os.posix_fallocate(file.fileno(), 0, max(16, size))
     (folder / "boot").write_text(boot())
     (folder / "new" / MANIFEST).replace(folder / MANIFEST)
     return manifest

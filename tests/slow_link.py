@@ -1,0 +1,146 @@
+"""A link to a server on loopback that is slow and unreliable on demand: latency, a bandwidth cap, and faults in mid-answer.
+
+It forwards HTTP/1.1 connections as they are, whatever server stands behind it, and understands only where a request begins.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Fault = Literal["reset", "500", "cut", "wrong", "stall"]
+Plan = Callable[[int, str], Fault | None]  # (number of the request, "GET /path HTTP/1.1") -> what happens to it
+
+_CHUNK = 1 << 14
+_METHODS = (b"GET ", b"PUT ", b"HEAD ", b"POST ", b"DELETE ")
+_AFTER = 2000  # bytes of an answer before its fault: headers and a little of the body
+_ERROR = b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 8\r\n\r\n<Error/>"
+
+
+@dataclass
+class Link:
+    """How the link behaves, and what went over it."""
+
+    port: int  # of the server behind it
+    latency_s: float = 0.0  # added to each request
+    bytes_s: float | None = None  # downstream, over all connections
+    stall_s: float = 1.0
+    plan: Plan = lambda number, line: None
+    requests: list[str] = field(default_factory=list)
+    down_bytes: int = 0
+    begun_s: float | None = None  # when the first byte came down, and the last
+    ended_s: float = 0.0
+    _free_s: float = 0.0
+
+    def reset(self) -> None:
+        """Forgets what went over it."""
+        self.requests.clear()
+        self.down_bytes, self.begun_s, self.ended_s = 0, None, 0.0
+
+    async def turn(self, size: int) -> None:
+        """Waits until `size` bytes have had their turn."""
+        self.down_bytes += size
+        now_s = time.monotonic()
+        self.begun_s = self.begun_s if self.begun_s is not None else now_s
+        if self.bytes_s is not None:
+            self._free_s = max(self._free_s, now_s) + size / self.bytes_s
+            await asyncio.sleep(self._free_s - now_s)
+        self.ended_s = time.monotonic()
+
+
+class _Connection:
+    def __init__(self, link: Link, client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
+        self.link, self.client, self.to_client = link, client, to_client
+        self.fault: Fault | None = None
+        self.answered = 0  # bytes of the current answer
+
+    async def run(self) -> None:
+        server, to_server = await asyncio.open_connection("127.0.0.1", self.link.port)
+        try:
+            await asyncio.gather(self._up(to_server), self._down(server))
+        except (OSError, EOFError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            to_server.close()
+            self.to_client.close()
+
+    async def _up(self, to_server: asyncio.StreamWriter) -> None:
+        while data := await self.client.read(_CHUNK):
+            if data.startswith(_METHODS):
+                line = data.split(b"\r\n", 1)[0].decode()
+                self.fault = self.link.plan(len(self.link.requests), line)
+                self.link.requests.append(line)
+                self.answered = 0
+                await asyncio.sleep(self.link.latency_s)
+                if self.fault == "500":
+                    self.to_client.write(_ERROR)
+                    continue
+            to_server.write(data)
+            await to_server.drain()
+        to_server.close()
+
+    async def _down(self, server: asyncio.StreamReader) -> None:
+        while data := await server.read(_CHUNK):
+            await self.link.turn(len(data))
+            before, self.answered = self.answered, self.answered + len(data)
+            if self.fault in ("reset", "cut") and self.answered > _AFTER:
+                self._end(data[: max(0, _AFTER - before)])
+                raise EOFError
+            if self.fault == "stall" and before <= _AFTER < self.answered:
+                await asyncio.sleep(self.link.stall_s)
+            if self.fault == "wrong" and self.answered > _AFTER:
+                keep = max(0, _AFTER - before)
+                data = data[:keep] + bytes(byte ^ 0xFF for byte in data[keep:])
+            self.to_client.write(data)
+            await self.to_client.drain()
+        self.to_client.close()
+
+    def _end(self, data: bytes) -> None:
+        self.to_client.write(data)
+        if self.fault == "reset":
+            raw: socket.socket = self.to_client.get_extra_info("socket")
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            self.to_client.transport.abort()
+
+
+@contextlib.contextmanager
+def slow_link(port: int, **behaviour: Any) -> Iterator[tuple[Link, str]]:
+    """A link to 127.0.0.1:`port`; yields it and the URL of its near end."""
+    link = Link(port, **behaviour)
+    loop = asyncio.new_event_loop()
+    started: list[asyncio.Server] = []
+    ready = threading.Event()
+
+    async def serve() -> None:
+        async def connected(client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
+            with contextlib.suppress(OSError, asyncio.CancelledError):
+                await _Connection(link, client, to_client).run()
+
+        started.append(await asyncio.start_server(connected, "127.0.0.1", 0, backlog=512))
+        ready.set()
+
+    def run(main: Coroutine[Any, Any, None]) -> None:
+        asyncio.set_event_loop(loop)
+        loop.run_until_complete(main)
+        loop.run_forever()
+        for task in asyncio.all_tasks(loop):
+            task.cancel()
+        loop.run_until_complete(asyncio.gather(*asyncio.all_tasks(loop), return_exceptions=True))
+        loop.close()
+
+    thread = threading.Thread(target=run, args=(serve(),), daemon=True)
+    thread.start()
+    ready.wait(30)
+    try:
+        yield link, f"http://127.0.0.1:{started[0].sockets[0].getsockname()[1]}"
+    finally:
+        loop.call_soon_threadsafe(started[0].close)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(30)
