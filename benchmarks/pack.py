@@ -2,11 +2,11 @@
 
     python benchmarks/pack.py [--images N] [--rounds N] [--write]
 
-Each round runs every row once over the same folder (the sample photographs, repeated under other names) in a new random
-order. A row's figures are medians over rounds: images per second of CPU time (user + system of the process and its
-children; what a core can do), images per second of wall time on this machine, and the size of the result. The start of
-Python is in the figures. Everything is in the page cache; nobody waits for the disk. Peers that are not installed are left
-out (benchmarks/peers.txt).
+Each round runs every row over the same folder (the sample photographs, repeated under other names) and over one of 100 images,
+in a new random order. A row's figures are medians over rounds of the difference: the start of a process and its imports,
+which some peers take seconds for, are in none of them, but in a column of their own. Everything is in the page cache; nobody
+waits for the disk but the rows that say so. All use the same number of workers where they know workers. Peers that are not
+installed are left out (benchmarks/peers.txt).
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import machine_facts
+from headrace import machine
 from sample import photographs
 
 PAGE = Path(__file__).parent / "results" / "pack.md"
@@ -32,25 +33,27 @@ PACKAGES = ["headrace", "pillow", "webdataset", "litdata", "ffcv", "numpy"]
 HEADRACE = f"{sys.executable} -m headrace"
 
 PILLOW = """
-import io, pathlib, sys, tarfile
+import io, multiprocessing, pathlib, sys, tarfile
 from PIL import Image
-source, out = map(pathlib.Path, sys.argv[1:])
-with tarfile.open(out / "a.tar", "w") as archive:
-    for path in sorted(source.rglob("*.jpg")):
-        image = Image.open(path).convert("RGB")
-        scale = min(1, 500 / max(image.size))
-        if scale < 1:
-            image = image.resize((round(image.width * scale), round(image.height * scale)), Image.BILINEAR)
-        file = io.BytesIO()
-        image.save(file, "JPEG", quality=90)
-        info = tarfile.TarInfo(path.name)
-        info.size = file.tell()
-        file.seek(0)
-        archive.addfile(info, file)
+source, out = map(pathlib.Path, sys.argv[1:3])
+def smaller(path):
+    image = Image.open(path).convert("RGB")
+    scale = min(1, 500 / max(image.size))
+    if scale < 1:
+        image = image.resize((round(image.width * scale), round(image.height * scale)), Image.BICUBIC)
+    file = io.BytesIO()
+    image.save(file, "JPEG", quality=90)
+    return path.name, file.getvalue()
+if __name__ == "__main__":
+    with tarfile.open(out / "a.tar", "w") as archive, multiprocessing.Pool(int(sys.argv[3])) as pool:
+        for name, data in pool.imap(smaller, sorted(source.rglob("*.jpg")), chunksize=16):
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
 """
 WEBDATASET = """
 import pathlib, sys, webdataset
-source, out = map(pathlib.Path, sys.argv[1:])
+source, out = map(pathlib.Path, sys.argv[1:3])
 with webdataset.ShardWriter(str(out / "%06d.tar"), maxsize=1 << 27, verbose=0) as writer:
     for path in sorted(source.rglob("*.jpg")):
         writer.write({"__key__": path.stem, "jpg": path.read_bytes(), "cls": int(path.parent.name)})
@@ -58,27 +61,28 @@ with webdataset.ShardWriter(str(out / "%06d.tar"), maxsize=1 << 27, verbose=0) a
 LITDATA = """
 import pathlib, sys
 from litdata import optimize
-source, out = map(pathlib.Path, sys.argv[1:])
+source, out = map(pathlib.Path, sys.argv[1:3])
 def sample(path):
     return {"image": pathlib.Path(path).read_bytes(), "label": int(pathlib.Path(path).parent.name)}
 if __name__ == "__main__":
-    optimize(sample, [str(path) for path in sorted(source.rglob("*.jpg"))], str(out), chunk_bytes="128MB", num_workers=2)
+    paths = [str(path) for path in sorted(source.rglob("*.jpg"))]
+    optimize(sample, paths, str(out), chunk_bytes="128MB", num_workers=int(sys.argv[3]))
 """
 FFCV = """
 import pathlib, sys
 from ffcv.fields import IntField, RGBImageField
 from ffcv.writer import DatasetWriter
 from torchvision.datasets import ImageFolder
-source, out = map(pathlib.Path, sys.argv[1:])
+source, out = map(pathlib.Path, sys.argv[1:3])
 fields = {"image": RGBImageField(write_mode="jpg", max_resolution=500, jpeg_quality=90), "label": IntField()}
 if __name__ == "__main__":
-    DatasetWriter(str(out / "a.beton"), fields, num_workers=2).from_indexed_dataset(ImageFolder(str(source)))
+    DatasetWriter(str(out / "a.beton"), fields, num_workers=int(sys.argv[3])).from_indexed_dataset(ImageFolder(str(source)))
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A way to pack. `command` is a shell line with {source} and {out}, `needs` a module that must be installed."""
+    """A way to pack. `command` is a shell line with {source}, {out} and {workers}, `needs` a module that must be installed."""
 
     name: str
     does: str
@@ -86,35 +90,46 @@ class Row:
     needs: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Time:
+    """Seconds of one run: CPU of everything it started, and wall."""
+
+    cpu_s: float
+    wall_s: float
+
+    def __sub__(self, other: Time) -> Time:
+        return Time(max(self.cpu_s - other.cpu_s, 1e-9), max(self.wall_s - other.wall_s, 1e-9))
+
+
 def script(text: str) -> str:
-    """A shell line that runs a Python program on {source} and {out}."""
+    """A shell line that runs a Python program on {source}, {out} and {workers}."""
     file = tempfile.NamedTemporaryFile("w", suffix=".py", delete=False)  # noqa: SIM115 (removed with the machine's /tmp)
     with file:
         file.write(text)
-    return f"{sys.executable} {file.name} {{source}} {{out}}"
+    return f"{sys.executable} {file.name} {{source}} {{out}} {{workers}}"
 
 
-JPEGTRAN = 'find {source} -name "*.jpg" | while read f; do jpegtran -copy all -optimize -restart 1 "$f" > {out}/x.jpg; done'
+JPEGTRAN = (
+    'find {source} -name "*.jpg" | xargs -P {workers} -I % '
+    """sh -c 'jpegtran -copy all -optimize -restart 1 -outfile "{out}/$(basename %)" %'"""
+)
+PACK = f"{HEADRACE} pack {{source}} {{out}}/p --workers {{workers}}"
+LOSSY = "--max-side 500 --quality 90"
+SMALL = 100  # images of the runs that tell what a start costs
 
 
 def rows() -> list[Row]:
     """All ways that this machine can run."""
     every = [
         Row("tar", "copies", "tar -cf {out}/a.tar -C {source} ."),
-        Row(
-            "**headrace --keep-bytes**",
-            "copies, checks, index",
-            f"{HEADRACE} pack {{source}} {{out}}/p --keep-bytes",
-        ),
-        Row("webdataset ShardWriter", "copies", script(WEBDATASET), "webdataset"),
+        Row("**headrace --keep-bytes**", "copies, checks, digests, index", f"{PACK} --keep-bytes"),
+        Row("webdataset ShardWriter", "copies, one process", script(WEBDATASET), "webdataset"),
         Row("litdata optimize", "copies", script(LITDATA), "litdata"),
-        Row("**headrace**", "restart markers, without loss, index", f"{HEADRACE} pack {{source}} {{out}}/p"),
-        Row("jpegtran -optimize -restart", "restart markers, without loss, one process a file", JPEGTRAN),
-        Row(
-            "**headrace --max-side 500 --quality 90**",
-            "reduces, re-encodes, index",
-            f"{HEADRACE} pack {{source}} {{out}}/p --max-side 500 --quality 90",
-        ),
+        Row("tar, then sync", "copies, waits for the disk", "tar -cf {out}/a.tar -C {source} . && sync {out}/a.tar"),
+        Row("**headrace --keep-bytes --sync**", "copies, checks, digests, index, waits", f"{PACK} --keep-bytes --sync"),
+        Row("**headrace**", "restart markers, without loss, index", PACK),
+        Row("jpegtran -optimize -restart", "restart markers, without loss, a process a file", JPEGTRAN),
+        Row(f"**headrace {LOSSY}**", "reduces, re-encodes, restart markers, index", f"{PACK} {LOSSY}"),
         Row("Pillow loop", "reduces, re-encodes", script(PILLOW)),
         Row("FFCV DatasetWriter", "reduces, re-encodes", script(FFCV), "ffcv"),
     ]
@@ -125,13 +140,15 @@ def rows() -> list[Row]:
     ]
 
 
-def measured(command: str) -> tuple[float, float]:
-    """Runs a shell line; CPU seconds of everything it started, and wall seconds."""
+def measured(command: str) -> Time:
+    """Runs a shell line."""
     before, start_s = os.times(), time.perf_counter()
-    subprocess.run(command, shell=True, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    after = os.times()
+    done = subprocess.run(command, shell=True, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    after, end_s = os.times(), time.perf_counter()
+    if done.returncode:
+        raise SystemExit(f"{command}\nfailed:\n{done.stderr[-2000:]}")
     cpu_s = after.children_user + after.children_system - before.children_user - before.children_system
-    return cpu_s, time.perf_counter() - start_s
+    return Time(cpu_s, end_s - start_s)
 
 
 def size_of(folder: Path) -> int:
@@ -141,11 +158,13 @@ def size_of(folder: Path) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--images", type=int, default=2000)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--workers", type=int, default=round(machine.cores().usable))
+    parser.add_argument("--only", default="", help="only rows whose name or description holds this")
     parser.add_argument("--write", action="store_true", help=f"write {PAGE}")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="headrace-pack-") as scratch:
-        lines = page(Path(scratch), args.images, args.rounds)
+        lines = page(Path(scratch), args)
     print("\n".join(lines))
     if args.write:
         PAGE.parent.mkdir(exist_ok=True)
@@ -153,49 +172,86 @@ def main() -> int:
     return 0
 
 
-def page(scratch: Path, images: int, rounds: int) -> list[str]:
-    """Runs everything; the page's lines."""
-    source, out = scratch / "in", scratch / "out"
-    sample = [path.read_bytes() for path in photographs(None, images)]
+def fill(folder: Path, sample: list[bytes], images: int) -> Path:
+    """An image folder of ten classes."""
     for number in range(images):
-        path = source / f"{number % 10}" / f"{number:06d}.jpg"
+        path = folder / f"{number % 10}" / f"{number:06d}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(sample[number % len(sample)])
-    ways = rows()
-    times: dict[str, list[tuple[float, float]]] = {row.name: [] for row in ways}
+    return folder
+
+
+def page(scratch: Path, args: argparse.Namespace) -> list[str]:
+    """Runs everything; the page's lines."""
+    sample = [path.read_bytes() for path in photographs(None, args.images)]
+    sources = {count: fill(scratch / f"in{count}", sample, count) for count in (SMALL, args.images)}
+    out = scratch / "out"
+    ways = [row for row in rows() if args.only in f"{row.name} {row.does}"]
+    times: dict[str, list[dict[int, Time]]] = {row.name: [] for row in ways}
     sizes: dict[str, int] = {}
-    verify: list[tuple[float, float]] = []
-    for number in range(rounds):
+    verified: list[tuple[Time, int]] = []
+    for number in range(args.rounds):
         for row in random.Random(number).sample(ways, len(ways)):
-            shutil.rmtree(out, ignore_errors=True)
-            out.mkdir()
-            times[row.name].append(measured(row.command.format(source=source, out=out)))
+            took = {}
+            for count, source in sources.items():
+                shutil.rmtree(out, ignore_errors=True)
+                out.mkdir()
+                took[count] = measured(row.command.format(source=source, out=out, workers=args.workers))
+                if row.name == "**headrace**":
+                    verify = measured(f"{HEADRACE} verify {out}/p --workers {args.workers}")
+                    verified.append((verify, size_of(out)))
+            times[row.name].append(took)
             sizes[row.name] = size_of(out)
-            if row.name == "**headrace**":
-                verify.append(measured(f"{HEADRACE} verify {out}/p"))
-    start_cpu_s = statistics.median(measured(f"{HEADRACE} pack -h")[0] for _ in range(3))
+    images = args.images - SMALL
     return [
         "# Packing",
         "",
         *machine_facts.describe(PACKAGES),
-        f"- Command: `python benchmarks/pack.py --images {images} --rounds {rounds} --write`",
-        f"- Data: {images} JPEGs, {size_of(source) / images / 1000:.1f} kB each; medians of {rounds} rounds; "
-        f"the start of headrace's process ({start_cpu_s:.2f} s of CPU) is in its figures",
+        f"- Command: `python benchmarks/pack.py --images {args.images} --rounds {args.rounds} --write`",
+        f"- Data: {args.images} JPEGs, {size_of(sources[args.images]) / args.images / 1000:.1f} kB each",
+        f"- {args.workers} workers; medians of {args.rounds} rounds (lowest to highest); a row's start, what its run on "
+        f"{SMALL} images took, is not in its rates",
         "",
-        "| | does | img/s of CPU time | img/s of wall time | bytes of the source |",
-        "|---|---|---:|---:|---:|",
-        *(line(row, times[row.name], images, sizes[row.name] / size_of(source)) for row in ways),
+        "| | does | img/s of CPU time | img/s of wall time | start, s of wall time | bytes of the source |",
+        "|---|---|---:|---:|---:|---:|",
+        *(line(row, times[row.name], images, sizes[row.name] / size_of(sources[args.images])) for row in ways),
+        *verify_lines(verified),
         "",
-        f"`headrace verify` (SHA-256 of every shard and CRC-32C of every image): "
-        f"{sizes['**headrace**'] / statistics.median(cpu for cpu, _ in verify) / 1e9:.2f} GB/s of CPU time, with its start "
-        f"({sizes['**headrace**'] / max(1e-9, statistics.median(cpu for cpu, _ in verify) - start_cpu_s) / 1e9:.2f} without).",
+        *absent(),
     ]
 
 
-def line(row: Row, times: list[tuple[float, float]], images: int, share: float) -> str:
-    cpu_s, wall_s = (statistics.median(column) for column in zip(*times, strict=True))
-    size = "" if row.name.startswith("jpegtran") else f"{share:.0%}"
-    return f"| {row.name} | {row.does} | {images / cpu_s:,.0f} | {images / wall_s:,.0f} | {size} |"
+def verify_lines(verified: list[tuple[Time, int]]) -> list[str]:
+    """The rate of `headrace verify`; runs on the small and the large dataset alternate."""
+    if not verified:
+        return []
+    pairs = zip(verified[::2], verified[1::2], strict=True)
+    rates = [(large_size - small_size) / (large - small).cpu_s for (small, small_size), (large, large_size) in pairs]
+    return [
+        "",
+        f"`headrace verify` (SHA-256 of every shard, CRC-32C of every image, labels): "
+        f"{statistics.median(rates) / 1e9:.2f} GB/s of CPU time ({min(rates) / 1e9:.2f} to {max(rates) / 1e9:.2f}).",
+    ]
+
+
+def absent() -> list[str]:
+    """Which peers are missing, in a line."""
+    missing = [name for name in ("webdataset", "litdata", "ffcv") if not importlib.util.find_spec(name)]
+    missing += [] if shutil.which("jpegtran") else ["jpegtran"]
+    return [f"Not installed, so not here: {', '.join(missing)}."] if missing else []
+
+
+def line(row: Row, times: list[dict[int, Time]], images: int, share: float) -> str:
+    start = Time(*(statistics.median(getattr(took[SMALL], name) for took in times) for name in ("cpu_s", "wall_s")))
+    spent = [max(took.items())[1] - start for took in times]
+    rates = [spread([images / one.cpu_s for one in spent]), spread([images / one.wall_s for one in spent])]
+    return f"| {row.name} | {row.does} | {rates[0]} | {rates[1]} | {start.wall_s:.1f} | {share:.0%} |"
+
+
+def spread(values: list[float]) -> str:
+    if max(values) > 1e6:
+        return "lost in the start's variation"
+    return f"{statistics.median(values):,.0f} ({min(values):,.0f} to {max(values):,.0f})"
 
 
 if __name__ == "__main__":

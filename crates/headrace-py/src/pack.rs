@@ -74,6 +74,9 @@ type Run<'py> = (
     Vec<(u64, u64, u32, u32, u32, u64, u64)>,
 );
 
+/// Bytes that a call's members usually need: the caller sends about 1 MiB of images at once.
+const ROOM: usize = 5 << 18;
+
 struct Piece {
     first: usize,
     members: Vec<u8>,
@@ -127,7 +130,7 @@ fn packed(packer: &mut Packer, recipe: &Recipe, records: &[Record]) -> Vec<Piece
         if !continues {
             pieces.push(Piece {
                 first: number,
-                members: Vec::new(),
+                members: Vec::with_capacity(ROOM),
                 rows: Vec::new(),
             });
         }

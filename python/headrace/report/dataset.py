@@ -21,7 +21,7 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 MOST_BARS = 400  # of the class balance; more classes than this share bars
 MOST_LISTED = 50  # images that cannot be read
 STYLE = """
-.balance svg { display: block; width: 100%; height: 9rem; border-bottom: 1px solid var(--hair); }
+.balance svg { display: block; margin-top: 1rem; width: 100%; height: 9rem; border-bottom: 1px solid var(--hair); }
 .balance rect { fill: var(--compute); }
 .ends { display: flex; flex-wrap: wrap; justify-content: space-between; gap: 0 2rem; max-width: none; margin-top: 0.4rem;
   font-size: 0.8125rem; color: var(--quiet); }
@@ -118,13 +118,16 @@ def _balance(found: Inspection) -> Html | None:
         "svg", *shapes, viewbox="0 0 1000 100", preserveaspectratio="none", role="img", aria_label="records of each class"
     )
     ends = [f"most: {_named(found.largest_classes)}", f"fewest: {_named(found.smallest_classes)}"]
-    ratio = (
-        f", {counts[0] / counts[-1]:,.1f} times as many as the smallest" if counts[-1] else f", {found.empty_classes:,} empty"
-    )
+    if counts[0] == counts[-1]:
+        words = f"Every class has {counts[0]:,} images."
+    elif counts[-1]:
+        words = f"The largest class has {counts[0]:,} images, {counts[0] / counts[-1]:,.1f} times as many as the smallest."
+    else:
+        words = f"The largest class has {counts[0]:,} images; {found.empty_classes:,} classes have none."
     return tag(
         "section",
         tag("h2", "Class balance"),
-        tag("p", prose(f"The largest class has {counts[0]:,} images{ratio}."), class_="lead"),
+        tag("p", prose(words), class_="lead"),
         chart,
         tag("p", *(tag("span", end) for end in ends), class_="ends"),
         class_="balance",
@@ -132,7 +135,7 @@ def _balance(found: Inspection) -> Html | None:
 
 
 def _named(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{name} {count:,}" for name, count in counts.items())
+    return ", ".join(f"{name}: {count:,}" for name, count in counts.items())
 
 
 def _facts(found: Inspection) -> Html:
