@@ -310,6 +310,38 @@ def test_the_estimate_comes_before_the_work(image_folder: Callable[..., Path], t
     assert 0 < expected.packed_bytes < expected.source_bytes
 
 
+def test_one_estimate_for_all_parts_of_a_split(image_folder: Callable[..., Path], tmp_path: Path) -> None:
+    seen = []
+    pack(image_folder(), tmp_path / "out", max_side=64, train_ratio=0.5, on_estimate=seen.append)
+    assert [expected.images for expected in seen] == [12]
+
+
+def test_a_name_that_comes_twice_in_a_tar_is_two_records(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        for name, data in (("a.jpg", jpeg(40, 30, 1)), ("a.cls", b"0"), ("a.jpg", jpeg(40, 30, 2)), ("a.cls", b"1")):
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    with pytest.raises(SourceError, match="two records have the key 'a'"):
+        pack(tmp_path / "a.tar", tmp_path / "out")
+    result = pack(tmp_path / "a.tar", tmp_path / "out", duplicates="rename")
+    assert (result.records, result.renamed) == (2, 1)
+    assert columns(tmp_path / "out")[0] == ["a", "a~2"]
+
+
+def test_a_list_with_absolute_paths_leads_nowhere(image_folder: Callable[..., Path], tmp_path: Path) -> None:
+    source = image_folder(classes=1, per_class=3)
+    names = [str(path) for path in sorted(source.rglob("*.jpg"))]
+    outside = f"../{source.name}/class_0/image_000.jpg"
+    lines = [f"{number}\t0\t{name}\n" for number, name in enumerate([*names, outside])]
+    (source / "all.lst").write_text("".join(lines))
+    pack(source / "all.lst", tmp_path / "out")
+    keys, _ = columns(tmp_path / "out")
+    assert keys == [*(name.removeprefix("/").removesuffix(".jpg") for name in names), f"%2E%2E/{outside[3:-4]}"]
+    with tarfile.open(tmp_path / "out" / "shard-000000.tar") as archive:
+        assert not any(name.startswith("/") or ".." in name.split("/") for name in archive.getnames())
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

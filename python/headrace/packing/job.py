@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import time
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from headrace.packing.local import LocalEngine
 from headrace.packing.options import PackOptions
 from headrace.packing.plan import Plan, make_plan
 from headrace.packing.ray_cluster import RayEngine
-from headrace.packing.recipe import Recipe, make_recipe
+from headrace.packing.recipe import make_recipe
 from headrace.packing.upload import check_free, staging_folder, upload
 from headrace.packing.work import WorkFolder
 from headrace.records import Dataset
@@ -107,7 +108,15 @@ def pack(
         chosen_engine = LocalEngine(recipe, chosen, workers or max(1, round(machine.cores().usable)))
     else:
         chosen_engine = RayEngine(src, root, chosen, listing, workers)
-    job = _Job(chosen, recipe, chosen_engine, unit, sync, on_progress or (lambda _: None), on_estimate)
+
+    @functools.cache
+    def expected() -> Estimate | None:
+        found = estimate(listing, recipe, chosen_engine.workers) if chosen.reencodes else None
+        if found and on_estimate:
+            on_estimate(found)
+        return found
+
+    job = _Job(chosen, chosen_engine, unit, sync, on_progress or (lambda _: None), expected)
     target = Path(dst).expanduser().absolute() if store is None else staging_folder(store.url)
     try:
         results = [job.run(name, part, target / name if name else target) for name, part in parts.items()]
@@ -141,12 +150,11 @@ def _moved(result: PackResult, folder: str, url: str) -> PackResult:
 @dataclass(frozen=True, slots=True)
 class _Job:
     options: PackOptions
-    recipe: Recipe
     engine: Engine
     unit: tuple[int, int] | None
     sync: bool
     on_progress: OnProgress
-    on_estimate: Callable[[Estimate], None] | None
+    expected: Callable[[], Estimate | None]  # of the whole source, measured when first asked for; None: nothing is re-encoded
 
     def run(self, name: str, listing: Listing, destination: Path) -> PackResult:
         """Packs one dataset (`name`: "", or which part of the split it is), or what is missing of it."""
@@ -194,9 +202,7 @@ class _Job:
             return new
         begun = work.plan()
         if begun is None:
-            expected = estimate(listing, self.recipe, self.engine.workers) if self.options.reencodes else None
-            if expected and self.on_estimate:
-                self.on_estimate(expected)
+            expected = self.expected()
             ratio = expected.packed_bytes / max(1, expected.source_bytes) if expected else None
             plan = make_plan(listing, self.options, ratio)
             work.begin(plan)

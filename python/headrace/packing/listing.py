@@ -139,8 +139,9 @@ def _keys(dataset: Dataset, rows: npt.NDArray[np.int64]) -> list[str]:
     if dataset.kind == "shards":
         return names
     if dataset.kind in ("folder", "lst"):
-        return keys_of([name.replace(os.sep, "/") for name in names])
-    return [escape(name) for name in names]
+        # Lists may hold absolute paths; a member of an archive that begins with a slash leads out of it.
+        return keys_of([name.replace(os.sep, "/").lstrip("/") for name in names])
+    return [escape(name).lstrip("/") for name in names]
 
 
 def _without_duplicates(

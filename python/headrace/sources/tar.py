@@ -226,11 +226,14 @@ def is_image(end: str) -> bool:
 
 
 def _samples(path: Path) -> Iterator[tuple[str, list[tuple[str, Member]]]]:
-    """Runs of members with the same key: (key, [(extension in lower case, member), …])."""
+    """Runs of members with the same key: (key, [(extension in lower case, member), …]).
+
+    An extension that comes again begins another sample, so that whoever reads them sees that there are two of one key.
+    """
     current, parts = "", list[tuple[str, Member]]()
     for member in members(path):
         key, end = split_name(member.name)
-        if key != current and parts:
+        if parts and (key != current or any(end == other for other, _ in parts)):
             yield current, parts
             parts = []
         current = key
