@@ -252,6 +252,7 @@ class _Resident:
         self._is_next_here = getattr(batches, "is_next_here", None)  # of a stream: a batch may still be on its way
         self._residency = dataset.residency
         self._ahead = ahead
+        self._allowed = 1  # the first batch has the link for itself
         self._coming: deque[tuple[IndexBatch, Arrival]] = deque()
 
     def __iter__(self) -> Iterator[IndexBatch]:
@@ -265,6 +266,7 @@ class _Resident:
             raise StopIteration
         batch, arrival = self._coming.popleft()
         data = arrival.wait()
+        self._allowed = self._ahead
         return batch if data is None else replace(batch, data=data)
 
     def is_next_here(self) -> bool:
@@ -280,7 +282,7 @@ class _Resident:
             arrival.cancel()
 
     def _fetch(self, residency: Residency) -> None:
-        while len(self._coming) < self._ahead and (batch := next(self._batches, None)) is not None:
+        while len(self._coming) < self._allowed and (batch := next(self._batches, None)) is not None:
             self._coming.append((batch, residency.begin(batch.records)))
 
 

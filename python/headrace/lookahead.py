@@ -13,7 +13,7 @@ from headrace.sampler import EpochOrder, Positions
 
 __all__ = ["announced"]
 
-_QUARTER = 4  # of a window: the first batches of a pass have the link for themselves
+_EARLY, _LATE = 0.25, 0.75  # of a window: first batches have the link for themselves, the last ones before the next epoch
 
 
 def announced(steps: Iterable[int], order: EpochOrder, blocks: Blocks, residency: Residency) -> Iterator[int]:
@@ -24,7 +24,8 @@ def announced(steps: Iterable[int], order: EpochOrder, blocks: Blocks, residency
         position = min(step * order.global_batch, order.records - 1)
         window = int(mixed.window_of(np.array([position]))[0])
         begin, end = mixed.window_position[window : window + 2].tolist()
-        if window != told and position >= begin + (end - begin) // _QUARTER:
+        share = _LATE if end == order.records else _EARLY
+        if window != told and position >= begin + share * (end - begin):
             told = window
             residency.prefetch(_next_window(order, blocks, window + 1))
         yield step

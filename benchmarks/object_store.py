@@ -1,0 +1,205 @@
+"""Training from an object store over a slow and unreliable link, against real servers on loopback.
+
+    python benchmarks/object_store.py [--images N] [--cap-mb-s 10] [--latency-ms 20] [--rounds 3] [--servers …] [--write]
+
+The sample photographs, packed, lie in an S3-compatible server (moto's; OpenStack Swift, see scripts/swift_server.py). A proxy
+between it and the loader adds the latency to each request and lets all connections together have the cap. Each epoch runs
+with an empty cache in a new process, which has imported its modules before the clock starts. `share of the cap` is (bytes of
+all images / cap) / the whole epoch's time, from opening the dataset to the last batch, so requests, latency, decoding and
+what is fetched twice all count against it. While it runs the cache's bytes on disk are sampled. The proxy, the server and
+the loader share this machine's cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import headrace
+import machine_facts
+from headrace.sizes import size_text
+from sample import REPOSITORY, photographs
+
+sys.path.insert(0, str(REPOSITORY / "tests"))
+from real_stores import RealStore, missing, running
+from slow_link import Fault, Link, slow_link
+
+PAGE = Path(__file__).parent / "results" / "object_store.md"
+PACKAGES = ["headrace", "obstore", "moto", "numpy"]
+SHARD_BYTES = 4 << 20
+FAULTS: tuple[Fault, ...] = ("reset", "500", "cut", "wrong", "stall")
+
+EPOCH = """
+import json, sys, time
+import headrace, headrace.loader, obstore.store
+import boto3
+began_s = time.monotonic()
+dataset = headrace.open("s3://images/data")
+shuffle = True if sys.argv[1] == "True" else sys.argv[1]
+loader = headrace.Loader(dataset, 32, headrace.transforms.imagenet_train(64), shuffle=shuffle, output="numpy", threads=1)
+first_s, images = 0.0, 0
+for batch, labels in loader:
+    first_s = first_s or time.monotonic() - began_s
+    images += len(labels)
+epoch_s = time.monotonic() - began_s
+fetch = dataset.residency
+print(json.dumps({"first_s": first_s, "epoch_s": epoch_s, "requests": fetch.requests, "fetched": fetch.fetched_bytes}))
+"""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One way to run an epoch. `cache_share`: of the dataset's size, None = all; `faulty`: one request in so many fails."""
+
+    name: str
+    shuffle: str
+    cache_share: float | None = None
+    faulty: int | None = None
+
+
+ROWS = [
+    Row("all mixed", "True"),
+    Row("block shuffle", "block:16MiB"),
+    Row("all mixed, cache of 40 %", "True", 0.4),
+    Row("block shuffle, cache of 40 %", "block:16MiB", 0.4),
+    Row("all mixed, one request in 20 fails", "True", None, 20),
+]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One epoch."""
+
+    first_s: float
+    epoch_s: float
+    requests: int
+    fetched: int
+    cache_bytes: int
+    bound_bytes: int
+
+
+def one(store: RealStore, row: Row, link: Link, url: str, dataset_bytes: int) -> Measured:
+    """Runs an epoch in a new process with an empty cache."""
+    link.reset()
+    every = row.faulty
+    link.plan = lambda number, line: FAULTS[number // every % 5] if every and number % every == every - 1 else None
+    bound = int(dataset_bytes * (row.cache_share or 1.3))
+    with tempfile.TemporaryDirectory(prefix="headrace-cache-") as cache:
+        environment = os.environ | store.environment(url) | {"HEADRACE_CACHE": cache, "HEADRACE_CACHE_SIZE": str(bound)}
+        stop, most = threading.Event(), [0]
+        watcher = threading.Thread(target=lambda: watch(Path(cache), most, stop))
+        watcher.start()
+        run = subprocess.run(
+            [sys.executable, "-c", EPOCH, row.shuffle], env=environment, capture_output=True, text=True, check=False
+        )
+        stop.set()
+        watcher.join()
+    if run.returncode:
+        raise SystemExit(run.stderr)
+    return Measured(**json.loads(run.stdout), cache_bytes=most[0], bound_bytes=bound)
+
+
+def watch(cache: Path, most: list[int], stop: threading.Event) -> None:
+    """Samples what the cache takes on disk."""
+    while not stop.wait(0.02):
+        used = 0
+        for file in cache.rglob("*"):
+            try:
+                used += file.stat().st_blocks * 512
+            except FileNotFoundError:
+                continue
+        most[0] = max(most[0], used)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--images", type=int, default=800)
+    parser.add_argument("--cap-mb-s", type=float, default=10.0)
+    parser.add_argument("--latency-ms", type=float, default=20.0)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--servers", default="moto,swift")
+    parser.add_argument("--write", action="store_true", help=f"write {PAGE}")
+    args = parser.parse_args()
+    lines = page(args)
+    print("\n".join(lines))
+    if args.write:
+        PAGE.write_text("\n".join(lines) + "\n")
+    return 0
+
+
+def page(args: argparse.Namespace) -> list[str]:
+    """Runs everything; the page's lines."""
+    with tempfile.TemporaryDirectory(prefix="headrace-store-") as scratch:
+        packed, image_bytes = make(Path(scratch), args.images)
+        size = sum(path.stat().st_size for path in packed.iterdir())
+        lines = [
+            "# Object stores",
+            "",
+            *machine_facts.describe(PACKAGES),
+            f"- Command: `python benchmarks/object_store.py --images {args.images} --cap-mb-s {args.cap_mb_s:g} "
+            f"--latency-ms {args.latency_ms:g} --rounds {args.rounds} --servers {args.servers} --write`",
+            f"- Data: {args.images} JPEGs, {size_text(size)}, shards of {size_text(SHARD_BYTES)}; medians of {args.rounds}",
+            f"- Link: {args.latency_ms:g} ms for each request, {args.cap_mb_s:g} MB/s over all connections; the budget of the "
+            "first batch is three round trips and one shard's bytes at the cap "
+            f"({3 * args.latency_ms + SHARD_BYTES / args.cap_mb_s / 1e3:.0f} ms)",
+            "",
+            "| server | cold epoch | share of the cap | first batch | requests | bytes fetched / data | cache's most / bound |",
+            "|---|---|---:|---:|---:|---:|---:|",
+        ]
+        for kind in args.servers.split(","):
+            if reason := missing(kind):
+                raise SystemExit(f"{kind}: {reason}")
+            with running(kind) as store:
+                store.upload("images", "data", packed.iterdir())
+                lines += rows(kind, store, args, size, image_bytes)
+    return [*lines, "", __doc__.split("\n\n")[2].strip()]
+
+
+def rows(kind: str, store: RealStore, args: argparse.Namespace, size: int, image_bytes: int) -> list[str]:
+    """The table's lines for one server."""
+    cap = args.cap_mb_s * 1e6
+    runs: dict[str, list[Measured]] = {row.name: [] for row in ROWS}
+    with slow_link(store.port, latency_s=args.latency_ms / 1e3, bytes_s=cap) as (link, url):
+        for number in range(args.rounds):
+            for row in ROWS:
+                runs[row.name].append(one(store, row, link, url, size))
+                print(f"{kind}, round {number + 1}, {row.name}: {runs[row.name][-1]}", file=sys.stderr)
+    return [line(kind, name, measured, image_bytes / cap, image_bytes) for name, measured in runs.items()]
+
+
+def line(kind: str, name: str, runs: list[Measured], ideal_s: float, image_bytes: int) -> str:
+    def median(value: Callable[[Measured], float]) -> float:
+        return statistics.median(map(value, runs))
+
+    most = max(run.cache_bytes for run in runs)
+    return (
+        f"| {kind} | {name} | {ideal_s / median(lambda run: run.epoch_s):.0%} "
+        f"| {median(lambda run: run.first_s) * 1000:.0f} ms "
+        f"| {median(lambda run: run.requests):.0f} | {median(lambda run: run.fetched) / image_bytes:.2f} "
+        f"| {most / 1e6:.0f} / {runs[0].bound_bytes / 1e6:.0f} MB |"
+    )
+
+
+def make(scratch: Path, images: int) -> tuple[Path, int]:
+    """The packed photographs, and the bytes of their images."""
+    sample = [path.read_bytes() for path in photographs(None, images)]
+    for number in range(images):
+        path = scratch / "in" / str(number % 10) / f"{number:06d}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(sample[number % len(sample)])
+    headrace.pack(scratch / "in", scratch / "packed", shard_size=SHARD_BYTES)
+    dataset = headrace.open(scratch / "packed")
+    return scratch / "packed", int(dataset.table.size.sum())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
