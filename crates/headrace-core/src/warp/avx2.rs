@@ -58,6 +58,31 @@ unsafe fn inner(picture: &Picture<'_>, map: &Affine, line: Line, cells: &Cells, 
     }
 }
 
+/// Nearest neighbours of a part of a row: pixel i comes from the window's `at + i * step`, 16.16 fixed point. One pixel at a time, four
+/// bytes at a time: gathers are slow on the processors that have AVX2 only.
+///
+/// # Safety
+/// Every pixel of `output` comes from inside the picture's window, where four bytes are readable.
+pub unsafe fn nearest(picture: &Picture<'_>, at: (i64, i64), step: (i64, i64), output: &mut [u8]) {
+    let (mut x, mut y) = at;
+    let base = picture.bytes.as_ptr();
+    let pixels = output.len() / 3;
+    let target = output.as_mut_ptr();
+    for i in 0..pixels {
+        let from = base.add((y >> 16) as usize * picture.stride + (x >> 16) as usize * 3);
+        let word = from.cast::<u32>().read_unaligned();
+        if i + 1 < pixels {
+            // The fourth byte is overwritten by the next pixel.
+            target.add(i * 3).cast::<u32>().write_unaligned(word);
+        } else {
+            target
+                .add(i * 3)
+                .copy_from_nonoverlapping(word.to_le_bytes().as_ptr(), 3);
+        }
+        (x, y) = (x + step.0, y + step.1);
+    }
+}
+
 /// Coordinates of pixels 0, 1, 4, 5 and of 2, 3, 6, 7: [`even`] puts them in order.
 #[inline]
 #[target_feature(enable = "avx2")]

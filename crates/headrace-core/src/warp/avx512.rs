@@ -77,6 +77,44 @@ unsafe fn inner(picture: &Picture<'_>, map: &Affine, line: Line, cells: &Cells, 
     }
 }
 
+/// Nearest neighbours of a part of a row: pixel i comes from the window's `at + i * step`, 16.16 fixed point.
+///
+/// # Safety
+/// The processor has the features; every pixel of `output` comes from inside the picture's window, where four bytes are readable, and the
+/// picture's bytes are counted in 31 bits.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi")]
+pub unsafe fn nearest(picture: &Picture<'_>, at: (i64, i64), step: (i64, i64), output: &mut [u8]) {
+    let lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    // Inside the window all values fit 32 bits; lanes beyond `output` may wrap, and are masked.
+    let ramp = |start: i64, step: i64| {
+        let ramp = _mm512_mullo_epi32(lanes, _mm512_set1_epi32(step as i32));
+        _mm512_add_epi32(_mm512_set1_epi32(start as i32), ramp)
+    };
+    let (mut x, mut y) = (ramp(at.0, step.0), ramp(at.1, step.1));
+    let step_x = _mm512_set1_epi32((step.0 as i32).wrapping_mul(16));
+    let step_y = _mm512_set1_epi32((step.1 as i32).wrapping_mul(16));
+    let stride = _mm512_set1_epi32(picture.stride as i32);
+    let compress = _mm512_loadu_si512(COMPRESS.as_ptr().cast());
+    for part in output.chunks_mut(48) {
+        let count = part.len() / 3;
+        let mask = ((1_u32 << count) - 1) as u16;
+        let (column, row) = (_mm512_srai_epi32::<16>(x), _mm512_srai_epi32::<16>(y));
+        let three = _mm512_add_epi32(column, _mm512_slli_epi32::<1>(column));
+        let offset = _mm512_add_epi32(_mm512_mullo_epi32(row, stride), three);
+        let words = _mm512_mask_i32gather_epi32::<1>(
+            _mm512_setzero_si512(),
+            mask,
+            offset,
+            picture.bytes.as_ptr().cast(),
+        );
+        let bytes = _mm512_permutexvar_epi8(compress, words);
+        let mask = (1_u64 << part.len()) - 1;
+        _mm512_mask_storeu_epi8(part.as_mut_ptr().cast(), mask, bytes);
+        x = _mm512_add_epi32(x, step_x);
+        y = _mm512_add_epi32(y, step_y);
+    }
+}
+
 /// Picks bytes 0, 1, 2 of each 32-bit lane.
 const COMPRESS: [u8; 64] = {
     let mut order = [0; 64];

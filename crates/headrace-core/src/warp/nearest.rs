@@ -1,6 +1,8 @@
 //! Nearest neighbour. Pillow has three arithmetics here, which differ in rare pixels: accumulated doubles where the axes stay
 //! straight, 16.16 fixed point otherwise, and accumulated doubles again where that would overflow (`Geometry.c`).
 
+#![allow(unsafe_code)]
+
 use super::{Affine, Line, Picture, WarpSpec};
 use crate::cpu::Extension;
 
@@ -92,17 +94,116 @@ impl<T: Copy + std::ops::Add<Output = T>> Walk<T> {
 
 /// One row in fixed point: pixel i comes from `at + i * step`.
 fn fixed(
-    _extension: Extension,
+    extension: Extension,
     picture: &Picture<'_>,
     at: (i64, i64),
     step: (i64, i64),
     fill: [u8; 3],
     output: &mut [u8],
 ) {
-    let (mut x, mut y) = at;
-    for pixel in output.chunks_exact_mut(3) {
-        let value = picture.inside(x >> 16, y >> 16);
-        pixel.copy_from_slice(&value.unwrap_or(fill));
-        (x, y) = (x + step.0, y + step.1);
+    let count = output.len() / 3;
+    let from = |i: usize| (at.0 + step.0 * i as i64, at.1 + step.1 * i as i64);
+    let window = picture.window;
+    let x = within(at.0, step.0, (0, picture.width), count);
+    let y = within(at.1, step.1, (0, picture.height), count);
+    let (first, end) = overlap(x, y);
+    super::paint(&mut output[..first * 3], fill);
+    super::paint(&mut output[end * 3..], fill);
+    // What the vector code reads lies in the window for certain.
+    let x = within(at.0, step.0, (window.x, window.x + window.w), count);
+    let y = within(at.1, step.1, (window.y, window.y + window.h), count);
+    let (inner, stop) = overlap(overlap(x, y), (first, end));
+    let stop = if readable(picture, from(inner).1, from(stop).1) {
+        stop
+    } else {
+        inner
+    };
+    let mut plain = |from_pixel: usize, to: usize| {
+        for i in from_pixel..to {
+            let (x, y) = from(i);
+            output[i * 3..i * 3 + 3].copy_from_slice(&picture.pixel(x >> 16, y >> 16));
+        }
+    };
+    if stop <= inner || extension == Extension::Scalar {
+        plain(first, end);
+        return;
+    }
+    plain(first, inner);
+    plain(stop, end);
+    let (x, y) = from(inner);
+    let place = (
+        x - (i64::from(window.x) << 16),
+        y - (i64::from(window.y) << 16),
+    );
+    let output = &mut output[inner * 3..stop * 3];
+    match extension {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the extension was checked when the warper was made; every pixel of `output` comes from inside the window, and four
+        // bytes can be read there.
+        Extension::Avx512 => unsafe { super::avx512::nearest(picture, place, step, output) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as above.
+        Extension::Avx2 => unsafe { super::avx2::nearest(picture, place, step, output) },
+        _ => {}
+    }
+}
+
+/// The range of i in 0..count in which the whole part of `at + i * step` (16.16) lies in the range of `pixels`.
+fn within(at: i64, step: i64, pixels: (u32, u32), count: usize) -> (usize, usize) {
+    let (low, high) = (i64::from(pixels.0) << 16, (i64::from(pixels.1) << 16) - 1);
+    let clip = |i: i64| i.clamp(0, count as i64) as usize;
+    // The first i at which the distance still to go is used up, rounded up.
+    let steps = |distance: i64, step: i64| (distance + step - 1).div_euclid(step);
+    match step {
+        0 if (low..=high).contains(&at) => (0, count),
+        0 => (0, 0),
+        step if step > 0 => (
+            clip(steps(low - at, step)),
+            clip(steps(high + 1 - at, step)),
+        ),
+        step => (
+            clip(steps(at - high, -step)),
+            clip(steps(at - low + 1, -step)),
+        ),
+    }
+}
+
+/// What two ranges have in common; an empty range begins and ends at the same place.
+fn overlap(a: (usize, usize), b: (usize, usize)) -> (usize, usize) {
+    let first = a.0.max(b.0);
+    (first, a.1.min(b.1).max(first))
+}
+
+/// Whether a row that runs from source row `from` to `to` (16.16) may read four bytes at each pixel: the very last pixel of the buffer
+/// may lack the fourth.
+fn readable(picture: &Picture<'_>, from: i64, to: i64) -> bool {
+    let window = picture.window;
+    let used = (window.h as usize - 1) * picture.stride + window.w as usize * 3;
+    let last = i64::from(window.y + window.h) - 2;
+    picture.bytes.len() > used || (from >> 16 <= last && to >> 16 <= last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_exact() {
+        for step in [-200_000, -65_536, -3, 0, 1, 40_000, 65_536, 131_073] {
+            for at in [-500_000, -65_536, -1, 0, 1, 65_535, 700_000, 3_000_000] {
+                for pixels in [(0, 1), (0, 9), (3, 4), (5, 40)] {
+                    let (first, end) = within(at, step, pixels, 30);
+                    for i in 0..30 {
+                        let place = (at + step * i as i64) >> 16;
+                        let inside = i64::from(pixels.0) <= place && place < i64::from(pixels.1);
+                        assert_eq!(
+                            inside,
+                            (first..end).contains(&i),
+                            "{at} {step} {pixels:?} {i}"
+                        );
+                    }
+                }
+            }
+        }
     }
 }
