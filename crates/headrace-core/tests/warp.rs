@@ -41,8 +41,8 @@ fn warp(extension: Extension, image: &[u8], width: u32, spec: &WarpSpec) -> Vec<
         stride: needed.w as usize * 3,
         region: needed,
     };
-    let row = spec.width as usize * 3;
-    let mut out = vec![0xA5; row * spec.height as usize];
+    let row = spec.window.w as usize * 3;
+    let mut out = vec![0xA5; row * spec.window.h as usize];
     Warper::with_extension(extension)
         .warp_into(view, spec, &[], &mut out, row)
         .unwrap();
@@ -210,4 +210,45 @@ fn bad_requests_are_refused() {
     let mut out = vec![0; 300];
     warper.warp_into(view, &far, &[], &mut out, 30).unwrap();
     assert!(out.chunks(3).all(|pixel| pixel == [1, 2, 3]));
+}
+
+#[test]
+fn long_rows_windows_and_flips_are_parts_of_the_whole() {
+    let (width, height) = (2300, 40);
+    let image = common::pattern(width, height, 1);
+    for interpolation in [Interpolation::Nearest, Interpolation::Bilinear] {
+        for map in [
+            Affine::rotation(0.7, width, height),
+            Affine::new([1.1, 0.0, -3.0, 0.0, 0.9, 2.0]),
+            Affine::rotation(180.0, width, height),
+        ] {
+            let whole = WarpSpec {
+                interpolation,
+                fill: [7, 77, 177],
+                ..spec(width, height, map, (width, height))
+            };
+            let expected = warp(Extension::Scalar, &image, width, &whole);
+            for extension in Extension::available() {
+                assert!(warp(extension, &image, width, &whole) == expected);
+                let part = WarpSpec {
+                    window: Rect::new(1000, 5, 1234, 20),
+                    flip_x: true,
+                    flip_y: true,
+                    ..whole
+                };
+                let out = warp(extension, &image, width, &part);
+                for (row, line) in out.chunks(1234 * 3).enumerate() {
+                    for (column, pixel) in line.chunks(3).enumerate() {
+                        let (x, y) = (width as usize - 1 - 1000 - column, 40 - 1 - 5 - row);
+                        let at = (y * width as usize + x) * 3;
+                        assert_eq!(
+                            pixel,
+                            &expected[at..at + 3],
+                            "{extension:?} {map:?} {row} {column}"
+                        );
+                    }
+                }
+            }
+        }
+    }
 }

@@ -7,22 +7,19 @@
 
 use std::arch::x86_64::*;
 
-use super::span::{Cells, Course, DOUBT, LONGEST_ROW, NEAR};
+use super::span::{Cells, Course, DOUBT, LONGEST_PART, NEAR};
 use super::{scalar, Affine, Line, Picture};
 
-/// One output row.
+/// A part of an output row, of at most [`LONGEST_PART`] pixels.
 pub fn bilinear(picture: &Picture<'_>, map: &Affine, line: Line, output: &mut [u8]) {
     let pixels = output.len() / 3;
+    debug_assert!(pixels <= LONGEST_PART);
     let cells = Cells::of_row(picture, map, line, pixels);
     cells.fill_outside(line.fill, output);
     scalar::bilinear_part(picture, map, line, output, cells.visible..cells.first);
-    if pixels <= LONGEST_ROW {
-        // SAFETY: the extension was checked when the warper was made; `Cells` promises that the pixels from `first` to `end` read eight
-        // bytes within the picture's buffer.
-        unsafe { inner(picture, map, line, &cells, output) };
-    } else {
-        scalar::bilinear_part(picture, map, line, output, cells.first..cells.end);
-    }
+    // SAFETY: the extension was checked when the warper was made; `Cells` promises that the pixels from `first` to `end` read eight
+    // bytes within the picture's buffer.
+    unsafe { inner(picture, map, line, &cells, output) };
     scalar::bilinear_part(picture, map, line, output, cells.end..cells.hidden);
 }
 

@@ -3,29 +3,26 @@
 //! Pixels well inside the picture take the fast way: coordinates in 32.32 fixed point, the blend in single precision, both with errors far
 //! below [`DOUBT`](super::span::DOUBT). Where a blended value lies so near a whole number that truncation could differ, or a point so near the border between
 //! two cells that it could have fallen into the wrong one, the scalar code recomputes the pixel; four equal pixels leave no doubt. Pixels
-//! at the picture's edge are left to the scalar code altogether, as are rows too long for the error bound.
+//! at the picture's edge are left to the scalar code altogether.
 #![allow(unsafe_code)]
 // The kernel is unsafe from end to end; `bilinear` vouches for it.
 #![allow(unsafe_op_in_unsafe_fn)]
 
 use std::arch::x86_64::*;
 
-use super::span::{Cells, DOUBT, LONGEST_ROW};
+use super::span::{Cells, DOUBT, LONGEST_PART};
 use super::{scalar, Affine, Line, Picture};
 
-/// One output row.
+/// A part of an output row, of at most [`LONGEST_PART`] pixels.
 pub fn bilinear(picture: &Picture<'_>, map: &Affine, line: Line, output: &mut [u8]) {
     let pixels = output.len() / 3;
+    debug_assert!(pixels <= LONGEST_PART);
     let cells = Cells::of_row(picture, map, line, pixels);
     cells.fill_outside(line.fill, output);
     scalar::bilinear_part(picture, map, line, output, cells.visible..cells.first);
-    if pixels <= LONGEST_ROW {
-        // SAFETY: the extension was checked when the warper was made; `Cells` promises that the pixels from `first` to `end` read eight
-        // bytes within the picture's buffer.
-        unsafe { inner(picture, map, line, &cells, output) };
-    } else {
-        scalar::bilinear_part(picture, map, line, output, cells.first..cells.end);
-    }
+    // SAFETY: the extension was checked when the warper was made; `Cells` promises that the pixels from `first` to `end` read eight
+    // bytes within the picture's buffer.
+    unsafe { inner(picture, map, line, &cells, output) };
     scalar::bilinear_part(picture, map, line, output, cells.end..cells.hidden);
 }
 

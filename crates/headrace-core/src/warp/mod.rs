@@ -296,14 +296,10 @@ impl Warper {
                 y,
                 fill: spec.fill,
             };
-            match (&mut nearest, self.extension) {
-                (Some(nearest), _) => nearest.row(picture, line, output),
-                _ if lattice => scalar::lattice(picture, map, line, output),
-                #[cfg(target_arch = "x86_64")]
-                (None, Extension::Avx512) => avx512::bilinear(picture, map, line, output),
-                #[cfg(target_arch = "x86_64")]
-                (None, Extension::Avx2) => avx2::bilinear(picture, map, line, output),
-                _ => scalar::bilinear_part(picture, map, line, output, 0..part.w as usize),
+            match &mut nearest {
+                Some(nearest) => nearest.row(picture, line, output),
+                None if lattice => scalar::lattice(picture, map, line, output),
+                None => self.bilinear(picture, map, line, output),
             }
             for edge in edges {
                 let (start, end) = edge.shown(y, part.x, part.w as usize);
@@ -316,6 +312,28 @@ impl Warper {
         }
     }
 }
+
+impl Warper {
+    /// A row, a part at a time.
+    fn bilinear(&self, picture: &Picture<'_>, map: &Affine, line: Line, output: &mut [u8]) {
+        for (number, part) in output.chunks_mut(PART * 3).enumerate() {
+            let line = Line {
+                first: line.first + (number * PART) as u32,
+                ..line
+            };
+            match self.extension {
+                #[cfg(target_arch = "x86_64")]
+                Extension::Avx512 => avx512::bilinear(picture, map, line, part),
+                #[cfg(target_arch = "x86_64")]
+                Extension::Avx2 => avx2::bilinear(picture, map, line, part),
+                _ => scalar::bilinear_part(picture, map, line, part, 0..part.len() / 3),
+            }
+        }
+    }
+}
+
+/// Most pixels that a bilinear kernel does at a time; the error bound of the vector kernels is made for it.
+const PART: usize = 1024;
 
 fn paint(pixels: &mut [u8], colour: [u8; 3]) {
     for pixel in pixels.chunks_exact_mut(3) {

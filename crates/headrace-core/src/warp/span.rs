@@ -2,8 +2,8 @@
 
 use super::{Affine, Line, Picture};
 
-/// Longest output row for which the fixed-point error stays below the kernels' bound.
-pub const LONGEST_ROW: usize = 1024;
+/// Most pixels of a row at a time, so that the fixed-point error stays below the kernels' bound.
+pub const LONGEST_PART: usize = super::PART;
 
 /// Bound of the error of a blended value, with margin. Fixed point: a share is off by at most 2¹⁰ steps of 2⁻³³, plus 2⁻²⁵ of its own
 /// conversion, so 2⁻²² or so; two shares times 255 make 1.2·10⁻⁴. Three fused multiply-adds add 2⁻¹⁷ each.

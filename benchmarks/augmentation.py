@@ -1,0 +1,159 @@
+"""Augmentation load: n times (two random flips, a rotation by up to 5°), then RandomResizedCrop(224), on one core.
+
+    python benchmarks/augmentation.py [--images FOLDER] [--limit N] [--rounds N] [--write]
+
+The same pipeline through torchvision on Pillow images and through `headrace.Loader` with one thread, from JPEG files to uint8
+pixels, with fuse="geometry" (one sampling an image) and fuse="off" (bit for bit what torchvision computes). CPU time of the
+whole process, every way in turn in every round; the median and the range over the rounds. Each round makes a new Loader, so
+nothing is known of the images beforehand ("first sight").
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import headrace
+import machine_facts
+import numpy as np
+from headrace import transforms as ours
+from PIL import Image
+from sample import REPOSITORY, photographs
+
+LOADS = (1, 4, 8, 12)
+SIZE = 224
+BATCH = 50
+PAGE = REPOSITORY / "benchmarks" / "results" / "augmentation.md"
+PACKAGES = ["headrace", "pillow", "torch", "torchvision", "numpy"]
+
+
+@dataclass(slots=True)
+class Way:
+    """One way to do it, and its CPU milliseconds per image in each round."""
+
+    name: str
+    interpolation: str
+    load: int
+    run: Callable[[], None]
+    ms: list[float] = field(default_factory=list)
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.ms)
+
+
+def torchvision_way(files: list[Path], interpolation: str, load: int) -> Callable[[], None]:
+    from torchvision.transforms import v2
+
+    step = [v2.RandomHorizontalFlip(), v2.RandomVerticalFlip(), v2.RandomRotation(5, interpolation=interpolation)]
+    transform = v2.Compose([*(step * load), v2.RandomResizedCrop(SIZE)])
+
+    def run() -> None:
+        for file in files:
+            np.asarray(transform(Image.open(file).convert("RGB")))
+
+    return run
+
+
+def our_way(root: Path, images: int, interpolation: str, load: int, fuse: Any) -> Callable[[], None]:
+    step = ours.Compose(
+        [ours.RandomHorizontalFlip(), ours.RandomVerticalFlip(), ours.RandomRotation(5, interpolation=interpolation)]
+    )
+    transform = ours.Compose([ours.Repeat(step, load), ours.RandomResizedCrop(SIZE)])
+    data = headrace.open(root)
+
+    def run() -> None:
+        options: dict[str, Any] = {"transform": transform, "threads": 1, "output": "numpy", "drop_last": False, "fuse": fuse}
+        with headrace.Loader(data, BATCH, **options) as loader:
+            if sum(len(labels) for _, labels in loader) != images:
+                raise SystemExit("images were lost")
+
+    return run
+
+
+def ways(files: list[Path], root: Path) -> list[Way]:
+    made = []
+    for interpolation in ("nearest", "bilinear"):
+        for load in LOADS:
+            made += [
+                Way("torchvision on Pillow", interpolation, load, torchvision_way(files, interpolation, load)),
+                Way("headrace, off", interpolation, load, our_way(root, len(files), interpolation, load, "off")),
+                Way("headrace, fused", interpolation, load, our_way(root, len(files), interpolation, load, "geometry")),
+            ]
+    return made
+
+
+def measure(made: list[Way], images: int, rounds: int) -> None:
+    for way in made:
+        way.run()  # imports, page cache
+    for number in range(rounds):
+        for way in made:
+            began = time.process_time()
+            way.run()
+            way.ms.append((time.process_time() - began) * 1e3 / images)
+        print(f"round {number + 1} of {rounds}", file=sys.stderr)
+
+
+def page(made: list[Way], images: int, rounds: int) -> list[str]:
+    found = {(way.interpolation, way.load, way.name): way for way in made}
+    lines = [
+        "# Augmentation load, one core",
+        "",
+        "JPEG file → n × (RandomHorizontalFlip, RandomVerticalFlip, RandomRotation(5)) → RandomResizedCrop(224) → uint8.",
+        f"{images} photographs, one thread; CPU milliseconds per image, median (range) of {rounds} interleaved rounds.",
+        "Made by `python benchmarks/augmentation.py --write`, which describes the method.",
+        "",
+        *machine_facts.describe(PACKAGES),
+        "",
+        '| interpolation | load | torchvision on Pillow | ours, `fuse="off"` (same pixels) | × | ours, fused | × | of load 1 |',
+        "|---|---|---|---|---|---|---|---|",
+    ]
+
+    def cell(way: Way) -> str:
+        return f"{way.median:.2f} ({min(way.ms):.2f} – {max(way.ms):.2f})"
+
+    for interpolation in ("nearest", "bilinear"):
+        first = found[interpolation, LOADS[0], "headrace, fused"].median
+        for load in LOADS:
+            pillow, off, fused = (
+                found[interpolation, load, name] for name in ("torchvision on Pillow", "headrace, off", "headrace, fused")
+            )
+            lines.append(
+                f"| {interpolation} | {load} | {cell(pillow)} | {cell(off)} | {pillow.median / off.median:.1f} "
+                f"| {cell(fused)} | {pillow.median / fused.median:.1f} | {fused.median / first:.2f} |"
+            )
+    return lines
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--images", help="a folder of JPEG photographs (default: the test sample)")
+    parser.add_argument("--limit", type=int, default=200)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--write", action="store_true", help=f"write {PAGE}")
+    args = parser.parse_args()
+    files = photographs(args.images, args.limit)
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        (root / "one").mkdir()
+        copies = [Path(shutil.copy(file, root / "one" / f"{number:05}.jpg")) for number, file in enumerate(files)]
+        made = ways(copies, root)
+        measure(made, len(files), args.rounds)
+    lines = page(made, len(files), args.rounds)
+    print("\n".join(lines))
+    if args.write:
+        notes = PAGE.read_text(encoding="utf-8").partition("\n## ") if PAGE.exists() else ("", "", "")
+        PAGE.write_text("\n".join(lines) + "\n" + notes[1] + notes[2], encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
