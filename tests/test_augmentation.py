@@ -462,3 +462,24 @@ def test_bad_arguments_are_refused_in_words(make: Any, words: str) -> None:
 def test_a_picture_too_small_for_a_blur_is_a_bad_record(folder: Path) -> None:
     with pytest.raises(headrace.errors.DecodeError, match="too small"):
         loaded(folder, t.Compose([t.GaussianBlur(91), t.CenterCrop(8)]), "off")
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_dct_scale_is_close_and_changes_the_hash(tmp_path: Path, turned: bool) -> None:
+    (tmp_path / "one").mkdir()
+    for number in range(12):
+        y, x = np.mgrid[0:381, 0:463]
+        planes = [128 + 100 * np.sin(x / (31 + 3 * c) + number) * np.cos(y / (39 - 2 * c)) for c in range(3)]
+        Image.fromarray(np.stack(planes, axis=2).astype(np.uint8)).save(tmp_path / "one" / f"{number:02}.jpg", quality=95)
+    transform = t.Compose([*([t.RandomRotation(9)] if turned else []), t.RandomResizedCrop(48, scale=(0.3, 1.0))])
+    batches, hashes = [], set()
+    for dct_scale in ("off", "auto"):
+        with headrace.Loader(tmp_path, 12, transform, output="numpy", dct_scale=dct_scale, threads=1) as loader:  # type: ignore[arg-type]
+            batches.append(next(iter(loader))[0].astype(int))
+            hashes.add(loader.plan.hash)
+            assert ("dct_scale" in " ".join(loader.plan.describe())) == (dct_scale == "auto")
+    gap = np.abs(batches[0] - batches[1])
+    assert 0 < gap.mean() < 2
+    assert len(hashes) == 2
+    with pytest.raises(UsageError, match="dct_scale"):
+        compile_plan(transform, dct_scale="half")  # type: ignore[arg-type]

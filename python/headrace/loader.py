@@ -20,7 +20,7 @@ from headrace.feed import Feed, Filled, IndexBatch, OnError
 from headrace.gpu.transfer import Transfer
 from headrace.lookahead import announced
 from headrace.parts import Parts, Share, agree
-from headrace.planner import Dtype, Fuse, Plan, compile_plan
+from headrace.planner import DctScale, Dtype, Fuse, Plan, compile_plan
 from headrace.records import Dataset, Stream
 from headrace.sampler import EpochOrder
 from headrace.sizes import parse_size
@@ -52,6 +52,7 @@ class Loader:
 
     fuse: "geometry" does any run of crops, resizes, flips, rotations and affines in one sampling; "off" does one operation
     after the other, bit for bit as torchvision on Pillow images (docs/exactness.md says what differs).
+    dct_scale: "auto" decodes JPEGs at half or quarter size where they are shrunk that much anyway: faster and not exact.
 
     on_error: "raise" a DecodeError at a bad record, or "skip": substitute a deterministic other record, count and list it.
     Close the loader (or use `with`) to stop its threads at once; otherwise they stop when it is collected.
@@ -77,6 +78,7 @@ class Loader:
         cache: str | None = None,
         parts: Parts = None,
         fuse: Fuse = "geometry",
+        dct_scale: DctScale = "off",
     ) -> None:
         self.dataset = data if isinstance(data, Dataset) else open_to_load(data)
         if cache is not None:
@@ -90,7 +92,7 @@ class Loader:
         self.batch_size, self.seed, self.shuffle, self.drop_last = batch_size, seed, shuffle, drop_last
         self.output, self.device, self.dtype = output, device, dtype
         self.rank, self.world_size = _world(rank, world_size)
-        self.plan = compile_plan(transform, dtype=dtype, fuse=fuse)
+        self.plan = compile_plan(transform, dtype=dtype, fuse=fuse, dct_scale=dct_scale)
         self._transfer = None if device == "cpu" else Transfer(device, self.plan.table, dtype)
         self._epoch, self._step = 0, 0
         self._resume_step: int | None = None

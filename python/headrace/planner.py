@@ -57,6 +57,7 @@ __all__ = ["Plan", "compile_plan"]
 Dtype = Literal["uint8", "float32", "float16", "bfloat16"]
 Layout = Literal["hwc", "chw"]
 Fuse = Literal["geometry", "off"]
+DctScale = Literal["off", "auto"]
 Op = tuple[str, list[float], str]
 Table = npt.NDArray[np.float32]  # [3, 256]: the output value of each input value, for R, G, B
 
@@ -82,6 +83,7 @@ class Plan:
     dtype: Dtype
     layout: Layout
     fuse: Fuse
+    dct_scale: DctScale
     hash: str  # changes when the pipeline changes; guards resumed states
 
     def store(self) -> _native.Store:
@@ -117,6 +119,10 @@ class Plan:
             lines = [f'= one operation after the other, as Pillow does (fuse="off"), each only where it is needed, to {size}']
         if any(name in _COLOURS or name in _AUTOMATIC for name in names):
             lines.append("  colours in place between them, those that treat each pixel by itself in one pass")
+        if self.dct_scale == "auto":
+            lines.append(
+                '  JPEGs decoded at half or quarter size where the first resize shrinks them that much (dct_scale="auto")'
+            )
         return lines
 
     def image_bytes(self) -> int:
@@ -131,16 +137,21 @@ def compile_plan(
     layout: Layout = "hwc",
     table: Table | None = None,
     fuse: Fuse = "geometry",
+    dct_scale: DctScale = "off",
 ) -> Plan:
     """Compiles `transform`. `table` overrides the values part (it must be what the transform's own would give).
 
     fuse: "geometry" folds any run of crops, resizes, flips, rotations and affines into one sampling; "off" gives the pixels of
     one operation after the other, as torchvision does on Pillow images. Without rotations and affines they are the same.
 
+    dct_scale: "auto" decodes JPEGs at half or quarter size where the first resize shrinks them that much; not exact.
+
     Raises UsageError, in words, for pipelines without a fixed output size.
     """
     if fuse not in ("geometry", "off"):
         raise UsageError(f"fuse must be 'geometry' or 'off', not {fuse!r}")
+    if dct_scale not in ("off", "auto"):
+        raise UsageError(f"dct_scale must be 'off' or 'auto', not {dct_scale!r}")
     if dtype not in NUMPY_DTYPES:
         raise UsageError(f"dtype {dtype!r} is not offered; there are {', '.join(NUMPY_DTYPES)}")
     if transform is None:
@@ -149,14 +160,23 @@ def compile_plan(
     geometry, callables, values = _split(steps)
     ops = tuple(op for step in geometry for op in _ops(step))
     try:
-        program = _native.Program(list(ops), fuse == "geometry")
+        program = _native.Program(list(ops), fuse == "geometry", dct_scale == "auto")
     except ValueError as error:
         raise UsageError(f"this pipeline cannot be compiled: {error}", hint=_EXAMPLE) from error
     made = _table(values, dtype) if table is None else table
     height, width = program.out
     names = [f"{getattr(call, '__module__', '')}.{getattr(call, '__qualname__', type(call).__name__)}" for call in callables]
     bends = any(name in _BENDS for name, _, _ in ops)  # elsewhere fuse changes no pixel
-    description = repr((ops, names, None if made is None else made.tobytes().hex(), dtype, *([fuse] if bends else [])))
+    description = repr(
+        (
+            ops,
+            names,
+            None if made is None else made.tobytes().hex(),
+            dtype,
+            *([fuse] if bends else []),
+            *(["dct_scale"] if dct_scale == "auto" else []),
+        )
+    )
     return Plan(
         ops=ops,
         program=program,
@@ -167,6 +187,7 @@ def compile_plan(
         dtype=dtype,
         layout=layout,
         fuse=fuse,
+        dct_scale=dct_scale,
         hash=hashlib.sha256(description.encode()).hexdigest()[:16],
     )
 

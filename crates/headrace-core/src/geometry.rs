@@ -26,6 +26,20 @@ impl Rect {
         };
         inside(self.x, self.w, width) && inside(self.y, self.h, height)
     }
+
+    /// The rectangle in the image reduced by `divisor`, which is `width` × `height` then: edges rounded to the nearest of its pixels, at
+    /// least one pixel.
+    #[must_use]
+    pub fn reduced(&self, divisor: u32, width: u32, height: u32) -> Rect {
+        let part = |start: u32, length: u32, limit: u32| {
+            let first = ((start + divisor / 2) / divisor).min(limit - 1);
+            let end = ((start + length + divisor / 2) / divisor).clamp(first + 1, limit);
+            (first, end - first)
+        };
+        let (x, w) = part(self.x, self.w, width);
+        let (y, h) = part(self.y, self.h, height);
+        Rect::new(x, y, w, h)
+    }
 }
 
 /// Decoded pixels: uint8 RGB, interleaved, rows `stride` bytes apart. `origin` says which image pixel the first one is, so a

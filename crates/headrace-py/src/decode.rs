@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use headrace_core::decode::{DecodeOptions, Decoder, Size};
+use headrace_core::decode::{DecodeOptions, Decoder};
 use headrace_core::engine::BatchMemory;
 use headrace_core::error::{Result, Status};
 use headrace_core::geometry::Rect;
@@ -279,7 +279,8 @@ fn one(
     } else {
         Scale::Full
     };
-    let box_ = reduced(box_, scale, size.scaled(scale));
+    let small = size.scaled(scale);
+    let box_ = box_.reduced(scale.divisor(), small.width, small.height);
     let spec = ResizeSpec {
         box_,
         grid_w: width,
@@ -295,17 +296,4 @@ fn one(
     };
     let view = decoder.region_with(data, spec.needed(), &options, None)?;
     resampler.resize_into(view, &spec, slot, width as usize * 3)
-}
-
-/// The box in the reduced image: edges rounded to the nearest of its pixels, at least one pixel.
-fn reduced(box_: Rect, scale: Scale, size: Size) -> Rect {
-    let divisor = scale.divisor();
-    let part = |start: u32, length: u32, limit: u32| {
-        let first = ((start + divisor / 2) / divisor).min(limit - 1);
-        let end = ((start + length + divisor / 2) / divisor).clamp(first + 1, limit);
-        (first, end - first)
-    };
-    let (x, w) = part(box_.x, box_.w, size.width);
-    let (y, h) = part(box_.y, box_.h, size.height);
-    Rect::new(x, y, w, h)
 }

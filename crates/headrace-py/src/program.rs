@@ -348,10 +348,11 @@ fn colour_described(op: ColourOp, arguments: &Bound<'_, PyDict>) -> PyResult<&'s
 #[pymethods]
 impl Program {
     /// Compiles `ops`, a list of (name, numbers, interpolation). `fuse`: fold any run of geometry into one sampling; else only what
-    /// gives exactly the pixels of one operation after the other. Raises ValueError in words when they cannot be compiled.
+    /// gives exactly the pixels of one operation after the other. `dct_scale`: JPEGs that the first resize shrinks to half or less are
+    /// decoded smaller. Raises ValueError in words when they cannot be compiled.
     #[new]
-    #[pyo3(signature = (ops, fuse=true))]
-    fn new(ops: Vec<(String, Vec<f64>, String)>, fuse: bool) -> PyResult<Self> {
+    #[pyo3(signature = (ops, fuse=true, dct_scale=false))]
+    fn new(ops: Vec<(String, Vec<f64>, String)>, fuse: bool, dct_scale: bool) -> PyResult<Self> {
         let ops = ops
             .iter()
             .map(|(name, numbers, filter)| op(name, numbers, filter))
@@ -359,7 +360,7 @@ impl Program {
         let fuse = if fuse { Fuse::Geometry } else { Fuse::Off };
         let inner = program::Program::new(ops, fuse).map_err(PyValueError::new_err)?;
         Ok(Program {
-            inner: Arc::new(inner),
+            inner: Arc::new(inner.with_dct_scale(dct_scale)),
         })
     }
 

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::{add, Batch, Counters};
-use crate::decode::{DecodeOptions, Decoder};
+use crate::decode::{DecodeOptions, Decoder, Scale};
 use crate::error::{Result, Status};
 use crate::jpeg::index::Index;
 use crate::program::route::Route;
@@ -74,11 +74,17 @@ impl Worker {
         let (height, width) = batch.program.out();
         let image_bytes = width as usize * height as usize * 3;
 
+        // JPEGs only: nothing else has a frequency domain to be cut in.
+        let scale = if batch.program.dct_scale() && self.bytes.starts_with(&[0xFF, 0xD8]) {
+            self.route.reduce(size)
+        } else {
+            Scale::Full
+        };
         let needed = self.route.source;
         let known = batch.indexes.get(batch.records[image]);
         let options = DecodeOptions {
             index: known.as_deref(),
-            ..DecodeOptions::default()
+            scale,
         };
         let emit = Some(&mut self.index);
         let view = self.decoder.region_with(bytes, needed, &options, emit)?;

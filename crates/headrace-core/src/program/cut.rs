@@ -1,6 +1,6 @@
 //! Crops, flips and one resize, folded into one resampling that is exactly Pillow's.
 
-use crate::decode::Size;
+use crate::decode::{Scale, Size};
 use crate::geometry::Rect;
 use crate::resample::{Filter, ResizeSpec};
 
@@ -183,6 +183,19 @@ impl Cut {
     /// Mirrors top to bottom.
     pub fn flip_y(&mut self) {
         self.flip_y = !self.flip_y;
+    }
+
+    /// Where a JPEG of `size` may be decoded smaller for this: the scale, and the source is then a part of the smaller image.
+    pub fn reduce(&mut self, size: Size) -> Scale {
+        let Some((width, height, _)) = self.resized else {
+            return Scale::Full;
+        };
+        let scale = Scale::for_target((self.source.w, self.source.h), (width, height));
+        let small = size.scaled(scale);
+        self.source = self
+            .source
+            .reduced(scale.divisor(), small.width, small.height);
+        scale
     }
 
     /// The same in the terms of an affine run.

@@ -126,6 +126,7 @@ pub struct Program {
     ops: Vec<Op>,
     out: (u32, u32),
     fuse: Fuse,
+    dct_scale: bool,
 }
 
 /// Most pixels of an output image.
@@ -148,7 +149,12 @@ impl Program {
         if out.0 == 0 || out.1 == 0 || u64::from(out.0) * u64::from(out.1) > MAX_OUT {
             return Err(format!("an output size of {}×{}", out.1, out.0));
         }
-        Ok(Program { ops, out, fuse })
+        Ok(Program {
+            ops,
+            out,
+            fuse,
+            dct_scale: false,
+        })
     }
 
     /// Output height and width in pixels.
@@ -159,6 +165,17 @@ impl Program {
     /// What is folded into one sampling.
     pub fn fuse(&self) -> Fuse {
         self.fuse
+    }
+
+    /// Lets JPEGs be decoded at half or quarter size where the first resize shrinks them that much.
+    #[must_use]
+    pub fn with_dct_scale(self, dct_scale: bool) -> Self {
+        Program { dct_scale, ..self }
+    }
+
+    /// See [`Program::with_dct_scale`].
+    pub fn dct_scale(&self) -> bool {
+        self.dct_scale
     }
 
     /// The colour operations of `ColorJitter` and the like under this key, in order, in place of what `ops` held.

@@ -8,7 +8,7 @@
 use super::cut::{Base, Cut};
 use super::step::{Motion, Sampling, Step};
 use crate::colour::ColourOp;
-use crate::decode::Size;
+use crate::decode::{Scale, Size};
 use crate::error::Result;
 use crate::geometry::Rect;
 use crate::resample::Filter;
@@ -103,6 +103,19 @@ impl Route {
         builder.close();
         self.narrow();
         Ok(())
+    }
+
+    /// Lets a JPEG of `size` be decoded at half or quarter size where the first pass shrinks it that much, which changes the result.
+    pub fn reduce(&mut self, size: Size) -> Scale {
+        let scale = match self.legs.first_mut().map(|leg| &mut leg.pass) {
+            Some(Pass::Cut(cut)) => cut.reduce(size),
+            Some(Pass::Warp { spec, .. }) => spec.reduce(size),
+            _ => Scale::Full,
+        };
+        if scale != Scale::Full {
+            self.narrow();
+        }
+        scale
     }
 
     /// From the last pass to the first: only what the later ones need.

@@ -20,6 +20,7 @@ pub use affine::Affine;
 pub use edge::Edge;
 
 use crate::cpu::Extension;
+use crate::decode::{Scale, Size};
 use crate::error::{Result, Status};
 use crate::geometry::{Rect, RgbView};
 use crate::resample::{Filter, Resampler, ResizeSpec};
@@ -81,6 +82,21 @@ impl WarpSpec {
             .map
             .scaled(ratio(width, self.grid_w), ratio(height, self.grid_h));
         (width, height, map)
+    }
+
+    /// Where a JPEG of `size` may be decoded smaller for this: the scale, and the box is then a part of the smaller image.
+    pub fn reduce(&mut self, size: Size) -> Scale {
+        let (width, height, map) = self.reduced();
+        let scale = Scale::for_target((self.box_.w, self.box_.h), (width, height));
+        if scale != Scale::Full {
+            let small = size.scaled(scale);
+            self.box_ = self
+                .box_
+                .reduced(scale.divisor(), small.width, small.height);
+            (self.grid_w, self.grid_h, self.map) = (width, height, map);
+            self.antialias = false;
+        }
+        scale
     }
 
     /// The resize that comes first: from the box to the part of the (possibly smaller) grid that the map can reach.
