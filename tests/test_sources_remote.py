@@ -14,7 +14,7 @@ import headrace
 import numpy as np
 import pytest
 from headrace.cli.main import main
-from headrace.errors import MissingDependencyError, SourceError, UsageError
+from headrace.errors import FormatError, MissingDependencyError, SourceError, UsageError
 from headrace.packing import pack
 from headrace.sources.remote import shards as remote_shards
 from headrace.sources.remote import store as remote_store
@@ -352,3 +352,28 @@ def test_a_block_shuffle_announces_its_next_shards(
     # The next epoch's first window is on its way as well.
     assert sum(one.fetched_bytes for one in fetched if isinstance(one, remote_shards.RemoteShards)) < 1.4 * size
     assert sum(one.requests for one in fetched if isinstance(one, remote_shards.RemoteShards)) < 100  # of 120 records
+
+
+@needs_obstore
+def test_a_manifest_that_lies_is_an_error(packed: Path, bucket: Bucket, tmp_path: Path) -> None:
+    original = bucket.objects["data/headrace.json"]
+    for old, new in [
+        (b'"shard-000000.tar"', b'"../shard-000000.tar"'),
+        (b'"shard-000000.tar"', b'"/etc/passwd"'),
+        (b'"records": 40', b'"records": 41'),
+        (b'"version": 1', b'"version": 99'),
+    ]:
+        bucket.objects["data/headrace.json"] = original.replace(old, new)
+        assert bucket.objects["data/headrace.json"] != original
+        with pytest.raises(FormatError):
+            headrace.open("s3://b/data")
+    bucket.objects["data/headrace.json"] = original
+    for name in [key for key in bucket.objects if key.endswith(".tar")]:  # records that lie elsewhere than the index says
+        bucket.objects[name] = bytes(512) + bucket.objects[name][:-512]
+    with pytest.raises(SourceError, match="checksum"):
+        headrace.open("s3://b/data").read(0)
+    for name in [key for key in bucket.objects if key.endswith(".tar")]:
+        bucket.objects[name] = b""
+    with pytest.raises(SourceError, match="data"):
+        headrace.open("s3://b/data").read(1)
+    assert not list(tmp_path.rglob("passwd"))
