@@ -14,7 +14,7 @@ PACKAGE = Path(headrace.__file__).parent
 # A module may import those of its own rank or below. The order of DESIGN §3; what is not listed is ranked by its folder.
 RANKS = [
     ("errors", "_native"),
-    ("records", "sizes", "image_header", "machine", "disk", "nvml", "transforms", "stats"),
+    ("records", "sizes", "descriptors", "image_header", "machine", "disk", "nvml", "transforms", "stats"),
     ("shards", "sources", "sampler", "blocks", "parts", "restart"),
     ("planner", "packing", "verification", "inspection", "contact_sheet", "session", "decode"),
     ("feed", "lookahead", "streaming", "gpu", "attach"),

@@ -16,11 +16,12 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from headrace import _native
+from headrace import _native, descriptors
 from headrace.errors import DecodeError, UsageError
 from headrace.planner import NUMPY_DTYPES, Plan, encode
 from headrace.records import Arrival, Dataset, Residency
 from headrace.sampler import hashed
+from headrace.sources.readahead import readahead
 from headrace.stats import FeedStats, Stopwatch
 
 __all__ = ["Feed", "Filled", "IndexBatch", "OnError"]
@@ -84,6 +85,10 @@ class Feed:
         self.threads, self.prefetch, self.seed, self.on_error = threads, prefetch, seed, on_error
         self.stats = FeedStats(threads=threads)
         table = dataset.table
+        if len(table) and bool((table.size >= 0).any()):
+            descriptors.need(len(table.files), dataset.root)
+        # Of a local dataset the system is told what comes next.
+        self._residency: Residency | None = dataset.residency if dataset.residency is not None else readahead(table)
         self._table = _native.Table(list(table.files), table.file, table.offset, table.size, index_bytes)
         self._store = plan.store()
         self._ring = _native.Ring(batch_size * plan.image_bytes(), prefetch + 3)
@@ -96,7 +101,7 @@ class Feed:
 
         Raises DecodeError, with the record's key and the reason, for a bad record when on_error is "raise".
         """
-        source = _Resident(batches, self.dataset, _FETCHED_AHEAD * self.prefetch)
+        source = _Resident(batches, self._residency, _FETCHED_AHEAD * self.prefetch)
         ahead: deque[_InWork] = deque()
         try:
             while True:
@@ -247,10 +252,10 @@ class Feed:
 class _Resident:
     """The batches, each when its records are on local disk; those of a remote dataset are fetched some batches ahead."""
 
-    def __init__(self, batches: Iterable[IndexBatch], dataset: Dataset, ahead: int) -> None:
+    def __init__(self, batches: Iterable[IndexBatch], residency: Residency | None, ahead: int) -> None:
         self._batches = iter(batches)
         self._is_next_here = getattr(batches, "is_next_here", None)  # of a stream: a batch may still be on its way
-        self._residency = dataset.residency
+        self._residency = residency
         self._ahead = ahead
         self._allowed = 1  # the first batch has the link for itself
         self._coming: deque[tuple[IndexBatch, Arrival]] = deque()

@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from headrace import descriptors
 from headrace.errors import FormatError
 from headrace.records import Dataset
 from headrace.shards.index import Columns, read_columns
@@ -53,6 +54,7 @@ def open_remote_shards(bucket: Bucket, manifest_bytes: bytes, cache: Path) -> Da
         used = hold(folder)
         try:
             manifest = _prepare(bucket, manifest_bytes, folder)
+            descriptors.need(2 * len(manifest.shards), bucket.url)  # those of native code, too
             dataset = open_shards(folder)
             residency = RemoteShards(bucket, folder, manifest, read_columns(folder / manifest.index.file), used)
         except BaseException as error:
