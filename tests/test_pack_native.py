@@ -88,11 +88,12 @@ def both(listing: Listing, options: PackOptions) -> tuple[list[object], list[obj
 
 def pieces(run: Run) -> list[object]:
     """Each record's members and row, counted from the record's own start."""
-    with tarfile.open(fileobj=io.BytesIO(run.members)) as archive:
+    members = bytes(run.members)
+    with tarfile.open(fileobj=io.BytesIO(members)) as archive:
         starts = [info.offset for info in archive.getmembers() if not info.name.endswith((".cls", ".json"))]
-    ends = [*starts[1:], len(run.members)]
+    ends = [*starts[1:], len(members)]
     rows = [(row[0] - start, *row[1:5], row[5] and row[5] - start, row[6]) for row, start in zip(run.rows, starts, strict=True)]
-    return [(run.members[start:end], row) for start, end, row in zip(starts, ends, rows, strict=True)]
+    return [(members[start:end], row) for start, end, row in zip(starts, ends, rows, strict=True)]
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda options: str(dict(options.for_manifest())))

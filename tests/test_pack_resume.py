@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -63,53 +64,88 @@ def test_a_crash_at_every_step_on_disk(
         assert tree(out) == expected, f"stopped before step {step} of {steps}"
 
 
-def command(source: Path, out: Path) -> list[str]:
-    return [sys.executable, "-m", "headrace", "pack", str(source), str(out), "--shard-size", "200KB", "--workers", "2"]
+SHARD_SIZE = 100_000  # bytes: many shards, so that there is much to be interrupted
 
 
-def kill_until_done(source: Path, out: Path, delays_s: Iterator[float]) -> int:
-    """Starts the pack again and again, killing it after each delay; returns how many kills met a running pack."""
-    kills = 0
-    for delay_s in delays_s:
-        process = subprocess.Popen(command(source, out), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        try:
-            deadline_s = time.monotonic() + 60
-            while not (out / WORK).exists() and process.poll() is None and time.monotonic() < deadline_s:
-                time.sleep(0.002)  # the start of Python is not what is tested
-            time.sleep(delay_s)
-            kills += process.poll() is None
-        finally:
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-        if (out / "headrace.json").exists():
-            break
-    subprocess.run(command(source, out), check=True, capture_output=True, timeout=120)
-    return kills
+def command(source: Path, out: Path, workers: int) -> list[str]:
+    options = ["--shard-size", str(SHARD_SIZE), "--workers", str(workers)]
+    return [sys.executable, "-m", "headrace", "pack", str(source), str(out), *options]
 
 
-def test_killed_and_resumed(image_folder: Callable[..., Path], tmp_path: Path) -> None:
-    source = image_folder(classes=3, per_class=60)
-    pack(source, tmp_path / "undisturbed", shard_size=200_000)
-    drawn = random.Random(4)
-    kills = kill_until_done(source, tmp_path / "killed", (drawn.uniform(0, 0.03) for _ in range(6)))
-    assert kills >= 2
-    assert tree(tmp_path / "killed") == tree(tmp_path / "undisturbed")
+def run_until(source: Path, out: Path, workers: int, reached: Callable[[], bool], delay_s: float) -> bool:
+    """Packs until `reached` and a little longer, then kills; whether the kill met a running pack."""
+    process = subprocess.Popen(command(source, out, workers), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        deadline_s = time.monotonic() + 60
+        while not reached() and process.poll() is None and time.monotonic() < deadline_s:
+            time.sleep(0.0005)
+        time.sleep(delay_s)
+        return process.poll() is None
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_two_thousand_images_killed_ten_times(tmp_path: Path) -> None:
-    source = tmp_path / "in"
+def done_units(out: Path) -> int:
+    return sum(1 for _ in (out / WORK).glob("unit-*.json"))
+
+
+def kill_and_resume(source: Path, out: Path, kills: int, workers: int, units: int) -> int:
+    """Kills the pack at `kills` random points between its first unit and its last, then lets it end.
+
+    Returns how many kills met a running pack.
+    """
+    drawn = random.Random(workers)
+    met = 0
+    for after in sorted(drawn.choices(range(units), k=kills)):
+        met += run_until(source, out, workers, lambda after=after: done_units(out) >= after, drawn.uniform(0, 0.004))
+    subprocess.run(command(source, out, workers), check=True, capture_output=True, timeout=120)
+    return met
+
+
+def folder_of(root: Path, images: int) -> Path:
+    """Images of several sizes and subsamplings in ten classes, and a file that is none."""
     made = [jpeg(150 + 9 * (i % 11), 120 + 7 * (i % 13), i, subsampling=("4:4:4", "4:2:0")[i % 2]) for i in range(100)]
-    for number in range(2000):
-        path = source / f"class_{number % 10}" / f"{number}.jpg"
+    for number in range(images):
+        path = root / f"class_{number % 10}" / f"{number}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(made[number % 100])
-    pack(source, tmp_path / "undisturbed", shard_size=200_000)
-    drawn = random.Random(10)
-    kills = kill_until_done(source, tmp_path / "killed", (drawn.uniform(0, 0.25) for _ in range(14)))
-    assert kills >= 10
+    (root / "class_3" / "none.jpg").write_text("no image")
+    return root
+
+
+@pytest.mark.parametrize(
+    ("images", "kills", "workers"),
+    [
+        (300, 3, 2),
+        pytest.param(2000, 12, 1, marks=[pytest.mark.slow, pytest.mark.timeout(900)]),
+        pytest.param(2000, 12, 2, marks=[pytest.mark.slow, pytest.mark.timeout(900)]),
+    ],
+)
+def test_killed_and_resumed(tmp_path: Path, images: int, kills: int, workers: int) -> None:
+    source = folder_of(tmp_path / "in", images)
+    whole = pack(source, tmp_path / "undisturbed", shard_size=SHARD_SIZE)
+    assert (whole.records, whole.errors) == (images, 1)
+    met = kill_and_resume(source, tmp_path / "killed", kills, workers, whole.shards)
+    assert met >= kills - 2
     assert tree(tmp_path / "killed") == tree(tmp_path / "undisturbed")
+
+
+def test_killed_during_the_commit(tmp_path: Path) -> None:
+    source = folder_of(tmp_path / "in", 100)
+    whole = pack(source, tmp_path / "undisturbed", shard_size=SHARD_SIZE)
+    assert not pack(source, tmp_path / "begun", shard_size=SHARD_SIZE, unit=(0, 2)).complete
+    drawn = random.Random(5)
+    for attempt in range(3):
+        out = tmp_path / f"killed{attempt}"
+        shutil.copytree(tmp_path / "begun", out)
+
+        def committing(out: Path = out) -> bool:
+            return done_units(out) == whole.shards or (out / "headrace.json").exists()
+
+        run_until(source, out, 2, committing, drawn.uniform(0, 0.006))
+        subprocess.run(command(source, out, 2), check=True, capture_output=True, timeout=120)
+        assert tree(out) == tree(tmp_path / "undisturbed")
 
 
 def test_two_processes_do_not_write_the_same_shard(image_folder: Callable[..., Path], tmp_path: Path) -> None:

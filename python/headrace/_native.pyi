@@ -111,7 +111,7 @@ class PackRecipe:
 
 def pack_records(
     recipe: PackRecipe, records: Sequence[tuple[str, int, int, int, int, str, int]]
-) -> list[tuple[int, bytes, list[tuple[int, int, int, int, int, int, int]]]]: ...
+) -> list[tuple[int, memoryview, list[tuple[int, int, int, int, int, int, int]]]]: ...
 def encode_jpeg(
     pixels: bytes | bytearray,
     width: int,

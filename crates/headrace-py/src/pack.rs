@@ -1,7 +1,10 @@
 //! Packing records, and encoding pixels, for the packer.
+#![allow(unsafe_code)]
 
 use std::cell::RefCell;
+use std::ffi::c_int;
 use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
 
 use headrace_core::decode::Size;
 use headrace_core::exif;
@@ -9,9 +12,10 @@ use headrace_core::pack::{
     encode_pixels, Bound, EncodeOptions, Keep, Packer, Place, Recipe, Row, Smaller,
 };
 use pyo3::exceptions::PyValueError;
+use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
-use pyo3::types::PyBytes;
+use pyo3::types::{PyBytes, PyMemoryView};
 
 use crate::detach::detached;
 
@@ -66,20 +70,73 @@ impl PackRecipe {
 /// key, label.
 type Record = (PathBuf, u64, i64, u64, u64, String, i64);
 
+/// The memory of tar members that was given back, for the next ones: fresh pages cost more than filling them.
+static FREE: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
+/// How many blocks are kept, and how large they may be.
+const KEPT: usize = 16;
+const LARGEST_KEPT: usize = 8 << 20;
+/// Bytes that the members of a call usually need: the caller sends about 1 MiB of images at once.
+const ROOM: usize = 5 << 18;
+
+/// The tar members of packed records, as a read-only buffer.
+#[pyclass(frozen, module = "headrace._native")]
+pub struct Members {
+    bytes: Vec<u8>,
+}
+
+impl Members {
+    fn new() -> Self {
+        let free = FREE.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        Members {
+            bytes: free.unwrap_or_else(|| Vec::with_capacity(ROOM)),
+        }
+    }
+}
+
+impl Drop for Members {
+    fn drop(&mut self) {
+        let mut free = FREE.lock().unwrap_or_else(PoisonError::into_inner);
+        if free.len() < KEPT && self.bytes.capacity() <= LARGEST_KEPT {
+            self.bytes.clear();
+            free.push(std::mem::take(&mut self.bytes));
+        }
+    }
+}
+
+#[pymethods]
+impl Members {
+    unsafe fn __getbuffer__(
+        slf: pyo3::Bound<'_, Self>,
+        view: *mut ffi::Py_buffer,
+        flags: c_int,
+    ) -> PyResult<()> {
+        let bytes = &slf.get().bytes;
+        let (start, size) = (
+            bytes.as_ptr().cast_mut().cast(),
+            bytes.len() as ffi::Py_ssize_t,
+        );
+        // SAFETY: `view` comes from the interpreter; the buffer is read only, never changes, and lives as long as this object, to
+        // which the view holds a reference.
+        let result = unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), start, size, 1, flags) };
+        if result == 0 {
+            Ok(())
+        } else {
+            Err(PyErr::fetch(slf.py()))
+        }
+    }
+}
+
 /// Packed records that follow one another: the number of the first, all their tar members, and for each record the image's offset
 /// in these, its size, width, height, CRC-32C, and the JSON's offset and size.
 type Run<'py> = (
     usize,
-    pyo3::Bound<'py, PyBytes>,
+    pyo3::Bound<'py, PyMemoryView>,
     Vec<(u64, u64, u32, u32, u32, u64, u64)>,
 );
 
-/// Bytes that a call's members usually need: the caller sends about 1 MiB of images at once.
-const ROOM: usize = 5 << 18;
-
 struct Piece {
     first: usize,
-    members: Vec<u8>,
+    members: Members,
     rows: Vec<Row>,
 }
 
@@ -90,7 +147,7 @@ pub fn pack_records<'py>(
     py: Python<'py>,
     recipe: &PackRecipe,
     records: Vec<Record>,
-) -> Vec<Run<'py>> {
+) -> PyResult<Vec<Run<'py>>> {
     let pieces = detached(py, || {
         PACKER.with_borrow_mut(|packer| packed(packer, &recipe.inner, &records))
     });
@@ -109,12 +166,9 @@ pub fn pack_records<'py>(
     pieces
         .into_iter()
         .map(|piece| {
-            let members = PyBytes::new(py, &piece.members);
-            (
-                piece.first,
-                members,
-                piece.rows.into_iter().map(row).collect(),
-            )
+            let rows = piece.rows.into_iter().map(row).collect();
+            let members = pyo3::Bound::new(py, piece.members)?;
+            Ok((piece.first, PyMemoryView::from(&members)?, rows))
         })
         .collect()
 }
@@ -130,7 +184,7 @@ fn packed(packer: &mut Packer, recipe: &Recipe, records: &[Record]) -> Vec<Piece
         if !continues {
             pieces.push(Piece {
                 first: number,
-                members: Vec::with_capacity(ROOM),
+                members: Members::new(),
                 rows: Vec::new(),
             });
         }
@@ -143,7 +197,7 @@ fn packed(packer: &mut Packer, recipe: &Recipe, records: &[Record]) -> Vec<Piece
             size: u64::try_from(*size).ok(),
             json: (*json_size > 0).then_some((*json_offset, *json_size)),
         };
-        match packer.append(recipe, &place, key, *label, &mut piece.members) {
+        match packer.append(recipe, &place, key, *label, &mut piece.members.bytes) {
             Some(row) => piece.rows.push(row),
             None if piece.rows.is_empty() => {
                 pieces.pop();

@@ -31,7 +31,7 @@ class Run:
     """Packed records that follow one another, ready to be written."""
 
     first: int  # position in the listing
-    members: bytes  # of all records, as they lie in the shard
+    members: bytes | memoryview  # of all records, as they lie in the shard
     # A row for each record: the image's offset in `members`, its size, width, height, CRC-32C, and the JSON's offset and size
     # (0 = it has none).
     rows: Sequence[tuple[int, int, int, int, int, int, int]]
@@ -54,7 +54,7 @@ def pack_chunk(listing: Listing, recipe: Recipe, positions: range) -> list[Run |
 
 def _usual(
     listing: Listing, recipe: Recipe, positions: range
-) -> list[tuple[int, bytes, list[tuple[int, int, int, int, int, int, int]]]]:
+) -> list[tuple[int, memoryview, list[tuple[int, int, int, int, int, int, int]]]]:
     """What native code packs of these records: undamaged JPEGs as cameras and encoders write them."""
     if recipe.native is None:
         return []
@@ -111,7 +111,7 @@ class UnitWriter:
         self.file, self.listing = file, listing
         self.digester = digester  # one thread, so that pieces are digested in their order
         self.digest = hashlib.sha256()
-        self.pieces: list[bytes] = []  # not yet written
+        self.pieces: list[bytes | memoryview] = []  # not yet written
         self.waiting: deque[Future[None]] = deque()
         self.size = 0  # bytes, with those not yet written
         self.written = 0
@@ -174,7 +174,7 @@ class UnitWriter:
             json_size=json_size if json_size.any() else None,
         )
 
-    def _write(self, data: bytes) -> None:
+    def _write(self, data: bytes | memoryview) -> None:
         self.pieces.append(data)
         self.size += len(data)
         if self.size - self.written >= _FLUSH:

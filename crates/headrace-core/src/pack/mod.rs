@@ -120,16 +120,14 @@ impl Packer {
         out: &mut Vec<u8>,
     ) -> Option<Row> {
         let mut file = File::open(place.path).ok()?;
-        self.source.clear();
-        read(&mut file, place.offset, place.size, &mut self.source)?;
-        let facts = jpeg_facts(&self.source)?;
-        let (image, size) = self.image(recipe, &facts)?;
-        if image.len() as u64 > tar::MAX_SIZE {
-            return None;
-        }
-        tar::append_header(&format!("{key}.jpg"), image.len() as u64, out);
+        let (offset, size) = if recipe.keep == Keep::Bytes && recipe.smaller.is_none() {
+            self.append_as_it_is(&mut file, place, key, out)?
+        } else {
+            self.append_image(&mut file, recipe, place, key, out)?
+        };
+        let image = &out[offset..];
         let mut row = Row {
-            offset: out.len() as u64,
+            offset: offset as u64,
             size: image.len() as u64,
             width: size.width,
             height: size.height,
@@ -137,7 +135,6 @@ impl Packer {
             json_offset: 0,
             json_size: 0,
         };
-        out.extend_from_slice(image);
         tar::append_padding(image.len(), out);
         tar::append_member(&format!("{key}.cls"), label.to_string().as_bytes(), out);
         if let Some((offset, size)) = place
@@ -150,6 +147,56 @@ impl Packer {
             tar::append_padding(usize::try_from(size).ok()?, out);
         }
         Some(row)
+    }
+
+    /// Header and bytes of the image, read to where they stay; returns where they begin and the size in pixels.
+    fn append_as_it_is(
+        &mut self,
+        file: &mut File,
+        place: &Place<'_>,
+        key: &str,
+        out: &mut Vec<u8>,
+    ) -> Option<(usize, Size)> {
+        let header = out.len();
+        let name = format!("{key}.jpg");
+        tar::append_header(&name, 0, out); // as long as the right one
+        let start = out.len();
+        read(file, place.offset, place.size, out)?;
+        let facts = jpeg_facts(&out[start..])?;
+        let length = (out.len() - start) as u64;
+        self.marked.clear();
+        tar::append_header(
+            &name,
+            Some(length).filter(|&length| length <= tar::MAX_SIZE)?,
+            &mut self.marked,
+        );
+        out[header..start].copy_from_slice(&self.marked);
+        let size = Size {
+            width: facts.width,
+            height: facts.height,
+        };
+        Some((start, size))
+    }
+
+    /// Header and bytes of the image as the recipe asks for it; returns where they begin and the size in pixels.
+    fn append_image(
+        &mut self,
+        file: &mut File,
+        recipe: &Recipe,
+        place: &Place<'_>,
+        key: &str,
+        out: &mut Vec<u8>,
+    ) -> Option<(usize, Size)> {
+        self.source.clear();
+        read(file, place.offset, place.size, &mut self.source)?;
+        let facts = jpeg_facts(&self.source)?;
+        let (image, size) = self.image(recipe, &facts)?;
+        if image.len() as u64 > tar::MAX_SIZE {
+            return None;
+        }
+        tar::append_header(&format!("{key}.jpg"), image.len() as u64, out);
+        out.extend_from_slice(image);
+        Some((out.len() - image.len(), size))
     }
 
     /// The bytes to store of the image in `source`, and its size in pixels.
