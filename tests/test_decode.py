@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -51,6 +52,41 @@ def test_equals_pillow_on_generated_images(subsampling: str) -> None:
         np.testing.assert_array_equal(result, reference(image, box, flip))
 
 
+@pytest.mark.parametrize("size", [(1, 1), (4096, 3), (2, 4096), (4093, 37)])
+@pytest.mark.parametrize("subsampling", ["4:4:4", "4:2:0"])
+@pytest.mark.parametrize("blocks", [0, 5])
+def test_extreme_sizes_and_restart_markers(size: tuple[int, int], subsampling: str, blocks: int) -> None:
+    image = jpeg(*size, subsampling=subsampling, restart_marker_blocks=blocks)
+    rng = np.random.default_rng(3)
+    boxes = [(0, 0, *size), *(random_box(rng, *size) for _ in range(3))]
+    out = np.full((len(boxes), 64, 64, 3), 99, dtype=np.uint8)
+    assert not headrace.decode_into([image] * len(boxes), out, boxes=boxes).any()
+    for result, box in zip(out, boxes, strict=True):
+        np.testing.assert_array_equal(result, reference(image, box, False, 64))
+
+
+FILTERS = {
+    "nearest": Image.Resampling.NEAREST,
+    "box": Image.Resampling.BOX,
+    "bilinear": Image.Resampling.BILINEAR,
+    "hamming": Image.Resampling.HAMMING,
+    "bicubic": Image.Resampling.BICUBIC,
+    "lanczos": Image.Resampling.LANCZOS,
+}
+
+
+@pytest.mark.parametrize("resample", FILTERS)
+def test_every_filter_equals_pillow(resample: str) -> None:
+    image = jpeg(211, 167, seed=8)
+    rng = np.random.default_rng(5)
+    boxes = [random_box(rng, 211, 167) for _ in range(20)]
+    out = np.full((len(boxes), 48, 56, 3), 99, dtype=np.uint8)
+    assert not headrace.decode_into([image] * len(boxes), out, boxes=boxes, resample=resample).any()
+    opened = Image.open(io.BytesIO(image)).convert("RGB")
+    for result, (x, y, w, h) in zip(out, boxes, strict=True):
+        np.testing.assert_array_equal(result, opened.crop((x, y, x + w, y + h)).resize((56, 48), FILTERS[resample]))
+
+
 def test_equals_pillow_on_photographs(sample_images: list[Path]) -> None:
     rng = np.random.default_rng(2)
     images = [path.read_bytes() for path in sample_images[::8]]
@@ -81,6 +117,86 @@ def test_a_bad_image_has_a_reason_and_leaves_black_not_stale_pixels() -> None:
     assert "empty" in reason(status[1])
     assert "truncated" in reason(status[3])
     assert "box" in reason(status[4])
+
+
+def without_segment(data: bytes, marker: int) -> bytes:
+    """The JPEG without all segments of one kind before its scan."""
+    kept, position = data[:2], 2
+    while True:
+        end = position + 2 + int.from_bytes(data[position + 2 : position + 4], "big")
+        if data[position + 1] == 0xDA:
+            return kept + data[position:]
+        kept += b"" if data[position + 1] == marker else data[position:end]
+        position = end
+
+
+def replaced(data: bytes, marker: int, offset: int, new: bytes) -> bytes:
+    """The JPEG with bytes of its first segment `marker` (offset 0: the segment's FF) replaced."""
+    at = data.index(bytes([0xFF, marker])) + offset
+    return data[:at] + new + data[at + len(new) :]
+
+
+def inserted(data: bytes, new: bytes) -> bytes:
+    """The JPEG with bytes put into the middle of its entropy-coded data, not behind an FF."""
+    at = (data.index(b"\xff\xda") + len(data)) // 2
+    at += data[at - 1] == 0xFF
+    return data[:at] + new + data[at:]
+
+
+DAMAGE = {
+    "cut in the header": (lambda data: data[:100], "too early"),
+    "cut in the scan": (lambda data: data[: len(data) * 2 // 3], "too early"),
+    "no end marker": (lambda data: data[:-2], "too early"),
+    "no quantisation table": (lambda data: without_segment(data, 0xDB), "table is missing"),
+    "no Huffman table of that number": (lambda data: replaced(data, 0xDA, 6, b"\x33"), "table is missing"),
+    "no frame header": (lambda data: without_segment(data, 0xC0), "header|too early"),
+    "height 0": (lambda data: replaced(data, 0xC0, 5, b"\0\0"), "header|kind"),
+    "more pixels than allowed": (lambda data: replaced(data, 0xC0, 5, b"\xff\xff\xff\xff"), "pixel limit"),
+    "twice as high as its data": (
+        lambda data: replaced(data, 0xC0, 5, (320).to_bytes(2, "big")),
+        "restart markers|damaged|early",
+    ),
+    "sampling factor 0": (lambda data: replaced(data, 0xC0, 11, b"\0"), "header"),
+    "table of impossible codes": (lambda data: replaced(data, 0xC4, 5, b"\xff" * 16), "header"),
+    "a frame header in the scan": (
+        lambda data: inserted(data, b"\xff\xc0\0\x0b\x08\0\x08\0\x08\1\1\x11\0"),
+        "restart|damaged|header",
+    ),
+    "an end marker in the scan": (lambda data: inserted(data, b"\xff\xd9"), "restart|damaged|early"),
+    "a restart marker too many": (lambda data: inserted(data, b"\xff\xd0"), "restart markers"),
+    "lossless": (lambda data: replaced(data, 0xC0, 1, b"\xc3"), "kind"),
+}
+MARKED_DAMAGE = {
+    "an interval that does not fit": (lambda data: replaced(data, 0xDD, 4, b"\0\x07"), "restart markers"),
+    "no interval": (lambda data: without_segment(data, 0xDD), "restart markers"),
+    "a marker missing": (lambda data: data.replace(b"\xff\xd1", b"", 1), "restart markers"),
+    "a marker of another number": (lambda data: data.replace(b"\xff\xd1", b"\xff\xd2", 1), "restart markers"),
+}
+
+
+@pytest.mark.parametrize("marked", [False, True])
+@pytest.mark.parametrize("damage", [*DAMAGE, *MARKED_DAMAGE])
+def test_every_damage_has_its_reason_and_leaves_black(damage: str, marked: bool) -> None:
+    if damage in MARKED_DAMAGE and not marked:
+        pytest.skip("needs restart markers")
+    change, reasons = (DAMAGE | MARKED_DAMAGE)[damage]
+    good = jpeg(240, 160, quality=92)
+    good = headrace.restart_markers(good) if marked else good
+    bad = change(good)
+    assert bad != good
+    out = np.full((3, 32, 32, 3), 99, dtype=np.uint8)
+    status = headrace.decode_into([good, bad, good], out, threads=1)
+    assert status[0] == status[2] == 0
+    assert re.search(reasons, reason(status[1])), reason(status[1])
+    assert not out[1].any()
+    np.testing.assert_array_equal(out[0], out[2])
+
+
+def test_motion_jpeg_without_huffman_tables_uses_the_standard_ones() -> None:
+    image = without_segment(jpeg(90, 70), 0xC4)
+    out = np.zeros((1, 40, 40, 3), dtype=np.uint8)
+    assert headrace.decode_into([image], out, boxes=[(5, 7, 60, 50)]).tolist() == [0]
+    np.testing.assert_array_equal(out[0], reference(image, (5, 7, 60, 50), False, 40))
 
 
 def test_a_truncated_file_is_bad_for_every_crop() -> None:

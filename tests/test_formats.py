@@ -80,19 +80,26 @@ def test_png_transparency_is_dropped() -> None:
     assert_equals_pillow(encoded(image("L"), "PNG", transparency=9))
 
 
+@pytest.mark.parametrize("transparent", [False, True])
 @pytest.mark.parametrize(("colour_type", "channels"), [(2, 3), (4, 2), (6, 4), (0, 1)])
-def test_png_of_sixteen_bits(colour_type: int, channels: int) -> None:
+def test_png_of_sixteen_bits(colour_type: int, channels: int, transparent: bool) -> None:
     import zlib
 
+    if transparent and colour_type in (4, 6):
+        pytest.skip("a transparent value (tRNS) is forbidden beside an alpha channel")
     values = np.random.default_rng(1).integers(0, 65536, (HEIGHT, WIDTH * channels)).astype(">u2")
+    values[:5] //= 200
     rows = b"".join(b"\0" + row.tobytes() for row in values)
 
     def chunk(name: bytes, content: bytes) -> bytes:
         return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
 
-    header = struct.pack(">IIBBBBB", WIDTH, HEIGHT, 16, colour_type, 0, 0, 0)
-    data = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
-    assert_equals_pillow(data)
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", WIDTH, HEIGHT, 16, colour_type, 0, 0, 0))
+    if transparent:
+        header += chunk(b"tRNS", values[7, :channels].tobytes())
+    assert_equals_pillow(
+        b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b""),
+    )
 
 
 def test_png_interlaced_and_animated() -> None:

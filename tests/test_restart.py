@@ -11,7 +11,7 @@ import pytest
 from headrace import _native
 from headrace.errors import DecodeError, UsageError
 from headrace.restart import restart_markers
-from PIL import Image
+from PIL import Image, ImageOps
 from sample_images import jpeg, photograph
 
 
@@ -69,6 +69,54 @@ def test_metadata_is_kept_or_dropped() -> None:
     assert dict(kept.getexif()) == {0x0112: 6, 0x010E: "a description"}
     assert "icc_profile" not in dropped.info and "comment" not in dropped.info
     assert dict(dropped.getexif()) == {0x0112: 6}
+
+
+def segments(data: bytes, marker: int) -> list[bytes]:
+    """Payloads of a JPEG's segments of one kind, before its first scan."""
+    found, position = [], 2
+    while data[position + 1] != 0xDA:
+        end = position + 2 + int.from_bytes(data[position + 2 : position + 4], "big")
+        if data[position + 1] == marker:
+            found.append(data[position + 4 : end])
+        position = end
+    return found
+
+
+@pytest.mark.parametrize("keep", [True, False])
+@pytest.mark.parametrize("kind", ["RGB by Adobe", "RGB by names", "CMYK", "YCCK", "CMYK without marker"])
+def test_the_colour_space_survives(kind: str, keep: bool) -> None:
+    file = io.BytesIO()
+    mode = "RGB" if kind.startswith("RGB") else "CMYK"
+    photograph(70, 45, seed=4).convert(mode).save(file, "JPEG", keep_rgb=mode == "RGB", icc_profile=b"profile" * 20000)
+    data = file.getvalue()
+    adobe = data.find(b"Adobe")
+    if kind == "RGB by Adobe" and adobe < 0:
+        data = data[:2] + b"\xff\xee\x00\x0eAdobe\x00\x64" + bytes(5) + data[2:]
+    elif kind == "YCCK":
+        data = data[: adobe + 11] + b"\x02" + data[adobe + 12 :]
+    elif kind == "CMYK without marker":
+        data = data[: adobe - 4] + data[adobe + 12 :]
+    marked = restart_markers(data, keep_metadata=keep)
+    np.testing.assert_array_equal(pixels(marked), pixels(data))
+    assert Image.open(io.BytesIO(marked)).mode == mode
+    assert segments(marked, 0xEE) == segments(data, 0xEE)
+    profile = segments(data, 0xE2)
+    assert len(profile) == 3, "larger than a segment"
+    assert segments(marked, 0xE2) == (profile if keep else [])
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("keep", [True, False])
+def test_the_orientation_survives(orientation: int, keep: bool) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    file = io.BytesIO()
+    photograph(64, 48).save(file, "JPEG", exif=exif.tobytes())
+    marked = restart_markers(file.getvalue(), keep_metadata=keep)
+    before, after = (ImageOps.exif_transpose(Image.open(io.BytesIO(data))) for data in (file.getvalue(), marked))
+    np.testing.assert_array_equal(np.asarray(before), np.asarray(after))
+    if keep:
+        assert segments(marked, 0xE1) == segments(file.getvalue(), 0xE1)
 
 
 @pytest.mark.parametrize(("tile", "interval"), [(1, 1), (16, 2), (32, 5), (64, 10), (100, 25), (10_000, 50), (1 << 40, 50)])

@@ -89,10 +89,14 @@ pub fn region(
     let kind = match format {
         Format::Gif => return gif::region(data, region, samples, pixels),
         Format::Tiff => tiff::samples(data, size, samples)?,
-        Format::Png => read(
-            PngDecoder::with_limits(Cursor::new(data), limits()),
-            samples,
-        )?,
+        Format::Png => {
+            let png = PngDecoder::with_limits(Cursor::new(data), limits());
+            match read(png, samples)? {
+                // The library makes alpha of a transparent gray (tRNS), Pillow keeps the file's own layout.
+                Samples::GrayAlpha16 if png_has_no_alpha(data) => Samples::KeyedGray16,
+                kind => kind,
+            }
+        }
         Format::WebP => read(WebPDecoder::new(Cursor::new(data)), samples)?,
         Format::Bmp => {
             let kind = read(BmpDecoder::new(Cursor::new(data)), samples)?;
@@ -110,6 +114,11 @@ pub fn region(
         kind.convert(&row[columns.clone()], out);
     }
     Ok(())
+}
+
+/// Whether the colour type of a PNG (byte 25, in the IHDR chunk that comes first) has no alpha channel.
+fn png_has_no_alpha(data: &[u8]) -> bool {
+    data.get(25).is_some_and(|colour_type| colour_type & 4 == 0)
 }
 
 fn limits() -> Limits {
@@ -160,6 +169,8 @@ enum Samples {
     Rgba8,
     Cmyk8,
     Gray16,
+    /// Gray with alpha that was made of one transparent value.
+    KeyedGray16,
     GrayAlpha16,
     Rgb16,
     Rgba16,
@@ -187,7 +198,7 @@ impl Samples {
             Samples::Gray8 => 1,
             Samples::GrayAlpha8 | Samples::Gray16 => 2,
             Samples::Rgb8 => 3,
-            Samples::Rgba8 | Samples::Cmyk8 | Samples::GrayAlpha16 => 4,
+            Samples::Rgba8 | Samples::Cmyk8 | Samples::GrayAlpha16 | Samples::KeyedGray16 => 4,
             Samples::Rgb16 => 6,
             Samples::Rgba16 | Samples::Cmyk16 => 8,
         }
@@ -203,7 +214,9 @@ impl Samples {
             Samples::Cmyk8 => each(row, self.bytes(), out, |p| {
                 rgb_of_cmyk([p[0], p[1], p[2], p[3]])
             }),
-            Samples::Gray16 => each(row, self.bytes(), out, |p| [wide(p).min(255) as u8; 3]),
+            Samples::Gray16 | Samples::KeyedGray16 => {
+                each(row, self.bytes(), out, |p| [wide(p).min(255) as u8; 3])
+            }
             Samples::GrayAlpha16 => each(row, self.bytes(), out, |p| [upper(p); 3]),
             Samples::Rgb16 | Samples::Rgba16 => each(row, self.bytes(), out, |p| {
                 [upper(p), upper(&p[2..]), upper(&p[4..])]

@@ -6,8 +6,8 @@
 #![allow(unsafe_code)]
 
 use super::bits::BitReader;
-use super::header::ZIGZAG;
-use super::huffman::{resolve, Class, DcTable, PairTable, END_OF_BLOCK, NOT_HELD, WINDOW};
+use super::header::{Class, ZIGZAG};
+use super::huffman::{resolve, DcTable, PairTable, END_OF_BLOCK, NOT_HELD, WINDOW};
 use crate::cpu::Extension;
 use crate::error::{Result, Status};
 

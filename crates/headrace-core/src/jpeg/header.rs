@@ -162,104 +162,177 @@ impl<'a> Header<'a> {
     }
 
     fn read_frame(&mut self, payload: &[u8]) -> Result<()> {
-        let &[precision, y1, y0, x1, x0, count, ref rest @ ..] = payload else {
-            return Err(Status::CorruptHeader);
-        };
-        self.height = u32::from(u16::from_be_bytes([y1, y0]));
-        self.width = u32::from(u16::from_be_bytes([x1, x0]));
-        self.count = usize::from(count);
-        if self.width == 0 || self.height == 0 || rest.len() != self.count * 3 {
-            return Err(Status::CorruptHeader);
-        }
-        if precision != 8 || !matches!(self.count, 1 | 3) {
+        let frame = Frame::read(payload)?;
+        if frame.precision != 8 || !matches!(frame.count(), 1 | 3) {
             return Err(Status::Unsupported);
         }
-        for (component, raw) in self.components.iter_mut().zip(rest.chunks_exact(3)) {
-            *component = Component {
-                id: raw[0],
-                h: raw[1] >> 4,
-                v: raw[1] & 15,
-                quant: raw[2],
-                dc: 0,
-                ac: 0,
-            };
-            if !(1..=4).contains(&component.h)
-                || !(1..=4).contains(&component.v)
-                || component.quant > 3
-            {
-                return Err(Status::CorruptHeader);
-            }
+        (self.width, self.height, self.count) = (frame.width, frame.height, frame.count());
+        for (to, component) in self.components.iter_mut().zip(frame.components()) {
+            *to = component;
             if self.count == 1 {
-                (component.h, component.v) = (1, 1);
+                (to.h, to.v) = (1, 1);
             }
         }
         Ok(())
     }
 
-    fn read_quant(&mut self, mut payload: &[u8]) -> Result<()> {
-        while let [kind, rest @ ..] = payload {
-            let (wide, number) = (kind >> 4 != 0, usize::from(kind & 15));
-            let bytes = if wide { 128 } else { 64 };
-            if number > 3 || rest.len() < bytes {
-                return Err(Status::CorruptHeader);
-            }
-            let mut table = [0u16; 64];
-            for (k, &position) in ZIGZAG.iter().enumerate() {
-                table[usize::from(position)] = if wide {
-                    u16::from_be_bytes([rest[2 * k], rest[2 * k + 1]])
-                } else {
-                    u16::from(rest[k])
-                };
-            }
-            self.quant[number] = Some(table);
-            payload = &rest[bytes..];
-        }
-        Ok(())
+    fn read_quant(&mut self, payload: &[u8]) -> Result<()> {
+        quantisation_tables(payload, |number, table| self.quant[number] = Some(table))
     }
 
-    fn read_huffman(&mut self, mut payload: &'a [u8]) -> Result<()> {
-        while let [kind, rest @ ..] = payload {
-            let counts: &[u8; 16] = rest.first_chunk().ok_or(Status::CorruptHeader)?;
-            let total: usize = counts.iter().map(|&count| usize::from(count)).sum();
-            let symbols = rest.get(16..16 + total).ok_or(Status::CorruptHeader)?;
-            if total > 256 || kind & 15 > 3 || kind >> 4 > 1 {
-                return Err(Status::CorruptHeader);
-            }
-            let tables = if kind >> 4 == 0 {
-                &mut self.dc
-            } else {
-                &mut self.ac
-            };
-            tables[usize::from(kind & 15)] = Some(HuffmanSpec { counts, symbols });
-            payload = &rest[16 + total..];
-        }
-        Ok(())
+    fn read_huffman(&mut self, payload: &'a [u8]) -> Result<()> {
+        huffman_tables(payload, |class, number, table| match class {
+            Class::Dc => self.dc[number] = Some(table),
+            Class::Ac => self.ac[number] = Some(table),
+        })
     }
 
     fn read_scan(&mut self, payload: &[u8]) -> Result<()> {
-        let &[count, ref rest @ ..] = payload else {
-            return Err(Status::CorruptHeader);
-        };
-        if rest.len() != usize::from(count) * 2 + 3 {
-            return Err(Status::CorruptHeader);
-        }
-        if usize::from(count) != self.count {
+        let chosen = scan_components(payload)?;
+        if chosen.len() != self.count {
             return Err(Status::Unsupported); // one scan per component
         }
-        for (component, raw) in self.components[..self.count]
-            .iter_mut()
-            .zip(rest.chunks_exact(2))
-        {
-            if component.id != raw[0] {
+        for (component, (id, dc, ac)) in self.components[..self.count].iter_mut().zip(chosen) {
+            if component.id != id {
                 return Err(Status::Unsupported);
             }
-            (component.dc, component.ac) = (raw[1] >> 4, raw[1] & 15);
-            if component.dc > 3 || component.ac > 3 {
+            (component.dc, component.ac) = (dc, ac);
+            if dc > 3 || ac > 3 {
                 return Err(Status::CorruptHeader);
             }
         }
         Ok(())
     }
+}
+
+/// A frame header as it stands (T.81 B.2.2); which of its kinds can be decoded is for its reader to say.
+#[derive(Debug, Clone, Copy)]
+pub struct Frame<'a> {
+    /// Bits of a sample.
+    pub precision: u8,
+    /// Width in pixels, not 0.
+    pub width: u32,
+    /// Height in pixels, not 0.
+    pub height: u32,
+    /// Three bytes for each component.
+    raw: &'a [u8],
+}
+
+impl<'a> Frame<'a> {
+    /// Reads and checks the payload of an SOF segment.
+    pub fn read(payload: &'a [u8]) -> Result<Self> {
+        let &[precision, y1, y0, x1, x0, count, ref raw @ ..] = payload else {
+            return Err(Status::CorruptHeader);
+        };
+        let frame = Frame {
+            precision,
+            width: u32::from(u16::from_be_bytes([x1, x0])),
+            height: u32::from(u16::from_be_bytes([y1, y0])),
+            raw,
+        };
+        let sound = |c: Component| (1..=4).contains(&c.h) && (1..=4).contains(&c.v) && c.quant <= 3;
+        if frame.width == 0
+            || frame.height == 0
+            || count == 0
+            || raw.len() != 3 * usize::from(count)
+            || !frame.components().all(sound)
+        {
+            return Err(Status::CorruptHeader);
+        }
+        Ok(frame)
+    }
+
+    /// Number of components.
+    pub fn count(&self) -> usize {
+        self.raw.len() / 3
+    }
+
+    /// The components in their order, without Huffman tables.
+    pub fn components(&self) -> impl Iterator<Item = Component> + 'a {
+        self.raw.chunks_exact(3).map(|raw| Component {
+            id: raw[0],
+            h: raw[1] >> 4,
+            v: raw[1] & 15,
+            quant: raw[2],
+            dc: 0,
+            ac: 0,
+        })
+    }
+}
+
+/// What a symbol means: DC symbols are sizes, AC symbols are run and size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Class {
+    /// Differences of DC coefficients.
+    Dc,
+    /// AC coefficients.
+    Ac,
+}
+
+/// Passes the tables of a DHT segment (T.81 B.2.4.2) on, with their class and number (0 to 3).
+pub fn huffman_tables<'a>(
+    mut payload: &'a [u8],
+    mut each: impl FnMut(Class, usize, HuffmanSpec<'a>),
+) -> Result<()> {
+    while let [kind, rest @ ..] = payload {
+        let counts: &[u8; 16] = rest.first_chunk().ok_or(Status::CorruptHeader)?;
+        let total: usize = counts.iter().map(|&count| usize::from(count)).sum();
+        let symbols = rest.get(16..16 + total).ok_or(Status::CorruptHeader)?;
+        if total > 256 || kind & 15 > 3 || kind >> 4 > 1 {
+            return Err(Status::CorruptHeader);
+        }
+        let class = match kind >> 4 {
+            0 => Class::Dc,
+            _ => Class::Ac,
+        };
+        each(
+            class,
+            usize::from(kind & 15),
+            HuffmanSpec { counts, symbols },
+        );
+        payload = &rest[16 + total..];
+    }
+    Ok(())
+}
+
+/// Passes the tables of a DQT segment (T.81 B.2.4.1) on, in block order, with their number (0 to 3).
+pub fn quantisation_tables(
+    mut payload: &[u8],
+    mut each: impl FnMut(usize, [u16; 64]),
+) -> Result<()> {
+    while let [kind, rest @ ..] = payload {
+        let (wide, number) = (kind >> 4 != 0, usize::from(kind & 15));
+        let bytes = if wide { 128 } else { 64 };
+        if number > 3 || rest.len() < bytes {
+            return Err(Status::CorruptHeader);
+        }
+        let mut table = [0u16; 64];
+        for (k, &position) in ZIGZAG.iter().enumerate() {
+            table[usize::from(position)] = if wide {
+                u16::from_be_bytes([rest[2 * k], rest[2 * k + 1]])
+            } else {
+                u16::from(rest[k])
+            };
+        }
+        each(number, table);
+        payload = &rest[bytes..];
+    }
+    Ok(())
+}
+
+/// The components of an SOS segment (T.81 B.2.3): identifier, DC table and AC table of each.
+pub fn scan_components(payload: &[u8]) -> Result<impl ExactSizeIterator<Item = (u8, u8, u8)> + '_> {
+    let &[count, ref rest @ ..] = payload else {
+        return Err(Status::CorruptHeader);
+    };
+    // Behind them stand the spectral selection and the bit positions, three bytes.
+    let (raw, _) = rest
+        .split_last_chunk::<3>()
+        .filter(|(raw, _)| raw.len() == 2 * usize::from(count))
+        .ok_or(Status::CorruptHeader)?;
+    Ok(raw
+        .chunks_exact(2)
+        .map(|raw| (raw[0], raw[1] >> 4, raw[1] & 15)))
 }
 
 /// Adobe's and JFIF's markers, which decide the colour space of three components (libjpeg's rules).

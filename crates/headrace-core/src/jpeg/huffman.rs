@@ -6,7 +6,7 @@
 //! length and the symbol instead; codes longer than the window have length 0 and are found by [`Codes::find`]. An entry of
 //! [`PairTable`] is described there.
 
-use super::header::HuffmanSpec;
+use super::header::{Class, HuffmanSpec};
 use crate::error::{Result, Status};
 
 /// Bits of one look-up. 2^11 pairs of 8 bytes: luma and chroma tables together fill two thirds of a 48 KiB L1 cache, and as the
@@ -18,15 +18,6 @@ pub const END_OF_BLOCK: u8 = 128;
 
 /// Advance that says that a window holds no whole symbol: beyond any block, so that the same comparison finds it.
 pub const NOT_HELD: u8 = 255;
-
-/// What a symbol means: DC symbols are sizes, AC symbols are run and size.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Class {
-    /// Differences of DC coefficients.
-    Dc,
-    /// AC coefficients.
-    Ac,
-}
 
 /// The codes of a table in order: finds any of them, however long.
 #[derive(Clone)]

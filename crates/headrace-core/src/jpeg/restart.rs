@@ -19,7 +19,7 @@ use self::symbols::{
     record_scan, table_base, BlockPlan, Intervals, SymbolStream, TranscodeTable, MAX_BLOCKS_IN_MCU,
     PADDING, TABLES,
 };
-use super::header::{marker, next_segment, HuffmanSpec, Segment, ZIGZAG};
+use super::header::{self, marker, next_segment, Class, Frame, HuffmanSpec, Segment, ZIGZAG};
 use super::turbo;
 use crate::decode::MAX_PIXELS;
 use crate::error::{Result, Status};
@@ -309,15 +309,7 @@ impl<'a> Header<'a> {
     }
 
     fn read_quantisation(&mut self, payload: &[u8]) -> Result<()> {
-        let mut rest = payload;
-        while let [head, behind @ ..] = rest {
-            let bytes = 64 << (head >> 4).min(1);
-            if head & 15 > 3 || behind.len() < bytes {
-                return Err(Status::CorruptHeader);
-            }
-            self.quantisation_seen[usize::from(head & 3)] = true;
-            rest = &behind[bytes..];
-        }
+        header::quantisation_tables(payload, |number, _| self.quantisation_seen[number] = true)?;
         self.quantisation.push(payload.to_vec());
         Ok(())
     }
@@ -326,39 +318,26 @@ impl<'a> Header<'a> {
         if !self.components.is_empty() {
             return Err(Status::CorruptHeader);
         }
-        let (precision, rest) = segment.payload.split_first().ok_or(Status::CorruptHeader)?;
-        if !matches!(segment.code, 0xC0..=0xC2 | 0xC9 | 0xCA) || *precision != 8 {
+        let frame = Frame::read(segment.payload)?;
+        let sequential_or_progressive = matches!(segment.code, 0xC0..=0xC2 | 0xC9 | 0xCA);
+        if !sequential_or_progressive || frame.precision != 8 || frame.count() > 4 {
             return Err(Status::Unsupported);
         }
-        let (&[y1, y0, x1, x0, count], rest) =
-            rest.split_first_chunk().ok_or(Status::CorruptHeader)?;
-        self.height = usize::from(y1) << 8 | usize::from(y0);
-        self.width = usize::from(x1) << 8 | usize::from(x0);
-        if self.width == 0 || self.height == 0 || count == 0 || rest.len() != 3 * usize::from(count)
-        {
-            return Err(Status::CorruptHeader);
-        }
-        if self.width as u64 * self.height as u64 > MAX_PIXELS {
+        if u64::from(frame.width) * u64::from(frame.height) > MAX_PIXELS {
             return Err(Status::TooLarge);
         }
-        if count > 4 {
-            return Err(Status::Unsupported);
-        }
-        for (index, part) in rest.chunks_exact(3).enumerate() {
-            let (h, v) = (usize::from(part[1] >> 4), usize::from(part[1] & 15));
-            if !(1..=4).contains(&h) || !(1..=4).contains(&v) || part[2] > 3 {
-                return Err(Status::CorruptHeader);
-            }
-            let component = Component {
-                id: part[0],
-                h,
-                v,
-                quantisation: part[2],
+        (self.width, self.height) = (frame.width as usize, frame.height as usize);
+        self.components = (0..)
+            .zip(frame.components())
+            .map(|(index, component)| Component {
+                id: component.id,
+                h: usize::from(component.h),
+                v: usize::from(component.v),
+                quantisation: component.quant,
                 index,
                 tables: (0, 0),
-            };
-            self.components.push(component);
-        }
+            })
+            .collect();
         self.frame_marker = segment.code;
         self.frame = segment.payload.to_vec();
         Ok(())
@@ -368,22 +347,21 @@ impl<'a> Header<'a> {
         if self.components.is_empty() {
             return Err(Status::CorruptHeader);
         }
-        let (&count, rest) = payload.split_first().ok_or(Status::CorruptHeader)?;
-        let count = usize::from(count);
-        if !(1..=4).contains(&count) || rest.len() != 2 * count + 3 {
+        let chosen = header::scan_components(payload)?;
+        self.components_in_scan = chosen.len();
+        if !(1..=4).contains(&self.components_in_scan) {
             return Err(Status::CorruptHeader);
         }
-        for (place, part) in rest[..2 * count].chunks_exact(2).enumerate() {
+        for (place, (id, dc, ac)) in chosen.enumerate() {
             // Components of the scan move to the front in its order; one that is named twice is not found again.
             let rest = self.components.get(place..).unwrap_or_default();
             let found = rest
                 .iter()
-                .position(|c| c.id == part[0])
+                .position(|c| c.id == id)
                 .ok_or(Status::CorruptHeader)?;
             self.components[place..=place + found].rotate_right(1);
-            self.components[place].tables = (part[1] >> 4, part[1] & 15);
+            self.components[place].tables = (dc, ac);
         }
-        self.components_in_scan = count;
         Ok(())
     }
 
@@ -405,32 +383,22 @@ impl<'a> Header<'a> {
     fn huffman_tables(&self) -> Result<Vec<(TableKind, Tables)>> {
         let mut definitions = [[None::<HuffmanSpec<'_>>; 4]; 2];
         for payload in &self.huffman {
-            let mut rest = *payload;
-            while let [head, behind @ ..] = rest {
-                let (counts, behind) = behind
-                    .split_first_chunk::<16>()
-                    .ok_or(Status::CorruptHeader)?;
-                let symbols = counts.iter().map(|&count| usize::from(count)).sum();
-                if symbols > behind.len() || head >> 4 > 1 || head & 15 > 3 {
-                    return Err(Status::CorruptHeader);
-                }
-                let spec = HuffmanSpec {
-                    counts,
-                    symbols: &behind[..symbols],
-                };
-                definitions[usize::from(head >> 4 & 1)][usize::from(head & 3)] = Some(spec);
-                rest = &behind[symbols..];
-            }
+            header::huffman_tables(payload, |class, number, table| {
+                definitions[class as usize][number] = Some(table);
+            })?;
         }
-        let definition = |class: usize, number: u8| {
-            let found = definitions[class].get(usize::from(number));
+        let definition = |class: Class, number: u8| {
+            let found = definitions[class as usize].get(usize::from(number));
             found.copied().flatten().ok_or(Status::MissingTable)
         };
         let mut tables: Vec<(TableKind, Tables)> = Vec::with_capacity(4);
         for kind in self.components.iter().map(Component::table_kind) {
             if tables.iter().all(|(of, _)| *of != kind) {
                 let base = table_base(kind.2);
-                let (dc, ac) = (definition(0, kind.0)?, definition(1, kind.1)?);
+                let (dc, ac) = (
+                    definition(Class::Dc, kind.0)?,
+                    definition(Class::Ac, kind.1)?,
+                );
                 let dc = TranscodeTable::for_dc(&dc)?;
                 let ac = TranscodeTable::for_ac(&ac, base + 256)?;
                 tables.push((kind, Tables { dc, ac }));

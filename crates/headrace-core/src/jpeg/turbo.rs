@@ -1,5 +1,5 @@
 //! libjpeg-turbo through its libjpeg API (`turbo_shim.c`): the reference for our own decoder and the fallback for what it
-//! does not do (progressive, arithmetic, CMYK). The TurboJPEG API is not used: it cannot skip scanlines or read coefficients.
+//! does not do (progressive, arithmetic, CMYK, 12 bits). The TurboJPEG API is not used: it cannot skip scanlines or read coefficients.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
@@ -88,12 +88,14 @@ pub fn region_scaled(
     }
     let stride = region.w as usize * 3;
     let image = stride * region.h as usize;
-    // The line buffer sits behind the image: one row of the whole width, 4 bytes a pixel for CMYK.
-    let needed = image + size.width as usize * 4 + 64;
+    // The line buffer sits behind the image: one row of the whole width, 8 bytes a pixel for CMYK of 12 bits.
+    let needed = image + size.width as usize * 8 + 64;
     if pixels.len() < needed {
         pixels.resize(needed, 0);
     }
     let (out, line) = pixels.split_at_mut(image);
+    let padding = line.as_ptr().align_offset(2);
+    let line = &mut line[padding..];
     // SAFETY: `out` holds `h` rows of `stride` bytes and `line` a whole row of 4-byte pixels; the shim writes no more, and
     // the region was checked against the size that it will read again from the same bytes.
     check(unsafe {
@@ -134,6 +136,8 @@ pub struct Encoding {
     pub separate_scans: bool,
     /// Arithmetic coding.
     pub arithmetic: bool,
+    /// Samples of 12 bits: the pixels times 16, and something below.
+    pub twelve_bits: bool,
 }
 
 impl Default for Encoding {
@@ -148,6 +152,7 @@ impl Default for Encoding {
             progressive: false,
             separate_scans: false,
             arithmetic: false,
+            twelve_bits: false,
         }
     }
 }
@@ -170,7 +175,8 @@ pub fn encode_into(pixels: &[u8], size: Size, how: &Encoding, out: &mut Vec<u8>)
     let flags = flag(how.optimised, 1)
         | flag(how.progressive, 2)
         | flag(how.separate_scans, 4)
-        | flag(how.arithmetic, 8);
+        | flag(how.arithmetic, 8)
+        | flag(how.twelve_bits, 16);
     let factors = how.factors.map(|(h, v)| [h, v]).concat();
     // Photographs fit into the first size, noise at quality 100 into the second.
     for room in [samples + 65_536, samples * 8 + 65_536] {

@@ -114,8 +114,33 @@ static int is_incomplete(const struct jpeg_decompress_struct *cinfo) {
   return 0;
 }
 
+static void convert_four(const uint8_t *from, uint8_t *to, uint32_t pixels) {
+  for (uint32_t i = 0; i < pixels; i++, from += 4, to += 3) {
+    /* Photoshop stores inverted inks, and Pillow takes every file for one of its: 255 is no ink. */
+    for (int c = 0; c < 3; c++) {
+      int product = from[c] * from[3] + 128;
+      to[c] = (uint8_t)(((product >> 8) + product) >> 8);
+    }
+  }
+}
+
+/* As the 8-bit path below, for a started decompressor of 12 bits: whole lines, the upper eight bits of every sample. */
+static void read_twelve_bits(struct jpeg_decompress_struct *cinfo, uint32_t x, uint32_t y, uint32_t w, uint32_t h, uint8_t *out,
+                             size_t stride, uint8_t *line) {
+  J12SAMPROW rows[1] = {(J12SAMPROW)line};
+  size_t channels = cinfo->num_components == 4 ? 4 : 3;
+  while (cinfo->output_scanline < y) jpeg12_read_scanlines(cinfo, rows, 1);
+  for (uint32_t row = 0; row < h; row++) {
+    jpeg12_read_scanlines(cinfo, rows, 1);
+    /* In place: a byte never overtakes the sample that it comes from. */
+    for (size_t i = 0; i < w * channels; i++) line[i] = (uint8_t)(rows[0][x * channels + i] >> 4);
+    if (channels == 4) convert_four(line, out + (size_t)row * stride, w);
+    else memcpy(out + (size_t)row * stride, line, (size_t)w * 3);
+  }
+}
+
 /* Decodes, at 1/scale_divisor of the size, columns [x, x + w) and rows [y, y + h) as RGB with the slow integer IDCT and fancy upsampling. `out` has room for
- * h rows of `stride` bytes; `line` for one row of the whole image width (3 bytes a pixel). CMYK and YCCK are converted as
+ * h rows of `stride` bytes; `line`, aligned to 2 bytes, for one row of the whole image width (8 bytes a pixel). CMYK and YCCK are converted as
  * Pillow does: the plain product of the inverted inks. */
 int headrace_turbo_region(const uint8_t *data, size_t length, uint32_t scale_divisor, uint32_t x, uint32_t y, uint32_t w, uint32_t h, uint8_t *out,
                           size_t stride, uint8_t *line) {
@@ -137,7 +162,7 @@ int headrace_turbo_region(const uint8_t *data, size_t length, uint32_t scale_div
   jpeg_mem_src(&cinfo, data, (unsigned long)length);
   jpeg_read_header(&cinfo, TRUE);
   int refused = OK;
-  if (cinfo.data_precision != 8) refused = UNSUPPORTED;
+  if (cinfo.data_precision != 8 && cinfo.data_precision != 12) refused = UNSUPPORTED;
   else if (jpeg_has_multiple_scans(&cinfo) && coefficient_bytes(&cinfo) > MAX_COEFFICIENT_BYTES) refused = TOO_LARGE;
   if (refused != OK) {
     jpeg_destroy_decompress(&cinfo);
@@ -151,9 +176,14 @@ int headrace_turbo_region(const uint8_t *data, size_t length, uint32_t scale_div
   cinfo.scale_denom = scale_divisor;
   reading_header = 0;
   jpeg_start_decompress(&cinfo);
+  if (cinfo.data_precision == 12) {
+    read_twelve_bits(&cinfo, x, y, w, h, out, stride, line);
+    int twelve_warned = errors.warned;
+    jpeg_destroy_decompress(&cinfo);
+    return twelve_warned;
+  }
 
-  /* Fancy upsampling looks one chroma sample to each side, so one pixel more keeps the crop's edges exact. CMYK lines are
-   * four bytes a pixel and do not fit `line` when cropped, so they take the whole width. */
+  /* Fancy upsampling looks one chroma sample to each side, so one pixel more keeps the crop's edges exact. */
   JDIMENSION left = x > 0 ? x - 1 : 0;
   JDIMENSION right = x + w < cinfo.output_width ? x + w + 1 : cinfo.output_width;
   JDIMENSION width = right - left;
@@ -175,14 +205,7 @@ int headrace_turbo_region(const uint8_t *data, size_t length, uint32_t scale_div
     } else if (!four) {
       memcpy(to, line + (size_t)(x - left) * 3, (size_t)w * 3);
     } else {
-      const uint8_t *from = line + (size_t)(x - left) * 4;
-      for (uint32_t i = 0; i < w; i++, from += 4, to += 3) {
-        /* Photoshop stores inverted inks, and Pillow takes every file for one of its: 255 is no ink. */
-        for (int c = 0; c < 3; c++) {
-          int product = from[c] * from[3] + 128;
-          to[c] = (uint8_t)(((product >> 8) + product) >> 8);
-        }
-      }
+      convert_four(line + (size_t)(x - left) * 4, to, w);
     }
   }
   int warned = errors.warned;
@@ -192,7 +215,8 @@ int headrace_turbo_region(const uint8_t *data, size_t length, uint32_t scale_div
 }
 
 /* Encodes w x h RGB pixels (gray: one byte a pixel). `factors` holds h and v of each component; `space` is 1 gray,
- * 3 YCbCr, 2 RGB stored as it is. `flags`: 1 optimised tables, 2 progressive, 4 one scan per component, 8 arithmetic. Returns
+ * 3 YCbCr, 2 RGB stored as it is. `flags`: 1 optimised tables, 2 progressive, 4 one scan per component, 8 arithmetic, 16 twelve
+ * bits (samples times 16, plus four bits of noise). Returns
  * the number of bytes written to `out`, or 0. */
 size_t headrace_turbo_encode(const uint8_t *pixels, uint32_t w, uint32_t h, int space, const uint8_t *factors, int quality,
                              uint32_t restart_interval, int flags, uint8_t *out, size_t room) {
@@ -222,6 +246,10 @@ size_t headrace_turbo_encode(const uint8_t *pixels, uint32_t w, uint32_t h, int 
   cinfo.optimize_coding = (flags & 1) != 0;
   cinfo.arith_code = (flags & 8) != 0;
   cinfo.restart_interval = restart_interval;
+  if (flags & 16) {
+    cinfo.data_precision = 12;
+    cinfo.optimize_coding = TRUE;
+  }
   for (int c = 0; c < cinfo.num_components; c++) {
     cinfo.comp_info[c].h_samp_factor = factors[2 * c];
     cinfo.comp_info[c].v_samp_factor = factors[2 * c + 1];
@@ -239,6 +267,15 @@ size_t headrace_turbo_encode(const uint8_t *pixels, uint32_t w, uint32_t h, int 
     cinfo.num_scans = cinfo.num_components;
   }
   jpeg_start_compress(&cinfo, TRUE);
+  size_t samples = (size_t)w * cinfo.input_components;
+  J12SAMPLE *wide = flags & 16 ? malloc(samples * sizeof *wide) : NULL;
+  while (wide && cinfo.next_scanline < h) {
+    const uint8_t *from = pixels + cinfo.next_scanline * samples;
+    for (size_t i = 0; i < samples; i++) wide[i] = (J12SAMPLE)(from[i] << 4 | (i * 7 & 15));
+    J12SAMPROW rows[1] = {wide};
+    jpeg12_write_scanlines(&cinfo, rows, 1);
+  }
+  free(wide);
   while (cinfo.next_scanline < h) {
     JSAMPROW rows[16];
     JDIMENSION count = h - cinfo.next_scanline < 16 ? h - cinfo.next_scanline : 16;
