@@ -5,6 +5,7 @@ use headrace_core::crc::crc32c;
 use headrace_core::decode::{DecodeOptions, Decoder, Scale, Size};
 use headrace_core::error::Status;
 use headrace_core::geometry::Rect;
+use headrace_core::jpeg::header::{marker, next_segment};
 use headrace_core::jpeg::index::Index;
 use headrace_core::jpeg::turbo::{self, Encoding};
 use jpeg_encoder::{ColorType, Encoder, SamplingFactor};
@@ -88,7 +89,13 @@ fn assert_exact_scaled(
         scale,
         ..DecodeOptions::default()
     };
+    let edges = [
+        Rect::new(0, 0, 1, size.height),
+        Rect::new(size.width - 1, 0, 1, size.height),
+        Rect::new(0, size.height - 1, size.width, 1),
+    ];
     let regions: Vec<Rect> = std::iter::once(whole)
+        .chain(edges)
         .chain((0..crops).map(|_| random.rect(size)))
         .collect();
     for region in regions {
@@ -403,6 +410,94 @@ fn four_inks() {
                     assert_exact(&mut decoder, &data, 20, &mut random, &what);
                 }
             }
+        }
+    }
+}
+
+/// The JPEG with entries of its quantisation tables replaced: `steps(k)` for the k-th one in file order.
+fn requantised(jpeg: &[u8], steps: impl Fn(usize) -> Option<u8>) -> Vec<u8> {
+    let mut changed = jpeg.to_vec();
+    let mut at = 2;
+    while let Some(segment) = next_segment(jpeg, at) {
+        if segment.code == marker::SOS {
+            break;
+        }
+        if segment.code == marker::DQT {
+            let tables = &mut changed[segment.offset + 4..segment.end];
+            for table in tables.chunks_exact_mut(65) {
+                for (k, to) in table[1..].iter_mut().enumerate() {
+                    *to = steps(k).unwrap_or(*to);
+                }
+            }
+        }
+        at = segment.end;
+    }
+    changed
+}
+
+/// Up to 8191 a dequantised DC value gives libjpeg-turbo's pixels; beyond, ours saturate (docs/exactness.md).
+#[test]
+fn flat_blocks_beyond_any_encoder_saturate() {
+    let size = Size {
+        width: 16,
+        height: 8,
+    };
+    let how = Encoding {
+        gray: true,
+        quality: 100,
+        ..Encoding::default()
+    };
+    for (pixel, extreme) in [(255, 255), (0, 0)] {
+        let flat = turbo::encode(&[pixel; 128], size, &how).expect("encoded");
+        let coefficient = (i32::from(pixel) - 128) * 8;
+        for step in 1..=255u8 {
+            let data = requantised(&flat, |k| (k == 0).then_some(step));
+            let (whole, mut reference) = (Rect::new(0, 0, 16, 8), Vec::new());
+            turbo::region(&data, whole, &mut reference).expect("libjpeg-turbo decodes");
+            for extension in Extension::available() {
+                let mut decoder = Decoder::with_extension(extension);
+                let pixels = &decoder.region(&data, whole).expect("decodes").pixels[..384];
+                let dequantised = coefficient * i32::from(step);
+                if dequantised.abs() < 8192 {
+                    assert!(pixels == &reference[..384], "{extension:?} {dequantised}");
+                } else if dequantised.abs() < 1 << 15 {
+                    assert!(pixels == [extreme; 384], "{extension:?} {dequantised}");
+                }
+            }
+        }
+    }
+}
+
+/// Where coefficients overflow 16 bits the plain code defines the result.
+#[test]
+fn overflowing_coefficients_are_alike_on_every_extension() {
+    let mut random = Random(20);
+    let size = Size {
+        width: 130,
+        height: 70,
+    };
+    for factors in &FACTORS[..4] {
+        let how = Encoding {
+            factors: *factors,
+            quality: 100,
+            ..Encoding::default()
+        };
+        let data = turbo::encode(&picture(size, 3, &mut random), size, &how).expect("encoded");
+        let data = requantised(&data, |k| Some(if k % 3 == 0 { 255 } else { 97 }));
+        for _ in 0..20 {
+            let region = random.rect(size);
+            let pixels: Vec<Vec<u8>> = Extension::available()
+                .into_iter()
+                .map(|extension| {
+                    let mut decoder = Decoder::with_extension(extension);
+                    let view = decoder.region(&data, region).expect("decodes");
+                    view.pixels[..(region.w * region.h * 3) as usize].to_vec()
+                })
+                .collect();
+            assert!(
+                pixels.iter().all(|other| other == &pixels[0]),
+                "{factors:?} {region:?}"
+            );
         }
     }
 }

@@ -139,6 +139,9 @@ static void read_twelve_bits(struct jpeg_decompress_struct *cinfo, uint32_t x, u
   }
 }
 
+/* Pixels that a cropped decode is wide at least: eight chroma samples at the largest sampling factor. */
+enum { LEAST_STRIP = 32 };
+
 /* Decodes, at 1/scale_divisor of the size, columns [x, x + w) and rows [y, y + h) as RGB with the slow integer IDCT and fancy upsampling. `out` has room for
  * h rows of `stride` bytes; `line`, aligned to 2 bytes, for one row of the whole image width (8 bytes a pixel). CMYK and YCCK are converted as
  * Pillow does: the plain product of the inverted inks. */
@@ -186,6 +189,10 @@ int headrace_turbo_region(const uint8_t *data, size_t length, uint32_t scale_div
   /* Fancy upsampling looks one chroma sample to each side, so one pixel more keeps the crop's edges exact. */
   JDIMENSION left = x > 0 ? x - 1 : 0;
   JDIMENSION right = x + w < cinfo.output_width ? x + w + 1 : cinfo.output_width;
+  /* Upsampling a strip whose chroma is one or two samples wide differs from upsampling the whole image. */
+  if (right < left + LEAST_STRIP) right = left + LEAST_STRIP;
+  if (right > cinfo.output_width) right = cinfo.output_width;
+  if (right < left + LEAST_STRIP) left = right > LEAST_STRIP ? right - LEAST_STRIP : 0;
   JDIMENSION width = right - left;
   /* Smoothing sees fewer neighbours in a cropped decode, so such files are decoded whole. */
   int incomplete = is_incomplete(&cinfo);
