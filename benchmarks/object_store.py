@@ -1,6 +1,6 @@
 """Training from an object store over a slow and unreliable link, against real servers on loopback.
 
-    python benchmarks/object_store.py [--images N] [--cap-mb-s 10] [--latency-ms 20] [--rounds 3] [--servers …] [--write]
+    python benchmarks/object_store.py [--images N] [--cap-mb-s 5] [--latency-ms 20] [--rounds 3] [--servers …] [--write]
 
 The sample photographs, packed, lie in an S3-compatible server (moto's; OpenStack Swift, see scripts/swift_server.py). A proxy
 between it and the loader adds the latency to each request and lets all connections together have the cap. Each epoch runs
@@ -122,8 +122,8 @@ def watch(cache: Path, most: list[int], stop: threading.Event) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--images", type=int, default=800)
-    parser.add_argument("--cap-mb-s", type=float, default=10.0)
+    parser.add_argument("--images", type=int, default=500)
+    parser.add_argument("--cap-mb-s", type=float, default=5.0)
     parser.add_argument("--latency-ms", type=float, default=20.0)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--servers", default="moto,swift")

@@ -136,6 +136,7 @@ def test_a_loader_resumes_within_a_window(packed: Path) -> None:
     resumed.load_state_dict(begun.state_dict())
     rest = [images for images, _ in resumed]
     assert len(whole) == 5 and all(np.array_equal(a, b) for a, b in zip(rest, whole[2:], strict=True))
+    assert begun.state_dict()["shuffle"] == "block:819200"
     with pytest.raises(StateError, match="shuffle"):
         loader(packed, shuffle=True).load_state_dict(begun.state_dict())
 

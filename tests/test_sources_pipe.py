@@ -185,6 +185,22 @@ def test_leaving_early_takes_the_next_pipe_for_the_same_epoch(tmp_path: Path, pr
         assert digests(training) == first
 
 
+def test_no_thread_survives_and_an_abandoned_pass_ends(tmp_path: Path, prefix: list[bytes]) -> None:
+    data = b"".join(prefix)
+    with channel(tmp_path, [data] * 3) as path:
+        training = loader(path)
+        abandoned = iter(training)
+        next(abandoned)
+        whole = digests(training)  # a new pass ends the old one
+        assert len(whole) == 10
+        with pytest.raises(SourceError, match="was ended"):
+            list(abandoned)
+        held = iter(training)
+        next(held)
+        training.close()
+        assert not any("headrace-stream" in thread.name for thread in threading.enumerate())
+
+
 @pytest.mark.parametrize("stop", [1, 9])
 def test_a_resumed_pass_goes_on_bit_for_bit(tmp_path: Path, prefix: list[bytes], stop: int) -> None:
     data = b"".join(prefix)

@@ -30,7 +30,7 @@ def window_bytes(shuffle: bool | str, default: str = WINDOW) -> int | None:
 
     Raises UsageError for anything else.
     """
-    if isinstance(shuffle, bool):
+    if not isinstance(shuffle, str):
         return None
     kind, colon, size = shuffle.partition(":")
     try:

@@ -97,6 +97,7 @@ class Loader:
         self._epoch, self._step = 0, 0
         self._resume_step: int | None = None
         self._blocks: Blocks | None = None
+        self._passing: StreamPass | None = None
         self._share = Share(self.rank, self.world_size, None, 0, "")
         self._order(0, 0)  # checks batch_size, rank and world_size now, not at the first batch
         self._share = agree(
@@ -104,6 +105,7 @@ class Loader:
         )
         window = window_bytes(shuffle, BUFFER if self.dataset.stream is not None else WINDOW)
         self._blocks = None if window is None or self.dataset.stream is not None else Blocks.of(self.dataset.table, window)
+        self._mixing = bool(shuffle) if window is None else f"block:{window}"  # as saved states call it
         self._stream_options = StreamOptions(
             batch_size=batch_size,
             rank=self._share.rank,
@@ -160,7 +162,8 @@ class Loader:
 
     def _stream_pass(self, stream: Stream, first: int) -> Iterator[tuple[Any, Any]]:
         epoch = self._epoch
-        batches = StreamPass(stream, self._stream_options, epoch, first)
+        self._end_pass()  # a pipe has one reader
+        batches = self._passing = StreamPass(stream, self._stream_options, epoch, first)
         try:
             for filled in self._feed.run(batches, epoch):
                 self._step += 1
@@ -171,6 +174,12 @@ class Loader:
                 self._epoch, self._step = epoch + 1, 0
         finally:
             batches.close()
+
+    def _end_pass(self) -> None:
+        """Ends a pass over a stream that was left and not given up."""
+        if self._passing is not None:
+            self._passing.close()
+            self._passing = None
 
     def _index_batch(self, order: EpochOrder, step: int) -> IndexBatch:
         records = order.batch(step)
@@ -209,7 +218,7 @@ class Loader:
             "records_done": self._step * self.batch_size * self.world_size,
             "global_batch": self.batch_size * self.world_size,
             "seed": self.seed,
-            "shuffle": self.shuffle,
+            "shuffle": self._mixing,
             "drop_last": self.drop_last,
             "dataset": self._share.fingerprint,
             "transform": self.plan.hash,
@@ -267,7 +276,8 @@ class Loader:
         return "\n".join(lines)
 
     def close(self) -> None:
-        """Stops and joins the native threads."""
+        """Stops and joins the threads."""
+        self._end_pass()
         self._feed.close()
 
     def __enter__(self) -> Loader:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from headrace.errors import SourceError
 
-__all__ = ["Arrival", "Dataset", "RecordTable", "Residency", "Stream", "StreamRecord"]
+__all__ = ["Arrival", "Dataset", "RecordTable", "Residency", "Stream", "StreamReading", "StreamRecord"]
 
 Kind = Literal["folder", "lst", "shards", "tar", "rec", "tfrecord", "pipe"]
 
@@ -73,6 +73,15 @@ class StreamRecord:
     json: bytes = b""
 
 
+class StreamReading(Protocol):
+    """A pass over a stream under way."""
+
+    def __iter__(self) -> Iterator[StreamRecord]: ...
+
+    def stop(self) -> None:
+        """Ends it, also when it waits in another thread."""
+
+
 class Stream(Protocol):
     """A dataset that can only be read in order, once in each pass."""
 
@@ -81,11 +90,8 @@ class Stream(Protocol):
     def records(self) -> int:
         """Records of one pass. Raises UnknownLengthError."""
 
-    def read(self) -> Iterator[StreamRecord]:
+    def read(self) -> StreamReading:
         """Begins the next pass."""
-
-    def stop(self) -> None:
-        """Ends the pass under way, also when it waits in another thread."""
 
 
 @dataclass(frozen=True, slots=True)

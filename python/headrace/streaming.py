@@ -64,7 +64,7 @@ class StreamPass:
         self.total: int | None = None  # batches of the pass; known when the last one is handed out
         self._queue: queue.Queue[IndexBatch | _End | BaseException] = queue.Queue(maxsize=options.ahead)
         self._stopped = threading.Event()
-        self._records = stream.read()  # begun here, so that `close` ends this pass and no other
+        self._reading = stream.read()
         self._thread = threading.Thread(target=self._run, name="headrace-stream", daemon=True)
         self._thread.start()
 
@@ -85,14 +85,19 @@ class StreamPass:
         return not self._queue.empty()
 
     def close(self) -> None:
-        """Stops reading, and joins the thread."""
+        """Stops reading, and joins the thread; who still iterates gets an error."""
         self._stopped.set()
-        self.stream.stop()
+        self._reading.stop()
         self._thread.join()
+        while not self._queue.empty():
+            self._queue.get_nowait()
+        self._queue.put(
+            SourceError(f"this pass over {self.stream.name} was ended: a newer one began, or the loader was closed")
+        )
 
     def _run(self) -> None:
         try:
-            batches = self._batches(self._records)
+            batches = self._batches(iter(self._reading))
             held: IndexBatch | None = None  # one batch is held back, so that the last one is known as such
             done = self.first
             for batch in batches:

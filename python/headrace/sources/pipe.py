@@ -18,6 +18,7 @@ import stat
 import threading
 import time
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -52,8 +53,7 @@ class PipeStream:
         name = re.fullmatch(r"(.*_)(\d+)", pipe.name)
         self._stem, self._next = (name[1], int(name[2])) if name else ("", 0)
         self._pipe, self._records = pipe, records
-        self._begun: Iterator[StreamRecord] | None = None  # a pass whose first record was asked for by `records`
-        self._stop = threading.Event()
+        self._begun: PipeReading | None = None  # a pass whose first record was asked for by `records`
         self.name = str(pipe)
 
     def records(self) -> int:
@@ -62,9 +62,8 @@ class PipeStream:
         Raises UnknownLengthError when nobody says so before the data.
         """
         if self._records is None and self._begun is None:
-            passing = self.read()
-            first = next(passing, None)
-            self._begun = _with_first(first, passing)
+            self._begun = self.read()
+            self._begun.begin()
         if self._records is None:
             raise UnknownLengthError(
                 f"{self.name}: how many records the stream has is not known before its end",
@@ -72,40 +71,55 @@ class PipeStream:
             )
         return self._records
 
-    def read(self) -> Iterator[StreamRecord]:
-        """One pass. Raises SourceError when no pipe or no byte comes, FormatError for a damaged stream."""
+    def read(self) -> PipeReading:
+        """The next pass. It raises SourceError when no pipe or no byte comes, FormatError for a damaged stream."""
         if self._begun is not None:
-            passing, self._begun = self._begun, None
-            return passing
+            reading, self._begun = self._begun, None
+            return reading
         pipe = self._pipe.with_name(f"{self._stem}{self._next}") if self._stem else self._pipe
         self._next += 1
-        self._stop = threading.Event()
-        return self._counted(pipe, self._stop)
+        return PipeReading(pipe, self)
 
-    def stop(self) -> None:
-        """Ends the pass under way, also when it waits in another thread."""
-        self._stop.set()
+    def told(self, records: int) -> None:
+        """The manifest in a stream says how many records there are."""
+        if self._records is None:
+            self._records = records
 
-    def _counted(self, pipe: Path, stop: threading.Event) -> Iterator[StreamRecord]:
-        count = 0
-        for record in stream_records(Bytes(_pieces(pipe, stop), pipe), self._told):
-            count += 1
-            yield record
-        if not stop.is_set() and self._records is not None and count != self._records:
+    def check(self, pipe: Path, count: int) -> None:
+        """A pass has ended after `count` records. Raises SourceError when that is not what was promised."""
+        if self._records is not None and count != self._records:
             raise SourceError(
                 f"{pipe} ended after {count} records; {self._records} were promised",
                 hint="see whether the manifest (or records=) is that of these data",
             )
 
-    def _told(self, records: int) -> None:
-        if self._records is None:
-            self._records = records
 
+class PipeReading:
+    """One pass: the records that come through one pipe."""
 
-def _with_first(first: StreamRecord | None, rest: Iterator[StreamRecord]) -> Iterator[StreamRecord]:
-    if first is not None:
-        yield first
-    yield from rest
+    def __init__(self, pipe: Path, stream: PipeStream) -> None:
+        self._stop = threading.Event()
+        self._records = self._counted(pipe, stream)
+
+    def __iter__(self) -> Iterator[StreamRecord]:
+        return self._records
+
+    def begin(self) -> None:
+        """Reads as far as the first record, and keeps it."""
+        first = next(self._records, None)
+        self._records = chain([] if first is None else [first], self._records)
+
+    def stop(self) -> None:
+        """Ends it, also when it waits in another thread."""
+        self._stop.set()
+
+    def _counted(self, pipe: Path, stream: PipeStream) -> Iterator[StreamRecord]:
+        count = 0
+        for record in stream_records(Bytes(_pieces(pipe, self._stop), pipe), stream.told):
+            count += 1
+            yield record
+        if not self._stop.is_set():
+            stream.check(pipe, count)
 
 
 def open_pipe(pipe: Path, records: int | None = None) -> Dataset:

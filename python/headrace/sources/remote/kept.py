@@ -42,9 +42,17 @@ class Kept:
         self._disk_bytes, self._last_use = self._facts[0], self._facts[1]  # [shards]; last use in ns since the epoch
         self._sizes = [shard.size for shard in manifest.shards]
         self._files = [os.open(folder / shard.file, os.O_RDWR) for shard in manifest.shards]
-        self._lock_file = os.open(folder / ".writing", os.O_RDWR | os.O_CREAT, 0o644)
-        self._lock = threading.Lock()  # of this process's threads: the file's is one for all of them
+        self._lock, self._lock_file = self._locks()
         self._claim_after_restart()
+
+    def _locks(self) -> tuple[threading.Lock, int]:
+        """One for this process's threads, and one for all processes, which is one for all threads of a process."""
+        return threading.Lock(), os.open(self.folder / ".writing", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+
+    def after_fork(self) -> None:
+        """In the child: its own locks; those of the parent may be held by a thread that is not here, or shared with it."""
+        os.close(self._lock_file)
+        self._lock, self._lock_file = self._locks()
 
     def close(self) -> None:
         """Closes the files. The object is of no use afterwards."""

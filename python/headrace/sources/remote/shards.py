@@ -32,6 +32,7 @@ from headrace.sources.shards import open_shards
 
 __all__ = ["RemoteShards", "open_remote_shards"]
 
+_LAYOUT = b"2\0"  # of the cache's folders: another one is another entry
 _CONNECTIONS = 64  # requests at once; S3 gives about 50 to 90 MB/s for each connection, and one a few tens of ms to begin
 _AHEAD_CONNECTIONS = 16  # besides, for what is wanted later
 _COALESCE = 4 << 20  # bytes: neighbours in a shard are read together up to this size
@@ -47,7 +48,7 @@ def open_remote_shards(bucket: Bucket, manifest_bytes: bytes, cache: Path) -> Da
     Raises FormatError when manifest and index contradict each other, SourceError when the store does not answer or the
     index does not fit into the cache.
     """
-    folder = cache / hashlib.sha256(bucket.url.encode() + b"\0" + manifest_bytes).hexdigest()[:32]
+    folder = cache / hashlib.sha256(_LAYOUT + bucket.url.encode() + b"\0" + manifest_bytes).hexdigest()[:32]
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / ".lock", "ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # two processes that open at once make the files once
@@ -214,6 +215,7 @@ class RemoteShards:
     def _after_fork(self) -> None:
         if os.getpid() != self._process:  # threads do not survive a fork
             self._process, self._pool, self._ahead = os.getpid(), _pool(_CONNECTIONS), _pool(_AHEAD_CONNECTIONS)
+            self._kept.after_fork()
 
 
 def _reopened(url: str, folder: Path) -> RemoteShards:
