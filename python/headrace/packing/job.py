@@ -98,8 +98,9 @@ def pack(
         raise UsageError(f"{dst} lies inside the source {dataset.root}, and would become a class of it", hint="pack beside it")
     listing = list_records(dataset, chosen)
     parts = split(listing, chosen)
+    target = Path(dst).expanduser().absolute() if store is None else staging_folder(store.url)
     if store is not None:
-        check_free(store, list(parts))
+        check_free(store, list(parts), target)
     if on_start:
         on_start(len(listing))
     recipe = make_recipe(chosen)
@@ -117,7 +118,6 @@ def pack(
         return found
 
     job = _Job(chosen, chosen_engine, unit, sync, on_progress or (lambda _: None), expected)
-    target = Path(dst).expanduser().absolute() if store is None else staging_folder(store.url)
     try:
         results = [job.run(name, part, target / name if name else target) for name, part in parts.items()]
     except OSError as error:

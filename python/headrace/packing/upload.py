@@ -22,10 +22,15 @@ def staging_folder(url: str) -> Path:
     return cache_folder() / "pack" / hashlib.sha256(url.rstrip("/").encode()).hexdigest()[:32]
 
 
-def check_free(bucket: Bucket, parts: list[str]) -> None:
-    """Raises UsageError when one of the parts ("" or train, val, test) is already a packed dataset."""
+def check_free(bucket: Bucket, parts: list[str], staging: Path) -> None:
+    """Raises UsageError when one of the parts ("" or train, val, test) is already a packed dataset.
+
+    Not when it is what lies in the folder `staging` too: then an upload of several parts was interrupted.
+    """
     for part in parts:
-        if bucket.read(f"{part}/{MANIFEST}".lstrip("/")) is not None:
+        there = bucket.read(f"{part}/{MANIFEST}".lstrip("/"))
+        made = staging / part / MANIFEST
+        if there is not None and not (made.exists() and made.read_bytes() == there):
             raise UsageError(f"{bucket.url}/{part} already holds a packed dataset", hint="give another prefix, or delete it")
 
 

@@ -1,0 +1,72 @@
+"""Packing to an object store: nobody sees a manifest before what it describes, and an upload that was cut short continues."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from headrace.errors import SourceError, UsageError
+from headrace.packing import job, pack
+from test_pack import tree
+
+
+class Store:
+    """A bucket in a folder, with the interface of headrace's; `left` writes go well, then the link is down."""
+
+    url = "s3://b/data"
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.left = folder, -1
+        self.order: list[str] = []
+
+    def read(self, path: str) -> bytes | None:
+        file = self.folder / path
+        return file.read_bytes() if file.exists() else None
+
+    def write(self, path: str, source: Path) -> None:
+        if self.left == 0:
+            raise SourceError("the link is down")
+        self.left -= 1
+        (self.folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (self.folder / path).write_bytes(source.read_bytes())
+        self.order.append(path)
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    made = Store(tmp_path / "store")
+    monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(job, "open_bucket", lambda url: made)
+    monkeypatch.setattr("headrace.packing.upload._UPLOADS", 1)  # so that the order of writes is the same every time
+    return made
+
+
+def test_an_upload_that_was_cut_short_anywhere_continues(
+    store: Store, image_folder: Callable[..., Path], tmp_path: Path
+) -> None:
+    source = image_folder()
+    pack(source, tmp_path / "here", train_ratio=0.5, shard_size=70_000)
+    expected = tree(tmp_path / "here")
+    for step in range(len(expected)):
+        store.folder, store.left, store.order = tmp_path / f"store{step}", step, []
+        with pytest.raises(SourceError, match="link is down"):
+            pack(source, store.url, train_ratio=0.5, shard_size=70_000)
+        for manifest in store.folder.rglob("headrace.json"):
+            assert {path.name for path in manifest.parent.iterdir()} == {
+                Path(name).name for name in expected if name.startswith(manifest.parent.name)
+            }
+        store.left = -1
+        result = pack(source, store.url, train_ratio=0.5, shard_size=70_000)
+        assert (result.records, result.path) == (12, store.url)
+        assert tree(store.folder) == expected
+    assert [Path(name).name for name in store.order[-2:]] == ["headrace.json"] * 2
+
+
+def test_a_dataset_that_is_there_is_not_overwritten(store: Store, image_folder: Callable[..., Path]) -> None:
+    source = image_folder()
+    pack(source, store.url)
+    with pytest.raises(UsageError, match="already holds a packed dataset"):
+        pack(source, store.url)
+    with pytest.raises(UsageError, match="already holds a packed dataset"):
+        pack(image_folder(name="other"), store.url)
