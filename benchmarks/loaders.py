@@ -1,12 +1,14 @@
-"""Whole loaders side by side: random order, RandomResizedCrop(224), flip, batches of 256, on this machine's cores.
+"""Whole loaders side by side: random order, RandomResizedCrop(224), flip, batches of 256, on one core and on all of them.
 
-    python benchmarks/loaders.py [--images FOLDER] [--repeats N] [--seconds S] [--only NAME …] [--write]
+    make bench-loaders                      (or, with other options:)
+    python benchmarks/loaders.py [--quick] [--images FOLDER] [--repeats N] [--seconds S] [--only WORD …] [--write]
 
-One process a measurement, loaders interleaved in a new random order in each repeat; medians and spread over the repeats. After
-a warm-up of four batches the window runs from one batch's arrival to another's, at least `--seconds` long. The images
-are in the page cache, listed many times over, so that no epoch border falls into a window. CPU time is that of the process
-and all its descendants. Workers or threads = usable cores for everybody. Loaders that are not installed are left out
-(benchmarks/peers.txt).
+One process a measurement, pinned to its cores, loaders interleaved in a new random order in each repeat; medians and spread
+over the repeats. After a warm-up of four batches the window runs from one batch's arrival to another's, at least `--seconds`
+long. The images are in the page cache, listed many times over, so that no epoch border falls into a window. CPU time is that of
+the process and all its descendants; memory is the sum of their proportional shares (PSS), highest of samples twice a second.
+Workers or threads = cores for everybody. The loaders are in loader_peers.py; those that are not installed
+(benchmarks/peers.txt) are named in the page. `--quick` makes one repeat of short windows: about ten minutes on two cores.
 """
 
 from __future__ import annotations
@@ -15,236 +17,232 @@ import argparse
 import json
 import os
 import random
-import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import machine_facts
 import numpy as np
 from headrace import machine
-from sample import photographs
+from loader_data import prepare
+from loader_peers import BATCH, PEERS, REMARKS, SIDE
 
-BATCH, CLASSES, REPEAT = 256, 10, 200  # 400 photographs, listed 200 times: enough for 16 workers
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 CORES = max(1, round(machine.cores().usable))
-PACKAGES = ["headrace", "pillow", "torch", "torchvision", "nvidia-dali-cuda130", "webdataset", "spdl", "numpy"]
+PACKAGES = (
+    *("headrace", "pillow", "torch", "torchvision", "opencv-python-headless", "nvidia-dali-cuda130", "ffcv", "spdl"),
+    *("tensorflow-cpu", "webdataset", "litdata", "numpy"),
+)
 PAGE = Path(__file__).parent / "results" / "loaders.md"
+BASE = "torch DataLoader, PIL transforms"
+LIMIT_S = 180  # of one measurement: a loader that takes longer is reported as failed
 
 
-def torchvision_dataset(root: Path, transform: Any) -> Any:
-    from torch.utils.data import ConcatDataset
-    from torchvision.datasets import ImageFolder
+@dataclass(frozen=True)
+class Case:
+    """One kind of measurement."""
 
-    return ConcatDataset([ImageFolder(str(root / "folder"), transform)] * REPEAT)
-
-
-def pytorch(root: Path, floats: bool) -> Iterable[Any]:
-    from torch.utils.data import DataLoader
-    from torchvision import transforms
-
-    last = [transforms.ToTensor(), transforms.Normalize(MEAN, STD)] if floats else [transforms.PILToTensor()]
-    steps = [transforms.RandomResizedCrop(224), transforms.RandomHorizontalFlip(), *last]
-    data = torchvision_dataset(root, transforms.Compose(steps))
-    return DataLoader(data, BATCH, shuffle=True, num_workers=CORES, drop_last=True)
+    name: str
+    floats: bool
+    cores: int
 
 
-def torchvision_io(root: Path, floats: bool) -> Iterable[Any]:
-    import torch
-    from torch.utils.data import DataLoader, Dataset
-    from torchvision.io import ImageReadMode, decode_image
-    from torchvision.transforms import v2
-
-    steps: list[Any] = [v2.RandomResizedCrop(224, antialias=True), v2.RandomHorizontalFlip()]
-    if floats:
-        steps += [v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)]
-    transform = v2.Compose(steps)
-    files = sorted((root / "folder").rglob("*.jpg")) * REPEAT
-
-    class Images(Dataset[Any]):
-        def __len__(self) -> int:
-            return len(files)
-
-        def __getitem__(self, number: int) -> Any:
-            image = decode_image(str(files[number]), mode=ImageReadMode.RGB)
-            return transform(image), int(files[number].parent.name[1:])
-
-    return DataLoader(Images(), BATCH, shuffle=True, num_workers=CORES, drop_last=True)
-
-
-def webdataset(root: Path, floats: bool) -> Iterable[Any]:
-    import webdataset as wds
-    from torchvision import transforms
-
-    last = [transforms.ToTensor(), transforms.Normalize(MEAN, STD)] if floats else [transforms.PILToTensor()]
-    transform = transforms.Compose([transforms.RandomResizedCrop(224), transforms.RandomHorizontalFlip(), *last])
-    shards = [str(path) for path in sorted((root / "pack").glob("*.tar"))]
-    data = wds.WebDataset(shards, resampled=True, shardshuffle=False).shuffle(200).decode("pil")
-    data = data.to_tuple("jpg", "cls").map_tuple(transform, int).batched(BATCH)
-    return wds.WebLoader(data, batch_size=None, num_workers=CORES)
-
-
-def dali_cpu(root: Path, floats: bool) -> Iterable[Any]:
-    from nvidia.dali import fn, pipeline_def, types
-
-    @pipeline_def(batch_size=BATCH, num_threads=CORES, device_id=None, prefetch_queue_depth=2)
-    def pipeline():  # type: ignore[no-untyped-def]
-        encoded, labels = fn.readers.file(file_root=str(root / "folder"), random_shuffle=True, initial_fill=1024)
-        images = fn.decoders.image_random_crop(encoded, random_aspect_ratio=[3 / 4, 4 / 3], random_area=[0.08, 1.0])
-        images = fn.resize(images, size=[224, 224], interp_type=types.INTERP_LINEAR, antialias=True)
-        flip = fn.random.coin_flip(probability=0.5)
-        if not floats:
-            return fn.flip(images, horizontal=flip), labels
-        scale = {"mean": [255 * value for value in MEAN], "std": [255 * value for value in STD]}
-        return fn.crop_mirror_normalize(images, mirror=flip, output_layout="CHW", dtype=types.FLOAT, **scale), labels
-
-    made = pipeline()
-    made.build()
-
-    def batches() -> Iterator[Any]:
-        while True:
-            images, labels = made.run()
-            yield images.as_array(), labels.as_array()
-
-    return batches()
-
-
-def repeated(data: Any) -> Any:
-    """The dataset with every record listed REPEAT times."""
-    table = data.table
-    columns = {name: np.tile(getattr(table, name), REPEAT) for name in ("file", "offset", "size", "label")}
-    known = {name: np.tile(column, REPEAT) for name in ("width", "height") if (column := getattr(table, name)) is not None}
-    return replace(data, table=replace(table, keys=list(table.keys) * REPEAT, **columns, **known))
-
-
-def ours(source: str) -> Callable[[Path, bool], Iterable[Any]]:
-    def make(root: Path, floats: bool) -> Iterable[Any]:
-        import headrace
-
-        data = repeated(headrace.open(root / source))
-        transform = headrace.transforms.imagenet_train(224, normalize=floats)
-        loader = headrace.Loader(data, BATCH, transform, threads=CORES, dtype="float32" if floats else "uint8")
-        while True:
-            yield from loader
-
-    return make
-
-
-LOADERS: dict[str, Callable[[Path, bool], Iterable[Any]]] = {
-    "torch DataLoader, PIL transforms": pytorch,
-    "torch DataLoader, torchvision.io + v2": torchvision_io,
-    "WebDataset, PIL transforms": webdataset,
-    "DALI, CPU": dali_cpu,
-    "headrace, image folder": ours("folder"),
-    "headrace, packed": ours("pack"),
-}
+def processes(top: int) -> Iterator[tuple[Path, list[str]]]:
+    """/proc folder and the fields of `stat` from the state on, of `top` and all its descendants."""
+    found: dict[int, tuple[Path, list[str]]] = {}
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            found[int(path.name)] = path, (path / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+    for pid in found:
+        ancestor = pid
+        while ancestor in found and ancestor != top:
+            ancestor = int(found[ancestor][1][1])
+        if ancestor == top:
+            yield found[pid]
 
 
 def cpu_seconds() -> float:
     """User and system time of this process, its reaped children and its live descendants."""
-    ticks = os.sysconf("SC_CLK_TCK")
-    parents: dict[int, int] = {}
-    used: dict[int, int] = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
+    return sum(sum(int(value) for value in fields[11:15]) for _, fields in processes(os.getpid())) / os.sysconf("SC_CLK_TCK")
+
+
+def proportional_bytes(top: int) -> int:
+    """Memory of a process tree: each page counted once, however many of its processes share it."""
+    total = 0
+    for path, _ in processes(top):
         try:
-            fields = path.read_text().rpartition(")")[2].split()
+            lines = (path / "smaps_rollup").read_text().splitlines()
         except OSError:
             continue
-        pid = int(path.parent.name)
-        parents[pid], used[pid] = int(fields[1]), sum(int(value) for value in fields[11:15])
-    total, own = 0, os.getpid()
-    for pid in used:
-        ancestor = pid
-        while ancestor not in (own, 0, 1):
-            ancestor = parents.get(ancestor, 0)
-        total += used[pid] if ancestor == own else 0
-    return total / ticks
+        total += sum(int(line.split()[1]) << 10 for line in lines if line.startswith("Pss:"))
+    return total
 
 
-def measure(name: str, root: Path, floats: bool, seconds: float) -> dict[str, Any]:
+def measure(case: Case, root: Path, seconds: float) -> dict[str, Any]:
     """One window of one loader in this process."""
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: case.cores])
     import torch
 
     torch.set_num_threads(1)
+    peer = PEERS[case.name]
     began = time.perf_counter()
-    batches = iter(LOADERS[name](root, floats))
+    batches = iter(peer.make(root, case.floats, case.cores))
     images, _ = next(batches)
     first_s = time.perf_counter() - began
     pixels = np.asarray(images)
-    if pixels.size != BATCH * 3 * 224 * 224 or (pixels.dtype == np.float32) != floats or pixels.std() == 0:
-        raise SystemExit(f"{name}: not the batch that was asked for: {pixels.dtype} {pixels.shape}")
-    for _ in range(3):
+    if pixels.size != BATCH * 3 * SIDE**2 or (pixels.dtype == np.float32) != case.floats or pixels.std() == 0:
+        raise SystemExit(f"{case.name}: not the batch that was asked for: {pixels.dtype} {pixels.shape}")
+    for _ in range(peer.warm_up - 1):
         next(batches)
-    start, start_cpu, count = time.perf_counter(), cpu_seconds(), 0
-    while time.perf_counter() - start < seconds or count % CORES:
+    start, start_cpu, start_main, count = time.perf_counter(), cpu_seconds(), time.thread_time(), 0
+    while time.perf_counter() - start < seconds or count % case.cores:
         next(batches)
         count += 1
-    wall, cpu = time.perf_counter() - start, cpu_seconds() - start_cpu
+    wall, main, cpu = time.perf_counter() - start, time.thread_time() - start_main, cpu_seconds() - start_cpu
     done = count * BATCH
-    return {"img_s": done / wall, "cpu_s_per_1000": cpu / done * 1000, "first_batch_s": first_s}
+    return {"img_s": done / wall, "cpu_s_per_1000": cpu / done * 1000, "main_share": main / wall, "first_batch_s": first_s}
 
 
-def prepare(folder: str | None, root: Path) -> int:
-    """The image folder and its pack, once; returns the number of images."""
-    import headrace
-
-    files = photographs(folder, 1000)
-    for number, path in enumerate(files):
-        target = root / "folder" / f"c{number % CLASSES}" / f"{number:05d}.jpg"
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(path, target)
-    headrace.pack(root / "folder", root / "pack")
-    return len(files)
+def import_seconds(package: str) -> float:
+    """How long `import package` takes in a fresh process, torch and its like included; median of three."""
+    program = f"import time; began = time.perf_counter(); import {package}; print(time.perf_counter() - began)"
+    runs = [subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False) for _ in range(3)]
+    return statistics.median(float(run.stdout.splitlines()[-1]) if run.returncode == 0 else float("nan") for run in runs)
 
 
-def table(results: dict[str, dict[bool, list[dict[str, Any]]]]) -> list[str]:
-    lines = [
-        "| loader | uint8 img/s | × DataLoader | CPU s / 1000 | float32 img/s | × DataLoader | CPU s / 1000 | first batch |",
-        "|---|---|---|---|---|---|---|---|",
+def measured(case: Case, root: Path, seconds: float) -> dict[str, Any] | str:
+    """One measurement in a fresh process, with the highest memory of its tree; or why there is none."""
+    command = [
+        sys.executable,
+        __file__,
+        "--measure",
+        case.name,
+        str(int(case.floats)),
+        str(case.cores),
+        str(root),
+        str(seconds),
     ]
+    # No index of an earlier process: a first epoch is a first epoch.
+    environment = os.environ | {"HEADRACE_INDEX_CACHE": "off", "OMP_NUM_THREADS": "1"}
+    highest = 0
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+        process = subprocess.Popen(command, stdout=output, stderr=errors, env=environment, start_new_session=True)
+        watchdog = threading.Timer(LIMIT_S, process.kill)
+        watchdog.start()
+        while process.poll() is None:
+            highest = max(highest, proportional_bytes(process.pid))
+            time.sleep(0.5)
+        watchdog.cancel()
+        output.seek(0)
+        errors.seek(0)
+        lines = output.read().decode(errors="replace").splitlines()
+        said = errors.read().decode(errors="replace").strip().splitlines()
+    if process.returncode or not lines:
+        return said[-1] if said else f"ended with {process.returncode}"
+    return json.loads(lines[-1]) | {"memory_bytes": highest}
 
-    def median(name: str, floats: bool, field: str) -> float:
-        return statistics.median(one[field] for one in results[name][floats])
 
-    base = next(iter(results))
-    for name, runs in results.items():
+Results = dict[Case, list[dict[str, Any]]]
+
+
+def drive(names: list[str], args: argparse.Namespace, root: Path) -> tuple[Results, dict[str, str]]:
+    """All measurements, interleaved; and the loaders that failed, with their error."""
+    cases = [Case(name, floats, cores) for name in names for floats in (False, True) for cores in sorted({1, CORES})]
+    results: Results = {case: [] for case in cases}
+    failed: dict[str, str] = {}
+    order = random.Random(0)
+    for repeat in range(args.repeats):
+        for case in order.sample(cases, len(cases)):
+            if case.name in failed:
+                continue
+            found = measured(case, root, args.seconds)
+            print(f"{repeat + 1}/{args.repeats} {case}: {found}", file=sys.stderr)
+            if isinstance(found, str):
+                failed[case.name] = found
+            else:
+                results[case].append(found)
+    return {case: found for case, found in results.items() if case.name not in failed}, failed
+
+
+def rate_table(results: Results, cores: int) -> list[str]:
+    lines = [
+        "| loader | uint8 img/s | × DataLoader | CPU s / 1000 | float32 img/s | × DataLoader | CPU s / 1000 |",
+        "|" + "---|" * 7,
+    ]
+    for name in dict.fromkeys(case.name for case in results):
         cells = [f"**{name}**" if name.startswith("headrace") else name]
         for floats in (False, True):
-            rates = [one["img_s"] for one in runs[floats]]
-            cells.append(f"{statistics.median(rates):,.0f} ({min(rates):,.0f}–{max(rates):,.0f})")
-            cells.append(f"{median(name, floats, 'img_s') / median(base, floats, 'img_s'):.2f}")
-            cells.append(f"{median(name, floats, 'cpu_s_per_1000'):.2f}")
-        cells.append(f"{median(name, False, 'first_batch_s'):.2f} s")
+            runs = results[Case(name, floats, cores)]
+            rates = [one["img_s"] for one in runs]
+            spread = f" ({min(rates):,.0f}–{max(rates):,.0f})" if len(rates) > 1 else ""
+            base = results.get(Case(BASE, floats, cores))
+            times = f"{statistics.median(rates) / _median(base, 'img_s'):.2f}" if base else "–"
+            cells += [f"{statistics.median(rates):,.0f}{spread}", times, f"{_median(runs, 'cpu_s_per_1000'):.2f}"]
         lines.append(f"| {' | '.join(cells)} |")
     return lines
 
 
-def drive(args: argparse.Namespace, root: Path) -> dict[str, dict[bool, list[dict[str, Any]]]]:
-    names = [name for name in LOADERS if not args.only or any(word in name for word in args.only)]
-    results: dict[str, dict[bool, list[dict[str, Any]]]] = {name: {False: [], True: []} for name in names}
-    jobs = [(name, floats) for name in names for floats in (False, True)]
-    order = random.Random(0)
-    for repeat in range(args.repeats):
-        for name, floats in order.sample(jobs, len(jobs)):
-            if name not in results:
-                continue
-            command = [sys.executable, __file__, "--measure", name, "--root", str(root), "--seconds", str(args.seconds)]
-            run = subprocess.run([*command, *(["--floats"] if floats else [])], capture_output=True, text=True, check=False)
-            if run.returncode:
-                print(f"left out: {name}: {run.stderr.strip().splitlines()[-1:]}", file=sys.stderr)
-                del results[name]
-                continue
-            results[name][floats].append(json.loads(run.stdout.splitlines()[-1]))
-            print(
-                f"{repeat + 1}/{args.repeats} {name} {'f32' if floats else 'u8'}: {results[name][floats][-1]}", file=sys.stderr
-            )
-    return results
+def _median(runs: list[dict[str, Any]], field: str) -> float:
+    return statistics.median(one[field] for one in runs)
+
+
+def other_table(results: Results, imports: dict[str, float]) -> list[str]:
+    """What is not a rate, on all cores."""
+    lines = [
+        "| loader | memory uint8 | memory float32 | first batch | import | main thread, share of a core (uint8, float32) |",
+        "|" + "---|" * 6,
+    ]
+    for name in dict.fromkeys(case.name for case in results):
+        u8, f32 = results[Case(name, False, CORES)], results[Case(name, True, CORES)]
+        memory = [f"{_median(runs, 'memory_bytes') / 2**20:,.0f} MiB" for runs in (u8, f32)]
+        main = ", ".join(f"{_median(runs, 'main_share'):.1%}" for runs in (u8, f32))
+        cells = [*memory, f"{_median(u8, 'first_batch_s'):.2f} s", f"{imports[PEERS[name].package]:.2f} s", main]
+        lines.append(f"| {f'**{name}**' if name.startswith('headrace') else name} | {' | '.join(cells)} |")
+    return lines
+
+
+def page(results: Results, failed: dict[str, str], count: int, args: argparse.Namespace) -> str:
+    absent = [name for name, peer in PEERS.items() if not peer.installed()]
+    imports = {package: import_seconds(package) for package in {PEERS[case.name].package for case in results}}
+    text = [
+        "# Loaders",
+        "",
+        f"Random order, RandomResizedCrop({SIDE}), flip, batches of {BATCH}; {count} photographs in the page cache; as many",
+        f"workers or threads as cores; {_repeats(args.repeats)}, windows of {args.seconds:g} s.",
+        "Made by `make bench-loaders`; the method is described in `benchmarks/loaders.py`.",
+        "",
+        *machine_facts.describe(PACKAGES),
+        "",
+    ]
+    for cores in sorted({1, CORES}, reverse=True):
+        text += [f"## {cores} core{'s' if cores > 1 else ''}", "", *rate_table(results, cores), ""]
+    text += [f"## Memory, start and hand-over ({CORES} cores)", "", *other_table(results, imports), ""]
+    text += [
+        "Memory is that of the whole process tree (PSS). First batch: from making the loader on, with its imports. Main",
+        "thread: processor time of the thread that calls `next()`; for headrace that is all of Python and the hand-over, for",
+        "others there is more Python in worker processes or threads of their own.",
+        "",
+        *(f"- Not installed, so not measured: {name}." for name in absent),
+        *(f"- Failed: {name}: `{reason}`." for name, reason in failed.items()),
+        "",
+        "What is not the same work:",
+        "",
+        *(f"- {remark}" for remark in REMARKS),
+        "",
+    ]
+    return "\n".join(text)
+
+
+def _repeats(count: int) -> str:
+    return f"median (least–greatest) of {count} interleaved repeats" if count > 1 else "one measurement each"
 
 
 def main() -> int:
@@ -252,39 +250,28 @@ def main() -> int:
     parser.add_argument("--images", help="a folder of JPEG photographs (default: the test sample)")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=5)
-    parser.add_argument("--only", nargs="*", help="loaders whose name holds one of these words (the first row is the base)")
+    parser.add_argument("--quick", action="store_true", help="one repeat, windows of 2 s")
+    parser.add_argument("--only", nargs="*", help="loaders whose name holds one of these words")
     parser.add_argument("--write", action="store_true", help=f"write {PAGE}")
     parser.add_argument("--page", type=Path, default=PAGE)
-    parser.add_argument("--measure", help=argparse.SUPPRESS)
-    parser.add_argument("--root", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--floats", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--measure", nargs=5, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.measure:
-        print(json.dumps(measure(args.measure, args.root, args.floats, args.seconds)), flush=True)
+        name, floats, cores, root, seconds = args.measure
+        print(json.dumps(measure(Case(name, floats == "1", int(cores)), Path(root), float(seconds))), flush=True)
         os._exit(0)  # without waiting for prefetching workers
+    if args.quick:
+        args.repeats, args.seconds = 1, 2.0
     with tempfile.TemporaryDirectory() as temporary:
-        root = Path(temporary)
-        count = prepare(args.images, root)
-        results = drive(args, root)
-    text = [
-        "# Loaders",
-        "",
-        f"Random order, RandomResizedCrop(224), flip, batches of {BATCH}; {count} photographs in the page cache;",
-        f"{CORES} workers or threads; median (least–greatest) of {args.repeats} interleaved repeats. Made by `make bench`;",
-        "the method is described in `benchmarks/loaders.py`.",
-        "",
-        *machine_facts.describe(PACKAGES),
-        "",
-        *table(results),
-        "",
-        "What is not the same work: torchvision.io and DALI do not reproduce Pillow's pixels (headrace does); WebDataset",
-        "shuffles in a buffer, DALI in a buffer of 1,024; float32 is normalised and (N, 3, H, W), channels-last in headrace.",
-        "The packed rows read the same JPEG coefficients, with restart markers.",
-        "",
-    ]
-    print("\n".join(text))
+        count, unprepared = prepare(args.images, Path(temporary))
+        for line in unprepared:
+            print(f"could not be prepared: {line}", file=sys.stderr)
+        wanted = [name for name in PEERS if not args.only or any(word in name for word in args.only)]
+        results, failed = drive([name for name in wanted if PEERS[name].installed()], args, Path(temporary))
+    text = page(results, failed, count, args)
+    print(text)
     if args.write:
-        args.page.write_text("\n".join(text), encoding="utf-8")
+        args.page.write_text(text, encoding="utf-8")
     return 0
 
 

@@ -16,6 +16,7 @@ RANKS = [
     ("errors", "_native"),
     ("records", "sizes", "descriptors", "image_header", "machine", "disk", "nvml", "transforms", "stats"),
     ("shards", "sources", "sampler", "blocks", "parts", "restart"),
+    ("index_cache", "byte_cache", "batch_transforms"),
     ("planner", "packing", "verification", "inspection", "contact_sheet", "session", "decode"),
     ("feed", "lookahead", "streaming", "gpu", "attach"),
     ("loader",),

@@ -1,5 +1,6 @@
 """The compiled part of headrace. Internal: use the package's own names."""
 
+import os
 from collections.abc import Sequence
 from typing import Any, TypeAlias, final
 
@@ -55,7 +56,21 @@ class Program:
 
 @final
 class Table:
-    def __new__(cls, files: Sequence[str], file: _Buffer, offset: _Buffer, size: _Buffer, index_bytes: int = 0) -> Table: ...
+    def __new__(
+        cls,
+        files: Sequence[str],
+        file: _Buffer,
+        offset: _Buffer,
+        size: _Buffer,
+        index_bytes: int = 0,
+        index_file: str | os.PathLike[str] | None = None,
+        cache_bytes: int = 0,
+        cache_folder: str | os.PathLike[str] | None = None,
+        cache_sizes: _Buffer | None = None,
+    ) -> Table: ...
+    def indexes_found(self) -> int: ...
+    def flush_indexes(self) -> None: ...
+    def cache_counts(self) -> tuple[int, int, int] | None: ...
     def index_bytes(self) -> int: ...
     def __len__(self) -> int: ...
 

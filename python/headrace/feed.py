@@ -6,6 +6,7 @@ own `next()`; there are no Python threads, so nothing runs when nobody asks and 
 
 from __future__ import annotations
 
+import atexit
 import os
 import weakref
 from collections import deque
@@ -17,12 +18,14 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace import _native, descriptors
+from headrace.byte_cache import Kept
 from headrace.errors import DecodeError, UsageError
+from headrace.index_cache import index_file
 from headrace.planner import NUMPY_DTYPES, Plan, encode
 from headrace.records import Arrival, Dataset, Residency
 from headrace.sampler import hashed
 from headrace.sources.readahead import readahead
-from headrace.stats import FeedStats, Stopwatch
+from headrace.stats import CacheStats, FeedStats, Stopwatch
 
 __all__ = ["Feed", "Filled", "IndexBatch", "OnError"]
 
@@ -76,6 +79,7 @@ class Feed:
         on_error: OnError = "raise",
         allocate: Allocate | None = None,
         index_bytes: int = INDEX_BYTES,
+        cache: Kept | None = None,
     ) -> None:
         if threads < 1 or prefetch < 1:
             raise UsageError(f"threads and prefetch must be at least 1, not {threads} and {prefetch}")
@@ -89,7 +93,10 @@ class Feed:
             descriptors.need(len(table.files), dataset.root)
         # Of a local dataset the system is told what comes next.
         self._residency: Residency | None = dataset.residency if dataset.residency is not None else readahead(table)
-        self._table = _native.Table(list(table.files), table.file, table.offset, table.size, index_bytes)
+        self._index_bytes, self._cache = index_bytes, cache
+        if cache is not None and cache.used is not None:
+            weakref.finalize(self, os.close, cache.used)
+        self._made_table: _native.Table | None = self._make_table()
         self._store = plan.store()
         self._ring = _native.Ring(batch_size * plan.image_bytes(), prefetch + 3)
         self._allocate = allocate  # not a bound method: a cycle would keep the threads until the collector runs
@@ -119,6 +126,7 @@ class Feed:
             source.cancel()
             for work in ahead:
                 work.job.cancel()
+            self._table.flush_indexes()
 
     def close(self) -> None:
         """Stops and joins the native threads. The feed may be used again: it starts new ones."""
@@ -131,19 +139,52 @@ class Feed:
         """Totals of the native stages so far (nanoseconds over all threads, images, bytes)."""
         return self.stats.counters(self._engine.counters() if self._engine else {})
 
-    def index_bytes(self) -> int:
-        """Memory that checkpoint indexes use now."""
-        return self._table.index_bytes()
+    def indexes(self) -> tuple[int, int]:
+        """Bytes of memory that checkpoint indexes use now, and how many records had one from an earlier run."""
+        return self._table.index_bytes(), self._table.indexes_found()
+
+    def cache_stats(self) -> CacheStats | None:
+        """What the cache of encoded bytes did; None without one."""
+        counts = self._table.cache_counts()
+        return None if counts is None else CacheStats(*counts)
 
     def ring_batches(self) -> int:
         """Batches of memory made so far and not given back to the system."""
         return self._ring.counts()[0]
 
     def abandon(self) -> None:
-        """In a forked child: forgets the threads, which exist in the parent only."""
+        """In a forked child: forgets the threads, which exist in the parent only, and the table, whose locks they may hold."""
         if self._engine is not None:
             self._engine.abandon()
             self._engine = None
+        if self._made_table is not None:
+            _left_to_the_parent.append(self._made_table)
+            self._made_table = None
+
+    def flush(self) -> None:
+        """Writes down what was learned of the files, for later runs."""
+        if self._made_table is not None:
+            self._made_table.flush_indexes()
+
+    @property
+    def _table(self) -> _native.Table:
+        if self._made_table is None:
+            self._made_table = self._make_table()
+        return self._made_table
+
+    def _make_table(self) -> _native.Table:
+        table, cache = self.dataset.table, self._cache
+        return _native.Table(
+            list(table.files),
+            table.file,
+            table.offset,
+            table.size,
+            self._index_bytes,
+            index_file(table.files, table.file, table.offset, table.size) if self._index_bytes and len(table) else None,
+            cache.limit_bytes if cache else 0,
+            cache.folder if cache else None,
+            cache.sizes if cache else None,
+        )
 
     def _from_ring(self, size_bytes: int) -> tuple[npt.NDArray[np.uint8], Any]:
         return np.frombuffer(self._ring.take(), dtype=np.uint8, count=size_bytes), None
@@ -308,6 +349,7 @@ def _checked(result: Any, shape: tuple[int, ...], function: Callable[[Any], Any]
 
 
 _live: weakref.WeakSet[Feed] = weakref.WeakSet()
+_left_to_the_parent: list[_native.Table] = []
 
 
 def _after_fork() -> None:
@@ -315,4 +357,10 @@ def _after_fork() -> None:
         feed.abandon()
 
 
+def _at_exit() -> None:
+    for feed in list(_live):
+        feed.flush()
+
+
 os.register_at_fork(after_in_child=_after_fork)
+atexit.register(_at_exit)

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from headrace import machine
 from headrace.blocks import WINDOW, Blocks, window_bytes
+from headrace.byte_cache import open_cache, parse_cache
 from headrace.errors import MissingDependencyError, SourceError, StateError, UsageError
 from headrace.feed import Feed, Filled, IndexBatch, OnError
 from headrace.gpu.transfer import Transfer
@@ -55,6 +56,8 @@ class Loader:
     dct_scale: "auto" decodes JPEGs at half or quarter size where they are shrunk that much anyway: faster and not exact.
 
     on_error: "raise" a DecodeError at a bad record, or "skip": substitute a deterministic other record, count and list it.
+    cache: "ram:8GiB" or "disk:FOLDER:200GiB" keeps the encoded bytes of records after their first read, for slow storage; see
+    `headrace.byte_cache`.
     Close the loader (or use `with`) to stop its threads at once; otherwise they stop when it is collected.
     """
 
@@ -81,8 +84,7 @@ class Loader:
         dct_scale: DctScale = "off",
     ) -> None:
         self.dataset = data if isinstance(data, Dataset) else open_to_load(data)
-        if cache is not None:
-            raise UsageError("cache is not offered yet: local files are cached by the operating system", hint="drop cache=")
+        bytes_cache, self._cached = None if cache is None else parse_cache(cache), cache
         if output not in ("torch", "numpy"):
             raise UsageError(f"output must be 'torch' or 'numpy', not {output!r}")
         if output == "numpy" and (dtype == "bfloat16" or device != "cpu"):
@@ -126,6 +128,7 @@ class Loader:
             seed=seed,
             on_error=on_error,
             allocate=None if self._transfer is None else self._transfer.allocate,
+            cache=None if bytes_cache is None else open_cache(bytes_cache, self.dataset),
         )
         self._emit = _emitter(output, self.plan, self._transfer)
 
@@ -247,7 +250,9 @@ class Loader:
 
     def stats(self) -> LoaderStats:
         """Counts and times of every stage so far."""
-        totals = summarise(self._feed.stats, self._feed.counters(), self._feed.ring_batches(), self._feed.index_bytes())
+        feed = self._feed
+        feed.stats.cache = feed.cache_stats()
+        totals = summarise(feed.stats, feed.counters(), ring_batches=feed.ring_batches(), indexes=feed.indexes())
         return replace(totals, shuffle=self._quality)
 
     @cached_property
@@ -270,6 +275,7 @@ class Loader:
         for function in plan.callables:
             name = getattr(function, "__qualname__", type(function).__name__)
             lines.append(f"Python, one image at a time in the consumer's thread (this can be slow): {name}")
+        lines += [] if self._cached is None else [f"encoded bytes kept after their first read: {self._cached}"]
         lines.append(
             f"batch: {plan.dtype} {list(plan.shape(self.batch_size))}, {plan.image_bytes() * self.batch_size / 2**20:.1f} MiB"
         )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Literal
 
-__all__ = ["FeedStats", "LoaderStats", "ShuffleQuality", "Skipped", "StageStats", "Stopwatch"]
+__all__ = ["CacheStats", "FeedStats", "LoaderStats", "ShuffleQuality", "Skipped", "StageStats", "Stopwatch"]
 
 Timer = Literal["wait_ns", "python_ns"]
 _LISTED = 1000  # skipped records kept by name; all are counted
@@ -21,6 +21,15 @@ class Skipped:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class CacheStats:
+    """What `cache=` did, in records, and the bytes that this process has put in."""
+
+    hits: int
+    misses: int
+    kept_bytes: int
+
+
 @dataclass(slots=True)
 class FeedStats:
     """Running totals of one feed. Times are nanoseconds."""
@@ -31,6 +40,7 @@ class FeedStats:
     python_ns: int = 0  # in the user's own functions
     skipped_count: int = 0
     skipped: list[Skipped] = field(default_factory=list)
+    cache: CacheStats | None = None
     closed: dict[str, int] = field(default_factory=dict)  # native counters of engines that have ended
 
     def skip(self, key: str, reason: str) -> None:
@@ -109,11 +119,13 @@ class LoaderStats:
     skipped: tuple[Skipped, ...]
     ring_batches: int  # batches of memory in the ring
     index_bytes: int  # memory of checkpoint indexes, which make later epochs decode less
+    indexes_found: int  # records whose index an earlier run has left
+    cache: CacheStats | None  # None: without `cache=`
     shuffle: ShuffleQuality | None = None  # of a block shuffle
 
 
-def summarise(stats: FeedStats, counters: dict[str, int], ring_batches: int, index_bytes: int) -> LoaderStats:
-    """The public form of the running totals."""
+def summarise(stats: FeedStats, counters: dict[str, int], *, ring_batches: int, indexes: tuple[int, int]) -> LoaderStats:
+    """The public form of the running totals. `indexes`: bytes in memory, and records that had one from an earlier run."""
     images = counters.get("images", 0)
 
     def stage(name: str, time_ns: int) -> StageStats:
@@ -132,5 +144,7 @@ def summarise(stats: FeedStats, counters: dict[str, int], ring_batches: int, ind
         skipped_count=stats.skipped_count,
         skipped=tuple(stats.skipped),
         ring_batches=ring_batches,
-        index_bytes=index_bytes,
+        index_bytes=indexes[0],
+        indexes_found=indexes[1],
+        cache=stats.cache,
     )

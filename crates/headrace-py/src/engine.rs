@@ -17,6 +17,9 @@ use pyo3::types::PyDict;
 use crate::detach::{detached, wait_for};
 use crate::program::Program;
 
+/// What the file of checkpoint indexes of one dataset grows to: some 500,000 photographs of 470×400.
+const INDEX_FILE_BYTES: u64 = 1 << 30;
+
 /// Where the records' bytes are.
 #[pyclass(frozen, module = "headrace._native")]
 pub struct Table {
@@ -27,9 +30,12 @@ pub struct Table {
 #[pymethods]
 impl Table {
     /// `file` (int32), `offset` (int64) and `size` (int64, -1: the whole file) have one entry a record. Checkpoint indexes of
-    /// JPEGs without restart markers are kept up to `index_bytes`, so that they decode faster the next time.
+    /// JPEGs without restart markers are kept up to `index_bytes`, so that they decode faster the next time, and in the file
+    /// `index_file` for the next process (up to 1 GiB). Encoded bytes are kept up to `cache_bytes` in memory, or in
+    /// `cache_folder`, for which `cache_sizes` (int64) holds the size of every record. Raises OSError where a file fails.
     #[new]
-    #[pyo3(signature = (files, file, offset, size, index_bytes=0))]
+    #[pyo3(signature = (files, file, offset, size, index_bytes=0, index_file=None, cache_bytes=0, cache_folder=None, cache_sizes=None))]
+    #[allow(clippy::too_many_arguments)]
     fn new(
         py: Python<'_>,
         files: Vec<PathBuf>,
@@ -37,6 +43,10 @@ impl Table {
         offset: PyBuffer<i64>,
         size: PyBuffer<i64>,
         index_bytes: usize,
+        index_file: Option<PathBuf>,
+        cache_bytes: u64,
+        cache_folder: Option<PathBuf>,
+        cache_sizes: Option<PyBuffer<i64>>,
     ) -> PyResult<Self> {
         let negative = |_| PyValueError::new_err("a negative file number or offset");
         let file = file
@@ -53,10 +63,47 @@ impl Table {
             .map_err(negative)?;
         let inner = engine::Table::new(files, file, offset, size.to_vec(py)?)
             .map_err(PyValueError::new_err)?;
+        let inner = match (cache_folder, cache_sizes) {
+            (Some(folder), Some(sizes)) => {
+                let sizes = sizes.to_vec(py)?;
+                inner.with_cache(engine::ByteCache::on_disk(&folder, &sizes, cache_bytes)?)
+            }
+            _ if cache_bytes > 0 => inner.with_cache(engine::ByteCache::in_memory(cache_bytes)),
+            _ => inner,
+        };
+        let mut indexes = engine::IndexCache::new(index_bytes);
+        if let Some(path) = index_file {
+            indexes = indexes.with_file(engine::IndexFile::open(&path, INDEX_FILE_BYTES));
+        }
         Ok(Table {
             inner: Arc::new(inner),
-            indexes: Arc::new(engine::IndexCache::new(index_bytes)),
+            indexes: Arc::new(indexes),
         })
+    }
+
+    /// How many records had an index in the index file when it was opened.
+    fn indexes_found(&self) -> usize {
+        self.indexes.file().map_or(0, engine::IndexFile::found)
+    }
+
+    /// Writes indexes that are not in the index file yet.
+    fn flush_indexes(&self, py: Python<'_>) {
+        detached(py, || {
+            if let Some(file) = self.indexes.file() {
+                file.flush();
+            }
+        });
+    }
+
+    /// (records that came from the cache, records that did not, bytes that this process put in); None without a cache.
+    fn cache_counts(&self) -> Option<(u64, u64, u64)> {
+        let counts = self.inner.cache()?.counts();
+        let value = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+        Some((
+            value(&counts.hits),
+            value(&counts.misses),
+            value(&counts.bytes),
+        ))
     }
 
     /// Memory that the checkpoint indexes use now, in bytes.

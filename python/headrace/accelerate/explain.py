@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from headrace.accelerate.translate import shown
 from headrace.accelerate.work import Work, index_limit_bytes
+from headrace.index_cache import index_folder
 
 __all__ = ["explain"]
 
@@ -17,6 +18,9 @@ def explain(work: Work) -> Iterator[str]:
     yield f"{records} files in {len(recognition.folders)} folder{'s' if len(recognition.folders) > 1 else ''}"
     limit = f"{index_limit_bytes() >> 20} MiB"
     yield f"native   read and decode; an index in memory, of up to {limit}, makes later epochs' JPEG decoding faster"
+    folder = index_folder()
+    if folder is not None:
+        yield f"         it is kept for later runs in {folder}; {work.table.indexes_found()} of these files had one"
     for step in recognition.expressed.geometry:
         yield f"native   {step}"
     names = ", ".join(shown(operation) for operation in recognition.expressed.pointwise)

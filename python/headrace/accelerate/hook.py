@@ -152,6 +152,8 @@ def _taken(loader: Any, work: Work, checked: str | None) -> Decision:
     reason = f"{parts} in {_counted(work.threads, 'native thread')} instead of {instead}"
     if loader.num_workers and loader.worker_init_fn is not None:
         reason += "; worker_init_fn, which only seeds, is not called"
+    if found := work.table.indexes_found():
+        reason += f"; {found} files have an index from an earlier run"
     return Decision(describe(loader.dataset), True, reason, work.threads, tuple(explain(work)), checked)
 
 

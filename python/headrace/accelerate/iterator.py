@@ -101,6 +101,7 @@ class FeedIterator(_BaseDataLoaderIter):
             self._pull()
         self._submit()
         if not self._jobs:
+            self._work.table.flush_indexes()
             raise StopIteration
         pending = self._jobs.popleft()
         try:

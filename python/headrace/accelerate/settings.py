@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from headrace.index_cache import INDEX_FOLDER
+
 __all__ = ["HOOK", "Settings"]
 
 #: The module that `headrace.attach` loads in the script's process.
@@ -27,7 +29,8 @@ class Settings:
     """What to do in the script's process.
 
     `threads` None means the loader's own number of workers. `check` is the number of images to compare before a loader is
-    taken over (0: none). `folder` is where each process writes what it did (`loaders-PID.jsonl`), or None.
+    taken over (0: none). `folder` is where each process writes what it did (`loaders-PID.jsonl`), or None. `index_cache` is the
+    folder of checkpoint indexes, "off", or None for the usual one (headrace.index_cache).
     """
 
     off: bool = False
@@ -35,6 +38,7 @@ class Settings:
     check: int = 0
     explain: bool = False
     folder: Path | None = None
+    index_cache: str | None = None
 
     @classmethod
     def read(cls, environment: Mapping[str, str] = os.environ) -> Settings:
@@ -46,6 +50,7 @@ class Settings:
             check=_number(environment.get(CHECK)),
             explain=environment.get(EXPLAIN) == "1",
             folder=Path(folder) if folder else None,
+            index_cache=environment.get(INDEX_FOLDER) or None,
         )
 
     def variables(self) -> dict[str, str]:
@@ -55,6 +60,7 @@ class Settings:
             EXPLAIN: "1" if self.explain else "0",
             FOLDER: str(self.folder) if self.folder else "",
             **({THREADS: str(self.threads)} if self.threads else {}),
+            **({INDEX_FOLDER: self.index_cache} if self.index_cache else {}),
         }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from headrace.accelerate.recognise import Folder, Recognition
 from headrace.accelerate.translate import Refused
 from headrace.errors import UsageError
 from headrace.feed import INDEX_BYTES
+from headrace.index_cache import index_file
 from headrace.machine import memory
 from headrace.planner import Plan, compile_plan
 
@@ -84,7 +86,8 @@ def _table(folders: Sequence[Folder]) -> _native.Table:
     files = [os.fspath(sample[0]) for copy in copies for sample in copy]
     count = len(files)
     offsets, sizes = np.zeros(count, dtype=np.int64), np.full(count, -1, dtype=np.int64)
-    table = _native.Table(files, np.arange(count, dtype=np.int32), offsets, sizes, index_limit_bytes())
+    numbers = np.arange(count, dtype=np.int32)
+    table = _native.Table(files, numbers, offsets, sizes, index_limit_bytes(), index_file(files, numbers, offsets, sizes))
     while len(_tables) >= KEPT_TABLES:
         _tables.pop(next(iter(_tables)))
     _tables[key] = (copies, table)
@@ -109,11 +112,24 @@ def engine(threads: int) -> _native.Engine:
     return _engines[threads]
 
 
+_left_to_the_parent: list[_native.Table] = []
+
+
 def _forget_engines() -> None:
-    """In a forked child the threads do not exist: let go of the pools without joining anything."""
+    """In a forked child the threads do not exist: let go of the pools without joining anything, and of tables whose locks the
+    threads may hold."""
     for pool in _engines.values():
         pool.abandon()
     _engines.clear()
+    _left_to_the_parent.extend(table for _, table in _tables.values())
+    _tables.clear()
+
+
+def _flush_indexes() -> None:
+    """Writes down what was learned of the files, for later runs."""
+    for _, table in _tables.values():
+        table.flush_indexes()
 
 
 os.register_at_fork(after_in_child=_forget_engines)
+atexit.register(_flush_indexes)

@@ -38,12 +38,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--threads", type=_count, metavar="N", help="native threads per process (default: the script's num_workers)"
     )
+    parser.add_argument(
+        "--index-cache",
+        metavar="FOLDER|off",
+        help="where indexes of JPEGs are kept, with which a later run decodes faster from its first epoch on "
+        "(default: ~/.cache/headrace/jpeg-index; off: nowhere)",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Runs the command; the exit code is the command's own (128 + n if signal n ended it)."""
     with tempfile.TemporaryDirectory(prefix="headrace-run-") as folder:
-        settings = Settings(threads=args.threads, check=args.check, explain=args.explain, folder=Path(folder))
+        settings = Settings(
+            threads=args.threads, check=args.check, explain=args.explain, folder=Path(folder), index_cache=args.index_cache
+        )
         off = Settings.read().off
         finished = spawn(args.command, hooks=() if off else (HOOK,), env=settings.variables())
         loaders = _loaders(Path(folder))

@@ -1,4 +1,5 @@
-//! Checkpoint indexes of a dataset's images, kept in memory up to a limit, so that the second epoch is faster than the first.
+//! Checkpoint indexes of a dataset's images, kept in memory up to a limit, so that the second epoch is faster than the first; and
+//! in a file where one is given, so that the next run's first epoch is as fast.
 //!
 //! Nothing is ever evicted: records are drawn uniformly, so what is in the cache is worth as much as what would replace it.
 
@@ -6,6 +7,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::index_file::IndexFile;
 use crate::jpeg::index::Index;
 
 /// Separate locks, so that threads rarely meet.
@@ -18,6 +20,7 @@ pub struct IndexCache {
     limit_bytes: usize,
     used_bytes: AtomicUsize,
     parts: Vec<Mutex<Part>>,
+    file: Option<IndexFile>,
 }
 
 impl IndexCache {
@@ -27,7 +30,21 @@ impl IndexCache {
             limit_bytes,
             used_bytes: AtomicUsize::new(0),
             parts: (0..PARTS).map(|_| Mutex::default()).collect(),
+            file: None,
         }
+    }
+
+    /// The same, with indexes of earlier runs behind it, and those of this run for later ones.
+    pub fn with_file(self, file: IndexFile) -> Self {
+        IndexCache {
+            file: Some(file),
+            ..self
+        }
+    }
+
+    /// The file behind it.
+    pub fn file(&self) -> Option<&IndexFile> {
+        self.file.as_ref()
     }
 
     fn part(&self, record: u32) -> MutexGuard<'_, Part> {
@@ -43,11 +60,24 @@ impl IndexCache {
 
     /// The index of `record`, as far as it goes.
     pub fn get(&self, record: u32) -> Option<Arc<Index>> {
-        self.part(record).get(&record).cloned()
+        let known = self.part(record).get(&record).cloned();
+        if known.is_some() {
+            return known;
+        }
+        let index = self.file.as_ref()?.get(record)?;
+        self.keep(record, &index);
+        Some(Arc::new(index))
     }
 
     /// Keeps a copy of `index` if it covers more than what is known and there is room.
     pub fn offer(&self, record: u32, index: &Index) {
+        self.keep(record, index);
+        if let Some(file) = &self.file {
+            file.put(record, index);
+        }
+    }
+
+    fn keep(&self, record: u32, index: &Index) {
         let size = index.size_bytes();
         let mut part = self.part(record);
         let (rows, freed) = part
@@ -63,6 +93,9 @@ impl IndexCache {
 
     /// Forgets the index of a record whose file has changed.
     pub fn forget(&self, record: u32) {
+        if let Some(file) = &self.file {
+            file.forget(record);
+        }
         if let Some(index) = self.part(record).remove(&record) {
             self.used_bytes
                 .fetch_sub(index.size_bytes(), Ordering::Relaxed);

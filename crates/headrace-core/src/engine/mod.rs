@@ -3,6 +3,8 @@
 //! A job is one batch. Threads take images from the oldest job first, so batches finish in the order they were submitted,
 //! and an image costs no allocation and no lock but the queue's.
 
+mod byte_cache;
+mod index_file;
 mod indexes;
 mod item;
 mod memory;
@@ -14,6 +16,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+pub use byte_cache::ByteCache;
+pub use index_file::IndexFile;
 pub use indexes::IndexCache;
 pub use item::Worker;
 pub use memory::BatchMemory;

@@ -6,6 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
+use super::byte_cache::ByteCache;
 use crate::error::{Result, Status};
 
 /// Files read as shards stay open; each is opened once, on first use.
@@ -24,6 +25,7 @@ pub struct Table {
     offset: Vec<u64>,
     size: Vec<i64>,
     opening: Mutex<()>,
+    cache: Option<ByteCache>,
 }
 
 impl Table {
@@ -64,7 +66,21 @@ impl Table {
             offset,
             size,
             opening: Mutex::new(()),
+            cache: None,
         })
+    }
+
+    /// The same, with a cache that is asked first.
+    pub fn with_cache(self, cache: ByteCache) -> Self {
+        Table {
+            cache: Some(cache),
+            ..self
+        }
+    }
+
+    /// The cache that is asked first.
+    pub fn cache(&self) -> Option<&ByteCache> {
+        self.cache.as_ref()
     }
 
     /// How many records there are.
@@ -79,6 +95,17 @@ impl Table {
 
     /// Reads the bytes of `record` into `bytes` (replacing what was there).
     pub fn read(&self, record: usize, bytes: &mut Vec<u8>) -> Result<()> {
+        let Some(cache) = &self.cache else {
+            return self.read_file(record, bytes);
+        };
+        if !cache.get(record, bytes) {
+            self.read_file(record, bytes)?;
+            cache.offer(record, bytes);
+        }
+        Ok(())
+    }
+
+    fn read_file(&self, record: usize, bytes: &mut Vec<u8>) -> Result<()> {
         let file = self.file[record] as usize;
         match &self.handles[file] {
             Handle::Whole => whole(&self.paths[file], bytes),

@@ -270,10 +270,10 @@ impl Reader<'_> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn sample() -> Index {
+    pub(crate) fn sample() -> Index {
         let checkpoints = (0..21u32)
             .map(|i| Checkpoint {
                 position: 600 + i * 900,

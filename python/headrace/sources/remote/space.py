@@ -37,15 +37,16 @@ def reserve(entry: Path, size: int) -> None:
         raise AssertionError("unreachable")
 
 
-def reserve_some(entry: Path, size: int, *, at_least: int) -> int:
+def reserve_some(entry: Path, size: int, *, at_least: int, limit: int | None = None) -> int:
     """Makes room for `size` bytes, or for as many as there can be, in the folder `entry`; returns how many.
 
+    All entries together take at most `limit` bytes (None: `bound`).
     Of less than `size`, a tenth stays free for others. Raises SourceError when that is below `at_least`.
     """
     cache = entry.parent
     with open(cache / ".lock", "ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # two processes do not promise the same bytes
-        limit = bound(cache)
+        limit = bound(cache) if limit is None else limit
         if at_least > limit:
             raise SourceError(
                 f"the dataset has {size_text(size)}, the cache in {cache} may take {size_text(limit)}",

@@ -1,0 +1,264 @@
+//! Checkpoint indexes in a file, so that another process, or another run, begins with what this one has learned.
+//!
+//! A log: entries are only ever appended, also by several processes at once. One: `HRXE`, u32 record, u32 length, then the index as
+//! [`Index::to_bytes`] writes it, which carries its own checksum, and the length and checksum of the image that it belongs to.
+//! So a torn entry is no entry, and an index of a file that has changed is refused by the decoder.
+
+use std::collections::HashMap;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::jpeg::index::Index;
+
+const MAGIC: [u8; 4] = *b"HRXE";
+const HEAD: usize = 12;
+/// Longest entry that is believed; the index of a 100-megapixel image has some 300 KB.
+const LONGEST: usize = 1 << 24;
+/// Bytes gathered before they are written.
+const GATHERED: usize = 1 << 16;
+
+#[derive(Clone, Copy)]
+struct Place {
+    offset: u64,
+    length: u32,
+}
+
+struct State {
+    path: PathBuf,
+    /// None until there is something to read or to write.
+    file: Option<File>,
+    places: HashMap<u32, Place>,
+    /// MCU rows of what was written of each record, as far as this process knows.
+    rows: HashMap<u32, u32>,
+    gathered: Vec<u8>,
+    gathered_places: Vec<(u32, Place)>,
+    written: u64,
+}
+
+/// A file of indexes, open for reading and appending.
+pub struct IndexFile {
+    limit_bytes: u64,
+    found: usize,
+    state: Mutex<State>,
+}
+
+impl IndexFile {
+    /// Reads what is in the file, if it is there; it is made when there is something to write, and grows to about `limit_bytes`.
+    /// A file that cannot be read is as none.
+    pub fn open(path: &Path, limit_bytes: u64) -> Self {
+        let mut file = append_to(path, false).ok();
+        let mut bytes = Vec::new();
+        let whole = file.as_mut().map(|file| file.read_to_end(&mut bytes));
+        let places = match whole {
+            Some(Ok(_)) => scan(&bytes),
+            _ => HashMap::new(),
+        };
+        IndexFile {
+            limit_bytes,
+            found: places.len(),
+            state: Mutex::new(State {
+                path: path.to_path_buf(),
+                file,
+                places,
+                rows: HashMap::new(),
+                gathered: Vec::new(),
+                gathered_places: Vec::new(),
+                written: bytes.len() as u64,
+            }),
+        }
+    }
+
+    /// Records that had an index when the file was opened.
+    pub fn found(&self) -> usize {
+        self.found
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The index of `record`, if there is one and it is whole.
+    pub fn get(&self, record: u32) -> Option<Index> {
+        let mut state = self.state();
+        let place = *state.places.get(&record)?;
+        let mut bytes = vec![0; place.length as usize];
+        let read = |file: &File| file.read_exact_at(&mut bytes, place.offset).ok();
+        let index = match state.file.as_ref().and_then(read) {
+            Some(()) => Index::from_bytes(&bytes).ok(),
+            None => None,
+        };
+        match &index {
+            Some(index) => drop(state.rows.insert(record, index.rows())),
+            None => drop(state.places.remove(&record)),
+        }
+        index
+    }
+
+    /// Appends an index if it says a quarter more than what was written of this record.
+    pub fn put(&self, record: u32, index: &Index) {
+        let mut state = self.state();
+        let known = state.rows.get(&record).copied().unwrap_or(0);
+        if index.rows() <= known + known / 4
+            || state.written + state.gathered.len() as u64 > self.limit_bytes
+        {
+            return;
+        }
+        let bytes = index.to_bytes();
+        let Ok(length) = u32::try_from(bytes.len()) else {
+            return;
+        };
+        state.rows.insert(record, index.rows());
+        let offset = (state.gathered.len() + HEAD) as u64; // from where the gathered bytes will begin
+        state
+            .gathered_places
+            .push((record, Place { offset, length }));
+        state.gathered.extend(MAGIC);
+        state.gathered.extend(record.to_le_bytes());
+        state.gathered.extend(length.to_le_bytes());
+        state.gathered.extend(bytes);
+        if state.gathered.len() >= GATHERED {
+            state.write();
+        }
+    }
+
+    /// Forgets the index of a record whose file has changed; the next one is written whatever it covers.
+    pub fn forget(&self, record: u32) {
+        let mut state = self.state();
+        state.places.remove(&record);
+        state.rows.remove(&record);
+    }
+
+    /// Writes what is gathered.
+    pub fn flush(&self) {
+        self.state().write();
+    }
+}
+
+impl State {
+    /// One write, at the end of the file wherever that is by now. A full disk costs the indexes, nothing else.
+    fn write(&mut self) {
+        if self.gathered.is_empty() {
+            return;
+        }
+        let length = self.gathered.len() as u64;
+        if let Ok(end) = self.append() {
+            let start = end.saturating_sub(length);
+            for (record, place) in self.gathered_places.drain(..) {
+                let offset = start + place.offset;
+                self.places.insert(record, Place { offset, ..place });
+            }
+            self.written += length;
+        } else {
+            self.written = u64::MAX >> 1; // no more
+        }
+        self.gathered.clear();
+        self.gathered_places.clear();
+    }
+
+    /// Returns where the written bytes end.
+    fn append(&mut self) -> io::Result<u64> {
+        let file = match &mut self.file {
+            Some(file) => file,
+            None => self.file.insert(append_to(&self.path, true)?),
+        };
+        file.write_all(&self.gathered)?;
+        file.stream_position()
+    }
+}
+
+fn append_to(path: &Path, create: bool) -> io::Result<File> {
+    OpenOptions::new()
+        .read(true)
+        .append(true)
+        .create(create)
+        .open(path)
+}
+
+impl Drop for IndexFile {
+    fn drop(&mut self) {
+        self.flush();
+    }
+}
+
+/// Where the entries lie; the last one of a record counts. After damage the next entry is looked for.
+fn scan(bytes: &[u8]) -> HashMap<u32, Place> {
+    let mut places = HashMap::new();
+    let mut at = 0;
+    while let Some(head) = bytes.get(at..at + HEAD) {
+        let field = |from: usize| {
+            u32::from_le_bytes([head[from], head[from + 1], head[from + 2], head[from + 3]])
+        };
+        let (record, length) = (field(4), field(8));
+        let end = at + HEAD + length as usize;
+        if head[..4] == MAGIC && length as usize <= LONGEST && end <= bytes.len() {
+            let offset = (at + HEAD) as u64;
+            places.insert(record, Place { offset, length });
+            at = end;
+        } else {
+            at += bytes[at + 1..]
+                .windows(4)
+                .position(|window| window == MAGIC)
+                .map_or(bytes.len(), |distance| distance + 1);
+        }
+    }
+    places
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::jpeg::index::tests::sample;
+
+    #[test]
+    fn what_one_writes_another_reads_and_damage_is_passed_over() {
+        let path = std::env::temp_dir().join(format!("headrace-index-file-{}", std::process::id()));
+        drop(std::fs::remove_file(&path));
+        let index = sample();
+        let file = IndexFile::open(&path, 1 << 20);
+        for record in [3, 1, 4] {
+            file.put(record, &index);
+            file.put(record, &index); // says no more: not written again
+        }
+        assert!(file.get(3).is_none(), "not written yet");
+        file.flush();
+        assert_eq!(file.get(3), Some(index.clone()));
+        let entry = std::fs::metadata(&path).expect("there").len() / 3;
+        assert_eq!(entry, (HEAD + index.to_bytes().len()) as u64);
+
+        // A second process, and a torn write between the two.
+        OpenOptions::new()
+            .append(true)
+            .open(&path)
+            .expect("opened")
+            .write_all(b"HRXE\x01\0\0\0\xff\xff\0\0torn")
+            .expect("written");
+        let other = IndexFile::open(&path, 1 << 20);
+        assert_eq!(other.found(), 3);
+        other.put(9, &index);
+        other.flush();
+        file.put(5, &index);
+        file.flush();
+        assert_eq!(file.get(5), Some(index.clone()));
+        let third = IndexFile::open(&path, 1 << 20);
+        assert_eq!(third.found(), 5);
+        assert!([1, 3, 4, 5, 9]
+            .iter()
+            .all(|&record| third.get(record).is_some()));
+        third.forget(4);
+        assert!(third.get(4).is_none());
+
+        // Flipped bits are no index.
+        let mut bytes = std::fs::read(&path).expect("read");
+        bytes[HEAD + 20] ^= 1;
+        std::fs::write(&path, bytes).expect("written");
+        let damaged = IndexFile::open(&path, 0);
+        assert!(damaged.get(3).is_none() && damaged.get(1).is_some());
+        damaged.put(77, &index); // beyond the limit
+        damaged.flush();
+        assert!(damaged.get(77).is_none());
+        std::fs::remove_file(&path).expect("removed");
+    }
+}
