@@ -67,6 +67,8 @@ def parse_cache(text: str) -> ByteCache:
 
 def open_cache(cache: ByteCache, dataset: Dataset) -> Kept:
     """The place in `cache` for the bytes of `dataset`. Raises SourceError where the folder cannot be written."""
+    if dataset.stream is not None:
+        raise UsageError(f"{dataset.root} is a stream, which comes once an epoch by itself", hint="drop cache=")
     if cache.folder is None:
         return Kept(None, cache.limit_bytes, None, None)
     if dataset.residency is not None:

@@ -55,6 +55,7 @@ class Filled:
     pixels: npt.NDArray[Any]  # Plan.shape(n), dtype NUMPY_DTYPES[plan.dtype]
     records: npt.NDArray[np.int64]  # [n]
     labels: npt.NDArray[np.int64] | None  # [n] where the batch brought them
+    draws: npt.NDArray[np.uint64]  # [n] the keys of their random draws
     owner: Any  # what `allocate` gave beside the memory: a tensor over it, or None
 
 
@@ -224,7 +225,7 @@ class Feed:
         if self.plan.callables:
             self._call(work.raw.reshape(count, self.plan.height, self.plan.width, 3), work.final)
         pixels = work.final.view(NUMPY_DTYPES[self.plan.dtype]).reshape(self.plan.shape(count))
-        return Filled(pixels, records, labels, work.owner)
+        return Filled(pixels, records, labels, work.batch.draws, work.owner)
 
     def _substitute(self, bad: IndexBatch, slot: int, status: int, memory: npt.NDArray[np.uint8], epoch: int) -> IndexBatch:
         """Puts a good record in a bad one's slot: the same one each time for (seed, epoch, draw). Returns it."""

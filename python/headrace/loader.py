@@ -14,6 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace import machine
+from headrace.batch_transforms import BatchKey, check_dtype
+from headrace.batch_transforms import apply as apply_to_batch
 from headrace.blocks import WINDOW, Blocks, window_bytes
 from headrace.byte_cache import open_cache, parse_cache
 from headrace.errors import MissingDependencyError, SourceError, StateError, UsageError
@@ -131,6 +133,10 @@ class Loader:
             cache=None if bytes_cache is None else open_cache(bytes_cache, self.dataset),
         )
         self._emit = _emitter(output, self.plan, self._transfer)
+        if self.plan.batch:
+            if output == "numpy":
+                raise UsageError(f"{type(self.plan.batch[0]).__name__} works in torch", hint="use output='torch'")
+            check_dtype(self.plan.batch, dtype)
 
     def __len__(self) -> int:
         return len(self._order(self._epoch))
@@ -156,23 +162,23 @@ class Loader:
             steps = announced(steps, order, self._blocks, self.dataset.residency)
         batches = (self._index_batch(order, step) for step in steps)
         labels = self.dataset.table.label
-        for filled in self._feed.run(batches, order.epoch):
-            self._step += 1
+        for step, filled in enumerate(self._feed.run(batches, order.epoch), first):
+            self._step = step + 1
             if self._step == len(order):
                 # Before the last batch is handed out: a state saved while it is in use belongs to the next epoch.
                 self._epoch, self._step = order.epoch + 1, 0
-            yield self._emit(filled, labels[filled.records] if filled.labels is None else filled.labels)
+            yield self._finished(filled, labels[filled.records] if filled.labels is None else filled.labels, order.epoch, step)
 
     def _stream_pass(self, stream: Stream, first: int) -> Iterator[tuple[Any, Any]]:
         epoch = self._epoch
         self._end_pass()  # a pipe has one reader
         batches = self._passing = StreamPass(stream, self._stream_options, epoch, first)
         try:
-            for filled in self._feed.run(batches, epoch):
-                self._step += 1
+            for step, filled in enumerate(self._feed.run(batches, epoch), first):
+                self._step = step + 1
                 if self._step == batches.total:
                     self._epoch, self._step = epoch + 1, 0
-                yield self._emit(filled, filled.records if filled.labels is None else filled.labels)
+                yield self._finished(filled, filled.records if filled.labels is None else filled.labels, epoch, step)
             if self._step and self._step == batches.total:  # resumed behind the last batch
                 self._epoch, self._step = epoch + 1, 0
         finally:
@@ -183,6 +189,14 @@ class Loader:
         if self._passing is not None:
             self._passing.close()
             self._passing = None
+
+    def _finished(self, filled: Filled, labels: npt.NDArray[np.int64], epoch: int, step: int) -> tuple[Any, Any]:
+        """The batch as it is handed out."""
+        images, given = self._emit(filled, labels)
+        if not self.plan.batch:
+            return images, given
+        key = BatchKey(self.seed, epoch, step, self.rank, filled.draws)
+        return apply_to_batch(self.plan.batch, images, given, key, len(self.dataset.classes))
 
     def _index_batch(self, order: EpochOrder, step: int) -> IndexBatch:
         records = order.batch(step)
@@ -275,6 +289,7 @@ class Loader:
         for function in plan.callables:
             name = getattr(function, "__qualname__", type(function).__name__)
             lines.append(f"Python, one image at a time in the consumer's thread (this can be slow): {name}")
+        lines += [f"on the finished batch, in torch: {step!r}" for step in plan.batch]
         lines += [] if self._cached is None else [f"encoded bytes kept after their first read: {self._cached}"]
         lines.append(
             f"batch: {plan.dtype} {list(plan.shape(self.batch_size))}, {plan.image_bytes() * self.batch_size / 2**20:.1f} MiB"

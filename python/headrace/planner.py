@@ -4,6 +4,7 @@ The parts, in the order in which they run on an image:
     pixels     crops, resizes, flips, rotations folded into as few samplings as may be; colours  native
     callables  the user's own functions on uint8 [H, W, 3]                                  Python, one image at a time
     values     ToDtype and Normalize as a table of 256 values a channel (exact by making)   native, or numpy after callables
+    batch      RandomErasing, MixUp, CutMix on the finished batch (headrace.batch_transforms)  torch, where the batch is
 """
 
 from __future__ import annotations
@@ -24,10 +25,12 @@ from headrace.transforms import (
     CenterCrop,
     ColorJitter,
     Compose,
+    CutMix,
     Dilation,
     Erosion,
     GaussianBlur,
     Grayscale,
+    MixUp,
     Normalize,
     Pad,
     RandAugment,
@@ -35,8 +38,10 @@ from headrace.transforms import (
     RandomAffine,
     RandomApply,
     RandomAutocontrast,
+    RandomChoice,
     RandomCrop,
     RandomEqualize,
+    RandomErasing,
     RandomGrayscale,
     RandomHorizontalFlip,
     RandomInvert,
@@ -59,6 +64,7 @@ Layout = Literal["hwc", "chw"]
 Fuse = Literal["geometry", "off"]
 DctScale = Literal["off", "auto"]
 Op = tuple[str, list[float], str]
+Steps = tuple[Transform | Callable[[Any], Any], ...]
 Table = npt.NDArray[np.float32]  # [3, 256]: the output value of each input value, for R, G, B
 
 # What numpy holds for each dtype; bfloat16 travels as its bit pattern, because numpy has no such type.
@@ -84,6 +90,7 @@ class Plan:
     layout: Layout
     fuse: Fuse
     dct_scale: DctScale
+    batch: tuple[Transform, ...]  # on the finished batch, in order
     hash: str  # changes when the pipeline changes; guards resumed states
 
     def store(self) -> _native.Store:
@@ -157,6 +164,7 @@ def compile_plan(
     if transform is None:
         raise UsageError("a transform is needed: images differ in size, a batch has one", hint=_EXAMPLE)
     steps = transform.transforms if isinstance(transform, Compose) else (transform,)
+    steps, batch = _batch_part(steps)
     geometry, callables, values = _split(steps)
     ops = tuple(op for step in geometry for op in _ops(step))
     try:
@@ -175,6 +183,7 @@ def compile_plan(
             dtype,
             *([fuse] if bends else []),
             *(["dct_scale"] if dct_scale == "auto" else []),
+            *batch,
         )
     )
     return Plan(
@@ -188,6 +197,7 @@ def compile_plan(
         layout=layout,
         fuse=fuse,
         dct_scale=dct_scale,
+        batch=batch,
         hash=hashlib.sha256(description.encode()).hexdigest()[:16],
     )
 
@@ -195,6 +205,21 @@ def compile_plan(
 _EXAMPLE = "for example transform=headrace.transforms.imagenet_train(224), or Compose([Resize(256), CenterCrop(224)])"
 
 _VALUES = (ToDtype, Normalize)
+_BATCH = (RandomErasing, MixUp, CutMix, RandomChoice)
+
+
+def _batch_part(steps: Steps) -> tuple[Steps, tuple[Transform, ...]]:
+    """The steps before the first batch transform, and those from it on, which must all be batch transforms."""
+    first = next((at for at, step in enumerate(steps) if isinstance(step, _BATCH)), len(steps))
+    batch = []
+    for step in steps[first:]:
+        if not isinstance(step, _BATCH):
+            raise UsageError(
+                f"{type(step).__name__} after {type(steps[first]).__name__} cannot be compiled",
+                hint="put RandomErasing, MixUp and CutMix last: they work on the finished batch",
+            )
+        batch.append(step)
+    return steps[:first], tuple(batch)
 
 
 #: Native operations by what they do.
@@ -209,7 +234,7 @@ _COLOURS = frozenset(
 
 
 def _split(
-    steps: tuple[Transform | Callable[[Any], Any], ...],
+    steps: Steps,
 ) -> tuple[list[Transform], tuple[Callable[[Any], Any], ...], list[Transform]]:
     """Pixels, callables and values. They must come in that order; flips commute with values, so they may come late."""
     pixels: list[Transform] = []

@@ -20,7 +20,7 @@ Positions = npt.NDArray[np.int64]
 _ROUNDS = 6
 
 
-def _mix(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+def mix64(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     """SplitMix64's finaliser (Steele, Lea, Flood 2014), elementwise modulo 2**64."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -32,7 +32,7 @@ def hashed(*parts: int) -> int:
     state = np.zeros(1, dtype=np.uint64)
     with np.errstate(over="ignore"):
         for part in parts:
-            state = _mix(state + np.uint64(0x9E3779B97F4A7C15) + np.uint64(part & (2**64 - 1)))
+            state = mix64(state + np.uint64(0x9E3779B97F4A7C15) + np.uint64(part & (2**64 - 1)))
     return int(state[0])
 
 
@@ -46,7 +46,7 @@ def permutation(positions: Positions, size: int, key: int) -> Positions:
     while pending.any():
         left, right = values[pending] >> half, values[pending] & mask
         for round_key in keys:
-            left, right = right, left ^ (_mix(right ^ round_key) & mask)
+            left, right = right, left ^ (mix64(right ^ round_key) & mask)
         values[pending] = (left << half) | right
         pending = values >= size
     return values.astype(np.int64)

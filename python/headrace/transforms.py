@@ -20,10 +20,12 @@ __all__ = [
     "CenterCrop",
     "ColorJitter",
     "Compose",
+    "CutMix",
     "Dilation",
     "Erosion",
     "GaussianBlur",
     "Grayscale",
+    "MixUp",
     "Normalize",
     "Pad",
     "RandAugment",
@@ -31,8 +33,10 @@ __all__ = [
     "RandomAffine",
     "RandomApply",
     "RandomAutocontrast",
+    "RandomChoice",
     "RandomCrop",
     "RandomEqualize",
+    "RandomErasing",
     "RandomGrayscale",
     "RandomHorizontalFlip",
     "RandomInvert",
@@ -612,6 +616,83 @@ class Normalize(Transform):
             object.__setattr__(self, name, values)
         if 0 in self.std:
             raise UsageError("Normalize: std must not be 0")
+
+
+@dataclass(frozen=True, slots=True)
+class RandomErasing(Transform):
+    """With probability `p`, a rectangle of the finished image is replaced by `value`: a number, one for each channel, or
+    "random" (a normal draw for each value). On the batch, after Normalize; each image has its own draws."""
+
+    p: float = 0.5
+    scale: tuple[float, float] = (0.02, 0.33)
+    ratio: tuple[float, float] = (0.3, 3.3)
+    value: Any = 0.0
+    inplace: bool = False
+
+    def __post_init__(self) -> None:
+        _probability(self.p, "RandomErasing")
+        object.__setattr__(self, "scale", _range(self.scale, "RandomErasing: scale"))
+        object.__setattr__(self, "ratio", _range(self.ratio, "RandomErasing: ratio"))
+        if self.scale[1] > 1:
+            raise UsageError(f"RandomErasing: scale is a share of the image, at most 1, not {self.scale!r}")
+        if self.value == "random":
+            return
+        try:
+            values = (self.value,) if isinstance(self.value, int | float) else tuple(float(value) for value in self.value)
+        except (TypeError, ValueError):
+            values = ()
+        if len(values) not in (1, 3):
+            raise UsageError(f"RandomErasing: value must be a number, three of them, or 'random', not {self.value!r}")
+        object.__setattr__(self, "value", tuple(float(value) for value in values))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixUp(Transform):
+    """Each image is blended with its neighbour in the batch; one share a batch, from Beta(alpha, alpha). Labels become float
+    [N, num_classes] (None: as many as the dataset has). Zhang et al. 2018, arXiv 1710.09412."""
+
+    alpha: float = 1.0
+    num_classes: int | None = None
+
+    def __post_init__(self) -> None:
+        _mixing(self.alpha, self.num_classes, "MixUp")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutMix(Transform):
+    """A rectangle of each image is replaced by that of its neighbour in the batch; one rectangle a batch, whose area has a
+    share from Beta(alpha, alpha). Labels as with MixUp. Yun et al. 2019, arXiv 1905.04899."""
+
+    alpha: float = 1.0
+    num_classes: int | None = None
+
+    def __post_init__(self) -> None:
+        _mixing(self.alpha, self.num_classes, "CutMix")
+
+
+def _mixing(alpha: float, num_classes: int | None, what: str) -> None:
+    if not alpha > 0:
+        raise UsageError(f"{what}: alpha must be positive, not {alpha!r}")
+    if num_classes is not None and num_classes < 1:
+        raise UsageError(f"{what}: num_classes must be positive, not {num_classes!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class RandomChoice(Transform):
+    """One of several batch transforms (MixUp, CutMix, RandomErasing) for each batch, at even chances or by the weights `p`."""
+
+    transforms: Sequence[Transform]
+    p: Sequence[float] | None = None
+
+    def __post_init__(self) -> None:
+        choices = tuple(self.transforms)
+        if not choices or not all(isinstance(choice, MixUp | CutMix | RandomErasing) for choice in choices):
+            raise UsageError("RandomChoice: a list of MixUp, CutMix and RandomErasing is needed")
+        weights = (1.0,) * len(choices) if self.p is None else tuple(float(weight) for weight in self.p)
+        if len(weights) != len(choices) or min(weights) < 0 or sum(weights) <= 0:
+            raise UsageError(f"RandomChoice: p must hold a weight of 0 or more for each transform, not {self.p!r}")
+        object.__setattr__(self, "transforms", choices)
+        object.__setattr__(self, "p", tuple(weight / sum(weights) for weight in weights))
 
 
 def imagenet_train(size: Size = 224, *, normalize: bool = False) -> Compose:
