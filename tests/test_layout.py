@@ -19,6 +19,7 @@ RANKS = [
     ("index_cache", "byte_cache", "batch_transforms"),
     ("planner", "packing", "verification", "inspection", "contact_sheet", "session", "decode"),
     ("feed", "lookahead", "streaming", "gpu", "attach"),
+    ("views",),
     ("loader",),
     ("checkpoint", "recipe", "evaluation", "interruption", "devices", "models", "weights", "training", "trainer", "accelerate"),
     ("diagnosis",),

@@ -17,12 +17,15 @@ from headrace.errors import DecodeError, SourceError, StateError, UsageError
 from headrace.transforms import (
     CenterCrop,
     Compose,
+    CutMix,
     Normalize,
     RandomCrop,
+    RandomErasing,
     RandomHorizontalFlip,
     RandomResizedCrop,
     Resize,
     ToDtype,
+    Views,
     imagenet_eval,
     imagenet_train,
 )
@@ -323,3 +326,68 @@ def test_indexes_grow_in_the_first_epoch_and_change_no_pixel(image_folder: MakeF
         path.write_bytes(headrace.restart_markers(path.read_bytes()))
     data.set_epoch(0)
     assert digests(data) == first
+
+
+@pytest.mark.parametrize("output", ["torch", "numpy"])
+def test_views_are_several_pictures_of_each_image(image_folder: MakeFolder, output: str) -> None:
+    root = image_folder()
+    large, small = imagenet_train(32), Compose([RandomResizedCrop(16, scale=(0.05, 0.3)), RandomHorizontalFlip()])
+    data = loader(root, transform=Views([large, large, small]), output=output)
+    alone = loader(root, transform=large, output=output)
+    seen = 0
+    for (views, labels), (images, same_labels) in zip(data, alone, strict=True):
+        first, second, crop = (np.asarray(view) for view in views)
+        np.testing.assert_array_equal(first, np.asarray(images))  # the first view draws as a loader without views
+        np.testing.assert_array_equal(np.asarray(labels), np.asarray(same_labels))
+        assert first.shape == second.shape and crop.shape == ((4, 16, 16, 3) if output == "numpy" else (4, 3, 16, 16))
+        assert all((one != other).any() for one, other in zip(first, second, strict=True)), "each view has its own draws"
+        seen += 1
+    assert seen == 3
+    assert "view 2:" in data.explain()
+    assert data.stats().images == 36
+
+
+def test_views_resume_and_agree_about_bad_records(image_folder: MakeFolder) -> None:
+    root = image_folder()
+    (root / "class_1" / "image_002.jpg").write_bytes(b"broken")
+    views = Views([imagenet_train(32), imagenet_train(16)])
+
+    def walk(data: headrace.Loader) -> list[str]:
+        return [
+            hashlib.sha256(b"".join(view.tobytes() for view in images) + labels.tobytes()).hexdigest()
+            for images, labels in data
+        ]
+
+    whole = walk(loader(root, transform=views, on_error="skip"))
+    data = loader(root, transform=views, on_error="skip", threads=1)
+    next(iter(data))
+    state = data.state_dict()
+    resumed = loader(root, transform=views, on_error="skip")
+    resumed.load_state_dict(state)
+    assert walk(resumed) == whole[1:]
+    assert resumed.stats().skipped_count <= 1
+    with pytest.raises(StateError, match="transform"):
+        loader(root, transform=imagenet_train(32)).load_state_dict(state)
+    with pytest.raises(DecodeError, match="image_002"):
+        walk(loader(root, transform=views))
+    data.close()
+
+
+def test_views_with_batch_transforms_and_nonsense(image_folder: MakeFolder) -> None:
+    torch = pytest.importorskip("torch")
+    root = image_folder()
+    erased = Compose([RandomResizedCrop(32), RandomErasing(p=1, value=9)])
+    (first, second), _ = next(iter(loader(root, transform=Views([erased, erased]), output="torch")))
+    where = [(view == 9).all(dim=1) for view in (first, second)]
+    assert where[0].any() and where[1].any() and not torch.equal(where[0], where[1])
+    for make, words in [
+        (lambda: Views([]), "one or more"),
+        (lambda: Views([Views([imagenet_train(32)])]), "without Views"),
+        (
+            lambda: loader(root, transform=Views([Compose([CenterCrop(8), CutMix()])]), output="torch"),
+            "cannot be used in Views",
+        ),
+        (lambda: loader(root, transform=Compose([CenterCrop(8), Views([CenterCrop(8)])])), "Views"),
+    ]:
+        with pytest.raises(UsageError, match=words):
+            make()

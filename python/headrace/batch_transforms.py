@@ -37,6 +37,7 @@ class BatchKey:
     step: int
     rank: int
     draws: npt.NDArray[np.uint64]
+    view: int = 0
 
 
 def check_dtype(steps: Sequence[Transform], dtype: str) -> None:
@@ -55,7 +56,7 @@ def apply(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(images, labels) after `steps`. `images` [N, 3, H, W] may be written to; `labels` int64 [N], or float [N, classes]."""
     for number, step in enumerate(steps):
-        random = np.random.Generator(np.random.PCG64(hashed(key.seed, key.epoch, key.step, key.rank, number)))
+        random = np.random.Generator(np.random.PCG64(hashed(key.seed, key.epoch, key.step, key.rank, key.view, number)))
         if isinstance(step, RandomChoice):
             step = step.transforms[random.choice(len(step.transforms), p=step.p)]
         match step:
@@ -113,7 +114,7 @@ def _erase(step: RandomErasing, images: torch.Tensor, key: BatchKey, number: int
         top, left, tall, wide = box
         target = images[slot, :, top : top + tall, left : left + wide]
         if step.value == "random":
-            generator = torch.Generator().manual_seed(hashed(key.seed, key.epoch, draw, number) >> 1)
+            generator = torch.Generator().manual_seed(hashed(key.seed, key.epoch, draw, key.view, number) >> 1)
             target.copy_(torch.empty(target.shape).normal_(generator=generator))
         else:
             for channel, value in zip(target, step.value * (3 // len(step.value)), strict=True):
@@ -137,7 +138,7 @@ def _box(step: RandomErasing, height: int, width: int, uniform: Any) -> tuple[in
 def _uniforms(key: BatchKey, number: int) -> npt.NDArray[np.float64]:
     """[N, 1 + 4 * attempts] uniform in [0, 1): SplitMix64 streams keyed by (seed, epoch, record, step of the pipeline)."""
     with np.errstate(over="ignore"):
-        state = mix64(key.draws + np.uint64(hashed(key.seed, key.epoch, number)))
+        state = mix64(key.draws + np.uint64(hashed(key.seed, key.epoch, key.view, number)))
         counters = np.arange(1, 2 + 4 * _ATTEMPTS, dtype=np.uint64) * _GOLDEN
         bits = mix64(state[:, None] + counters[None, :])
     return np.asarray((bits >> np.uint64(11)).astype(np.float64) * 2.0**-53)

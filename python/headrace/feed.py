@@ -10,7 +10,7 @@ import atexit
 import os
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
@@ -81,6 +81,8 @@ class Feed:
         allocate: Allocate | None = None,
         index_bytes: int = INDEX_BYTES,
         cache: Kept | None = None,
+        view_of: Feed | None = None,
+        view: int = 0,
     ) -> None:
         if threads < 1 or prefetch < 1:
             raise UsageError(f"threads and prefetch must be at least 1, not {threads} and {prefetch}")
@@ -92,19 +94,22 @@ class Feed:
         table = dataset.table
         if len(table) and bool((table.size >= 0).any()):
             descriptors.need(len(table.files), dataset.root)
-        # Of a local dataset the system is told what comes next.
-        self._residency: Residency | None = dataset.residency if dataset.residency is not None else readahead(table)
+        # Of a local dataset the system is told what comes next, by the first view.
+        told = readahead(table) if view_of is None else None
+        self._residency: Residency | None = dataset.residency if dataset.residency is not None else told
+        # A further view of the same records: its own pixels and draws, the other feed's threads and table.
+        self._view_of, self._draw_seed = view_of, hashed(seed, view) if view else seed
         self._index_bytes, self._cache = index_bytes, cache
         if cache is not None and cache.used is not None:
             weakref.finalize(self, os.close, cache.used)
-        self._made_table: _native.Table | None = self._make_table()
+        self._made_table: _native.Table | None = None if view_of is not None else self._make_table()
         self._store = plan.store()
         self._ring = _native.Ring(batch_size * plan.image_bytes(), prefetch + 3)
         self._allocate = allocate  # not a bound method: a cycle would keep the threads until the collector runs
         self._engine: _native.Engine | None = None
         _live.add(self)
 
-    def run(self, batches: Iterable[IndexBatch], epoch: int) -> Iterator[Filled]:
+    def run(self, batches: Iterable[IndexBatch], epoch: int) -> Generator[Filled, None, None]:
         """Yields the batches, filled, in order. Abandoning the iterator gives up what is in work.
 
         Raises DecodeError, with the record's key and the reason, for a bad record when on_error is "raise".
@@ -169,6 +174,8 @@ class Feed:
 
     @property
     def _table(self) -> _native.Table:
+        if self._view_of is not None:
+            return self._view_of._table
         if self._made_table is None:
             self._made_table = self._make_table()
         return self._made_table
@@ -201,11 +208,16 @@ class Feed:
         return _InWork(batch, final, owner, raw, self._fill(batch, raw, epoch))
 
     def _fill(self, batch: IndexBatch, memory: npt.NDArray[np.uint8], epoch: int) -> _native.Job:
+        return self._running().submit(
+            self._table, self.plan.program, self._store, self._draw_seed, epoch, batch.records, batch.draws, memory, batch.data
+        )
+
+    def _running(self) -> _native.Engine:
+        if self._view_of is not None:
+            return self._view_of._running()
         if self._engine is None:
             self._engine = _native.Engine(self.threads)
-        return self._engine.submit(
-            self._table, self.plan.program, self._store, self.seed, epoch, batch.records, batch.draws, memory, batch.data
-        )
+        return self._engine
 
     def _finish(self, work: _InWork, epoch: int) -> Filled:
         records, labels = work.batch.records, work.batch.labels

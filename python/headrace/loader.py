@@ -8,33 +8,31 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import cached_property
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from headrace import machine
-from headrace.batch_transforms import BatchKey, check_dtype
-from headrace.batch_transforms import apply as apply_to_batch
+from headrace.batch_transforms import BatchKey
 from headrace.blocks import WINDOW, Blocks, window_bytes
 from headrace.byte_cache import open_cache, parse_cache
-from headrace.errors import MissingDependencyError, SourceError, StateError, UsageError
-from headrace.feed import Feed, Filled, IndexBatch, OnError
-from headrace.gpu.transfer import Transfer
+from headrace.errors import SourceError, StateError, UsageError
+from headrace.feed import Filled, IndexBatch, OnError
 from headrace.lookahead import announced
 from headrace.parts import Parts, Share, agree
-from headrace.planner import DctScale, Dtype, Fuse, Plan, compile_plan
+from headrace.planner import DctScale, Dtype, Fuse
 from headrace.records import Dataset, Stream
 from headrace.sampler import EpochOrder
 from headrace.sizes import parse_size
 from headrace.sources import open_to_load
 from headrace.stats import LoaderStats, ShuffleQuality, summarise
 from headrace.streaming import BUFFER, StreamOptions, StreamPass
-from headrace.transforms import Transform
+from headrace.transforms import Transform, Views
+from headrace.views import Output, make_views, run_views, transform_hash
 
 __all__ = ["Loader"]
 
-Output = Literal["torch", "numpy"]
 _STATE_VERSION = 1
 
 
@@ -96,8 +94,6 @@ class Loader:
         self.batch_size, self.seed, self.shuffle, self.drop_last = batch_size, seed, shuffle, drop_last
         self.output, self.device, self.dtype = output, device, dtype
         self.rank, self.world_size = _world(rank, world_size)
-        self.plan = compile_plan(transform, dtype=dtype, fuse=fuse, dct_scale=dct_scale)
-        self._transfer = None if device == "cpu" else Transfer(device, self.plan.table, dtype)
         self._epoch, self._step = 0, 0
         self._resume_step: int | None = None
         self._blocks: Blocks | None = None
@@ -120,23 +116,23 @@ class Loader:
             ahead=prefetch,
             steps=self._share.steps,
         )
-        self._feed = Feed(
+        self._views = make_views(
             self.dataset,
-            # With a GPU the batches cross the bus as uint8, and the values are made there.
-            self.plan if self._transfer is None else replace(self.plan, table=None, dtype="uint8"),
+            transform,
+            dtype=dtype,
+            fuse=fuse,
+            dct_scale=dct_scale,
+            output=output,
+            device=device,
             batch_size=batch_size,
             threads=threads if threads is not None else max(1, round(machine.cores().usable)),
             prefetch=prefetch,
             seed=seed,
             on_error=on_error,
-            allocate=None if self._transfer is None else self._transfer.allocate,
-            cache=None if bytes_cache is None else open_cache(bytes_cache, self.dataset),
+            cache=lambda: None if bytes_cache is None else open_cache(bytes_cache, self.dataset),
         )
-        self._emit = _emitter(output, self.plan, self._transfer)
-        if self.plan.batch:
-            if output == "numpy":
-                raise UsageError(f"{type(self.plan.batch[0]).__name__} works in torch", hint="use output='torch'")
-            check_dtype(self.plan.batch, dtype)
+        self._several = isinstance(transform, Views)
+        self.plan = self._views[0].plan
 
     def __len__(self) -> int:
         return len(self._order(self._epoch))
@@ -162,23 +158,23 @@ class Loader:
             steps = announced(steps, order, self._blocks, self.dataset.residency)
         batches = (self._index_batch(order, step) for step in steps)
         labels = self.dataset.table.label
-        for step, filled in enumerate(self._feed.run(batches, order.epoch), first):
+        for step, filled in enumerate(run_views(self._views, batches, order.epoch), first):
             self._step = step + 1
             if self._step == len(order):
                 # Before the last batch is handed out: a state saved while it is in use belongs to the next epoch.
                 self._epoch, self._step = order.epoch + 1, 0
-            yield self._finished(filled, labels[filled.records] if filled.labels is None else filled.labels, order.epoch, step)
+            yield self._finished(filled, labels, order.epoch, step)
 
     def _stream_pass(self, stream: Stream, first: int) -> Iterator[tuple[Any, Any]]:
         epoch = self._epoch
         self._end_pass()  # a pipe has one reader
         batches = self._passing = StreamPass(stream, self._stream_options, epoch, first)
         try:
-            for step, filled in enumerate(self._feed.run(batches, epoch), first):
+            for step, filled in enumerate(run_views(self._views, batches, epoch), first):
                 self._step = step + 1
                 if self._step == batches.total:
                     self._epoch, self._step = epoch + 1, 0
-                yield self._finished(filled, filled.records if filled.labels is None else filled.labels, epoch, step)
+                yield self._finished(filled, None, epoch, step)
             if self._step and self._step == batches.total:  # resumed behind the last batch
                 self._epoch, self._step = epoch + 1, 0
         finally:
@@ -190,13 +186,19 @@ class Loader:
             self._passing.close()
             self._passing = None
 
-    def _finished(self, filled: Filled, labels: npt.NDArray[np.int64], epoch: int, step: int) -> tuple[Any, Any]:
-        """The batch as it is handed out."""
-        images, given = self._emit(filled, labels)
-        if not self.plan.batch:
-            return images, given
-        key = BatchKey(self.seed, epoch, step, self.rank, filled.draws)
-        return apply_to_batch(self.plan.batch, images, given, key, len(self.dataset.classes))
+    def _finished(
+        self, filled: tuple[Filled, ...], labels: npt.NDArray[np.int64] | None, epoch: int, step: int
+    ) -> tuple[Any, Any]:
+        """The batch as it is handed out; `labels` are those of the table, where a batch does not bring its own."""
+        first = filled[0]
+        given = first.labels if first.labels is not None else first.records if labels is None else labels[first.records]
+        key = BatchKey(self.seed, epoch, step, self.rank, first.draws)
+        classes = len(self.dataset.classes)
+        batches = [
+            view.finished(one, given, replace(key, view=number), classes)
+            for number, (view, one) in enumerate(zip(self._views, filled, strict=True))
+        ]
+        return (tuple(images for images, _ in batches), batches[0][1]) if self._several else batches[0]
 
     def _index_batch(self, order: EpochOrder, step: int) -> IndexBatch:
         records = order.batch(step)
@@ -238,7 +240,7 @@ class Loader:
             "shuffle": self._mixing,
             "drop_last": self.drop_last,
             "dataset": self._share.fingerprint,
-            "transform": self.plan.hash,
+            "transform": transform_hash(self._views),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -264,9 +266,14 @@ class Loader:
 
     def stats(self) -> LoaderStats:
         """Counts and times of every stage so far."""
-        feed = self._feed
+        feed = self._views[0].feed
         feed.stats.cache = feed.cache_stats()
-        totals = summarise(feed.stats, feed.counters(), ring_batches=feed.ring_batches(), indexes=feed.indexes())
+        totals = summarise(
+            feed.stats,
+            feed.counters(),
+            ring_batches=sum(view.feed.ring_batches() for view in self._views),
+            indexes=feed.indexes(),
+        )
         return replace(totals, shuffle=self._quality)
 
     @cached_property
@@ -276,30 +283,22 @@ class Loader:
 
     def explain(self) -> str:
         """The compiled pipeline in words: what runs where, in which order, and what it costs in memory."""
-        plan, feed = self.plan, self._feed
+        feed = self._views[0].feed
         lines = [f"{self.dataset!r}", f"native, {feed.threads} threads, up to {feed.prefetch} batches ahead:"]
-        lines += [f"  {line}" for line in plan.describe()]
         if self.dataset.stream is not None:
             lines.append(self._stream_options.describe(self.dataset.stream))
         if self._blocks is not None and self._quality is not None:
             lines += [self._blocks.describe(), f"  {self._quality.describe()}"]
-        where = "on the GPU, after an asynchronous copy of uint8" if self._transfer else "native, by a table of 256 values"
-        if plan.table is not None:
-            lines.append(f"values to {plan.dtype}: {where}")
-        for function in plan.callables:
-            name = getattr(function, "__qualname__", type(function).__name__)
-            lines.append(f"Python, one image at a time in the consumer's thread (this can be slow): {name}")
-        lines += [f"on the finished batch, in torch: {step!r}" for step in plan.batch]
+        for number, view in enumerate(self._views):
+            lines += [f"view {number}:"] if self._several else []
+            lines += view.describe(self.batch_size, on_gpu=self.device != "cpu")
         lines += [] if self._cached is None else [f"encoded bytes kept after their first read: {self._cached}"]
-        lines.append(
-            f"batch: {plan.dtype} {list(plan.shape(self.batch_size))}, {plan.image_bytes() * self.batch_size / 2**20:.1f} MiB"
-        )
         return "\n".join(lines)
 
     def close(self) -> None:
         """Stops and joins the threads."""
         self._end_pass()
-        self._feed.close()
+        self._views[0].feed.close()
 
     def __enter__(self) -> Loader:
         return self
@@ -333,29 +332,3 @@ def _world(rank: int | None, world_size: int | None) -> tuple[int, int]:
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return int(distributed.get_rank()), int(distributed.get_world_size())
     return 0, 1
-
-
-Emit = Callable[[Filled, npt.NDArray[np.int64]], tuple[Any, Any]]
-
-
-def _emitter(output: Output, plan: Plan, transfer: Transfer | None) -> Emit:
-    """What turns a filled batch and its labels into what the caller asked for."""
-    if output == "numpy":
-        return lambda filled, labels: (filled.pixels, labels)
-    try:
-        import torch
-    except ImportError as error:
-        raise MissingDependencyError(
-            "output='torch' needs PyTorch", hint="pip install 'headrace[train]', or use output='numpy'"
-        ) from error
-    if transfer is not None:
-        return lambda filled, labels: transfer.to_device(filled.owner, plan.shape(len(labels)), torch.from_numpy(labels))
-
-    def emit(filled: Filled, labels: npt.NDArray[np.int64]) -> tuple[Any, Any]:
-        # The tensor keeps the array, and with it the ring's memory, alive: a kept batch never changes.
-        images = torch.from_numpy(filled.pixels)
-        if plan.dtype == "bfloat16":
-            images = images.view(torch.bfloat16)
-        return images.permute(0, 3, 1, 2), torch.from_numpy(labels)
-
-    return emit

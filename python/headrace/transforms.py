@@ -50,6 +50,7 @@ __all__ = [
     "ToDtype",
     "Transform",
     "TrivialAugmentWide",
+    "Views",
     "imagenet_eval",
     "imagenet_train",
 ]
@@ -616,6 +617,22 @@ class Normalize(Transform):
             object.__setattr__(self, name, values)
         if 0 in self.std:
             raise UsageError("Normalize: std must not be 0")
+
+
+@dataclass(frozen=True, slots=True)
+class Views(Transform):
+    """Several pictures of each image, each by a pipeline and with draws of its own: the loader yields a tuple of image batches.
+
+    For self-supervised training: `Views([augment, augment])`, or two large and six small crops (multi-crop); sizes may differ.
+    """
+
+    transforms: Sequence[Transform | Callable[[Any], Any]]
+
+    def __post_init__(self) -> None:
+        views = tuple(self.transforms)
+        if not views or any(isinstance(view, Views) or not (isinstance(view, Transform) or callable(view)) for view in views):
+            raise UsageError("Views: a list of one or more transforms is needed, without Views in it")
+        object.__setattr__(self, "transforms", views)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ struct Place {
 
 struct State {
     path: PathBuf,
-    /// None until there is something to read or to write.
+    /// None when there is nothing to read or to write, and after `flush`.
     file: Option<File>,
     places: HashMap<u32, Place>,
     /// MCU rows of what was written of each record, as far as this process knows.
@@ -61,7 +61,7 @@ impl IndexFile {
             found: places.len(),
             state: Mutex::new(State {
                 path: path.to_path_buf(),
-                file,
+                file: None,
                 places,
                 rows: HashMap::new(),
                 gathered: Vec::new(),
@@ -85,11 +85,10 @@ impl IndexFile {
         let mut state = self.state();
         let place = *state.places.get(&record)?;
         let mut bytes = vec![0; place.length as usize];
-        let read = |file: &File| file.read_exact_at(&mut bytes, place.offset).ok();
-        let index = match state.file.as_ref().and_then(read) {
-            Some(()) => Index::from_bytes(&bytes).ok(),
-            None => None,
-        };
+        let read = state
+            .open(false)
+            .and_then(|file| file.read_exact_at(&mut bytes, place.offset));
+        let index = read.ok().and_then(|()| Index::from_bytes(&bytes).ok());
         match &index {
             Some(index) => drop(state.rows.insert(record, index.rows())),
             None => drop(state.places.remove(&record)),
@@ -131,9 +130,11 @@ impl IndexFile {
         state.rows.remove(&record);
     }
 
-    /// Writes what is gathered.
+    /// Writes what is gathered, and lets go of the file until it is needed again.
     pub fn flush(&self) {
-        self.state().write();
+        let mut state = self.state();
+        state.write();
+        state.file = None;
     }
 }
 
@@ -160,12 +161,18 @@ impl State {
 
     /// Returns where the written bytes end.
     fn append(&mut self) -> io::Result<u64> {
-        let file = match &mut self.file {
-            Some(file) => file,
-            None => self.file.insert(append_to(&self.path, true)?),
-        };
-        file.write_all(&self.gathered)?;
+        self.open(true)?;
+        let State { file, gathered, .. } = self;
+        let file = file.as_mut().ok_or(io::ErrorKind::NotFound)?;
+        file.write_all(gathered)?;
         file.stream_position()
+    }
+
+    fn open(&mut self, create: bool) -> io::Result<&mut File> {
+        match &mut self.file {
+            Some(file) => Ok(file),
+            none => Ok(none.insert(append_to(&self.path, create)?)),
+        }
     }
 }
 
