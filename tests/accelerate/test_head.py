@@ -30,7 +30,7 @@ STACKS: dict[str, tuple[Any, str]] = {
         "RandAugment",
     ),
     "lambda": (v1.Compose([v1.Resize((40, 50)), v1.ToTensor(), v1.Lambda(lambda image: image * 2)]), "<lambda>"),
-    "two resizes": (v1.Compose([v1.Resize(60), v1.RandomResizedCrop(40), v1.ToTensor()]), "cannot be compiled"),
+    "perspective": (v1.Compose([v1.RandomResizedCrop(40), v1.RandomPerspective(), v1.ToTensor()]), "RandomPerspective"),
     "tensors, v2": (
         v2.Compose([v2.ToImage(), v2.RandomResizedCrop((40, 30), antialias=True), v2.RandomHorizontalFlip(), TO_FLOAT]),
         "on a tensor",
