@@ -377,3 +377,27 @@ def test_a_manifest_that_lies_is_an_error(packed: Path, bucket: Bucket, tmp_path
     with pytest.raises(SourceError, match="data"):
         headrace.open("s3://b/data").read(1)
     assert not list(tmp_path.rglob("passwd"))
+
+
+@needs_obstore
+def test_a_forked_process_reads_what_is_here_and_refuses_the_rest(packed: Path) -> None:
+    dataset = headrace.open("s3://b/data")
+    here = dataset.read(0)
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        said = "nothing"
+        try:
+            said = "same " if dataset.read(0) == here else "different "
+            dataset.read(39)
+        except SourceError as error:
+            said += str(error)
+        finally:
+            os.write(writer, said.encode())
+            os._exit(0)
+    os.close(writer)
+    assert os.waitpid(child, 0)[1] == 0
+    told = os.read(reader, 1000).decode()
+    os.close(reader)
+    assert told.startswith("same ") and "forked process" in told
+    assert dataset.read(39)

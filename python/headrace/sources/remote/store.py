@@ -86,6 +86,7 @@ class Bucket:
         self._tried(lambda: self._library.put(self._store, path, source), path)
 
     def _tried(self, action: Callable[[], T], what: str) -> T:
+        _refuse_after_fork(self.url)
         errors = importlib.import_module("obstore.exceptions")
         fatal = (errors.PermissionDeniedError, errors.UnauthenticatedError, errors.InvalidPathError)
         for attempt in range(1, _TRIES + 1):
@@ -101,6 +102,20 @@ class Bucket:
                     ) from error
             time.sleep(_BACKOFF_S * 2 ** (attempt - 1) * random.uniform(0.5, 1.5))
         raise AssertionError("unreachable")
+
+
+_used_by: int | None = None  # the process in which obstore has started its threads
+
+
+def _refuse_after_fork(url: str) -> None:
+    """obstore's threads belong to the process that used it first; in a fork of it every request would wait for ever."""
+    global _used_by
+    _used_by = _used_by or os.getpid()
+    if _used_by != os.getpid():
+        raise SourceError(
+            f"{url} cannot be read in a forked process: the threads of the object-store client are in its parent only",
+            hint="start processes by spawn or forkserver (multiprocessing_context='spawn'); a Loader needs no worker processes",
+        )
 
 
 class _IncompleteError(Exception):
