@@ -45,7 +45,9 @@ import boto3
 began_s = time.monotonic()
 dataset = headrace.open("s3://images/data")
 shuffle = True if sys.argv[1] == "True" else sys.argv[1]
-loader = headrace.Loader(dataset, 32, headrace.transforms.imagenet_train(64), shuffle=shuffle, output="numpy", threads=1)
+loader = headrace.Loader(
+    dataset, 32, headrace.transforms.imagenet_train(64), shuffle=shuffle, drop_last=False, output="numpy", threads=1
+)
 first_s, images = 0.0, 0
 for batch, labels in loader:
     first_s = first_s or time.monotonic() - began_s

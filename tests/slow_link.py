@@ -11,7 +11,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -114,33 +114,31 @@ class _Connection:
 def slow_link(port: int, **behaviour: Any) -> Iterator[tuple[Link, str]]:
     """A link to 127.0.0.1:`port`; yields it and the URL of its near end."""
     link = Link(port, **behaviour)
-    loop = asyncio.new_event_loop()
-    started: list[asyncio.Server] = []
+    started: list[tuple[int, asyncio.AbstractEventLoop, asyncio.Event]] = []
     ready = threading.Event()
 
+    async def connected(client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError, asyncio.CancelledError):
+            await _Connection(link, client, to_client).run()
+
     async def serve() -> None:
-        async def connected(client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
-            with contextlib.suppress(OSError, asyncio.CancelledError):
-                await _Connection(link, client, to_client).run()
-
-        started.append(await asyncio.start_server(connected, "127.0.0.1", 0, backlog=512))
+        server = await asyncio.start_server(connected, "127.0.0.1", 0, backlog=512)
+        over = asyncio.Event()
+        started.append((server.sockets[0].getsockname()[1], asyncio.get_running_loop(), over))
         ready.set()
-
-    def run(main: Coroutine[Any, Any, None]) -> None:
-        asyncio.set_event_loop(loop)
-        loop.run_until_complete(main)
-        loop.run_forever()
-        for task in asyncio.all_tasks(loop):
+        await over.wait()
+        server.close()
+        rest = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in rest:
             task.cancel()
-        loop.run_until_complete(asyncio.gather(*asyncio.all_tasks(loop), return_exceptions=True))
-        loop.close()
+        await asyncio.gather(*rest, return_exceptions=True)
 
-    thread = threading.Thread(target=run, args=(serve(),), daemon=True)
+    thread = threading.Thread(target=asyncio.run, args=(serve(),), daemon=True)
     thread.start()
     ready.wait(30)
+    near, loop, over = started[0]
     try:
-        yield link, f"http://127.0.0.1:{started[0].sockets[0].getsockname()[1]}"
+        yield link, f"http://127.0.0.1:{near}"
     finally:
-        loop.call_soon_threadsafe(started[0].close)
-        loop.call_soon_threadsafe(loop.stop)
+        loop.call_soon_threadsafe(over.set)
         thread.join(30)

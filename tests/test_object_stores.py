@@ -93,6 +93,22 @@ def test_faults_cost_retries_and_never_data(link: Link, packed: Path, fault: Any
     assert sum(".tar" in line for line in link.requests) > 5
 
 
+def test_answers_that_never_end_are_asked_for_again(link: Link, packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote_store, "_TIMEOUT", "2s")
+    link.stall_s = 60.0
+    link.plan = lambda number, line: "stall" if number in (4, 9) else None
+    assert same(batches("s3://images/data"), batches(packed))
+    assert sum(line.startswith("GET") for line in link.requests) > 2
+
+
+def test_a_store_that_never_answers_is_an_error(link: Link, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote_store, "_TIMEOUT", "1s")
+    monkeypatch.setattr(remote_store, "_PATIENCE_S", 2.0)
+    link.latency_s = 60.0
+    with pytest.raises(SourceError, match="s3://images"):
+        headrace.open("s3://images/data")
+
+
 def test_a_store_that_fails_for_ever_is_an_error_in_words(link: Link) -> None:
     dataset = headrace.open("s3://images/data")
     link.plan = lambda number, line: "wrong" if ".tar" in line else None

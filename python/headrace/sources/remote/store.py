@@ -12,6 +12,7 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import PurePosixPath
 from typing import Any, TypeVar
 
@@ -23,6 +24,8 @@ _SCHEMES = ("s3://", "gs://", "az://", "http://", "https://")
 _TRIES = 6  # of ours, each with obstore's own retries of connections and server errors inside
 _BACKOFF_S = 0.1  # before the second try; doubles, with jitter
 _TIMEOUT = "30s"  # of one request: ranges are a few MiB at most, so a slower one is stuck
+_PATIENCE_S = 120.0  # no further try after that
+_INNER_RETRIES = 3
 
 T = TypeVar("T")
 
@@ -89,13 +92,14 @@ class Bucket:
         _refuse_after_fork(self.url)
         errors = importlib.import_module("obstore.exceptions")
         fatal = (errors.PermissionDeniedError, errors.UnauthenticatedError, errors.InvalidPathError)
+        deadline_s = time.monotonic() + _PATIENCE_S
         for attempt in range(1, _TRIES + 1):
             try:
                 return action()
             except (errors.NotFoundError, FileNotFoundError) as error:
                 raise FileNotFoundError(what) from error
             except (errors.BaseError, _IncompleteError, OSError) as error:
-                if attempt == _TRIES or isinstance(error, fatal):
+                if attempt == _TRIES or isinstance(error, fatal) or time.monotonic() > deadline_s:
                     raise SourceError(
                         f"{self.url} ({what}): {_first_line(error)}",
                         hint="check the address and credentials (for S3: aws sts get-caller-identity)",
@@ -130,7 +134,10 @@ def open_bucket(url: str) -> Bucket:
     except ImportError as error:
         raise MissingDependencyError("obstore is needed for object stores", hint="pip install 'headrace[aws]'") from error
     plain = url.lower().startswith("http://") or os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://")
-    options: dict[str, Any] = {"client_options": {"timeout": _TIMEOUT, "allow_http": plain}}
+    options: dict[str, Any] = {
+        "client_options": {"timeout": _TIMEOUT, "allow_http": plain},
+        "retry_config": {"max_retries": _INNER_RETRIES, "retry_timeout": timedelta(seconds=_PATIENCE_S)},
+    }
     if url.startswith("s3://") and not os.environ.get("AWS_ACCESS_KEY_ID"):
         options |= _boto3_credentials()
     try:
