@@ -158,7 +158,7 @@ def size_of(folder: Path) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--images", type=int, default=2000)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--workers", type=int, default=round(machine.cores().usable))
     parser.add_argument("--only", default="", help="only rows whose name or description holds this")
     parser.add_argument("--write", action="store_true", help=f"write {PAGE}")

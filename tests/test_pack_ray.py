@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from headrace.errors import DecodeError, MissingDependencyError, UsageError
+from headrace.errors import DecodeError, HeadraceError, MissingDependencyError, UsageError
 from headrace.packing import pack
 from headrace.sources import open_dataset
 from test_pack import tree
@@ -70,7 +70,7 @@ def test_a_source_that_differs_on_a_node_is_refused(cluster: object, image_folde
     def meddle(_: int) -> None:
         (source / "class_0" / "new.jpg").write_bytes((source / "class_0" / "image_000.jpg").read_bytes())
 
-    with pytest.raises(Exception, match="other records"):
+    with pytest.raises(HeadraceError, match="other records"):
         pack(source, tmp_path / "out", engine="ray", on_start=meddle)
 
 
