@@ -316,6 +316,18 @@ def test_one_estimate_for_all_parts_of_a_split(image_folder: Callable[..., Path]
     assert [expected.images for expected in seen] == [12]
 
 
+def test_a_pipe_or_device_in_the_source_does_not_hang(image_folder: Callable[..., Path], tmp_path: Path) -> None:
+    source = image_folder(classes=1, per_class=2)
+    (source / "class_0" / "endless.jpg").symlink_to("/dev/zero")
+    (source / "a.lst").write_text("0\t0\tclass_0/image_000.jpg\n1\t0\tclass_0/endless.jpg\n")
+    with pytest.raises(SourceError, match=r"endless\.jpg is a pipe"):
+        pack(source, tmp_path / "out")
+    assert pack(source / "a.lst", tmp_path / "out").records == 1
+    assert json.loads((tmp_path / "out" / "errors.jsonl").read_text())["reason"] == "unreadable"
+    with pytest.raises(SourceError, match=r"endless\.jpg is a pipe"):
+        pack(source / "a.lst", tmp_path / "strict", undecodable="stop")
+
+
 def test_a_name_that_comes_twice_in_a_tar_is_two_records(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "a.tar", "w") as archive:
         for name, data in (("a.jpg", jpeg(40, 30, 1)), ("a.cls", b"0"), ("a.jpg", jpeg(40, 30, 2)), ("a.cls", b"1")):

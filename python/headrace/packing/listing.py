@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -62,7 +63,7 @@ class Listing:
 def list_records(dataset: Dataset, options: PackOptions) -> Listing:
     """Lists what of `dataset` is to be packed, in the order that `options.shuffle` asks for.
 
-    Raises SourceError for unlabeled or duplicate records where the options say stop, and when nothing is left;
+    Raises SourceError for unlabeled, unreadable or duplicate records where the options say stop, and when nothing is left;
     UsageError for a class that does not exist.
     """
     table = dataset.table
@@ -80,9 +81,16 @@ def list_records(dataset: Dataset, options: PackOptions) -> Listing:
     rows = rows[keep]
     if not len(rows):
         raise SourceError(f"nothing to pack in {dataset.root}: none of {len(table)} records has a label that is wanted")
-    listing = Listing(
-        dataset, rows, tuple(keys), _sizes(dataset, rows), labels[rows], classes, (*rejected, *duplicates), renamed
-    )
+    sizes = _sizes(dataset, rows)
+    irregular = [Rejection(table.keys[int(row)], "unreadable", "not a file") for row in rows[sizes < 0]]
+    if irregular and options.undecodable == "stop":
+        raise SourceError(
+            f"{irregular[0].file} is a pipe, a device or a folder, not an image", hint="take it out of the source"
+        )
+    every = Listing(dataset, rows, tuple(keys), sizes, labels[rows], classes, (*rejected, *duplicates, *irregular), renamed)
+    listing = every if not irregular else every.selected(np.flatnonzero(sizes >= 0), rejected=every.rejected)
+    if not len(listing):
+        raise SourceError(f"nothing to pack in {dataset.root}: no record is a file", hint="check the paths of the list")
     if options.shuffle is None:
         return listing
     return listing.selected(_random_order(listing.keys, f"order {options.shuffle}"), rejected=listing.rejected)
@@ -178,13 +186,16 @@ def _numbered(key: str, taken: set[str]) -> str:
 
 
 def _sizes(dataset: Dataset, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Source bytes of each record. A file that is gone counts as 0 here and is rejected when it is read."""
+    """Source bytes of each record. A file that is gone counts as 0 here and is rejected when it is read; -1: it is no file."""
     table = dataset.table
     sizes = table.size[rows].copy()
     for at in np.flatnonzero(sizes < 0):
         path = table.files[table.file[rows[at]]]
         try:
-            sizes[at] = os.stat(path).st_size - table.offset[rows[at]]  # noqa: PTH116 (millions of them)
+            facts = os.stat(path)  # noqa: PTH116 (millions of them)
         except OSError:
             sizes[at] = 0
+            continue
+        regular = stat.S_ISREG(facts.st_mode)  # reading a pipe or a device may never end
+        sizes[at] = max(0, facts.st_size - table.offset[rows[at]]) if regular else -1
     return sizes

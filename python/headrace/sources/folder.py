@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -86,11 +87,14 @@ def _images(folder: Path) -> Iterator[tuple[str, int]]:
             if name.lower().endswith(IMAGE_EXTENSIONS):
                 path = os.path.join(parent, name)  # noqa: PTH118 (a million Path objects are slow)
                 try:
-                    yield path, os.stat(path).st_size  # noqa: PTH116
+                    facts = os.stat(path)  # noqa: PTH116
                 except OSError as error:
                     raise SourceError(
                         f"cannot read {path}: {error.strerror}", hint="remove it, or repair the broken link"
                     ) from error
+                if not stat.S_ISREG(facts.st_mode):  # reading a pipe or a device may never end
+                    raise SourceError(f"{path} is a pipe, a device or a folder, not an image", hint="remove or rename it")
+                yield path, facts.st_size
 
 
 def _no_classes(root: Path) -> str:
