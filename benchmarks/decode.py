@@ -6,19 +6,31 @@ Each round runs every row over the same images, boxes and flips in a new random 
 rounds of images per second of CPU time (user + system of the process), its spread the least and greatest. Ratios are taken
 within a round, against libjpeg-turbo's full decode alone, and the median is shown. Peers that are not installed are left out
 (benchmarks/peers.txt). Everything is in memory; storage is not measured.
+
+Two threads are compared with one by the clock, in chunks of 50 images, one after the other in every round; what counts is the
+least time of each chunk, since other work on the machine only ever adds.
+
+Where the time goes comes from `crates/headrace-core/examples/decode_profile.rs`, built by cargo with stage timers; without
+cargo that part is left out.
 """
 
 from __future__ import annotations
 
 import argparse
 import io
+import json
+import os
 import random
+import shutil
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import headrace
 import machine_facts
@@ -232,6 +244,100 @@ def table(rows: list[Row], rates: dict[str, list[float]]) -> list[str]:
     return lines
 
 
+def threads_table(images: list[bytes], boxes: list[Box], flips: list[bool], rounds: int) -> list[str]:
+    """Two threads against one, by the clock: the sum over chunks of the least time of each."""
+    usable = len(os.sched_getaffinity(0))
+    if usable < 2:
+        return ["Two threads against one: not measured, there is only one core.", ""]
+    chunks = [slice(start, start + 50) for start in range(0, len(images), 50)]
+    least = {threads: [float("inf")] * len(chunks) for threads in (1, 2)}
+    for _ in range(rounds):
+        for number, part in enumerate(chunks):
+            for threads, times in least.items():
+                began = time.perf_counter()
+                headrace.decode_into(images[part], OUT, boxes=boxes[part], flips=flips[part], threads=threads)
+                times[number] = min(times[number], time.perf_counter() - began)
+    one, two = (len(images) / sum(times) for times in least.values())
+    return [
+        "## Two threads",
+        "",
+        f"Restart-marked files, by the clock, {rounds} rounds on {usable} usable cores; of every chunk of 50 images the",
+        "least time.",
+        "",
+        "| threads | img/s | × one thread |",
+        "|---|---|---|",
+        f"| 1 | {one:,.0f} | 1.00 |",
+        f"| 2 | {two:,.0f} | {two / one:.2f} |",
+        "",
+    ]
+
+
+def profiled(files: list[bytes], marked: list[bytes], boxes: list[Box], rounds: int) -> dict[str, Any] | None:
+    """What `decode_profile` prints for these images; None without cargo."""
+    if not shutil.which("cargo"):
+        print("left out: where the time goes (no cargo)", file=sys.stderr)
+        return None
+    command = ["cargo", "run", "--release", "--quiet", "-p", "headrace-core", "--features", "profile", "--example"]
+    with tempfile.TemporaryDirectory() as folder:
+        for number, (file, copy, box) in enumerate(zip(files, marked, boxes, strict=True)):
+            (Path(folder) / f"{number}.jpg").write_bytes(file)
+            (Path(folder) / f"{number}.marked.jpg").write_bytes(copy)
+            (Path(folder) / f"{number}.box").write_text(" ".join(map(str, box)), encoding="ascii")
+        run = subprocess.run(
+            [*command, "decode_profile", "--", folder],
+            cwd=machine_facts.REPOSITORY,
+            env={**os.environ, "ROUNDS": str(rounds)},
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+        )
+    return dict(json.loads(run.stdout))
+
+
+def profile_section(found: dict[str, Any]) -> list[str]:
+    lines = [
+        "## Where the time goes",
+        "",
+        f"{found['images']} of the photographs, one thread, {found['extension']}; of every stage of every image the least of",
+        f"{found['rounds']} rounds, then the mean. µs an image, share of the whole, and × the stage's floor.",
+        "",
+        "| stage | " + " | ".join(way["way"] for way in found["ways"]) + " | floor of the last |",
+        "|---" * (len(found["ways"]) + 2) + "|",
+    ]
+    wholes = [sum(stage["us"] for stage in way["stages"]) for way in found["ways"]]
+    for row in zip(*(way["stages"] for way in found["ways"]), strict=True):
+        cells = []
+        for stage, whole in zip(row, wholes, strict=True):
+            cell = f"{stage['us']:.0f} ({stage['us'] / whole:.0%})"
+            cells.append(f"{cell}, {stage['us'] / stage['floor_us']:.1f} ×" if stage["floor_us"] else cell)
+        floor = f"{row[-1]['floor_us']:.1f}" if row[-1]["floor_us"] else "none stated"
+        lines.append(f"| {row[0]['stage']} | " + " | ".join(cells) + f" | {floor} |")
+    lines += [
+        "| all | " + " | ".join(f"{whole:.0f}" for whole in wholes) + " | |",
+        "",
+        f"Measured for the floors: {found['clock_ghz']:.2f} GHz; {found['look_up_ns']:.2f} ns for one look-up in a chain",
+        f"(load, shift, index); {found['read_gb_s']:.1f} GB/s reading the files; {found['copy_gb_s']:.1f} GB/s copying (read",
+        "plus written) in the L2 cache.",
+        f"The mean crop has {found['blocks']:,.0f} blocks, {found['ac_symbols']:,.0f} AC symbols",
+        f"({found['long_symbols']:,.0f} of them longer than a window) and {found['pixels']:,.0f} pixels, and takes",
+        f"{found['multiplications'] / 1e6:.1f} million multiplications to resize.",
+        "",
+        "- set-up: every byte of the file is read once, for restart markers and the end of the file. Above the floor:",
+        "  building Huffman tables, and with an index its checksum.",
+        "- entropy: look-ups of the MCUs that the crop touches (at first sight: of all down to the crop's end), 1.6 AC",
+        "  symbols each, times the latency of one, over two chains in flight (one at first sight). Above the floor: a",
+        "  misprediction at the end of nearly every block and for every symbol longer than a window, the DC coefficients (a",
+        "  chain of their own), stuffed bytes, MCUs between a starting point and the crop.",
+        "- transform: 88 shuffles for each vector of blocks, one a cycle. Above the floor: loads, stores, blocks at the",
+        "  crop's edge.",
+        "- colour: copying six bytes a pixel.",
+        "- resample: the multiplications, in all 16-bit lanes of two vectors, every cycle. Above the floor: widening,",
+        "  shuffling and packing, which are as many instructions again.",
+        "",
+    ]
+    return lines
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--images", help="a folder of JPEG photographs (default: the test sample)")
@@ -261,7 +367,11 @@ def main() -> int:
         "differs from Pillow by up to 2 levels; DALI rounds differently. The two libjpeg-turbo rows only decode. Ours is",
         "bit-identical to Pillow.",
         "",
+        *threads_table(*data["marked"], args.rounds),
     ]
+    some = slice(0, 100)
+    profile = profiled(data["orig"][0][some], data["marked"][0][some], data["orig"][1][some], args.rounds)
+    text += profile_section(profile) if profile else []
     print("\n".join(text))
     if args.write:
         PAGE.write_text("\n".join(text), encoding="utf-8")

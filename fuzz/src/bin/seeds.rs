@@ -135,6 +135,10 @@ fn jpegs() -> Outcome<Vec<Vec<u8>>> {
             quality: 100,
             ..plain
         },
+        Encoding {
+            twelve_bits: true,
+            ..plain
+        },
     ];
     let mut files = Vec::new();
     for kind in kinds {
@@ -153,6 +157,7 @@ fn jpegs() -> Outcome<Vec<Vec<u8>>> {
     ] {
         let mut file = Vec::new();
         let mut encoder = jpeg_encoder::Encoder::new(&mut file, 70);
+        encoder.set_sampling_factor(jpeg_encoder::SamplingFactor::F_2_2);
         encoder.add_app_segment(1, &block_with(Orientation::Rotate90))?;
         encoder.encode(
             &picture(size, 4),

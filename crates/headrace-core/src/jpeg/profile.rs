@@ -47,6 +47,14 @@ impl Profile {
 }
 
 #[cfg(feature = "profile")]
+impl Profile {
+    /// Nanoseconds of each [`Stage`] so far, in their order.
+    pub fn ns(&self) -> [u64; 4] {
+        self.ns
+    }
+}
+
+#[cfg(feature = "profile")]
 impl std::fmt::Display for Profile {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let total: u64 = self.ns.iter().sum();
