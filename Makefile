@@ -1,6 +1,6 @@
 # demo and test start from nothing: they make .venv, install, build. Everything else is a few commands by name.
 PY := .venv/bin/python
-.PHONY: setup demo test check bench bench-decode bench-loaders bench-diagnosis docs wheel
+.PHONY: setup demo test check bench bench-augmentation bench-decode bench-loaders bench-diagnosis docs wheel
 
 setup:
 	@scripts/setup.sh dev
@@ -21,10 +21,13 @@ check: setup
 	cargo fmt --all --check
 	cargo clippy --release --workspace --all-targets -- -D warnings
 
-bench: bench-decode bench-loaders # regenerates the pages in benchmarks/results
+bench: bench-decode bench-loaders bench-augmentation # regenerates the pages in benchmarks/results
 
 bench-loaders: setup # beside the peers of benchmarks/peers.txt that are installed; ARGS="--quick" takes about ten minutes
 	$(PY) benchmarks/loaders.py --write $(ARGS)
+
+bench-augmentation: setup
+	$(PY) benchmarks/augmentation.py --write
 
 bench-decode: setup
 	$(PY) benchmarks/decode.py --write

@@ -3,14 +3,17 @@
     python benchmarks/exactness.py [--images FOLDER] [--limit N] [--crops N] [--write]
 
 Each photograph is decoded, cut by `--crops` random boxes and resized to 224×224 by every library; each result is compared with
-headrace's value by value. "Decoded" compares the whole decoded image instead.
+headrace's value by value. "Decoded" compares the whole decoded image instead. Pipelines of augmentation are compared on one draw
+of each photograph.
 """
 
 from __future__ import annotations
 
 import argparse
 import io
+import shutil
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +22,8 @@ import headrace
 import machine_facts
 import numpy as np
 import numpy.typing as npt
-from headrace import _native
+from headrace import _native, transforms
+from headrace.planner import Fuse
 from PIL import Image
 from sample import Box, photographs, random_resized_crops
 
@@ -129,6 +133,57 @@ def reduced(images: list[bytes], boxes: list[Box], size: int = 96) -> Difference
     return found
 
 
+def pipelines() -> dict[str, transforms.Compose]:
+    """Augmentations whose draws are replayed through torchvision."""
+
+    def load(n: int, interpolation: str) -> transforms.Compose:
+        turn = transforms.RandomRotation(5, interpolation=interpolation)
+        step = transforms.Compose([transforms.RandomHorizontalFlip(), transforms.RandomVerticalFlip(), turn])
+        return transforms.Compose([transforms.Repeat(step, n), transforms.RandomResizedCrop(SIZE)])
+
+    crop = transforms.RandomResizedCrop(SIZE)
+    return {
+        "flips, rotation by 5° (bilinear), crop": load(1, "bilinear"),
+        "4 × flips, rotation by 5° (bilinear), crop": load(4, "bilinear"),
+        "12 × flips, rotation by 5° (bilinear), crop": load(12, "bilinear"),
+        "12 × flips, rotation by 5° (nearest), crop": load(12, "nearest"),
+        "crop, rotation by 30° (bilinear)": transforms.Compose([crop, transforms.RandomRotation(30, interpolation="bilinear")]),
+        "crop, RandAugment(2)": transforms.Compose([crop, transforms.RandAugment()]),
+        "crop, RandAugment(4)": transforms.Compose([crop, transforms.RandAugment(4)]),
+    }
+
+
+def augmented(files: list[Path]) -> list[str]:
+    """fuse="off" against torchvision on Pillow images with the same draws, and fuse="geometry" against fuse="off"."""
+    import torchvision.transforms.v2.functional as functional
+
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "one").mkdir()
+        copies = [Path(shutil.copy(file, Path(folder) / "one" / f"{at:05}.jpg")) for at, file in enumerate(files)]
+        for name, transform in pipelines().items():
+            exact, fused = Difference(), Difference()
+            batches = []
+            for fuse in FUSES:
+                with headrace.Loader(folder, len(files), transform, shuffle=False, output="numpy", fuse=fuse) as loader:
+                    batches.append(next(iter(loader))[0].copy())
+                    program = loader.plan.program
+            for at, (off, one) in enumerate(zip(*batches, strict=True)):
+                picture: Any = Image.open(copies[at]).convert("RGB")
+                for operation, arguments in program.parameters(picture.width, picture.height, 0, 0, at):
+                    picture = getattr(functional, operation)(picture, **arguments)
+                exact.add(off, np.asarray(picture))
+                fused.add(one, off)
+            rows += [
+                exact.row(f'torchvision on Pillow images: {name} (against ours, fuse="off")'),
+                fused.row(f'headrace fused: {name} (against fuse="off")'),
+            ]
+    return rows
+
+
+FUSES: tuple[Fuse, Fuse] = ("off", "geometry")
+
+
 def compare(files: list[Path], crops: int) -> list[str]:
     images = [path.read_bytes() for path in files]
     sizes = [Image.open(io.BytesIO(image)).size for image in images]
@@ -153,6 +208,7 @@ def compare(files: list[Path], crops: int) -> list[str]:
     ]
     rows += [difference(pillow(name), name).row(f"Pillow {name}: crop, resize") for name in ("bilinear", "bicubic", "lanczos")]
     rows.append(reduced(images, boxes[0]).row('headrace with dct_scale="auto", to 96×96 (against exact)'))
+    rows += augmented(files)
     for name, make in others().items():
         try:
             rows.append(difference(make()).row(f"{name} (against ours, bilinear)"))
