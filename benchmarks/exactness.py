@@ -3,7 +3,7 @@
     python benchmarks/exactness.py [--images FOLDER] [--limit N] [--crops N] [--write]
 
 Each photograph is decoded, cut by `--crops` random boxes and resized to 224×224 by every library; each result is compared with
-headrace's value by value. "Decoded" compares the whole decoded image instead. Pipelines of augmentation are compared on one draw
+headrace's value by value. "Decoded" compares the whole decoded image instead. Augmentation is compared on one draw
 of each photograph.
 """
 

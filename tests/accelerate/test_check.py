@@ -46,6 +46,20 @@ STACKS: dict[str, tuple[list[Any], tuple[str, ...]]] = {
         [v1.Resize((70, 80)), v1.RandomCrop(48), v1.RandomHorizontalFlip(), v1.ToTensor()],
         ("RandomHorizontalFlip rate",),
     ),
+    "turned": (
+        [v1.RandomRotation(20), v1.RandomResizedCrop(48), v1.ToTensor()],
+        ("RandomRotation parameters", "crop boxes"),
+    ),
+    "v2, moved": (
+        [v2.Resize((60, 50)), v2.RandomAffine(9, (0.1, 0.2), (0.8, 1.3), (1, 2, 3, 4), "bilinear", 99), v2.PILToTensor()],
+        ("RandomAffine parameters",),
+    ),
+    "v1, moved and coloured": (
+        [v1.Resize((60, 50)), v1.RandomAffine(9, (0.1, 0.2), shear=7), v1.RandomInvert(), v1.RandomSolarize(80), v1.ToTensor()],
+        ("RandomAffine parameters", "RandomInvert rate", "RandomSolarize rate"),
+    ),
+    "augmented": ([v2.Resize((60, 50)), v2.TrivialAugmentWide(), v2.RandAugment(3), v2.AutoAugment(), v2.PILToTensor()], ()),
+    "augmented, v1": ([v1.Resize((60, 50)), v1.RandAugment(3), v1.ToTensor()], ()),
     "no resize": ([v1.RandomCrop(32, padding=4), v1.ToTensor()], ()),
     "erasing": ([v1.Resize((40, 40)), v1.ToTensor(), v1.RandomErasing(p=1.0)], ()),
 }
@@ -82,6 +96,12 @@ def test_finds_other_values(folder: Path) -> None:
 def test_finds_other_distributions(folder: Path, index: int, arguments: dict[str, Any], words: str) -> None:
     found = check(changed(work_for(folder, *TRAIN), index, **arguments), 1)
     assert not found.passed and words in str(found)
+
+
+def test_finds_other_angles(folder: Path) -> None:
+    work = work_for(folder, v1.Resize((40, 40)), v1.RandomRotation(20), v1.ToTensor())
+    found = check(changed(work, 1, degrees=(-26.0, 26.0)), 1)
+    assert not found.passed and "RandomRotation parameters" in str(found)
 
 
 def test_finds_other_colours(folder: Path) -> None:

@@ -25,12 +25,16 @@ STACKS: dict[str, tuple[Any, str]] = {
         v1.Compose([v1.RandomResizedCrop(40), v1.ColorJitter(0.4, 0.4, 0.4, 0.1), v1.GaussianBlur(3), v1.ToTensor()]),
         "GaussianBlur",
     ),
-    "RandAugment": (
-        v1.Compose([v1.RandomResizedCrop(40), v1.RandomHorizontalFlip(), v1.RandAugment(), v1.PILToTensor()]),
-        "RandAugment",
+    "TrivialAugmentWide": (
+        v1.Compose([v1.RandomResizedCrop(40), v1.RandomHorizontalFlip(), v1.TrivialAugmentWide(), v1.PILToTensor()]),
+        "TrivialAugmentWide",
     ),
     "lambda": (v1.Compose([v1.Resize((40, 50)), v1.ToTensor(), v1.Lambda(lambda image: image * 2)]), "<lambda>"),
     "perspective": (v1.Compose([v1.RandomResizedCrop(40), v1.RandomPerspective(), v1.ToTensor()]), "RandomPerspective"),
+    "two resizes": (
+        v1.Compose([v1.Resize(60), v1.RandomResizedCrop(40), v1.RandomPerspective(), v1.ToTensor()]),
+        "RandomPerspective",
+    ),
     "tensors, v2": (
         v2.Compose([v2.ToImage(), v2.RandomResizedCrop((40, 30), antialias=True), v2.RandomHorizontalFlip(), TO_FLOAT]),
         "on a tensor",
@@ -40,8 +44,8 @@ STACKS: dict[str, tuple[Any, str]] = {
         "on a tensor",
     ),
     "v2, bicubic": (
-        v2.Compose([v2.RandomResizedCrop(40, interpolation=InterpolationMode.BICUBIC), v2.TrivialAugmentWide(), v2.ToImage()]),
-        "TrivialAugmentWide",
+        v2.Compose([v2.RandomResizedCrop(40, interpolation=InterpolationMode.BICUBIC), v2.RandomPerspective(), v2.ToImage()]),
+        "RandomPerspective",
     ),
 }
 

@@ -115,6 +115,50 @@ TAKEN = {
         v1.Compose([v1.RandomResizedCrop(32), v1.ColorJitter(0.4, 0.3, (0.5, 1.2)), v1.RandomGrayscale(), v1.ToTensor()]),
         ["RandomResizedCrop", "ColorJitter", "RandomGrayscale"],
     ),
+    "turned": (
+        v1.Compose([v1.RandomRotation(5), v1.RandomAffine(3, (0.1, 0.1), shear=2), v1.RandomResizedCrop(32), v1.ToTensor()]),
+        ["RandomRotation", "RandomAffine", "RandomResizedCrop"],
+    ),
+    "augmented": (
+        v2.Compose(
+            [
+                v2.RandomResizedCrop(32),
+                v2.TrivialAugmentWide(interpolation=InterpolationMode.BILINEAR),
+                v2.RandAugment(fill=[1, 2, 3]),
+                v2.AutoAugment(),
+                v2.PILToTensor(),
+            ]
+        ),
+        ["RandomResizedCrop", "TrivialAugmentWide", "RandAugment", "AutoAugment"],
+    ),
+    "augmented, v1": (v1.Compose([v1.CenterCrop(32), v1.RandAugment(), v1.ToTensor()]), ["CenterCrop", "RandAugment"]),
+    "more colour": (
+        v1.Compose(
+            [
+                v1.Pad(2),
+                v1.CenterCrop(32),
+                v1.RandomInvert(),
+                v1.RandomPosterize(4),
+                v1.RandomSolarize(99),
+                v1.RandomAutocontrast(),
+                v1.RandomEqualize(0.1),
+                v1.RandomAdjustSharpness(2),
+                v1.Grayscale(3),
+                v1.ToTensor(),
+            ]
+        ),
+        [
+            "Pad",
+            "CenterCrop",
+            "RandomInvert",
+            "RandomPosterize",
+            "RandomSolarize",
+            "RandomAutocontrast",
+            "RandomEqualize",
+            "RandomAdjustSharpness",
+            "Grayscale",
+        ],
+    ),
     "no colour jitter": (v1.Compose([v1.CenterCrop(32), v1.ColorJitter(0, 0, 0), v1.ToTensor()]), ["CenterCrop"]),
     "a module that hands over": (ModulePreset(v1.CenterCrop((30, 40)), v1.ToTensor()), ["CenterCrop"]),
     "deprecated v2.ToTensor": (with_v2_to_tensor(), ["RandomResizedCrop"]),
@@ -137,6 +181,11 @@ REFUSED = {
     "max_size": (v1.Compose([v1.Resize(32, max_size=64), v1.ToTensor()]), "max_size"),
     "nearest": (v1.Compose([v1.Resize((8, 8), InterpolationMode.NEAREST), v1.ToTensor()]), "nearest"),
     "hook": (hooked(), "hooks"),
+    "bicubic rotation": (v1.Compose([v1.RandomRotation(5, InterpolationMode.BICUBIC), v1.ToTensor()]), "bicubic"),
+    "one channel": (v1.Compose([v1.Grayscale(), v1.ToTensor()]), "one channel"),
+    "another solarize": (v1.Compose([v1.RandAugment(magnitude=8), v1.ToTensor()]), "another threshold"),
+    "v1 trivial": (v1.Compose([v1.TrivialAugmentWide(), v1.ToTensor()]), "TrivialAugmentWide"),
+    "reflected border": (v1.Compose([v1.Pad(3, padding_mode="reflect"), v1.ToTensor()]), "reflect"),
     "function": (v1.Compose([v1.CenterCrop(8), lambda image: image, v1.ToTensor()]), "<lambda>"),
 }
 

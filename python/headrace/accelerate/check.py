@@ -36,7 +36,8 @@ IMAGE_SIZE = (500, 375)  # pixels, width and height, of the image that draws are
 #: Kolmogorov-Smirnov: the two-sample statistic exceeds this times sqrt(2 / n) with probability 2 exp(-2 x²) = 1e-6.
 KOLMOGOROV_LIMIT = math.sqrt(math.log(2 / 1e-6) / 2)
 
-FILTERS = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3, "box": 4, "hamming": 5}  # Pillow's numbers
+#: Random steps whose draws are not compared here: tests compare their tables with torchvision's.
+AUTOMATIC = frozenset({"RandAugment", "TrivialAugmentWide", "AutoAugment"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,31 +103,23 @@ def _native_images(work: Work, records: npt.NDArray[np.int64]) -> tuple[torch.Te
     return torch.from_numpy(memory).view(work.dtype).view(count, 3, plan.height, plan.width), job.statuses()
 
 
-def _equal(ours: torch.Tensor, theirs: torch.Tensor | None) -> bool:
-    return theirs is None or (ours.shape == theirs.shape and ours.dtype == theirs.dtype and torch.equal(ours, theirs))
+def _equal(ours: torch.Tensor, theirs: torch.Tensor) -> bool:
+    return bool(ours.shape == theirs.shape and ours.dtype == theirs.dtype and torch.equal(ours, theirs))
 
 
-def _reference(work: Work, folder: Folder, at: int, draw: int) -> torch.Tensor | None:
-    """The image as Pillow and the script's own transforms give it; None where a random crop reaches into padding."""
+def _reference(work: Work, folder: Folder, at: int, draw: int) -> torch.Tensor:
+    """The image as torchvision's functions on Pillow images and the script's own transforms give it."""
     expressed, functional = work.recognition.expressed, sys.modules["torchvision.transforms.functional"]
     path = folder.samples[at][0]
     image = folder.open_image(path)
-    if not any(_is_random(step.name) for step in expressed.geometry):
+    if not any(_is_random(step.name) or step.name in AUTOMATIC for step in expressed.geometry):
         pixels = image
         for operation in _before_random(folder.dataset.transform):
             pixels = operation(pixels)
         return _plain(pixels)
-    box, grid, window, flip_x, flip_y = work.plan.program.place(image.width, image.height, SEED, 0, draw)
-    if (window[3], window[2]) != (work.plan.height, work.plan.width):
-        return None
-    cut = image.crop((box[0], box[1], box[0] + box[2], box[1] + box[3]))
-    if any("interpolation" in step.arguments for step in expressed.geometry):
-        cut = cut.resize(grid, FILTERS[_filter(expressed.geometry)])
-    cut = cut.crop((window[0], window[1], window[0] + window[2], window[1] + window[3]))
-    for flipped, method in ((flip_x, 0), (flip_y, 1)):  # Pillow's FLIP_LEFT_RIGHT and FLIP_TOP_BOTTOM
-        cut = cut.transpose(method) if flipped else cut
-    for name, factor in work.plan.program.colours(SEED, 0, draw):
-        cut = getattr(functional, name)(cut, factor if name != "rgb_to_grayscale" else 3)
+    cut = image
+    for name, arguments in work.plan.program.parameters(image.width, image.height, SEED, 0, draw):
+        cut = _applied(functional, cut, name, arguments)
     for operation in expressed.pointwise:
         cut = operation(cut)
     return _plain(cut)
@@ -143,8 +136,15 @@ def _plain(image: Any) -> torch.Tensor:
     return plain
 
 
-def _filter(geometry: tuple[Step, ...]) -> str:
-    return next(str(step.arguments["interpolation"]) for step in geometry if "interpolation" in step.arguments)
+def _applied(functional: Any, image: Any, name: str, arguments: dict[str, Any]) -> Any:
+    """The image after one operation by torchvision's function for it."""
+    if "interpolation" in arguments:
+        mode = sys.modules["torchvision.transforms"].InterpolationMode
+        arguments = arguments | {"interpolation": mode(arguments["interpolation"])}
+    return getattr(functional, V1_NAMES.get(name, name))(image, **arguments)
+
+
+V1_NAMES = {"horizontal_flip": "hflip", "vertical_flip": "vflip"}
 
 
 def _compare_draws(work: Work) -> Iterator[tuple[str, bool]]:
@@ -157,10 +157,11 @@ def _compare_draws(work: Work) -> Iterator[tuple[str, bool]]:
             flip = 3 if "Horizontal" in step.name else 4
             rate = sum(bool(program.place(*IMAGE_SIZE, SEED, 0, draw)[flip]) for draw in range(DRAWS)) / DRAWS
             yield f"{step.name} rate", _fair(rate, float(operation.p))
-        elif step.name == "RandomGrayscale":
-            program = _program([Step("CenterCrop", _arguments(size=8)), step])
-            rate = sum(bool(program.colours(SEED, 0, draw)) for draw in range(DRAWS)) / DRAWS
-            yield "RandomGrayscale rate", _fair(rate, float(operation.p))
+        elif step.name in SOMETIMES:
+            rate = sum(bool(drawn) for drawn in _drawn(step)) / DRAWS
+            yield f"{step.name} rate", _fair(rate, float(operation.p))
+        elif step.name in ("RandomRotation", "RandomAffine"):
+            yield f"{step.name} parameters", _motions_alike(step, operation)
         elif step.name == "ColorJitter":
             yield "ColorJitter factors", _factors_alike(step, operation)
         elif step.name == "RandomResizedCrop":
@@ -182,6 +183,46 @@ def _factors_alike(step: Step, operation: Any) -> bool:
     return all(_fair(rate, share) for rate in first) and all(
         _alike(np.array([one[name] for one in ours]), theirs[:, at]) for at, name in drawn
     )
+
+
+SOMETIMES = frozenset(
+    {"RandomGrayscale", "RandomInvert", "RandomAutocontrast", "RandomEqualize"}
+    | {"RandomPosterize", "RandomSolarize", "RandomAdjustSharpness"}
+)
+
+
+def _drawn(step: Step) -> list[list[tuple[str, dict[str, Any]]]]:
+    """What the step draws for `DRAWS` images of `IMAGE_SIZE`."""
+    program = _program([Step("CenterCrop", _arguments(size=IMAGE_SIZE[::-1])), step])
+    return [program.parameters(*IMAGE_SIZE, SEED, 0, draw)[1:] for draw in range(DRAWS)]
+
+
+def _motions_alike(step: Step, operation: Any) -> bool:
+    """Whether each number of a rotation or affine is drawn alike."""
+    ours = np.array([_numbers(drawn[0][1]) for drawn in _drawn(step)], dtype=np.float64)
+    theirs = np.array([_own_numbers(operation) for _ in range(DRAWS)], dtype=np.float64)
+    return all(_alike(ours[:, at], theirs[:, at]) for at in range(theirs.shape[1]))
+
+
+def _numbers(arguments: dict[str, Any]) -> list[float]:
+    """Angle, shift, enlargement and shear; of a rotation the angle."""
+    if "scale" not in arguments:
+        return [arguments["angle"]]
+    return [arguments["angle"], *arguments["translate"], arguments["scale"], *arguments["shear"]]
+
+
+def _own_numbers(operation: Any) -> list[float]:
+    """The same, as the script's own object draws them."""
+    if hasattr(operation, "make_params"):
+        image = torch.empty(3, IMAGE_SIZE[1], IMAGE_SIZE[0], dtype=torch.uint8)
+        return _numbers(operation.make_params([image]))
+    if not hasattr(operation, "scale"):
+        return [operation.get_params(operation.degrees)]
+    size = list(IMAGE_SIZE)
+    angle, shift, scale, shear = operation.get_params(
+        operation.degrees, operation.translate, operation.scale, operation.shear, size
+    )
+    return [angle, *shift, scale, *shear]
 
 
 def _fair(rate: float, probability: float) -> bool:

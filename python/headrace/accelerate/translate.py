@@ -2,7 +2,7 @@
 
 A stack of transforms on a Pillow image has up to three parts, in this order:
 
-geometry    crops, resizes and flips, then changes of colour, as `Step(name, arguments)` by the names of `headrace.transforms`;
+geometry    what moves pixels or changes colours, as `Step(name, arguments)` by the names of `headrace.transforms`;
 pointwise   the script's own callables that turn the image into a tensor and change each value by itself (ToTensor,
             Normalize, …): they are not imitated but *tabulated* (`pointwise.py`), so that no rounding can differ;
 per_image   the script's own callables on one finished tensor that are cheap but not pointwise (RandomErasing).
@@ -16,6 +16,7 @@ between them is refused.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from typing import Any
 __all__ = ["Expressed", "Refused", "Step", "flatten", "interpolation_name", "name_of", "shown", "translate"]
 
 V1 = "torchvision.transforms.transforms."
+V1_AUTOAUGMENT = "torchvision.transforms.autoaugment."
 V2 = "torchvision.transforms.v2."
 TIMM = "timm.data."
 
@@ -41,7 +43,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One geometric transform: a name of `headrace.transforms` and the arguments to make it with."""
+    """One transform of the image: a name of `headrace.transforms` and the arguments to make it with."""
 
     name: str
     arguments: MappingProxyType[str, Any]
@@ -262,6 +264,95 @@ def _flip(operation: Any) -> Step:
     return _step(type(operation).__name__, p=float(operation.p))
 
 
+def _fill(fill: Any) -> tuple[int, ...]:
+    """R, G, B of a `fill` argument on a Pillow image, as `_parse_fill` makes it."""
+    if isinstance(fill, dict):
+        image = sys.modules["PIL.Image"].Image
+        fill = fill.get(image, fill.get("others"))
+    values = tuple(fill) if isinstance(fill, Sequence) else (fill or 0,)
+    values = values * 3 if len(values) == 1 else values
+    if len(values) != 3 or any(not isinstance(value, int | float) or not 0 <= value <= 255 for value in values):
+        raise Refused(f"fill {fill!r}")
+    return tuple(int(value) for value in values)
+
+
+def _sampling(operation: Any) -> dict[str, Any]:
+    name = interpolation_name(operation.interpolation)
+    if name not in ("nearest", "bilinear"):
+        raise Refused(f"transform {type(operation).__name__} with interpolation {name!r}")
+    return {"interpolation": name, "fill": _fill(operation.fill)}
+
+
+def _floats(values: Any) -> tuple[float, ...] | None:
+    return None if values is None else tuple(float(value) for value in values)
+
+
+def _rotation(operation: Any) -> Step:
+    if operation.expand and operation.center is not None:
+        raise Refused("transform RandomRotation with expand and a center")
+    degrees, center = _floats(operation.degrees), _floats(operation.center)
+    return _step("RandomRotation", degrees=degrees, expand=bool(operation.expand), center=center, **_sampling(operation))
+
+
+def _affine(operation: Any) -> Step:
+    names = ("degrees", "translate", "scale", "shear", "center")
+    return _step("RandomAffine", **{name: _floats(getattr(operation, name)) for name in names}, **_sampling(operation))
+
+
+def _pad(operation: Any) -> Step:
+    if operation.padding_mode != "constant":
+        raise Refused(f"transform Pad with padding_mode {operation.padding_mode!r}")
+    padding = operation.padding
+    padding = padding if isinstance(padding, int) else tuple(int(edge) for edge in padding)
+    return _step("Pad", padding=padding, fill=_fill(operation.fill))
+
+
+def _posterize(operation: Any) -> Step:
+    return _step("RandomPosterize", bits=int(operation.bits), p=float(operation.p))
+
+
+def _solarize(operation: Any) -> Step:
+    threshold = float(operation.threshold)
+    if not 0 <= threshold <= 256:
+        raise Refused(f"transform RandomSolarize with threshold {threshold!r}")
+    return _step("RandomSolarize", threshold=threshold, p=float(operation.p))
+
+
+def _sharpness(operation: Any) -> Step:
+    return _step("RandomAdjustSharpness", sharpness_factor=float(operation.sharpness_factor), p=float(operation.p))
+
+
+def _grayscale(operation: Any) -> Step:
+    if operation.num_output_channels != 3:
+        raise Refused("transform Grayscale with one channel")
+    return _step("Grayscale", num_output_channels=3)
+
+
+def _rand_augment(operation: Any) -> Step:
+    bins, magnitude = int(operation.num_magnitude_bins), int(operation.magnitude)
+    if name_of(operation).startswith(V1_AUTOAUGMENT):
+        # v1 solarizes from linspace(255, 0), v2 from 255 · linspace(1, 0): in single precision some bins round apart.
+        linspace = sys.modules["torch"].linspace
+        thresholds = (float(linspace(255.0, 0.0, bins)[magnitude]), 255.0 * float(linspace(1.0, 0.0, bins)[magnitude]))
+        if math.ceil(thresholds[0]) != math.ceil(thresholds[1]):
+            raise Refused(f"transform RandAugment of v1 with magnitude {magnitude} (v2 solarizes from another threshold)")
+    return _step(
+        "RandAugment",
+        num_ops=int(operation.num_ops),
+        magnitude=magnitude,
+        num_magnitude_bins=bins,
+        **_sampling(operation),
+    )
+
+
+def _trivial_augment(operation: Any) -> Step:
+    return _step("TrivialAugmentWide", num_magnitude_bins=int(operation.num_magnitude_bins), **_sampling(operation))
+
+
+def _auto_augment(operation: Any) -> Step:
+    return _step("AutoAugment", policy=str(operation.policy.value), **_sampling(operation))
+
+
 def _changes_no_colour(operation: Any) -> bool:
     """ColorJitter(0, 0, 0, 0) keeps None for each; timm makes one for `--color-jitter 0`."""
     return all(getattr(operation, name) is None for name in ("brightness", "contrast", "saturation", "hue"))
@@ -299,7 +390,20 @@ _GEOMETRY: MappingProxyType[str, Callable[[Any], Step]] = MappingProxyType(
             "RandomVerticalFlip": _flip,
             "RandomGrayscale": _flip,
             "ColorJitter": _color_jitter,
+            "RandomRotation": _rotation,
+            "RandomAffine": _affine,
+            "Pad": _pad,
+            "Grayscale": _grayscale,
+            "RandomInvert": _flip,
+            "RandomAutocontrast": _flip,
+            "RandomEqualize": _flip,
+            "RandomPosterize": _posterize,
+            "RandomSolarize": _solarize,
+            "RandomAdjustSharpness": _sharpness,
         }.items()
     }
+    # Not those of v1, whose solarize thresholds differ from v2's in the last bit.
+    | {V2 + "TrivialAugmentWide": _trivial_augment, V2 + "AutoAugment": _auto_augment}
+    | {V2 + "RandAugment": _rand_augment, V1_AUTOAUGMENT + "RandAugment": _rand_augment}
     | {TIMM + "transforms.RandomResizedCropAndInterpolation": _random_resized_crop}
 )

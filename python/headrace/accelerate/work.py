@@ -64,7 +64,9 @@ def compile_work(recognition: Recognition, threads: int) -> Work:
     steps = [getattr(transforms, step.name)(**step.arguments) for step in recognition.expressed.geometry]
     table = None if values.identity else values.values.to(torch.float32).numpy()
     try:
-        plan = compile_plan(transforms.Compose(steps), dtype=DTYPES[values.dtype], layout="chw", table=table)  # type: ignore[arg-type]
+        dtype: Any = DTYPES[values.dtype]
+        # Op by op, as the script does: nothing but the random draws may change.
+        plan = compile_plan(transforms.Compose(steps), dtype=dtype, layout="chw", table=table, fuse="off")
     except UsageError as error:
         raise Refused(str(error)) from error
     return Work(recognition, plan, plan.store(), _table(recognition.folders), threads)
