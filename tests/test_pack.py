@@ -310,6 +310,15 @@ def test_the_estimate_comes_before_the_work(image_folder: Callable[..., Path], t
     assert 0 < expected.packed_bytes < expected.source_bytes
 
 
+def test_progress_adds_up(image_folder: Callable[..., Path], tmp_path: Path) -> None:
+    told: list[tuple[int, int]] = []
+    totals: list[int] = []
+    result = pack(image_folder(), tmp_path / "out", on_start=totals.append, on_progress=lambda *one: told.append(one))
+    assert totals == [12]
+    count, size = (sum(column) for column in zip(*told, strict=True))
+    assert (count, size + 1024) == (12, result.bytes)  # the two blocks that end the archive
+
+
 def test_one_estimate_for_all_parts_of_a_split(image_folder: Callable[..., Path], tmp_path: Path) -> None:
     seen = []
     pack(image_folder(), tmp_path / "out", max_side=64, train_ratio=0.5, on_estimate=seen.append)

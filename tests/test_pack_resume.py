@@ -157,7 +157,7 @@ def test_two_processes_do_not_write_the_same_shard(image_folder: Callable[..., P
         raise KeyboardInterrupt  # and the first one stops in the middle of its shard
 
     with pytest.raises(KeyboardInterrupt):
-        pack(source, out, on_progress=lambda count: second(count) if count else None)
+        pack(source, out, on_progress=lambda count, _: second(count) if count else None)
     assert pack(source, out).complete
 
 

@@ -78,6 +78,13 @@ def run(args: argparse.Namespace) -> int:
     options |= {"keep_bytes": args.keep_bytes, "restart_markers": args.restart_markers}
     with ExitStack() as stack:
         meters: list[Meter] = []
+        written = 0
+
+        def advance(count: int, size: int) -> None:
+            nonlocal written
+            written += size
+            meters[0].advance(count, f"packing, {size_text(written)}" if written else None)
+
         result = pack(
             args.src,
             args.dst,
@@ -87,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
             root=args.root,
             sync=args.sync,
             on_start=lambda total: meters.append(stack.enter_context(progress("packing", total))),
-            on_progress=lambda count: meters[0].advance(count),
+            on_progress=advance,
             on_estimate=_say_estimate,
             **options,
         )

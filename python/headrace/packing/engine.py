@@ -9,7 +9,10 @@ from headrace.packing.listing import Listing
 from headrace.packing.plan import Plan
 from headrace.packing.work import WorkFolder
 
-__all__ = ["Engine"]
+__all__ = ["Engine", "OnProgress"]
+
+OnProgress = Callable[[int, int], None]
+"""Is told how many more records are done, and how many bytes were written for them."""
 
 
 class Engine(Protocol):
@@ -26,9 +29,9 @@ class Engine(Protocol):
         plan: Plan,
         units: Sequence[int],
         work: WorkFolder,
-        on_progress: Callable[[int], None],
+        on_progress: OnProgress,
     ) -> None:
         """Packs the given units of the plan and marks them done in `work`.
 
-        `part` is "" or which part of the split `listing` is; `on_progress` is told how many more records went through.
+        `part` is "" or which part of the split `listing` is.
         """

@@ -13,7 +13,7 @@ from typing import Any
 
 from headrace import machine
 from headrace.errors import HeadraceError, UsageError
-from headrace.packing.engine import Engine
+from headrace.packing.engine import Engine, OnProgress
 from headrace.packing.estimate import Estimate, estimate
 from headrace.packing.listing import Listing, list_records, split
 from headrace.packing.local import LocalEngine
@@ -50,9 +50,6 @@ class PackResult:
     parts: tuple[PackResult, ...] = ()  # one for each of train, val, test
 
 
-OnProgress = Callable[[int], None]
-
-
 def pack(
     src: str | os.PathLike[str] | Dataset,
     dst: str | os.PathLike[str],
@@ -76,7 +73,7 @@ def pack(
     packs every N-th shard from the i-th, for N independent jobs; the last one commits. The bytes are the same by each of
     these ways. `root` is the folder that the
     paths of a list (.lst, .csv, …) are relative to. `on_start` is told how many records there are to pack,
-    `on_progress` how many more are done.
+    `on_progress` how many more are done and how many bytes were written for them.
 
     Raises UsageError for options that contradict or a destination that holds something else, SourceError when the
     source cannot be opened or nothing of it can be packed.
@@ -117,7 +114,7 @@ def pack(
             on_estimate(found)
         return found
 
-    job = _Job(chosen, chosen_engine, unit, sync, on_progress or (lambda _: None), expected)
+    job = _Job(chosen, chosen_engine, unit, sync, on_progress or (lambda _count, _size: None), expected)
     try:
         results = [job.run(name, part, target / name if name else target) for name, part in parts.items()]
     except OSError as error:
@@ -163,12 +160,12 @@ class _Job:
         plan = self._plan(listing, work)
         if (destination / MANIFEST).exists():
             work.remove()  # left by a process that died between the commit's last two steps
-            self.on_progress(len(listing))
+            self.on_progress(len(listing), 0)
             return _result(destination, read_manifest(destination), listing, 0, started_s)
         mine = [number for number in range(plan.units) if self._is_mine(number)]
         missing = [number for number in mine if not work.is_done(number)]
         done = [number for number in mine if work.is_done(number)]
-        self.on_progress(sum(plan.cuts[number + 1] - plan.cuts[number] for number in done))
+        self.on_progress(sum(plan.cuts[number + 1] - plan.cuts[number] for number in done), 0)
         self.engine.pack_units(name, listing, plan, missing, work, self.on_progress)
         packed = sum(plan.cuts[number + 1] - plan.cuts[number] for number in missing)
         manifest = self._commit(listing, plan, work)

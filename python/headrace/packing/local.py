@@ -7,12 +7,13 @@ writes, in the plan's order, so the bytes do not depend on how many there are.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
 
+from headrace.packing.engine import OnProgress
 from headrace.packing.listing import Listing, Rejection
 from headrace.packing.options import PackOptions
 from headrace.packing.plan import Plan
@@ -42,7 +43,7 @@ class LocalEngine:
         plan: Plan,
         units: Sequence[int],
         work: WorkFolder,
-        on_progress: Callable[[int], None],
+        on_progress: OnProgress,
     ) -> None:
         """See Engine."""
         with (
@@ -56,7 +57,8 @@ class LocalEngine:
                     with work.open_part(number) as file:
                         writer = UnitWriter(file, listing, digester)
                         while writer.seen < expected:
-                            on_progress(writer.add(next(results), self.options))
+                            before = writer.size
+                            on_progress(writer.add(next(results), self.options), writer.size - before)
                         digest = writer.end()
                         work.finish(number, file, writer.columns(), digest, writer.rejected)
             finally:

@@ -10,13 +10,14 @@ import importlib
 import io
 import os
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from headrace.errors import HeadraceError, MissingDependencyError, SourceError, UsageError
+from headrace.packing.engine import OnProgress
 from headrace.packing.listing import Listing, Rejection, list_records, split
 from headrace.packing.local import chunks
 from headrace.packing.options import PackOptions
@@ -96,7 +97,7 @@ class RayEngine:
         plan: Plan,
         units: Sequence[int],
         work: WorkFolder,
-        on_progress: Callable[[int], None],
+        on_progress: OnProgress,
     ) -> None:
         """See Engine."""
         if not units:
@@ -112,14 +113,15 @@ class RayEngine:
                     running[actor.pack.remote(part, plan.cuts[number], plan.cuts[number + 1])] = (number, actor)
                 ready, _ = self._ray.wait(list(running), num_returns=1)
                 number, actor = running.pop(ready[0])
-                self._finish(number, ready[0], work)
+                written = self._finish(number, ready[0], work)
                 idle.append(actor)
-                on_progress(plan.cuts[number + 1] - plan.cuts[number])
+                on_progress(plan.cuts[number + 1] - plan.cuts[number], written)
         finally:
             for actor in actors:
                 self._ray.kill(actor)
 
-    def _finish(self, number: int, reference: Any, work: WorkFolder) -> None:
+    def _finish(self, number: int, reference: Any, work: WorkFolder) -> int:
+        """Puts a unit in place; returns its bytes."""
         try:
             unit = self._ray.get(reference)
         except self._ray.exceptions.RayError as error:
@@ -136,6 +138,7 @@ class RayEngine:
         with work.open_part(number) as file:
             file.write(unit.data)
             work.finish(number, file, unit.columns, unit.digest, unit.rejected)
+        return len(unit.data)
 
 
 def _ray() -> Any:
