@@ -401,3 +401,15 @@ def test_a_forked_process_reads_what_is_here_and_refuses_the_rest(packed: Path) 
     os.close(reader)
     assert told.startswith("same ") and "forked process" in told
     assert dataset.read(39)
+
+
+@needs_obstore
+def test_packing_a_dataset_larger_than_the_cache(many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pack(many, tmp_path / "expected", shard_size=500_000)
+    size = sum(path.stat().st_size for path in many.iterdir())
+    monkeypatch.setenv("HEADRACE_CACHE_SIZE", str(size // 3))
+    pack("s3://b/many", tmp_path / "again", shard_size=500_000)
+    for path in (tmp_path / "expected").glob("*.tar"):
+        assert (tmp_path / "again" / path.name).read_bytes() == path.read_bytes()
+    assert headrace.verify(tmp_path / "again").ok
+    assert disk_bytes(tmp_path / "cache") <= size // 3

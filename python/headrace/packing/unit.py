@@ -39,11 +39,13 @@ class Run:
 
 def pack_chunk(listing: Listing, recipe: Recipe, positions: range) -> list[Run | Rejection]:
     """Reads and recodes the records at these positions of the listing. Safe to call from several threads."""
-    if listing.dataset.residency is not None:
-        listing.dataset.residency.begin(listing.rows[positions.start : positions.stop]).wait()
+    residency, in_files = listing.dataset.residency, True
+    if residency is not None:
+        # Bytes instead of None: the cache holds a part of the dataset only, and its files have holes.
+        in_files = residency.begin(listing.rows[positions.start : positions.stop]).wait() is None
     found: list[Run | Rejection] = []
     at = positions.start
-    for number, members, rows in _usual(listing, recipe, positions):
+    for number, members, rows in _usual(listing, recipe, positions) if in_files else []:
         first = positions.start + number
         found += [pack_record(listing, recipe.recode, i) for i in range(at, first)]
         found.append(Run(first, members, rows))
