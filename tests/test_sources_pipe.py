@@ -22,6 +22,7 @@ from headrace.inspection import inspect_dataset
 from headrace.packing import pack
 from headrace.records import StreamRecord
 from headrace.sources import open_dataset, pipe
+from headrace.sources.stream import Bytes, stream_records
 from test_sources_containers import EXPECTED, IMAGES, contents, image_record, recordio, webdataset_members, write_tar
 
 
@@ -315,6 +316,29 @@ def test_sizes_that_no_memory_holds_are_refused(tmp_path: Path) -> None:
     ):
         with channel(tmp_path, [data]) as path, pytest.raises(FormatError, match=r"are the most|ended inside"):
             list(loader(path, batch_size=1))
+
+
+def test_random_damage_in_a_stream_ends_in_an_answer(tmp_path: Path, prefix: list[bytes]) -> None:
+    rec = b"".join(image_record(image, label, i) for i, (image, label) in enumerate(EXPECTED))
+    augmented = b"".join(recordio(image) + recordio(str(label).encode()) for image, label in EXPECTED)
+    kinds = [b"".join(tars(tmp_path)), b"".join(prefix[:4]), rec, recordio(rec), augmented, recordio(tars(tmp_path)[0])]
+    draw = random.Random(0)
+    answers = {"records": 0, "error": 0}
+    for number in range(600):
+        data = bytearray(kinds[number % len(kinds)])
+        for _ in range(draw.randint(1, 3)):
+            at = draw.randrange(min(len(data), draw.choice([600, 1 << 30])))
+            if draw.random() < 0.5:
+                data[at] ^= 1 << draw.randrange(8)
+            else:
+                data[at : at + draw.randrange(700)] = bytes(draw.randrange(700))
+        pieces = (bytes(data[i : i + 997]) for i in range(0, len(data), 997))
+        try:
+            list(stream_records(Bytes(pieces, tmp_path), lambda records: None))
+            answers["records"] += 1
+        except FormatError:
+            answers["error"] += 1
+    assert min(answers.values()) > 50
 
 
 def test_a_stream_has_no_records_to_ask_for(tmp_path: Path) -> None:

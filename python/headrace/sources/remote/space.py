@@ -50,7 +50,8 @@ def reserve_some(entry: Path, size: int, *, at_least: int, limit: int | None = N
         if at_least > limit:
             raise SourceError(
                 f"the dataset has {size_text(size)}, the cache in {cache} may take {size_text(limit)}",
-                hint="set HEADRACE_CACHE to a larger disk, or HEADRACE_CACHE_SIZE to a larger size",
+                hint="set HEADRACE_CACHE to a larger disk, or HEADRACE_CACHE_SIZE to a larger size; of a packed dataset "
+                "(headrace pack) only the index must fit",
             )
         others = sorted((path for path in cache.iterdir() if path.is_dir() and path != entry), key=_last_used)
         free = limit - sum(map(granted, others))
