@@ -276,6 +276,31 @@ def test_a_sender_that_falls_silent(tmp_path: Path, prefix: list[bytes], monkeyp
         list(training)
 
 
+def test_a_batch_is_handed_out_while_the_next_ones_are_still_to_come(tmp_path: Path) -> None:
+    """The sender sends two batches and then nothing until the first one has been used."""
+    os.mkfifo(tmp_path / "train_0")
+    data = b"".join(tars(tmp_path))
+    half = len(tars(tmp_path)[0])
+    used, sent = threading.Event(), threading.Event()
+
+    def send() -> None:
+        with open(tmp_path / "train_0", "wb") as file:
+            file.write(data[:half])
+            file.flush()
+            sent.set()
+            assert used.wait(30)
+            file.write(data[half:])
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    iterator = iter(loader(tmp_path / "train", batch_size=1, shuffle=False, drop_last=False))
+    next(iterator)  # with three records sent, one is held back and one is handed out
+    used.set()
+    assert len(list(iterator)) == 5
+    thread.join(30)
+    assert sent.is_set()
+
+
 def test_bad_records_in_a_stream(tmp_path: Path) -> None:
     members = webdataset_members()
     members[2] = (members[2][0], b"\xff\xd8\xffbroken")

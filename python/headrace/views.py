@@ -120,7 +120,9 @@ def transform_hash(views: tuple[View, ...]) -> str:
 
 def run_views(views: tuple[View, ...], batches: Iterable[IndexBatch], epoch: int) -> Iterator[tuple[Filled, ...]]:
     """The batches, filled, one of each view at a time."""
-    runs = [view.feed.run(own, epoch) for view, own in zip(views, tee(batches, len(views)), strict=True)]
+    # A stream's batches say whether the next one is here; copies of them do not.
+    shares = (batches,) if len(views) == 1 else tee(batches, len(views))
+    runs = [view.feed.run(own, epoch) for view, own in zip(views, shares, strict=True)]
     try:
         for filled in zip(*runs, strict=True):
             if any(not np.array_equal(filled[0].records, other.records) for other in filled[1:]):
