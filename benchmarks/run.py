@@ -1,11 +1,13 @@
 """`headrace run` beside the same script without it: input path alone, first epoch and later ones.
 
-    python benchmarks/run.py [--images FOLDER] [--repeats N] [--only NAME …] [--write]
+    python benchmarks/run.py [--images FOLDER] [--copies N] [--repeats N] [--only NAME …] [--write]
 
 The script is an ordinary one: ImageFolder, torchvision transforms on Pillow images, DataLoader with as many workers as there
 are usable cores, batches of 64, three epochs, no computation. Plain and taken over alternate, in fresh processes; CPU time is
 that of the process and its finished workers, which does not suffer from other load on the machine as the rate does. The first
-epoch includes starting workers or threads. Images are in the page cache.
+epoch includes starting workers or threads. Images are in the page cache; each photograph is there `--copies` times as a file of
+its own (a hard link), so that an epoch is long enough. "next run" is the first epoch of another process, which begins with the
+indexes that the first has left; the first itself begins with none.
 """
 
 from __future__ import annotations
@@ -68,28 +70,34 @@ def _cpu_s() -> float:
     return sum(one.ru_utime + one.ru_stime for one in used)
 
 
-def measure(root: Path, name: str, *, ours: bool) -> list[tuple[float, float]]:
-    """One process of the script, plain or through `headrace run`."""
+def measure(root: Path, name: str, indexes: str | None) -> list[tuple[float, float]]:
+    """One process of the script, plain, or through `headrace run` with the folder `indexes` for what it learns of the files."""
     command = [sys.executable, __file__, "--script", str(root), name]
-    if ours:
-        command = [sys.executable, "-m", "headrace", "run", "--", *command]
+    if indexes:
+        command = [sys.executable, "-m", "headrace", "run", "--index-cache", indexes, "--", *command]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0 or (ours and "taken over" not in done.stderr):
+    if done.returncode != 0 or (indexes and "taken over" not in done.stderr):
         raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr}")
     epochs: list[tuple[float, float]] = json.loads(done.stdout.splitlines()[-1])
     return epochs
 
 
-def table(results: dict[str, dict[bool, list[list[tuple[float, float]]]]]) -> list[str]:
-    """Markdown rows: CPU milliseconds an image and images a second, first epoch and the last one, and how many times better."""
+Found = dict[str, list[list[tuple[float, float]]]]
+
+#: What is compared: the words of a row, which kind of process of ours, and which epoch of it.
+ROWS = (("first", "run", 0), ("third", "run", -1), ("next run, first", "again", 0))
+
+
+def table(results: dict[str, Found]) -> list[str]:
+    """Markdown rows: CPU milliseconds an image and images a second, and how many times better."""
     lines = [
         "| transforms | epoch | CPU ms/image plain | run | times less | img/s plain | run | times faster |",
         "|" + "---|" * 8,
     ]
     for name, found in results.items():
-        for words, epoch in (("first", 0), ("third", -1)):
+        for words, kind, epoch in ROWS:
             plain, ours = (
-                [statistics.median(run[epoch][which] for run in found[mine]) for which in (0, 1)] for mine in (False, True)
+                [statistics.median(run[epoch][which] for run in found[kind]) for which in (0, 1)] for kind in ("plain", kind)
             )
             lines.append(
                 f"| {name} | {words} | {plain[1]:.2f} | {ours[1]:.2f} | {plain[1] / ours[1]:.1f} "
@@ -102,6 +110,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--images", help="a folder of JPEG photographs (default: the test sample)")
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--copies", type=int, default=5, help="times that each photograph is there, as a file of its own")
     parser.add_argument("--only", nargs="*", help="transforms whose name holds one of these words")
     parser.add_argument("--write", action="store_true", help=f"write {PAGE}")
     parser.add_argument("--script", nargs=2, help=argparse.SUPPRESS)
@@ -110,27 +119,33 @@ def main() -> int:
         script(*args.script)
         return 0
     files = photographs(args.images, 1000)
-    results: dict[str, dict[bool, list[list[tuple[float, float]]]]] = {
-        name: {False: [], True: []} for name in stacks() if not args.only or any(word in name for word in args.only)
+    results: dict[str, Found] = {
+        name: {"plain": [], "run": [], "again": []}
+        for name in stacks()
+        if not args.only or any(word in name for word in args.only)
     }
     with tempfile.TemporaryDirectory() as temporary:
+        root = Path(temporary) / "images"
         for number, file in enumerate(files):
-            folder = Path(temporary) / f"c{number % CLASSES}"
-            folder.mkdir(exist_ok=True)
-            (folder / f"{number:05d}.jpg").write_bytes(file.read_bytes())
+            folder = root / f"c{number % CLASSES}"
+            folder.mkdir(parents=True, exist_ok=True)
+            first = folder / f"{number:05d}-0.jpg"
+            first.write_bytes(file.read_bytes())
+            for copy in range(1, args.copies):
+                (folder / f"{number:05d}-{copy}.jpg").hardlink_to(first)
         for repeat in range(args.repeats):
-            for name, found in results.items():
-                for ours in (False, True):
-                    found[ours].append(measure(Path(temporary), name, ours=ours))
-                    print(
-                        f"{repeat + 1}/{args.repeats} {name} {'run' if ours else 'plain'}: {found[ours][-1]}", file=sys.stderr
-                    )
+            for number, (name, found) in enumerate(results.items()):
+                indexes = f"{temporary}/indexes-{repeat}-{number}"  # of no earlier run
+                for kind, folder_of_indexes in (("plain", None), ("run", indexes), ("again", indexes)):
+                    found[kind].append(measure(root, name, folder_of_indexes))
+                    print(f"{repeat + 1}/{args.repeats} {name} {kind}: {found[kind][-1]}", file=sys.stderr)
     text = [
         "# headrace run",
         "",
-        f"A script's input path alone, {len(files)} photographs, batches of {BATCH}, {CORES} workers or threads; medians of",
-        f"{args.repeats} repeats, plain and taken over alternating. Made by `python benchmarks/run.py --write`; its text has",
-        "the method. RandAugment is taken over in part (decode and crop, in the script's own workers).",
+        f"A script's input path alone, {len(files)} photographs {args.copies} times over, batches of {BATCH}, {CORES} workers",
+        f"or threads; medians of {args.repeats} repeats, plain and taken over alternating. Made by `python benchmarks/run.py",
+        '--write`; its text has the method. "next run": another process, with the indexes that the first has left. Transforms',
+        "that are not expressed natively are taken over in part (decode and crop, in the script's own workers).",
         "",
         *machine_facts.describe(["headrace", "pillow", "torch", "torchvision", "numpy"]),
         "",
