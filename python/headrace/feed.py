@@ -94,8 +94,8 @@ class Feed:
         table = dataset.table
         if len(table) and bool((table.size >= 0).any()):
             descriptors.need(len(table.files), dataset.root)
-        # Of a local dataset the system is told what comes next, by the first view.
-        told = readahead(table) if view_of is None else None
+        # Of a local dataset the system is told what comes next, by the first view; a cache knows better what must be read.
+        told = readahead(table) if view_of is None and cache is None else None
         self._residency: Residency | None = dataset.residency if dataset.residency is not None else told
         # A further view of the same records: its own pixels and draws, the other feed's threads and table.
         self._view_of, self._draw_seed = view_of, hashed(seed, view) if view else seed
@@ -132,7 +132,7 @@ class Feed:
             source.cancel()
             for work in ahead:
                 work.job.cancel()
-            self._table.flush_indexes()
+            (self._view_of or self).flush()
 
     def close(self) -> None:
         """Stops and joins the native threads. The feed may be used again: it starts new ones."""
@@ -164,7 +164,7 @@ class Feed:
             self._engine.abandon()
             self._engine = None
         if self._made_table is not None:
-            _left_to_the_parent.append(self._made_table)
+            self._made_table.abandon()
             self._made_table = None
 
     def flush(self) -> None:
@@ -362,7 +362,6 @@ def _checked(result: Any, shape: tuple[int, ...], function: Callable[[Any], Any]
 
 
 _live: weakref.WeakSet[Feed] = weakref.WeakSet()
-_left_to_the_parent: list[_native.Table] = []
 
 
 def _after_fork() -> None:

@@ -95,6 +95,12 @@ impl Table {
         });
     }
 
+    /// For a forked child: what the threads of the parent may hold locked is never touched again, nor freed.
+    fn abandon(&self) {
+        std::mem::forget(Arc::clone(&self.indexes));
+        std::mem::forget(Arc::clone(&self.inner));
+    }
+
     /// (records that came from the cache, records that did not, bytes that this process put in); None without a cache.
     fn cache_counts(&self) -> Option<(u64, u64, u64)> {
         let counts = self.inner.cache()?.counts();

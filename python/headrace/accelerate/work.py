@@ -114,16 +114,14 @@ def engine(threads: int) -> _native.Engine:
     return _engines[threads]
 
 
-_left_to_the_parent: list[_native.Table] = []
-
-
 def _forget_engines() -> None:
     """In a forked child the threads do not exist: let go of the pools without joining anything, and of tables whose locks the
     threads may hold."""
     for pool in _engines.values():
         pool.abandon()
     _engines.clear()
-    _left_to_the_parent.extend(table for _, table in _tables.values())
+    for _, table in _tables.values():
+        table.abandon()
     _tables.clear()
 
 

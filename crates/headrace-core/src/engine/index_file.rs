@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Seek, Write};
+use std::io::{self, Seek, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -16,7 +16,7 @@ use crate::jpeg::index::Index;
 const MAGIC: [u8; 4] = *b"HRXE";
 const HEAD: usize = 12;
 /// Longest entry that is believed; the index of a 100-megapixel image has some 300 KB.
-const LONGEST: usize = 1 << 24;
+const LONGEST: u32 = 1 << 24;
 /// Bytes gathered before they are written.
 const GATHERED: usize = 1 << 16;
 
@@ -49,13 +49,13 @@ impl IndexFile {
     /// Reads what is in the file, if it is there; it is made when there is something to write, and grows to about `limit_bytes`.
     /// A file that cannot be read is as none.
     pub fn open(path: &Path, limit_bytes: u64) -> Self {
-        let mut file = append_to(path, false).ok();
-        let mut bytes = Vec::new();
-        let whole = file.as_mut().map(|file| file.read_to_end(&mut bytes));
-        let places = match whole {
-            Some(Ok(_)) => scan(&bytes),
-            _ => HashMap::new(),
-        };
+        let mut places = HashMap::new();
+        let mut written = 0;
+        if let Ok(file) = append_to(path, false) {
+            written = file.metadata().map_or(0, |facts| facts.len());
+            // A file that breaks off while it is read has no more entries.
+            drop(scan(&file, written, &mut places));
+        }
         IndexFile {
             limit_bytes,
             found: places.len(),
@@ -66,7 +66,7 @@ impl IndexFile {
                 rows: HashMap::new(),
                 gathered: Vec::new(),
                 gathered_places: Vec::new(),
-                written: bytes.len() as u64,
+                written,
             }),
         }
     }
@@ -190,28 +190,41 @@ impl Drop for IndexFile {
     }
 }
 
-/// Where the entries lie; the last one of a record counts. After damage the next entry is looked for.
-fn scan(bytes: &[u8]) -> HashMap<u32, Place> {
-    let mut places = HashMap::new();
+/// Finds where the entries lie; the last one of a record counts. Reads the heads only. After damage the next entry is looked for.
+fn scan(file: &File, length: u64, places: &mut HashMap<u32, Place>) -> io::Result<()> {
     let mut at = 0;
-    while let Some(head) = bytes.get(at..at + HEAD) {
+    let mut head = [0; HEAD];
+    while at + HEAD as u64 <= length {
+        file.read_exact_at(&mut head, at)?;
         let field = |from: usize| {
             u32::from_le_bytes([head[from], head[from + 1], head[from + 2], head[from + 3]])
         };
-        let (record, length) = (field(4), field(8));
-        let end = at + HEAD + length as usize;
-        if head[..4] == MAGIC && length as usize <= LONGEST && end <= bytes.len() {
-            let offset = (at + HEAD) as u64;
+        let (record, size) = (field(4), field(8));
+        let offset = at + HEAD as u64;
+        if head[..4] == MAGIC && size <= LONGEST && offset + u64::from(size) <= length {
+            let length = size;
             places.insert(record, Place { offset, length });
-            at = end;
+            at = offset + u64::from(size);
         } else {
-            at += bytes[at + 1..]
-                .windows(4)
-                .position(|window| window == MAGIC)
-                .map_or(bytes.len(), |distance| distance + 1);
+            at = next_magic(file, at + 1, length)?;
         }
     }
-    places
+    Ok(())
+}
+
+/// The first place from `at` on where an entry may begin, or `length`.
+fn next_magic(file: &File, mut at: u64, length: u64) -> io::Result<u64> {
+    let mut block = [0; 1 << 12];
+    while at + HEAD as u64 <= length {
+        let size = block.len().min((length - at) as usize);
+        file.read_exact_at(&mut block[..size], at)?;
+        let found = block[..size].windows(4).position(|window| window == MAGIC);
+        if let Some(distance) = found {
+            return Ok(at + distance as u64);
+        }
+        at += size as u64 - 3; // the mark may lie across two blocks
+    }
+    Ok(length)
 }
 
 #[cfg(test)]
