@@ -28,10 +28,13 @@ _PASSED_TOO = ("train_ratio", "test_ratio", "unlabeled", "undecodable", "duplica
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the verb's arguments."""
     parser.add_argument(
-        "src", metavar="SRC", help="image folder, .lst, .tar, .rec, .tfrecord, a folder of these, or a pattern with *"
+        "src",
+        metavar="SRC",
+        help="image folder; .tar, .rec, .tfrecord, a folder of these, or a pattern with *; "
+        "a list (.lst, .csv, .tsv, .parquet); or any of these by the URL of a store (s3:// gs:// az:// https://)",
     )
     parser.add_argument("--root", metavar="FOLDER", help="where the images of a list are (beside it)")
-    parser.add_argument("dst", metavar="DST", help="new folder for the shards; an unfinished pack there continues")
+    parser.add_argument("dst", metavar="DST", help="new folder for the shards, or URL; an unfinished pack there continues")
     size = parser.add_argument_group("size (without these, every pixel stays as it is)")
     size.add_argument("--max-side", type=int, metavar="PX", help="reduce larger images: longer side PX")
     size.add_argument("--short-side", type=int, metavar="PX", help="reduce larger images: shorter side PX")
