@@ -29,6 +29,9 @@ bench-loaders: setup # beside the peers of benchmarks/peers.txt that are install
 bench-augmentation: setup
 	$(PY) benchmarks/augmentation.py --write
 
+bench-object-store: setup # real servers behind a slow link; OpenStack Swift: see scripts/swift_server.py
+	$(PY) benchmarks/object_store.py --write
+
 bench-decode: setup
 	$(PY) benchmarks/decode.py --write
 
