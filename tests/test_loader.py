@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
+import tarfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -391,3 +393,32 @@ def test_views_with_batch_transforms_and_nonsense(image_folder: MakeFolder) -> N
     ]:
         with pytest.raises(UsageError, match=words):
             make()
+
+
+def test_json_beside_the_images_is_handed_through(image_folder: MakeFolder, tmp_path: Path) -> None:
+    root = image_folder()
+    archive = tmp_path / "data.tar"
+    with tarfile.open(archive, "w") as tar:
+        for number, path in enumerate(sorted(root.rglob("*.jpg"))):
+            document = json.dumps({"label": number % 3, "boxes": [[number, 1, 2, 3]], "caption": "ä"}).encode()
+            for name, data in ((f"{number:03d}.jpg", path.read_bytes()), (f"{number:03d}.json", document)):
+                if number == 5 and name.endswith("json"):
+                    continue
+                member = tarfile.TarInfo(name)
+                member.size = len(data)
+                tar.addfile(member, io.BytesIO(data))
+    headrace.pack(archive, tmp_path / "pack")
+    for source in (archive, tmp_path / "pack"):
+        plain = loader(source, drop_last=False)
+        seen = 0
+        for (images, labels, documents), (same, same_labels) in zip(
+            loader(source, drop_last=False, with_json=True), plain, strict=True
+        ):
+            np.testing.assert_array_equal(images, same)
+            np.testing.assert_array_equal(labels, same_labels)
+            for label, document in zip(labels.tolist(), documents, strict=True):
+                assert document is None or (document["label"] == label and document["boxes"][0][0] % 3 == label)
+                seen += document is not None
+        assert seen == 11
+    with pytest.raises(UsageError, match="no JSON"):
+        loader(root, with_json=True)

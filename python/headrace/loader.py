@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -17,7 +18,7 @@ from headrace import machine
 from headrace.batch_transforms import BatchKey
 from headrace.blocks import WINDOW, Blocks, window_bytes
 from headrace.byte_cache import open_cache, parse_cache
-from headrace.errors import SourceError, StateError, UsageError
+from headrace.errors import FormatError, SourceError, StateError, UsageError
 from headrace.feed import Filled, IndexBatch, OnError
 from headrace.lookahead import announced
 from headrace.parts import Parts, Share, agree
@@ -56,6 +57,7 @@ class Loader:
     dct_scale: "auto" decodes JPEGs at half or quarter size where they are shrunk that much anyway: faster and not exact.
 
     on_error: "raise" a DecodeError at a bad record, or "skip": substitute a deterministic other record, count and list it.
+    with_json: batches are (images, labels, documents): the JSON that lies beside each image in its shard or tar, parsed.
     cache: "ram:8GiB" or "disk:FOLDER:200GiB" keeps the encoded bytes of records after their first read, for slow storage; see
     `headrace.byte_cache`.
     Close the loader (or use `with`) to stop its threads at once; otherwise they stop when it is collected.
@@ -78,6 +80,7 @@ class Loader:
         dtype: Dtype = "uint8",
         output: Output = "torch",
         on_error: OnError = "raise",
+        with_json: bool = False,
         cache: str | None = None,
         parts: Parts = None,
         fuse: Fuse = "geometry",
@@ -131,13 +134,15 @@ class Loader:
             on_error=on_error,
             cache=lambda: None if bytes_cache is None else open_cache(bytes_cache, self.dataset),
         )
-        self._several = isinstance(transform, Views)
+        self._several, self._with_json = isinstance(transform, Views), with_json
+        if with_json and self.dataset.table.json_size is None:
+            raise UsageError(f"the records of {self.dataset.root} have no JSON beside them", hint="drop with_json")
         self.plan = self._views[0].plan
 
     def __len__(self) -> int:
         return len(self._order(self._epoch))
 
-    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
         if self.dataset.stream is not None:
             first, self._resume_step = self._resume_step or 0, None
             self._step = first
@@ -152,7 +157,7 @@ class Loader:
         self._resume_step, self._step = None, first
         return self._pass(order, first)
 
-    def _pass(self, order: EpochOrder, first: int) -> Iterator[tuple[Any, Any]]:
+    def _pass(self, order: EpochOrder, first: int) -> Iterator[tuple[Any, ...]]:
         steps: Iterable[int] = range(first, len(order))
         if self._blocks is not None and self.dataset.residency is not None:
             steps = announced(steps, order, self._blocks, self.dataset.residency)
@@ -165,7 +170,7 @@ class Loader:
                 self._epoch, self._step = order.epoch + 1, 0
             yield self._finished(filled, labels, order.epoch, step)
 
-    def _stream_pass(self, stream: Stream, first: int) -> Iterator[tuple[Any, Any]]:
+    def _stream_pass(self, stream: Stream, first: int) -> Iterator[tuple[Any, ...]]:
         epoch = self._epoch
         self._end_pass()  # a pipe has one reader
         batches = self._passing = StreamPass(stream, self._stream_options, epoch, first)
@@ -188,7 +193,7 @@ class Loader:
 
     def _finished(
         self, filled: tuple[Filled, ...], labels: npt.NDArray[np.int64] | None, epoch: int, step: int
-    ) -> tuple[Any, Any]:
+    ) -> tuple[Any, ...]:
         """The batch as it is handed out; `labels` are those of the table, where a batch does not bring its own."""
         first = filled[0]
         given = first.labels if first.labels is not None else first.records if labels is None else labels[first.records]
@@ -198,7 +203,19 @@ class Loader:
             view.finished(one, given, replace(key, view=number), classes)
             for number, (view, one) in enumerate(zip(self._views, filled, strict=True))
         ]
-        return (tuple(images for images, _ in batches), batches[0][1]) if self._several else batches[0]
+        batch = (tuple(images for images, _ in batches), batches[0][1]) if self._several else batches[0]
+        return (*batch, [self._document(record) for record in first.records.tolist()]) if self._with_json else batch
+
+    def _document(self, record: int) -> Any:
+        """The record's JSON, parsed; None where it has none."""
+        raw = self.dataset.read_json(record)
+        try:
+            return json.loads(raw) if raw else None
+        except ValueError as error:
+            raise FormatError(
+                f"record {self.dataset.table.keys[record]!r}: its JSON cannot be read: {error}",
+                hint="repair it, or drop with_json",
+            ) from error
 
     def _index_batch(self, order: EpochOrder, step: int) -> IndexBatch:
         records = order.batch(step)
