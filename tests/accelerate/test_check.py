@@ -14,6 +14,7 @@ from headrace.accelerate import hook
 from headrace.accelerate.check import check
 from headrace.accelerate.recognise import recognise
 from headrace.accelerate.settings import CHECK
+from headrace.accelerate.translate import Refused
 from headrace.accelerate.work import Work, compile_work
 from torch.utils.data import DataLoader
 from torchvision import transforms as v1
@@ -96,6 +97,11 @@ def test_finds_other_values(folder: Path) -> None:
 def test_finds_other_distributions(folder: Path, index: int, arguments: dict[str, Any], words: str) -> None:
     found = check(changed(work_for(folder, *TRAIN), index, **arguments), 1)
     assert not found.passed and words in str(found)
+
+
+def test_what_headrace_does_not_offer_is_refused_and_breaks_nothing(folder: Path) -> None:
+    with pytest.raises(Refused, match="bits"):
+        work_for(folder, v1.Resize((40, 40)), v1.RandomPosterize(0), v1.ToTensor())
 
 
 def test_finds_other_angles(folder: Path) -> None:

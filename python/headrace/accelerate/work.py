@@ -61,9 +61,9 @@ def compile_work(recognition: Recognition, threads: int) -> Work:
         raise Refused("timm's fast_collate of values that are not uint8 pixels")
     if values.dtype not in DTYPES or (values.dtype == torch.uint8 and not values.identity):
         raise Refused(f"its transform yields {values.dtype} values that are not stored natively")
-    steps = [getattr(transforms, step.name)(**step.arguments) for step in recognition.expressed.geometry]
     table = None if values.identity else values.values.to(torch.float32).numpy()
     try:
+        steps = [getattr(transforms, step.name)(**step.arguments) for step in recognition.expressed.geometry]
         dtype: Any = DTYPES[values.dtype]
         # Op by op, as the script does: nothing but the random draws may change.
         plan = compile_plan(transforms.Compose(steps), dtype=dtype, layout="chw", table=table, fuse="off")
