@@ -16,28 +16,39 @@ pub enum Extension {
 impl Extension {
     /// Every extension that this processor can run, [`Extension::Scalar`] first, the fastest last.
     pub fn available() -> Vec<Extension> {
-        let mut found = vec![Extension::Scalar];
-        #[cfg(target_arch = "x86_64")]
-        {
-            if is_x86_feature_detected!("avx2")
-                && is_x86_feature_detected!("fma")
-                && is_x86_feature_detected!("bmi1")
-                && is_x86_feature_detected!("bmi2")
-                && is_x86_feature_detected!("lzcnt")
-            {
-                found.push(Extension::Avx2);
-                if is_x86_feature_detected!("avx512f")
+        [Extension::Scalar, Extension::Avx2, Extension::Avx512]
+            .into_iter()
+            .filter(|extension| extension.is_available())
+            .collect()
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    fn is_available(self) -> bool {
+        match self {
+            Extension::Scalar => true,
+            Extension::Avx2 => {
+                is_x86_feature_detected!("avx2")
+                    && is_x86_feature_detected!("fma")
+                    && is_x86_feature_detected!("bmi1")
+                    && is_x86_feature_detected!("bmi2")
+                    && is_x86_feature_detected!("lzcnt")
+            }
+            Extension::Avx512 => {
+                Extension::Avx2.is_available()
+                    && is_x86_feature_detected!("avx512f")
                     && is_x86_feature_detected!("avx512bw")
                     && is_x86_feature_detected!("avx512dq")
                     && is_x86_feature_detected!("avx512vl")
                     && is_x86_feature_detected!("avx512vbmi")
                     && is_x86_feature_detected!("avx512vnni")
-                {
-                    found.push(Extension::Avx512);
-                }
             }
         }
-        found
+    }
+
+    /// Other architectures run the plain code, which the compiler vectorises as far as it can.
+    #[cfg(not(target_arch = "x86_64"))]
+    fn is_available(self) -> bool {
+        self == Extension::Scalar
     }
 
     /// The fastest extension of this processor (asked once, then remembered).
