@@ -144,7 +144,9 @@ fn fixed(
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as above.
         Extension::Avx2 => unsafe { super::avx2::nearest(picture, place, step, output) },
-        _ => {}
+        _ => {
+            let _ = (place, output); // unused where there are no kernels
+        }
     }
 }
 
