@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from headrace import _native
 from headrace.errors import HeadraceError, MissingDependencyError, SourceError, UsageError
 from headrace.packing.engine import OnProgress
 from headrace.packing.listing import Listing, Rejection, list_records, split
@@ -46,11 +47,13 @@ class _Unit:
 class _Worker:
     """Lives in a process of the cluster; lists the source by itself, once."""
 
-    def __init__(self, src: str, root: str | None, options: PackOptions, fingerprint: str) -> None:
+    def __init__(self, src: str, root: str | None, options: PackOptions, fingerprint: str, version: str) -> None:
+        host = os.uname().nodename
+        if version != _native.__version__:
+            raise HeadraceError(f"{host} has headrace {_native.__version__}, the pack was started by {version}")
         self.options, self.recipe = options, make_recipe(options)
         dataset = open_source(src, root)
         if dataset.fingerprint != fingerprint:
-            host = os.uname().nodename
             raise SourceError(f"{src} holds other records on {host} than where the pack was started")
         self.parts = split(list_records(dataset, options), options)
 
@@ -88,7 +91,7 @@ class RayEngine:
         self.workers = workers or max(1, int(self._ray.cluster_resources().get("CPU", 1)))
         where = str(src) if is_url(src) else str(Path(src).expanduser().absolute())
         base = str(Path(root).expanduser().absolute()) if root is not None else None
-        self._arguments = (where, base, options, listing.dataset.fingerprint)
+        self._arguments = (where, base, options, listing.dataset.fingerprint, _native.__version__)
 
     def pack_units(
         self,
