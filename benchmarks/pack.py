@@ -183,6 +183,7 @@ def fill(folder: Path, sample: list[bytes], images: int) -> Path:
 
 def page(scratch: Path, args: argparse.Namespace) -> list[str]:
     """Runs everything; the page's lines."""
+    load = os.getloadavg()[0]
     sample = [path.read_bytes() for path in photographs(None, args.images)]
     sources = {count: fill(scratch / f"in{count}", sample, count) for count in (SMALL, args.images)}
     out = scratch / "out"
@@ -211,6 +212,8 @@ def page(scratch: Path, args: argparse.Namespace) -> list[str]:
         f"- Data: {args.images} JPEGs, {size_of(sources[args.images]) / args.images / 1000:.1f} kB each",
         f"- {args.workers} workers; medians of {args.rounds} rounds (lowest to highest); a row's start, what its run on "
         f"{SMALL} images took, is not in its rates",
+        f"- Load average when it began: {load:.1f}"
+        + ("; others were at work, so the rates of wall time mean little" if load > 1 else ""),
         "",
         "| | does | img/s of CPU time | img/s of wall time | start, s of wall time | bytes of the source |",
         "|---|---|---:|---:|---:|---:|",
