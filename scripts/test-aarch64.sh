@@ -20,7 +20,7 @@ fi
 
 mkdir -p "$root/source" "$root/root/.cargo"
 cp /etc/resolv.conf "$root/etc/resolv.conf"
-tar -C "$repository" --exclude=./target --exclude=./.venv --exclude=./.git --exclude=./fuzz -c . | tar -C "$root/source" -x
+tar -C "$repository" --exclude=./target --exclude=./.venv --exclude=./.git --exclude=./fuzz -c . | tar -C "$root/source" -x -m
 chroot "$root" env HOME=/root CARGO_TARGET_DIR=/target \
   CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc \
   CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER=qemu-aarch64 \
