@@ -84,6 +84,7 @@ def both(root: Path, transform: t.Transform, fuse: Any = "off") -> list[tuple[Pi
 LOAD = t.Compose([t.RandomHorizontalFlip(), t.RandomVerticalFlip(), t.RandomRotation(5)])
 EXACT: dict[str, list[t.Transform]] = {
     "crop, flip": [t.RandomResizedCrop(32), t.RandomHorizontalFlip()],
+    "one of two filters": [t.RandomResizedCrop(32, interpolation=("bilinear", "bicubic")), t.RandomHorizontalFlip()],
     "load": [t.Repeat(LOAD, 4), t.RandomResizedCrop(48)],
     "load, bilinear": [t.Repeat(t.RandomRotation(25, interpolation="bilinear"), 3), LOAD, t.RandomResizedCrop((40, 30))],
     "rotation after the crop": [
@@ -278,6 +279,16 @@ def test_probabilities(transform: t.Transform, name: str) -> None:
     found = drawn([transform])
     assert {step[0] for steps in found for step in steps} == {name}
     assert fair(sum(len(steps) for steps in found), len(found), 0.3)
+
+
+def test_one_of_several_filters_is_drawn_for_each_image() -> None:
+    several = drawn([t.RandomResizedCrop(8, interpolation=["bilinear", "bicubic"])])
+    single = drawn([t.RandomResizedCrop(8)])
+    names = [parameters[-1][1]["interpolation"] for parameters in several]
+    assert set(names) == {"bilinear", "bicubic"} and fair(names.count("bicubic"), len(names), 0.5)
+    assert [parameters[0] for parameters in several] == [parameters[0] for parameters in single]  # the same boxes
+    one = t.RandomResizedCrop(8, interpolation=["bilinear"])
+    assert one == t.RandomResizedCrop(8) and compile_plan(one).hash == compile_plan(t.RandomResizedCrop(8)).hash
 
 
 def test_blur_sigma_is_uniform() -> None:

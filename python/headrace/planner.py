@@ -277,7 +277,9 @@ def _geometry(step: Transform) -> Op | None:
     """The operation of a transform that moves pixels."""
     match step:
         case RandomResizedCrop():
-            return ("random_resized_crop", [*_floats(step.size), *step.scale, *step.ratio], step.interpolation)
+            filters = step.interpolation
+            numbers = [*_floats(step.size), *step.scale, *step.ratio]
+            return ("random_resized_crop", numbers, filters if isinstance(filters, str) else " or ".join(filters))
         case Resize(size=int() as short):
             return ("resize_short", [float(short), float(step.max_size or 0)], step.interpolation)
         case Resize():

@@ -99,6 +99,16 @@ def interpolation_name(value: object, what: str) -> str:
     return str(name)
 
 
+def _filters(value: object, what: str) -> str | tuple[str, ...]:
+    """The filter's name; of several all names, one of which is drawn for each image."""
+    if not isinstance(value, list | tuple):
+        return interpolation_name(value, what)
+    names = tuple(interpolation_name(one, what) for one in value)
+    if not 1 <= len(names) <= len(INTERPOLATIONS):
+        raise UsageError(f"{what}: interpolation must be one to {len(INTERPOLATIONS)} filters, not {len(names)}")
+    return names if len(names) > 1 else names[0]
+
+
 def _sampling(value: object, what: str) -> str:
     name = interpolation_name(value, what)
     if name not in ("nearest", "bilinear"):
@@ -170,7 +180,10 @@ class Compose(Transform):
 
 @dataclass(frozen=True, slots=True)
 class RandomResizedCrop(Transform):
-    """A random area and aspect ratio of the image, resized to `size`."""
+    """A random area and aspect ratio of the image, resized to `size`.
+
+    `interpolation` may be several filters, of which each image draws one at even chances (timm's "random").
+    """
 
     size: Size
     scale: tuple[float, float] = (0.08, 1.0)
@@ -182,7 +195,7 @@ class RandomResizedCrop(Transform):
         object.__setattr__(self, "size", _pair(self.size, "RandomResizedCrop"))
         object.__setattr__(self, "scale", _range(self.scale, "RandomResizedCrop: scale"))
         object.__setattr__(self, "ratio", _range(self.ratio, "RandomResizedCrop: ratio"))
-        object.__setattr__(self, "interpolation", interpolation_name(self.interpolation, "RandomResizedCrop"))
+        object.__setattr__(self, "interpolation", _filters(self.interpolation, "RandomResizedCrop"))
         _antialiased(self.antialias, "RandomResizedCrop")
 
 

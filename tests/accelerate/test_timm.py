@@ -10,7 +10,11 @@ import numpy as np
 import pytest
 import torch
 from accelerate_helpers import plainly
+from headrace.accelerate.check import check
 from headrace.accelerate.iterator import FeedIterator
+from headrace.accelerate.recognise import recognise
+from headrace.accelerate.translate import translate
+from headrace.accelerate.work import compile_work
 
 pytest.importorskip("timm")
 
@@ -69,6 +73,22 @@ def test_training_without_colour(folder: Path, taken_over: list[str]) -> None:
     made = loader(folder, training=True, color_jitter=None, interpolation="bicubic", re_prob=0.3, prefetcher=False)
     assert isinstance(iter(made), FeedIterator), taken_over
     assert len(list(made)) == 2
+
+
+def test_training_by_default(folder: Path, taken_over: list[str]) -> None:
+    made = inner(loader(folder, training=True, interpolation="random"))
+    iterator = iter(made)
+    assert isinstance(iterator, FeedIterator), taken_over
+    assert sum(len(batch[0]) for batch in iterator) == 14
+    assert "taken over: decode, crop, resize" in taken_over[-1] and "in part" not in taken_over[-1]
+
+
+def test_check_covers_the_filters(folder: Path) -> None:
+    made = inner(loader(folder, training=True, interpolation="random", color_jitter=None))
+    found = check(compile_work(recognise(made), 1), 50)
+    assert found.passed, str(found)
+    assert found.draws == ("crop boxes", "interpolation", "RandomHorizontalFlip rate")
+    assert translate(made.dataset.transform).geometry[0].arguments["interpolation"] == ("bilinear", "bicubic")
 
 
 @pytest.mark.parametrize("workers", [0, 1])

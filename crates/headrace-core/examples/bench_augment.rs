@@ -38,7 +38,7 @@ fn program(load: usize, interpolation: Interpolation, fuse: Fuse) -> Program {
         size: (SIDE, SIDE),
         scale: (0.08, 1.0),
         ratio: (0.75, 4.0 / 3.0),
-        filter: Filter::Bilinear,
+        filters: Filter::Bilinear.into(),
     });
     Program::new(ops, fuse).expect("a valid pipeline")
 }

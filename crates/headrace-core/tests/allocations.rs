@@ -294,7 +294,7 @@ fn no_allocation_per_augmented_image_in_steady_state() {
         size: (96, 96),
         scale: (0.08, 1.0),
         ratio: (0.75, 4.0 / 3.0),
-        filter: Filter::Bilinear,
+        filters: Filter::Bilinear.into(),
     });
     ops.extend([augment(rand), augment(Policy::Auto(IMAGENET))]);
     ops.push(Op::Colour(ColourStep::Blur {

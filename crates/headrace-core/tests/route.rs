@@ -37,7 +37,7 @@ fn crop(scale: f64) -> Op {
         size: (40, 50),
         scale: (scale, scale),
         ratio: (0.75, 4.0 / 3.0),
-        filter: Filter::Bilinear,
+        filters: Filter::Bilinear.into(),
     }
 }
 

@@ -6,6 +6,7 @@ use headrace_core::colour::draw::{ColourStep, Range};
 use headrace_core::colour::ColourOp;
 use headrace_core::decode::Size;
 use headrace_core::program::augment::{Augment, Policy, CIFAR10, IMAGENET, SVHN};
+use headrace_core::program::filters::Filters;
 use headrace_core::program::route::Fuse;
 use headrace_core::program::step::{Sampling, Step};
 use headrace_core::program::{self, Op};
@@ -39,6 +40,16 @@ pub fn filter(name: &str) -> PyResult<Filter> {
             "no resampling filter {name:?}; there are nearest, box, bilinear, hamming, bicubic, lanczos"
         ))
     })
+}
+
+/// One filter, or several: "bilinear or bicubic".
+fn filters(names: &str) -> PyResult<Filters> {
+    let found = names
+        .split(" or ")
+        .map(filter)
+        .collect::<PyResult<Vec<_>>>()?;
+    Filters::new(&found)
+        .ok_or_else(|| PyValueError::new_err(format!("too many resampling filters: {names}")))
 }
 
 fn interpolation(name: &str) -> PyResult<Interpolation> {
@@ -128,7 +139,7 @@ fn geometry(name: &str, numbers: &mut Numbers<'_>, filter_name: &str) -> PyResul
             size: numbers.size()?,
             scale: numbers.pair()?,
             ratio: numbers.pair()?,
-            filter: filter(filter_name)?,
+            filters: filters(filter_name)?,
         },
         "resize_exact" => Op::ResizeExact {
             size: numbers.size()?,

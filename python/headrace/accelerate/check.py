@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -169,6 +169,14 @@ def _compare_draws(work: Work) -> Iterator[tuple[str, bool]]:
             ours = np.array([program.place(*IMAGE_SIZE, SEED, 0, draw)[0] for draw in range(DRAWS)], dtype=np.float64)
             theirs = np.array([_own_box(operation) for _ in range(DRAWS)], dtype=np.float64)
             yield "crop boxes", all(_alike(a, b) for a, b in zip(_features(ours), _features(theirs), strict=True))
+            if not isinstance(filters := step.arguments["interpolation"], str):
+                yield "interpolation", _chosen_alike(program, filters)
+
+
+def _chosen_alike(program: _native.Program, filters: Sequence[str]) -> bool:
+    """Whether each filter is drawn as often as `random.choice` of these takes it."""
+    ours = [program.parameters(*IMAGE_SIZE, SEED, 0, draw)[-1][1]["interpolation"] for draw in range(DRAWS)]
+    return all(_fair(ours.count(name) / DRAWS, filters.count(name) / len(filters)) for name in set(filters))
 
 
 def _factors_alike(step: Step, operation: Any) -> bool:

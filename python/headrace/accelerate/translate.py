@@ -200,6 +200,13 @@ def _interpolation(value: object) -> str:
     return name
 
 
+def _interpolations(value: object) -> str | tuple[str, ...]:
+    """Of timm's crop: one filter, or several of which each image draws one (`random.choice`)."""
+    if isinstance(value, tuple | list) and value:
+        return tuple(_interpolation(one) for one in value)
+    return _interpolation(value)
+
+
 def _pair(size: Any) -> tuple[int, int]:
     """(height, width) of an int or of a sequence of one or two (torchvision's `_setup_size`)."""
     if isinstance(size, int):
@@ -215,7 +222,7 @@ def _random_resized_crop(operation: Any) -> Step:
         size=_pair(operation.size),
         scale=_interval(operation.scale),
         ratio=_interval(operation.ratio),
-        interpolation=_interpolation(operation.interpolation),
+        interpolation=_interpolations(operation.interpolation),
     )
 
 

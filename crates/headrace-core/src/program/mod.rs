@@ -5,6 +5,7 @@
 
 pub mod augment;
 pub mod cut;
+pub mod filters;
 pub mod route;
 mod sizes;
 pub mod step;
@@ -17,6 +18,7 @@ use crate::resample::Filter;
 use crate::rng::{Key, Rng};
 use augment::Augment;
 use cut::Placement;
+use filters::Filters;
 use route::{Fuse, Pass, Route};
 use step::{Sampling, Step};
 
@@ -31,8 +33,8 @@ pub enum Op {
         scale: (f64, f64),
         /// Range of width / height.
         ratio: (f64, f64),
-        /// Resampling filter.
-        filter: Filter,
+        /// Resampling filter, or several to draw from.
+        filters: Filters,
     },
     /// `Resize((h, w))`.
     ResizeExact {
@@ -348,7 +350,7 @@ impl Op {
                 size: out,
                 scale,
                 ratio,
-                filter,
+                filters,
             } => {
                 let crop = sizes::random_resized_crop(size, scale, ratio, rng);
                 steps.push(Step::Crop {
@@ -358,7 +360,10 @@ impl Op {
                     h: i64::from(crop.h),
                     fill: [0; 3],
                 });
-                steps.push(Step::Resize { size: out, filter });
+                steps.push(Step::Resize {
+                    size: out,
+                    filter: filters.draw(rng),
+                });
             }
             Op::ResizeExact { size, filter } => steps.push(Step::Resize { size, filter }),
             Op::ResizeShort { short, max, filter } => {
@@ -539,7 +544,7 @@ mod tests {
             size: (224, 224),
             scale: (0.08, 1.0),
             ratio: (3.0 / 4.0, 4.0 / 3.0),
-            filter: Filter::Bilinear,
+            filters: Filter::Bilinear.into(),
         };
         let train = program(vec![crop, Op::FlipX { p: 0.5 }]);
         let (mut area, mut flips) = (0.0, 0);
