@@ -4,7 +4,7 @@
 
 torchvision's unmodified ResNet-18 learns to classify small photographs (a folder, or a tar, that holds train/CLASS/*.jpg and
 test/CLASS/*.jpg; by default the CIFAR-10 JPEGs of the optional test data). Random area crops and mirror images, SGD with
-Nesterov momentum, one cycle. Only the input differs: ImageFolder, PIL transforms and DataLoader on one side,
+Nesterov momentum, one cycle, bf16 autocast. Only the input differs: ImageFolder, PIL transforms and DataLoader on one side,
 `headrace.Loader` on the other. Both are scored by the same torchvision evaluation. Parity means: the mean final accuracies
 differ by no more than the standard error of the difference plus 0.5 points. Finished runs are kept (`--runs FILE`), so that
 an interrupted benchmark goes on where it was.
@@ -30,7 +30,7 @@ import torch
 from torchvision import datasets, models, transforms
 
 SIZE = 32
-BATCH = 128
+BATCH = 256
 SCALE = (0.35, 1.0)  # crops of at least a third of so small an image
 RATE, DECAY, SMOOTHING = 0.1, 5e-4, 0.1
 MEAN, STD = headrace.transforms.IMAGENET_MEAN, headrace.transforms.IMAGENET_STD
@@ -77,14 +77,15 @@ def accuracy_of(name: str, data: Path, seed: int, epochs: int) -> float:
     batches, steps = INPUTS[name](data / "train", seed)
     torch.manual_seed(1000 + seed)
     model = models.resnet18(num_classes=sum(1 for _ in (data / "train").iterdir())).to(memory_format=torch.channels_last)
-    optimizer = torch.optim.SGD(model.parameters(), RATE, momentum=0.9, weight_decay=DECAY, nesterov=True)
+    optimizer = torch.optim.SGD(model.parameters(), RATE, momentum=0.9, weight_decay=DECAY, nesterov=True, fused=True)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, total_steps=epochs * steps)
     loss_of = torch.nn.CrossEntropyLoss(label_smoothing=SMOOTHING)
     for epoch in range(epochs):
         model.train()
         for images, labels in batches(epoch):
             optimizer.zero_grad()
-            loss = loss_of(model(images.contiguous(memory_format=torch.channels_last)), labels)
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                loss = loss_of(model(images.contiguous(memory_format=torch.channels_last)), labels)
             loss.backward()
             optimizer.step()
             schedule.step()
@@ -113,7 +114,7 @@ def page(runs: list[dict[str, Any]], epochs: int) -> list[str]:
         "# Learning parity",
         "",
         f"torchvision's ResNet-18, {SIZE}-pixel photographs, {epochs} epochs, batch {BATCH}, SGD with Nesterov momentum,",
-        f"one cycle up to rate {RATE}, weight decay {DECAY}, label smoothing {SMOOTHING},",
+        f"one cycle up to rate {RATE}, weight decay {DECAY}, label smoothing {SMOOTHING}, bf16 autocast,",
         f"RandomResizedCrop({SIZE}, scale={SCALE}) and mirror images.",
         "Accuracy on the test images in percent, scored by the same torchvision evaluation.",
         "",
@@ -149,7 +150,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     root = os.environ.get("HEADRACE_TEST_DATA", str(machine_facts.REPOSITORY.parent / "shared" / "data"))
     parser.add_argument("--data", type=Path, default=Path(root) / "cifar10-jpeg-14k.tar")
-    parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--epochs", type=int, default=6)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--runs", type=Path, default=Path("parity-runs.jsonl"), help="finished runs, a JSON line each")
     parser.add_argument("--write", action="store_true", help=f"write {PAGE.relative_to(machine_facts.REPOSITORY)}")
