@@ -22,12 +22,12 @@ from headrace.byte_cache import Kept
 from headrace.errors import DecodeError, UsageError
 from headrace.index_cache import index_file
 from headrace.planner import NUMPY_DTYPES, Plan, encode
-from headrace.records import Arrival, Dataset, Residency
+from headrace.records import Arrival, Dataset, RecordTable, Residency
 from headrace.sampler import hashed
 from headrace.sources.readahead import readahead
 from headrace.stats import CacheStats, FeedStats, Stopwatch
 
-__all__ = ["Feed", "Filled", "IndexBatch", "OnError"]
+__all__ = ["Feed", "Filled", "IndexBatch", "Masks", "OnError"]
 
 OnError = Literal["raise", "skip"]
 # Checkpoint indexes of JPEGs without restart markers: about 4 KB for a 470×400 photograph, made while decoding.
@@ -57,6 +57,15 @@ class Filled:
     labels: npt.NDArray[np.int64] | None  # [n] where the batch brought them
     draws: npt.NDArray[np.uint64]  # [n] the keys of their random draws
     owner: Any  # what `allocate` gave beside the memory: a tensor over it, or None
+    masks: npt.NDArray[np.uint8] | None = None  # [n, H, W] where the feed has masks
+
+
+@dataclass(frozen=True, slots=True)
+class Masks:
+    """The masks beside the images of a dataset."""
+
+    table: RecordTable  # a row for each record of the dataset
+    fill: int  # class of what comes from outside the image, 0 to 255
 
 
 class Allocate(Protocol):
@@ -83,6 +92,7 @@ class Feed:
         cache: Kept | None = None,
         view_of: Feed | None = None,
         view: int = 0,
+        masks: Masks | None = None,
     ) -> None:
         if threads < 1 or prefetch < 1:
             raise UsageError(f"threads and prefetch must be at least 1, not {threads} and {prefetch}")
@@ -93,7 +103,8 @@ class Feed:
         self.stats = FeedStats(threads=threads)
         table = dataset.table
         if len(table) and bool((table.size >= 0).any()):
-            descriptors.need(len(table.files), dataset.root)
+            shards = len(table.files) + (0 if masks is None or bool((masks.table.size < 0).all()) else len(masks.table.files))
+            descriptors.need(shards, dataset.root)
         # Of a local dataset the system is told what comes next, by the first view; a cache knows better what must be read.
         told = readahead(table) if view_of is None and cache is None else None
         self._residency: Residency | None = dataset.residency if dataset.residency is not None else told
@@ -103,6 +114,8 @@ class Feed:
         if cache is not None and cache.used is not None:
             weakref.finalize(self, os.close, cache.used)
         self._made_table: _native.Table | None = None if view_of is not None else self._make_table()
+        self._masks = masks
+        self._mask_table: _native.Table | None = None
         self._store = plan.store()
         self._ring = _native.Ring(batch_size * plan.image_bytes(), prefetch + 3)
         self._allocate = allocate  # not a bound method: a cycle would keep the threads until the collector runs
@@ -166,6 +179,9 @@ class Feed:
         if self._made_table is not None:
             self._made_table.abandon()
             self._made_table = None
+        if self._mask_table is not None:
+            self._mask_table.abandon()
+            self._mask_table = None
 
     def flush(self) -> None:
         """Writes down what was learned of the files, for later runs."""
@@ -183,10 +199,7 @@ class Feed:
     def _make_table(self) -> _native.Table:
         table, cache = self.dataset.table, self._cache
         return _native.Table(
-            list(table.files),
-            table.file,
-            table.offset,
-            table.size,
+            *_columns(table),
             self._index_bytes,
             index_file(table.files, table.file, table.offset, table.size) if self._index_bytes and len(table) else None,
             cache.limit_bytes if cache else 0,
@@ -205,12 +218,34 @@ class Feed:
             raw = np.empty(count * self.plan.height * self.plan.width * 3, dtype=np.uint8)
         else:
             raw = final
-        return _InWork(batch, final, owner, raw, self._fill(batch, raw, epoch))
+        masks = None
+        if self._masks is not None:
+            masks = np.empty((count, self.plan.height, self.plan.width), dtype=np.uint8)
+        return _InWork(batch, final, owner, raw, self._fill(batch, raw, masks, epoch), masks)
 
-    def _fill(self, batch: IndexBatch, memory: npt.NDArray[np.uint8], epoch: int) -> _native.Job:
+    def _fill(
+        self, batch: IndexBatch, memory: npt.NDArray[np.uint8], masks: npt.NDArray[np.uint8] | None, epoch: int
+    ) -> _native.Job:
         return self._running().submit(
-            self._table, self.plan.program, self._store, self._draw_seed, epoch, batch.records, batch.draws, memory, batch.data
+            self._table,
+            self.plan.program,
+            self._store,
+            self._draw_seed,
+            epoch,
+            batch.records,
+            batch.draws,
+            memory,
+            batch.data,
+            self._beside(masks),
         )
+
+    def _beside(self, memory: npt.NDArray[np.uint8] | None) -> tuple[_native.Table, npt.NDArray[np.uint8], int] | None:
+        """Where a batch's masks come from and go to."""
+        if self._masks is None or memory is None:
+            return None
+        if self._mask_table is None:
+            self._mask_table = _native.Table(*_columns(self._masks.table))
+        return self._mask_table, memory.reshape(-1), self._masks.fill
 
     def _running(self) -> _native.Engine:
         if self._view_of is not None:
@@ -228,7 +263,8 @@ class Feed:
             slot_bytes = work.raw.nbytes // len(records)
             for slot in bad.tolist():
                 memory = work.raw[slot * slot_bytes : (slot + 1) * slot_bytes]
-                other = self._substitute(work.batch, slot, int(statuses[slot]), memory, epoch)
+                masks = None if work.masks is None else work.masks[slot : slot + 1]
+                other = self._substitute(work.batch, slot, int(statuses[slot]), memory, masks, epoch)
                 records[slot] = other.records[0]
                 if labels is not None and other.labels is not None:
                     labels[slot] = other.labels[0]
@@ -237,9 +273,17 @@ class Feed:
         if self.plan.callables:
             self._call(work.raw.reshape(count, self.plan.height, self.plan.width, 3), work.final)
         pixels = work.final.view(NUMPY_DTYPES[self.plan.dtype]).reshape(self.plan.shape(count))
-        return Filled(pixels, records, labels, work.batch.draws, work.owner)
+        return Filled(pixels, records, labels, work.batch.draws, work.owner, work.masks)
 
-    def _substitute(self, bad: IndexBatch, slot: int, status: int, memory: npt.NDArray[np.uint8], epoch: int) -> IndexBatch:
+    def _substitute(
+        self,
+        bad: IndexBatch,
+        slot: int,
+        status: int,
+        memory: npt.NDArray[np.uint8],
+        masks: npt.NDArray[np.uint8] | None,
+        epoch: int,
+    ) -> IndexBatch:
         """Puts a good record in a bad one's slot: the same one each time for (seed, epoch, draw). Returns it."""
         record, draw = int(bad.records[slot]), int(bad.draws[slot])
         key = bad.keys[slot] if bad.keys is not None else self.dataset.table.keys[record]
@@ -254,7 +298,7 @@ class Feed:
         self.stats.skip(key, reason)
         for attempt in range(_SUBSTITUTES):
             other = self._other(bad, draw, hashed(self.seed, epoch, draw, attempt))
-            job = self._fill(other, memory, epoch)
+            job = self._fill(other, memory, masks, epoch)
             job.wait()
             if job.statuses() == [0]:
                 return other
@@ -352,6 +396,13 @@ class _InWork:
     owner: Any
     raw: npt.NDArray[np.uint8]
     job: _native.Job
+    masks: npt.NDArray[np.uint8] | None
+
+
+def _columns(
+    table: RecordTable,
+) -> tuple[list[str], npt.NDArray[np.int32], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    return list(table.files), table.file, table.offset, table.size
 
 
 def _checked(result: Any, shape: tuple[int, ...], function: Callable[[Any], Any]) -> None:

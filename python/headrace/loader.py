@@ -19,7 +19,7 @@ from headrace.batch_transforms import BatchKey
 from headrace.blocks import WINDOW, Blocks, window_bytes
 from headrace.byte_cache import open_cache, parse_cache
 from headrace.errors import FormatError, SourceError, StateError, UsageError
-from headrace.feed import Filled, IndexBatch, OnError
+from headrace.feed import Filled, IndexBatch, Masks, OnError
 from headrace.lookahead import announced
 from headrace.parts import Parts, Share, agree
 from headrace.planner import DctScale, Dtype, Fuse
@@ -27,6 +27,7 @@ from headrace.records import Dataset, Stream
 from headrace.sampler import EpochOrder
 from headrace.sizes import parse_size
 from headrace.sources import open_to_load
+from headrace.sources.masks import with_masks
 from headrace.stats import LoaderStats, ShuffleQuality, summarise
 from headrace.streaming import BUFFER, StreamOptions, StreamPass
 from headrace.transforms import Transform, Views
@@ -57,7 +58,13 @@ class Loader:
     dct_scale: "auto" decodes JPEGs at half or quarter size where they are shrunk that much anyway: faster and not exact.
 
     on_error: "raise" a DecodeError at a bad record, or "skip": substitute a deterministic other record, count and list it.
-    with_json: batches are (images, labels, documents): the JSON that lies beside each image in its shard or tar, parsed.
+    mask: batches are (images, labels, masks), masks uint8 [N, H, W]: class numbers that follow the geometry of their image with
+    the nearest pixel, and none of its colours. Either the ending of the members of a tar that are masks ("mask.png" for
+    `7.mask.png` beside `7.jpg`), or a folder with `KEY.png` for each image `KEY.jpg` of any dataset; PNG of gray or palette
+    indices, up to 8 bits.
+    mask_fill: the class where the transform shows what is outside the image (0 to 255; 255 is often "ignore").
+    with_json: batches are (images, labels, documents): the JSON that lies beside each image in its shard or tar, parsed;
+    they come last, after masks.
     cache: "ram:8GiB" or "disk:FOLDER:200GiB" keeps the encoded bytes of records after their first read, for slow storage; see
     `headrace.byte_cache`.
     Close the loader (or use `with`) to stop its threads at once; otherwise they stop when it is collected.
@@ -80,6 +87,8 @@ class Loader:
         dtype: Dtype = "uint8",
         output: Output = "torch",
         on_error: OnError = "raise",
+        mask: str | os.PathLike[str] | None = None,
+        mask_fill: int = 0,
         with_json: bool = False,
         cache: str | None = None,
         parts: Parts = None,
@@ -87,6 +96,12 @@ class Loader:
         dct_scale: DctScale = "off",
     ) -> None:
         self.dataset = data if isinstance(data, Dataset) else open_to_load(data)
+        self._masks = None
+        if mask is not None:
+            if not 0 <= mask_fill <= 255:
+                raise UsageError(f"mask_fill must be from 0 to 255, not {mask_fill}")
+            self.dataset, mask_table = with_masks(self.dataset, mask)
+            self._masks = Masks(mask_table, mask_fill)
         bytes_cache, self._cached = None if cache is None else parse_cache(cache), cache
         if output not in ("torch", "numpy"):
             raise UsageError(f"output must be 'torch' or 'numpy', not {output!r}")
@@ -133,6 +148,7 @@ class Loader:
             seed=seed,
             on_error=on_error,
             cache=lambda: None if bytes_cache is None else open_cache(bytes_cache, self.dataset),
+            masks=self._masks,
         )
         self._several, self._with_json = isinstance(transform, Views), with_json
         if with_json and self.dataset.table.json_size is None:
@@ -203,7 +219,10 @@ class Loader:
             view.finished(one, given, replace(key, view=number), classes)
             for number, (view, one) in enumerate(zip(self._views, filled, strict=True))
         ]
-        batch = (tuple(images for images, _ in batches), batches[0][1]) if self._several else batches[0]
+        batch: tuple[Any, ...] = (tuple(images for images, _ in batches), batches[0][1]) if self._several else batches[0]
+        if self._masks is not None:
+            masks = tuple(view.masks(one, self.device) for view, one in zip(self._views, filled, strict=True))
+            batch = (*batch, masks if self._several else masks[0])
         return (*batch, [self._document(record) for record in first.records.tolist()]) if self._with_json else batch
 
     def _document(self, record: int) -> Any:
@@ -309,6 +328,9 @@ class Loader:
         for number, view in enumerate(self._views):
             lines += [f"view {number}:"] if self._several else []
             lines += view.describe(self.batch_size, on_gpu=self.device != "cpu")
+        if self._masks is not None:
+            size = f"[N, {self.plan.height}, {self.plan.width}]"
+            lines.append(f"masks: native, uint8 {size}, the geometry above with the nearest pixel; {self._masks.fill} outside")
         lines += [] if self._cached is None else [f"encoded bytes kept after their first read: {self._cached}"]
         return "\n".join(lines)
 

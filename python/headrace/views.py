@@ -18,7 +18,7 @@ import numpy.typing as npt
 from headrace.batch_transforms import BatchKey, apply, check_dtype
 from headrace.byte_cache import Kept
 from headrace.errors import DecodeError, MissingDependencyError, UsageError
-from headrace.feed import Feed, Filled, IndexBatch, OnError
+from headrace.feed import Feed, Filled, IndexBatch, Masks, OnError
 from headrace.gpu.transfer import Transfer
 from headrace.planner import DctScale, Dtype, Fuse, Plan, compile_plan
 from headrace.records import Dataset
@@ -37,11 +37,20 @@ class View:
     plan: Plan
     feed: Feed
     emit: Emit
+    output: Output
 
     def finished(self, filled: Filled, labels: npt.NDArray[np.int64], key: BatchKey, classes: int) -> tuple[Any, Any]:
         """(images, labels) as they are handed out."""
         images, given = self.emit(filled, labels)
         return apply(self.plan.batch, images, given, key, classes) if self.plan.batch else (images, given)
+
+    def masks(self, filled: Filled, device: str) -> Any:
+        """The masks beside `finished`'s images: uint8 [N, H, W], where and what those are."""
+        if isinstance(filled.masks, np.ndarray) and self.output == "torch":
+            import torch
+
+            return torch.from_numpy(filled.masks).to(device)
+        return filled.masks
 
     def describe(self, batch_size: int, *, on_gpu: bool) -> Iterator[str]:
         """The pipeline in words, a line a stage."""
@@ -73,13 +82,14 @@ def make_views(
     seed: int,
     on_error: OnError,
     cache: Callable[[], Kept | None],
+    masks: Masks | None = None,
 ) -> tuple[View, ...]:
     """Compiles each pipeline and makes its feed; the first one has the threads. Raises UsageError as `compile_plan` does."""
     several = isinstance(transform, Views)
     pipelines = transform.transforms if isinstance(transform, Views) else (transform,)
     plans = [compile_plan(pipeline, dtype=dtype, fuse=fuse, dct_scale=dct_scale) for pipeline in pipelines]
     for plan in plans:
-        _check_batch_part(plan, output, dtype, several=several)
+        _check_batch_part(plan, output, dtype, several=several, masked=masks is not None)
     kept = cache()
     made: list[View] = []
     for number, plan in enumerate(plans):
@@ -97,17 +107,20 @@ def make_views(
             cache=kept if number == 0 else None,
             view_of=made[0].feed if made else None,
             view=number,
+            masks=masks,
         )
-        made.append(View(plan, feed, _emitter(output, plan, transfer)))
+        made.append(View(plan, feed, _emitter(output, plan, transfer), output))
     return tuple(made)
 
 
-def _check_batch_part(plan: Plan, output: Output, dtype: Dtype, *, several: bool) -> None:
+def _check_batch_part(plan: Plan, output: Output, dtype: Dtype, *, several: bool, masked: bool) -> None:
     if plan.batch and output == "numpy":
         raise UsageError(f"{type(plan.batch[0]).__name__} works in torch", hint="use output='torch'")
     mixing = [step for step in plan.batch if isinstance(step, MixUp | CutMix | RandomChoice)]
     if several and mixing:
         raise UsageError(f"{type(mixing[0]).__name__} cannot be used in Views, which have one label together")
+    if masked and mixing:
+        raise UsageError(f"{type(mixing[0]).__name__} mixes images, which masks do not follow")
     check_dtype(plan.batch, dtype)
 
 

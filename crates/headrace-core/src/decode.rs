@@ -14,7 +14,7 @@ use crate::jpeg::{header, region, structure, turbo};
 pub const MAX_PIXELS: u64 = 178_956_970;
 
 /// Width and height of an image.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Size {
     /// Width in pixels.
     pub width: u32,

@@ -36,11 +36,15 @@ pub enum Status {
     Internal = 13,
     /// The image is too small for an operation of the transform.
     TooSmall = 14,
+    /// The mask beside the image cannot be read as one.
+    BadMask = 15,
+    /// The mask has another size than the image.
+    MaskSize = 16,
 }
 
 impl Status {
     /// Every status, in the order of its number.
-    pub const ALL: [Status; 15] = [
+    pub const ALL: [Status; 17] = [
         Status::Ok,
         Status::Empty,
         Status::UnknownFormat,
@@ -56,6 +60,8 @@ impl Status {
         Status::Io,
         Status::Internal,
         Status::TooSmall,
+        Status::BadMask,
+        Status::MaskSize,
     ];
 
     /// One sentence for people.
@@ -75,6 +81,8 @@ impl Status {
             Status::BadIndex => "the checkpoint index does not fit its image",
             Status::Io => "the file could not be read",
             Status::TooSmall => "the image is too small for an operation of the transform",
+            Status::BadMask => "its mask is not a sound PNG of 8-bit gray or palette indices",
+            Status::MaskSize => "its mask and the image differ in size",
             Status::Internal => "internal error in headrace (please report it)",
         }
     }

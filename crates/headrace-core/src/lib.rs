@@ -12,6 +12,7 @@ pub mod exif;
 pub mod fallback;
 pub mod geometry;
 pub mod jpeg;
+pub mod mask;
 pub mod pack;
 pub mod program;
 pub mod render;

@@ -173,6 +173,16 @@ fn rows<T: Copy + Default>(values: &[T]) -> PyResult<Box<[[T; 256]; 3]>> {
     Ok(table)
 }
 
+fn check_out(out: &PyBuffer<u8>, bytes: usize) -> PyResult<()> {
+    if out.readonly() || !out.is_c_contiguous() || out.len_bytes() < bytes {
+        return Err(PyValueError::new_err(format!(
+            "the batch needs {bytes} writable contiguous bytes, {} given",
+            out.len_bytes()
+        )));
+    }
+    Ok(())
+}
+
 /// A pool of native threads that fill batches.
 #[pyclass(frozen, module = "headrace._native")]
 pub struct Engine {
@@ -194,7 +204,9 @@ impl Engine {
     /// Queues a batch: `records` (int64) and `draws` (uint64) have one entry a slot of `out`, a writable C-contiguous buffer.
     /// `data`: the records' encoded bytes; without it they are read where the table says, and must be in it.
     #[allow(clippy::too_many_arguments)]
-    #[pyo3(signature = (table, program, store, seed, epoch, records, draws, out, data=None))]
+    /// `masks`: (table of their bytes, a record of it beside each record of `table`; one byte a pixel for each slot; the class of what
+    /// comes from outside the picture).
+    #[pyo3(signature = (table, program, store, seed, epoch, records, draws, out, data=None, masks=None))]
     fn submit(
         &self,
         py: Python<'_>,
@@ -207,6 +219,7 @@ impl Engine {
         draws: PyBuffer<u64>,
         out: PyBuffer<u8>,
         data: Option<Vec<PyBackedBytes>>,
+        masks: Option<(PyRef<'_, Table>, PyBuffer<u8>, u8)>,
     ) -> PyResult<Job> {
         let count = match data {
             Some(_) => u32::MAX as usize,
@@ -241,16 +254,32 @@ impl Engine {
         {
             return Err(PyValueError::new_err("one piece of data a record"));
         }
-        if out.readonly() || !out.is_c_contiguous() || out.len_bytes() < slot_bytes * records.len()
-        {
-            return Err(PyValueError::new_err(format!(
-                "the batch needs {} writable contiguous bytes, {} given",
-                slot_bytes * records.len(),
-                out.len_bytes()
-            )));
-        }
+        check_out(&out, slot_bytes * records.len())?;
         // SAFETY: the buffer is large enough (checked), and `Job` keeps it until every thread is done with it.
         let memory = unsafe { BatchMemory::new(out.buf_ptr().cast(), slot_bytes, records.len()) };
+        let mut mask_memory = None;
+        let masks = match masks {
+            None => None,
+            Some((masks, out, fill)) => {
+                let slot_bytes = height as usize * width as usize;
+                if records
+                    .iter()
+                    .any(|&record| record as usize >= masks.inner.len())
+                {
+                    return Err(PyValueError::new_err("a record without a mask"));
+                }
+                check_out(&out, slot_bytes * records.len())?;
+                // SAFETY: as above.
+                let memory =
+                    unsafe { BatchMemory::new(out.buf_ptr().cast(), slot_bytes, records.len()) };
+                mask_memory = Some(out);
+                Some(engine::Masks {
+                    table: Arc::clone(&masks.inner),
+                    fill,
+                    memory,
+                })
+            }
+        };
         let batch = engine::Batch {
             table: Arc::clone(&table.inner),
             program: Arc::clone(&program.inner),
@@ -266,6 +295,7 @@ impl Engine {
                     .collect()
             }),
             memory,
+            masks,
         };
         let engine = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let engine = engine
@@ -274,6 +304,7 @@ impl Engine {
         Ok(Job {
             inner: engine.submit(batch),
             _out: out,
+            _masks: mask_memory,
         })
     }
 
@@ -326,6 +357,7 @@ impl Engine {
 pub struct Job {
     inner: Arc<engine::Job>,
     _out: PyBuffer<u8>, // keeps the batch memory alive
+    _masks: Option<PyBuffer<u8>>,
 }
 
 #[pymethods]

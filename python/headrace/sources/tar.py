@@ -18,7 +18,7 @@ from headrace.records import Dataset
 from headrace.sources.containers import MAX_CLASSES, Found, open_containers, unique_stems
 from headrace.sources.folder import IMAGE_EXTENSIONS
 
-__all__ = ["Headers", "is_image", "label_of_cls", "label_of_json", "open_tar", "split_name"]
+__all__ = ["Headers", "Member", "is_image", "label_of_cls", "label_of_json", "open_tar", "samples", "split_name"]
 
 BLOCK = 512
 MAX_META = 1 << 20  # bytes of one long name or pax header; far more than any name, far less than memory
@@ -31,9 +31,9 @@ def open_tar(root: Path, files: Sequence[Path]) -> Dataset:
     """Opens tar archives as one dataset.
 
     A sample is a run of members whose names agree up to the first dot of their last part. Its image is the first member
-    with an image's extension; its label is `.cls`, else `label`, `cls` or `class` in `.json`. In an archive without any
-    `.cls` or `.json`, every image is a sample, and its label is the folder that it lies in. Raises FormatError when an
-    archive is damaged or truncated.
+    with an image's extension, a plain one (`7.png`) before others (`7.mask.png`); its label is `.cls`, else `label`, `cls`
+    or `class` in `.json`. In an archive without any `.cls` or `.json`, every image is a sample, and its label is the folder
+    that it lies in. Raises FormatError when an archive is damaged or truncated.
     """
     begin = unique_stems(files)
     repeated = len(files) > 1
@@ -182,11 +182,11 @@ def _text(field: bytes) -> str:
 
 
 def _scan(path: Path, begin: str) -> Found:
-    samples = list(_samples(path))
+    runs = list(samples(path))
     # Without any label in the archive it is a packed folder, in which each image stands for itself.
-    if any(end in ("cls", "json") for _, parts in samples for end, _ in parts):
-        return _scan_labeled(path, begin, samples)
-    images = [(key, end, part) for key, parts in samples for end, part in parts if is_image(end)]
+    if any(end in ("cls", "json") for _, parts in runs for end, _ in parts):
+        return _scan_labeled(path, begin, runs)
+    images = [(key, end, part) for key, parts in runs for end, part in parts if is_image(end)]
     count = Counter(key for key, _, _ in images)
     found = Found()
     for key, end, part in images:
@@ -197,12 +197,14 @@ def _scan(path: Path, begin: str) -> Found:
     return found
 
 
-def _scan_labeled(path: Path, begin: str, samples: Sequence[tuple[str, list[tuple[str, Member]]]]) -> Found:
+def _scan_labeled(path: Path, begin: str, runs: Sequence[tuple[str, list[tuple[str, Member]]]]) -> Found:
     found = Found()
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        for key, parts in samples:
-            image = next((part for end, part in parts if is_image(end)), None)
+        for key, parts in runs:
+            images = [(end, part) for end, part in parts if is_image(end)]
+            # A plain extension before others: of 7.mask.png and 7.png the second is the image.
+            image = min(images, key=lambda found: "." in found[0], default=(None, None))[1]
             if image is None:
                 continue
             extras = dict(parts)
@@ -225,7 +227,7 @@ def is_image(end: str) -> bool:
     return f".{end.rpartition('.')[2]}" in IMAGE_EXTENSIONS
 
 
-def _samples(path: Path) -> Iterator[tuple[str, list[tuple[str, Member]]]]:
+def samples(path: Path) -> Iterator[tuple[str, list[tuple[str, Member]]]]:
     """Runs of members with the same key: (key, [(extension in lower case, member), …]).
 
     An extension that comes again begins another sample, so that whoever reads them sees that there are two of one key.

@@ -3,9 +3,10 @@
 use std::time::Instant;
 
 use super::{add, Batch, Counters};
-use crate::decode::{DecodeOptions, Decoder, Scale};
+use crate::decode::{DecodeOptions, Decoder, Scale, Size};
 use crate::error::{Result, Status};
 use crate::jpeg::index::Index;
+use crate::mask::Masker;
 use crate::program::route::Route;
 use crate::program::step::Step;
 use crate::render::Renderer;
@@ -21,6 +22,8 @@ pub struct Worker {
     steps: Vec<Step>,
     route: Route,
     index: Index,
+    masker: Masker,
+    size: Size,
 }
 
 impl Worker {
@@ -35,8 +38,30 @@ impl Worker {
             batch.indexes.forget(batch.records[image]);
             result = self.try_fill(batch, image, slot, counters);
         }
+        if result.is_ok() {
+            result = self.fill_mask(batch, image);
+        }
         if result.is_err() {
             slot.fill(0);
+        }
+        result
+    }
+
+    /// Fills the slot of the mask, by the steps that the image was just drawn by.
+    fn fill_mask(&mut self, batch: &Batch, image: usize) -> Result<()> {
+        let Some(masks) = &batch.masks else {
+            return Ok(());
+        };
+        // SAFETY: as for the image's slot.
+        #[allow(unsafe_code)]
+        let slot = unsafe { masks.memory.slot(image) };
+        let record = batch.records[image] as usize;
+        let result = masks.table.read(record, &mut self.bytes).and_then(|()| {
+            self.masker
+                .draw(&self.bytes, self.size, &self.steps, masks.fill, slot)
+        });
+        if result.is_err() {
+            slot.fill(masks.fill);
         }
         result
     }
@@ -64,6 +89,7 @@ impl Worker {
             .fetch_add(bytes.len() as u64, std::sync::atomic::Ordering::Relaxed);
 
         let size = self.decoder.size(bytes)?;
+        self.size = size;
         let key = Key {
             seed: batch.seed,
             epoch: batch.epoch,

@@ -52,6 +52,18 @@ pub struct Batch {
     pub data: Option<Vec<Encoded>>,
     /// One slot a record.
     pub memory: BatchMemory,
+    /// The masks beside the images, where they are wanted.
+    pub masks: Option<Masks>,
+}
+
+/// Where the masks of a batch come from and go to.
+pub struct Masks {
+    /// Where their bytes are: the same records as the images'.
+    pub table: Arc<Table>,
+    /// The class of what comes from outside the picture.
+    pub fill: u8,
+    /// One slot a record, one byte a pixel.
+    pub memory: BatchMemory,
 }
 
 /// A submitted batch.
@@ -148,6 +160,10 @@ impl Engine {
         assert!(
             count == batch.draws.len()
                 && count <= batch.memory.slots()
+                && batch
+                    .masks
+                    .as_ref()
+                    .is_none_or(|masks| count <= masks.memory.slots())
                 && batch.data.as_ref().is_none_or(|data| data.len() == count),
             "one draw, one slot and one piece of data a record"
         );
