@@ -16,6 +16,7 @@ import headrace
 import numpy as np
 import pytest
 from headrace.errors import DecodeError, SourceError, StateError, UsageError
+from headrace.sampler import hashed
 from headrace.transforms import (
     CenterCrop,
     Compose,
@@ -346,7 +347,25 @@ def test_views_are_several_pictures_of_each_image(image_folder: MakeFolder, outp
         seen += 1
     assert seen == 3
     assert "view 2:" in data.explain()
-    assert data.stats().images == 36
+    assert data.stats().images == 12, "an image is read and counted once for all views"
+
+
+@pytest.mark.parametrize("share", [(0.4, 1.0), (0.01, 0.05)], ids=["decoded together", "decoded apart"])
+def test_each_view_is_pillows_with_its_own_draws(image_folder: MakeFolder, share: tuple[float, float]) -> None:
+    root = image_folder()
+    other = root / "class_0" / "image_000.jpg"
+    Image.open(other).save(other, "PNG")
+    crop = RandomResizedCrop(24, scale=share)
+    data = loader(root, transform=Views([crop, crop]), batch_size=12, shuffle=False, seed=3, threads=1)
+    ((views, _),) = data
+    for record, path in enumerate(data.dataset.table.files):
+        image = Image.open(path).convert("RGB")
+        for view in (0, 1):
+            seed = hashed(3, view) if view else 3
+            (x, y, w, h), *_ = data.plan.program.place(*image.size, seed, 0, record)
+            expected = image.crop((x, y, x + w, y + h)).resize((24, 24), Image.Resampling.BILINEAR)
+            np.testing.assert_array_equal(views[view][record], np.asarray(expected))
+    data.close()
 
 
 def test_views_resume_and_agree_about_bad_records(image_folder: MakeFolder) -> None:

@@ -10,7 +10,7 @@ import atexit
 import os
 import weakref
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
@@ -122,8 +122,11 @@ class Feed:
         self._engine: _native.Engine | None = None
         _live.add(self)
 
-    def run(self, batches: Iterable[IndexBatch], epoch: int) -> Generator[Filled, None, None]:
-        """Yields the batches, filled, in order. Abandoning the iterator gives up what is in work.
+    def run(
+        self, batches: Iterable[IndexBatch], epoch: int, views: Sequence[Feed] = ()
+    ) -> Generator[tuple[Filled, ...], None, None]:
+        """Yields the batches, filled, in order, each with those of further `views` of it. Abandoning the iterator gives up what
+        is in work.
 
         Raises DecodeError, with the record's key and the reason, for a bad record when on_error is "raise".
         """
@@ -135,7 +138,8 @@ class Feed:
                 while len(ahead) < self.prefetch and (not ahead or source.is_next_here()):
                     if (batch := next(source, None)) is None:
                         break
-                    ahead.append(self._submit(batch, epoch))
+                    rooms = tuple(feed._room(len(batch.records)) for feed in (self, *views))
+                    ahead.append(_InWork(batch, rooms, self._fill(batch, rooms, epoch)))
                 if not ahead:
                     return
                 with Stopwatch(self.stats, "wait_ns"):
@@ -210,9 +214,8 @@ class Feed:
     def _from_ring(self, size_bytes: int) -> tuple[npt.NDArray[np.uint8], Any]:
         return np.frombuffer(self._ring.take(), dtype=np.uint8, count=size_bytes), None
 
-    def _submit(self, batch: IndexBatch, epoch: int) -> _InWork:
+    def _room(self, count: int) -> _Room:
         # With callables the native part leaves uint8 pixels, which are then mapped to the batch's own dtype.
-        count = len(batch.records)
         final, owner = (self._allocate or self._from_ring)(count * self.plan.image_bytes())
         if self.plan.callables:
             raw = np.empty(count * self.plan.height * self.plan.width * 3, dtype=np.uint8)
@@ -221,31 +224,21 @@ class Feed:
         masks = None
         if self._masks is not None:
             masks = np.empty((count, self.plan.height, self.plan.width), dtype=np.uint8)
-        return _InWork(batch, final, owner, raw, self._fill(batch, raw, masks, epoch), masks)
+        return _Room(self, final, owner, raw, masks)
 
-    def _fill(
-        self, batch: IndexBatch, memory: npt.NDArray[np.uint8], masks: npt.NDArray[np.uint8] | None, epoch: int
-    ) -> _native.Job:
+    def _fill(self, batch: IndexBatch, rooms: Sequence[_Room], epoch: int) -> _native.Job:
+        (program, store, seed, memory, masks), *further = (room.feed._view(room) for room in rooms)
         return self._running().submit(
-            self._table,
-            self.plan.program,
-            self._store,
-            self._draw_seed,
-            epoch,
-            batch.records,
-            batch.draws,
-            memory,
-            batch.data,
-            self._beside(masks),
+            self._table, program, store, seed, epoch, batch.records, batch.draws, memory, batch.data, masks, further
         )
 
-    def _beside(self, memory: npt.NDArray[np.uint8] | None) -> tuple[_native.Table, npt.NDArray[np.uint8], int] | None:
-        """Where a batch's masks come from and go to."""
-        if self._masks is None or memory is None:
-            return None
-        if self._mask_table is None:
-            self._mask_table = _native.Table(*_columns(self._masks.table))
-        return self._mask_table, memory.reshape(-1), self._masks.fill
+    def _view(self, room: _Room) -> _View:
+        beside = None
+        if self._masks is not None and room.masks is not None:
+            if self._mask_table is None:
+                self._mask_table = _native.Table(*_columns(self._masks.table))
+            beside = (self._mask_table, room.masks.reshape(-1), self._masks.fill)
+        return self.plan.program, self._store, self._draw_seed, room.raw, beside
 
     def _running(self) -> _native.Engine:
         if self._view_of is not None:
@@ -254,34 +247,36 @@ class Feed:
             self._engine = _native.Engine(self.threads)
         return self._engine
 
-    def _finish(self, work: _InWork, epoch: int) -> Filled:
+    def _finish(self, work: _InWork, epoch: int) -> tuple[Filled, ...]:
         records, labels = work.batch.records, work.batch.labels
         statuses = np.asarray(work.job.statuses(), dtype=np.int32)
         bad = np.flatnonzero(statuses)
         if len(bad):
             records, labels = records.copy(), None if labels is None else labels.copy()
-            slot_bytes = work.raw.nbytes // len(records)
             for slot in bad.tolist():
-                memory = work.raw[slot * slot_bytes : (slot + 1) * slot_bytes]
-                masks = None if work.masks is None else work.masks[slot : slot + 1]
-                other = self._substitute(work.batch, slot, int(statuses[slot]), memory, masks, epoch)
+                rooms = [room.slot(slot, len(records)) for room in work.rooms]
+                other = self._substitute(work.batch, slot, int(statuses[slot]), rooms, epoch)
                 records[slot] = other.records[0]
                 if labels is not None and other.labels is not None:
                     labels[slot] = other.labels[0]
         self.stats.batches += 1
-        count = len(records)
+        return tuple(
+            Filled(room.feed._pixels(room, len(records)), records, labels, work.batch.draws, room.owner, room.masks)
+            for room in work.rooms
+        )
+
+    def _pixels(self, room: _Room, count: int) -> npt.NDArray[Any]:
+        """The batch as the plan wants it, after the user's functions."""
         if self.plan.callables:
-            self._call(work.raw.reshape(count, self.plan.height, self.plan.width, 3), work.final)
-        pixels = work.final.view(NUMPY_DTYPES[self.plan.dtype]).reshape(self.plan.shape(count))
-        return Filled(pixels, records, labels, work.batch.draws, work.owner, work.masks)
+            self._call(room.raw.reshape(count, self.plan.height, self.plan.width, 3), room.final)
+        return room.final.view(NUMPY_DTYPES[self.plan.dtype]).reshape(self.plan.shape(count))
 
     def _substitute(
         self,
         bad: IndexBatch,
         slot: int,
         status: int,
-        memory: npt.NDArray[np.uint8],
-        masks: npt.NDArray[np.uint8] | None,
+        rooms: Sequence[_Room],
         epoch: int,
     ) -> IndexBatch:
         """Puts a good record in a bad one's slot: the same one each time for (seed, epoch, draw). Returns it."""
@@ -298,7 +293,7 @@ class Feed:
         self.stats.skip(key, reason)
         for attempt in range(_SUBSTITUTES):
             other = self._other(bad, draw, hashed(self.seed, epoch, draw, attempt))
-            job = self._fill(other, memory, masks, epoch)
+            job = self._fill(other, rooms, epoch)
             job.wait()
             if job.statuses() == [0]:
                 return other
@@ -389,14 +384,37 @@ class _Resident:
             self._coming.append((batch, residency.begin(batch.records)))
 
 
-@dataclass(slots=True)
-class _InWork:
-    batch: IndexBatch
+_View = tuple[
+    _native.Program,
+    _native.Store,
+    int,
+    npt.NDArray[np.uint8],
+    tuple[_native.Table, npt.NDArray[np.uint8], int] | None,
+]  # as `_native.Engine.submit` takes it
+
+
+@dataclass(frozen=True, slots=True)
+class _Room:
+    """Where the images of a batch go, of one view."""
+
+    feed: Feed
     final: npt.NDArray[np.uint8]
     owner: Any
-    raw: npt.NDArray[np.uint8]
-    job: _native.Job
+    raw: npt.NDArray[np.uint8]  # what the native part fills
     masks: npt.NDArray[np.uint8] | None
+
+    def slot(self, number: int, slots: int) -> _Room:
+        """The part for one image, of which only the native part is asked."""
+        size = self.raw.nbytes // slots
+        masks = None if self.masks is None else self.masks[number : number + 1]
+        return replace(self, raw=self.raw[number * size : (number + 1) * size], masks=masks)
+
+
+@dataclass(frozen=True, slots=True)
+class _InWork:
+    batch: IndexBatch
+    rooms: tuple[_Room, ...]
+    job: _native.Job
 
 
 def _columns(

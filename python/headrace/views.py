@@ -1,15 +1,14 @@
 """The views of a loader: for each pipeline of `Views` (usually one, without it) its plan, its feed, and what is handed out.
 
-All views of a record are made in the same epoch from the same bytes by the same threads; each has draws of its own. Every view
-decodes the part of the image that it needs.
+All views of a record are made in the same epoch from the same bytes by the same threads; each has draws of its own. An image is
+decoded once for all views where that is less work than decoding the part that each one needs.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, replace
-from itertools import tee
 from typing import Any, Literal
 
 import numpy as np
@@ -17,7 +16,7 @@ import numpy.typing as npt
 
 from headrace.batch_transforms import BatchKey, apply, check_dtype
 from headrace.byte_cache import Kept
-from headrace.errors import DecodeError, MissingDependencyError, UsageError
+from headrace.errors import MissingDependencyError, UsageError
 from headrace.feed import Feed, Filled, IndexBatch, Masks, OnError
 from headrace.gpu.transfer import Transfer
 from headrace.planner import DctScale, Dtype, Fuse, Plan, compile_plan
@@ -131,24 +130,10 @@ def transform_hash(views: tuple[View, ...]) -> str:
     return hashlib.sha256(" ".join(view.plan.hash for view in views).encode()).hexdigest()[:16]
 
 
-def run_views(views: tuple[View, ...], batches: Iterable[IndexBatch], epoch: int) -> Iterator[tuple[Filled, ...]]:
-    """The batches, filled, one of each view at a time."""
-    # A stream's batches say whether the next one is here; copies of them do not.
-    shares = (batches,) if len(views) == 1 else tee(batches, len(views))
-    runs = [view.feed.run(own, epoch) for view, own in zip(views, shares, strict=True)]
-    try:
-        for filled in zip(*runs, strict=True):
-            if any(not np.array_equal(filled[0].records, other.records) for other in filled[1:]):
-                raise DecodeError(
-                    "an unreadable record was substituted differently in its views",
-                    key="",
-                    status=-1,
-                    hint="find and remove such records:  headrace verify",
-                )
-            yield filled
-    finally:
-        for run in runs:  # also those that did not fail: they give up what is in work
-            run.close()
+def run_views(views: tuple[View, ...], batches: Iterable[IndexBatch], epoch: int) -> Generator[tuple[Filled, ...], None, None]:
+    """The batches, filled, those of all views at a time."""
+    first, *others = (view.feed for view in views)
+    return first.run(batches, epoch, others)
 
 
 def _emitter(output: Output, plan: Plan, transfer: Transfer | None) -> Emit:

@@ -27,6 +27,20 @@ impl Rect {
         inside(self.x, self.w, width) && inside(self.y, self.h, height)
     }
 
+    /// The smallest rectangle that holds both.
+    #[must_use]
+    pub fn around(&self, other: &Rect) -> Rect {
+        let (x, y) = (self.x.min(other.x), self.y.min(other.y));
+        let right = (self.x + self.w).max(other.x + other.w);
+        let bottom = (self.y + self.h).max(other.y + other.h);
+        Rect::new(x, y, right - x, bottom - y)
+    }
+
+    /// How many pixels it holds.
+    pub fn area(&self) -> u64 {
+        u64::from(self.w) * u64::from(self.h)
+    }
+
     /// The rectangle in the image reduced by `divisor`, which is `width` × `height` then: edges rounded to the nearest of its pixels, at
     /// least one pixel.
     #[must_use]

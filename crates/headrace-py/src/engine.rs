@@ -159,6 +159,18 @@ impl Store {
     }
 }
 
+/// A further view: program, store, seed, memory, and masks as in `submit`.
+type Further<'py> = (
+    PyRef<'py, Program>,
+    PyRef<'py, Store>,
+    u64,
+    PyBuffer<u8>,
+    Option<Beside<'py>>,
+);
+
+/// The table of masks, their memory, and the class of what lies outside.
+type Beside<'py> = (PyRef<'py, Table>, PyBuffer<u8>, u8);
+
 fn rows<T: Copy + Default>(values: &[T]) -> PyResult<Box<[[T; 256]; 3]>> {
     if values.len() != 3 * 256 {
         return Err(PyValueError::new_err(format!(
@@ -171,6 +183,51 @@ fn rows<T: Copy + Default>(values: &[T]) -> PyResult<Box<[[T; 256]; 3]>> {
         row.copy_from_slice(chunk);
     }
     Ok(table)
+}
+
+/// A view of `records`; `keep` gets the buffers that it writes to.
+fn view(
+    program: &Program,
+    store: &Store,
+    seed: u64,
+    out: PyBuffer<u8>,
+    masks: Option<Beside<'_>>,
+    records: &[u32],
+    keep: &mut Vec<PyBuffer<u8>>,
+) -> PyResult<engine::View> {
+    let count = records.len();
+    let (height, width) = program.inner.out();
+    let pixels = height as usize * width as usize;
+    let mut memory = |out: PyBuffer<u8>, slot_bytes: usize| {
+        check_out(&out, slot_bytes * count)?;
+        // SAFETY: the buffer is large enough (checked), and `Job` keeps it until every thread is done with it.
+        let memory = unsafe { BatchMemory::new(out.buf_ptr().cast(), slot_bytes, count) };
+        keep.push(out);
+        PyResult::Ok(memory)
+    };
+    let view = engine::View {
+        program: Arc::clone(&program.inner),
+        store: Arc::clone(&store.inner),
+        seed,
+        memory: memory(out, pixels * 3 * store.inner.value_bytes())?,
+        masks: None,
+    };
+    let Some((table, out, fill)) = masks else {
+        return Ok(view);
+    };
+    let len = table.inner.len();
+    if records.iter().any(|&record| record as usize >= len) {
+        return Err(PyValueError::new_err("a record without a mask"));
+    }
+    let masks = engine::Masks {
+        table: Arc::clone(&table.inner),
+        fill,
+        memory: memory(out, pixels)?,
+    };
+    Ok(engine::View {
+        masks: Some(masks),
+        ..view
+    })
 }
 
 fn check_out(out: &PyBuffer<u8>, bytes: usize) -> PyResult<()> {
@@ -206,7 +263,9 @@ impl Engine {
     #[allow(clippy::too_many_arguments)]
     /// `masks`: (table of their bytes, a record of it beside each record of `table`; one byte a pixel for each slot; the class of what
     /// comes from outside the picture).
-    #[pyo3(signature = (table, program, store, seed, epoch, records, draws, out, data=None, masks=None))]
+    /// `further`: more views of the same records, each (program, store, seed, out, masks); each image is decoded once for all of
+    /// them where that is less work, and has one status.
+    #[pyo3(signature = (table, program, store, seed, epoch, records, draws, out, data=None, masks=None, further=None))]
     fn submit(
         &self,
         py: Python<'_>,
@@ -219,7 +278,8 @@ impl Engine {
         draws: PyBuffer<u64>,
         out: PyBuffer<u8>,
         data: Option<Vec<PyBackedBytes>>,
-        masks: Option<(PyRef<'_, Table>, PyBuffer<u8>, u8)>,
+        masks: Option<Beside<'_>>,
+        further: Option<Vec<Further<'_>>>,
     ) -> PyResult<Job> {
         let count = match data {
             Some(_) => u32::MAX as usize,
@@ -239,8 +299,6 @@ impl Engine {
             })
             .collect::<PyResult<_>>()?;
         let draws = draws.to_vec(py)?;
-        let (height, width) = program.inner.out();
-        let slot_bytes = height as usize * width as usize * 3 * store.inner.value_bytes();
         if draws.len() != records.len() {
             return Err(PyValueError::new_err(format!(
                 "{} draws for {} records",
@@ -254,38 +312,16 @@ impl Engine {
         {
             return Err(PyValueError::new_err("one piece of data a record"));
         }
-        check_out(&out, slot_bytes * records.len())?;
-        // SAFETY: the buffer is large enough (checked), and `Job` keeps it until every thread is done with it.
-        let memory = unsafe { BatchMemory::new(out.buf_ptr().cast(), slot_bytes, records.len()) };
-        let mut mask_memory = None;
-        let masks = match masks {
-            None => None,
-            Some((masks, out, fill)) => {
-                let slot_bytes = height as usize * width as usize;
-                if records
-                    .iter()
-                    .any(|&record| record as usize >= masks.inner.len())
-                {
-                    return Err(PyValueError::new_err("a record without a mask"));
-                }
-                check_out(&out, slot_bytes * records.len())?;
-                // SAFETY: as above.
-                let memory =
-                    unsafe { BatchMemory::new(out.buf_ptr().cast(), slot_bytes, records.len()) };
-                mask_memory = Some(out);
-                Some(engine::Masks {
-                    table: Arc::clone(&masks.inner),
-                    fill,
-                    memory,
-                })
-            }
-        };
+        let mut keep = Vec::new();
+        let mut views = vec![view(program, store, seed, out, masks, &records, &mut keep)?];
+        for (program, store, seed, out, masks) in further.unwrap_or_default() {
+            views.push(view(
+                &program, &store, seed, out, masks, &records, &mut keep,
+            )?);
+        }
         let batch = engine::Batch {
             table: Arc::clone(&table.inner),
-            program: Arc::clone(&program.inner),
-            store: Arc::clone(&store.inner),
             indexes: Arc::clone(&table.indexes),
-            seed,
             epoch,
             records,
             draws,
@@ -294,8 +330,7 @@ impl Engine {
                     .map(|bytes| Box::new(bytes) as Encoded)
                     .collect()
             }),
-            memory,
-            masks,
+            views,
         };
         let engine = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let engine = engine
@@ -303,8 +338,7 @@ impl Engine {
             .ok_or_else(|| PyRuntimeError::new_err("the engine is closed"))?;
         Ok(Job {
             inner: engine.submit(batch),
-            _out: out,
-            _masks: mask_memory,
+            _out: keep,
         })
     }
 
@@ -356,8 +390,7 @@ impl Engine {
 #[pyclass(frozen, module = "headrace._native")]
 pub struct Job {
     inner: Arc<engine::Job>,
-    _out: PyBuffer<u8>, // keeps the batch memory alive
-    _masks: Option<PyBuffer<u8>>,
+    _out: Vec<PyBuffer<u8>>, // keeps the batch memory alive
 }
 
 #[pymethods]

@@ -1,10 +1,12 @@
-//! One image: bytes → pixels of the crop → resampled → the batch slot.
+//! One image: bytes → pixels of the crop → resampled → the batch slot; for several views of it one after the other.
 
+use std::ops::Range;
 use std::time::Instant;
 
-use super::{add, Batch, Counters};
+use super::{add, Batch, Counters, View};
 use crate::decode::{DecodeOptions, Decoder, Scale, Size};
 use crate::error::{Result, Status};
+use crate::geometry::Rect;
 use crate::jpeg::index::Index;
 use crate::mask::Masker;
 use crate::program::route::Route;
@@ -19,121 +21,199 @@ pub struct Worker {
     pixels: Vec<u8>,
     decoder: Decoder,
     renderer: Renderer,
-    steps: Vec<Step>,
-    route: Route,
+    drawings: Vec<Drawing>,
     index: Index,
     masker: Masker,
     size: Size,
 }
 
+/// What one view of the image goes through.
+#[derive(Default)]
+struct Drawing {
+    steps: Vec<Step>,
+    route: Route,
+}
+
 impl Worker {
-    /// Fills slot `image` of the batch. On an error the slot is black, never stale.
+    /// Fills slot `image` of each view of the batch. On an error the slots are black, never stale.
     pub fn fill(&mut self, batch: &Batch, image: usize, counters: &Counters) -> Result<()> {
-        // SAFETY: `image` was claimed by this thread alone (`Job::claim` hands out each number once).
-        #[allow(unsafe_code)]
-        let slot = unsafe { batch.memory.slot(image) };
-        let mut result = self.try_fill(batch, image, slot, counters);
+        let mut result = self.try_fill(batch, image, counters);
         if result == Err(Status::BadIndex) {
             // An index is checked by length and checksum of the bytes: the file has changed since it was made.
             batch.indexes.forget(batch.records[image]);
-            result = self.try_fill(batch, image, slot, counters);
+            result = self.try_fill(batch, image, counters);
         }
         if result.is_ok() {
-            result = self.fill_mask(batch, image);
+            result = self.fill_masks(batch, image);
         }
         if result.is_err() {
-            slot.fill(0);
+            for view in &batch.views {
+                // SAFETY: `image` was claimed by this thread alone (`Job::claim` hands out each number once), which holds one slice of it.
+                #[allow(unsafe_code)]
+                let slot = unsafe { view.memory.slot(image) };
+                slot.fill(0);
+            }
         }
         result
     }
 
-    /// Fills the slot of the mask, by the steps that the image was just drawn by.
-    fn fill_mask(&mut self, batch: &Batch, image: usize) -> Result<()> {
-        let Some(masks) = &batch.masks else {
-            return Ok(());
-        };
-        // SAFETY: as for the image's slot.
-        #[allow(unsafe_code)]
-        let slot = unsafe { masks.memory.slot(image) };
+    /// Fills the slots of the masks, by the steps that the image was just drawn by.
+    fn fill_masks(&mut self, batch: &Batch, image: usize) -> Result<()> {
         let record = batch.records[image] as usize;
-        let result = masks.table.read(record, &mut self.bytes).and_then(|()| {
+        for (view, drawing) in batch.views.iter().zip(&self.drawings) {
+            let Some(masks) = &view.masks else {
+                continue;
+            };
+            // SAFETY: as in `fill`.
+            #[allow(unsafe_code)]
+            let slot = unsafe { masks.memory.slot(image) };
+            masks.table.read(record, &mut self.bytes)?;
             self.masker
-                .draw(&self.bytes, self.size, &self.steps, masks.fill, slot)
-        });
-        if result.is_err() {
-            slot.fill(masks.fill);
+                .draw(&self.bytes, self.size, &drawing.steps, masks.fill, slot)?;
         }
-        result
+        Ok(())
     }
 
-    fn try_fill(
-        &mut self,
-        batch: &Batch,
-        image: usize,
-        slot: &mut [u8],
-        counters: &Counters,
-    ) -> Result<()> {
+    fn try_fill(&mut self, batch: &Batch, image: usize, counters: &Counters) -> Result<()> {
         let record = batch.records[image] as usize;
         let began = Instant::now();
-        let bytes: &[u8] = match &batch.data {
+        if batch.data.is_none() {
+            batch.table.read(record, &mut self.bytes)?;
+        }
+        // Taken out, so that what follows may change the rest of the worker's memory.
+        let own = std::mem::take(&mut self.bytes);
+        let bytes = match &batch.data {
             Some(data) => data[image].as_ref().as_ref(),
-            None => {
-                batch.table.read(record, &mut self.bytes)?;
-                &self.bytes
-            }
+            None => &own[..],
         };
-        let read = Instant::now();
-        add(&counters.read_ns, read - began);
+        add(&counters.read_ns, began.elapsed());
         counters
             .bytes
             .fetch_add(bytes.len() as u64, std::sync::atomic::Ordering::Relaxed);
+        let result = self
+            .plan(batch, image, bytes)
+            .and_then(|()| self.make(batch, image, bytes, counters));
+        self.bytes = own;
+        result
+    }
 
-        let size = self.decoder.size(bytes)?;
-        self.size = size;
-        let key = Key {
-            seed: batch.seed,
-            epoch: batch.epoch,
-            draw: batch.draws[image],
-        };
-        batch.program.draw(size, key, &mut self.steps)?;
-        self.route.plan(&self.steps, size, batch.program.fuse())?;
-        let (height, width) = batch.program.out();
-        let image_bytes = width as usize * height as usize * 3;
+    /// Draws what each view does with the image.
+    fn plan(&mut self, batch: &Batch, image: usize, bytes: &[u8]) -> Result<()> {
+        self.size = self.decoder.size(bytes)?;
+        self.drawings
+            .resize_with(batch.views.len(), Drawing::default);
+        for (view, drawing) in batch.views.iter().zip(&mut self.drawings) {
+            let key = Key {
+                seed: view.seed,
+                epoch: batch.epoch,
+                draw: batch.draws[image],
+            };
+            view.program.draw(self.size, key, &mut drawing.steps)?;
+            drawing
+                .route
+                .plan(&drawing.steps, self.size, view.program.fuse())?;
+        }
+        Ok(())
+    }
 
-        // JPEGs only: nothing else has a frequency domain to be cut in.
-        let scale = if batch.program.dct_scale() && self.bytes.starts_with(&[0xFF, 0xD8]) {
-            self.route.reduce(size)
-        } else {
-            Scale::Full
-        };
-        let needed = self.route.source;
+    /// Decodes once for all views where that is less work, else for each view what it needs.
+    fn make(
+        &mut self,
+        batch: &Batch,
+        image: usize,
+        bytes: &[u8],
+        counters: &Counters,
+    ) -> Result<()> {
+        let count = batch.views.len();
+        if let Some(region) = self.shared_region(&batch.views, bytes) {
+            return self.make_some(batch, image, bytes, 0..count, region, Scale::Full, counters);
+        }
+        let jpeg = is_jpeg(bytes);
+        for number in 0..count {
+            let route = &mut self.drawings[number].route;
+            // JPEGs only: nothing else has a frequency domain to be cut in.
+            let scale = if batch.views[number].program.dct_scale() && jpeg {
+                route.reduce(self.size)
+            } else {
+                Scale::Full
+            };
+            let region = route.source;
+            self.make_some(
+                batch,
+                image,
+                bytes,
+                number..number + 1,
+                region,
+                scale,
+                counters,
+            )?;
+        }
+        Ok(())
+    }
+
+    /// The region that all views need together, if decoding it is less work than decoding what each one needs.
+    fn shared_region(&self, views: &[View], bytes: &[u8]) -> Option<Rect> {
+        if views.len() < 2 || views.iter().any(|view| view.program.dct_scale()) {
+            return None;
+        }
+        let sources = self.drawings.iter().map(|drawing| drawing.route.source);
+        let apart: u64 = sources.clone().map(|source| source.area()).sum();
+        let region = sources.reduce(|all, source| all.around(&source))?;
+        // Other formats are decoded as a whole in any case.
+        (region.area() <= apart || !is_jpeg(bytes)).then_some(region)
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn make_some(
+        &mut self,
+        batch: &Batch,
+        image: usize,
+        bytes: &[u8],
+        views: Range<usize>,
+        region: Rect,
+        scale: Scale,
+        counters: &Counters,
+    ) -> Result<()> {
+        let began = Instant::now();
         let known = batch.indexes.get(batch.records[image]);
         let options = DecodeOptions {
             index: known.as_deref(),
             scale,
         };
         let emit = Some(&mut self.index);
-        let view = self.decoder.region_with(bytes, needed, &options, emit)?;
+        let decoded = self.decoder.region_with(bytes, region, &options, emit)?;
         if !self.index.is_empty() {
             batch.indexes.offer(batch.records[image], &self.index);
         }
-        let decoded = Instant::now();
-        add(&counters.decode_ns, decoded - read);
-
-        if batch.store.is_direct() {
-            self.renderer.render(view, &self.route, slot)?;
-            add(&counters.resample_ns, decoded.elapsed());
-            return Ok(());
+        let mut last = Instant::now();
+        add(&counters.decode_ns, last - began);
+        for (view, drawing) in batch.views[views.clone()].iter().zip(&self.drawings[views]) {
+            // SAFETY: as in `fill`.
+            #[allow(unsafe_code)]
+            let slot = unsafe { view.memory.slot(image) };
+            if view.store.is_direct() {
+                self.renderer.render(decoded, &drawing.route, slot)?;
+                add(&counters.resample_ns, last.elapsed());
+                last = Instant::now();
+                continue;
+            }
+            let (height, width) = view.program.out();
+            let image_bytes = width as usize * height as usize * 3;
+            if self.pixels.len() < image_bytes {
+                self.pixels.resize(image_bytes, 0);
+            }
+            let pixels = &mut self.pixels[..image_bytes];
+            self.renderer.render(decoded, &drawing.route, pixels)?;
+            let resampled = Instant::now();
+            add(&counters.resample_ns, resampled - last);
+            view.store.write(pixels, slot)?;
+            last = Instant::now();
+            add(&counters.store_ns, last - resampled);
         }
-        if self.pixels.len() < image_bytes {
-            self.pixels.resize(image_bytes, 0);
-        }
-        let pixels = &mut self.pixels[..image_bytes];
-        self.renderer.render(view, &self.route, pixels)?;
-        let resampled = Instant::now();
-        add(&counters.resample_ns, resampled - decoded);
-        batch.store.write(pixels, slot)?;
-        add(&counters.store_ns, resampled.elapsed());
         Ok(())
     }
+}
+
+fn is_jpeg(bytes: &[u8]) -> bool {
+    bytes.starts_with(&[0xFF, 0xD8])
 }

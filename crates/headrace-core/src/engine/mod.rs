@@ -34,14 +34,8 @@ pub type Encoded = Box<dyn AsRef<[u8]> + Send + Sync>;
 pub struct Batch {
     /// Where the records' bytes are.
     pub table: Arc<Table>,
-    /// The geometric pipeline.
-    pub program: Arc<Program>,
-    /// Layout and values of the output.
-    pub store: Arc<Store>,
     /// Checkpoint indexes of the table's images.
     pub indexes: Arc<IndexCache>,
-    /// Seed of the random draws.
-    pub seed: u64,
     /// Epoch of the random draws.
     pub epoch: u64,
     /// Which records, in the order of the slots.
@@ -50,10 +44,30 @@ pub struct Batch {
     pub draws: Vec<u64>,
     /// The encoded bytes of each record, where they come with the batch (streams); else the table is read.
     pub data: Option<Vec<Encoded>>,
+    /// The pictures that are made of each record: one, or several.
+    pub views: Vec<View>,
+}
+
+/// One picture of each record of a batch.
+pub struct View {
+    /// The pipeline.
+    pub program: Arc<Program>,
+    /// Layout and values of the output.
+    pub store: Arc<Store>,
+    /// Seed of the random draws.
+    pub seed: u64,
     /// One slot a record.
     pub memory: BatchMemory,
     /// The masks beside the images, where they are wanted.
     pub masks: Option<Masks>,
+}
+
+impl View {
+    /// Whether there is a slot for each of `count` records.
+    fn has_room(&self, count: usize) -> bool {
+        let masks = self.masks.as_ref();
+        count <= self.memory.slots() && masks.is_none_or(|masks| count <= masks.memory.slots())
+    }
 }
 
 /// Where the masks of a batch come from and go to.
@@ -159,11 +173,7 @@ impl Engine {
         let count = batch.records.len();
         assert!(
             count == batch.draws.len()
-                && count <= batch.memory.slots()
-                && batch
-                    .masks
-                    .as_ref()
-                    .is_none_or(|masks| count <= masks.memory.slots())
+                && batch.views.iter().all(|view| view.has_room(count))
                 && batch.data.as_ref().is_none_or(|data| data.len() == count),
             "one draw, one slot and one piece of data a record"
         );
