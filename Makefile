@@ -1,6 +1,6 @@
 # demo and test start from nothing: they make .venv, install, build. Everything else is a few commands by name.
 PY := .venv/bin/python
-.PHONY: setup demo test check bench bench-augmentation bench-decode bench-loaders bench-diagnosis docs wheel
+.PHONY: setup demo test check bench bench-augmentation bench-decode bench-loaders bench-object-store bench-diagnosis docs wheel
 
 setup:
 	@scripts/setup.sh dev
