@@ -31,6 +31,7 @@ from headrace.transforms import (
     Views,
     imagenet_eval,
     imagenet_train,
+from native_threads import native_threads, settled
 )
 from PIL import Image
 
