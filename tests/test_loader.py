@@ -31,8 +31,8 @@ from headrace.transforms import (
     Views,
     imagenet_eval,
     imagenet_train,
-from native_threads import native_threads, settled
 )
+from native_threads import native_threads, settled
 from PIL import Image
 
 MakeFolder = Callable[..., Path]
