@@ -254,6 +254,8 @@ def test_a_bad_mask_is_a_bad_record(tmp_path: Path, bad: bytes, words: str) -> N
 def test_what_cannot_be_is_refused(tar: Path, image_folder: Callable[..., Path]) -> None:
     with pytest.raises(UsageError, match="no folder"):
         loader(image_folder(), t.Resize((8, 8)))
+    with pytest.raises(SourceError, match="leave no image"):
+        loader(tar, t.Resize((8, 8)), mask=".PNG")
     with pytest.raises(UsageError, match="mask_fill"):
         loader(tar, t.Resize((8, 8)), mask_fill=256)
     with pytest.raises(UsageError, match="which masks do not follow"):

@@ -68,6 +68,10 @@ def _in_archives(dataset: Dataset, ending: str) -> tuple[Dataset, RecordTable]:
     images = [
         row for row, (place, mask) in enumerate(zip(places, masks, strict=True)) if mask is None or mask.offset != place[1]
     ]
+    if not images:
+        raise SourceError(
+            f"all images of {dataset.root} end in {ending!r}: as masks they leave no image", hint="give the masks' ending"
+        )
     beside = [(table.file[row], mask) for row in images if (mask := masks[row]) is not None]
     if len(beside) < len(images):
         without = [table.keys[row] for row in images if masks[row] is None]
