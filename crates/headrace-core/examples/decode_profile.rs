@@ -282,6 +282,7 @@ fn floors(work: &Work, way: usize, clock: f64, look_up: f64, (read, copy): (f64,
     // 16-bit lanes of a vector, and 8×8 blocks that one holds a row of.
     let lanes: f64 = match Extension::best() {
         Extension::Scalar => 1.0,
+        Extension::Neon => 8.0,
         Extension::Avx2 => 16.0,
         Extension::Avx512 => 32.0,
     };

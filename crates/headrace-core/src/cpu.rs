@@ -11,15 +11,22 @@ pub enum Extension {
     Avx2,
     /// x86-64 with AVX-512 F, BW, DQ, VL, VBMI and VNNI (Ice Lake 2019, Zen 4).
     Avx512,
+    /// aarch64 with NEON, which every such processor has.
+    Neon,
 }
 
 impl Extension {
     /// Every extension that this processor can run, [`Extension::Scalar`] first, the fastest last.
     pub fn available() -> Vec<Extension> {
-        [Extension::Scalar, Extension::Avx2, Extension::Avx512]
-            .into_iter()
-            .filter(|extension| extension.is_available())
-            .collect()
+        [
+            Extension::Scalar,
+            Extension::Avx2,
+            Extension::Avx512,
+            Extension::Neon,
+        ]
+        .into_iter()
+        .filter(|extension| extension.is_available())
+        .collect()
     }
 
     #[cfg(target_arch = "x86_64")]
@@ -42,11 +49,21 @@ impl Extension {
                     && is_x86_feature_detected!("avx512vbmi")
                     && is_x86_feature_detected!("avx512vnni")
             }
+            Extension::Neon => false,
+        }
+    }
+
+    #[cfg(target_arch = "aarch64")]
+    fn is_available(self) -> bool {
+        match self {
+            Extension::Scalar => true,
+            Extension::Neon => std::arch::is_aarch64_feature_detected!("neon"),
+            Extension::Avx2 | Extension::Avx512 => false,
         }
     }
 
     /// Other architectures run the plain code, which the compiler vectorises as far as it can.
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     fn is_available(self) -> bool {
         self == Extension::Scalar
     }
@@ -60,6 +77,7 @@ impl Extension {
 
 /// Defines a function that runs `$body`, an `#[inline(always)]` function with the same arguments, compiled once per extension: the
 /// compiler's own vectorisation, chosen at run time. Results do not depend on it, as Rust never fuses or reorders float operations.
+/// On aarch64 one version is enough: the compiler uses NEON everywhere.
 macro_rules! vectorised {
     ($(#[$meta:meta])* $visibility:vis fn $name:ident($($argument:ident: $type:ty),* $(,)?) $(-> $result:ty)? = $body:path) => {
         $(#[$meta])*
@@ -80,7 +98,7 @@ macro_rules! vectorised {
                     $crate::cpu::Extension::Avx512 => return unsafe { avx512($($argument),*) },
                     // SAFETY: as above.
                     $crate::cpu::Extension::Avx2 => return unsafe { avx2($($argument),*) },
-                    $crate::cpu::Extension::Scalar => {}
+                    $crate::cpu::Extension::Scalar | $crate::cpu::Extension::Neon => {}
                 }
             }
             let _ = extension;

@@ -546,7 +546,7 @@ pub fn decode_runs(
     runs: &[Run],
 ) -> Result<Option<Cursor>> {
     match extension {
-        Extension::Scalar => decode_runs_anywhere::<false>(row, runs),
+        Extension::Scalar | Extension::Neon => decode_runs_anywhere::<false>(row, runs),
         // SAFETY: an extension is only named on a machine that has it (`Extension::available`), and both include BMI.
         #[cfg(target_arch = "x86_64")]
         Extension::Avx2 | Extension::Avx512 => unsafe { bmi::decode_runs(row, runs) },
@@ -563,7 +563,7 @@ pub fn pass_over(
     count: u32,
 ) -> Result<()> {
     match extension {
-        Extension::Scalar => pass_over_anywhere(cursor, row, count),
+        Extension::Scalar | Extension::Neon => pass_over_anywhere(cursor, row, count),
         // SAFETY: as in `decode_runs`.
         #[cfg(target_arch = "x86_64")]
         Extension::Avx2 | Extension::Avx512 => unsafe { bmi::pass_over(cursor, row, count) },

@@ -124,7 +124,7 @@ fn fixed(
             output[i * 3..i * 3 + 3].copy_from_slice(&picture.pixel(x >> 16, y >> 16));
         }
     };
-    if stop <= inner || extension == Extension::Scalar {
+    if stop <= inner || matches!(extension, Extension::Scalar | Extension::Neon) {
         plain(first, end);
         return;
     }

@@ -7,6 +7,8 @@
 use super::entropy::{Group, GROUP};
 use crate::cpu::Extension;
 
+#[cfg(target_arch = "aarch64")]
+mod neon;
 pub mod reduced;
 #[cfg(target_arch = "x86_64")]
 mod x86;
@@ -116,6 +118,9 @@ pub fn group(
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
         Extension::Avx2 => unsafe { x86::group_avx2(group, quant, out, at, stride) },
+        // SAFETY: as above.
+        #[cfg(target_arch = "aarch64")]
+        Extension::Neon => unsafe { neon::group(group, quant, out, at, stride) },
         _ => {
             for lane in 0..GROUP {
                 block(group, lane, quant, out, at + lane * 8, stride);
