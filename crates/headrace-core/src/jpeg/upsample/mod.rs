@@ -4,6 +4,8 @@
 
 use crate::cpu::Extension;
 
+#[cfg(target_arch = "aarch64")]
+mod neon;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
@@ -39,6 +41,9 @@ pub fn double_row(extension: Extension, samples: &[u8], pairs: usize, out: &mut 
         // SAFETY: extensions are only named on machines that have them (`Extension::available`).
         #[cfg(target_arch = "x86_64")]
         Extension::Avx2 | Extension::Avx512 => unsafe { x86::double_row(samples, pairs, out) },
+        // SAFETY: as above.
+        #[cfg(target_arch = "aarch64")]
+        Extension::Neon => unsafe { neon::double_row(samples, pairs, out) },
         _ => {
             for (three, out) in samples.windows(3).zip(out.chunks_exact_mut(2)).take(pairs) {
                 let [before, here, after] = [
@@ -62,6 +67,9 @@ pub fn double_blended(extension: Extension, near: &[u8], far: &[u8], pairs: usiz
         Extension::Avx2 | Extension::Avx512 => unsafe {
             x86::double_blended(near, far, pairs, out)
         },
+        // SAFETY: as above.
+        #[cfg(target_arch = "aarch64")]
+        Extension::Neon => unsafe { neon::double_blended(near, far, pairs, out) },
         _ => {
             let sum = |at: usize| u16::from(near[at]) * 3 + u16::from(far[at]);
             for (i, out) in out.chunks_exact_mut(2).enumerate().take(pairs) {
@@ -88,6 +96,9 @@ pub fn ycc_to_rgb(extension: Extension, y: &[u8], cb: &[u8], cr: &[u8], out: &mu
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
         Extension::Avx2 => unsafe { x86::ycc_to_rgb_avx2(y, cb, cr, out) },
+        // SAFETY: as above.
+        #[cfg(target_arch = "aarch64")]
+        Extension::Neon => unsafe { neon::ycc_to_rgb(y, cb, cr, out) },
         _ => ycc_to_rgb_plain(y, cb, cr, out),
     }
 }
