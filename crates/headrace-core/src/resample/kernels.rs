@@ -4,6 +4,8 @@ use super::coefficients::Weights;
 use super::{scalar, Rows};
 use crate::cpu::Extension;
 
+#[cfg(target_arch = "aarch64")]
+use super::neon;
 #[cfg(target_arch = "x86_64")]
 use super::{avx2, avx512};
 
@@ -16,6 +18,8 @@ enum Kernel {
     Avx2,
     #[cfg(target_arch = "x86_64")]
     Avx512,
+    #[cfg(target_arch = "aarch64")]
+    Neon,
 }
 
 /// The horizontal pass: weights and the tables of the chosen kernel.
@@ -28,6 +32,8 @@ pub struct Horizontal {
     avx2: avx2::Columns,
     #[cfg(target_arch = "x86_64")]
     avx512: avx512::Columns,
+    #[cfg(target_arch = "aarch64")]
+    neon: neon::Columns,
 }
 
 impl Horizontal {
@@ -39,6 +45,10 @@ impl Horizontal {
             self.kernel = Kernel::Avx512;
         } else if extension >= Extension::Avx2 && self.avx2.fill(&self.weights, source_bytes) {
             self.kernel = Kernel::Avx2;
+        }
+        #[cfg(target_arch = "aarch64")]
+        if extension == Extension::Neon && self.neon.fill(&self.weights, source_bytes) {
+            self.kernel = Kernel::Neon;
         }
         let _ = (extension, source_bytes); // unused where no vector kernel exists
     }
@@ -57,6 +67,8 @@ impl Horizontal {
             Kernel::Avx512 => self.avx512.run(source, first, count, output, output_stride),
             #[cfg(target_arch = "x86_64")]
             Kernel::Avx2 => self.avx2.run(source, first, count, output, output_stride),
+            #[cfg(target_arch = "aarch64")]
+            Kernel::Neon => self.neon.run(source, first, count, output, output_stride),
             Kernel::Scalar => {
                 let row_bytes = self.weights.starts.len() * 3;
                 for row in 0..count {
@@ -91,6 +103,10 @@ impl Vertical {
         } else if extension >= Extension::Avx2 && row_bytes >= 32 && self.avx2.fill(&self.weights) {
             self.kernel = Kernel::Avx2;
         }
+        #[cfg(target_arch = "aarch64")]
+        if extension == Extension::Neon && row_bytes >= 16 {
+            self.kernel = Kernel::Neon;
+        }
         let _ = (extension, row_bytes); // unused where no vector kernel exists
     }
 
@@ -110,6 +126,8 @@ impl Vertical {
             Kernel::Avx512 => self.avx512.run(row, source, start, count, output),
             #[cfg(target_arch = "x86_64")]
             Kernel::Avx2 => self.avx2.run(row, source, start, count, output),
+            #[cfg(target_arch = "aarch64")]
+            Kernel::Neon => neon::vertical(&self.weights.of(row)[..count], source, start, output),
             Kernel::Scalar => {
                 let weights = &self.weights.of(row)[..count];
                 scalar::vertical(weights, source.from(start), source.stride, output);

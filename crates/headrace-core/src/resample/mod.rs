@@ -9,6 +9,8 @@ mod avx2;
 mod avx512;
 mod coefficients;
 mod kernels;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod scalar;
 
 pub use coefficients::{Axis, Filter, WEIGHT_BITS};
