@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 
 import numpy as np
 import pytest
 from headrace.errors import UsageError
-from headrace.sampler import EpochOrder, permutation
+from headrace.sampler import EpochOrder, hashed, permutation
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -64,3 +65,12 @@ def test_bad_arguments_are_refused() -> None:
         order(10, 0)
     with pytest.raises(UsageError, match="rank"):
         order(10, 4, 2, 2)
+
+
+def test_the_order_never_changes_between_versions() -> None:
+    """Saved states name an epoch and a position only: another permutation would resume another order."""
+    assert permutation(np.arange(10), 10, 7).tolist() == [6, 3, 0, 5, 2, 7, 8, 1, 9, 4]
+    assert permutation(np.array([0, 1, 999_999]), 1_000_000, 123456789).tolist() == [232096, 469223, 464488]
+    whole = permutation(np.arange(5000), 5000, hashed(0, 0)).tobytes()
+    assert hashlib.sha256(whole).hexdigest() == "8158c3ac2cec531decb6d381103969186ce5f0a9b76f7068571551bcb8c4b8ad"
+    assert (hashed(), hashed(1), hashed(3, -1, 2**70)) == (0, 10451216379200822465, 6153317894576023040)

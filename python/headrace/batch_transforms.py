@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.errors import UsageError
-from headrace.sampler import hashed, mix64
+from headrace.sampler import hashed
 from headrace.transforms import CutMix, MixUp, RandomChoice, RandomErasing, Transform
 
 if TYPE_CHECKING:
@@ -135,10 +135,17 @@ def _box(step: RandomErasing, height: int, width: int, uniform: Any) -> tuple[in
     return None
 
 
+def _mix64(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """SplitMix64's finaliser (Steele, Lea, Flood 2014), elementwise modulo 2**64."""
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))
+
+
 def _uniforms(key: BatchKey, number: int) -> npt.NDArray[np.float64]:
     """[N, 1 + 4 * attempts] uniform in [0, 1): SplitMix64 streams keyed by (seed, epoch, record, step of the pipeline)."""
     with np.errstate(over="ignore"):
-        state = mix64(key.draws + np.uint64(hashed(key.seed, key.epoch, key.view, number)))
+        state = _mix64(key.draws + np.uint64(hashed(key.seed, key.epoch, key.view, number)))
         counters = np.arange(1, 2 + 4 * _ATTEMPTS, dtype=np.uint64) * _GOLDEN
-        bits = mix64(state[:, None] + counters[None, :])
+        bits = _mix64(state[:, None] + counters[None, :])
     return np.asarray((bits >> np.uint64(11)).astype(np.float64) * 2.0**-53)

@@ -1,7 +1,7 @@
 """The order of records as arithmetic: (seed, epoch, position) -> record, with no list of the epoch in memory.
 
-The shuffle is a format-preserving permutation: a six-round Feistel network over the next even power of two, cycle-walked
-into range (Black and Rogaway 2002). Any position can be asked at any time, so resuming costs nothing.
+The shuffle is a format-preserving permutation, computed by the native part (`crates/headrace-core/src/order.rs`). Any
+position can be asked at any time, so resuming costs nothing.
 """
 
 from __future__ import annotations
@@ -12,44 +12,24 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from headrace import _native
 from headrace.errors import UsageError
 
 __all__ = ["EpochOrder", "Positions", "hashed", "permutation"]
 
 Positions = npt.NDArray[np.int64]
-_ROUNDS = 6
-
-
-def mix64(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """SplitMix64's finaliser (Steele, Lea, Flood 2014), elementwise modulo 2**64."""
-    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return values ^ (values >> np.uint64(31))
 
 
 def hashed(*parts: int) -> int:
     """A 64-bit hash of integers, the same on every machine."""
-    state = np.zeros(1, dtype=np.uint64)
-    with np.errstate(over="ignore"):
-        for part in parts:
-            state = mix64(state + np.uint64(0x9E3779B97F4A7C15) + np.uint64(part & (2**64 - 1)))
-    return int(state[0])
+    return _native.hashed(*(part & (2**64 - 1) for part in parts))
 
 
 def permutation(positions: Positions, size: int, key: int) -> Positions:
-    """Where a pseudo-random permutation of range(size) under `key` sends `positions`; int64 in and out."""
-    half = np.uint64(max(1, ((max(size - 1, 1)).bit_length() + 1) // 2))
-    mask = np.uint64((1 << int(half)) - 1)
-    keys = [np.uint64(hashed(key, number)) for number in range(_ROUNDS)]
-    values = positions.astype(np.uint64)
-    pending = np.ones(len(values), dtype=bool)
-    while pending.any():
-        left, right = values[pending] >> half, values[pending] & mask
-        for round_key in keys:
-            left, right = right, left ^ (mix64(right ^ round_key) & mask)
-        values[pending] = (left << half) | right
-        pending = values >= size
-    return values.astype(np.int64)
+    """Where a pseudo-random permutation of range(size) under `key` sends `positions`, each in range(size); int64 in and out."""
+    sent = np.empty(len(positions), dtype=np.int64)
+    _native.permute(np.ascontiguousarray(positions), size, key, sent)
+    return sent
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ pub mod fallback;
 pub mod geometry;
 pub mod jpeg;
 pub mod mask;
+pub mod order;
 pub mod pack;
 pub mod program;
 pub mod render;

@@ -17,13 +17,14 @@ pub struct Rng {
     state: u64,
 }
 
-fn mix(mut z: u64) -> u64 {
+/// SplitMix64's finaliser.
+pub(crate) fn mix(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
     z ^ (z >> 31)
 }
 
-const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
+pub(crate) const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
 
 impl Rng {
     /// The stream of operation number `op` of the pipeline under `key`.

@@ -6,6 +6,7 @@ mod decode;
 mod detach;
 mod engine;
 mod index;
+mod order;
 mod pack;
 mod program;
 mod restart;
@@ -26,6 +27,8 @@ mod _native {
     use super::engine::{Engine, Job, Store, Table};
     #[pymodule_export]
     use super::index::Index;
+    #[pymodule_export]
+    use super::order::{hashed, permute};
     #[pymodule_export]
     use super::pack::{encode_jpeg, pack_records, PackRecipe};
     #[pymodule_export]

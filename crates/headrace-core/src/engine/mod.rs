@@ -249,8 +249,12 @@ impl Job {
     }
 
     fn finish(&self, images: usize) {
-        *lock(&self.done) += images;
-        self.changed.notify_all();
+        let mut done = lock(&self.done);
+        *done += images;
+        // Not at every image: the waiting thread would be woken hundreds of times a batch, for nothing.
+        if *done >= self.statuses.len() {
+            self.changed.notify_all();
+        }
     }
 
     /// The next image for a thread, or None when all are taken.
