@@ -71,7 +71,7 @@ clock = StepClock(CudaClock(), steps.DEVICE_COLUMNS, lambda loader, row: recorde
 watch = steps.Watch(recorder, clock)
 watch.operators.done = True
 iterator, batch = Iterator(), (torch.zeros(4, 16), torch.zeros(4))
-iterator._headrace = steps._Iteration(0, 0)
+iterator._headrace = steps._Iteration(0, 0, watch.session)
 timed = steps.timed_next(lambda self: batch, watch)
 least = 1e9
 for _ in range(40):

@@ -34,6 +34,7 @@ RANKS = [
         "first_verdict",
     ),
     ("report",),
+    ("watched", "callbacks"),
     ("tune", "trials", "cost", "launch", "demo"),
     ("cli", "__main__"),
 ]

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from headrace.restart import restart_markers
     from headrace.sources import open_to_load as open
     from headrace.verification import verify
+    from headrace.watched import watch
 
 __all__ = [
     "Dataset",
@@ -31,6 +32,7 @@ __all__ = [
     "restart_markers",
     "transforms",
     "verify",
+    "watch",
 ]
 
 # Name -> (module, attribute); None: the module itself.
@@ -44,6 +46,7 @@ _LAZY: dict[str, tuple[str, str | None]] = {
     "restart_markers": ("headrace.restart", "restart_markers"),
     "transforms": ("headrace.transforms", None),
     "verify": ("headrace.verification", "verify"),
+    "watch": ("headrace.watched", "watch"),
 }
 
 

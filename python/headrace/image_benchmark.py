@@ -10,7 +10,7 @@ import io
 import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,10 @@ import numpy as np
 
 from headrace.decode import decode_into
 from headrace.errors import HeadraceError
+from headrace.session import Session
+from headrace.watching import add_fact
 
-__all__ = ["ImageBenchmark", "measure_images"]
+__all__ = ["ImageBenchmark", "measure_images", "with_benchmark"]
 
 SIZE = 224
 SHORT_SIDE = 256
@@ -131,3 +133,13 @@ def _crop(generator: random.Random) -> tuple[float, float, float]:
 def _box(size: tuple[int, int], share: tuple[float, float, float]) -> Box:
     width, height = (max(1, int(side * share[0] ** 0.5)) for side in size)
     return int((size[0] - width) * share[1]), int((size[1] - height) * share[2]), width, height
+
+
+def with_benchmark(session: Session, folder: Path) -> Session:
+    """Decode a few of the job's own images, where it reads image files, and note the times in the session."""
+    paths = next((loader.sample_paths for loader in session.loaders if loader.sample_paths), ())
+    found = measure_images(paths) if paths else None
+    if found is None:
+        return session
+    add_fact(folder, "image_benchmark", asdict(found))
+    return replace(session, facts={**session.facts, "image_benchmark": asdict(found)})

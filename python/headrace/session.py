@@ -370,7 +370,16 @@ def _merge(lines: Iterable[dict[str, Any]]) -> Session:
         processes=tuple(_shifted(Process, line, zero_s, "started_s") for line in by_kind.get("process", [])),
         loaders=tuple(_build(Loader, line) for line in by_kind.get("loader", [])),
         steps=tuple(sorted(_rows(Step, STEP_FIELDS, by_kind.get("steps", []), zero_s), key=lambda step: step.start_s)),
-        batches=tuple(sorted(_rows(Batch, BATCH_FIELDS, by_kind.get("batches", []), zero_s), key=lambda b: b.start_s)),
+        batches=tuple(
+            sorted(
+                (
+                    batch
+                    for batch in _rows(Batch, BATCH_FIELDS, by_kind.get("batches", []), zero_s)
+                    if "monotonic_s" not in ends[-1] or batch.start_s + zero_s <= ends[-1]["monotonic_s"]
+                ),  # persistent workers live on after a `headrace.watch` block has ended
+                key=lambda batch: batch.start_s,
+            )
+        ),
         events=tuple(
             sorted(
                 (_shifted(Event, line, zero_s, "start_s") for line in by_kind.get("event", [])),

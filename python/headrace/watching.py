@@ -16,7 +16,7 @@ from headrace.attach.launch import Finished, spawn
 from headrace.errors import UsageError
 from headrace.session import SESSION_VERSION
 
-__all__ = ["HOOK", "add_fact", "watch"]
+__all__ = ["HOOK", "add_fact", "begin_session", "end_sampler", "end_session", "watch"]
 
 HOOK = "headrace.attach.hooks"
 
@@ -37,18 +37,7 @@ def watch(
     Raises `UsageError` when the folder already holds a session, `CommandError` when the command cannot be started.
     """
     folder = folder.absolute()
-    folder.mkdir(parents=True, exist_ok=True)
-    if any(folder.glob("*.jsonl")):
-        raise UsageError(f"{folder} already holds a session", hint="give another folder with --out, or remove that one")
-    _write(
-        folder,
-        kind="session",
-        version=SESSION_VERSION,
-        command=list(command),
-        cwd=os.getcwd(),  # noqa: PTH109
-        started_at=time.time(),
-        monotonic_s=time.monotonic(),
-    )
+    begin_session(folder, command)
     samplers: list[subprocess.Popen[bytes]] = []
     try:
         finished = spawn(
@@ -63,9 +52,30 @@ def watch(
         )
     finally:
         for process in samplers:
-            _end(process)
-    _write(folder, kind="exit", code=finished.returncode, monotonic_s=finished.ended_s)
+            end_sampler(process, patience_s=SAMPLER_END_S)
+    end_session(folder, finished.returncode, finished.ended_s)
     return finished
+
+
+def begin_session(folder: Path, command: Sequence[str]) -> None:
+    """Make the folder and write the first line. Raises `UsageError` when the folder already holds a session."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if any(folder.glob("*.jsonl")):
+        raise UsageError(f"{folder} already holds a session", hint="give another folder with --out, or remove that one")
+    _write(
+        folder,
+        kind="session",
+        version=SESSION_VERSION,
+        command=list(command),
+        cwd=os.getcwd(),  # noqa: PTH109
+        started_at=time.time(),
+        monotonic_s=time.monotonic(),
+    )
+
+
+def end_session(folder: Path, code: int, ended_s: float) -> None:
+    """Write how the command ended; `ended_s` is monotonic."""
+    _write(folder, kind="exit", code=code, monotonic_s=ended_s)
 
 
 def add_fact(folder: Path, name: str, value: Any) -> None:
@@ -78,10 +88,10 @@ def _write(folder: Path, **line: Any) -> None:
         file.write(json.dumps(line, separators=(",", ":")) + "\n")
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """The sampler ends by itself soon after the command; it is not waited for longer than a few seconds."""
+def end_sampler(process: subprocess.Popen[bytes], *, patience_s: float) -> None:
+    """The sampler ends by itself soon after the process that it follows; it is not waited for longer than that."""
     with suppress(subprocess.TimeoutExpired):
-        process.wait(SAMPLER_END_S)
+        process.wait(patience_s)
         return
     process.terminate()
     process.wait()

@@ -5,15 +5,18 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Callable
+from pathlib import Path
 
 from headrace.attach import fetch, other_loaders, pauses, ranks, startup, steps, transfers
 from headrace.attach.device_clock import CudaClock, DeviceClock
 from headrace.attach.recorder import recorder
 
-__all__ = ["DEVICE_CLOCK_VARIABLE", "install"]
+__all__ = ["DEVICE_CLOCK_VARIABLE", "install", "pause", "resume"]
 
 DEVICE_CLOCK_VARIABLE = "HEADRACE_DEVICE_CLOCK"
 """`module:Class` of a `DeviceClock` for a device other than CUDA."""
+
+_installed: list[steps.Watch] = []
 
 
 def install() -> None:
@@ -21,6 +24,7 @@ def install() -> None:
     target = recorder()
     clock = _device_clock()
     watch = steps.install(target, clock)
+    _installed.append(watch)
     parts: tuple[tuple[str, Callable[[], None]], ...] = (
         ("timing of batches", lambda: fetch.install(target)),
         ("timing of other loaders", lambda: other_loaders.install(watch)),
@@ -33,6 +37,22 @@ def install() -> None:
             part()
         except Exception:
             startup.disable(name)
+
+
+def pause() -> None:
+    """The session ends although this process goes on: what is buffered is written, nothing more is recorded."""
+    for watch in _installed:
+        watch.step_clock.drain()
+        watch.off = True
+        watch.recorder.close()
+
+
+def resume(folder: Path) -> bool:
+    """Record into another session with the hooks that are there. False when none are installed in this process yet."""
+    for watch in _installed:
+        watch.recorder.move(folder)
+        watch.begin_session()
+    return bool(_installed)
 
 
 def _device_clock() -> DeviceClock:

@@ -42,10 +42,25 @@ class Recorder:
         self._finalizer_pid: int | None = None
         self.pid = os.getpid()
         self.process_written = False
+        self.closed = False
+
+    def move(self, folder: Path) -> None:
+        """Write to another session from now on, as a process that has just started."""
+        self.flush()
+        self._folder = folder
+        if self._file is not None:
+            os.close(self._file)
+        self._start_process()
+
+    def close(self) -> None:
+        """Write what is buffered; what comes later is dropped, until `move`."""
+        self.flush()
+        self.closed = True
 
     def line(self, kind: str, **values: Any) -> None:
         """Record one fact. It is written with the next flush."""
-        self._lines.append({"kind": kind, "pid": self.pid, **values})
+        if not self.closed:
+            self._lines.append({"kind": kind, "pid": self.pid, **values})
 
     def row(self, kind: str, loader: int, values: list[Any], *, worker: int = -1) -> None:
         """Record one row of a table. The list may still be changed until the next flush."""
@@ -53,6 +68,8 @@ class Recorder:
             # multiprocessing children leave by os._exit, past atexit; their finalizers do run.
             self._finalizer_pid = self.pid
             multiprocessing_util.Finalize(None, self.flush, exitpriority=0)
+        if self.closed:
+            return
         table = (kind, loader, worker)
         count = self._counts[table] = self._counts.get(table, 0) + 1
         if count <= MOST_ROWS or count % THINNED_TO == 0:

@@ -32,9 +32,15 @@ SHARED_MEMORY = Path("/dev/shm")
 
 
 def start(session_dir: Path, pid: int) -> subprocess.Popen[bytes]:
-    """Start the sampler for the tree below `pid`. It ends by itself when `pid` does; `terminate()` ends it sooner."""
+    """Start the sampler for `pid` and the tree below it, without this process if that is another one.
+
+    It ends by itself when `pid` does; `terminate()` ends it sooner.
+    """
+    launcher = os.getpid() if pid != os.getpid() else 0
+    package = str(Path(__file__).parents[2])  # sys.path may have been changed since this process started
     return subprocess.Popen(
-        [sys.executable, "-m", "headrace.attach.sampler", str(session_dir), str(pid), str(os.getpid())],
+        [sys.executable, "-m", "headrace.attach.sampler", str(session_dir), str(pid), str(launcher)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         start_new_session=True,  # a Ctrl-C for the command must not cut the record short

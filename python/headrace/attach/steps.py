@@ -97,10 +97,11 @@ class _Iteration:
 
     __slots__ = (
         "batch_bytes", "count", "cpu_s", "drained", "end_s", "epoch", "items", "loader", "optimizing", "process_cpu_s",
-        "queue_s", "ready", "start_cpu_s", "start_queue_s", "start_s", "wait_s",
+        "queue_s", "ready", "session", "start_cpu_s", "start_queue_s", "start_s", "wait_s",
     )  # fmt: skip
 
-    def __init__(self, loader: int, epoch: int) -> None:
+    def __init__(self, loader: int, epoch: int, session: int = 0) -> None:
+        self.session = session
         self.loader = loader
         self.epoch = epoch
         self.count = 0
@@ -119,10 +120,17 @@ class Watch:
     """What is known of the loaders of this process."""
 
     def __init__(self, recorder: Recorder, step_clock: StepClock) -> None:
-        self.off = False
+        self.off = self.failed = False
+        self.session = 0
         self.recorder = recorder
         self.step_clock = step_clock
-        self.operators = OperatorProfile(recorder)
+        self.begin_session()
+
+    def begin_session(self) -> None:
+        """Forget what belongs to an earlier session of this process."""
+        self.off = self.failed
+        self.session += 1
+        self.operators = OperatorProfile(self.recorder)
         self.loaders: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self.epochs: dict[int, int] = {}
 
@@ -135,7 +143,7 @@ class Watch:
                 self.fail()
 
     def fail(self) -> None:
-        self.off = True
+        self.off = self.failed = True
         startup.disable("timing of steps")
 
     # The life of an iterator.
@@ -154,12 +162,18 @@ class Watch:
             number = self.loaders[loader] = len(self.epochs)
             self.epochs[number] = 0
             write_process(self.recorder, role="main")
-            kind = type(iterator) if describe is _describe else type(loader)
+            kind = type(iterator) if describe is not _describe_other else type(loader)
             self.recorder.line("loader", loader=number, family=kind.__module__.partition(".")[0], **describe(loader))
         number = self.loaders[loader]
-        iterator._headrace = _Iteration(number, self.epochs[number])
+        iterator._headrace = _Iteration(number, self.epochs[number], self.session)
         self.epochs[number] += 1
         return number
+
+    def _adopt(self, iterator: Any) -> _Iteration:
+        """An iterator that was made before this session began."""
+        self._number(iterator, iterator, _describe_iterator if hasattr(iterator, "_index_sampler") else _describe_other)
+        adopted: _Iteration = iterator._headrace
+        return adopted
 
     def started(self, iterator: Any, begin_s: float) -> None:
         """The workers of an iterator have been started."""
@@ -169,16 +183,18 @@ class Watch:
     def restarted(self, iterator: Any) -> None:
         """A persistent iterator begins its next epoch."""
         iteration = getattr(iterator, "_headrace", None)
-        if iteration is not None and iteration.count:
+        if iteration is not None and iteration.session == self.session and iteration.count:
             if iteration.end_s is not None:  # left early; an epoch that ran out has closed its last step
                 self._close(iteration, time.monotonic())
-            iterator._headrace = _Iteration(iteration.loader, self.epochs[iteration.loader])
+            iterator._headrace = _Iteration(iteration.loader, self.epochs[iteration.loader], self.session)
             self.epochs[iteration.loader] += 1
 
     # One step.
 
     def before(self, iterator: Any) -> _Iteration:
-        current: _Iteration = iterator._headrace
+        current: _Iteration | None = getattr(iterator, "_headrace", None)
+        if current is None or current.session != self.session:
+            current = self._adopt(iterator)
         now_s = time.monotonic()
         if current.end_s is not None:
             self._close(current, now_s)
@@ -311,6 +327,22 @@ def _describe(loader: Any) -> dict[str, Any]:
         "start_method": context.get_start_method() if context is not None else None,
         "sample_paths": _sample_paths(dataset),
         "overridden": sorted(getattr(loader, "_headrace_overridden", ())),
+    }  # fmt: skip
+
+
+def _describe_iterator(iterator: Any) -> dict[str, Any]:
+    """What an iterator tells of the loader that made it, which it does not hold."""
+    dataset = iterator._dataset
+    return {
+        "num_workers": iterator._num_workers,
+        "batch_size": getattr(iterator._index_sampler, "batch_size", None),
+        "prefetch_factor": getattr(iterator, "_prefetch_factor", None),
+        "pin_memory": bool(iterator._pin_memory),
+        "persistent_workers": bool(getattr(iterator, "_persistent_workers", False)),
+        "dataset": f"{type(dataset).__module__}.{type(dataset).__qualname__}",
+        "dataset_length": _length(dataset),
+        "transform": repr(dataset.transform)[:2000] if getattr(dataset, "transform", None) is not None else None,
+        "sample_paths": _sample_paths(dataset),
     }  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 from headrace.cli import output
@@ -13,12 +13,12 @@ from headrace.condition import Condition
 from headrace.diagnose import diagnose
 from headrace.diagnosis import Diagnosis
 from headrace.first_verdict import FirstVerdict
-from headrace.image_benchmark import measure_images
+from headrace.image_benchmark import with_benchmark
 from headrace.remeasure import verify
 from headrace.report import html, text
 from headrace.report.json import document
 from headrace.session import Session
-from headrace.watching import add_fact, watch
+from headrace.watching import watch
 
 SUMMARY = "why a training command is slow: the cause, the evidence, and the predicted gain of each fix"
 EXAMPLE = """
@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
         finished = watch(args.command, folder, time_limit_s=args.seconds)
     session = Session.load(folder)
     if session.steps:
-        session = _with_benchmark(session, folder)
+        session = with_benchmark(session, folder)
     diagnosis = replace(diagnose(session), session=str(folder), time_to_verdict_s=first.after_s)
     if args.verify:
         diagnosis = verify(diagnosis, session, folder, say=output.say)
@@ -75,16 +75,6 @@ def _tell_first(diagnosis: Diagnosis) -> None:
         f"headrace diagnose: after {diagnosis.steps} steps: {diagnosis.verdict}, {diagnosis.summary}{rate} "
         f"(confidence {diagnosis.confidence_word}; the report follows when the command ends)"
     )
-
-
-def _with_benchmark(session: Session, folder: Path) -> Session:
-    """Decode a few of the job's own images, where it reads image files, and note the times in the session."""
-    paths = next((loader.sample_paths for loader in session.loaders if loader.sample_paths), ())
-    found = measure_images(paths) if paths else None
-    if found is None:
-        return session
-    add_fact(folder, "image_benchmark", asdict(found))
-    return replace(session, facts={**session.facts, "image_benchmark": asdict(found)})
 
 
 def _show(diagnosis: Diagnosis, session: Session) -> None:

@@ -1,0 +1,1 @@
+"""`headrace.watch` as a callback: `headrace.callbacks.lightning` and `headrace.callbacks.transformers`."""

@@ -1,0 +1,35 @@
+"""A callback for Hugging Face's Trainer that watches `train()` and reports why it is slow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerCallback
+
+from headrace.watched import Watch
+
+__all__ = ["HeadraceCallback"]
+
+
+class HeadraceCallback(TrainerCallback):
+    """`Trainer(..., callbacks=[HeadraceCallback()])`; `out` and `report` as in `headrace.watch`. `diagnosis` afterwards."""
+
+    def __init__(self, out: str | Path | None = None, *, report: bool = True) -> None:
+        self._out, self._report = out, report
+        self._watch: Watch | None = None
+
+    @property
+    def diagnosis(self) -> Any:
+        """The diagnosis of the last training, once it has ended."""
+        return self._watch.diagnosis if self._watch is not None else None
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Before the data loader is iterated."""
+        self._watch = Watch(self._out, report=self._report)
+        self._watch.start()
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """After the last step."""
+        if self._watch is not None:
+            self._watch.stop()
