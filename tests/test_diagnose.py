@@ -280,20 +280,36 @@ def test_gradient_exchange_that_all_ranks_wait_for() -> None:
     check(two_ranks({}, collective_s=0.02), "COMMUNICATION")
 
 
-def test_memory_that_grows() -> None:
+def with_memory(*held_mb: float, interval_s: float = 0.5) -> Session:
+    """A job whose own memory is seen to be this, at each look."""
     session = make_session(cpu_s=0.001, compute_s=0.1, steps=200)
     samples = tuple(
         replace(
-            sample,
+            session.samples[0],
+            time_s=interval_s * (number + 1),
             processes=3,
-            own_memory_bytes=(1 << 30) + number * 25_000_000,
-            memory_used_bytes=(4 << 30) + number * 25_000_000,
+            own_memory_bytes=int(held * 1e6),
+            memory_used_bytes=int(4e9 + held * 1e6),
         )
-        for number, sample in enumerate(session.samples)
+        for number, held in enumerate(held_mb)
     )
-    diagnosis = diagnose(replace(session, samples=samples))
-    growth = next(found for found in diagnosis.findings if found.kind == "MEMORY_GROWTH")
-    assert any("50.0 MB/s" in words for words in growth.evidence)
+    return replace(session, samples=samples)
+
+
+def growth_of(session: Session) -> list[str]:
+    return [words for found in diagnose(session).findings if found.kind == "MEMORY_GROWTH" for words in found.evidence]
+
+
+def test_memory_that_grows() -> None:
+    found = growth_of(with_memory(*(1000 + 25 * number for number in range(40))))
+    assert any("50.0 MB/s" in words for words in found)
+
+
+def test_memory_that_has_yet_to_settle_is_no_growth() -> None:
+    assert not growth_of(with_memory(*(1250 + 3.5 * number for number in range(30)))), "forked workers come to own pages"
+    assert not growth_of(with_memory(*(1000 + 60 * number**0.5 for number in range(60)))), "it slows down"
+    slow = [1250 + 4 * number for number in range(200)]
+    assert growth_of(with_memory(*slow, interval_s=4.0)), "the same for minutes on end is a leak"
 
 
 @pytest.mark.parametrize(

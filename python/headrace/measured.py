@@ -28,6 +28,9 @@ HANDOVER_WAKE_S = 0.0005
 PAUSE_FACTOR = 0.6
 """A step is a pause when its compute exceeds the median by this share of it and by six median deviations."""
 
+SETTLED_S = 120.0
+FAST_GROWTH = 0.2
+
 
 @dataclass(frozen=True, slots=True)
 class Work:
@@ -474,9 +477,11 @@ def measure_machine(session: Session, ranks: Sequence[Rank]) -> Machine:
 
 
 def _growth(session: Session) -> float | None:
-    """Bytes per second by which the job's own memory grows, when it does so steadily (r² > 0.9 over at least 5 s).
+    """Bytes per second by which the job's own memory grows, when it does so steadily; 0 when it does not, None unknown.
 
-    Only samples with the same number of processes count: starting workers is not growth.
+    Only samples with the same number of processes count: starting workers is not growth. Pages that forked workers come to
+    own, allocators and caches grow for the first minutes of every job: within `SETTLED_S` only a leak that has added
+    `FAST_GROWTH` of the memory held counts. Growth that slows down ends by itself: each third of the time must grow.
     """
     counts = Counter(sample.processes for sample in session.samples if sample.own_memory_bytes is not None)
     if not counts:
@@ -487,11 +492,18 @@ def _growth(session: Session) -> float | None:
         for sample in session.samples
         if sample.processes == common and sample.own_memory_bytes is not None
     ]
-    points = points[len(points) // 4 :]  # allocators and caches grow at first in every job
-    if len(points) < 8 or points[-1][0] - points[0][0] < 5:
+    points = points[len(points) // 4 :]
+    if points[-1][0] > 2 * SETTLED_S:
+        points = [point for point in points if point[0] >= SETTLED_S]
+    if len(points) < 9 or points[-1][0] - points[0][0] < 5:
         return None
     slope, fit = _line(points)
-    return slope if fit > 0.9 and slope > 0 else 0.0
+    third = len(points) // 3
+    slowest = min(_line(part)[0] for part in (points[:third], points[third : 2 * third], points[2 * third :]))
+    settled = points[0][0] >= SETTLED_S
+    added = points[-1][1] - points[0][1]
+    steady = fit > 0.9 and slope > 0 and slowest > 0.4 * slope
+    return slope if steady and (settled or added > FAST_GROWTH * points[0][1]) else 0.0
 
 
 def _line(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
