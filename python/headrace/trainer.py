@@ -21,7 +21,7 @@ from headrace.evaluation import Scores, evaluate
 from headrace.interruption import StopRequest
 from headrace.training.options import Options
 from headrace.training.prepare import prepare
-from headrace.training.ranks import Ranks, leave
+from headrace.training.ranks import Ranks, leave, lost_ranks_told
 from headrace.training.state import Progress, Run, save
 
 if TYPE_CHECKING:
@@ -55,9 +55,13 @@ class Result:
 def train(options: Options, *, watch: Callable[[Progress], None] = lambda progress: None) -> Result:
     """Trains to the end, or to a request to stop (then the exit code is 128 + the signal's number, and resuming goes on)."""
     started_s = time.monotonic()
-    run = prepare(options, watch)
     try:
-        with StopRequest() as stop:
+        run = prepare(options, watch)
+    except BaseException:
+        leave()
+        raise
+    try:
+        with StopRequest() as stop, lost_ranks_told(run.ranks):
             _train(run, stop)
         save(run)
         run.writer.close()

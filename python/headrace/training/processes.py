@@ -83,10 +83,12 @@ def _wait(processes: list[subprocess.Popen[str]]) -> int:
             code = next((one for one in codes if one), 0)
         if all(one is not None for one in codes):
             return code if code >= 0 else 128 - code
-        if code != 0:
-            failed_s = failed_s or time.monotonic()
-            # Processes that stop at a request (128 + signal) stop together, in their own time.
-            if code < 128 and time.monotonic() - failed_s > GRACE_S:
+        # Processes that stop at a request (128 + signal) stop together, in their own time.
+        if code != 0 and code < 128:
+            if failed_s is None:  # the others may be waiting for the one that failed, before they are ready for any step
+                failed_s = time.monotonic()
+                _forward(processes, signal.SIGTERM, None)
+            elif time.monotonic() - failed_s > GRACE_S:
                 for process in processes:
                     process.kill()
         time.sleep(POLL_S)

@@ -5,20 +5,26 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from headrace.devices import Device
-from headrace.errors import UsageError
+from headrace.errors import HeadraceError, UsageError
+from headrace.training.meeting import meet
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["SPAWNED", "Agreement", "Ranks", "join", "leave", "ranks_from_environment"]
+__all__ = ["SPAWNED", "Agreement", "Ranks", "join", "leave", "lost_ranks_told", "ranks_from_environment"]
 
 # Set by headrace's own launcher in the processes that it starts.
 SPAWNED = "HEADRACE_SPAWNED"
 PR_SET_PDEATHSIG = 1  # prctl(2)
+JOIN_TIMEOUT_S = 300.0  # for all processes to be there; the slowest may still be reading its index from a cold disk
+STEP_TIMEOUT_S = 600.0  # for one exchange of values: NCCL's own default, which the slowest batch of any rank must keep
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +56,10 @@ def ranks_from_environment() -> Ranks:
 
 
 def join(ranks: Ranks, device: Device) -> None:
-    """Meets the other processes: NCCL between GPUs, gloo for values on the CPU. Does nothing alone."""
+    """Meets the other processes: NCCL between GPUs, gloo for values on the CPU. Does nothing alone.
+
+    Raises HeadraceError when they are not all there after JOIN_TIMEOUT_S.
+    """
     if ranks.world_size == 1:
         return
     import torch.distributed
@@ -59,8 +68,43 @@ def join(ranks: Ranks, device: Device) -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     if device.kind == "cuda":
         torch.cuda.set_device(device.torch_name)
-    if not torch.distributed.is_initialized():
-        torch.distributed.init_process_group("cpu:gloo,cuda:nccl" if device.kind == "cuda" else "gloo")
+    if torch.distributed.is_initialized():
+        return
+    where = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+    try:
+        store, _, _ = next(torch.distributed.rendezvous("env://", timeout=timedelta(seconds=JOIN_TIMEOUT_S)))
+        name = meet(store, ranks.rank, ranks.world_size, timeout_s=JOIN_TIMEOUT_S)
+        torch.distributed.init_process_group(
+            "cpu:gloo,cuda:nccl" if device.kind == "cuda" else "gloo",
+            store=torch.distributed.PrefixStore(name, store),
+            rank=ranks.rank,
+            world_size=ranks.world_size,
+            timeout=timedelta(seconds=STEP_TIMEOUT_S),
+        )
+    except (RuntimeError, ValueError) as error:  # torch's DistErrors are RuntimeErrors
+        raise HeadraceError(
+            f"rank {ranks.rank} of {ranks.world_size} cannot join the others at {where}: {_first_line(error)}",
+            hint="check MASTER_ADDR and MASTER_PORT, and that every process was started",
+        ) from error
+
+
+@contextmanager
+def lost_ranks_told(ranks: Ranks) -> Iterator[None]:
+    """Says in words that another process of the run was lost, where torch raises what its transport saw."""
+    try:
+        yield
+    except RuntimeError as error:
+        said = str(error)
+        if ranks.world_size == 1 or not any(word in said for word in ("gloo", "Gloo", "NCCL", "onnection closed")):
+            raise
+        raise HeadraceError(
+            f"rank {ranks.rank}: another process of this run has ended or does not answer ({_first_line(error)})",
+            hint="see what that process said; --resume auto goes on from the last checkpoint",
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
 
 
 def leave() -> None:

@@ -1,0 +1,110 @@
+"""Processes that die are replaced: the ranks of a new attempt find each other, and training goes on where it was."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import torch.distributed
+from headrace.errors import HeadraceError
+from headrace.training.meeting import meet
+from headrace.training.ranks import Ranks, lost_ranks_told
+from test_ranks import command, data, environment, run, same, wait_for  # noqa: F401 - fixtures
+from test_ranks import simulated as slow_run
+
+
+def together(store: torch.distributed.Store, world_size: int, *, timeout_s: float = 20.0) -> list[str]:
+    """The names that `world_size` processes (threads here) find, in order of rank."""
+    names: dict[int, str] = {}
+
+    def one(rank: int) -> None:
+        names[rank] = meet(store, rank, world_size, timeout_s=timeout_s)
+
+    threads = [threading.Thread(target=one, args=(rank,)) for rank in reversed(range(world_size))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return [names[rank] for rank in range(world_size)]
+
+
+def test_every_attempt_has_a_name_of_its_own_in_the_same_store() -> None:
+    store = torch.distributed.HashStore()
+    attempts = [together(store, 3) for _ in range(3)]
+    assert all(len(set(names)) == 1 for names in attempts)
+    assert len({names[0] for names in attempts}) == 3
+
+
+def test_what_dead_processes_left_is_not_taken_for_theirs() -> None:
+    store = torch.distributed.HashStore()
+    for key, value in (("here/0", "dead0"), ("here/1", "dead1"), ("proposal", "dead0,dead1")):
+        store.set(key, value)
+    names: list[str] = []
+    first = threading.Thread(target=lambda: names.append(meet(store, 0, 2, timeout_s=20)))
+    first.start()
+    while store.get("proposal").endswith(b"dead0,dead1"):  # rank 0 is early and proposes with what it sees
+        pass
+    assert store.get("proposal").endswith(b",dead1") and first.is_alive()
+    names.append(meet(store, 1, 2, timeout_s=20))
+    first.join()
+    assert names[0] == names[1]
+
+
+def test_who_did_not_come_is_named() -> None:
+    store = torch.distributed.HashStore()
+    with pytest.raises(HeadraceError, match=r"rank 0 of 3 waited .* for rank 1, 2"):
+        meet(store, 0, 3, timeout_s=0.1)
+
+
+def test_a_lost_process_is_told_in_words_and_other_errors_are_left_alone() -> None:
+    with pytest.raises(HeadraceError, match="rank 1: another process of this run has ended"), lost_ranks_told(Ranks(1, 2)):
+        raise RuntimeError("[gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:1\nmore")
+    for ranks, words in ((Ranks(1, 2), "mat1 and mat2 shapes cannot be multiplied"), (Ranks(), "gloo")):
+        with pytest.raises(RuntimeError, match=words), lost_ranks_told(ranks):
+            raise RuntimeError(words)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:  # noqa: F811
+    out = tmp_path_factory.mktemp("undisturbed") / "run"
+    variables = os.environ | {"PYTHONPATH": str(Path(__file__).parent), "OMP_NUM_THREADS": "1"}
+    run(slow_run(data, out, "--batch-size", 8, "--device", "sim:10000"), variables)
+    return out
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("killed", [0, 1])
+def test_a_killed_rank_is_restarted_and_training_goes_on(
+    data: Path,  # noqa: F811
+    undisturbed: Path,
+    tmp_path: Path,
+    environment: dict[str, str],  # noqa: F811
+    killed: int,
+) -> None:
+    words = slow_run(data, tmp_path / "run", "--batch-size", 4, "--checkpoint-steps", 1)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "2"]
+    pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen([*torchrun, *words[1:]], env=environment, **pipes) as process:
+        wait_for(lambda: any((tmp_path / "run").glob("checkpoints/step-*[3-9]")), process)
+        os.kill(rank_process(process.pid, killed), signal.SIGKILL)
+        _, stderr = process.communicate(timeout=200)
+    assert process.returncode == 0, stderr[-3000:]
+    lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    begun = [line["resumed_from_step"] for line in lines if "resumed_from_step" in line]
+    assert len(begun) == 2 and begun[0] is None and begun[1] >= 3  # one restart was enough
+    assert lines[-1]["step"] == 24
+    same(undisturbed, tmp_path / "run")
+
+
+def rank_process(agent: int, rank: int) -> int:
+    for pid in Path(f"/proc/{agent}/task/{agent}/children").read_text().split():
+        if f"RANK={rank}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+            return int(pid)
+    raise AssertionError(f"no process of rank {rank}")
