@@ -362,6 +362,26 @@ def test_trivial_augment_wide_has_torchvisions_magnitudes() -> None:
     assert all(fair(counts[kind], 14000, 1 / 14) for kind in ("Rotate", "Brightness", "Posterize", "Equalize", "Solarize"))
 
 
+@pytest.mark.parametrize("bins", [2, 10, 11, 31])
+def test_version_1_rounds_as_torchvisions_first_generation(bins: int) -> None:
+    """Its solarize thresholds are not those of v2 times 255, and posterize rounds what is taken, not what is left."""
+    from torchvision import transforms as v1
+
+    rand = [[t.RandAugment(4, magnitude=bin_, num_magnitude_bins=bins, version=1)] for bin_ in range(bins)]
+    spaces = [([drawn(stack, 300) for stack in rand], v1.RandAugment()._augmentation_space(bins, (100, 200)))]
+    if bins == 31:
+        trivial = t.TrivialAugmentWide(version=1)
+        spaces.append(([drawn([trivial], 9000)], v1.TrivialAugmentWide()._augmentation_space(bins)))
+    for draws, space in spaces:
+        thresholds = {float(np.ceil(value)) for value in space["Solarize"][0].tolist()}
+        bits = {int(value) for value in space["Posterize"][0].tolist()}
+        found: dict[str, set[float]] = {"solarize": set(), "posterize": set()}
+        for name, arguments in (step for part in draws for steps in part for step in steps):
+            if name in found:
+                found[name].add(next(iter(arguments.values())))
+        assert found == {"solarize": thresholds, "posterize": bits}
+
+
 @pytest.mark.parametrize("policy", ["imagenet", "cifar10", "svhn"])
 def test_auto_augment_has_torchvisions_policies(policy: str) -> None:
     from torchvision.transforms import AutoAugmentPolicy
@@ -402,6 +422,8 @@ def test_defaults_are_torchvisions() -> None:
             continue
         wanted = inspect.signature(theirs).parameters
         for parameter in inspect.signature(getattr(t, name)).parameters.values():
+            if parameter.name == "version":  # which of torchvision's two: ours alone
+                continue
             other = wanted[parameter.name]
             default = getattr(other.default, "value", other.default)
             assert parameter.default == default or parameter.default == tuple(np.atleast_1d(default)), (name, parameter)

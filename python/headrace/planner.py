@@ -311,12 +311,13 @@ _ABSENT = (math.nan, math.nan)
 def _augment(step: Transform) -> Op | None:
     match step:
         case RandAugment():
-            numbers = [float(step.num_ops), float(step.magnitude), float(step.num_magnitude_bins)]
+            numbers = [float(step.num_ops), float(step.magnitude), float(step.num_magnitude_bins), float(step.version)]
             return ("rand_augment", [*numbers, *_floats(step.fill)], step.interpolation)
         case TrivialAugmentWide():
-            return ("trivial_augment_wide", [float(step.num_magnitude_bins), *_floats(step.fill)], step.interpolation)
+            numbers = [float(step.num_magnitude_bins), float(step.version)]
+            return ("trivial_augment_wide", [*numbers, *_floats(step.fill)], step.interpolation)
         case AutoAugment():
-            return (f"auto_augment_{step.policy}", _floats(step.fill), step.interpolation)
+            return (f"auto_augment_{step.policy}", [float(step.version), *_floats(step.fill)], step.interpolation)
     return None
 
 

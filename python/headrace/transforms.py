@@ -544,13 +544,17 @@ def _native_only(transforms: Sequence[object], what: str) -> tuple[Transform, ..
 
 @dataclass(frozen=True, slots=True)
 class RandAugment(Transform):
-    """`num_ops` random operations of 14 (Cubuk et al. 2020), of strength `magnitude` out of `num_magnitude_bins`."""
+    """`num_ops` random operations of 14 (Cubuk et al. 2020), of strength `magnitude` out of `num_magnitude_bins`.
+
+    `version=1` rounds the thresholds of solarize and posterize as `torchvision.transforms` does, 2 as its `v2`.
+    """
 
     num_ops: int = 2
     magnitude: int = 9
     num_magnitude_bins: int = 31
     interpolation: Any = "nearest"
     fill: Any = None
+    version: int = 2
 
     def __post_init__(self) -> None:
         if not isinstance(self.num_ops, int) or not 0 <= self.num_ops <= 1000:
@@ -559,21 +563,29 @@ class RandAugment(Transform):
         if not isinstance(self.magnitude, int) or not 0 <= self.magnitude < self.num_magnitude_bins:
             raise UsageError(f"RandAugment: magnitude {self.magnitude!r} is not one of {self.num_magnitude_bins} bins")
         object.__setattr__(self, "interpolation", _sampling(self.interpolation, "RandAugment"))
+        _version(self.version, "RandAugment")
         object.__setattr__(self, "fill", _colour(self.fill, "RandAugment"))
 
 
 @dataclass(frozen=True, slots=True)
 class TrivialAugmentWide(Transform):
-    """One random operation of 14 of random strength (Müller and Hutter 2021)."""
+    """One random operation of 14 of random strength (Müller and Hutter 2021); `version` as of RandAugment."""
 
     num_magnitude_bins: int = 31
     interpolation: Any = "nearest"
     fill: Any = None
+    version: int = 2
 
     def __post_init__(self) -> None:
         _bins(self.num_magnitude_bins, "TrivialAugmentWide")
         object.__setattr__(self, "interpolation", _sampling(self.interpolation, "TrivialAugmentWide"))
+        _version(self.version, "TrivialAugmentWide")
         object.__setattr__(self, "fill", _colour(self.fill, "TrivialAugmentWide"))
+
+
+def _version(version: object, what: str) -> None:
+    if version not in (1, 2):
+        raise UsageError(f"{what}: version must be 1 or 2 (of torchvision's transforms), not {version!r}")
 
 
 def _bins(bins: object, what: str) -> None:
@@ -583,11 +595,15 @@ def _bins(bins: object, what: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class AutoAugment(Transform):
-    """One of 25 pairs of operations (Cubuk et al. 2019) of a policy: "imagenet", "cifar10", "svhn", or torchvision's enum."""
+    """One of 25 pairs of operations (Cubuk et al. 2019) of a policy: "imagenet", "cifar10", "svhn", or torchvision's enum.
+
+    `version` as of RandAugment.
+    """
 
     policy: Any = "imagenet"
     interpolation: Any = "nearest"
     fill: Any = None
+    version: int = 2
 
     def __post_init__(self) -> None:
         name = getattr(self.policy, "value", self.policy)
@@ -595,6 +611,7 @@ class AutoAugment(Transform):
             raise UsageError(f"AutoAugment: no policy {name!r}; there are imagenet, cifar10, svhn")
         object.__setattr__(self, "policy", name)
         object.__setattr__(self, "interpolation", _sampling(self.interpolation, "AutoAugment"))
+        _version(self.version, "AutoAugment")
         object.__setattr__(self, "fill", _colour(self.fill, "AutoAugment"))
 
 

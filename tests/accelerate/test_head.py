@@ -25,9 +25,9 @@ STACKS: dict[str, tuple[Any, str]] = {
         v1.Compose([v1.RandomResizedCrop(40), v1.ColorJitter(0.4, 0.4, 0.4, 0.1), v1.GaussianBlur(3), v1.ToTensor()]),
         "GaussianBlur",
     ),
-    "TrivialAugmentWide": (
-        v1.Compose([v1.RandomResizedCrop(40), v1.RandomHorizontalFlip(), v1.TrivialAugmentWide(), v1.PILToTensor()]),
-        "TrivialAugmentWide",
+    "AugMix": (
+        v1.Compose([v1.RandomResizedCrop(40), v1.RandomHorizontalFlip(), v1.AugMix(), v1.PILToTensor()]),
+        "AugMix",
     ),
     "lambda": (v1.Compose([v1.Resize((40, 50)), v1.ToTensor(), v1.Lambda(lambda image: image * 2)]), "<lambda>"),
     "perspective": (v1.Compose([v1.RandomResizedCrop(40), v1.RandomPerspective(), v1.ToTensor()]), "RandomPerspective"),

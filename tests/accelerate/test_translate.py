@@ -131,7 +131,10 @@ TAKEN = {
         ),
         ["RandomResizedCrop", "TrivialAugmentWide", "RandAugment", "AutoAugment"],
     ),
-    "augmented, v1": (v1.Compose([v1.CenterCrop(32), v1.RandAugment(), v1.ToTensor()]), ["CenterCrop", "RandAugment"]),
+    "augmented, v1": (
+        v1.Compose([v1.CenterCrop(32), v1.RandAugment(), v1.TrivialAugmentWide(), v1.AutoAugment(), v1.ToTensor()]),
+        ["CenterCrop", "RandAugment", "TrivialAugmentWide", "AutoAugment"],
+    ),
     "more colour": (
         v1.Compose(
             [
@@ -183,11 +186,15 @@ REFUSED = {
     "hook": (hooked(), "hooks"),
     "bicubic rotation": (v1.Compose([v1.RandomRotation(5, InterpolationMode.BICUBIC), v1.ToTensor()]), "bicubic"),
     "one channel": (v1.Compose([v1.Grayscale(), v1.ToTensor()]), "one channel"),
-    "another solarize": (v1.Compose([v1.RandAugment(magnitude=8), v1.ToTensor()]), "another threshold"),
-    "v1 trivial": (v1.Compose([v1.TrivialAugmentWide(), v1.ToTensor()]), "TrivialAugmentWide"),
     "reflected border": (v1.Compose([v1.Pad(3, padding_mode="reflect"), v1.ToTensor()]), "reflect"),
     "function": (v1.Compose([v1.CenterCrop(8), lambda image: image, v1.ToTensor()]), "<lambda>"),
 }
+
+
+def test_the_two_generations_of_automatic_augmentation_are_told_apart() -> None:
+    for generation, number in ((v1, 1), (v2, 2)):
+        stack = [generation.RandAugment(), generation.TrivialAugmentWide(), generation.AutoAugment(), generation.PILToTensor()]
+        assert [step.arguments["version"] for step in translate(generation.Compose(stack)).geometry] == [number] * 3
 
 
 @pytest.mark.parametrize("name", TAKEN)

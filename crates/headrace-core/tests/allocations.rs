@@ -14,7 +14,7 @@ use headrace_core::geometry::Rect;
 use headrace_core::jpeg::index::Index;
 use headrace_core::jpeg::restart::{restart_markers, RestartOptions};
 use headrace_core::jpeg::turbo::{self, Encoding};
-use headrace_core::program::augment::{Augment, Policy, IMAGENET};
+use headrace_core::program::augment::{Augment, Generation, Policy, IMAGENET};
 use headrace_core::program::route::{Fuse, Route};
 use headrace_core::program::step::Sampling;
 use headrace_core::program::{Op, Program};
@@ -276,7 +276,13 @@ fn no_allocation_per_augmented_image_in_steady_state() {
         interpolation: Interpolation::Bilinear,
         fill: [1, 2, 3],
     };
-    let augment = |policy| Op::Augment(Augment { policy, sampling });
+    let augment = |policy| {
+        Op::Augment(Augment {
+            policy,
+            sampling,
+            generation: Generation::V2,
+        })
+    };
     let rand = Policy::Rand {
         ops: 3,
         magnitude: 9,

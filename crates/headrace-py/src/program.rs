@@ -5,7 +5,7 @@ use std::sync::Arc;
 use headrace_core::colour::draw::{ColourStep, Range};
 use headrace_core::colour::ColourOp;
 use headrace_core::decode::Size;
-use headrace_core::program::augment::{Augment, Policy, CIFAR10, IMAGENET, SVHN};
+use headrace_core::program::augment::{Augment, Generation, Policy, CIFAR10, IMAGENET, SVHN};
 use headrace_core::program::filters::Filters;
 use headrace_core::program::route::Fuse;
 use headrace_core::program::step::{Sampling, Step};
@@ -203,8 +203,14 @@ fn geometry(name: &str, numbers: &mut Numbers<'_>, filter_name: &str) -> PyResul
 }
 
 fn augment(policy: Policy, numbers: &mut Numbers<'_>, filter_name: &str) -> PyResult<Op> {
+    let generation = if numbers.one()? == 1.0 {
+        Generation::V1
+    } else {
+        Generation::V2
+    };
     Ok(Op::Augment(Augment {
         policy,
+        generation,
         sampling: numbers.sampling(filter_name)?,
     }))
 }

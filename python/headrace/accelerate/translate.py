@@ -16,7 +16,6 @@ between them is refused.
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -335,29 +334,29 @@ def _grayscale(operation: Any) -> Step:
     return _step("Grayscale", num_output_channels=3)
 
 
+def _version(operation: Any) -> int:
+    """Which of torchvision's two automatic augmentations: their solarize and posterize round at different places."""
+    return 1 if name_of(operation).startswith(V1_AUTOAUGMENT) else 2
+
+
 def _rand_augment(operation: Any) -> Step:
-    bins, magnitude = int(operation.num_magnitude_bins), int(operation.magnitude)
-    if name_of(operation).startswith(V1_AUTOAUGMENT):
-        # v1 solarizes from linspace(255, 0), v2 from 255 · linspace(1, 0): in single precision some bins round apart.
-        linspace = sys.modules["torch"].linspace
-        thresholds = (float(linspace(255.0, 0.0, bins)[magnitude]), 255.0 * float(linspace(1.0, 0.0, bins)[magnitude]))
-        if math.ceil(thresholds[0]) != math.ceil(thresholds[1]):
-            raise Refused(f"transform RandAugment of v1 with magnitude {magnitude} (v2 solarizes from another threshold)")
     return _step(
         "RandAugment",
         num_ops=int(operation.num_ops),
-        magnitude=magnitude,
-        num_magnitude_bins=bins,
+        magnitude=int(operation.magnitude),
+        num_magnitude_bins=int(operation.num_magnitude_bins),
+        version=_version(operation),
         **_sampling(operation),
     )
 
 
 def _trivial_augment(operation: Any) -> Step:
-    return _step("TrivialAugmentWide", num_magnitude_bins=int(operation.num_magnitude_bins), **_sampling(operation))
+    bins = int(operation.num_magnitude_bins)
+    return _step("TrivialAugmentWide", num_magnitude_bins=bins, version=_version(operation), **_sampling(operation))
 
 
 def _auto_augment(operation: Any) -> Step:
-    return _step("AutoAugment", policy=str(operation.policy.value), **_sampling(operation))
+    return _step("AutoAugment", policy=str(operation.policy.value), version=_version(operation), **_sampling(operation))
 
 
 def _changes_no_colour(operation: Any) -> bool:
@@ -409,8 +408,14 @@ _GEOMETRY: MappingProxyType[str, Callable[[Any], Step]] = MappingProxyType(
             "RandomAdjustSharpness": _sharpness,
         }.items()
     }
-    # Not those of v1, whose solarize thresholds differ from v2's in the last bit.
-    | {V2 + "TrivialAugmentWide": _trivial_augment, V2 + "AutoAugment": _auto_augment}
-    | {V2 + "RandAugment": _rand_augment, V1_AUTOAUGMENT + "RandAugment": _rand_augment}
+    | {
+        prefix + name: make
+        for prefix in (V1_AUTOAUGMENT, V2)
+        for name, make in {
+            "RandAugment": _rand_augment,
+            "TrivialAugmentWide": _trivial_augment,
+            "AutoAugment": _auto_augment,
+        }.items()
+    }
     | {TIMM + "transforms.RandomResizedCropAndInterpolation": _random_resized_crop}
 )

@@ -1,5 +1,5 @@
 //! RandAugment, TrivialAugmentWide and AutoAugment: which operations, how strong. Numbers from torchvision 0.29
-//! (`transforms/v2/_auto_augment.py`).
+//! (`transforms/v2/_auto_augment.py`, `transforms/autoaugment.py`).
 
 use super::step::{Sampling, Step};
 use crate::colour::ColourOp;
@@ -17,6 +17,17 @@ pub struct Augment {
     pub policy: Policy,
     /// Of its rotations, shears and shifts.
     pub sampling: Sampling,
+    /// Whose rounding.
+    pub generation: Generation,
+}
+
+/// torchvision's two sets of transforms round the magnitudes of solarize and posterize at different places.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Generation {
+    /// `torchvision.transforms`.
+    V1,
+    /// `torchvision.transforms.v2`.
+    V2,
 }
 
 /// Which operations are drawn, how many, how strong.
@@ -187,10 +198,17 @@ impl Augment {
             Sharpness => Step::Colour(ColourOp::Sharpness((1.0 + signed(most.enhance)) as f32)),
             Posterize => {
                 let taken = bin.0 as f32 / ((bin.1 - 1) as f32 / most.posterize);
-                Step::Colour(ColourOp::Posterize((8.0 - taken).round_ties_even() as u8))
+                let bits = match self.generation {
+                    Generation::V1 => 8.0 - taken.round_ties_even(),
+                    Generation::V2 => (8.0 - taken).round_ties_even(),
+                };
+                Step::Colour(ColourOp::Posterize(bits as u8))
             }
             Solarize => {
-                let threshold = 255.0 * linspace(1.0, 0.0, bin);
+                let threshold = match self.generation {
+                    Generation::V1 => linspace(255.0, 0.0, bin),
+                    Generation::V2 => 255.0 * linspace(1.0, 0.0, bin),
+                };
                 Step::Colour(ColourOp::Solarize(threshold.ceil() as u16))
             }
             AutoContrast => Step::Colour(ColourOp::Autocontrast),
