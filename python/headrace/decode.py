@@ -11,7 +11,7 @@ import numpy.typing as npt
 from headrace import _native
 from headrace._native import Index
 from headrace.errors import DecodeError, UsageError
-from headrace.transforms import interpolation_name
+from headrace.interpolation import interpolation_name
 
 __all__ = ["Index", "checkpoint_index", "decode_into", "reason"]
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from headrace.errors import UsageError
+from headrace.interpolation import INTERPOLATIONS, interpolation_name
 
 __all__ = [
     "IMAGENET_MEAN",
@@ -57,7 +58,6 @@ __all__ = [
 
 Size = int | Sequence[int]
 Interpolation = Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"]
-INTERPOLATIONS = ("nearest", "box", "bilinear", "hamming", "bicubic", "lanczos")
 
 # The channel statistics that torchvision's models use (torchvision.transforms._presets), RGB, of values in [0, 1].
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
@@ -89,14 +89,6 @@ def _range(values: Sequence[float], what: str) -> tuple[float, float]:
 def _probability(p: float, what: str) -> None:
     if not 0 <= p <= 1:
         raise UsageError(f"{what}: p must be between 0 and 1, not {p!r}")
-
-
-def interpolation_name(value: object, what: str) -> str:
-    """The filter's name; takes a string or torchvision's InterpolationMode."""
-    name = getattr(value, "value", value)
-    if name not in INTERPOLATIONS:
-        raise UsageError(f"{what}: no interpolation {name!r}; there are {', '.join(INTERPOLATIONS)}")
-    return str(name)
 
 
 def _filters(value: object, what: str) -> str | tuple[str, ...]:

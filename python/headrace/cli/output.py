@@ -15,12 +15,16 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from pathlib import PurePath
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.text import Text
+if TYPE_CHECKING:  # rich costs as much as all else that `headrace pack` loads, and it shows nothing away from a terminal
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console: Console
+    page: Console
 
 __all__ = ["Meter", "console", "emit", "only_documents_on_stdout", "page", "progress", "say", "write_document"]
 
@@ -28,15 +32,22 @@ LOG_INTERVAL_S = 5.0
 LOG_WIDTH = 120
 
 
+@cache
 def _console(*, stderr: bool) -> Console:
+    from rich.console import Console
+
     terminal = (sys.stderr if stderr else sys.stdout).isatty()
     # Away from a terminal rich assumes 80 columns and cuts tables; a log has room.
     width = None if terminal or "COLUMNS" in os.environ else LOG_WIDTH
     return Console(stderr=stderr, highlight=False, width=width)
 
 
-console = _console(stderr=True)  # remarks and progress
-page = _console(stderr=False)  # what the verb was asked for; use it inside `emit`'s render only
+def __getattr__(name: str) -> Console:
+    """`console` is for remarks and progress, `page` for what the verb was asked for (inside `emit`'s render only)."""
+    if name not in ("console", "page"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return _console(stderr=name == "console")
+
 
 _document_stream: TextIO | None = None
 
@@ -132,7 +143,7 @@ class Meter:
 @contextlib.contextmanager
 def progress(description: str, total: float | None = None, *, unit: str = "img") -> Iterator[Meter]:
     """Shows progress on stderr while the block runs; `total` in `unit`s, None when unknown."""
-    if console.is_terminal:
+    if sys.stderr.isatty():
         with _bar(unit) as bar:
             task = bar.add_task(description, total=total)
 
@@ -147,26 +158,24 @@ def progress(description: str, total: float | None = None, *, unit: str = "img")
 
 
 def _bar(unit: str) -> Progress:
+    from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.text import Text
+
+    class Rate(ProgressColumn):
+        def render(self, task: Task) -> Text:
+            of = f"/{task.total:,.0f}" if task.total else ""
+            speed = task.finished_speed or task.speed
+            return Text(f"{task.completed:,.0f}{of} {unit}" + (f"  {speed:,.0f} {unit}/s" if speed else ""))
+
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
-        _Rate(unit),
+        Rate(),
         TimeElapsedColumn(),
         TextColumn("left"),
         TimeRemainingColumn(),
     )
-    return Progress(*columns, console=console)
-
-
-class _Rate(ProgressColumn):
-    def __init__(self, unit: str) -> None:
-        super().__init__()
-        self.unit = unit
-
-    def render(self, task: Task) -> Text:
-        of = f"/{task.total:,.0f}" if task.total else ""
-        speed = task.finished_speed or task.speed
-        return Text(f"{task.completed:,.0f}{of} {self.unit}" + (f"  {speed:,.0f} {self.unit}/s" if speed else ""))
+    return Progress(*columns, console=_console(stderr=True))
 
 
 class _Log:

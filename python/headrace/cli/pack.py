@@ -7,7 +7,7 @@ import re
 from contextlib import ExitStack
 from dataclasses import asdict
 
-from headrace.cli.output import Meter, emit, page, progress, say
+from headrace.cli.output import Meter, emit, progress, say
 from headrace.errors import UsageError
 from headrace.packing import Estimate, PackResult, pack
 from headrace.packing.job import ENGINES
@@ -116,19 +116,19 @@ def _say_estimate(expected: Estimate) -> None:
 def _render(result: PackResult) -> None:
     rate = f", {result.img_s:,.0f} img/s" if result.img_s else ""
     if not result.complete:
-        page.print(f"{result.path}: this job's {result.shards} shards are done{rate}; others are still missing")
+        print(f"{result.path}: this job's {result.shards} shards are done{rate}; others are still missing")
         return
-    page.print(
+    print(
         f"{result.path}: {result.records:,} records in {result.shards:,} shards, {size_text(result.bytes)} "
         f"(source {size_text(result.source_bytes)}){rate}"
     )
     for part in result.parts:
-        page.print(f"  {part.path}: {part.records:,} records")
+        print(f"  {part.path}: {part.records:,} records")
     if result.renamed:
-        page.print(f"  {result.renamed:,} records had a key that came before; theirs end in ~2, ~3, …")
+        print(f"  {result.renamed:,} records had a key that came before; theirs end in ~2, ~3, …")
     for part in result.parts or (result,):
         if part.errors:
-            page.print(f"  {part.errors:,} records were not packed: see {part.path}/{ERRORS}")
+            print(f"  {part.errors:,} records were not packed: see {part.path}/{ERRORS}")
 
 
 def _bytes(text: str) -> int:

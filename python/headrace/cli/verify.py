@@ -6,7 +6,7 @@ import argparse
 from contextlib import ExitStack
 from dataclasses import asdict
 
-from headrace.cli.output import Meter, emit, page, progress, say
+from headrace.cli.output import Meter, emit, progress, say
 from headrace.verification import VerifyResult, verify
 
 SUMMARY = "checks a packed dataset: manifest, digests, every record's checksum, every image with --decode"
@@ -39,11 +39,11 @@ def run(args: argparse.Namespace) -> int:
 
 def _render(result: VerifyResult) -> None:
     for problem in result.problems[:_SHOWN]:
-        page.print(f"{problem.file}{': ' + problem.key if problem.key else ''}: {problem.detail}", markup=False)
+        print(f"{problem.file}{': ' + problem.key if problem.key else ''}: {problem.detail}")
     if len(result.problems) > _SHOWN:
-        page.print(f"… and {len(result.problems) - _SHOWN} more (all with --json)")
+        print(f"… and {len(result.problems) - _SHOWN} more (all with --json)")
     what = "every byte and every pixel" if result.decoded else "every byte"
     if result.ok:
-        page.print(f"{result.path}: {result.records:,} records in {result.shards:,} shards are intact ({what} checked)")
+        print(f"{result.path}: {result.records:,} records in {result.shards:,} shards are intact ({what} checked)")
     else:
         say(f"{result.path}: {len(result.problems):,} problems")

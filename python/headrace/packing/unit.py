@@ -21,7 +21,7 @@ from headrace.shards import tar
 from headrace.shards.index import Columns, Keys
 
 _FLUSH = 1 << 20  # bytes that are written and digested at once
-_DIGESTS = 16  # pieces that wait for their digest before writing waits for it
+_DIGESTS = 4  # pieces that wait for their digest before writing waits for it: a unit ends when the last one has it
 
 __all__ = ["Run", "UnitWriter", "pack_chunk", "pack_record"]
 

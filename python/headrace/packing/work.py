@@ -87,7 +87,8 @@ class WorkFolder:
                 f"another process is packing {shard_name(unit)} in {self.destination}",
                 hint="wait for it, or give each process its own share:  --unit 0/2, --unit 1/2",
             ) from error
-        file.truncate(0)
+        if os.fstat(file.fileno()).st_size:  # a file that was truncated is written to the disk by ext4 when it is closed
+            file.truncate(0)
         return file
 
     def finish(self, unit: int, file: BinaryIO, columns: Columns | None, digest: str, rejected: Sequence[Rejection]) -> None:
