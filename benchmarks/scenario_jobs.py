@@ -8,6 +8,7 @@ disk with a warm page cache answers in microseconds. Every job prints its images
 from __future__ import annotations
 
 import argparse
+import contextlib
 import fcntl
 import gc
 import http.client
@@ -381,6 +382,15 @@ SCENARIOS: dict[str, Callable[[argparse.Namespace], Job]] = {
 }
 
 
+def traceml_step() -> Callable[[], Any]:
+    """TraceML's context manager around a step, as its documentation has it put into the loop."""
+    import traceml_ai
+
+    traceml_ai.init(mode="auto")
+    model = torch.nn.Linear(1, 1)
+    return lambda: traceml_ai.trace_step(model)
+
+
 def main() -> None:
     """Run one scenario to its end."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -389,6 +399,7 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int)
     parser.add_argument("--steps", type=int, help="fewer steps, to try a job out")
     parser.add_argument("--fixed", action="store_true", help="without the fault, where it is in the training process")
+    parser.add_argument("--traceml", action="store_true", help="mark the steps for TraceML, which needs that")
     options = parser.parse_args()
     torch.set_num_threads(1)
     job = SCENARIOS[options.name](options)
@@ -403,9 +414,11 @@ def main() -> None:
         drop_last=True,
     )
     images, begin_s, number = 0, time.perf_counter(), 0
+    marked = traceml_step() if options.traceml else contextlib.nullcontext
     for _ in range(job.epochs):
         for batch in loader:
-            job.compute(batch, number)
+            with marked():
+                job.compute(batch, number)
             number += 1
             images += batch_size
             if number == 5:

@@ -25,7 +25,7 @@ RANKS = [
     ("diagnosis",),
     ("series",),
     ("measured",),
-    ("steptime",),
+    ("steptime", "start_up"),
     ("verdicts",),
     ("predict", "condition", "image_benchmark", "watching"),
     ("diagnose", "sagemaker_rules", "doctor", "software", "reach"),

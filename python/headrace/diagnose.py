@@ -12,6 +12,7 @@ from headrace.measured import Machine, Rank, measure_machine, measure_ranks
 from headrace.predict import add_fixes, ceiling_img_s
 from headrace.series import heat_map, percentile, percentiles, stages, timeline
 from headrace.session import Session
+from headrace.start_up import start_up
 from headrace.steptime import build_model
 from headrace.verdicts import Case, causes, finding, input_parts, slow_phase
 
@@ -67,7 +68,7 @@ def diagnose(session: Session) -> Diagnosis:
         exit_code=session.exit_code,
         duration_s=session.duration_s,
         terms_s=model.terms_s if model is not None else {},
-        startup_s=_startup(session, rank),
+        startup_s=start_up(session, rank),
         environment=_environment(session),
         percentiles=_percentile_table(session, rank),
         heat_map=heat_map(session),
@@ -185,19 +186,6 @@ def _not_measured(session: Session, case: Case) -> tuple[str, ...]:
     if not session.samples:
         missing.append("the machine (cores, memory, GPU): no samples")
     return tuple(dict.fromkeys(missing))
-
-
-def _startup(session: Session, rank: Rank) -> dict[str, float]:
-    """Seconds from the start of the command to the first batch, by what was going on."""
-    parts: dict[str, float] = {}
-    starts = [event for event in session.events if event.pid == rank.process.pid and event.name == "workers_start"]
-    if starts and rank.first_batch_s is not None:
-        begin_s = max(0.0, rank.process.started_s)
-        parts["launch"] = begin_s
-        parts["imports_and_set_up"] = max(0.0, starts[0].start_s - begin_s)
-        parts["workers_start"] = starts[0].duration_s
-        parts["first_batch"] = max(0.0, rank.first_batch_s - starts[0].start_s - starts[0].duration_s)
-    return parts
 
 
 def _environment(session: Session) -> dict[str, Any]:

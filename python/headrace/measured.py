@@ -66,11 +66,12 @@ class Pauses:
     period: int | None
     count: int
     longest_s: float
+    compile_s: float = 0.0
 
     @property
     def periodic_s(self) -> float:
         """All but garbage collection."""
-        return self.save_s + self.other_loader_s + self.unknown_s
+        return self.save_s + self.other_loader_s + self.unknown_s + self.compile_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,7 +334,7 @@ def _pauses(steps: Sequence[Step], events: Sequence[Event], others: Sequence[Ste
     typical_s = _required(median(net))
     spread_s = _required(median([abs(value - typical_s) for value in net]))
     limit_s = typical_s + max(PAUSE_FACTOR * typical_s, 6 * spread_s, 0.004)
-    lost = {"gc": 0.0, "save": 0.0, "other": 0.0, "unknown": 0.0}
+    lost = {"gc": 0.0, "save": 0.0, "compile": 0.0, "other": 0.0, "unknown": 0.0}
     long: list[int] = []
     longest_s = 0.0
     for number, (step, value) in enumerate(zip(steps, net, strict=True)):
@@ -359,16 +360,17 @@ def _pauses(steps: Sequence[Step], events: Sequence[Event], others: Sequence[Ste
         period=_period(long),
         count=len(long),
         longest_s=longest_s,
+        compile_s=lost["compile"] / count,
     )
     return pauses, mean(ordinary) or typical_s
 
 
 def _named_pauses(step: Step, events: Sequence[Event], others: Sequence[Step]) -> dict[str, float]:
-    """Seconds of this step's compute within gc, within torch.save, and within steps of another loader."""
+    """Seconds of this step's compute within gc, torch.save and torch.compile, and within steps of another loader."""
     begin_s, end_s = step.start_s + step.wait_s, step.start_s + step.step_s
-    known = {"gc": 0.0, "save": 0.0, "other": 0.0}
+    known = {"gc": 0.0, "save": 0.0, "compile": 0.0, "other": 0.0}
     for event in events:
-        if event.name in ("gc", "save"):
+        if event.name in ("gc", "save", "compile"):
             known[event.name] += _overlap_s(begin_s, end_s, event.start_s, event.start_s + event.duration_s)
     for other in others:
         known["other"] += _overlap_s(begin_s, end_s, other.start_s, other.start_s + other.step_s)

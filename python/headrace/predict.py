@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from headrace.diagnosis import Finding, Fix
 from headrace.measured import Work
+from headrace.start_up import start_up
 from headrace.steptime import TERM_WORDS, StepModel
 from headrace.verdicts import SMALL_BATCH_BYTES, Case, host_work_s, operator_share
 
@@ -412,6 +413,23 @@ def unmeasured(name: str, words: str, command: str | None) -> Callable[[Case], l
     return make
 
 
+def faster_start(case: Case) -> list[Fix]:
+    """What can be kept from one start to the next; how long the next start then takes was not measured."""
+    parts = start_up(case.session, case.rank)
+    least_s = 0.2 * sum(parts.values())
+    fixes = []
+    if parts.get("download", 0.0) > least_s:
+        words = "what is downloaded kept on a disk that outlives the job, or packed and streamed while training"
+        fixes.append(Fix("cache", words, basis="not predicted: the next start was not tried", effort="a volume"))
+    if parts.get("compile", 0.0) > least_s:
+        words = "compiled kernels kept from run to run"
+        command = "TORCHINDUCTOR_CACHE_DIR=/a/disk/that/stays"
+        fixes.append(
+            Fix("compile", words, command=command, basis="not predicted: the next start was not tried", effort="one variable")
+        )
+    return fixes
+
+
 _AMP = unmeasured("amp", "bf16 arithmetic on the tensor cores", "with torch.autocast('cuda', torch.bfloat16): ...")
 _CHANNELS_LAST = unmeasured(
     "channels_last", "channels-last memory, as cuDNN prefers it", "model.to(memory_format=torch.channels_last)"
@@ -446,7 +464,7 @@ FIXES: Mapping[str, tuple[Callable[[Case], list[Fix]], ...]] = {
     "SYNC_BOUND": (remove_sync,),
     "PERIODIC_STALL": (_ASYNC,),
     "GC_PAUSE": (_GC_FREEZE,),
-    "STARTUP": (persistent_workers,),  # predicted on the rate that includes the starts
+    "STARTUP": (persistent_workers, faster_start),  # predicted on the rate that includes the starts
     "EXTERNAL_CPU": (headrace_run,),
 }
 """Which fixes each cause calls for."""

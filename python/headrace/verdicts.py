@@ -13,6 +13,7 @@ from headrace.diagnosis import VERDICTS, Finding
 from headrace.measured import Machine, Pauses, Rank, Work
 from headrace.series import median
 from headrace.session import Session
+from headrace.start_up import START_WORDS, start_up
 from headrace.steptime import StepModel
 
 __all__ = ["Case", "causes"]
@@ -26,6 +27,14 @@ LONG_PAUSE_S = 0.25
 """Schedulers and disks delay single steps by less than this now and then."""
 
 STARTUP_SHARE = 0.15
+
+LONG_START_S = 20.0
+"""Importing PyTorch and starting workers take 5 to 15 s on an ordinary machine."""
+
+START_SHARE = 0.30
+VERY_LONG_START_S = 60.0
+"""Said of a job that is still running, or was cut short, too."""
+
 H2D_SHARE = 0.12
 COMMUNICATION_SHARE = 0.15
 SYNC_SHARE = 0.10
@@ -278,6 +287,7 @@ def _periodic(case: Case) -> Finding | None:
     parts = {
         "torch.save": pauses.save_s,
         "another loader (validation)": pauses.other_loader_s,
+        "torch.compile, which compiles again": pauses.compile_s,
         "unknown": pauses.unknown_s,
     }
     cause = max(parts, key=lambda name: parts[name])
@@ -300,6 +310,31 @@ def _few_and_long(pauses: Pauses, typical_s: float) -> bool:
 
 
 def _startup(case: Case) -> Finding | None:
+    """Of the beginning of the job and of its epochs, the one that takes the larger share."""
+    found = [finding for rule in (_slow_start, _slow_epochs) if (finding := rule(case)) is not None]
+    return max(found, key=lambda item: item.share or 0.0, default=None)
+
+
+def _slow_start(case: Case) -> Finding | None:
+    """The time until the first step is done, of a job that ran to its end; of one that was cut short it has no share."""
+    parts = start_up(case.session, case.rank)
+    start_s, whole_s = sum(parts.values()), case.session.duration_s
+    ended = case.session.exit_code == 0 and whole_s is not None
+    share = min(1.0, start_s / whole_s) if ended and whole_s else None
+    if start_s < LONG_START_S or (share < START_SHARE if share is not None else start_s < VERY_LONG_START_S):
+        return None
+    longest = sorted(parts.items(), key=lambda item: -item[1])
+    words = ", ".join(f"{_ms(seconds)} {START_WORDS[name]}" for name, seconds in longest if seconds >= 0.03 * start_s)
+    of_run = f", {share:.0%} of the run" if share is not None else ""
+    details = [
+        f"{event.name}: {event.detail}"
+        for event in case.session.events
+        if event.pid == case.rank.process.pid and event.name in ("imports", "download") and event.detail
+    ]
+    return finding("STARTUP", share, f"the first step is done after {_ms(start_s)}{of_run}: {words}", *details)
+
+
+def _slow_epochs(case: Case) -> Finding | None:
     rank = case.rank
     if rank.epochs < 2:
         return None

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from headrace.attach import fetch, other_loaders, pauses, ranks, startup, steps, transfers
+from headrace.attach import beginning, fetch, other_loaders, pauses, ranks, startup, steps, transfers
 from headrace.attach.device_clock import CudaClock, DeviceClock
 from headrace.attach.recorder import recorder
 
@@ -27,6 +27,7 @@ def install() -> None:
     _installed.append(watch)
     parts: tuple[tuple[str, Callable[[], None]], ...] = (
         ("timing of batches", lambda: fetch.install(target)),
+        ("timing of downloads", beginning.install),
         ("timing of other loaders", lambda: other_loaders.install(watch)),
         ("timing of pauses", lambda: pauses.install(target)),
         ("timing of ranks", ranks.install),

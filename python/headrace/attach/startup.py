@@ -1,4 +1,4 @@
-"""Load the wanted hook modules once PyTorch and its data loader are imported.
+"""Load the wanted hook modules once PyTorch and its data loader are imported; time the imports until training starts.
 
 A hook module is named in the environment (`HEADRACE_HOOKS`, comma-separated) and has one function, `install()`. It is
 imported and called once, when both `torch` and `torch.utils.data.dataloader` are completely imported, in every process
@@ -17,7 +17,15 @@ import traceback
 from collections.abc import Callable, Sequence
 from types import ModuleType
 
-__all__ = ["HOOKS_VARIABLE", "PROCESS_STARTED_S", "SESSION_VARIABLE", "disable", "start", "when_imported"]
+__all__ = [
+    "HOOKS_VARIABLE",
+    "PROCESS_STARTED_S",
+    "SESSION_VARIABLE",
+    "disable",
+    "start",
+    "stop_timing_imports",
+    "when_imported",
+]
 
 HOOKS_VARIABLE = "HEADRACE_HOOKS"
 SESSION_VARIABLE = "HEADRACE_SESSION_DIR"
@@ -31,10 +39,15 @@ _finished: set[str] = set()
 _wanted: dict[str, list[Callable[[ModuleType], None]]] = {}
 _state = {"installed": False, "disabled": False}
 
+_imports: list[tuple[str, float, float]] = []
+_timing = {"on": False, "depth": 0}
+TIMED_LOADERS = (importlib.machinery.SourceFileLoader, importlib.machinery.ExtensionFileLoader)
+
 
 def start() -> None:
     """Watch for the imports, or install at once where they have already happened."""
     _finished.update(name for name in WATCHED if name in sys.modules)
+    _timing["on"] = not _finished
     if _finished.issuperset(WATCHED):
         _install()
     elif not any(isinstance(finder, _WatchingFinder) for finder in sys.meta_path):
@@ -50,6 +63,21 @@ def when_imported(name: str, function: Callable[[ModuleType], None]) -> None:
     _wanted.setdefault(name, []).append(function)
     if not any(isinstance(finder, _WatchingFinder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _WatchingFinder())
+
+
+def stop_timing_imports() -> list[tuple[str, float, float]]:
+    """Name, start and seconds of each import that no other import asked for, since the process began; once."""
+    _timing["on"] = False
+    imports = _imports[:]
+    _imports.clear()
+    _retire()
+    return imports
+
+
+def _retire() -> None:
+    """Take the finder away when nobody waits for a module."""
+    if _finished.issuperset(WATCHED) and not _wanted and not _timing["on"]:
+        sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _WatchingFinder)]
 
 
 def _call(name: str, function: Callable[[ModuleType], None], module: ModuleType) -> None:
@@ -86,8 +114,7 @@ def _import_finished(name: str) -> None:
         _finished.add(name)
         if _finished.issuperset(WATCHED):
             _install()
-    if _finished.issuperset(WATCHED) and not _wanted:
-        sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _WatchingFinder)]
+    _retire()
 
 
 class _WatchingFinder(importlib.abc.MetaPathFinder):
@@ -96,14 +123,15 @@ class _WatchingFinder(importlib.abc.MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if fullname not in WATCHED and fullname not in _wanted:
+        wanted = fullname in WATCHED or fullname in _wanted
+        if not wanted and not (_timing["on"] and _timing["depth"] == 0):
             return None
         for finder in sys.meta_path:
             if finder is self or not hasattr(finder, "find_spec"):
                 continue
             spec = finder.find_spec(fullname, path, target)
             if spec is not None:
-                if spec.loader is not None:
+                if spec.loader is not None and (wanted or type(spec.loader) in TIMED_LOADERS):
                     spec.loader = _WatchingLoader(spec.loader)
                 return spec
         return None
@@ -123,7 +151,14 @@ class _WatchingLoader(importlib.abc.Loader):
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
         module.__loader__ = self._loader
-        self._loader.exec_module(module)
+        begin_s = time.monotonic()
+        _timing["depth"] += 1
+        try:
+            self._loader.exec_module(module)
+        finally:
+            _timing["depth"] -= 1
+        if _timing["on"] and _timing["depth"] == 0:
+            _imports.append((module.__name__, begin_s, time.monotonic() - begin_s))
         _import_finished(module.__name__)
 
     def __getattr__(self, name: str) -> object:

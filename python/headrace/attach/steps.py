@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from headrace.attach import fetch, startup
+from headrace.attach import beginning, fetch, startup
 from headrace.attach.counters import COUNTERS
 from headrace.attach.device_clock import DeviceClock, StepClock
 from headrace.attach.operators import OperatorProfile
@@ -130,6 +130,8 @@ class Watch:
         """Forget what belongs to an earlier session of this process."""
         self.off = self.failed
         self.session += 1
+        self.begun = False
+        self.compilation = beginning.CompileWatch(self.recorder)
         self.operators = OperatorProfile(self.recorder)
         self.loaders: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self.epochs: dict[int, int] = {}
@@ -218,6 +220,9 @@ class Watch:
             current.batch_bytes = _size_bytes(data)
         current.items = _batch_size(data)
         current.count += 1
+        if not self.begun:
+            self.begun = True
+            beginning.tell(self.recorder)
         COUNTERS.reset(end_s)
         current.queue_s = run_queue_delay_s()
         current.cpu_s = time.thread_time()
@@ -260,6 +265,7 @@ class Watch:
         current.optimizing = current.optimizing or counted.optimizer_steps > 0
         if not self.operators.done and current.optimizing:
             self.operators.step_finished(now_s - current.end_s, cpu_s - current.cpu_s)
+        self.compilation.after_step(current.end_s)
         current.end_s = None
         self.step_clock.close_step(current.loader, row)
         self.recorder.flush_when_due(now_s)

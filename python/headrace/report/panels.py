@@ -12,6 +12,7 @@ from headrace.report.slow_steps import SlowStep, slow_steps
 from headrace.report.thresholds import thresholds
 from headrace.sagemaker_rules import apply_rules
 from headrace.session import Session
+from headrace.start_up import START_WORDS
 
 __all__ = ["panels"]
 
@@ -60,7 +61,7 @@ def _sagemaker(session: Session) -> Html | None:
 
 
 def _startup(diagnosis: Diagnosis) -> Html | None:
-    pairs = [(name.replace("_", " "), words.seconds(value)) for name, value in diagnosis.startup_s.items()]
+    pairs = [(START_WORDS.get(name, name), words.seconds(value)) for name, value in diagnosis.startup_s.items()]
     return tables.facts(pairs) if pairs else None
 
 
