@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,26 +22,55 @@ from headrace.errors import HeadraceError, StateError
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Checkpoint", "Writer", "candidates", "load", "newest", "remove_partial", "save", "save_weights"]
+__all__ = [
+    "PREFIX",
+    "STATE",
+    "TENSORS",
+    "Checkpoint",
+    "Writer",
+    "candidates",
+    "load",
+    "newest",
+    "parse",
+    "remove_partial",
+    "save",
+    "save_weights",
+]
 
 VERSION = 1
-PREFIX, PARTIAL = "step-", ".partial-"
-TENSORS, STATE = "tensors.safetensors", "state.json"
+PREFIX = "step-"
+PARTIAL = ".partial-"
+TENSORS = "tensors.safetensors"
+STATE = "state.json"
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A checkpoint in memory: named tensors (CPU) and a JSON-able state; `path` is where it was read from."""
+    """A checkpoint in memory: named tensors (CPU) and a JSON-able state; `path` (a URL too) is where it was read from."""
 
     tensors: dict[str, torch.Tensor]
     state: dict[str, Any]
-    path: Path
+    path: Path | str
+
+    @property
+    def name(self) -> str:
+        """`step-NNNNNNNNN`."""
+        return str(self.path).rpartition("/")[2]
 
 
-def save(folder: Path, step: int, tensors: Mapping[str, torch.Tensor], state: Mapping[str, Any], *, keep: int = 2) -> Path:
-    """Writes one checkpoint under `folder` and removes all but the newest `keep`; returns its path.
+def save(
+    folder: Path,
+    step: int,
+    tensors: Mapping[str, torch.Tensor],
+    state: Mapping[str, Any],
+    *,
+    keep: int = 2,
+    spare: Collection[Path] = (),
+) -> Path:
+    """Writes one checkpoint under `folder` and removes older ones, except the newest `keep` and those in `spare`.
 
-    Raises HeadraceError, naming the folder and what was kept, when it cannot be written.
+    Newer ones, which a damaged state may have left, do not count. Returns its path. Raises HeadraceError, naming the folder
+    and what was kept, when it cannot be written.
     """
     target = folder / f"{PREFIX}{step:09d}"
     partial = folder / f"{PARTIAL}{target.name}-{os.getpid()}"
@@ -63,8 +92,9 @@ def save(folder: Path, step: int, tensors: Mapping[str, torch.Tensor], state: Ma
         raise HeadraceError(
             f"cannot write checkpoint {target}: {error.strerror or error}; {kept}", hint="free some space, or change --out"
         ) from error
-    for old in list(candidates(folder))[keep:]:
-        shutil.rmtree(old, ignore_errors=True)
+    for old in [path for path in candidates(folder) if path.name <= target.name][keep:]:
+        if old not in spare:
+            shutil.rmtree(old, ignore_errors=True)
     return target
 
 
@@ -107,22 +137,28 @@ def newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
 
 def load(path: Path) -> Checkpoint:
     """Reads one checkpoint and checks every byte. Raises StateError naming the file that is missing, damaged or too new."""
+    try:
+        return parse(path, lambda name: (path / name).read_bytes())
+    except OSError as error:
+        raise StateError(f"cannot read checkpoint {error.filename or path}: {error.strerror}") from error
+
+
+def parse(path: Path | str, read: Callable[[str], bytes]) -> Checkpoint:
+    """The checkpoint whose files `read` gives by their names, every byte checked; `path` is what errors call it."""
     from safetensors import SafetensorError
-    from safetensors.torch import load as parse
+    from safetensors.torch import load as parse_tensors
 
     try:
-        head, _, text = (path / STATE).read_text().partition("\n")
+        head, _, text = read(STATE).decode().partition("\n")
         if json.loads(head)["sha256"] != hashlib.sha256(text.encode()).hexdigest():
-            raise StateError(f"{path / STATE} is damaged: its checksum does not match")
+            raise StateError(f"{path}/{STATE} is damaged: its checksum does not match")
         document = json.loads(text)
         if document["version"] != VERSION:
             raise StateError(f"{path}: format version {document['version']}, this headrace reads {VERSION}")
-        data = (path / TENSORS).read_bytes()
+        data = read(TENSORS)
         if hashlib.sha256(data).hexdigest() != document["sha256"]:
-            raise StateError(f"{path / TENSORS} is damaged: its checksum does not match")
-        return Checkpoint(parse(data), document["state"], path)
-    except OSError as error:
-        raise StateError(f"cannot read checkpoint {error.filename or path}: {error.strerror}") from error
+            raise StateError(f"{path}/{TENSORS} is damaged: its checksum does not match")
+        return Checkpoint(parse_tensors(data), document["state"], path)
     except (ValueError, KeyError, TypeError, SafetensorError) as error:
         raise StateError(f"{path} is not a checkpoint, or a damaged one: {error}") from error
 
@@ -131,13 +167,21 @@ class Writer:
     """Saves checkpoints from a thread of its own, one at a time, so that training goes on meanwhile.
 
     The caller hands over tensors that nobody changes any more. A failed write is told by `problem` and raised by `close`;
-    training may go on with the earlier checkpoints.
+    training may go on with the earlier checkpoints. `done` is called with the path of each that is whole; those that
+    `held` names are not removed yet.
     """
 
-    def __init__(self, folder: Path, *, keep: int = 2) -> None:
-        self.folder, self.keep = folder, keep
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        keep: int = 2,
+        done: Callable[[Path], None] = lambda path: None,
+        held: Callable[[], Collection[Path]] = tuple,
+    ) -> None:
+        self.folder, self.keep, self._done, self._held = folder, keep, done, held
         self.problem: HeadraceError | None = None
-        self.last: Path | None = None
+        self.last: Path | str | None = None
         self._thread: threading.Thread | None = None
 
     def submit(self, step: int, tensors: Mapping[str, torch.Tensor], state: Mapping[str, Any]) -> None:
@@ -148,8 +192,9 @@ class Writer:
 
     def _save(self, step: int, tensors: Mapping[str, torch.Tensor], state: Mapping[str, Any]) -> None:
         try:
-            self.last = save(self.folder, step, tensors, state, keep=self.keep)
+            self.last = path = save(self.folder, step, tensors, state, keep=self.keep, spare=self._held())
             self.problem = None
+            self._done(path)
         except HeadraceError as error:
             self.problem = error
 

@@ -44,7 +44,8 @@ class Result:
     seconds: float
     device: Device
     ranks: Ranks
-    checkpoint: Path | None
+    checkpoint: Path | str | None  # a URL when the run went on from there and nothing was left to do
+    uploaded: str | None  # the newest that is in the object store, read back and compared
     final: Path | None  # None when stopped before the end
     resumed_from_step: int | None
     exit_code: int
@@ -67,12 +68,16 @@ def train(options: Options, *, watch: Callable[[Progress], None] = lambda progre
         run.writer.close()
         finished = run.step == run.total_steps
         final = _save_final(run) if finished and run.ranks.main else None
+        if run.uploads is not None:
+            run.uploads.close()  # last: what is on this disk is whole, whatever the store does
     except DecodeError:
         if run.ranks.world_size == 1 and run.step % options.recipe.accumulate == 0:
             save(run)  # one bad image is no reason to lose the steps before it
         raise
     finally:
         run.writer.wait()
+        if run.uploads is not None:
+            run.uploads.wait()
         run.loader.close()
         if run.val_loader is not None:
             run.val_loader.close()
@@ -90,6 +95,7 @@ def train(options: Options, *, watch: Callable[[Progress], None] = lambda progre
         device=run.device,
         ranks=run.ranks,
         checkpoint=run.writer.last,
+        uploaded=None if run.uploads is None else run.uploads.last,
         final=final,
         resumed_from_step=run.resumed_from_step,
         exit_code=0 if finished else 128 + run.stop_signal,

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from rich.markup import escape
 
-from headrace.checkpoint import newest
 from headrace.cli import output
 from headrace.devices import open_device
 from headrace.errors import UsageError
@@ -22,6 +21,7 @@ from headrace.training.batch_size import choose
 from headrace.training.prepare import open_data
 from headrace.training.processes import run_processes
 from headrace.training.ranks import ranks_from_environment
+from headrace.training.resume import find
 from headrace.training.trial import Trial
 
 SUMMARY = "train a classifier: mixed precision, checkpoints, exact resume, no waiting for input"
@@ -50,7 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--seed", type=int, default=0)
     add("--compile", action="store_true", help="torch.compile the model (minutes at the start, faster steps)")
     add("--deterministic", action="store_true", help="the same bits every time (slower)")
-    add("--resume", metavar="auto|PATH", help="go on from the newest whole checkpoint in --out, or from PATH")
+    add("--resume", metavar="auto|PATH", help="go on from the newest whole checkpoint (--out, --checkpoint-url), or from PATH")
+    add("--checkpoint-url", metavar="URL", help="keep checkpoints here too: s3://, gs://, az:// (sent in the background)")
     add("--checkpoint-steps", type=int, metavar="N", help="a checkpoint every N steps")
     add("--checkpoint-minutes", type=float, default=DEFAULTS["checkpoint_minutes"], metavar="M", help="… every M minutes")
     add("--keep", type=int, default=DEFAULTS["keep"], metavar="N", help="how many checkpoints to keep")
@@ -101,7 +102,7 @@ def _chosen_batch_size(options: Options) -> int:
     """That of the run to go on with, else the smallest that is nearly as fast as the fastest."""
     if "WORLD_SIZE" in os.environ:
         raise UsageError("--batch-size auto cannot be asked of each rank by itself", hint="give torchrun a number")
-    if options.resume == "auto" and (found := newest(Path(options.out) / "checkpoints")[0]) is not None:
+    if options.resume is not None and (found := find(options)[0]) is not None:
         return int(found.state["batch_size"])
     device = open_device(options.device)
     if device.simulated:
@@ -179,6 +180,7 @@ def _document(options: Options, result: Result, report: Path) -> dict[str, objec
         "world_size": result.ranks.world_size,
         "loss": result.losses[-1] if result.losses else None,
         "checkpoint": result.checkpoint,
+        "uploaded": result.uploaded,
         "final": result.final,
         "metrics": Path(options.out) / "metrics.jsonl",
         "resumed_from_step": result.resumed_from_step,

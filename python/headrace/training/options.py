@@ -29,7 +29,8 @@ class Options:
     device: str | None = None
     seed: int = 0
     deterministic: bool = False
-    resume: str | None = None  # None, "auto", or a checkpoint's folder
+    resume: str | None = None  # None, "auto", or a checkpoint's folder or URL
+    checkpoint_url: str | None = None  # an object store in which checkpoints are kept too
     checkpoint_steps: int | None = None
     checkpoint_minutes: float | None = 10.0
     keep: int = 2

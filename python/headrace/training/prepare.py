@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import fcntl
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
 from headrace import checkpoint, devices, machine, models, transforms
-from headrace.checkpoint import Checkpoint, Writer
+from headrace.checkpoint import Writer
 from headrace.devices import Device, Pace
 from headrace.errors import SourceError, StateError, UsageError
 from headrace.loader import Loader
@@ -20,7 +19,9 @@ from headrace.training.learner import Learner, autocast_dtype
 from headrace.training.metrics import Metrics
 from headrace.training.options import Options, check
 from headrace.training.ranks import Agreement, Ranks, join, ranks_from_environment
+from headrace.training.resume import find, share
 from headrace.training.state import Progress, Run, restore
+from headrace.training.uploads import Uploads
 
 __all__ = ["evaluation_loader", "open_data", "prepare"]
 
@@ -35,9 +36,12 @@ def prepare(options: Options, watch: Callable[[Progress], None]) -> Run:
     ranks = ranks_from_environment()
     device = devices.open_device(options.device, local_rank=ranks.local_rank)
     out = Path(options.out)
-    found = _checkpoint_to_resume(options, out, watch)
+    found, remarks = find(options) if ranks.main else (None, [])
+    for remark in remarks:
+        watch(Progress(0, 0, 0, 0, None, None, None, remark=remark))
     data, val = open_data(options)
     join(ranks, device)
+    found = share(found, ranks)
     loader = _loader(options, data, device, ranks, training=True)
     val_loader = _loader(options, val, device, ranks, training=False) if val is not None else None
     steps_per_epoch = len(loader)
@@ -64,6 +68,7 @@ def prepare(options: Options, watch: Callable[[Progress], None]) -> Run:
     lock = _locked(out) if ranks.main else None
     if ranks.main:
         checkpoint.remove_partial(out / "checkpoints")
+    uploads = Uploads(options.checkpoint_url, keep=options.keep) if options.checkpoint_url and ranks.main else None
     run = Run(
         options=options,
         ranks=ranks,
@@ -71,7 +76,8 @@ def prepare(options: Options, watch: Callable[[Progress], None]) -> Run:
         learner=learner,
         loader=loader,
         val_loader=val_loader,
-        writer=Writer(out / "checkpoints", keep=options.keep),
+        writer=_writer(out / "checkpoints", options.keep, uploads),
+        uploads=uploads,
         metrics=Metrics(out / "metrics.jsonl"),
         pace=Pace(device),
         agreement=Agreement(ranks),
@@ -104,23 +110,10 @@ def _locked(out: Path) -> BinaryIO:
     return lock
 
 
-def _checkpoint_to_resume(options: Options, out: Path, watch: Callable[[Progress], None]) -> Checkpoint | None:
-    folder = out / "checkpoints"
-    restarted = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0  # torchrun --max-restarts: go on, not over
-    if options.resume is None and not restarted:
-        if next(checkpoint.candidates(folder), None) is not None:
-            hint = "--resume auto goes on with it; or choose another --out"
-            raise UsageError(f"{out} already holds a training run", hint=hint)
-        return None
-    if options.resume not in (None, "auto"):
-        return checkpoint.load(Path(str(options.resume)))
-    found, damaged = checkpoint.newest(folder)
-    for line in damaged:
-        watch(Progress(0, 0, 0, 0, None, None, None, remark=f"warning: {line}"))
-    if damaged:
-        where = f"going on from the one before, {found.path.name}" if found else "none is left: starting from the beginning"
-        watch(Progress(0, 0, 0, 0, None, None, None, remark=where))
-    return found
+def _writer(folder: Path, keep: int, uploads: Uploads | None) -> Writer:
+    if uploads is None:
+        return Writer(folder, keep=keep)
+    return Writer(folder, keep=keep, done=uploads.submit, held=uploads.held)
 
 
 def open_data(options: Options) -> tuple[Dataset, Dataset | None]:

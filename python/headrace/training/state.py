@@ -16,6 +16,7 @@ from headrace.training.learner import Learner
 from headrace.training.metrics import Metrics
 from headrace.training.options import Options
 from headrace.training.ranks import Agreement, Ranks
+from headrace.training.uploads import Uploads
 
 if TYPE_CHECKING:
     import torch
@@ -49,6 +50,7 @@ class Run:
     loader: Loader
     val_loader: Loader | None
     writer: Writer
+    uploads: Uploads | None
     metrics: Metrics
     pace: Pace
     agreement: Agreement
@@ -92,8 +94,9 @@ def save(run: Run) -> None:
         "identity": identity(run),
     }
     run.writer.submit(run.step, copies, state)
-    if run.writer.problem is not None:
-        run.watch(Progress(run.step, run.total_steps, 0, 0, None, None, None, remark=f"warning: {run.writer.problem}"))
+    for problem in (run.writer.problem, run.uploads.problem if run.uploads else None):
+        if problem is not None:
+            run.watch(Progress(run.step, run.total_steps, 0, 0, None, None, None, remark=f"warning: {problem}"))
 
 
 def identity(run: Run) -> dict[str, Any]:

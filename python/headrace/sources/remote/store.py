@@ -6,6 +6,7 @@ boto3 is installed. `AWS_ENDPOINT_URL` names another S3-compatible server.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import random
@@ -86,7 +87,24 @@ class Bucket:
 
     def write(self, path: str, source: Any) -> None:
         """Writes an object from bytes or a local Path, in parts when it is large."""
-        self._tried(lambda: self._library.put(self._store, path, source), path)
+        try:
+            self._tried(lambda: self._library.put(self._store, path, source), path)
+        except FileNotFoundError as error:
+            raise SourceError(
+                f"{self.url} does not exist: no bucket of that name", hint="create it, or check the URL"
+            ) from error
+
+    def size(self, path: str) -> int | None:
+        """An object's size in bytes, or None when there is none."""
+        try:
+            return int(self._tried(lambda: self._library.head(self._store, path)["size"], path))
+        except FileNotFoundError:
+            return None
+
+    def delete(self, path: str) -> None:
+        """Removes an object; one that is not there is no error."""
+        with contextlib.suppress(FileNotFoundError):
+            self._tried(lambda: self._library.delete(self._store, path), path)
 
     def _tried(self, action: Callable[[], T], what: str) -> T:
         _refuse_after_fork(self.url)

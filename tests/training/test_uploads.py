@@ -1,0 +1,245 @@
+"""Checkpoints in an object store are what was sent, and a run goes on from them when its disk is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from headrace import checkpoint, trainer
+from headrace.cli.main import main
+from headrace.errors import HeadraceError, SourceError, StateError, UsageError
+from headrace.recipe import Recipe
+from headrace.sources.remote import store as remote_store
+from headrace.sources.remote.store import open_bucket
+from headrace.trainer import Options, Progress, train
+from headrace.training import uploads
+from headrace.training.uploads import Uploads, load_remote, names
+from PIL import Image
+from real_stores import RealStore, missing, running
+
+TENSORS = {"a": torch.arange(100, dtype=torch.float32)}
+COUNT = iter(range(1000))
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RealStore]:
+    if reason := missing("moto"):
+        pytest.skip(reason)
+    with running("moto") as started:
+        started.upload("runs", "", [])
+        yield started
+
+
+@pytest.fixture
+def url(server: RealStore, monkeypatch: pytest.MonkeyPatch) -> str:
+    """An empty prefix of the store."""
+    for name, value in server.environment().items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(remote_store, "_BACKOFF_S", 0.001)
+    return f"s3://runs/number-{next(COUNT)}"
+
+
+def change(url: str, path: str, data: bytes | None) -> None:
+    """What a hand, a lifecycle rule or a fault does to the store behind our back."""
+    bucket = open_bucket(url)
+    bucket.delete(path) if data is None else bucket.write(path, data)
+
+
+def saved(folder: Path, step: int) -> Path:
+    return checkpoint.save(folder, step, TENSORS, {"step": step}, keep=9)
+
+
+def test_what_was_sent_comes_back_and_only_the_newest_are_kept(url: str, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(uploads, "PIECE_BYTES", 100)  # several pieces
+    sender = Uploads(url, keep=2)
+    for step in (1, 2, 10):
+        sender.submit(saved(tmp_path, step))
+        sender.close()
+        assert sender.last == f"{url}/step-{step:09d}" and not sender.held()
+    assert names(sender.bucket) == ["step-000000010", "step-000000002"]
+    found = load_remote(sender.bucket, "step-000000010")
+    assert found.state == {"step": 10} and torch.equal(found.tensors["a"], TENSORS["a"])
+    assert found.path == f"{url}/step-000000010" and found.name == "step-000000010"
+
+
+def test_a_slow_store_delays_nobody_and_gets_the_newest(url: str, tmp_path: Path, monkeypatch) -> None:
+    sender = Uploads(url, keep=9)
+    sending, go_on = threading.Event(), threading.Event()
+    send = sender._send
+
+    def slowly(path: Path) -> None:
+        sending.set()
+        assert go_on.wait(20)
+        send(path)
+
+    monkeypatch.setattr(sender, "_send", slowly)
+    writer = checkpoint.Writer(tmp_path, keep=1, done=sender.submit, held=sender.held)
+    for step in (1, 2, 3):
+        writer.submit(step, TENSORS, {"step": step})
+        writer.wait()
+        assert sending.wait(20)
+    assert sender.held() == {tmp_path / "step-000000001", tmp_path / "step-000000003"}
+    assert (tmp_path / "step-000000001").exists()  # it is still being read
+    go_on.set()
+    sender.close()
+    assert names(sender.bucket) == ["step-000000003", "step-000000001"]
+
+
+def test_what_the_store_changed_is_noticed_and_sent_again(url: str, tmp_path: Path, monkeypatch) -> None:
+    sender = Uploads(url, keep=2)
+    write, sendings = sender.bucket.write, []
+
+    def wrongly(path: str, source: Any) -> None:
+        sendings.append(path)
+        data = source.read_bytes()
+        write(path, data[:-1] if len(sendings) <= wrong_sendings else data)
+
+    monkeypatch.setattr(sender.bucket.__class__, "write", lambda self, path, source: wrongly(path, source))
+    wrong_sendings = 1
+    sender.submit(saved(tmp_path, 1))
+    sender.close()
+    assert [path.rpartition("/")[2] for path in sendings] == [checkpoint.TENSORS] * 2 + [checkpoint.STATE]
+    wrong_sendings = 99
+    sender.submit(saved(tmp_path, 2))
+    with pytest.raises(
+        HeadraceError, match=r"step-000000002 is whole, but is not in .*reads differently.*newest one there is step-000000001"
+    ):
+        sender.close()
+    with pytest.raises(StateError, match=r"step-000000002 is incomplete: state\.json is missing"):
+        load_remote(sender.bucket, "step-000000002")
+
+
+def test_the_store_is_tried_before_time_is_spent(url: str, options: Options) -> None:
+    with pytest.raises(SourceError, match="no-such-bucket"):
+        train(replace(options, checkpoint_url="s3://no-such-bucket/run"))
+    assert not Path(options.out).exists()
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("uploads")
+    dice = np.random.default_rng(0)
+    for index in range(32):
+        folder = root / f"class{index % 2}"
+        folder.mkdir(exist_ok=True)
+        Image.fromarray(dice.integers(0, 255, (20, 20, 3), dtype=np.uint8)).save(folder / f"{index}.jpg")
+    return root
+
+
+@pytest.fixture
+def options(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Options]:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    monkeypatch.setattr(trainer, "LOG_STEPS", 1)
+    yield Options(
+        model="tiny:make",
+        data=str(data),
+        out=str(tmp_path / "run"),
+        epochs=3,
+        batch_size=8,
+        image_size=16,
+        device="cpu",
+        deterministic=True,
+        threads=1,
+        checkpoint_steps=2,
+        recipe=Recipe(learning_rate=1.0),
+    )
+    torch.use_deterministic_algorithms(False)
+
+
+def weights(options: Options) -> bytes:
+    return (Path(options.out) / "final.safetensors").read_bytes()
+
+
+def stop_at(step: int) -> Any:
+    def stop(progress: Progress) -> None:
+        if progress.step == step:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    return stop
+
+
+def test_a_lost_disk_a_missing_and_a_damaged_upload(options: Options, url: str, tmp_path: Path, capsys) -> None:
+    train(options)
+    stored = replace(options, out=str(tmp_path / "stored"), checkpoint_url=url, resume="auto", keep=3)
+    result = train(stored, watch=stop_at(7))
+    assert (result.exit_code, result.uploaded) == (143, f"{url}/step-000000007")  # sent before the process ends
+
+    # the disk is lost: it goes on from the store
+    shutil.rmtree(stored.out)
+    remarks: list[str] = []
+    result = train(replace(stored, steps=None), watch=lambda seen: remarks.append(seen.remark or "") or stop_at(9)(seen))
+    assert result.resumed_from_step == 7
+    assert f"going on from {url}/step-000000007: there is none on this disk that is newer" in remarks
+
+    # the newest upload is incomplete, the one before is damaged: what is lost is told
+    shutil.rmtree(stored.out)
+    change(url, f"step-000000009/{checkpoint.STATE}", None)
+    change(url, f"step-000000008/{checkpoint.TENSORS}", b"rot")
+    remarks.clear()
+    result = train(stored, watch=lambda seen: remarks.append(seen.remark or "") or None)
+    assert result.resumed_from_step == 7
+    assert remarks[0] == f"warning: {url}/step-000000009 is incomplete: state.json is missing"
+    assert remarks[1] == f"warning: {url}/step-000000008/tensors.safetensors is damaged: its checksum does not match"
+    assert remarks[2].endswith("step-000000007: the steps after it are trained again")
+    assert weights(stored) == weights(options)
+    left = names(open_bucket(url))
+    assert left[0] == "step-000000012" and load_remote(open_bucket(url), left[0]).state["step"] == 12
+    assert len(left) <= 3
+
+
+def test_a_damaged_local_checkpoint_is_replaced_by_its_upload(options: Options, url: str) -> None:
+    stored = replace(options, checkpoint_url=url, resume="auto")
+    train(stored, watch=stop_at(7))
+    (Path(options.out) / "checkpoints/step-000000007" / checkpoint.TENSORS).write_bytes(b"rot")
+    assert train(stored, watch=stop_at(8)).resumed_from_step == 7
+
+
+def test_a_run_begins_anywhere_from_a_url_and_is_not_overwritten(options: Options, url: str, tmp_path: Path, capsys) -> None:
+    stored = replace(options, checkpoint_url=url)
+    train(stored, watch=stop_at(5))
+    with pytest.raises(UsageError, match="already holds checkpoints of a run"):
+        train(replace(stored, out=str(tmp_path / "other")))
+    oldest = names(open_bucket(url))[-1]
+    for named, step in ((url, 5), (f"{url}/{oldest}", int(oldest[-1]))):
+        elsewhere = replace(options, out=str(tmp_path / f"from-{named[-1]}"), resume=named)
+        assert train(elsewhere, watch=stop_at(6)).resumed_from_step == step
+    with pytest.raises(StateError, match="holds no whole checkpoint"):
+        train(replace(options, resume=f"{url}/nothing"))
+    with pytest.raises(StateError, match=r"step-000000099 is incomplete: state\.json is missing"):
+        train(replace(options, resume=f"{url}/step-000000099"))
+
+
+def test_training_goes_on_without_the_store_and_says_so(options: Options, url: str, monkeypatch) -> None:
+    stored = replace(options, checkpoint_url=url, resume="auto")
+    remarks: list[str] = []
+
+    def refuse(*_: object) -> None:
+        raise SourceError("the link is down", hint="mend it")
+
+    def watch(seen: Progress) -> None:
+        remarks.append(seen.remark or "")
+        if seen.step == 4:
+            monkeypatch.setattr(uploads, "_send_file", refuse)
+
+    with pytest.raises(HeadraceError, match=r"step-000000012 is whole, but is not in .*: the link is down; "):
+        train(stored, watch=watch)
+    assert any("warning" in remark and "the link is down" in remark for remark in remarks)
+    assert (Path(options.out) / "final.safetensors").exists()  # nothing of the training is lost
+
+
+def test_the_command_names_the_upload(options: Options, url: str, capsys) -> None:
+    words = ["--model", "tiny:make", "--data", options.data, "--out", options.out, "--image-size", "16", "--batch-size", "8"]
+    words += ["--device", "cpu", "--threads", "1", "--epochs", "1", "--checkpoint-url", url, "--json"]
+    assert main(["train", *words]) == 0
+    assert json.loads(capsys.readouterr().out)["uploaded"] == f"{url}/step-000000004"
+    assert main(["train", *words]) == 2
