@@ -30,7 +30,24 @@ fn main() -> Outcome<()> {
         &[40, 40, 128, 128],
         &[index()?],
     )?;
+    write(&folder.join("masks"), &[19, 13, 33, 255], &masks()?)?;
     Ok(())
+}
+
+/// A gray PNG of 8 bits; the fuzzer finds other depths and palettes by itself.
+fn masks() -> Outcome<Vec<Vec<u8>>> {
+    let size = Size {
+        width: 19,
+        height: 13,
+    };
+    let mut file = Vec::new();
+    image::codecs::png::PngEncoder::new(&mut file).write_image(
+        &picture(size, 1),
+        size.width,
+        size.height,
+        ExtendedColorType::L8,
+    )?;
+    Ok(vec![file])
 }
 
 /// The index of an image like the one that the target has, without its checksum.
