@@ -254,6 +254,11 @@ class Loader:
             mixed=None if self._blocks is None else self._blocks.order(self.seed, epoch).rows,
         )
 
+    def batch_records(self, epoch: int, step: int) -> npt.NDArray[np.int64]:
+        """The rows of the dataset's table that batch `step` of `epoch` holds on this rank; not of a stream."""
+        self.dataset.check_stored()
+        return self._order(epoch).batch(step)
+
     def set_epoch(self, epoch: int) -> None:
         """The next pass is this epoch, from its beginning."""
         if epoch < 0:

@@ -6,7 +6,6 @@ in `_train`, which is meant to be read. No step waits for the GPU: losses are re
 
 from __future__ import annotations
 
-import math
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -55,6 +54,8 @@ class Result:
 
 def train(options: Options, *, watch: Callable[[Progress], None] = lambda progress: None) -> Result:
     """Trains to the end, or to a request to stop (then the exit code is 128 + the signal's number, and resuming goes on)."""
+    import torch
+
     started_s = time.monotonic()
     try:
         run = prepare(options, watch)
@@ -64,7 +65,7 @@ def train(options: Options, *, watch: Callable[[Progress], None] = lambda progre
     try:
         with StopRequest() as stop, lost_ranks_told(run.ranks):
             _train(run, stop)
-        save(run)
+        _save(run)
         run.writer.close()
         finished = run.step == run.total_steps
         final = _save_final(run) if finished and run.ranks.main else None
@@ -72,8 +73,11 @@ def train(options: Options, *, watch: Callable[[Progress], None] = lambda progre
             run.uploads.close()  # last: what is on this disk is whole, whatever the store does
     except DecodeError:
         if run.ranks.world_size == 1 and run.step % options.recipe.accumulate == 0:
-            save(run)  # one bad image is no reason to lose the steps before it
+            _save(run)  # one bad image is no reason to lose the steps before it
         raise
+    except torch.OutOfMemoryError as error:
+        what = f"a batch of {options.batch_size} does not fit into the memory of {run.device.name} at step {run.step + 1}"
+        raise HeadraceError(what, hint="--batch-size auto finds one that does; or --accumulate, --precision bf16") from error
     finally:
         run.writer.wait()
         if run.uploads is not None:
@@ -111,16 +115,17 @@ def _train(run: Run, stop: StopRequest) -> None:
         for images, labels in _timed(run):
             loss = run.learner.learn(run.step, images, labels)
             run.step += 1
+            run.loss_watch.add(run.step, loss)
             run.pace.end(len(labels))
             run.unreported_images += len(labels) * run.ranks.world_size
             last = run.step == run.total_steps
             if run.step % LOG_STEPS == 0 or last:
-                _report(run, loss)
+                _report(run)
             stop_signal, save_now = run.agreement.vote(stop.number, _checkpoint_overdue(run))
             if last or run.step % run.options.recipe.accumulate == 0:  # between two updates there are gradients to lose
                 run.stop_signal = stop_signal
                 if save_now or _is_multiple(run.step, run.options.checkpoint_steps):
-                    save(run)
+                    _save(run)
             if last or run.stop_signal:
                 break
     run.agreement.close()
@@ -137,17 +142,18 @@ def _timed(run: Run) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         run.pace.ask()
 
 
-def _report(run: Run, loss: torch.Tensor) -> None:
-    """Reads the loss (the one place where the loop waits for the device), writes a line of metrics, tells the watcher."""
-    value = float(loss.item())
+def _save(run: Run) -> None:
+    """A checkpoint, unless a loss says that it would be of no use."""
+    run.loss_watch.read(run.loader, saved=run.writer.last)
+    save(run)
+
+
+def _report(run: Run) -> None:
+    """Reads the losses (where the loop waits for the device), writes a line of metrics, tells the watcher."""
+    value = run.loss_watch.read(run.loader, saved=run.writer.last)
     epoch = (run.step - 1) // len(run.loader)
-    if not math.isfinite(value):
-        saved = f"the last good checkpoint is {run.writer.last}" if run.writer.last else "nothing was saved before"
-        raise HeadraceError(
-            f"the loss is {value} at step {run.step} (epoch {epoch}): training has diverged; {saved}",
-            hint="lower --learning-rate, lengthen --warmup-epochs, or use --precision fp32",
-        )
-    run.losses.append(value)
+    if value is not None:
+        run.losses.append(value)
     img_s, wait_share = run.pace.read()
     if not run.ranks.main:
         return

@@ -55,6 +55,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--checkpoint-steps", type=int, metavar="N", help="a checkpoint every N steps")
     add("--checkpoint-minutes", type=float, default=DEFAULTS["checkpoint_minutes"], metavar="M", help="… every M minutes")
     add("--keep", type=int, default=DEFAULTS["keep"], metavar="N", help="how many checkpoints to keep")
+    add("--nan-steps", type=int, default=0, metavar="N", help="pass over N steps with a loss that is not finite, then stop")
+    add("--sync-batch-norm", action="store_true", help="batch normalisation over the batches of all GPUs")
     add("--threads", type=int, metavar="N", help="threads that read and decode (default: the usable cores)")
     add("--on-error", choices=("raise", "skip"), default="raise", help="an image that cannot be decoded: stop, or use another")
     add("--learning-rate", type=float, default=RECIPE.learning_rate, help="for a global batch of 256; scales with it")

@@ -44,7 +44,12 @@ class Learner:
         self._step_model = _wrapped(self.model, ranks, device, compiled=options.compile)
         self.average = Average(self.model, self.recipe.average) if self.recipe.average else None
         self.optimizer = make_optimizer(self.model, self.recipe, fused=device.kind == "cuda")
-        self.scaler: Any = torch.amp.GradScaler("cuda", enabled=self.autocast == torch.float16)
+        half = self.autocast == torch.float16
+        # The scaler leaves out updates with gradients that are not finite, without waiting for the device: with a scale of 1
+        # it does that alone.
+        self._guarded = options.nan_steps > 0 and not half
+        scale = {"init_scale": 1.0} if self._guarded else {}
+        self.scaler: Any = torch.amp.GradScaler(device.torch_type, enabled=half or self._guarded, **scale)
 
     @property
     def judged(self) -> nn.Module:
@@ -61,14 +66,30 @@ class Learner:
         partners, share = labels, 1.0
         if not self.device.simulated:
             images, partners, share = mix(images, labels, mixup=self.recipe.mixup, cutmix=self.recipe.cutmix)
+        statistics = self._statistics() if self._guarded else []
         # Between updates, ranks need not exchange gradients.
         with nullcontext() if moves or self.ranks.world_size == 1 else self._step_model.no_sync():
             with torch.autocast(self.device.torch_type, dtype=self.autocast, enabled=self.autocast is not None):
                 loss = self._loss(self._step_model(images), labels, partners, share)
             self.scaler.scale(loss / self.recipe.accumulate).backward()
+        for statistic, before in statistics:  # a batch that is not finite must not leave its trace there
+            statistic.copy_(torch.where(loss.detach().isfinite(), statistic, before))
         if moves:
             self._move(step)
         return loss.detach()
+
+    def _statistics(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """What a forward pass changes (running means and variances), each with a copy of it."""
+        return [(one, one.clone()) for one in self.model.buffers() if one.is_floating_point()]
+
+    def scaler_state(self) -> dict[str, Any]:
+        """What the loss scaler has learnt; nothing where it only guards."""
+        return {} if self._guarded else dict(self.scaler.state_dict())
+
+    def load_scaler_state(self, state: dict[str, Any]) -> None:
+        """Continues with `scaler_state`; of a run in another precision, the scaler begins anew."""
+        if state and not self._guarded:
+            self.scaler.load_state_dict(state)
 
     def _loss(self, answers: torch.Tensor, labels: torch.Tensor, partners: torch.Tensor, share: float) -> torch.Tensor:
         from torch.nn.functional import cross_entropy
@@ -89,7 +110,7 @@ class Learner:
             self.scaler.unscale_(self.optimizer)
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.clip_norm)
         self.scaler.step(self.optimizer)
-        self.scaler.update()
+        self.scaler.update(1.0 if self._guarded else None)
         self.optimizer.zero_grad(set_to_none=True)
         if self.average is not None:
             self.average.update(self.model, step // self.recipe.accumulate)
@@ -122,6 +143,8 @@ def _build(options: Options, device: Device, classes: int) -> nn.Module:
     model = models.build(options.model, classes=classes, image_size=options.image_size)
     if device.simulated:
         model = models.stand_in(classes)
+    elif options.sync_batch_norm:
+        model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)
     return model.to(device.torch_name, memory_format=torch.channels_last).train()
 
 

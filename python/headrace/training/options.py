@@ -30,6 +30,8 @@ class Options:
     seed: int = 0
     deterministic: bool = False
     resume: str | None = None  # None, "auto", or a checkpoint's folder or URL
+    nan_steps: int = 0  # so many steps whose loss is not finite are passed over; the next one ends the run
+    sync_batch_norm: bool = False  # statistics of batch normalisation over all ranks
     checkpoint_url: str | None = None  # an object store in which checkpoints are kept too
     checkpoint_steps: int | None = None
     checkpoint_minutes: float | None = 10.0
@@ -45,6 +47,8 @@ def check(options: Options) -> None:
     for name in ("epochs", "batch_size", "image_size", "keep"):
         if getattr(options, name) < 1:
             raise UsageError(f"--{name.replace('_', '-')} must be at least 1, not {getattr(options, name)}")
+    if options.nan_steps < 0:
+        raise UsageError(f"--nan-steps must be 0 or more, not {options.nan_steps}")
     for name in ("steps", "checkpoint_steps", "threads"):
         value = getattr(options, name)
         if value is not None and value < 1:

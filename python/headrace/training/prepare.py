@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import fcntl
+import shutil
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import BinaryIO
 
 from headrace import checkpoint, devices, machine, models, transforms
 from headrace.checkpoint import Writer
 from headrace.devices import Device, Pace
-from headrace.errors import SourceError, StateError, UsageError
+from headrace.errors import HeadraceError, SourceError, UsageError
 from headrace.loader import Loader
 from headrace.planner import Dtype
 from headrace.records import Dataset
 from headrace.sources import open_dataset
+from headrace.training.finite import BadStep, LossWatch
 from headrace.training.learner import Learner, autocast_dtype
 from headrace.training.metrics import Metrics
 from headrace.training.options import Options, check
@@ -35,6 +38,8 @@ def prepare(options: Options, watch: Callable[[Progress], None]) -> Run:
     check(options)
     ranks = ranks_from_environment()
     device = devices.open_device(options.device, local_rank=ranks.local_rank)
+    if options.sync_batch_norm and device.kind == "cpu":
+        raise UsageError("--sync-batch-norm: PyTorch offers it on GPUs only", hint="leave it out, or train on GPUs")
     out = Path(options.out)
     found, remarks = find(options) if ranks.main else (None, [])
     for remark in remarks:
@@ -61,10 +66,13 @@ def prepare(options: Options, watch: Callable[[Progress], None]) -> Run:
         total_steps=total_steps,
         warmup_steps=options.recipe.warmup_steps(options.epochs, steps_per_epoch),
     )
+    _check_model(learner, options, device, len(data.classes))
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"--out {out}: {error.strerror}", hint="choose a folder that can be written to") from error
+    if ranks.main:
+        _check_space(out, learner, options.keep)
     lock = _locked(out) if ranks.main else None
     if ranks.main:
         checkpoint.remove_partial(out / "checkpoints")
@@ -81,6 +89,7 @@ def prepare(options: Options, watch: Callable[[Progress], None]) -> Run:
         metrics=Metrics(out / "metrics.jsonl"),
         pace=Pace(device),
         agreement=Agreement(ranks),
+        loss_watch=LossWatch(options.nan_steps, steps_per_epoch, lambda bad: _tell_bad_step(run, bad)),
         watch=watch,
         lock=lock,
         total_steps=total_steps,
@@ -88,7 +97,7 @@ def prepare(options: Options, watch: Callable[[Progress], None]) -> Run:
     if found is not None:
         try:
             restore(run, found)
-        except StateError:
+        except BaseException:
             if lock is not None:
                 lock.close()
             raise
@@ -97,6 +106,51 @@ def prepare(options: Options, watch: Callable[[Progress], None]) -> Run:
     if ranks.main:
         run.metrics.write(step=run.step, resumed_from_step=run.resumed_from_step, total_steps=total_steps, **facts)
     return run
+
+
+def _tell_bad_step(run: Run, bad: BadStep) -> None:
+    run.watch(Progress(run.step, run.total_steps, bad.epoch, 0, None, None, None, remark=f"warning: {bad.describe()}"))
+    if run.ranks.main:
+        facts = asdict(bad) | {"loss": None, "not_finite": str(bad.loss)}
+        run.metrics.write(**facts)
+
+
+def _check_model(learner: Learner, options: Options, device: Device, classes: int) -> None:
+    """One image goes through the model. Raises UsageError when it cannot take it, or answers for another number of classes."""
+    import torch
+
+    if device.simulated:
+        return
+    image = torch.zeros(1, 3, options.image_size, options.image_size, device=device.torch_name)
+    learner.model.eval()
+    try:
+        with torch.no_grad(), torch.autocast(device.torch_type, dtype=learner.autocast, enabled=learner.autocast is not None):
+            answers = learner.model(image)
+    except (RuntimeError, ValueError, TypeError, AssertionError) as error:
+        line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        what = f"{options.model} cannot take an image of {options.image_size} pixels: {line}"
+        raise UsageError(what, hint="another --image-size, or another --model") from error
+    finally:
+        learner.model.train()
+    shape = tuple(getattr(answers, "shape", ()))
+    if shape != (1, classes):
+        what = f"{options.model} answers with {shape or type(answers).__name__} for one image, not with (1, {classes})"
+        raise UsageError(what, hint=f"the data has {classes} classes: the model must give one number for each")
+
+
+def _check_space(folder: Path, learner: Learner, keep: int) -> None:
+    """Raises HeadraceError when the disk cannot hold the checkpoints that are to be kept, and one more being written."""
+    size = sum(tensor.nbytes for tensor in learner.model.state_dict().values())
+    weights = sum(parameter.nbytes for parameter in learner.model.parameters() if parameter.requires_grad)
+    copies = 1 if "momentum" in learner.optimizer.defaults else 2  # SGD keeps one number a weight, Adam and LAMB two
+    size += copies * weights + (0 if learner.average is None else size)
+    free = shutil.disk_usage(folder).free
+    wanted = size * max(1, keep + 1 - len(list(checkpoint.candidates(folder / "checkpoints"))))
+    if free < wanted:
+        raise HeadraceError(
+            f"{folder} has {free / 1e6:,.0f} MB free; checkpoints of {size / 1e6:,.0f} MB need {wanted / 1e6:,.0f} MB",
+            hint="free some space, change --out, or keep fewer (--keep)",
+        )
 
 
 def _locked(out: Path) -> BinaryIO:

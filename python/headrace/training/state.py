@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from headrace.checkpoint import Checkpoint, Writer
 from headrace.devices import Device, Pace
-from headrace.errors import StateError
+from headrace.errors import HeadraceError, StateError
 from headrace.evaluation import Scores
 from headrace.loader import Loader
+from headrace.training.finite import LossWatch
 from headrace.training.learner import Learner
 from headrace.training.metrics import Metrics
 from headrace.training.options import Options
@@ -54,6 +55,7 @@ class Run:
     metrics: Metrics
     pace: Pace
     agreement: Agreement
+    loss_watch: LossWatch
     watch: Callable[[Progress], None]
     lock: BinaryIO | None
     total_steps: int
@@ -84,11 +86,12 @@ def save(run: Run) -> None:
     if run.learner.average is not None:
         tensors |= {f"average.{name}": tensor for name, tensor in run.learner.average.model.state_dict().items()}
     copies = {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
+    _refuse_broken(run, copies)
     state = {
         "step": run.step,
         "batch_size": run.options.batch_size,
         "loader": run.loader.state_dict(),
-        "scaler": run.learner.scaler.state_dict(),
+        "scaler": run.learner.scaler_state(),
         "evaluated_step": run.evaluated_step,
         "scores": asdict(run.scores) if run.scores else None,
         "identity": identity(run),
@@ -97,6 +100,17 @@ def save(run: Run) -> None:
     for problem in (run.writer.problem, run.uploads.problem if run.uploads else None):
         if problem is not None:
             run.watch(Progress(run.step, run.total_steps, 0, 0, None, None, None, remark=f"warning: {problem}"))
+
+
+def _refuse_broken(run: Run, copies: Mapping[str, torch.Tensor]) -> None:
+    """Weights that are not finite must never take the place of good ones. Raises HeadraceError."""
+    for name, _ in run.learner.model.named_parameters():
+        if not copies[f"model.{name}"].isfinite().all():
+            kept = f"the last good checkpoint is {run.writer.last}" if run.writer.last else "nothing was saved before"
+            raise HeadraceError(
+                f"the weights {name} are not finite after step {run.step}: they are not saved; {kept}",
+                hint="lower --learning-rate, use --clip-norm or --precision fp32; then --resume auto",
+            )
 
 
 def identity(run: Run) -> dict[str, Any]:
@@ -136,7 +150,7 @@ def restore(run: Run, found: Checkpoint) -> None:
             if torch.is_tensor(value) and value.shape == parameter.shape:
                 # In the parameter's own memory layout (channels-last): fused kernels walk both alike.
                 entries[key] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
-    run.learner.scaler.load_state_dict(state["scaler"])
+    run.learner.load_scaler_state(state["scaler"])
     run.loader.load_state_dict(state["loader"])
     run.step = run.resumed_from_step = run.saved_step = state["step"]
     run.evaluated_step = state["evaluated_step"]
