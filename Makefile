@@ -35,8 +35,8 @@ bench-object-store: setup # real servers behind a slow link; OpenStack Swift: se
 bench-decode: setup
 	$(PY) benchmarks/decode.py --write
 
-bench-diagnosis: setup # jobs with one known fault each; needs a quiet machine, about 20 minutes on two cores
-	$(PY) benchmarks/diagnosis_scenarios.py
+bench-diagnosis: setup # jobs with one known fault each; needs a quiet machine: 20 minutes a repeat on two cores; goes on where it was stopped
+	$(PY) benchmarks/diagnosis_scenarios.py --keep headrace-sessions/scenarios --overhead 5 --write $(ARGS)
 
 docs: setup # regenerates docs/cli.md and docs/exactness.md from the code
 	$(PY) scripts/document_cli.py

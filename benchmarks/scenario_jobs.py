@@ -13,10 +13,13 @@ import fcntl
 import gc
 import http.client
 import http.server
+import importlib
 import multiprocessing
 import os
+import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -307,6 +310,25 @@ def neighbours(options: argparse.Namespace) -> Job:
     return Job(num_workers=1, sample=burning_sample(0.01, 8), compute=RealModel(0.04), steps=120)
 
 
+def hot_device(options: argparse.Namespace) -> Job:
+    """16a: a device whose kernels take 1.7 times as long from step 100 on; `scenario_sampler.py` plays its thermometer."""
+    device = FakeDevice()
+    state = Path(os.environ.get("SCENARIO_STATE", os.devnull))
+
+    def compute(batch: Any, step: int) -> None:
+        if step == 100 and state != Path(os.devnull):
+            state.touch()
+        device.launch(0.02 if step < 100 else 0.034)
+        device.sync()
+
+    return Job(num_workers=1, compute=compute, steps=500)
+
+
+def quota(options: argparse.Namespace) -> Job:
+    """16c: a healthy job; `scenario_sampler.py` stops it for 40 ms of every 100, as a CPU quota does."""
+    return Job(num_workers=1, sample=burning_sample(0.008, 8), compute=RealModel(0.03), steps=250)
+
+
 def leak(options: argparse.Namespace) -> Job:
     """17: memory grows by 5 MB per step."""
     kept: list[Any] = []
@@ -323,29 +345,56 @@ def slow_epochs(options: argparse.Namespace) -> Job:
     return Job(num_workers=2, worker_init=lambda worker: time.sleep(2.0), compute=sleeping(0.04), steps=40, epochs=5)
 
 
-def network(options: argparse.Namespace) -> Job:
-    """21: images from an HTTP server that answers after 30 ms."""
+def slow_start(options: argparse.Namespace) -> Job:
+    """19: a library that takes 8 s to import, 12 MB at 1 MB/s to download, workers that take 4 s to start."""
+    folder = Path(tempfile.mkdtemp(prefix="scenario-library-"))
+    (folder / "heavy_library.py").write_text("import time\ntime.sleep(8.0)\n")
+    sys.path.insert(0, str(folder))
+    importlib.import_module("heavy_library")
+    port = serve(12_000_000, pieces=120, pause_s=0.1)
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/") as answer:
+        answer.read()
+    return Job(num_workers=2, worker_init=lambda worker: time.sleep(4.0), compute=sleeping(0.02), steps=400)
+
+
+def mixed(options: argparse.Namespace) -> Job:
+    """20: storage as in 4 and garbage as in 14; with --fixed storage is fast, and the garbage is left."""
+    read = storage_bandwidth(options).sample if not options.fixed else lambda index: torch.zeros(16)
+    live = garbage(argparse.Namespace(fixed=False))
+    return Job(batch_size=4, num_workers=2, sample=read, compute=live.compute, steps=300)
+
+
+def serve(size: int, *, pieces: int = 1, pause_s: float) -> int:
+    """An HTTP server in a process of its own, which pauses before each piece of its answer; its port."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            time.sleep(0.03)
             self.send_response(200)
-            self.send_header("Content-Length", "100000")
+            self.send_header("Content-Length", str(size))
             self.end_headers()
-            self.wfile.write(bytes(100_000))
+            for _ in range(pieces):
+                time.sleep(pause_s)
+                self.wfile.write(bytes(size // pieces))
 
         def log_message(self, *_: Any) -> None:
             pass
 
     ready: Any = multiprocessing.get_context("fork").Queue()
 
-    def serve() -> None:
+    def run() -> None:
         server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         ready.put(server.server_address[1])
         server.serve_forever()
 
-    multiprocessing.get_context("fork").Process(target=serve, daemon=True).start()
-    port = ready.get()
+    multiprocessing.get_context("fork").Process(target=run, daemon=True).start()
+    port: int = ready.get()
+    return port
+
+
+def network(options: argparse.Namespace) -> Job:
+    """21: images from an HTTP server that answers after 30 ms."""
+
+    port = serve(100_000, pause_s=0.03)
 
     def read(index: int) -> Any:
         connection = http.client.HTTPConnection("127.0.0.1", port)
@@ -375,9 +424,13 @@ SCENARIOS: dict[str, Callable[[argparse.Namespace], Job]] = {
     "straggler_loader": lambda options: straggler(options, "loader"),
     "straggler_forward": lambda options: straggler(options, "forward"),
     "straggler_backward": lambda options: straggler(options, "backward"),
+    "hot_device": hot_device,
     "neighbours": neighbours,
+    "quota": quota,
     "leak": leak,
     "slow_epochs": slow_epochs,
+    "slow_start": slow_start,
+    "mixed": mixed,
     "network": network,
 }
 
