@@ -27,7 +27,7 @@ RANKS = [
     ("measured",),
     ("steptime", "start_up"),
     ("verdicts",),
-    ("predict", "condition", "image_benchmark", "watching"),
+    ("predict", "condition", "image_benchmark", "watching", "configuration"),
     ("diagnose", "sagemaker_rules", "doctor", "software", "reach"),
     (
         "remeasure",

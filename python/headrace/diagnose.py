@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from headrace.configuration import configuration
 from headrace.diagnosis import SHARES, VERDICTS, Diagnosis, Finding, Fix, RankRow
 from headrace.measured import Machine, Rank, measure_machine, measure_ranks
 from headrace.predict import add_fixes, ceiling_img_s
@@ -75,6 +76,7 @@ def diagnose(session: Session) -> Diagnosis:
         timeline=timeline(session, rank.all_steps),
         stages=stages([batch for batch in session.batches if batch.loader == rank.loader.loader]),
         rank_rows=_rank_rows(ranks),
+        configuration=tuple(_for_all_ranks(found, len(ranks)) for found in configuration(case)),
     )
 
 

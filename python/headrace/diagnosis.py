@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 __all__ = [
+    "CONFIGURATION",
     "SHARES",
     "VERDICTS",
     "Diagnosis",
@@ -76,6 +77,17 @@ VERDICTS: Mapping[str, str] = {
     "INSUFFICIENT_DATA": "too little was seen to say anything",
 }
 """The closed list of verdicts, and each one in words."""
+
+CONFIGURATION: Mapping[str, str] = {
+    "FP32_ON_TENSOR_CORES": "the GPU has tensor cores for smaller number formats, and the model computes in float32",
+    "CHANNELS_FIRST": "convolutions run in channels-first memory",
+    "NOT_PINNED": "batches are copied to the GPU from ordinary, not from pinned memory",
+    "DATA_PARALLEL": "one process drives several GPUs (nn.DataParallel)",
+    "SMALL_BATCH": "most of the GPU's memory is free: a larger batch would fit",
+    "OLD_SOFTWARE": "cuDNN or PyTorch is older than this GPU",
+    "DRIVER_MISMATCH": "the driver is older than the CUDA that PyTorch is built for",
+}
+"""Findings about settings, apart from the verdicts: `Diagnosis.configuration` holds them."""
 
 SHARES: Mapping[str, str] = {
     "input_storage": "waiting for input: storage",
@@ -236,6 +248,7 @@ class Diagnosis:
     timeline: Timeline | None = None
     stages: tuple[StageRow, ...] = ()
     rank_rows: tuple[RankRow, ...] = ()
+    configuration: tuple[Finding, ...] = ()
 
     @property
     def primary(self) -> Finding | None:
@@ -244,9 +257,9 @@ class Diagnosis:
 
     @property
     def fixes(self) -> tuple[Fix, ...]:
-        """All fixes of all findings, each id once, best predicted gain first; unpredicted ones last."""
+        """All fixes of all findings, those about settings too, each id once; best predicted gain first, unpredicted last."""
         first: dict[str, Fix] = {}
-        for finding in self.findings:
+        for finding in (*self.findings, *self.configuration):
             for fix in finding.fixes:
                 first.setdefault(fix.id, fix)
         return tuple(sorted(first.values(), key=lambda fix: -(fix.gain or 0.0)))

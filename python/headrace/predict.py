@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from headrace.diagnosis import Finding, Fix
 from headrace.measured import Work
@@ -17,7 +18,7 @@ from headrace.start_up import start_up
 from headrace.steptime import TERM_WORDS, StepModel
 from headrace.verdicts import SMALL_BATCH_BYTES, Case, host_work_s, operator_share
 
-__all__ = ["add_fixes", "ceiling_img_s"]
+__all__ = ["add_fixes", "bigger_batch", "ceiling_img_s", "pin_memory", "unpredicted"]
 
 MOST_FIXES = 5
 MOST_WORKERS = 32
@@ -394,23 +395,33 @@ def persistent_workers(case: Case) -> list[Fix]:
     ]
 
 
-def unmeasured(name: str, words: str, command: str | None) -> Callable[[Case], list[Fix]]:
-    """A fix whose gain only a run on the device can tell."""
+GPU_FIXES: Mapping[str, tuple[str, str]] = {
+    "amp": ("bf16 arithmetic on the tensor cores", "with torch.autocast('cuda', torch.bfloat16): ..."),
+    "channels_last": ("channels-last memory, as cuDNN prefers it", "model.to(memory_format=torch.channels_last)"),
+    "compile": ("kernels fused by the compiler", "model = torch.compile(model)"),
+}
 
-    def make(case: Case) -> list[Fix]:
-        if case.machine.gpu_busy is None:
-            return []
-        return [
-            Fix(
-                name,
-                words,
-                command=command,
-                basis="not predicted: depends on the model; measure it",
-                effort="a few lines",
-            )
-        ]
 
-    return make
+def unpredicted(case: Case, name: str) -> list[Fix]:
+    """A fix of the GPU's own work, whose gain only a run on the device can tell; none where the job has it already."""
+    words, command = GPU_FIXES[name]
+    if case.machine.gpu_busy is None or _has(case.session.facts.get("configuration") or {}, name):
+        return []
+    return [Fix(name, words, command=command, basis="not predicted: depends on the model; measure it", effort="a few lines")]
+
+
+def _has(facts: Mapping[str, Any], name: str) -> bool:
+    """Whether the training process was seen to do so already."""
+    if name == "amp":
+        return bool(facts.get("autocast")) or facts.get("parameter_format") in ("float16", "bfloat16")
+    if name == "channels_last":
+        return bool(facts.get("channels_last")) or facts.get("convolutions") == 0
+    return bool(facts.get("compiled"))
+
+
+def unmeasured(name: str) -> Callable[[Case], list[Fix]]:
+    """`unpredicted` of that fix, for the table below."""
+    return lambda case: unpredicted(case, name)
 
 
 def faster_start(case: Case) -> list[Fix]:
@@ -430,11 +441,7 @@ def faster_start(case: Case) -> list[Fix]:
     return fixes
 
 
-_AMP = unmeasured("amp", "bf16 arithmetic on the tensor cores", "with torch.autocast('cuda', torch.bfloat16): ...")
-_CHANNELS_LAST = unmeasured(
-    "channels_last", "channels-last memory, as cuDNN prefers it", "model.to(memory_format=torch.channels_last)"
-)
-_COMPILE = unmeasured("compile", "kernels fused by the compiler", "model = torch.compile(model)")
+_AMP, _CHANNELS_LAST, _COMPILE = unmeasured("amp"), unmeasured("channels_last"), unmeasured("compile")
 _ASYNC = _less_compute(
     "async_checkpoint",
     lambda case: case.rank.pauses.save_s + case.rank.pauses.unknown_s,

@@ -181,13 +181,14 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU as NVML describes it."""
+    """One GPU as NVML describes it. `cuda`: the newest CUDA version that the driver knows."""
 
     index: int
     name: str
     memory_bytes: int | None = None
     driver: str | None = None
     max_sm_clock_mhz: int | None = None
+    cuda: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

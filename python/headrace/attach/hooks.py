@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from headrace.attach import beginning, fetch, other_loaders, pauses, ranks, startup, steps, transfers
+from headrace.attach import beginning, configuration, fetch, other_loaders, pauses, ranks, startup, steps, transfers
 from headrace.attach.device_clock import CudaClock, DeviceClock
 from headrace.attach.recorder import recorder
 
@@ -29,6 +29,7 @@ def install() -> None:
         ("timing of batches", lambda: fetch.install(target)),
         ("timing of downloads", beginning.install),
         ("timing of other loaders", lambda: other_loaders.install(watch)),
+        ("the look at the configuration", lambda: configuration.install(target)),
         ("timing of pauses", lambda: pauses.install(target)),
         ("timing of ranks", ranks.install),
         ("timing of transfers", lambda: transfers.install(watch.step_clock)),

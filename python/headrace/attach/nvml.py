@@ -7,9 +7,10 @@ ran, not how full the GPU was. Each call that a GPU or driver does not support g
 from __future__ import annotations
 
 import ctypes
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from headrace.attach.gpm import Gpm
 from headrace.session import Gpu, GpuSample
 
 __all__ = ["Nvml", "NvmlError", "open_nvml", "throttle_names"]
@@ -47,14 +48,21 @@ class Nvml:
 
     library: Any
     handles: list[ctypes.c_void_p]
+    _gpm: dict[int, Gpm] = field(default_factory=dict)
 
     def gpus(self) -> list[Gpu]:
         """What the GPUs are."""
         driver = ctypes.create_string_buffer(96)
         known = self.library.nvmlSystemGetDriverVersion(driver, 96) == 0
-        return [self._gpu(index, handle, driver.value.decode() if known else None) for index, handle in enumerate(self.handles)]
+        version = ctypes.c_int()
+        told = self.library.nvmlSystemGetCudaDriverVersion_v2(ctypes.byref(version)) == 0
+        cuda = f"{version.value // 1000}.{version.value % 1000 // 10}" if told else None
+        return [
+            self._gpu(index, handle, driver.value.decode() if known else None, cuda)
+            for index, handle in enumerate(self.handles)
+        ]
 
-    def _gpu(self, index: int, handle: ctypes.c_void_p, driver: str | None) -> Gpu:
+    def _gpu(self, index: int, handle: ctypes.c_void_p, driver: str | None, cuda: str | None) -> Gpu:
         name = ctypes.create_string_buffer(96)
         self.library.nvmlDeviceGetName(handle, name, 96)
         memory = self._memory(handle)
@@ -64,6 +72,7 @@ class Nvml:
             memory.total if memory is not None else None,
             driver,
             self._number("nvmlDeviceGetMaxClockInfo", handle, CLOCK_SM),
+            cuda,
         )
 
     def sample(self, index: int) -> GpuSample:
@@ -75,7 +84,12 @@ class Nvml:
         power_mw = self._number("nvmlDeviceGetPowerUsage", handle)
         reasons = ctypes.c_ulonglong()
         throttled = self.library.nvmlDeviceGetCurrentClocksThrottleReasons(handle, ctypes.byref(reasons)) == 0
-        received_kb_s = self._number("nvmlDeviceGetPcieThroughput", handle, PCIE_RECEIVED)
+        if index not in self._gpm:
+            self._gpm[index] = Gpm(self.library, handle)
+        full = self._gpm[index].read()
+        # The older counter of the bus takes 20 ms of the caller's time to sample.
+        received_kb_s = None if full else self._number("nvmlDeviceGetPcieThroughput", handle, PCIE_RECEIVED)
+        received = {} if received_kb_s is None else {"pcie_receive_bytes_s": received_kb_s * 1024.0}
         return GpuSample(
             index,
             busy=busy,
@@ -84,7 +98,8 @@ class Nvml:
             temperature_c=self._number("nvmlDeviceGetTemperature", handle, TEMPERATURE_GPU),
             power_w=power_mw / 1000 if power_mw is not None else None,
             throttle=throttle_names(reasons.value) if throttled else None,
-            pcie_receive_bytes_s=received_kb_s * 1024.0 if received_kb_s is not None else None,
+            **full,
+            **received,
         )
 
     def _memory(self, handle: ctypes.c_void_p) -> _Memory | None:

@@ -30,6 +30,7 @@ def panels(diagnosis: Diagnosis, session: Session | None) -> list[Html]:
         ("stages", "Loader stages", tables.stages(diagnosis.stages) if diagnosis.stages else None),
         ("ranks", "Ranks", tables.ranks(diagnosis.rank_rows) if diagnosis.rank_rows else None),
         ("others", "Also seen", _others(diagnosis)),
+        ("configuration", "Settings", _settings(diagnosis)),
         (
             "model",
             "What the verdict rests on",
@@ -63,6 +64,19 @@ def _sagemaker(session: Session) -> Html | None:
 def _startup(diagnosis: Diagnosis) -> Html | None:
     pairs = [(START_WORDS.get(name, name), words.seconds(value)) for name, value in diagnosis.startup_s.items()]
     return tables.facts(pairs) if pairs else None
+
+
+def _settings(diagnosis: Diagnosis) -> Html | None:
+    """Settings that cost speed, whatever the verdict, each with what it was seen by and what to do."""
+    found = []
+    for finding in diagnosis.configuration:
+        said = ". ".join(filter(None, (finding.summary, *finding.evidence)))
+        found.append(tag("dt", said))
+        for fix in finding.fixes:
+            gain = f"{words.gain(fix.gain)} predicted" if fix.gain is not None else fix.basis
+            command = tag("code", fix.command) if fix.command else None
+            found.append(tag("dd", f"{fix.change} ({gain}) ", command))
+    return tag("dl", *found) if found else None
 
 
 def _others(diagnosis: Diagnosis) -> Html | None:
