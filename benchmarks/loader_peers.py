@@ -15,7 +15,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -256,7 +256,7 @@ def tf_data(antialias: bool) -> Make:
     return make
 
 
-def ours(source: str, *, later: bool = False) -> Make:
+def ours(source: str, *, later: bool = False, output: Literal["torch", "numpy"] = "torch") -> Make:
     """headrace over `source`. The list holds every photograph REPEAT times, each as a record of its own: so nothing that was
     learned of a file is used again, as in a first epoch. `later`: what was learned is used, as in later epochs."""
 
@@ -274,7 +274,7 @@ def ours(source: str, *, later: bool = False) -> Make:
                 return replace(batch, records=batch.records % count) if later else batch
 
         transform = headrace.transforms.imagenet_train(SIDE, normalize=floats)
-        loader = Epochs(repeated(data), BATCH, transform, threads=cores, dtype="float32" if floats else "uint8")
+        loader = Epochs(repeated(data), BATCH, transform, threads=cores, dtype="float32" if floats else "uint8", output=output)
 
         def epochs() -> Iterator[Any]:
             while True:
@@ -295,11 +295,13 @@ def repeated(data: Any) -> Any:
 
 @dataclass(frozen=True)
 class Peer:
-    """A row of the table: what makes its batches, the package that must be there, and batches to wait before measuring."""
+    """A row of the table: what makes its batches, the package that must be there, batches to wait before measuring, and
+    whether its batches are PyTorch's (or it loads PyTorch in any case)."""
 
     make: Make
     package: str
     warm_up: int = 4
+    torch: bool = True
 
     def installed(self) -> bool:
         try:
@@ -315,13 +317,14 @@ PEERS: dict[str, Peer] = {
     "DALI, CPU": Peer(dali_cpu, "nvidia.dali"),
     "FFCV, original bytes": Peer(ffcv("original.beton"), "ffcv"),
     "SPDL, torchvision.io": Peer(spdl, "spdl"),
-    "tf.data": Peer(tf_data(True), "tensorflow"),
-    "tf.data, without antialias": Peer(tf_data(False), "tensorflow"),
+    "tf.data": Peer(tf_data(True), "tensorflow", torch=False),
+    "tf.data, without antialias": Peer(tf_data(False), "tensorflow", torch=False),
     "WebDataset, PIL transforms": Peer(webdataset, "webdataset"),
     "LitData, PIL transforms": Peer(litdata, "litdata"),
     "headrace, image folder, first epoch": Peer(ours("folder"), "headrace"),
     "headrace, image folder, later epochs": Peer(ours("folder", later=True), "headrace", warm_up=10),
     "headrace, packed (lossless)": Peer(ours("pack"), "headrace"),
+    "headrace, packed (lossless), NumPy": Peer(ours("pack", output="numpy"), "headrace", torch=False),
     "FFCV, 500 px q90": Peer(ffcv("small.beton"), "ffcv"),
     "headrace, packed 500 px q90": Peer(ours("small-pack"), "headrace"),
 }

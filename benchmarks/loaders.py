@@ -89,16 +89,17 @@ def proportional_bytes(top: int) -> int:
 def measure(case: Case, root: Path, seconds: float) -> dict[str, Any]:
     """One window of one loader in this process."""
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: case.cores])
-    import torch
-
-    torch.set_num_threads(1)
     peer = PEERS[case.name]
+    if peer.torch:  # a training script has it in any case, so its import is not counted as the loader's
+        import torch
+
+        torch.set_num_threads(1)
     began = time.perf_counter()
     batches = iter(peer.make(root, case.floats, case.cores))
     images, _ = next(batches)
     first_s = time.perf_counter() - began
     pixels = np.asarray(images)
-    if pixels.size != BATCH * 3 * SIDE**2 or (pixels.dtype == np.float32) != case.floats or pixels.std() == 0:
+    if pixels.size != BATCH * 3 * SIDE**2 or (pixels.dtype == np.float32) != case.floats or pixels[:2].std() == 0:
         raise SystemExit(f"{case.name}: not the batch that was asked for: {pixels.dtype} {pixels.shape}")
     for _ in range(peer.warm_up - 1):
         next(batches)
@@ -116,6 +117,14 @@ def import_seconds(package: str) -> float:
     program = f"import time; began = time.perf_counter(); import {package}; print(time.perf_counter() - began)"
     runs = [subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False) for _ in range(3)]
     return statistics.median(float(run.stdout.splitlines()[-1]) if run.returncode == 0 else float("nan") for run in runs)
+
+
+def import_bytes(package: str) -> float:
+    """Memory (PSS) of a fresh process that has imported a package and done nothing else; NaN where it is not installed."""
+    program = f"import {package}; print(open('/proc/self/smaps_rollup').read())"
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    found = [line.split()[1] for line in run.stdout.splitlines() if line.startswith("Pss:")]
+    return 1024 * float(found[0]) if found else float("nan")
 
 
 def measured(case: Case, root: Path, seconds: float) -> dict[str, Any] | str:
@@ -226,7 +235,9 @@ def page(results: Results, failed: dict[str, str], count: int, args: argparse.Na
         text += [f"## {cores} core{'s' if cores > 1 else ''}", "", *rate_table(results, cores), ""]
     text += [f"## Memory, start and hand-over ({CORES} cores)", "", *other_table(results, imports), ""]
     text += [
-        "Memory is that of the whole process tree (PSS). First batch: from making the loader on, with its imports. Main",
+        f"Memory is that of the whole process tree (PSS); a process that has done nothing but `import torch` has "
+        f"{import_bytes('torch') / 2**20:,.0f} MiB.",
+        "First batch: from making the loader on, with its imports (but PyTorch's). Main",
         "thread: processor time of the thread that calls `next()`; for headrace that is all of Python and the hand-over, for",
         "others there is more Python in worker processes or threads of their own.",
         "",
