@@ -3,15 +3,17 @@
     python benchmarks/pack.py [--images N] [--rounds N] [--write]
 
 Each round runs every row over the same folder (the sample photographs, repeated under other names) and over one of 100 images,
-in a new random order. A row's figures are medians over rounds of the difference: the start of a process and its imports,
-which some peers take seconds for, are in none of them, but in a column of their own. Everything is in the page cache; nobody
-waits for the disk but the rows that say so. All use the same number of workers where they know workers. Peers that are not
-installed are left out (benchmarks/peers.txt).
+in a new random order; figures are medians over rounds. A Python row measures itself from when its imports are done until its
+work is, and the rates are of what the larger folder took more than the small one: the start of interpreters and worker
+processes, which some peers take seconds for, is in none of them, but in the time of the whole command on both folders.
+Everything is in the page cache; nobody waits for the disk but the rows that say so. All use the same number of workers where
+they know workers. Peers that are not installed are left out (benchmarks/peers.txt).
 """
 
 from __future__ import annotations
 
 import argparse
+import compileall
 import importlib.util
 import os
 import random
@@ -24,18 +26,36 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import headrace
 import machine_facts
 from headrace import machine
 from sample import photographs
 
 PAGE = Path(__file__).parent / "results" / "pack.md"
 PACKAGES = ["headrace", "pillow", "webdataset", "litdata", "ffcv", "numpy"]
-HEADRACE = f"{sys.executable} -m headrace"
-
+# What a Python row runs: imports first, then work() under the clock. CPU time is that of its processes too, which some peers do
+# not wait for.
+MEASURED = """
+import multiprocessing, os, pathlib, sys, time
+{text}
+if __name__ == "__main__":
+    source, out, workers = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]), int(sys.argv[3])
+    begin_s, before = time.perf_counter(), os.times()
+    work(source, out, workers)
+    end_s = time.perf_counter()
+    for process in multiprocessing.active_children():
+        process.join(20)
+    print("\\nwork", sum(os.times()[:4]) - sum(before[:4]), end_s - begin_s)
+"""
+OURS = """
+from headrace.cli import pack
+from headrace.cli.main import main
+def work(source, out, workers):
+    main(["pack", str(source), str(out / "p"), "--workers", str(workers), {options}])
+"""
 PILLOW = """
-import io, multiprocessing, pathlib, sys, tarfile
+import io, multiprocessing, tarfile
 from PIL import Image
-source, out = map(pathlib.Path, sys.argv[1:3])
 def smaller(path):
     image = Image.open(path).convert("RGB")
     scale = min(1, 500 / max(image.size))
@@ -44,39 +64,35 @@ def smaller(path):
     file = io.BytesIO()
     image.save(file, "JPEG", quality=90)
     return path.name, file.getvalue()
-if __name__ == "__main__":
-    with tarfile.open(out / "a.tar", "w") as archive, multiprocessing.Pool(int(sys.argv[3])) as pool:
+def work(source, out, workers):
+    with tarfile.open(out / "a.tar", "w") as archive, multiprocessing.Pool(workers) as pool:
         for name, data in pool.imap(smaller, sorted(source.rglob("*.jpg")), chunksize=16):
             info = tarfile.TarInfo(name)
             info.size = len(data)
             archive.addfile(info, io.BytesIO(data))
 """
 WEBDATASET = """
-import pathlib, sys, webdataset
-source, out = map(pathlib.Path, sys.argv[1:3])
-with webdataset.ShardWriter(str(out / "%06d.tar"), maxsize=1 << 27, verbose=0) as writer:
-    for path in sorted(source.rglob("*.jpg")):
-        writer.write({"__key__": path.stem, "jpg": path.read_bytes(), "cls": int(path.parent.name)})
+import webdataset
+def work(source, out, workers):
+    with webdataset.ShardWriter(str(out / "%06d.tar"), maxsize=1 << 27, verbose=0) as writer:
+        for path in sorted(source.rglob("*.jpg")):
+            writer.write({"__key__": path.stem, "jpg": path.read_bytes(), "cls": int(path.parent.name)})
 """
 LITDATA = """
-import pathlib, sys
 from litdata import optimize
-source, out = map(pathlib.Path, sys.argv[1:3])
 def sample(path):
     return {"image": pathlib.Path(path).read_bytes(), "label": int(pathlib.Path(path).parent.name)}
-if __name__ == "__main__":
+def work(source, out, workers):
     paths = [str(path) for path in sorted(source.rglob("*.jpg"))]
-    optimize(sample, paths, str(out), chunk_bytes="128MB", num_workers=int(sys.argv[3]))
+    optimize(sample, paths, str(out), chunk_bytes="128MB", num_workers=workers)
 """
 FFCV = """
-import pathlib, sys
 from ffcv.fields import IntField, RGBImageField
 from ffcv.writer import DatasetWriter
 from torchvision.datasets import ImageFolder
-source, out = map(pathlib.Path, sys.argv[1:3])
 fields = {"image": RGBImageField(write_mode="jpg", max_resolution=500, jpeg_quality=90), "label": IntField()}
-if __name__ == "__main__":
-    DatasetWriter(str(out / "a.beton"), fields, num_workers=int(sys.argv[3])).from_indexed_dataset(ImageFolder(str(source)))
+def work(source, out, workers):
+    DatasetWriter(str(out / "a.beton"), fields, num_workers=workers).from_indexed_dataset(ImageFolder(str(source)))
 """
 
 
@@ -92,20 +108,18 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Time:
-    """Seconds of one run: CPU of everything it started, and wall."""
+    """Seconds of one run: CPU and wall time of its work, and wall time of the whole command."""
 
     cpu_s: float
     wall_s: float
-
-    def __sub__(self, other: Time) -> Time:
-        return Time(max(self.cpu_s - other.cpu_s, 1e-9), max(self.wall_s - other.wall_s, 1e-9))
+    whole_s: float
 
 
 def script(text: str) -> str:
     """A shell line that runs a Python program on {source}, {out} and {workers}."""
     file = tempfile.NamedTemporaryFile("w", suffix=".py", delete=False)  # noqa: SIM115 (removed with the machine's /tmp)
     with file:
-        file.write(text)
+        file.write(MEASURED.replace("{text}", text))
     return f"{sys.executable} {file.name} {{source}} {{out}} {{workers}}"
 
 
@@ -113,23 +127,33 @@ JPEGTRAN = (
     'find {source} -name "*.jpg" | xargs -P {workers} -I % '
     """sh -c 'jpegtran -copy all -optimize -restart 1 -outfile "{out}/$(basename %)" %'"""
 )
-PACK = f"{HEADRACE} pack {{source}} {{out}}/p --workers {{workers}}"
-LOSSY = "--max-side 500 --quality 90"
+VERIFY = """
+from headrace.cli import verify
+from headrace.cli.main import main
+def work(source, out, workers):
+    main(["verify", str(out / "p"), "--workers", str(workers)])
+"""
 SMALL = 100  # images of the runs that tell what a start costs
+LOSSY = "--max-side 500 --quality 90"
+
+
+def ours(options: str = "") -> str:
+    """A shell line that runs our command with these options."""
+    return script(OURS.replace("{options}", ", ".join(repr(word) for word in options.split())))
 
 
 def rows() -> list[Row]:
     """All ways that this machine can run."""
     every = [
         Row("tar", "copies", "tar -cf {out}/a.tar -C {source} ."),
-        Row("**headrace --keep-bytes**", "copies, checks, digests, index", f"{PACK} --keep-bytes"),
+        Row("**headrace --keep-bytes**", "copies, checks, digests, index", ours("--keep-bytes")),
         Row("webdataset ShardWriter", "copies, one process", script(WEBDATASET), "webdataset"),
         Row("litdata optimize", "copies", script(LITDATA), "litdata"),
         Row("tar, then sync", "copies, waits for the disk", "tar -cf {out}/a.tar -C {source} . && sync {out}/a.tar"),
-        Row("**headrace --keep-bytes --sync**", "copies, checks, digests, index, waits", f"{PACK} --keep-bytes --sync"),
-        Row("**headrace**", "restart markers, without loss, index", PACK),
+        Row("**headrace --keep-bytes --sync**", "copies, checks, digests, index, waits", ours("--keep-bytes --sync")),
+        Row("**headrace**", "restart markers, without loss, index", ours()),
         Row("jpegtran -optimize -restart", "restart markers, without loss, a process a file", JPEGTRAN),
-        Row(f"**headrace {LOSSY}**", "reduces, re-encodes, restart markers, index", f"{PACK} {LOSSY}"),
+        Row(f"**headrace {LOSSY}**", "reduces, re-encodes, restart markers, index", ours(LOSSY)),
         Row("Pillow loop", "reduces, re-encodes", script(PILLOW)),
         Row("FFCV DatasetWriter", "reduces, re-encodes", script(FFCV), "ffcv"),
     ]
@@ -141,14 +165,17 @@ def rows() -> list[Row]:
 
 
 def measured(command: str) -> Time:
-    """Runs a shell line."""
+    """Runs a shell line. What does not say how long its work took begins at once: all of its time is work."""
     before, start_s = os.times(), time.perf_counter()
-    done = subprocess.run(command, shell=True, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    done = subprocess.run(command, shell=True, check=False, capture_output=True, text=True)
     after, end_s = os.times(), time.perf_counter()
     if done.returncode:
         raise SystemExit(f"{command}\nfailed:\n{done.stderr[-2000:]}")
+    said = [line.split() for line in done.stdout.splitlines() if line.startswith("work ")]
+    if said:
+        return Time(float(said[-1][1]), float(said[-1][2]), end_s - start_s)
     cpu_s = after.children_user + after.children_system - before.children_user - before.children_system
-    return Time(cpu_s, end_s - start_s)
+    return Time(cpu_s, end_s - start_s, end_s - start_s)
 
 
 def size_of(folder: Path) -> int:
@@ -184,52 +211,52 @@ def fill(folder: Path, sample: list[bytes], images: int) -> Path:
 def page(scratch: Path, args: argparse.Namespace) -> list[str]:
     """Runs everything; the page's lines."""
     load = os.getloadavg()[0]
+    compileall.compile_dir(Path(headrace.__file__).parent, quiet=1)  # as pip does when it installs, also the peers
     sample = [path.read_bytes() for path in photographs(None, args.images)]
     sources = {count: fill(scratch / f"in{count}", sample, count) for count in (SMALL, args.images)}
-    out = scratch / "out"
+    out, verify = scratch / "out", script(VERIFY)
     ways = [row for row in rows() if args.only in f"{row.name} {row.does}"]
     times: dict[str, list[dict[int, Time]]] = {row.name: [] for row in ways}
     sizes: dict[str, int] = {}
-    verified: list[tuple[Time, int]] = []
+    verified: list[float] = []
     for number in range(args.rounds):
         for row in random.Random(number).sample(ways, len(ways)):
             took = {}
             for count, source in sources.items():
                 shutil.rmtree(out, ignore_errors=True)
                 out.mkdir()
-                took[count] = measured(row.command.format(source=source, out=out, workers=args.workers))
-                if row.name == "**headrace**":
-                    verify = measured(f"{HEADRACE} verify {out}/p --workers {args.workers}")
-                    verified.append((verify, size_of(out)))
+                where = {"source": source, "out": out, "workers": args.workers}
+                took[count] = measured(row.command.format(**where))
             times[row.name].append(took)
             sizes[row.name] = size_of(out)
-    images = args.images - SMALL
+            if row.name == "**headrace**":
+                verified.append(sizes[row.name] / measured(verify.format(**where)).cpu_s)
+    source_bytes = size_of(sources[args.images])
     return [
         "# Packing",
         "",
         *machine_facts.describe(PACKAGES),
         f"- Command: `python benchmarks/pack.py --images {args.images} --rounds {args.rounds} --write`",
-        f"- Data: {args.images} JPEGs, {size_of(sources[args.images]) / args.images / 1000:.1f} kB each",
-        f"- {args.workers} workers; medians of {args.rounds} rounds (lowest to highest); a row's start, what its run on "
-        f"{SMALL} images took, is not in its rates",
+        f"- Data: {args.images} JPEGs, {source_bytes / args.images / 1000:.1f} kB each",
+        f"- {args.workers} workers; medians of {args.rounds} rounds (lowest to highest); rates are those of the images that "
+        f"the run has more than one of {SMALL}, so without the start of interpreters and workers; whole commands with all of it",
         f"- Load average when it began: {load:.1f}"
         + ("; others were at work, so the rates of wall time mean little" if load > 1 else ""),
         "",
-        "| | does | img/s of CPU time | img/s of wall time | start, s of wall time | bytes of the source |",
-        "|---|---|---:|---:|---:|---:|",
-        *(line(row, times[row.name], images, sizes[row.name] / size_of(sources[args.images])) for row in ways),
+        "| | does | img/s of CPU time | img/s of wall time "
+        f"| whole command on {SMALL} images, s | on {args.images}, s | bytes of the source |",
+        "|---|---|---:|---:|---:|---:|---:|",
+        *(line(row, times[row.name], args.images, sizes[row.name] / source_bytes) for row in ways),
         *verify_lines(verified),
         "",
         *absent(),
     ]
 
 
-def verify_lines(verified: list[tuple[Time, int]]) -> list[str]:
-    """The rate of `headrace verify`; runs on the small and the large dataset alternate."""
-    if not verified:
+def verify_lines(rates: list[float]) -> list[str]:
+    """The rate of `headrace verify`."""
+    if not rates:
         return []
-    pairs = zip(verified[::2], verified[1::2], strict=True)
-    rates = [(large_size - small_size) / (large - small).cpu_s for (small, small_size), (large, large_size) in pairs]
     return [
         "",
         f"`headrace verify` (SHA-256 of every shard, CRC-32C of every image, labels): "
@@ -245,10 +272,13 @@ def absent() -> list[str]:
 
 
 def line(row: Row, times: list[dict[int, Time]], images: int, share: float) -> str:
-    start = Time(*(statistics.median(getattr(took[SMALL], name) for took in times) for name in ("cpu_s", "wall_s")))
-    spent = [max(took.items())[1] - start for took in times]
-    rates = [spread([images / one.cpu_s for one in spent]), spread([images / one.wall_s for one in spent])]
-    return f"| {row.name} | {row.does} | {rates[0]} | {rates[1]} | {start.wall_s:.1f} | {share:.0%} |"
+    count = images - SMALL
+    rates = [
+        spread([count / max(getattr(took[images], kind) - getattr(took[SMALL], kind), 1e-9) for took in times])
+        for kind in ("cpu_s", "wall_s")
+    ]
+    small_s, large_s = (statistics.median(took[size].whole_s for took in times) for size in (SMALL, images))
+    return f"| {row.name} | {row.does} | {rates[0]} | {rates[1]} | {small_s:.2f} | {large_s:.2f} | {share:.0%} |"
 
 
 def spread(values: list[float]) -> str:
