@@ -239,7 +239,7 @@ def page(scratch: Path, args: argparse.Namespace) -> list[str]:
         f"- Command: `python benchmarks/pack.py --images {args.images} --rounds {args.rounds} --write`",
         f"- Data: {args.images} JPEGs, {source_bytes / args.images / 1000:.1f} kB each",
         f"- {args.workers} workers; medians of {args.rounds} rounds (lowest to highest); rates are those of the images that "
-        f"the run has more than one of {SMALL}, so without the start of interpreters and workers; whole commands with all of it",
+        f"the run has more than one of {SMALL}, so without the start of interpreters and workers; whole commands with it",
         f"- Load average when it began: {load:.1f}"
         + ("; others were at work, so the rates of wall time mean little" if load > 1 else ""),
         "",
