@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import pickle
 import subprocess
@@ -352,6 +353,35 @@ def test_a_block_shuffle_announces_its_next_shards(
     # The next epoch's first window is on its way as well.
     assert sum(one.fetched_bytes for one in fetched if isinstance(one, remote_shards.RemoteShards)) < 1.4 * size
     assert sum(one.requests for one in fetched if isinstance(one, remote_shards.RemoteShards)) < 100  # of 120 records
+
+
+@needs_obstore
+def test_what_was_announced_stays_until_it_is_read(many: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long ago other shards were used: what the plan needs next is never given up, so nothing is fetched twice."""
+    size = sum(path.stat().st_size for path in many.iterdir())
+    monkeypatch.setenv("HEADRACE_CACHE_SIZE", str(int(size * 0.45)))
+    dataset = headrace.open("s3://b/many")
+    fetch, local = dataset.residency, headrace.open(many)
+    assert isinstance(fetch, remote_shards.RemoteShards) and fetch.allowance is not None
+    shard = fetch.columns.shard
+    windows = [np.flatnonzero((shard == first) | (shard == first + 1)) for first in range(0, int(shard.max()), 2)]
+    times = np.zeros(len(shard), dtype=np.int64)
+    fetched = fetch._fetch
+
+    def counted(wanted: list[int], promised: int = 0) -> dict[int, bytes]:
+        times[wanted] += 1
+        return fetched(wanted, promised)
+
+    monkeypatch.setattr(fetch, "_fetch", counted)
+    fetch.prefetch(windows[0])
+    for now, following in itertools.pairwise(windows):
+        fetch._ahead.shutdown()  # all that was announced is here
+        fetch._ahead = remote_shards._pool(4)
+        fetch.prefetch(following)
+        for record in np.random.default_rng(0).permutation(now):
+            found = fetch.begin(np.array([record])).wait()
+            assert found is not None and found[0] == local.read(int(record))
+    assert len(windows) > 3 and (times[np.concatenate(windows[:-1])] == 1).all()
 
 
 @needs_obstore

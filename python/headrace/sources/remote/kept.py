@@ -1,8 +1,9 @@
 """Records of a remote dataset on local disk: sparse files of the shards' sizes, shared by the processes of a machine.
 
 With room for the whole dataset nothing is ever given up, and native code reads the files as if they were whole. With less
-room (`allowance`), shards that were not used for longest are emptied when others need the space; whoever reads then checks
-the record's CRC-32C, so that bytes that were emptied meanwhile count as absent and are never taken for data.
+room (`allowance`), shards that were not used for longest are emptied when others need the space, but none that holds a record
+that is wanted soon and was not read yet; whoever reads then checks the record's CRC-32C, so that bytes that were emptied
+meanwhile count as absent and are never taken for data.
 """
 
 from __future__ import annotations
@@ -42,6 +43,9 @@ class Kept:
         self._disk_bytes, self._last_use = self._facts[0], self._facts[1]  # [shards]; last use in ns since the epoch
         self._sizes = [shard.size for shard in manifest.shards]
         self._files = [os.open(folder / shard.file, os.O_RDWR) for shard in manifest.shards]
+        self._wanted = np.zeros(len(columns), dtype=bool)  # announced and not read since
+        self._told = np.empty(0, dtype=np.int64)  # what was announced last
+        self._promised_bytes = 0  # room for what is being fetched
         self._lock, self._lock_file = self._locks()
         self._claim_after_restart()
 
@@ -70,6 +74,30 @@ class Kept:
             self._present[record] = _PRESENT
         return bool(self._present[record] == _PRESENT)
 
+    def want(self, records: npt.NDArray[np.int64]) -> None:
+        """Says that `records` are wanted soon, after those that were announced before; what was before these is past."""
+        unread = self._told[self._wanted[self._told]]
+        self._told = records
+        self._wanted[:] = False
+        self._wanted[unread] = self._wanted[records] = True
+
+    def used(self, records: list[int]) -> None:
+        """Says that these records were read: an epoch wants each of them once."""
+        self._wanted[records] = False
+
+    @contextlib.contextmanager
+    def promised(self, shard: int, size: int) -> Iterator[int]:
+        """Room for `size` bytes of a shard while the block runs, as what `keep` is told; 0: there is none that may be taken."""
+        size += _SLACK
+        with self._alone():
+            promise = size if self._has_room(shard, size, evict=True) else 0
+            self._promised_bytes += promise
+        try:
+            yield promise
+        finally:
+            with self._alone():
+                self._promised_bytes -= promise
+
     def read(self, record: int) -> bytes | None:
         """The record's image, checked, or None when it is not here."""
         if self._present[record] == _ABSENT:
@@ -86,13 +114,13 @@ class Kept:
         """Whether `data` is the record's image."""
         return _native.crc32c(data) == int(self.columns.crc32c[record])
 
-    def keep(self, shard: int, begin: int, data: bytes, records: list[int], *, evict: bool) -> bool:
+    def keep(self, shard: int, begin: int, data: bytes, records: list[int], *, promised: int = 0) -> bool:
         """Writes `data` at byte `begin` of a shard: it holds `records`. False: there is no room.
 
-        With `evict` the shards that were not used for longest make room. Raises SourceError when the disk is full.
+        `promised`: bytes of a promise that this makes use of. Raises SourceError when the disk is full.
         """
         with self._alone():
-            if not self._has_room(shard, len(data), evict):
+            if not self._has_room(shard, len(data) + _SLACK - promised, evict=False):
                 return False
             try:
                 written = os.pwrite(self._files[shard], data, begin)
@@ -109,16 +137,22 @@ class Kept:
         """What the shards take on disk."""
         return int(self._disk_bytes.sum())
 
-    def _has_room(self, shard: int, size: int, evict: bool) -> bool:
+    def _has_room(self, shard: int, size: int, *, evict: bool) -> bool:
         if self.allowance is None:
             return True
-        while self.disk_bytes() + size + _SLACK > self.allowance:
-            others = np.flatnonzero(self._disk_bytes > 0)
-            others = others[others != shard]
-            if not evict or not len(others):
+        while self.disk_bytes() + self._promised_bytes + size > self.allowance:
+            others = self._expendable(shard) if evict else np.empty(0, dtype=np.int64)
+            if not len(others):
                 return False
             self._empty(int(others[np.argmin(self._last_use[others])]))
         return True
+
+    def _expendable(self, shard: int) -> npt.NDArray[np.int64]:
+        """Shards with something on disk, but for `shard` and those that hold a record that is wanted soon."""
+        there = self._disk_bytes > 0
+        there[self.columns.shard[self._wanted & (self._present != _ABSENT)]] = False
+        there[shard] = False
+        return np.flatnonzero(there)
 
     def _empty(self, shard: int) -> None:
         rows = slice(*np.searchsorted(self.columns.shard, [shard, shard + 1]).tolist())

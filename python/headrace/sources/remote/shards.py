@@ -128,14 +128,11 @@ class RemoteShards:
         return Fetch([self._pool.submit(self._bytes, group) for group in groups], records)
 
     def prefetch(self, records: Records) -> None:
-        """Fetches `records` into the cache, in large pieces, as far as half of the cache can hold them."""
+        """Fetches `records` into the cache, in large pieces, as far as there is room beside what is still to be read."""
         self._after_fork()
-        room = np.inf if self.allowance is None else self.allowance / 2
+        self._kept.want(records)
         for group in self._groups(self._kept.missing(records), _COALESCE_AHEAD):
-            room -= self._end(group[-1]) - int(self.columns.offset[group[0]])
-            if room < 0:
-                break
-            self._ahead.submit(self._bring, group, True)
+            self._ahead.submit(self._bring_ahead, group)
 
     def read(self, record: int, offset: int, size: int) -> bytes | None:
         """Bytes of the record's shard: its image, or its JSON, which lies behind the image."""
@@ -171,7 +168,14 @@ class RemoteShards:
             end = max(end, int(columns.json_offset[record] + columns.json_size[record]))
         return end
 
-    def _bring(self, group: list[int], evict: bool = False) -> None:
+    def _bring_ahead(self, group: list[int]) -> None:
+        """As `_bring`, where there is room: what cannot be kept would be fetched twice."""
+        size = self._end(group[-1]) - int(self.columns.offset[group[0]])
+        with self._kept.promised(int(self.columns.shard[group[0]]), size) as promise:
+            if promise:
+                self._bring(group, promise)
+
+    def _bring(self, group: list[int], promised: int = 0) -> None:
         """Makes sure that a group is in the cache."""
         wanted = [record for record in group if not self._kept.has(record)]
         if wanted:
@@ -179,7 +183,7 @@ class RemoteShards:
                 if waited:  # somebody else has fetched some of them
                     wanted = [record for record in wanted if not self._kept.has(record)]
                 for part in self._groups(np.array(wanted, dtype=np.int64), _COALESCE_AHEAD):
-                    self._fetch(part, evict=evict)
+                    self._fetch(part, promised)
 
     def _bytes(self, group: list[int]) -> dict[int, bytes]:
         """The images of a group, from the cache or the store."""
@@ -191,11 +195,12 @@ class RemoteShards:
                     found |= {record: data for record in wanted if (data := self._kept.read(record)) is not None}
                     wanted = [record for record in wanted if record not in found]
                 if wanted:
-                    found |= self._fetch(wanted, evict=False)
+                    found |= self._fetch(wanted)
+        self._kept.used(group)
         return found
 
-    def _fetch(self, wanted: list[int], *, evict: bool) -> dict[int, bytes]:
-        """Reads a run of records from the store and keeps it where there is room."""
+    def _fetch(self, wanted: list[int], promised: int = 0) -> dict[int, bytes]:
+        """Reads a run of records from the store and keeps it where there is room; `promised`: bytes it was given."""
         columns, shard = self.columns, int(self.columns.shard[wanted[0]])
         begin = int(columns.offset[wanted[0]])
         end = self._end(wanted[-1])
@@ -209,7 +214,7 @@ class RemoteShards:
         self.requests += 1
         data = self.bucket.read_range(self.manifest.shards[shard].file, begin, end - begin, intact)
         self.fetched_bytes += len(data)
-        self._kept.keep(shard, begin, data, wanted, evict=evict)
+        self._kept.keep(shard, begin, data, wanted, promised=promised)
         return {} if self.allowance is None else {record: part(data, record) for record in wanted}
 
     def _after_fork(self) -> None:
