@@ -150,12 +150,13 @@ class Pace:
         return event
 
 
-def make_fast() -> None:
-    """Lets cuDNN try its algorithms once for each shape (training has few), and float32 products use TF32."""
+def make_fast(*, tf32: bool = True) -> None:
+    """Lets cuDNN try its algorithms once for each shape (training has few), and float32 products use TF32 if wanted."""
     import torch
 
     torch.backends.cudnn.benchmark = True
-    torch.set_float32_matmul_precision("high")
+    torch.set_float32_matmul_precision("high" if tf32 else "highest")
+    torch.backends.cudnn.allow_tf32 = tf32
 
 
 def make_deterministic() -> None:

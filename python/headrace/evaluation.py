@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-__all__ = ["Scores", "evaluate"]
+__all__ = ["Scores", "answers_of", "evaluate"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +34,15 @@ def evaluate(
     *,
     device: str,
     autocast: torch.dtype | None = None,
+    flip: bool = False,
+    confusion: torch.Tensor | None = None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> Scores | None:
     """Runs `model` in evaluation mode over one pass of `loader`; leaves the model in the mode it was in.
 
     Under torch.distributed every rank evaluates its share and all get the scores of the whole set. None, on all
-    ranks, when `stopped` became true on one of them on the way.
+    ranks, when `stopped` became true on one of them on the way. `flip`: see `answers_of`.
+    `confusion`, int64 [classes, classes] on the device, has images added to row label, column answer (of this rank).
     """
     import torch
 
@@ -57,12 +60,15 @@ def evaluate(
             if stopped():
                 totals[4] = 1
                 break
-            answers = model(images).float()[:real]
+            answers = answers_of(model, images, flip=flip)[:real]
             labels = labels[:real]
             ranked = answers.topk(min(5, answers.shape[1]), dim=1).indices == labels[:, None]
             loss = torch.nn.functional.cross_entropy(answers, labels, reduction="sum")
             totals[:3] += torch.stack([ranked[:, 0].sum(), ranked.sum(), loss])
             totals[3] += real
+            if confusion is not None:
+                pairs = labels * confusion.shape[1] + answers.argmax(1)
+                confusion += torch.bincount(pairs, minlength=confusion.numel()).view_as(confusion)
     model.train(was_training)
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         torch.distributed.all_reduce(totals)
@@ -71,6 +77,12 @@ def evaluate(
         return None
     classes = len(loader.dataset.classes)
     return Scores(first / count, fifth / count if classes > 5 else None, loss_sum / count, int(count))
+
+
+def answers_of(model: nn.Module, images: torch.Tensor, *, flip: bool) -> torch.Tensor:
+    """The model's answers, float32 [N, classes]; with `flip`, the mean of those to the images and to their mirror images."""
+    answers: torch.Tensor = model(images).float()
+    return (answers + model(images.flip(3)).float()) / 2 if flip else answers
 
 
 def _real_images(loader: Loader, step: int, images: int) -> int:

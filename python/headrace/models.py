@@ -7,6 +7,7 @@ import importlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from headrace.blurpool import add_blurpool
 from headrace.errors import MissingDependencyError, UsageError
 
 if TYPE_CHECKING:
@@ -21,12 +22,20 @@ SMALL_IMAGE = 64
 SMALL_RESNETS = {"resnet20": 3, "resnet32": 5, "resnet44": 7, "resnet56": 9}
 
 
-def build(name: str, *, classes: int, image_size: int) -> nn.Module:
+def build(name: str, *, classes: int, image_size: int, blurpool: bool = False) -> nn.Module:
     """The model `name` with `classes` outputs, randomly initialised from torch's current seed.
 
     `module:factory` calls `factory(num_classes=classes)` from an importable module. A torchvision ResNet for images of up to
-    64 pixels gets a 3 × 3 stem without pooling, as is usual for CIFAR. Raises UsageError for an unknown name.
+    64 pixels gets a 3 × 3 stem without pooling, as is usual for CIFAR. With `blurpool`, strided convolutions and max pooling
+    are filtered. Raises UsageError for an unknown name, and for `blurpool` where there is no place for it.
     """
+    model = _plain(name, classes, image_size)
+    if blurpool and not add_blurpool(model):
+        raise UsageError(f"--blurpool: {name} has no strided convolution and no max pooling", hint="--no-blurpool")
+    return model
+
+
+def _plain(name: str, classes: int, image_size: int) -> nn.Module:
     if ":" in name:
         return _own(name, classes)
     if name in SMALL_RESNETS:

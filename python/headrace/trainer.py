@@ -83,6 +83,7 @@ def train(options: Options, *, watch: Callable[[Progress], None] = lambda progre
         if run.uploads is not None:
             run.uploads.wait()
         run.loader.close()
+        run.metrics.close()
         if run.val_loader is not None:
             run.val_loader.close()
         if run.lock is not None:
@@ -104,7 +105,7 @@ def train(options: Options, *, watch: Callable[[Progress], None] = lambda progre
         resumed_from_step=run.resumed_from_step,
         exit_code=0 if finished else 128 + run.stop_signal,
         losses=tuple(run.losses),
-        skipped=run.loader.stats().skipped_count,
+        skipped=run.skipped + run.loader.stats().skipped_count,
     )
 
 
@@ -112,6 +113,7 @@ def _train(run: Run, stop: StopRequest) -> None:
     """The loop. Every pass of the outer loop is an epoch, or what is left of one."""
     while run.step < run.total_steps and not run.stop_signal:
         _evaluate_if_due(run, stop)
+        _resize_if_due(run)
         for images, labels in _timed(run):
             loss = run.learner.learn(run.step, images, labels)
             run.step += 1
@@ -130,6 +132,16 @@ def _train(run: Run, stop: StopRequest) -> None:
                 break
     run.agreement.close()
     _evaluate_if_due(run, stop)
+
+
+def _resize_if_due(run: Run) -> None:
+    """Progressive resizing: an epoch whose images have another size gets a loader of its own."""
+    epoch = run.step // len(run.loader)
+    size = run.feed.size(epoch)
+    if size != run.image_size:
+        run.skipped += run.loader.stats().skipped_count
+        run.loader.close()
+        run.loader, run.image_size = run.feed.loader(epoch), size
 
 
 def _timed(run: Run) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
@@ -159,7 +171,8 @@ def _report(run: Run) -> None:
         return
     img_s = None if img_s is None else img_s * run.ranks.world_size
     rate = run.learner.learning_rate(run.step - 1)
-    run.metrics.write(step=run.step, epoch=epoch, loss=value, learning_rate=rate, img_s=img_s, wait_share=wait_share)
+    run.metrics.write(step=run.step, epoch=epoch, loss=value, learning_rate=rate, img_s=img_s, wait_share=wait_share,
+                      image_size=run.image_size)  # fmt: skip
     images, run.unreported_images = run.unreported_images, 0
     run.watch(Progress(run.step, run.total_steps, epoch, images, value, img_s, wait_share, run.scores))
 
@@ -175,6 +188,7 @@ def _evaluate_if_due(run: Run, stop: StopRequest) -> None:
         run.val_loader,
         device=run.device.torch_name,
         autocast=run.learner.autocast,
+        flip=run.options.recipe.flip_test,
         stopped=lambda: stop.signal is not None,
     )
     if scores is None:
@@ -205,6 +219,9 @@ def _save_final(run: Run) -> Path:
         "model": run.options.model,
         "simulated": run.device.simulated,  # then these are a stand-in's weights, not the model's
         "image_size": run.options.image_size,
+        "test_size": run.options.recipe.test_size(run.options.image_size),
+        "flip_test": run.options.recipe.flip_test,
+        "blurpool": run.options.recipe.blurpool,
         "classes": list(run.loader.dataset.classes),
         "steps": run.step,
     }

@@ -21,7 +21,9 @@ OPTIONS = Options(model="resnet18", data="/data", out="/out", device="cpu", imag
 
 
 def device(rate: Callable[[int], float | None], memory_bytes: Callable[[int], int] = lambda size: 0):
-    return lambda options, *, classes: Trial(options.batch_size, rate(options.batch_size), memory_bytes(options.batch_size))
+    return lambda options, *, classes, processes: Trial(
+        options.batch_size, rate(options.batch_size), memory_bytes(options.batch_size)
+    )
 
 
 def tried(choice: batch_size.Choice) -> list[int]:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import csv
 import time
 from pathlib import Path
+
+from rich import box
+from rich.table import Table
 
 import headrace
 from headrace.cli import output
 from headrace.devices import open_device
 from headrace.errors import SourceError, UsageError
 from headrace.evaluation import Scores, evaluate
-from headrace.training.prepare import evaluation_loader
+from headrace.models import SMALL_IMAGE
+from headrace.training.loading import evaluation_loader
 from headrace.weights import load_model
 
 SUMMARY = "top-1 and top-5 accuracy of trained weights on a data set, every image counted once"
@@ -21,44 +26,91 @@ EXAMPLE = "headrace evaluate runs/one/final.safetensors --data /data/imagenet/va
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `headrace evaluate`."""
     add = parser.add_argument
-    add("weights", type=Path, metavar="WEIGHTS", help="final.safetensors of `headrace train`")
+    add("weights", type=Path, metavar="WEIGHTS", help="final.safetensors of `headrace train`, or the folder of the run")
     add("--data", required=True, metavar="PATH", help="images: a folder of class folders, or a packed dataset")
     add("--batch-size", type=int, default=256, metavar="N")
-    add("--image-size", type=int, metavar="PIXELS", help="default: that of the training")
+    add("--image-size", type=int, metavar="PIXELS", help="default: that of the run's own evaluation")
+    add("--flip", action=argparse.BooleanOptionalAction, help="each image together with its mirror image (default: as the run)")
+    add("--per-class", action="store_true", help="the accuracy of each class too, worst first")
+    add("--confusion", type=Path, metavar="FILE", help="write a CSV: a row for each class, how often each was answered")
     add("--device", metavar="DEVICE", help="cpu or cuda (default: cuda if there is any)")
     add("--threads", type=int, metavar="N", help="threads that read and decode (default: the usable cores)")
 
 
 def run(args: argparse.Namespace) -> int:
     """Evaluates and prints."""
+    for name in ("batch_size", "image_size", "threads"):
+        if getattr(args, name) is not None and getattr(args, name) < 1:
+            raise UsageError(f"--{name.replace('_', '-')} must be at least 1, not {getattr(args, name)}")
     device = open_device(args.device)
     if device.simulated:
         raise UsageError("weights cannot be evaluated on a simulated device", hint="--device cpu or cuda")
     model, weights = load_model(args.weights)
     data = headrace.open(args.data)
     if data.classes != weights.classes:
-        what = f"{args.data} has {len(data.classes)} classes that are not the {len(weights.classes)} of {args.weights}"
+        what = f"{args.data} has {len(data.classes)} classes that are not the {len(weights.classes)} of {weights.path}"
         raise SourceError(what, hint="give data with the class folders that the training had")
-    size = args.image_size or weights.image_size
+    import torch
+
+    size = args.image_size or weights.test_size
+    confusion = torch.zeros(len(data.classes), len(data.classes), dtype=torch.int64, device=device.torch_name)
     began_s = time.monotonic()
-    with evaluation_loader(data, size, batch_size=args.batch_size, device=device, threads=args.threads) as loader:
-        scores = evaluate(model.to(device.torch_name), loader, device=device.torch_name)
+    small = weights.image_size <= SMALL_IMAGE
+    with evaluation_loader(data, size, small=small, batch_size=args.batch_size, device=device, threads=args.threads) as loader:
+        scores = evaluate(
+            model.to(device.torch_name),
+            loader,
+            device=device.torch_name,
+            flip=weights.flip_test if args.flip is None else args.flip,
+            confusion=confusion,
+        )
     assert scores is not None  # nothing stops it on the way
     img_s = scores.images / (time.monotonic() - began_s)
+    counts: list[list[int]] = confusion.tolist()
+    if args.confusion is not None:
+        _write_confusion(args.confusion, data.classes, counts)
     document = {
         "model": weights.model,
-        "weights": args.weights,
+        "weights": weights.path,
         "device": device.name,
         "top1": scores.top1,
         "top5": scores.top5,
         "loss": scores.loss,
         "images": scores.images,
         "img_s": img_s,
+        "per_class": _per_class(data.classes, counts),
     }
-    output.emit(args, document, lambda: _render(weights.model, scores, img_s))
+    output.emit(args, document, lambda: _render(weights.model, scores, img_s, document["per_class"] if args.per_class else []))
     return 0
 
 
-def _render(model: str, scores: Scores, img_s: float) -> None:
+def _per_class(classes: tuple[str, ...], counts: list[list[int]]) -> list[dict[str, object]]:
+    """For each class: its images, the share answered rightly, and the wrong answer that was given most often."""
+    found: list[dict[str, object]] = []
+    for label, (name, row) in enumerate(zip(classes, counts, strict=True)):
+        images = sum(row)
+        wrong = [(count, -other) for other, count in enumerate(row) if other != label and count]
+        mistaken = classes[-max(wrong)[1]] if wrong else None
+        found.append(
+            {"class": name, "images": images, "top1": row[label] / images if images else None, "mistaken_for": mistaken}
+        )
+    return found
+
+
+def _write_confusion(path: Path, classes: tuple[str, ...], counts: list[list[int]]) -> None:
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["class", *classes])
+        writer.writerows([name, *row] for name, row in zip(classes, counts, strict=True))
+
+
+def _render(model: str, scores: Scores, img_s: float, per_class: object) -> None:
     top5 = "" if scores.top5 is None else f", top-5 {scores.top5:.2%}"
     print(f"{model}: top-1 {scores.top1:.2%}{top5}, loss {scores.loss:.4f} on {scores.images:,} images ({img_s:,.0f} img/s)")
+    if not isinstance(per_class, list) or not per_class:
+        return
+    table = Table("class", "images", "top-1", "mistaken for", box=box.SIMPLE_HEAD)
+    for row in sorted(per_class, key=lambda row: (row["top1"] is None, row["top1"])):
+        top1 = "no images" if row["top1"] is None else f"{row['top1']:.1%}"
+        table.add_row(row["class"], f"{row['images']:,}", top1, row["mistaken_for"] or "")
+    output.page.print(table)

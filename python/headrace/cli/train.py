@@ -5,19 +5,23 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 
 from rich.markup import escape
 
 from headrace.cli import output
+from headrace.cli.training_options import add_training_options, chosen_options
 from headrace.devices import open_device
 from headrace.errors import UsageError
 from headrace.nvml import find_driver
-from headrace.recipe import Recipe
 from headrace.report import training
 from headrace.trainer import Options, Progress, Result, train
+from headrace.training import configuration
 from headrace.training.batch_size import choose
+from headrace.training.chosen import Chosen, with_global_batch
+from headrace.training.compiling import choose_compile
+from headrace.training.options import Compile
 from headrace.training.prepare import open_data
 from headrace.training.processes import run_processes
 from headrace.training.ranks import ranks_from_environment
@@ -30,58 +34,23 @@ headrace train --model resnet50 --data /data/imagenet/train --val /data/imagenet
 headrace train --model resnet50 --data /data/imagenet/train --out runs/one --resume auto
 """
 
-DEFAULTS = {field.name: field.default for field in fields(Options)}
-RECIPE = Recipe()
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `headrace train`."""
-    add = parser.add_argument
-    add("--model", required=True, help="a classifier of torchvision or timm, resnet20…56 for small images, or MODULE:FACTORY")
-    add("--data", required=True, metavar="PATH", help="training images: a folder of class folders, or a packed dataset")
-    add("--val", metavar="PATH", help="validation images (default: DATA/val beside DATA/train, else none)")
-    add("--out", default="run", metavar="FOLDER", help="checkpoints, metrics.jsonl and final.safetensors (default: run)")
-    add("--epochs", type=int, default=DEFAULTS["epochs"])
-    add("--steps", type=int, metavar="N", help="stop after N steps, whatever the epochs say")
-    add("--batch-size", default=str(DEFAULTS["batch_size"]), metavar="N|auto", help="images a step on each GPU; auto tries")
-    add("--image-size", type=int, default=DEFAULTS["image_size"], metavar="PIXELS")
-    add("--precision", choices=("auto", "bf16", "fp16", "fp32"), default="auto", help="auto: bf16 or fp16 on a GPU")
-    add("--device", metavar="DEVICE", help="cpu, cuda, or sim:a100 (a timed wait) (default: cuda if there is any)")
-    add("--seed", type=int, default=0)
-    add("--compile", action="store_true", help="torch.compile the model (minutes at the start, faster steps)")
-    add("--deterministic", action="store_true", help="the same bits every time (slower)")
-    add("--resume", metavar="auto|PATH", help="go on from the newest whole checkpoint (--out, --checkpoint-url), or from PATH")
-    add("--checkpoint-url", metavar="URL", help="keep checkpoints here too: s3://, gs://, az:// (sent in the background)")
-    add("--checkpoint-steps", type=int, metavar="N", help="a checkpoint every N steps")
-    add("--checkpoint-minutes", type=float, default=DEFAULTS["checkpoint_minutes"], metavar="M", help="… every M minutes")
-    add("--keep", type=int, default=DEFAULTS["keep"], metavar="N", help="how many checkpoints to keep")
-    add("--nan-steps", type=int, default=0, metavar="N", help="pass over N steps with a loss that is not finite, then stop")
-    add("--sync-batch-norm", action="store_true", help="batch normalisation over the batches of all GPUs")
-    add("--threads", type=int, metavar="N", help="threads that read and decode (default: the usable cores)")
-    add("--on-error", choices=("raise", "skip"), default="raise", help="an image that cannot be decoded: stop, or use another")
-    add("--learning-rate", type=float, default=RECIPE.learning_rate, help="for a global batch of 256; scales with it")
-    add("--momentum", type=float, default=RECIPE.momentum)
-    add("--weight-decay", type=float, default=RECIPE.weight_decay)
-    add("--label-smoothing", type=float, default=RECIPE.label_smoothing)
-    add("--warmup-epochs", type=float, metavar="N", help="default: a tenth of the run, at most 5")
-    add("--mixup", type=float, default=RECIPE.mixup, metavar="ALPHA", help="mix pairs of images (0: off)")
-    add("--cutmix", type=float, default=RECIPE.cutmix, metavar="ALPHA", help="paste parts of images (0: off)")
-    add("--average", type=float, default=RECIPE.average, metavar="DECAY", help="score a moving average of the weights")
-    add("--clip-norm", type=float, default=RECIPE.clip_norm, metavar="NORM", help="largest norm of the gradients (0: any)")
-    add("--accumulate", type=int, default=RECIPE.accumulate, metavar="N", help="batches to an optimizer step")
-    add("--processes", type=int, metavar="N", help="ranks on this machine (default: one for each GPU)")
+    add_training_options(parser)
+    parser.add_argument("--config", type=Path, metavar="FILE", help="options from a TOML file; the command line comes on top")
 
 
 def run(args: argparse.Namespace) -> int:
     """Trains with a progress bar; exit code 128 + signal when asked to stop."""
-    options = _options(args)
-    if args.batch_size == "auto":
-        options = replace(options, batch_size=_chosen_batch_size(options))
-    count = _processes(args)
+    chosen = chosen_options(args, args.config)
+    count = _processes(chosen)
+    options = _settled(chosen, count)
     if count > 1 and "WORLD_SIZE" not in os.environ:
-        return _run_processes(args, count, options.batch_size)
+        return _run_processes(args, count, options)
     if not ranks_from_environment().main:
         return train(options).exit_code
+    _say_what(chosen, options)
     with output.progress(f"{options.model}: preparing", None) as meter:
         result = train(options, watch=lambda progress: _show(options, progress, meter))
     title = f"{options.model} on {result.device.name}"
@@ -90,18 +59,43 @@ def run(args: argparse.Namespace) -> int:
     return result.exit_code
 
 
-def _options(args: argparse.Namespace) -> Options:
-    given = vars(args)
-    recipe = Recipe(**{field.name: given[field.name] for field in fields(Recipe)})
-    names = [field.name for field in fields(Options) if field.name not in ("recipe", "batch_size")]
-    size = DEFAULTS["batch_size"] if args.batch_size == "auto" else args.batch_size
-    if not str(size).isdecimal():
-        raise UsageError(f"--batch-size must be a number or auto, not {size!r}")
-    return Options(**{name: given[name] for name in names}, batch_size=int(str(size)), recipe=recipe)
+def _settled(chosen: Chosen, count: int) -> Options:
+    """The options, with batch size and compile mode found out where that was asked."""
+    ranks = ranks_from_environment().world_size if "WORLD_SIZE" in os.environ else count
+    options = chosen.options
+    if chosen.auto_batch_size:
+        options = replace(options, batch_size=_chosen_batch_size(chosen, ranks))
+    options = with_global_batch(options, chosen.global_batch, ranks)
+    return replace(options, compile=_chosen_compile(options, ranks)) if chosen.auto_compile else options
 
 
-def _chosen_batch_size(options: Options) -> int:
+def _say_what(chosen: Chosen, options: Options) -> None:
+    """The recipe's source, and the options that are not the defaults."""
+    if chosen.preset is not None:
+        output.say(f"recipe: {chosen.preset.source}")
+    plain = configuration.flat(Options(options.model, options.data, options.out))
+    given = {name: value for name, value in configuration.flat(options).items() if plain.get(name) != value}
+    if given:
+        output.say("options: " + ", ".join(configuration.text(given).strip().splitlines()))
+
+
+def _chosen_compile(options: Options, ranks: int) -> Compile:
+    device = open_device(options.device)
+    if device.kind != "cuda":
+        output.say(f"compile off: on the {device.name} it is not tried")
+        return "off"
+    if "WORLD_SIZE" in os.environ:
+        raise UsageError("--compile auto cannot be asked of each rank by itself", hint="give torchrun --compile on or off")
+    data, _ = open_data(options)
+    choice = choose_compile(options, device=device, classes=len(data.classes), processes=ranks, watch=output.say)
+    known = " (tried before; remembered)" if choice.remembered else ""
+    output.say(f"compile {choice.mode}{known}")
+    return choice.mode
+
+
+def _chosen_batch_size(chosen: Chosen, ranks: int) -> int:
     """That of the run to go on with, else the smallest that is nearly as fast as the fastest."""
+    options = chosen.options
     if "WORLD_SIZE" in os.environ:
         raise UsageError("--batch-size auto cannot be asked of each rank by itself", hint="give torchrun a number")
     if options.resume is not None and (found := find(options)[0]) is not None:
@@ -113,8 +107,17 @@ def _chosen_batch_size(options: Options) -> int:
     data, _ = open_data(options)
     driver = find_driver()[0] if device.kind == "cuda" else None
     memory_bytes = min(gpu.memory_bytes for gpu in driver.gpus) if driver and driver.gpus else None
-    output.say(f"trying batch sizes for {options.model} on {device.name}, with input that costs nothing")
-    choice = choose(options, classes=len(data.classes), images=len(data), memory_bytes=memory_bytes, watch=_show_trial)
+    together = f", {ranks} ranks together" if ranks > 1 else ""
+    output.say(f"trying batch sizes for {options.model} on {device.name}{together}, with input that costs nothing")
+    choice = choose(
+        options,
+        classes=len(data.classes),
+        images=len(data),
+        memory_bytes=memory_bytes,
+        global_batch=chosen.global_batch,
+        processes=ranks,
+        watch=_show_trial,
+    )
     output.say(f"batch size {choice.batch_size}: the smallest within 3 % of the best rate")
     return choice.batch_size
 
@@ -125,13 +128,13 @@ def _show_trial(trial: Trial) -> None:
     output.say(f"  {trial.batch_size:>5}: {result}")
 
 
-def _processes(args: argparse.Namespace) -> int:
+def _processes(chosen: Chosen) -> int:
     """How many ranks this machine is to run."""
-    if args.processes is not None:
-        if args.processes < 1:
-            raise UsageError(f"--processes must be at least 1, not {args.processes}")
-        return int(args.processes)
-    if args.device not in (None, "cuda"):
+    if chosen.processes is not None:
+        if chosen.processes < 1:
+            raise UsageError(f"--processes must be at least 1, not {chosen.processes}")
+        return chosen.processes
+    if chosen.options.device not in (None, "cuda"):
         return 1
     if (visible := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
         return len([entry for entry in visible.split(",") if entry.strip() not in ("", "-1")])
@@ -139,9 +142,10 @@ def _processes(args: argparse.Namespace) -> int:
     return len(driver.gpus) if driver else 1
 
 
-def _run_processes(args: argparse.Namespace, count: int, batch_size: int) -> int:
-    """Runs `count` ranks of this same command, with the batch size chosen, and prints what the main one printed."""
-    code, printed = run_processes(count, [*args.words, "--batch-size", str(batch_size)])
+def _run_processes(args: argparse.Namespace, count: int, options: Options) -> int:
+    """Runs `count` ranks of this same command, with what was found out, and prints what the main one printed."""
+    found = ["--batch-size", str(options.batch_size), "--compile", options.compile]
+    code, printed = run_processes(count, [*args.words, *found])
     if args.json and printed:
         output.emit(args, json.loads(printed), lambda: None)
     elif printed:

@@ -1,16 +1,11 @@
-"""The session as scalars for TensorBoard: an event file, written without TensorFlow or the tensorboard package.
-
-The file is a TFRecord of `Event` messages (tensorflow/core/util/event.proto): 1 wall_time, 2 step, 3 file_version,
-5 summary; `Summary` holds values of 1 tag and 2 simple_value.
-"""
+"""The session as scalars for TensorBoard: an event file, written without TensorFlow or the tensorboard package."""
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 from pathlib import Path
 
-from headrace import _native
+from headrace import tfevents
 from headrace.errors import SessionError
 from headrace.session import Sample, Session
 
@@ -27,11 +22,11 @@ def write(session: Session, folder: str | Path) -> Path:
     """Write the event file into `folder` (made if missing), over an older one. Returns its path; raises `SessionError`."""
     path = Path(folder) / FILE_NAME
     began_s = session.started_at or 0.0
-    records = [_event(began_s, 0, _bytes(3, b"brain.Event:2"))]
-    records += [_event(began_s + time_s, step, _summary(tag, value)) for time_s, step, tag, value in scalars(session)]
+    records = [tfevents.head(began_s)]
+    records += [tfevents.scalar(began_s + time_s, step, tag, value) for time_s, step, tag, value in scalars(session)]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(b"".join(map(_record, records)))
+        path.write_bytes(b"".join(records))
     except OSError as error:
         raise SessionError(f"cannot write {path}: {error.strerror or error}", hint="choose another folder: --out") from error
     return path
@@ -63,36 +58,3 @@ def _machine(sample: Sample) -> Iterator[tuple[str, float | None]]:
     for gpu in sample.gpus:
         yield f"gpu_{gpu.index}_busy", gpu.busy
         yield f"gpu_{gpu.index}_memory_bytes", gpu.memory_used_bytes
-
-
-def _record(data: bytes) -> bytes:
-    """One TFRecord: length, its masked CRC-32C, the data, its masked CRC-32C."""
-    length = struct.pack("<Q", len(data))
-    return length + _masked(length) + data + _masked(data)
-
-
-def _masked(data: bytes) -> bytes:
-    """TFRecord rotates the checksum by 15 bits and adds a constant, so that data which holds checksums stays safe."""
-    crc = _native.crc32c(data)
-    return struct.pack("<I", (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF)
-
-
-def _event(wall_time_s: float, step: int, rest: bytes) -> bytes:
-    return b"\x09" + struct.pack("<d", wall_time_s) + b"\x10" + _varint(step) + rest
-
-
-def _summary(tag: str, value: float) -> bytes:
-    return _bytes(5, _bytes(1, _bytes(1, tag.encode()) + b"\x15" + struct.pack("<f", value)))
-
-
-def _bytes(field: int, data: bytes) -> bytes:
-    """A length-delimited protobuf field."""
-    return _varint(field << 3 | 2) + _varint(len(data)) + data
-
-
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes((*out, value))

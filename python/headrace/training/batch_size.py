@@ -43,17 +43,27 @@ def choose(
     classes: int,
     images: int,
     memory_bytes: int | None = None,
+    global_batch: int | None = None,
+    processes: int = 1,
     try_size: Callable[..., Trial] = measure,
     watch: Callable[[Trial], None] = lambda trial: None,
 ) -> Choice:
-    """Tries sizes upwards until they stop gaining or do not fit. `images`: a batch is at most a tenth of the data.
+    """Tries sizes upwards until they stop gaining or do not fit. `images`: all ranks' batches are at most a tenth of the data.
 
-    `memory_bytes`: the GPU's memory. Raises UsageError when not even the smallest fits.
+    `memory_bytes`: the GPU's memory. `global_batch`: only sizes of which a whole number on `processes` ranks makes it.
+    Raises UsageError when not even the smallest fits.
     """
     trials: list[Trial] = []
     flat = 0
-    for size in sizes(largest=max(SMALLEST, min(LARGEST, images // 10))):
-        trial = try_size(replace(options, batch_size=size), classes=classes)
+    candidates = sizes(largest=max(SMALLEST, min(LARGEST, images // 10 // processes)))
+    if global_batch is not None:
+        candidates = [size for size in candidates if global_batch % (size * processes) == 0]
+        if not candidates:
+            what = f"no batch size of {SMALLEST} or more on {processes} ranks divides --global-batch {global_batch}"
+            raise UsageError(what, hint="another --global-batch (a power of two), or --batch-size N")
+    alone = replace(options.recipe, accumulate=1)
+    for size in candidates:
+        trial = try_size(replace(options, batch_size=size, recipe=alone), classes=classes, processes=processes)
         trials.append(trial)
         watch(trial)
         if trial.img_s is None or _too_full(trial, memory_bytes):
@@ -64,7 +74,7 @@ def choose(
             break
     fitting = [(one.img_s, one.batch_size) for one in trials if one.img_s is not None and not _too_full(one, memory_bytes)]
     if not fitting:
-        what = f"{options.model} at {options.image_size} pixels does not fit with a batch of {SMALLEST}"
+        what = f"{options.model} at {options.image_size} pixels does not fit with a batch of {candidates[0]}"
         raise UsageError(what, hint="a smaller --image-size or model, --precision bf16, or --batch-size N with a smaller N")
     best = max(rate for rate, _ in fitting)
     return Choice(min(size for rate, size in fitting if rate >= NEARLY * best), tuple(trials))

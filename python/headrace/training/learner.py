@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 from headrace import models
 from headrace.devices import Device, make_deterministic, make_fast
 from headrace.errors import UsageError
+from headrace.pretrained import load_pretrained
 from headrace.recipe import learning_rate, make_optimizer
 from headrace.training.average import Average
 from headrace.training.mixing import mix
-from headrace.training.options import Options, Precision
+from headrace.training.options import Compile, Options, Precision
 from headrace.training.ranks import Ranks
 
 if TYPE_CHECKING:
@@ -38,9 +39,9 @@ class Learner:
         if options.deterministic:
             make_deterministic()
         elif device.kind == "cuda":
-            make_fast()
+            make_fast(tf32=options.tf32)
         torch.manual_seed(options.seed)
-        self.model = _build(options, device, classes)
+        self.model, self.loaded = _build(options, device, classes)
         self._step_model = _wrapped(self.model, ranks, device, compiled=options.compile)
         self.average = Average(self.model, self.recipe.average) if self.recipe.average else None
         self.optimizer = make_optimizer(self.model, self.recipe, fused=device.kind == "cuda")
@@ -65,6 +66,8 @@ class Learner:
         moves = (step + 1) % self.recipe.accumulate == 0 or step + 1 == self.total_steps
         partners, share = labels, 1.0
         if not self.device.simulated:
+            if not self.options.channels_last:
+                images = images.contiguous()
             images, partners, share = mix(images, labels, mixup=self.recipe.mixup, cutmix=self.recipe.cutmix)
         statistics = self._statistics() if self._guarded else []
         # Between updates, ranks need not exchange gradients.
@@ -105,7 +108,7 @@ class Learner:
         import torch
 
         for group in self.optimizer.param_groups:
-            group["lr"] = self.learning_rate(step)
+            group["lr"] = self.learning_rate(step) * group["scale"]
         if self.recipe.clip_norm:
             self.scaler.unscale_(self.optimizer)
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.clip_norm)
@@ -117,9 +120,9 @@ class Learner:
 
     def learning_rate(self, step: int) -> float:
         """The rate at a step; its peak is the recipe's for what all ranks and accumulated batches together hold."""
-        batch = self.options.batch_size * self.ranks.world_size * self.recipe.accumulate
-        peak = self.recipe.learning_rate * batch / 256
-        return learning_rate(step, peak=peak, warmup_steps=self.warmup_steps, total_steps=self.total_steps)
+        peak = self.recipe.peak_rate(self.options.batch_size * self.ranks.world_size * self.recipe.accumulate)
+        steps = {"warmup_steps": self.warmup_steps, "total_steps": self.total_steps}
+        return learning_rate(step, peak=peak, schedule=self.recipe.schedule, **steps)
 
 
 def autocast_dtype(precision: Precision, device: Device) -> torch.dtype | None:
@@ -136,24 +139,34 @@ def autocast_dtype(precision: Precision, device: Device) -> torch.dtype | None:
     return torch.bfloat16 if precision == "bf16" else torch.float16
 
 
-def _build(options: Options, device: Device, classes: int) -> nn.Module:
+def _build(options: Options, device: Device, classes: int) -> tuple[nn.Module, str | None]:
+    """The model, and what was loaded into it."""
     import torch
 
     # The name is checked on a simulated device too: the same command must work on the real one.
-    model = models.build(options.model, classes=classes, image_size=options.image_size)
+    model = models.build(
+        options.model,
+        classes=classes,
+        image_size=options.image_size,
+        blurpool=options.recipe.blurpool,
+    )
+    loaded = load_pretrained(model, options.pretrained, name=options.model) if options.pretrained else None
     if device.simulated:
-        model = models.stand_in(classes)
+        model, loaded = models.stand_in(classes), None
     elif options.sync_batch_norm:
         model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)
-    return model.to(device.torch_name, memory_format=torch.channels_last).train()
+    layout = torch.channels_last if options.channels_last else torch.contiguous_format
+    return model.to(device.torch_name, memory_format=layout).train(), loaded
 
 
-def _wrapped(model: nn.Module, ranks: Ranks, device: Device, *, compiled: bool) -> Any:
+def _wrapped(model: nn.Module, ranks: Ranks, device: Device, *, compiled: Compile) -> Any:
     """The model as the step calls it: compiled if asked, and averaging gradients over the ranks if there are several."""
     import torch
 
-    if compiled and not device.simulated:
-        model = torch.compile(model)
+    if compiled != "off" and not device.simulated:
+        # One graph for each image size: progressive resizing has few, and fixed shapes are faster.
+        mode = "reduce-overhead" if compiled == "graphs" else "default"
+        model = torch.compile(model, mode=mode, dynamic=False)
     if ranks.world_size == 1:
         return model
     indices = [int(device.torch_name.partition(":")[2])] if device.kind == "cuda" else None

@@ -7,15 +7,19 @@ import time
 from pathlib import Path
 
 from headrace.errors import UsageError
+from headrace.training.loggers import Loggers
 
 __all__ = ["Metrics"]
 
 
 class Metrics:
-    """Appends to `path`; every line says how many seconds after the start it was written. Raises UsageError."""
+    """Appends to `path`; every line says how many seconds after the start it was written. Raises UsageError.
 
-    def __init__(self, path: Path) -> None:
-        self._path, self._started_s = path, time.monotonic()
+    `loggers` get the figures too.
+    """
+
+    def __init__(self, path: Path, loggers: Loggers | None = None) -> None:
+        self._path, self._started_s, self._loggers = path, time.monotonic(), loggers
         try:
             path.touch()
         except OSError as error:
@@ -26,3 +30,10 @@ class Metrics:
         line = {"seconds": round(time.monotonic() - self._started_s, 3), **facts}
         with open(self._path, "a", encoding="utf-8") as file:
             file.write(json.dumps(line, allow_nan=False) + "\n")
+        if self._loggers is not None:
+            self._loggers.write(facts)
+
+    def close(self) -> None:
+        """Ends the loggers."""
+        if self._loggers is not None:
+            self._loggers.close()

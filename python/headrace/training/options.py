@@ -8,9 +8,12 @@ from typing import Literal
 from headrace.errors import UsageError
 from headrace.recipe import Recipe
 
-__all__ = ["Options", "Precision", "check"]
+__all__ = ["COMPILE", "Compile", "Options", "Precision", "check"]
 
 Precision = Literal["auto", "bf16", "fp16", "fp32"]
+Compile = Literal["off", "on", "graphs"]
+
+COMPILE: tuple[Compile, ...] = ("off", "on", "graphs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +40,19 @@ class Options:
     checkpoint_minutes: float | None = 10.0
     keep: int = 2
     threads: int | None = None
+    prefetch: int = 3  # batches that are made ahead
     on_error: Literal["raise", "skip"] = "raise"  # an image that cannot be decoded: stop, or use another and count it
-    compile: bool = False  # torch.compile
+    compile: Compile = "off"  # torch.compile; "graphs": with CUDA graphs
+    channels_last: bool = True
+    tf32: bool = True  # float32 products of CUDA GPUs in TF32
+    pretrained: str | None = None  # a file of weights, or "auto": those of torchvision or timm, downloaded
+    log: tuple[str, ...] = ()  # besides metrics.jsonl: tensorboard, mlflow, wandb
     recipe: Recipe = field(default_factory=Recipe)
 
 
 def check(options: Options) -> None:
     """Raises UsageError for a number that makes no sense."""
-    for name in ("epochs", "batch_size", "image_size", "keep"):
+    for name in ("epochs", "batch_size", "image_size", "keep", "prefetch"):
         if getattr(options, name) < 1:
             raise UsageError(f"--{name.replace('_', '-')} must be at least 1, not {getattr(options, name)}")
     if options.nan_steps < 0:
@@ -53,3 +61,5 @@ def check(options: Options) -> None:
         value = getattr(options, name)
         if value is not None and value < 1:
             raise UsageError(f"--{name.replace('_', '-')} must be at least 1, not {value}")
+    if options.compile not in COMPILE:
+        raise UsageError(f"--compile must be one of {', '.join(COMPILE)}, not {options.compile!r}")

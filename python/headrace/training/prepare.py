@@ -5,30 +5,29 @@ from __future__ import annotations
 import fcntl
 import shutil
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import BinaryIO
 
-from headrace import checkpoint, devices, machine, models, transforms
+from headrace import checkpoint, devices
 from headrace.checkpoint import Writer
 from headrace.devices import Device, Pace
 from headrace.errors import HeadraceError, SourceError, UsageError
-from headrace.loader import Loader
-from headrace.planner import Dtype
 from headrace.records import Dataset
 from headrace.sources import open_dataset
+from headrace.training import configuration
 from headrace.training.finite import BadStep, LossWatch
-from headrace.training.learner import Learner, autocast_dtype
+from headrace.training.learner import Learner
+from headrace.training.loading import TrainingInput, validation_loader
+from headrace.training.loggers import Loggers
 from headrace.training.metrics import Metrics
 from headrace.training.options import Options, check
-from headrace.training.ranks import Agreement, Ranks, join, ranks_from_environment
+from headrace.training.ranks import Agreement, join, ranks_from_environment
 from headrace.training.resume import find, share
 from headrace.training.state import Progress, Run, restore
 from headrace.training.uploads import Uploads
 
-__all__ = ["evaluation_loader", "open_data", "prepare"]
-
-SMALL_CROP_PADDING = 4  # CIFAR's usual augmentation: pad by 4, crop back, flip (He et al. 2015, section 4.2)
+__all__ = ["open_data", "prepare"]
 
 
 def prepare(options: Options, watch: Callable[[Progress], None]) -> Run:
@@ -43,12 +42,13 @@ def prepare(options: Options, watch: Callable[[Progress], None]) -> Run:
     out = Path(options.out)
     found, remarks = find(options) if ranks.main else (None, [])
     for remark in remarks:
-        watch(Progress(0, 0, 0, 0, None, None, None, remark=remark))
+        _remark(watch, remark)
     data, val = open_data(options)
     join(ranks, device)
     found = share(found, ranks)
-    loader = _loader(options, data, device, ranks, training=True)
-    val_loader = _loader(options, val, device, ranks, training=False) if val is not None else None
+    feed = TrainingInput(options, data, device, ranks)
+    loader = feed.loader(0)
+    val_loader = validation_loader(options, val, device, ranks) if val is not None else None
     steps_per_epoch = len(loader)
     if steps_per_epoch == 0:
         raise SourceError(
@@ -58,8 +58,14 @@ def prepare(options: Options, watch: Callable[[Progress], None]) -> Run:
     total_steps = min(options.epochs * steps_per_epoch, options.steps or options.epochs * steps_per_epoch)
     if device.simulated:
         torch.set_num_threads(1)  # the stand-in needs no more, and the loader's threads need the cores
+    epoch = 0
+    if found is not None:
+        # The last batch's epoch, not the next one's: the checkpoint holds the state of its loader.
+        epoch = max(0, int(found.state["step"]) - 1) // steps_per_epoch
+        if feed.size(epoch) != feed.size(0):
+            loader = feed.loader(epoch)
     learner = Learner(
-        options,
+        options if found is None else replace(options, pretrained=None),
         device,
         ranks,
         classes=len(data.classes),
@@ -83,10 +89,12 @@ def prepare(options: Options, watch: Callable[[Progress], None]) -> Run:
         device=device,
         learner=learner,
         loader=loader,
+        feed=feed,
+        image_size=feed.size(epoch),
         val_loader=val_loader,
         writer=_writer(out / "checkpoints", options.keep, uploads),
         uploads=uploads,
-        metrics=Metrics(out / "metrics.jsonl"),
+        metrics=Metrics(out / "metrics.jsonl", _loggers(options, out, watch) if ranks.main else None),
         pace=Pace(device),
         agreement=Agreement(ranks),
         loss_watch=LossWatch(options.nan_steps, steps_per_epoch, lambda bad: _tell_bad_step(run, bad)),
@@ -101,6 +109,10 @@ def prepare(options: Options, watch: Callable[[Progress], None]) -> Run:
             if lock is not None:
                 lock.close()
             raise
+    if ranks.main:
+        configuration.write(options, out / "config.toml")
+        if learner.loaded is not None:
+            _remark(watch, f"start: {learner.loaded}")
     facts = {"model": options.model, "device": device.name, "images": len(data), "classes": len(data.classes)}
     facts |= {"world_size": ranks.world_size, "batch_size": options.batch_size}
     if ranks.main:
@@ -153,6 +165,14 @@ def _check_space(folder: Path, learner: Learner, keep: int) -> None:
         )
 
 
+def _remark(watch: Callable[[Progress], None], words: str) -> None:
+    watch(Progress(0, 0, 0, 0, None, None, None, remark=words))
+
+
+def _loggers(options: Options, out: Path, watch: Callable[[Progress], None]) -> Loggers:
+    return Loggers(options.log, out, configuration.flat(options), warn=lambda words: _remark(watch, words))
+
+
 def _locked(out: Path) -> BinaryIO:
     """Keeps other runs out of `out` until the file is closed, or this process ends in whatever way."""
     lock = open(out / ".lock", "wb")  # noqa: SIM115 - closed by the trainer
@@ -199,48 +219,3 @@ def _class_difference(training: tuple[str, ...], validation: tuple[str, ...]) ->
     if surplus:
         words += f"; not in training: {', '.join(surplus[:5])}"
     return words
-
-
-def _loader(options: Options, data: Dataset, device: Device, ranks: Ranks, *, training: bool) -> Loader:
-    """Normalised on the GPU where there is one; a simulated GPU gets uint8, as a real one would over the bus."""
-    dtype: Dtype = "uint8" if device.simulated else "float32"
-    if device.kind == "cuda" and (half := autocast_dtype(options.precision, device)) is not None:
-        dtype = "bfloat16" if str(half) == "torch.bfloat16" else "float16"
-    return Loader(
-        data,
-        options.batch_size,
-        _pipeline(options.image_size, training=training, normalize=not device.simulated),
-        seed=options.seed,
-        shuffle=training,
-        drop_last=training,
-        rank=ranks.rank,
-        world_size=ranks.world_size,
-        threads=options.threads or max(1, round(machine.cores().usable) // ranks.local_world_size),
-        device=device.torch_name,
-        dtype=dtype,
-        on_error=options.on_error,
-    )
-
-
-def evaluation_loader(data: Dataset, image_size: int, *, batch_size: int, device: Device, threads: int | None = None) -> Loader:
-    """The batches on which a trained model is judged: in order, each once, float32, as validation sees them."""
-    pipeline = _pipeline(image_size, training=False, normalize=True)
-    return Loader(
-        data, batch_size, pipeline, shuffle=False, drop_last=False, threads=threads, device=device.torch_name, dtype="float32"
-    )
-
-
-def _pipeline(size: int, *, training: bool, normalize: bool) -> transforms.Compose:
-    steps = [_augmentation(size, training=training)]
-    if normalize:
-        steps.append(transforms.Normalize(transforms.IMAGENET_MEAN, transforms.IMAGENET_STD))
-    return transforms.Compose(steps)
-
-
-def _augmentation(size: int, *, training: bool) -> transforms.Transform:
-    if size > models.SMALL_IMAGE:
-        return transforms.imagenet_train(size) if training else transforms.imagenet_eval(size)
-    if training:
-        steps = [transforms.Resize(size), transforms.RandomCrop(size, padding=SMALL_CROP_PADDING)]
-        return transforms.Compose([*steps, transforms.RandomHorizontalFlip()])
-    return transforms.Compose([transforms.Resize(size), transforms.CenterCrop(size)])

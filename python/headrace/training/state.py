@@ -14,6 +14,7 @@ from headrace.evaluation import Scores
 from headrace.loader import Loader
 from headrace.training.finite import LossWatch
 from headrace.training.learner import Learner
+from headrace.training.loading import TrainingInput
 from headrace.training.metrics import Metrics
 from headrace.training.options import Options
 from headrace.training.ranks import Agreement, Ranks
@@ -49,6 +50,8 @@ class Run:
     device: Device
     learner: Learner
     loader: Loader
+    feed: TrainingInput
+    image_size: int  # of `loader`
     val_loader: Loader | None
     writer: Writer
     uploads: Uploads | None
@@ -67,6 +70,7 @@ class Run:
     scores: Scores | None = None
     losses: list[float] = field(default_factory=list)
     unreported_images: int = 0
+    skipped: int = 0  # images of loaders that are closed
     stop_signal: int = 0  # agreed by all ranks
 
 
@@ -92,6 +96,7 @@ def save(run: Run) -> None:
         "batch_size": run.options.batch_size,
         "loader": run.loader.state_dict(),
         "scaler": run.learner.scaler_state(),
+        "groups": [_numbers(group) for group in optimizer["param_groups"]],  # timm's LAMB counts its steps there
         "evaluated_step": run.evaluated_step,
         "scores": asdict(run.scores) if run.scores else None,
         "identity": identity(run),
@@ -144,6 +149,8 @@ def restore(run: Run, found: Checkpoint) -> None:
         if name.startswith("optimizer."):
             _, index, key = name.split(".", 2)
             optimizer["state"].setdefault(int(index), {})[key] = value
+    for group, numbers in zip(optimizer["param_groups"], state["groups"], strict=True):
+        group.update(numbers)
     run.learner.optimizer.load_state_dict(optimizer)
     for parameter, entries in run.learner.optimizer.state.items():
         for key, value in entries.items():
@@ -156,6 +163,10 @@ def restore(run: Run, found: Checkpoint) -> None:
     run.evaluated_step = state["evaluated_step"]
     run.scores = Scores(**state["scores"]) if state["scores"] else None
     run.writer.last = found.path
+
+
+def _numbers(group: Mapping[str, Any]) -> dict[str, float]:
+    return {name: value for name, value in group.items() if isinstance(value, int | float) and name != "lr"}
 
 
 def _below(prefix: str, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

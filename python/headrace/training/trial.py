@@ -1,7 +1,8 @@
 """How fast a model trains when input costs nothing: a short run on one made-up batch, in a process of its own.
 
 A process of its own, because a batch that does not fit leaves the allocator, cuDNN's workspaces and sometimes the CUDA
-context in a state that would spoil what comes after. Run as `python -m headrace.training.trial OPTIONS_AS_JSON`.
+context in a state that would spoil what comes after. Run as `python -m headrace.training.trial OPTIONS_AS_JSON`; for
+several ranks under torchrun, so that gradients are exchanged as they will be.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from headrace.errors import CommandError
 from headrace.recipe import Recipe
 from headrace.training.learner import Learner
 from headrace.training.options import Options
-from headrace.training.ranks import Ranks
+from headrace.training.ranks import Ranks, join, leave, ranks_from_environment
 
 __all__ = ["Trial", "measure", "try_batch"]
 
@@ -38,7 +39,10 @@ OUT_OF_MEMORY = (
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What a batch size gave. `img_s` None: it did not fit. `memory_bytes`: the GPU's peak (None on the CPU)."""
+    """What a batch size gave. `img_s` None: it did not fit. `memory_bytes`: the GPU's peak (None on the CPU).
+
+    With several ranks: of all of them together, and of the fullest one.
+    """
 
     batch_size: int
     img_s: float | None
@@ -49,29 +53,47 @@ def try_batch(options: Options, *, classes: int, image_size: int | None = None) 
     """Trains `options.model` on one random batch here and now, for some steps; raises what torch raises."""
     import torch
 
-    device = open_device(options.device)
-    learner = Learner(options, device, Ranks(), classes=classes, total_steps=1 << 30, warmup_steps=1 << 30)
+    ranks = ranks_from_environment()
+    device = open_device(options.device, local_rank=ranks.local_rank)
+    join(ranks, device)
+    learner = Learner(options, device, ranks, classes=classes, total_steps=1 << 30, warmup_steps=1 << 30)
     size = image_size or options.image_size
-    images = torch.rand(options.batch_size, 3, size, size, device=device.torch_name).contiguous(
-        memory_format=torch.channels_last
-    )
+    layout = torch.channels_last if options.channels_last else torch.contiguous_format
+    images = torch.rand(options.batch_size, 3, size, size, device=device.torch_name).contiguous(memory_format=layout)
     if learner.autocast is not None:
         images = images.to(learner.autocast)
     labels = torch.randint(0, classes, (options.batch_size,), device=device.torch_name)
+    warm_up_s = time.perf_counter()
     for step in range(WARM_UP_STEPS):
         learner.learn(step, images, labels)
+        if device.kind == "cpu" and _slowest(time.perf_counter() - warm_up_s, ranks) > MOST_SECONDS:
+            break
     _finish(device.torch_name)
     steps, began_s, elapsed_s = 0, time.perf_counter(), 0.0
     while elapsed_s < LEAST_SECONDS:
         for _ in range(STEPS):
             learner.learn(WARM_UP_STEPS + steps, images, labels)
             steps += 1
-            if device.kind == "cpu" and time.perf_counter() - began_s > MOST_SECONDS:
+            if device.kind == "cpu" and _slowest(time.perf_counter() - began_s, ranks) > MOST_SECONDS:
                 break
         _finish(device.torch_name)
-        elapsed_s = time.perf_counter() - began_s
+        elapsed_s = _slowest(time.perf_counter() - began_s, ranks)  # all stop after the same step
     peak = torch.cuda.max_memory_reserved(device.torch_name) if device.kind == "cuda" else None
-    return Trial(options.batch_size, steps * options.batch_size / elapsed_s, peak)
+    if peak is not None:
+        peak = int(_slowest(peak, ranks))
+    leave()
+    return Trial(options.batch_size, steps * options.batch_size * ranks.world_size / elapsed_s, peak)
+
+
+def _slowest(value: float, ranks: Ranks) -> float:
+    """The largest of all ranks' values."""
+    import torch.distributed
+
+    if ranks.world_size == 1:
+        return value
+    values = torch.tensor([value], dtype=torch.float64)
+    torch.distributed.all_reduce(values, torch.distributed.ReduceOp.MAX)
+    return float(values[0])
 
 
 def _finish(device: str) -> None:
@@ -81,10 +103,14 @@ def _finish(device: str) -> None:
         torch.cuda.synchronize(device)
 
 
-def measure(options: Options, *, classes: int) -> Trial:
-    """`try_batch` in a process of its own; a batch that does not fit is a Trial without rate. Raises CommandError otherwise."""
+def measure(options: Options, *, classes: int, processes: int = 1) -> Trial:
+    """`try_batch` in a process of its own; a batch that does not fit is a Trial without rate. Raises CommandError otherwise.
+
+    `processes`: ranks on this machine that try together.
+    """
     question = json.dumps({**asdict(options), "classes": classes})
-    command = [sys.executable, "-m", "headrace.training.trial", question]
+    torchrun = ["torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", "-m"] if processes > 1 else []
+    command = [sys.executable, "-m", *torchrun, "headrace.training.trial", question]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
     except subprocess.TimeoutExpired as error:
@@ -105,7 +131,9 @@ def main() -> None:
     given = json.loads(sys.argv[1])
     classes = given.pop("classes")
     options = Options(**{**given, "recipe": Recipe(**given["recipe"])})
-    print(MARK + json.dumps(asdict(try_batch(options, classes=classes))))
+    found = try_batch(options, classes=classes)
+    if ranks_from_environment().main:
+        print(MARK + json.dumps(asdict(found)))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,96 @@
+"""Weights to start from: a file of one's own, or those that torchvision and timm offer. Nothing but tensors is unpickled."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import MissingDependencyError, StateError, UsageError
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+__all__ = ["classifier", "load_pretrained"]
+
+_WRAPPERS = ("state_dict_ema", "model_ema", "state_dict", "model_state_dict", "model")
+_PREFIXES = ("module.", "_orig_mod.")  # of DistributedDataParallel and torch.compile
+
+
+def load_pretrained(model: nn.Module, source: str, *, name: str) -> str:
+    """Puts the weights of `source` (a file, or "auto": torchvision's or timm's for `name`) into `model`; says what it did.
+
+    All must fit but the last layer, which starts anew where its shape is another. Raises StateError naming what does not fit.
+    """
+    tensors = _offered(name) if source == "auto" else _read(Path(source))
+    where = f"the weights that {name} is offered with" if source == "auto" else source
+    own = model.state_dict()
+    fitting = {key: value for key, value in tensors.items() if key in own and own[key].shape == value.shape}
+    head = classifier(model)
+    missing = [key for key in own if key not in fitting and not key.endswith("num_batches_tracked")]
+    wrong = [key for key in missing if not (head and key.startswith(f"{head}."))]
+    if wrong:
+        first, shape = wrong[0], "absent"
+        if first in tensors:
+            shape = f"{tuple(tensors[first].shape)} where {tuple(own[first].shape)} is needed"
+        hint = "give weights of the same model; images of up to 64 pixels get another first layer: --image-size 96 or more"
+        raise StateError(f"{where} does not fit {name}: {len(wrong)} tensors, first {first}: {shape}", hint=hint)
+    model.load_state_dict(fitting, strict=False)
+    anew = f"; the last layer, {head}, starts anew" if missing and head else ""
+    return f"{len(fitting)} of {len(own)} tensors from {where}{anew}"
+
+
+def classifier(model: nn.Module) -> str:
+    """The name of the last layer that has a weight of two or more dimensions; "" without one."""
+    names = [name for name, module in model.named_modules() if any(one.ndim > 1 for one in module.parameters(recurse=False))]
+    return names[-1] if names else ""
+
+
+def _read(path: Path) -> dict[str, torch.Tensor]:
+    import torch
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    hint = "a .safetensors file, or a state_dict saved by torch.save"
+    try:
+        if path.is_dir():
+            raise UsageError(f"--pretrained {path} is a folder", hint=f"{hint}; in a finished run: final.safetensors")
+        if path.suffix == ".safetensors":
+            tensors: dict[str, torch.Tensor] = load_file(path)
+            return tensors
+        found: Any = torch.load(path, map_location="cpu", weights_only=True)
+    except OSError as error:
+        raise UsageError(f"cannot read --pretrained {path}: {error.strerror or error}", hint=hint) from error
+    except (SafetensorError, UnpicklingError, RuntimeError, ValueError, EOFError, KeyError) as error:
+        said = (str(error).splitlines() or [type(error).__name__])[0]
+        raise StateError(f"{path} holds no weights that can be read safely: {said}", hint=hint) from error
+    for wrapper in _WRAPPERS:
+        if isinstance(found, dict) and isinstance(found.get(wrapper), dict):
+            found = found[wrapper]
+    if not isinstance(found, dict) or not all(torch.is_tensor(value) for value in found.values()):
+        raise StateError(f"{path} holds no state_dict, but a {type(found).__name__}", hint=hint)
+    return {_plain(str(key)): value for key, value in found.items()}
+
+
+def _plain(key: str) -> str:
+    for prefix in _PREFIXES:
+        key = key.removeprefix(prefix)
+    return key
+
+
+def _offered(name: str) -> dict[str, torch.Tensor]:
+    """Torchvision's default weights of the model, else timm's. Raises StateError when they cannot be downloaded."""
+    try:
+        from torchvision import models
+
+        if name in models.list_models(module=models):
+            return dict(models.get_model(name, weights="DEFAULT", progress=False).state_dict())
+        import timm
+
+        return dict(timm.create_model(name, pretrained=True).state_dict())
+    except ImportError as error:
+        raise MissingDependencyError(f"no offered weights for {name}: {error}", hint="pip install timm torchvision") from error
+    except (OSError, RuntimeError) as error:  # urllib's and huggingface_hub's errors are OSErrors
+        what = f"the weights of {name} could not be had: {error}"
+        raise StateError(what, hint="--pretrained FILE takes weights that are already here") from error

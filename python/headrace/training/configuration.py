@@ -1,0 +1,77 @@
+"""Options of a training run as a TOML file: read for `--config`, and written beside what the run leaves behind."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from headrace.errors import UsageError
+from headrace.training.options import Options
+
+__all__ = ["flat", "read", "text", "write"]
+
+_NOT_SAVED = ("resume",)  # of the process, not of the run
+
+
+def read(path: Path, known: Sequence[str]) -> dict[str, Any]:
+    """The options in `path`, by names with underscores. Raises UsageError for what is no TOML or no option."""
+    try:
+        with open(path, "rb") as file:
+            table = tomllib.load(file)
+    except OSError as error:
+        raise UsageError(f"cannot read --config {path}: {error.strerror or error}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        hint = 'lines like: epochs = 16, model = "resnet50"'
+        raise UsageError(f"--config {path} is not TOML: {error}", hint=hint) from error
+    found = {}
+    for key, value in table.items():
+        name = key.replace("-", "_")
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]}?" if near else "the options of `headrace train`, without their dashes in front"
+            raise UsageError(f"--config {path}: there is no option {key!r}", hint=hint)
+        if isinstance(value, dict):
+            raise UsageError(f"--config {path}: {key} is a table", hint="options stand at the top, one a line")
+        if name in found:
+            raise UsageError(f"--config {path}: {name} is given twice, with dashes and with underscores")
+        found[name] = value
+    return found
+
+
+def flat(options: Options) -> dict[str, Any]:
+    """All options and ingredients of the recipe in one table; what is not set is absent."""
+    values = asdict(options)
+    values |= values.pop("recipe")
+    return {name: value for name, value in values.items() if value is not None and name not in _NOT_SAVED}
+
+
+def text(values: Mapping[str, Any]) -> str:
+    """`values` as TOML."""
+    return "".join(f"{name} = {_value(value)}\n" for name, value in values.items())
+
+
+def write(options: Options, path: Path) -> None:
+    """Saves the options with a run. Raises UsageError when the file cannot be written."""
+    try:
+        path.write_text("# headrace train --config THIS_FILE trains the same; what the command line says comes on top\n"
+                        + text(flat(options)), encoding="utf-8")  # fmt: skip
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}", hint="choose another --out") from error
+
+
+def _value(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_value(one) for one in value) + "]"
+    return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
