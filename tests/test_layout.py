@@ -40,7 +40,7 @@ RANKS = [
     ("measured",),
     ("steptime", "start_up"),
     ("verdicts",),
-    ("predict", "condition", "image_benchmark", "watching", "configuration"),
+    ("predict", "condition", "image_benchmark", "watching", "configuration", "tensorflow_advice"),
     ("diagnose", "sagemaker_rules", "doctor", "software", "reach"),
     (
         "remeasure",

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from headrace import tensorflow_advice
 from headrace.configuration import configuration
 from headrace.diagnosis import SHARES, VERDICTS, Diagnosis, Finding, Fix, RankRow
 from headrace.measured import Machine, Rank, measure_machine, measure_ranks
@@ -15,7 +16,7 @@ from headrace.series import heat_map, percentile, percentiles, stages, timeline
 from headrace.session import Session
 from headrace.start_up import start_up
 from headrace.steptime import build_model
-from headrace.verdicts import Case, causes, finding, input_parts, slow_phase
+from headrace.verdicts import Case, causes, finding, input_parts, slow_phase, unseen_input_kind
 
 __all__ = ["VERDICTS", "Diagnosis", "Finding", "Fix", "diagnose"]
 
@@ -37,7 +38,10 @@ def diagnose(session: Session) -> Diagnosis:
     rank = max(ranks, key=lambda item: item.step_s)
     model = build_model(rank, _ranks_on_this_node(ranks), machine)
     case = Case(session, ranks, rank, machine, model)
-    findings = tuple(add_fixes(case, found) for found in causes(case))
+    findings = tuple(
+        tensorflow_advice.advise(case, found) if tensorflow_advice.concerns(case, found) else add_fixes(case, found)
+        for found in causes(case)
+    )
     # Starts are predicted on a rate that includes them; beside another verdict that rate is not the one shown.
     findings = (findings[0], *(_without_rates(found) if found.kind == "STARTUP" else found for found in findings[1:]))
     confidence = _confidence(case, findings)
@@ -57,7 +61,7 @@ def diagnose(session: Session) -> Diagnosis:
         img_s=img_s,
         ceiling_img_s=ceiling * len(ranks) if ceiling is not None else None,
         not_measured=_not_measured(session, case),
-        summary=VERDICTS[primary.kind],
+        summary=primary.summary,
         steps=len(rank.steps),
         ranks=len(ranks),
         step_s=rank.step_s,
@@ -80,13 +84,17 @@ def diagnose(session: Session) -> Diagnosis:
     )
 
 
+UNSEEN_PARTS = {"STORAGE_LATENCY": "blocked"}
+"""Where batches are made unseen: the part that their kind of wait belongs to, "on a core" for the others."""
+
+
 def share_of_step(case: Case) -> dict[str, float]:
     """The bar: parts of the mean steady step, summing to 1 with the rest in "other"."""
     rank, work = case.rank, case.rank.work
     pauses_s = min(rank.compute_s, rank.pauses.gc_s + rank.pauses.periodic_s)
     waiting_s = min(rank.exposed_wait_s, rank.step_s)
     handover_s = min(waiting_s, rank.handover_s if rank.workers else 0.0)
-    split = input_parts(work) if work is not None else {"on a core": 0.0}
+    split = input_parts(work) if work is not None else {UNSEEN_PARTS.get(unseen_input_kind(case)[0], "on a core"): 1.0}
     whole_s = math.fsum(split.values()) or 1.0
     late_s = waiting_s - handover_s
     collective_s = min(rank.compute_s, rank.collective_s or 0.0) if len(case.ranks) > 1 else 0.0
@@ -179,6 +187,8 @@ def _not_measured(session: Session, case: Case) -> tuple[str, ...]:
     rank = case.rank
     if rank.work is None:
         missing.append("the making of batches: no worker of this loader reported")
+    elif rank.loader.family == "tensorflow":
+        missing.append("CPU queueing while batches are made: it happens in TensorFlow's threads; counted as blocked")
     elif rank.work.queue_s is None:
         missing.append("CPU queueing in the workers: the kernel keeps no scheduler statistics")
     if case.machine.gpu_busy is not None and rank.gpu_step_s is None:
@@ -208,6 +218,7 @@ def _environment(session: Session) -> dict[str, Any]:
         "driver": host.gpus[0].driver if host.gpus else None,
         "python": mains[0].python if mains else None,
         "torch": mains[0].torch if mains else None,
+        "tensorflow": mains[0].tensorflow if mains else None,
         "torch_threads": mains[0].torch_threads if mains else None,
         "loaders": [
             {
@@ -303,6 +314,7 @@ def _why_nothing(session: Session) -> str:
     if session.processes:
         return "PyTorch ran, but no DataLoader was iterated; only torch.utils.data loaders are timed"
     return (
-        "no PyTorch DataLoader was seen: the command does not use one, or starts Python with -I, -E or -S, or in a "
-        "container of its own; put `headrace diagnose --` in front of the training command itself"
+        "no PyTorch DataLoader was seen, and no tf.data pipeline that Python iterates: the command does not use one, or "
+        "starts Python with -I, -E or -S, or in a container of its own; put `headrace diagnose --` in front of the training "
+        "command itself"
     )

@@ -54,6 +54,13 @@ class Work:
     alone_ratio: float | None
     late_share: float | None
 
+    @property
+    def off_core_s(self) -> float:
+        """Blocked; where queueing for a core was not measured, both together, as far as they can be told from collating."""
+        if self.blocked_s is not None or self.cpu_s is None:
+            return self.blocked_s or 0.0
+        return max(0.0, self.wall_s - self.cpu_s - max(0.0, self.collate_s - self.collate_cpu_s))
+
 
 @dataclass(frozen=True, slots=True)
 class Pauses:

@@ -58,13 +58,15 @@ class Process:
     torch: str | None = None
     torch_threads: int | None = None
     argv: tuple[str, ...] = ()
+    tensorflow: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Loader:
     """The arguments of a DataLoader that was iterated, as the script gave them. `loader` numbers them per process.
 
-    `family`: whose iterator delivers the batches: torch, or headrace under `headrace run`.
+    `family`: whose iterator delivers the batches: torch, tensorflow, or headrace under `headrace run`. `pipeline`: the stages
+    of a tf.data dataset, source first.
     """
 
     pid: int
@@ -82,6 +84,7 @@ class Loader:
     sample_paths: tuple[str, ...] = ()
     family: str = "torch"
     overridden: tuple[str, ...] = ()
+    pipeline: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,7 +86,7 @@ def build_model(rank: Rank, ranks: int, machine: Machine) -> StepModel | None:
     if work is None:
         return None
     cpu_s = work.cpu_s if work.cpu_s is not None else work.wall_s
-    blocked_s = work.blocked_s if work.blocked_s is not None else 0.0
+    blocked_s = work.off_core_s
     ratio = max(1.0, work.alone_ratio or 1.0)
     workers = rank.workers
     alone_s = blocked_s / ratio

@@ -16,7 +16,7 @@ from headrace.session import Session
 from headrace.start_up import START_WORDS, start_up
 from headrace.steptime import StepModel
 
-__all__ = ["Case", "causes"]
+__all__ = ["Case", "causes", "unseen_input_kind"]
 
 INPUT_SHARE = 0.07
 """Waiting for input below this share of the step is no finding (XProf: 5 % moderate, 20 % high)."""
@@ -361,7 +361,7 @@ def _input(case: Case) -> Finding | None:
     share = case.share(max(0.0, waiting_s - (rank.handover_s if _handover_is_small(rank) else 0.0)))
     if share < INPUT_SHARE:
         return None
-    kind, evidence = _input_kind(case, work) if work is not None else _unseen_input_kind(case)
+    kind, evidence = _input_kind(case, work) if work is not None else unseen_input_kind(case)
     ready = "" if rank.ready_share is None else f"; {rank.ready_share:.0%} of the batches were there in time"
     waits = f"next() takes {_ms(waiting_s)} of each {_ms(rank.step_s)} step{ready}"
     return finding(kind, share, waits, *evidence)
@@ -374,12 +374,13 @@ def _is_small_handover(rank: Rank) -> bool:
     return in_time and size < SMALL_BATCH_BYTES and rank.handover_s > 0.6 * rank.net_wait_s
 
 
-def _unseen_input_kind(case: Case) -> tuple[str, tuple[str, ...]]:
+def unseen_input_kind(case: Case) -> tuple[str, tuple[str, ...]]:
     """Batches made where no hook sees it, in native threads of the training process: its CPU use tells something."""
     rank, machine = case.rank, case.machine
     used = (rank.process_cpu_s or 0.0) / rank.step_s
     words = f"the loader's own threads make the batches; the training process uses {used:.1f} cores"
-    if machine.busy_share is not None and machine.busy_share >= BUSY_SHARE:
+    ours = machine.own_cores is None or machine.own_cores >= 0.5 * (machine.cores or 1.0)
+    if machine.busy_share is not None and machine.busy_share >= BUSY_SHARE and ours:
         return "CPU_SATURATED", (words, f"the cores are {machine.busy_share:.0%} busy")
     if used > 0.5 or machine.busy_share is None:
         return "CPU_PREP", (words,)
@@ -414,7 +415,7 @@ def input_parts(work: Work) -> dict[str, float]:
     cpu_s = work.cpu_s if work.cpu_s is not None else work.wall_s
     prepare_s = max(0.0, cpu_s - work.collate_cpu_s)
     queue_s = work.queue_s or 0.0
-    blocked_s = work.blocked_s or 0.0
+    blocked_s = work.off_core_s
     rest_s = max(0.0, work.wall_s - prepare_s - queue_s - blocked_s)
     return {"on a core": prepare_s, "queueing for a core": queue_s, "blocked": blocked_s, "collating": rest_s}
 

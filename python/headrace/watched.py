@@ -23,7 +23,7 @@ from headrace.image_benchmark import with_benchmark
 from headrace.report import html, words
 from headrace.report.saved import DIAGNOSIS_FILE
 from headrace.session import Session
-from headrace.watching import HOOK, begin_session, end_sampler, end_session
+from headrace.watching import HOOKS, begin_session, end_sampler, end_session
 
 __all__ = ["Watch", "watch"]
 
@@ -100,7 +100,7 @@ class Watch:
         paths = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
         wanted = {
             startup.SESSION_VARIABLE: str(self.folder),
-            startup.HOOKS_VARIABLE: HOOK,
+            startup.HOOKS_VARIABLE: ",".join(HOOKS),
             "PYTHONPATH": os.pathsep.join([str(SITE_FOLDER), *paths]),
         }
         self._environment = {name: os.environ.get(name) for name in wanted}

@@ -16,9 +16,10 @@ from headrace.attach.launch import Finished, spawn
 from headrace.errors import UsageError
 from headrace.session import SESSION_VERSION
 
-__all__ = ["HOOK", "add_fact", "begin_session", "end_sampler", "end_session", "watch"]
+__all__ = ["HOOK", "HOOKS", "add_fact", "begin_session", "end_sampler", "end_session", "watch"]
 
 HOOK = "headrace.attach.hooks"
+HOOKS = (HOOK, "tensorflow:headrace.attach.tensorflow_hooks")
 
 SAMPLER_END_S = 3.0
 
@@ -27,7 +28,7 @@ def watch(
     command: Sequence[str],
     folder: Path,
     *,
-    hooks: Sequence[str] = (HOOK,),
+    hooks: Sequence[str] = HOOKS,
     env: Mapping[str, str] | None = None,
     time_limit_s: float | None = None,
     log: IO[bytes] | None = None,

@@ -31,7 +31,8 @@ def write_process(recorder: Recorder, *, role: str, worker_id: int | None = None
         return
     recorder.process_written = True
     rank, local_rank, world_size = rank_from_environment()
-    torch: Any = sys.modules["torch"]
+    torch: Any = sys.modules.get("torch")
+    tensorflow: Any = sys.modules.get("tensorflow")
     recorder.line(
         "process",
         parent_pid=os.getppid(),
@@ -42,7 +43,8 @@ def write_process(recorder: Recorder, *, role: str, worker_id: int | None = None
         world_size=world_size,
         worker_id=worker_id,
         python=platform.python_version(),
-        torch=str(torch.__version__),
-        torch_threads=torch.get_num_threads(),
+        torch=str(torch.__version__) if torch is not None else None,
+        torch_threads=torch.get_num_threads() if torch is not None else None,
+        tensorflow=str(getattr(tensorflow, "__version__", "")) or None,
         argv=sys.argv[:20],
     )

@@ -3,6 +3,7 @@
 A hook module is named in the environment (`HEADRACE_HOOKS`, comma-separated) and has one function, `install()`. It is
 imported and called once, when both `torch` and `torch.utils.data.dataloader` are completely imported, in every process
 that imports them: the main process, spawned workers, torchrun's ranks. Forked workers inherit what was installed.
+One that is named `package:module` waits for that package instead.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import ModuleType
 
 __all__ = [
@@ -39,6 +41,7 @@ _finished: set[str] = set()
 _wanted: dict[str, list[Callable[[ModuleType], None]]] = {}
 _state = {"installed": False, "disabled": False}
 
+_started: set[str] = set()
 _imports: list[tuple[str, float, float]] = []
 _timing = {"on": False, "depth": 0}
 TIMED_LOADERS = (importlib.machinery.SourceFileLoader, importlib.machinery.ExtensionFileLoader)
@@ -52,6 +55,22 @@ def start() -> None:
         _install()
     elif not any(isinstance(finder, _WatchingFinder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _WatchingFinder())
+    for name in _wanted_hooks():
+        package, colon, module = name.partition(":")
+        if colon and name not in _started:
+            _started.add(name)
+            when_imported(package, partial(_install_one, module))
+
+
+def _wanted_hooks() -> list[str]:
+    return [name for name in os.environ.get(HOOKS_VARIABLE, "").split(",") if name]
+
+
+def _install_one(name: str, _: ModuleType | None = None) -> None:
+    try:
+        importlib.import_module(name).install()
+    except Exception:
+        disable(name)
 
 
 def when_imported(name: str, function: Callable[[ModuleType], None]) -> None:
@@ -100,11 +119,9 @@ def _install() -> None:
     if _state["installed"]:
         return
     _state["installed"] = True
-    for name in filter(None, os.environ.get(HOOKS_VARIABLE, "").split(",")):
-        try:
-            importlib.import_module(name).install()
-        except Exception:
-            disable(name)
+    for name in _wanted_hooks():
+        if ":" not in name:
+            _install_one(name)
 
 
 def _import_finished(name: str) -> None:

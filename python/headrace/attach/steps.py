@@ -152,20 +152,20 @@ class Watch:
 
     def starting(self, iterator: Any, loader: Any) -> None:
         """An iterator is being made: number its loader, so that workers started from now on know whose they are."""
-        number = self._number(iterator, loader, _describe)
+        number = self.number(iterator, loader, _describe, family=_family(iterator))
         os.environ[fetch.LOADER_VARIABLE] = f"{number}:{loader.num_workers}"
 
     def starting_other(self, iterator: Any, loader: Any) -> None:
         """A pass over a loader that is not PyTorch's begins."""
-        self._number(iterator, loader, _describe_other)
+        self.number(iterator, loader, _describe_other, family=_family(loader))
 
-    def _number(self, iterator: Any, loader: Any, describe: Callable[[Any], dict[str, Any]]) -> int:
+    def number(self, iterator: Any, loader: Any, describe: Callable[[Any], dict[str, Any]], *, family: str) -> int:
+        """A pass over `loader` by `iterator` begins; a loader is described once. Returns its number."""
         if loader not in self.loaders:
             number = self.loaders[loader] = len(self.epochs)
             self.epochs[number] = 0
             write_process(self.recorder, role="main")
-            kind = type(iterator) if describe is not _describe_other else type(loader)
-            self.recorder.line("loader", loader=number, family=kind.__module__.partition(".")[0], **describe(loader))
+            self.recorder.line("loader", loader=number, family=family, **describe(loader))
         number = self.loaders[loader]
         iterator._headrace = _Iteration(number, self.epochs[number], self.session)
         self.epochs[number] += 1
@@ -173,7 +173,8 @@ class Watch:
 
     def _adopt(self, iterator: Any) -> _Iteration:
         """An iterator that was made before this session began."""
-        self._number(iterator, iterator, _describe_iterator if hasattr(iterator, "_index_sampler") else _describe_other)
+        describe = _describe_iterator if hasattr(iterator, "_index_sampler") else _describe_other
+        self.number(iterator, iterator, describe, family=_family(iterator))
         adopted: _Iteration = iterator._headrace
         return adopted
 
@@ -269,6 +270,10 @@ class Watch:
         current.end_s = None
         self.step_clock.close_step(current.loader, row)
         self.recorder.flush_when_due(now_s)
+
+
+def _family(thing: Any) -> str:
+    return type(thing).__module__.partition(".")[0]
 
 
 def _difference(before: float | None, after: float | None) -> float | None:

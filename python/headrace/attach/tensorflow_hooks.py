@@ -1,0 +1,179 @@
+"""The hook module for TensorFlow: times the batches of tf.data iterators in custom loops and in Keras's `fit`.
+
+A custom loop calls the iterator's `__next__` in Python, which is timed like a DataLoader's. Keras pulls batches inside its
+compiled function, where nothing can be timed; it also takes any plain Python iterator, and then pulls the batch in Python. So
+under `headrace diagnose` it gets one: the same batches, in the same order. Loops inside a `tf.function` are not seen.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import time
+from collections.abc import Callable
+from functools import partial
+from types import ModuleType
+from typing import Any
+
+from headrace.attach import beginning, startup
+from headrace.attach.device_clock import StepClock
+from headrace.attach.recorder import Recorder, recorder
+from headrace.attach.steps import DEVICE_COLUMNS, Watch, timed_next
+
+__all__ = ["install", "pipeline_of"]
+
+KERAS_TRAINER = "keras.src.backend.tensorflow.trainer"
+MOST_STAGES = 40
+OVERLAPPING = ("Parallel", "Prefetch", "MapAndBatch")
+"""Parts of class names of tf.data stages that work on while the training thread does something else."""
+
+
+class _NoClock:
+    """There is no way to record events on TensorFlow's streams from Python."""
+
+    def usable(self) -> bool:
+        return False
+
+    def record(self) -> Any:
+        return None
+
+    def passed(self, event: Any) -> bool:
+        return True
+
+    def elapsed_s(self, first: Any, second: Any) -> float:
+        return 0.0
+
+    def release(self, events: list[Any]) -> None:
+        return None
+
+
+def install() -> None:
+    """Patch tf.data's eager iterator now, and Keras when it is imported."""
+    from tensorflow.python.data.ops import dataset_ops, iterator_ops
+
+    target = recorder()
+    step_clock = StepClock(_NoClock(), DEVICE_COLUMNS, lambda loader, row: target.row("steps", loader, row))
+    atexit.register(step_clock.drain)
+    watch = Watch(target, step_clock)
+    watch.operators.done = True
+    beginning.install()
+    kind = iterator_ops.OwnedIterator
+    kind.__next__ = _timed(kind.__next__, watch)
+    dataset_ops.DatasetV2.__iter__ = _numbered(dataset_ops.DatasetV2.__iter__, watch)
+    startup.when_imported(KERAS_TRAINER, partial(_patch_keras, kind))
+
+
+def _numbered(original: Callable[[Any], Any], watch: Watch) -> Callable[[Any], Any]:
+    """A dataset is iterated: its iterator belongs to a loader of that name."""
+
+    def __iter__(self: Any) -> Any:
+        iterator = original(self)
+        watch.guarded(_start, watch, iterator, self)
+        return iterator
+
+    return __iter__
+
+
+def _start(watch: Watch, iterator: Any, dataset: Any) -> None:
+    stages = pipeline_of(dataset)
+    overlapped = any(word in stage for stage in stages for word in OVERLAPPING)
+    iterator._headrace_overlapped = overlapped
+    description = {
+        "num_workers": 0,
+        "batch_size": _batch_size(dataset),
+        "dataset": f"tf.data {stages[0]}",
+        "dataset_length": None,
+        "pipeline": list(stages),
+    }
+    watch.number(iterator, dataset, lambda _: description, family="tensorflow")
+
+
+def pipeline_of(dataset: Any) -> tuple[str, ...]:
+    """Names of the stages from the source to the end, without tf.data's own endings: ("TFRecord", "ParallelMap", "Batch").
+
+    A stage whose function runs in Python says so: "Map (python)", "FlatMap (generator)". Of several inputs (zip,
+    concatenate) the first is followed.
+    """
+    names: list[str] = []
+    while dataset is not None and len(names) < MOST_STAGES:
+        name = type(dataset).__name__.strip("_").removesuffix("V2").removesuffix("V1").removesuffix("Dataset")
+        if name not in ("Options", "Model", ""):
+            names.append(name + _python_in(dataset))
+        inputs = dataset._inputs() if hasattr(dataset, "_inputs") else []
+        dataset = inputs[0] if inputs else None
+    return tuple(reversed(names))
+
+
+def _python_in(dataset: Any) -> str:
+    """ " (generator)" or " (python)" for a stage whose function calls back into Python, by the operations in its graph."""
+    function = getattr(getattr(dataset, "_map_func", None), "function", None)
+    graph = getattr(function, "graph", None)
+    if graph is None:
+        return ""
+    operations = {operation.type for operation in graph.get_operations()}
+    if "GeneratorDataset" in operations:
+        return " (generator)"
+    return " (python)" if operations & {"PyFunc", "EagerPyFunc", "PyFuncStateless"} else ""
+
+
+def _batch_size(dataset: Any) -> int | None:
+    """The static first dimension of the first component, where the pipeline has one."""
+    spec = getattr(dataset, "element_spec", None)
+    while isinstance(spec, tuple | list | dict) and spec:
+        spec = next(iter(spec.values())) if isinstance(spec, dict) else spec[0]
+    shape = getattr(spec, "shape", None)
+    try:
+        return int(shape[0]) if shape is not None and len(shape) and shape[0] is not None else None
+    except (TypeError, ValueError):  # unknown rank
+        return None
+
+
+def _timed(original: Callable[[Any], Any], watch: Watch) -> Callable[[Any], Any]:
+    """`__next__` timed as a step; where the pipeline does nothing ahead, that time is also the making of the batch."""
+
+    def made(self: Any) -> Any:
+        if watch.off or getattr(self, "_headrace_overlapped", True):
+            return original(self)
+        begin_s, begin_cpu_s = time.monotonic(), time.process_time()
+        data = original(self)
+        watch.guarded(_record_batch, watch.recorder, self, begin_s, time.process_time() - begin_cpu_s)
+        return data
+
+    return timed_next(made, watch)
+
+
+def _record_batch(target: Recorder, iterator: Any, begin_s: float, cpu_s: float) -> None:
+    wall_s = time.monotonic() - begin_s
+    target.row("batches", iterator._headrace.loader, [begin_s, wall_s, None, min(cpu_s, wall_s)])
+
+
+def _patch_keras(kind: type, module: ModuleType) -> None:
+    epochs = module.TFEpochIterator
+    epochs.__next__ = _fed(epochs.__next__, kind)
+
+
+def _fed(original: Callable[[Any], Any], kind: type) -> Callable[[Any], Any]:
+    def __next__(self: Any) -> Any:
+        begin, end, iterator = original(self)
+        # A distributed iterator, or one made by hand, stays what it is.
+        return begin, end, _Feed(iterator) if type(iterator) is kind else iterator
+
+    return __next__
+
+
+class _Feed:
+    """The same batches from a plain Python iterator. Its end is TensorFlow's own error, which Keras waits for."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def __iter__(self) -> _Feed:
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            return next(self._inner)
+        except StopIteration:
+            from tensorflow.errors import OutOfRangeError
+
+            raise OutOfRangeError(None, None, f"end of data (seen by headrace in process {os.getpid()})") from None
