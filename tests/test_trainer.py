@@ -7,9 +7,7 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -122,26 +120,6 @@ def test_stopped_by_a_signal_it_resumes_to_the_same_bits(options: Options, monke
     assert [line["resumed_from_step"] for line in lines if "resumed_from_step" in line] == [None, 3, 6, 8]
     # the epoch that ended in a request to stop was evaluated after all
     assert [line["step"] for line in lines if "evaluation" in line] == [6, 12]
-
-
-def test_killed_at_any_moment_it_resumes_to_the_same_bits(options: Options) -> None:
-    train(options)
-    killed = replace(options, out=options.out + "-killed")
-    arguments = ["--model", "resnet20", "--data", options.data, "--out", killed.out, "--epochs", "2", "--batch-size", "8"]
-    arguments += ["--image-size", "32", "--device", "cpu", "--deterministic", "--threads", "1", "--learning-rate", "1"]
-    arguments += ["--warmup-epochs", "0.5", "--checkpoint-steps", "1", "--resume", "auto"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "headrace", "train", *arguments]
-    with subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL) as process:
-        deadline_s = time.monotonic() + 60
-        while not list(Path(killed.out).glob("checkpoints/step-*[3-9]")) and time.monotonic() < deadline_s:
-            time.sleep(0.01)
-        process.kill()
-    assert process.returncode == -signal.SIGKILL
-    result = train(replace(killed, resume="auto"))
-    assert result.resumed_from_step is not None and result.resumed_from_step >= 3
-    assert weights(killed) == weights(options)
-    assert not list(Path(killed.out).glob("checkpoints/.partial*"))
 
 
 def test_a_damaged_newest_checkpoint_is_told_and_passed_over(options: Options) -> None:

@@ -173,6 +173,8 @@ def _report(run: Run) -> None:
     rate = run.learner.learning_rate(run.step - 1)
     run.metrics.write(step=run.step, epoch=epoch, loss=value, learning_rate=rate, img_s=img_s, wait_share=wait_share,
                       image_size=run.image_size)  # fmt: skip
+    if run.metrics.problem is not None:
+        run.watch(Progress(run.step, run.total_steps, epoch, 0, None, None, None, remark=f"warning: {run.metrics.problem}"))
     images, run.unreported_images = run.unreported_images, 0
     run.watch(Progress(run.step, run.total_steps, epoch, images, value, img_s, wait_share, run.scores))
 

@@ -80,24 +80,6 @@ def simulated(data: Path, out: Path, *more: object) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_another_number_of_ranks_goes_on_with_the_same_samples(data: Path, tmp_path: Path, environment) -> None:
-    run(simulated(data, tmp_path / "alone", "--batch-size", 8, "--device", "sim:10000"), environment)
-    changing = tmp_path / "changing"
-    words = simulated(data, changing, "--batch-size", 4, "--processes", 2, "--checkpoint-steps", 1)
-    with subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        wait_for(lambda: any(changing.glob("checkpoints/step-*[3-9]")), process)
-        process.send_signal(signal.SIGTERM)  # to the launcher; all ranks stop after the same step
-        stdout, stderr = process.communicate(timeout=60)
-    assert process.returncode == 128 + signal.SIGTERM, stderr
-    stopped = json.loads(stdout)
-    assert stopped["final"] is None and 3 <= stopped["steps"] < 24
-    document = run(simulated(data, changing, "--batch-size", 8, "--device", "sim:10000", "--resume", "auto"), environment)
-    assert document["resumed_from_step"] == stopped["steps"] and document["steps"] == 24
-    same(tmp_path / "alone", changing)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_a_killed_rank_ends_the_others(data: Path, tmp_path: Path, environment: dict[str, str]) -> None:
     words = simulated(data, tmp_path / "run", "--batch-size", 4, "--processes", 2, "--checkpoint-steps", 1)
     with subprocess.Popen(words, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:

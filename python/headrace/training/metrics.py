@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import time
 from pathlib import Path
@@ -15,21 +16,38 @@ __all__ = ["Metrics"]
 class Metrics:
     """Appends to `path`; every line says how many seconds after the start it was written. Raises UsageError.
 
-    `loggers` get the figures too.
+    Lines are whole: what a killed process left of one is removed first, and a full disk costs the line, which `problem` tells,
+    and not the training. `loggers` get the figures too.
     """
 
     def __init__(self, path: Path, loggers: Loggers | None = None) -> None:
         self._path, self._started_s, self._loggers = path, time.monotonic(), loggers
+        self.problem: str | None = None
         try:
             path.touch()
+            self._remove_partial_line()
         except OSError as error:
             raise UsageError(f"cannot write {path}: {error.strerror}", hint="choose another --out") from error
+
+    def _remove_partial_line(self) -> None:
+        with open(self._path, "rb+") as file:
+            data = file.read()
+            if not data.endswith(b"\n"):
+                file.truncate(data.rfind(b"\n") + 1)
 
     def write(self, **facts: object) -> None:
         """Writes one line."""
         line = {"seconds": round(time.monotonic() - self._started_s, 3), **facts}
-        with open(self._path, "a", encoding="utf-8") as file:
-            file.write(json.dumps(line, allow_nan=False) + "\n")
+        text = (json.dumps(line, allow_nan=False) + "\n").encode()
+        try:
+            with open(self._path, "ab", buffering=0) as file:
+                before = file.tell()
+                if file.write(text) != len(text):
+                    file.truncate(before)
+                    raise OSError(errno.ENOSPC, "no space is left for the whole line")
+            self.problem = None
+        except OSError as error:
+            self.problem = f"a line of {self._path} is missing: {error.strerror}"
         if self._loggers is not None:
             self._loggers.write(facts)
 
