@@ -33,6 +33,8 @@ RANKS = [
         "weights",
         "training",
         "trainer",
+        "inference",
+        "export",
         "accelerate",
     ),
     ("diagnosis",),

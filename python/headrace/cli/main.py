@@ -38,6 +38,8 @@ VERBS: tuple[str, ...] = (
     "verify",
     "train",
     "evaluate",
+    "predict",
+    "export",
     "demo",
 )
 

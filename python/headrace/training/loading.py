@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from headrace import machine, models, transforms
 from headrace.devices import Device
+from headrace.feed import OnError
 from headrace.loader import Loader
 from headrace.planner import Dtype
 from headrace.recipe import Recipe
@@ -48,7 +49,14 @@ def validation_loader(options: Options, data: Dataset, device: Device, ranks: Ra
 
 
 def evaluation_loader(
-    data: Dataset, image_size: int, *, small: bool, batch_size: int, device: Device, threads: int | None = None
+    data: Dataset,
+    image_size: int,
+    *,
+    small: bool,
+    batch_size: int,
+    device: Device,
+    threads: int | None = None,
+    on_error: OnError = "raise",
 ) -> Loader:
     """The batches on which a trained model is judged: in order, each once, float32, as validation sees them.
 
@@ -56,7 +64,15 @@ def evaluation_loader(
     """
     pipeline = _normalized(_undisturbed(image_size, small=small))
     return Loader(
-        data, batch_size, pipeline, shuffle=False, drop_last=False, threads=threads, device=device.torch_name, dtype="float32"
+        data,
+        batch_size,
+        pipeline,
+        shuffle=False,
+        drop_last=False,
+        threads=threads,
+        device=device.torch_name,
+        dtype="float32",
+        on_error=on_error,
     )
 
 

@@ -100,6 +100,7 @@ def save(run: Run) -> None:
         "evaluated_step": run.evaluated_step,
         "scores": asdict(run.scores) if run.scores else None,
         "identity": identity(run),
+        "classes": list(run.loader.dataset.classes),  # for those who read the weights
     }
     run.writer.submit(run.step, copies, state)
     for problem in (run.writer.problem, run.uploads.problem if run.uploads else None):

@@ -1,0 +1,114 @@
+"""`headrace predict`: what trained weights say of images."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich import box
+from rich.table import Table
+
+from headrace.cli import output
+from headrace.devices import open_device
+from headrace.errors import SourceError, UsageError
+from headrace.inference import Answer, answer, images_of
+from headrace.weights import load_model
+
+SUMMARY = "the most probable classes of images, by trained weights"
+EXAMPLE = "headrace predict runs/one photos/ --top 3 --write answers.csv"
+
+SHOWN = 40  # rows of the table on the screen
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `headrace predict`."""
+    add = parser.add_argument
+    add("weights", type=Path, metavar="WEIGHTS", help="final.safetensors of `headrace train`, a checkpoint, or a run's folder")
+    add("images", type=Path, nargs="+", metavar="IMAGES", help="image files, folders of images, or a packed dataset")
+    add("--top", type=int, default=5, metavar="K", help="classes for each image (default: 5)")
+    add("--write", type=Path, metavar="FILE", help="all answers as .jsonl or .csv")
+    add("--batch-size", type=int, default=64, metavar="N")
+    add("--image-size", type=int, metavar="PIXELS", help="default: that of the run's own evaluation")
+    add("--flip", action=argparse.BooleanOptionalAction, help="each image together with its mirror image (default: as the run)")
+    add("--device", metavar="DEVICE", help="cpu or cuda (default: cuda if there is any)")
+    add("--threads", type=int, metavar="N", help="threads that read and decode (default: the usable cores)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Answers and prints; exit code 1 when an image could not be decoded."""
+    for name in ("top", "batch_size", "image_size", "threads"):
+        if getattr(args, name) is not None and getattr(args, name) < 1:
+            raise UsageError(f"--{name.replace('_', '-')} must be at least 1, not {getattr(args, name)}")
+    if args.write is not None and args.write.suffix not in (".jsonl", ".csv"):
+        raise UsageError(f"--write {args.write}: a file that ends in .jsonl or .csv is expected")
+    device = open_device(args.device)
+    if device.simulated:
+        raise UsageError("nothing can be predicted on a simulated device", hint="--device cpu or cuda")
+    model, weights = load_model(args.weights)
+    if weights.simulated:
+        raise SourceError(f"{weights.path} was trained on a simulated device: it holds a stand-in's weights")
+    data = images_of(args.images)
+    began_s = time.monotonic()
+    answers: list[Answer] = []
+    with output.progress(f"{weights.model}", len(data)) as meter:
+        for one in answer(
+            model,
+            weights,
+            data,
+            device=device,
+            top=args.top,
+            batch_size=args.batch_size,
+            image_size=args.image_size,
+            flip=args.flip,
+            threads=args.threads,
+        ):
+            answers.append(one)
+            meter.advance()
+    if args.write is not None:
+        _write(args.write, answers)
+    failed = sum(one.error is not None for one in answers)
+    document = {
+        "model": weights.model,
+        "weights": weights.path,
+        "device": device.name,
+        "images": len(answers),
+        "failed": failed,
+        "img_s": len(answers) / (time.monotonic() - began_s),
+        "answers": [_row(one) for one in answers],
+        "written": args.write,
+    }
+    output.emit(args, document, lambda: _render(answers, args.write))
+    return 1 if failed else 0
+
+
+def _row(one: Answer) -> dict[str, object]:
+    likely = [{"class": name, "probability": share} for name, share in one.likely]
+    return {"image": one.image, "top": likely, "error": one.error}
+
+
+def _write(path: Path, answers: Sequence[Answer]) -> None:
+    with open(path, "w", newline="", encoding="utf-8", errors="surrogateescape") as file:
+        if path.suffix == ".jsonl":
+            file.writelines(json.dumps(_row(one), ensure_ascii=False) + "\n" for one in answers)
+            return
+        writer = csv.writer(file)
+        writer.writerow(["image", "rank", "class", "probability", "error"])
+        for one in answers:
+            rows = [(one.image, rank, name, f"{share:.6f}", "") for rank, (name, share) in enumerate(one.likely, 1)]
+            writer.writerows(rows or [(one.image, "", "", "", one.error)])
+
+
+def _render(answers: Sequence[Answer], written: Path | None) -> None:
+    table = Table("image", "most probable", "then", box=box.SIMPLE_HEAD)
+    for one in answers[:SHOWN]:
+        said = [f"{name} {share:.1%}" for name, share in one.likely] or [f"error: {one.error}"]
+        table.add_row(one.image, said[0], ", ".join(said[1:]))
+    output.page.print(table, markup=False)
+    if len(answers) > SHOWN:
+        print(f"{len(answers) - SHOWN:,} more; --write FILE.csv or FILE.jsonl takes all")
+    if written is not None:
+        print(f"written: {written}")

@@ -1,0 +1,159 @@
+"""A trained model answers for files, folders and packed data, and leaves in the formats of others with the same answers."""
+
+from __future__ import annotations
+
+import csv
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from headrace import pack
+from headrace.cli.main import main
+from headrace.errors import HeadraceError, StateError
+from headrace.evaluation import answers_of
+from headrace.export import FORMATS, export
+from headrace.recipe import Recipe
+from headrace.trainer import Options, train
+from headrace.weights import load_model
+from PIL import Image
+from torch import nn
+
+COLOURS = {"blue": (30, 40, 220), "green": (30, 220, 40), "red": (220, 40, 30)}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run that tells three colours apart; its data beside it."""
+    root, dice = tmp_path_factory.mktemp("inference"), np.random.default_rng(0)
+    for part, count in (("train", 16), ("val", 5)):
+        for name, colour in COLOURS.items():
+            (root / part / name).mkdir(parents=True)
+            for index in range(count):
+                pixels = np.clip(np.array(colour) + dice.normal(0, 20, (36, 36, 3)), 0, 255).astype(np.uint8)
+                Image.fromarray(pixels).save(root / part / name / f"{index}.png")
+    recipe = Recipe(learning_rate=2.0, flip_test=True, test_scale=1.25, blurpool=True, average=0.9)
+    options = Options("resnet20", str(root), str(root / "run"), epochs=6, batch_size=8, image_size=16, device="cpu", threads=1)
+    torch.set_num_threads(1)
+    assert train(replace(options, recipe=recipe)).scores.top1 > 0.9  # type: ignore[union-attr]
+    return root
+
+
+def test_answers_for_a_folder_with_a_broken_image(trained: Path, tmp_path: Path, capsys) -> None:
+    (tmp_path / "deep" / "er").mkdir(parents=True)
+    for name in COLOURS:
+        image = Image.open(trained / "val" / name / "0.png")
+        image.save(tmp_path / "deep" / "er" / f"{name}.png")
+    (tmp_path / "deep" / "broken.jpg").write_bytes(b"no image")
+    (tmp_path / "deep" / "notes.txt").write_text("no image either")
+    words = ["predict", str(trained / "run"), str(tmp_path), "--top", "2", "--device", "cpu", "--batch-size", "3"]
+    assert main([*words, "--json", "--write", str(tmp_path / "answers.csv")]) == 1
+    document = json.loads(capsys.readouterr().out)
+    found = {Path(one["image"]).stem: one for one in document["answers"]}
+    assert (document["images"], document["failed"]) == (4, 1)
+    assert found["broken"]["top"] == [] and found["broken"]["error"]
+    for name in COLOURS:
+        assert [found[name]["top"][0]["class"], len(found[name]["top"])] == [name, 2]
+        assert 0.5 < found[name]["top"][0]["probability"] <= 1
+    rows = list(csv.DictReader((tmp_path / "answers.csv").read_text().splitlines()))
+    assert len(rows) == 7 and {row["rank"] for row in rows} == {"", "1", "2"}
+    assert main([*words, "--write", str(tmp_path / "answers.jsonl")]) == 1
+    assert "blue" in capsys.readouterr().out
+    assert len((tmp_path / "answers.jsonl").read_text().splitlines()) == 4
+
+
+def test_answers_for_packed_data_and_from_a_checkpoint(trained: Path, tmp_path: Path, capsys) -> None:
+    pack(trained / "val", tmp_path / "packed")
+    (folder,) = (trained / "run" / "checkpoints").iterdir()
+    words = ["predict", str(folder), str(tmp_path / "packed"), "--device", "cpu", "--json"]
+    assert main(words) == 0
+    answers = json.loads(capsys.readouterr().out)["answers"]
+    assert len(answers) == 15
+    assert sum(one["top"][0]["class"] in one["image"] for one in answers) >= 13
+    one, other = load_model(folder)[0].state_dict(), load_model(trained / "run")[0].state_dict()
+    assert all(torch.equal(one[name], other[name]) for name in one)  # both are the averaged weights
+
+
+def test_mirror_images_count_as_much() -> None:
+    class Left(nn.Module):
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            return images[:, :2, 0, 0]
+
+    images = torch.arange(24.0).reshape(1, 3, 2, 4)
+    assert answers_of(Left(), images, flip=False).tolist() == [[0.0, 8.0]]
+    assert answers_of(Left(), images, flip=True).tolist() == [[1.5, 9.5]]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["nothing/here"], "no such file"),
+        (["--top", "0", "x.jpg"], "--top must be at least 1"),
+        (["--write", "answers.xml", "x.jpg"], "ends in .jsonl or .csv"),
+        (["--device", "sim:a100", "x.jpg"], "simulated"),
+    ],
+)
+def test_wrong_questions(trained: Path, words: list[str], said: str, capsys) -> None:
+    assert main(["predict", str(trained / "run"), *words]) in (1, 2)
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # torch.jit.load, in the test
+@pytest.mark.parametrize("format", FORMATS)
+def test_exports_answer_as_the_model_does(trained: Path, tmp_path: Path, format: str, capsys) -> None:
+    if format == "onnx":
+        pytest.importorskip("onnxscript")
+    path = tmp_path / "sub" / "exported.bin"
+    assert main(["export", str(trained / "run"), "--format", format, "--out", str(path), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["size_bytes"] == path.stat().st_size and document["difference"] < 1e-4
+    assert [one.name for one in path.parent.iterdir()] == ["exported.bin"]
+    if format == "torchscript":
+        facts = {"headrace": ""}
+        images = torch.randn(5, 3, 20, 20)
+        torch.testing.assert_close(
+            torch.jit.load(str(path), _extra_files=facts)(images), load_model(trained / "run")[0](images)
+        )
+        assert json.loads(facts["headrace"])["classes"] == list(COLOURS)
+
+
+def test_onnx_without_its_packages_says_what_to_install(trained: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "onnx", None)
+    assert main(["export", str(trained / "run"), "--format", "onnx", "--out", str(tmp_path / "a.onnx")]) == 1
+    assert "headrace[export]" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_export_that_answers_otherwise_is_not_kept(trained: Path, tmp_path: Path, monkeypatch) -> None:
+    model, weights = load_model(trained / "run")
+
+    def wrong(model: nn.Module, weights: object, path: Path, images: torch.Tensor, facts: object) -> object:
+        path.write_bytes(b"exported")
+        return lambda batch: model(batch) * 1.01
+
+    monkeypatch.setitem(FORMATS, "torchscript", wrong)
+    with pytest.raises(HeadraceError, match="does not answer as the model does"):
+        export(model, weights, tmp_path / "a.pt", "torchscript")
+    assert not list(tmp_path.iterdir())
+    out = str(trained / "run" / "final.safetensors")
+    assert main(["export", str(trained / "run"), "--format", "safetensors", "--out", out]) == 2  # the file that is read
+
+
+def test_evaluation_by_class(trained: Path, tmp_path: Path, capsys) -> None:
+    words = ["evaluate", str(trained / "run"), "--data", str(trained / "val"), "--device", "cpu"]
+    assert main([*words, "--json", "--confusion", str(tmp_path / "c.csv"), "--no-flip"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert [one["class"] for one in document["per_class"]] == list(COLOURS)
+    assert sum(one["images"] * one["top1"] for one in document["per_class"]) == pytest.approx(15 * document["top1"])
+    rows = list(csv.reader((tmp_path / "c.csv").read_text().splitlines()))
+    assert rows[0] == ["class", *COLOURS] and sum(int(count) for row in rows[1:] for count in row[1:]) == 15
+    assert main([*words, "--per-class"]) == 0
+    assert "mistaken for" in capsys.readouterr().out
+
+
+def test_a_folder_without_weights(tmp_path: Path) -> None:
+    with pytest.raises(StateError, match="no whole checkpoint"):
+        load_model(tmp_path)
+    assert replace(Recipe(), test_scale=2.0).test_size(16) == 32
