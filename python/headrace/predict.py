@@ -18,7 +18,7 @@ from headrace.start_up import start_up
 from headrace.steptime import TERM_WORDS, StepModel
 from headrace.verdicts import SMALL_BATCH_BYTES, Case, host_work_s, operator_share
 
-__all__ = ["add_fixes", "bigger_batch", "ceiling_img_s", "pin_memory", "unpredicted"]
+__all__ = ["add_fixes", "bigger_batch", "ceiling_img_s", "fixed_share", "pin_memory", "unpredicted"]
 
 MOST_FIXES = 5
 MOST_WORKERS = 32
@@ -339,10 +339,28 @@ def remove_sync(case: Case) -> list[Fix]:
     return [found]
 
 
+def replayed(case: Case) -> Mapping[str, float]:
+    """Seconds per step of one batch replayed, by phase (`attach.replay`); empty where that was not done."""
+    found = dict((case.session.facts.get("replay") or {}).get("seconds") or {})
+    if "base_again" in found:
+        found["base"] = 0.5 * (found["base"] + found.pop("base_again"))
+    return found
+
+
+def fixed_share(case: Case) -> float | None:
+    """The part a / (a + c·b) of the compute time that does not grow with the batch: by replay, else by the operators' share."""
+    seconds = replayed(case)
+    if {"half", "base", "double"} <= seconds.keys():
+        per_batch_s = (seconds["double"] - seconds["half"]) / 1.5
+        return min(1.0, max(0.0, 1 - per_batch_s / seconds["base"]))
+    operators = operator_share(case.session, case.rank)
+    return None if operators is None else 1 - operators
+
+
 def bigger_batch(case: Case) -> list[Fix]:
-    """Four times the images per step: the fixed cost a of `a + c·b` is paid once; c from the operators' share."""
+    """Four times the images per step: the fixed cost a of `a + c·b` is paid once."""
     model, rank = case.model, case.rank
-    share = operator_share(case.session, rank)
+    share = fixed_share(case)
     if rank.items is None:
         return []
     size = int(rank.items * 4)
@@ -350,7 +368,7 @@ def bigger_batch(case: Case) -> list[Fix]:
     command = f"DataLoader(..., batch_size={size})"
     if model is None or share is None:
         return [fix(case, f"batch_size={size}", words, None, command, basis="the cost per image was not measured")]
-    fixed_s = (1 - share) * rank.typical_compute_s
+    fixed_s = share * rank.typical_compute_s
     after = model.changed(
         compute_s=fixed_s + 4 * (model.compute_s - fixed_s),
         cpu_s=4 * model.cpu_s,
@@ -366,7 +384,7 @@ def bigger_batch(case: Case) -> list[Fix]:
             words,
             after,
             command,
-            basis="a + c·b from the operators' share",
+            basis="a + c·b from a replayed batch" if replayed(case) else "a + c·b from the operators' share",
             scale=4.0,
             error=0.08,
         )
@@ -403,8 +421,12 @@ GPU_FIXES: Mapping[str, tuple[str, str]] = {
 
 
 def unpredicted(case: Case, name: str) -> list[Fix]:
-    """A fix of the GPU's own work, whose gain only a run on the device can tell; none where the job has it already."""
+    """A fix of the model's own work, predicted only from a replayed batch; none where the job has it already."""
     words, command = GPU_FIXES[name]
+    seconds = replayed(case)
+    if name in seconds and case.model is not None:
+        after = case.model.changed(compute_s=case.model.compute_s * seconds[name] / seconds["base"])
+        return [fix(case, name, words, after, command, basis="a replayed batch", effort="a few lines", error=0.05)]
     if case.machine.gpu_busy is None or _has(case.session.facts.get("configuration") or {}, name):
         return []
     return [Fix(name, words, command=command, basis="not predicted: depends on the model; measure it", effort="a few lines")]
