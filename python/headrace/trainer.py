@@ -26,9 +26,17 @@ from headrace.training.state import Progress, Run, save
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Options", "Progress", "Result", "train"]
+__all__ = ["Options", "Progress", "Result", "Start", "train"]
 
 LOG_STEPS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What is known before the first step: the step to go on from (0: the beginning), and which process this is."""
+
+    step: int
+    ranks: Ranks
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +60,16 @@ class Result:
     skipped: int  # images that could not be decoded, each time another was used instead; of this rank
 
 
-def train(options: Options, *, watch: Callable[[Progress], None] = lambda progress: None) -> Result:
-    """Trains to the end, or to a request to stop (then the exit code is 128 + the signal's number, and resuming goes on)."""
+def train(
+    options: Options,
+    *,
+    watch: Callable[[Progress], None] = lambda progress: None,
+    begin: Callable[[Start], None] = lambda start: None,
+) -> Result:
+    """Trains to the end, or to a request to stop (then the exit code is 128 + the signal's number, and resuming goes on).
+
+    `watch` is told how it goes; `begin` is called once on every rank when all is prepared, before the first step.
+    """
     import torch
 
     started_s = time.monotonic()
@@ -64,6 +80,7 @@ def train(options: Options, *, watch: Callable[[Progress], None] = lambda progre
         raise
     try:
         with StopRequest() as stop, lost_ranks_told(run.ranks):
+            begin(Start(run.step, run.ranks))
             _train(run, stop)
         _save(run)
         run.writer.close()

@@ -5,14 +5,17 @@ from __future__ import annotations
 import argparse
 import json
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from rich.markup import escape
 
 from headrace.cli import output
+from headrace.cli.run_watch import RunWatch
 from headrace.cli.training_options import add_training_options, chosen_options
 from headrace.devices import open_device
+from headrace.diagnosis import Diagnosis
 from headrace.errors import UsageError
 from headrace.nvml import find_driver
 from headrace.report import training
@@ -49,14 +52,26 @@ def run(args: argparse.Namespace) -> int:
     if count > 1 and "WORLD_SIZE" not in os.environ:
         return _run_processes(args, count, options)
     if not ranks_from_environment().main:
-        return train(options).exit_code
+        return _watched(options, lambda progress: None)[0].exit_code
     _say_what(chosen, options)
     with output.progress(f"{options.model}: preparing", None) as meter:
-        result = train(options, watch=lambda progress: _show(options, progress, meter))
+        result, diagnosis = _watched(options, lambda progress: _show(options, progress, meter))
     title = f"{options.model} on {result.device.name}"
-    report = training.write(Path(options.out) / "metrics.jsonl", Path(options.out) / "report.html", title=title)
-    output.emit(args, _document(options, result, report), lambda: _render(result, report))
+    metrics, page = Path(options.out) / "metrics.jsonl", Path(options.out) / "report.html"
+    report = training.write(metrics, page, title=title, diagnosis=diagnosis)
+    output.emit(args, _document(options, result, report, diagnosis), lambda: _render(result, report, diagnosis))
     return result.exit_code
+
+
+def _watched(options: Options, watch: Callable[[Progress], None]) -> tuple[Result, Diagnosis | None]:
+    """Trains, and diagnoses the run itself."""
+    own = RunWatch(options)
+    try:
+        result = train(options, watch=watch, begin=own.begin)
+    except BaseException:
+        own.end(failed=True)
+        raise
+    return result, own.end()
 
 
 def _settled(chosen: Chosen, count: int) -> Options:
@@ -168,7 +183,7 @@ def _show(options: Options, progress: Progress, meter: output.Meter) -> None:
     meter.advance(progress.images, words, total=meter.done + progress.images + left)
 
 
-def _document(options: Options, result: Result, report: Path) -> dict[str, object]:
+def _document(options: Options, result: Result, report: Path, diagnosis: Diagnosis | None) -> dict[str, object]:
     scores = result.scores
     return {
         "model": options.model,
@@ -191,10 +206,12 @@ def _document(options: Options, result: Result, report: Path) -> dict[str, objec
         "metrics": Path(options.out) / "metrics.jsonl",
         "resumed_from_step": result.resumed_from_step,
         "report": report,
+        "verdict": diagnosis.verdict if diagnosis else None,
+        "session": diagnosis.session if diagnosis else None,
     }
 
 
-def _render(result: Result, report: Path) -> None:
+def _render(result: Result, report: Path, diagnosis: Diagnosis | None) -> None:
     state = "finished" if result.final else "stopped"
     print(f"{state} after {result.steps} steps ({result.epochs:.2f} epochs) in {result.seconds:.0f} s on {result.device.name}")
     if result.img_s is not None and result.wait_share is not None:
@@ -205,4 +222,6 @@ def _render(result: Result, report: Path) -> None:
     print(f"weights: {result.final}" if result.final else f"go on with --resume auto; checkpoint: {result.checkpoint}")
     if result.skipped:
         print(f"{result.skipped:,} times an image could not be decoded, and another was used in its place")
+    if diagnosis is not None:
+        print(f"{diagnosis.verdict}: {diagnosis.summary} (details: {diagnosis.report})")
     print(f"report: {report}")

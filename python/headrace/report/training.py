@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace import _native
+from headrace.diagnosis import Diagnosis
 from headrace.errors import SessionError
 from headrace.report.markup import Html, join, prose, tag
 
@@ -29,12 +30,15 @@ STYLE = """
 Row = Mapping[str, Any]
 
 
-def write(metrics: Path, path: Path, *, title: str) -> Path:
-    """Writes the page of the run whose lines are in `metrics` to `path`, in one piece. Raises SessionError."""
+def write(metrics: Path, path: Path, *, title: str, diagnosis: Diagnosis | None = None) -> Path:
+    """Writes the page of the run whose lines are in `metrics` to `path`, in one piece. Raises SessionError.
+
+    `diagnosis` is that of the run itself; its report is linked as a path relative to the page.
+    """
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         rows = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
-        unfinished.write_text(render(rows, title=title), encoding="utf-8")
+        unfinished.write_text(render(rows, title=title, diagnosis=diagnosis, folder=path.parent), encoding="utf-8")
         unfinished.replace(path)
     except OSError as error:
         what = f"cannot write the report {path}: {error.strerror or error}"
@@ -42,7 +46,7 @@ def write(metrics: Path, path: Path, *, title: str) -> Path:
     return path
 
 
-def render(rows: Sequence[Row], *, title: str) -> str:
+def render(rows: Sequence[Row], *, title: str, diagnosis: Diagnosis | None = None, folder: Path = Path()) -> str:
     """The whole page. Where a resumed run repeated steps, their last figures count."""
     head = tag(
         "head",
@@ -59,7 +63,12 @@ def render(rows: Sequence[Row], *, title: str) -> str:
     body = tag(
         "body",
         tag("header", tag("span", "headrace", class_="brand"), tag("code", title, class_="command"), _scope(starts)),
-        tag("main", _figures(steps, scores), tag("section", tag("div", *_curves(steps, scores), class_="curves"))),
+        tag(
+            "main",
+            _figures(steps, scores),
+            _diagnosis(diagnosis, folder),
+            tag("section", tag("div", *_curves(steps, scores), class_="curves")),
+        ),
         tag("footer", tag("p", f"headrace {_native.__version__} · {len(steps)} reports of metrics.jsonl")),
     )
     return "<!doctype html>\n" + tag("html", head, body, lang="en") + "\n"
@@ -92,6 +101,19 @@ def _figures(steps: Sequence[Row], scores: Sequence[Row]) -> Html:
         _figure(_number(score.get("top5"), ".2%"), "top-5 accuracy"),
     ]
     return tag("section", tag("div", *cells, class_="money"), id="verdict")
+
+
+def _diagnosis(diagnosis: Diagnosis | None, folder: Path) -> Html | None:
+    """What binds this run, of the last process that trained, and where the whole diagnosis is."""
+    if diagnosis is None:
+        return None
+    steps = f" Measured over {diagnosis.steps:,} steps of the last process."
+    link = None
+    if diagnosis.report is not None:
+        link = tag(
+            "p", tag("a", "step timeline, shares and evidence", href=os.path.relpath(diagnosis.report, folder.absolute()))
+        )
+    return tag("section", tag("h2", "what binds"), tag("p", prose(f"{diagnosis.verdict}: {diagnosis.summary}{steps}")), link)
 
 
 def _figure(value: str | None, label: str) -> Html:

@@ -18,7 +18,7 @@ from headrace.training.meeting import meet
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["SPAWNED", "Agreement", "Ranks", "join", "leave", "lost_ranks_told", "ranks_from_environment"]
+__all__ = ["SPAWNED", "Agreement", "Ranks", "join", "leave", "lost_ranks_told", "meet_again", "ranks_from_environment"]
 
 # Set by headrace's own launcher in the processes that it starts.
 SPAWNED = "HEADRACE_SPAWNED"
@@ -105,6 +105,14 @@ def lost_ranks_told(ranks: Ranks) -> Iterator[None]:
 
 def _first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+
+
+def meet_again(ranks: Ranks) -> None:
+    """Returns when all processes are here. Does nothing alone."""
+    if ranks.world_size > 1:
+        import torch.distributed
+
+        torch.distributed.all_reduce(torch.zeros(1))  # on the CPU, by gloo: a barrier of NCCL would occupy a GPU
 
 
 def leave() -> None:

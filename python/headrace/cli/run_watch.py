@@ -1,0 +1,66 @@
+"""The diagnosis of a training run by itself: always on, in a session folder of its own, never in the way of the training."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+from headrace.attach.startup import SESSION_VARIABLE
+from headrace.cli import output
+from headrace.diagnosis import Diagnosis
+from headrace.errors import HeadraceError
+from headrace.report import html
+from headrace.session import Session
+from headrace.trainer import Options, Start
+from headrace.training.ranks import meet_again
+from headrace.watched import Watch
+
+__all__ = ["RunWatch"]
+
+
+class RunWatch:
+    """Watches the loop of `headrace train`: `begin` before its first step on every rank, `end` after its last.
+
+    The session is `OUT/sessions/from-STEP`, of the step that the process went on from, and `…-machine-N` on further machines.
+    Below `headrace diagnose`, which watches already, it does nothing. What fails here is said and left out.
+    """
+
+    def __init__(self, options: Options) -> None:
+        self._out = Path(options.out)
+        self._watch: Watch | None = None
+
+    def begin(self, start: Start) -> None:
+        """Begins to record; the first rank of a machine empties the folder of an attempt that got no further."""
+        if SESSION_VARIABLE in os.environ:
+            return
+        machine = os.environ.get("GROUP_RANK", "0")
+        name = f"from-{start.step:09d}" + (f"-machine-{machine}" if machine != "0" else "")
+        watch = Watch(self._out / "sessions" / name, report=False)
+        try:
+            if start.ranks.local_rank == 0:
+                shutil.rmtree(watch.folder, ignore_errors=True)
+                watch.start()
+            meet_again(start.ranks)  # the others write into the folder that is there now
+            if start.ranks.local_rank != 0:
+                watch.start()
+        except (HeadraceError, OSError) as error:
+            output.say(f"warning: this run is not diagnosed: {error}")
+            return
+        self._watch = watch
+
+    def end(self, *, failed: bool = False) -> Diagnosis | None:
+        """Ends the recording; on the first rank of a machine the diagnosis, with a report in the session's folder."""
+        watch, self._watch = self._watch, None
+        if watch is None:
+            return None
+        try:
+            diagnosis = watch.stop(failed=failed)
+            if diagnosis is None or not diagnosis.steps:
+                return None
+            report = html.write(diagnosis, watch.folder / "report.html", session=Session.load(watch.folder))
+        except (HeadraceError, OSError) as error:
+            output.say(f"warning: this run is not diagnosed: {error}")
+            return None
+        return replace(diagnosis, report=str(report))

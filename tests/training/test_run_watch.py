@@ -1,0 +1,69 @@
+"""Every run of the command is diagnosed by itself, in a folder of its own, and the diagnosis never stands in the way."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from headrace.cli import run_watch
+from headrace.cli.main import main
+from headrace.errors import SessionError
+from headrace.session import Session
+from test_ranks import command, data, environment, run  # noqa: F401 - fixtures
+
+
+def words(data: Path, out: Path, *more: str) -> list[str]:  # noqa: F811
+    given = ["train", "--model", "resnet50", "--data", str(data / "train"), "--out", str(out), "--image-size", "32", "--json"]
+    return [*given, "--device", "sim:100", "--batch-size", "4", "--epochs", "3", "--threads", "1", *more]
+
+
+def test_the_run_says_what_binds_it(data: Path, tmp_path: Path, capsys) -> None:  # noqa: F811
+    assert main(words(data, tmp_path / "run", "--resume", "auto")) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["verdict"] == "COMPUTE_BOUND"  # each step is a wait of 40 ms
+    session = Session.load(Path(document["session"]))
+    assert len(session.steps) >= 20 and Path(document["session"]) == tmp_path / "run/sessions/from-000000000"
+    page = Path(document["report"]).read_text()
+    assert "COMPUTE_BOUND" in page and 'href="sessions/from-000000000/report.html"' in page
+    assert (tmp_path / "run/sessions/from-000000000/report.html").stat().st_size > 1000
+    # nothing is left to do: the page has no diagnosis, and the command still ends well
+    assert main(words(data, tmp_path / "run", "--resume", "auto")) == 0
+    assert json.loads(capsys.readouterr().out)["verdict"] is None
+
+
+def test_a_command_that_cannot_train_leaves_nothing_behind(data: Path, tmp_path: Path, capsys) -> None:  # noqa: F811
+    assert main(words(data, tmp_path / "run", "--model", "resnet51")) == 2
+    assert not (tmp_path / "run").exists()
+    assert "HEADRACE_SESSION_DIR" not in os.environ
+
+
+def test_a_diagnosis_that_fails_costs_nothing(data: Path, tmp_path: Path, capsys, monkeypatch) -> None:  # noqa: F811
+    def fail(*_: object, **__: object) -> None:
+        raise SessionError("no room for the report")
+
+    monkeypatch.setattr(run_watch.html, "write", fail)
+    assert main(words(data, tmp_path / "run", "--steps", "12")) == 0
+    shown = capsys.readouterr()
+    assert json.loads(shown.out)["final"] and "this run is not diagnosed: no room for the report" in shown.err
+
+
+def test_below_diagnose_only_that_watches(data: Path, tmp_path: Path, capsys, monkeypatch) -> None:  # noqa: F811
+    monkeypatch.setenv("HEADRACE_SESSION_DIR", str(tmp_path / "outer"))
+    assert main(words(data, tmp_path / "run", "--steps", "2")) == 0
+    assert json.loads(capsys.readouterr().out)["verdict"] is None
+    assert not (tmp_path / "run/sessions").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_all_ranks_are_in_one_session(data: Path, tmp_path: Path, environment: dict[str, str]) -> None:  # noqa: F811
+    slow = ["--batch-size", 4, "--processes", 2, "--device", "sim:100", "--model", "resnet18"]
+    document = run(command(data, tmp_path / "run", *slow), environment)
+    session = Session.load(Path(str(document["session"])))
+    assert {process.rank for process in session.processes if process.role == "main"} == {0, 1}
+    assert (
+        subprocess.run(["pgrep", "-f", f"headrace.attach.sampler {document['session']}"]).returncode == 1
+    )  # its end is awaited
