@@ -77,6 +77,22 @@ def test_a_trial_in_its_own_process(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.memory_bytes is None
 
 
+def test_ranks_try_together_and_their_rates_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    monkeypatch.setattr(trial, "TIMEOUT_S", 100.0)
+    small = Options(model="tiny:make", data="/data", out="/out", device="cpu", image_size=16, batch_size=4)
+    found = measure(small, classes=3, processes=2)
+    assert found.batch_size == 4 and found.img_s is not None and found.img_s > 0
+
+
+def test_a_global_batch_leaves_only_sizes_that_divide_it() -> None:
+    many = choose(OPTIONS, classes=10, images=10**6, global_batch=256, processes=2, try_size=device(lambda n: float(n)))
+    assert tried(many) == [32, 64, 128]
+    with pytest.raises(UsageError, match="divides --global-batch 100"):
+        choose(OPTIONS, classes=10, images=10**6, global_batch=100, try_size=device(lambda n: float(n)))
+
+
 @pytest.mark.parametrize(
     "words",
     [

@@ -37,6 +37,7 @@ VERBS: tuple[str, ...] = (
     "inspect",
     "verify",
     "train",
+    "tune",
     "evaluate",
     "predict",
     "export",

@@ -6,7 +6,7 @@ import argparse
 import json
 import os
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from rich.markup import escape
@@ -24,9 +24,10 @@ from headrace.training import configuration
 from headrace.training.batch_size import choose
 from headrace.training.chosen import Chosen, with_global_batch
 from headrace.training.compiling import choose_compile
-from headrace.training.options import Compile
+from headrace.training.options import Compile, check
+from headrace.training.plan import Plan, make_plan
 from headrace.training.prepare import open_data
-from headrace.training.processes import run_processes
+from headrace.training.processes import rank_count, run_processes
 from headrace.training.ranks import ranks_from_environment
 from headrace.training.resume import find
 from headrace.training.trial import Trial
@@ -37,18 +38,28 @@ headrace train --model resnet50 --data /data/imagenet/train --val /data/imagenet
 headrace train --model resnet50 --data /data/imagenet/train --out runs/one --resume auto
 """
 
+PLAN_SECONDS = 3.0
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `headrace train`."""
     add_training_options(parser)
     parser.add_argument("--config", type=Path, metavar="FILE", help="options from a TOML file; the command line comes on top")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="measure for a moment and say what the run would be; nothing is written"
+    )
+    parser.add_argument(
+        "--usd-per-hour", type=float, metavar="PRICE", help="of this machine: --dry-run then says what it costs"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Trains with a progress bar; exit code 128 + signal when asked to stop."""
     chosen = chosen_options(args, args.config)
-    count = _processes(chosen)
+    count = rank_count(chosen.processes, chosen.options.device)
     options = _settled(chosen, count)
+    if args.dry_run:
+        return _plan(args, chosen, options, count)
     if count > 1 and "WORLD_SIZE" not in os.environ:
         return _run_processes(args, count, options)
     if not ranks_from_environment().main:
@@ -143,18 +154,41 @@ def _show_trial(trial: Trial) -> None:
     output.say(f"  {trial.batch_size:>5}: {result}")
 
 
-def _processes(chosen: Chosen) -> int:
-    """How many ranks this machine is to run."""
-    if chosen.processes is not None:
-        if chosen.processes < 1:
-            raise UsageError(f"--processes must be at least 1, not {chosen.processes}")
-        return chosen.processes
-    if chosen.options.device not in (None, "cuda"):
-        return 1
-    if (visible := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
-        return len([entry for entry in visible.split(",") if entry.strip() not in ("", "-1")])
-    driver, _ = find_driver()
-    return len(driver.gpus) if driver else 1
+def _plan(args: argparse.Namespace, chosen: Chosen, options: Options, ranks: int) -> int:
+    """Prints what the run would be."""
+    check(options)
+    if args.usd_per_hour is not None and not args.usd_per_hour >= 0:
+        raise UsageError(f"--usd-per-hour must be 0 or more, not {args.usd_per_hour:g}")
+    device = open_device(options.device)
+    data, val = open_data(options)
+    _say_what(chosen, options)
+    output.say(f"measuring for some seconds on the {device.name}; nothing is written")
+    plan = make_plan(options, data, val, device, ranks=ranks, seconds=PLAN_SECONDS, usd_per_hour=args.usd_per_hour)
+    document = {**asdict(plan), "model": options.model, "device": device.name, "options": configuration.flat(options)}
+    output.emit(args, document, lambda: _render_plan(options, device.name, plan))
+    return 0
+
+
+def _render_plan(options: Options, device: str, plan: Plan) -> None:
+    val = f", {plan.val_images:,} for validation" if plan.val_images is not None else ", no validation"
+    sizes = ", then ".join(f"{size} px" + (f" from epoch {epoch + 1}" if epoch else "") for epoch, size in plan.sizes)
+    print(f"{options.model}, {plan.parameters / 1e6:,.1f} million parameters, on {plan.ranks} × {device}")
+    print(f"data: {plan.images:,} images of {plan.classes} classes{val}; {sizes}")
+    print(f"batch: {plan.batch_size} × {plan.ranks} ranks, {plan.global_batch} images to an optimizer step")
+    print(f"steps: {plan.steps_per_epoch:,} an epoch, {plan.total_steps:,} in all, {plan.warmup_steps:,} of them warm-up")
+    print(f"learning rate: {plan.peak_learning_rate:.4g} at its peak, then {options.recipe.schedule}")
+    compute = "does not fit" if plan.compute_img_s is None else f"{plan.compute_img_s:,.0f} img/s"
+    print(f"rates: compute alone {compute}, input alone {plan.ingest_img_s:,.0f} img/s: {plan.binds} binds")
+    if plan.seconds is not None and plan.seconds_per_epoch is not None:
+        money = "" if plan.usd is None else f", {plan.usd:,.2f} USD"
+        print(f"time: {_time(plan.seconds_per_epoch)} an epoch, {_time(plan.seconds)} in all{money} (estimate)")
+    memory = "" if plan.memory_bytes is None else f"GPU memory: {plan.memory_bytes / 2**30:.1f} GiB; "
+    print(f"{memory}a checkpoint: {plan.checkpoint_bytes / 1e6:,.0f} MB, {options.keep} kept")
+
+
+def _time(seconds: float) -> str:
+    hours, rest = divmod(round(seconds), 3600)
+    return f"{hours} h {rest // 60:02d} min" if hours else f"{rest // 60} min {rest % 60:02d} s"
 
 
 def _run_processes(args: argparse.Namespace, count: int, options: Options) -> int:

@@ -15,13 +15,29 @@ import time
 from collections.abc import Sequence
 from types import FrameType
 
+from headrace.errors import UsageError
+from headrace.nvml import find_driver
 from headrace.training.ranks import SPAWNED
 
-__all__ = ["run_processes"]
+__all__ = ["rank_count", "run_processes"]
 
 POLL_S = 0.05
 GRACE_S = 20.0  # for the others to end after one has failed
 FORWARDED = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
+
+
+def rank_count(wanted: int | None, device: str | None) -> int:
+    """How many ranks this machine is to run: as many as `wanted`, else one for each GPU. Raises UsageError."""
+    if wanted is not None:
+        if wanted < 1:
+            raise UsageError(f"--processes must be at least 1, not {wanted}")
+        return wanted
+    if device not in (None, "cuda"):
+        return 1
+    if (visible := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
+        return max(1, len([entry for entry in visible.split(",") if entry.strip() not in ("", "-1")]))
+    driver, _ = find_driver()
+    return max(1, len(driver.gpus)) if driver else 1
 
 
 def run_processes(count: int, arguments: Sequence[str]) -> tuple[int, str]:

@@ -1,0 +1,95 @@
+"""`headrace tune`: the settings of a training run on this machine, measured."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+
+from rich import box
+from rich.table import Table
+
+from headrace.cli import output
+from headrace.cli.training_options import add_training_options, chosen_options
+from headrace.devices import open_device
+from headrace.errors import UsageError
+from headrace.nvml import find_driver
+from headrace.training import configuration
+from headrace.training.prepare import open_data
+from headrace.training.processes import rank_count
+from headrace.tune import Tuned, tune
+
+SUMMARY = "finds batch size, threads and batches ahead for a training on this machine, and says what binds it"
+EXAMPLE = """
+headrace tune --model resnet50 --data /data/imagenet --batch-size auto --write tuned.toml
+headrace train --config tuned.toml
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `headrace tune`: those of `headrace train`, and its own."""
+    add_training_options(parser)
+    parser.add_argument("--config", type=Path, metavar="FILE", help="options from a TOML file; the command line comes on top")
+    parser.add_argument("--seconds", type=float, default=5.0, metavar="S", help="for each measurement (default: 5)")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="the settings, for `headrace train --config FILE`")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measures, prints and writes."""
+    if not 0 < args.seconds <= 600:
+        raise UsageError(f"--seconds must be from 0 to 600, not {args.seconds:g}")
+    chosen = chosen_options(args, args.config)
+    device = open_device(chosen.options.device)
+    ranks = rank_count(chosen.processes, chosen.options.device)
+    data, _ = open_data(chosen.options)
+    driver = find_driver()[0] if device.kind == "cuda" else None
+    memory_bytes = min(gpu.memory_bytes for gpu in driver.gpus) if driver and driver.gpus else None
+    found = tune(chosen, data, device, ranks=ranks, seconds=args.seconds, memory_bytes=memory_bytes, watch=output.say)
+    if args.write is not None:
+        configuration.write(replace(found.options, resume=None), args.write)
+    output.emit(args, _document(found, args.write), lambda: _render(found, args.write))
+    return 0
+
+
+def _document(found: Tuned, written: Path | None) -> dict[str, object]:
+    options = found.options
+    return {
+        "device": found.device,
+        "ranks": found.ranks,
+        "binds": found.binds,
+        "advice": found.advice,
+        "batch_size": options.batch_size,
+        "threads": options.threads,
+        "prefetch": options.prefetch,
+        "compile": options.compile,
+        "ingest_img_s": max(one.img_s for one in found.ingest if one.threads == (options.threads or 0) * found.ranks),
+        "compute_img_s": found.compute_img_s,
+        "img_s": max(one.img_s for one in found.together),
+        "batch_trials": [{"batch_size": size, "img_s": rate} for size, rate in found.batch_trials],
+        "compile_trials": found.compile_img_s,
+        "ingest_trials": found.ingest,
+        "together_trials": found.together,
+        "config": written,
+    }
+
+
+def _render(found: Tuned, written: Path | None) -> None:
+    options = found.options
+    table = Table("what", "setting", "img/s", "", box=box.SIMPLE_HEAD)
+    for size, rate in found.batch_trials:
+        mark = "chosen" if size == options.batch_size else ""
+        table.add_row("compute alone", f"batch {size}", "does not fit" if rate is None else f"{rate:,.0f}", mark)
+    for mode, rate in found.compile_img_s.items():
+        table.add_row("compute alone", f"compile {mode}", f"{rate:,.0f}", "chosen" if mode == options.compile else "")
+    if not found.batch_trials:
+        table.add_row("compute alone", f"batch {options.batch_size}", f"{found.compute_img_s:,.0f}", "")
+    for one in found.ingest:
+        mark = "chosen" if one.threads == (options.threads or 0) * found.ranks else ""
+        table.add_row("input alone", f"{one.threads} threads", f"{one.img_s:,.0f}", mark or f"{one.cores:.1f} cores busy")
+    for both in found.together:
+        setting = f"{both.prefetch} batches ahead"
+        table.add_row("together", setting, f"{both.img_s:,.0f}", f"{both.wait_share:.1%} of the time waiting for input")
+    output.page.print(table, markup=False)
+    print(f"{found.binds} binds on the {found.device}: {found.advice}")
+    if written is not None:
+        print(f"settings: {written}; headrace train --config {written}")

@@ -1,0 +1,137 @@
+"""Tune and the dry run: what is measured, what is concluded from it, and that `train` reads what they write."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from headrace import tune as tuning
+from headrace.cli.main import main
+from headrace.devices import Device
+from headrace.records import Dataset
+from headrace.sources import open_dataset
+from headrace.training import plan as planning
+from headrace.training.chosen import choose_options
+from headrace.training.plan import make_plan
+from headrace.training.rates import Ingest, Together, ingest_rate
+from headrace.tune import tune
+from PIL import Image
+
+CPU = Device("cpu", "CPU", "cpu")
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("tune") / "data"
+    for index in range(40):
+        (root / f"class{index % 2}").mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full((20, 20, 3), 6 * index, dtype=np.uint8)).save(root / f"class{index % 2}" / f"{index}.jpg")
+    return root
+
+
+def measured(
+    monkeypatch: pytest.MonkeyPatch, *, compute: float, per_thread: float, cores: float, together: list[Together]
+) -> None:
+    """Stands for the machine: eight cores, these rates."""
+    queue = list(together)
+    monkeypatch.setattr(tuning.machine, "cores", lambda: type("Cores", (), {"usable": 8.0})())
+    monkeypatch.setattr(tuning, "compute_rate", lambda options, device, **_: (compute, None))
+    rate = lambda options, data, device, *, threads, seconds: Ingest(threads, per_thread * threads, cores * threads)  # noqa: E731
+    monkeypatch.setattr(tuning, "ingest_rate", rate)
+    monkeypatch.setattr(tuning, "together_rate", lambda options, data, **_: queue.pop(0))
+
+
+@pytest.mark.parametrize(
+    ("compute", "per_thread", "cores", "together", "binds", "threads", "prefetch"),
+    [
+        (1000.0, 1000.0, 1.0, [Together(3, 990.0, 0.001)], "compute", 2, 3),
+        (5000.0, 200.0, 1.0, [Together(3, 1500.0, 0.7)], "input: CPU", 8, 3),
+        (5000.0, 200.0, 0.2, [Together(3, 1500.0, 0.7)], "input: storage", 8, 3),
+        (1000.0, 160.0, 1.0, [Together(3, 800.0, 0.2), Together(6, 890.0, 0.1), Together(12, 900.0, 0.1)], "overlap", 8, 6),
+    ],
+)
+def test_what_binds(
+    images: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    compute: float,
+    per_thread: float,
+    cores: float,
+    together: list[Together],
+    binds: str,
+    threads: int,
+    prefetch: int,
+) -> None:
+    measured(monkeypatch, compute=compute, per_thread=per_thread, cores=cores, together=together)
+    chosen = choose_options({"model": "tiny:make", "data": str(images), "batch_size": 4})
+    found = tune(chosen, open_dataset(images), CPU)
+    assert (found.binds, found.options.threads, found.options.prefetch) == (binds, threads, prefetch)
+
+
+def test_ingest_counts_images_and_passes_over_a_small_dataset_again(images: Path) -> None:
+    options = choose_options({"model": "m", "data": str(images), "batch_size": 8, "image_size": 16}).options
+    found = ingest_rate(options, open_dataset(images), CPU, threads=1, seconds=0.05)
+    assert found.img_s > 10 and 0 <= found.cores < 64
+
+
+def test_tune_writes_what_train_reads(images: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    words = ["--model", "tiny:make", "--data", str(images), "--image-size", "16", "--batch-size", "4", "--device", "sim:2000"]
+    file = tmp_path / "tuned.toml"
+    assert main(["tune", *words, "--seconds", "0.05", "--write", str(file), "--json", "--out", str(tmp_path / "run")]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["compute_img_s"] == 2000 and document["img_s"] > 0
+    saved = tomllib.loads(file.read_text())
+    assert (saved["threads"], saved["prefetch"]) == (document["threads"], document["prefetch"])
+    assert main(["train", "--config", str(file), "--steps", "2", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["steps"] == 2
+    assert main(["tune", *words, "--seconds", "0"]) == 2
+
+
+def test_the_plan_adds_up(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = open_dataset(images)
+    monkeypatch.setattr(planning, "compute_rate", lambda *_, **__: (100.0, 7))
+    monkeypatch.setattr(planning, "ingest_rate", lambda *_, threads, seconds: Ingest(threads, 1000.0, 1.0))
+    given = {"model": "resnet20", "data": str(images), "batch_size": 4, "image_size": 32, "epochs": 2, "warmup_epochs": 0.5}
+    plan = plan_of(given, data, None)
+    assert (plan.steps_per_epoch, plan.total_steps, plan.warmup_steps, plan.binds) == (10, 20, 5, "compute")
+    assert plan.seconds == pytest.approx(0.8) and plan.usd == pytest.approx(0.8 / 3600 * 36)
+    assert plan.checkpoint_bytes == 8 * plan.parameters and plan.memory_bytes == 7
+    growing = plan_of({**given, "start_scale": 0.5, "resize_begin": 0.1, "resize_end": 0.5}, data, data)
+    assert growing.sizes == ((0, 16), (1, 32))
+    # a quarter of the pixels in the first epoch; two evaluations at three times the speed
+    assert growing.seconds == pytest.approx(0.4 / 4 + 0.4 + 2 * 40 / 300)
+    assert plan_of({**given, "epochs": 1, "steps": 3}, data, None).seconds == pytest.approx(0.12)
+
+
+def plan_of(given: dict[str, object], data: Dataset, val: Dataset | None) -> planning.Plan:
+    return make_plan(choose_options(given).options, data, val, CPU, ranks=1, seconds=0.1, usd_per_hour=36.0)
+
+
+def test_a_dry_run_writes_nothing(images: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.setattr("headrace.cli.train.PLAN_SECONDS", 0.05)
+    words = [
+        "train",
+        "--model",
+        "resnet20",
+        "--data",
+        str(images),
+        "--image-size",
+        "16",
+        "--batch-size",
+        "4",
+        "--recipe",
+        "classic",
+    ]
+    words += ["--device", "sim:1000", "--out", str(tmp_path / "run"), "--dry-run"]
+    assert main([*words, "--json", "--usd-per-hour", "2"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["total_steps"], document["compute_img_s"]) == (900, 1000) and document["usd"] > 0
+    assert document["options"]["schedule"] == "step"
+    assert main(words) == 0
+    assert "900 in all" in capsys.readouterr().out
+    assert not list(tmp_path.iterdir())
+    assert main([*words, "--usd-per-hour", "-1"]) == 2
