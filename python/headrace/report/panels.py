@@ -71,11 +71,12 @@ def _settings(diagnosis: Diagnosis) -> Html | None:
     found = []
     for finding in diagnosis.configuration:
         said = ". ".join(filter(None, (finding.summary, *finding.evidence)))
-        found.append(tag("dt", said))
+        changes = []
         for fix in finding.fixes:
             gain = f"{words.gain(fix.gain)} predicted" if fix.gain is not None else fix.basis
             command = tag("code", fix.command) if fix.command else None
-            found.append(tag("dd", f"{fix.change} ({gain}) ", command))
+            changes.append(tag("p", f"{fix.change} ({gain}) ", command, class_="note"))
+        found.append(join(tag("dt", finding.kind.replace("_", " ")), tag("dd", said, *changes)))
     return tag("dl", *found) if found else None
 
 
