@@ -17,7 +17,7 @@ RANKS = [
     ("tfevents", "records", "sizes", "descriptors", "image_header", "machine", "disk", "nvml", "transforms", "stats"),
     ("shards", "sources", "sampler", "blocks", "parts", "restart"),
     ("index_cache", "byte_cache", "batch_transforms"),
-    ("planner", "packing", "verification", "inspection", "contact_sheet", "session", "decode"),
+    ("planner", "packing", "verification", "inspection", "contact_sheet", "session", "kineto", "decode"),
     ("feed", "lookahead", "streaming", "gpu", "attach"),
     ("views",),
     ("loader",),

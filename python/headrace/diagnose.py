@@ -165,6 +165,8 @@ def _confidence(case: Case, findings: Sequence[Finding]) -> float:
         confidence -= min(0.25, max(0.0, missed - 0.1))
     if case.rank.work is not None and case.rank.work.queue_s is None:
         confidence -= 0.15
+    if case.rank.loader.family == "kineto" and findings[0].kind in (*INPUT_OR_COMPUTE, "NO_OVERLAP"):
+        confidence -= 0.25  # which kind of input it is, a trace does not tell
     return round(max(0.1, confidence), 2)
 
 

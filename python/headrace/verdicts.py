@@ -377,6 +377,9 @@ def _is_small_handover(rank: Rank) -> bool:
 def unseen_input_kind(case: Case) -> tuple[str, tuple[str, ...]]:
     """Batches made where no hook sees it, in native threads of the training process: its CPU use tells something."""
     rank, machine = case.rank, case.machine
+    if rank.loader.family == "kineto":
+        kind = "CPU_PREP" if rank.workers else "NO_OVERLAP"
+        return kind, ("a trace does not show what makes batches slow, CPU or storage: run headrace diagnose to tell",)
     used = (rank.process_cpu_s or 0.0) / rank.step_s
     words = f"the loader's own threads make the batches; the training process uses {used:.1f} cores"
     ours = machine.own_cores is None or machine.own_cores >= 0.5 * (machine.cores or 1.0)

@@ -20,6 +20,7 @@ EXAMPLE = """
 headrace report headrace-sessions/2026-11-20-141205
 headrace report headrace-sessions/2026-11-20-141205 --html --out report.html
 headrace report headrace-sessions/2026-11-20-141205 --perfetto      # open it at ui.perfetto.dev
+headrace report trace.json.gz                                       # from torch.profiler's export_chrome_trace
 """
 
 FILES = {"html": "report.html", "perfetto": "trace.json.gz", "tensorboard": "tensorboard"}
@@ -28,7 +29,9 @@ FILES = {"html": "report.html", "perfetto": "trace.json.gz", "tensorboard": "ten
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `headrace report`."""
-    parser.add_argument("session", type=Path, metavar="SESSION", help="folder that `headrace diagnose` named")
+    parser.add_argument(
+        "session", type=Path, metavar="SESSION", help="folder that `headrace diagnose` named, or a trace of torch.profiler"
+    )
     kind = parser.add_mutually_exclusive_group()
     for name, words in (
         ("text", "the first screen (the default)"),
@@ -45,13 +48,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Reads the folder and writes the wanted form."""
     session, diagnosis = load(args.session)
-    path = args.out or (args.session / FILES[args.kind] if args.kind in FILES else None)
+    path = args.out or (_beside(args.session, FILES[args.kind]) if args.kind in FILES else None)
     if path is None:
         output.emit(args, document(diagnosis), lambda: _show(diagnosis, session, args))
         return 0
     _write(path, diagnosis, session, args)
     output.emit(args, document(diagnosis, report=str(path)), lambda: print(path))
     return 0
+
+
+def _beside(session: Path, name: str) -> Path:
+    """In the session's folder; for a trace, which is a file, next to it."""
+    return session / name if session.is_dir() else session.with_name(f"{session.name}.{name}")
 
 
 def _show(diagnosis: Diagnosis, session: Session, args: argparse.Namespace) -> None:

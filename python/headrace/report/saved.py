@@ -13,6 +13,7 @@ from typing import Any
 from headrace.diagnose import diagnose
 from headrace.diagnosis import Diagnosis
 from headrace.errors import SessionError
+from headrace.kineto import is_trace, read_trace
 from headrace.session import Session
 
 __all__ = ["DIAGNOSIS_FILE", "from_json", "load"]
@@ -21,8 +22,14 @@ DIAGNOSIS_FILE = "diagnosis.json"
 
 
 def load(folder: str | Path) -> tuple[Session, Diagnosis]:
-    """The session of a folder with its saved diagnosis (that one holds the verified values), else one made now."""
+    """The session of a folder with its saved diagnosis (that one holds the verified values), else one made now.
+
+    A file is read as a trace of PyTorch's profiler.
+    """
     folder = Path(folder)
+    if is_trace(folder):
+        session = read_trace(folder)
+        return session, replace(diagnose(session), session=str(folder))
     session = Session.load(folder)
     file = folder / DIAGNOSIS_FILE
     if not file.is_file():
