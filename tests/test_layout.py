@@ -42,7 +42,7 @@ RANKS = [
     ("measured",),
     ("steptime", "start_up"),
     ("verdicts",),
-    ("predict", "condition", "image_benchmark", "watching", "configuration", "tensorflow_advice"),
+    ("predict", "condition", "image_benchmark", "watching", "configuration", "tensorflow_advice", "read_sweep"),
     ("diagnose", "sagemaker_rules", "doctor", "software", "reach"),
     (
         "remeasure",

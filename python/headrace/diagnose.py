@@ -12,6 +12,7 @@ from headrace.configuration import configuration
 from headrace.diagnosis import SHARES, VERDICTS, Diagnosis, Finding, Fix, RankRow
 from headrace.measured import Machine, Rank, measure_machine, measure_ranks
 from headrace.predict import add_fixes, ceiling_img_s
+from headrace.read_sweep import best_rate
 from headrace.series import heat_map, percentile, percentiles, stages, timeline
 from headrace.session import Session
 from headrace.start_up import start_up
@@ -36,7 +37,7 @@ def diagnose(session: Session) -> Diagnosis:
     if not ranks:
         return _insufficient(session, machine)
     rank = max(ranks, key=lambda item: item.step_s)
-    model = build_model(rank, _ranks_on_this_node(ranks), machine)
+    model = build_model(rank, _ranks_on_this_node(ranks), machine, read_rate=best_rate(session))
     case = Case(session, ranks, rank, machine, model)
     findings = tuple(
         tensorflow_advice.advise(case, found) if tensorflow_advice.concerns(case, found) else add_fixes(case, found)

@@ -80,8 +80,11 @@ class StepModel:
         return replace(self, **changes)  # type: ignore[arg-type]
 
 
-def build_model(rank: Rank, ranks: int, machine: Machine) -> StepModel | None:
-    """The model of what was measured, or None when no batch was seen being made."""
+def build_model(rank: Rank, ranks: int, machine: Machine, *, read_rate: float | None = None) -> StepModel | None:
+    """The model of what was measured, or None when no batch was seen being made.
+
+    `read_rate`: the most bytes per second that storage gave to any number of readers, where that was tried.
+    """
     work = rank.work
     if work is None:
         return None
@@ -92,6 +95,8 @@ def build_model(rank: Rank, ranks: int, machine: Machine) -> StepModel | None:
     alone_s = blocked_s / ratio
     # Blocked time grows from `alone_s` (ratio 1) to workers·alone_s (ratio = workers) as storage serves one at a time.
     serial_s = alone_s * min(1.0, (ratio - 1) / (workers - 1)) if workers > 1 else 0.0
+    if read_rate and work.disk_bytes:
+        serial_s = max(serial_s, work.disk_bytes / read_rate)
     compute_s = max(0.0, rank.compute_s - (rank.compute_queue_s or 0.0))
     return StepModel(
         compute_s=compute_s,

@@ -20,6 +20,7 @@ from headrace.attach.processes import rank_from_environment
 from headrace.diagnose import diagnose
 from headrace.diagnosis import Diagnosis
 from headrace.image_benchmark import with_benchmark
+from headrace.read_sweep import with_sweep
 from headrace.report import html, words
 from headrace.report.saved import DIAGNOSIS_FILE
 from headrace.session import Session
@@ -109,7 +110,7 @@ class Watch:
     def _diagnose(self) -> Diagnosis:
         session = Session.load(self.folder)
         if session.steps and self._report:
-            session = with_benchmark(session, self.folder)
+            session = with_sweep(with_benchmark(session, self.folder), self.folder)
         diagnosis = replace(diagnose(session), session=str(self.folder))
         if self._report:
             diagnosis = replace(diagnosis, report=str(self.folder / "report.html"))

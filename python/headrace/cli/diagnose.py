@@ -14,6 +14,7 @@ from headrace.diagnose import diagnose
 from headrace.diagnosis import Diagnosis
 from headrace.first_verdict import FirstVerdict
 from headrace.image_benchmark import with_benchmark
+from headrace.read_sweep import with_sweep
 from headrace.remeasure import verify
 from headrace.report import html, text
 from headrace.report.json import document
@@ -49,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
         finished = watch(args.command, folder, time_limit_s=args.seconds)
     session = Session.load(folder)
     if session.steps:
-        session = with_benchmark(session, folder)
+        session = with_sweep(with_benchmark(session, folder), folder)
     diagnosis = replace(diagnose(session), session=str(folder), time_to_verdict_s=first.after_s)
     if args.verify:
         diagnosis = verify(diagnosis, session, folder, say=output.say)
