@@ -70,3 +70,26 @@ def test_a_short_run_has_a_page_too(lines: list[dict[str, object]]) -> None:
 def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     with pytest.raises(SessionError, match="cannot write the report"):
         training.write(tmp_path / "absent.jsonl", tmp_path / "report.html", title="x")
+
+
+def test_configuration_and_environment_are_on_the_page(tmp_path: Path) -> None:
+    start = {**START, "environment": {"PyTorch": "9.9 <b>"}}
+    metrics = tmp_path / "metrics.jsonl"
+    lines = [start, *rows(1000)[1:], *({"step": step, "evaluation": {"top1": 0.5, "loss": 2.0}} for step in (20, 500))]
+    metrics.write_text("".join(json.dumps({**line, "image_size": 160 + line.get("step", 0) // 10}) + "\n" for line in lines))
+    (tmp_path / "config.toml").write_text(
+        'epochs = 7\nseed = 0\nlog = ["tensorboard"]\nlearning_rate = 0.10625\nblurpool = true\n'
+    )
+    page = training.write(metrics, tmp_path / "report.html", title="run").read_text().replace("\u00a0", " ")
+    for said in (
+        "<dd>7</dd>",
+        "<dd>0.1062</dd>",
+        "<dd>yes</dd>",
+        "9.9 &lt;b&gt;",
+        "pixels of training images",
+        "in validation",
+    ):
+        assert said in page, said
+    assert page.count('class="default"') == 1  # the seed
+    (tmp_path / "config.toml").write_text("no toml")
+    assert "configuration</h2>" not in training.write(metrics, tmp_path / "report.html", title="run").read_text()

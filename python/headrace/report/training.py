@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import tomllib
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
@@ -14,9 +15,12 @@ from headrace import _native
 from headrace.diagnosis import Diagnosis
 from headrace.errors import SessionError
 from headrace.report.markup import Html, join, prose, tag
+from headrace.training.configuration import flat
+from headrace.training.options import Options
 
 __all__ = ["render", "write"]
 
+SMOOTHED_FROM = 40  # points of a loss curve: its mean is drawn over it
 MOST_POINTS = 400  # of one curve: a long run's page is as small as a short one's
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 STYLE = """
@@ -24,10 +28,24 @@ STYLE = """
 .curve svg { display: block; width: 100%; height: 9rem; overflow: visible; border-bottom: 1px solid var(--hair); }
 .curve polyline { fill: none; stroke: var(--compute); stroke-width: 1.6; vector-effect: non-scaling-stroke; }
 .curve h2 { margin-bottom: 0.2rem; }
+.curve polyline.raw { opacity: 0.35; stroke-width: 1; }
+.curve polyline.second { stroke: var(--decode); stroke-dasharray: 5 3; }
+.curve .key { font-weight: 400; color: var(--quiet); }
+.curve .key.second { color: var(--warn); }
+.curve .now { float: right; font-weight: 620; font-size: 0.875rem; }
+.pairs { display: grid; grid-template-columns: repeat(auto-fit, minmax(17rem, 1fr)); gap: 0 2.5rem; margin: 0; }
+.pairs { font-size: 0.875rem; }
+.pairs div { display: flex; justify-content: space-between; gap: 1rem; padding: 0.3rem 0; }
+.pairs div { border-bottom: 1px solid var(--hair); }
+.pairs dt { color: var(--quiet); white-space: nowrap; }
+.pairs dd { margin: 0; text-align: right; overflow-wrap: anywhere; }
+#configuration .default { opacity: 0.65; }
 .curve p { display: flex; justify-content: space-between; margin: 0.2rem 0 0; font-size: 0.8125rem; color: var(--quiet); }
 """
 
 Row = Mapping[str, Any]
+
+DEFAULTS = flat(Options("", "", ""))
 
 
 def write(metrics: Path, path: Path, *, title: str, diagnosis: Diagnosis | None = None) -> Path:
@@ -38,7 +56,9 @@ def write(metrics: Path, path: Path, *, title: str, diagnosis: Diagnosis | None 
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         rows = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
-        unfinished.write_text(render(rows, title=title, diagnosis=diagnosis, folder=path.parent), encoding="utf-8")
+        options = _options_beside(metrics)
+        text = render(rows, title=title, diagnosis=diagnosis, folder=path.parent, configuration=options)
+        unfinished.write_text(text, encoding="utf-8")
         unfinished.replace(path)
     except OSError as error:
         what = f"cannot write the report {path}: {error.strerror or error}"
@@ -46,8 +66,15 @@ def write(metrics: Path, path: Path, *, title: str, diagnosis: Diagnosis | None 
     return path
 
 
-def render(rows: Sequence[Row], *, title: str, diagnosis: Diagnosis | None = None, folder: Path = Path()) -> str:
-    """The whole page. Where a resumed run repeated steps, their last figures count."""
+def render(
+    rows: Sequence[Row],
+    *,
+    title: str,
+    diagnosis: Diagnosis | None = None,
+    folder: Path = Path(),
+    configuration: Mapping[str, object] | None = None,
+) -> str:
+    """The whole page. Where a resumed run repeated steps, their last figures count. `configuration`: the run's options."""
     head = tag(
         "head",
         tag("meta", charset="utf-8"),
@@ -68,6 +95,8 @@ def render(rows: Sequence[Row], *, title: str, diagnosis: Diagnosis | None = Non
             _figures(steps, scores),
             _diagnosis(diagnosis, folder),
             tag("section", tag("div", *_curves(steps, scores), class_="curves")),
+            _configuration(configuration),
+            _environment(starts),
         ),
         tag("footer", tag("p", f"headrace {_native.__version__} · {len(steps)} reports of metrics.jsonl")),
     )
@@ -116,6 +145,43 @@ def _diagnosis(diagnosis: Diagnosis | None, folder: Path) -> Html | None:
     return tag("section", tag("h2", "what binds"), tag("p", prose(f"{diagnosis.verdict}: {diagnosis.summary}{steps}")), link)
 
 
+def _options_beside(metrics: Path) -> dict[str, object]:
+    """The options that the run saved; none where the file is absent or damaged: the page is worth more than they are."""
+    try:
+        return tomllib.loads((metrics.parent / "config.toml").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+
+
+def _configuration(options: Mapping[str, object] | None) -> Html | None:
+    """Every option; those that are as they always are stand back."""
+    if not options:
+        return None
+    pairs = [(name.replace("_", " "), _option(value), DEFAULTS.get(name) == value) for name, value in options.items()]
+    note = tag("p", "config.toml beside this page holds the same: headrace train --config FILE", class_="note")
+    return tag("section", tag("h2", "configuration"), _pairs(pairs), note, id="configuration")
+
+
+def _option(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "none"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _environment(starts: Sequence[Row]) -> Html | None:
+    facts = starts[-1].get("environment") if starts else None
+    if not facts:
+        return None
+    return tag("section", tag("h2", "environment"), _pairs([(name, str(value), False) for name, value in facts.items()]))
+
+
+def _pairs(pairs: Sequence[tuple[str, str, bool]]) -> Html:
+    rows = [tag("div", tag("dt", name), tag("dd", value), class_="default" if usual else None) for name, value, usual in pairs]
+    return tag("dl", *rows, class_="pairs")
+
+
 def _figure(value: str | None, label: str) -> Html:
     kind = "value" if value else "value absent"
     return tag("p", tag("span", value or "not measured", class_=kind), tag("span", label, class_="label"))
@@ -126,33 +192,70 @@ def _number(value: object, form: str) -> str | None:
 
 
 def _curves(steps: Sequence[Row], scores: Sequence[Row]) -> list[Html]:
-    wanted = (
-        ("loss", steps, "loss", ".3g", False),
-        ("top-1 accuracy", scores, "top1", ".1%", False),
-        ("images per second", steps, "img_s", ",.0f", True),
-        ("share of time waiting for input", steps, "wait_share", ".1%", True),
-        ("learning rate", steps, "learning_rate", ".3g", True),
-    )
-    curves = [_curve(*one) for one in wanted]
-    return [curve for curve in curves if curve is not None]
+    validated = [{"step": row["step"], "loss": row["loss"]} for row in scores]
+    sizes = {row.get("image_size") for row in steps}
+    wanted = [
+        _curve("loss", steps, "loss", ".3g", second=("in validation", validated)),
+        _curve("top-1 accuracy", scores, "top1", ".1%"),
+        _curve("images per second", steps, "img_s", ",.0f", from_zero=True),
+        _curve("share of time waiting for input", steps, "wait_share", ".1%", from_zero=True),
+        _curve("learning rate", steps, "learning_rate", ".3g", from_zero=True),
+        _curve("pixels of training images", steps, "image_size", ",.0f", from_zero=True) if len(sizes) > 1 else None,
+    ]
+    return [curve for curve in wanted if curve is not None]
 
 
-def _curve(title: str, rows: Sequence[Row], field: str, form: str, from_zero: bool) -> Html | None:
-    """A line over the steps; None where there are fewer than two values."""
-    points = [(row["step"], row[field]) for row in rows if isinstance(row.get(field), int | float)]
+def _curve(
+    title: str,
+    rows: Sequence[Row],
+    field: str,
+    form: str,
+    *,
+    from_zero: bool = False,
+    second: tuple[str, Sequence[Row]] | None = None,
+) -> Html | None:
+    """A line over the steps; None where there are fewer than two values. `second`: another line, dashed, and its name."""
+    points = _points(rows, field)
     if len(points) < 2:
         return None
-    stride = math.ceil(len(points) / MOST_POINTS)
-    points = points[:: stride or 1] + ([points[-1]] if (len(points) - 1) % stride else [])
-    first, last = points[0][0], points[-1][0]
-    values = [value for _, value in points]
+    others = _points(second[1], field) if second else []
+    others = others if len(others) > 1 else []
+    last = points[-1][0]
+    values = [value for _, value in points + others]
     low, high = (0.0 if from_zero else min(values)), max(values)
+    noisy = second is not None and len(points) > SMOOTHED_FROM
+    lines = [tag("polyline", points=_line(points, points[0][0], last, low, high), class_="raw" if noisy else None)]
+    if noisy:
+        lines.append(tag("polyline", points=_line(_smoothed(points), points[0][0], last, low, high)))
+    if others:
+        lines.append(tag("polyline", points=_line(others, points[0][0], last, low, high), class_="second"))
+    said = f"{title}: {_number(points[0][1], form)} at step {points[0][0]}, {_number(points[-1][1], form)} at step {last}"
+    drawing = tag("svg", *lines, viewbox="0 0 100 100", preserveaspectratio="none", role="img", aria_label=said)
+    scale = join(
+        tag("span", f"{_number(low, form)} to {_number(high, form)}"), tag("span", f"steps {points[0][0]:,} to {last:,}")
+    )
+    heading = [title, tag("span", _number(points[-1][1], form), class_="now")]
+    if second and others:
+        heading[1:1] = [tag("span", f", dashed {second[0]} {_number(others[-1][1], form)}", class_="key second")]
+    return tag("div", tag("h2", *heading), drawing, tag("p", scale), class_="curve")
+
+
+def _points(rows: Sequence[Row], field: str) -> list[tuple[int, float]]:
+    """(step, value) of the rows that have one, at most MOST_POINTS and one more; the last is always among them."""
+    points = [(row["step"], row[field]) for row in rows if isinstance(row.get(field), int | float)]
+    stride = math.ceil(len(points) / MOST_POINTS) or 1
+    return points[::stride] + ([points[-1]] if (len(points) - 1) % stride else [])
+
+
+def _smoothed(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
+    """Each value replaced by the mean of those around it, a twentieth of all."""
+    reach = max(1, len(points) // 40)
+    parts = [points[max(0, index - reach) : index + reach + 1] for index in range(len(points))]
+    return [(step, sum(value for _, value in part) / len(part)) for (step, _), part in zip(points, parts, strict=True)]
+
+
+def _line(points: Sequence[tuple[int, float]], first: int, last: int, low: float, high: float) -> str:
     span = (high - low) or 1.0
-    line = " ".join(
+    return " ".join(
         f"{100 * (step - first) / max(1, last - first):.2f},{100 - 100 * (value - low) / span:.2f}" for step, value in points
     )
-    said = f"{title}: {_number(values[0], form)} at step {first}, {_number(values[-1], form)} at step {last}"
-    drawing = tag("svg", tag("polyline", points=line), viewbox="0 0 100 100", preserveaspectratio="none", role="img",
-                  aria_label=said)  # fmt: skip
-    scale = join(tag("span", f"{_number(low, form)} to {_number(high, form)}"), tag("span", f"steps {first:,} to {last:,}"))
-    return tag("div", tag("h2", title), drawing, tag("p", scale), class_="curve")

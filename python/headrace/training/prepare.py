@@ -16,6 +16,7 @@ from headrace.errors import HeadraceError, SourceError, UsageError
 from headrace.records import Dataset
 from headrace.sources import open_dataset
 from headrace.training import configuration
+from headrace.training.environment import environment
 from headrace.training.finite import BadStep, LossWatch
 from headrace.training.learner import Learner
 from headrace.training.loading import TrainingInput, validation_loader
@@ -113,9 +114,15 @@ def prepare(options: Options, watch: Callable[[Progress], None]) -> Run:
         configuration.write(options, out / "config.toml")
         if learner.loaded is not None:
             _remark(watch, f"start: {learner.loaded}")
-    facts = {"model": options.model, "device": device.name, "images": len(data), "classes": len(data.classes)}
+    facts: dict[str, object] = {
+        "model": options.model,
+        "device": device.name,
+        "images": len(data),
+        "classes": len(data.classes),
+    }
     facts |= {"world_size": ranks.world_size, "batch_size": options.batch_size}
     if ranks.main:
+        facts |= {"precision": options.precision, "environment": environment(device)}
         run.metrics.write(step=run.step, resumed_from_step=run.resumed_from_step, total_steps=total_steps, **facts)
     return run
 

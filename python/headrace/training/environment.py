@@ -1,0 +1,29 @@
+"""Where a run trained: machine and software, as lines of metrics.jsonl and the page keep it."""
+
+from __future__ import annotations
+
+import platform
+
+from headrace import _native, machine
+from headrace.devices import Device
+
+__all__ = ["environment"]
+
+
+def environment(device: Device) -> dict[str, str]:
+    """Names and values, for people."""
+    import torch
+
+    cores = machine.cores()
+    found = {
+        "machine": platform.node(),
+        "CPU": machine.processor().model or platform.machine(),
+        "usable cores": f"{cores.usable:g}",
+    }
+    if device.kind == "cuda":
+        facts = torch.cuda.get_device_properties(device.torch_name)
+        count = torch.cuda.device_count()
+        found["GPUs here"] = f"{count} × {device.name}, {facts.total_memory / 2**30:.0f} GiB"
+        found["CUDA, cuDNN"] = f"{torch.version.cuda}, {torch.backends.cudnn.version()}"
+    found |= {"Python": platform.python_version(), "PyTorch": torch.__version__, "headrace": _native.__version__}
+    return found | {"kernel": f"{platform.system()} {platform.release()}", "torch threads": str(torch.get_num_threads())}
