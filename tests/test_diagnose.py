@@ -359,3 +359,14 @@ def test_work_beyond_decoding_stays() -> None:
     session = make_session(workers=2, cpu_s=0.32, compute_s=0.01, cores=2)  # 10 ms per image, 2.5 of them decoding
     found = fix(diagnose(with_benchmark(session)), "headrace_run")
     assert found.gain == pytest.approx(10 / 8.1, rel=0.1)
+
+
+def test_traffic_of_others_is_not_what_workers_wait_for() -> None:
+    session = make_session(workers=2, cpu_s=0.001, blocked_s=0.06, compute_s=0.01, read_bytes=2000, network_receive_bytes_s=9e6)
+    none = Event(MAIN_PID + 1, "tcp_connections", 3.0, 0.0, "0")
+    check(replace(session, events=(none,)), "STORAGE_LATENCY")
+    check(replace(session, events=(replace(none, detail="2"),)), "NETWORK")
+    mounted = make_session(
+        workers=2, cpu_s=0.001, blocked_s=0.06, compute_s=0.01, read_bytes=300_000, network_receive_bytes_s=9e6
+    )
+    check(replace(mounted, events=(none,)), "NETWORK")  # a network file system: the kernel holds the connection

@@ -6,6 +6,7 @@ for each; a report prints them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -41,6 +42,9 @@ SYNC_SHARE = 0.10
 OVERHEAD_SHARE = 0.40
 SMALL_BATCH_BYTES = 1_000_000
 """Handing over less than this costs wake-ups and calls, not the moving of bytes."""
+
+LEAST_IMAGE_BYTES = 1000.0
+"""Less than this is no image: the bytes come another way."""
 
 STRAGGLER_SHARE = 0.08
 """A rank's own time above the median of all ranks, over the step (TraceML warns at 10 %)."""
@@ -435,14 +439,27 @@ def _storage_kind(case: Case, work: Work, made: str) -> tuple[str, tuple[str, ..
         )
     if work.socket_s > 0.5 * blocked_s:
         return "NETWORK", (*evidence, f"{_ms(work.socket_s)} of it in reads from sockets")
-    per_step = (work.read_bytes or 0.0) + (rank.items or 0.0)
     network = case.machine.network_bytes_s
-    if network is not None and network > 1e6 and network * rank.step_s > 0.5 * per_step > 0:
+    if network is not None and network > 1e6 and network * rank.step_s > _network_bytes_expected(case, work):
         return "NETWORK", (*evidence, f"{network / 1e6:.0f} MB/s arrive over the network while the workers are blocked")
     if work.alone_ratio is not None and work.alone_ratio > 1 + 0.5 * (rank.workers - 1):
         rate = (work.read_bytes or 0.0) * rank.workers / work.wall_s
         return "STORAGE_BANDWIDTH", (*evidence, f"all workers together read {rate / 1e6:.0f} MB/s")
     return "STORAGE_LATENCY", tuple(evidence)
+
+
+def _network_bytes_expected(case: Case, work: Work) -> float:
+    """Bytes per step that must arrive at least for the workers to be waiting for the network.
+
+    What a library reads from a connection counts nowhere, so any traffic of some size will do. Without a connection only a
+    network file system is left, whose reads do count.
+    """
+    images = case.rank.items or 1.0
+    read = work.read_bytes or 0.0
+    known = [int(event.detail or 0) for event in case.session.events if event.name == "tcp_connections"]
+    if known and not any(known):
+        return 0.5 * read if read > LEAST_IMAGE_BYTES * images else math.inf
+    return max(0.5 * read, LEAST_IMAGE_BYTES * images)
 
 
 def _cpu_kind(case: Case, work: Work, made: str, queue_s: float, cpu_s: float) -> tuple[str, tuple[str, ...]]:

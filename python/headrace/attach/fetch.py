@@ -18,9 +18,12 @@ from typing import Any
 from headrace.attach import startup
 from headrace.attach.probe import Probe
 from headrace.attach.recorder import Recorder
-from headrace.attach.threads import IoCounters, read_io, run_queue_delay_s
+from headrace.attach.threads import IoCounters, read_io, run_queue_delay_s, tcp_connections
 
 __all__ = ["LOADER_VARIABLE", "install"]
+
+SOCKETS_AT_BATCH = 5
+"""When a process has its connections, if it is going to have any."""
 
 LOADER_VARIABLE = "HEADRACE_LOADER"
 """`number:workers` of the loader whose workers are being started; spawned workers learn it from the environment."""
@@ -107,6 +110,7 @@ class _Watch:
         from torch.utils.data import get_worker_info
 
         self.pid = os.getpid()
+        self.made = 0
         self.end_s: float | None = None
         self.end_process_cpu_s = time.process_time()
         self.end_thread_cpu_s = time.thread_time()
@@ -164,8 +168,17 @@ class _Watch:
             alone,
         ]
         self.end_s, self.end_process_cpu_s, self.end_thread_cpu_s = end_s, process_cpu_s, cpu_s
+        self.made += 1
+        if self.made == SOCKETS_AT_BATCH:
+            self._note_connections(end_s)
         self.recorder.row("batches", self.loader, [_rounded(value) for value in row], worker=self.worker)
         self.recorder.flush_when_due(end_s)
+
+    def _note_connections(self, now_s: float) -> None:
+        """How many TCP connections this process has: none, and its waits are not for the network, whatever else uses that."""
+        count = tcp_connections()
+        if count is not None:
+            self.recorder.event("tcp_connections", now_s, 0.0, str(count))
 
     def fail(self) -> None:
         self.off = True
