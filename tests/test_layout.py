@@ -13,7 +13,7 @@ PACKAGE = Path(headrace.__file__).parent
 
 # A module may import those of its own rank or below. The order of DESIGN §3; what is not listed is ranked by its folder.
 RANKS = [
-    ("errors", "_native", "interpolation"),
+    ("errors", "_native", "interpolation", "extras"),
     ("tfevents", "records", "sizes", "descriptors", "image_header", "machine", "disk", "nvml", "transforms", "stats"),
     ("shards", "sources", "sampler", "blocks", "parts", "restart"),
     ("index_cache", "byte_cache", "batch_transforms"),

@@ -233,6 +233,43 @@ def test_tfrecord_written_by_the_tfrecord_package(tmp_path: Path) -> None:
     assert dataset.classes == ("0", "c0", "c1", "c2")
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_tfrecord_written_by_tensorflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Written, sharded and labelled as TensorFlow's ImageNet scripts do; damage is found by its checksums."""
+    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "3")
+    tensorflow = pytest.importorskip("tensorflow")
+    train = tensorflow.train
+
+    def feature(value: bytes | int) -> object:
+        if isinstance(value, bytes):
+            return train.Feature(bytes_list=train.BytesList(value=[value]))
+        return train.Feature(int64_list=train.Int64List(value=[value]))
+
+    for number in range(2):
+        with tensorflow.io.TFRecordWriter(str(tmp_path / f"train-{number:05d}-of-00002")) as writer:
+            for at, (image, label) in list(enumerate(EXPECTED))[number::2]:
+                features = {
+                    "image/encoded": image,
+                    "image/class/label": label + 1,
+                    "image/class/text": b"c%d" % label,
+                    "image/filename": b"photo%d.JPEG" % at,
+                    "image/height": 30 + at,
+                    "image/object/bbox/xmin": b"",
+                }
+                named = {name: feature(value) for name, value in features.items()}
+                writer.write(train.Example(features=train.Features(feature=named)).SerializeToString())
+    dataset = headrace.open(tmp_path)
+    assert sorted(contents(dataset)) == sorted((image, label + 1) for image, label in EXPECTED)
+    assert dataset.classes == ("0", "c0", "c1", "c2")
+    assert set(dataset.table.keys) == {f"train-0000{i % 2}-of-00002/photo{i}" for i in range(6)}
+    path = tmp_path / "train-00001-of-00002"
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(FormatError, match="CRC"):
+        headrace.open(tmp_path)
+
+
 def test_lst(image_folder: Callable[..., Path], tmp_path: Path) -> None:
     root = image_folder(classes=2, per_class=2)
     names = ["class_1/image_001.jpg", "class_0/image_000.jpg"]
@@ -335,7 +372,7 @@ def test_equal_keys_need_a_decision(tmp_path: Path) -> None:
     assert "--duplicates rename" in (caught.value.hint or "")
     assert pack(path, tmp_path / "renamed", duplicates="rename").renamed == 2
     assert list(headrace.open(tmp_path / "renamed").table.keys) == ["000000", "000001", "000000~2", "000001~2"]
-    assert pack(path, tmp_path / "first", duplicates="skip").errors == 2
+    assert pack(path, tmp_path / "first", duplicates="skip").errors == 2 + 1  # sep.txt is no image
 
 
 def test_an_index_is_built_once_and_anew_when_the_file_changes(

@@ -19,6 +19,7 @@ from headrace.errors import FormatError, MissingDependencyError, SourceError, Us
 from headrace.packing import pack
 from headrace.sources.remote import shards as remote_shards
 from headrace.sources.remote import store as remote_store
+from headrace.sources.remote.kept import Promise
 from headrace.sources.remote.store import is_url
 from object_store import Bucket, serving
 
@@ -368,9 +369,9 @@ def test_what_was_announced_stays_until_it_is_read(many: Path, bucket: Bucket, m
     times = np.zeros(len(shard), dtype=np.int64)
     fetched = fetch._fetch
 
-    def counted(wanted: list[int], promised: int = 0) -> dict[int, bytes]:
+    def counted(wanted: list[int], promise: Promise | None = None) -> dict[int, bytes]:
         times[wanted] += 1
-        return fetched(wanted, promised)
+        return fetched(wanted, promise)
 
     monkeypatch.setattr(fetch, "_fetch", counted)
     fetch.prefetch(windows[0])

@@ -59,6 +59,8 @@ class Inspection:
     smallest_classes: Mapping[str, int]
     largest_classes: Mapping[str, int]
     unlabeled: int
+    extras: Mapping[str, int]  # members of archives beside the images, by name
+    strays: int  # members of archives that belong to no image
     bytes: int | None  # of all images
     sampled: int
     unreadable: Mapping[str, str]  # key -> reason, of the sample
@@ -120,6 +122,8 @@ def inspect_dataset(
         smallest_classes=_some(dataset, counts, np.argsort(counts, kind="stable")[:3]),
         largest_classes=_some(dataset, counts, np.argsort(-counts, kind="stable")[:3]),
         unlabeled=int((dataset.table.label < 0).sum()),
+        extras=dataset.table.extras.counts() if dataset.table.extras is not None else {},
+        strays=len(dataset.strays),
         bytes=_bytes(dataset, looks),
         sampled=len(looks),
         unreadable={dataset.table.keys[int(row)]: look.error for row, look in zip(rows, looks, strict=True) if look.error},

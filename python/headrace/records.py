@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.errors import SourceError
+from headrace.extras import Extras
 
 __all__ = ["Arrival", "Dataset", "RecordTable", "Residency", "Stream", "StreamReading", "StreamRecord"]
 
@@ -37,6 +38,7 @@ class RecordTable:
     height: npt.NDArray[np.int32] | None = None
     json_offset: npt.NDArray[np.int64] | None = None  # [n] where the record's JSON lies, in the same file
     json_size: npt.NDArray[np.int64] | None = None  # [n] bytes, 0 = it has none
+    extras: Extras | None = None  # members beside the images, where there are any
 
     def __len__(self) -> int:
         return len(self.label)
@@ -105,6 +107,7 @@ class Dataset:
     fingerprint: str  # changes when records, their order, sizes or labels change
     residency: Residency | None = None  # None: everything is on local disk
     stream: Stream | None = None  # of a stream; its table is empty
+    strays: tuple[str, ...] = ()  # members of archives that belong to no image
 
     def __len__(self) -> int:
         return len(self.table) if self.stream is None else self.stream.records()
@@ -133,6 +136,12 @@ class Dataset:
         if offset is None or size is None or not size[record]:
             return b""
         return self._read(record, int(offset[record]), int(size[record]))
+
+    def read_extras(self, record: int) -> list[tuple[str, bytes]]:
+        """Name (what follows KEY and a dot) and bytes of each member beside the image. Raises as `read` does."""
+        extras = self.table.extras
+        members = extras.members(record) if extras is not None else []
+        return [(name, self._read(record, offset, size)) for name, offset, size in members]
 
     def _read(self, record: int, offset: int, size: int) -> bytes:
         table = self.table

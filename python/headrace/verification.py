@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from headrace import _native, machine
 from headrace.errors import DecodeError, FormatError, SourceError, UsageError
+from headrace.extras import Member
 from headrace.image_header import read_header
 from headrace.packing.lossless import check_pixels
 from headrace.shards import tar
@@ -157,6 +158,14 @@ class _ShardCheck:
                 self.on_progress(len(piece))
         return digest.hexdigest() == expected
 
+    def _beside(self, row: int) -> list[Member]:
+        """The members of a record behind its label, by the index."""
+        columns = self.columns
+        found = columns.extras.members(row) if columns.extras is not None else []
+        if columns.json_offset is not None and columns.json_size is not None and columns.json_size[row]:
+            found.append(("json", int(columns.json_offset[row]), int(columns.json_size[row])))
+        return found
+
     def _record(self, row: int, key: str, data: memoryview) -> str | None:
         """What is wrong with one record, in words, or None."""
         offset, size = int(self.columns.offset[row]), int(self.columns.size[row])
@@ -167,6 +176,10 @@ class _ShardCheck:
         label = tar.member(f"{key}.cls", b"%d" % self.columns.label[row])
         if data[behind : behind + len(label)] != label:
             return "the member behind it is not its label"
+        for name, at, length in self._beside(row):
+            expected_header = tar.header(f"{key}.{name}", length)
+            if data[at - len(expected_header) : at] != expected_header:
+                return f"there is no member {name!r} of {length:,} bytes where the index says"
         if not self.decode:
             return None
         try:

@@ -56,6 +56,10 @@ def _render(found: Inspection) -> None:
         line("per class", f"{_range(found.per_class)}; fewest: {_list(found.smallest_classes)}")
     if found.empty_classes or found.unlabeled:
         line("without", f"{found.empty_classes:,} classes have no record, {found.unlabeled:,} records no label")
+    if found.extras:
+        line("beside images", _list(found.extras))
+    if found.strays:
+        line("strays", f"{found.strays:,} members belong to no image")
     page.print(f"  of {found.sampled:,} images:")
     line("formats", _list(found.formats))
     if found.width and found.height and found.size_bytes:

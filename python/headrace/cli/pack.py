@@ -22,7 +22,7 @@ headrace pack photos/ packed/ --max-side 500 --quality 90 --train-ratio 0.9
 
 # Command-line names of the PackOptions fields that are passed on as they are, when given.
 _PASSED = ("codec", "max_side", "short_side", "resize", "quality", "transform", "shard_size", "shuffle")
-_PASSED_TOO = ("train_ratio", "test_ratio", "unlabeled", "undecodable", "duplicates")
+_PASSED_TOO = ("train_ratio", "test_ratio", "unlabeled", "undecodable", "duplicates", "extras")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -64,6 +64,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     bad.add_argument("--undecodable", choices=["skip", "stop"], help="images that cannot be decoded or read (skip)")
     bad.add_argument("--unlabeled", choices=["skip", "stop"], help="images outside class folders (skip)")
     bad.add_argument("--duplicates", choices=["stop", "skip", "rename"], help="records with equal keys (stop)")
+    bad.add_argument(
+        "--extras", choices=["keep", "drop"], help="members of archives beside the images: masks, captions, … (keep)"
+    )
     how = parser.add_argument_group("how")
     how.add_argument("--workers", type=int, metavar="N", help="threads, with Ray processes (one for each core)")
     how.add_argument(
@@ -124,6 +127,9 @@ def _render(result: PackResult) -> None:
     )
     for part in result.parts:
         print(f"  {part.path}: {part.records:,} records")
+    if result.extras:
+        kept = ", ".join(f"{name} {count:,}" for name, count in result.extras.items())
+        print(f"  beside the images, kept as they are: {kept}")
     if result.renamed:
         print(f"  {result.renamed:,} records had a key that came before; theirs end in ~2, ~3, …")
     for part in result.parts or (result,):

@@ -6,7 +6,8 @@ import errno
 import functools
 import os
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,7 @@ class PackResult:
     img_s: float | None
     seconds: float
     source_bytes: int
+    extras: Mapping[str, int]  # members kept beside the images, by name, of what the source has
     parts: tuple[PackResult, ...] = ()  # one for each of train, val, test
 
 
@@ -226,6 +228,7 @@ def _result(destination: Path, manifest: Manifest, listing: Listing, packed: int
         img_s=packed / seconds if packed else None,
         seconds=seconds,
         source_bytes=int(listing.sizes.sum()),
+        extras={} if manifest.options.get("extras") == "drop" else listing.extras(),
     )
 
 
@@ -234,7 +237,7 @@ def _partial(destination: Path, listing: Listing, packed: int, shards: int, star
     seconds = time.perf_counter() - started_s
     rate = packed / seconds if packed else None
     size = sum(path.stat().st_size for path in destination.glob("shard-*.tar"))
-    return PackResult(str(destination), False, packed, shards, size, 0, listing.renamed, rate, seconds, 0)
+    return PackResult(str(destination), False, packed, shards, size, 0, listing.renamed, rate, seconds, 0, {})
 
 
 def _sum(path: str, parts: list[PackResult]) -> PackResult:
@@ -251,5 +254,6 @@ def _sum(path: str, parts: list[PackResult]) -> PackResult:
         img_s=sum(packed) / seconds if packed else None,
         seconds=seconds,
         source_bytes=sum(part.source_bytes for part in parts),
+        extras=dict(sum((Counter(part.extras) for part in parts), Counter())),
         parts=tuple(parts),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -21,7 +21,7 @@ from headrace.sources.folder import IMAGE_EXTENSIONS
 
 __all__ = ["Listing", "Rejection", "list_records", "split"]
 
-Reason = Literal["unlabeled", "duplicate", "unreadable", "undecodable"]
+Reason = Literal["unlabeled", "duplicate", "unreadable", "undecodable", "no image"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,11 @@ class Listing:
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    def extras(self) -> Mapping[str, int]:
+        """How many members beside the images there are of each name, in the source."""
+        chosen = self.dataset.table.extras.selected(self.rows) if self.dataset.table.extras is not None else None
+        return {} if chosen is None else chosen.counts()
 
     def name(self, at: int) -> str:
         """The record's name in the source, for messages."""
@@ -76,6 +81,7 @@ def list_records(dataset: Dataset, options: PackOptions) -> Listing:
             hint="move them into class folders, or leave them out:  --unlabeled skip",
         )
     rows = np.flatnonzero(labels >= 0)
+    strays = [Rejection(name, "no image", "belongs to no image") for name in dataset.strays]
     keys = _keys(dataset, rows)
     keep, keys, duplicates, renamed = _without_duplicates(dataset, rows, keys, options)
     rows = rows[keep]
@@ -87,10 +93,12 @@ def list_records(dataset: Dataset, options: PackOptions) -> Listing:
         raise SourceError(
             f"{irregular[0].file} is a pipe, a device or a folder, not an image", hint="take it out of the source"
         )
-    every = Listing(dataset, rows, tuple(keys), sizes, labels[rows], classes, (*rejected, *duplicates, *irregular), renamed)
+    out = (*rejected, *strays, *duplicates, *irregular)
+    every = Listing(dataset, rows, tuple(keys), sizes, labels[rows], classes, out, renamed)
     listing = every if not irregular else every.selected(np.flatnonzero(sizes >= 0), rejected=every.rejected)
     if not len(listing):
         raise SourceError(f"nothing to pack in {dataset.root}: no record is a file", hint="check the paths of the list")
+    _refuse_masks_that_would_not_fit(listing, options)
     if options.shuffle is None:
         return listing
     return listing.selected(_random_order(listing.keys, f"order {options.shuffle}"), rejected=listing.rejected)
@@ -130,6 +138,18 @@ def _relabeled(dataset: Dataset, wanted: tuple[str, ...] | None) -> tuple[tuple[
     for label, name in enumerate(wanted):
         new[dataset.classes.index(name)] = label
     return wanted, new[dataset.table.label]
+
+
+def _refuse_masks_that_would_not_fit(listing: Listing, options: PackOptions) -> None:
+    """Extra members are kept byte for byte: a mask would be larger than an image that is made smaller."""
+    if options.extras == "drop" or not options.resizes:
+        return
+    images = [name for name in listing.extras() if name.lower().endswith(IMAGE_EXTENSIONS)]
+    if images:
+        raise SourceError(
+            f"{listing.dataset.root} holds {images[0]} beside its images; images of another size would not fit it",
+            hint="leave it out:  --extras drop; or leave out what changes the size",
+        )
 
 
 def _outside_classes(dataset: Dataset) -> Iterator[str]:

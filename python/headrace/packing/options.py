@@ -35,6 +35,7 @@ class PackOptions:
     unlabeled: Literal["skip", "stop"] = "skip"
     undecodable: Literal["skip", "stop"] = "skip"
     duplicates: Literal["stop", "skip", "rename"] = "stop"
+    extras: Literal["keep", "drop"] = "keep"  # members of archives beside the images: masks, captions, further images
 
     def __post_init__(self) -> None:
         for complaint in _complaints(self):
@@ -45,6 +46,11 @@ class PackOptions:
         """Whether any image may be decoded and encoded again."""
         causes = (self.max_side, self.short_side, self.resize, self.quality, self.transform)
         return any(value is not None for value in causes)
+
+    @property
+    def resizes(self) -> bool:
+        """Whether any image may get another size."""
+        return any(value is not None for value in (self.max_side, self.short_side, self.resize, self.transform))
 
     @property
     def splits(self) -> bool:
@@ -63,6 +69,7 @@ class PackOptions:
             fields |= {"train_ratio": self.train_ratio, "test_ratio": self.test_ratio}
         fields["classes"] = list(self.classes) if self.classes is not None else None
         fields |= {name: getattr(self, name) for name in ("unlabeled", "undecodable", "duplicates")}
+        fields["extras"] = "drop" if self.extras == "drop" else None
         return {name: value for name, value in fields.items() if value is not None}
 
 
@@ -86,7 +93,7 @@ def _complaints(options: PackOptions) -> list[str]:
     train, test = options.train_ratio, options.test_ratio
     if not 0 < train <= 1 or not 0 <= test < 1 or train + test > 1:
         found.append("train_ratio and test_ratio must be shares that add up to at most 1")
-    for name, allowed in (("unlabeled", ("skip", "stop")), ("undecodable", ("skip", "stop"))):
+    for name, allowed in (("unlabeled", ("skip", "stop")), ("undecodable", ("skip", "stop")), ("extras", ("keep", "drop"))):
         if getattr(options, name) not in allowed:
             found.append(f"{name} is {getattr(options, name)!r}; possible: {', '.join(allowed)}")
     if options.duplicates not in ("stop", "skip", "rename"):

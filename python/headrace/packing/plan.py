@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from headrace import _native
 from headrace.packing.listing import Listing
@@ -77,11 +78,20 @@ class Plan:
         return None
 
 
+def _extra_bytes(listing: Listing, options: PackOptions) -> npt.NDArray[np.int64] | int:
+    """What the members beside each image take in a shard."""
+    extras = listing.dataset.table.extras
+    if extras is None or options.extras == "drop":
+        return 0
+    members = np.cumsum([0, *(BLOCK + -(-extras.size // BLOCK) * BLOCK)])
+    return np.asarray(members[extras.start[listing.rows + 1]] - members[extras.start[listing.rows]])
+
+
 def make_plan(listing: Listing, options: PackOptions, ratio: float | None) -> Plan:
     """Cuts the listing so that shards come out near `options.shard_size`; `ratio` None means lossless packing."""
     ratio = ratio if ratio is not None else (1.0 if options.keep_bytes else _LOSSLESS_RATIO)
     image = np.ceil(listing.sizes * ratio / BLOCK).astype(np.int64) * BLOCK
-    ends = np.cumsum(image + 3 * BLOCK)  # header, label's header, label
+    ends = np.cumsum(image + 3 * BLOCK + _extra_bytes(listing, options))  # header, label's header, label
     cuts, begin = [0], 0
     while cuts[-1] < len(listing):
         room = begin + options.shard_size - len(END)

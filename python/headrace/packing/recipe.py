@@ -14,17 +14,18 @@ __all__ = ["Recipe", "make_recipe"]
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """The two ways of the same work. `native` None: it does not know these options."""
+    """The two ways of the same work. `native` None: it does not know these options. `extras`: whether they are kept."""
 
     recode: Recoder
     native: _native.PackRecipe | None
+    extras: bool
 
 
 def make_recipe(options: PackOptions) -> Recipe:
     """Raises UsageError for a transform that cannot be read, MissingDependencyError without Pillow where it is needed."""
     lossless = lossless_recoder(options)
     recode = reencoder(options, lossless) if options.reencodes else lossless
-    return Recipe(recode, None if options.transform else _native_recipe(options))
+    return Recipe(recode, None if options.transform else _native_recipe(options), options.extras == "keep")
 
 
 def _native_recipe(options: PackOptions) -> _native.PackRecipe:

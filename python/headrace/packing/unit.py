@@ -13,8 +13,8 @@ import numpy as np
 
 from headrace import _native
 from headrace.errors import DecodeError, SourceError
+from headrace.extras import Extras, Member
 from headrace.packing.listing import Listing, Rejection
-from headrace.packing.lossless import Recoder
 from headrace.packing.options import PackOptions
 from headrace.packing.recipe import Recipe
 from headrace.shards import tar
@@ -35,6 +35,7 @@ class Run:
     # A row for each record: the image's offset in `members`, its size, width, height, CRC-32C, and the JSON's offset and size
     # (0 = it has none).
     rows: Sequence[tuple[int, int, int, int, int, int, int]]
+    extras: Sequence[Member] = ()  # of a single record, with offsets in `members`
 
 
 def pack_chunk(listing: Listing, recipe: Recipe, positions: range) -> list[Run | Rejection]:
@@ -45,12 +46,14 @@ def pack_chunk(listing: Listing, recipe: Recipe, positions: range) -> list[Run |
         in_files = residency.begin(listing.rows[positions.start : positions.stop]).wait() is None
     found: list[Run | Rejection] = []
     at = positions.start
-    for number, members, rows in _usual(listing, recipe, positions) if in_files else []:
+    extras = listing.dataset.table.extras if recipe.extras else None
+    with_extras = extras is not None and extras.of_records(listing.rows[positions.start : positions.stop]).any()
+    for number, members, rows in _usual(listing, recipe, positions) if in_files and not with_extras else []:
         first = positions.start + number
-        found += [pack_record(listing, recipe.recode, i) for i in range(at, first)]
+        found += [pack_record(listing, recipe, i) for i in range(at, first)]
         found.append(Run(first, members, rows))
         at = first + len(rows)
-    found += [pack_record(listing, recipe.recode, i) for i in range(at, positions.stop)]
+    found += [pack_record(listing, recipe, i) for i in range(at, positions.stop)]
     return found
 
 
@@ -75,12 +78,13 @@ def _usual(
     return _native.pack_records(recipe.native, list(records))
 
 
-def pack_record(listing: Listing, recode: Recoder, at: int) -> Run | Rejection:
+def pack_record(listing: Listing, recipe: Recipe, at: int) -> Run | Rejection:
     """Reads and recodes one record, of whatever kind it is. Safe to call from several threads."""
     row = int(listing.rows[at])
     try:
-        image = recode(listing.dataset.read(row))
+        image = recipe.recode(listing.dataset.read(row))
         json = listing.dataset.read_json(row)
+        extras = listing.dataset.read_extras(row) if recipe.extras else []
     except SourceError as error:
         # Not the message: it holds the absolute path, which must not enter the dataset.
         cause = error.__cause__
@@ -97,8 +101,15 @@ def pack_record(listing: Listing, recode: Recoder, at: int) -> Run | Rejection:
         tail += tar.header(f"{key}.json", len(json))
         json_at = len(header) + len(image.data) + len(tail)
         tail += json + tar.padding(len(json))
+    beside: list[Member] = []
+    for name, data in extras:
+        while name in (extension, "cls", "json", *(taken for taken, _, _ in beside)):
+            name = f"other.{name}"  # the image may have got another ending by its bytes
+        tail += tar.header(f"{key}.{name}", len(data))
+        beside.append((name, len(header) + len(image.data) + len(tail), len(data)))
+        tail += data + tar.padding(len(data))
     facts = (len(header), len(image.data), image.width, image.height, _native.crc32c(image.data), json_at, len(json))
-    return Run(at, header + image.data + tail, [facts])
+    return Run(at, header + image.data + tail, [facts], beside)
 
 
 def _extension(name: str) -> str:
@@ -119,6 +130,7 @@ class UnitWriter:
         self.written = 0
         self.seen = 0  # records, packed or rejected
         self.rows: list[tuple[int, ...]] = []  # at, offset, size, width, height, crc32c, JSON's offset and size
+        self.extras: list[list[Member]] = []  # of each row
         self.rejected: list[Rejection] = []
 
     def add(self, outcome: Sequence[Run | Rejection], options: PackOptions) -> int:
@@ -146,6 +158,7 @@ class UnitWriter:
         for at, (offset, size, width, height, crc32c, json_at, json_size) in enumerate(run.rows, run.first):
             json_offset = self.size + json_at if json_size else 0
             self.rows.append((at, self.size + offset, size, width, height, crc32c, json_offset, json_size))
+            self.extras.append([(name, self.size + begin, length) for name, begin, length in run.extras])
         self._write(run.members)
 
     def end(self) -> str:
@@ -174,6 +187,7 @@ class UnitWriter:
             keys=keys.blob,
             json_offset=json_offset if json_size.any() else None,
             json_size=json_size if json_size.any() else None,
+            extras=Extras.of(self.extras),
         )
 
     def _write(self, data: bytes | memoryview) -> None:

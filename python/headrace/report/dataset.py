@@ -142,6 +142,8 @@ def _facts(found: Inspection) -> Html:
     rows = [
         ("records a class", _range(found.per_class)),
         ("without a label", f"{found.unlabeled:,}" if found.unlabeled else None),
+        ("beside images", ", ".join(f"{name} {count:,}" for name, count in found.extras.items()) or None),
+        ("belong to no image", f"{found.strays:,}" if found.strays else None),
         ("formats", _counts(found.formats)),
         ("JPEG subsampling", _counts(found.subsampling)),
         ("JPEG process", _counts(found.processes)),

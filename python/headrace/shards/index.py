@@ -14,6 +14,7 @@ import numpy.typing as npt
 import safetensors
 
 from headrace.errors import FormatError
+from headrace.extras import Extras
 
 __all__ = ["Columns", "Keys", "concatenate", "read_columns", "selected", "serialized"]
 
@@ -75,7 +76,7 @@ class Columns:
     """The columns of an index, one row a record, in the order of the shards and of the records inside them.
 
     The fields stand in the order in which they lie in the file (widest first, so that each is aligned to its own size),
-    but for the last two, which come first where they are.
+    but for the optional ones: those of 8 bytes come first where they are, the names of extra members last.
     """
 
     key_start: npt.NDArray[np.int64]  # [n + 1] bytes into `keys`
@@ -89,6 +90,7 @@ class Columns:
     keys: npt.NDArray[np.uint8]  # [bytes of all keys] UTF-8
     json_offset: npt.NDArray[np.int64] | None = None  # [n] as `offset`, of the record's JSON
     json_size: npt.NDArray[np.int64] | None = None  # [n] bytes, 0 = it has none; only where some record has one
+    extras: Extras | None = None  # the columns extra_…; only where some record has any
 
     def __len__(self) -> int:
         return len(self.label)
@@ -106,8 +108,10 @@ _EXPECTED = {
     "keys": "U8",
 }
 _OPTIONAL = {"json_offset": "I64", "json_size": "I64"}
-_KNOWN = _EXPECTED | _OPTIONAL
-assert [*_EXPECTED, *_OPTIONAL] == [field.name for field in fields(Columns)]
+_EXTRA = {"extra_start": "I64", "extra_offset": "I64", "extra_size": "I64", "extra_name": "I64"}
+_EXTRA_NAMES = {"extra_names": "U8"}  # one after the other, a line feed behind each
+_KNOWN = _OPTIONAL | _EXTRA | _EXPECTED | _EXTRA_NAMES
+assert [*_EXPECTED, *_OPTIONAL, "extras"] == [field.name for field in fields(Columns)]
 
 
 def serialized(columns: Columns) -> bytes:
@@ -116,16 +120,21 @@ def serialized(columns: Columns) -> bytes:
     Written here and not by the safetensors library, whose order of equal-sized tensors and header spacing may change
     with its version: these bytes are digested.
     """
-    present = {name: kind for name, kind in (_OPTIONAL | _EXPECTED).items() if getattr(columns, name) is not None}
-    arrays = {name: np.ascontiguousarray(getattr(columns, name), dtype=_DTYPES[kind]) for name, kind in present.items()}
+    values = {name: getattr(columns, name) for name in (*_OPTIONAL, *_EXPECTED)}
+    if columns.extras is not None:
+        values |= {name: getattr(columns.extras, name.removeprefix("extra_")) for name in _EXTRA}
+        text = "".join(f"{name}\n" for name in columns.extras.names).encode("utf-8", "surrogateescape")
+        values["extra_names"] = np.frombuffer(text, dtype=np.uint8)
+    present = {name: kind for name, kind in _KNOWN.items() if values.get(name) is not None}
+    arrays = {name: np.ascontiguousarray(values[name], dtype=_DTYPES[kind]) for name, kind in present.items()}
     table: dict[str, Any] = {"__metadata__": {"format": "headrace-index-1"}}
     end = 0
     for name, array in arrays.items():
         table[name] = {"dtype": present[name], "shape": list(array.shape), "data_offsets": [end, end + array.nbytes]}
         end += array.nbytes
-    text = json.dumps(table, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    return b"".join([len(text).to_bytes(8, "little"), text, *(array.tobytes() for array in arrays.values())])
+    header = json.dumps(table, separators=(",", ":")).encode()
+    header += b" " * (-len(header) % 8)
+    return b"".join([len(header).to_bytes(8, "little"), header, *(array.tobytes() for array in arrays.values())])
 
 
 def read_columns(path: Path) -> Columns:
@@ -139,9 +148,19 @@ def read_columns(path: Path) -> Columns:
     except (safetensors.SafetensorError, ValueError) as error:
         raise FormatError(f"{path} is not a valid safetensors file: {error}", hint=_HINT) from error
     problem = _problem(arrays)
+    extras = None if problem else _extras(arrays)
+    problem = problem or (extras.problem() if extras is not None else None)
     if problem:
         raise FormatError(f"{path}: {problem}", hint=_HINT)
-    return Columns(**arrays)
+    return Columns(**{name: array for name, array in arrays.items() if name in _EXPECTED or name in _OPTIONAL}, extras=extras)
+
+
+def _extras(arrays: Mapping[str, npt.NDArray[Any]]) -> Extras | None:
+    if "extra_start" not in arrays:
+        return None
+    names = arrays["extra_names"].tobytes().decode("utf-8", "surrogateescape").split("\n")[:-1]
+    start, offset, size, name = (arrays[name] for name in _EXTRA)
+    return Extras(start, offset, size, name, tuple(names))
 
 
 def selected(columns: Columns, rows: npt.NDArray[np.int64], shard: npt.NDArray[np.int32]) -> Columns:
@@ -152,8 +171,9 @@ def selected(columns: Columns, rows: npt.NDArray[np.int64], shard: npt.NDArray[n
     rest: dict[str, Any] = {
         field.name: None if (column := getattr(columns, field.name)) is None else column[rows]
         for field in fields(Columns)
-        if field.name not in ("key_start", "keys", "shard")
+        if field.name not in ("key_start", "keys", "shard", "extras")
     }
+    rest["extras"] = columns.extras.selected(rows) if columns.extras is not None else None
     return Columns(key_start=start, keys=columns.keys[places], shard=shard, **rest)
 
 
@@ -162,11 +182,12 @@ def concatenate(parts: Sequence[Columns]) -> Columns:
     ends = np.cumsum([0, *(len(part.keys) for part in parts)])
     starts = [part.key_start[:-1] + base for part, base in zip(parts, ends[:-1], strict=True)]
     names = [name for name in _EXPECTED if name != "key_start"]
-    joined = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
+    joined: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
     for name in _OPTIONAL:
         if any(getattr(part, name) is not None for part in parts):
             joined[name] = np.concatenate([_filled(part, name) for part in parts])
-    return Columns(key_start=np.concatenate([*starts, ends[-1:]]), **joined)
+    extras = Extras.joined([(part.extras, len(part)) for part in parts])
+    return Columns(key_start=np.concatenate([*starts, ends[-1:]]), extras=extras, **joined)
 
 
 def _filled(part: Columns, name: str) -> npt.NDArray[np.int64]:
@@ -194,7 +215,7 @@ def _mapped(path: Path) -> Mapping[str, npt.NDArray[Any]]:
 def _problem(arrays: Mapping[str, npt.NDArray[Any]]) -> str | None:
     """What is wrong with the columns, in words, or None. Cheap: shapes, types and the key table, not the rows."""
     for name, kind in _KNOWN.items():
-        if name not in arrays and name in _OPTIONAL:
+        if name not in arrays and name not in _EXPECTED:
             continue
         if name not in arrays:
             return f"column {name!r} is missing"
@@ -202,12 +223,14 @@ def _problem(arrays: Mapping[str, npt.NDArray[Any]]) -> str | None:
             return f"column {name!r} has type {_NAMES[arrays[name].dtype]}, {kind} expected"
     rows = len(arrays["label"])
     for name in arrays:
-        expected = {"keys": len(arrays["keys"]), "key_start": rows + 1}.get(name, rows)
-        if len(arrays[name]) != expected:
+        expected = {"keys": len(arrays["keys"]), "key_start": rows + 1, "extra_start": rows + 1}.get(name, rows)
+        if len(arrays[name]) != expected and (name == "extra_start" or not name.startswith("extra_")):
             return f"column {name!r} has {len(arrays[name])} rows, {expected} expected"
     start = arrays["key_start"]
     if start[0] != 0 or start[-1] != len(arrays["keys"]) or bool(np.any(start[1:] < start[:-1])):
         return "column 'key_start' does not cut 'keys' into one piece for each record"
     if ("json_offset" in arrays) != ("json_size" in arrays):
         return "only one of the columns 'json_offset' and 'json_size' is there"
+    if len(arrays.keys() & (_EXTRA | _EXTRA_NAMES).keys()) not in (0, len(_EXTRA | _EXTRA_NAMES)):
+        return "only some of the columns of the extra members are there"
     return None

@@ -19,7 +19,7 @@ from headrace.shards.index import Columns, read_columns, serialized
 
 __all__ = ["Scan", "cache_folder", "cached_scan"]
 
-_VERSION = 3  # raise it when scanning changes what it finds
+_VERSION = 4  # raise it when scanning changes what it finds
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +32,7 @@ class Scan:
     columns: Columns
     classes: tuple[str, ...]
     extra: bytes = b""
+    strays: tuple[str, ...] = ()  # names of members that belong to no image
 
 
 def cache_folder() -> Path:
@@ -54,7 +55,7 @@ def cached_scan(kind: str, files: Sequence[Path], build: Callable[[], Scan]) -> 
     with contextlib.suppress(FormatError, OSError, ValueError, KeyError):  # absent or damaged: it is built anew
         facts = json.loads(facts_path.read_bytes())
         if facts["extra"] == 0 or extra_path.stat().st_size == facts["extra"]:
-            scan = Scan(read_columns(columns_path), tuple(facts["classes"]))
+            scan = Scan(read_columns(columns_path), tuple(facts["classes"]), strays=tuple(facts["strays"]))
             return scan, str(extra_path) if facts["extra"] else ""
     scan = build()
     try:
@@ -62,7 +63,8 @@ def cached_scan(kind: str, files: Sequence[Path], build: Callable[[], Scan]) -> 
         if scan.extra:
             _write(extra_path, scan.extra)
         _write(columns_path, serialized(scan.columns))
-        _write(facts_path, json.dumps({"classes": scan.classes, "extra": len(scan.extra)}).encode())  # last: it says "whole"
+        facts = {"classes": scan.classes, "extra": len(scan.extra), "strays": scan.strays}
+        _write(facts_path, json.dumps(facts).encode())  # last: it says "whole"
     except OSError as error:
         if scan.extra:
             raise SourceError(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from headrace.errors import FormatError, SourceError
+from headrace.extras import Extras, Member
 from headrace.records import Dataset, RecordTable, fingerprint
 from headrace.shards.index import Columns, Keys
 from headrace.sources.cache import Scan, cached_scan
@@ -34,6 +35,8 @@ class Found:
     labels: list[int | str | None] = field(default_factory=list)  # a number, a class name, or nothing
     json_offsets: list[int] = field(default_factory=list)  # empty when no record has any
     json_sizes: list[int] = field(default_factory=list)
+    extras: dict[int, list[Member]] = field(default_factory=dict)  # record -> members beside its image
+    strays: list[str] = field(default_factory=list)  # names of members that belong to no image
     pieces: dict[int, bytes] = field(default_factory=dict)  # record -> bytes that do not lie in one piece in the file
     names: dict[int, str] = field(default_factory=dict)  # label -> class name, where the container says it
 
@@ -57,8 +60,10 @@ def open_containers(root: Path, kind: Kind, files: Sequence[Path], scan: Callabl
         keys=keys,
         json_offset=columns.json_offset,
         json_size=columns.json_size,
+        extras=columns.extras,
     )
-    return Dataset(str(root), kind, table, found.classes, fingerprint(keys, columns.size, columns.label))
+    mark = fingerprint(keys, columns.size, columns.label)
+    return Dataset(str(root), kind, table, found.classes, mark, strays=found.strays)
 
 
 def unique_stems(files: Sequence[Path]) -> dict[Path, str]:
@@ -97,8 +102,11 @@ def _scanned(files: Sequence[Path], scan: Callable[[Path], Found]) -> Scan:
         keys=keys.blob,
         json_offset=_column([part.json_offsets or [0] * len(part.keys) for part in parts]) if has_json else None,
         json_size=_column([part.json_sizes or [0] * len(part.keys) for part in parts]) if has_json else None,
+        extras=Extras.of([part.extras.get(record, []) for part in parts for record in range(len(part.keys))])
+        if any(part.extras for part in parts)
+        else None,
     )
-    return Scan(columns, classes, bytes(extra))
+    return Scan(columns, classes, bytes(extra), tuple(name for part in parts for name in part.strays))
 
 
 def _column(parts: Iterable[list[int]]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

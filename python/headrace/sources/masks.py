@@ -21,17 +21,17 @@ __all__ = ["with_masks"]
 def with_masks(dataset: Dataset, mask: str | os.PathLike[str]) -> tuple[Dataset, RecordTable]:
     """The dataset, and a table with the mask of each of its records.
 
-    `mask` is the ending of the members of a tar dataset that are masks ("mask.png"), or a folder that holds `KEY.png` for
-    each image `KEY.jpg`, of any dataset. Members that are masks are no records of the dataset (in an archive without labels
+    `mask` is the ending of the members of a tar or packed dataset that are masks ("mask.png"), or a folder that holds `KEY.png`
+    for each image `KEY.jpg`, of any dataset. Members that are masks are no records of the dataset (in an archive without labels
     they were). Raises SourceError that names a record without a mask.
     """
     if dataset.stream is not None:
         raise UsageError(f"{dataset.root} is a stream; masks are not offered for streams", hint="use File mode")
     if Path(mask).is_dir():
         return dataset, _in_folder(dataset, Path(mask).absolute())
-    if dataset.kind != "tar":
+    if dataset.kind not in ("tar", "shards") or dataset.residency is not None:
         raise UsageError(
-            f"mask: {str(mask)!r} is no folder, and {dataset.root} is no tar dataset whose members could be masks",
+            f"mask: {str(mask)!r} is no folder, and {dataset.root} is no local tar dataset whose members could be masks",
             hint="give the folder that holds KEY.png for each image KEY.jpg",
         )
     return _in_archives(dataset, str(mask).lower().removeprefix("."))
@@ -107,6 +107,7 @@ def _selected(dataset: Dataset, rows: npt.NDArray[np.int64]) -> Dataset:
         keys=keys,
         json_offset=None if table.json_offset is None else table.json_offset[rows],
         json_size=None if table.json_size is None else table.json_size[rows],
+        extras=None if table.extras is None else table.extras.selected(rows),
     )
     return replace(dataset, table=kept, fingerprint=fingerprint(keys, kept.size, kept.label))
 

@@ -54,6 +54,7 @@ def open_shards(folder: Path, *, part: bool = False) -> Dataset:
         height=columns.height,
         json_offset=columns.json_offset,
         json_size=columns.json_size,
+        extras=columns.extras,
     )
     # The index names every record, its size and its label, so its digest changes when one of them does.
     digest = manifest.index.sha256[:32]
@@ -102,6 +103,9 @@ def inconsistency(folder: Path, manifest: Manifest, columns: Columns) -> str | N
     outside = _outside(columns.offset, columns.size, room)
     if columns.json_offset is not None and columns.json_size is not None:
         outside |= _outside(columns.json_offset, columns.json_size, room)
+    if (extras := columns.extras) is not None:
+        there = np.repeat(room, np.diff(extras.start))
+        outside[np.repeat(np.arange(len(columns)), np.diff(extras.start))[_outside(extras.offset, extras.size, there)]] = True
     if np.any(outside):
         at = int(np.flatnonzero(outside)[0])
         return f"the index of {folder} puts record {at} outside its shard {manifest.shards[columns.shard[at]].file}"

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from headrace.errors import FormatError
 from headrace.records import Dataset
+from headrace.shards.keys import escape
 from headrace.sources.containers import MAX_CLASSES, Found, open_containers, unique_stems
 from headrace.sources.folder import IMAGE_EXTENSIONS
 
@@ -32,8 +33,9 @@ def open_tar(root: Path, files: Sequence[Path]) -> Dataset:
 
     A sample is a run of members whose names agree up to the first dot of their last part. Its image is the first member
     with an image's extension, a plain one (`7.png`) before others (`7.mask.png`); its label is `.cls`, else `label`, `cls`
-    or `class` in `.json`. In an archive without any `.cls` or `.json`, every image is a sample, and its label is the folder
-    that it lies in. Raises FormatError when an archive is damaged or truncated.
+    or `class` in `.json`. Its other members are extras. In an archive without any `.cls` or `.json`, every image is a sample,
+    and its label is the folder that it lies in; what is no image is an extra of the one image of its name. Raises FormatError
+    when an archive is damaged or truncated.
     """
     begin = unique_stems(files)
     repeated = len(files) > 1
@@ -186,10 +188,15 @@ def _scan(path: Path, begin: str) -> Found:
     # Without any label in the archive it is a packed folder, in which each image stands for itself.
     if any(end in ("cls", "json") for _, parts in runs for end, _ in parts):
         return _scan_labeled(path, begin, runs)
-    images = [(key, end, part) for key, parts in runs for end, part in parts if is_image(end)]
-    count = Counter(key for key, _, _ in images)
+    images = [(key, end, part, parts) for key, parts in runs for end, part in parts if is_image(end)]
+    count = Counter(key for key, *_ in images)
     found = Found()
-    for key, end, part in images:
+    for key, parts in runs:
+        if count[key] != 1:
+            found.strays += [part.name for end, part in parts if not is_image(end)]
+    for key, end, part, parts in images:
+        if count[key] == 1:
+            _add_extras(found, [(end, one) for end, one in parts if one is not part])
         found.keys.append(f"{begin}{key}" if count[key] == 1 else f"{begin}{key}={end}")
         found.offsets.append(part.offset)
         found.sizes.append(part.size)
@@ -206,8 +213,10 @@ def _scan_labeled(path: Path, begin: str, runs: Sequence[tuple[str, list[tuple[s
             # A plain extension before others: of 7.mask.png and 7.png the second is the image.
             image = min(images, key=lambda found: "." in found[0], default=(None, None))[1]
             if image is None:
+                found.strays += [part.name for _, part in parts]
                 continue
             extras = dict(parts)
+            _add_extras(found, [(end, part) for end, part in parts if part is not image and end not in ("cls", "json")])
             found.keys.append(begin + key)
             found.offsets.append(image.offset)
             found.sizes.append(image.size)
@@ -220,6 +229,14 @@ def _scan_labeled(path: Path, begin: str, runs: Sequence[tuple[str, list[tuple[s
     if not any(found.json_sizes):
         found.json_offsets, found.json_sizes = [], []
     return found
+
+
+def _add_extras(found: Found, parts: Sequence[tuple[str, Member]]) -> None:
+    """Notes members beside the image of the record that comes next; names are made safe for an index, as keys are."""
+    found.strays += [part.name for end, part in parts if not end]
+    beside = [(".".join(map(escape, end.split("."))), part.offset, part.size) for end, part in parts if end]
+    if beside:
+        found.extras[len(found.keys)] = beside
 
 
 def is_image(end: str) -> bool:

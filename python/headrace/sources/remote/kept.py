@@ -15,6 +15,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +27,18 @@ from headrace.errors import SourceError
 from headrace.shards.index import Columns
 from headrace.shards.manifest import Manifest
 
-__all__ = ["Kept", "boot", "no_room", "write_atomically"]
+__all__ = ["Kept", "Promise", "boot", "no_room", "write_atomically"]
 
 _ABSENT, _PRESENT, _CLAIMED = 0, 1, 2  # claimed: written before the machine was last started, so checked before use
 _PAGE = 4096
 _SLACK = 8 * _PAGE  # of one write: its first and last page, and what the file system needs to note where they are
+
+
+@dataclass(slots=True)
+class Promise:
+    """Room in the cache that was given and not used yet."""
+
+    size_bytes: int
 
 
 class Kept:
@@ -86,17 +94,18 @@ class Kept:
         self._wanted[records] = False
 
     @contextlib.contextmanager
-    def promised(self, shard: int, size: int) -> Iterator[int]:
-        """Room for `size` bytes of a shard while the block runs, as what `keep` is told; 0: there is none that may be taken."""
-        size += _SLACK
+    def promised(self, shard: int, size: int) -> Iterator[Promise | None]:
+        """Room for `size` bytes of a shard while the block runs, for `keep`; None: there is none that may be taken."""
+        promise = Promise(size + 2 * _SLACK)
         with self._alone():
-            promise = size if self._has_room(shard, size, evict=True) else 0
-            self._promised_bytes += promise
+            if not self._has_room(shard, promise.size_bytes, evict=True):
+                promise.size_bytes = 0
+            self._promised_bytes += promise.size_bytes
         try:
-            yield promise
+            yield promise if promise.size_bytes else None
         finally:
             with self._alone():
-                self._promised_bytes -= promise
+                self._promised_bytes -= promise.size_bytes
 
     def read(self, record: int) -> bytes | None:
         """The record's image, checked, or None when it is not here."""
@@ -114,13 +123,14 @@ class Kept:
         """Whether `data` is the record's image."""
         return _native.crc32c(data) == int(self.columns.crc32c[record])
 
-    def keep(self, shard: int, begin: int, data: bytes, records: list[int], *, promised: int = 0) -> bool:
+    def keep(self, shard: int, begin: int, data: bytes, records: list[int], promise: Promise | None = None) -> bool:
         """Writes `data` at byte `begin` of a shard: it holds `records`. False: there is no room.
 
-        `promised`: bytes of a promise that this makes use of. Raises SourceError when the disk is full.
+        What is written is taken off the `promise`. Raises SourceError when the disk is full.
         """
         with self._alone():
-            if not self._has_room(shard, len(data) + _SLACK - promised, evict=False):
+            own = promise or Promise(0)
+            if not self._has_room(shard, len(data) + _SLACK - own.size_bytes, evict=False):
                 return False
             try:
                 written = os.pwrite(self._files[shard], data, begin)
@@ -131,6 +141,9 @@ class Kept:
             self._present[records] = _PRESENT
             self._last_use[shard] = time.time_ns()
             self._measure(shard)
+            used = min(own.size_bytes, len(data))  # it is on the disk now, and must not count twice
+            own.size_bytes -= used
+            self._promised_bytes -= used
         return True
 
     def disk_bytes(self) -> int:

@@ -25,7 +25,7 @@ from headrace.records import Dataset
 from headrace.shards.index import Columns, read_columns
 from headrace.shards.manifest import MANIFEST, Manifest, read_manifest
 from headrace.sources.remote.claims import claimed
-from headrace.sources.remote.kept import Kept, boot, no_room, write_atomically
+from headrace.sources.remote.kept import Kept, Promise, boot, no_room, write_atomically
 from headrace.sources.remote.space import granted, hold, reserve_some
 from headrace.sources.remote.store import Bucket, open_bucket
 from headrace.sources.shards import open_shards
@@ -135,8 +135,8 @@ class RemoteShards:
             self._ahead.submit(self._bring_ahead, group)
 
     def read(self, record: int, offset: int, size: int) -> bytes | None:
-        """Bytes of the record's shard: its image, or its JSON, which lies behind the image."""
-        if self.allowance is None:
+        """Bytes of the record's shard: its image, its JSON, which lies behind the image, or a member behind that."""
+        if self.allowance is None and offset + size <= self._end(record):
             self.begin(np.array([record])).wait()
             return None
         if offset == self.columns.offset[record] and size == self.columns.size[record]:
@@ -175,7 +175,7 @@ class RemoteShards:
             if promise:
                 self._bring(group, promise)
 
-    def _bring(self, group: list[int], promised: int = 0) -> None:
+    def _bring(self, group: list[int], promise: Promise | None = None) -> None:
         """Makes sure that a group is in the cache."""
         wanted = [record for record in group if not self._kept.has(record)]
         if wanted:
@@ -183,7 +183,7 @@ class RemoteShards:
                 if waited:  # somebody else has fetched some of them
                     wanted = [record for record in wanted if not self._kept.has(record)]
                 for part in self._groups(np.array(wanted, dtype=np.int64), _COALESCE_AHEAD):
-                    self._fetch(part, promised)
+                    self._fetch(part, promise)
 
     def _bytes(self, group: list[int]) -> dict[int, bytes]:
         """The images of a group, from the cache or the store."""
@@ -199,8 +199,8 @@ class RemoteShards:
         self._kept.used(group)
         return found
 
-    def _fetch(self, wanted: list[int], promised: int = 0) -> dict[int, bytes]:
-        """Reads a run of records from the store and keeps it where there is room; `promised`: bytes it was given."""
+    def _fetch(self, wanted: list[int], promise: Promise | None = None) -> dict[int, bytes]:
+        """Reads a run of records from the store and keeps it where there is room."""
         columns, shard = self.columns, int(self.columns.shard[wanted[0]])
         begin = int(columns.offset[wanted[0]])
         end = self._end(wanted[-1])
@@ -214,7 +214,7 @@ class RemoteShards:
         self.requests += 1
         data = self.bucket.read_range(self.manifest.shards[shard].file, begin, end - begin, intact)
         self.fetched_bytes += len(data)
-        self._kept.keep(shard, begin, data, wanted, promised=promised)
+        self._kept.keep(shard, begin, data, wanted, promise)
         return {} if self.allowance is None else {record: part(data, record) for record in wanted}
 
     def _after_fork(self) -> None:

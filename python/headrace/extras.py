@@ -1,0 +1,94 @@
+"""Members beside the images of a dataset: masks, captions, further images (`KEY.seg.png`, `KEY.txt`), as ragged columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Extras", "Member"]
+
+Member = tuple[str, int, int]  # what follows KEY and a dot in its name; bytes from the start of the file; bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Extras:
+    """Record `i` has the members `start[i]` to `start[i + 1]`; they lie in the file of its image. Label and JSON are none."""
+
+    start: npt.NDArray[np.int64]  # [n + 1]
+    offset: npt.NDArray[np.int64]  # [members] bytes from the start of the file
+    size: npt.NDArray[np.int64]  # [members] bytes
+    name: npt.NDArray[np.int64]  # [members] index into `names`
+    names: tuple[str, ...]  # what follows KEY and a dot: "seg.png"; sorted, each once
+
+    @staticmethod
+    def of(records: Sequence[Sequence[Member]]) -> Extras | None:
+        """The members of each record, None where no record has any."""
+        members = [member for record in records for member in record]
+        if not members:
+            return None
+        names = tuple(sorted({name for name, _, _ in members}))
+        number = {name: i for i, name in enumerate(names)}
+        return Extras(
+            start=np.cumsum([0, *map(len, records)], dtype=np.int64),
+            offset=np.array([offset for _, offset, _ in members], dtype=np.int64),
+            size=np.array([size for _, _, size in members], dtype=np.int64),
+            name=np.array([number[name] for name, _, _ in members], dtype=np.int64),
+            names=names,
+        )
+
+    @staticmethod
+    def joined(parts: Sequence[tuple[Extras | None, int]]) -> Extras | None:
+        """Those of several datasets, one after the other; each with its number of records."""
+        some = [extras for extras, _ in parts if extras is not None]
+        if not some:
+            return None
+        names = sorted({name for extras in some for name in extras.names})
+        number = {name: i for i, name in enumerate(names)}
+        counts = [np.zeros(count, dtype=np.int64) if extras is None else np.diff(extras.start) for extras, count in parts]
+        return Extras(
+            start=np.concatenate([[0], np.cumsum(np.concatenate(counts))]).astype(np.int64),
+            offset=np.concatenate([extras.offset for extras in some]),
+            size=np.concatenate([extras.size for extras in some]),
+            name=np.concatenate([np.array([number[one] for one in extras.names])[extras.name] for extras in some]),
+            names=tuple(names),
+        )
+
+    def __len__(self) -> int:
+        return len(self.offset)
+
+    def members(self, record: int) -> list[Member]:
+        """The members of one record."""
+        places = range(int(self.start[record]), int(self.start[record + 1]))
+        return [(self.names[self.name[i]], int(self.offset[i]), int(self.size[i])) for i in places]
+
+    def of_records(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """How many members each of these records has."""
+        return self.start[rows + 1] - self.start[rows]
+
+    def selected(self, rows: npt.NDArray[np.int64]) -> Extras | None:
+        """Those of some records, in this order; None when these have none."""
+        count = self.of_records(rows)
+        start = np.concatenate([[0], np.cumsum(count)]).astype(np.int64)
+        if not start[-1]:
+            return None
+        places = np.arange(int(start[-1]), dtype=np.int64) + np.repeat(self.start[rows] - start[:-1], count)
+        used, name = np.unique(self.name[places], return_inverse=True)
+        return Extras(start, self.offset[places], self.size[places], name, tuple(self.names[i] for i in used.tolist()))
+
+    def counts(self) -> Mapping[str, int]:
+        """How many members there are of each name."""
+        return dict(zip(self.names, np.bincount(self.name, minlength=len(self.names)).tolist(), strict=True))
+
+    def problem(self) -> str | None:
+        """What contradicts itself in columns that came from a file, in words, or None."""
+        members = len(self.offset)
+        if len(self.size) != members or len(self.name) != members:
+            return "the columns of the extra members differ in length"
+        if self.start[0] != 0 or self.start[-1] != members or bool(np.any(self.start[1:] < self.start[:-1])):
+            return "column 'extra_start' does not cut the extra members into one piece for each record"
+        if np.any((self.name < 0) | (self.name >= len(self.names))):
+            return "column 'extra_name' names none of 'extra_names'"
+        return None
