@@ -67,6 +67,7 @@ def _remark(off: bool, loaders: list[dict[str, object]]) -> None:
         output.say("headrace run: HEADRACE=off, the script ran as it is")
     elif not loaders:
         output.say("headrace run: the script iterated over no torch.utils.data.DataLoader that could be seen")
+        output.say("(it is for PyTorch only; `headrace diagnose` times TensorFlow's input as well)")
 
 
 def _loaders(folder: Path) -> list[dict[str, object]]:
