@@ -137,9 +137,9 @@ def test_the_hooks_on_a_stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     session = Session.load(tmp_path / "s")
     assert [loader.pipeline for loader in session.loaders] == [("Range", "Map"), ("Range", "Prefetch")]
     assert {loader.family for loader in session.loaders} == {"tensorflow"}
-    assert [sum(step.loader == number for step in session.steps) for number in (0, 1)] == [40, 30]
+    assert [sum(step.loader == number for step in session.steps) for number in (1000, 1001)] == [40, 30]
     assert all(step.items == 8 for step in session.steps)
-    assert {batch.loader for batch in session.batches} == {0}, "what works ahead is not timed inside next()"
+    assert {batch.loader for batch in session.batches} == {1000}, "what works ahead is not timed inside next()"
     assert session.processes[0].tensorflow == "0.stand-in"
     assert session.processes[0].torch is None
 
@@ -176,6 +176,6 @@ def test_keras_fit_and_a_loop_of_ones_own(tmp_path: Path, capfd: pytest.CaptureF
     stages = [loader.pipeline for loader in session.loaders]
     assert ("Range", "Map", "Batch") in stages
     assert any("FlatMap (generator)" in pipeline and pipeline[-1] == "Prefetch" for pipeline in stages)
-    training = [step for step in session.steps if step.loader == stages.index(("Range", "Map", "Batch"))]
+    training = [step for step in session.steps if step.loader == 1000 + stages.index(("Range", "Map", "Batch"))]
     assert len(training) >= 98
     assert diagnose(session).verdict != "INSUFFICIENT_DATA"

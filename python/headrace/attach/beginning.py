@@ -28,10 +28,10 @@ COMPILE_TIMERS = ("_compile.compile_inner", "backward._backward_impl")
 class _Download:
     """Bytes, and seconds in which at least one thread waited for them."""
 
-    __slots__ = ("bytes", "end_s", "on", "seconds", "start_s")
+    __slots__ = ("bytes", "end_s", "installed", "on", "seconds", "start_s")
 
     def __init__(self) -> None:
-        self.on = False
+        self.on = self.installed = False
         self.bytes = 0
         self.seconds = 0.0
         self.start_s = self.end_s = 0.0
@@ -41,8 +41,10 @@ _download = _Download()
 
 
 def install() -> None:
-    """Patch Python's sockets. The time of reads is taken until `tell` is called."""
-    _download.on = True
+    """Patch Python's sockets, once, whoever asks. The time of reads is taken until `tell` is called."""
+    if _download.installed:
+        return
+    _download.on = _download.installed = True
     for kind in (socket.socket, ssl.SSLSocket):
         for name in ("recv", "recv_into"):
             setattr(kind, name, _timed_receive(getattr(kind, name)))

@@ -16,15 +16,12 @@ __all__ = ["DEVICE_CLOCK_VARIABLE", "install", "pause", "resume"]
 DEVICE_CLOCK_VARIABLE = "HEADRACE_DEVICE_CLOCK"
 """`module:Class` of a `DeviceClock` for a device other than CUDA."""
 
-_installed: list[steps.Watch] = []
-
 
 def install() -> None:
     """Patch PyTorch in this process. Each part that cannot be installed is reported and left out."""
     target = recorder()
     clock = _device_clock()
     watch = steps.install(target, clock)
-    _installed.append(watch)
     parts: tuple[tuple[str, Callable[[], None]], ...] = (
         ("timing of batches", lambda: fetch.install(target)),
         ("timing of downloads", beginning.install),
@@ -43,7 +40,7 @@ def install() -> None:
 
 def pause() -> None:
     """The session ends although this process goes on: what is buffered is written, nothing more is recorded."""
-    for watch in _installed:
+    for watch in steps.WATCHES:
         watch.step_clock.drain()
         watch.off = True
         watch.recorder.close()
@@ -51,10 +48,10 @@ def pause() -> None:
 
 def resume(folder: Path) -> bool:
     """Record into another session with the hooks that are there. False when none are installed in this process yet."""
-    for watch in _installed:
+    for watch in steps.WATCHES:
         watch.recorder.move(folder)
         watch.begin_session()
-    return bool(_installed)
+    return bool(steps.WATCHES)
 
 
 def _device_clock() -> DeviceClock:

@@ -23,10 +23,14 @@ from headrace.attach.recorder import Recorder
 from headrace.attach.threads import run_queue_delay_s
 from headrace.session import STEP_FIELDS
 
-__all__ = ["Watch", "install", "timed_next"]
+__all__ = ["WATCHES", "Watch", "install", "timed_next"]
 
 SAMPLE_PATHS = 64
 DEVICE_COLUMNS = (STEP_FIELDS.index("gpu_wait_s"), STEP_FIELDS.index("gpu_step_s"), STEP_FIELDS.index("h2d_s"))
+
+
+WATCHES: list[Watch] = []
+"""Those of this process: one over PyTorch's and similar loaders, one over TensorFlow's."""
 
 
 def install(recorder: Recorder, clock: DeviceClock) -> Watch:
@@ -37,6 +41,7 @@ def install(recorder: Recorder, clock: DeviceClock) -> Watch:
     step_clock = StepClock(clock, DEVICE_COLUMNS, lambda loader, row: recorder.row("steps", loader, row))
     atexit.register(step_clock.drain)
     watch = Watch(recorder, step_clock)
+    WATCHES.append(watch)
     base.__next__ = timed_next(base.__next__, watch)
     base._reset = _watched_reset(base._reset, watch)
     base.__init__ = _watched_init(base.__init__, watch)
@@ -119,7 +124,8 @@ class _Iteration:
 class Watch:
     """What is known of the loaders of this process."""
 
-    def __init__(self, recorder: Recorder, step_clock: StepClock) -> None:
+    def __init__(self, recorder: Recorder, step_clock: StepClock, *, first_number: int = 0) -> None:
+        self.first_number = first_number
         self.off = self.failed = False
         self.session = 0
         self.recorder = recorder
@@ -162,7 +168,7 @@ class Watch:
     def number(self, iterator: Any, loader: Any, describe: Callable[[Any], dict[str, Any]], *, family: str) -> int:
         """A pass over `loader` by `iterator` begins; a loader is described once. Returns its number."""
         if loader not in self.loaders:
-            number = self.loaders[loader] = len(self.epochs)
+            number = self.loaders[loader] = self.first_number + len(self.epochs)
             self.epochs[number] = 0
             write_process(self.recorder, role="main")
             self.recorder.line("loader", loader=number, family=family, **describe(loader))

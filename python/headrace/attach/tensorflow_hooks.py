@@ -18,12 +18,14 @@ from typing import Any
 from headrace.attach import beginning, startup
 from headrace.attach.device_clock import StepClock
 from headrace.attach.recorder import Recorder, recorder
-from headrace.attach.steps import DEVICE_COLUMNS, Watch, timed_next
+from headrace.attach.steps import DEVICE_COLUMNS, WATCHES, Watch, timed_next
 
 __all__ = ["install", "pipeline_of"]
 
 KERAS_TRAINER = "keras.src.backend.tensorflow.trainer"
 MOST_STAGES = 40
+FIRST_NUMBER = 1000
+"""Of its loaders, so that they are told from PyTorch's in the same process."""
 OVERLAPPING = ("Parallel", "Prefetch", "MapAndBatch")
 """Parts of class names of tf.data stages that work on while the training thread does something else."""
 
@@ -54,8 +56,8 @@ def install() -> None:
     target = recorder()
     step_clock = StepClock(_NoClock(), DEVICE_COLUMNS, lambda loader, row: target.row("steps", loader, row))
     atexit.register(step_clock.drain)
-    watch = Watch(target, step_clock)
-    watch.operators.done = True
+    watch = Watch(target, step_clock, first_number=FIRST_NUMBER)
+    WATCHES.append(watch)
     beginning.install()
     kind = iterator_ops.OwnedIterator
     kind.__next__ = _timed(kind.__next__, watch)
