@@ -86,8 +86,11 @@ def pinned(cores: list[int]) -> list[str]:
     return ["taskset", "-c", ",".join(map(str, cores))]
 
 
-def run_once(name: str, repeat: int, cores: list[int], folder: Path, options: argparse.Namespace) -> None:
-    """One diagnosis, and the job once more with the fix; `folder` is complete when it has run.json."""
+def run_once(name: str, repeat: int, cores: list[int], folder: Path, options: argparse.Namespace, *, last: bool) -> bool:
+    """One diagnosis, and the job once more with the fix; `folder` is complete when it has run.json.
+
+    False for a run that is void, which is left at that, unless it is the last try.
+    """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     expected = EXPECTED[name]
@@ -101,9 +104,12 @@ def run_once(name: str, repeat: int, cores: list[int], folder: Path, options: ar
     saved: dict[str, Any] = json.loads((folder / "plain/diagnosis.json").read_text())
     run: dict[str, Any] = {"name": name, "repeat": repeat, "time_to_verdict_s": saved["time_to_verdict_s"], "fix": None}
     found = diagnose(Session.load(folder / "plain"))
+    void = noise_of(found) > NOISE_LIMIT and not expected.burners
+    if void and not last:
+        return False
     fix = next((fix for fix in found.fixes if expected.fix and fix.id.startswith(expected.fix)), None)
     right = judge(name, repeat, found).right
-    if not options.no_fix and right and (expected.after or (fix is not None and fix.predicted_img_s is not None)):
+    if not options.no_fix and right and not void and (expected.after or (fix is not None and fix.predicted_img_s is not None)):
         number = fix.id.partition("=")[2] if fix is not None else ""
         arguments = [word.format(n=number) for word in expected.arguments]
         run["fix"] = fix.id if fix is not None else None
@@ -111,6 +117,7 @@ def run_once(name: str, repeat: int, cores: list[int], folder: Path, options: ar
     if options.traceml and repeat == 0 and not expected.emulated and not expected.burners:
         run["traceml"] = baselines.traceml(options.traceml, JOBS, name, expected.ranks, pinned(cores))
     (folder / "run.json").write_text(json.dumps(run))
+    return True
 
 
 def run_until_valid(name: str, repeat: int, cores: list[int], options: argparse.Namespace) -> None:
@@ -118,9 +125,8 @@ def run_until_valid(name: str, repeat: int, cores: list[int], options: argparse.
     folder = options.keep / f"{name}-{repeat}"
     if (folder / "run.json").exists():
         return
-    for _ in range(options.tries):
-        run_once(name, repeat, cores, folder, options)
-        if EXPECTED[name].burners or noise_of(diagnose(Session.load(folder / "plain"))) <= NOISE_LIMIT:
+    for attempt in range(options.tries):
+        if run_once(name, repeat, cores, folder, options, last=attempt == options.tries - 1):
             break
     row = judge_run(folder)
     assert row is not None

@@ -29,8 +29,8 @@ LONG_PAUSE_S = 0.25
 
 STARTUP_SHARE = 0.15
 
-LONG_START_S = 20.0
-"""Importing PyTorch and starting workers take 5 to 15 s on an ordinary machine."""
+ORDINARY_START_S, LONG_START_S = 10.0, 15.0
+"""Launching and importing PyTorch take 3 to 10 s on an ordinary machine; a start is long that takes so much beyond that."""
 
 START_SHARE = 0.30
 VERY_LONG_START_S = 60.0
@@ -325,7 +325,8 @@ def _slow_start(case: Case) -> Finding | None:
     start_s, whole_s = sum(parts.values()), case.session.duration_s
     ended = case.session.exit_code == 0 and whole_s is not None
     share = min(1.0, start_s / whole_s) if ended and whole_s else None
-    if start_s < LONG_START_S or (share < START_SHARE if share is not None else start_s < VERY_LONG_START_S):
+    beyond_s = start_s - min(ORDINARY_START_S, parts.get("launch", 0.0) + parts.get("imports", 0.0))
+    if beyond_s < LONG_START_S or (share < START_SHARE if share is not None else start_s < VERY_LONG_START_S):
         return None
     longest = sorted(parts.items(), key=lambda item: -item[1])
     words = ", ".join(f"{_ms(seconds)} {START_WORDS[name]}" for name, seconds in longest if seconds >= 0.03 * start_s)
