@@ -63,8 +63,8 @@ def _read(path: Path) -> dict[str, torch.Tensor]:
     except OSError as error:
         raise UsageError(f"cannot read --pretrained {path}: {error.strerror or error}", hint=hint) from error
     except (SafetensorError, UnpicklingError, RuntimeError, ValueError, EOFError, KeyError) as error:
-        said = (str(error).splitlines() or [type(error).__name__])[0]
-        raise StateError(f"{path} holds no weights that can be read safely: {said}", hint=hint) from error
+        # Not torch's words: they advise to read it unsafely.
+        raise StateError(f"{path} holds no weights that can be read safely ({type(error).__name__})", hint=hint) from error
     for wrapper in _WRAPPERS:
         if isinstance(found, dict) and isinstance(found.get(wrapper), dict):
             found = found[wrapper]

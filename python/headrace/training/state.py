@@ -151,7 +151,7 @@ def restore(run: Run, found: Checkpoint) -> None:
             _, index, key = name.split(".", 2)
             optimizer["state"].setdefault(int(index), {})[key] = value
     for group, numbers in zip(optimizer["param_groups"], state["groups"], strict=True):
-        group.update(numbers)
+        group.update({name: torch.tensor(value[0]) if isinstance(value, list) else value for name, value in numbers.items()})
     run.learner.optimizer.load_state_dict(optimizer)
     for parameter, entries in run.learner.optimizer.state.items():
         for key, value in entries.items():
@@ -166,8 +166,13 @@ def restore(run: Run, found: Checkpoint) -> None:
     run.writer.last = found.path
 
 
-def _numbers(group: Mapping[str, Any]) -> dict[str, float]:
-    return {name: value for name, value in group.items() if isinstance(value, int | float) and name != "lr"}
+def _numbers(group: Mapping[str, Any]) -> dict[str, float | list[float]]:
+    """A parameter group's numbers; one that is a tensor stands in a list."""
+    plain: dict[str, float | list[float]] = {
+        name: value for name, value in group.items() if isinstance(value, int | float) and name != "lr"
+    }
+    tensors = {name: value for name, value in group.items() if hasattr(value, "numel") and value.numel() == 1}
+    return plain | {name: [value.item()] for name, value in tensors.items()}
 
 
 def _below(prefix: str, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
