@@ -151,6 +151,24 @@ def test_two_epochs_from_pipes(tmp_path: Path, prefix: list[bytes], wrapped: boo
     assert not (tmp_path / "cache").exists()  # nothing was kept
 
 
+def test_stats_say_how_well_a_stream_is_mixed(tmp_path: Path, prefix: list[bytes]) -> None:
+    """Counted here again, from the labels that came."""
+    found = {}
+    for shuffle in (False, "block:100KB", "block:1GiB"):
+        with channel(tmp_path, [b"".join(prefix)]) as path:
+            data = loader(path, shuffle=shuffle, drop_last=False, batch_size=7)
+            assert data.stats().shuffle is None
+            labels = [label for _, part in data for label in part.tolist()]
+            mixed = data.stats().shuffle
+            assert mixed is not None and "as far apart in the stream" in data.explain()
+        same = np.mean(np.array(labels[1:]) == np.array(labels[:-1]))
+        pairs = [labels[i] == labels[j] for i in range(len(labels)) for j in range(len(labels)) if i != j]
+        assert (mixed.same_class, mixed.uniform_same_class) == pytest.approx((same, np.mean(pairs)))
+        found[shuffle] = mixed
+    ordered, little, much = (one.distance or 0 for one in found.values())
+    assert ordered == pytest.approx(3 / 41) and ordered < little < much and 0.7 < much < 1.3  # 40 records
+
+
 def test_every_record_once_in_an_order_that_the_buffer_mixes(tmp_path: Path, prefix: list[bytes]) -> None:
     def labels(shuffle: str | bool) -> list[int]:
         with channel(tmp_path, [b"".join(prefix)]) as path:

@@ -315,7 +315,7 @@ class Loader:
             ring_batches=sum(view.feed.ring_batches() for view in self._views),
             indexes=feed.indexes(),
         )
-        return replace(totals, shuffle=self._quality)
+        return replace(totals, shuffle=self._quality if self._passing is None else self._passing.quality())
 
     @cached_property
     def _quality(self) -> ShuffleQuality | None:
@@ -328,6 +328,8 @@ class Loader:
         lines = [f"{self.dataset!r}", f"native, {feed.threads} threads, up to {feed.prefetch} batches ahead:"]
         if self.dataset.stream is not None:
             lines.append(self._stream_options.describe(self.dataset.stream))
+            mixed = None if self._passing is None else self._passing.quality()
+            lines += [] if mixed is None else [f"  so far: {mixed.describe()}"]
         if self._blocks is not None and self._quality is not None:
             lines += [self._blocks.describe(), f"  {self._quality.describe()}"]
         for number, view in enumerate(self._views):

@@ -90,15 +90,25 @@ class ShuffleQuality:
     Both are Simpson's concentration, the sum of n(n-1) over N(N-1) (Simpson 1949, "Measurement of Diversity"), of what is
     mixed together; `uniform_…` are those of the whole dataset, which no shuffle can better. Where shards hold one class
     after the other, a window that is too small shows in `same_class`.
+
+    Of a stream it is counted while records are handed out, of neighbours in this order; what shards it has is not known, but
+    how far apart neighbours lay in it: `distance` is their mean distance over that of a random order of n records, (n + 1) / 3 (the
+    mean of |i - j| over all pairs), so 1 is all mixed and near 0 the order of the stream.
     """
 
-    same_shard: float
-    uniform_same_shard: float
+    same_shard: float | None
+    uniform_same_shard: float | None
     same_class: float
     uniform_same_class: float
+    distance: float | None = None  # None: no stream
 
     def describe(self) -> str:
         """One sentence."""
+        if self.same_shard is None or self.uniform_same_shard is None:
+            return (
+                f"neighbours lay {self.distance or 0:.0%} as far apart in the stream as all mixed,"
+                f" and are of one class {self.same_class:.2%} of the time (all mixed: {self.uniform_same_class:.2%})"
+            )
         return (
             f"chance that two neighbours come from one shard {self.same_shard:.2%} (all mixed: {self.uniform_same_shard:.2%}),"
             f" that they are of one class {self.same_class:.2%} (all mixed: {self.uniform_same_class:.2%})"
@@ -121,7 +131,7 @@ class LoaderStats:
     index_bytes: int  # memory of checkpoint indexes, which make later epochs decode less
     indexes_found: int  # records whose index an earlier run has left
     cache: CacheStats | None  # None: without `cache=`
-    shuffle: ShuffleQuality | None = None  # of a block shuffle
+    shuffle: ShuffleQuality | None = None  # of a block shuffle; of a stream, of what was handed out in the last pass
 
 
 def summarise(stats: FeedStats, counters: dict[str, int], *, ring_batches: int, indexes: tuple[int, int]) -> LoaderStats:

@@ -22,6 +22,7 @@ from headrace.feed import IndexBatch
 from headrace.records import Stream, StreamRecord
 from headrace.sampler import hashed
 from headrace.sizes import size_text
+from headrace.stats import ShuffleQuality
 
 __all__ = ["BUFFER", "StreamOptions", "StreamPass"]
 
@@ -56,6 +57,41 @@ class StreamOptions:
         )
 
 
+class _Mixture:
+    """Counts how well records are mixed, while they go by."""
+
+    def __init__(self) -> None:
+        self._last: _Numbered | None = None
+        self._count = self._same = self._twins = self._distance = self._highest = 0
+        self._of_class: dict[int | str | None, int] = {}
+
+    def counted(self, records: Iterable[_Numbered]) -> Iterator[_Numbered]:
+        """`records` as they are."""
+        for number, record in records:
+            if self._last is not None:
+                self._same += record.label == self._last[1].label
+                self._distance += abs(number - self._last[0])
+            before = self._of_class.get(record.label, 0)
+            self._of_class[record.label] = before + 1
+            self._twins += 2 * before  # n(n - 1), summed over the classes
+            self._last = (number, StreamRecord("", record.label, b""))  # not its bytes
+            self._count, self._highest = self._count + 1, max(self._highest, number)
+            yield number, record
+
+    def quality(self) -> ShuffleQuality | None:
+        """Of what has gone by; None before the second record."""
+        count = self._count
+        if count < 2:
+            return None
+        return ShuffleQuality(
+            same_shard=None,
+            uniform_same_shard=None,
+            same_class=self._same / (count - 1),
+            uniform_same_class=self._twins / (count * (count - 1)),
+            distance=self._distance / (count - 1) / ((self._highest + 2) / 3),
+        )
+
+
 class StreamPass:
     """The batches of one pass, from batch `first` on. Raises what the stream raises, where it is iterated."""
 
@@ -63,6 +99,7 @@ class StreamPass:
         self.stream, self.options, self.epoch, self.first = stream, options, epoch, first
         self.total: int | None = None  # batches of the pass; known when the last one is handed out
         self._queue: queue.Queue[IndexBatch | _End | BaseException] = queue.Queue(maxsize=options.ahead)
+        self._mixture = _Mixture()
         self._stopped = threading.Event()
         self._reading = stream.read()
         self._thread = threading.Thread(target=self._run, name="headrace-stream", daemon=True)
@@ -83,6 +120,10 @@ class StreamPass:
     def is_next_here(self) -> bool:
         """Whether the next batch can be had at once."""
         return not self._queue.empty()
+
+    def quality(self) -> ShuffleQuality | None:
+        """How well this pass is mixed, so far."""
+        return self._mixture.quality()
 
     def close(self) -> None:
         """Stops reading, and joins the thread; who still iterates gets an error."""
@@ -125,7 +166,8 @@ class StreamPass:
 
     def _batches(self, records: Iterator[StreamRecord]) -> Iterator[IndexBatch]:
         options = self.options
-        mixed = _mixed(enumerate(records), options.buffer_bytes, random.Random(hashed(options.seed, self.epoch)))
+        draw = random.Random(hashed(options.seed, self.epoch))
+        mixed = self._mixture.counted(_mixed(enumerate(records), options.buffer_bytes, draw))
         whole = options.batch_size * options.world_size
         front: list[_Numbered] = []  # fills up the shares of the last step, as EpochOrder does
         for step in count() if options.steps is None else range(options.steps):
