@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ from headrace.cli import run_watch
 from headrace.cli.main import main
 from headrace.errors import SessionError
 from headrace.session import Session
-from test_ranks import command, data, environment, run  # noqa: F401 - fixtures
+from test_ranks import command, data, environment, run, wait_for  # noqa: F401 - fixtures
 
 
 def words(data: Path, out: Path, *more: str) -> list[str]:  # noqa: F811
@@ -63,3 +65,14 @@ def test_all_ranks_are_in_one_session(data: Path, tmp_path: Path, environment: d
     document = run(command(data, tmp_path / "run", *slow), environment)
     session = Session.load(Path(str(document["session"])))
     assert {process.rank for process in session.processes if process.role == "main"} == {0, 1}
+
+
+def test_a_killed_run_leaves_no_process_that_holds_its_pipes(data: Path, tmp_path: Path, environment: dict[str, str]) -> None:  # noqa: F811
+    """The sampler ends although nobody has waited for the killed process yet: who reads its pipes to the end is not kept."""
+    command = [sys.executable, "-m", "headrace", *words(data, tmp_path / "run", "--checkpoint-steps", "1")]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
+        wait_for(lambda: any((tmp_path / "run").glob("sessions/*/sampler.jsonl")), process)
+        process.kill()
+        assert process.stderr is not None
+        process.stderr.read()  # to the end, while the process is still to be waited for; pytest's time limit is the measure
+    assert process.returncode == -9

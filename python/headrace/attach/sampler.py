@@ -232,6 +232,16 @@ def _shared_memory_free_bytes() -> int | None:
         return None
 
 
+def _lives(pid: int) -> bool:
+    """Whether a process is there and has not ended. One that nobody has waited for yet has ended: its parent may be reading a
+    pipe to its end that this process holds open too."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return False
+    return state not in "ZX"
+
+
 def main(arguments: list[str]) -> int:
     """Follow a process until it ends, appending one line per look."""
     folder, pid, launcher = Path(arguments[0]), int(arguments[1]), int(arguments[2])
@@ -248,7 +258,7 @@ def main(arguments: list[str]) -> int:
         for what, why in sampler.not_measured.items():
             write("not_measured", {"what": what, "why": why})
         next_s = time.monotonic()
-        while Path(f"/proc/{pid}").exists():
+        while _lives(pid):
             sample = sampler.sample(time.monotonic())
             if sample is not None:
                 write("sample", sample)
