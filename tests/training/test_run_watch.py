@@ -76,3 +76,24 @@ def test_a_killed_run_leaves_no_process_that_holds_its_pipes(data: Path, tmp_pat
         assert process.stderr is not None
         process.stderr.read()  # to the end, while the process is still to be waited for; pytest's time limit is the measure
     assert process.returncode == -9
+
+
+@pytest.mark.parametrize("at_step", [14, 15])
+def test_stopped_within_the_profile_of_operators_it_ends_as_it_should(
+    data: Path,  # noqa: F811
+    tmp_path: Path,
+    environment: dict[str, str],  # noqa: F811
+    at_step: int,
+) -> None:
+    """Steps 13 to 15 are profiled where they are short and the CPU computes; torch crashes when it ends within a profile."""
+    driver = (
+        "import os, signal, sys; from headrace import trainer; from headrace.cli import main; trainer.LOG_STEPS = 1; "
+        "from headrace.cli import train; show = train._show\n"
+        "def stop(options, progress, meter):\n"
+        f"    if progress.step == {at_step}: os.kill(os.getpid(), signal.SIGTERM)\n"
+        "train._show = stop\nsys.exit(main.main(sys.argv[1:]))"
+    )
+    given = [*words(data, tmp_path / "run", "--batch-size", "8", "--epochs", "9"), "--device", "cpu", "--model", "resnet20"]
+    done = subprocess.run([sys.executable, "-c", driver, *given], env=environment, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 143, done.stderr
+    assert json.loads(done.stdout)["steps"] == at_step

@@ -41,6 +41,7 @@ def install() -> None:
 def pause() -> None:
     """The session ends although this process goes on: what is buffered is written, nothing more is recorded."""
     for watch in steps.WATCHES:
+        watch.operators.cancel()
         watch.step_clock.drain()
         watch.off = True
         watch.recorder.close()

@@ -6,6 +6,7 @@ use. It costs the job some 50 ms, once. Without it, a small batch could not be t
 
 from __future__ import annotations
 
+import atexit
 import os
 import time
 from typing import Any
@@ -63,11 +64,19 @@ class OperatorProfile:
         self._profile = torch.autograd.profiler.profile(use_kineto=False)
         self._began_s = time.monotonic()
         self._profile.__enter__()
+        atexit.register(self.cancel)  # torch crashes when the interpreter ends within a profile
 
-    def _end(self) -> None:
+    def cancel(self) -> None:
+        """Ends a profile under way without a result: the session or the process ends here."""
         self.done = True
         profile, self._profile = self._profile, None
-        profile.__exit__(None, None, None)
+        if profile is not None:
+            profile.__exit__(None, None, None)
+
+    def _end(self) -> None:
+        profile = self._profile
+        self.cancel()
+        atexit.unregister(self.cancel)
         operators_us = sum(event.self_cpu_time_total for event in profile.function_events if OPERATOR_MARK in event.name)
         share = min(1.0, operators_us * 1e-6 / self._compute_s)
         # The share takes the place of the duration, so that the session needs no other kind of line.
