@@ -11,7 +11,7 @@ import os
 import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -27,7 +27,7 @@ from headrace.sampler import hashed
 from headrace.sources.readahead import readahead
 from headrace.stats import CacheStats, FeedStats, Stopwatch
 
-__all__ = ["Feed", "Filled", "IndexBatch", "Masks", "OnError"]
+__all__ = ["Begun", "Feed", "Filled", "IndexBatch", "Masks", "OnError"]
 
 OnError = Literal["raise", "skip"]
 # Checkpoint indexes of JPEGs without restart markers: about 4 KB for a 470×400 photograph, made while decoding.
@@ -122,34 +122,45 @@ class Feed:
         self._engine: _native.Engine | None = None
         _live.add(self)
 
-    def run(
-        self, batches: Iterable[IndexBatch], epoch: int, views: Sequence[Feed] = ()
-    ) -> Generator[tuple[Filled, ...], None, None]:
-        """Yields the batches, filled, in order, each with those of further `views` of it. Abandoning the iterator gives up what
-        is in work.
+    def begin(self, batches: Iterable[IndexBatch], epoch: int, views: Sequence[Feed] = ()) -> Begun:
+        """A pass over the batches, for `run`; nothing is in work yet."""
+        return Begun(_Resident(batches, self._residency, _FETCHED_AHEAD * self.prefetch), epoch, tuple(views))
+
+    def start(self, begun: Begun) -> None:
+        """Starts on the first batches of a pass whose `run` comes later; does not wait for records on their way."""
+        try:
+            if begun.source.is_next_here():
+                self._refill(begun)
+        except BaseException:
+            begun.cancel()
+            raise
+
+    def run(self, begun: Begun) -> Generator[tuple[Filled, ...], None, None]:
+        """Yields the batches of `begin`, filled, in order, each with those of further views. Abandoning it gives up what is in
+        work.
 
         Raises DecodeError, with the record's key and the reason, for a bad record when on_error is "raise".
         """
-        source = _Resident(batches, self._residency, _FETCHED_AHEAD * self.prefetch)
-        ahead: deque[_InWork] = deque()
         try:
             while True:
-                # While one batch is in work, the next is not waited for: its records may still be on their way.
-                while len(ahead) < self.prefetch and (not ahead or source.is_next_here()):
-                    if (batch := next(source, None)) is None:
-                        break
-                    rooms = tuple(feed._room(len(batch.records)) for feed in (self, *views))
-                    ahead.append(_InWork(batch, rooms, self._fill(batch, rooms, epoch)))
-                if not ahead:
+                self._refill(begun)
+                if not begun.ahead:
                     return
                 with Stopwatch(self.stats, "wait_ns"):
-                    ahead[0].job.wait()
-                yield self._finish(ahead.popleft(), epoch)
+                    begun.ahead[0].job.wait()
+                yield self._finish(begun.ahead.popleft(), begun.epoch)
         finally:
-            source.cancel()
-            for work in ahead:
-                work.job.cancel()
+            begun.cancel()
             (self._view_of or self).flush()
+
+    def _refill(self, begun: Begun) -> None:
+        ahead, source = begun.ahead, begun.source
+        # While one batch is in work, the next is not waited for: its records may still be on their way.
+        while len(ahead) < self.prefetch and (not ahead or source.is_next_here()):
+            if (batch := next(source, None)) is None:
+                break
+            rooms = tuple(feed._room(len(batch.records)) for feed in (self, *begun.views))
+            ahead.append(_InWork(batch, rooms, self._fill(batch, rooms, begun.epoch)))
 
     def close(self) -> None:
         """Stops and joins the native threads. The feed may be used again: it starts new ones."""
@@ -391,6 +402,22 @@ _View = tuple[
     npt.NDArray[np.uint8],
     tuple[_native.Table, npt.NDArray[np.uint8], int] | None,
 ]  # as `_native.Engine.submit` takes it
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A pass whose first batches are in work, or not yet."""
+
+    source: _Resident
+    epoch: int
+    views: tuple[Feed, ...]
+    ahead: deque[_InWork] = field(default_factory=deque)
+
+    def cancel(self) -> None:
+        """Gives up what is on its way and in work."""
+        self.source.cancel()
+        for work in self.ahead:
+            work.job.cancel()
 
 
 @dataclass(frozen=True, slots=True)

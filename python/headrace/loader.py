@@ -19,7 +19,7 @@ from headrace.batch_transforms import BatchKey
 from headrace.blocks import WINDOW, Blocks, window_bytes
 from headrace.byte_cache import open_cache, parse_cache
 from headrace.errors import FormatError, SourceError, StateError, UsageError
-from headrace.feed import Filled, IndexBatch, Masks, OnError
+from headrace.feed import Begun, Filled, IndexBatch, Masks, OnError
 from headrace.lookahead import announced
 from headrace.parts import Parts, Share, agree
 from headrace.planner import DctScale, Dtype, Fuse
@@ -31,7 +31,7 @@ from headrace.sources.masks import with_masks
 from headrace.stats import LoaderStats, ShuffleQuality, summarise
 from headrace.streaming import BUFFER, StreamOptions, StreamPass
 from headrace.transforms import Transform, Views
-from headrace.views import Output, make_views, run_views, transform_hash
+from headrace.views import Output, begin_views, make_views, run_views, transform_hash
 
 __all__ = ["Loader"]
 
@@ -116,6 +116,7 @@ class Loader:
         self._resume_step: int | None = None
         self._blocks: Blocks | None = None
         self._passing: StreamPass | None = None
+        self._begun: Begun | None = None
         self._share = Share(self.rank, self.world_size, None, 0, "")
         self._order(0, 0)  # checks batch_size, rank and world_size now, not at the first batch
         self._share = agree(
@@ -173,13 +174,37 @@ class Loader:
         self._resume_step, self._step = None, first
         return self._pass(order, first)
 
-    def _pass(self, order: EpochOrder, first: int) -> Iterator[tuple[Any, ...]]:
+    def begin_next(self) -> None:
+        """Starts on the first batches of the next pass now, so that it begins without a wait; not of a stream.
+
+        For the moment at which the last batch of a pass was handed out and another pass is certain to follow. Where the next
+        pass is another one after all (`set_epoch`, `load_state_dict`), the work is given up.
+        """
+        self._give_up_begun()
+        order = self._order(self._epoch)
+        if self.dataset.stream is None and self._resume_step is None and len(order):
+            self._begun = self._begin(order, 0)
+            self._views[0].feed.start(self._begun)
+
+    def _begin(self, order: EpochOrder, first: int) -> Begun:
         steps: Iterable[int] = range(first, len(order))
         if self._blocks is not None and self.dataset.residency is not None:
             steps = announced(steps, order, self._blocks, self.dataset.residency)
-        batches = (self._index_batch(order, step) for step in steps)
+        return begin_views(self._views, (self._index_batch(order, step) for step in steps), order.epoch)
+
+    def _give_up_begun(self) -> None:
+        if self._begun is not None:
+            self._begun.cancel()
+            self._begun = None
+
+    def _pass(self, order: EpochOrder, first: int) -> Iterator[tuple[Any, ...]]:
+        begun, self._begun = self._begun, None
+        if begun is not None and (first != 0 or begun.epoch != order.epoch):
+            begun.cancel()
+            begun = None
+        begun = begun or self._begin(order, first)
         labels = self.dataset.table.label
-        for step, filled in enumerate(run_views(self._views, batches, order.epoch), first):
+        for step, filled in enumerate(run_views(self._views, begun), first):
             self._step = step + 1
             if self._step == len(order):
                 # Before the last batch is handed out: a state saved while it is in use belongs to the next epoch.
@@ -191,7 +216,7 @@ class Loader:
         self._end_pass()  # a pipe has one reader
         batches = self._passing = StreamPass(stream, self._stream_options, epoch, first)
         try:
-            for step, filled in enumerate(run_views(self._views, batches, epoch), first):
+            for step, filled in enumerate(run_views(self._views, begin_views(self._views, batches, epoch)), first):
                 self._step = step + 1
                 if self._step == batches.total:
                     self._epoch, self._step = epoch + 1, 0
@@ -344,6 +369,7 @@ class Loader:
     def close(self) -> None:
         """Stops and joins the threads."""
         self._end_pass()
+        self._give_up_begun()
         self._views[0].feed.close()
 
     def __enter__(self) -> Loader:

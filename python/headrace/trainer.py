@@ -167,8 +167,18 @@ def _timed(run: Run) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     run.pace.ask()
     for images, labels in batches:
         run.pace.begin()
+        if _another_epoch_follows(run):
+            run.loader.begin_next()
         yield images, labels
         run.pace.ask()
+
+
+def _another_epoch_follows(run: Run) -> bool:
+    """Whether this is the last step of an epoch, after which the same loader goes on."""
+    step = run.step + 1
+    if step % len(run.loader) or step >= run.total_steps or run.stop_signal:
+        return False
+    return run.feed.size(step // len(run.loader)) == run.image_size
 
 
 def _save(run: Run) -> None:

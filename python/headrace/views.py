@@ -17,13 +17,13 @@ import numpy.typing as npt
 from headrace.batch_transforms import BatchKey, apply, check_dtype
 from headrace.byte_cache import Kept
 from headrace.errors import MissingDependencyError, UsageError
-from headrace.feed import Feed, Filled, IndexBatch, Masks, OnError
+from headrace.feed import Begun, Feed, Filled, IndexBatch, Masks, OnError
 from headrace.gpu.transfer import Transfer
 from headrace.planner import DctScale, Dtype, Fuse, Plan, compile_plan
 from headrace.records import Dataset
 from headrace.transforms import CutMix, MixUp, RandomChoice, Transform, Views
 
-__all__ = ["Output", "View", "make_views", "run_views", "transform_hash"]
+__all__ = ["Output", "View", "begin_views", "make_views", "run_views", "transform_hash"]
 
 Output = Literal["torch", "numpy"]
 Emit = Callable[[Filled, npt.NDArray[np.int64]], tuple[Any, Any]]
@@ -130,10 +130,15 @@ def transform_hash(views: tuple[View, ...]) -> str:
     return hashlib.sha256(" ".join(view.plan.hash for view in views).encode()).hexdigest()[:16]
 
 
-def run_views(views: tuple[View, ...], batches: Iterable[IndexBatch], epoch: int) -> Generator[tuple[Filled, ...], None, None]:
-    """The batches, filled, those of all views at a time."""
+def begin_views(views: tuple[View, ...], batches: Iterable[IndexBatch], epoch: int) -> Begun:
+    """A pass over the batches, for `run_views`."""
     first, *others = (view.feed for view in views)
-    return first.run(batches, epoch, others)
+    return first.begin(batches, epoch, others)
+
+
+def run_views(views: tuple[View, ...], begun: Begun) -> Generator[tuple[Filled, ...], None, None]:
+    """The batches, filled, those of all views at a time."""
+    return views[0].feed.run(begun)
 
 
 def _emitter(output: Output, plan: Plan, transfer: Transfer | None) -> Emit:

@@ -1,0 +1,170 @@
+"""How much of a training step is spent waiting for input, where the input is faster than the device.
+
+    python benchmarks/trainer_wait.py [--images FOLDER] [--limit N] [--seconds S] [--rounds N] [--write]
+
+The trio, in turn in every round: ingest-only (the trainer's loader, nobody in its way), compute-only (the trainer's step on
+one batch), end-to-end (`headrace train`). The device is simulated: a stated rate, and a wait. Its rate is set below what
+ingest-only gave in the same round (`ingest / compute` says by how much), so that input could always be there. The wait share is
+the trainer's own figure; beside it what end-to-end reaches of compute-only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import statistics
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import machine_facts
+import torch
+from headrace.devices import Pace, open_device
+from headrace.recipe import Recipe
+from headrace.sources import open_dataset
+from headrace.trainer import Options, train
+from headrace.training.learner import Learner
+from headrace.training.loading import TrainingInput
+from headrace.training.ranks import Ranks
+from sample import REPOSITORY, photographs
+
+MARGINS = (1.1, 1.25, 2.0)  # ingest-only over compute-only
+SIZE, BATCH = 224, 64
+COPIES = 4  # of each photograph: an epoch must be long beside its beginning
+TARGET = 0.02
+PAGE = REPOSITORY / "benchmarks" / "results" / "trainer_wait.md"
+PACKAGES = ["headrace", "torch", "numpy"]
+
+
+@dataclass(slots=True)
+class Row:
+    """One margin: rates in images per second, and the wait share, of each round."""
+
+    margin: float
+    ingest: list[float] = field(default_factory=list)
+    compute: list[float] = field(default_factory=list)
+    end_to_end: list[float] = field(default_factory=list)
+    wait: list[float] = field(default_factory=list)
+
+    def line(self) -> str:
+        """A line of the table: medians, and the range of the wait share."""
+        ingest, compute, both = (statistics.median(one) for one in (self.ingest, self.compute, self.end_to_end))
+        wait = f"{statistics.median(self.wait):.2%} ({min(self.wait):.2%} to {max(self.wait):.2%})"
+        fast_enough = "yes" if statistics.median(self.wait) < TARGET else "**no**"
+        rates = f"{ingest / compute:.2f} | {ingest:,.0f} | {compute:,.0f} | {both:,.0f} | {both / compute:.1%}"
+        return f"| {rates} | {wait} | {fast_enough} |"
+
+
+def main() -> None:
+    """Measures, prints the table, and writes the page when asked."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--images", metavar="FOLDER")
+    parser.add_argument("--limit", type=int, default=400)
+    parser.add_argument("--seconds", type=float, default=10.0, help="of each measurement")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--write", action="store_true", help=f"write {PAGE.relative_to(REPOSITORY)}")
+    given = parser.parse_args()
+    rows = [Row(margin) for margin in MARGINS]
+    with tempfile.TemporaryDirectory() as folder:
+        data = fill(Path(folder) / "data", photographs(given.images, given.limit))
+        for turn in range(given.rounds):
+            for row in rows:
+                measure(row, data, Path(folder) / f"run-{turn}-{row.margin}", given.seconds)
+                print(row.line(), flush=True)
+    text = page(rows, given.limit, given.seconds, given.rounds)
+    print(text)
+    if given.write:
+        PAGE.write_text(text, encoding="utf-8")
+
+
+def fill(root: Path, files: list[Path]) -> Path:
+    """An image folder of two classes with COPIES of each file."""
+    for number, file in enumerate(files):
+        folder = root / f"class_{number % 2}"
+        folder.mkdir(parents=True, exist_ok=True)
+        for copy in range(COPIES):
+            shutil.copyfile(file, folder / f"{number:04d}-{copy}.jpg")
+    return root
+
+
+def measure(row: Row, data: Path, out: Path, seconds: float) -> None:
+    """One round of a margin."""
+    ingest = ingest_only(data, out, seconds)
+    rate = ingest / row.margin
+    options = wanted(data, out, rate, steps=max(40, round(seconds * rate / BATCH)))
+    row.ingest.append(ingest)
+    row.compute.append(compute_only(options))
+    result = train(options)
+    assert result.img_s is not None and result.wait_share is not None
+    row.end_to_end.append(result.img_s)
+    row.wait.append(result.wait_share)
+
+
+def wanted(data: Path, out: Path, rate: float, *, steps: int) -> Options:
+    return Options(
+        model="resnet50",
+        data=str(data),
+        out=str(out),
+        epochs=1_000_000,
+        steps=steps,
+        batch_size=BATCH,
+        image_size=SIZE,
+        device=f"sim:{rate:.1f}",
+        recipe=Recipe(warmup_epochs=0),
+    )
+
+
+def ingest_only(data: Path, out: Path, seconds: float) -> float:
+    """Images a second that the trainer's own loader gives, in the epochs after the first."""
+    options = wanted(data, out, 1.0, steps=1)
+    with TrainingInput(options, open_dataset(str(data)), open_device(options.device), Ranks()).loader(0) as loader:
+        for _ in loader:
+            pass
+        images, begun_s = 0, time.perf_counter()
+        while time.perf_counter() - begun_s < seconds:
+            for _, labels in loader:
+                images += len(labels)
+        return images / (time.perf_counter() - begun_s)
+
+
+def compute_only(options: Options) -> float:
+    """Images a second of the trainer's step on one batch that is always there."""
+    device = open_device(options.device)
+    torch.set_num_threads(1)  # as the trainer does for a simulated device
+    learner = Learner(options, device, Ranks(), classes=2, total_steps=1 << 30, warmup_steps=0)
+    images, labels = torch.zeros(BATCH, 3, SIZE, SIZE, dtype=torch.uint8), torch.zeros(BATCH, dtype=torch.int64)
+    pace = Pace(device)
+    for step in range(30):
+        pace.ask()
+        pace.begin()
+        learner.learn(step, images, labels)
+        pace.end(BATCH)
+    rate, _ = pace.read()
+    assert rate is not None
+    return rate
+
+
+def page(rows: list[Row], limit: int, seconds: float, rounds: int) -> str:
+    """The results page."""
+    return "\n".join(
+        [
+            "# Waiting for input",
+            "",
+            f"Batches of {BATCH}, RandomResizedCrop({SIZE}) and flip, {limit} photographs {COPIES} times in an image folder",
+            f"in the page cache; {rounds} rounds of {seconds:g} s each. The device is simulated (a rate and a wait).",
+            "Medians, in images per second.",
+            "Made by `python benchmarks/trainer_wait.py --write`; the method is described there.",
+            "",
+            *machine_facts.describe(PACKAGES),
+            "",
+            "| ingest / compute | ingest-only | compute-only | end-to-end | of compute-only | wait share | < 2 % |",
+            "|---|---|---|---|---|---|---|",
+            *(row.line() for row in rows),
+            "",
+        ]
+    )
+
+
+if __name__ == "__main__":
+    main()

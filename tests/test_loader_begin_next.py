@@ -1,0 +1,66 @@
+"""A next pass that is begun early is the same pass, and no state shows that it was begun."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import headrace
+import numpy as np
+import pytest
+from headrace import transforms
+
+
+@pytest.fixture
+def loader(image_folder: Callable[..., Path]) -> Iterator[headrace.Loader]:
+    with make(image_folder()) as made:
+        yield made
+
+
+def make(data: Path) -> headrace.Loader:
+    return headrace.Loader(data, 4, transforms.imagenet_train(32), seed=3, threads=1, output="numpy")
+
+
+def one_pass(loader: headrace.Loader, *, begin_next: bool = False) -> list[tuple[np.ndarray, np.ndarray]]:
+    batches = []
+    for step, (images, labels) in enumerate(loader):
+        batches.append((images.copy(), labels.copy()))
+        if begin_next and step == len(loader) - 1:
+            loader.begin_next()
+    return batches
+
+
+def same(left: list[tuple[np.ndarray, np.ndarray]], right: list[tuple[np.ndarray, np.ndarray]]) -> bool:
+    pairs = zip(left, right, strict=True)
+    return all(np.array_equal(one[0], other[0]) and np.array_equal(one[1], other[1]) for one, other in pairs)
+
+
+def test_the_passes_are_the_same(loader: headrace.Loader, image_folder: Callable[..., Path]) -> None:
+    with make(image_folder(name="again")) as plain:
+        wanted = [one_pass(plain) for _ in range(3)]
+    assert all(same(one_pass(loader, begin_next=True), one) for one in wanted)
+
+
+def test_the_work_is_done_before_it_is_asked_for(loader: headrace.Loader) -> None:
+    one_pass(loader, begin_next=True)
+    done = 12
+    deadline_s = time.monotonic() + 30
+    while done < 24:  # all of the next pass: three batches are made ahead
+        assert time.monotonic() < deadline_s
+        done = loader.stats().images
+    assert loader.state_dict()["epoch"] == 1 and loader.state_dict()["records_done"] == 0
+
+
+def test_another_pass_than_the_one_begun(loader: headrace.Loader, image_folder: Callable[..., Path]) -> None:
+    with make(image_folder(name="again")) as plain:
+        wanted = [one_pass(plain) for _ in range(4)]
+    one_pass(loader, begin_next=True)
+    loader.set_epoch(3)
+    assert same(one_pass(loader), wanted[3])
+    loader.set_epoch(1)
+    loader.begin_next()
+    loader.begin_next()  # again: the first is given up
+    loader.load_state_dict(loader.state_dict() | {"records_done": 4})
+    assert same(one_pass(loader), wanted[1][1:])
+    loader.begin_next()  # and never used: closing gives it up
