@@ -43,4 +43,6 @@ def test_more_workers_are_not_predicted_beyond_what_storage_gave(tmp_path: Path)
     assert free.predicted_img_s is not None
     assert bound.predicted_img_s is not None
     assert bound.predicted_img_s == pytest.approx(32 * 175e6 / 3.5e6, rel=0.05), "20 ms a batch, whoever asks"
+    evidence = " ".join(words for found in diagnose(limited).findings for words in found.evidence)
+    assert "60 MB/s to one reader, at most at 175 MB/s, to 4" in evidence
     assert bound.predicted_img_s < 0.75 * free.predicted_img_s

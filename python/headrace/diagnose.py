@@ -309,8 +309,8 @@ def _insufficient(session: Session, machine: Machine) -> Diagnosis:
 def _why_nothing(session: Session) -> str:
     if session.steps:
         return (
-            f"only {len(session.steps)} steps of a DataLoader were seen; let the command run for at least 20 steps "
-            "(more epochs, more images, or a smaller batch for this purpose)"
+            f"only {len(session.steps)} steps of a DataLoader were seen, too few of them after the start; let the command run "
+            "for at least 60 steps (more epochs, more images, or a smaller batch for this purpose)"
         )
     if session.loaders:
         return "a DataLoader was made but gave no step; look at the command's own output for an error before training"

@@ -438,6 +438,7 @@ def _storage_kind(case: Case, work: Work, made: str) -> tuple[str, tuple[str, ..
         evidence.append(
             f"alone, a batch is blocked {work.alone_ratio:.1f} times shorter than beside {rank.workers - 1} other(s)"
         )
+    evidence += _swept(case)
     if work.socket_s > 0.5 * blocked_s:
         return "NETWORK", (*evidence, f"{_ms(work.socket_s)} of it in reads from sockets")
     network = case.machine.network_bytes_s
@@ -447,6 +448,18 @@ def _storage_kind(case: Case, work: Work, made: str) -> tuple[str, tuple[str, ..
         rate = (work.read_bytes or 0.0) * rank.workers / work.wall_s
         return "STORAGE_BANDWIDTH", (*evidence, f"all workers together read {rate / 1e6:.0f} MB/s")
     return "STORAGE_LATENCY", tuple(evidence)
+
+
+def _swept(case: Case) -> list[str]:
+    """What the job's own files, read cold, gave to one reader and to the number of readers that got most."""
+    rates: dict[str, float] = case.session.facts.get("read_sweep") or {}
+    if "1" not in rates:
+        return []
+    readers = max(rates, key=lambda count: rates[count])
+    one, most = rates["1"] / 1e6, rates[readers] / 1e6
+    if readers == "1":
+        return [f"its files, read cold, come at {one:,.0f} MB/s to one reader, and no faster to more: concurrency is the limit"]
+    return [f"its files, read cold, come at {one:,.0f} MB/s to one reader, at most at {most:,.0f} MB/s, to {readers}"]
 
 
 def _network_bytes_expected(case: Case, work: Work) -> float:
