@@ -68,3 +68,24 @@ def test_an_unreadable_folder_is_named(image_folder: MakeFolder) -> None:
     with pytest.raises(SourceError, match="class_1"):
         headrace.open(root)
     (root / "class_1").chmod(0o755)
+
+
+def test_parts_of_a_dataset_are_not_its_classes(image_folder: MakeFolder, tmp_path: Path) -> None:
+    from headrace.sources.splits import training_and_held_out
+    from headrace.training.options import Options
+    from headrace.training.prepare import open_data
+
+    for part in ("train", "test"):
+        image_folder(name=f"whole/{part}")
+    with pytest.raises(SourceError, match="holds 2 datasets, not classes: test, train"):
+        headrace.open(tmp_path / "whole")
+    training, validation = open_data(Options(model="resnet18", data=str(tmp_path / "whole"), out=str(tmp_path / "run")))
+    assert validation is not None and (training.root, validation.root) == tuple(
+        str(tmp_path / f"whole/{p}") for p in ("train", "test")
+    )
+    (tmp_path / "whole/val").mkdir()
+    assert training_and_held_out(tmp_path / "whole") == (tmp_path / "whole/train", tmp_path / "whole/val")
+    for name in ("train", "test"):  # classes of these names, with images and no folders inside, are classes
+        (tmp_path / "vehicles" / name).mkdir(parents=True)
+        (tmp_path / "vehicles" / name / "one.jpg").write_bytes((tmp_path / "whole/train/class_0/image_000.jpg").read_bytes())
+    assert headrace.open(tmp_path / "vehicles").classes == ("test", "train")

@@ -34,7 +34,7 @@ def _add_run(group: argparse._ArgumentGroup) -> None:
 
     add("--model", metavar="NAME", help="a classifier of torchvision or timm, resnet20…56 for small images, or MODULE:FACTORY")
     add("--data", metavar="PATH", help="training images: a folder of class folders, or a packed dataset")
-    add("--val", metavar="PATH", help="validation images (default: DATA/val beside DATA/train, else none)")
+    add("--val", metavar="PATH", help="validation images (default: DATA/val or DATA/test beside DATA/train, else none)")
     add("--out", metavar="FOLDER", help="checkpoints, metrics.jsonl, config.toml and final.safetensors", default="run")
     add("--epochs", type=int, metavar="N", default=DEFAULTS["epochs"])
     add("--steps", type=int, metavar="N", help="stop after N steps, whatever the epochs say")

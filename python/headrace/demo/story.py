@@ -26,6 +26,7 @@ from headrace.errors import CommandError, HeadraceError, SourceError
 from headrace.loader import Loader
 from headrace.records import Dataset
 from headrace.sources import open_dataset
+from headrace.sources.splits import training_and_held_out
 from headrace.transforms import CenterCrop
 
 __all__ = ["Measured", "Story", "default_folder", "tell"]
@@ -200,8 +201,9 @@ def _checked(source: Path) -> Dataset:
 
 
 def _training_part(data: Path) -> Path:
-    """`data`, or its `train` folder where it holds `train` and `val`."""
-    return data / "train" if (data / "train").is_dir() and (data / "val").is_dir() else data
+    """`data`, or its `train` folder where it holds `train` and `val` (or `test`)."""
+    inside = training_and_held_out(data)
+    return data if inside is None else inside[0]
 
 
 def _sample(dataset: Dataset, target: Path, show: Say) -> Path:

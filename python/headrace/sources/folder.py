@@ -11,6 +11,7 @@ import numpy as np
 
 from headrace.errors import SourceError
 from headrace.records import Dataset, RecordTable, fingerprint
+from headrace.sources.splits import are_splits
 
 __all__ = ["IMAGE_EXTENSIONS", "open_folder"]
 
@@ -21,7 +22,8 @@ IMAGE_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".t
 def open_folder(root: Path) -> Dataset:
     """Opens an image folder: the same classes, files and order as torchvision's `ImageFolder(root)`.
 
-    Raises SourceError when `root` has no class folders, no images, an empty class or an unreadable folder.
+    Raises SourceError when `root` has no class folders, no images, an empty class or an unreadable folder, or when it holds
+    `train` and `val` (or `test`) with the class folders inside them.
     """
     if not root.is_dir():
         raise SourceError(
@@ -31,6 +33,11 @@ def open_folder(root: Path) -> Dataset:
     classes = tuple(sorted(entry.name for entry in _entries(root) if entry.is_dir()))
     if not classes:
         raise SourceError(_no_classes(root), hint="expected FOLDER/CLASS/image.jpg, one folder for each class")
+    if are_splits(root, classes):
+        raise SourceError(
+            f"{root} holds {len(classes)} datasets, not classes: {', '.join(classes)}",
+            hint=f"give one of them, for example {root / 'train'}",
+        )
     files: list[str] = []
     sizes: list[int] = []
     labels: list[int] = []

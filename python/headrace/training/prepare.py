@@ -15,6 +15,7 @@ from headrace.devices import Device, Pace
 from headrace.errors import HeadraceError, SourceError, UsageError
 from headrace.records import Dataset
 from headrace.sources import open_dataset
+from headrace.sources.splits import training_and_held_out
 from headrace.training import configuration
 from headrace.training.environment import environment
 from headrace.training.finite import BadStep, LossWatch
@@ -198,11 +199,10 @@ def _writer(folder: Path, keep: int, uploads: Uploads | None) -> Writer:
 
 
 def open_data(options: Options) -> tuple[Dataset, Dataset | None]:
-    """Training and validation data; a local folder with `train` and `val` inside stands for both."""
+    """Training and validation data; a local folder with `train` and `val` (or `test`) inside stands for both."""
     data, val = options.data, options.val
-    inside = Path(data)
-    if val is None and (inside / "train").is_dir() and (inside / "val").is_dir():
-        data, val = str(inside / "train"), str(inside / "val")
+    if (inside := training_and_held_out(Path(data))) is not None and val is None:
+        data, val = map(str, inside)
     training = open_dataset(data)
     if len(training.classes) < 2:
         raise SourceError(
