@@ -92,8 +92,8 @@ class ShuffleQuality:
     after the other, a window that is too small shows in `same_class`.
 
     Of a stream it is counted while records are handed out, of neighbours in this order; what shards it has is not known, but
-    how far apart neighbours lay in it: `distance` is their mean distance over that of a random order of n records, (n + 1) / 3 (the
-    mean of |i - j| over all pairs), so 1 is all mixed and near 0 the order of the stream.
+    how far apart neighbours lay in it: `distance` is their mean distance over that of a random order of n records, (n + 1) / 3
+    (the mean of |i - j| over all pairs), so 1 is all mixed and near 0 the order of the stream.
     """
 
     same_shard: float | None

@@ -30,19 +30,20 @@ class Estimate:
 def estimate(listing: Listing, recipe: Recipe, workers: int) -> Estimate:
     """Re-encodes a few images spread evenly over the listing; which ones depends on the listing alone."""
     at = np.unique(np.linspace(0, len(listing) - 1, _SAMPLE).astype(np.int64))
-    source = packed = 0
+    source = packed = around = 0
     started_s = time.perf_counter()
     for position in at:
         (one,) = pack_chunk(listing, recipe, range(int(position), int(position) + 1))
         if isinstance(one, Run):
             source += int(listing.sizes[position])
             packed += one.rows[0][1]
+            around += len(one.members) - one.rows[0][1]  # headers, label, and what fills the blocks
     seconds = time.perf_counter() - started_s
     share = packed / source if source else 1.0
     return Estimate(
         images=len(at),
         source_bytes=source,
         packed_bytes=packed or 1,
-        total_bytes=int(listing.sizes.sum() * share),
+        total_bytes=int(listing.sizes.sum() * share + around / len(at) * len(listing)),
         seconds=seconds / len(at) * len(listing) / workers,
     )

@@ -84,9 +84,12 @@ def _resize(size: Any) -> Operation:
 def _center_crop(size: Any) -> Operation:
     height, width = _pair(size)
 
+    def first(length: int, wanted: int) -> int:
+        """Where the crop begins; torchvision pads a shorter side first, and rounds down then."""
+        return round((length - wanted) / 2.0) if length >= wanted else -((wanted - length) // 2)
+
     def apply(image: Image.Image) -> Image.Image:
-        left = round((image.width - width) / 2.0)
-        top = round((image.height - height) / 2.0)
+        left, top = first(image.width, width), first(image.height, height)
         return image.crop((left, top, left + width, top + height))  # outside is black, as torchvision pads
 
     return apply
