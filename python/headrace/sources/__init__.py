@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from headrace.errors import SourceError, UsageError
-from headrace.records import Dataset, existing
+from headrace.records import Dataset, Kind, existing
 from headrace.shards.manifest import INDEX, MANIFEST
 from headrace.sources.cache import cache_folder
+from headrace.sources.containers import Found
 from headrace.sources.folder import open_folder
 from headrace.sources.lst import open_lst
 from headrace.sources.pipe import open_pipe, open_stored, pipe_of
-from headrace.sources.recordio import open_recordio
+from headrace.sources.recordio import open_recordio, scan_recordio
+from headrace.sources.remote.containers import open_remote_containers
 from headrace.sources.remote.mirror import mirror
 from headrace.sources.remote.shards import open_remote_shards
-from headrace.sources.remote.store import is_url, open_bucket
+from headrace.sources.remote.space import bound
+from headrace.sources.remote.store import Bucket, RemoteObject, is_url, open_bucket
 from headrace.sources.shards import is_packed, open_shards
 from headrace.sources.table import TABLES, open_table
-from headrace.sources.tar import open_tar
-from headrace.sources.tfrecord import open_tfrecord
+from headrace.sources.tar import open_tar, scan_tar
+from headrace.sources.tfrecord import open_tfrecord, scan_tfrecord
 
 __all__ = ["LISTS", "local_copy", "open_dataset", "open_list", "open_source", "open_to_load"]
 
@@ -34,6 +37,12 @@ _CONTAINERS = (
     (re.compile(r".*\.rec"), open_recordio),
     (re.compile(r".*\.tfrecords?(-\d+-of-\d+)?|.*-\d{5}-of-\d{5}"), open_tfrecord),
 )
+_KINDS: tuple[tuple[Kind, Callable[[Sequence[Path]], Callable[[Path], Found]]], ...] = (
+    ("tar", scan_tar),
+    ("rec", scan_recordio),
+    ("tfrecord", scan_tfrecord),
+)
+_SCANNERS = tuple((pattern, *found) for (pattern, _), found in zip(_CONTAINERS, _KINDS, strict=True))
 
 
 def open_dataset(path: str | os.PathLike[str], *, part: bool = False) -> Dataset:
@@ -44,7 +53,7 @@ def open_dataset(path: str | os.PathLike[str], *, part: bool = False) -> Dataset
     containers a file, a folder of them, or a pattern with `*`. A SageMaker channel in Pipe mode (`CHANNEL` where there is
     a named pipe `CHANNEL_0`) is read to the cache first.
     All of them also by the URL of an object store (`s3:// gs:// az:// https://`): of a packed dataset each image is
-    fetched when it is needed, anything else is copied to the cache first.
+    fetched when it is needed, also of containers that are larger than the cache; anything else is copied to the cache first.
     Raises SourceError when there is nothing that can be read, with what was found instead, FormatError when a
     container is damaged or contradicts itself.
     """
@@ -107,13 +116,32 @@ def _remote(url: str) -> Dataset:
     folder, _, name = url.rstrip("/").rpartition("/")
     if any(pattern.fullmatch(name) for pattern, _ in _CONTAINERS):
         beside = {name, f"{name.removesuffix('.rec')}.idx"}
-        copy = mirror(open_bucket(folder), _remote_cache(), only=beside.__contains__) / name
-        return replace(open_dataset(copy), root=url)
+        bucket = open_bucket(folder)
+        objects = [entry for entry in bucket.list() if entry.path in beside]
+        if (large := _too_large(bucket, objects)) is not None:
+            return replace(large, root=url)
+        return replace(open_dataset(mirror(bucket, _remote_cache(), objects) / name), root=url)
     bucket = open_bucket(url)
     manifest = bucket.read(MANIFEST)
     if manifest is not None:
         return open_remote_shards(bucket, manifest, _remote_cache())
-    return replace(open_dataset(mirror(bucket, _remote_cache())), root=url)
+    objects = bucket.list()
+    if (large := _too_large(bucket, objects)) is not None:
+        return large
+    return replace(open_dataset(mirror(bucket, _remote_cache(), objects)), root=url)
+
+
+def _too_large(bucket: Bucket, objects: Sequence[RemoteObject]) -> Dataset | None:
+    """The containers among `objects`, to be read by ranges, where a copy of all would not fit into the cache; else None."""
+    cache = _remote_cache()
+    cache.mkdir(parents=True, exist_ok=True)
+    if sum(entry.size for entry in objects) <= bound(cache):
+        return None
+    for pattern, kind, scanner in _SCANNERS:
+        matching = [entry for entry in objects if "/" not in entry.path and pattern.fullmatch(entry.path)]
+        if matching:
+            return open_remote_containers(bucket, matching, cache, kind, scanner)
+    return None
 
 
 def _remote_cache() -> Path:

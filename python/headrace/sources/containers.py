@@ -19,7 +19,7 @@ from headrace.sources.cache import Scan, cached_scan
 if TYPE_CHECKING:
     from headrace.records import Kind
 
-__all__ = ["MAX_CLASSES", "Found", "numbered", "open_containers", "unique_stems"]
+__all__ = ["MAX_CLASSES", "Found", "merged", "numbered", "open_containers", "unique_stems"]
 
 MAX_CLASSES = 10_000_000  # a label beyond this is damage, and would cost memory for every class below it
 _SCANNERS = 8  # threads: scanning waits for storage most of the time
@@ -75,7 +75,11 @@ def unique_stems(files: Sequence[Path]) -> dict[Path, str]:
 
 def _scanned(files: Sequence[Path], scan: Callable[[Path], Found]) -> Scan:
     with ThreadPoolExecutor(_SCANNERS, thread_name_prefix="headrace-scan") as pool:
-        parts = list(pool.map(scan, files))
+        return merged(list(pool.map(scan, files)))
+
+
+def merged(parts: Sequence[Found]) -> Scan:
+    """What lies in several containers, one after the other."""
     keys = Keys.of([key for part in parts for key in part.keys])
     labels, classes = numbered([label for part in parts for label in part.labels], _names(parts))
     shard = np.repeat(np.arange(len(parts), dtype=np.int32), [len(part.keys) for part in parts])

@@ -11,14 +11,14 @@ from __future__ import annotations
 import math
 import os
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from headrace.errors import FormatError
 from headrace.records import Dataset
 from headrace.sources.containers import MAX_CLASSES, Found, open_containers, unique_stems
 
-__all__ = ["MAGIC", "image_header", "open_recordio"]
+__all__ = ["MAGIC", "image_header", "open_recordio", "scan_recordio"]
 
 MAGIC = 0xCED7230A
 _WORDS = struct.Struct("<II")
@@ -33,8 +33,13 @@ def open_recordio(root: Path, files: Sequence[Path]) -> Dataset:
     Raises FormatError when a file is damaged or truncated, an index does not fit it, or a record has not exactly one
     whole-numbered label.
     """
+    return open_containers(root, "rec", files, scan_recordio(files))
+
+
+def scan_recordio(files: Sequence[Path]) -> Callable[[Path], Found]:
+    """What finds the records in one of these files."""
     begin = unique_stems(files)
-    return open_containers(root, "rec", files, lambda path: _scan(path, begin[path]))
+    return lambda path: _scan(path, begin[path])
 
 
 def _scan(path: Path, begin: str) -> Found:

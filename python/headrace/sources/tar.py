@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from headrace.shards.keys import escape
 from headrace.sources.containers import MAX_CLASSES, Found, open_containers, unique_stems
 from headrace.sources.folder import IMAGE_EXTENSIONS
 
-__all__ = ["Headers", "Member", "is_image", "label_of_cls", "label_of_json", "open_tar", "samples", "split_name"]
+__all__ = ["Headers", "Member", "is_image", "label_of_cls", "label_of_json", "open_tar", "samples", "scan_tar", "split_name"]
 
 BLOCK = 512
 MAX_META = 1 << 20  # bytes of one long name or pax header; far more than any name, far less than memory
@@ -37,9 +37,13 @@ def open_tar(root: Path, files: Sequence[Path]) -> Dataset:
     and its label is the folder that it lies in; what is no image is an extra of the one image of its name. Raises FormatError
     when an archive is damaged or truncated.
     """
+    return open_containers(root, "tar", files, scan_tar(files))
+
+
+def scan_tar(files: Sequence[Path]) -> Callable[[Path], Found]:
+    """What finds the samples in one of these archives."""
     begin = unique_stems(files)
-    repeated = len(files) > 1
-    return open_containers(root, "tar", files, lambda path: _scan(path, begin[path] if repeated else ""))
+    return lambda path: _scan(path, begin[path])
 
 
 @dataclass(frozen=True, slots=True)

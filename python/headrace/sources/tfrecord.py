@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import mmap
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from headrace.errors import FormatError
 from headrace.records import Dataset
 from headrace.sources.containers import MAX_CLASSES, Found, open_containers, unique_stems
 
-__all__ = ["open_tfrecord"]
+__all__ = ["open_tfrecord", "scan_tfrecord"]
 
 _HEAD = struct.Struct("<QI")
 _CRC = struct.Struct("<I")
@@ -32,8 +32,13 @@ def open_tfrecord(root: Path, files: Sequence[Path]) -> Dataset:
     Labels stay as they are (TensorFlow's ImageNet counts from 1). Raises FormatError when a file is damaged or
     truncated, or an example has no image.
     """
+    return open_containers(root, "tfrecord", files, scan_tfrecord(files))
+
+
+def scan_tfrecord(files: Sequence[Path]) -> Callable[[Path], Found]:
+    """What finds the examples in one of these files."""
     begin = unique_stems(files)
-    return open_containers(root, "tfrecord", files, lambda path: _scan(path, begin[path]))
+    return lambda path: _scan(path, begin[path])
 
 
 def _scan(path: Path, begin: str) -> Found:

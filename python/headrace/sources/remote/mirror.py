@@ -16,7 +16,7 @@ from headrace.errors import SourceError
 from headrace.sources.remote.space import hold, reserve
 from headrace.sources.remote.store import Bucket, RemoteObject
 
-__all__ = ["mirror"]
+__all__ = ["copy_object", "mirror"]
 
 _CONNECTIONS = 32
 _held: list[int] = []  # a copy is read by path, at any time: it stays in use until this process ends
@@ -26,16 +26,16 @@ _PART = 8 << 20  # bytes of one request
 def mirror(
     bucket: Bucket,
     cache: Path,
-    only: Callable[[str], bool] | None = None,
+    objects: list[RemoteObject] | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Path:
-    """The folder that holds a copy of everything below the bucket's URL, or of the paths that `only` chooses.
+    """The folder that holds a copy of everything below the bucket's URL, or of those `objects` of it.
 
     `on_progress` is told bytes done and bytes in all.
 
     Raises SourceError when nothing is there, the store does not answer, or the cache has no room for it.
     """
-    objects = [entry for entry in bucket.list() if only is None or only(entry.path)]
+    objects = bucket.list() if objects is None else objects
     if not objects:
         raise SourceError(f"nothing in {bucket.url}", hint="check the address: it is a prefix that ends between two slashes")
     listing = "".join(f"{entry.path}\0{entry.size}\0{entry.tag}\0" for entry in objects)
@@ -58,7 +58,7 @@ def _copy(
     done = 0
     with ThreadPoolExecutor(_CONNECTIONS, thread_name_prefix="headrace-mirror") as pool:
         try:
-            for size in pool.map(lambda entry: _object(bucket, entry, folder), objects):
+            for size in pool.map(lambda entry: copy_object(bucket, entry, folder), objects):
                 done += size
                 on_progress(done, total)
         except OSError as error:
@@ -70,7 +70,8 @@ def _copy(
             pool.shutdown(cancel_futures=True)
 
 
-def _object(bucket: Bucket, entry: RemoteObject, folder: Path) -> int:
+def copy_object(bucket: Bucket, entry: RemoteObject, folder: Path) -> int:
+    """Copies one object into `folder`, where it is not there yet; returns its bytes."""
     path = folder / entry.path
     if path.exists() and path.stat().st_size == entry.size:
         return entry.size

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -30,7 +31,7 @@ from headrace.sources.remote.space import granted, hold, reserve_some
 from headrace.sources.remote.store import Bucket, open_bucket
 from headrace.sources.shards import open_shards
 
-__all__ = ["RemoteShards", "open_remote_shards"]
+__all__ = ["RemoteShards", "empty_files", "open_remote_shards", "overhead"]
 
 _LAYOUT = b"2\0"  # of the cache's folders: another one is another entry
 _CONNECTIONS = 64  # requests at once; S3 gives about 50 to 90 MB/s for each connection, and one a few tens of ms to begin
@@ -72,25 +73,30 @@ def _prepare(bucket: Bucket, manifest_bytes: bytes, folder: Path) -> Manifest:
         return read_manifest(folder)
     write_atomically(folder / "new" / MANIFEST, manifest_bytes)
     manifest = read_manifest(folder / "new")
-    reserve_some(folder, sum(shard.size for shard in manifest.shards) + _overhead(manifest), at_least=_overhead(manifest))
+    reserve_some(folder, sum(shard.size for shard in manifest.shards) + overhead(manifest), at_least=overhead(manifest))
     index = bucket.read(manifest.index.file)
     if index is None:
         raise FormatError(f"{bucket.url}/{manifest.index.file} is missing", hint="copy the dataset again")
     if hashlib.sha256(index).hexdigest() != manifest.index.sha256:
         raise FormatError(f"{bucket.url}/{manifest.index.file} is not the file that the manifest describes")
     write_atomically(folder / manifest.index.file, index)
+    empty_files(folder, manifest)
+    (folder / "boot").write_text(boot())
+    (folder / "new" / MANIFEST).replace(folder / MANIFEST)
+    return manifest
+
+
+def empty_files(folder: Path, manifest: Manifest) -> None:
+    """Makes the sparse files of the shards, and the marks of what is in them."""
     for shard in manifest.shards:
         with open(folder / shard.file, "ab") as file:
             file.truncate(shard.size)
     for name, size in (("present", manifest.records), ("use", 16 * len(manifest.shards))):
         with open(folder / name, "wb") as file:  # with its blocks: it is mapped, and a full disk would be a SIGBUS later
             os.posix_fallocate(file.fileno(), 0, max(16, size))
-    (folder / "boot").write_text(boot())
-    (folder / "new" / MANIFEST).replace(folder / MANIFEST)
-    return manifest
 
 
-def _overhead(manifest: Manifest) -> int:
+def overhead(manifest: Manifest) -> int:
     """Bytes on disk beside the shards: index and manifest, marks for each record and shard."""
     return manifest.index.size + manifest.records + (len(manifest.shards) + 16) * 4096
 
@@ -100,9 +106,10 @@ class RemoteShards:
 
     def __init__(self, bucket: Bucket, folder: Path, manifest: Manifest, columns: Columns, used: int) -> None:
         self.bucket, self.folder, self.manifest, self.columns = bucket, folder, manifest, columns
+        self._names = _names(folder, manifest)  # of the shards in the store
         self.requests = 0  # ranged reads so far, and what they brought, for tests and reports
         self.fetched_bytes = 0
-        allowance = max(0, granted(folder) - _overhead(manifest))
+        allowance = max(0, granted(folder) - overhead(manifest))
         self.allowance = None if allowance >= sum(shard.size for shard in manifest.shards) else allowance
         self._kept = Kept(folder, manifest, columns, self.allowance)
         self._used = used
@@ -141,7 +148,7 @@ class RemoteShards:
             return None
         if offset == self.columns.offset[record] and size == self.columns.size[record]:
             return self._bytes([record])[record]
-        return self.bucket.read_range(self.manifest.shards[self.columns.shard[record]].file, offset, size)
+        return self.bucket.read_range(self._names[int(self.columns.shard[record])], offset, size)
 
     def _groups(self, records: Records, coalesce: int) -> Iterator[list[int]]:
         """Records (ascending, so in the order of the shards) cut into runs that are read by one request each."""
@@ -212,7 +219,7 @@ class RemoteShards:
             return all(self._kept.intact(part(data, record), record) for record in wanted)
 
         self.requests += 1
-        data = self.bucket.read_range(self.manifest.shards[shard].file, begin, end - begin, intact)
+        data = self.bucket.read_range(self._names[shard], begin, end - begin, intact)
         self.fetched_bytes += len(data)
         self._kept.keep(shard, begin, data, wanted, promise)
         return {} if self.allowance is None else {record: part(data, record) for record in wanted}
@@ -221,6 +228,15 @@ class RemoteShards:
         if os.getpid() != self._process:  # threads do not survive a fork
             self._process, self._pool, self._ahead = os.getpid(), _pool(_CONNECTIONS), _pool(_AHEAD_CONNECTIONS)
             self._kept.after_fork()
+
+
+def _names(folder: Path, manifest: Manifest) -> Sequence[str]:
+    """What the shards are called in the store: foreign containers have names of their own there."""
+    try:
+        names: list[str] = json.loads((folder / "names.json").read_bytes())
+    except FileNotFoundError:
+        return [shard.file for shard in manifest.shards]
+    return names
 
 
 def _reopened(url: str, folder: Path) -> RemoteShards:

@@ -51,7 +51,7 @@ def reserve_some(entry: Path, size: int, *, at_least: int, limit: int | None = N
             raise SourceError(
                 f"the dataset has {size_text(size)}, the cache in {cache} may take {size_text(limit)}",
                 hint="set HEADRACE_CACHE to a larger disk, or HEADRACE_CACHE_SIZE to a larger size; of a packed dataset "
-                "(headrace pack) only the index must fit",
+                "(headrace pack) only the index must fit, of tar, .rec and .tfrecord files the largest one",
             )
         others = sorted((path for path in cache.iterdir() if path.is_dir() and path != entry), key=_last_used)
         free = limit - sum(map(granted, others))
