@@ -8,6 +8,7 @@ only: what it trains is of no use, and it ends when the last phase is done.
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from itertools import pairwise
 from typing import Any
 
 from headrace.attach import startup
+from headrace.attach.processes import rank_from_environment
 from headrace.attach.recorder import Recorder, recorder
 
 __all__ = ["MATCH_VARIABLE", "install"]
@@ -93,6 +95,8 @@ class _Replay:
         self._optimizer = optimizer
 
     def _run(self) -> Iterator[Any]:
+        # Several ranks must take the same number of steps, or one waits for the others' gradients for ever.
+        limit_s = PHASE_S if rank_from_environment()[2] == 1 else math.inf
         for phase in PHASES:
             batch = self._enter(phase)
             if batch is None:
@@ -101,7 +105,7 @@ class _Replay:
                 yield batch
             on_gpu = _wait_for_device()
             times_s = [time.monotonic()]
-            while len(times_s) <= STEPS and times_s[-1] - times_s[0] < PHASE_S:
+            while len(times_s) <= STEPS and times_s[-1] - times_s[0] < limit_s:
                 yield batch
                 times_s.append(time.monotonic())
             _wait_for_device()
