@@ -64,3 +64,21 @@ def test_another_pass_than_the_one_begun(loader: headrace.Loader, image_folder: 
     loader.load_state_dict(loader.state_dict() | {"records_done": 4})
     assert same(one_pass(loader), wanted[1][1:])
     loader.begin_next()  # and never used: closing gives it up
+
+
+def test_topping_up_makes_the_next_batches_while_one_is_in_use(
+    loader: headrace.Loader, image_folder: Callable[..., Path]
+) -> None:
+    with make(image_folder(classes=9, name="again")) as plain:
+        wanted = one_pass(plain)
+    with make(image_folder(classes=9, name="more")) as topped:
+        batches = []
+        for images, labels in topped:
+            batches.append((images.copy(), labels.copy()))
+            made = min(36, 4 * (len(batches) + 3))  # three batches ahead of the one in use
+            topped.top_up()
+            deadline_s = time.monotonic() + 30
+            while topped.stats().images < made:
+                assert time.monotonic() < deadline_s
+        topped.top_up()  # nothing is under way
+        assert same(batches, wanted)

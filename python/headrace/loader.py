@@ -117,6 +117,7 @@ class Loader:
         self._blocks: Blocks | None = None
         self._passing: StreamPass | None = None
         self._begun: Begun | None = None
+        self._under_way: Begun | None = None  # the pass of which a batch was handed out last, and there are more
         self._share = Share(self.rank, self.world_size, None, 0, "")
         self._order(0, 0)  # checks batch_size, rank and world_size now, not at the first batch
         self._share = agree(
@@ -190,7 +191,10 @@ class Loader:
         steps: Iterable[int] = range(first, len(order))
         if self._blocks is not None and self.dataset.residency is not None:
             steps = announced(steps, order, self._blocks, self.dataset.residency)
-        return begin_views(self._views, (self._index_batch(order, step) for step in steps), order.epoch)
+        first_draw = (
+            self._share.first_draw
+        )  # not `self` in the generator: a cycle would keep the threads until the collector runs
+        return begin_views(self._views, (_index_batch(order, step, first_draw) for step in steps), order.epoch)
 
     def _give_up_begun(self) -> None:
         if self._begun is not None:
@@ -204,12 +208,22 @@ class Loader:
             begun = None
         begun = begun or self._begin(order, first)
         labels = self.dataset.table.label
+        self._under_way = begun
         for step, filled in enumerate(run_views(self._views, begun), first):
             self._step = step + 1
             if self._step == len(order):
                 # Before the last batch is handed out: a state saved while it is in use belongs to the next epoch.
                 self._epoch, self._step = order.epoch + 1, 0
+                self._under_way = None
             yield self._finished(filled, labels, order.epoch, step)
+
+    def top_up(self) -> None:
+        """Starts on what the next batch's taking would start on, now: for a loop that has just given its device work.
+
+        Threads that begin to work while a batch is being taken compete with the taker for cores, in its way; not of a stream.
+        """
+        if self._under_way is not None:
+            self._views[0].feed.start(self._under_way)
 
     def _stream_pass(self, stream: Stream, first: int) -> Iterator[tuple[Any, ...]]:
         epoch = self._epoch
@@ -260,10 +274,6 @@ class Loader:
                 f"record {self.dataset.table.keys[record]!r}: its JSON cannot be read: {error}",
                 hint="repair it, or drop with_json",
             ) from error
-
-    def _index_batch(self, order: EpochOrder, step: int) -> IndexBatch:
-        records = order.batch(step)
-        return IndexBatch(records, records.astype(np.uint64) + np.uint64(self._share.first_draw))
 
     def _order(self, epoch: int, records: int | None = None) -> EpochOrder:
         return EpochOrder(
@@ -369,6 +379,7 @@ class Loader:
     def close(self) -> None:
         """Stops and joins the threads."""
         self._end_pass()
+        self._under_way = None
         self._give_up_begun()
         self._views[0].feed.close()
 
@@ -392,6 +403,11 @@ _STATE_MEANINGS = {
     "drop_last": "drop_last",
     "global_batch": "global batch (batch_size * world_size)",
 }
+
+
+def _index_batch(order: EpochOrder, step: int, first_draw: int) -> IndexBatch:
+    records = order.batch(step)
+    return IndexBatch(records, records.astype(np.uint64) + np.uint64(first_draw))
 
 
 def _world(rank: int | None, world_size: int | None) -> tuple[int, int]:

@@ -133,6 +133,7 @@ def _train(run: Run, stop: StopRequest) -> None:
         _resize_if_due(run)
         for images, labels in _timed(run):
             loss = run.learner.learn(run.step, images, labels)
+            run.loader.top_up()
             run.step += 1
             run.loss_watch.add(run.step, loss)
             run.pace.end(len(labels))
