@@ -198,6 +198,11 @@ class Writer:
         except HeadraceError as error:
             self.problem = error
 
+    def settled(self) -> Path | str | None:
+        """`last`, when nothing is being written any more."""
+        self.wait()
+        return self.last
+
     def wait(self) -> None:
         """Returns when nothing is being written any more."""
         if self._thread is not None:

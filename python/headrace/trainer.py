@@ -184,13 +184,13 @@ def _another_epoch_follows(run: Run) -> bool:
 
 def _save(run: Run) -> None:
     """A checkpoint, unless a loss says that it would be of no use."""
-    run.loss_watch.read(run.loader, saved=run.writer.last)
+    run.loss_watch.read(run.loader, saved=run.writer.settled)
     save(run)
 
 
 def _report(run: Run) -> None:
     """Reads the losses (where the loop waits for the device), writes a line of metrics, tells the watcher."""
-    value = run.loss_watch.read(run.loader, saved=run.writer.last)
+    value = run.loss_watch.read(run.loader, saved=run.writer.settled)
     epoch = (run.step - 1) // len(run.loader)
     if value is not None:
         run.losses.append(value)

@@ -51,10 +51,10 @@ class LossWatch:
         """The loss of `step` (counted from 1), which may not be computed yet."""
         self._pending.append((step, loss))
 
-    def read(self, loader: Loader, *, saved: object) -> float | None:
+    def read(self, loader: Loader, *, saved: Callable[[], object]) -> float | None:
         """Waits for the losses handed in since the last time; the newest finite one.
 
-        Raises HeadraceError at a bad one that is not allowed; `saved` is the last checkpoint, for its message.
+        Raises HeadraceError at a bad one that is not allowed; `saved` gives the last checkpoint, for its message.
         """
         if not self._pending:
             return self._last
@@ -71,7 +71,7 @@ class LossWatch:
             self._tell(found)
             self.bad += 1
             if self.bad > self.allowed:
-                raise HeadraceError(f"{found.describe()}. {self._so_far()}{_kept(saved)}", hint=_HINT)
+                raise HeadraceError(f"{found.describe()}. {self._so_far()}{_kept(saved())}", hint=_HINT)
         return self._last
 
     def _bad_step(self, loader: Loader, step: int, value: float) -> BadStep:

@@ -112,7 +112,7 @@ def _refuse_broken(run: Run, copies: Mapping[str, torch.Tensor]) -> None:
     """Weights that are not finite must never take the place of good ones. Raises HeadraceError."""
     for name, _ in run.learner.model.named_parameters():
         if not copies[f"model.{name}"].isfinite().all():
-            kept = f"the last good checkpoint is {run.writer.last}" if run.writer.last else "nothing was saved before"
+            kept = f"the last good checkpoint is {run.writer.last}" if run.writer.settled() else "nothing was saved before"
             raise HeadraceError(
                 f"the weights {name} are not finite after step {run.step}: they are not saved; {kept}",
                 hint="lower --learning-rate, use --clip-norm or --precision fp32; then --resume auto",
