@@ -11,7 +11,7 @@ import json
 import subprocess
 import sys
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from headrace.devices import open_device
 from headrace.errors import CommandError
@@ -108,7 +108,8 @@ def measure(options: Options, *, classes: int, processes: int = 1) -> Trial:
 
     `processes`: ranks on this machine that try together.
     """
-    question = json.dumps({**asdict(options), "classes": classes})
+    # Rates do not depend on the values of weights.
+    question = json.dumps({**asdict(replace(options, pretrained=None)), "classes": classes})
     torchrun = ["torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", "-m"] if processes > 1 else []
     command = [sys.executable, "-m", *torchrun, "headrace.training.trial", question]
     try:
