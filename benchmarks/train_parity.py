@@ -1,6 +1,6 @@
 """`headrace train` beside a plain PyTorch loop with the same recipe: does it learn as well, and what does it cost?
 
-    python benchmarks/train_parity.py [--data FOLDER] [--model NAME] [--epochs N] [--seeds N] [--precision fp32|bf16] [--write]
+    python benchmarks/train_parity.py [--data FOLDER] [--model NAME] [--epochs N] [--seeds N] […]
 
 Small images (CIFAR's size) on the CPU: torchvision's ImageFolder, DataLoader and transforms, torch's SGD and cross entropy on
 one side, the trainer on the other. Both have the same architecture, batches, augmentation, learning rate at every step, weight
@@ -144,10 +144,12 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
+    parser.add_argument("--torch-threads", type=int, default=1, metavar="N", help="more are slow where others use the cores")
     parser.add_argument("--write", action="store_true", help=f"write {PAGE.relative_to(REPOSITORY)}")
     given = parser.parse_args()
     if given.seeds < 2:
         parser.error("--seeds must be at least 2: one says nothing of the noise")
+    torch.set_num_threads(given.torch_threads)
     half = given.precision == "bf16"
     with tempfile.TemporaryDirectory() as folder:
         data, out = given.data or unpacked(Path(folder)), Path(folder) / "runs"
