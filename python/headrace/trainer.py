@@ -82,12 +82,13 @@ def train(
         with StopRequest() as stop, lost_ranks_told(run.ranks):
             begin(Start(run.step, run.ranks))
             _train(run, stop)
-        _save(run)
-        run.writer.close()
-        finished = run.step == run.total_steps
-        final = _save_final(run) if finished and run.ranks.main else None
-        if run.uploads is not None:
-            run.uploads.close()  # last: what is on this disk is whole, whatever the store does
+            # Still within: a second SIGTERM must not end the process while the last checkpoint is on its way.
+            _save(run)
+            run.writer.close()
+            finished = run.step == run.total_steps
+            final = _save_final(run) if finished and run.ranks.main else None
+            if run.uploads is not None:
+                run.uploads.close()  # last: what is on this disk is whole, whatever the store does
     except DecodeError:
         if run.ranks.world_size == 1 and run.step % options.recipe.accumulate == 0:
             _save(run)  # one bad image is no reason to lose the steps before it
