@@ -133,7 +133,7 @@ def page(runs: list[dict[str, Any]], epochs: int) -> list[str]:
         "Random draws differ between the two (each has its own generator), so single seeds are not comparable; means are.",
         "",
         *machine_facts.describe(["torch", "torchvision", "pillow"]),
-        "- Made by: `python benchmarks/parity.py --write`",
+        f"- Made by: `python benchmarks/parity.py --seeds {len(found['headrace'])} --write`",
     ]
     return lines
 
