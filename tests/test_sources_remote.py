@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import os
 import pickle
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import headrace
@@ -152,6 +154,23 @@ def test_two_processes_share_the_cache(packed: Path) -> None:
     runs = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(2)]
     digests = {run.communicate(timeout=60)[0] for run in runs}
     assert [run.returncode for run in runs] == [0, 0] and len(digests) == 1
+
+
+@needs_obstore
+def test_a_cache_is_not_opened_while_another_process_empties_a_shard(packed: Path, bucket: Bucket, tmp_path: Path) -> None:
+    headrace.open("s3://b/data")
+    writing = next((tmp_path / "cache").rglob(".writing"))
+    shard = next(writing.parent.glob("shard-*.tar"))
+    size = shard.stat().st_size
+    with open(writing, "ab") as lock, ThreadPoolExecutor(1) as pool:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        os.truncate(shard, 0)
+        opened = pool.submit(headrace.open, "s3://b/data")
+        with pytest.raises(TimeoutError):
+            opened.result(timeout=0.3)
+        os.truncate(shard, size)
+        fcntl.flock(lock, fcntl.LOCK_UN)
+        assert len(opened.result(timeout=60)) > 0
 
 
 @needs_obstore

@@ -27,8 +27,9 @@ from headrace.errors import SourceError
 from headrace.shards.index import Columns
 from headrace.shards.manifest import Manifest
 
-__all__ = ["Kept", "Promise", "boot", "no_room", "write_atomically"]
+__all__ = ["WRITING", "Kept", "Promise", "boot", "no_room", "write_atomically"]
 
+WRITING = ".writing"  # the lock of whoever changes the shards
 _ABSENT, _PRESENT, _CLAIMED = 0, 1, 2  # claimed: written before the machine was last started, so checked before use
 _PAGE = 4096
 _SLACK = 8 * _PAGE  # of one write: its first and last page, and what the file system needs to note where they are
@@ -59,7 +60,7 @@ class Kept:
 
     def _locks(self) -> tuple[threading.Lock, int]:
         """One for this process's threads, and one for all processes, which is one for all threads of a process."""
-        return threading.Lock(), os.open(self.folder / ".writing", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        return threading.Lock(), os.open(self.folder / WRITING, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
 
     def after_fork(self) -> None:
         """In the child: its own locks; those of the parent may be held by a thread that is not here, or shared with it."""

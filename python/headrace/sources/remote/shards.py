@@ -26,7 +26,7 @@ from headrace.records import Dataset
 from headrace.shards.index import Columns, read_columns
 from headrace.shards.manifest import MANIFEST, Manifest, read_manifest
 from headrace.sources.remote.claims import claimed
-from headrace.sources.remote.kept import Kept, Promise, boot, no_room, write_atomically
+from headrace.sources.remote.kept import WRITING, Kept, Promise, boot, no_room, write_atomically
 from headrace.sources.remote.space import granted, hold, reserve_some
 from headrace.sources.remote.store import Bucket, open_bucket
 from headrace.sources.shards import open_shards
@@ -57,7 +57,9 @@ def open_remote_shards(bucket: Bucket, manifest_bytes: bytes, cache: Path) -> Da
         try:
             manifest = _prepare(bucket, manifest_bytes, folder)
             descriptors.need(2 * len(manifest.shards), bucket.url)  # those of native code, too
-            dataset = open_shards(folder)
+            with open(folder / WRITING, "ab") as writing:  # a shard that is being emptied has no size for a moment
+                fcntl.flock(writing, fcntl.LOCK_SH)
+                dataset = open_shards(folder)
             residency = RemoteShards(bucket, folder, manifest, read_columns(folder / manifest.index.file), used)
         except BaseException as error:
             os.close(used)
