@@ -191,9 +191,7 @@ class Loader:
         steps: Iterable[int] = range(first, len(order))
         if self._blocks is not None and self.dataset.residency is not None:
             steps = announced(steps, order, self._blocks, self.dataset.residency)
-        first_draw = (
-            self._share.first_draw
-        )  # not `self` in the generator: a cycle would keep the threads until the collector runs
+        first_draw = self._share.first_draw  # not `self` below: a cycle would keep the threads until the collector runs
         return begin_views(self._views, (_index_batch(order, step, first_draw) for step in steps), order.epoch)
 
     def _give_up_begun(self) -> None:
