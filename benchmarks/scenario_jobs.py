@@ -39,7 +39,7 @@ def burn(seconds: float) -> None:
 
 @dataclass
 class Job:
-    """What one scenario does; times in seconds."""
+    """What one scenario does; times in seconds. `model` where `compute` has one forward and backward pass a step."""
 
     batch_size: int = 8
     num_workers: int = 2
@@ -51,6 +51,7 @@ class Job:
     worker_init: Callable[[int], None] | None = None
     before: Callable[[], None] = lambda: None
     threads: int = 1
+    model: torch.nn.Module | None = None
 
 
 class Samples(Dataset):  # type: ignore[type-arg]
@@ -195,7 +196,7 @@ def small_batches(options: argparse.Namespace) -> Job:
         model(batch).sum().backward()
         optimizer.step()
 
-    return Job(batch_size=2, num_workers=1, compute=compute, steps=1500)
+    return Job(batch_size=2, num_workers=1, compute=compute, steps=1500, model=model)
 
 
 class FakeDevice:
@@ -302,7 +303,7 @@ def straggler(options: argparse.Namespace, phase: str) -> Job:
         model(batch).sum().backward()
         optimizer.step()
 
-    return Job(num_workers=2, sample=read, compute=compute, steps=200)
+    return Job(num_workers=2, sample=read, compute=compute, steps=200, model=model)
 
 
 def neighbours(options: argparse.Namespace) -> Job:
@@ -435,13 +436,38 @@ SCENARIOS: dict[str, Callable[[argparse.Namespace], Job]] = {
 }
 
 
-def traceml_step() -> Callable[[], Any]:
-    """TraceML's context manager around a step, as its documentation has it put into the loop."""
-    import traceml_ai
+class Shell(torch.nn.Module):
+    """Work without a model as the forward pass of one."""
+
+    def __init__(self, compute: Callable[[Any, int], None]) -> None:
+        super().__init__()
+        self.compute = compute
+        self.weight = torch.nn.Parameter(torch.ones(()))
+
+    def forward(self, batch: Any, step: int) -> Any:
+        self.compute(batch, step)
+        return self.weight * 1
+
+
+def for_traceml(job: Job) -> tuple[Callable[[Any, int], None], Callable[[], Any]]:
+    """The job's work, and TraceML's context manager for a step of it, as its documentation has it put into the loop.
+
+    TraceML names nothing where a step has no forward or backward pass or no optimizer: such work becomes a forward pass here.
+    """
+    import traceml_ai  # type: ignore[import-not-found,unused-ignore]
 
     traceml_ai.init(mode="auto")
-    model = torch.nn.Linear(1, 1)
-    return lambda: traceml_ai.trace_step(model)
+    if job.model is not None:
+        return job.compute, lambda: traceml_ai.trace_step(job.model)
+    shell = Shell(job.compute)
+    optimizer = torch.optim.SGD(shell.parameters(), lr=1e-3)
+
+    def compute(batch: Any, step: int) -> None:
+        optimizer.zero_grad()
+        shell(batch, step).backward()
+        optimizer.step()
+
+    return compute, lambda: traceml_ai.trace_step(shell)
 
 
 def main() -> None:
@@ -467,11 +493,11 @@ def main() -> None:
         drop_last=True,
     )
     images, begin_s, number = 0, time.perf_counter(), 0
-    marked = traceml_step() if options.traceml else contextlib.nullcontext
+    compute, marked = for_traceml(job) if options.traceml else (job.compute, contextlib.nullcontext)
     for _ in range(job.epochs):
         for batch in loader:
             with marked():
-                job.compute(batch, number)
+                compute(batch, number)
             number += 1
             images += batch_size
             if number == 5:
