@@ -434,6 +434,23 @@ def test_links_are_not_followed(tmp_path: Path, kind: bytes) -> None:
         headrace.open(tmp_path / "a.tar")
 
 
+def test_links_beside_an_image_are_reported(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        for name, data in (("0.jpg", IMAGES[0]), ("0.cls", b"1")):
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+        for name in ("0.txt", "n" * 200 + ".txt"):
+            info = tarfile.TarInfo(name)
+            info.type, info.linkname = tarfile.SYMTYPE, "/etc/passwd"
+            archive.addfile(info)
+    strays = headrace.open(tmp_path / "a.tar").strays
+    assert [stray.rpartition(" (a link")[0] for stray in strays] == ["0.txt", "n" * 200 + ".txt"]
+    result = pack(tmp_path / "a.tar", tmp_path / "out")
+    assert result.records == 1
+    assert "0.txt (a link" in (tmp_path / "out/errors.jsonl").read_text()
+
+
 def test_every_cut_of_a_tar_is_found(tmp_path: Path) -> None:
     whole = write_tar(tmp_path / "a.tar", webdataset_members(2)).read_bytes()
     content = len(whole.rstrip(b"\0"))

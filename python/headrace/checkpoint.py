@@ -7,12 +7,13 @@ ever unpickled.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
 import shutil
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,7 @@ __all__ = [
     "Checkpoint",
     "Writer",
     "candidates",
+    "first_whole",
     "load",
     "newest",
     "parse",
@@ -126,10 +128,15 @@ def candidates(folder: Path) -> Iterator[Path]:
 
 def newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
     """The newest checkpoint that is whole, and a line about each newer one that is not. (None, …) when there is none."""
+    return first_whole(functools.partial(load, path) for path in candidates(folder))
+
+
+def first_whole(attempts: Iterable[Callable[[], Checkpoint]]) -> tuple[Checkpoint | None, list[str]]:
+    """What the first attempt gives that raises no StateError, and a line about each before it that did."""
     damaged: list[str] = []
-    for path in candidates(folder):
+    for attempt in attempts:
         try:
-            return load(path), damaged
+            return attempt(), damaged
         except StateError as error:
             damaged.append(str(error))
     return None, damaged

@@ -21,19 +21,13 @@ from headrace.errors import HeadraceError, SourceError, StateError, UsageError
 from headrace.recipe import Recipe
 from headrace.trainer import Options, Progress, train
 from headrace.training import prepare
-from PIL import Image
+from noise import noise_folder
 from safetensors.torch import load_file
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("bad-runs")
-    dice = np.random.default_rng(0)
-    for index in range(32):
-        folder = root / f"class{index % 2}"
-        folder.mkdir(exist_ok=True)
-        Image.fromarray(dice.integers(0, 255, (20, 20, 3), dtype=np.uint8)).save(folder / f"{index}.jpg")
-    return root
+    return noise_folder(tmp_path_factory.mktemp("bad-runs"))
 
 
 @pytest.fixture

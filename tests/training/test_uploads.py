@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from headrace import checkpoint, trainer
@@ -24,7 +23,7 @@ from headrace.sources.remote.store import open_bucket
 from headrace.trainer import Options, Progress, train
 from headrace.training import uploads
 from headrace.training.uploads import Uploads, load_remote, names
-from PIL import Image
+from noise import noise_folder
 from real_stores import RealStore, missing, running
 
 TENSORS = {"a": torch.arange(100, dtype=torch.float32)}
@@ -127,13 +126,7 @@ def test_the_store_is_tried_before_time_is_spent(url: str, options: Options) -> 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("uploads")
-    dice = np.random.default_rng(0)
-    for index in range(32):
-        folder = root / f"class{index % 2}"
-        folder.mkdir(exist_ok=True)
-        Image.fromarray(dice.integers(0, 255, (20, 20, 3), dtype=np.uint8)).save(folder / f"{index}.jpg")
-    return root
+    return noise_folder(tmp_path_factory.mktemp("uploads"))
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from headrace.sources.cache import Scan, cached_scan
 if TYPE_CHECKING:
     from headrace.records import Kind
 
-__all__ = ["MAX_CLASSES", "Found", "merged", "numbered", "open_containers", "unique_stems"]
+__all__ = ["MAX_CLASSES", "Found", "merged", "numbered", "open_containers", "record_table", "unique_stems"]
 
 MAX_CLASSES = 10_000_000  # a label beyond this is damage, and would cost memory for every class below it
 _SCANNERS = 8  # threads: scanning waits for storage most of the time
@@ -47,23 +47,26 @@ def open_containers(root: Path, kind: Kind, files: Sequence[Path], scan: Callabl
     Raises SourceError when no records are found.
     """
     found, extra = cached_scan(kind, files, lambda: _scanned(files, scan))
-    columns = found.columns
-    if not len(columns):
+    if not len(found.columns):
         raise SourceError(f"no images in {root}", hint="check the path; `headrace pack -h` lists what can be read")
-    keys = Keys(columns.keys, columns.key_start)
-    table = RecordTable(
-        files=(*map(str, files), *([extra] if extra else [])),
+    table = record_table((*map(str, files), *([extra] if extra else [])), found.columns)
+    mark = fingerprint(table.keys, table.size, table.label)
+    return Dataset(str(root), kind, table, found.classes, mark, strays=found.strays)
+
+
+def record_table(files: Sequence[str], columns: Columns) -> RecordTable:
+    """Where the records of an index lie; sizes of images as the index has them are left out."""
+    return RecordTable(
+        files=tuple(files),
         file=columns.shard,
         offset=columns.offset,
         size=columns.size,
         label=columns.label,
-        keys=keys,
+        keys=Keys(columns.keys, columns.key_start),
         json_offset=columns.json_offset,
         json_size=columns.json_size,
         extras=columns.extras,
     )
-    mark = fingerprint(keys, columns.size, columns.label)
-    return Dataset(str(root), kind, table, found.classes, mark, strays=found.strays)
 
 
 def unique_stems(files: Sequence[Path]) -> dict[Path, str]:

@@ -10,9 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.errors import FormatError, SourceError
-from headrace.records import Dataset, RecordTable
-from headrace.shards.index import Columns, Keys, read_columns, selected
+from headrace.records import Dataset
+from headrace.shards.index import Columns, read_columns, selected
 from headrace.shards.manifest import MANIFEST, Manifest, read_manifest
+from headrace.sources.containers import record_table
 
 __all__ = ["inconsistency", "is_packed", "open_shards"]
 
@@ -43,19 +44,8 @@ def open_shards(folder: Path, *, part: bool = False) -> Dataset:
     problem = inconsistency(folder, manifest, columns)
     if problem:
         raise FormatError(problem, hint=_HINT)
-    table = RecordTable(
-        files=tuple(str(folder / shard.file) for shard in manifest.shards),
-        file=columns.shard,
-        offset=columns.offset,
-        size=columns.size,
-        label=columns.label,
-        keys=Keys(columns.keys, columns.key_start),
-        width=columns.width,
-        height=columns.height,
-        json_offset=columns.json_offset,
-        json_size=columns.json_size,
-        extras=columns.extras,
-    )
+    table = record_table([str(folder / shard.file) for shard in manifest.shards], columns)
+    table = replace(table, width=columns.width, height=columns.height)
     # The index names every record, its size and its label, so its digest changes when one of them does.
     digest = manifest.index.sha256[:32]
     return Dataset(str(folder), "shards", table, manifest.classes, fingerprint_of(digest, manifest) if part else digest)

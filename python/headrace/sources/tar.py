@@ -55,14 +55,17 @@ class Member:
     size: int
 
 
-def members(path: Path) -> Iterator[Member]:
-    """The regular files of an archive, in its order. Raises FormatError for what is no whole tar archive."""
+def members(path: Path, links: list[str]) -> Iterator[Member]:
+    """The regular files of an archive, in its order; the names of links are added to `links`.
+
+    Raises FormatError for what is no whole tar archive.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except OSError as error:
         raise FormatError(f"cannot read {path}: {error.strerror}") from error
     try:
-        yield from _Walk(path, descriptor).members()
+        yield from _Walk(path, descriptor, links).members()
     finally:
         os.close(descriptor)
 
@@ -70,8 +73,8 @@ def members(path: Path) -> Iterator[Member]:
 class _Walk:
     """Steps from header to header."""
 
-    def __init__(self, path: Path, descriptor: int) -> None:
-        self.headers, self.descriptor = Headers(path), descriptor
+    def __init__(self, path: Path, descriptor: int, links: list[str]) -> None:
+        self.headers, self.descriptor, self.links = Headers(path), descriptor, links
         self.end = os.fstat(descriptor).st_size
 
     def members(self) -> Iterator[Member]:
@@ -91,8 +94,12 @@ class _Walk:
                 )
             if kind in EXTENSIONS:
                 headers.extend(kind, os.pread(self.descriptor, min(size, MAX_META + 1), data), data)
-            elif (own := headers.file_name(kind, name)) is not None:
+                continue
+            name = headers.whole_name(name)
+            if (own := headers.file_name(kind, name)) is not None:
                 yield Member(own, data, size)
+            elif kind in _LINKS:
+                self.links.append(name)
         if zeros < 2:
             raise headers.broken(
                 "has no end (two blocks of zeros): it is probably truncated",
@@ -126,10 +133,14 @@ class Headers:
             raise self.broken(f"holds a sparse file, {name!r}, which cannot be read in place")
         return kind, name, self._size(block[124:136], at) if size is None else size
 
+    def whole_name(self, name: str) -> str:
+        """The long name that was said before this header, which is spent by it, or else the header's own."""
+        whole, self.long_name = self.long_name, None
+        return name if whole is None else whole
+
     def file_name(self, kind: bytes, name: str) -> str | None:
         """The whole, harmless name of a member that is a regular file, None for others; images that are links are refused."""
-        if self.long_name is not None:
-            name, self.long_name = self.long_name, None
+        name = self.whole_name(name)
         if kind in _FILE:
             return self._safe(name)
         if kind in _LINKS and name.lower().endswith(IMAGE_EXTENSIONS):
@@ -188,7 +199,13 @@ def _text(field: bytes) -> str:
 
 
 def _scan(path: Path, begin: str) -> Found:
-    runs = list(samples(path))
+    links: list[str] = []
+    found = _found(path, begin, list(samples(path, links)))
+    found.strays += [f"{name} (a link; links are not followed)" for name in links]
+    return found
+
+
+def _found(path: Path, begin: str, runs: Sequence[tuple[str, list[tuple[str, Member]]]]) -> Found:
     # Without any label in the archive it is a packed folder, in which each image stands for itself.
     if any(end in ("cls", "json") for _, parts in runs for end, _ in parts):
         return _scan_labeled(path, begin, runs)
@@ -248,13 +265,13 @@ def is_image(end: str) -> bool:
     return f".{end.rpartition('.')[2]}" in IMAGE_EXTENSIONS
 
 
-def samples(path: Path) -> Iterator[tuple[str, list[tuple[str, Member]]]]:
-    """Runs of members with the same key: (key, [(extension in lower case, member), …]).
+def samples(path: Path, links: list[str] | None = None) -> Iterator[tuple[str, list[tuple[str, Member]]]]:
+    """Runs of members with the same key: (key, [(extension in lower case, member), …]); names of links go to `links`.
 
     An extension that comes again begins another sample, so that whoever reads them sees that there are two of one key.
     """
     current, parts = "", list[tuple[str, Member]]()
-    for member in members(path):
+    for member in members(path, [] if links is None else links):
         key, end = split_name(member.name)
         if parts and (key != current or any(end == other for other, _ in parts)):
             yield current, parts

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,19 +58,15 @@ def newest(folder: Path, bucket: Bucket | None = None) -> tuple[Checkpoint | Non
     """The newest whole checkpoint of disk and store, and a line about each that is newer and is not whole."""
     local = {path.name: path for path in checkpoint.candidates(folder)}
     remote = set(names(bucket)) if bucket is not None else set()
-    damaged: list[str] = []
-    for name in sorted(local.keys() | remote, reverse=True):
-        try:
+
+    def attempts() -> Iterator[Callable[[], Checkpoint]]:
+        for name in sorted(local.keys() | remote, reverse=True):
             if name in local:
-                return checkpoint.load(local[name]), damaged
-        except StateError as error:
-            damaged.append(str(error))
-        try:
+                yield partial(checkpoint.load, local[name])
             if bucket is not None and name in remote:
-                return load_remote(bucket, name), damaged
-        except StateError as error:
-            damaged.append(str(error))
-    return None, damaged
+                yield partial(load_remote, bucket, name)
+
+    return checkpoint.first_whole(attempts())
 
 
 def _told(found: Checkpoint | None, damaged: list[str]) -> tuple[Checkpoint | None, list[str]]:

@@ -19,10 +19,10 @@ import numpy as np
 
 from headrace import _native, descriptors
 from headrace.errors import SourceError
-from headrace.records import Dataset, RecordTable, fingerprint
-from headrace.shards.index import Columns, Keys, read_columns, serialized
+from headrace.records import Dataset, fingerprint
+from headrace.shards.index import Columns, read_columns, serialized
 from headrace.shards.manifest import INDEX, MANIFEST, FileFacts, Manifest, ShardFacts, read_manifest
-from headrace.sources.containers import Found, merged
+from headrace.sources.containers import Found, merged, record_table
 from headrace.sources.remote.kept import boot, no_room, write_atomically
 from headrace.sources.remote.mirror import copy_object
 from headrace.sources.remote.shards import RemoteShards, empty_files, overhead
@@ -66,19 +66,8 @@ def open_remote_containers(
                 raise no_room(folder, error.strerror) from error
             raise
     strays = tuple(json.loads((folder / _STRAYS).read_bytes()))
-    keys = Keys(columns.keys, columns.key_start)
-    table = RecordTable(
-        files=tuple(str(folder / shard.file) for shard in manifest.shards),
-        file=columns.shard,
-        offset=columns.offset,
-        size=columns.size,
-        label=columns.label,
-        keys=keys,
-        json_offset=columns.json_offset,
-        json_size=columns.json_size,
-        extras=columns.extras,
-    )
-    mark = fingerprint(keys, columns.size, columns.label)
+    table = record_table([str(folder / shard.file) for shard in manifest.shards], columns)
+    mark = fingerprint(table.keys, table.size, table.label)
     return Dataset(bucket.url, kind, table, manifest.classes, mark, residency=residency, strays=strays)
 
 
