@@ -24,14 +24,14 @@ from pathlib import Path
 from queue import Queue
 from typing import Any
 
-import scenario_baselines as baselines
 from headrace.diagnose import diagnose
 from headrace.session import Session
 from machine_facts import describe
-from scenario_page import EXPECTED, NOISE_LIMIT, Expected, judge, judge_all, judge_run, noise_of, page
+from scenarios import baselines
+from scenarios.page import EXPECTED, NOISE_LIMIT, Expected, judge, judge_all, judge_run, noise_of, page
 
 HERE = Path(__file__).parent
-JOBS = HERE / "scenario_jobs.py"
+JOBS = HERE / "scenarios/jobs.py"
 PAGE = HERE / "results/diagnosis.md"
 
 NOTES = """
@@ -72,7 +72,7 @@ def command(name: str, expected: Expected, *arguments: str) -> list[str]:
 def watched(words: list[str], cores: list[int], folder: Path, emulated: str) -> None:
     """Run one job under `headrace diagnose` on the given cores; the session is in `folder`."""
     full = [sys.executable, "-c", WATCHED, "diagnose", "--json", "--no-report", "--out", str(folder), "--", *words]
-    environment = {**os.environ, "SCENARIO_EMULATED": emulated, "SCENARIO_SAMPLER": str(HERE / "scenario_sampler.py")}
+    environment = {**os.environ, "SCENARIO_EMULATED": emulated, "SCENARIO_SAMPLER": str(HERE / "scenarios/sampler.py")}
     with tempfile.TemporaryDirectory() as scratch:
         environment["SCENARIO_STATE"] = f"{scratch}/hot"
         environment["TMPDIR"] = scratch
@@ -141,7 +141,7 @@ def written(options: argparse.Namespace, text: str) -> str:
     cost = overhead.read_text().strip() if overhead.exists() else "Not measured in this run."
     parts = (
         "# Diagnosis of jobs with one known fault",
-        "`make bench-diagnosis`; each job on two cores of its own.",
+        "`make bench-diagnosis`; the jobs are `benchmarks/scenarios/jobs.py`, each on two cores of its own.",
         "\n".join([f"- Date: {time.strftime('%Y-%m-%d')}", *describe(["torch", "traceml-ai"])]),
         NOTES.strip(),
         text,

@@ -17,9 +17,9 @@ BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 @pytest.fixture
 def page(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
-    for name in ("scenario_baselines", "scenario_page"):
+    for name in ("scenarios", "scenarios.baselines", "scenarios.page", "scenarios.jobs"):
         sys.modules.pop(name, None)
-    return importlib.import_module("scenario_page")
+    return importlib.import_module("scenarios.page")
 
 
 def keep(folder: Path, name: str, repeat: int, *, fix: str | None = None, traceml: str = "", **run: float) -> Path:
@@ -33,7 +33,7 @@ def keep(folder: Path, name: str, repeat: int, *, fix: str | None = None, tracem
 
 def test_every_job_has_an_expectation(page: ModuleType) -> None:
     pytest.importorskip("torch")
-    jobs = importlib.import_module("scenario_jobs")
+    jobs = importlib.import_module("scenarios.jobs")
     assert set(jobs.SCENARIOS) == set(page.EXPECTED)
     assert {expected.number for expected in page.EXPECTED.values()} == set(range(1, 22))
 

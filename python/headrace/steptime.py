@@ -10,7 +10,7 @@ from headrace.measured import Machine, Rank
 __all__ = ["StepModel", "build_model"]
 
 SHARPNESS = 12
-"""Set by the jobs of benchmarks/scenario_jobs.py that are near the knee after their fix."""
+"""Set by the jobs of benchmarks/scenarios/jobs.py that are near the knee after their fix."""
 
 TERM_WORDS: Mapping[str, str] = {
     "compute": "the training process",

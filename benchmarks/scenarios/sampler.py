@@ -1,6 +1,6 @@
 """The sampler with a part of the machine emulated: a GPU that gets hot, or a container with a CPU quota.
 
-    python scenario_sampler.py FOLDER PID LAUNCHER heat|quota
+    python sampler.py FOLDER PID LAUNCHER heat|quota
 
 heat: NVML is played by `HotGpu`, which reports heat throttling once the job has made the file $SCENARIO_STATE. quota: the
 job's processes are stopped for 40 ms of every 100 ms, as the kernel does it to a group that has used up its quota, and the

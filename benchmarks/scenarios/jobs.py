@@ -1,4 +1,4 @@
-"""Training jobs with one fault each, as a person might write them: `python scenario_jobs.py NAME [--num-workers N …]`.
+"""Training jobs with one fault each, as a person might write them: `python jobs.py NAME [--num-workers N …]`.
 
 CPU work is a loop of a fixed amount of CPU time; an accelerator is a sleep of a stated length per step, or `FakeDevice`,
 a queue of such kernels. Storage faults are injected in the dataset's read, since a virtual
@@ -312,7 +312,7 @@ def neighbours(options: argparse.Namespace) -> Job:
 
 
 def hot_device(options: argparse.Namespace) -> Job:
-    """16a: a device whose kernels take 1.7 times as long from step 100 on; `scenario_sampler.py` plays its thermometer."""
+    """16a: a device whose kernels take 1.7 times as long from step 100 on; `sampler.py` plays its thermometer."""
     device = FakeDevice()
     state = Path(os.environ.get("SCENARIO_STATE", os.devnull))
 
@@ -326,7 +326,7 @@ def hot_device(options: argparse.Namespace) -> Job:
 
 
 def quota(options: argparse.Namespace) -> Job:
-    """16c: a healthy job; `scenario_sampler.py` stops it for 40 ms of every 100, as a CPU quota does."""
+    """16c: a healthy job; `sampler.py` stops it for 40 ms of every 100, as a CPU quota does."""
     return Job(num_workers=1, sample=burning_sample(0.008, 8), compute=RealModel(0.03), steps=250)
 
 

@@ -11,10 +11,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import scenario_baselines as baselines
 from headrace.diagnose import diagnose
 from headrace.diagnosis import Diagnosis
 from headrace.session import Session
+
+from scenarios import baselines
 
 NOISE_LIMIT = 0.10
 
@@ -26,7 +27,7 @@ class Expected:
     `verdicts` are accepted; those in `never` must not be named with a share of 10 % or more; `evidence` must be said by
     the verdict; `also` must be among the other findings. `fix`: id (or its beginning) of the fix that is tried, by
     the job's own `arguments`; `after`: the verdict then. `kind`: the coarse class, for tools that know only such.
-    `emulated`: what `scenario_sampler.py` plays; `burners`: other programs started beside the job.
+    `emulated`: what `sampler.py` plays; `burners`: other programs started beside the job.
     """
 
     number: int
