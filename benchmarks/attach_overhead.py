@@ -1,16 +1,18 @@
 """What watching costs: CPU time of the training thread per step, and wall time of a step, with the hooks and without.
 
-    python benchmarks/attach_overhead.py [--pairs 5] [--steps 2000] [--step-ms 2]
+    python benchmarks/attach_overhead.py [--pairs 12] [--steps 300] [--step-ms 20]
 
-Runs of one small job alternate between plain and attached (hooks and sampler, as `headrace diagnose` has them). The
-targets are 20 µs per step in the training thread and 1 % of the step's wall time. On a busy machine the difference of
-two runs drowns in their spread; `--hook-only` times the hook alone, in a loop in one process, and takes the least.
+Runs of one small job alternate between plain and attached (hooks and sampler, as `headrace diagnose` has them): a tiny model,
+and a sleep that stands for the accelerator, so that everything watching adds makes a step longer. Each run gives the median of
+its steps. The targets are 20 µs per step in the training thread and 1 % of the step's wall time. `--hook-only` times
+the hook alone, in a loop in one process, and takes the least.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import statistics
 import subprocess
 import sys
@@ -21,7 +23,7 @@ from pathlib import Path
 from headrace.watching import watch
 
 JOB = """
-import json, sys, time, torch
+import json, statistics, sys, time, torch
 from torch.utils.data import DataLoader, Dataset
 
 class Data(Dataset):
@@ -31,16 +33,13 @@ class Data(Dataset):
 torch.set_num_threads(1)
 model = torch.nn.Linear(16, 2)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-begin_s = None
-for number, batch in enumerate(DataLoader(Data(), batch_size=4, num_workers=1)):
-    if number == 100:
-        begin_s, begin_cpu_s = time.perf_counter(), time.thread_time()
-    end_s = time.perf_counter() + STEP_S
+ends = []
+for batch in DataLoader(Data(), batch_size=4, num_workers=1):
     optimizer.zero_grad(); model(batch).sum().backward(); optimizer.step()
-    time.sleep(max(0.0, end_s - time.perf_counter()))
-steps = STEPS - 100
-json.dump({"wall_s": (time.perf_counter() - begin_s) / steps, "cpu_s": (time.thread_time() - begin_cpu_s) / steps},
-          open(sys.argv[1], "w"))
+    time.sleep(STEP_S)  # the accelerator
+    ends.append((time.perf_counter(), time.thread_time()))
+wall, cpu = ([b[i] - a[i] for a, b in zip(ends[50:], ends[51:])] for i in (0, 1))
+json.dump({"wall_s": statistics.median(wall), "cpu_s": statistics.median(cpu)}, open(sys.argv[1], "w"))
 """
 
 
@@ -87,9 +86,9 @@ print(f"the step hook alone: {least * 1e6:.1f} µs of CPU per step, writing the 
 def main() -> None:
     """Alternate plain and attached runs and print the medians."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--pairs", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=2000)
-    parser.add_argument("--step-ms", type=float, default=2.0)
+    parser.add_argument("--pairs", type=int, default=12)
+    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--step-ms", type=float, default=20.0)
     parser.add_argument("--hook-only", action="store_true")
     options = parser.parse_args()
     subprocess.run([sys.executable, "-c", HOOK_ONLY], check=True)
@@ -104,11 +103,12 @@ def main() -> None:
             for attached in (False, True) if pair % 2 == 0 else (True, False):
                 results[attached].append(measure(file, Path(folder) / "out.json", attached=attached))
     for name, unit in (("cpu_s", "CPU time of the training thread"), ("wall_s", "wall time")):
-        plain, watched = (statistics.median(run[name] for run in results[kind]) for kind in (False, True))
-        spread = max(run[name] for run in results[False]) - min(run[name] for run in results[False])
+        plain = statistics.median(run[name] for run in results[False])
+        differences = [watched[name] - alone[name] for alone, watched in zip(results[False], results[True], strict=True)]
+        more, error = statistics.median(differences), 1.25 * statistics.stdev(differences) / math.sqrt(len(differences))
         print(
-            f"{unit} per step: plain {plain * 1e6:.1f} µs, attached {watched * 1e6:.1f} µs: "
-            f"{(watched - plain) * 1e6:+.1f} µs ({watched / plain - 1:+.2%}); plain runs spread by {spread * 1e6:.1f} µs"
+            f"{unit} per step: plain {plain * 1e6:,.0f} µs, attached {more * 1e6:+.0f} µs ({more / plain:+.2%}; median of "
+            f"the pairs, standard error {error * 1e6:.0f} µs)"
         )
     print(time.strftime("%Y-%m-%d"), f"{options.pairs} pairs of {options.steps} steps of {options.step_ms} ms")
 

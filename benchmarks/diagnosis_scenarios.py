@@ -39,8 +39,8 @@ What to keep in mind:
 
 - Each job has one fault of a stated size; storage, network and the accelerator are emulated by sleeps, locks and a local
   server. For `hot_device` the GPU's thermometer is played, for `quota` the stopping of the job and the group's counters.
-  CPU_UNEVEN, COMMUNICATION and H2D_BOUND are tested on made-up sessions only; H2D_BOUND, OVERHEAD_BOUND and SYNC_BOUND were
-  also seen right in one run each on an NVIDIA H200.
+  H2D_BOUND is tested on made-up sessions only; it, OVERHEAD_BOUND and SYNC_BOUND were also seen right in one run each on an
+  NVIDIA H200.
 - The rules were written with these jobs at hand, so the table is no blind test.
 - The other tools: TraceML 0.5.0 itself (it gets the marks in the loop that it asks for); the one rule of PyTorch's deleted
   TensorBoard overview that needs no GPU, and the rules of SageMaker's ProfilerReport, both re-implemented on our

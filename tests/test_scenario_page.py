@@ -35,7 +35,7 @@ def test_every_job_has_an_expectation(page: ModuleType) -> None:
     pytest.importorskip("torch")
     jobs = importlib.import_module("scenarios.jobs")
     assert set(jobs.SCENARIOS) == set(page.EXPECTED)
-    assert {expected.number for expected in page.EXPECTED.values()} == set(range(1, 22))
+    assert {expected.number for expected in page.EXPECTED.values()} == set(range(1, 24))
 
 
 def test_runs_are_scored(page: ModuleType, tmp_path: Path) -> None:

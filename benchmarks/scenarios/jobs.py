@@ -407,6 +407,39 @@ def network(options: argparse.Namespace) -> Job:
     return Job(batch_size=4, num_workers=2, sample=read, compute=sleeping(0.01), steps=180)
 
 
+def uneven(options: argparse.Namespace) -> Job:
+    """22: two workers that are both bound to one core; the other one has nothing to do."""
+
+    def bind(worker: int) -> None:
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+
+    return Job(num_workers=2, sample=burning_sample(0.04, 8), worker_init=bind, compute=sleeping(0.01), steps=250)
+
+
+def communication(options: argparse.Namespace) -> Job:
+    """23: two ranks that exchange 80 MB of gradients after 20 ms of computation."""
+    torch.distributed.init_process_group("gloo")
+
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.weights = torch.nn.Linear(16, 2), torch.nn.Parameter(torch.zeros(20_000_000))
+
+        def forward(self, value: Any) -> Any:
+            time.sleep(0.02)
+            return self.layer(value) + self.weights[:2]
+
+    model = torch.nn.parallel.DistributedDataParallel(Model())
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+
+    def compute(batch: Any, step: int) -> None:
+        optimizer.zero_grad()
+        model(batch).sum().backward()
+        optimizer.step()
+
+    return Job(num_workers=1, compute=compute, steps=150, model=model)
+
+
 SCENARIOS: dict[str, Callable[[argparse.Namespace], Job]] = {
     "healthy": healthy,
     "near_the_knee": near_the_knee,
@@ -433,6 +466,8 @@ SCENARIOS: dict[str, Callable[[argparse.Namespace], Job]] = {
     "slow_start": slow_start,
     "mixed": mixed,
     "network": network,
+    "uneven": uneven,
+    "communication": communication,
 }
 
 

@@ -81,6 +81,8 @@ EXPECTED: dict[str, Expected] = {
         20, "input", ("STORAGE_BANDWIDTH",), CPU, "", ("--fixed",), after="GC_PAUSE", also="GC_PAUSE"
     ),
     "network": Expected(21, "input", ("NETWORK",), CPU),
+    "uneven": Expected(22, "cpu", ("CPU_UNEVEN",), STORAGE),
+    "communication": Expected(23, "rank", ("COMMUNICATION",), ("COMPUTE_BOUND", "RANK_STRAGGLER"), ranks=2),
 }  # fmt: skip
 
 STRETCH = 17
@@ -197,7 +199,7 @@ def score(rows: list[Row]) -> str:
         seen = {EXPECTED[row.name].number for row in valid if row.repeat == repeat}
         first, stretch = ({n for n in seen if (n >= STRETCH) == late} for late in (False, True))
         lines.append(
-            f"- repeat {repeat}: scenarios 1 to 16: {len(first - wrong)} of {len(first)} right; 17 to 21: "
+            f"- repeat {repeat}: scenarios 1 to 16: {len(first - wrong)} of {len(first)} right; from 17 on: "
             f"{len(stretch - wrong)} of {len(stretch)}"
         )
     controls = [row for row in valid if row.name in ("healthy", "near_the_knee")]
