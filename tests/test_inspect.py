@@ -5,6 +5,9 @@ from __future__ import annotations
 import base64
 import io
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -131,3 +134,11 @@ def test_the_verbs_print_one_document(mixed: Path, tmp_path: Path, capsys: pytes
 @pytest.mark.parametrize("words", [["--quality", "0"], ["--shard-size", "many"], ["--unit", "three"], ["--codec", "coef"]])
 def test_wrong_usage_is_exit_code_2(image_folder: Callable[..., Path], tmp_path: Path, words: list[str]) -> None:
     assert main(["pack", str(image_folder()), str(tmp_path / "out"), *words]) == 2
+
+
+def test_names_that_are_not_utf8_are_json_too(image_folder: Callable[..., Path]) -> None:
+    root = image_folder(classes=2)
+    (root / "class_1").rename(os.fsdecode(bytes(root) + b"/caf\xe9"))
+    command = [sys.executable, "-m", "headrace", "inspect", str(root), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout)["records_per_class"] == {"caf\udce9": 4, "class_0": 4}

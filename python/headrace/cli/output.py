@@ -111,7 +111,8 @@ def only_documents_on_stdout(as_json: bool) -> Iterator[None]:
             _document_stream = None
         return
     saved = os.dup(1)
-    with os.fdopen(saved, "w", encoding="utf-8") as stream:
+    # A lone surrogate (a name that is not UTF-8) is `\udcXX` in JSON too.
+    with os.fdopen(saved, "w", encoding="utf-8", errors="backslashreplace") as stream:
         _document_stream = stream
         os.dup2(2, 1)
         try:
