@@ -69,6 +69,9 @@ class _Handler(BaseHTTPRequestHandler):
             return self._answer(404, b"<Error><Code>NoSuchKey</Code></Error>")
         return self._object(data, fault)
 
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
     def do_PUT(self) -> None:
         key = unquote(urlsplit(self.path).path).lstrip("/").partition("/")[2]
         self.bucket.objects[key] = self.rfile.read(int(self.headers["Content-Length"]))
@@ -93,7 +96,8 @@ class _Handler(BaseHTTPRequestHandler):
                 self.send_header(name, value)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
-            self.wfile.write(body[: len(body) // 2] if cut else body)
+            if self.command != "HEAD":
+                self.wfile.write(body[: len(body) // 2] if cut else body)
             self.wfile.flush()
             if cut:
                 self.close_connection = True

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from headrace.errors import DecodeError, SourceError, UsageError
+from headrace.errors import DecodeError, HeadraceError, SourceError, UsageError
 from headrace.image_header import read_header
 from headrace.packing import pack
 from headrace.shards.index import Columns, Keys, read_columns
@@ -154,6 +154,9 @@ def test_a_destination_inside_the_source_is_refused(image_folder: Callable[..., 
     with pytest.raises(UsageError, match="inside the source"):
         pack(source, source / "packed")
     assert not (source / "packed").exists()
+    (source.parent / "link").symlink_to(source)
+    with pytest.raises(UsageError, match="inside the source"):
+        pack(source.parent / "link", source / "packed")
 
 
 def test_a_changed_source_is_not_mixed_in(image_folder: Callable[..., Path], tmp_path: Path) -> None:
@@ -373,6 +376,7 @@ def test_a_list_with_absolute_paths_leads_nowhere(image_folder: Callable[..., Pa
         ({"train_ratio": 0.9, "test_ratio": 0.2}, "at most 1"),
         ({"shard_size": 10}, "64 KiB"),
         ({"codec": "coef"}, "does not exist"),
+        ({"classes": ("class_0", "class_0")}, "twice"),
         ({"colour": "red"}, "colour"),
         ({"workers": 0}, "workers is 0"),
         ({"unit": (4, 3)}, "4/3"),
@@ -425,3 +429,54 @@ def test_an_orientation_survives_reencoding(tmp_path: Path) -> None:
     pack(tmp_path / "in", tmp_path / "out", max_side=60)
     ((data, _),) = records(tmp_path / "out").values()
     assert Image.open(io.BytesIO(data)).getexif()[0x0112] == 6
+
+
+def test_parts_of_a_split_want_a_folder_of_their_own(image_folder: Callable[..., Path], tmp_path: Path) -> None:
+    source, out = image_folder(), tmp_path / "out"
+    pack(source, out)
+    with pytest.raises(UsageError, match="not empty"):
+        pack(source, out, train_ratio=0.5)
+    assert not (out / "train").exists()
+    pack(source, tmp_path / "split", train_ratio=0.5)
+    assert pack(source, tmp_path / "split", train_ratio=0.5).records == 12
+
+
+def test_a_folder_that_cannot_be_written_is_an_error_of_ours(image_folder: Callable[..., Path], tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(HeadraceError, match=r"cannot write to .*file/out: Not a directory"):
+        pack(image_folder(), tmp_path / "file" / "out")
+
+
+@pytest.mark.parametrize("options", [{"resize": 700}, {"transform": "Resize(700)"}])
+def test_a_narrow_image_that_would_get_too_long_is_listed(tmp_path: Path, options: dict[str, object]) -> None:
+    (tmp_path / "in/cat").mkdir(parents=True)
+    (tmp_path / "in/cat/a.jpg").write_bytes(jpeg(60, 50, 1))
+    for end in ("jpg", "png"):
+        Image.new("RGB", (4, 400)).save(tmp_path / f"in/cat/narrow.{end}")
+    result = pack(tmp_path / "in", tmp_path / "out", **options)
+    assert (result.records, result.errors) == (1, 2)
+    assert "would become 700 x 70,000 pixels" in (tmp_path / "out/errors.jsonl").read_text()
+
+
+def test_an_unusual_format_keeps_its_extension(tmp_path: Path) -> None:
+    buffer = io.BytesIO()
+    Image.new("RGB", (4, 3)).save(buffer, "PPM")
+    (tmp_path / "in/v1.2").mkdir(parents=True)
+    (tmp_path / "in/v1.2/a.PGM").write_bytes(buffer.getvalue())
+    pack(tmp_path / "in", tmp_path / "out")
+    with tarfile.open(tmp_path / "in.tar", "w") as archive:
+        archive.add(tmp_path / "in/v1.2/a.PGM", "v1.2/a.ppm")
+    pack(tmp_path / "in.tar", tmp_path / "again")
+    for name, member in (("out", "v1%2E2/a.pgm"), ("again", "v1%2E2/a.ppm")):
+        with tarfile.open(tmp_path / name / "shard-000000.tar") as archive:
+            assert archive.getnames()[0] == member
+
+
+def test_a_list_s_images_may_not_change_before_the_pack_continues(image_folder: Callable[..., Path], tmp_path: Path) -> None:
+    source = image_folder()
+    names = [path.relative_to(source) for path in sorted(source.rglob("*.jpg"))]
+    (tmp_path / "a.lst").write_text("".join(f"{i}\t0\t{name}\n" for i, name in enumerate(names)))
+    assert not pack(tmp_path / "a.lst", tmp_path / "out", root=source, shard_size=65536, unit=(0, 2)).complete
+    (source / names[-1]).write_bytes(jpeg(20, 20, 3))
+    with pytest.raises(UsageError, match="the source has changed"):
+        pack(tmp_path / "a.lst", tmp_path / "out", root=source, shard_size=65536)

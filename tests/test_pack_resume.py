@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from headrace.errors import HeadraceError, UsageError
 from headrace.packing import pack
-from headrace.packing.work import WORK
+from headrace.packing.work import WORK, WorkFolder
 from sample_images import jpeg
 from test_pack import tree
 
@@ -184,4 +184,47 @@ def test_a_shard_that_a_power_failure_shortened_is_packed_again(image_folder: Ca
         file.truncate(100)
     (out / WORK / "unit-000002.json").write_bytes(b"")
     assert pack(source, out, shard_size=65536).complete
+    assert tree(out) == tree(tmp_path / "undisturbed")
+
+
+@pytest.mark.parametrize("quality", [80, 70])
+def test_two_that_begin_at_the_same_moment_follow_one_plan(
+    image_folder: Callable[..., Path], tmp_path: Path, quality: int
+) -> None:
+    """The jobs of an array begin together, and the first one's shard is there before the second one's sample is measured."""
+    source, out = image_folder(), tmp_path / "out"
+    options = {"shard_size": 65536, "quality": 80}
+
+    def meanwhile(_: object) -> None:
+        assert not pack(source, out, **options, unit=(0, 2)).complete
+
+    def second() -> object:
+        return pack(source, out, **(options | {"quality": quality}), unit=(1, 2), on_estimate=meanwhile)
+
+    if quality == 80:
+        assert second().complete
+        pack(source, tmp_path / "undisturbed", **options)
+        assert tree(out) == tree(tmp_path / "undisturbed")
+    else:
+        with pytest.raises(UsageError, match="quality was 80 and is 70 now"):
+            second()
+
+
+def test_another_process_that_packs_the_rest_and_commits_first(
+    image_folder: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, out = image_folder(), tmp_path / "out"
+    pack(source, out, shard_size=65536, unit=(0, 2))
+    begun, first = WorkFolder.open_part, True
+
+    def overtaken(work: WorkFolder, unit: int) -> object:
+        nonlocal first
+        if first:
+            first = False
+            pack(source, out, shard_size=65536)
+        return begun(work, unit)
+
+    monkeypatch.setattr(WorkFolder, "open_part", overtaken)
+    assert pack(source, out, shard_size=65536).complete
+    pack(source, tmp_path / "undisturbed", shard_size=65536)
     assert tree(out) == tree(tmp_path / "undisturbed")

@@ -207,3 +207,9 @@ def test_keys(names: list[str], expected: list[str]) -> None:
 def test_a_percent_sign_alone_is_no_key() -> None:
     with pytest.raises(FormatError, match="percent"):
         keys.unescape("a%zz")
+
+
+def test_json_without_an_end_to_its_depth_is_refused(tmp_path: Path) -> None:
+    (tmp_path / manifest.MANIFEST).write_text("[" * 200_000)
+    with pytest.raises(FormatError, match="not valid JSON"):
+        manifest.read_manifest(tmp_path)

@@ -61,6 +61,19 @@ def test_a_broken_link_is_named(image_folder: MakeFolder) -> None:
         headrace.open(root)
 
 
+@pytest.mark.timeout(20)
+def test_links_that_lead_in_a_circle_end_at_once(image_folder: MakeFolder) -> None:
+    root = image_folder()
+    for label in range(3):  # three ways at each of 40 levels: following them would never end
+        (root / f"class_{label}" / "again").symlink_to(root)
+    with pytest.raises(SourceError, match=r"class_0/again is a link to a folder that it lies in"):
+        headrace.open(root)
+    for label in range(3):
+        (root / f"class_{label}" / "again").unlink()
+    (root / "class_3").symlink_to(root / "class_0")
+    assert len(headrace.open(root).classes) == 4
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 def test_an_unreadable_folder_is_named(image_folder: MakeFolder) -> None:
     root = image_folder()
@@ -89,3 +102,13 @@ def test_parts_of_a_dataset_are_not_its_classes(image_folder: MakeFolder, tmp_pa
         (tmp_path / "vehicles" / name).mkdir(parents=True)
         (tmp_path / "vehicles" / name / "one.jpg").write_bytes((tmp_path / "whole/train/class_0/image_000.jpg").read_bytes())
     assert headrace.open(tmp_path / "vehicles").classes == ("test", "train")
+
+
+def test_images_that_image_folder_passes_over_are_told(image_folder: MakeFolder, tmp_path: Path) -> None:
+    root = image_folder(classes=2, per_class=2)
+    (root / "class_1/moving.GIF").write_bytes(b"GIF89a")
+    (root / "class_1/notes.txt").write_text("no image")
+    assert headrace.open(root).strays == ("class_1/moving.GIF",)
+    result = headrace.pack(root, tmp_path / "out")
+    assert (result.records, result.errors) == (4, 1)
+    assert '"class_1/moving.GIF", "reason": "no image"' in (tmp_path / "out/errors.jsonl").read_text()

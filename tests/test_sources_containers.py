@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import os
@@ -340,6 +341,9 @@ def test_tables_of_paths_and_labels(image_folder: Callable[..., Path], tmp_path:
         ("", "no column"),
         ("image,label\nmissing.jpg,1\n", "does not exist"),
         ("image,label\na.jpg,99999999999\n", "beyond"),
+        ("image,label\na.jpg,-1\n", "a.jpg has the label '-1'"),
+        ("image,label\na.jpg,0.5\n", "whole number"),
+        (f'image,label\na.jpg,"{"1" * 200_000}\n', "line 2: field larger"),
     ],
 )
 def test_tables_that_are_wrong(tmp_path: Path, text: str, words: str) -> None:
@@ -350,6 +354,22 @@ def test_tables_that_are_wrong(tmp_path: Path, text: str, words: str) -> None:
     (tmp_path / "list.parquet").write_bytes(b"PAR1 and nothing more")
     with pytest.raises(HeadraceError, match="Parquet"):
         headrace.open(tmp_path / "list.parquet")
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_numbers_that_are_written_as_floats(tmp_path: Path, kind: str) -> None:
+    """As pandas writes a column of numbers in which one is missing. As names, 10.0 would come before 2.0."""
+    for i in range(3):
+        (tmp_path / f"{i}.jpg").write_bytes(IMAGES[i])
+    if kind == "csv":
+        (tmp_path / "list.csv").write_text("path,label\n0.jpg,10.0\n1.jpg,\n2.jpg,2.0\n")
+    else:
+        arrow = pytest.importorskip("pyarrow")
+        from pyarrow import parquet
+
+        columns = {"path": ["0.jpg", "1.jpg", "2.jpg"], "label": [10.0, float("nan"), 2.0], "bytes": IMAGES[:3]}
+        parquet.write_table(arrow.table(columns), tmp_path / "list.parquet")
+    assert headrace.open(tmp_path / f"list.{kind}").table.label.tolist() == [10, -1, 2]
 
 
 @pytest.mark.parametrize("kind", ["tar", "rec", "tfrecord"])
@@ -600,3 +620,44 @@ def test_random_damage_ends_in_an_answer(tmp_path: Path) -> None:
                 contents(headrace.open(path))
             except HeadraceError as error:
                 assert str(error)
+
+
+def test_a_tfrecord_that_begins_as_gzip_does(tmp_path: Path) -> None:
+    """Of 0x8b1f bytes: its length begins with the two bytes that a compressed file begins with."""
+    data = example(image__class__label=1, image__encoded=IMAGES[0], a__rest=b"")
+    data = example(image__class__label=1, image__encoded=IMAGES[0], a__rest=bytes(0x8B1F - len(data) - 9))
+    assert len(data) == 0x8B1F
+    (tmp_path / "a.tfrecord").write_bytes(tfrecord(data))
+    assert contents(headrace.open(tmp_path / "a.tfrecord")) == [(IMAGES[0], 1)]
+    (tmp_path / "b.tfrecord").write_bytes(gzip.compress(tfrecord(data)))
+    with pytest.raises(FormatError, match="compressed"):
+        headrace.open(tmp_path / "b.tfrecord")
+
+
+def test_names_in_a_tar_that_are_not_utf8(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "a.tar", "w", format=tarfile.GNU_FORMAT, encoding="latin-1") as archive:
+        for name in ("cat/é.jpg", "hé/a.jpg"):
+            info = tarfile.TarInfo(name)
+            info.size = len(IMAGES[0])
+            archive.addfile(info, io.BytesIO(IMAGES[0]))
+    for _ in range(2):  # read, and from the cache
+        dataset = headrace.open(tmp_path / "a.tar")
+        assert [os.fsencode(key) for key in dataset.table.keys] == [b"cat/\xe9", b"h\xe9/a"]
+        assert [os.fsencode(name) for name in dataset.classes] == [b"cat", b"h\xe9"]
+    pack(dataset, tmp_path / "out")
+    assert list(headrace.open(tmp_path / "out").table.keys) == ["cat/%E9", "h%E9/a"]
+    assert headrace.verify(tmp_path / "out").ok
+
+
+def test_shards_whose_names_differ_behind_the_first_dot(tmp_path: Path) -> None:
+    for number in range(2):
+        data = example(image__class__label=number, image__encoded=IMAGES[number])
+        (tmp_path / f"set.tfrecord-0000{number}-of-00002").write_bytes(tfrecord(data))
+    dataset = headrace.open(tmp_path)
+    assert list(dataset.table.keys) == [f"set.tfrecord-0000{number}-of-00002/00000000" for number in range(2)]
+    assert pack(dataset, tmp_path / "out").records == 2
+
+
+def test_json_beside_an_image_without_an_end_to_its_depth(tmp_path: Path) -> None:
+    dataset = headrace.open(write_tar(tmp_path / "a.tar", [("a.jpg", IMAGES[0]), ("a.json", b"[" * 200_000)]))
+    assert dataset.table.label.tolist() == [-1]

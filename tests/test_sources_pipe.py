@@ -332,9 +332,30 @@ def test_bad_records_in_a_stream(tmp_path: Path) -> None:
             list(loader(path.with_name("train_1"), batch_size=6))
 
 
-def test_labels_that_are_names_are_refused(tmp_path: Path) -> None:
-    data = write_tar(tmp_path / "a.tar", [("cat/a.jpg", IMAGES[0])]).read_bytes()
-    with channel(tmp_path, [data]) as path, pytest.raises(FormatError, match="'cat'"):
+@pytest.mark.parametrize(("name", "label", "words"), [("cat/a.jpg", b"", "'cat'"), ("a.jpg", b"-1", "the label -1")])
+def test_labels_that_are_no_numbers_are_refused(tmp_path: Path, name: str, label: bytes, words: str) -> None:
+    members = [(name, IMAGES[0]), *([("a.cls", label)] if label else [])]
+    data = write_tar(tmp_path / "a.tar", members).read_bytes()
+    with channel(tmp_path, [data]) as path, pytest.raises(FormatError, match=words):
+        list(loader(path, batch_size=1))
+
+
+def test_samples_are_those_of_a_tar_on_disk(tmp_path: Path) -> None:
+    """Of several images a plain name is the image, a name that ends as before is another sample, and a GIF is an image."""
+    members = [("0.mask.png", b"mask"), ("0.txt", b"words"), ("0.png", IMAGES[0]), ("0.cls", b"1")]
+    members += [("1.jpg", IMAGES[1]), ("1.cls", b"2"), ("1.jpg", IMAGES[2]), ("1.cls", b"0")]
+    members += [("2.gif", b"GIF89a"), ("2.cls", b"1"), ("3.left.jpg", IMAGES[3]), ("3.right.jpg", b""), ("3.cls", b"0")]
+    archive = write_tar(tmp_path / "a.tar", members)
+    expected = [(IMAGES[0], 1), (IMAGES[1], 2), (IMAGES[2], 0), (b"GIF89a", 1), (IMAGES[3], 0)]
+    assert contents(open_dataset(archive)) == expected
+    with channel(tmp_path, [archive.read_bytes()]) as path:
+        stream = headrace.open(path).stream
+        assert stream is not None
+        assert [(record.data, record.label) for record in stream.read()] == expected
+
+
+def test_json_without_an_end_to_its_depth_in_a_stream(tmp_path: Path) -> None:
+    with channel(tmp_path, [b'{"a":' * 100_000 + b"\n"]) as path, pytest.raises(FormatError, match="damaged"):
         list(loader(path, batch_size=1))
 
 

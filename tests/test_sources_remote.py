@@ -19,6 +19,7 @@ import pytest
 from headrace.cli.main import main
 from headrace.errors import FormatError, MissingDependencyError, SourceError, UsageError
 from headrace.packing import pack
+from headrace.sources import open_source
 from headrace.sources.remote import shards as remote_shards
 from headrace.sources.remote import store as remote_store
 from headrace.sources.remote.kept import Promise
@@ -286,6 +287,45 @@ def test_folders_and_containers_are_copied(
     result = pack("s3://b/folder", tmp_path / "again", keep_bytes=True)
     assert result.records == 6
     assert pack("s3://b/data", tmp_path / "repacked", shard_size=80_000).records == 40
+
+
+@needs_obstore
+@pytest.mark.parametrize("root", [None, "s3://b/images", "local"])
+def test_lists_by_their_urls(image_folder: Callable[..., Path], bucket: Bucket, tmp_path: Path, root: str | None) -> None:
+    source = image_folder(classes=2, per_class=2)
+    bucket.fill(source, "images")
+    begin = "" if root else "images/"
+    bucket.objects["train.csv"] = f"path,label\n{begin}class_1/image_000.jpg,7\n{begin}class_0/image_001.jpg,0\n".encode()
+    dataset = open_source("s3://b/train.csv", source if root == "local" else root)
+    assert (dataset.root, dataset.table.label.tolist()) == ("s3://b/train.csv", [7, 0])
+    assert dataset.read(0) == (source / "class_1/image_000.jpg").read_bytes()
+    assert pack("s3://b/train.csv", tmp_path / "out", root=source if root == "local" else root).records == 2
+    with pytest.raises(SourceError, match=r"s3://b/other\.lst does not exist"):
+        open_source("s3://b/other.lst", root)
+
+
+@needs_obstore
+def test_containers_by_name_and_by_pattern(packed: Path, bucket: Bucket) -> None:
+    bucket.objects["data/deeper/shard-000009.tar"] = b"not asked for"
+    bucket.requests.clear()
+    one = headrace.open("s3://b/data/shard-000001.tar")
+    assert "list" not in bucket.requests  # a web server can answer this, and a prefix of millions takes long to list
+    assert one.table.label.tolist() == headrace.open(packed / "shard-000001.tar").table.label.tolist()
+    assert len(headrace.open("s3://b/data/shard-*.tar")) == 40
+    for name in ("shard-9.tar", "other-*.tar"):
+        with pytest.raises(SourceError, match="does not exist"):
+            headrace.open(f"s3://b/data/{name}")
+
+
+@needs_obstore
+def test_a_destination_inside_a_source_in_a_store_is_refused(image_folder: Callable[..., Path], bucket: Bucket) -> None:
+    bucket.fill(image_folder(), "photos")
+    for prefix in ("s3://b/photos/packed", "s3://b/photos/"):
+        with pytest.raises(UsageError, match="inside the source"):
+            pack("s3://b/photos", prefix)
+    assert pack("s3://b/photos", "s3://b/photos-packed").records == 12
+    with pytest.raises(UsageError, match="already holds a packed dataset"):
+        pack("s3://b/photos", "s3://b/photos-packed", train_ratio=0.5)
 
 
 @needs_obstore

@@ -60,7 +60,7 @@ class Inspection:
     largest_classes: Mapping[str, int]
     unlabeled: int
     extras: Mapping[str, int]  # members of archives beside the images, by name
-    strays: int  # members of archives that belong to no image
+    strays: int  # members of archives that belong to no image; images that ImageFolder does not take
     bytes: int | None  # of all images
     sampled: int
     unreadable: Mapping[str, str]  # key -> reason, of the sample

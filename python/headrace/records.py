@@ -107,7 +107,7 @@ class Dataset:
     fingerprint: str  # changes when records, their order, sizes or labels change
     residency: Residency | None = None  # None: everything is on local disk
     stream: Stream | None = None  # of a stream; its table is empty
-    strays: tuple[str, ...] = ()  # members of archives that belong to no image
+    strays: tuple[str, ...] = ()  # members of archives that belong to no image; images that ImageFolder does not take
 
     def __len__(self) -> int:
         return len(self.table) if self.stream is None else self.stream.records()

@@ -202,12 +202,12 @@ class StreamPass:
         )
 
     def _label(self, record: StreamRecord) -> int:
-        if isinstance(record.label, int):
+        if isinstance(record.label, int) and record.label >= 0:
             return record.label
         what = "no label" if record.label is None else f"the label {record.label!r}"
         raise FormatError(
-            f"{self.stream.name}: record {record.key!r} has {what}; in a stream a label must be a number, as the classes that "
-            "are still to come are not known",
+            f"{self.stream.name}: record {record.key!r} has {what}; in a stream a label must be a number from 0, as the "
+            "classes that are still to come are not known",
             hint="headrace pack numbers the classes; or use FastFile mode",
         )
 

@@ -59,7 +59,8 @@ def _render(found: Inspection) -> None:
     if found.extras:
         line("beside images", _list(found.extras))
     if found.strays:
-        line("strays", f"{found.strays:,} members belong to no image")
+        what = "images that ImageFolder does not take" if found.kind == "folder" else "members belong to no image"
+        line("strays", f"{found.strays:,} {what}")
     page.print(f"  of {found.sampled:,} images:")
     line("formats", _list(found.formats))
     if found.width and found.height and found.size_bytes:

@@ -23,7 +23,7 @@ from headrace.packing.plan import Plan, make_plan
 from headrace.packing.ray_cluster import RayEngine
 from headrace.packing.recipe import make_recipe
 from headrace.packing.upload import check_free, staging_folder, upload
-from headrace.packing.work import WorkFolder
+from headrace.packing.work import WorkFolder, check_empty
 from headrace.records import Dataset
 from headrace.shards.manifest import MANIFEST, Manifest, read_manifest
 from headrace.sources import open_source
@@ -93,13 +93,12 @@ def pack(
     store = _store(dst, unit)
     dataset = src if isinstance(src, Dataset) else open_source(src, root)
     dataset.check_stored()
-    if store is None and dataset.kind == "folder" and Path(dst).expanduser().absolute().is_relative_to(dataset.root):
-        raise UsageError(f"{dst} lies inside the source {dataset.root}, and would become a class of it", hint="pack beside it")
+    _refuse_inside(dataset, dst, store)
     listing = list_records(dataset, chosen)
     parts = split(listing, chosen)
     target = Path(dst).expanduser().absolute() if store is None else staging_folder(store.url)
     if store is not None:
-        check_free(store, list(parts), target)
+        check_free(store, sorted({"", *parts}), target)
     if on_start:
         on_start(len(listing))
     recipe = make_recipe(chosen)
@@ -118,18 +117,32 @@ def pack(
 
     job = _Job(chosen, chosen_engine, unit, sync, on_progress or (lambda _count, _size: None), expected)
     try:
+        if chosen.splits:
+            check_empty(target, parts)
         results = [job.run(name, part, target / name if name else target) for name, part in parts.items()]
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        raise HeadraceError(
-            f"no space left for {target}", hint="free some space and give the same command again: it continues"
-        ) from error
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            what, hint = f"no space left for {target}", "free some space"
+        else:
+            what, hint = f"cannot write to {target}: {error.strerror or error}", "see to the folder"
+        raise HeadraceError(what, hint=f"{hint} and give the same command again: it continues") from error
     result = results[0] if "" in parts else _sum(str(target), results)
     if store is None:
         return result
     upload(store, target)
     return _moved(result, str(target), store.url)
+
+
+def _refuse_inside(dataset: Dataset, dst: str | os.PathLike[str], store: Bucket | None) -> None:
+    """Raises UsageError for a destination in an image folder: it would be one of its classes from then on."""
+    if dataset.kind != "folder":
+        return
+    if store is not None:
+        inside = f"{store.url}/".startswith(f"{dataset.root.rstrip('/')}/")
+    else:
+        inside = Path(os.path.realpath(Path(dst).expanduser())).is_relative_to(os.path.realpath(dataset.root))
+    if inside:
+        raise UsageError(f"{dst} lies inside the source {dataset.root}, and would become a class of it", hint="pack beside it")
 
 
 def _store(dst: str | os.PathLike[str], unit: tuple[int, int] | None) -> Bucket | None:
@@ -168,7 +181,11 @@ class _Job:
         missing = [number for number in mine if not work.is_done(number)]
         done = [number for number in mine if work.is_done(number)]
         self.on_progress(sum(plan.cuts[number + 1] - plan.cuts[number] for number in done), 0)
-        self.engine.pack_units(name, listing, plan, missing, work, self.on_progress)
+        try:
+            self.engine.pack_units(name, listing, plan, missing, work, self.on_progress)
+        except FileNotFoundError:  # another process packed the same units, committed, and has removed the work folder
+            if not (destination / MANIFEST).exists():
+                raise
         packed = sum(plan.cuts[number + 1] - plan.cuts[number] for number in missing)
         manifest = self._commit(listing, plan, work)
         if manifest is None:
@@ -203,9 +220,7 @@ class _Job:
         if begun is None:
             expected = self.expected()
             ratio = expected.packed_bytes / max(1, expected.source_bytes) if expected else None
-            plan = make_plan(listing, self.options, ratio)
-            work.begin(plan)
-            return plan
+            begun = work.begin(make_plan(listing, self.options, ratio))
         why = make_plan(listing, self.options, begun.ratio).difference(begun)
         if why:
             raise UsageError(

@@ -81,7 +81,8 @@ def list_records(dataset: Dataset, options: PackOptions) -> Listing:
             hint="move them into class folders, or leave them out:  --unlabeled skip",
         )
     rows = np.flatnonzero(labels >= 0)
-    strays = [Rejection(name, "no image", "belongs to no image") for name in dataset.strays]
+    why = "ImageFolder takes no files of this ending" if dataset.kind == "folder" else "belongs to no image"
+    strays = [Rejection(name, "no image", why) for name in dataset.strays]
     keys = _keys(dataset, rows)
     keep, keys, duplicates, renamed = _without_duplicates(dataset, rows, keys, options)
     rows = rows[keep]

@@ -26,9 +26,10 @@ __all__ = ["UNSUPPORTED", "Recoded", "Recoder", "check_pixels", "decoded", "loss
 
 @dataclass(frozen=True, slots=True)
 class Recoded:
-    """An image as it goes into a shard. `extension` is None when the bytes' format is unknown to us."""
+    """An image as it goes into a shard. `extension` is None where there is none of our own for its format."""
 
     data: bytes
+    format: str  # as in ImageHeader
     extension: str | None
     width: int
     height: int
@@ -83,7 +84,7 @@ def _with_restart_markers(data: bytes) -> Recoded:
 
 
 def _recoded(data: bytes, header: ImageHeader) -> Recoded:
-    return Recoded(data, EXTENSIONS.get(header.format), header.width, header.height)
+    return Recoded(data, header.format, EXTENSIONS.get(header.format), header.width, header.height)
 
 
 def decoded(data: bytes) -> Image.Image:

@@ -90,6 +90,8 @@ def _complaints(options: PackOptions) -> list[str]:
         found.append("keep_bytes excludes what changes files: max_side, short_side, resize, quality, transform")
     if options.shard_size < 1 << 16:
         found.append(f"shard_size is {options.shard_size} bytes; at least 64 KiB are needed")
+    if options.classes is not None and len(set(options.classes)) < len(options.classes):
+        found.append("classes names a class twice")
     train, test = options.train_ratio, options.test_ratio
     if not 0 < train <= 1 or not 0 <= test < 1 or train + test > 1:
         found.append("train_ratio and test_ratio must be shares that add up to at most 1")

@@ -3,6 +3,7 @@ a pack that was stopped, and the jobs of an array, all follow the same one."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ class Plan:
     source_kind: str
     source_fingerprint: str
     version: str  # of headrace: another one may write other bytes
+    sizes: str  # a digest of the records' sizes: in a list's fingerprint there are none, as its files are not looked at before
 
     @property
     def units(self) -> int:
@@ -45,7 +47,7 @@ class Plan:
     def _document(self) -> dict[str, Any]:
         return {
             "version": self.version,
-            "source": {"kind": self.source_kind, "fingerprint": self.source_fingerprint},
+            "source": {"kind": self.source_kind, "fingerprint": self.source_fingerprint, "sizes": self.sizes},
             "options": dict(self.options),
             "ratio": self.ratio,
             "cuts": list(self.cuts),
@@ -63,11 +65,12 @@ class Plan:
             source_kind=source["kind"],
             source_fingerprint=source["fingerprint"],
             version=document["version"],
+            sizes=source["sizes"],
         )
 
     def difference(self, other: Plan) -> str | None:
         """Why a pack begun by `other` cannot be continued by this plan, in words, or None."""
-        if self.source_fingerprint != other.source_fingerprint:
+        if (self.source_fingerprint, self.sizes) != (other.source_fingerprint, other.sizes):
             return "the source has changed since"
         for name in (*self.options, *other.options):
             mine, theirs = self.options.get(name), other.options.get(name)
@@ -104,4 +107,5 @@ def make_plan(listing: Listing, options: PackOptions, ratio: float | None) -> Pl
         source_kind=listing.dataset.kind,
         source_fingerprint=listing.dataset.fingerprint,
         version=_native.__version__,
+        sizes=hashlib.sha256(listing.sizes.astype("<i8").tobytes()).hexdigest()[:32],
     )

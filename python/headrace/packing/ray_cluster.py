@@ -90,7 +90,7 @@ class RayEngine:
             self._ray.init(log_to_driver=False, logging_level="warning")
         self.workers = workers or max(1, int(self._ray.cluster_resources().get("CPU", 1)))
         where = str(src) if is_url(src) else str(Path(src).expanduser().absolute())
-        base = str(Path(root).expanduser().absolute()) if root is not None else None
+        base = None if root is None else str(root) if is_url(root) else str(Path(root).expanduser().absolute())
         self._arguments = (where, base, options, listing.dataset.fingerprint, _native.__version__)
 
     def pack_units(

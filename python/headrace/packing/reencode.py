@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["reencoder"]
 
+_MAX_SIDE = 65500  # pixels; libjpeg's JPEG_MAX_DIMENSION
+
 
 def reencoder(options: PackOptions, lossless: Recoder) -> Recoder:
     """The function that every image goes through when options ask for smaller ones.
@@ -35,11 +37,14 @@ def reencoder(options: PackOptions, lossless: Recoder) -> Recoder:
         size = _target(options, header.width, header.height)
         if size is None and prepare is None and not _is_finer(header, options.quality):
             return lossless(data)
+        if size is not None:
+            _refuse_too_large(size)  # before it takes the memory
         image = _pixels(data, header, size or (header.width, header.height))
         if prepare is not None:
             image = prepare(image)
+        _refuse_too_large(image.size)
         encoded = _encoded(image, options.quality or DEFAULT_QUALITY, data, marks=options.restart_markers)
-        return Recoded(encoded, "jpg", *image.size)
+        return Recoded(encoded, "jpeg", "jpg", *image.size)
 
     return reencode
 
@@ -57,6 +62,12 @@ def _target(options: PackOptions, width: int, height: int) -> tuple[int, int] | 
         return None
     size = (max(1, round(width * scale)), max(1, round(height * scale)))
     return None if size == (width, height) else size
+
+
+def _refuse_too_large(size: tuple[int, int]) -> None:
+    """Raises DecodeError for a size (width, height) that no JPEG can have: a narrow image was made wider."""
+    if max(size) > _MAX_SIDE:
+        raise DecodeError(f"would become {size[0]:,} x {size[1]:,} pixels; a JPEG has at most {_MAX_SIDE:,} on a side")
 
 
 def _is_finer(header: ImageHeader, quality: int | None) -> bool:

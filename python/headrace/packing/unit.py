@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import BinaryIO
 
 import numpy as np
@@ -93,7 +94,7 @@ def pack_record(listing: Listing, recipe: Recipe, at: int) -> Run | Rejection:
     except DecodeError as error:
         return Rejection(listing.name(at), "undecodable", str(error))
     key = listing.keys[at]
-    extension = image.extension or _extension(listing.name(at))
+    extension = image.extension or _own_extension(listing, at) or image.format
     header = tar.header(f"{key}.{extension}", len(image.data))
     tail = tar.padding(len(image.data)) + tar.member(f"{key}.cls", b"%d" % listing.labels[at])
     json_at = 0
@@ -112,9 +113,9 @@ def pack_record(listing: Listing, recipe: Recipe, at: int) -> Run | Rejection:
     return Run(at, header + image.data + tail, [facts], beside)
 
 
-def _extension(name: str) -> str:
-    """The name's own, for images whose bytes do not tell their format."""
-    return name.rpartition("/")[2].rpartition(".")[2].lower() if "." in name else "image"
+def _own_extension(listing: Listing, at: int) -> str:
+    """That of the record's file, for images whose bytes do not tell their format; empty where the record is no file."""
+    return PurePosixPath(listing.name(at)).suffix[1:].lower() if listing.dataset.kind in ("folder", "lst") else ""
 
 
 class UnitWriter:

@@ -13,7 +13,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import BinaryIO
@@ -24,16 +24,31 @@ from headrace.packing.plan import Plan
 from headrace.shards.index import Columns, concatenate, read_columns, serialized
 from headrace.shards.manifest import INDEX, MANIFEST, FileFacts, Manifest, ShardFacts
 
-__all__ = ["ERRORS", "WORK", "WorkFolder", "shard_name"]
+__all__ = ["ERRORS", "WORK", "WorkFolder", "check_empty", "shard_name"]
 
 WORK = ".packing"
 ERRORS = "errors.jsonl"
 _PLAN = "plan.json"
+_LOCK = "lock"  # held while a plan is made
 
 
 def shard_name(unit: int) -> str:
     """The file name of a unit's shard."""
     return f"shard-{unit:06d}.tar"
+
+
+def check_empty(destination: Path, own: Iterable[str]) -> None:
+    """Raises UsageError when the folder is a file, or holds anything but what is named in `own`."""
+    if not destination.exists():
+        return
+    if not destination.is_dir():
+        raise UsageError(f"{destination} is a file; the destination is a folder")
+    others = sorted({path.name for path in destination.iterdir()} - set(own))
+    if others:
+        raise UsageError(
+            f"{destination} is not empty: {', '.join(others[:3])}{' …' if len(others) > 3 else ''}",
+            hint="give a new folder, or empty this one",
+        )
 
 
 class WorkFolder:
@@ -54,19 +69,23 @@ class WorkFolder:
         except (ValueError, KeyError, TypeError) as error:
             raise FormatError(f"{path} is damaged: {error}", hint=f"start again:  rm -r {self.folder}") from error
 
-    def begin(self, plan: Plan) -> None:
-        """Begins a pack. Raises UsageError when the destination holds something else."""
-        if self.destination.exists():
-            if not self.destination.is_dir():
-                raise UsageError(f"{self.destination} is a file; the destination is a folder")
-            others = sorted(path.name for path in self.destination.iterdir() if path.name != WORK)
-            if others:
-                raise UsageError(
-                    f"{self.destination} is not empty: {', '.join(others[:3])}{' …' if len(others) > 3 else ''}",
-                    hint="give a new folder, or empty this one",
-                )
+    def begin(self, plan: Plan) -> Plan:
+        """Begins a pack, and returns its plan: another one where another process has begun in the meantime.
+
+        Raises UsageError when the destination holds something else.
+        """
+        try:
+            check_empty(self.destination, [WORK])
+        except UsageError:  # or is it a shard of another process, which began in the meantime?
+            if self.plan() is None:
+                raise
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._write(self.folder / _PLAN, plan.serialized())
+        with open(self.folder / _LOCK, "ab") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # of two plans one holds, also when their options differ
+            if (there := self.plan()) is not None:
+                return there
+            self._write(self.folder / _PLAN, plan.serialized())
+            return plan
 
     def is_done(self, unit: int) -> bool:
         """Whether the unit's shard is complete and in place."""

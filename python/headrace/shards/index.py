@@ -38,8 +38,8 @@ class Keys(Sequence[str]):
 
     @staticmethod
     def of(keys: Sequence[str]) -> Keys:
-        """Packs strings. Raises UnicodeEncodeError for lone surrogates (escaped keys hold none)."""
-        raw = [key.encode() for key in keys]
+        """Packs strings; bytes of names that are not UTF-8 (lone surrogates, as Python has them) stay what they were."""
+        raw = [key.encode("utf-8", "surrogateescape") for key in keys]
         start = np.zeros(len(raw) + 1, dtype=np.int64)
         np.cumsum([len(key) for key in raw], out=start[1:])
         return Keys(np.frombuffer(b"".join(raw), dtype=np.uint8), start)
@@ -58,7 +58,7 @@ class Keys(Sequence[str]):
         i += len(self) if i < 0 else 0
         if not 0 <= i < len(self):
             raise IndexError(f"record {index} of {len(self)}")
-        return self.blob[self.start[i] : self.start[i + 1]].tobytes().decode("utf-8", "replace")
+        return self.blob[self.start[i] : self.start[i + 1]].tobytes().decode("utf-8", "surrogateescape")
 
     def __iter__(self) -> Iterator[str]:
         return (self[i] for i in range(len(self)))

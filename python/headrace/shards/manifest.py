@@ -82,7 +82,7 @@ def read_manifest(folder: Path) -> Manifest:
         document = json.loads(path.read_bytes())
     except OSError as error:
         raise FormatError(f"cannot read {path}: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise FormatError(f"{path} is not valid JSON: {error}", hint="restore it from a copy, or pack again") from error
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise FormatError(f'{path} is not a manifest of a packed dataset: "format" is not {FORMAT!r}')

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from headrace.errors import SourceError, UsageError
@@ -101,10 +102,11 @@ def open_source(path: str | os.PathLike[str], root: str | os.PathLike[str] | Non
     """
     if root is None:
         return open_dataset(path)
-    found = existing(path)
-    if found.suffix not in LISTS:
-        raise UsageError(f"root says where the images of a list ({' '.join(LISTS)}) are; {found} is none")
-    return open_list(found, existing(root))
+    if not os.fspath(path).endswith(LISTS):
+        raise UsageError(f"root says where the images of a list ({' '.join(LISTS)}) are; {path} is none")
+    if is_url(path):
+        return _remote_list(str(path), root)
+    return open_list(existing(path), _root(root))
 
 
 def local_copy(url: str) -> Path:
@@ -114,10 +116,13 @@ def local_copy(url: str) -> Path:
 
 def _remote(url: str) -> Dataset:
     folder, _, name = url.rstrip("/").rpartition("/")
+    if name.endswith(LISTS):
+        return _remote_list(url, None)
     if any(pattern.fullmatch(name) for pattern, _ in _CONTAINERS):
-        beside = {name, f"{name.removesuffix('.rec')}.idx"}
         bucket = open_bucket(folder)
-        objects = [entry for entry in bucket.list() if entry.path in beside]
+        objects = _named(bucket, [name, *([f"{name.removesuffix('.rec')}.idx"] if name.endswith(".rec") else [])])
+        if not objects:
+            raise SourceError(f"{url} does not exist", hint="check the address")
         if (large := _too_large(bucket, objects)) is not None:
             return replace(large, root=url)
         return replace(open_dataset(mirror(bucket, _remote_cache(), objects) / name), root=url)
@@ -129,6 +134,30 @@ def _remote(url: str) -> Dataset:
     if (large := _too_large(bucket, objects)) is not None:
         return large
     return replace(open_dataset(mirror(bucket, _remote_cache(), objects)), root=url)
+
+
+def _named(bucket: Bucket, names: Sequence[str]) -> list[RemoteObject]:
+    """Those of the objects that there are; a name may be a pattern with `*`."""
+    if any("*" in name for name in names):  # asked for by name otherwise: a plain web server cannot list
+        here = [entry for entry in bucket.list() if "/" not in entry.path]
+        return [entry for entry in here if any(fnmatchcase(entry.path, name) for name in names)]
+    return [found for name in names if (found := bucket.find(name)) is not None]
+
+
+def _remote_list(url: str, root: str | os.PathLike[str] | None) -> Dataset:
+    """The list at `url`; where no `root` says where its images are, everything beside the list is copied with it."""
+    folder, _, name = url.rpartition("/")
+    bucket = open_bucket(folder)
+    objects = bucket.list() if root is None else _named(bucket, [name])
+    if all(entry.path != name for entry in objects):
+        raise SourceError(f"{url} does not exist", hint="check the address")
+    copy = mirror(bucket, _remote_cache(), objects)
+    return replace(open_list(copy / name, None if root is None else _root(root)), root=url)
+
+
+def _root(root: str | os.PathLike[str]) -> Path:
+    """The folder of a list's images; that of a store is copied."""
+    return local_copy(str(root)) if is_url(root) else existing(root)
 
 
 def _too_large(bucket: Bucket, objects: Sequence[RemoteObject]) -> Dataset | None:

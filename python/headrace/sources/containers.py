@@ -73,7 +73,10 @@ def unique_stems(files: Sequence[Path]) -> dict[Path, str]:
     """A short name for each file to begin its records' keys with: "" for one file alone, else what its name starts with."""
     if len(files) == 1:
         return {files[0]: ""}
-    return {path: path.name.split(".")[0] + "/" for path in files}
+    stems = {path: path.name.split(".")[0] for path in files}
+    if len(set(stems.values())) < len(files):  # data.tfrecord-00000-of-00002 and its like
+        stems = {path: path.name for path in files}
+    return {path: f"{stem}/" for path, stem in stems.items()}
 
 
 def _scanned(files: Sequence[Path], scan: Callable[[Path], Found]) -> Scan:

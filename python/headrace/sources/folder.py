@@ -17,6 +17,8 @@ __all__ = ["IMAGE_EXTENSIONS", "open_folder"]
 
 # torchvision.datasets.folder.IMG_EXTENSIONS
 IMAGE_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+# Other endings of images: ImageFolder passes them over without a word, here they are told.
+_PASSED_OVER = (".gif", ".jfif", ".jpe", ".heic", ".heif", ".avif", ".jp2", ".jxl")
 
 
 def open_folder(root: Path) -> Dataset:
@@ -39,12 +41,13 @@ def open_folder(root: Path) -> Dataset:
             hint=f"give one of them, for example {root / 'train'}",
         )
     files: list[str] = []
+    strays: list[str] = []
     sizes: list[int] = []
     labels: list[int] = []
     empty: list[str] = []
     for label, name in enumerate(classes):
         before = len(files)
-        for path, size in _images(root / name):
+        for path, size in _images(root / name, strays):
             files.append(path)
             sizes.append(size)
             labels.append(label)
@@ -62,6 +65,7 @@ def open_folder(root: Path) -> Dataset:
         )
     above = len(os.path.join(root, ""))  # noqa: PTH118 (bytes of text, not a path)
     keys = tuple(path[above:] for path in files)
+    passed_over = tuple(path[above:] for path in strays)
     label_column = np.asarray(labels, dtype=np.int64)
     table = RecordTable(
         files=tuple(files),
@@ -72,7 +76,7 @@ def open_folder(root: Path) -> Dataset:
         keys=keys,
     )
     mark = fingerprint(keys, np.asarray(sizes, dtype=np.int64), label_column)
-    return Dataset(root=str(root), kind="folder", table=table, classes=classes, fingerprint=mark)
+    return Dataset(root=str(root), kind="folder", table=table, classes=classes, fingerprint=mark, strays=passed_over)
 
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:
@@ -83,13 +87,21 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
         raise SourceError(f"cannot list {folder}: {error.strerror}", hint=f"check the permissions:  ls -ld {folder}") from error
 
 
-def _images(folder: Path) -> Iterator[tuple[str, int]]:
-    """Image files below `folder` with their sizes in bytes, in ImageFolder's order (`os.walk`, sorted by folder, then name)."""
+def _images(folder: Path, strays: list[str]) -> Iterator[tuple[str, int]]:
+    """Image files below `folder` with their sizes in bytes, in ImageFolder's order (`os.walk`, sorted by folder, then name).
+
+    Images that ImageFolder does not take are added to `strays`.
+    """
 
     def fail(error: OSError) -> None:
         raise SourceError(f"cannot list {error.filename}: {error.strerror}", hint="check the permissions") from error
 
-    for parent, _, names in sorted(os.walk(folder, followlinks=True, onerror=fail)):
+    found = list[tuple[str, list[str]]]()
+    for parent, folders, names in os.walk(folder, followlinks=True, onerror=fail):
+        for name in folders:
+            _refuse_loop(parent, name)
+        found.append((parent, names))
+    for parent, names in sorted(found):
         for name in sorted(names):
             if name.lower().endswith(IMAGE_EXTENSIONS):
                 path = os.path.join(parent, name)  # noqa: PTH118 (a million Path objects are slow)
@@ -102,6 +114,15 @@ def _images(folder: Path) -> Iterator[tuple[str, int]]:
                 if not stat.S_ISREG(facts.st_mode):  # reading a pipe or a device may never end
                     raise SourceError(f"{path} is a pipe, a device or a folder, not an image", hint="remove or rename it")
                 yield path, facts.st_size
+            elif name.lower().endswith(_PASSED_OVER):
+                strays.append(os.path.join(parent, name))  # noqa: PTH118 (as above)
+
+
+def _refuse_loop(parent: str, name: str) -> None:
+    """Raises SourceError for a link to a folder that it lies in: following it would never end."""
+    path = os.path.join(parent, name)  # noqa: PTH118 (as above)
+    if os.path.islink(path) and f"{os.path.realpath(parent)}/".startswith(f"{os.path.realpath(path).rstrip('/')}/"):  # noqa: PTH114
+        raise SourceError(f"{path} is a link to a folder that it lies in", hint="remove the link")
 
 
 def _no_classes(root: Path) -> str:

@@ -130,7 +130,8 @@ class _Tar:
         self.open = False  # inside an archive: its end has not come
         self._zeros = 0
         self._key: str | None = None
-        self._parts: dict[str, bytes] = {}
+        self._ends: set[str] = set()  # what the sample's members end in
+        self._parts: dict[str, bytes] = {}  # those of them that belong to its record
 
     def blank(self, count: int) -> None:
         """Zeros have come: two blocks of them end an archive."""
@@ -152,18 +153,30 @@ class _Tar:
             source.skip(padded)
             return
         key, end = split_name(own)
-        if key != self._key:
+        if key != self._key or end in self._ends:  # one that comes again begins another sample
             yield from self.finished()
             self._key = key
-        if (is_image(end) and not any(map(is_image, self._parts))) or end in ("cls", "json"):
+        self._ends.add(end)
+        if self._belongs(end):
             self._parts[end] = source.take(padded)[:size]
         else:
             source.skip(padded)
 
+    def _belongs(self, end: str) -> bool:
+        """Whether a member is label, JSON or image: the first, but `7.png` rather than `7.mask.png`, as in a tar on disk."""
+        if end in ("cls", "json"):
+            return True
+        held = next(filter(is_image, self._parts), None)
+        if not is_image(end) or (held is not None and ("." in end or "." not in held)):
+            return False
+        if held is not None:
+            del self._parts[held]
+        return True
+
     def finished(self) -> Iterator[StreamRecord]:
         """The sample whose members have all come."""
         key, parts = self._key, self._parts
-        self._key, self._parts = None, {}
+        self._key, self._ends, self._parts = None, set(), {}
         image = next((data for end, data in parts.items() if is_image(end)), None)
         if key is not None and image is not None:
             label = label_of_cls(parts["cls"]) if "cls" in parts else None
@@ -186,7 +199,7 @@ def _json(source: Bytes, on_count: OnCount) -> None:
     line = _until(source, b"\n")
     try:
         document = json.loads(line if line != b"{\n" else line + _until(source, b"\n}\n"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise source.broken(f"holds JSON that is damaged: {error}") from error
     counts = document.get("counts") if isinstance(document, dict) and document.get("format") == "headrace" else None
     if isinstance(counts, dict) and isinstance(counts.get("records"), int) and counts["records"] >= 0:
@@ -213,7 +226,7 @@ def _skip_safetensors(source: Bytes, header: int) -> None:
     try:
         tensors = json.loads(source.take(header))
         end = max(int(facts["data_offsets"][1]) for name, facts in tensors.items() if name != "__metadata__")
-    except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError) as error:
         raise source.broken("holds an index that is damaged") from error
     source.skip(end)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import importlib
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,6 +21,7 @@ TABLES = (".csv", ".tsv", ".parquet")
 # Names of columns as they occur in public datasets' lists, in order of preference; upper and lower case are the same.
 _PATHS = ("path", "filepath", "file_path", "image_path", "filename", "file_name", "file", "image", "img")
 _LABELS = ("label", "labels", "class", "class_id", "target", "category")
+_NUMBER = re.compile(r"[+-]?[0-9]{1,18}(\.[0-9]*)?")  # "3.0" is how pandas writes a 3 in a column with gaps
 
 
 def open_table(path: Path, root: Path | None = None) -> Dataset:
@@ -38,7 +40,7 @@ def open_table(path: Path, root: Path | None = None) -> Dataset:
             f"{folder / names[0]}, the first image that {path} lists, does not exist",
             hint="say where the images are:  --root FOLDER",
         )
-    labels, classes = numbered([_label(text) for text in texts], {})
+    labels, classes = numbered(_labels(path, names, texts), {})
     sizes = np.full(len(names), -1, dtype=np.int64)
     table = RecordTable(
         files=tuple(os.path.join(folder, name) for name in names),  # noqa: PTH118 (a million Path objects are slow)
@@ -55,15 +57,18 @@ def _csv(path: Path) -> tuple[list[str], list[str]]:
     names, labels = list[str](), list[str]()
     with open(path, newline="", encoding="utf-8-sig", errors="surrogateescape") as file:
         reader = csv.reader(file, delimiter="\t" if path.suffix == ".tsv" else ",")
-        header = next(reader, [])
-        at, label = _columns(path, header)
-        for row in reader:
-            if len(row) <= max(at, label):
-                if not row:
-                    continue
-                raise FormatError(f"{path}, line {reader.line_num}: {len(header)} columns are expected, {len(row)} found")
-            names.append(row[at])
-            labels.append(row[label])
+        try:
+            header = next(reader, [])
+            at, label = _columns(path, header)
+            for row in reader:
+                if len(row) <= max(at, label):
+                    if not row:
+                        continue
+                    raise FormatError(f"{path}, line {reader.line_num}: {len(header)} columns are expected, {len(row)} found")
+                names.append(row[at])
+                labels.append(row[label])
+        except csv.Error as error:  # a quotation mark that is never closed, for one
+            raise FormatError(f"{path}, line {reader.line_num}: {error}") from error
     return names, labels
 
 
@@ -73,14 +78,15 @@ def _parquet(path: Path) -> tuple[list[str], list[str]]:
     except ImportError as error:
         raise MissingDependencyError("pyarrow is needed to read Parquet", hint="pip install pyarrow") from error
     try:
-        at, label = _columns(path, library.read_schema(path).names)
-        table = library.read_table(path)
+        columns = library.read_schema(path).names
+        at, label = (columns[i] for i in _columns(path, columns))
+        table = library.read_table(path, columns=[at, label])  # the others may hold the images themselves
     except (OSError, ValueError) as error:  # pyarrow's own errors are kinds of these
         raise FormatError(f"{path} is not a Parquet file that can be read: {str(error).splitlines()[0]}") from error
     names, labels = table.column(at).to_pylist(), table.column(label).to_pylist()
     if not all(isinstance(name, str) for name in names):
-        raise FormatError(f"{path}: column {table.column_names[at]!r} does not hold paths")
-    return names, ["" if value is None else str(value) for value in labels]
+        raise FormatError(f"{path}: column {at!r} does not hold paths")
+    return names, ["" if value is None or value != value else str(value) for value in labels]
 
 
 def _columns(path: Path, header: Sequence[str]) -> tuple[int, int]:
@@ -93,6 +99,12 @@ def _columns(path: Path, header: Sequence[str]) -> tuple[int, int]:
     return found[0], found[1]
 
 
-def _label(text: str) -> int | str | None:
-    text = text.strip()
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else text or None
+def _labels(path: Path, names: Sequence[str], texts: Sequence[str]) -> list[int | str | None]:
+    """Numbers where all labels are numbers, else names; None: it has none. Raises FormatError for a number that is no label."""
+    texts = [text.strip() for text in texts]
+    if not all(_NUMBER.fullmatch(text) for text in texts if text):
+        return [text or None for text in texts]
+    for name, text in zip(names, texts, strict=True):
+        if text and (float(text) < 0 or not float(text).is_integer()):
+            raise FormatError(f"{path}: {name} has the label {text!r}; a whole number from 0, or a name, is expected")
+    return [int(text.partition(".")[0]) if text else None for text in texts]

@@ -144,7 +144,9 @@ class Headers:
         if kind in _FILE:
             return self._safe(name)
         if kind in _LINKS and name.lower().endswith(IMAGE_EXTENSIONS):
-            raise self.broken(f"holds a link, {name!r}; links are not followed", "tar -h packs the files themselves")
+            raise self.broken(
+                f"holds a link, {name!r}; links are not followed", "tar -h --hard-dereference packs the files themselves"
+            )
         return None
 
     def extend(self, kind: bytes, raw: bytes, at: int) -> None:
@@ -262,7 +264,7 @@ def _add_extras(found: Found, parts: Sequence[tuple[str, Member]]) -> None:
 
 def is_image(end: str) -> bool:
     """Whether a member's extension, what follows the first dot of its name, is an image's."""
-    return f".{end.rpartition('.')[2]}" in IMAGE_EXTENSIONS
+    return f".{end.rpartition('.')[2]}" in (*IMAGE_EXTENSIONS, ".gif")  # in folders a GIF is none, in packed datasets it may be
 
 
 def samples(path: Path, links: list[str] | None = None) -> Iterator[tuple[str, list[tuple[str, Member]]]]:
@@ -317,7 +319,7 @@ def label_of_json(raw: bytes) -> int | str | None:
     """What a `.json` says under `label`, `cls` or `class`."""
     try:
         document = json.loads(raw)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if not isinstance(document, dict):
         return None

@@ -74,13 +74,13 @@ def _scan(path: Path, begin: str) -> Found:
 def _records(path: Path, data: mmap.mmap) -> Iterator[tuple[int, int]]:
     """Where each record's data lies, checksums checked."""
     at, end = 0, len(data)
-    if data[:2] == b"\x1f\x8b":
-        raise FormatError(f"{path} is compressed; its images cannot be reached", hint="unpack it first:  gunzip")
     while at < end:
         if at + _HEAD.size > end:
             raise _broken(path, at, "is cut off: the file is truncated")
         length, crc = _HEAD.unpack_from(data, at)
         if _masked(bytes(data[at : at + 8])) != crc:
+            if at == 0 and data[:2] == b"\x1f\x8b":
+                raise FormatError(f"{path} is compressed; its images cannot be reached", hint="unpack it first:  gunzip")
             raise _broken(path, at, "has a damaged length (CRC)")
         begin = at + _HEAD.size
         if length > end - begin - _CRC.size:

@@ -94,12 +94,18 @@ class Bucket:
                 f"{self.url} does not exist: no bucket of that name", hint="create it, or check the URL"
             ) from error
 
-    def size(self, path: str) -> int | None:
-        """An object's size in bytes, or None when there is none."""
+    def find(self, path: str) -> RemoteObject | None:
+        """An object's size and tag, or None when there is none."""
         try:
-            return int(self._tried(lambda: self._library.head(self._store, path)["size"], path))
+            entry = self._tried(lambda: self._library.head(self._store, path), path)
         except FileNotFoundError:
             return None
+        return RemoteObject(path, int(entry["size"]), str(entry.get("e_tag") or ""))
+
+    def size(self, path: str) -> int | None:
+        """An object's size in bytes, or None when there is none."""
+        found = self.find(path)
+        return None if found is None else found.size
 
     def delete(self, path: str) -> None:
         """Removes an object; one that is not there is no error."""
