@@ -46,6 +46,9 @@ impl Bound {
     }
 }
 
+/// Pixels on a side of a JPEG (libjpeg's `JPEG_MAX_DIMENSION`): a narrow image that is made wider may get longer than that.
+const MAX_SIDE: u32 = 65_500;
+
 /// Re-encodes images one after another; reuses its memory.
 pub struct Reencoder {
     decoder: Decoder,
@@ -90,6 +93,7 @@ impl Reencoder {
         };
         if facts.bits != 8
             || !matches!(facts.components, 1 | 3)
+            || size.width.max(size.height) > MAX_SIDE
             || self.decoder.size(jpeg) != Ok(stored)
         {
             return None;
@@ -210,6 +214,33 @@ mod tests {
                 4 + exif::block_with(Orientation::Rotate90).len()
             );
         }
+    }
+
+    #[test]
+    fn a_side_that_no_jpeg_has_is_declined_before_it_takes_memory() {
+        let stored = Size {
+            width: 4,
+            height: 400,
+        };
+        let (gray, quality, tile_px) = (false, 80, None);
+        let orientation = Orientation::Upright;
+        let how = EncodeOptions {
+            gray,
+            quality,
+            tile_px,
+            orientation,
+        };
+        let mut jpeg = Vec::new();
+        encode_pixels(&[90; 4 * 400 * 3], stored, &how, &mut jpeg).unwrap();
+        let facts = jpeg_facts(&jpeg).unwrap();
+        let encode = |length| {
+            let size = Bound::Resize(length).target(stored).unwrap();
+            let mut reencoder = Reencoder::default();
+            let done = reencoder.encode(&jpeg, &facts, size, 80, None).is_some();
+            (done, reencoder.pixels.capacity() > 0)
+        };
+        assert_eq!(encode(8), (true, true));
+        assert_eq!(encode(65_535), (false, false));
     }
 
     #[test]
