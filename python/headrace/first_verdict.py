@@ -19,6 +19,9 @@ SECONDS = 60.0
 LEAST_STEPS = 10
 POLL_S = 1.0
 
+LEAST_IDLE = 20
+"""Reading a session without steps that has grown long takes time; between two looks there is so many times as much rest."""
+
 
 class FirstVerdict:
     """Looks at the growing session once a second and gives the first diagnosis to `tell`, once.
@@ -43,7 +46,9 @@ class FirstVerdict:
         self._thread.join()
 
     def _watch(self) -> None:
-        while not self._stop.wait(POLL_S):
+        pause_s = POLL_S
+        while not self._stop.wait(pause_s):
+            began_s = time.monotonic()
             try:
                 session = Session.load(self._folder)
             except SessionError:  # nothing written yet
@@ -54,6 +59,7 @@ class FirstVerdict:
                     self.after_s = time.monotonic() - self._began_s
                     self._tell(diagnosis)
                     return
+            pause_s = max(POLL_S, LEAST_IDLE * (time.monotonic() - began_s))
 
     def _due(self, session: Session) -> bool:
         if len(session.steps) < LEAST_STEPS:

@@ -130,3 +130,12 @@ def test_python_without_headrace_loads_it_from_here(tmp_path: Path) -> None:
         [sys._base_executable, "-c", code], env=environment, cwd=tmp_path, capture_output=True, text=True, check=True
     )
     assert str(SITE_FOLDER.parents[1]) in done.stdout
+
+
+def test_a_time_limit_ends_what_a_shell_has_started(tmp_path: Path) -> None:
+    mark = tmp_path / "alive"
+    child = f"import time, pathlib\nwhile True: pathlib.Path({str(mark)!r}).touch(); time.sleep(0.05)"
+    spawn(["sh", "-c", f'{sys.executable} -c "$0"; true', child], time_limit_s=1.0)
+    mark.unlink(missing_ok=True)
+    time.sleep(0.4)
+    assert not mark.exists(), "the shell's child goes on"

@@ -115,6 +115,8 @@ def test_cgroup_version_2(tmp_path: Path) -> None:
     assert group.memory_limit_bytes() == 2_000_000
     assert group.memory_used_bytes() == 600_000
     assert group.throttled_s() == 2.5
+    put(tmp_path, {"sys/fs/cgroup/job/cpu.stat": "nr_throttled 9\nthrottled_usec 7000000\n"})
+    assert group.throttled_s() == 7.0  # so does what it stopped
     assert group.pressure_file("cpu") is not None
     assert group.pressure_file("io") is None
 

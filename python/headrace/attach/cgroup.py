@@ -39,13 +39,13 @@ class Cgroup:
         return int(words[0]) / int(words[1])
 
     def throttled_s(self) -> float | None:
-        """Seconds for which the group's tasks have been stopped by the CPU limit so far."""
+        """Seconds for which CPU limits have stopped the group's tasks so far, added over the cores they were on.
+
+        A limit of a group above stops them too, and counts there only: the group on the path that was stopped most tells.
+        """
         if self.cpu is None:
             return None
-        counters = _pairs(self.cpu / "cpu.stat")
-        if "throttled_usec" in counters:
-            return counters["throttled_usec"] * 1e-6
-        return counters["throttled_time"] * 1e-9 if "throttled_time" in counters else None
+        return max((stopped for folder in _upwards(self.cpu) if (stopped := _throttled_at(folder)) is not None), default=None)
 
     def memory_limit_bytes(self) -> int | None:
         """Memory limit, the least along the path to the root; None for no limit or unknown."""
@@ -112,6 +112,13 @@ def _upwards(folder: Path) -> list[Path]:
     folders = [folder, *folder.parents]
     names = [item.name for item in folders]
     return folders[: names.index("cgroup")] or folders[:1] if "cgroup" in names else folders[:1]
+
+
+def _throttled_at(folder: Path) -> float | None:
+    counters = _pairs(folder / "cpu.stat")
+    if "throttled_usec" in counters:
+        return counters["throttled_usec"] * 1e-6
+    return counters["throttled_time"] * 1e-9 if "throttled_time" in counters else None
 
 
 def _pairs(file: Path) -> dict[str, int]:

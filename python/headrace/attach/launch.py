@@ -8,18 +8,23 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import IO
 
+from headrace.attach import procfs
 from headrace.attach.startup import HOOKS_VARIABLE, SESSION_VARIABLE
 from headrace.errors import CommandError, UsageError
 
 __all__ = ["SITE_FOLDER", "Finished", "attached_environment", "spawn"]
 
 SITE_FOLDER = Path(__file__).parent / "site"
+
+PROC = Path("/proc")
+PATIENCE_S = 10.0
+"""From asking a process to end to ending it."""
 
 FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -90,15 +95,37 @@ def spawn(
 
 
 def _wait(child: subprocess.Popen[bytes], time_limit_s: float | None) -> int:
+    """The exit code. What the time limit finds running is ended altogether: a shell's child would go on without the shell."""
     try:
         return child.wait(time_limit_s)
     except subprocess.TimeoutExpired:
+        family = {pid: _started(pid) for pid in procfs.descendants(child.pid, PROC)}
         child.terminate()
     try:
-        return child.wait(10)
+        code = child.wait(PATIENCE_S)
     except subprocess.TimeoutExpired:
         child.kill()
-        return child.wait()
+        code = child.wait()
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        left = [pid for pid, started in family.items() if started is not None and _started(pid) == started]
+        if not left:
+            break
+        for pid in left:
+            with suppress(OSError):
+                os.kill(pid, number)
+        end_s = time.monotonic() + PATIENCE_S
+        while time.monotonic() < end_s and any(_started(pid) == family[pid] for pid in left):
+            time.sleep(0.1)
+    return code
+
+
+def _started(pid: int) -> str | None:
+    """When a process was started, in the kernel's ticks: with its number it names the process. None when it has ended."""
+    try:
+        fields = (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in "ZX" else fields[19]
 
 
 @contextmanager

@@ -22,10 +22,14 @@ from typing import Any
 
 from headrace.attach import nvml, procfs
 from headrace.attach.cgroup import Cgroup, find_cgroup
+from headrace.attach.recorder import THINNED_TO
 
 __all__ = ["Sampler", "main", "start"]
 
 INTERVAL_S = 0.5
+MOST_LOOKS = 50_000
+"""Seven hours; beyond them one look in sixteen is taken, as of steps: a run of days must fit in memory when it is read."""
+
 NICENESS = 10
 WORKER_NAMES = ("pt_data_worker",)
 SHARED_MEMORY = Path("/dev/shm")
@@ -257,13 +261,15 @@ def main(arguments: list[str]) -> int:
         write("host", sampler.host())
         for what, why in sampler.not_measured.items():
             write("not_measured", {"what": what, "why": why})
-        next_s = time.monotonic()
+        next_s, looks = time.monotonic(), 0
         while _lives(pid):
             sample = sampler.sample(time.monotonic())
             if sample is not None:
                 write("sample", sample)
-            next_s = max(next_s + INTERVAL_S, time.monotonic() + INTERVAL_S / 4)
-            time.sleep(next_s - time.monotonic())
+            looks += 1
+            interval_s = INTERVAL_S if looks <= MOST_LOOKS else THINNED_TO * INTERVAL_S
+            next_s = max(next_s + interval_s, time.monotonic() + INTERVAL_S / 4)
+            time.sleep(max(0.0, next_s - time.monotonic()))
     return 0
 
 
