@@ -60,11 +60,19 @@ def test_storage_latency_is_helped_by_workers() -> None:
     assert workers.interval[0] <= workers.predicted_img_s <= workers.interval[1]
 
 
+def with_one_alone(session: Session, wall_s: float, *, disturbed: bool = False) -> Session:
+    """Worker 0 makes one more batch, in so many seconds, while the other rests (or does not)."""
+    first = session.batches[40]
+    alone = replace(first, alone=1, wall_s=wall_s, pid=MAIN_PID + 1, worker=0)
+    end_s = alone.start_s + wall_s
+    others = [batch for batch in session.batches if disturbed or batch.pid == alone.pid or batch.start_s > end_s or
+              batch.start_s + batch.wall_s < alone.start_s]  # fmt: skip
+    return replace(session, batches=tuple(sorted([*others, alone], key=lambda batch: batch.start_s)))
+
+
 def test_storage_that_serves_one_at_a_time_is_not_helped_by_workers() -> None:
     session = make_session(workers=2, cpu_s=0.002, blocked_s=0.06, compute_s=0.01)
-    first = session.batches[4]
-    alone = replace(first, alone=1, wall_s=0.032, start_s=session.batches[20].start_s, pid=first.pid)
-    session = replace(session, batches=(*session.batches[:20], alone, *session.batches[20:]))
+    session = with_one_alone(session, 0.032)
     diagnosis = check(session, "STORAGE_BANDWIDTH")
     assert fix(diagnosis, "num_workers").gain == pytest.approx(1, abs=0.03)
     assert fix(diagnosis, "num_workers").change.startswith("≈ 0")
@@ -370,3 +378,139 @@ def test_traffic_of_others_is_not_what_workers_wait_for() -> None:
         workers=2, cpu_s=0.001, blocked_s=0.06, compute_s=0.01, read_bytes=300_000, network_receive_bytes_s=9e6
     )
     check(replace(mounted, events=(none,)), "NETWORK")  # a network file system: the kernel holds the connection
+
+
+def test_gradients_between_ranks_are_not_the_network_that_workers_wait_for() -> None:
+    sessions = [make_session(cpu_s=0.001, blocked_s=0.08, compute_s=0.01, rank=rank, world_size=2) for rank in (0, 1)]
+    names = ("processes", "loaders", "batches", "steps")
+    merged = {name: sum((getattr(session, name) for session in sessions), ()) for name in names}
+    samples = tuple(
+        replace(sample, loopback_receive_bytes_s=2e8, network_receive_bytes_s=0.0) for sample in sessions[0].samples
+    )
+    session = replace(sessions[0], samples=samples, **merged)
+    check(session, "STORAGE_LATENCY")
+    own = Event(MAIN_PID + 1, "tcp_connections", 3.0, 0.0, "1")
+    check(replace(session, events=(own,)), "NETWORK")
+
+
+def test_a_quota_on_many_cores_is_a_share_of_what_would_run() -> None:
+    session = make_session(cpu_s=0.01, compute_s=0.05, throttled_share=2.0)
+    samples = tuple(replace(sample, own_cores=2.0) for sample in session.samples)
+    diagnosis = check(replace(session, samples=samples, host=replace(session.host, quota_cores=2.0)), "CPU_QUOTA")
+    assert diagnosis.findings[0].share == pytest.approx(0.5)
+    assert any("50%" in words for words in diagnosis.findings[0].evidence)
+
+
+def test_cores_beyond_the_quota_do_not_idle() -> None:
+    session = make_session(workers=4, cpu_s=0.02, queue_s=0.06, compute_s=0.005, cores=16)
+    samples = tuple(replace(sample, own_cores=1.0, core_busy=(0.5, 0.5, *[0.0] * 14)) for sample in session.samples)
+    session = replace(session, samples=samples, host=replace(session.host, quota_cores=1.0))
+    assert diagnose(session).verdict == "CPU_SATURATED"
+
+
+def test_neighbours_that_are_not_in_the_way_are_no_finding() -> None:
+    session = make_session(cpu_s=0.01, compute_s=0.05, foreign_cores=1.2)
+    steps = tuple(replace(step, queue_s=0.0001) for step in session.steps)
+    assert [found.kind for found in check(replace(session, steps=steps), "COMPUTE_BOUND").findings] == ["COMPUTE_BOUND"]
+
+
+def in_epochs(session: Session, epochs: int, between_s: float, first_wait_s: float = 0.0) -> Session:
+    length_s = steps_length_s(session) + between_s
+    steps = [
+        replace(step, epoch=epoch, start_s=step.start_s + epoch * length_s)
+        for epoch in range(epochs)
+        for number, step in enumerate(session.steps)
+    ]
+    return replace(session, steps=tuple(steps))
+
+
+def test_time_between_epochs_is_seen() -> None:
+    plain = make_session(cpu_s=0.005, compute_s=0.02, steps=40)
+    check(in_epochs(plain, 4, 0.1), "COMPUTE_BOUND")
+    session = in_epochs(plain, 4, 0.8)
+    steps = [step for step in session.steps if step.epoch < 3]
+    ends = [max(step.start_s + step.step_s for step in steps if step.epoch == epoch) for epoch in range(3)]
+    validation = tuple(replace(steps[0], loader=1, start_s=end, compute_s=0.6, optimizer_steps=0) for end in ends)
+    session = replace(
+        session, steps=(*session.steps, *validation), loaders=(*session.loaders, replace(session.loaders[0], loader=1))
+    )
+    diagnosis = check(session, "PERIODIC_STALL")
+    assert diagnosis.findings[0].share_of == "run"
+    assert any("validation" in words for words in diagnosis.findings[0].evidence)
+    assert (diagnosis.wasted_gpu_hours_per_100 or 0) > 30
+
+
+def test_short_epochs_without_workers_are_no_slow_start() -> None:
+    session = in_epochs(make_session(workers=0, cpu_s=0.05, compute_s=0.01, steps=5), 12, 0.0)
+    assert [found.kind for found in check(session, "NO_OVERLAP").findings] == ["NO_OVERLAP"]
+
+
+def test_a_process_before_the_training_is_no_rank() -> None:
+    early, late = (make_session(cpu_s=0.002, compute_s=0.05, rank=rank, steps=steps) for rank, steps in ((0, 60), (1, 120)))
+    moved = tuple(replace(step, start_s=step.start_s + 60) for step in late.steps)
+    names = ("processes", "loaders", "batches")
+    merged = {name: getattr(early, name) + getattr(late, name) for name in names}
+    diagnosis = diagnose(replace(early, steps=(*early.steps, *moved), **merged))
+    assert diagnosis.ranks == 1
+    assert diagnosis.img_s == pytest.approx(32 / 0.0505, rel=0.05)
+
+
+def uint8_fix(session: Session, batch_format: str | None) -> list[Fix]:
+    loaders = tuple(replace(loader, batch_format=batch_format) for loader in session.loaders)
+    return [item for item in diagnose(replace(session, loaders=loaders)).fixes if item.id == "uint8_batches"]
+
+
+def test_batches_that_are_uint8_are_not_told_to_become_it() -> None:
+    session = make_session(workers=2, cpu_s=0.04, collate_s=0.038, compute_s=0.005, transfer_s=0.03, jitter=0.0)
+    assert uint8_fix(session, "uint8") == []
+    whole, half = uint8_fix(session, None)[0].gain, uint8_fix(session, "float16")[0].gain
+    assert whole is not None
+    assert half is not None
+    assert 1 < half < whole
+
+
+def test_what_a_dataset_of_its_own_can_do() -> None:
+    session = with_benchmark(make_session(workers=2, cpu_s=0.08, compute_s=0.01, cores=2))
+    own = replace(session, loaders=tuple(replace(loader, image_folder=False) for loader in session.loaders))
+    assert (fix(diagnose(session), "headrace_run").command or "").startswith("headrace run")
+    assert "headrace.Loader" in (fix(diagnose(own), "headrace_run").command or "")
+
+
+def test_an_iterable_dataset_must_divide_itself_among_workers() -> None:
+    session = make_session(workers=1, cpu_s=0.03, compute_s=0.015, cores=2)
+    loaders = tuple(replace(loader, iterable=True, dataset_length=None) for loader in session.loaders)
+    assert "get_worker_info" in fix(diagnose(replace(session, loaders=loaders)), "num_workers=2").change
+    assert "get_worker_info" not in fix(diagnose(session), "num_workers=2").change
+
+
+def test_a_cache_of_unknown_size_is_not_predicted() -> None:
+    session = make_session(workers=2, cpu_s=0.001, blocked_s=0.06, compute_s=0.01)
+    assert any(item.id == "cache" for item in diagnose(session).fixes)
+    loaders = tuple(replace(loader, dataset_length=None) for loader in session.loaders)
+    assert not any(item.id == "cache" for item in diagnose(replace(session, loaders=loaders)).fixes)
+
+
+def test_pauses_that_nobody_saved_in_are_not_called_checkpoints() -> None:
+    plain = make_session(cpu_s=0.005, compute_s=0.025, steps=STEPS)
+    diagnosis = check(replace(plain, steps=tuple(with_pause(plain.steps, 20, 0.5))), "PERIODIC_STALL")
+    assert not any(item.id == "async_checkpoint" for item in diagnosis.fixes)
+
+
+def test_unbound_workers_are_predicted() -> None:
+    session = make_session(workers=2, cpu_s=0.03, queue_s=0.03, compute_s=0.005, cores=2)
+    samples = tuple(replace(sample, core_busy=(1.0, 0.05), own_cores=1.05) for sample in session.samples)
+    found = fix(check(replace(session, samples=samples), "CPU_UNEVEN"), "spread_workers")
+    assert found.gain == pytest.approx(2, rel=0.15)
+
+
+def test_an_experiment_that_another_worker_disturbed_says_nothing() -> None:
+    session = make_session(workers=2, cpu_s=0.002, blocked_s=0.06, compute_s=0.01)
+    check(with_one_alone(session, 0.032), "STORAGE_BANDWIDTH")
+    diagnosis = check(with_one_alone(session, 0.032, disturbed=True), "STORAGE_LATENCY")
+    assert not any("alone" in words for words in diagnosis.findings[0].evidence)
+
+
+def test_a_cold_batch_made_alone_is_set_against_cold_ones() -> None:
+    session = make_session(workers=2, cpu_s=0.002, blocked_s=0.06, compute_s=0.01, disk_bytes=3_500_000)
+    warm = tuple(replace(b, disk_bytes=0, wall_s=0.003) if n < 38 else b for n, b in enumerate(session.batches))
+    check(with_one_alone(replace(session, batches=warm), 0.032), "STORAGE_BANDWIDTH")

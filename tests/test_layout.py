@@ -38,7 +38,7 @@ RANKS = [
         "accelerate",
     ),
     ("diagnosis",),
-    ("series",),
+    ("series", "same_loaders"),
     ("measured",),
     ("steptime", "start_up"),
     ("verdicts",),

@@ -63,3 +63,18 @@ def test_diagnosis_is_json() -> None:
 def write(path: Path, line: dict[str, object]) -> None:
     with path.open("a") as file:
         file.write(json.dumps(line) + "\n")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"kind": "event", "pid": 1, "name": "gc"}',
+        '{"kind": "steps", "pid": 1, "loader": 0}',
+        '{"kind": "steps", "pid": 1, "loader": 0, "rows": [[0, null]]}',
+        '{"kind": "session", "version": "new"}',
+    ],
+)
+def test_lines_of_something_else_are_an_error_in_words(tmp_path: Path, line: str) -> None:
+    (tmp_path / "other.jsonl").write_text(line + "\n")
+    with pytest.raises(SessionError, match="not a session's"):
+        Session.load(tmp_path)

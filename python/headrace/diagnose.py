@@ -9,10 +9,11 @@ from typing import Any
 
 from headrace import tensorflow_advice
 from headrace.configuration import configuration
-from headrace.diagnosis import SHARES, VERDICTS, Diagnosis, Finding, Fix, RankRow
+from headrace.diagnosis import SHARES, VERDICTS, Diagnosis, Finding, Fix, RankRow, ending_words
 from headrace.measured import Machine, Rank, measure_machine, measure_ranks
 from headrace.predict import add_fixes, ceiling_img_s
 from headrace.read_sweep import best_rate
+from headrace.same_loaders import with_same_loaders
 from headrace.series import heat_map, percentile, percentiles, stages, timeline
 from headrace.session import Session
 from headrace.start_up import start_up
@@ -30,13 +31,15 @@ NOISE_LIMIT = 0.10
 
 def diagnose(session: Session) -> Diagnosis:
     """The diagnosis of a session. Never raises for a session that holds little: then it says what was missing."""
+    session = with_same_loaders(session)
     ranks = measure_ranks(session)
     machine = measure_machine(session, ranks)
     if not any(rank.gpu_step_s is not None for rank in ranks) and (machine.gpu_busy or 0.0) < IDLE_GPU:
         machine = replace(machine, gpu_busy=None)  # the machine has a GPU, this job does not use it
     if not ranks:
         return _insufficient(session, machine)
-    rank = max(ranks, key=lambda item: item.step_s)
+    # In step with one another all take equally long; the one whose own part is longest sets the pace.
+    rank = max(ranks, key=lambda item: item.own_s if item.own_s is not None else item.step_s)
     model = build_model(rank, _ranks_on_this_node(ranks), machine, read_rate=best_rate(session))
     case = Case(session, ranks, rank, machine, model)
     findings = tuple(
@@ -68,10 +71,11 @@ def diagnose(session: Session) -> Diagnosis:
         step_s=rank.step_s,
         step_p95_s=percentile(totals, 0.95),
         wait_share=wait_share,
-        wasted_gpu_hours_per_100=round(100 * wait_share, 1),
+        wasted_gpu_hours_per_100=round(100 * _wasted_share(primary, wait_share), 1),
         noise=_noise(machine),
         command=session.command,
         exit_code=session.exit_code,
+        time_limit_s=session.facts.get("time_limit_s"),
         duration_s=session.duration_s,
         terms_s=model.terms_s if model is not None else {},
         startup_s=start_up(session, rank),
@@ -83,6 +87,15 @@ def diagnose(session: Session) -> Diagnosis:
         rank_rows=_rank_rows(ranks),
         configuration=tuple(_for_all_ranks(found, len(ranks)) for found in configuration(case)),
     )
+
+
+NOT_WASTED = frozenset({"COMPUTE_BOUND", "MEMORY_GROWTH"})
+"""Verdicts whose share of the step is no loss."""
+
+
+def _wasted_share(primary: Finding, wait_share: float) -> float:
+    """Of the time: the wait for input, or what the verdict names where that is more (pauses, starts, other ranks)."""
+    return wait_share if primary.kind in NOT_WASTED else max(wait_share, primary.share or 0.0)
 
 
 UNSEEN_PARTS = {"STORAGE_LATENCY": "blocked"}
@@ -189,7 +202,10 @@ def _not_measured(session: Session, case: Case) -> tuple[str, ...]:
     missing = [f"{item.what}: {item.why}" for item in session.not_measured]
     rank = case.rank
     if rank.work is None:
-        missing.append("the making of batches: no worker of this loader reported")
+        unknown = (
+            "no loader that headrace knows makes them" if rank.loader.family == "none" else "no worker of this loader reported"
+        )
+        missing.append(f"the making of batches: {unknown}")
     elif rank.loader.family == "tensorflow":
         missing.append("CPU queueing while batches are made: it happens in TensorFlow's threads; counted as blocked")
     elif rank.work.queue_s is None:
@@ -282,8 +298,8 @@ def _rank_rows(ranks: Sequence[Rank]) -> tuple[RankRow, ...]:
 def _insufficient(session: Session, machine: Machine) -> Diagnosis:
     """Too little was seen: say which of the reasons it was, and what to do."""
     evidence = [_why_nothing(session)]
-    if session.exit_code not in (None, 0):
-        evidence.append(f"the command ended with exit code {session.exit_code}")
+    if session.exit_code and not session.facts.get("time_limit_s"):
+        evidence.append(f"the command {'was ' if session.exit_code < 0 else ''}{ending_words(session.exit_code)}")
     return Diagnosis(
         verdict="INSUFFICIENT_DATA",
         confidence=1.0,
@@ -298,6 +314,7 @@ def _insufficient(session: Session, machine: Machine) -> Diagnosis:
         noise=_noise(machine),
         command=session.command,
         exit_code=session.exit_code,
+        time_limit_s=session.facts.get("time_limit_s"),
         duration_s=session.duration_s,
         environment=_environment(session),
         heat_map=heat_map(session),

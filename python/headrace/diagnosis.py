@@ -5,6 +5,7 @@ The names of the fields are those of `headrace diagnose --json`. Missing is `Non
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
@@ -23,6 +24,7 @@ __all__ = [
     "Timeline",
     "TimelineEvent",
     "Verdict",
+    "ending_words",
 ]
 
 Verdict = Literal[
@@ -60,7 +62,7 @@ VERDICTS: Mapping[str, str] = {
     "CPU_SATURATED": "decoding and augmenting use every core there is; more workers would not help",
     "CPU_UNEVEN": "some cores are full while others idle",
     "CPU_OVERSUBSCRIBED": "more busy threads than cores: they spend their time waiting for one another",
-    "NO_OVERLAP": "batches are made in the training process (num_workers=0), so nothing overlaps",
+    "NO_OVERLAP": "batches are made in the training process, so nothing overlaps",
     "COLLATE_IPC": "putting batches together and moving them between processes takes the time",
     "H2D_BOUND": "copying batches to the GPU takes the time",
     "OVERHEAD_BOUND": "Python and kernel launches take longer than the computation; the batch is small",
@@ -127,7 +129,9 @@ class Fix:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One cause. `share`: how much of the step it accounts for, 0..1; `evidence`: sentences with the numbers seen."""
+    """One cause. `share`: how much of the step (or of the run: `share_of`) it accounts for, 0..1; `evidence`: sentences with
+    the numbers seen.
+    """
 
     kind: str
     share: float | None
@@ -135,6 +139,7 @@ class Finding:
     fixes: tuple[Fix, ...] = ()
     confidence: float | None = None
     summary: str = ""
+    share_of: str = "step"
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +219,14 @@ class RankRow:
     slow_in: str | None = None
 
 
+def ending_words(code: int) -> str:
+    """How a command that did not end well ended. Negative codes are signals, as `subprocess` gives them."""
+    if code > 0:
+        return f"failed with exit code {code}"
+    known = {one.value: one.name for one in signal.Signals}
+    return f"stopped by {known.get(-code) or f'signal {-code}'}"
+
+
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
     """The whole answer. `session` and `report` are paths (filled in by the command); see the module docstring."""
@@ -239,6 +252,7 @@ class Diagnosis:
     time_to_verdict_s: float | None = None
     command: tuple[str, ...] = ()
     exit_code: int | None = None
+    time_limit_s: float | None = None
     duration_s: float | None = None
     terms_s: Mapping[str, float] = field(default_factory=dict)
     startup_s: Mapping[str, float] = field(default_factory=dict)

@@ -28,6 +28,12 @@ HANDOVER_WAKE_S = 0.0005
 PAUSE_FACTOR = 0.6
 """A step is a pause when its compute exceeds the median by this share of it and by six median deviations."""
 
+UNDISTURBED = 0.2
+"""Of a batch made alone, for which another worker may have been at work all the same."""
+
+AROUND, LEAST_AROUND = 20, 3
+"""Batches nearest to the one made alone that it is set against, but for the two at its sides; fewer than three tell nothing."""
+
 SETTLED_S = 120.0
 FAST_GROWTH = 0.2
 
@@ -82,10 +88,20 @@ class Pauses:
 
 
 @dataclass(frozen=True, slots=True)
+class Between:
+    """Seconds between epochs in all, starting workers excepted: in steps of other loaders, in torch.save, and altogether."""
+
+    all_s: float
+    other_loader_s: float
+    save_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Rank:
     """One training process and its loader. Times are means per steady step unless their name says otherwise.
 
-    `epoch_start_s`: of all epochs, starting the workers (`workers_start_s`) and waiting for the first batch; `loop_s`: all
+    `epoch_start_s`: of all epochs, starting the workers (`workers_start_s`) and waiting for the first batch beyond a usual
+    wait; `between`: from an epoch's last step to the start of the next epoch; `loop_s`: all
     steps, those first waits included.
     """
 
@@ -120,6 +136,7 @@ class Rank:
     epoch_start_s: float
     workers_start_s: float
     epochs: int
+    between: Between
     loop_s: float
     first_batch_s: float | None
 
@@ -160,7 +177,9 @@ class Machine:
 
     @property
     def busy_share(self) -> float | None:
-        """Share of the usable cores in use by anything, 0..1."""
+        """Share of the usable cores in use by anything, 0..1; under a quota of fewer than there are, the job's use of it."""
+        if self.own_cores is not None and self.cores and self.core_count and self.cores < self.core_count:
+            return min(1.0, self.own_cores / self.cores)
         return mean(self.core_busy)
 
     @property
@@ -184,7 +203,25 @@ def measure_ranks(session: Session) -> tuple[Rank, ...]:
             rank = _measure(session, process, loaders[key], groups[key], groups)
             if rank is not None:
                 ranks.append(rank)
-    return tuple(sorted(ranks, key=lambda rank: rank.process.rank))
+    return tuple(sorted(_together(ranks), key=lambda rank: rank.process.rank))
+
+
+def _together(ranks: Sequence[Rank]) -> list[Rank]:
+    """The ranks that train at the same time as the one with most steps' time; a process before or after it is another job."""
+    if not ranks:
+        return []
+    longest = max(ranks, key=lambda rank: rank.loop_s)
+    begin_s, end_s = _span(longest)
+
+    def beside(rank: Rank) -> bool:
+        first_s, last_s = _span(rank)
+        return _overlap_s(begin_s, end_s, first_s, last_s) > 0.5 * (last_s - first_s)
+
+    return [rank for rank in ranks if beside(rank)]
+
+
+def _span(rank: Rank) -> tuple[float, float]:
+    return rank.all_steps[0].start_s, rank.all_steps[-1].start_s + rank.all_steps[-1].step_s
 
 
 def _training_loader(pid: int, groups: dict[tuple[int, int], list[Step]]) -> tuple[int, int]:
@@ -231,6 +268,7 @@ def _measure(
     others = [step for key, group in groups.items() if key[0] == process.pid and group is not steps for step in group]
     pauses, typical_s = _pauses(steady, events, others)
     starts_s = math.fsum(event.duration_s for event in events if _is_start_of(event, loader))
+    usual_wait_s = _required(median([step.wait_s for step in steady]))
     first = [min(group, key=lambda step: step.start_s) for group in _by_epoch(steps).values()]
     return Rank(
         process=process,
@@ -263,9 +301,10 @@ def _measure(
         backward_s=_mean_known(step.backward_s for step in steady),
         work=_work(session.batches, process, loader, steady, session.processes),
         pauses=pauses,
-        epoch_start_s=math.fsum(step.wait_s for step in first) + starts_s,
+        epoch_start_s=math.fsum(max(0.0, step.wait_s - usual_wait_s) for step in first) + starts_s,
         workers_start_s=starts_s,
         epochs=len(first),
+        between=_between(steps, events, others, loader),
         loop_s=math.fsum(step.step_s for step in steps),
         first_batch_s=first[0].start_s + first[0].wait_s if first else None,
     )
@@ -385,6 +424,21 @@ def _named_pauses(step: Step, events: Sequence[Event], others: Sequence[Step]) -
     return known
 
 
+def _between(steps: Sequence[Step], events: Sequence[Event], others: Sequence[Step], loader: Loader) -> Between:
+    """What lies between the epochs of a loader: the end of one's last step, the start of the next one's first `next()`."""
+    epochs = sorted(_by_epoch(steps).values(), key=lambda group: group[0].start_s)
+    all_s = other_s = save_s = 0.0
+    for before, after in pairwise(epochs):
+        begin_s, end_s = before[-1].start_s + before[-1].step_s, after[0].start_s
+        for event in events:
+            inside_s = _overlap_s(begin_s, end_s, event.start_s, event.start_s + event.duration_s)
+            save_s += inside_s if event.name == "save" else 0.0
+            all_s -= inside_s if _is_start_of(event, loader) else 0.0
+        other_s += math.fsum(_overlap_s(begin_s, end_s, step.start_s, step.start_s + step.step_s) for step in others)
+        all_s += max(0.0, end_s - begin_s)
+    return Between(max(0.0, all_s), other_s, save_s)
+
+
 def _overlap_s(begin_s: float, end_s: float, other_begin_s: float, other_end_s: float) -> float:
     return max(0.0, min(end_s, other_end_s) - max(begin_s, other_begin_s))
 
@@ -431,16 +485,27 @@ def _work(
 
 
 def _alone_ratio(batches: Sequence[Batch]) -> float | None:
-    """Blocked time of the batches before the experiment over that of the batch made alone, for the same worker."""
-    alone = [batch for batch in batches if batch.alone]
-    if not alone:
-        return None
-    single = alone[0]
-    before = [batch for batch in batches if batch.pid == single.pid and batch.start_s < single.start_s][1:-1]
-    together_s = median([batch.blocked_s for batch in before if batch.blocked_s is not None])
-    if together_s is None or not single.blocked_s:
-        return None
-    return together_s / single.blocked_s
+    """Blocked time of batches beside other workers' over that of one made alone, by the same worker and of the same kind.
+
+    None where the other workers did not pause for it, or too few batches around it were read as it was (from a disk, or not).
+    """
+    for single in (batch for batch in reversed(batches) if batch.alone):
+        begin_s, end_s = single.start_s, single.start_s + single.wall_s
+        beside = [batch for batch in batches if batch.pid != single.pid]
+        disturbed_s = math.fsum(_overlap_s(begin_s, end_s, batch.start_s, batch.start_s + batch.wall_s) for batch in beside)
+        if not single.blocked_s or disturbed_s > UNDISTURBED * single.wall_s:
+            continue
+        own = [batch for batch in batches if batch.pid == single.pid and not batch.alone][1:]
+        alike = [batch for batch in own if _is_cold(batch) == _is_cold(single) and batch.blocked_s is not None]
+        near = sorted(alike, key=lambda batch: abs(batch.start_s - single.start_s))[2:AROUND]
+        if len(near) >= LEAST_AROUND:
+            return _required(median([batch.blocked_s or 0.0 for batch in near])) / single.blocked_s
+    return None
+
+
+def _is_cold(batch: Batch) -> bool:
+    """Whether most of what it read came from a disk."""
+    return bool(batch.read_bytes and batch.disk_bytes) and 2 * (batch.disk_bytes or 0) > (batch.read_bytes or 0)
 
 
 def measure_machine(session: Session, ranks: Sequence[Rank]) -> Machine:

@@ -8,6 +8,7 @@ help is predicted to bring 1.0 times the rate, and its text begins with "≈ 0".
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -68,9 +69,11 @@ def ceiling_img_s(case: Case) -> float | None:
     return rank.items / floor_s if floor_s > 0 else None
 
 
-def predict(case: Case, after: StepModel, *, error: float = 0.0, scale: float = 1.0) -> Prediction | None:
-    """From the model now and `after`; `scale` is the batch size after over the one now."""
-    now, rank = case.model, case.rank
+def predict(
+    case: Case, after: StepModel, *, error: float = 0.0, scale: float = 1.0, before: StepModel | None = None
+) -> Prediction | None:
+    """From the model now (or `before`) and `after`; `scale` is the batch size after over the one now."""
+    now, rank = before or case.model, case.rank
     if now is None or rank.items is None or rank.step_s <= 0:
         return None
     gain = scale * now.step_s / max(1e-9, after.step_s)
@@ -82,7 +85,8 @@ def predict(case: Case, after: StepModel, *, error: float = 0.0, scale: float = 
     # Where the model is slower than the job it describes, the present rate is the better witness.
     img_s = present * max(gain, 1e-3)
     low, high = img_s * math.exp(-spread), img_s * math.exp(spread)
-    ceiling = ceiling_img_s(case)
+    floor_s = rank.compute_s + (min(after.handover_s, rank.net_wait_s) if rank.workers else 0.0)
+    ceiling = rank.items / floor_s if floor_s > 0 else None
     if ceiling is not None and scale == 1.0 and after.compute_s >= now.compute_s:
         img_s, high = min(img_s, ceiling), min(high, math.exp(BASE_ERROR) * ceiling)
         low = min(low, img_s)
@@ -100,9 +104,10 @@ def fix(
     effort: str | None = None,
     error: float = 0.0,
     scale: float = 1.0,
+    before: StepModel | None = None,
 ) -> Fix:
     """One fix, predicted where there is a model of it."""
-    found = predict(case, after, error=error, scale=scale) if after is not None else None
+    found = predict(case, after, error=error, scale=scale, before=before) if after is not None else None
     if found is None:
         return Fix(name, change, command=command, basis="not predicted: " + basis, effort=effort)
     words = change if found.gain >= NO_HELP else f"≈ 0: {change}; {found.next_bottleneck} would still set the pace"
@@ -138,7 +143,20 @@ def more_workers(case: Case) -> list[Fix]:
         count = max(2 * model.workers, model.workers + 2)
     after = model.changed(workers=count)
     change = f"{count} loader workers instead of {model.workers}"
+    if case.rank.loader.iterable and count > 1:
+        change += "; the iterable dataset must give each worker its own part (get_worker_info), else samples come twice"
     return [fix(case, f"num_workers={count}", change, after, f"DataLoader(..., num_workers={count})", effort="one argument")]
+
+
+def spread_workers(case: Case) -> list[Fix]:
+    """Workers that may run on any core no longer queue for a few."""
+    model, work = case.model, case.rank.work
+    if model is None or work is None or not work.queue_s:
+        return []
+    present = model.changed(blocked_s=model.blocked_s + work.queue_s)
+    words = f"workers free to run on all {case.machine.cores or 1:g} cores: nothing binds them to a few"
+    command = "no os.sched_setaffinity, taskset, OMP_PROC_BIND or KMP_AFFINITY that workers inherit"
+    return [fix(case, "spread_workers", words, model, command, effort="one line", error=0.05, before=present)]
 
 
 def fewer_workers(case: Case) -> list[Fix]:
@@ -203,10 +221,12 @@ def headrace_run(case: Case) -> list[Fix]:
     after = model.changed(
         cpu_s=_prepare_cpu_s(work) * ratio, send_s=0.0, handover_s=min(model.handover_s, 0.0005), workers=threads
     )
-    command = "headrace run -- " + " ".join(case.session.command)
+    command, effort = "headrace run -- " + shlex.join(case.session.command), "no edit"
+    if case.rank.loader.image_folder is False:  # headrace run would leave a dataset class of the user's own alone
+        command, effort = "headrace.Loader(headrace.open(FOLDER), batch_size=…, transform=…)", "a few lines"
     words = f"headrace makes the batches: {1 / max(ratio, 1e-3):.1f} times less CPU per image, no worker processes"
     basis = "its decode of this job's own images, measured here"
-    return [fix(case, "headrace_run", words, after, command, basis=basis, effort="no edit", error=0.1)]
+    return [fix(case, "headrace_run", words, after, command, basis=basis, effort=effort, error=0.1)]
 
 
 def pre_resize(case: Case) -> list[Fix]:
@@ -265,14 +285,16 @@ def cache(case: Case) -> list[Fix]:
     """The dataset kept in memory from the second epoch on, as far as it fits."""
     model, work, machine = case.model, case.rank.work, case.machine
     length = case.rank.loader.dataset_length
-    if model is None or work is None or not work.read_bytes or not case.rank.items:
+    if model is None or work is None or not work.read_bytes or not case.rank.items or not length:
         return []
     if work.read_bytes < 1000 * case.rank.items:
         return []  # the images come another way than by read(): their size is not known
-    size = (length or 0) * work.read_bytes / case.rank.items
+    size = length * work.read_bytes / case.rank.items
     limit, used = machine.memory_limit_bytes, machine.memory_used_bytes
-    free = 0.8 * (limit - used) if limit is not None and used is not None else None
-    hit = 1.0 if free is None or size <= 0 else min(1.0, free / size)
+    if limit is None or used is None:
+        return []  # whether it fits is not known
+    free = 0.8 * max(0, limit - used)
+    hit = min(1.0, free / size)
     after = model.changed(blocked_s=(1 - hit) * model.blocked_s, serial_s=(1 - hit) * model.serial_s)
     words = f"images ({size / 1e9:.3g} GB) kept in memory from the second epoch on" + (
         "" if hit == 1 else f", {hit:.0%} of them"
@@ -280,20 +302,27 @@ def cache(case: Case) -> list[Fix]:
     return [fix(case, "cache", words, after, 'headrace.Loader(..., cache="ram:…")', error=0.05)]
 
 
+VALUE_BYTES: Mapping[str, int] = {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "uint8": 1}
+"""Of one number in a batch, by its dtype; what is not listed is taken for float32."""
+
+
 def uint8_batches(case: Case) -> list[Fix]:
-    """A quarter of the bytes, normalised late; for batches of some size, whose values are taken to have four bytes."""
+    """One byte a value, normalised late; for batches of some size whose values have more."""
     model, work = case.model, case.rank.work
     size = next((step.batch_bytes for step in case.rank.steps if step.batch_bytes), 0)
-    if model is None or work is None or size < SMALL_BATCH_BYTES:
+    bytes_now = VALUE_BYTES.get(case.rank.loader.batch_format or "float32", 4)
+    if model is None or work is None or size < SMALL_BATCH_BYTES or bytes_now == 1:
         return []
+    left = 1 / bytes_now
     after = model.changed(
-        handover_s=model.handover_s / 4,
-        compute_s=max(0.0, model.compute_s - 0.75 * (case.rank.h2d_s or 0.0)),
-        cpu_s=_prepare_cpu_s(work) + work.collate_cpu_s / 4,
-        send_s=model.send_s / 4,
+        handover_s=model.handover_s * left,
+        compute_s=max(0.0, model.compute_s - (1 - left) * (case.rank.h2d_s or 0.0)),
+        cpu_s=_prepare_cpu_s(work) + work.collate_cpu_s * left,
+        send_s=model.send_s * left,
         blocked_s=model.blocked_s,
     )
-    words = "batches of uint8, normalised on the device: a quarter of the bytes to collate, send and copy"
+    part = {2: "half", 4: "a quarter", 8: "an eighth"}[bytes_now]
+    words = f"batches of uint8, normalised on the device: {part} of the bytes to collate, send and copy"
     return [fix(case, "uint8_batches", words, after, None, effort="a few lines", error=0.1)]
 
 
@@ -394,15 +423,19 @@ def bigger_batch(case: Case) -> list[Fix]:
 def persistent_workers(case: Case) -> list[Fix]:
     """Workers that live on from epoch to epoch do not start anew."""
     rank = case.rank
-    if case.model is None or rank.items is None or rank.loader.persistent_workers or not rank.workers or rank.epochs < 2:
+    kept = rank.loader.persistent_workers and not rank.loader.remade
+    if case.model is None or rank.items is None or kept or not rank.workers or rank.epochs < 2:
         return []
     images = sum(step.items or 0 for step in rank.all_steps)
     loop_s, saved_s = rank.loop_s + rank.workers_start_s, rank.epoch_start_s * (rank.epochs - 1) / rank.epochs
     after = images / max(1e-9, loop_s - saved_s)
+    words = "workers kept from epoch to epoch (persistent_workers=True)"
+    if rank.loader.remade:
+        words = "one DataLoader, made before the first epoch, that keeps its workers (persistent_workers=True)"
     return [
         Fix(
             "persistent_workers",
-            "workers kept from epoch to epoch (persistent_workers=True)",
+            words,
             _digits(after),
             (_digits(0.9 * after), _digits(1.05 * after)),
             command="DataLoader(..., persistent_workers=True)",
@@ -424,10 +457,11 @@ def unpredicted(case: Case, name: str) -> list[Fix]:
     """A fix of the model's own work, predicted only from a replayed batch; none where the job has it already."""
     words, command = GPU_FIXES[name]
     seconds = replayed(case)
-    if name in seconds and case.model is not None:
+    has = _has(case.session.facts.get("configuration") or {}, name)
+    if name in seconds and case.model is not None and not has:
         after = case.model.changed(compute_s=case.model.compute_s * seconds[name] / seconds["base"])
         return [fix(case, name, words, after, command, basis="a replayed batch", effort="a few lines", error=0.05)]
-    if case.machine.gpu_busy is None or _has(case.session.facts.get("configuration") or {}, name):
+    if case.machine.gpu_busy is None or has:
         return []
     return [Fix(name, words, command=command, basis="not predicted: depends on the model; measure it", effort="a few lines")]
 
@@ -466,7 +500,7 @@ def faster_start(case: Case) -> list[Fix]:
 _AMP, _CHANNELS_LAST, _COMPILE = unmeasured("amp"), unmeasured("channels_last"), unmeasured("compile")
 _ASYNC = _less_compute(
     "async_checkpoint",
-    lambda case: case.rank.pauses.save_s + case.rank.pauses.unknown_s,
+    lambda case: case.rank.pauses.save_s + case.rank.pauses.unknown_s if case.rank.pauses.save_s else 0.0,
     "checkpoints written by a thread while training goes on",
     None,
 )
@@ -481,7 +515,7 @@ FIXES: Mapping[str, tuple[Callable[[Case], list[Fix]], ...]] = {
     "NO_OVERLAP": (more_workers, headrace_run, pre_resize),
     "CPU_PREP": (more_workers, headrace_run, pre_resize),
     "CPU_SATURATED": (more_workers, headrace_run, pre_resize),
-    "CPU_UNEVEN": (more_workers, headrace_run),
+    "CPU_UNEVEN": (spread_workers,),
     "CPU_OVERSUBSCRIBED": (fewer_workers, fewer_threads, headrace_run),
     "STORAGE_LATENCY": (more_workers, pack, cache),
     "STORAGE_BANDWIDTH": (more_workers, cache, pre_resize),

@@ -16,6 +16,8 @@ from headrace.attach.overrides import OVERRIDES_VARIABLE
 from headrace.attach.replay import MATCH_VARIABLE
 from headrace.diagnose import diagnose
 from headrace.diagnosis import Diagnosis, Finding, Fix
+from headrace.measured import measure_ranks
+from headrace.same_loaders import with_same_loaders
 from headrace.session import Loader, Session
 from headrace.watching import HOOK, add_fact, watch
 
@@ -47,6 +49,8 @@ class Trial:
 def trial_of(fix: Fix, loader: Loader) -> Trial | None:
     """The trial of a fix, or None when it cannot be applied from outside."""
     name, _, number = fix.id.partition("=")
+    if name == "headrace_run" and loader.image_folder is False:
+        return None  # it would leave the dataset alone
     if name == "headrace_run":
         return Trial((RUN_HOOK, HOOK), ())
     if name == "threads" and number.isdigit():
@@ -56,7 +60,7 @@ def trial_of(fix: Fix, loader: Loader) -> Trial | None:
         changes[name] = int(number)
     elif name == "prefetch" and number.isdigit():
         changes["prefetch_factor"] = int(number)
-    elif name in ("pin_memory", "persistent_workers"):
+    elif name == "pin_memory" or (name == "persistent_workers" and not loader.remade):
         changes[name] = True
     if not changes:
         return None
@@ -141,14 +145,9 @@ def _with_measured(found: Finding, measured: dict[str, tuple[float, float]]) -> 
 
 
 def _training_loader(session: Session) -> Loader | None:
-    """The loader of the steps that make up most of the run."""
-    seconds: dict[tuple[int, int], float] = {}
-    for step in session.steps:
-        seconds[step.pid, step.loader] = seconds.get((step.pid, step.loader), 0.0) + step.step_s
-    if not seconds:
-        return None
-    pid, number = max(seconds, key=lambda key: seconds[key])
-    return next((item for item in session.loaders if (item.pid, item.loader) == (pid, number)), None)
+    """The loader that the diagnosis is about."""
+    ranks = measure_ranks(with_same_loaders(session))
+    return max(ranks, key=lambda rank: rank.loop_s).loader if ranks else None
 
 
 def _window_s(diagnosis: Diagnosis) -> float:

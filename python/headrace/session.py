@@ -66,7 +66,8 @@ class Loader:
     """The arguments of a DataLoader that was iterated, as the script gave them. `loader` numbers them per process.
 
     `family`: whose iterator delivers the batches: torch, tensorflow, or headrace under `headrace run`. `pipeline`: the stages
-    of a tf.data dataset, source first.
+    of a tf.data dataset, source first. `remade`: how often the script made it anew. `iterable`: a dataset without indices.
+    `image_folder`: one that `headrace run` reads itself. `batch_format`: the dtype of the largest tensor of a batch.
     """
 
     pid: int
@@ -85,6 +86,10 @@ class Loader:
     family: str = "torch"
     overridden: tuple[str, ...] = ()
     pipeline: tuple[str, ...] = ()
+    remade: int = 0
+    iterable: bool | None = None
+    image_folder: bool | None = None
+    batch_format: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,14 +311,20 @@ class Session:
 
     @staticmethod
     def load(folder: str | Path) -> Session:
-        """Merge the files of a session folder. Raises `SessionError` when it holds no session, or a newer version."""
+        """Merge the files of a session folder. Raises `SessionError` when it holds no session, a damaged or a newer one."""
         folder = Path(folder)
         if not folder.is_dir():
             raise SessionError(f"{folder} is not a session folder", hint="give the folder that `headrace diagnose` named")
         files = sorted(folder.glob("*.jsonl"))
         if not files:
             raise SessionError(f"{folder} holds no session (no .jsonl file)", hint="run `headrace diagnose -- COMMAND`")
-        return _merge(line for file in files for line in _lines(file))
+        try:
+            return _merge(line for file in files for line in _lines(file))
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+            raise SessionError(
+                f"{folder} holds lines that are not a session's ({type(error).__name__}: {error})",
+                hint="give the folder that `headrace diagnose` named, with nothing else in it",
+            ) from error
 
     def save(self, folder: str | Path) -> Path:
         """Write the session as one file of a session folder, which `load` reads back equal. Returns the folder."""
@@ -372,7 +383,7 @@ def _merge(lines: Iterable[dict[str, Any]]) -> Session:
         exit_code=ends[-1].get("code"),
         host=_host(by_kind.get("host", [])),
         processes=tuple(_shifted(Process, line, zero_s, "started_s") for line in by_kind.get("process", [])),
-        loaders=tuple(_build(Loader, line) for line in by_kind.get("loader", [])),
+        loaders=_loaders(by_kind),
         steps=tuple(sorted(_rows(Step, STEP_FIELDS, by_kind.get("steps", []), zero_s), key=lambda step: step.start_s)),
         batches=tuple(
             sorted(
@@ -395,6 +406,12 @@ def _merge(lines: Iterable[dict[str, Any]]) -> Session:
         facts=facts,
         version=header.get("version", SESSION_VERSION),
     )
+
+
+def _loaders(by_kind: dict[str, list[dict[str, Any]]]) -> tuple[Loader, ...]:
+    """The loaders; what their batches are like is known, and written, later than they are."""
+    formats = {(line["pid"], line["loader"]): {"batch_format": line["format"]} for line in by_kind.get("batch_format", [])}
+    return tuple(_build(Loader, line | formats.get((line["pid"], line["loader"]), {})) for line in by_kind.get("loader", []))
 
 
 def _shifted(kind: type[Fact], line: dict[str, Any], zero_s: float, time: str) -> Fact:

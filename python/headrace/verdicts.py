@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from headrace.diagnosis import VERDICTS, Finding
 from headrace.measured import Machine, Pauses, Rank, Work
-from headrace.series import median
+from headrace.series import mean, median
 from headrace.session import Session
 from headrace.start_up import START_WORDS, start_up
 from headrace.steptime import StepModel
@@ -23,6 +23,9 @@ INPUT_SHARE = 0.07
 """Waiting for input below this share of the step is no finding (XProf: 5 % moderate, 20 % high)."""
 
 PAUSE_SHARE = 0.04
+
+BETWEEN_SHARE = 0.25
+"""Of the training loop, spent between epochs: validation of a fifth of the images takes about a tenth."""
 
 LONG_PAUSE_S = 0.25
 """Schedulers and disks delay single steps by less than this now and then."""
@@ -51,6 +54,9 @@ STRAGGLER_SHARE = 0.08
 
 FOREIGN_SHARE = 0.20
 """Of the cores; with queueing that delays the step. Below it, other programs rarely matter."""
+
+LEAST_FOREIGN_DELAY = 0.02
+"""Of the step, lost to queueing beside other programs: below it they are noise, not a cause."""
 
 QUEUE_SHARE = 0.30
 """Of a batch's making, spent waiting for a core: more threads want to run than there are cores."""
@@ -98,7 +104,7 @@ def causes(case: Case) -> list[Finding]:
         for rule in (
             _straggler,
             _gc,
-            _periodic,
+            _pauses,
             _startup,
             _input,
             _h2d,
@@ -135,11 +141,16 @@ def finding(kind: str, share: float | None, *evidence: str) -> Finding:
 
 def _quota(case: Case) -> Finding | None:
     throttled = case.machine.throttled_share
-    if throttled is None or throttled < QUOTA_SHARE:
+    if throttled is None:
+        return None
+    # The kernel counts each core's stop. One busy core loses that share of the time; of several, it is the share of what
+    # they would have run.
+    share = throttled / max(1.0, throttled + (case.machine.own_cores or 0.0))
+    if share < QUOTA_SHARE:
         return None
     quota = case.session.host.quota_cores
     limit = f"the limit is {quota:.2g} cores" if quota else "the cgroup has a CPU limit"
-    return finding("CPU_QUOTA", throttled, f"the kernel stopped the job for {throttled:.0%} of the time; {limit}")
+    return finding("CPU_QUOTA", share, f"the kernel stopped the job for {share:.0%} of the time; {limit}")
 
 
 def _thermal(case: Case) -> Finding | None:
@@ -193,6 +204,8 @@ def _external(case: Case) -> Finding | None:
     if delayed is None:
         return None
     share = case.share(delayed)
+    if share < LEAST_FOREIGN_DELAY:
+        return None  # they are there, and not in the way
     queued = case.machine.queue_share
     words = [f"other programs use {case.machine.foreign_cores:.1f} of {case.machine.cores:g} cores"]
     if queued is not None:
@@ -283,6 +296,12 @@ def _gc(case: Case) -> Finding | None:
     )
 
 
+def _pauses(case: Case) -> Finding | None:
+    """Of pauses in the steps and between the epochs, those that take the larger share."""
+    found = [finding for rule in (_periodic, _between_epochs) if (finding := rule(case)) is not None]
+    return max(found, key=lambda item: item.share or 0.0, default=None)
+
+
 def _periodic(case: Case) -> Finding | None:
     pauses = case.rank.pauses
     share = case.share(pauses.periodic_s)
@@ -306,6 +325,23 @@ def _periodic(case: Case) -> Finding | None:
         if cause != "unknown"
         else "what happens there was not seen (no torch.save, gc or other loader)",
     )
+
+
+def _between_epochs(case: Case) -> Finding | None:
+    """Validation and checkpoints between the epochs are in no step; of the run they can be a large part."""
+    rank, between = case.rank, case.rank.between
+    share = between.all_s / max(1e-9, rank.loop_s + rank.workers_start_s + between.all_s)
+    if rank.epochs < 2 or share < BETWEEN_SHARE:
+        return None
+    parts = {"in the steps of another loader (validation)": between.other_loader_s, "in torch.save": between.save_s}
+    named = ", ".join(f"{_ms(seconds)} {words}" for words, seconds in parts.items() if seconds > 0.03 * between.all_s)
+    found = finding(
+        "PERIODIC_STALL",
+        share,
+        f"{share:.0%} of the time from the first step to the last passes between the {rank.epochs} epochs: "
+        f"{_ms(between.all_s)} in all{f', of it {named}' if named else ''}",
+    )
+    return replace(found, share_of="run")
 
 
 def _few_and_long(pauses: Pauses, typical_s: float) -> bool:
@@ -336,7 +372,8 @@ def _slow_start(case: Case) -> Finding | None:
         for event in case.session.events
         if event.pid == case.rank.process.pid and event.name in ("imports", "download") and event.detail
     ]
-    return finding("STARTUP", share, f"the first step is done after {_ms(start_s)}{of_run}: {words}", *details)
+    found = finding("STARTUP", share, f"the first step is done after {_ms(start_s)}{of_run}: {words}", *details)
+    return replace(found, share_of="run")
 
 
 def _slow_epochs(case: Case) -> Finding | None:
@@ -346,12 +383,17 @@ def _slow_epochs(case: Case) -> Finding | None:
     share = min(1.0, rank.epoch_start_s / max(1e-9, rank.loop_s + rank.workers_start_s))
     if share < STARTUP_SHARE:
         return None
-    again = "" if rank.loader.persistent_workers else "; persistent_workers is off, so workers are started anew each time"
-    return finding(
+    again = ""
+    if rank.loader.remade:
+        again = f"; the script made its DataLoader {rank.loader.remade + 1} times, and its workers with it"
+    elif rank.workers and not rank.loader.persistent_workers:
+        again = "; persistent_workers is off, so workers are started anew each time"
+    found = finding(
         "STARTUP",
         share,
         f"each of {rank.epochs} epochs takes {rank.epoch_start_s / rank.epochs:.2g} s before its first step{again}",
     )
+    return replace(found, share_of="run")
 
 
 # Input.
@@ -368,7 +410,8 @@ def _input(case: Case) -> Finding | None:
         return None
     kind, evidence = _input_kind(case, work) if work is not None else unseen_input_kind(case)
     ready = "" if rank.ready_share is None else f"; {rank.ready_share:.0%} of the batches were there in time"
-    waits = f"next() takes {_ms(waiting_s)} of each {_ms(rank.step_s)} step{ready}"
+    what = "what comes before the forward pass" if rank.loader.family == "none" else "next()"
+    waits = f"{what} takes {_ms(waiting_s)} of each {_ms(rank.step_s)} step{ready}"
     return finding(kind, share, waits, *evidence)
 
 
@@ -385,8 +428,13 @@ def unseen_input_kind(case: Case) -> tuple[str, tuple[str, ...]]:
     if rank.loader.family == "kineto":
         kind = "CPU_PREP" if rank.workers else "NO_OVERLAP"
         return kind, ("a trace does not show what makes batches slow, CPU or storage: run headrace diagnose to tell",)
+    made_s = mean([step.wait_cpu_s for step in rank.steps if step.wait_cpu_s is not None]) or 0.0
+    if rank.loader.family == "none" and made_s > 0.5 * rank.net_wait_s:
+        words = f"the training thread itself works for {_ms(made_s)} of that: it makes the batch, or does what else is there"
+        return "NO_OVERLAP", (words,)
     used = (rank.process_cpu_s or 0.0) / rank.step_s
-    words = f"the loader's own threads make the batches; the training process uses {used:.1f} cores"
+    makers = "code of the script's own makes" if rank.loader.family == "none" else "the loader's own threads make"
+    words = f"{makers} the batches; the training process uses {used:.1f} cores"
     ours = machine.own_cores is None or machine.own_cores >= 0.5 * (machine.cores or 1.0)
     if machine.busy_share is not None and machine.busy_share >= BUSY_SHARE and ours:
         return "CPU_SATURATED", (words, f"the cores are {machine.busy_share:.0%} busy")
@@ -471,6 +519,8 @@ def _network_bytes_expected(case: Case, work: Work) -> float:
     images = case.rank.items or 1.0
     read = work.read_bytes or 0.0
     known = [int(event.detail or 0) for event in case.session.events if event.name == "tcp_connections"]
+    if len(case.ranks) > 1 and not any(known):
+        return math.inf  # the ranks' own gradients are traffic too
     if known and not any(known):
         return 0.5 * read if read > LEAST_IMAGE_BYTES * images else math.inf
     return max(0.5 * read, LEAST_IMAGE_BYTES * images)
@@ -482,6 +532,7 @@ def _cpu_kind(case: Case, work: Work, made: str, queue_s: float, cpu_s: float) -
     busy = machine.busy_share
     full = f"; the cores are {busy:.0%} busy" if busy is not None else ""
     if queue_s > QUEUE_SHARE * work.wall_s:
+        # Under a quota cores may idle that the job is not allowed to use: `busy` then is of the quota.
         if busy is not None and busy < 0.7 and len(machine.core_busy) >= rank.workers:
             rows = sorted(machine.core_busy)
             return "CPU_UNEVEN", (

@@ -9,7 +9,7 @@ class Counters:
     """Mutable sums of the step under way. Only the hooks of the training process touch it."""
 
     __slots__ = (
-        "backward_s", "batch_s", "collective_s", "forward_end_s", "forward_s", "gradients_s", "optimizer_steps",
+        "backward_s", "batch_s", "collective_s", "copy_s", "forward_end_s", "forward_s", "gradients_s", "optimizer_steps",
         "sync_count", "sync_s",
     )  # fmt: skip
 
@@ -19,7 +19,7 @@ class Counters:
     def reset(self, batch_s: float) -> None:
         """A batch was handed out at `batch_s` (monotonic seconds)."""
         self.batch_s = batch_s
-        self.sync_s = 0.0
+        self.sync_s = self.copy_s = 0.0
         self.sync_count = 0
         self.optimizer_steps = 0
         self.forward_end_s = self.gradients_s = 0.0

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from headrace.attach import beginning, configuration, fetch, other_loaders, pauses, ranks, startup, steps, transfers
+from headrace.attach import bare_loops, beginning, configuration, fetch, other_loaders, pauses, ranks, startup, steps, transfers
 from headrace.attach.device_clock import CudaClock, DeviceClock
 from headrace.attach.recorder import recorder
 
@@ -29,6 +29,7 @@ def install() -> None:
         ("the look at the configuration", lambda: configuration.install(target)),
         ("timing of pauses", lambda: pauses.install(target)),
         ("timing of ranks", ranks.install),
+        ("timing of loops without a loader", lambda: bare_loops.install(watch)),
         ("timing of transfers", lambda: transfers.install(watch.step_clock)),
     )
     for name, part in parts:

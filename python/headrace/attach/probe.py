@@ -22,7 +22,14 @@ FIRST_BATCH = 5
 
 LEAST_BLOCKED_SHARE = 0.2
 LONGEST_PAUSE_S = 5.0
+TRIES, UNSETTLED = 3, 3.0
+"""Another experiment is made where this one's batch took three times as long as the one before it: storage has just changed,
+from cached to cold for example, and the others may not have waited for so long."""
+
 POLL_S = 0.002
+
+MOST_LOADERS = 4
+"""A script that makes its DataLoader anew for each epoch is not slowed down in each of them."""
 
 
 class Probe:
@@ -34,17 +41,17 @@ class Probe:
         self._flag = str(folder / f"probe-{os.getppid()}-{loader}.flag")
         self._done = str(folder / f"probe-{os.getppid()}-{loader}.done")
         self._leader = worker == 0
-        self._possible = workers >= 2
+        self._possible = workers >= 2 and loader < MOST_LOADERS
         self._batches = 0
         self._wall_s = 0.0
         self._stage = 0
-        self._paused = False
+        self._pauses = self._begun = 0
 
     def before_batch(self) -> None:
         """Pause while the leader wants to be alone, for no longer than three of one's own batches."""
-        if self._leader or self._paused or not self._possible or not os.access(self._flag, os.F_OK):
+        if self._leader or self._pauses >= TRIES or not self._possible or not os.access(self._flag, os.F_OK):
             return
-        self._paused = True  # once: a leader that died must not slow the job down for ever
+        self._pauses += 1  # a leader that died must not slow the job down for ever
         begin_s = time.monotonic()
         limit_s = min(LONGEST_PAUSE_S, 3 * self._wall_s + 0.05)
         while os.access(self._flag, os.F_OK) and time.monotonic() - begin_s < limit_s:
@@ -65,21 +72,24 @@ class Probe:
             self._stage = 2  # the others were still finishing their batches during this one
         elif self._stage == 2:
             self._stage = 3
-            self._end()
+            self._end(wall_s)
             return 1
         return 0
 
     def _begin(self) -> None:
-        """Only one experiment per loader of a process, so a new epoch's workers do not repeat it."""
+        """The same experiment only once per loader of a process, so a new epoch's workers do not repeat it."""
         try:
-            os.close(os.open(self._done, os.O_CREAT | os.O_EXCL))
+            os.close(os.open(f"{self._done}{self._begun}", os.O_CREAT | os.O_EXCL))
         except OSError:
             self._stage = 3
             return
         os.close(os.open(self._flag, os.O_CREAT | os.O_WRONLY))
-        self._began_s = time.monotonic()
+        self._began_s, self._begin_wall_s = time.monotonic(), self._wall_s
+        self._begun += 1
         self._stage = 1
 
-    def _end(self) -> None:
+    def _end(self, wall_s: float) -> None:
         os.unlink(self._flag)  # noqa: PTH108
         self._recorder.event("probe", self._began_s, time.monotonic() - self._began_s)
+        if wall_s > UNSETTLED * self._begin_wall_s and self._begun < TRIES:
+            self._stage, self._batches = 0, 0

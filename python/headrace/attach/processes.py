@@ -25,12 +25,21 @@ def rank_from_environment() -> tuple[int, int, int]:
     return 0, 0, 1
 
 
+def _rank() -> tuple[int, int, int]:
+    """As the launcher says; without one (`torch.multiprocessing.spawn`), as the process group does."""
+    found = rank_from_environment()
+    group: Any = sys.modules.get("torch.distributed")
+    if found[2] > 1 or group is None or not group.is_available() or not group.is_initialized():
+        return found
+    return int(group.get_rank()), int(group.get_rank()), int(group.get_world_size())
+
+
 def write_process(recorder: Recorder, *, role: str, worker_id: int | None = None) -> None:
     """Record this process, once."""
     if recorder.process_written:
         return
     recorder.process_written = True
-    rank, local_rank, world_size = rank_from_environment()
+    rank, local_rank, world_size = _rank()
     torch: Any = sys.modules.get("torch")
     tensorflow: Any = sys.modules.get("tensorflow")
     recorder.line(

@@ -9,9 +9,11 @@ from __future__ import annotations
 import atexit
 import os
 import select
+import sys
 import time
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from headrace.attach import beginning, fetch, startup
@@ -141,6 +143,7 @@ class Watch:
         self.operators = OperatorProfile(self.recorder)
         self.loaders: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self.epochs: dict[int, int] = {}
+        self.formats: set[int] = set()
 
     def guarded(self, function: Callable[..., None], *args: Any) -> None:
         """Call unless off; an exception turns the hook off and never reaches the script."""
@@ -225,6 +228,7 @@ class Watch:
             self.operators.batch_handed_out()
         if current.count % 64 == 0:
             current.batch_bytes = _size_bytes(data)
+            self._note_format(current.loader, data)
         current.items = _batch_size(data)
         current.count += 1
         if not self.begun:
@@ -233,6 +237,13 @@ class Watch:
         COUNTERS.reset(end_s)
         current.queue_s = run_queue_delay_s()
         current.cpu_s = time.thread_time()
+
+    def _note_format(self, loader: int, data: Any) -> None:
+        """Say once of each loader what numbers its batches hold."""
+        largest = max(_tensors(data), key=lambda tensor: tensor.numel() * tensor.element_size(), default=None)
+        if loader not in self.formats and largest is not None:
+            self.formats.add(loader)
+            self.recorder.line("batch_format", loader=loader, format=str(largest.dtype).removeprefix("torch."))
 
     def finished(self, current: _Iteration) -> None:
         """StopIteration: the epoch is over."""
@@ -337,12 +348,9 @@ def _describe(loader: Any) -> dict[str, Any]:
         "prefetch_factor": loader.prefetch_factor,
         "pin_memory": bool(loader.pin_memory),
         "persistent_workers": bool(loader.persistent_workers),
-        "dataset": f"{type(dataset).__module__}.{type(dataset).__qualname__}",
-        "dataset_length": _length(dataset),
-        "transform": repr(dataset.transform)[:2000] if getattr(dataset, "transform", None) is not None else None,
+        **_describe_dataset(dataset),
         "collate": getattr(loader.collate_fn, "__qualname__", type(loader.collate_fn).__qualname__),
         "start_method": context.get_start_method() if context is not None else None,
-        "sample_paths": _sample_paths(dataset),
         "overridden": sorted(getattr(loader, "_headrace_overridden", ())),
     }  # fmt: skip
 
@@ -356,10 +364,7 @@ def _describe_iterator(iterator: Any) -> dict[str, Any]:
         "prefetch_factor": getattr(iterator, "_prefetch_factor", None),
         "pin_memory": bool(iterator._pin_memory),
         "persistent_workers": bool(getattr(iterator, "_persistent_workers", False)),
-        "dataset": f"{type(dataset).__module__}.{type(dataset).__qualname__}",
-        "dataset_length": _length(dataset),
-        "transform": repr(dataset.transform)[:2000] if getattr(dataset, "transform", None) is not None else None,
-        "sample_paths": _sample_paths(dataset),
+        **_describe_dataset(dataset),
     }  # fmt: skip
 
 
@@ -373,6 +378,40 @@ def _describe_other(loader: Any) -> dict[str, Any]:
         "dataset": f"{type(dataset).__module__}.{type(dataset).__qualname__}" if dataset is not None else "",
         "dataset_length": _length(dataset),
     }
+
+
+def _describe_dataset(dataset: Any) -> dict[str, Any]:
+    """The dataset as plain data. What a class of the user's own raises when it is asked is left out, not a reason to stop."""
+    from torch.utils.data import IterableDataset
+
+    questions: dict[str, Callable[[Any], Any]] = {
+        "dataset": lambda asked: f"{type(asked).__module__}.{type(asked).__qualname__}",
+        "dataset_length": len,
+        "transform": lambda asked: repr(asked.transform)[:2000] if getattr(asked, "transform", None) is not None else None,
+        "sample_paths": _sample_paths,
+        "iterable": lambda asked: isinstance(asked, IterableDataset),
+        "image_folder": _is_image_folder,
+    }
+    found: dict[str, Any] = {}
+    for name, answer in questions.items():
+        with suppress(Exception):
+            found[name] = answer(dataset)
+    return found
+
+
+def _is_image_folder(dataset: Any) -> bool:
+    """Whether `headrace run` may read it: torchvision's or timm's own folder dataset, or parts of such."""
+    name = f"{type(dataset).__module__}.{type(dataset).__qualname__}"
+    if name == "torch.utils.data.dataset.Subset":
+        return _is_image_folder(dataset.dataset)
+    if name == "torch.utils.data.dataset.ConcatDataset":
+        return all(_is_image_folder(part) for part in dataset.datasets)
+    if name == "timm.data.dataset.ImageDataset":
+        return type(dataset.reader).__name__ == "ReaderImageFolder"
+    folder = getattr(sys.modules.get("torchvision.datasets.folder"), "DatasetFolder", None)
+    if folder is None or not isinstance(dataset, folder):
+        return False
+    return type(dataset).__getitem__ is folder.__getitem__ and type(dataset).__len__ is folder.__len__
 
 
 def _length(dataset: Any) -> int | None:

@@ -65,10 +65,15 @@ ESTABLISHED = b"01"
 
 
 def tcp_connections() -> int | None:
-    """Established TCP connections of this process, by its descriptors and `/proc/self/net/tcp`; None where unknown."""
+    """Established TCP connections of this process alone, by its descriptors and `/proc/self/net/tcp`; None where unknown.
+
+    A forked worker holds its parent's sockets too, to the other ranks for example: those are not its own.
+    """
+    mine = _sockets("self")
+    if mine is None:
+        return None
+    mine -= _sockets(str(os.getppid())) or set()
     try:
-        targets = [_target(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd")]  # noqa: PTH208 -- as below
-        mine = {target[8:-1].encode() for target in targets if target.startswith("socket:[")}
         found = 0
         for name in ("tcp", "tcp6"):
             with open(f"/proc/self/net/{name}", "rb") as file:
@@ -77,6 +82,16 @@ def tcp_connections() -> int | None:
     except OSError:
         return None
     return found
+
+
+def _sockets(process: str) -> set[bytes] | None:
+    """The numbers (inodes) of a process's open sockets, or None where its descriptors cannot be listed."""
+    folder = f"/proc/{process}/fd"
+    try:
+        targets = [_target(f"{folder}/{number}") for number in os.listdir(folder)]  # noqa: PTH208 -- as below
+    except OSError:
+        return None
+    return {target[8:-1].encode() for target in targets if target.startswith("socket:[")}
 
 
 def _target(path: str) -> str:

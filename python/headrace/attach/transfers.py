@@ -59,9 +59,12 @@ def _timed_wait(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _timed_copy(original: Callable[..., Any], step_clock: StepClock) -> Callable[..., Any]:
     def copy(self: Any, *args: Any, **options: Any) -> Any:
-        begin = step_clock.copying() if self.is_cpu else None
+        if not self.is_cpu:
+            return original(self, *args, **options)
+        begin, begin_s = step_clock.copying(), time.monotonic()
         result = original(self, *args, **options)
-        if begin is not None and not result.is_cpu:
+        if not result.is_cpu:
+            COUNTERS.copy_s += time.monotonic() - begin_s
             step_clock.copied(begin)
         return result
 

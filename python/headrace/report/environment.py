@@ -6,6 +6,7 @@ from collections import Counter
 
 from headrace.diagnosis import Diagnosis
 from headrace.report import words
+from headrace.same_loaders import with_same_loaders
 from headrace.session import Loader, Session
 
 __all__ = ["environment"]
@@ -49,7 +50,7 @@ def _from_session(session: Session) -> list[tuple[str, object]]:
                         f"torch {process.torch}" if process.torch else None,
                         f"{process.torch_threads} torch threads" if process.torch_threads else None)  # fmt: skip
             pairs.append((f"rank {process.rank}", ", ".join(filter(None, software))))
-    return pairs + [(f"loader {loader.loader}", _loader(loader)) for loader in session.loaders]
+    return pairs + [(f"loader {loader.loader}", _loader(loader)) for loader in with_same_loaders(session).loaders]
 
 
 def _gpus(session: Session) -> str | None:

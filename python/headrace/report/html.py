@@ -86,7 +86,7 @@ def _top(screen: Screen, session: Session | None) -> Html:
 def _verdict(screen: Screen) -> Html:
     sure = [tag("span", screen.kind.replace("_", " "), class_="kind")]
     if screen.share is not None:
-        sure.append(tag("span", f"{words.percent(screen.share)} of the step"))
+        sure.append(tag("span", f"{words.percent(screen.share)} of the {screen.share_of}"))
     sure.append(tag("span", f"confidence {screen.confidence_word} ({screen.confidence:.2f})"))
     if screen.simulated:
         sure.append(tag("span", f"{screen.simulated}: compute is a timed wait", class_="simulated"))
@@ -172,7 +172,8 @@ def _fixes(screen: Screen) -> Html:
         note += f" All rates are for a {screen.simulated}."
     body = tag("table", tag("caption", "Fixes, best first", class_="unseen"), tag("thead", header, role="rowgroup"),
                tag("tbody", *rows, role="rowgroup"), role="table", class_="fixes")  # fmt: skip
-    return tag("section", tag("h2", "What to change"), body, tag("p", note, class_="note"), id="fixes")
+    advice = tag("p", screen.advice) if screen.advice else None
+    return tag("section", tag("h2", "What to change"), advice, body, tag("p", note, class_="note"), id="fixes")
 
 
 def _fix_row(line: FixLine, now: float | None, greatest: float) -> Html:

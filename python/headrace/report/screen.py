@@ -6,12 +6,11 @@ import difflib
 import math
 import re
 import shlex
-import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from headrace.diagnosis import SHARES, VERDICTS, Diagnosis, Fix
+from headrace.diagnosis import SHARES, VERDICTS, Diagnosis, Fix, ending_words
 from headrace.predict import NO_HELP
 from headrace.report import words
 from headrace.session import Session
@@ -62,6 +61,7 @@ class Screen:
     headline: str
     explanation: str
     share: float | None
+    share_of: str
     confidence: float
     confidence_word: str
     scope: tuple[str, ...]
@@ -82,6 +82,7 @@ class Screen:
     not_measured: tuple[str, ...]
     quality: tuple[str, ...]
     simulated: str | None
+    advice: str | None
 
     @property
     def no_fix(self) -> str:
@@ -90,7 +91,7 @@ class Screen:
             return "Nothing on the input side would make this run faster."
         if self.kind == "INSUFFICIENT_DATA":
             return "No fix can be named from so little; let the command run for a minute or 50 steps."
-        return "No fix is known for this."
+        return self.advice or "No fix is known for this."
 
 
 def first_screen(diagnosis: Diagnosis, *, session: Session | None = None, usd_per_hour: float | None = None) -> Screen:
@@ -108,6 +109,7 @@ def first_screen(diagnosis: Diagnosis, *, session: Session | None = None, usd_pe
         headline=headline,
         explanation=_explanation(diagnosis, headline),
         share=primary.share if primary else None,
+        share_of=primary.share_of if primary else "step",
         confidence=diagnosis.confidence,
         confidence_word=diagnosis.confidence_word,
         scope=_scope(diagnosis),
@@ -128,6 +130,7 @@ def first_screen(diagnosis: Diagnosis, *, session: Session | None = None, usd_pe
         not_measured=diagnosis.not_measured,
         quality=_quality(diagnosis),
         simulated=simulated,
+        advice=words.ADVICE.get(diagnosis.verdict) if primary is None or not primary.fixes else None,
     )
 
 
@@ -154,6 +157,9 @@ def _command(argv: Sequence[str]) -> str:
 
 
 def _has_gpu(diagnosis: Diagnosis, session: Session | None) -> bool:
+    """Whether the job has a GPU: one that the machine has, unless the training process said that it computes elsewhere."""
+    if session is not None and (session.facts.get("configuration") or {}).get("device") == "cpu":
+        return False
     named = diagnosis.environment.get("gpu") or diagnosis.environment.get("gpus")
     mapped = diagnosis.heat_map is not None and bool(diagnosis.heat_map.gpus)
     return bool(named) or mapped or bool(session and session.host.gpus)
@@ -181,17 +187,11 @@ def _scope(diagnosis: Diagnosis) -> tuple[str, ...]:
         found.append(f"{diagnosis.ranks} rank{'' if diagnosis.ranks == 1 else 's'}")
     if diagnosis.duration_s is not None:
         found.append(words.seconds(diagnosis.duration_s))
-    if diagnosis.exit_code:
-        found.append(_ending(diagnosis.exit_code))
+    if diagnosis.time_limit_s is not None:
+        found.append("ended by --seconds")
+    elif diagnosis.exit_code:
+        found.append(ending_words(diagnosis.exit_code))
     return tuple(found)
-
-
-def _ending(code: int) -> str:
-    """How a command that did not end well ended. Negative codes are signals, as `subprocess` gives them."""
-    if code > 0:
-        return f"failed with exit code {code}"
-    known = {one.value: one.name for one in signal.Signals}
-    return f"stopped by {known.get(-code, f'signal {-code}')}"
 
 
 def _quality(diagnosis: Diagnosis) -> tuple[str, ...]:

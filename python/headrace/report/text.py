@@ -94,7 +94,7 @@ def _verdict(screen: Screen, width: int) -> list[Text]:
     lines = [Text(line, style="bold") for line in textwrap.wrap(screen.headline, width)[:2]]
     sure = screen.kind
     if screen.share is not None:
-        sure += f" · {words.percent(screen.share)} of the step"
+        sure += f" · {words.percent(screen.share)} of the {screen.share_of}"
     sure += f" · confidence {screen.confidence_word} ({screen.confidence:.2f})"
     if screen.simulated:
         sure += f" · {screen.simulated}: compute is a timed wait"
@@ -171,7 +171,8 @@ def _fixes(screen: Screen, width: int, *, command_lines: int) -> list[Text]:
         return [Text(line) for line in textwrap.wrap(screen.no_fix, width)]
     columns = COLUMNS if width >= WIDE else COLUMNS[:2]  # a narrow screen leaves out what limits the rate afterwards
     room = width - sum(size for _, size in columns)
-    lines = [Text(_row("Fixes, best first", [name for name, _ in columns], room, columns), style="bold")]
+    lines = [Text(line) for line in textwrap.wrap(screen.advice or "", width)]
+    lines.append(Text(_row("Fixes, best first", [name for name, _ in columns], room, columns), style="bold"))
     for number, line in enumerate(screen.fixes, 1):
         style = "dim" if line.helps is False else ""
         cells = (_predicted(line), _verified(line), line.then)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 __all__ = [
+    "ADVICE",
     "HEADLINES",
     "NEXT_LIMITS",
     "NOT_MEASURED",
@@ -50,6 +51,26 @@ HEADLINES: Mapping[str, str] = {
     "INSUFFICIENT_DATA": "Too little was seen to say anything.",
 }
 """One sentence per verdict. {Device}: the GPU, or the training where there is none; {share}: ` 60 % of the time`."""
+
+ADVICE: Mapping[str, str] = {
+    "CPU_QUOTA": "Raise the container's CPU limit (docker run --cpus, limits.cpu in Kubernetes), or need less CPU per image.",
+    "EXTERNAL_CPU": "Give the job cores of its own (taskset, a cpuset), or run it where nothing else does.",
+    "THERMAL_THROTTLE": "See nvidia-smi -q -d PERFORMANCE: cooling, the power limit (nvidia-smi -pl), or another machine.",
+    "RANK_STRAGGLER": "See what is different on that rank: its data and files, its GPU, other programs on its machine.",
+    "COMMUNICATION": (
+        "Exchange less often (no_sync() and gradient accumulation, larger batches) or fewer bytes (DDP's bf16_compress_hook)."
+    ),
+    "MEMORY_GROWTH": "Keep numbers of past steps, not tensors (loss.item(), .detach()); look for lists and caches that grow.",
+    "PERIODIC_STALL": "Validate and save less often or beside the training; let the validation loader keep its workers.",
+    "STARTUP": "See below which part of the start takes the time; what can be kept from run to run, keep.",
+    "NO_OVERLAP": "Make batches ahead, in worker processes (DataLoader with num_workers), or with headrace.Loader.",
+    "CPU_PREP": "Make batches in worker processes (DataLoader with num_workers), or with headrace.Loader.",
+    "CPU_SATURATED": "Need less CPU for each image: images made smaller once (headrace pack), or headrace.Loader.",
+    "STORAGE_LATENCY": "Read more files at a time (worker processes or threads), or pack them into shards (headrace pack).",
+    "CPU_UNEVEN": "See what binds the workers to few cores: sched_setaffinity, taskset, OMP_PROC_BIND or KMP_AFFINITY.",
+    "SYNC_BOUND": "Read results (.item(), .cpu(), print) every few dozen steps only.",
+}
+"""What to do about a verdict for which no change of its own can be predicted."""
 
 NEXT_LIMITS: Mapping[str, str] = {
     "COMPUTE_BOUND": "compute",

@@ -1,0 +1,93 @@
+"""Loops whose batches come from code of their own: steps are taken between the optimizer's."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+from headrace.diagnose import diagnose
+from headrace.session import Session
+from headrace.watching import watch
+
+pytest.importorskip("torch")
+
+HEAD = """
+import queue, sys, threading, time
+import torch
+torch.set_num_threads(1)
+model = torch.nn.Linear(8, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+class Transform(torch.nn.Module):
+    def forward(self, value): return value
+
+def train(batches):
+    for value in batches:
+        time.sleep(0.004)
+        loss = model(value).sum()
+        time.sleep(0.004)
+        loss.backward(); optimizer.step(); optimizer.zero_grad()
+
+def burn(seconds):
+    end_s = time.thread_time() + seconds
+    while time.thread_time() < end_s: pass
+"""
+
+THREAD = """
+batches = queue.Queue(4)
+def work():
+    for _ in range(80):
+        burn(0.03)
+        batches.put(Transform()(torch.ones(16, 8)))
+    batches.put(None)
+threading.Thread(target=work, daemon=True).start()
+train(iter(batches.get, None))
+"""
+
+GENERATOR = """
+def made():
+    for _ in range(60):
+        burn(0.02)
+        yield Transform()(torch.ones(16, 8))
+train(made())
+"""
+
+LOADER = """
+from torch.utils.data import DataLoader
+for _ in range(2):
+    train(value for value, in DataLoader(torch.utils.data.TensorDataset(torch.ones(640, 8)), 16))
+"""
+
+
+def watched(folder: Path, script: str) -> Session:
+    file = folder / "train.py"
+    file.write_text(textwrap.dedent(HEAD + script))
+    assert watch([sys.executable, str(file)], folder / "session").returncode == 0
+    return Session.load(folder / "session")
+
+
+def test_a_thread_that_makes_batches_too_slowly(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    session = watched(tmp_path, THREAD)
+    assert "headrace" not in capfd.readouterr().err
+    assert [loader.family for loader in session.loaders] == ["none"]
+    assert all(step.items == 16 and step.optimizer_steps == 1 for step in session.steps)
+    assert all(step.wait_s >= 0 and step.compute_s > 0.003 for step in session.steps)
+    found = diagnose(session)
+    assert found.verdict in ("CPU_PREP", "CPU_SATURATED")
+    assert found.img_s == pytest.approx(16 / 0.031, rel=0.4)
+    assert any("code of the script's own" in words for words in found.findings[0].evidence)
+
+
+def test_batches_made_in_the_training_thread(tmp_path: Path) -> None:
+    found = diagnose(watched(tmp_path, GENERATOR))
+    assert found.verdict == "NO_OVERLAP"
+    assert found.ceiling_img_s is not None
+    assert found.img_s is not None
+    assert found.ceiling_img_s > 2 * found.img_s
+
+
+def test_a_known_loader_turns_it_off(tmp_path: Path) -> None:
+    session = watched(tmp_path, LOADER)
+    assert {loader.family for loader in session.loaders} == {"torch"}
