@@ -154,6 +154,8 @@ def test_a_destination_inside_the_source_is_refused(image_folder: Callable[..., 
     with pytest.raises(UsageError, match="inside the source"):
         pack(source, source / "packed")
     assert not (source / "packed").exists()
+    with pytest.raises(UsageError, match="is the source itself"):
+        pack(source, source)
     (source.parent / "link").symlink_to(source)
     with pytest.raises(UsageError, match="inside the source"):
         pack(source.parent / "link", source / "packed")

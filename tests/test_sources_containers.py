@@ -15,6 +15,7 @@ import headrace
 import numpy as np
 import pytest
 from headrace import _native
+from headrace.cli.main import main
 from headrace.errors import FormatError, HeadraceError, SourceError
 from headrace.packing import pack
 from sample_images import data_folder, jpeg
@@ -273,7 +274,7 @@ def test_tfrecord_written_by_tensorflow(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_lst(image_folder: Callable[..., Path], tmp_path: Path) -> None:
     root = image_folder(classes=2, per_class=2)
-    names = ["class_1/image_001.jpg", "class_0/image_000.jpg"]
+    names = ["class_1/image_001.jpg", "./class_0//image_000.jpg"]
     (root / "a.lst").write_text("".join(f"{i}\t{1 - i}.000000\t{name}\n" for i, name in enumerate(names)))
     assert headrace.open(root / "a.lst").table.label.tolist() == [1, 0]
     elsewhere = tmp_path / "b.lst"
@@ -282,6 +283,8 @@ def test_lst(image_folder: Callable[..., Path], tmp_path: Path) -> None:
         headrace.open(elsewhere)
     result = pack(elsewhere, tmp_path / "out", root=root, keep_bytes=True)
     assert result.records == 2
+    assert headrace.open(elsewhere, root=root).read(0) == (root / names[0]).read_bytes()
+    assert main(["inspect", str(elsewhere), "--root", str(root)]) == 0
     packed = headrace.open(tmp_path / "out")
     assert list(packed.table.keys) == ["class_1/image_001", "class_0/image_000"]
     assert packed.read(0) == (root / names[0]).read_bytes()
@@ -661,3 +664,26 @@ def test_shards_whose_names_differ_behind_the_first_dot(tmp_path: Path) -> None:
 def test_json_beside_an_image_without_an_end_to_its_depth(tmp_path: Path) -> None:
     dataset = headrace.open(write_tar(tmp_path / "a.tar", [("a.jpg", IMAGES[0]), ("a.json", b"[" * 200_000)]))
     assert dataset.table.label.tolist() == [-1]
+
+
+def test_a_tar_from_before_posix(tmp_path: Path) -> None:
+    """Files are of type NUL there, and folders are files whose names end in a slash."""
+    whole = bytearray(
+        write_tar(tmp_path / "a.tar", [("cat/", b""), ("cat/a.jpg", IMAGES[0])], tarfile.USTAR_FORMAT).read_bytes()
+    )
+    for at in (0, 512):
+        whole[at + 156] = 0
+        whole[at + 257 : at + 265] = bytes(8)
+        whole[at + 148 : at + 156] = b" " * 8
+        whole[at + 148 : at + 156] = b"%06o\0 " % sum(whole[at : at + 512])
+    (tmp_path / "a.tar").write_bytes(whole)
+    with tarfile.open(tmp_path / "a.tar") as archive:
+        assert [member.isfile() for member in archive] == [False, True]
+    dataset = headrace.open(tmp_path / "a.tar")
+    assert (dataset.classes, contents(dataset), dataset.strays) == (("cat",), [(IMAGES[0], 0)], ())
+
+
+@pytest.mark.parametrize(("label", "number"), [(b"2.0", 2), (b"2.5", -1), (b"1e400", -1), (b"true", -1)])
+def test_a_label_that_is_a_float_in_json(tmp_path: Path, label: bytes, number: int) -> None:
+    path = write_tar(tmp_path / "a.tar", [("a.jpg", IMAGES[0]), ("a.json", b'{"label": %b}' % label)])
+    assert headrace.open(path).table.label.tolist() == [number]

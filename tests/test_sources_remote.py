@@ -283,7 +283,8 @@ def test_folders_and_containers_are_copied(
     assert (remote.root, remote.fingerprint) == ("s3://b/folder", local.fingerprint)
     assert all(remote.read(i) == local.read(i) for i in range(6))
     assert len(headrace.open("s3://b/data/shard-000000.tar")) > 0
-    assert headrace.verify("s3://b/data").ok
+    verified = headrace.verify("s3://b/data")
+    assert (verified.ok, verified.path) == (True, "s3://b/data")
     result = pack("s3://b/folder", tmp_path / "again", keep_bytes=True)
     assert result.records == 6
     assert pack("s3://b/data", tmp_path / "repacked", shard_size=80_000).records == 40

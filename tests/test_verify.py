@@ -14,7 +14,7 @@ import pytest
 from headrace.errors import FormatError, HeadraceError, SourceError
 from headrace.packing import pack
 from headrace.shards.index import read_columns, serialized
-from headrace.shards.manifest import INDEX, MANIFEST, FileFacts, read_manifest
+from headrace.shards.manifest import INDEX, MANIFEST, FileFacts, ShardFacts, read_manifest
 from headrace.verification import verify
 
 
@@ -202,3 +202,53 @@ def test_an_unfinished_pack_and_a_split_one_say_so(image_folder: Callable[..., P
 def test_a_moved_dataset_still_opens(packed: Path, tmp_path: Path) -> None:
     shutil.move(packed, tmp_path / "moved")
     assert headrace.open(tmp_path / "moved").read(0).startswith(b"\xff\xd8")
+
+
+def test_contradictions_beside_a_missing_shard_are_listed_too(packed: Path, tmp_path: Path) -> None:
+    """In a folder whose name could be mistaken for what is wrong."""
+    folder = tmp_path / "index"
+    shutil.move(packed, folder)
+    (folder / "shard-000000.tar").unlink()
+    result = verify(folder)
+    assert [problem.file for problem in result.problems] == ["shard-000000.tar"]
+    rewrite(folder, label=np.full(8, -1, dtype=np.int64))
+    assert [problem.detail for problem in verify(folder).problems] == [f"the index of {folder} holds a label without a class"]
+
+
+def test_an_empty_shard_that_the_manifest_agrees_with(packed: Path) -> None:
+    manifest = read_manifest(packed)
+    extra = ShardFacts("extra.tar", 0, "0" * 64, 0)
+    (packed / "extra.tar").touch()
+    (packed / MANIFEST).write_bytes(replace(manifest, shards=(*manifest.shards, extra)).serialized())
+    assert [(problem.file, problem.key) for problem in verify(packed).problems] == [("extra.tar", "")]
+
+
+def test_keys_that_no_member_can_have(packed: Path) -> None:
+    keys = read_columns(packed / INDEX).keys.copy()
+    keys[:2] = (0xFF, 0x80)
+    rewrite(packed, keys=keys)
+    (problem,) = verify(packed).problems
+    assert (problem.file, problem.key[:2]) == ("shard-000000.tar", "\udcff\udc80") and "not valid Unicode" in problem.detail
+
+
+def test_the_list_of_rejected_records_is_checked(image_folder: Callable[..., Path], tmp_path: Path) -> None:
+    source, out = image_folder(), tmp_path / "out"
+    for name in ("one", "two"):
+        (source / f"class_0/{name}.jpg").write_text("no image")
+    pack(source, out)
+    assert verify(out).ok
+    whole = (out / "errors.jsonl").read_bytes()
+    (out / "errors.jsonl").write_bytes(whole[:-20])
+    assert verify(out).problems[0].detail == "lists 1 rejected records, the manifest counts 2"
+    (out / "errors.jsonl").unlink()
+    assert [problem.file for problem in verify(out).problems] == ["errors.jsonl"]
+
+
+def test_what_is_unfinished_or_several_is_said(image_folder: Callable[..., Path], tmp_path: Path) -> None:
+    source = image_folder()
+    pack(source, tmp_path / "part", unit=(0, 2), shard_size=70_000)
+    with pytest.raises(SourceError, match="unfinished"):
+        verify(tmp_path / "part")
+    pack(source, tmp_path / "split", train_ratio=0.5)
+    with pytest.raises(SourceError, match="holds 2 datasets: train, val"):
+        verify(tmp_path / "split")

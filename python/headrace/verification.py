@@ -22,12 +22,13 @@ from headrace.errors import DecodeError, FormatError, SourceError, UsageError
 from headrace.extras import Member
 from headrace.image_header import read_header
 from headrace.packing.lossless import check_pixels
+from headrace.packing.work import ERRORS
 from headrace.shards import tar
 from headrace.shards.index import Columns, Keys, read_columns
 from headrace.shards.manifest import MANIFEST, Manifest, ShardFacts, read_manifest
 from headrace.sources import local_copy
 from headrace.sources.remote.store import is_url
-from headrace.sources.shards import inconsistency, is_packed
+from headrace.sources.shards import contradiction, is_packed, no_manifest
 
 __all__ = ["Problem", "VerifyResult", "verify"]
 
@@ -68,11 +69,14 @@ def verify(
     """Checks the packed dataset at `path`; a problem is listed, not raised.
 
     `on_start` is told how many bytes there are to read, `on_progress` how many more were. Raises SourceError when
-    there is no packed dataset at `path` at all, UsageError for a wrong number of workers.
+    there is no packed dataset at `path` at all, an unfinished one or several, UsageError for a wrong number of workers.
     """
     folder = local_copy(str(path)) if is_url(path) else Path(path).expanduser().absolute()
+    where = str(path) if is_url(path) else str(folder)
     if not is_packed(folder):
-        raise SourceError(f"no packed dataset in {folder}: {MANIFEST} is missing", hint="headrace pack makes one")
+        raise SourceError(f"no packed dataset in {where}: {MANIFEST} is missing", hint="headrace pack makes one")
+    if not (folder / MANIFEST).exists():
+        raise no_manifest(folder)
     count = workers if workers is not None else max(1, round(machine.cores().usable))
     if count < 1:
         raise UsageError(f"workers is {count}; at least 1 is needed")
@@ -80,7 +84,7 @@ def verify(
         manifest = read_manifest(folder)
         columns = read_columns(folder / manifest.index.file)
     except FormatError as error:
-        return VerifyResult(str(folder), False, 0, 0, 0, decode, (Problem(MANIFEST, "", str(error)),))
+        return VerifyResult(where, False, 0, 0, 0, decode, (Problem(MANIFEST, "", str(error)),))
     problems = list(_around(folder, manifest, columns))
     total = sum(shard.size for shard in manifest.shards)
     if on_start:
@@ -91,7 +95,7 @@ def verify(
             check = _ShardCheck(folder, manifest, columns, decode, report)
             for found in pool.map(check, range(len(manifest.shards))):
                 problems += found
-    return VerifyResult(str(folder), not problems, manifest.records, len(manifest.shards), total, decode, tuple(problems))
+    return VerifyResult(where, not problems, manifest.records, len(manifest.shards), total, decode, tuple(problems))
 
 
 def _around(folder: Path, manifest: Manifest, columns: Columns) -> Iterator[Problem]:
@@ -101,10 +105,9 @@ def _around(folder: Path, manifest: Manifest, columns: Columns) -> Iterator[Prob
     if len(raw) != manifest.index.size or hashlib.sha256(raw).hexdigest() != manifest.index.sha256:
         yield Problem(manifest.index.file, "", "its bytes are not those that the manifest has the SHA-256 of")
         return
-    contradiction = inconsistency(folder, manifest, columns)
-    # A missing or resized shard is found with the shards; anything else means that the index cannot be followed.
-    if contradiction and "index" in contradiction:
-        yield Problem(manifest.index.file, "", contradiction)
+    problem = contradiction(folder, manifest, columns)  # a missing or resized shard is found with the shards
+    if problem:
+        yield Problem(manifest.index.file, "", problem)
         return
     counts = np.bincount(columns.label, minlength=len(manifest.classes)).tolist()
     if counts != list(manifest.per_class):
@@ -117,7 +120,10 @@ def _around(folder: Path, manifest: Manifest, columns: Columns) -> Iterator[Prob
     keys = Keys(columns.keys, columns.key_start)
     if len(set(keys)) != len(keys):
         yield Problem(manifest.index.file, "", "two records have the same key")
-    known = {MANIFEST, manifest.index.file, "errors.jsonl", *(shard.file for shard in manifest.shards)}
+    rejected = (folder / ERRORS).read_bytes().count(b"\n") if (folder / ERRORS).is_file() else 0
+    if rejected != manifest.rejected:
+        yield Problem(ERRORS, "", f"lists {rejected:,} rejected records, the manifest counts {manifest.rejected:,}")
+    known = {MANIFEST, manifest.index.file, ERRORS, *(shard.file for shard in manifest.shards)}
     for path in sorted(folder.iterdir()):
         if path.name not in known:
             yield Problem(path.name, "", "does not belong to the dataset")
@@ -165,6 +171,8 @@ class _ShardCheck:
                 size = os.fstat(file.fileno()).st_size
                 if size != shard.size:
                     return [Problem(shard.file, "", f"has {size} bytes, the manifest says {shard.size}")]
+                if not size:
+                    return [Problem(shard.file, "", "is empty: even a shard without records has an end")]
                 with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data, memoryview(data) as view:
                     return list(self._problems(shard, number, view))
         except OSError as error:
@@ -178,7 +186,10 @@ class _ShardCheck:
         for row in rows.tolist():
             # Digested just before they are looked at: a record then is read from memory once, and from a cache after that.
             digest.reach(int(self.columns.offset[row] + self.columns.size[row]))
-            detail = self._record(row, keys[row], data)
+            try:
+                detail = self._record(row, keys[row], data)
+            except FormatError as error:  # a name that no member can have
+                detail = str(error)
             if detail:
                 found.append(Problem(shard.file, keys[row], detail))
         if digest.end() != shard.sha256:

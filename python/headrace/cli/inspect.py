@@ -12,7 +12,7 @@ from headrace.errors import UsageError
 from headrace.inspection import SAMPLE, Inspection, Spread, inspect_dataset
 from headrace.report.dataset import write
 from headrace.sizes import size_text
-from headrace.sources import open_dataset
+from headrace.sources import open_source
 
 SUMMARY = "says what is in a dataset: classes, sizes, formats, quality, restart markers, cost of decoding"
 EXAMPLE = "headrace inspect photos/ --contact-sheet photos.html"
@@ -22,7 +22,10 @@ _SHOWN = 5
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the verb's arguments."""
-    parser.add_argument("path", metavar="PATH", help="packed dataset, image folder, .tar, .rec, .tfrecord, .lst")
+    parser.add_argument(
+        "path", metavar="PATH", help="packed dataset, image folder, .tar, .rec, .tfrecord, .lst, .csv, .parquet"
+    )
+    parser.add_argument("--root", metavar="FOLDER", help="where the images of a list are (beside it)")
     parser.add_argument("--sample", type=int, default=SAMPLE, metavar="N", help=f"look at N images ({SAMPLE})")
     parser.add_argument(
         "--contact-sheet",
@@ -36,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     sheet = args.contact_sheet
     if sheet is not None and not sheet.endswith((".png", ".html")):
         raise UsageError(f"--contact-sheet {sheet}: a file that ends in .png or .html is expected")
-    dataset = open_dataset(args.path)
+    dataset = open_source(args.path, args.root)
     as_page = sheet is not None and sheet.endswith(".html")
     found = inspect_dataset(dataset, sample=args.sample, sheet=None if as_page else sheet)
     if as_page:

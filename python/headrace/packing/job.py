@@ -134,7 +134,9 @@ def pack(
 
 
 def _refuse_inside(dataset: Dataset, dst: str | os.PathLike[str], store: Bucket | None) -> None:
-    """Raises UsageError for a destination in an image folder: it would be one of its classes from then on."""
+    """Raises UsageError for a destination that is the source, or in an image folder, one of whose classes it would become."""
+    if store is None and os.path.realpath(Path(dst).expanduser()) == os.path.realpath(dataset.root):
+        raise UsageError(f"{dst} is the source itself", hint="give a new folder")
     if dataset.kind != "folder":
         return
     if store is not None:

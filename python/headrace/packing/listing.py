@@ -87,7 +87,11 @@ def list_records(dataset: Dataset, options: PackOptions) -> Listing:
     keep, keys, duplicates, renamed = _without_duplicates(dataset, rows, keys, options)
     rows = rows[keep]
     if not len(rows):
-        raise SourceError(f"nothing to pack in {dataset.root}: none of {len(table)} records has a label that is wanted")
+        which = "a label" if options.classes is None else "a label that is wanted"
+        raise SourceError(
+            f"nothing to pack in {dataset.root}: none of {len(table)} records has {which}",
+            hint="`headrace inspect` shows its classes; docs/packing.md says where labels are looked for",
+        )
     sizes = _sizes(dataset, rows)
     irregular = [Rejection(table.keys[int(row)], "unreadable", "not a file") for row in rows[sizes < 0]]
     if irregular and options.undecodable == "stop":
@@ -168,9 +172,13 @@ def _keys(dataset: Dataset, rows: npt.NDArray[np.int64]) -> list[str]:
     if dataset.kind == "shards":
         return names
     if dataset.kind in ("folder", "lst"):
-        # Lists may hold absolute paths; a member of an archive that begins with a slash leads out of it.
-        return keys_of([name.replace(os.sep, "/").lstrip("/") for name in names])
+        return keys_of([_relative(name) for name in names] if dataset.kind == "lst" else names)
     return [escape(name).lstrip("/") for name in names]
+
+
+def _relative(name: str) -> str:
+    """A path of a list, which may be absolute: a member of an archive that begins with a slash leads out of it."""
+    return "/".join(part for part in name.split("/") if part not in ("", "."))
 
 
 def _without_duplicates(

@@ -94,7 +94,7 @@ def _complaints(options: PackOptions) -> list[str]:
         found.append("classes names a class twice")
     train, test = options.train_ratio, options.test_ratio
     if not 0 < train <= 1 or not 0 <= test < 1 or train + test > 1:
-        found.append("train_ratio and test_ratio must be shares that add up to at most 1")
+        found.append(f"train_ratio {train} and test_ratio {test} must be shares that add up to at most 1")
     for name, allowed in (("unlabeled", ("skip", "stop")), ("undecodable", ("skip", "stop")), ("extras", ("keep", "drop"))):
         if getattr(options, name) not in allowed:
             found.append(f"{name} is {getattr(options, name)!r}; possible: {', '.join(allowed)}")

@@ -78,18 +78,25 @@ def open_dataset(path: str | os.PathLike[str], *, part: bool = False) -> Dataset
     return open_folder(found)
 
 
-def open_to_load(path: str | os.PathLike[str], *, records: int | None = None, part: bool = False) -> Dataset:
+def open_to_load(
+    path: str | os.PathLike[str],
+    *,
+    records: int | None = None,
+    part: bool = False,
+    root: str | os.PathLike[str] | None = None,
+) -> Dataset:
     """Opens the dataset at `path` for a Loader: as `open_dataset`, but a SageMaker channel in Pipe mode is a stream.
 
     A channel is `CHANNEL` where there is a named pipe `CHANNEL_0`; each pass reads the next pipe, and nothing is kept on disk.
     `records`: how many records each pass has, for streams in which no manifest says so; `len(loader)` needs it.
     `part`: this host was given only some of the shards of a packed dataset (SageMaker's ShardedByS3Key), perhaps without its
     manifest and index; `Loader(parts=…)` makes equally many batches of such parts.
+    `root`: the folder, or the URL, that the paths of a list (.lst, .csv, …) are relative to, by default that of the list.
     """
     pipe = None if is_url(path) else pipe_of(Path(path).expanduser().absolute())
     if pipe is not None:
         return open_pipe(pipe, records)
-    dataset = open_dataset(path, part=part)
+    dataset = open_dataset(path, part=part) if root is None else open_source(path, root)
     if records not in (None, len(dataset)):
         raise SourceError(f"{path} has {len(dataset)} records, not {records}")
     return dataset

@@ -34,7 +34,7 @@ def open_lst(path: Path, root: Path | None = None) -> Dataset:
     if not (folder / names[0]).exists():
         raise SourceError(
             f"{folder / names[0]}, the first image that {path} lists, does not exist",
-            hint="say where the images are:  --root FOLDER",
+            hint="put the list beside them, or say where they are:  --root FOLDER; headrace.open(…, root=FOLDER)",
         )
     column = np.asarray(labels, dtype=np.int64)
     sizes = np.full(len(names), -1, dtype=np.int64)

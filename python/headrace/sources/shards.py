@@ -15,7 +15,7 @@ from headrace.shards.index import Columns, read_columns, selected
 from headrace.shards.manifest import MANIFEST, Manifest, read_manifest
 from headrace.sources.containers import record_table
 
-__all__ = ["inconsistency", "is_packed", "open_shards"]
+__all__ = ["contradiction", "is_packed", "no_manifest", "open_shards"]
 
 _PARTS = ("train", "val", "test")  # what `pack --train-ratio` makes
 
@@ -33,7 +33,7 @@ def open_shards(folder: Path, *, part: bool = False) -> Dataset:
     or `folder` holds several of them. Bytes inside the shards are not read: that is `headrace verify`.
     """
     if not (folder / MANIFEST).exists():
-        raise _no_manifest(folder)
+        raise no_manifest(folder)
     manifest = read_manifest(folder)
     index = folder / manifest.index.file
     if index.exists() and index.stat().st_size != manifest.index.size:
@@ -41,7 +41,7 @@ def open_shards(folder: Path, *, part: bool = False) -> Dataset:
     columns = read_columns(index)
     if part and len(columns) == manifest.records:
         manifest, columns = _those_here(folder, manifest, columns)
-    problem = inconsistency(folder, manifest, columns)
+    problem = contradiction(folder, manifest, columns) or _missing(folder, manifest)
     if problem:
         raise FormatError(problem, hint=_HINT)
     table = record_table([str(folder / shard.file) for shard in manifest.shards], columns)
@@ -74,16 +74,21 @@ def _those_here(folder: Path, manifest: Manifest, columns: Columns) -> tuple[Man
     return replace(manifest, shards=shards, records=len(rows)), selected(columns, rows, renumbered)
 
 
-def inconsistency(folder: Path, manifest: Manifest, columns: Columns) -> str | None:
-    """Where manifest, index and the shards' sizes contradict each other, in words, or None. Reads no shard."""
-    if len(columns) != manifest.records:
-        return f"{folder / manifest.index.file} has {len(columns)} rows, the manifest says {manifest.records} records"
+def _missing(folder: Path, manifest: Manifest) -> str | None:
+    """Which shard is not there, or not as large as the manifest says, in words, or None. Reads no shard."""
     for shard in manifest.shards:
         path = folder / shard.file
         if not path.is_file():
             return f"{path} is missing"
         if path.stat().st_size != shard.size:
             return f"{path} has {path.stat().st_size} bytes, the manifest says {shard.size}"
+    return None
+
+
+def contradiction(folder: Path, manifest: Manifest, columns: Columns) -> str | None:
+    """Where the index contradicts the manifest, so that it cannot be followed, in words, or None. Looks at no shard."""
+    if len(columns) != manifest.records:
+        return f"{folder / manifest.index.file} has {len(columns)} rows, the manifest says {manifest.records} records"
     if np.any((columns.shard < 0) | (columns.shard >= len(manifest.shards))):
         return f"the index of {folder} names a shard that the manifest does not have"
     if np.any((columns.label < 0) | (columns.label >= len(manifest.classes))):
@@ -107,12 +112,13 @@ def _outside(offset: npt.NDArray[np.int64], size: npt.NDArray[np.int64], room: n
     return (offset < 0) | (size < 0) | (size > room) | (offset > room - size)
 
 
-def _no_manifest(folder: Path) -> SourceError:
+def no_manifest(folder: Path) -> SourceError:
+    """Says why a folder of packed data has no manifest: it is unfinished, or holds several datasets."""
     if (folder / ".packing").exists():
         return SourceError(
             f"the pack in {folder} is unfinished", hint=f"give its `headrace pack … {folder}` command again: it continues"
         )
     parts = [part for part in _PARTS if (folder / part / MANIFEST).exists()]
     return SourceError(
-        f"{folder} holds {len(parts)} datasets: {', '.join(parts)}", hint=f"open one of them, for example {folder / parts[0]}"
+        f"{folder} holds {len(parts)} datasets: {', '.join(parts)}", hint=f"give one of them, for example {folder / parts[0]}"
     )

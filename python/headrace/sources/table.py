@@ -38,7 +38,7 @@ def open_table(path: Path, root: Path | None = None) -> Dataset:
     if not (folder / names[0]).exists():
         raise SourceError(
             f"{folder / names[0]}, the first image that {path} lists, does not exist",
-            hint="say where the images are:  --root FOLDER",
+            hint="put the list beside them, or say where they are:  --root FOLDER; headrace.open(…, root=FOLDER)",
         )
     labels, classes = numbered(_labels(path, names, texts), {})
     sizes = np.full(len(names), -1, dtype=np.int64)

@@ -24,7 +24,8 @@ __all__ = ["Headers", "Member", "is_image", "label_of_cls", "label_of_json", "op
 BLOCK = 512
 MAX_META = 1 << 20  # bytes of one long name or pax header; far more than any name, far less than memory
 _SMALL = 1 << 24  # bytes of one .cls or .json that is read for its label
-_FILE, _LINKS, _LONG_NAME, _PAX = b"0\07", b"12", b"L", b"x"
+_FILE = (b"0", b"\0", b"7")  # the second: tars from before POSIX
+_LINKS, _LONG_NAME, _PAX = b"12", b"L", b"x"
 EXTENSIONS = (_LONG_NAME, _PAX)  # types that say something about the member behind them
 
 
@@ -142,7 +143,7 @@ class Headers:
         """The whole, harmless name of a member that is a regular file, None for others; images that are links are refused."""
         name = self.whole_name(name)
         if kind in _FILE:
-            return self._safe(name)
+            return None if name.endswith("/") else self._safe(name)  # with a slash: a folder, from before POSIX
         if kind in _LINKS and name.lower().endswith(IMAGE_EXTENSIONS):
             raise self.broken(
                 f"holds a link, {name!r}; links are not followed", "tar -h --hard-dereference packs the files themselves"
@@ -325,6 +326,8 @@ def label_of_json(raw: bytes) -> int | str | None:
         return None
     for name in ("label", "cls", "class"):
         value = document.get(name)
+        if isinstance(value, float) and value.is_integer():
+            return int(value)
         if isinstance(value, int | str) and not isinstance(value, bool):
             return value
     return None
