@@ -514,3 +514,32 @@ def test_a_cold_batch_made_alone_is_set_against_cold_ones() -> None:
     session = make_session(workers=2, cpu_s=0.002, blocked_s=0.06, compute_s=0.01, disk_bytes=3_500_000)
     warm = tuple(replace(b, disk_bytes=0, wall_s=0.003) if n < 38 else b for n, b in enumerate(session.batches))
     check(with_one_alone(replace(session, batches=warm), 0.032), "STORAGE_BANDWIDTH")
+
+
+def test_workers_that_are_needed_are_not_too_many() -> None:
+    session = make_session(workers=2, cpu_s=0.05, queue_s=0.02, collate_s=0.049, compute_s=0.03, transfer_s=0.002, cores=2)
+    steps = tuple(replace(step, queue_s=0.012) for step in session.steps)
+    samples = tuple(replace(sample, foreign_cores=0.0, core_busy=(1.0, 1.0)) for sample in session.samples)
+    diagnosis = check(replace(session, steps=steps, samples=samples), "COLLATE_IPC")
+    assert not any(found.kind == "CPU_OVERSUBSCRIBED" for found in diagnosis.findings)
+    assert diagnosis.findings[0].share == pytest.approx((diagnosis.wait_share or 0) + 0.012 / (diagnosis.step_s or 1), abs=0.1)
+
+
+def test_a_rank_that_is_slow_in_its_loader_gets_the_fixes_of_its_input() -> None:
+    sessions = [
+        make_session(workers=2, cpu_s=0.002, blocked_s=blocked_s, compute_s=0.02, rank=rank, world_size=2)
+        for rank, blocked_s in enumerate((0.002, 0.1))
+    ]
+    merged = {name: sum((getattr(one, name) for one in sessions), ()) for name in ("processes", "loaders", "batches")}
+    late_s = sum(step.wait_s for step in sessions[1].steps) / len(sessions[1].steps)
+    waits = (0.001 + late_s, 0.001)
+    steps = [
+        replace(step, compute_s=0.02 + waits[rank], forward_s=0.005, backward_s=0.01, collective_s=waits[rank])
+        for rank, one in enumerate(sessions)
+        for step in one.steps
+    ]
+    diagnosis = check(
+        replace(sessions[0], steps=tuple(sorted(steps, key=lambda step: step.start_s)), **merged), "RANK_STRAGGLER"
+    )
+    assert any("blocked" in words for words in diagnosis.findings[0].evidence)
+    assert fix(diagnosis, "num_workers").gain == pytest.approx(2.3, rel=0.2)

@@ -67,7 +67,7 @@ VERDICTS: Mapping[str, str] = {
     "H2D_BOUND": "copying batches to the GPU takes the time",
     "OVERHEAD_BOUND": "Python and kernel launches take longer than the computation; the batch is small",
     "SYNC_BOUND": "the script waits for the device again and again (.item(), .cpu()), so nothing overlaps",
-    "STARTUP": "most of the time goes before the first step, or at the start of each epoch",
+    "STARTUP": "much of the time goes before the first step, or at the start of each epoch",
     "PERIODIC_STALL": "the step pauses at regular intervals (checkpoint, validation)",
     "GC_PAUSE": "Python's garbage collector stops the training process",
     "RANK_STRAGGLER": "one rank is slower, and all others wait for it",

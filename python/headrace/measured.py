@@ -215,7 +215,7 @@ def _together(ranks: Sequence[Rank]) -> list[Rank]:
 
     def beside(rank: Rank) -> bool:
         first_s, last_s = _span(rank)
-        return _overlap_s(begin_s, end_s, first_s, last_s) > 0.5 * (last_s - first_s)
+        return _overlap_s(begin_s, end_s, first_s, last_s) > 0.5 * min(last_s - first_s, end_s - begin_s)
 
     return [rank for rank in ranks if beside(rank)]
 

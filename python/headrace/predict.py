@@ -17,7 +17,7 @@ from headrace.diagnosis import Finding, Fix
 from headrace.measured import Work
 from headrace.start_up import start_up
 from headrace.steptime import TERM_WORDS, StepModel
-from headrace.verdicts import SMALL_BATCH_BYTES, Case, host_work_s, operator_share
+from headrace.verdicts import SMALL_BATCH_BYTES, Case, fewer, host_work_s, operator_share, straggler_input
 
 __all__ = ["add_fixes", "bigger_batch", "ceiling_img_s", "fixed_share", "pin_memory", "unpredicted"]
 
@@ -54,7 +54,8 @@ class Prediction:
 
 def add_fixes(case: Case, found: Finding) -> Finding:
     """The finding with the fixes that concern it, best first; without a model or images, without predictions."""
-    makers = FIXES.get(found.kind, ())
+    late = straggler_input(case) if found.kind == "RANK_STRAGGLER" else None
+    makers = FIXES.get(late[0] if late is not None else found.kind, ())
     fixes = [fix for make in makers for fix in make(case)]
     fixes.sort(key=lambda fix: -(fix.gain if fix.gain is not None else 1.0))
     return replace(found, fixes=tuple(fixes[:MOST_FIXES]))
@@ -89,7 +90,7 @@ def predict(
     ceiling = rank.items / floor_s if floor_s > 0 else None
     if ceiling is not None and scale == 1.0 and after.compute_s >= now.compute_s:
         img_s, high = min(img_s, ceiling), min(high, math.exp(BASE_ERROR) * ceiling)
-        low = min(low, img_s)
+        low = min(low, math.exp(-BASE_ERROR) * img_s)
     return Prediction(img_s, (low, high), img_s / present, TERM_WORDS[after.binding])
 
 
@@ -164,7 +165,7 @@ def fewer_workers(case: Case) -> list[Fix]:
     model, cores = case.model, case.machine.cores
     if model is None or not cores or model.workers < 2:
         return []
-    count = max(1, min(model.workers - 1, int(cores) - 1))
+    count = fewer(model.workers, cores)
     after = model.changed(workers=count)
     words = f"{count} loader workers instead of {model.workers}, so that threads stop queueing for {cores:g} cores"
     return [
@@ -339,14 +340,18 @@ def pin_memory(case: Case) -> list[Fix]:
     return [fix(case, "pin_memory", words, after, "DataLoader(..., pin_memory=True)", effort="one argument", error=0.1)]
 
 
-def _less_compute(name: str, seconds: Callable[[Case], float], words: str, command: str | None) -> Callable[[Case], list[Fix]]:
-    """A fix that takes a measured time out of the training process."""
+def _less_compute(
+    name: str, seconds: Callable[[Case], float], words: str, command: str | None, *, cpu: bool = False
+) -> Callable[[Case], list[Fix]]:
+    """A fix that takes a measured time out of the training process; `cpu`: and the work that it was, not only the wait."""
 
     def make(case: Case) -> list[Fix]:
         lost_s = seconds(case)
         if case.model is None or lost_s <= 0:
             return []
         after = case.model.changed(compute_s=max(0.0, case.model.compute_s - lost_s))
+        if cpu:
+            after = after.changed(main_cpu_s=max(0.0, after.main_cpu_s - lost_s))
         return [fix(case, name, words, after, command, basis="the time measured", effort="a few lines")]
 
     return make
@@ -509,6 +514,7 @@ _GC_FREEZE = _less_compute(
     lambda case: case.rank.pauses.gc_s,
     "gc.freeze() after set-up, and collections only between epochs",
     "gc.collect(); gc.freeze()",
+    cpu=True,
 )
 
 FIXES: Mapping[str, tuple[Callable[[Case], list[Fix]], ...]] = {

@@ -69,6 +69,9 @@ OVERSUBSCRIBED_SHARE = 0.18
 """Of the step, lost by the training thread to queueing. One busy worker beside two compute threads on two cores costs
 about 0.1, which is no fault."""
 
+NEEDED = 1.1
+"""Times longer that a step takes with fewer workers, from which they are needed although they crowd the cores."""
+
 QUOTA_SHARE = 0.05
 THROTTLE_SHARE = 0.20
 BUSY_SHARE = 0.85
@@ -241,13 +244,26 @@ def _straggler(case: Case) -> Finding | None:
     if share < STRAGGLER_SHARE:
         return None
     phase, longer_s = slow_phase(slow, rest)
+    late = straggler_input(case)
     return finding(
         "RANK_STRAGGLER",
         share,
         f"rank {slow.process.rank} needs {_ms(slow.own_s or 0.0)} per step for its own part, the others {_ms(usual_s)}",
         f"it is slow in {phase} ({_ms(longer_s)} longer)",
         f"the others wait {_ms(median([rank.collective_s or 0.0 for rank in rest]) or 0.0)} per step for its gradients",
+        *(late[1] if late is not None else ()),
     )
+
+
+def straggler_input(case: Case) -> tuple[str, tuple[str, ...]] | None:
+    """What a rank waits for that is slow in its loader: the kind of cause, and what shows it. None for other stragglers."""
+    rest = [rank for rank in case.ranks if rank is not case.rank]
+    if case.rank.work is None or not rest or slow_phase(case.rank, rest)[0] != LOADER_PHASE:
+        return None
+    return _input_kind(case, case.rank.work)
+
+
+LOADER_PHASE = "the loader"
 
 
 def slow_phase(slow: Rank, rest: Sequence[Rank]) -> tuple[str, float]:
@@ -256,7 +272,7 @@ def slow_phase(slow: Rank, rest: Sequence[Rank]) -> tuple[str, float]:
     def phases(rank: Rank) -> dict[str, float]:
         forward, backward = rank.forward_s or 0.0, rank.backward_s or 0.0
         other = max(0.0, rank.compute_s - forward - backward - (rank.collective_s or 0.0))
-        return {"the loader": rank.wait_s, "forward": forward, "backward": backward, "the rest of the step": other}
+        return {LOADER_PHASE: rank.wait_s, "forward": forward, "backward": backward, "the rest of the step": other}
 
     usual = {name: median([phases(rank)[name] for rank in rest]) or 0.0 for name in phases(slow)}
     longer = {name: value - usual[name] for name, value in phases(slow).items()}
@@ -405,14 +421,36 @@ def _input(case: Case) -> Finding | None:
     waiting_s = min(item.exposed_wait_s for item in case.ranks)
     if _is_small_handover(rank):
         return None
-    share = case.share(max(0.0, waiting_s - (rank.handover_s if _handover_is_small(rank) else 0.0)))
+    share = case.share(_input_wait_s(case))
     if share < INPUT_SHARE:
         return None
+    if _workers_are_needed(case):  # what they take from the training thread is what making batches costs, too
+        share = min(1.0, share + case.share(rank.main_queue_s or 0.0))
     kind, evidence = _input_kind(case, work) if work is not None else unseen_input_kind(case)
     ready = "" if rank.ready_share is None else f"; {rank.ready_share:.0%} of the batches were there in time"
     what = "what comes before the forward pass" if rank.loader.family == "none" else "next()"
     waits = f"{what} takes {_ms(waiting_s)} of each {_ms(rank.step_s)} step{ready}"
     return finding(kind, share, waits, *evidence)
+
+
+def _input_wait_s(case: Case) -> float:
+    """What every rank waits for input per step, taking over ready batches left out where that is little."""
+    rank = case.rank
+    waiting_s = min(item.exposed_wait_s for item in case.ranks)
+    return max(0.0, waiting_s - (rank.handover_s if _handover_is_small(rank) else 0.0))
+
+
+def _workers_are_needed(case: Case) -> bool:
+    """Whether as many as leave the training thread a core would be slower than today's: too much work, not too many threads."""
+    model, cores = case.model, case.machine.cores
+    if model is None or not cores or model.workers < 2:
+        return False
+    return model.changed(workers=fewer(model.workers, cores)).step_s > NEEDED * case.rank.step_s
+
+
+def fewer(workers: int, cores: float) -> int:
+    """Workers that leave a core to the training thread, one fewer at least."""
+    return max(1, min(workers - 1, int(cores) - 1))
 
 
 def _is_small_handover(rank: Rank) -> bool:
@@ -483,9 +521,9 @@ def _storage_kind(case: Case, work: Work, made: str) -> tuple[str, tuple[str, ..
     if work.read_bytes and work.disk_bytes is not None and work.read_bytes > 1e5:
         evidence.append(f"{min(1.0, work.disk_bytes / work.read_bytes):.0%} of the bytes came from a disk, not the page cache")
     if work.alone_ratio is not None:
-        evidence.append(
-            f"alone, a batch is blocked {work.alone_ratio:.1f} times shorter than beside {rank.workers - 1} other(s)"
-        )
+        others = "another" if rank.workers == 2 else f"{rank.workers - 1} others"
+        shorter = f"alone, a batch is blocked {work.alone_ratio:.1f} times shorter than beside {others}"
+        evidence.append(shorter if work.alone_ratio >= 1.2 else f"a batch is blocked as long alone as beside {others}")
     evidence += _swept(case)
     if work.socket_s > 0.5 * blocked_s:
         return "NETWORK", (*evidence, f"{_ms(work.socket_s)} of it in reads from sockets")
@@ -641,6 +679,8 @@ def _oversubscribed(case: Case) -> Finding | None:
     threads = rank.workers + (rank.process.torch_threads or 1)
     if share < OVERSUBSCRIBED_SHARE or threads <= machine.cores:
         return None
+    if case.share(_input_wait_s(case)) >= INPUT_SHARE and _workers_are_needed(case):
+        return None  # the cost of making batches, which the input's finding names
     return finding(
         "CPU_OVERSUBSCRIBED",
         share,

@@ -122,10 +122,12 @@ def _figure(value: str, label: str, *, absent: bool, accent: bool = False) -> Ht
 
 
 def _bar(screen: Screen) -> Html:
-    rows = [("step", screen.step_s, screen.step_p95_s), *screen.spread]
+    rows = [("step", "mean", screen.step_s, screen.step_p95_s), *((name, "p50", *both) for name, *both in screen.spread)]
     times = [
-        tag("span", f"{name} ", tag("b", prose(f"p50 {words.milliseconds(p50)}")), prose(f" p95 {words.milliseconds(p95)}"))
-        for name, p50, p95 in rows
+        tag(
+            "span", f"{name} ", tag("b", prose(f"{what} {words.milliseconds(usual)}")), prose(f" p95 {words.milliseconds(p95)}")
+        )
+        for name, what, usual, p95 in rows
     ]
     head = tag("div", tag("h2", "Where a step goes"), tag("p", *times, class_="times"), class_="head")
     if not screen.parts:

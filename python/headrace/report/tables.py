@@ -190,7 +190,7 @@ def terms(terms_s: Mapping[str, float], step_s: float | None) -> Html:
         for name, value in sorted(used.items(), key=lambda item: -item[1])
     ]
     if step_s is not None:
-        rows.append(row("measured step, p50", step_s, "measured", ""))
+        rows.append(row("measured step, mean", step_s, "measured", ""))
     return table("A step takes as long as the longest of these", ("", "per step", "", ""), rows, numeric_from=9)
 
 

@@ -135,10 +135,10 @@ def _money(screen: Screen, width: int) -> list[Text]:
 
 def _bar(screen: Screen, width: int) -> list[Text]:
     title = Text("Where a step goes", style="bold")
-    times = [f"{name} {words.milliseconds(value)}" for name, value in (("p50", screen.step_s), ("p95", screen.step_p95_s))]
+    times = [f"{name} {words.milliseconds(value)}" for name, value in (("mean", screen.step_s), ("p95", screen.step_p95_s))]
     said = "  " + " · ".join(times)
-    for name, p50, p95 in screen.spread:
-        more = f"   {name} {words.milliseconds(p50)} · {words.milliseconds(p95)}"
+    for name, p50, p95 in screen.spread:  # of each the median
+        more = f"   {name} p50 {words.milliseconds(p50)} · p95 {words.milliseconds(p95)}"
         if title.cell_len + len(said + more) <= width:
             said += more
     title.append(said, style="not bold")

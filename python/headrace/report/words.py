@@ -39,7 +39,7 @@ HEADLINES: Mapping[str, str] = {
     "H2D_BOUND": "{Device} waits for batches to be copied to it.",
     "OVERHEAD_BOUND": "The batch is too small: Python takes longer than the computation.",
     "SYNC_BOUND": "The script stops for the device again and again.",
-    "STARTUP": "Most of the time is gone before training starts.",
+    "STARTUP": "Much of the time goes before training starts, or before each of its epochs.",
     "PERIODIC_STALL": "Training pauses at regular intervals.",
     "GC_PAUSE": "Python's garbage collector keeps stopping the training.",
     "RANK_STRAGGLER": "One rank is slower, and all others wait for it.",
