@@ -11,12 +11,13 @@ Exit codes: 0 ok · 1 failed · 2 wrong usage · 130 interrupted · 141 the read
 from __future__ import annotations
 
 import argparse
+import contextlib
 import difflib
 import importlib
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NoReturn, Protocol, cast
 
 from headrace import _native
@@ -44,6 +45,7 @@ VERBS: tuple[str, ...] = (
     "demo",
 )
 
+_BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 FAILED, WRONG_USAGE, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141
 
 
@@ -121,7 +123,23 @@ def _load(name: str) -> Verb:
         what = "option" if name.startswith("-") else "verb"
         hint = f"did you mean `headrace {near[0]}`?" if near else "headrace -h lists the verbs"
         raise UsageError(f"there is no {what} {name!r}", hint=hint)
-    return cast(Verb, importlib.import_module(f"headrace.cli.{name}"))
+    with _no_blas_threads():
+        return cast(Verb, importlib.import_module(f"headrace.cli.{name}"))
+
+
+@contextlib.contextmanager
+def _no_blas_threads() -> Iterator[None]:
+    """While NumPy is loaded: its OpenBLAS starts a thread for each core then, which spin for a while (30 to 80 ms of two
+    cores), and no verb has work for them. Afterwards the variable is as it was: a command that a verb starts inherits it.
+    """
+    if _BLAS_THREADS in os.environ:
+        yield
+        return
+    os.environ[_BLAS_THREADS] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[_BLAS_THREADS]
 
 
 def _parse(verb: Verb, words: list[str]) -> argparse.Namespace:

@@ -14,7 +14,6 @@ import os
 import re
 import select
 import shutil
-import stat
 import threading
 import time
 from collections.abc import Iterator
@@ -29,21 +28,12 @@ from headrace.sources.cache import cache_folder
 from headrace.sources.containers import numbered
 from headrace.sources.stream import Bytes, stream_records
 
-__all__ = ["PipeStream", "open_pipe", "open_stored", "pipe_of"]
+__all__ = ["PipeStream", "open_pipe", "open_stored"]
 
 _WAIT_S = 300.0  # for a pipe, and for the next bytes: SageMaker begins to send when the pipe is opened
 _POLL_MS = 100
 _READ = 1 << 20  # bytes; also the size that the pipe's own buffer is given
 _copies: dict[tuple[str, int, int], Dataset] = {}  # of this process
-
-
-def pipe_of(path: Path) -> Path | None:
-    """The named pipe that `path` is, or the first one of the channel `path`; None when it is neither."""
-    for candidate in (path, path.with_name(f"{path.name}_0")):
-        with contextlib.suppress(OSError):
-            if stat.S_ISFIFO(candidate.stat().st_mode):
-                return candidate
-    return None
 
 
 class PipeStream:
