@@ -319,6 +319,23 @@ def test_containers_by_name_and_by_pattern(packed: Path, bucket: Bucket) -> None
 
 
 @needs_obstore
+def test_a_packed_dataset_on_a_plain_web_server(image_folder: Callable[..., Path], bucket: Bucket, tmp_path: Path) -> None:
+    source = image_folder()
+    (source / "class_0/none.jpg").write_text("no image")
+    pack(source, tmp_path / "out", shard_size=70_000)
+    bucket.fill(tmp_path / "out", "data")
+    url = f"{os.environ['AWS_ENDPOINT_URL']}/b/data"
+    assert same(batches(url), batches(tmp_path / "out"))
+    result = headrace.verify(url)
+    assert (result.ok, result.records, result.path) == (True, 12, url)
+    assert pack(url, tmp_path / "again", shard_size=70_000).records == 12
+    with pytest.raises(SourceError, match=r"s3://b/none"):
+        headrace.verify("s3://b/none")
+    with pytest.raises(SourceError, match=f"nothing in {url}/none"):
+        headrace.verify(f"{url}/none")
+
+
+@needs_obstore
 def test_a_destination_inside_a_source_in_a_store_is_refused(image_folder: Callable[..., Path], bucket: Bucket) -> None:
     bucket.fill(image_folder(), "photos")
     for prefix in ("s3://b/photos/packed", "s3://b/photos/"):

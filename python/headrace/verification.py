@@ -22,10 +22,9 @@ from headrace.errors import DecodeError, FormatError, SourceError, UsageError
 from headrace.extras import Member
 from headrace.image_header import read_header
 from headrace.packing.lossless import check_pixels
-from headrace.packing.work import ERRORS
 from headrace.shards import tar
 from headrace.shards.index import Columns, Keys, read_columns
-from headrace.shards.manifest import MANIFEST, Manifest, ShardFacts, read_manifest
+from headrace.shards.manifest import ERRORS, MANIFEST, Manifest, ShardFacts, read_manifest
 from headrace.sources import local_copy
 from headrace.sources.remote.store import is_url
 from headrace.sources.shards import contradiction, is_packed, no_manifest

@@ -11,7 +11,7 @@ from headrace.cli.output import Meter, emit, progress, say
 from headrace.errors import UsageError
 from headrace.packing import Estimate, PackResult, pack
 from headrace.packing.job import ENGINES
-from headrace.packing.work import ERRORS
+from headrace.shards.manifest import ERRORS
 from headrace.sizes import parse_size, size_text
 
 SUMMARY = "packs an image dataset into shards that stream, losslessly unless told otherwise"

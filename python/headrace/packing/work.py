@@ -22,12 +22,11 @@ from headrace.errors import FormatError, SourceError, UsageError
 from headrace.packing.listing import Listing, Rejection
 from headrace.packing.plan import Plan
 from headrace.shards.index import Columns, concatenate, read_columns, serialized
-from headrace.shards.manifest import INDEX, MANIFEST, FileFacts, Manifest, ShardFacts
+from headrace.shards.manifest import ERRORS, INDEX, MANIFEST, FileFacts, Manifest, ShardFacts
 
-__all__ = ["ERRORS", "WORK", "WorkFolder", "check_empty", "shard_name"]
+__all__ = ["WORK", "WorkFolder", "check_empty", "shard_name"]
 
 WORK = ".packing"
-ERRORS = "errors.jsonl"
 _PLAN = "plan.json"
 _LOCK = "lock"  # held while a plan is made
 

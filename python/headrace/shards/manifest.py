@@ -11,10 +11,11 @@ from typing import Any
 
 from headrace.errors import FormatError
 
-__all__ = ["FORMAT", "INDEX", "MANIFEST", "VERSION", "FileFacts", "Manifest", "ShardFacts", "read_manifest"]
+__all__ = ["ERRORS", "FORMAT", "INDEX", "MANIFEST", "VERSION", "FileFacts", "Manifest", "ShardFacts", "read_manifest"]
 
 MANIFEST = "headrace.json"
 INDEX = "index.safetensors"
+ERRORS = "errors.jsonl"  # only where records were rejected
 FORMAT = "headrace"
 VERSION = 1
 _SAFE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")  # a file beside the manifest, never a path out of its folder

@@ -14,14 +14,14 @@ from pathlib import Path
 
 from headrace.errors import SourceError, UsageError
 from headrace.records import Dataset, Kind, existing
-from headrace.shards.manifest import INDEX, MANIFEST
+from headrace.shards.manifest import ERRORS, INDEX, MANIFEST, read_manifest
 from headrace.sources.cache import cache_folder
 from headrace.sources.containers import Found
 from headrace.sources.fifo import pipe_of
 from headrace.sources.folder import open_folder
 from headrace.sources.lst import open_lst
 from headrace.sources.recordio import open_recordio, scan_recordio
-from headrace.sources.remote.store import Bucket, RemoteObject, is_url, open_bucket
+from headrace.sources.remote.store import Bucket, RemoteObject, is_url, is_web, open_bucket
 from headrace.sources.shards import is_packed, open_shards
 from headrace.sources.table import TABLES, open_table
 from headrace.sources.tar import open_tar, scan_tar
@@ -120,8 +120,16 @@ def open_source(path: str | os.PathLike[str], root: str | os.PathLike[str] | Non
 
 
 def local_copy(url: str) -> Path:
-    """The local copy of everything below the URL of an object store, made when it is not there yet."""
-    return _copied(open_bucket(url))
+    """The local copy of everything below the URL of an object store, made when it is not there yet.
+
+    A plain web server cannot say what that is: of one it is what a packed dataset's manifest names.
+    """
+    bucket = open_bucket(url)
+    if not is_web(url):
+        return _copied(bucket)
+    manifest = read_manifest(_copied(bucket, _named(bucket, [MANIFEST])))
+    names = [MANIFEST, ERRORS, manifest.index.file, *(shard.file for shard in manifest.shards)]
+    return _copied(bucket, _named(bucket, names))
 
 
 def _remote(url: str) -> Dataset:

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from headrace.errors import MissingDependencyError, SourceError
 
-__all__ = ["Bucket", "RemoteObject", "is_url", "open_bucket"]
+__all__ = ["Bucket", "RemoteObject", "is_url", "is_web", "open_bucket"]
 
 _SCHEMES = ("s3://", "gs://", "az://", "http://", "https://")
 _TRIES = 6  # of ours, each with obstore's own retries of connections and server errors inside
@@ -34,6 +34,11 @@ T = TypeVar("T")
 def is_url(path: object) -> bool:
     """Whether `path` is the URL of an object store, not a local path."""
     return isinstance(path, str) and path.lower().startswith(_SCHEMES)
+
+
+def is_web(url: str) -> bool:
+    """Whether `url` is that of a web server, which answers for each file but seldom lists them."""
+    return url.lower().startswith(("http://", "https://"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +131,9 @@ class Bucket:
                 if attempt == _TRIES or isinstance(error, fatal) or time.monotonic() > deadline_s:
                     raise SourceError(
                         f"{self.url} ({what}): {_first_line(error)}",
-                        hint="check the address and credentials (for S3: aws sts get-caller-identity)",
+                        hint="check the address; of a web server a packed dataset or one file can be read, not a folder"
+                        if is_web(self.url)
+                        else "check the address and credentials (for S3: aws sts get-caller-identity)",
                     ) from error
             time.sleep(_BACKOFF_S * 2 ** (attempt - 1) * random.uniform(0.5, 1.5))
         raise AssertionError("unreachable")
