@@ -543,3 +543,32 @@ def test_a_rank_that_is_slow_in_its_loader_gets_the_fixes_of_its_input() -> None
     )
     assert any("blocked" in words for words in diagnosis.findings[0].evidence)
     assert fix(diagnosis, "num_workers").gain == pytest.approx(2.3, rel=0.2)
+
+
+def test_of_loaders_iterated_together_the_slow_one_is_the_cause() -> None:
+    plain = make_session(workers=1, cpu_s=0.06, compute_s=0.01, cores=4)
+    fast = tuple(
+        replace(step, loader=1, start_s=step.start_s - 0.001, wait_s=0.001, compute_s=step.step_s - 0.001, optimizer_steps=1)
+        for step in plain.steps
+    )
+    slow = tuple(replace(step, optimizer_steps=0) for step in plain.steps)
+    loaders = (*plain.loaders, replace(plain.loaders[0], loader=1))
+    session = replace(plain, loaders=loaders, steps=tuple(sorted((*fast, *slow), key=lambda step: step.start_s)))
+    check(session, "CPU_PREP")
+
+
+def test_batches_come_at_once_or_not_whatever_lies_in_the_queue() -> None:
+    session = make_session(workers=1, cpu_s=0.03, compute_s=0.015, cores=2)
+    session = replace(session, steps=tuple(replace(step, ready=1) for step in session.steps))
+    assert any("0% of the batches came at once" in words for words in check(session, "CPU_PREP").findings[0].evidence)
+
+
+def test_a_loader_iterated_by_another_thread_has_no_ceiling() -> None:
+    session = make_session(workers=1, cpu_s=0.03, compute_s=0.0001, cores=2)
+    elsewhere = replace(session, events=(Event(MAIN_PID, "iterated_elsewhere", 3.0, 0.0, "loader 0"),))
+    seen, unseen = diagnose(session), diagnose(elsewhere)
+    assert seen.ceiling_img_s is not None
+    assert unseen.ceiling_img_s is None
+    assert unseen.wasted_gpu_hours_per_100 is None
+    assert unseen.confidence < seen.confidence
+    assert any("another thread" in words for words in unseen.not_measured)

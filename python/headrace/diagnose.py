@@ -63,7 +63,7 @@ def diagnose(session: Session) -> Diagnosis:
         share_of_step=share_of_step(case),
         findings=(_for_all_ranks(primary, len(ranks)), *(_for_all_ranks(found, len(ranks)) for found in findings[1:])),
         img_s=img_s,
-        ceiling_img_s=ceiling * len(ranks) if ceiling is not None else None,
+        ceiling_img_s=ceiling * len(ranks) if ceiling is not None and not rank.elsewhere else None,
         not_measured=_not_measured(session, case),
         summary=primary.summary,
         steps=len(rank.steps),
@@ -71,7 +71,7 @@ def diagnose(session: Session) -> Diagnosis:
         step_s=rank.step_s,
         step_p95_s=percentile(totals, 0.95),
         wait_share=wait_share,
-        wasted_gpu_hours_per_100=round(100 * _wasted_share(primary, wait_share), 1),
+        wasted_gpu_hours_per_100=None if rank.elsewhere else round(100 * _wasted_share(primary, wait_share), 1),
         noise=_noise(machine),
         command=session.command,
         exit_code=session.exit_code,
@@ -167,6 +167,7 @@ def _confidence(case: Case, findings: Sequence[Finding]) -> float:
     """0..1: lowered by few steps, a noisy machine, a close second cause, a model that misses, and missing sources."""
     confidence = 0.95
     steps = len(case.rank.steps)
+    confidence -= 0.25 if case.rank.elsewhere else 0.0
     confidence -= 0.25 if steps < 20 else 0.1 if steps < 50 else 0.0
     foreign = case.machine.foreign_share
     if findings[0].kind != "EXTERNAL_CPU" and foreign is not None and foreign > NOISE_LIMIT:
@@ -212,6 +213,10 @@ def _not_measured(session: Session, case: Case) -> tuple[str, ...]:
         missing.append("CPU queueing in the workers: the kernel keeps no scheduler statistics")
     if case.machine.gpu_busy is not None and rank.gpu_step_s is None:
         missing.append("times on the GPU's clock: no CUDA work was seen in the training process")
+    if rank.elsewhere:
+        missing.append(
+            "how long training waits: another thread than the one that trains iterates the loader; its waits are shown"
+        )
     if rank.items is None:
         missing.append("images per batch: the batch has no tensor to count")
     if not session.samples:

@@ -25,8 +25,14 @@ LEAST_STEPS = 8
 HANDOVER_WAKE_S = 0.0005
 """Sleeping and waking between two processes while a batch is handed over; the rest of it is CPU time."""
 
+AT_ONCE_S = 0.001
+"""A batch that is there is handed over in this time and twice what that usually takes."""
+
 PAUSE_FACTOR = 0.6
 """A step is a pause when its compute exceeds the median by this share of it and by six median deviations."""
+
+TOGETHER = 0.8
+"""Of the steps, that take a batch of another loader too, from which the two are iterated together; validation comes rarely."""
 
 UNDISTURBED = 0.2
 """Of a batch made alone, for which another worker may have been at work all the same."""
@@ -89,10 +95,14 @@ class Pauses:
 
 @dataclass(frozen=True, slots=True)
 class Between:
-    """Seconds between epochs in all, starting workers excepted: in steps of other loaders, in torch.save, and altogether."""
+    """Seconds between epochs in all, starting workers excepted: in steps of other loaders, in torch.save, and altogether.
+
+    `other_wait_s`: of the steps of other loaders, waiting for their input.
+    """
 
     all_s: float
     other_loader_s: float
+    other_wait_s: float
     save_s: float
 
 
@@ -102,11 +112,12 @@ class Rank:
 
     `epoch_start_s`: of all epochs, starting the workers (`workers_start_s`) and waiting for the first batch beyond a usual
     wait; `between`: from an epoch's last step to the start of the next epoch; `loop_s`: all
-    steps, those first waits included.
+    steps, those first waits included. `elsewhere`: another thread than the one that trains iterates the loader.
     """
 
     process: Process
     loader: Loader
+    elsewhere: bool
     all_steps: tuple[Step, ...]
     steps: tuple[Step, ...]
     step_s: float
@@ -139,6 +150,12 @@ class Rank:
     between: Between
     loop_s: float
     first_batch_s: float | None
+
+    @property
+    def at_once_share(self) -> float:
+        """Share of the batches that came without a wait worth the name."""
+        at_once_s = 2 * self.handover_s + AT_ONCE_S
+        return sum(net_wait_s(step) <= at_once_s for step in self.steps) / len(self.steps)
 
     @property
     def workers(self) -> int:
@@ -225,13 +242,25 @@ def _span(rank: Rank) -> tuple[float, float]:
 
 
 def _training_loader(pid: int, groups: dict[tuple[int, int], list[Step]]) -> tuple[int, int]:
-    """The loader whose steps the optimizer takes; without an optimizer, the one that most time goes into."""
+    """The loader whose steps the optimizer takes; without an optimizer, the one that most time goes into.
+
+    Of loaders that each step takes a batch from, the one that is waited for longest.
+    """
 
     def weight(key: tuple[int, int]) -> tuple[int, float]:
         steps = groups[key]
         return int(any(step.optimizer_steps for step in steps)), math.fsum(step.step_s for step in steps)
 
-    return max((key for key in groups if key[0] == pid), key=weight)
+    trained = max((key for key in groups if key[0] == pid), key=weight)
+    beside = [key for key in groups if key[0] == pid and key != trained and _iterated_with(groups[key], groups[trained])]
+    return max([trained, *beside], key=lambda key: math.fsum(step.wait_s for step in groups[key]))
+
+
+def _iterated_with(others: Sequence[Step], steps: Sequence[Step]) -> bool:
+    """Whether nearly each step takes a batch of another loader as well, as `zip(one, other)` does."""
+    starts = sorted(step.start_s for step in others)
+    both = sum(bisect_right(starts, step.start_s + step.step_s) > bisect_right(starts, step.start_s) for step in steps)
+    return both >= TOGETHER * len(steps)
 
 
 def steady_steps(steps: Sequence[Step], loader: Loader) -> list[Step]:
@@ -273,6 +302,7 @@ def _measure(
     return Rank(
         process=process,
         loader=loader,
+        elsewhere=any(event.name == "iterated_elsewhere" and event.detail == f"loader {loader.loader}" for event in events),
         all_steps=tuple(steps),
         steps=tuple(steady),
         step_s=_required(mean([step.step_s for step in steady])),
@@ -427,7 +457,7 @@ def _named_pauses(step: Step, events: Sequence[Event], others: Sequence[Step]) -
 def _between(steps: Sequence[Step], events: Sequence[Event], others: Sequence[Step], loader: Loader) -> Between:
     """What lies between the epochs of a loader: the end of one's last step, the start of the next one's first `next()`."""
     epochs = sorted(_by_epoch(steps).values(), key=lambda group: group[0].start_s)
-    all_s = other_s = save_s = 0.0
+    all_s = other_s = wait_s = save_s = 0.0
     for before, after in pairwise(epochs):
         begin_s, end_s = before[-1].start_s + before[-1].step_s, after[0].start_s
         for event in events:
@@ -435,8 +465,9 @@ def _between(steps: Sequence[Step], events: Sequence[Event], others: Sequence[St
             save_s += inside_s if event.name == "save" else 0.0
             all_s -= inside_s if _is_start_of(event, loader) else 0.0
         other_s += math.fsum(_overlap_s(begin_s, end_s, step.start_s, step.start_s + step.step_s) for step in others)
+        wait_s += math.fsum(_overlap_s(begin_s, end_s, step.start_s, step.start_s + step.wait_s) for step in others)
         all_s += max(0.0, end_s - begin_s)
-    return Between(max(0.0, all_s), other_s, save_s)
+    return Between(max(0.0, all_s), other_s, wait_s, save_s)
 
 
 def _overlap_s(begin_s: float, end_s: float, other_begin_s: float, other_end_s: float) -> float:

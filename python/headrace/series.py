@@ -75,7 +75,8 @@ def timeline(session: Session, steps: Sequence[Step]) -> Timeline | None:
     events = tuple(
         TimelineEvent(event.name, event.start_s, event.duration_s)
         for event in session.events
-        if event.pid == steps[0].pid and event.name not in ("probe", "tcp_connections", "operators", "imports", "download")
+        if event.pid == steps[0].pid
+        and event.name not in ("probe", "tcp_connections", "operators", "imports", "download", "iterated_elsewhere")
     )
     return Timeline(
         start_s=tuple(group[0].start_s for group in groups),

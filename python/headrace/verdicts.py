@@ -349,7 +349,10 @@ def _between_epochs(case: Case) -> Finding | None:
     share = between.all_s / max(1e-9, rank.loop_s + rank.workers_start_s + between.all_s)
     if rank.epochs < 2 or share < BETWEEN_SHARE:
         return None
-    parts = {"in the steps of another loader (validation)": between.other_loader_s, "in torch.save": between.save_s}
+    validation = "in the steps of another loader (validation)"
+    if between.other_wait_s > INPUT_SHARE * between.other_loader_s:
+        validation += f", {between.other_wait_s / between.other_loader_s:.0%} of them waiting for its input"
+    parts = {validation: between.other_loader_s, "in torch.save": between.save_s}
     named = ", ".join(f"{_ms(seconds)} {words}" for words, seconds in parts.items() if seconds > 0.03 * between.all_s)
     found = finding(
         "PERIODIC_STALL",
@@ -427,7 +430,7 @@ def _input(case: Case) -> Finding | None:
     if _workers_are_needed(case):  # what they take from the training thread is what making batches costs, too
         share = min(1.0, share + case.share(rank.main_queue_s or 0.0))
     kind, evidence = _input_kind(case, work) if work is not None else unseen_input_kind(case)
-    ready = "" if rank.ready_share is None else f"; {rank.ready_share:.0%} of the batches were there in time"
+    ready = f"; {rank.at_once_share:.0%} of the batches came at once" if rank.workers else ""
     what = "what comes before the forward pass" if rank.loader.family == "none" else "next()"
     waits = f"{what} takes {_ms(waiting_s)} of each {_ms(rank.step_s)} step{ready}"
     return finding(kind, share, waits, *evidence)

@@ -91,3 +91,26 @@ def test_batches_made_in_the_training_thread(tmp_path: Path) -> None:
 def test_a_known_loader_turns_it_off(tmp_path: Path) -> None:
     session = watched(tmp_path, LOADER)
     assert {loader.family for loader in session.loaders} == {"torch"}
+
+
+PUMP = """
+from torch.utils.data import DataLoader
+batches = queue.Queue(2)
+def pump():
+    for value, in DataLoader(torch.utils.data.TensorDataset(torch.ones(640, 8)), 16):
+        batches.put(value)
+    batches.put(None)
+threading.Thread(target=pump, daemon=True).start()
+train(iter(batches.get, None))
+"""
+
+
+def test_a_loader_that_another_thread_iterates_is_noted(tmp_path: Path) -> None:
+    session = watched(tmp_path, PUMP)
+    assert [event.detail for event in session.events if event.name == "iterated_elsewhere"] == ["loader 0"]
+    assert not [event for event in watched_again(tmp_path).events if event.name == "iterated_elsewhere"]
+
+
+def watched_again(folder: Path) -> Session:
+    (folder / "again").mkdir()
+    return watched(folder / "again", LOADER)

@@ -10,10 +10,11 @@ class Counters:
 
     __slots__ = (
         "backward_s", "batch_s", "collective_s", "copy_s", "forward_end_s", "forward_s", "gradients_s", "optimizer_steps",
-        "sync_count", "sync_s",
+        "optimizer_thread", "sync_count", "sync_s",
     )  # fmt: skip
 
     def __init__(self) -> None:
+        self.optimizer_thread = 0
         self.reset(0.0)
 
     def reset(self, batch_s: float) -> None:

@@ -6,6 +6,7 @@ the time from the batch to the point at which a rank's last gradient is there: f
 
 from __future__ import annotations
 
+import threading
 import time
 import weakref
 from collections.abc import Callable
@@ -38,6 +39,7 @@ def _before_optimizer(*_: Any) -> None:
 
 def _after_optimizer(*_: Any) -> None:
     COUNTERS.optimizer_steps += 1
+    COUNTERS.optimizer_thread = threading.get_ident()
 
 
 def _gradient_is_there(_: Any) -> None:

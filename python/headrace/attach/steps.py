@@ -10,6 +10,7 @@ import atexit
 import os
 import select
 import sys
+import threading
 import time
 import weakref
 from collections.abc import Callable
@@ -144,6 +145,7 @@ class Watch:
         self.loaders: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self.epochs: dict[int, int] = {}
         self.formats: set[int] = set()
+        self.elsewhere: set[int] = set()
 
     def guarded(self, function: Callable[..., None], *args: Any) -> None:
         """Call unless off; an exception turns the hook off and never reaches the script."""
@@ -281,6 +283,9 @@ class Watch:
             current.drained,
         ]
         current.optimizing = current.optimizing or counted.optimizer_steps > 0
+        if counted.optimizer_thread not in (0, threading.get_ident()) and current.loader not in self.elsewhere:
+            self.elsewhere.add(current.loader)
+            self.recorder.event("iterated_elsewhere", now_s, 0.0, f"loader {current.loader}")
         if not self.operators.done and current.optimizing:
             self.operators.step_finished(now_s - current.end_s, cpu_s - current.cpu_s)
         self.compilation.after_step(current.end_s)

@@ -11,7 +11,7 @@ from pathlib import Path
 from headrace.cli import output
 from headrace.condition import Condition
 from headrace.diagnose import diagnose
-from headrace.diagnosis import Diagnosis
+from headrace.diagnosis import Diagnosis, ending_words
 from headrace.first_verdict import FirstVerdict
 from headrace.image_benchmark import with_benchmark
 from headrace.read_sweep import with_sweep
@@ -63,7 +63,9 @@ def run(args: argparse.Namespace) -> int:
     ended_by_us = args.seconds is not None and finished.ended_s - finished.started_s >= args.seconds
     failed = finished.returncode != 0 and not ended_by_us
     if failed:
-        output.say(f"headrace diagnose: the command failed with exit code {finished.returncode}")
+        output.say(
+            f"headrace diagnose: the command {'was ' if finished.returncode < 0 else ''}{ending_words(finished.returncode)}"
+        )
     if condition is not None and condition.holds(diagnosis):
         output.say(f"headrace diagnose: --fail-if {condition.text} holds")
         failed = True

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from headrace.cli import output
 from headrace.diagnose import diagnose
-from headrace.diagnosis import Diagnosis
+from headrace.diagnosis import Diagnosis, ending_words
 from headrace.errors import HeadraceError
 from headrace.report import html, text, words
 from headrace.report.json import document
@@ -54,7 +54,8 @@ def run(args: argparse.Namespace) -> int:
     output.emit(args, document(diagnosis), lambda: _show(diagnosis, session))
     ended_by_us = args.seconds is not None and finished.ended_s - finished.started_s >= args.seconds
     if finished.returncode and not ended_by_us:
-        output.say(f"headrace watch: the command failed with exit code {finished.returncode}; its last words:")
+        how = ("was " if finished.returncode < 0 else "") + ending_words(finished.returncode)
+        output.say(f"headrace watch: the command {how}; its last words:")
         output.say(_last_lines(log))
         return 1
     return 0

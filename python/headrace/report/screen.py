@@ -90,7 +90,7 @@ class Screen:
         if self.kind == "COMPUTE_BOUND":
             return "Nothing on the input side would make this run faster."
         if self.kind == "INSUFFICIENT_DATA":
-            return "No fix can be named from so little; let the command run for a minute or 50 steps."
+            return "No fix can be named from so little; let the command run for a minute or 60 steps."
         return self.advice or "No fix is known for this."
 
 
