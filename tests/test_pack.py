@@ -447,6 +447,8 @@ def test_a_folder_that_cannot_be_written_is_an_error_of_ours(image_folder: Calla
     (tmp_path / "file").write_text("")
     with pytest.raises(HeadraceError, match=r"cannot write to .*file/out: Not a directory"):
         pack(image_folder(), tmp_path / "file" / "out")
+    with pytest.raises(UsageError, match="is a file; the destination is a folder"):
+        pack(tmp_path / "images", tmp_path / "file")
 
 
 @pytest.mark.parametrize("options", [{"resize": 700}, {"transform": "Resize(700)"}])

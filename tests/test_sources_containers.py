@@ -296,6 +296,7 @@ def test_lst(image_folder: Callable[..., Path], tmp_path: Path) -> None:
         ("0\t1\n", "line 1"),
         ("0\t1\t2\ta.jpg\n", "2 labels"),
         ("0\t1.5\ta.jpg\n", "whole number"),
+        ("0\t1\ta\0.jpg\n", "line 1: the path holds a NUL"),
         ("0\tinf\ta.jpg\n", "whole number"),
         ("0\tcat\ta.jpg\n", "whole number"),
         ("\n", "lists no images"),
@@ -345,6 +346,7 @@ def test_tables_of_paths_and_labels(image_folder: Callable[..., Path], tmp_path:
         ("image,label\nmissing.jpg,1\n", "does not exist"),
         ("image,label\na.jpg,99999999999\n", "beyond"),
         ("image,label\na.jpg,-1\n", "a.jpg has the label '-1'"),
+        ("image,label\na.jpg,1\nb\0.jpg,1\n", "NUL"),
         ("image,label\na.jpg,0.5\n", "whole number"),
         (f'image,label\na.jpg,"{"1" * 200_000}\n', "line 2: field larger"),
     ],
@@ -687,3 +689,21 @@ def test_a_tar_from_before_posix(tmp_path: Path) -> None:
 def test_a_label_that_is_a_float_in_json(tmp_path: Path, label: bytes, number: int) -> None:
     path = write_tar(tmp_path / "a.tar", [("a.jpg", IMAGES[0]), ("a.json", b'{"label": %b}' % label)])
     assert headrace.open(path).table.label.tolist() == [number]
+
+
+def test_hidden_files_in_a_tar_have_keys_as_in_a_folder(tmp_path: Path) -> None:
+    members = [("cat/.a.jpg", IMAGES[0]), ("cat/..b.c.jpg", IMAGES[1]), (".jpg", IMAGES[2]), ("d.jpg", IMAGES[3])]
+    members += [(f"{name}.cls", b"1") for name in ("d", "cat/.a", "cat/..b")]
+    dataset = headrace.open(write_tar(tmp_path / "a.tar", sorted(members)))
+    assert (sorted(dataset.table.keys), dataset.strays) == (["cat/..b", "cat/.a", "d"], (".jpg",))
+    pack(dataset, tmp_path / "out")
+    assert sorted(headrace.open(tmp_path / "out").table.keys) == ["cat/%2E%2Eb", "cat/%2Ea", "d"]
+
+
+def test_records_that_an_idx_does_not_list_are_told(tmp_path: Path) -> None:
+    write_rec(tmp_path / "a.rec", [image_record(image, label, i) for i, (image, label) in enumerate(EXPECTED)])
+    lines = (tmp_path / "a.idx").read_text().splitlines(keepends=True)
+    (tmp_path / "a.idx").write_text("".join(lines[:4]))
+    result = pack(tmp_path / "a.rec", tmp_path / "out")
+    assert (result.records, result.errors) == (4, 1)
+    assert "a.rec (2 records that a.idx does not list)" in (tmp_path / "out/errors.jsonl").read_text()

@@ -63,7 +63,7 @@ class WorkFolder:
         path = self.folder / _PLAN
         try:
             return Plan.parsed(path.read_bytes())
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         except (ValueError, KeyError, TypeError) as error:
             raise FormatError(f"{path} is damaged: {error}", hint=f"start again:  rm -r {self.folder}") from error

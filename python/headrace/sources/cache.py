@@ -19,7 +19,7 @@ from headrace.shards.index import Columns, read_columns, serialized
 
 __all__ = ["Scan", "cache_folder", "cached_scan"]
 
-_VERSION = 6  # raise it when scanning changes what it finds
+_VERSION = 7  # raise it when scanning changes what it finds
 
 
 @dataclass(frozen=True, slots=True)

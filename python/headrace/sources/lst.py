@@ -55,6 +55,8 @@ def _parsed(path: Path, number: int, fields: list[str]) -> tuple[int, str]:
         raise FormatError(f"{path}, line {number}: number, label and path are expected, with tabs between")
     if len(fields) > 3:
         raise FormatError(f"{path}, line {number} has {len(fields) - 2} labels; headrace packs one class label an image")
+    if "\0" in fields[2]:
+        raise FormatError(f"{path}, line {number}: the path holds a NUL byte")
     try:
         label = float(fields[1])
         if label != int(label) or not 0 <= label < MAX_CLASSES:

@@ -47,10 +47,13 @@ def _scan(path: Path, begin: str) -> Found:
     try:
         reader = _Reader(path, descriptor)
         index = path.with_suffix(".idx")
-        found, numbers = Found(), list[int]()
+        found, numbers, listed = Found(), list[int](), set[int]()
         for number, at in _listed(index) if index.exists() else reader.walk():
             own = reader.record(at, found)
             numbers.append(own if number is None else number)
+            listed.add(at)
+        if index.exists() and (rest := sum(at not in listed for _, at in reader.walk())):
+            found.strays.append(f"{path.name} ({rest} records that {index.name} does not list)")
         if len(set(numbers)) != len(numbers):  # ids that were never set: count instead
             numbers = list(range(len(numbers)))
         found.keys = [f"{begin}{number:08d}" for number in numbers]

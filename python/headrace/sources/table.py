@@ -35,6 +35,8 @@ def open_table(path: Path, root: Path | None = None) -> Dataset:
     names, texts = _parquet(path) if path.suffix == ".parquet" else _csv(path)
     if not names:
         raise SourceError(f"{path} lists no images")
+    if any("\0" in name for name in names):
+        raise FormatError(f"{path}: a path holds a NUL byte")
     if not (folder / names[0]).exists():
         raise SourceError(
             f"{folder / names[0]}, the first image that {path} lists, does not exist",

@@ -286,10 +286,11 @@ def samples(path: Path, links: list[str] | None = None) -> Iterator[tuple[str, l
 
 
 def split_name(name: str) -> tuple[str, str]:
-    """A member's key, up to the first dot of its last part, and its extension in lower case."""
+    """A member's key, up to the first dot of its last part but for one that it begins with, and its extension in lower case."""
     folder, slash, base = name.rpartition("/")
-    stem, _, end = base.partition(".")
-    return folder + slash + stem, end.lower()
+    rest = base.lstrip(".")
+    stem, _, end = rest.partition(".")
+    return folder + slash + base[: len(base) - len(rest)] + stem, end.lower()
 
 
 def _label(path: Path, descriptor: int, parts: dict[str, Member]) -> int | str | None:
