@@ -333,3 +333,8 @@ def test_whole_numbers_sum_to_the_total(shares: list[float]) -> None:
         found = words.rounded_to_whole(shares, total=total)
         assert sum(found) == total
         assert all(abs(value - total * share / sum(shares)) < 1 for value, share in zip(found, shares, strict=True))
+
+
+def test_amounts_just_below_the_next_unit() -> None:
+    assert words.bytes_words(1000 * (1 << 20)) == "1000 MiB"
+    assert words.bytes_words(972 * (1 << 20)) == "972 MiB"

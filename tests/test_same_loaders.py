@@ -69,3 +69,20 @@ def test_other_settings_are_another_loader() -> None:
     session = remade()
     loaders = (*session.loaders[:-1], replace(session.loaders[-1], batch_size=64))
     assert [loader.loader for loader in with_same_loaders(replace(session, loaders=loaders)).loaders] == [0, 3]
+
+
+def test_a_worker_started_anew_has_one_row() -> None:
+    session = remade()
+    one = session.batches[0]
+    batches = tuple(replace(batch, pid=batch.pid + 10 * batch.loader) for batch in session.batches)
+    started = [
+        replace(process, pid=process.pid + 10 * epoch)
+        for epoch in range(EPOCHS)
+        for process in session.processes
+        if process.role == "worker"
+    ]
+    main = next(process for process in session.processes if process.role == "main")
+    rows = diagnose(replace(session, batches=batches, processes=(main, *started))).stages
+    assert [row.name for row in rows] == ["worker 0", "worker 1"]
+    assert sum(row.batches for row in rows) == len(batches)
+    assert rows[0].pid == one.pid

@@ -83,7 +83,7 @@ def diagnose(session: Session) -> Diagnosis:
         percentiles=_percentile_table(session, rank),
         heat_map=heat_map(session),
         timeline=timeline(session, rank.all_steps),
-        stages=stages([batch for batch in session.batches if batch.loader == rank.loader.loader]),
+        stages=stages([batch for batch in session.batches if batch.loader == rank.loader.loader], session.processes),
         rank_rows=_rank_rows(ranks),
         configuration=tuple(_for_all_ranks(found, len(ranks)) for found in configuration(case)),
     )
@@ -324,7 +324,7 @@ def _insufficient(session: Session, machine: Machine) -> Diagnosis:
         environment=_environment(session),
         heat_map=heat_map(session),
         timeline=timeline(session, session.steps),
-        stages=stages(session.batches),
+        stages=stages(session.batches, session.processes),
     )
 
 

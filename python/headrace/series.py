@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from headrace.diagnosis import HeatMap, Percentiles, StageRow, Timeline, TimelineEvent
-from headrace.session import Batch, Sample, Session, Step
+from headrace.session import Batch, Process, Sample, Session, Step
 
 __all__ = ["heat_map", "mean", "median", "percentile", "percentiles", "stages", "timeline"]
 
@@ -87,15 +87,24 @@ def timeline(session: Session, steps: Sequence[Step]) -> Timeline | None:
     )
 
 
-def stages(batches: Sequence[Batch]) -> tuple[StageRow, ...]:
-    """One row per process that makes batches: mean seconds per batch by what they were spent on."""
+def stages(batches: Sequence[Batch], processes: Sequence[Process] = ()) -> tuple[StageRow, ...]:
+    """One row per worker of each rank: mean seconds per batch by what they were spent on.
+
+    A worker that is started anew in each epoch stays the same one; `pid` is its first process.
+    """
+    owners = {process.pid: process.parent_pid for process in processes if process.role == "worker"}
+    ranks = {process.pid: process.rank for process in processes if process.role == "main"}
     by_worker: dict[tuple[int, int], list[Batch]] = {}
     for batch in batches:
-        by_worker.setdefault((batch.worker, batch.pid), []).append(batch)
-    return tuple(_stage(worker, pid, made) for (worker, pid), made in sorted(by_worker.items()))
+        owner = owners.get(batch.pid, batch.pid)
+        by_worker.setdefault((ranks.get(owner, 0), batch.worker), []).append(batch)
+    several = len({rank for rank, _ in by_worker}) > 1
+    return tuple(
+        _stage(f"rank {rank}, " if several else "", worker, made) for (rank, worker), made in sorted(by_worker.items())
+    )
 
 
-def _stage(worker: int, pid: int, made: list[Batch]) -> StageRow:
+def _stage(rank: str, worker: int, made: list[Batch]) -> StageRow:
     def average(name: str) -> float | None:
         known = [value for value in (getattr(batch, name) for batch in made) if value is not None]
         return mean(known)
@@ -103,8 +112,8 @@ def _stage(worker: int, pid: int, made: list[Batch]) -> StageRow:
     items = [batch.items for batch in made if batch.items is not None]
     wall_s = math.fsum(batch.wall_s for batch in made)
     return StageRow(
-        name=f"worker {worker}" if worker >= 0 else "main process",
-        pid=pid,
+        name=rank + (f"worker {worker}" if worker >= 0 else "main process"),
+        pid=made[0].pid,
         batches=len(made),
         wall_s=wall_s / len(made),
         cpu_s=average("cpu_s"),

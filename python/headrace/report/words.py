@@ -173,7 +173,7 @@ def bytes_words(value: float | None) -> str:
         return NOT_MEASURED
     for size, unit in BINARY_UNITS:
         if value >= size:
-            return f"{value / size:.3g} {unit}"
+            return f"{value / size:.{3 if value < 999.5 * size else 4}g} {unit}"
     return f"{value:.0f} B"
 
 
