@@ -122,7 +122,8 @@ def _figure(value: str, label: str, *, absent: bool, accent: bool = False) -> Ht
 
 
 def _bar(screen: Screen) -> Html:
-    rows = [("step", "mean", screen.step_s, screen.step_p95_s), *((name, "p50", *both) for name, *both in screen.spread)]
+    rows = [("step", "mean", screen.step_s, screen.step_p95_s)]
+    rows += [(name, "p50", p50_s, p95_s) for name, p50_s, p95_s in screen.spread]
     times = [
         tag(
             "span", f"{name} ", tag("b", prose(f"{what} {words.milliseconds(usual)}")), prose(f" p95 {words.milliseconds(p95)}")
