@@ -42,8 +42,8 @@ What to keep in mind:
   H2D_BOUND is tested on made-up sessions only; it, OVERHEAD_BOUND and SYNC_BOUND were also seen right in one run each on an
   NVIDIA H200.
 - The rules were written with these jobs at hand, so the table is no blind test. Of the run of 2026-11-22, 124 of the first 125
-  diagnoses were right as they were made; `mixed` was called STORAGE_LATENCY once. A rule was changed after that, and the
-  sessions were judged again.
+  diagnoses were right as they were made (commit 47bbeb4); `mixed` was called STORAGE_LATENCY once. Rules were changed after
+  that, and the sessions were judged again.
 - TraceML names phases, not causes: its INPUT-BOUND counts as right for every input fault. Where a job has no forward and
   backward pass of its own, its work is the forward pass of a shell, since TraceML says nothing without one.
 - The other tools: TraceML 0.5.0 itself (it gets the marks in the loop that it asks for); the one rule of PyTorch's deleted

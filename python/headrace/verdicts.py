@@ -598,7 +598,7 @@ def _cpu_kind(case: Case, work: Work, made: str, queue_s: float, cpu_s: float) -
             made,
             f"the job needs {terms.get('cpu', 0.0) * cores / max(1e-9, rank.step_s):.1f} of {cores:g} cores{full}",
         )
-    return "CPU_PREP", (made, f"{rank.workers} worker(s) on {cores:g} cores{full}")
+    return "CPU_PREP", (made, f"{rank.workers} worker{'s' if rank.workers != 1 else ''} on {cores:g} cores{full}")
 
 
 # The device and the training process.
