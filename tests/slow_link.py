@@ -58,18 +58,26 @@ class Link:
 class _Connection:
     def __init__(self, link: Link, client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
         self.link, self.client, self.to_client = link, client, to_client
+        self.to_server: asyncio.StreamWriter | None = None
         self.fault: Fault | None = None
         self.answered = 0  # bytes of the current answer
 
     async def run(self) -> None:
-        server, to_server = await asyncio.open_connection("127.0.0.1", self.link.port)
         try:
-            await asyncio.gather(self._up(to_server), self._down(server))
+            server, self.to_server = await asyncio.open_connection("127.0.0.1", self.link.port)
+            await asyncio.gather(self._up(self.to_server), self._down(server))
         except (OSError, EOFError, asyncio.IncompleteReadError):
             pass
         finally:
-            to_server.close()
+            if self.to_server is not None:
+                self.to_server.close()
             self.to_client.close()
+
+    def abort(self) -> None:
+        """Closes both ends at once, whatever is still to be sent."""
+        for writer in (self.to_client, self.to_server):
+            if writer is not None:
+                writer.transport.abort()
 
     async def _up(self, to_server: asyncio.StreamWriter) -> None:
         while data := await self.client.read(_CHUNK):
@@ -117,9 +125,12 @@ def slow_link(port: int, **behaviour: Any) -> Iterator[tuple[Link, str]]:
     started: list[tuple[int, asyncio.AbstractEventLoop, asyncio.Event]] = []
     ready = threading.Event()
 
-    async def connected(client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError, asyncio.CancelledError):
-            await _Connection(link, client, to_client).run()
+    connections: list[_Connection] = []
+    forwarding: set[asyncio.Task[None]] = set()
+
+    def connected(client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
+        connections.append(_Connection(link, client, to_client))
+        forwarding.add(asyncio.create_task(connections[-1].run()))
 
     async def serve() -> None:
         server = await asyncio.start_server(connected, "127.0.0.1", 0, backlog=512)
@@ -128,10 +139,16 @@ def slow_link(port: int, **behaviour: Any) -> Iterator[tuple[Link, str]]:
         ready.set()
         await over.wait()
         server.close()
-        rest = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in rest:
-            task.cancel()
-        await asyncio.gather(*rest, return_exceptions=True)
+        # Not asyncio's own tasks: one that has just accepted a connection would leave its socket open.
+        while rest := asyncio.all_tasks() - {asyncio.current_task()}:
+            for task in rest & forwarding:
+                task.cancel()
+            for connection in connections:
+                connection.abort()
+            await asyncio.gather(*rest, return_exceptions=True)
+        for connection in connections:
+            connection.abort()
+        await asyncio.sleep(0)  # sockets are closed by the loop
 
     thread = threading.Thread(target=asyncio.run, args=(serve(),), daemon=True)
     thread.start()
