@@ -9,7 +9,7 @@ from typing import Any
 
 from headrace import tensorflow_advice
 from headrace.configuration import configuration
-from headrace.diagnosis import SHARES, VERDICTS, Diagnosis, Finding, Fix, RankRow, ending_words
+from headrace.diagnosis import SHARES, VERDICTS, Diagnosis, Finding, Fix, RankRow, command_ended
 from headrace.measured import Machine, Rank, measure_machine, measure_ranks
 from headrace.predict import add_fixes, ceiling_img_s
 from headrace.read_sweep import best_rate
@@ -304,7 +304,7 @@ def _insufficient(session: Session, machine: Machine) -> Diagnosis:
     """Too little was seen: say which of the reasons it was, and what to do."""
     evidence = [_why_nothing(session)]
     if session.exit_code and not session.facts.get("time_limit_s"):
-        evidence.append(f"the command {'was ' if session.exit_code < 0 else ''}{ending_words(session.exit_code)}")
+        evidence.append(command_ended(session.exit_code))
     return Diagnosis(
         verdict="INSUFFICIENT_DATA",
         confidence=1.0,

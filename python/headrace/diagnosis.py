@@ -24,6 +24,7 @@ __all__ = [
     "Timeline",
     "TimelineEvent",
     "Verdict",
+    "command_ended",
     "ending_words",
 ]
 
@@ -225,6 +226,11 @@ def ending_words(code: int) -> str:
         return f"failed with exit code {code}"
     known = {one.value: one.name for one in signal.Signals}
     return f"stopped by {known.get(-code) or f'signal {-code}'}"
+
+
+def command_ended(code: int) -> str:
+    """The same as a sentence about the command."""
+    return f"the command {'was ' if code < 0 else ''}{ending_words(code)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from headrace.diagnosis import Finding, Fix
-from headrace.measured import Work
+from headrace.measured import Rank, Work
 from headrace.start_up import start_up
 from headrace.steptime import TERM_WORDS, StepModel
 from headrace.verdicts import SMALL_BATCH_BYTES, Case, fewer, host_work_s, operator_share, straggler_input
@@ -63,10 +63,14 @@ def add_fixes(case: Case, found: Finding) -> Finding:
 
 def ceiling_img_s(case: Case) -> float | None:
     """Images per second of this rank if every batch were there in time: items / (G + M)."""
-    rank = case.rank
+    return _ceiling_with(case.rank, case.rank.handover_s)
+
+
+def _ceiling_with(rank: Rank, handover_s: float) -> float | None:
+    """The same, where taking over a batch costs so much."""
     if rank.items is None:
         return None
-    floor_s = rank.compute_s + (min(rank.handover_s, rank.net_wait_s) if rank.workers else 0.0)
+    floor_s = rank.compute_s + (min(handover_s, rank.net_wait_s) if rank.workers else 0.0)
     return rank.items / floor_s if floor_s > 0 else None
 
 
@@ -86,8 +90,7 @@ def predict(
     # Where the model is slower than the job it describes, the present rate is the better witness.
     img_s = present * max(gain, 1e-3)
     low, high = img_s * math.exp(-spread), img_s * math.exp(spread)
-    floor_s = rank.compute_s + (min(after.handover_s, rank.net_wait_s) if rank.workers else 0.0)
-    ceiling = rank.items / floor_s if floor_s > 0 else None
+    ceiling = _ceiling_with(rank, after.handover_s)
     if ceiling is not None and scale == 1.0 and after.compute_s >= now.compute_s:
         img_s, high = min(img_s, ceiling), min(high, math.exp(BASE_ERROR) * ceiling)
         low = min(low, math.exp(-BASE_ERROR) * img_s)

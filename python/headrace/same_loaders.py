@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from headrace.session import Batch, Event, Loader, Session, Step
+from headrace.session import Batch, Event, Loader, Session, Step, owners
 
 __all__ = ["with_same_loaders"]
 
@@ -32,7 +32,7 @@ def with_same_loaders(session: Session) -> Session:
         else step
         for step in session.steps
     ]
-    parents = {process.pid: process.parent_pid for process in session.processes if process.role == "worker"}
+    parents = owners(session.processes)
     trained = {pid for pid, _ in groups}
     by_number = {loader: number for (_, loader), number in first.items()}
 

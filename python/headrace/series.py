@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from headrace.diagnosis import HeatMap, Percentiles, StageRow, Timeline, TimelineEvent
-from headrace.session import Batch, Process, Sample, Session, Step
+from headrace.session import Batch, Process, Sample, Session, Step, owners
 
 __all__ = ["heat_map", "mean", "median", "percentile", "percentiles", "stages", "timeline"]
 
@@ -92,11 +92,11 @@ def stages(batches: Sequence[Batch], processes: Sequence[Process] = ()) -> tuple
 
     A worker that is started anew in each epoch stays the same one; `pid` is its first process.
     """
-    owners = {process.pid: process.parent_pid for process in processes if process.role == "worker"}
+    parents = owners(processes)
     ranks = {process.pid: process.rank for process in processes if process.role == "main"}
     by_worker: dict[tuple[int, int], list[Batch]] = {}
     for batch in batches:
-        owner = owners.get(batch.pid, batch.pid)
+        owner = parents.get(batch.pid, batch.pid)
         by_worker.setdefault((ranks.get(owner, 0), batch.worker), []).append(batch)
     several = len({rank for rank, _ in by_worker}) > 1
     return tuple(

@@ -14,7 +14,7 @@ headrace reads a newer session.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -36,6 +36,7 @@ __all__ = [
     "Sample",
     "Session",
     "Step",
+    "owners",
     "save",
 ]
 
@@ -406,6 +407,11 @@ def _merge(lines: Iterable[dict[str, Any]]) -> Session:
         facts=facts,
         version=header.get("version", SESSION_VERSION),
     )
+
+
+def owners(processes: Sequence[Process]) -> dict[int, int]:
+    """The process that started each worker, by the worker's."""
+    return {process.pid: process.parent_pid for process in processes if process.role == "worker"}
 
 
 def _loaders(by_kind: dict[str, list[dict[str, Any]]]) -> tuple[Loader, ...]:

@@ -420,8 +420,6 @@ def _slow_epochs(case: Case) -> Finding | None:
 
 def _input(case: Case) -> Finding | None:
     rank, work = case.rank, case.rank.work
-    # In step with one another, ranks that have their batches wait for the one that has not: that one is a straggler.
-    waiting_s = min(item.exposed_wait_s for item in case.ranks)
     if _is_small_handover(rank):
         return None
     share = case.share(_input_wait_s(case))
@@ -432,15 +430,19 @@ def _input(case: Case) -> Finding | None:
     kind, evidence = _input_kind(case, work) if work is not None else unseen_input_kind(case)
     ready = f"; {rank.at_once_share:.0%} of the batches came at once" if rank.workers else ""
     what = "what comes before the forward pass" if rank.loader.family == "none" else "next()"
-    waits = f"{what} takes {_ms(waiting_s)} of each {_ms(rank.step_s)} step{ready}"
+    waits = f"{what} takes {_ms(_common_wait_s(case))} of each {_ms(rank.step_s)} step{ready}"
     return finding(kind, share, waits, *evidence)
 
 
+def _common_wait_s(case: Case) -> float:
+    """What every rank waits for input per step: those that have their batches wait for one that has not, a straggler."""
+    return min(rank.exposed_wait_s for rank in case.ranks)
+
+
 def _input_wait_s(case: Case) -> float:
-    """What every rank waits for input per step, taking over ready batches left out where that is little."""
+    """The same, taking over ready batches left out where that is little."""
     rank = case.rank
-    waiting_s = min(item.exposed_wait_s for item in case.ranks)
-    return max(0.0, waiting_s - (rank.handover_s if _handover_is_small(rank) else 0.0))
+    return max(0.0, _common_wait_s(case) - (rank.handover_s if _handover_is_small(rank) else 0.0))
 
 
 def _workers_are_needed(case: Case) -> bool:

@@ -32,9 +32,6 @@ from headrace.sources.shards import contradiction, is_packed, no_manifest
 __all__ = ["Problem", "VerifyResult", "verify"]
 
 
-_TOLD_BYTES = 1 << 22  # between two reports of progress
-
-
 @dataclass(frozen=True, slots=True)
 class Problem:
     """One thing that is off: in which file, at which record (key, or empty), in words."""
@@ -128,33 +125,6 @@ def _around(folder: Path, manifest: Manifest, columns: Columns) -> Iterator[Prob
             yield Problem(path.name, "", "does not belong to the dataset")
 
 
-class _Digest:
-    """The SHA-256 of a file, up to where it has been asked for."""
-
-    def __init__(self, data: memoryview, on_progress: Callable[[int], None]) -> None:
-        self._data, self._on_progress = data, on_progress
-        self._sha256 = hashlib.sha256()
-        self._at = self._told = 0
-
-    def reach(self, end: int) -> None:
-        """Goes on to `end`, which may lie behind what is digested."""
-        if end > self._at:
-            with self._data[self._at : end] as piece:
-                self._sha256.update(piece)
-            self._at = end
-        if self._at - self._told >= _TOLD_BYTES:
-            self._on_progress(self._at - self._told)
-            self._told = self._at
-
-    def end(self) -> str:
-        """Of all bytes, in hexadecimal digits."""
-        while self._at < len(self._data):
-            self.reach(min(len(self._data), self._at + _TOLD_BYTES))
-        self._on_progress(self._at - self._told)
-        self._told = self._at
-        return self._sha256.hexdigest()
-
-
 @dataclass(frozen=True, slots=True)
 class _ShardCheck:
     folder: Path
@@ -178,22 +148,25 @@ class _ShardCheck:
             return [Problem(shard.file, "", error.strerror or str(error))]
 
     def _problems(self, shard: ShardFacts, number: int, data: memoryview) -> Iterator[Problem]:
+        if not self._digest_is(shard.sha256, data):
+            yield Problem(shard.file, "", "its bytes are not those that the manifest has the SHA-256 of")
         keys = Keys(self.columns.keys, self.columns.key_start)
         rows: npt.NDArray[np.int64] = np.flatnonzero(self.columns.shard == number)
-        digest = _Digest(data, self.on_progress)
-        found: list[Problem] = []
         for row in rows.tolist():
-            # Digested just before they are looked at: a record then is read from memory once, and from a cache after that.
-            digest.reach(int(self.columns.offset[row] + self.columns.size[row]))
             try:
                 detail = self._record(row, keys[row], data)
             except FormatError as error:  # a name that no member can have
                 detail = str(error)
             if detail:
-                found.append(Problem(shard.file, keys[row], detail))
-        if digest.end() != shard.sha256:
-            yield Problem(shard.file, "", "its bytes are not those that the manifest has the SHA-256 of")
-        yield from found
+                yield Problem(shard.file, keys[row], detail)
+
+    def _digest_is(self, expected: str, data: memoryview) -> bool:
+        digest = hashlib.sha256()
+        for at in range(0, len(data), 1 << 22):
+            with data[at : at + (1 << 22)] as piece:
+                digest.update(piece)
+                self.on_progress(len(piece))
+        return digest.hexdigest() == expected
 
     def _beside(self, row: int) -> list[Member]:
         """The members of a record behind its label, by the index."""

@@ -54,7 +54,7 @@ def watch(
     finally:
         for process in samplers:
             end_sampler(process, patience_s=SAMPLER_END_S)
-    if time_limit_s is not None and finished.ended_s - finished.started_s >= time_limit_s:
+    if finished.timed_out:
         add_fact(folder, "time_limit_s", time_limit_s)
     end_session(folder, finished.returncode, finished.ended_s)
     return finished

@@ -31,13 +31,17 @@ FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """How the command ended. `returncode` is negative for a signal, as `subprocess` has it; times are monotonic."""
+    """How the command ended. `returncode` is negative for a signal, as `subprocess` has it; times are monotonic.
+
+    `timed_out`: the time limit ended it.
+    """
 
     command: tuple[str, ...]
     returncode: int
     pid: int
     started_s: float
     ended_s: float
+    timed_out: bool
 
 
 def attached_environment(
@@ -90,16 +94,19 @@ def spawn(
     with _forward_signals(child):
         if on_start is not None:
             on_start(child)
-        returncode = _wait(child, time_limit_s)
-    return Finished(tuple(command), returncode, child.pid, started_s, time.monotonic())
+        returncode, timed_out = _wait(child, time_limit_s)
+    return Finished(tuple(command), returncode, child.pid, started_s, time.monotonic(), timed_out)
 
 
-def _wait(child: subprocess.Popen[bytes], time_limit_s: float | None) -> int:
-    """The exit code. What the time limit finds running is ended altogether: a shell's child would go on without the shell."""
+def _wait(child: subprocess.Popen[bytes], time_limit_s: float | None) -> tuple[int, bool]:
+    """The exit code, and whether the time limit ended it.
+
+    What the time limit finds running is ended altogether: a shell's child would go on without the shell.
+    """
     try:
-        return child.wait(time_limit_s)
+        return child.wait(time_limit_s), False
     except subprocess.TimeoutExpired:
-        family = {pid: _started(pid) for pid in procfs.descendants(child.pid, PROC)}
+        family = {pid: procfs.start_ticks(pid, PROC) for pid in procfs.descendants(child.pid, PROC)}
         child.terminate()
     try:
         code = child.wait(PATIENCE_S)
@@ -107,25 +114,16 @@ def _wait(child: subprocess.Popen[bytes], time_limit_s: float | None) -> int:
         child.kill()
         code = child.wait()
     for number in (signal.SIGTERM, signal.SIGKILL):
-        left = [pid for pid, started in family.items() if started is not None and _started(pid) == started]
+        left = [pid for pid, started in family.items() if started is not None and procfs.start_ticks(pid, PROC) == started]
         if not left:
             break
         for pid in left:
             with suppress(OSError):
                 os.kill(pid, number)
         end_s = time.monotonic() + PATIENCE_S
-        while time.monotonic() < end_s and any(_started(pid) == family[pid] for pid in left):
+        while time.monotonic() < end_s and any(procfs.start_ticks(pid, PROC) == family[pid] for pid in left):
             time.sleep(0.1)
-    return code
-
-
-def _started(pid: int) -> str | None:
-    """When a process was started, in the kernel's ticks: with its number it names the process. None when it has ended."""
-    try:
-        fields = (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return None if fields[0] in "ZX" else fields[19]
+    return code, True
 
 
 @contextmanager

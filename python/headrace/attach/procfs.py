@@ -20,6 +20,7 @@ __all__ = [
     "network_counters",
     "pressure_s",
     "runnable",
+    "start_ticks",
     "tree_use",
 ]
 
@@ -108,6 +109,12 @@ def _descendants_by_parent(root: int, proc: Path) -> list[int]:
         found.append(pid)
         pending += children.get(pid, [])
     return found
+
+
+def start_ticks(pid: int, proc: Path) -> int | None:
+    """When a process was started, in ticks since boot: with its number it names the process. None when it has ended."""
+    fields = _stat(proc / str(pid) / "stat")
+    return None if fields is None or fields[0] in ("Z", "X") else int(fields[19])
 
 
 def tree_use(pids: list[int], proc: Path) -> TreeUse:

@@ -11,7 +11,7 @@ from pathlib import Path
 from headrace.cli import output
 from headrace.condition import Condition
 from headrace.diagnose import diagnose
-from headrace.diagnosis import Diagnosis, ending_words
+from headrace.diagnosis import Diagnosis, command_ended
 from headrace.first_verdict import FirstVerdict
 from headrace.image_benchmark import with_benchmark
 from headrace.read_sweep import with_sweep
@@ -60,12 +60,9 @@ def run(args: argparse.Namespace) -> int:
     if diagnosis.report is not None:
         html.write(diagnosis, diagnosis.report, session=session)
     output.emit(args, document(diagnosis), lambda: _show(diagnosis, session))
-    ended_by_us = args.seconds is not None and finished.ended_s - finished.started_s >= args.seconds
-    failed = finished.returncode != 0 and not ended_by_us
+    failed = finished.returncode != 0 and not finished.timed_out
     if failed:
-        output.say(
-            f"headrace diagnose: the command {'was ' if finished.returncode < 0 else ''}{ending_words(finished.returncode)}"
-        )
+        output.say(f"headrace diagnose: {command_ended(finished.returncode)}")
     if condition is not None and condition.holds(diagnosis):
         output.say(f"headrace diagnose: --fail-if {condition.text} holds")
         failed = True

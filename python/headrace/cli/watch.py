@@ -16,7 +16,7 @@ from rich.text import Text
 
 from headrace.cli import output
 from headrace.diagnose import diagnose
-from headrace.diagnosis import Diagnosis, ending_words
+from headrace.diagnosis import Diagnosis, command_ended
 from headrace.errors import HeadraceError
 from headrace.report import html, text, words
 from headrace.report.json import document
@@ -52,10 +52,8 @@ def run(args: argparse.Namespace) -> int:
     (folder / DIAGNOSIS_FILE).write_text(json.dumps(diagnosis.to_json(), indent=1), encoding="utf-8")
     html.write(diagnosis, folder / "report.html", session=session)
     output.emit(args, document(diagnosis), lambda: _show(diagnosis, session))
-    ended_by_us = args.seconds is not None and finished.ended_s - finished.started_s >= args.seconds
-    if finished.returncode and not ended_by_us:
-        how = ("was " if finished.returncode < 0 else "") + ending_words(finished.returncode)
-        output.say(f"headrace watch: the command {how}; its last words:")
+    if finished.returncode and not finished.timed_out:
+        output.say(f"headrace watch: {command_ended(finished.returncode)}; its last words:")
         output.say(_last_lines(log))
         return 1
     return 0

@@ -135,14 +135,15 @@ def pack(
 
 def _refuse_inside(dataset: Dataset, dst: str | os.PathLike[str], store: Bucket | None) -> None:
     """Raises UsageError for a destination that is the source, or in an image folder, one of whose classes it would become."""
-    if store is None and os.path.realpath(Path(dst).expanduser()) == os.path.realpath(dataset.root):
+    here, root = Path(os.path.realpath(Path(dst).expanduser())), os.path.realpath(dataset.root)
+    if store is None and str(here) == root:
         raise UsageError(f"{dst} is the source itself", hint="give a new folder")
     if dataset.kind != "folder":
         return
     if store is not None:
         inside = f"{store.url}/".startswith(f"{dataset.root.rstrip('/')}/")
     else:
-        inside = Path(os.path.realpath(Path(dst).expanduser())).is_relative_to(os.path.realpath(dataset.root))
+        inside = here.is_relative_to(root)
     if inside:
         raise UsageError(f"{dst} lies inside the source {dataset.root}, and would become a class of it", hint="pack beside it")
 

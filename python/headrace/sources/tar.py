@@ -21,6 +21,7 @@ from headrace.sources.folder import IMAGE_EXTENSIONS
 
 __all__ = ["Headers", "Member", "is_image", "label_of_cls", "label_of_json", "open_tar", "samples", "scan_tar", "split_name"]
 
+_IMAGES = frozenset((*IMAGE_EXTENSIONS, ".gif"))  # in folders a GIF is no image, in packed datasets it may be
 BLOCK = 512
 MAX_META = 1 << 20  # bytes of one long name or pax header; far more than any name, far less than memory
 _SMALL = 1 << 24  # bytes of one .cls or .json that is read for its label
@@ -265,7 +266,7 @@ def _add_extras(found: Found, parts: Sequence[tuple[str, Member]]) -> None:
 
 def is_image(end: str) -> bool:
     """Whether a member's extension, what follows the first dot of its name, is an image's."""
-    return f".{end.rpartition('.')[2]}" in (*IMAGE_EXTENSIONS, ".gif")  # in folders a GIF is none, in packed datasets it may be
+    return f".{end.rpartition('.')[2]}" in _IMAGES
 
 
 def samples(path: Path, links: list[str] | None = None) -> Iterator[tuple[str, list[tuple[str, Member]]]]:
