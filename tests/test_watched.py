@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -33,11 +35,12 @@ def train(loader):
 """
 
 
-def run(folder: Path, text: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def run(folder: Path, text: str, start: tuple[str, ...] = (), **environment: str) -> subprocess.CompletedProcess[str]:
     file = folder / "train.py"
     file.write_text(LOOP + text)
     env = {name: value for name, value in os.environ.items() if not name.startswith("HEADRACE_")} | environment
-    return subprocess.run([sys.executable, str(file)], cwd=folder, env=env, capture_output=True, text=True, timeout=100)
+    command = [*start, sys.executable, str(file)]
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=100)
 
 
 def steps_of(folder: Path) -> int:
@@ -129,3 +132,77 @@ def test_callbacks(tmp_path: Path, package: str) -> None:
     assert done.returncode == 0, done.stderr
     assert "headrace.watch: NO_OVERLAP" in done.stderr or "headrace.watch: EXTERNAL_CPU" in done.stderr
     assert "report in" in done.stderr
+
+
+TRAINERS = {
+    "transformers": """
+from transformers import Trainer, TrainingArguments
+from headrace.callbacks.transformers import HeadraceCallback
+
+class Named(Data):
+    def __getitem__(self, index): return {"x": super().__getitem__(index)}
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(8, 2)
+    def forward(self, x): return {"loss": self.layer(x).sum()}
+
+callback = HeadraceCallback("s")
+arguments = TrainingArguments(
+    "out", per_device_train_batch_size=4, num_train_epochs=2, use_cpu=True, report_to=[], save_strategy="no", disable_tqdm=True
+)
+Trainer(model=Model(), args=arguments, train_dataset=Named(), callbacks=[callback]).train()
+assert callback.diagnosis.steps > 8
+""",
+    "lightning": """
+import lightning
+from headrace.callbacks.lightning import HeadraceCallback
+
+class Model(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(8, 2)
+    def training_step(self, batch, number): return self.layer(batch).sum()
+    def configure_optimizers(self): return torch.optim.SGD(self.parameters(), lr=0.1)
+
+callback = HeadraceCallback("s")
+trainer = lightning.Trainer(
+    max_epochs=2, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False, callbacks=[callback]
+)
+trainer.fit(Model(), DataLoader(Data(), batch_size=4))
+assert callback.diagnosis.steps > 8
+""",
+}
+
+
+@pytest.mark.parametrize("package", TRAINERS)
+def test_callbacks_of_the_real_trainers(tmp_path: Path, package: str) -> None:
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"{package} is not installed")
+    done = run(tmp_path, TRAINERS[package])
+    assert done.returncode == 0, done.stderr
+    assert "headrace.watch: NO_OVERLAP" in done.stderr or "headrace.watch: EXTERNAL_CPU" in done.stderr
+    assert steps_of(tmp_path / "s") in (38, 39, 40)
+
+
+def test_a_block_in_a_script_under_headrace_run_sees_its_batches(tmp_path: Path, image_folder: Callable[..., Path]) -> None:
+    root = image_folder(per_class=20)
+    text = f"""
+from torchvision import transforms
+from torchvision.datasets import ImageFolder
+steps = [transforms.RandomResizedCrop(16), transforms.ToTensor(), torch.flatten]
+for kept in (2, 3):
+    transform = transforms.Compose(steps[:kept])
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(768, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with headrace.watch(str(kept), report=False):
+        for images, _ in DataLoader(ImageFolder({str(root)!r}, transform), batch_size=4):
+            optimizer.zero_grad(); model(images).sum().backward(); optimizer.step()
+"""
+    done = run(tmp_path, text, start=(sys.executable, "-m", "headrace", "run", "--"))
+    assert done.returncode == 0, done.stderr
+    assert "taken over: decode, crop, resize, normalise in" in done.stderr
+    assert "taken over: in part" in done.stderr
+    for kept in ("2", "3"):
+        assert steps_of(tmp_path / kept) in (13, 14, 15)  # of 60 images

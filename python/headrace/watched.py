@@ -99,9 +99,10 @@ class Watch:
     def _set_environment(self) -> None:
         """What spawned workers and ranks need to attach themselves; forked ones have the hooks already."""
         paths = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+        hooks_there = [name for name in os.environ.get(startup.HOOKS_VARIABLE, "").split(",") if name]  # `headrace run`'s
         wanted = {
             startup.SESSION_VARIABLE: str(self.folder),
-            startup.HOOKS_VARIABLE: ",".join(HOOKS),
+            startup.HOOKS_VARIABLE: ",".join([*hooks_there, *HOOKS]),
             "PYTHONPATH": os.pathsep.join([str(SITE_FOLDER), *paths]),
         }
         self._environment = {name: os.environ.get(name) for name in wanted}

@@ -39,7 +39,7 @@ PROCESS_STARTED_S = time.monotonic()
 
 _finished: set[str] = set()
 _wanted: dict[str, list[Callable[[ModuleType], None]]] = {}
-_state = {"installed": False, "disabled": False}
+_state = {"disabled": False}
 
 _started: set[str] = set()
 _imports: list[tuple[str, float, float]] = []
@@ -57,13 +57,14 @@ def start() -> None:
         sys.meta_path.insert(0, _WatchingFinder())
     for name in _wanted_hooks():
         package, colon, module = name.partition(":")
-        if colon and name not in _started:
+        if colon:
             _started.add(name)
             when_imported(package, partial(_install_one, module))
 
 
 def _wanted_hooks() -> list[str]:
-    return [name for name in os.environ.get(HOOKS_VARIABLE, "").split(",") if name]
+    """Those that this process has not begun with: a block of `headrace.watch` adds its own to what is there."""
+    return [name for name in os.environ.get(HOOKS_VARIABLE, "").split(",") if name and name not in _started]
 
 
 def _install_one(name: str, _: ModuleType | None = None) -> None:
@@ -116,11 +117,9 @@ def disable(where: str) -> None:
 
 
 def _install() -> None:
-    if _state["installed"]:
-        return
-    _state["installed"] = True
     for name in _wanted_hooks():
         if ":" not in name:
+            _started.add(name)
             _install_one(name)
 
 
