@@ -161,9 +161,139 @@ def test_tiff_is_always_upright(orientation: int) -> None:
     assert_equals_pillow(encoded(image("RGB"), "TIFF", tiffinfo={274: orientation}))
 
 
+Tags = dict[int, int | list[int]]
+
+
+def tiff(samples: bytes | list[bytes], bits: list[int], photometric: int, tags: Tags | None = None) -> bytes:
+    """An uncompressed little-endian TIFF of the samples: in one strip, or a strip for each plane. Pillow cannot write all."""
+    strips = [samples] if isinstance(samples, bytes) else samples
+    fields: Tags = {256: WIDTH, 257: HEIGHT, 258: bits, 259: 1, 262: photometric, 277: len(bits), 278: HEIGHT}
+    fields |= {284: 1 if len(strips) == 1 else 2, 273: [0] * len(strips), 279: [len(strip) for strip in strips]} | (tags or {})
+    values = {tag: [value] if isinstance(value, int) else value for tag, value in fields.items()}
+    kinds = {tag: "I" if tag in (273, 279) else "H" for tag in values}
+    at = 8 + 2 + 12 * len(values) + 4 + sum(4 * len(value) for value in values.values())
+    values[273] = [at + sum(map(len, strips[:number])) for number in range(len(strips))]
+    entries, behind = b"", b""
+    for tag in sorted(values):
+        field = struct.pack(f"<{len(values[tag])}{kinds[tag]}", *values[tag])
+        if len(field) > 4:
+            place = struct.pack("<I", 8 + 2 + 12 * len(values) + 4 + len(behind))
+            behind += field + b"\0" * (len(field) % 2)
+            field = place
+        entries += struct.pack("<HHI", tag, 3 if kinds[tag] == "H" else 4, len(values[tag])) + field.ljust(4, b"\0")
+    head = struct.pack("<2sHIH", b"II", 42, 8, len(values)) + entries + struct.pack("<I", 0) + behind
+    return head.ljust(at, b"\0") + b"".join(strips)
+
+
+def noise(bits: int, channels: int = 1) -> bytes:
+    row = -(-WIDTH * channels * bits // 8)
+    return np.random.default_rng(bits).integers(0, 256, HEIGHT * row, dtype=np.uint8).tobytes()
+
+
+@pytest.mark.parametrize("bits", [1, 2, 4, 8])
+def test_tiff_of_few_bits(bits: int) -> None:
+    colours = np.random.default_rng(3).integers(0, 65536, 3 << bits).tolist()
+    assert_equals_pillow(tiff(noise(bits), [bits], 0))
+    assert_equals_pillow(tiff(noise(bits), [bits], 1))
+    assert_equals_pillow(tiff(noise(bits), [bits], 3, {320: colours}))
+
+
+def test_tiff_of_sixteen_bits_is_not_inverted() -> None:
+    values = np.random.default_rng(4).integers(0, 600, WIDTH * HEIGHT).astype("<u2")
+    assert_equals_pillow(tiff(values.tobytes(), [16], 0))
+    assert_equals_pillow(tiff(values.tobytes(), [16], 1))
+
+
+@pytest.mark.parametrize("bits", [8, 16])
+def test_tiff_with_premultiplied_alpha(bits: int) -> None:
+    values = np.frombuffer(noise(bits, 4), dtype=f"<u{bits // 8}").reshape(-1, 4).copy()
+    values[:50, 3] = 0
+    values[50:90, 3] = -1 & (1 << bits) - 1
+    assert_equals_pillow(tiff(values.tobytes(), [bits] * 4, 2, {338: 1}))
+
+
+@pytest.mark.parametrize(("photometric", "channels", "tags"), [(2, 3, {}), (2, 4, {338: 2}), (5, 4, {})])
+def test_tiff_of_separate_planes(photometric: int, channels: int, tags: Tags) -> None:
+    planes = [photograph(WIDTH, HEIGHT, seed).convert("L").tobytes() for seed in range(channels)]
+    assert_equals_pillow(tiff(planes, [8] * channels, photometric, tags))
+
+
 def test_tiff_kinds_that_would_differ_are_refused() -> None:
-    status, _ = decoded(encoded(image("RGB"), "TIFF", compression="jpeg"))
-    assert reason(status).startswith("a valid image of a kind")
+    refused = {
+        "JPEG compression": encoded(image("RGB"), "TIFF", compression="jpeg"),
+        "floating point": encoded(image("L").convert("F"), "TIFF"),
+        "Lab": encoded(image("RGB").convert("LAB"), "TIFF"),
+        "the lowest bit first": tiff(noise(8), [8], 1, {266: 2}),
+        "bits, the lowest first": tiff(noise(1), [1], 1, {266: 2}),
+        "planes of 16 bits": tiff([noise(16)] * 3, [16] * 3, 2),
+        "signed": tiff(noise(8), [8], 1, {339: 2}),
+    }
+    for kind, data in refused.items():
+        opened(data).load()  # it is sound
+        assert reason(decoded(data)[0]).startswith("a valid image of a kind"), kind
+
+
+def portable(kind: int, maximum: int, width: int = WIDTH, height: int = HEIGHT) -> bytes:
+    """A file of magic number P1 to P6 with samples of all values."""
+    rng = np.random.default_rng(10 * maximum + kind)
+    shape = (height, width * (3 if kind in (3, 6) else 1))
+    head = b"P%d # comment\r%d\t%d\n" % (kind, width, height)
+    if kind in (1, 4):
+        bits = rng.integers(0, 2, shape)
+        return head + (np.packbits(bits, axis=1).tobytes() if kind == 4 else (bits + ord("0")).astype(np.uint8).tobytes())
+    head += b"%d\n" % maximum
+    if kind in (2, 3):
+        return head + b" ".join(b"%d" % value for value in rng.integers(0, maximum + 1, shape).ravel()) + b"\n"
+    size = ">u1" if maximum < 256 else ">u2"  # samples above the maximum count as white
+    return head + rng.integers(0, 256 ** int(size[2]), shape).astype(size).tobytes()
+
+
+@pytest.mark.parametrize("maximum", [1, 2, 15, 100, 254, 255, 256, 300, 4095, 32768, 65534, 65535])
+@pytest.mark.parametrize("kind", range(1, 7))
+def test_portable_formats(kind: int, maximum: int) -> None:
+    for width, height in ((WIDTH, HEIGHT), (1, 1), (8, 2)):
+        assert_equals_pillow(portable(kind, maximum, width, height))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"P6\t1\x0b1\x0c255\rabc trailing",
+        b"P5 1#in a number\n2 1 255 " + bytes(range(12)),
+        b"P5 1 1 255 #\n",  # the sample is 35
+        b"P3 1 1 255 1#also here\n2 3 4#",
+        b"P1 3 1 01#\n1",
+    ],
+)
+def test_odd_portable_files(data: bytes) -> None:
+    assert_equals_pillow(data)
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"P6 0 1 255 abc", "header of the image is damaged"),
+        (b"P6 1 1 0 abc", "header of the image is damaged"),
+        (b"P6 1 1 65536 abcdef", "header of the image is damaged"),
+        (b"P6 1 1 255#\nabc", "header of the image is damaged"),
+        (b"P6 -1 1 255 abc", "header of the image is damaged"),
+        (b"P6 00000000001 1 255 abc", "header of the image is damaged"),
+        (b"P6 1 1 ", "ends too early"),
+        (b"P6 1 1 255 ab", "ends too early"),
+        (b"P5 9000 9000 255 ab", "ends too early"),
+        (b"P2 9000 9000 255 1 2", "ends too early"),
+        (b"P6 9999999999 9999999999 255 abc", "pixel limit"),
+        (b"P6 100000 100000 255 abc", "pixel limit"),
+        (b"P3 1 1 255 1 2 256", "data is damaged"),
+        (b"P3 1 1 255 1 x 3", "data is damaged"),
+        (b"P1 3 1 012", "data is damaged"),
+    ],
+)
+def test_damaged_portable_files(data: bytes, words: str) -> None:
+    out = np.full((1, 1, 1, 3), 77, dtype=np.uint8)
+    assert words in reason(int(headrace.decode_into([data], out, boxes=[(0, 0, 1, 1)])[0]))
+    with pytest.raises((OSError, ValueError, Image.DecompressionBombError)):
+        opened(data).load()
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "P", "RGB", "RGBA"])
@@ -217,6 +347,12 @@ MAKERS: dict[str, Callable[[], bytes]] = {
     "GIF": lambda: encoded(image("P"), "GIF"),
     "TIFF": lambda: encoded(image("RGB"), "TIFF", compression="tiff_lzw"),
     "BMP": lambda: encoded(image("RGB"), "BMP"),
+    "TIFF planes": lambda: tiff([noise(8)] * 3, [8] * 3, 2),
+    "binary PPM": lambda: portable(6, 255),
+    "binary PGM": lambda: portable(5, 1000),
+    "binary PBM": lambda: portable(4, 1),
+    "plain PPM": lambda: portable(3, 255),
+    "plain PBM": lambda: portable(1, 1),
     "CMYK JPEG": lambda: encoded(image("CMYK"), "JPEG"),
     "progressive JPEG": lambda: encoded(image("RGB"), "JPEG", progressive=True),
 }

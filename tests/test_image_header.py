@@ -29,13 +29,26 @@ def test_progressive_and_grey() -> None:
     assert read_header(file.getvalue()).jpeg.subsampling == "grey"
 
 
-@pytest.mark.parametrize("name", ["PNG", "GIF", "BMP", "TIFF", "WEBP"])
+@pytest.mark.parametrize("name", ["PNG", "GIF", "BMP", "TIFF", "WEBP", "PPM"])
 def test_other_formats(name: str) -> None:
     file = io.BytesIO()
     photograph(17, 13).save(file, name)
     header = read_header(file.getvalue())
     assert (header.format, header.width, header.height, header.jpeg) == (name.lower(), 17, 13, None)
     assert format_of(file.getvalue()) == name.lower()
+
+
+@pytest.mark.parametrize("kind", [b"P1", b"P2", b"P3", b"P4", b"P5", b"P6"])
+def test_portable_headers(kind: bytes) -> None:
+    name = {b"1": "pbm", b"2": "pgm", b"3": "ppm"}[b"%d" % ((kind[1] - b"1"[0]) % 3 + 1)]
+    header = read_header(kind + b"\n# of a scanner\n 17\t13 255\n" + bytes(17 * 13 * 3))
+    assert (header.format, header.width, header.height) == (name, 17, 13)
+    damages = [b" 0 13 255 ", b" -1 3 255 ", b" 17", b" 99999999999 3 255 ", b" 65500 65500 255 "]
+    if name != "pbm":
+        damages += [b" 17 13 0 ", b" 17 13 65536 "]
+    for damaged in damages:
+        with pytest.raises(DecodeError, match=name.upper()):
+            read_header(kind + damaged)
 
 
 @pytest.mark.parametrize("cut", [0, 1, 3, 10, 100, 300, 620, 800, -1])

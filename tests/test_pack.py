@@ -7,18 +7,22 @@ import io
 import json
 import os
 import tarfile
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from headrace import transforms
 from headrace.errors import DecodeError, HeadraceError, SourceError, UsageError
 from headrace.image_header import read_header
+from headrace.loader import Loader
 from headrace.packing import pack
 from headrace.shards.index import Columns, Keys, read_columns
 from headrace.shards.manifest import INDEX, read_manifest
+from headrace.verification import verify
 from PIL import Image
-from sample_images import jpeg
+from sample_images import jpeg, photograph
 
 
 def tree(folder: Path) -> dict[str, str]:
@@ -464,16 +468,79 @@ def test_a_narrow_image_that_would_get_too_long_is_listed(tmp_path: Path, option
 
 def test_an_unusual_format_keeps_its_extension(tmp_path: Path) -> None:
     buffer = io.BytesIO()
-    Image.new("RGB", (4, 3)).save(buffer, "PPM")
+    Image.new("RGB", (4, 3)).save(buffer, "PCX")
     (tmp_path / "in/v1.2").mkdir(parents=True)
     (tmp_path / "in/v1.2/a.PGM").write_bytes(buffer.getvalue())
-    pack(tmp_path / "in", tmp_path / "out")
+    pack(tmp_path / "in", tmp_path / "out", keep_bytes=True)
     with tarfile.open(tmp_path / "in.tar", "w") as archive:
         archive.add(tmp_path / "in/v1.2/a.PGM", "v1.2/a.ppm")
-    pack(tmp_path / "in.tar", tmp_path / "again")
-    for name, member in (("out", "v1%2E2/a.pgm"), ("again", "v1%2E2/a.ppm")):
+    pack(tmp_path / "in.tar", tmp_path / "again", keep_bytes=True)
+    for name, member in (("out", "v1%2E2/a.pgm"), ("again", "v1%2E2/a.pcx")):
         with tarfile.open(tmp_path / name / "shard-000000.tar") as archive:
             assert archive.getnames()[0] == member
+
+
+def test_a_loader_reads_what_was_packed(tmp_path: Path) -> None:
+    """Every format that a folder may hold, and GIF by its bytes: as packed, the pixels are still Pillow's of the original."""
+    (tmp_path / "in/x").mkdir(parents=True)
+    saved = [("a.pgm", "L", {}), ("b.ppm", "RGB", {}), ("c.pgm", "I;16", {}), ("d.ppm", "1", {}), ("e.bmp", "RGB", {})]
+    saved += [("f.tif", "P", {}), ("g.tif", "RGB", {"compression": "tiff_lzw"}), ("h.webp", "RGB", {}), ("i.png", "LA", {})]
+    for number, (name, mode, how) in enumerate(saved):
+        image = photograph(40, 30, seed=number)
+        (image.convert("L") if mode == "I;16" else image).convert(mode).save(tmp_path / "in/x" / name, **how)
+    expected = [np.asarray(Image.open(path).convert("RGB")) for path in sorted((tmp_path / "in/x").iterdir())]
+    result = pack(tmp_path / "in", tmp_path / "out")
+    assert (result.records, result.errors) == (len(saved), 0)
+    with tarfile.open(tmp_path / "out/shard-000000.tar") as archive:
+        assert {"x/c.pgm", "x/d.pbm"} < set(archive.getnames()), "the ending says what the bytes are"
+    assert verify(tmp_path / "out", decode=True).ok
+    whole = transforms.CenterCrop((30, 40))
+    loader = Loader(tmp_path / "out", batch_size=len(saved), transform=whole, shuffle=False, output="numpy")
+    images, _ = next(iter(loader))
+    np.testing.assert_array_equal(images, expected)
+
+
+def test_sizes_that_lie_take_no_memory(tmp_path: Path) -> None:
+    (tmp_path / "in/x").mkdir(parents=True)
+    whole = jpeg(30, 20)
+    frame = whole.index(b"\xff\xc0")
+    (tmp_path / "in/x/a.jpg").write_bytes(whole)
+    (tmp_path / "in/x/b.jpg").write_bytes(whole[: frame + 5] + b"\xff\x00\xff\x00" + whole[frame + 9 :])
+    (tmp_path / "in/x/c.ppm").write_bytes(b"P6 65000 65000 255\n")
+    (tmp_path / "in/x/d.pgm").write_bytes(b"P5 13000 13000 255\n")  # as large as an image may be, and nothing behind it
+    tracemalloc.start()
+    result = pack(tmp_path / "in", tmp_path / "out", restart_markers=False, workers=1)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    details = [json.loads(line)["detail"] for line in (tmp_path / "out/errors.jsonl").read_text().splitlines()]
+    too_large = "the image is larger than the pixel limit"
+    assert (result.records, details) == (1, [too_large, f"PPM: {too_large}", "the image data ends too early (truncated file)"])
+    assert peak < 64 << 20
+
+
+def test_what_no_loader_decodes_is_not_packed_silently(tmp_path: Path) -> None:
+    """A sound image of a kind that only Pillow decodes: listed with what to do, a JPEG, or kept by those who ask for it."""
+    (tmp_path / "in/x").mkdir(parents=True)
+    (tmp_path / "in/x/good.jpg").write_bytes(jpeg(30, 20))
+    Image.fromarray(np.linspace(0, 255, 600, dtype=np.float32).reshape(20, 30)).save(tmp_path / "in/x/float.tif")
+    Image.new("RGB", (4, 3)).save(tmp_path / "in/x/a.bmp", "PCX")
+    result = pack(tmp_path / "in", tmp_path / "out")
+    lines = (tmp_path / "out/errors.jsonl").read_text().splitlines()
+    assert (result.records, result.errors) == (1, 2)
+    assert [line["file"] for line in map(json.loads, lines)] == ["x/a.bmp", "x/float.tif"]
+    for line, kind in zip(lines, ("pcx", "tiff"), strict=True):
+        assert f"{kind}: a valid image of a kind that headrace does not decode; --quality 95 packs it as a JPEG" in line
+    with pytest.raises(DecodeError, match="--keep-bytes as it is"):
+        pack(tmp_path / "in", tmp_path / "strict", undecodable="stop")
+
+    assert pack(tmp_path / "in", tmp_path / "lossy", quality=95).errors == 0
+    assert verify(tmp_path / "lossy", decode=True).ok
+    assert pack(tmp_path / "in", tmp_path / "kept", keep_bytes=True).errors == 0
+    assert [problem.key for problem in verify(tmp_path / "kept", decode=True).problems] == ["x/a", "x/float"]
+    (tmp_path / "in/x/a.bmp").unlink()
+    with pytest.raises(DecodeError, match=r"x/float.*headrace does not decode") as caught:
+        list(Loader(tmp_path / "in", batch_size=1, transform=transforms.Resize((8, 8)), shuffle=False))
+    assert "headrace pack --quality 95" in (caught.value.hint or "")
 
 
 def test_a_list_s_images_may_not_change_before_the_pack_continues(image_folder: Callable[..., Path], tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-//! PNG, WebP, GIF, TIFF and BMP: no panic, no stale pixels, parts equal to the whole, with and without EXIF orientation.
+//! PNG, WebP, GIF, TIFF, BMP and PBM, PGM, PPM: no panic, no stale pixels, parts equal to the whole, with and without EXIF orientation.
 #![no_main]
 
 use std::cell::RefCell;

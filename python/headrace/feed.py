@@ -33,6 +33,8 @@ OnError = Literal["raise", "skip"]
 # Checkpoint indexes of JPEGs without restart markers: about 4 KB for a 470×400 photograph, made while decoding.
 INDEX_BYTES = 1 << 30
 _SUBSTITUTES = 100  # tries to find a good record in place of a bad one, before giving up
+_REPAIR = "repair or remove it"
+_REMEDIES = {8: "make it a JPEG (headrace pack --quality 95)"}  # headrace-core's Status::Unsupported: nothing is wrong with it
 _FETCHED_AHEAD = 3  # times `prefetch`: batches of a remote dataset whose records are on their way
 _STATUS = _native.status_names()
 
@@ -299,7 +301,7 @@ class Feed:
                 f"record {key!r} ({self._where(bad, record)}): {reason}",
                 key=key,
                 status=status,
-                hint="repair or remove it, or pass on_error='skip' to substitute such records and count them",
+                hint=f"{_REMEDIES.get(status, _REPAIR)}, or pass on_error='skip' to substitute such records and count them",
             )
         self.stats.skip(key, reason)
         for attempt in range(_SUBSTITUTES):

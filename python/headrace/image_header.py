@@ -10,6 +10,7 @@ import struct
 from bisect import bisect_left
 from dataclasses import dataclass
 
+from headrace import _native
 from headrace.errors import DecodeError, MissingDependencyError
 
 __all__ = ["EXTENSIONS", "ImageHeader", "JpegHeader", "format_of", "read_header"]
@@ -25,6 +26,9 @@ _SIGNATURES = (
     (b"MM\0*", "tiff"),
 )
 EXTENSIONS = {"jpeg": "jpg", "png": "png", "gif": "gif", "bmp": "bmp", "tiff": "tif", "webp": "webp"}
+EXTENSIONS |= {name: name for name in ("pbm", "pgm", "ppm")}
+# Netpbm's: plain ones, then binary ones.
+_PORTABLE = {b"1": "pbm", b"2": "pgm", b"3": "ppm", b"4": "pbm", b"5": "pgm", b"6": "ppm"}
 
 _SOF = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # start of frame, all processes
 _SOI, _EOI, _SOS, _DQT, _DRI, _APP1 = 0xD8, 0xD9, 0xDA, 0xDB, 0xDD, 0xE1
@@ -70,10 +74,12 @@ class ImageHeader:
 
 
 def format_of(data: bytes) -> str | None:
-    """`jpeg`, `png`, `gif`, `bmp`, `tiff` or `webp` by the first bytes; None when unknown."""
+    """`jpeg`, `png`, `gif`, `bmp`, `tiff`, `webp`, `pbm`, `pgm` or `ppm` by the first bytes; None when unknown."""
     for signature, name in _SIGNATURES:
         if data.startswith(signature):
             return name
+    if data[:1] == b"P" and data[2:3].isspace():
+        return _PORTABLE.get(data[1:2])
     return "webp" if data[:4] == b"RIFF" and data[8:12] == b"WEBP" else None
 
 
@@ -87,6 +93,8 @@ def read_header(data: bytes) -> ImageHeader:
         return _jpeg(data)
     if kind == "png":
         return _png(data)
+    if kind in ("pbm", "pgm", "ppm"):
+        return _portable(data, kind)
     if not data:
         raise DecodeError("the file is empty")
     return _other(data, kind)
@@ -171,6 +179,14 @@ def _png(data: bytes) -> ImageHeader:
     if not width or not height:
         raise DecodeError(f"PNG of {width} x {height} pixels")
     return ImageHeader("png", width, height)
+
+
+def _portable(data: bytes, kind: str) -> ImageHeader:
+    try:
+        width, height = _native.image_size(data)
+    except ValueError as error:
+        raise DecodeError(f"{kind.upper()}: {error}") from error
+    return ImageHeader(kind, width, height)
 
 
 def _other(data: bytes, kind: str | None) -> ImageHeader:

@@ -101,10 +101,10 @@ def test_same_values(name: str, folder: Path, taken_over: list[str]) -> None:
     assert_same(*both(lambda: DataLoader(data, batch_size=7)))
 
 
-@pytest.mark.parametrize("ending", ["png", "webp", "bmp", "tif"])
+@pytest.mark.parametrize("ending", ["png", "webp", "bmp", "tif", "ppm"])
 def test_other_formats(ending: str, folder: Path, taken_over: list[str]) -> None:
     for number, path in enumerate(sorted(folder.glob("*/*.jpg"))):
-        mode = ("RGB", "L", "P", "RGBA" if ending != "bmp" else "1")[number % 4]
+        mode = ("RGB", "L", "P" if ending != "ppm" else "1", "RGBA" if ending != "bmp" else "1")[number % 4]
         Image.open(path).convert("RGB").convert(mode).save(path.with_suffix(f".{ending}"))
         path.unlink()
     data = ImageFolder(str(folder), EVALUATE)
@@ -114,9 +114,9 @@ def test_other_formats(ending: str, folder: Path, taken_over: list[str]) -> None
 
 def test_formats_that_are_not_decoded_natively(folder: Path, taken_over: list[str]) -> None:
     for path in sorted(folder.glob("*/*.jpg"))[::2]:
-        Image.open(path).convert("RGB").save(path.with_suffix(".ppm"))
+        Image.open(path).convert("RGB").save(path.with_suffix(".pcx"))
         path.unlink()
-    list(DataLoader(ImageFolder(str(folder), EVALUATE), 5))
+    list(DataLoader(DatasetFolder(str(folder), pil_loader, (".jpg", ".pcx"), EVALUATE), 5))
     assert "not taken over: 50% of its files are in formats that are not" in taken_over[-1]
 
 

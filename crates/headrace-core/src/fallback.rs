@@ -3,10 +3,11 @@
 //!
 //! The whole image is decoded (these formats allow no random access), then the region is converted. Animations give their
 //! first frame. What these libraries read differently from Pillow, or not at all, is [`Status::Unsupported`]: TIFF with JPEG
-//! compression, separate planes, premultiplied alpha, floating point, or gray of 2 or 4 bits.
+//! compression, other colours than gray, RGB, CMYK and palettes, 12 or 32 bits, signed numbers, floating point, or bits in reverse order.
 
 mod bmp;
 mod gif;
+mod pnm;
 mod tiff;
 
 use std::io::{Cursor, ErrorKind};
@@ -36,6 +37,8 @@ pub enum Format {
     Tiff,
     /// Windows bitmap.
     Bmp,
+    /// Portable bitmap, graymap or pixmap (PBM, PGM, PPM).
+    Pnm,
 }
 
 impl Format {
@@ -49,6 +52,7 @@ impl Format {
                 Some(Format::Tiff)
             }
             [b'B', b'M', ..] => Some(Format::Bmp),
+            _ if pnm::is_pnm(data) => Some(Format::Pnm),
             _ => None,
         }
     }
@@ -59,6 +63,7 @@ pub fn size(data: &[u8], format: Format) -> Result<Size> {
     let (width, height) = match format {
         Format::Gif => return gif::size(data),
         Format::Tiff => return tiff::size(data),
+        Format::Pnm => return pnm::size(data),
         Format::Png => PngDecoder::with_limits(Cursor::new(data), limits()).map(|d| d.dimensions()),
         Format::WebP => WebPDecoder::new(Cursor::new(data)).map(|d| d.dimensions()),
         Format::Bmp => BmpDecoder::new(Cursor::new(data)).map(|d| d.dimensions()),
@@ -88,6 +93,7 @@ pub fn region(
     }
     let kind = match format {
         Format::Gif => return gif::region(data, region, samples, pixels),
+        Format::Pnm => return pnm::region(data, region, samples, pixels),
         Format::Tiff => tiff::samples(data, size, samples)?,
         Format::Png => {
             let png = PngDecoder::with_limits(Cursor::new(data), limits());

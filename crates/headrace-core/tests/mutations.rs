@@ -76,6 +76,14 @@ fn seeds() -> Vec<(&'static str, Vec<u8>)> {
         .unwrap()
         .write_frame(&gif::Frame::from_rgb(w as u16, h as u16, &picture(3)))
         .unwrap();
+    let portable = |head: &str, samples: Vec<u8>| {
+        let head = format!("{head}\n# comment\n{w} {h}\n");
+        [head.into_bytes(), samples].concat()
+    };
+    let numbers = picture(3)
+        .iter()
+        .map(|value| format!("{value} "))
+        .collect::<String>();
     vec![
         ("4:2:0", jpeg(plain)),
         ("4:4:4", jpeg(Encoding::default())),
@@ -114,6 +122,19 @@ fn seeds() -> Vec<(&'static str, Vec<u8>)> {
         ("BMP", bmp),
         ("TIFF", tiff.into_inner()),
         ("GIF", gif),
+        ("PPM", portable("P6", [b"255\n", &picture(3)[..]].concat())),
+        (
+            "PGM of 16 bits",
+            portable("P5", [b"900\n", &picture(2)[..]].concat()),
+        ),
+        (
+            "PBM",
+            portable("P4", picture(1)[..(w.div_ceil(8) * h) as usize].to_vec()),
+        ),
+        (
+            "plain PPM",
+            portable("P3", format!("255\n{numbers}").into()),
+        ),
     ]
 }
 

@@ -234,6 +234,12 @@ fn others() -> Outcome<Vec<Vec<u8>>> {
         files.push(tiff.into_inner());
     }
     files.push(lossy_webp());
+    for (kind, maximum, samples) in [("P5", "255", &gray), ("P6", "300", &[rgb, rgba].concat())] {
+        let head = format!("{kind} {w} {h} {maximum}\n");
+        files.push([head.as_bytes(), samples].concat());
+    }
+    files.push(b"P1 # plain\n3 2 010 111".to_vec());
+    files.push(b"P3 1 2 99 1 2 3 4 5 6".to_vec());
     Ok(files)
 }
 

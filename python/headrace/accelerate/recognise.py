@@ -25,7 +25,7 @@ __all__ = ["Folder", "Recognition", "Refused", "describe", "find_folder", "locat
 Pack = Literal["list", "timm", "own"]
 
 #: Endings of files that the native side decodes exactly as Pillow does.
-NATIVE_ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif")
+NATIVE_ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm", ".pgm", ".pbm")
 
 #: Share of files that may be others: they go through the script's own path one by one, which is only fast if they are few.
 MAX_OTHER_SHARE = 0.02

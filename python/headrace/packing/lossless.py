@@ -14,12 +14,15 @@ from headrace import _native
 from headrace.decode import decode_into, reason
 from headrace.errors import DecodeError, MissingDependencyError
 from headrace.image_header import EXTENSIONS, ImageHeader, read_header
-from headrace.packing.options import RESTART_TILE, PackOptions
+from headrace.packing.options import DEFAULT_QUALITY, RESTART_TILE, PackOptions
 
 if TYPE_CHECKING:
     from PIL import Image
 
-UNSUPPORTED = 8  # headrace-core's Status::Unsupported
+UNKNOWN_FORMAT = 2  # headrace-core's Status::UnknownFormat
+UNSUPPORTED = 8  # and Status::Unsupported
+TOO_LARGE = 9  # and Status::TooLarge
+MAX_PIXELS = 178_956_970  # and its limit for an image
 
 __all__ = ["UNSUPPORTED", "Recoded", "Recoder", "check_pixels", "decoded", "lossless_recoder", "pillow"]
 
@@ -54,17 +57,32 @@ def _kept(data: bytes) -> Recoded:
 
 def _checked(data: bytes) -> Recoded:
     header = read_header(data)
-    check_pixels(data, header)
+    _check_for_loaders(data, header)
     return _recoded(data, header)
 
 
+def _check_for_loaders(data: bytes, header: ImageHeader) -> None:
+    """As check_pixels, and says what can be done about sound images of kinds that no Loader could decode later."""
+    try:
+        check_pixels(data, header)
+    except DecodeError as error:
+        if error.status not in (UNKNOWN_FORMAT, UNSUPPORTED):
+            raise
+        decoded(data)  # the reason why it cannot be decoded at all comes first
+        raise DecodeError(
+            f"{header.format}: {reason(UNSUPPORTED)}; --quality {DEFAULT_QUALITY} packs it as a JPEG, --keep-bytes as it is",
+            status=error.status,
+        ) from error
+
+
 def check_pixels(data: bytes, header: ImageHeader) -> None:
-    """Decodes all of an image. Raises DecodeError when that fails."""
-    if header.jpeg is None or header.jpeg.bits != 8:
-        decoded(data)
-        return
-    out = np.empty((1, header.height, header.width, 3), dtype=np.uint8)
-    status = int(decode_into([data], out)[0])
+    """Decodes all of an image, as a Loader does. Raises DecodeError when that fails, also for kinds that it does not decode."""
+    if header.jpeg is None:  # decoded as a whole, whatever part is asked for
+        status = int(decode_into([data], np.empty((1, 1, 1, 3), dtype=np.uint8), boxes=[(0, 0, 1, 1)])[0])
+    elif header.width * header.height > MAX_PIXELS:
+        status = TOO_LARGE  # before it takes the memory
+    else:
+        status = int(decode_into([data], np.empty((1, header.height, header.width, 3), dtype=np.uint8))[0])
     if status:
         raise DecodeError(reason(status), status=status)
 
@@ -72,7 +90,7 @@ def check_pixels(data: bytes, header: ImageHeader) -> None:
 def _with_restart_markers(data: bytes) -> Recoded:
     header = read_header(data)
     if header.jpeg is None:
-        check_pixels(data, header)  # nothing is inserted, but a damaged file must be found now
+        _check_for_loaders(data, header)  # nothing is inserted, but a damaged file must be found now
         return _recoded(data, header)
     try:
         marked = _native.restart_markers(data, RESTART_TILE)

@@ -3,7 +3,7 @@
 use std::io::Cursor;
 
 use tiff::decoder::{Decoder, DecodingResult, Limits};
-use tiff::tags::{ExtraSamples, PhotometricInterpretation, PlanarConfiguration, Tag};
+use tiff::tags::{ExtraSamples, PhotometricInterpretation, Tag};
 use tiff::{ColorType, TiffError};
 
 use super::{ended_early, Samples, MAX_BYTES};
@@ -35,32 +35,26 @@ pub fn samples(data: &[u8], size: Size, out: &mut Vec<u8>) -> Result<Samples> {
     let kind = reader
         .colortype()
         .map_err(|error| status_of(&error, Status::CorruptHeader))?;
-    refuse_what_pillow_reads_otherwise(&mut reader)?;
-    let image = reader
-        .read_image()
+    let facts = Facts::of(&mut reader)?;
+    let premultiplied = facts.alpha == Some(ExtraSamples::AssociatedAlpha as u16);
+    let mut image = DecodingResult::U8(Vec::new());
+    let layout = reader
+        .read_image_to_buffer(&mut image)
         .map_err(|error| status_of(&error, Status::CorruptData))?;
     out.clear();
+    let width = size.width as usize;
     let samples = match (kind, image, palette) {
-        (ColorType::Gray(8), DecodingResult::U8(indices), Some(palette)) => {
-            out.extend(
-                indices
-                    .iter()
-                    .flat_map(|&index| palette[usize::from(index)]),
-            );
+        (ColorType::Gray(bits @ (1 | 2 | 4 | 8)), DecodingResult::U8(packed), Some(palette)) => {
+            if palette.len() != 1 << bits {
+                return Err(Status::Unsupported);
+            }
+            out.extend(unpacked(&packed, width, bits).flat_map(|index| palette[index]));
             Samples::Rgb8
         }
         (_, _, Some(_)) => return Err(Status::Unsupported),
-        (ColorType::Gray(1), DecodingResult::U8(bits), None) => {
-            let width = size.width as usize;
-            for row in bits.chunks_exact(width.div_ceil(8)) {
-                out.extend((0..width).map(|x| {
-                    if row[x / 8] << (x % 8) & 0x80 != 0 {
-                        255
-                    } else {
-                        0
-                    }
-                }));
-            }
+        (ColorType::Gray(bits @ (1 | 2 | 4)), DecodingResult::U8(packed), None) => {
+            let step = 255 / ((1u8 << bits) - 1);
+            out.extend(unpacked(&packed, width, bits).map(|value| value as u8 * step));
             Samples::Gray8
         }
         (kind, DecodingResult::U8(values), None) => {
@@ -78,7 +72,13 @@ pub fn samples(data: &[u8], size: Size, out: &mut Vec<u8>) -> Result<Samples> {
             }
         }
         (kind, DecodingResult::U16(values), None) => {
-            out.extend(values.iter().flat_map(|value| value.to_ne_bytes()));
+            // The library makes white the largest value, Pillow leaves 16-bit gray as it is stored.
+            let as_stored = if facts.white_is_zero { u16::MAX } else { 0 };
+            out.extend(
+                values
+                    .iter()
+                    .flat_map(|value| (value ^ as_stored).to_ne_bytes()),
+            );
             match kind {
                 ColorType::Gray(16) => Samples::Gray16,
                 ColorType::RGB(16) => Samples::Rgb16,
@@ -89,10 +89,72 @@ pub fn samples(data: &[u8], size: Size, out: &mut Vec<u8>) -> Result<Samples> {
         }
         _ => return Err(Status::Unsupported),
     };
-    if out.len() < size.width as usize * size.height as usize * samples.bytes() {
+    if layout.planes > 1 {
+        if samples == Samples::Rgba8 && facts.alpha.is_none() {
+            return Err(Status::Unsupported); // Pillow does not always find the fourth plane
+        }
+        interleave(out, layout.planes, samples.bytes())?;
+    }
+    if out.len() < width * size.height as usize * samples.bytes() {
         return Err(Status::Truncated);
     }
+    match samples {
+        Samples::Rgba8 if premultiplied => divide_by_alpha(out),
+        Samples::Rgba16 if premultiplied => {
+            // Pillow keeps the upper bytes before it divides.
+            *out = out
+                .chunks_exact(2)
+                .map(|pair| (u16::from_ne_bytes([pair[0], pair[1]]) >> 8) as u8)
+                .collect();
+            divide_by_alpha(out);
+            return Ok(Samples::Rgba8);
+        }
+        _ if premultiplied => return Err(Status::Unsupported),
+        _ => {}
+    }
     Ok(samples)
+}
+
+/// Samples of `bits` bits, eight at most; each row begins with a new byte.
+fn unpacked(packed: &[u8], width: usize, bits: u8) -> impl Iterator<Item = usize> + '_ {
+    let bits = usize::from(bits);
+    let in_a_byte = 8 / bits;
+    packed
+        .chunks_exact((width * bits).div_ceil(8))
+        .flat_map(move |row| {
+            (0..width).map(move |x| {
+                let behind = 8 - bits * (x % in_a_byte + 1);
+                usize::from(row[x / in_a_byte] >> behind) & ((1 << bits) - 1)
+            })
+        })
+}
+
+/// Brings the samples of each pixel together, of an image whose channels lie one after the other.
+fn interleave(samples: &mut Vec<u8>, channels: usize, pixel_bytes: usize) -> Result<()> {
+    if pixel_bytes != channels {
+        return Err(Status::Unsupported); // Pillow takes 16-bit samples in planes of their own for 8-bit ones
+    }
+    let mut together = vec![0; samples.len()];
+    let plane = samples.len() / channels;
+    for (pixel, out) in together.chunks_exact_mut(channels).enumerate() {
+        for (channel, sample) in out.iter_mut().enumerate() {
+            *sample = samples[plane * channel + pixel];
+        }
+    }
+    *samples = together;
+    Ok(())
+}
+
+/// Colours of RGBA pixels that were multiplied by alpha, as Pillow brings them back: cut off, and black where alpha is 0.
+fn divide_by_alpha(rgba: &mut [u8]) {
+    for pixel in rgba.chunks_exact_mut(4) {
+        let alpha = u32::from(pixel[3]);
+        for colour in &mut pixel[..3] {
+            *colour = (u32::from(*colour) * 255)
+                .checked_div(alpha)
+                .map_or(0, |value| value.min(255) as u8);
+        }
+    }
 }
 
 fn open(data: &[u8]) -> Result<Reader<'_>> {
@@ -104,34 +166,38 @@ fn open(data: &[u8]) -> Result<Reader<'_>> {
         .map_err(|error| status_of(&error, Status::CorruptHeader))
 }
 
-/// Kinds that decode, but not to Pillow's pixels.
-fn refuse_what_pillow_reads_otherwise(reader: &mut Reader<'_>) -> Result<()> {
-    let mut tag = |tag: Tag| {
-        reader
-            .find_tag_unsigned_vec::<u16>(tag)
-            .ok()
-            .flatten()
-            .unwrap_or_default()
-    };
-    let planes =
-        tag(Tag::PlanarConfiguration).first() == Some(&(PlanarConfiguration::Planar as u16));
-    let premultiplied =
-        tag(Tag::ExtraSamples).first() == Some(&(ExtraSamples::AssociatedAlpha as u16));
-    let several = tag(Tag::SamplesPerPixel)
-        .first()
-        .is_some_and(|&samples| samples > 1);
-    let luma_chroma = tag(Tag::PhotometricInterpretation).first()
-        == Some(&(PhotometricInterpretation::YCbCr as u16));
-    if (planes && several) || premultiplied || luma_chroma {
-        return Err(Status::Unsupported);
+/// What the library leaves to its caller.
+struct Facts {
+    /// What the first channel beyond the colours is.
+    alpha: Option<u16>,
+    /// Of gray: the largest value is black.
+    white_is_zero: bool,
+}
+
+impl Facts {
+    /// Refuses what would decode, but not to Pillow's pixels.
+    fn of(reader: &mut Reader<'_>) -> Result<Self> {
+        let mut first = |tag: Tag| {
+            let values = reader.find_tag_unsigned_vec::<u16>(tag).ok().flatten();
+            values.and_then(|values| values.first().copied())
+        };
+        let photometric = first(Tag::PhotometricInterpretation);
+        let luma_chroma = photometric == Some(PhotometricInterpretation::YCbCr as u16);
+        let lowest_bit_first = first(Tag::FillOrder) == Some(2); // the library ignores it
+        if luma_chroma || lowest_bit_first {
+            return Err(Status::Unsupported);
+        }
+        Ok(Facts {
+            alpha: first(Tag::ExtraSamples),
+            white_is_zero: photometric == Some(PhotometricInterpretation::WhiteIsZero as u16),
+        })
     }
-    Ok(())
 }
 
 const PHOTOMETRIC_TAG: u32 = 262;
 
 /// The colours of an image with a palette: all reds, all greens, all blues, of 16 bits, whose upper bytes count.
-fn palette(data: &[u8]) -> Result<Option<[[u8; 3]; 256]>> {
+fn palette(data: &[u8]) -> Result<Option<Vec<[u8; 3]>>> {
     let mut reader = open(data)?;
     let header = |error: TiffError| status_of(&error, Status::CorruptHeader);
     let photometric: Option<u16> = reader
@@ -144,12 +210,10 @@ fn palette(data: &[u8]) -> Result<Option<[[u8; 3]; 256]>> {
         .find_tag_unsigned_vec(Tag::ColorMap)
         .map_err(header)?;
     let values = values.ok_or(Status::MissingTable)?;
-    if values.len() != 3 * 256 {
-        return Err(Status::Unsupported); // fewer than 8 bits a pixel
-    }
-    Ok(Some(std::array::from_fn(|index| {
-        [0, 1, 2].map(|channel| (values[256 * channel + index] >> 8) as u8)
-    })))
+    let colours = values.len() / 3;
+    let colour =
+        |index: usize| [0, 1, 2].map(|channel| (values[colours * channel + index] >> 8) as u8);
+    Ok(Some((0..colours).map(colour).collect()))
 }
 
 /// The file with its palette declared as gray, because the library reads no palettes.
