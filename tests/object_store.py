@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
+import email.utils
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,6 +22,7 @@ class Bucket:
     """The server's state: objects by key, and how it misbehaves."""
 
     objects: dict[str, bytes] = field(default_factory=dict)
+    written: dict[str, datetime.datetime] = field(default_factory=dict)  # of objects that are not of the first of January, 2024
     requests: list[str] = field(default_factory=list)
     fault: Fault = lambda number, key: None
     latency_s: float = 0.0
@@ -67,7 +70,7 @@ class _Handler(BaseHTTPRequestHandler):
         data = self.bucket.objects.get(key)
         if data is None:
             return self._answer(404, b"<Error><Code>NoSuchKey</Code></Error>")
-        return self._object(data, fault)
+        return self._object(key, data, fault)
 
     def do_HEAD(self) -> None:
         self.do_GET()
@@ -77,7 +80,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.bucket.objects[key] = self.rfile.read(int(self.headers["Content-Length"]))
         self._answer(200, b"")
 
-    def _object(self, data: bytes, fault: str | None) -> None:
+    def _object(self, key: str, data: bytes, fault: str | None) -> None:
         begin, end, status = 0, len(data), 200
         if "Range" in self.headers:
             first, _, last = self.headers["Range"].removeprefix("bytes=").partition("-")
@@ -86,7 +89,9 @@ class _Handler(BaseHTTPRequestHandler):
         if fault == "wrong":
             body = bytes(255 - byte for byte in body)
         self.bucket.wait_for_bandwidth(len(body))
-        headers = {"Content-Range": f"bytes {begin}-{end - 1}/{len(data)}", "ETag": '"x"', "Last-Modified": _DATE}
+        tag, date = self._facts(key)
+        date_text = email.utils.format_datetime(date, usegmt=True)
+        headers = {"Content-Range": f"bytes {begin}-{end - 1}/{len(data)}", "ETag": tag, "Last-Modified": date_text}
         self._answer(status, body, headers, cut=fault == "cut")
 
     def _answer(self, status: int, body: bytes, headers: dict[str, str] | None = None, *, cut: bool = False) -> None:
@@ -103,12 +108,18 @@ class _Handler(BaseHTTPRequestHandler):
                 self.close_connection = True
                 self.connection.close()
 
+    def _facts(self, key: str) -> tuple[str, datetime.datetime]:
+        """The object's tag, and when it was written."""
+        date = self.bucket.written.get(key, _DATE)
+        return f'"{date.timestamp():.0f}"', date
+
     def _listing(self, prefix: str) -> bytes:
         entries = "".join(
-            f"<Contents><Key>{escape(key)}</Key><LastModified>2024-01-01T00:00:00.000Z</LastModified>"
-            f'<ETag>"x"</ETag><Size>{len(data)}</Size><StorageClass>STANDARD</StorageClass></Contents>'
+            f"<Contents><Key>{escape(key)}</Key><LastModified>{date:%Y-%m-%dT%H:%M:%S}.000Z</LastModified>"
+            f"<ETag>{tag}</ETag><Size>{len(data)}</Size><StorageClass>STANDARD</StorageClass></Contents>"
             for key, data in sorted(self.bucket.objects.items())
             if key.startswith(prefix)
+            for tag, date in [self._facts(key)]
         )
         return f'<?xml version="1.0"?><ListBucketResult><IsTruncated>false</IsTruncated>{entries}</ListBucketResult>'.encode()
 
@@ -116,7 +127,7 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
 
-_DATE = "Mon, 01 Jan 2024 00:00:00 GMT"
+_DATE = datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC)
 
 
 class _Server(ThreadingHTTPServer):

@@ -131,6 +131,59 @@ def test_killed_and_resumed(tmp_path: Path, images: int, kills: int, workers: in
     assert tree(tmp_path / "killed") == tree(tmp_path / "undisturbed")
 
 
+def exchange(path: Path, data: bytes) -> None:
+    """Another file of the same name and size, as an editor or a download leaves it."""
+    assert len(data) == path.stat().st_size
+    path.with_name("new").write_bytes(data)
+    path.with_name("new").replace(path)
+
+
+def flipped(data: bytes) -> bytes:
+    """The JPEG with a bit of its comment changed: the same size, and still sound."""
+    at = data.index(b"JFIF") + 7  # units of the density
+    return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+
+
+@pytest.mark.parametrize("kind", ["folder", "tar", "lst"])
+def test_a_file_exchanged_for_one_of_the_same_size(tmp_path: Path, kind: str) -> None:
+    """The packed shards that it is in are packed again, and no others."""
+    folder = folder_of(tmp_path / "in", 60)
+    first = folder / "class_0" / "0.jpg"
+    source = folder
+    if kind == "tar":
+        source = tmp_path / "in.tar"
+        subprocess.run(["tar", "cf", source, "."], cwd=folder, check=True)
+    elif kind == "lst":
+        source = tmp_path / "in.lst"
+        source.write_text("".join(f"{i}\t{i % 10}\tin/class_{i % 10}/{i}.jpg\n" for i in range(60)))
+    begun = pack(source, tmp_path / "out", shard_size=SHARD_SIZE, unit=(0, 2))
+    assert not begun.complete and begun.shards > 2
+    if kind == "tar":
+        exchange(first, flipped(first.read_bytes()))
+        subprocess.run(["tar", "cf", source, "."], cwd=folder, check=True)
+    else:
+        exchange(first, flipped(first.read_bytes()))
+        exchange(folder / "class_9" / "59.jpg", flipped((folder / "class_9" / "59.jpg").read_bytes()))
+    again = pack(source, tmp_path / "out", shard_size=SHARD_SIZE)
+    whole = pack(source, tmp_path / "undisturbed", shard_size=SHARD_SIZE)
+    assert tree(tmp_path / "out") == tree(tmp_path / "undisturbed")
+    last = whole.shards % 2  # the last shard was among the packed ones
+    assert again.repacked == (begun.shards if kind == "tar" else 1 + last)
+    assert whole.repacked == 0
+
+
+def test_an_array_s_job_leaves_the_others_shards_alone(tmp_path: Path) -> None:
+    """Each machine may have a copy of the source with times of its own."""
+    source = folder_of(tmp_path / "in", 60)
+    pack(source, tmp_path / "undisturbed", shard_size=SHARD_SIZE)
+    assert not pack(source, tmp_path / "out", shard_size=SHARD_SIZE, unit=(0, 2)).complete
+    for path in source.rglob("*.jpg"):
+        os.utime(path, (1, 1))
+    other = pack(source, tmp_path / "out", shard_size=SHARD_SIZE, unit=(1, 2))
+    assert other.complete and not other.repacked
+    assert tree(tmp_path / "out") == tree(tmp_path / "undisturbed")
+
+
 def test_killed_during_the_commit(tmp_path: Path) -> None:
     source = folder_of(tmp_path / "in", 100)
     whole = pack(source, tmp_path / "undisturbed", shard_size=SHARD_SIZE)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import datetime
 import fcntl
 import itertools
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 import time
@@ -25,6 +27,7 @@ from headrace.sources.remote import store as remote_store
 from headrace.sources.remote.kept import Promise
 from headrace.sources.remote.store import is_url
 from object_store import Bucket, serving
+from test_pack import tree
 
 needs_obstore = pytest.mark.skipif(
     subprocess.run([sys.executable, "-c", "import obstore"], capture_output=True).returncode != 0, reason="no obstore"
@@ -360,6 +363,28 @@ def test_packing_to_a_store(image_folder: Callable[..., Path], bucket: Bucket, t
         pack(source, "s3://b/new", train_ratio=0.5)
     with pytest.raises(UsageError, match="unit"):
         pack(source, "s3://b/other", unit=(0, 2))
+
+
+@needs_obstore
+def test_a_pack_is_continued_though_its_source_was_copied_again(
+    image_folder: Callable[..., Path], bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cache has lost the source in between; and then an object was exchanged for another one of the same size."""
+    source = image_folder(classes=2, per_class=8)
+    bucket.fill(source, "in")
+    assert not pack("s3://b/in", tmp_path / "out", shard_size=65536, unit=(0, 2)).complete
+    shutil.copytree(tmp_path / "out", tmp_path / "other")
+    monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "new cache"))
+    assert pack("s3://b/in", tmp_path / "out", shard_size=65536).repacked == 0
+
+    key = "in/class_0/image_000.jpg"
+    data = bucket.objects[key]
+    bucket.objects[key] = data.replace(b"JFIF\0\1\1\0", b"JFIF\0\1\1\1")
+    assert bucket.objects[key] != data
+    bucket.written[key] = datetime.datetime(2024, 2, 3, tzinfo=datetime.UTC)
+    assert pack("s3://b/in", tmp_path / "other", shard_size=65536).repacked == 1
+    pack("s3://b/in", tmp_path / "undisturbed", shard_size=65536)
+    assert tree(tmp_path / "other") == tree(tmp_path / "undisturbed") != tree(tmp_path / "out")
 
 
 @needs_obstore

@@ -117,6 +117,8 @@ def _say_estimate(expected: Estimate) -> None:
 
 
 def _render(result: PackResult) -> None:
+    if result.repacked:
+        print(f"{result.repacked:,} shards of an earlier run were packed again: files of the source have changed since")
     rate = f", {result.img_s:,.0f} img/s" if result.img_s else ""
     if not result.complete:
         print(f"{result.path}: this job's {result.shards} shards are done{rate}; others are still missing")

@@ -50,6 +50,7 @@ class PackResult:
     source_bytes: int
     extras: Mapping[str, int]  # members kept beside the images, by name, of what the source has
     parts: tuple[PackResult, ...] = ()  # one for each of train, val, test
+    repacked: int = 0  # shards of an earlier run that were packed again, because files of the source had changed since
 
 
 def pack(
@@ -68,13 +69,13 @@ def pack(
 ) -> PackResult:
     """Packs the dataset `src` into shards in the folder or object store `dst`; `options` are the fields of PackOptions.
 
-    A pack that was interrupted continues where it stopped, with the same bytes as an undisturbed one. A complete one is
-    left as it is. `sync` waits until all is on the disk, so that the commit holds when the power fails. `engine` "local"
-    packs with `workers` threads of this process (default: one for each core), "ray" with `workers` processes on a Ray
-    cluster (default: one for each of its cores), which all see the source; the destination is written here. `unit` (i, N)
-    packs every N-th shard from the i-th, for N independent jobs; the last one commits. The bytes are the same by each of
-    these ways. `root` is the folder that the
-    paths of a list (.lst, .csv, …) are relative to. `on_start` is told how many records there are to pack,
+    A pack that was interrupted continues where it stopped, with the same bytes as an undisturbed one; shards of files whose
+    time of change is another one now are packed again. A complete pack is left as it is. `sync` waits until all is on the
+    disk, so that the commit holds when the power fails. `engine` "local" packs with `workers` threads of this process
+    (default: one for each core), "ray" with `workers` processes on a Ray cluster (default: one for each of its cores), which
+    all see the source; the destination is written here. `unit` (i, N) packs every N-th shard from the i-th, for N independent
+    jobs; the last one commits. The bytes are the same by each of these ways. `root` is the folder that the paths of a list
+    (.lst, .csv, …) are relative to. `on_start` is told how many records there are to pack,
     `on_progress` how many more are done and how many bytes were written for them.
 
     Raises UsageError for options that contradict or a destination that holds something else, SourceError when the
@@ -181,8 +182,11 @@ class _Job:
             self.on_progress(len(listing), 0)
             return _result(destination, read_manifest(destination), listing, 0, started_s)
         mine = [number for number in range(plan.units) if self._is_mine(number)]
-        missing = [number for number in mine if not work.is_done(number)]
-        done = [number for number in mine if work.is_done(number)]
+        done = {n for n in mine if work.is_done(n, listing.mark(plan.cuts[n], plan.cuts[n + 1]))}
+        missing = [number for number in mine if number not in done]
+        stale = [number for number in missing if work.is_done(number)]
+        for number in stale:  # files of it have changed since: the other shards will hold the new ones
+            work.forget(number)
         self.on_progress(sum(plan.cuts[number + 1] - plan.cuts[number] for number in done), 0)
         try:
             self.engine.pack_units(name, listing, plan, missing, work, self.on_progress)
@@ -192,8 +196,8 @@ class _Job:
         packed = sum(plan.cuts[number + 1] - plan.cuts[number] for number in missing)
         manifest = self._commit(listing, plan, work)
         if manifest is None:
-            return _partial(destination, listing, packed, len(mine), started_s)
-        return _result(destination, manifest, listing, packed, started_s)
+            return replace(_partial(destination, listing, packed, len(mine), started_s), repacked=len(stale))
+        return replace(_result(destination, manifest, listing, packed, started_s), repacked=len(stale))
 
     def _commit(self, listing: Listing, plan: Plan, work: WorkFolder) -> Manifest | None:
         """Commits when all units are done, here or elsewhere; None when some are missing."""
@@ -274,4 +278,5 @@ def _sum(path: str, parts: list[PackResult]) -> PackResult:
         source_bytes=sum(part.source_bytes for part in parts),
         extras=dict(sum((Counter(part.extras) for part in parts), Counter())),
         parts=tuple(parts),
+        repacked=sum(part.repacked for part in parts),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from collections.abc import Iterator, Mapping
@@ -41,6 +42,7 @@ class Listing:
     rows: npt.NDArray[np.int64]  # rows of `dataset.table`
     keys: tuple[str, ...]  # unique, escaped
     sizes: npt.NDArray[np.int64]  # bytes in the source
+    changed: npt.NDArray[np.int64]  # when each record's file last changed, ns since 1970; 0 where that is not known
     labels: npt.NDArray[np.int64]  # indices into `classes`
     classes: tuple[str, ...]
     rejected: tuple[Rejection, ...]
@@ -58,10 +60,14 @@ class Listing:
         """The record's name in the source, for messages."""
         return self.dataset.table.keys[int(self.rows[at])]
 
+    def mark(self, begin: int, end: int) -> str:
+        """A digest of when the files of the records from `begin` to `end` last changed, 32 hex digits."""
+        return blake2b(self.changed[begin:end].astype("<i8").tobytes(), digest_size=16).hexdigest()
+
     def selected(self, chosen: npt.NDArray[np.int64], *, rejected: tuple[Rejection, ...]) -> Listing:
         """The records at the positions `chosen`, in that order."""
         keys = tuple(self.keys[i] for i in chosen)
-        columns = (self.rows[chosen], keys, self.sizes[chosen], self.labels[chosen])
+        columns = (self.rows[chosen], keys, self.sizes[chosen], self.changed[chosen], self.labels[chosen])
         return Listing(self.dataset, *columns, self.classes, rejected, self.renamed)
 
 
@@ -92,14 +98,14 @@ def list_records(dataset: Dataset, options: PackOptions) -> Listing:
             f"nothing to pack in {dataset.root}: none of {len(table)} records has {which}",
             hint="`headrace inspect` shows its classes; docs/packing.md says where labels are looked for",
         )
-    sizes = _sizes(dataset, rows)
+    sizes, changed = _facts(dataset, rows)
     irregular = [Rejection(table.keys[int(row)], "unreadable", "not a file") for row in rows[sizes < 0]]
     if irregular and options.undecodable == "stop":
         raise SourceError(
             f"{irregular[0].file} is a pipe, a device or a folder, not an image", hint="take it out of the source"
         )
     out = (*rejected, *strays, *duplicates, *irregular)
-    every = Listing(dataset, rows, tuple(keys), sizes, labels[rows], classes, out, renamed)
+    every = Listing(dataset, rows, tuple(keys), sizes, changed, labels[rows], classes, out, renamed)
     listing = every if not irregular else every.selected(np.flatnonzero(sizes >= 0), rejected=every.rejected)
     if not len(listing):
         raise SourceError(f"nothing to pack in {dataset.root}: no record is a file", hint="check the paths of the list")
@@ -214,17 +220,29 @@ def _numbered(key: str, taken: set[str]) -> str:
     return f"{key}~{number}"
 
 
-def _sizes(dataset: Dataset, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Source bytes of each record. A file that is gone counts as 0 here and is rejected when it is read; -1: it is no file."""
+def _facts(dataset: Dataset, rows: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Source bytes of each record, and when its file last changed.
+
+    A file that is gone counts as 0 bytes here and is rejected when it is read; -1: it is no file. The cache's files of a
+    dataset that is read by ranges change whenever something comes; their folder's name says which objects they are of.
+    """
     table = dataset.table
-    sizes = table.size[rows].copy()
+    sizes, file = table.size[rows].copy(), table.file[rows]
+    times = np.zeros(len(table.files), dtype=np.int64)
     for at in np.flatnonzero(sizes < 0):
-        path = table.files[table.file[rows[at]]]
         try:
-            facts = os.stat(path)  # noqa: PTH116 (millions of them)
+            facts = os.stat(table.files[file[at]])  # noqa: PTH116 (millions of them)
         except OSError:
             sizes[at] = 0
             continue
         regular = stat.S_ISREG(facts.st_mode)  # reading a pipe or a device may never end
         sizes[at] = max(0, facts.st_size - table.offset[rows[at]]) if regular else -1
-    return sizes
+        times[file[at]] = facts.st_mtime_ns
+    for number in np.unique(file[table.size[rows] >= 0]):
+        path = table.files[number]
+        if dataset.residency is not None:
+            times[number] = int.from_bytes(blake2b(os.fsencode(Path(path).parent.name), digest_size=7).digest())
+            continue
+        with contextlib.suppress(OSError):  # said when it is read
+            times[number] = os.stat(path).st_mtime_ns  # noqa: PTH116 (as above)
+    return sizes, times[file]

@@ -60,7 +60,8 @@ class LocalEngine:
                             before = writer.size
                             on_progress(writer.add(next(results), self.options), writer.size - before)
                         digest = writer.end()
-                        work.finish(number, file, writer.columns(), digest, writer.rejected)
+                        mark = listing.mark(plan.cuts[number], plan.cuts[number + 1])
+                        work.finish(number, mark, file, writer.columns(), digest, writer.rejected)
             finally:
                 pool.shutdown(cancel_futures=True)
 

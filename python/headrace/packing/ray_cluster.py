@@ -116,14 +116,14 @@ class RayEngine:
                     running[actor.pack.remote(part, plan.cuts[number], plan.cuts[number + 1])] = (number, actor)
                 ready, _ = self._ray.wait(list(running), num_returns=1)
                 number, actor = running.pop(ready[0])
-                written = self._finish(number, ready[0], work)
+                written = self._finish(number, listing.mark(plan.cuts[number], plan.cuts[number + 1]), ready[0], work)
                 idle.append(actor)
                 on_progress(plan.cuts[number + 1] - plan.cuts[number], written)
         finally:
             for actor in actors:
                 self._ray.kill(actor)
 
-    def _finish(self, number: int, reference: Any, work: WorkFolder) -> int:
+    def _finish(self, number: int, mark: str, reference: Any, work: WorkFolder) -> int:
         """Puts a unit in place; returns its bytes."""
         try:
             unit = self._ray.get(reference)
@@ -140,7 +140,7 @@ class RayEngine:
             raise unit
         with work.open_part(number) as file:
             file.write(unit.data)
-            work.finish(number, file, unit.columns, unit.digest, unit.rejected)
+            work.finish(number, mark, file, unit.columns, unit.digest, unit.rejected)
         return len(unit.data)
 
 

@@ -86,10 +86,13 @@ class WorkFolder:
             self._write(self.folder / _PLAN, plan.serialized())
             return plan
 
-    def is_done(self, unit: int) -> bool:
-        """Whether the unit's shard is complete and in place."""
+    def is_done(self, unit: int, mark: str | None = None) -> bool:
+        """Whether the unit's shard is complete and in place; with `mark`, also whether its files had that mark."""
         try:
-            shard = json.loads(self._facts_path(unit).read_bytes())["shard"]
+            facts = json.loads(self._facts_path(unit).read_bytes())
+            if mark not in (None, facts["mark"]):
+                return False
+            shard = facts["shard"]
             return shard is None or (self.destination / shard["file"]).stat().st_size == shard["size"]
         except (FileNotFoundError, ValueError, KeyError, TypeError):
             return False
@@ -109,11 +112,20 @@ class WorkFolder:
             file.truncate(0)
         return file
 
-    def finish(self, unit: int, file: BinaryIO, columns: Columns | None, digest: str, rejected: Sequence[Rejection]) -> None:
-        """Puts a unit's shard in place and marks the unit done; `columns` None: all of its records were rejected."""
+    def forget(self, unit: int) -> None:
+        """Makes a done unit one that is still to be packed, so that nobody commits it as it is."""
+        self._facts_path(unit).unlink(missing_ok=True)
+
+    def finish(
+        self, unit: int, mark: str, file: BinaryIO, columns: Columns | None, digest: str, rejected: Sequence[Rejection]
+    ) -> None:
+        """Puts a unit's shard in place and marks the unit done; `columns` None: all of its records were rejected.
+
+        `mark` is that of the source's files as they were listed (`Listing.mark`).
+        """
         file.flush()
         part = self.folder / f"{shard_name(unit)}.part"
-        facts: dict[str, object] = {"shard": None, "rejected": [asdict(one) for one in rejected]}
+        facts: dict[str, object] = {"shard": None, "mark": mark, "rejected": [asdict(one) for one in rejected]}
         if columns is None:
             part.unlink()
         else:

@@ -43,11 +43,17 @@ def is_web(url: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class RemoteObject:
-    """An object below a URL: its path relative to it, its size in bytes, and the store's tag of its content."""
+    """An object below a URL: path relative to it, size in bytes, the store's tag of its content, when it was written."""
 
     path: str
     size: int
     tag: str
+    modified_s: float  # seconds since 1970
+
+    @staticmethod
+    def of(entry: Any, path: str) -> RemoteObject:
+        """What the store's client says of the object at `path`."""
+        return RemoteObject(path, int(entry["size"]), str(entry.get("e_tag") or ""), entry["last_modified"].timestamp())
 
 
 class Bucket:
@@ -60,7 +66,7 @@ class Bucket:
         """All objects below the URL, sorted by path. Raises SourceError when they cannot be listed, or a path leads out."""
         found: list[RemoteObject] = []
         for page in self._tried(lambda: list(self._library.list(self._store, chunk_size=1000)), "list"):
-            found += [RemoteObject(entry["path"], int(entry["size"]), str(entry.get("e_tag") or "")) for entry in page]
+            found += [RemoteObject.of(entry, entry["path"]) for entry in page]
         for entry in found:
             parts = PurePosixPath(entry.path).parts
             if entry.path.startswith("/") or ".." in parts or "\0" in entry.path:
@@ -105,7 +111,7 @@ class Bucket:
             entry = self._tried(lambda: self._library.head(self._store, path), path)
         except FileNotFoundError:
             return None
-        return RemoteObject(path, int(entry["size"]), str(entry.get("e_tag") or ""))
+        return RemoteObject.of(entry, path)
 
     def size(self, path: str) -> int | None:
         """An object's size in bytes, or None when there is none."""
