@@ -117,6 +117,8 @@ def test_the_verbs_print_one_document(mixed: Path, tmp_path: Path, capsys: pytes
     document = json.loads(capsys.readouterr().out)
     assert {"records": 5, "shards": 1, "errors": 1}.items() <= document.items()
     assert document["bytes"] > 0 and document["img_s"] > 0
+    assert main(["verify", str(tmp_path / "out")]) == 0
+    assert "5 records in 1 shard, intact" in capsys.readouterr().out
     assert main(["inspect", str(tmp_path / "out"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["records"] == 5
     assert main(["verify", str(tmp_path / "out"), "--decode", "--json"]) == 0

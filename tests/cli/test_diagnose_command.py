@@ -72,6 +72,12 @@ def test_nothing_to_time_is_no_failure(tmp_path: Path) -> None:
         (("diagnose",), "which command?"),
         (("diagnose", "--fail-if", "nonsense", "--", "true"), "nonsense"),
         (("diagnose", "--", "no-such-program"), "was not found"),
+        (("diagnose", "--", "train.py", "--epochs", "3"), "-- python train.py --epochs 3"),
+        (("diagnose", "--", "/"), "is a folder"),
+        (("diagnose", "--", __file__), "is not executable"),
+        (("run", "--explain", "python", "train.py", "--epochs", "3"), "headrace run --explain -- python train.py --epochs 3"),
+        (("run", "--epochs", "--", "python", "train.py"), "unrecognized arguments: --epochs"),
+        (("run", "--check", "python", "train.py"), "headrace run --check -- python train.py"),
     ],
 )
 def test_wrong_calls_are_said_in_words(tmp_path: Path, words: tuple[str, ...], said: str) -> None:

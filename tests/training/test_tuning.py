@@ -15,6 +15,7 @@ from headrace.records import Dataset
 from headrace.sources import open_dataset
 from headrace.training import plan as planning
 from headrace.training.chosen import choose_options
+from headrace.training.enlarging import enlarged
 from headrace.training.plan import make_plan
 from headrace.training.rates import Ingest, Together, ingest_rate
 from headrace.tune import tune
@@ -135,3 +136,26 @@ def test_a_dry_run_writes_nothing(images: Path, tmp_path: Path, monkeypatch, cap
     assert "900 in all" in capsys.readouterr().out
     assert not list(tmp_path.iterdir())
     assert main([*words, "--usd-per-hour", "-1"]) == 2
+
+
+def test_images_that_would_be_enlarged_are_said(images: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.setattr("headrace.cli.train.PLAN_SECONDS", 0.05)
+    words = [
+        "train",
+        "--model",
+        "resnet20",
+        "--batch-size",
+        "4",
+        "--device",
+        "sim:1000",
+        "--dry-run",
+        "--out",
+        str(tmp_path / "o"),
+    ]
+    assert main(["pack", str(images), str(tmp_path / "packed")]) == 0
+    for data in (images, tmp_path / "packed"):
+        assert enlarged(open_dataset(data), 39) is None
+        assert "--image-size 20 takes 4 times less compute" in str(enlarged(open_dataset(data), 40))
+        capsys.readouterr()
+        assert main([*words, "--data", str(data), "--image-size", "40"]) == 0
+        assert "note: the images are small (shorter side 20 pixels" in capsys.readouterr().err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -81,9 +82,7 @@ def spawn(
     if not command:
         raise UsageError("no command given", hint="write it after --, for example: -- python train.py")
     if shutil.which(command[0]) is None:
-        raise CommandError(
-            f"the command {command[0]!r} was not found", hint="write it as you would type it in a shell, after --"
-        )
+        raise _not_a_command(command)
     started_s = time.monotonic()
     try:
         child = subprocess.Popen(
@@ -96,6 +95,16 @@ def spawn(
             on_start(child)
         returncode, timed_out = _wait(child, time_limit_s)
     return Finished(tuple(command), returncode, child.pid, started_s, time.monotonic(), timed_out)
+
+
+def _not_a_command(command: Sequence[str]) -> CommandError:
+    """Why the first word starts nothing. The usual reason: it is a script, without the Python that runs it."""
+    path = Path(command[0])
+    what = "is a folder" if path.is_dir() else "is not executable" if path.exists() else "was not found"
+    hint = "write it as you would type it in a shell, after --"
+    if path.suffix == ".py":
+        hint = f"a script is started by Python: -- {shlex.join(['python', *command])}"
+    return CommandError(f"the command {command[0]!r} {what}", hint=hint)
 
 
 def _wait(child: subprocess.Popen[bytes], time_limit_s: float | None) -> tuple[int, bool]:

@@ -6,7 +6,10 @@ import argparse
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 
-from headrace.cli.output import emit, page
+from rich.table import Column, Table
+from rich.text import Text
+
+from headrace.cli.output import counted, emit, page
 from headrace.contact_sheet import pictures
 from headrace.errors import UsageError
 from headrace.inspection import SAMPLE, Inspection, Spread, inspect_dataset
@@ -51,12 +54,16 @@ def run(args: argparse.Namespace) -> int:
 
 def _render(found: Inspection) -> None:
     def line(name: str, text: str) -> None:
-        page.print(f"  {name:<16}{text}", markup=False)
+        row = Table.grid(Column(width=18, no_wrap=True), Column())
+        row.add_row(Text(f"  {name}"), Text(text))
+        page.print(row)
 
     size = f", {size_text(found.bytes)}" if found.bytes is not None else ""
-    page.print(f"{found.path}: {found.kind}, {found.records:,} records in {found.classes:,} classes{size}", markup=False)
+    classes = f"{found.classes:,} class{'' if found.classes == 1 else 'es'}"
+    page.print(f"{found.path}: {found.kind}, {counted(found.records, 'record')} in {classes}{size}", markup=False)
     if found.per_class:
-        line("per class", f"{_range(found.per_class)}; fewest: {_list(found.smallest_classes)}")
+        alike = found.per_class.min == found.per_class.max
+        line("per class", _range(found.per_class) + ("" if alike else f"; fewest: {_list(found.smallest_classes)}"))
     if found.empty_classes or found.unlabeled:
         line("without", f"{found.empty_classes:,} classes have no record, {found.unlabeled:,} records no label")
     if found.extras:
@@ -94,5 +101,7 @@ def _list(counts: Mapping[str, int]) -> str:
 
 
 def _range(spread: Spread) -> str:
-    """Median, the middle 90 %, and the ends."""
+    """Median, the middle 90 %, and the ends; of one value, that."""
+    if spread.min == spread.max:
+        return f"{spread.min:,.0f}"
     return f"{spread.p50:,.0f} (5–95 %: {spread.p5:,.0f}–{spread.p95:,.0f}, all: {spread.min:,.0f}–{spread.max:,.0f})"

@@ -16,6 +16,8 @@ import difflib
 import importlib
 import io
 import os
+import shlex
+import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from typing import NoReturn, Protocol, cast
@@ -159,11 +161,21 @@ def _parse(verb: Verb, words: list[str]) -> argparse.Namespace:
     if not takes_command:
         return parser.parse_args([word for word in words[1:] if word != "--json"])
     own = _before_command(words)
+    if own == words:
+        _look_for_a_command(words)
     args = parser.parse_args([word for word in own[1:] if word != "--json"])
     args.command = words[len(own) + 1 :]
     if not args.command:
         raise UsageError("which command?", hint=f"put it after two dashes:  {verb.EXAMPLE.strip().splitlines()[0]}")
     return args
+
+
+def _look_for_a_command(words: list[str]) -> None:
+    """Raises UsageError where the two dashes were forgotten: a word starts a program, or is a Python script."""
+    begins = next((at for at, word in enumerate(words) if at and (word.endswith(".py") or shutil.which(word))), None)
+    if begins is not None and not {"-h", "--help"}.intersection(words[:begins]):
+        meant = shlex.join(["headrace", *words[:begins], "--", *words[begins:]])
+        raise UsageError("the command comes after two dashes", hint=meant)
 
 
 def _overview() -> str:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # rich costs as much as all else that `headrace pack` loads, 
     console: Console
     page: Console
 
-__all__ = ["Meter", "console", "emit", "only_documents_on_stdout", "page", "progress", "say", "write_document"]
+__all__ = ["Meter", "console", "counted", "emit", "only_documents_on_stdout", "page", "progress", "say", "write_document"]
 
 LOG_INTERVAL_S = 5.0
 LOG_WIDTH = 120
@@ -55,6 +55,11 @@ _document_stream: TextIO | None = None
 def say(line: str) -> None:
     """Prints one plain line on stderr (no markup, no wrapping: it may hold a path or a command to copy)."""
     print(line, file=sys.stderr, flush=True)
+
+
+def counted(number: int, what: str) -> str:
+    """`1 shard`, `2,000 shards`."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def emit(args: argparse.Namespace, document: Mapping[str, object], render: Callable[[], None]) -> None:

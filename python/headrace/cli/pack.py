@@ -7,7 +7,7 @@ import re
 from contextlib import ExitStack
 from dataclasses import asdict
 
-from headrace.cli.output import Meter, emit, progress, say
+from headrace.cli.output import Meter, counted, emit, progress, say
 from headrace.errors import UsageError
 from headrace.packing import Estimate, PackResult, pack
 from headrace.packing.job import ENGINES
@@ -121,14 +121,14 @@ def _render(result: PackResult) -> None:
         print(f"{result.repacked:,} shards of an earlier run were packed again: files of the source have changed since")
     rate = f", {result.img_s:,.0f} img/s" if result.img_s else ""
     if not result.complete:
-        print(f"{result.path}: this job's {result.shards} shards are done{rate}; others are still missing")
+        print(f"{result.path}: this job's {counted(result.shards, 'shard')} done{rate}; others are still missing")
         return
     print(
-        f"{result.path}: {result.records:,} records in {result.shards:,} shards, {size_text(result.bytes)} "
+        f"{result.path}: {counted(result.records, 'record')} in {counted(result.shards, 'shard')}, {size_text(result.bytes)} "
         f"(source {size_text(result.source_bytes)}){rate}"
     )
     for part in result.parts:
-        print(f"  {part.path}: {part.records:,} records")
+        print(f"  {part.path}: {counted(part.records, 'record')}")
     if result.extras:
         kept = ", ".join(f"{name} {count:,}" for name, count in result.extras.items())
         print(f"  beside the images, kept as they are: {kept}")

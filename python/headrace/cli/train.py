@@ -24,6 +24,7 @@ from headrace.training import configuration
 from headrace.training.batch_size import choose
 from headrace.training.chosen import Chosen, with_global_batch
 from headrace.training.compiling import choose_compile
+from headrace.training.enlarging import enlarged
 from headrace.training.options import Compile, check
 from headrace.training.plan import Plan, make_plan
 from headrace.training.prepare import open_data
@@ -162,6 +163,8 @@ def _plan(args: argparse.Namespace, chosen: Chosen, options: Options, ranks: int
     device = open_device(options.device)
     data, val = open_data(options)
     _say_what(chosen, options)
+    if small := enlarged(data, options.image_size):
+        output.say(f"note: {small}")
     output.say(f"measuring for some seconds on the {device.name}; nothing is written")
     plan = make_plan(options, data, val, device, ranks=ranks, seconds=PLAN_SECONDS, usd_per_hour=args.usd_per_hour)
     document = {**asdict(plan), "model": options.model, "device": device.name, "options": configuration.flat(options)}
@@ -174,7 +177,7 @@ def _render_plan(options: Options, device: str, plan: Plan) -> None:
     sizes = ", then ".join(f"{size} px" + (f" from epoch {epoch + 1}" if epoch else "") for epoch, size in plan.sizes)
     print(f"{options.model}, {plan.parameters / 1e6:,.1f} million parameters, on {plan.ranks} × {device}")
     print(f"data: {plan.images:,} images of {plan.classes} classes{val}; {sizes}")
-    print(f"batch: {plan.batch_size} × {plan.ranks} ranks, {plan.global_batch} images to an optimizer step")
+    print(f"batch: {plan.batch_size} × {output.counted(plan.ranks, 'rank')}, {plan.global_batch} images to an optimizer step")
     print(f"steps: {plan.steps_per_epoch:,} an epoch, {plan.total_steps:,} in all, {plan.warmup_steps:,} of them warm-up")
     print(f"learning rate: {plan.peak_learning_rate:.4g} at its peak, then {options.recipe.schedule}")
     compute = "does not fit" if plan.compute_img_s is None else f"{plan.compute_img_s:,.0f} img/s"

@@ -15,6 +15,7 @@ from headrace.devices import open_device
 from headrace.errors import UsageError
 from headrace.nvml import find_driver
 from headrace.training import configuration
+from headrace.training.enlarging import enlarged
 from headrace.training.prepare import open_data
 from headrace.training.processes import rank_count
 from headrace.tune import Tuned, tune
@@ -42,6 +43,8 @@ def run(args: argparse.Namespace) -> int:
     device = open_device(chosen.options.device)
     ranks = rank_count(chosen.processes, chosen.options.device)
     data, _ = open_data(chosen.options)
+    if small := enlarged(data, chosen.options.image_size):
+        output.say(f"note: {small}")
     driver = find_driver()[0] if device.kind == "cuda" else None
     memory_bytes = min(gpu.memory_bytes for gpu in driver.gpus) if driver and driver.gpus else None
     found = tune(chosen, data, device, ranks=ranks, seconds=args.seconds, memory_bytes=memory_bytes, watch=output.say)

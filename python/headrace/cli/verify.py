@@ -6,7 +6,7 @@ import argparse
 from contextlib import ExitStack
 from dataclasses import asdict
 
-from headrace.cli.output import Meter, emit, progress, say
+from headrace.cli.output import Meter, counted, emit, progress, say
 from headrace.verification import VerifyResult, verify
 
 SUMMARY = "checks a packed dataset: manifest, digests, every record's checksum, every image with --decode"
@@ -44,6 +44,7 @@ def _render(result: VerifyResult) -> None:
         print(f"… and {len(result.problems) - _SHOWN} more (all with --json)")
     what = "every byte and every pixel" if result.decoded else "every byte"
     if result.ok:
-        print(f"{result.path}: {result.records:,} records in {result.shards:,} shards are intact ({what} checked)")
+        held = f"{counted(result.records, 'record')} in {counted(result.shards, 'shard')}"
+        print(f"{result.path}: {held}, intact ({what} checked)")
     else:
-        say(f"{result.path}: {len(result.problems):,} problems")
+        say(f"{result.path}: {counted(len(result.problems), 'problem')}")

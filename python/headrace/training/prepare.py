@@ -17,6 +17,7 @@ from headrace.records import Dataset
 from headrace.sources import open_dataset
 from headrace.sources.splits import training_and_held_out
 from headrace.training import configuration
+from headrace.training.enlarging import enlarged
 from headrace.training.environment import environment
 from headrace.training.finite import BadStep, LossWatch
 from headrace.training.learner import Learner
@@ -46,6 +47,8 @@ def prepare(options: Options, watch: Callable[[Progress], None]) -> Run:
     for remark in remarks:
         _remark(watch, remark)
     data, val = open_data(options)
+    if ranks.main and (said := enlarged(data, options.image_size)):
+        _remark(watch, f"note: {said}")
     join(ranks, device)
     found = share(found, ranks)
     feed = TrainingInput(options, data, device, ranks)
