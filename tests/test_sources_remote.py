@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import fcntl
+import hashlib
 import itertools
 import os
 import pickle
@@ -24,6 +25,7 @@ from headrace.packing import pack
 from headrace.sources import open_source
 from headrace.sources.remote import shards as remote_shards
 from headrace.sources.remote import store as remote_store
+from headrace.sources.remote.access import access_options
 from headrace.sources.remote.kept import Promise
 from headrace.sources.remote.store import is_url
 from object_store import Bucket, serving
@@ -347,6 +349,63 @@ def test_a_destination_inside_a_source_in_a_store_is_refused(image_folder: Calla
     assert pack("s3://b/photos", "s3://b/photos-packed").records == 12
     with pytest.raises(UsageError, match="already holds a packed dataset"):
         pack("s3://b/photos", "s3://b/photos-packed", train_ratio=0.5)
+
+
+@needs_obstore
+@pytest.mark.parametrize("how", ["emulator", "base url"])
+def test_google_s_scheme(
+    image_folder: Callable[..., Path], bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """Google's XML interface is that of S3 but for who asks, so the same server answers for it, at an endpoint of its own."""
+    endpoint = os.environ["AWS_ENDPOINT_URL"]
+    monkeypatch.delenv("AWS_ENDPOINT_URL")
+    if how == "emulator":
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", endpoint.removeprefix("http://"))
+    else:
+        monkeypatch.setenv("GOOGLE_BASE_URL", endpoint)
+        monkeypatch.setenv("GOOGLE_BEARER_TOKEN", "anything")
+    source = image_folder(classes=4, per_class=10)
+    pack(source, tmp_path / "packed", shard_size=80_000)
+    assert pack(source, "gs://b/data", shard_size=80_000).records == 40
+    stored = {name.removeprefix("data/"): hashlib.sha256(data).hexdigest() for name, data in bucket.objects.items()}
+    assert stored == tree(tmp_path / "packed")
+    assert same(batches("gs://b/data"), batches(tmp_path / "packed"))
+    assert headrace.verify("gs://b/data").ok
+    assert pack("gs://b/data", tmp_path / "again", shard_size=80_000).records == 40
+
+
+@needs_obstore
+@pytest.mark.parametrize("url", ["s3://b/data", "gs://b/data", "az://b/data"])
+def test_without_credentials_the_variables_are_named(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str], url: str
+) -> None:
+    """At once: a machine in a cloud asks its metadata server who it is, and is told nothing."""
+    endpoint = os.environ.pop("AWS_ENDPOINT_URL")
+    for name in [name for name in os.environ if name.startswith(("AWS_", "GOOGLE_", "AZURE_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))  # where gcloud and aws keep what they know
+    monkeypatch.setenv("GCE_METADATA_HOST", endpoint.removeprefix("http://"))
+    monkeypatch.setenv("AWS_METADATA_ENDPOINT", endpoint)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")  # boto3's own look
+    start_s = time.monotonic()
+    assert main(["inspect", url]) == 1
+    assert time.monotonic() - start_s < 20
+    words = capsys.readouterr().err
+    name = {"s3": "AWS_ACCESS_KEY_ID", "gs": "GOOGLE_APPLICATION_CREDENTIALS", "az": "AZURE_STORAGE_ACCOUNT_NAME"}[url[:2]]
+    assert "hint: " in words and name in words
+    assert "no credentials for" in words or "the storage account is not known" in words
+
+
+def test_who_asks_at_azure(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("AZURE_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AZURE_STORAGE_USE_EMULATOR", "true")
+    assert access_options("az://b/data")["client_options"] == {"allow_http": True}
+    monkeypatch.delenv("AZURE_STORAGE_USE_EMULATOR")
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "photos")
+    assert access_options("az://b/data")["client_options"] == {"allow_http": False}
+    monkeypatch.setenv("AZURE_STORAGE_ENDPOINT", "http://localhost:10000/photos")
+    assert access_options("az://b/data")["client_options"] == {"allow_http": True}
 
 
 @needs_obstore

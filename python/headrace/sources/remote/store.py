@@ -1,7 +1,6 @@
 """Object stores: which URLs they have, listing, and ranged reads that are tried again until they are whole.
 
-Credentials come from the environment as each cloud's tools read it; for S3 also from boto3's chain (profiles, SSO) where
-boto3 is installed. `AWS_ENDPOINT_URL` names another S3-compatible server.
+Credentials and other endpoints come from the environment (`access`).
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from pathlib import PurePosixPath
 from typing import Any, TypeVar
 
 from headrace.errors import MissingDependencyError, SourceError
+from headrace.sources.remote.access import access_options, credentials_hint, is_unknown_user
 
 __all__ = ["Bucket", "RemoteObject", "is_url", "is_web", "open_bucket"]
 
@@ -61,6 +61,7 @@ class Bucket:
 
     def __init__(self, url: str, library: Any, store: Any) -> None:
         self.url, self._library, self._store = url, library, store
+        self._known = False  # to the store: it has answered a request
 
     def list(self) -> list[RemoteObject]:
         """All objects below the URL, sorted by path. Raises SourceError when they cannot be listed, or a path leads out."""
@@ -130,16 +131,28 @@ class Bucket:
         deadline_s = time.monotonic() + _PATIENCE_S
         for attempt in range(1, _TRIES + 1):
             try:
-                return action()
+                result = action()
+                self._known = True
+                return result
             except (errors.NotFoundError, FileNotFoundError) as error:
+                self._known = True
                 raise FileNotFoundError(what) from error
             except (errors.BaseError, _IncompleteError, OSError) as error:
+                if not self._known and is_unknown_user(error):
+                    raise SourceError(
+                        f"no credentials for {self.url}: neither the environment nor a role of this machine gives any",
+                        hint=credentials_hint(self.url),
+                    ) from error
+                if "NoSuchBucket" in str(error):
+                    raise SourceError(
+                        f"{self.url}: there is no bucket of that name", hint="check the name, or create it"
+                    ) from error
                 if attempt == _TRIES or isinstance(error, fatal) or time.monotonic() > deadline_s:
                     raise SourceError(
                         f"{self.url} ({what}): {_first_line(error)}",
                         hint="check the address; of a web server a packed dataset or one file can be read, not a folder"
                         if is_web(self.url)
-                        else "check the address and credentials (for S3: aws sts get-caller-identity)",
+                        else f"check the address and who asks: {credentials_hint(self.url)}",
                     ) from error
             time.sleep(_BACKOFF_S * 2 ** (attempt - 1) * random.uniform(0.5, 1.5))
         raise AssertionError("unreachable")
@@ -170,30 +183,13 @@ def open_bucket(url: str) -> Bucket:
         stores = importlib.import_module("obstore.store")
     except ImportError as error:
         raise MissingDependencyError("obstore is needed for object stores", hint="pip install 'headrace[aws]'") from error
-    plain = url.lower().startswith("http://") or os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://")
-    options: dict[str, Any] = {
-        "client_options": {"timeout": _TIMEOUT, "allow_http": plain},
-        "retry_config": {"max_retries": _INNER_RETRIES, "retry_timeout": timedelta(seconds=_PATIENCE_S)},
-    }
-    if url.startswith("s3://") and not os.environ.get("AWS_ACCESS_KEY_ID"):
-        options |= _boto3_credentials()
+    options = access_options(url)
+    options["client_options"]["timeout"] = _TIMEOUT
+    patience = {"max_retries": _INNER_RETRIES, "retry_timeout": timedelta(seconds=_PATIENCE_S)}
     try:
-        return Bucket(url.rstrip("/"), library, stores.from_url(url.rstrip("/"), **options))
+        return Bucket(url.rstrip("/"), library, stores.from_url(url.rstrip("/"), retry_config=patience, **options))
     except Exception as error:  # obstore raises many kinds for a URL or configuration that it cannot use
         raise SourceError(f"{url} cannot be opened: {_first_line(error)}") from error
-
-
-def _boto3_credentials() -> dict[str, Any]:
-    """boto3's credential chain where boto3 is installed and finds any; else obstore's own (environment, instance role)."""
-    if os.environ.get("AWS_SKIP_SIGNATURE"):
-        return {}
-    try:
-        boto3 = importlib.import_module("boto3")
-        provider = importlib.import_module("obstore.auth.boto3").Boto3CredentialProvider
-    except ImportError:
-        return {}
-    session = boto3.session.Session()
-    return {"credential_provider": provider(session)} if session.get_credentials() is not None else {}
 
 
 def _first_line(error: Exception) -> str:
