@@ -87,6 +87,7 @@ def test_sockets_are_network() -> None:
 def test_no_workers_is_no_overlap_and_one_worker_helps() -> None:
     diagnosis = check(make_session(workers=0, cpu_s=0.018, compute_s=0.02), "NO_OVERLAP")
     workers = fix(diagnosis, "num_workers=1")
+    assert workers.change == "one loader worker instead of none"
     assert workers.predicted_img_s == pytest.approx(32 / 0.020, rel=0.1)
 
 
@@ -361,6 +362,13 @@ def test_headrace_run_is_predicted_only_from_a_measurement() -> None:
     assert not any(item.id == "headrace_run" for item in diagnose(session).fixes)
     found = fix(diagnose(with_benchmark(session)), "headrace_run")
     assert found.gain == pytest.approx(4.1, rel=0.1)
+
+
+def test_images_that_are_small_already_are_not_to_be_shrunk() -> None:
+    session = make_session(workers=2, cpu_s=0.08, compute_s=0.01, cores=2)
+    large, small = diagnose(with_benchmark(session)), {"plain_s": 0.0005, "headrace_s": 0.0001, "pre_resized_s": None}
+    assert fix(large, "pre_resize")
+    assert not any(item.id == "pre_resize" for item in diagnose(replace(session, facts={"image_benchmark": small})).fixes)
 
 
 def test_work_beyond_decoding_stays() -> None:

@@ -242,6 +242,23 @@ def test_terminal_screen_fits(diagnosis: Diagnosis, width: int) -> None:
     assert sum("num_workers=" in line or " workers, and" in line for line in lines) <= 5
 
 
+def test_a_change_that_is_wider_than_its_column_goes_on_below() -> None:
+    change = "headrace makes the batches: 20.4 times less CPU per image, no worker processes"
+    found = example_diagnosis()
+    fixes = (replace(found.fixes[0], change=change),)
+    lines = text.render(replace(found, findings=(replace(found.findings[0], fixes=fixes),)), width=80).plain.splitlines()
+    begin = next(number for number, line in enumerate(lines) if line.startswith("1 headrace makes"))
+    assert "…" not in lines[begin]
+    rows = [lines[begin][: text_column(lines)].strip(), lines[begin + 1].strip()]
+    assert " ".join(rows) == f"1 {change}"
+    assert lines[begin + 2].startswith("    ")  # the command
+
+
+def text_column(lines: list[str]) -> int:
+    """Where the column after the changes begins."""
+    return next(line.index("img/s (80 %") for line in lines if line.startswith("Fixes"))
+
+
 def test_escape_sequences_do_not_reach_the_terminal() -> None:
     diagnosis = replace(example_diagnosis(), command=("python", "\x1b[2J\x1b]0;owned\x07.py"), not_measured=("a\x9b31m",))
     screen = text.render(diagnosis, width=100)

@@ -34,7 +34,10 @@ Box = tuple[int, int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class ImageBenchmark:
-    """CPU seconds per image; `pre_resized_bytes_ratio`: size of the shrunk file over the original's."""
+    """CPU seconds per image; `pre_resized_bytes_ratio`: size of the shrunk file over the original's.
+
+    What is None could not be measured; of shrinking, where no image is larger than shrunk ones are.
+    """
 
     images: int
     plain_s: float
@@ -52,6 +55,7 @@ def measure_images(paths: Sequence[str], *, seed: int = 0) -> ImageBenchmark | N
     random_boxes = random.Random(seed)
     files: list[tuple[bytes, Box]] = []
     small: list[tuple[bytes, Box]] = []
+    shrinks = False
     for path in paths[:MOST_IMAGES]:
         try:
             data = Path(path).read_bytes()
@@ -62,6 +66,7 @@ def measure_images(paths: Sequence[str], *, seed: int = 0) -> ImageBenchmark | N
             continue
         share = _crop(random_boxes)
         files.append((data, _box(size, share)))
+        shrinks = shrinks or min(size) > SHORT_SIDE
         with Image.open(io.BytesIO(shrunk)) as image:
             small.append((shrunk, _box(image.size, share)))
     if not files:
@@ -86,8 +91,8 @@ def measure_images(paths: Sequence[str], *, seed: int = 0) -> ImageBenchmark | N
         images=len(files),
         plain_s=_seconds_per_image(plain, files),
         headrace_s=_native_seconds(native, files) if is_jpeg else None,
-        pre_resized_s=_seconds_per_image(plain, small),
-        pre_resized_bytes_ratio=bytes_ratio,
+        pre_resized_s=_seconds_per_image(plain, small) if shrinks else None,
+        pre_resized_bytes_ratio=bytes_ratio if shrinks else None,
     )
 
 

@@ -146,10 +146,14 @@ def more_workers(case: Case) -> list[Fix]:
     if count <= model.workers:
         count = max(2 * model.workers, model.workers + 2)
     after = model.changed(workers=count)
-    change = f"{count} loader workers instead of {model.workers}"
+    change = f"{_workers(count)} instead of {model.workers or 'none'}"
     if case.rank.loader.iterable and count > 1:
         change += "; the iterable dataset must give each worker its own part (get_worker_info), else samples come twice"
     return [fix(case, f"num_workers={count}", change, after, f"DataLoader(..., num_workers={count})", effort="one argument")]
+
+
+def _workers(count: int) -> str:
+    return "one loader worker" if count == 1 else f"{count} loader workers"
 
 
 def spread_workers(case: Case) -> list[Fix]:
@@ -170,7 +174,7 @@ def fewer_workers(case: Case) -> list[Fix]:
         return []
     count = fewer(model.workers, cores)
     after = model.changed(workers=count)
-    words = f"{count} loader workers instead of {model.workers}, so that threads stop queueing for {cores:g} cores"
+    words = f"{_workers(count)} instead of {model.workers}, so that threads stop queueing for {cores:g} cores"
     return [
         fix(
             case,
@@ -240,6 +244,8 @@ def pre_resize(case: Case) -> list[Fix]:
     benchmark = case.session.facts.get("image_benchmark", {})
     if model is None or work is None:
         return []
+    if benchmark and benchmark.get("pre_resized_s") is None:
+        return []  # no image is larger
     command = "headrace pack --short-side 256 SRC DST"
     if ratio is None:
         words = "images made smaller once, ahead of training: fewer bytes to read, fewer pixels to decode"

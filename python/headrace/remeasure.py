@@ -81,11 +81,12 @@ def verify(diagnosis: Diagnosis, session: Session, folder: Path, *, say: Callabl
     fixes = [(fix, trial) for fix in diagnosis.fixes if (trial := trial_of(fix, loader)) is not None]
     measured: dict[str, tuple[float, float]] = {}
     missed: list[float] = []
-    before = _rate(session.command, folder / "verify-0-unchanged", Trial((HOOK,), ()), window_s) if fixes else None
+    noise: list[str] = []
+    before = _rate(session.command, folder / "verify-0-unchanged", Trial((HOOK,), ()), window_s, noise) if fixes else None
     for number, (fix, trial) in enumerate(fixes[:MOST_TRIALS], start=1):
         say(f"verify {fix.id}: running the command again for about {window_s:.0f} s with this change, then without")
-        with_fix = _rate(session.command, folder / f"verify-{number}-{fix.id.replace('=', '-')}", trial, window_s)
-        after = _rate(session.command, folder / f"verify-{number}-unchanged", Trial((HOOK,), ()), window_s)
+        with_fix = _rate(session.command, folder / f"verify-{number}-{fix.id.replace('=', '-')}", trial, window_s, noise)
+        after = _rate(session.command, folder / f"verify-{number}-unchanged", Trial((HOOK,), ()), window_s, noise)
         known = [rate for rate in (before, after) if rate is not None]
         if with_fix is None or not known:
             say(f"verify {fix.id}: the changed run gave too few steps to measure")
@@ -96,7 +97,9 @@ def verify(diagnosis: Diagnosis, session: Session, folder: Path, *, say: Callabl
             if fix.gain is not None:
                 missed.append(abs(fix.gain / change - 1))
         before = after if after is not None else before
-    if missed and max(missed) > MODEL_MISSED:
+    if noise:
+        say(f"verify: {noise[0]} meanwhile; what was measured is unsure, so measure again when nothing else runs")
+    elif missed and max(missed) > MODEL_MISSED:
         say("verify: the model of this job is wrong somewhere; trust the measured figures, and the other predictions less")
         diagnosis = replace(diagnosis, confidence=round(max(0.1, diagnosis.confidence - 0.2), 2))
     return replace(
@@ -157,6 +160,11 @@ def _window_s(diagnosis: Diagnosis) -> float:
     return 1.3 * start_s + min(MOST_WINDOW_S, max(LEAST_WINDOW_S, steps_s))
 
 
-def _rate(command: Sequence[str], folder: Path, trial: Trial, window_s: float) -> float | None:
+def _rate(command: Sequence[str], folder: Path, trial: Trial, window_s: float, noise: list[str]) -> float | None:
+    """Images per second of one more run; what disturbed it is added to `noise`."""
     watch(command, folder, hooks=trial.hooks, env=dict(trial.env), time_limit_s=window_s)
-    return diagnose(Session.load(folder)).img_s
+    found = diagnose(Session.load(folder))
+    level, _, words = (found.noise or "").partition(": ")
+    if level == "high":
+        noise.append(words)
+    return found.img_s

@@ -61,7 +61,7 @@ def test_every_item_is_the_same(name: str, workers: int, folder: Path, taken_ove
     ours = [*loader, *loader]
     assert_same(ours, theirs)
     (line,) = taken_over
-    assert "taken over: in part: decode and " in line and reason in line, line
+    assert "taken over in part: decode and " in line and reason in line, line
 
 
 def test_collate_nested_and_persistent(folder: Path, taken_over: list[str]) -> None:

@@ -15,12 +15,13 @@ def explain(work: Work) -> Iterator[str]:
     """One line a stage: what, where it runs, and what it corresponds to in the script."""
     recognition, plan = work.recognition, work.plan
     records = sum(len(folder.samples) for folder in recognition.folders)
-    yield f"{records} files in {len(recognition.folders)} folder{'s' if len(recognition.folders) > 1 else ''}"
+    datasets = len(recognition.folders)
+    yield f"{records:,} files" + (f" of {datasets} datasets" if datasets > 1 else "")
     limit = f"{index_limit_bytes() >> 20} MiB"
     yield f"native   read and decode; an index in memory, of up to {limit}, makes later epochs' JPEG decoding faster"
     folder = index_folder()
     if folder is not None:
-        yield f"         it is kept for later runs in {folder}; {work.table.indexes_found()} of these files had one"
+        yield f"         it is kept for later runs in {folder}; {work.table.indexes_found():,} of these files had one"
     for step in recognition.expressed.geometry:
         yield f"native   {step}"
     names = ", ".join(shown(operation) for operation in recognition.expressed.pointwise)

@@ -42,6 +42,9 @@ class Decision:
     check: str | None = None
 
 
+PARTLY = "in part: "
+"""How the reason of a loader begins of whose work only the head is native."""
+
 _said: set[Decision] = set()
 
 
@@ -129,7 +132,7 @@ def _second_best(loader: Any, original: Callable[[Any], Any], reason: str, setti
         _decide(loader, Decision(name, False, f"{reason}; internal error, {_shown(error)}"), settings)
         return original(loader)
     where = f"its own {_counted(loader.num_workers, 'worker')}" if loader.num_workers else "the main process"
-    said = f"in part: decode and {head} are native in {where}; the rest is the script's own ({reason})"
+    said = f"{PARTLY}decode and {head} are native in {where}; the rest is the script's own ({reason})"
     _decide(loader, Decision(name, True, said), settings)
     return iterator
 
@@ -153,7 +156,7 @@ def _taken(loader: Any, work: Work, checked: str | None) -> Decision:
     if loader.num_workers and loader.worker_init_fn is not None:
         reason += "; worker_init_fn, which only seeds, is not called"
     if found := work.table.indexes_found():
-        reason += f"; {found} files have an index from an earlier run"
+        reason += f"; {found:,} files have an index from an earlier run"
     return Decision(describe(loader.dataset), True, reason, work.threads, tuple(explain(work)), checked)
 
 
@@ -179,7 +182,8 @@ def _decide(loader: Any, decision: Decision, settings: Settings) -> None:
     _said.add(decision)
     if os.environ.get("RANK", "0") == "0":
         verdict = "taken over" if decision.taken_over else "not taken over"
-        _say(f"headrace run: loader over {decision.dataset} {verdict}: {decision.reason}")
+        colon = "" if decision.reason.startswith(PARTLY) else ":"
+        _say(f"headrace run: loader over {decision.dataset} {verdict}{colon} {decision.reason}")
         if decision.check:
             _say(f"headrace run:   check: {decision.check}")
         for line in decision.pipeline if settings.explain else ():

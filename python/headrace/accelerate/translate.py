@@ -175,7 +175,7 @@ def translate(transform: object) -> Expressed:
                 raise Refused(f"transform {kind} on a tensor (its arithmetic differs from Pillow's)")
             geometry.append(make(operation))
         else:
-            raise Refused(f"transform {kind}")
+            raise Refused(f"transform {kind}{' of timm' if name.startswith(TIMM) else ''}")
     if not tensor:
         raise Refused("its transform yields no tensor" if transform is not None else "it has no transform")
     return Expressed(tuple(geometry), tuple(pointwise), tuple(per_image))

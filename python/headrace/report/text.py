@@ -166,7 +166,10 @@ def _legend(parts: Sequence[Part], width: int) -> list[Text]:
 
 
 def _fixes(screen: Screen, width: int, *, command_lines: int) -> list[Text]:
-    """A row per fix and its command below it, which may take `command_lines` lines before it is cut."""
+    """A row per fix and its command below it, which may take `command_lines` lines before it is cut.
+
+    Where there is room for that, so is the rest of a change that is wider than its column.
+    """
     if not screen.fixes:
         return [Text(line) for line in textwrap.wrap(screen.no_fix, width)]
     columns = COLUMNS if width >= WIDE else COLUMNS[:2]  # a narrow screen leaves out what limits the rate afterwards
@@ -176,7 +179,11 @@ def _fixes(screen: Screen, width: int, *, command_lines: int) -> list[Text]:
     for number, line in enumerate(screen.fixes, 1):
         style = "dim" if line.helps is False else ""
         cells = (_predicted(line), _verified(line), line.then)
-        lines.append(Text(_row(f"{number} {line.fix.change}", cells, room, columns), style=style))
+        change = [" ".join(f"{number} {line.fix.change}".split())]
+        if command_lines > 1:
+            change = textwrap.wrap(change[0], room - 1, subsequent_indent="  ", break_on_hyphens=False)
+        lines.append(Text(_row(change[0], cells, room, columns), style=style))
+        lines += [Text(part, style=style) for part in change[1:]]
         if line.fix.command:
             command = textwrap.wrap(
                 line.fix.command, width - 4, max_lines=command_lines, placeholder=" …", break_on_hyphens=False
