@@ -9,7 +9,7 @@ pub enum Extension {
     Scalar,
     /// x86-64 with AVX2, FMA, BMI and LZCNT (Haswell 2013, Zen 2017).
     Avx2,
-    /// x86-64 with AVX-512 F, BW, DQ, VL, VBMI and VNNI (Ice Lake 2019, Zen 4).
+    /// x86-64 with AVX-512 F, BW, CD, DQ, VL, VBMI, VBMI2 and VNNI (Ice Lake 2019, Zen 4).
     Avx512,
     /// aarch64 with NEON, which every such processor has.
     Neon,
@@ -47,6 +47,8 @@ impl Extension {
                     && is_x86_feature_detected!("avx512dq")
                     && is_x86_feature_detected!("avx512vl")
                     && is_x86_feature_detected!("avx512vbmi")
+                    && is_x86_feature_detected!("avx512cd")
+                    && is_x86_feature_detected!("avx512vbmi2")
                     && is_x86_feature_detected!("avx512vnni")
             }
             Extension::Neon => false,

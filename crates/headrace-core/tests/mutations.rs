@@ -7,8 +7,10 @@ use std::io::Cursor;
 
 use headrace_core::decode::{Decoder, Size};
 use headrace_core::error::{Result, Status};
+use headrace_core::exif::Orientation;
 use headrace_core::geometry::Rect;
 use headrace_core::jpeg::header::{marker, next_segment};
+use headrace_core::jpeg::requantise::{requantise, RequantiseOptions};
 use headrace_core::jpeg::restart::{restart_markers, RestartOptions};
 use headrace_core::jpeg::turbo::{self, Encoding};
 use image::{ExtendedColorType, ImageEncoder};
@@ -183,6 +185,7 @@ impl Judge {
         );
         assert_ne!(full, Err(Status::Internal), "{what}");
         self.compare_with_turbo(data, &full, size, what);
+        self.requantise(data, &full, size, what);
         let parts = [
             Rect::new(0, 0, 1, 1),
             Rect::new(
@@ -214,6 +217,27 @@ impl Judge {
         match full {
             Ok(_) => self.taken += 1,
             Err(_) => self.refused += 1,
+        }
+    }
+
+    /// What is requantised must be whole, and must come out whole.
+    fn requantise(&self, data: &[u8], full: &Result<Vec<u8>>, size: Size, what: &str) {
+        let options = RequantiseOptions {
+            quality: 50,
+            tile_px: Some(32),
+            orientation: Orientation::Upright,
+        };
+        let mut out = vec![1];
+        match requantise(data, &options, &mut out) {
+            Err(_) => assert!(out.is_empty(), "{what}: half a file"),
+            Ok(()) => {
+                assert!(full.is_ok(), "{what}: {full:?}, but requantised");
+                let whole = Rect::new(0, 0, size.width, size.height);
+                let decoded = region(&mut Decoder::new(), &out, whole);
+                assert!(decoded.is_ok(), "{what}, requantised: {decoded:?}");
+                let read = turbo::region(&out, whole, &mut Vec::new());
+                assert!(read.is_ok(), "{what}, requantised: {read:?}");
+            }
         }
     }
 

@@ -30,7 +30,7 @@ mod _native {
     #[pymodule_export]
     use super::order::{hashed, permute};
     #[pymodule_export]
-    use super::pack::{encode_jpeg, pack_records, PackRecipe};
+    use super::pack::{encode_jpeg, pack_records, requantise_jpeg, PackRecipe};
     #[pymodule_export]
     use super::program::Program;
     #[pymodule_export]

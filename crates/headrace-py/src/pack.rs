@@ -8,6 +8,7 @@ use std::sync::{Mutex, PoisonError};
 
 use headrace_core::decode::Size;
 use headrace_core::exif;
+use headrace_core::jpeg::requantise::{requantise, RequantiseOptions};
 use headrace_core::pack::{
     encode_pixels, Bound, EncodeOptions, Keep, Packer, Place, Recipe, Row, Smaller,
 };
@@ -242,4 +243,26 @@ pub fn encode_jpeg<'py>(
     })
     .map_err(|status| PyValueError::new_err(status.message()))?;
     Ok(PyBytes::new(py, &out))
+}
+
+/// The JPEG `data` at a lower quality, made of its coefficients, as the packer makes it: with restart markers about every `tile_px`
+/// (0: none), and the orientation that it states. None where that cannot be done, and it has to go through pixels.
+#[pyfunction]
+pub fn requantise_jpeg<'py>(
+    py: Python<'py>,
+    data: PyBackedBytes,
+    quality: u8,
+    tile_px: u32,
+) -> PyResult<Option<pyo3::Bound<'py, PyBytes>>> {
+    if !(1..=100).contains(&quality) {
+        return Err(PyValueError::new_err("quality must be 1 to 100"));
+    }
+    let options = RequantiseOptions {
+        quality,
+        tile_px: (tile_px > 0).then_some(tile_px),
+        orientation: exif::orientation(&data),
+    };
+    let mut out = Vec::new();
+    let done = detached(py, || requantise(&data, &options, &mut out));
+    Ok(done.is_ok().then(|| PyBytes::new(py, &out)))
 }

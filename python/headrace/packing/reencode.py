@@ -1,4 +1,5 @@
-"""Making images smaller: decode, resize, prepare, encode. What needs none of it keeps its coefficients."""
+"""Making images smaller: decode, resize, prepare, encode. What only changes its quality stays in the frequency domain, and what
+needs nothing keeps its coefficients."""
 
 from __future__ import annotations
 
@@ -26,8 +27,9 @@ def reencoder(options: PackOptions, lossless: Recoder) -> Recoder:
     """The function that every image goes through when options ask for smaller ones.
 
     An image is encoded anew when it is too large, when there is a transform, or when `options.quality` is given and it
-    is no JPEG or one of higher quality; `lossless` takes all others. Raises UsageError for a transform that cannot be
-    read, MissingDependencyError without Pillow; the function raises DecodeError.
+    is no JPEG or one of higher quality; `lossless` takes all others. A JPEG that keeps its size is made of its
+    coefficients. Raises UsageError for a transform that cannot be read, MissingDependencyError without Pillow; the
+    function raises DecodeError.
     """
     prepare = parsed(options.transform) if options.transform else None
     pillow()  # say now, not at the first image, that it is missing
@@ -37,13 +39,18 @@ def reencoder(options: PackOptions, lossless: Recoder) -> Recoder:
         size = _target(options, header.width, header.height)
         if size is None and prepare is None and not _is_finer(header, options.quality):
             return lossless(data)
+        quality = options.quality or DEFAULT_QUALITY
+        if size is None and prepare is None:
+            requantised = _native.requantise_jpeg(data, quality, RESTART_TILE * options.restart_markers)
+            if requantised is not None:
+                return Recoded(requantised, "jpeg", "jpg", header.width, header.height)
         if size is not None:
             _refuse_too_large(size)  # before it takes the memory
         image = _pixels(data, header, size or (header.width, header.height))
         if prepare is not None:
             image = prepare(image)
         _refuse_too_large(image.size)
-        encoded = _encoded(image, options.quality or DEFAULT_QUALITY, data, marks=options.restart_markers)
+        encoded = _encoded(image, quality, data, marks=options.restart_markers)
         return Recoded(encoded, "jpeg", "jpg", *image.size)
 
     return reencode

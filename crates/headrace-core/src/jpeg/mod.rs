@@ -1,5 +1,5 @@
-//! JPEG: our own region decoder for baseline files, the lossless restart-marker writer, and libjpeg-turbo (the reference for
-//! both, and the fallback for all other files).
+//! JPEG: our own region decoder for baseline files, writers that keep the coefficients or requantise them, and libjpeg-turbo (the
+//! reference for the decoder, and the fallback for all other files).
 
 pub mod bits;
 pub mod entropy;
@@ -8,8 +8,11 @@ pub mod huffman;
 pub mod idct;
 pub mod index;
 pub mod profile;
+pub mod quality;
 pub mod region;
+pub mod requantise;
 pub mod restart;
 pub mod structure;
 pub mod turbo;
 pub mod upsample;
+mod writer;

@@ -141,6 +141,20 @@ pub struct Request<'r> {
     pub emit: Option<&'r mut Index>,
 }
 
+/// The coefficients of an MCU row of the whole image, not dequantised.
+pub struct CoefficientRow<'r> {
+    planes: &'r [Plane; 3],
+    groups: &'r [Group],
+}
+
+impl CoefficientRow<'_> {
+    /// Line `y` of a component's blocks, from the left; blocks behind those of the last MCU are zero.
+    pub fn line(&self, component: usize, y: usize) -> &[Group] {
+        let plane = &self.planes[component];
+        &self.groups[plane.first_group + y * plane.groups..][..plane.groups]
+    }
+}
+
 /// Scratch memory of the decoder.
 pub struct RegionDecoder {
     extension: Extension,
@@ -236,6 +250,7 @@ impl RegionDecoder {
         } = request;
         self.build_tables(header)?;
         let window = self.lay_out(header, scale, region);
+        self.reserve_samples(header.count, region.w);
         // Restart markers are an index of their own.
         let unmarked = header.restart_interval == 0;
         let index = index.filter(|index| unmarked && !index.is_empty());
@@ -275,6 +290,31 @@ impl RegionDecoder {
             self.convert_rows(header.colour, region, done..ready, out, stride);
             done = done.max(ready);
             self.profile.lap(Stage::Colour);
+        }
+        Ok(())
+    }
+
+    /// Decodes the whole image to coefficients and hands them to `each` by MCU rows, from the top. Follows
+    /// [`RegionDecoder::check`] on the same data.
+    pub fn coefficient_rows(
+        &mut self,
+        data: &[u8],
+        header: &Header<'_>,
+        mut each: impl FnMut(&CoefficientRow<'_>) -> Result<()>,
+    ) -> Result<()> {
+        self.build_tables(header)?;
+        let whole = Rect::new(0, 0, header.width, header.height);
+        let window = self.lay_out(header, Scale::Full, whole);
+        let mut resume = None;
+        for row in window.rows.clone() {
+            self.plan_row(header, None, &window, row, resume);
+            resume = self.decode_row(data)?;
+            let given = each(&CoefficientRow {
+                planes: &self.planes,
+                groups: &self.coefficients,
+            });
+            self.coefficients.fill([0; 64 * GROUP]);
+            given?;
         }
         Ok(())
     }
@@ -362,11 +402,6 @@ impl RegionDecoder {
                 }));
             }
             first_group += plane.groups * plane.v as usize;
-            plane.stride = plane.row_samples() + 2 * MARGIN;
-            let bytes = plane.stride * plane.blocks.len() * plane.size as usize;
-            if plane.samples.len() < bytes {
-                plane.samples.resize(bytes, 0);
-            }
         }
         // One more for blocks that are passed over, which may be dirty from the last image.
         if let Some(last) = self.coefficients.last_mut() {
@@ -374,12 +409,23 @@ impl RegionDecoder {
         }
         self.coefficients.truncate(first_group);
         self.coefficients.resize(first_group + 1, [0; 64 * GROUP]);
-        for row in &mut self.upsampled_rows {
-            if row.len() < region.w as usize + MARGIN {
-                row.resize(region.w as usize + MARGIN, 0);
+        window
+    }
+
+    /// Makes room for the samples of the region that was laid out, `width` pixels wide.
+    fn reserve_samples(&mut self, count: usize, width: u32) {
+        for plane in &mut self.planes[..count] {
+            plane.stride = plane.row_samples() + 2 * MARGIN;
+            let bytes = plane.stride * plane.blocks.len() * plane.size as usize;
+            if plane.samples.len() < bytes {
+                plane.samples.resize(bytes, 0);
             }
         }
-        window
+        for row in &mut self.upsampled_rows {
+            if row.len() < width as usize + MARGIN {
+                row.resize(width as usize + MARGIN, 0);
+            }
+        }
     }
 
     /// Lists the runs of MCUs that MCU row `row` of the window needs: one for each place to start from. `resume` is where the

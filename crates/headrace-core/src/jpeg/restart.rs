@@ -6,21 +6,19 @@
 //! header, and the metadata asked for. Not kept: bytes behind the end-of-image marker (so the multi-picture index that
 //! points there goes too), and metadata behind the first scan.
 
-mod bits;
-mod optimal;
-mod symbols;
-
 use std::cell::RefCell;
 use std::ops::Range;
 
-use self::bits::{write_segments, WriteTable};
-use self::optimal::{optimal_code, HuffmanCode};
-use self::symbols::{
-    record_scan, table_base, BlockPlan, Intervals, SymbolStream, TranscodeTable, MAX_BLOCKS_IN_MCU,
-    PADDING, TABLES,
-};
-use super::header::{self, marker, next_segment, Class, Frame, HuffmanSpec, Segment, ZIGZAG};
+use super::header::{self, marker, next_segment, Class, Frame, HuffmanSpec, Segment};
 use super::turbo;
+use super::writer::block::symbols;
+use super::writer::symbols::{
+    record_scan, table_base, BlockPlan, Intervals, SymbolStream, TranscodeTable, MAX_BLOCKS_IN_MCU,
+    PADDING,
+};
+use super::writer::{
+    append_scan, append_segment, output_table, quantisation_payload, restart_interval,
+};
 use crate::decode::MAX_PIXELS;
 use crate::error::{Result, Status};
 use crate::exif::{self, Orientation};
@@ -97,7 +95,7 @@ impl RestartWriter {
             header.orientation = exif::orientation(jpeg);
         }
         header.interval =
-            choose_interval(header.mcus_per_row(), header.mcu_width(), options.tile_px);
+            restart_interval(header.mcus_per_row(), header.mcu_width(), options.tile_px);
         if !header.is_one_huffman_scan()? {
             self.record_coefficients(jpeg, &mut header)?;
             return Ok(header);
@@ -186,20 +184,17 @@ impl RestartWriter {
             append_segment(marker::DQT, tables, out);
         }
         append_segment(header.output_frame_marker(), &header.frame, out);
-        let codes: [HuffmanCode; TABLES] =
-            std::array::from_fn(|index| optimal_code(self.stream.frequencies(index)));
-        append_huffman_tables(&codes, out);
-        if header.interval < header.mcus() {
-            append_segment(marker::DRI, &(header.interval as u16).to_be_bytes(), out);
-        }
-        header.append_scan_header(out);
-        write_segments(
+        append_scan(
             &self.stream,
-            &WriteTable::new(&codes),
+            header.interval,
+            header.mcus(),
+            header
+                .components
+                .iter()
+                .map(|component| (component.id, component.index)),
             &mut self.unstuffed,
             out,
         );
-        out.extend_from_slice(&[0xFF, marker::EOI]);
     }
 }
 
@@ -482,15 +477,6 @@ impl<'a> Header<'a> {
             append_segment(marker::APP1, &exif::block_with(self.orientation), out);
         }
     }
-
-    fn append_scan_header(&self, out: &mut Vec<u8>) {
-        let mut scan = vec![self.components.len() as u8];
-        for component in &self.components {
-            scan.extend_from_slice(&[component.id, 0x11 * output_table(component.index) as u8]);
-        }
-        scan.extend_from_slice(&[0, 63, 0]);
-        append_segment(marker::SOS, &scan, out);
-    }
 }
 
 /// JFIF and Adobe segments decide the colour space; the multi-picture index (CIPA DC-007) points at pictures behind the
@@ -503,24 +489,6 @@ fn segment_is_kept(segment: &Segment<'_>, metadata: Metadata) -> bool {
         0xE2 if starts(b"MPF\0") => false,
         _ => metadata == Metadata::Keep,
     }
-}
-
-/// First component and a fourth one (luma, key) share tables, the others (chroma) too: two of each kind, as baseline allows.
-fn output_table(component: usize) -> usize {
-    usize::from(matches!(component, 1 | 2))
-}
-
-/// MCUs in a segment: at least the wanted width. A number that divides the row keeps tiles upright, so the smallest one
-/// below twice that width is taken where there is one; else segments straddle rows.
-fn choose_interval(mcus_per_row: usize, mcu_width: usize, tile_px: u32) -> usize {
-    let wanted = (tile_px as usize).div_ceil(mcu_width).clamp(1, 0xFFFF);
-    if wanted >= mcus_per_row {
-        return mcus_per_row.min(0xFFFF);
-    }
-    (wanted..2 * wanted)
-        .find(|interval| mcus_per_row.is_multiple_of(*interval))
-        .unwrap_or(wanted)
-        .min(0xFFFF)
 }
 
 /// Copies entropy-coded data from `start` on into `out` without stuffing, with [`PADDING`] behind it, and lists the restart
@@ -615,42 +583,11 @@ impl CoefficientRecorder<'_, '_> {
                     let mut dummy = [0i16; 64];
                     dummy[0] = *predictor;
                     let block = rows.block(component.index, line, column).unwrap_or(&dummy);
-                    self.stream.record_block(block, *predictor, base)?;
+                    self.stream.record_block(block, *predictor, base, symbols)?;
                     *predictor = block[0];
                 }
             }
         }
         Ok(())
     }
-}
-
-fn append_segment(marker: u8, payload: &[u8], out: &mut Vec<u8>) {
-    out.extend_from_slice(&[0xFF, marker]);
-    out.extend_from_slice(&(payload.len() as u16 + 2).to_be_bytes());
-    out.extend_from_slice(payload);
-}
-
-fn append_huffman_tables(codes: &[HuffmanCode; TABLES], out: &mut Vec<u8>) {
-    let mut payload = Vec::with_capacity(600);
-    for (index, code) in codes
-        .iter()
-        .enumerate()
-        .filter(|(_, code)| !code.symbols.is_empty())
-    {
-        // Class (0 DC, 1 AC) in the upper half, destination in the lower.
-        payload.push(((index & 1) << 4 | index >> 1) as u8);
-        payload.extend_from_slice(&code.counts);
-        payload.extend_from_slice(&code.symbols);
-    }
-    append_segment(marker::DHT, &payload, out);
-}
-
-fn quantisation_payload(number: u8, table: &[u16; 64]) -> Vec<u8> {
-    let wide = table.iter().any(|&step| step > 255);
-    let mut payload = vec![u8::from(wide) << 4 | number];
-    for &position in &ZIGZAG {
-        let step = table[usize::from(position)].to_be_bytes();
-        payload.extend_from_slice(if wide { &step } else { &step[1..] });
-    }
-    payload
 }

@@ -1,6 +1,7 @@
 //! What a JPEG's header says, read strictly: the twin of `headrace/image_header.py`, for the files that need no second look.
 
 use crate::jpeg::header::marker;
+use crate::jpeg::quality;
 
 /// Size and encoding of a JPEG.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,13 +17,6 @@ pub struct JpegFacts {
     /// IJG quality by the sum of the first luminance table; `None` where there is none of 8 bits.
     pub quality: Option<u8>,
 }
-
-/// The values of T.81 table K.1 (luminance), IJG's quality 50; their order does not matter here.
-const K1: [u32; 64] = [
-    16, 11, 10, 16, 24, 40, 51, 61, 12, 12, 14, 19, 26, 58, 60, 55, 14, 13, 16, 24, 40, 57, 69, 56,
-    14, 17, 22, 29, 51, 87, 80, 62, 18, 22, 37, 56, 68, 109, 103, 77, 24, 35, 55, 64, 81, 104, 113,
-    92, 49, 64, 78, 87, 103, 121, 120, 101, 72, 92, 95, 98, 112, 100, 103, 99,
-];
 
 /// Reads the segments up to the first scan and looks for the end marker. `None` for a file that is no JPEG, is cut off, or
 /// bends the rules: somebody with more words has to look at it.
@@ -76,28 +70,15 @@ fn frame_of(payload: &[u8]) -> Option<JpegFacts> {
     })
 }
 
-/// Sums of the luminance table at IJG qualities 100 down to 1, ascending (libjpeg, `jpeg_quality_scaling` and
-/// `jpeg_add_quant_table`).
+/// Sums of the luminance table at IJG qualities 100 down to 1, ascending.
 const SUMS: [u32; 100] = {
     let mut sums = [0; 100];
     let mut at = 0;
     while at < 100 {
-        let quality = 100 - at as u32;
-        let scale = if quality < 50 {
-            5000 / quality
-        } else {
-            200 - 2 * quality
-        };
+        let table = quality::table(&quality::LUMINANCE, 100 - at as u8);
         let mut k = 0;
         while k < 64 {
-            let value = (K1[k] * scale + 50) / 100;
-            sums[at] += if value < 1 {
-                1
-            } else if value > 255 {
-                255
-            } else {
-                value
-            };
+            sums[at] += table[k] as u32;
             k += 1;
         }
         at += 1;

@@ -1,10 +1,12 @@
-//! Images made smaller: decoded and resized as Pillow does, encoded by libjpeg-turbo.
+//! Images made smaller: resized ones are decoded and resized as Pillow does and encoded by libjpeg-turbo; what keeps its size is
+//! requantised.
 
 use crate::decode::{Decoder, Size};
 use crate::error::Result;
 use crate::exif::{self, Orientation};
 use crate::geometry::Rect;
 use crate::jpeg::header::marker;
+use crate::jpeg::requantise::{RequantiseOptions, Requantiser};
 use crate::jpeg::turbo::{self, Encoding};
 use crate::pack::JpegFacts;
 use crate::resample::{Filter, PassOrder, Resampler, ResizeSpec};
@@ -51,6 +53,7 @@ const MAX_SIDE: u32 = 65_500;
 
 /// Re-encodes images one after another; reuses its memory.
 pub struct Reencoder {
+    requantiser: Requantiser,
     decoder: Decoder,
     resampler: Resampler,
     pixels: Vec<u8>,
@@ -63,6 +66,7 @@ impl Default for Reencoder {
         // Not the order that a script in this process may have asked for: the bytes depend on source and options alone.
         resampler.set_pass_order(PassOrder::Pillow13);
         Reencoder {
+            requantiser: Requantiser::default(),
             decoder: Decoder::new(),
             resampler,
             pixels: Vec::new(),
@@ -98,6 +102,18 @@ impl Reencoder {
         {
             return None;
         }
+        let orientation = exif::orientation(jpeg);
+        if size == stored {
+            let options = RequantiseOptions {
+                quality,
+                tile_px,
+                orientation,
+            };
+            let requantised = self.requantiser.write(jpeg, &options, &mut self.encoded);
+            if requantised.is_ok() {
+                return Some(&self.encoded);
+            }
+        }
         let whole = Rect::new(0, 0, stored.width, stored.height);
         let spec = ResizeSpec {
             filter: Filter::Bicubic,
@@ -118,7 +134,7 @@ impl Reencoder {
             gray: facts.components == 1,
             quality,
             tile_px,
-            orientation: exif::orientation(jpeg),
+            orientation,
         };
         encode_pixels(pixels, size, &how, &mut self.encoded).ok()?;
         Some(&self.encoded)

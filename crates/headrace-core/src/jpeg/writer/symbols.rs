@@ -4,13 +4,14 @@
 //! A symbol is a `u32`: bits 0–9 the symbol with its output table (see [`table_base`]), bits 16–31 the extra bits.
 #![allow(unsafe_code)]
 
+use super::block::{self, size_and_extra};
 use crate::error::{Result, Status};
-use crate::jpeg::header::{HuffmanSpec, ZIGZAG};
+use crate::jpeg::header::HuffmanSpec;
 
 /// Blocks in an interleaved MCU, at most (T.81 B.2.3).
 pub const MAX_BLOCKS_IN_MCU: usize = 10;
 /// Symbols of one block, at most: one for DC, 63 for AC.
-const SYMBOLS_IN_BLOCK: usize = 64;
+pub const SYMBOLS_IN_BLOCK: usize = 64;
 /// Output tables: DC and AC of two destinations, the number baseline allows.
 pub const TABLES: usize = 4;
 /// More symbols than this are refused (1 GiB of memory); no real image comes near.
@@ -28,8 +29,9 @@ pub struct SymbolStream {
     used: usize,
     /// Index behind the last symbol of each segment.
     segment_ends: Vec<usize>,
-    /// How often each of the 1024 symbols occurs.
-    histogram: Box<[u32; 256 * TABLES]>,
+    /// How often each of the 1024 symbols occurs, in four parts: a count that was just raised can only be raised again when the
+    /// processor has stored it, and equal symbols often follow each other.
+    counts: Box<[[u32; 256 * TABLES]; 4]>,
 }
 
 impl Default for SymbolStream {
@@ -38,7 +40,7 @@ impl Default for SymbolStream {
             words: Vec::new(),
             used: 0,
             segment_ends: Vec::new(),
-            histogram: Box::new([0; 256 * TABLES]),
+            counts: Box::new([[0; 256 * TABLES]; 4]),
         }
     }
 }
@@ -48,7 +50,7 @@ impl SymbolStream {
     pub fn clear(&mut self) {
         self.used = 0;
         self.segment_ends.clear();
-        self.histogram.fill(0);
+        self.counts.fill([0; 256 * TABLES]);
     }
 
     /// Gives memory back that an unusually large image needed.
@@ -69,18 +71,28 @@ impl SymbolStream {
     }
 
     /// How often each symbol of output table `index` (DC 0, AC 0, DC 1, AC 1) occurs.
-    pub fn frequencies(&self, index: usize) -> &[u32] {
-        &self.histogram[256 * index..][..256]
+    pub fn frequencies(&self, index: usize) -> [u32; 256] {
+        std::array::from_fn(|symbol| self.counts.iter().map(|c| c[256 * index + symbol]).sum())
     }
 
     /// The symbols end a segment here.
     pub fn end_segment(&mut self) {
+        let start = self.segment_ends.last().copied().unwrap_or(0);
+        let (fours, rest) = self.words[start..self.used].as_chunks::<4>();
+        for words in fours {
+            for (counts, &word) in self.counts.iter_mut().zip(words) {
+                counts[word as usize & 1023] += 1;
+            }
+        }
+        for (counts, &word) in self.counts.iter_mut().zip(rest) {
+            counts[word as usize & 1023] += 1;
+        }
         self.segment_ends.push(self.used);
     }
 
     /// Makes room for one more MCU.
     fn reserve_mcu(&mut self) -> Result<()> {
-        let needed = self.used + MAX_BLOCKS_IN_MCU * SYMBOLS_IN_BLOCK;
+        let needed = self.used + MAX_BLOCKS_IN_MCU * SYMBOLS_IN_BLOCK + block::ROOM;
         if self.words.len() < needed {
             if needed > MAX_SYMBOLS {
                 return Err(Status::TooLarge);
@@ -91,33 +103,19 @@ impl SymbolStream {
         Ok(())
     }
 
-    /// Records one block of coefficients in natural order (see [`ZIGZAG`]) after the DC value `predictor`. Call
-    /// [`SymbolStream::begin_mcu`] first.
+    /// Records one block of coefficients in natural order (see [`ZIGZAG`](crate::jpeg::header::ZIGZAG)) after the DC value
+    /// `predictor`, by `symbols`, one of those in [`block`]. Call [`SymbolStream::begin_mcu`] first.
+    #[inline(always)]
     pub fn record_block(
         &mut self,
         coefficients: &[i16; 64],
         predictor: i16,
         base: u32,
+        symbols: impl Fn(&[i16; 64], i16, u32, &mut [u32; block::ROOM]) -> Result<usize>,
     ) -> Result<()> {
-        let difference = i32::from(coefficients[0]) - i32::from(predictor);
-        self.record(base, difference)?;
-        let mut run = 0;
-        for &position in &ZIGZAG[1..] {
-            let value = coefficients[usize::from(position)];
-            if value == 0 {
-                run += 1;
-                continue;
-            }
-            while run > 15 {
-                self.push(base + 256 + 0xF0, 0);
-                run -= 16;
-            }
-            self.record(base + 256 + (run << 4), i32::from(value))?;
-            run = 0;
-        }
-        if run > 0 {
-            self.push(base + 256, 0);
-        }
+        let words = self.words[self.used..].first_chunk_mut();
+        let words = words.ok_or(Status::Internal)?; // begin_mcu made the room
+        self.used += symbols(coefficients, predictor, base, words)?;
         Ok(())
     }
 
@@ -125,29 +123,6 @@ impl SymbolStream {
     pub fn begin_mcu(&mut self) -> Result<()> {
         self.reserve_mcu()
     }
-
-    fn record(&mut self, symbol: u32, value: i32) -> Result<()> {
-        let (size, extra) = size_and_extra(value);
-        if size > 15 {
-            return Err(Status::Unsupported); // no baseline code for it; libjpeg refuses to write it too
-        }
-        self.push(symbol + size, extra);
-        Ok(())
-    }
-
-    fn push(&mut self, symbol: u32, extra: u32) {
-        self.words[self.used] = symbol | extra << 16;
-        self.used += 1;
-        self.histogram[symbol as usize] += 1;
-    }
-}
-
-/// Number of bits of a difference or coefficient, and those bits (T.81 F.1.2.1: negative values less one).
-#[inline(always)]
-fn size_and_extra(value: i32) -> (u32, u32) {
-    let size = 32 - value.unsigned_abs().leading_zeros();
-    let extra = (value + (value >> 31)) as u32 & ((1 << size) - 1);
-    (size, extra)
 }
 
 /// Bits that one table look-up sees; longer codes take the slow way.
@@ -444,12 +419,7 @@ fn record_block(
     output_predictor: &mut i32,
     out: &mut SymbolStream,
 ) -> Result<()> {
-    let SymbolStream {
-        words,
-        used,
-        histogram,
-        ..
-    } = out;
+    let SymbolStream { words, used, .. } = out;
     let words: &mut [u32; SYMBOLS_IN_BLOCK] = match words[*used..].first_chunk_mut() {
         Some(words) => words,
         None => return Err(Status::Internal), // reserve_mcu made the room
@@ -479,7 +449,6 @@ fn record_block(
     *output_predictor = value;
     let symbol = size + plan.base;
     words[0] = symbol | extra << 16;
-    histogram[symbol as usize & 1023] += 1;
 
     let (mut count, mut position) = (1usize, 1u32);
     while position < 64 {
@@ -492,7 +461,6 @@ fn record_block(
         let extra = reader.take(entry);
         let symbol = entry >> 22;
         words[count & (SYMBOLS_IN_BLOCK - 1)] = symbol | extra << 16;
-        histogram[symbol as usize] += 1;
         count += 1;
         position += entry >> 12 & 255;
     }
