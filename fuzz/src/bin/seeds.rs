@@ -18,6 +18,7 @@ fn main() -> Outcome<()> {
     let (jpegs, others) = (jpegs()?, others()?);
     write(&folder.join("jpeg_header"), &[], &jpegs)?;
     write(&folder.join("restart_writer"), &[7], &jpegs)?;
+    write(&folder.join("requantiser"), &[7], &jpegs)?;
     write(&folder.join("jpeg_region"), &[40, 40, 128, 128], &jpegs)?;
     write(&folder.join("formats"), &[40, 40, 128, 128], &others)?;
     write(
