@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import io
 import json
 import os
 import tarfile
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -232,6 +234,8 @@ def test_a_python_function_runs_on_each_image(image_folder: MakeFolder) -> None:
 
 
 def test_no_thread_survives_the_loader(image_folder: MakeFolder) -> None:
+    gc.collect()  # what an earlier test has left in the traceback of an error
+    time.sleep(0.2)  # and is ending
     before = native_threads()
     data = loader(image_folder())
     next(iter(data))
@@ -438,3 +442,30 @@ def test_json_beside_the_images_is_handed_through(image_folder: MakeFolder, tmp_
         assert seen == 11
     with pytest.raises(UsageError, match="no JSON"):
         loader(root, with_json=True)
+
+
+def test_torchvisions_transforms_are_refused_in_words(image_folder: MakeFolder) -> None:
+    """v2's hand an array back as it came: nothing would be blurred, and nobody would know."""
+    v1, v2 = pytest.importorskip("torchvision.transforms"), pytest.importorskip("torchvision.transforms.v2")
+    root, crop = image_folder(), Resize((16, 16))
+    for given in (v1.RandomResizedCrop(16), v2.GaussianBlur(3), v2.Compose([v2.Resize(16)])):
+        for transform in (given, Compose([crop, given])):
+            with pytest.raises(UsageError, match="is torchvision's") as raised:
+                loader(root, transform=transform)
+            assert f"headrace.transforms.{type(given).__name__}" in str(raised.value.hint)
+    doubled = headrace.Loader(root, 4, Compose([crop, v2.Lambda(lambda image: image // 2)]), output="numpy", shuffle=False)
+    plain = headrace.Loader(root, 4, crop, output="numpy", shuffle=False)
+    for (halves, _), (images, _) in zip(doubled, plain, strict=True):
+        assert (halves == images // 2).all() and images.max() > 100
+
+
+def test_what_is_no_transform_and_no_name_of_a_dtype_is_said(image_folder: MakeFolder) -> None:
+    torch = pytest.importorskip("torch")
+    root = image_folder()
+    with pytest.raises(UsageError, match="list is neither a transform nor a function") as raised:
+        loader(root, transform=[Resize((16, 16))])
+    assert "Compose" in str(raised.value.hint)
+    for dtype in (torch.float32, "torch.float32"):
+        with pytest.raises(UsageError, match="is not offered") as raised:
+            loader(root, dtype=dtype, output="torch")
+        assert "dtype='float32'" in str(raised.value.hint)

@@ -525,7 +525,7 @@ def two_epochs(root: Path) -> Iterator[Any]:
 def test_7_a_loader_is_not_pickled_in_silence(root: Path) -> None:
     import pickle
 
-    with pytest.raises(TypeError, match=r"pickle|Loader"):
+    with pytest.raises(TypeError, match="make one in each process"):
         pickle.dumps(loader(root))
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import cached_property
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -159,6 +159,10 @@ class Loader:
 
     def __len__(self) -> int:
         return len(self._order(self._epoch))
+
+    def __reduce__(self) -> NoReturn:
+        # TypeError is what pickle, copy and multiprocessing expect of an object that stays where it is.
+        raise TypeError("a headrace.Loader has threads and memory of its own and cannot be pickled: make one in each process")
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
         if self.dataset.stream is not None:

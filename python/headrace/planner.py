@@ -18,7 +18,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from headrace import _native
+from headrace import _native, transforms
 from headrace.errors import UsageError
 from headrace.transforms import (
     AutoAugment,
@@ -160,7 +160,9 @@ def compile_plan(
     if dct_scale not in ("off", "auto"):
         raise UsageError(f"dct_scale must be 'off' or 'auto', not {dct_scale!r}")
     if dtype not in NUMPY_DTYPES:
-        raise UsageError(f"dtype {dtype!r} is not offered; there are {', '.join(NUMPY_DTYPES)}")
+        name = str(dtype).rpartition(".")[2]  # of torch.float32
+        hint = f"dtype={name!r}: it is given by its name" if name in NUMPY_DTYPES else None
+        raise UsageError(f"dtype {dtype!r} is not offered; there are {', '.join(NUMPY_DTYPES)}", hint=hint)
     if transform is None:
         raise UsageError("a transform is needed: images differ in size, a batch has one", hint=_EXAMPLE)
     steps = transform.transforms if isinstance(transform, Compose) else (transform,)
@@ -255,8 +257,24 @@ def _split(
         else:
             if values:
                 raise UsageError("a Python function after Normalize or ToDtype cannot be compiled", hint="put it before")
+            _check_function(step)
             callables.append(step)
     return pixels, tuple(callables), values
+
+
+def _check_function(step: object) -> None:
+    """Raises UsageError for what is no function on arrays. torchvision's v2 transforms would return an array as it came."""
+    name = type(step).__name__
+    if not callable(step):
+        raise UsageError(
+            f"{name} is neither a transform nor a function", hint="headrace.transforms.Compose([…]) makes one of several"
+        )
+    if type(step).__module__.startswith("torchvision.transforms.") and name != "Lambda":
+        same = f"headrace.transforms.{name}" if hasattr(transforms, name) else "those of headrace.transforms"
+        raise UsageError(
+            f"{name} is torchvision's: it works on Pillow images and tensors, and a Loader has neither",
+            hint=f"use {same}: names, arguments and defaults are torchvision's, and it runs in native code",
+        )
 
 
 def _ops(step: Transform) -> list[Op]:
