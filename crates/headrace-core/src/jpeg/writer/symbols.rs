@@ -75,7 +75,7 @@ impl SymbolStream {
         std::array::from_fn(|symbol| self.counts.iter().map(|c| c[256 * index + symbol]).sum())
     }
 
-    /// The symbols end a segment here.
+    /// A segment of [`SymbolStream::record_block`] ends here.
     pub fn end_segment(&mut self) {
         let start = self.segment_ends.last().copied().unwrap_or(0);
         let (fours, rest) = self.words[start..self.used].as_chunks::<4>();
@@ -87,6 +87,11 @@ impl SymbolStream {
         for (counts, &word) in self.counts.iter_mut().zip(rest) {
             counts[word as usize & 1023] += 1;
         }
+        self.end_counted_segment();
+    }
+
+    /// A segment ends here whose symbols have been counted one by one: free where the next look-up has to be waited for anyway.
+    fn end_counted_segment(&mut self) {
         self.segment_ends.push(self.used);
     }
 
@@ -384,7 +389,7 @@ fn record_scan_any(
             until_input_restart = intervals.input;
         }
         if until_output_restart == 0 {
-            out.end_segment();
+            out.end_counted_segment();
             output_predictors = [0; 4];
             until_output_restart = intervals.output;
         }
@@ -404,7 +409,7 @@ fn record_scan_any(
             )?;
         }
     }
-    out.end_segment();
+    out.end_counted_segment();
     if reader.consumed_bits() > segment_end_bits {
         return Err(Status::CorruptData);
     }
@@ -419,7 +424,13 @@ fn record_block(
     output_predictor: &mut i32,
     out: &mut SymbolStream,
 ) -> Result<()> {
-    let SymbolStream { words, used, .. } = out;
+    let SymbolStream {
+        words,
+        used,
+        counts,
+        ..
+    } = out;
+    let counts = &mut counts[0];
     let words: &mut [u32; SYMBOLS_IN_BLOCK] = match words[*used..].first_chunk_mut() {
         Some(words) => words,
         None => return Err(Status::Internal), // reserve_mcu made the room
@@ -449,6 +460,7 @@ fn record_block(
     *output_predictor = value;
     let symbol = size + plan.base;
     words[0] = symbol | extra << 16;
+    counts[symbol as usize & 1023] += 1;
 
     let (mut count, mut position) = (1usize, 1u32);
     while position < 64 {
@@ -461,6 +473,7 @@ fn record_block(
         let extra = reader.take(entry);
         let symbol = entry >> 22;
         words[count & (SYMBOLS_IN_BLOCK - 1)] = symbol | extra << 16;
+        counts[symbol as usize] += 1;
         count += 1;
         position += entry >> 12 & 255;
     }
