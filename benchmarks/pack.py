@@ -153,7 +153,7 @@ def rows() -> list[Row]:
         Row("**headrace --keep-bytes --sync**", "copies, checks, digests, index, waits", ours("--keep-bytes --sync")),
         Row("**headrace**", "restart markers, without loss, index", ours()),
         Row("jpegtran -optimize -restart", "restart markers, without loss, a process a file", JPEGTRAN),
-        Row(f"**headrace {LOSSY}**", "reduces, re-encodes, restart markers, index", ours(LOSSY)),
+        Row(f"**headrace {LOSSY}**", "reduces or requantises, restart markers, index", ours(LOSSY)),
         Row("Pillow loop", "reduces, re-encodes", script(PILLOW)),
         Row("FFCV DatasetWriter", "reduces, re-encodes", script(FFCV), "ffcv"),
     ]
