@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 import hashlib
 import io
 import json
 import os
 import tarfile
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -234,12 +232,10 @@ def test_a_python_function_runs_on_each_image(image_folder: MakeFolder) -> None:
 
 
 def test_no_thread_survives_the_loader(image_folder: MakeFolder) -> None:
-    gc.collect()  # what an earlier test has left in the traceback of an error
-    time.sleep(0.2)  # and is ending
     before = native_threads()
     data = loader(image_folder())
     next(iter(data))
-    assert native_threads() == before + 2
+    assert settled(native_threads, before + 2) == before + 2  # a thread takes its name when it first runs
     data.close()
     assert settled(native_threads, before) == before
     assert len(list(data)) == 3  # it may be used again
