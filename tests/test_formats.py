@@ -168,11 +168,13 @@ def tiff(samples: bytes | list[bytes], bits: list[int], photometric: int, tags: 
     """An uncompressed little-endian TIFF of the samples: in one strip, or a strip for each plane. Pillow cannot write all."""
     strips = [samples] if isinstance(samples, bytes) else samples
     fields: Tags = {256: WIDTH, 257: HEIGHT, 258: bits, 259: 1, 262: photometric, 277: len(bits), 278: HEIGHT}
-    fields |= {284: 1 if len(strips) == 1 else 2, 273: [0] * len(strips), 279: [len(strip) for strip in strips]} | (tags or {})
+    places, counts = (324, 325) if 322 in (tags or {}) else (273, 279)  # of tiles or strips
+    fields |= {284: 1 if len(strips) == 1 else 2, places: [0] * len(strips), counts: [len(strip) for strip in strips]}
+    fields |= tags or {}
     values = {tag: [value] if isinstance(value, int) else value for tag, value in fields.items()}
-    kinds = {tag: "I" if tag in (273, 279) else "H" for tag in values}
+    kinds = {tag: "I" if tag in (places, counts) else "H" for tag in values}
     at = 8 + 2 + 12 * len(values) + 4 + sum(4 * len(value) for value in values.values())
-    values[273] = [at + sum(map(len, strips[:number])) for number in range(len(strips))]
+    values[places] = [at + sum(map(len, strips[:number])) for number in range(len(strips))]
     entries, behind = b"", b""
     for tag in sorted(values):
         field = struct.pack(f"<{len(values[tag])}{kinds[tag]}", *values[tag])
@@ -218,9 +220,47 @@ def test_tiff_of_separate_planes(photometric: int, channels: int, tags: Tags) ->
     assert_equals_pillow(tiff(planes, [8] * channels, photometric, tags))
 
 
+@pytest.mark.parametrize("mode", ["RGB", "L", "YCbCr"])
+@pytest.mark.parametrize("size", [(53, 37), (300, 217)])  # one strip, and several
+def test_tiff_with_jpeg_compression(mode: str, size: tuple[int, int]) -> None:
+    for quality in (40, 95):
+        assert_equals_pillow(encoded(photograph(*size).convert(mode), "TIFF", compression="jpeg", quality=quality))
+
+
+@pytest.mark.parametrize("subsampling", ["4:4:4", "4:2:0", "4:2:2"])
+@pytest.mark.parametrize("tile", [None, (32, 16), (64, 48)])
+def test_tiff_of_subsampled_jpegs(subsampling: str, tile: tuple[int, int] | None) -> None:
+    """In strips of 16 rows, or in tiles that reach beyond the image, as libtiff's own programs write them."""
+    whole = photograph(WIDTH, HEIGHT)
+    width, height = tile or (WIDTH, 16)
+    corners = [(x, y) for y in range(0, HEIGHT, height) for x in range(0, WIDTH, width)]
+    bottom = [HEIGHT if tile is None else y + height for _, y in corners]
+    areas = [(x, y, x + width, min(y + height, end)) for (x, y), end in zip(corners, bottom, strict=True)]
+    jpegs = [without_markers(encoded(whole.crop(area), "JPEG", subsampling=subsampling)) for area in areas]
+    tags: Tags = {259: 7, 530: [int(digit) for digit in {"4:4:4": "11", "4:2:0": "22", "4:2:2": "21"}[subsampling]], 284: 1}
+    tags |= {278: height} if tile is None else {322: width, 323: height}
+    assert_equals_pillow(tiff(jpegs, [8] * 3, 6, tags))
+
+
+def without_markers(jpeg: bytes) -> bytes:
+    """The JPEG without its first segment, JFIF's."""
+    return jpeg[:2] + jpeg[4 + int.from_bytes(jpeg[4:6], "big") :]
+
+
+def test_tiff_of_jpegs_that_contradict_its_tags() -> None:
+    good, small = (without_markers(encoded(photograph(*size), "JPEG")) for size in ((WIDTH, HEIGHT), (WIDTH, 8)))
+    gray = without_markers(encoded(photograph(WIDTH, HEIGHT).convert("L"), "JPEG"))
+    assert decoded(tiff(good, [8] * 3, 6, {259: 7}))[0] == 0
+    assert reason(decoded(tiff(small, [8] * 3, 6, {259: 7}))[0]) == "the compressed image data is damaged"
+    assert reason(decoded(tiff(b"no JPEG", [8] * 3, 6, {259: 7}))[0]) == "the compressed image data is damaged"
+    assert reason(decoded(tiff(good[:-200], [8] * 3, 6, {259: 7}))[0]) == "the image data ends too early (truncated file)"
+    assert reason(decoded(tiff(gray, [8] * 3, 6, {259: 7}))[0]).startswith("a valid image of a kind")
+    assert reason(decoded(tiff([good] * 5, [8] * 3, 6, {259: 7, 278: 8, 284: 1}))[0]) == "the compressed image data is damaged"
+
+
 def test_tiff_kinds_that_would_differ_are_refused() -> None:
     refused = {
-        "JPEG compression": encoded(image("RGB"), "TIFF", compression="jpeg"),
+        "JPEG compression of CMYK": encoded(image("CMYK"), "TIFF", compression="jpeg"),
         "floating point": encoded(image("L").convert("F"), "TIFF"),
         "Lab": encoded(image("RGB").convert("LAB"), "TIFF"),
         "the lowest bit first": tiff(noise(8), [8], 1, {266: 2}),
@@ -347,6 +387,7 @@ MAKERS: dict[str, Callable[[], bytes]] = {
     "GIF": lambda: encoded(image("P"), "GIF"),
     "TIFF": lambda: encoded(image("RGB"), "TIFF", compression="tiff_lzw"),
     "BMP": lambda: encoded(image("RGB"), "BMP"),
+    "TIFF of JPEGs": lambda: encoded(image("RGB"), "TIFF", compression="jpeg"),
     "TIFF planes": lambda: tiff([noise(8)] * 3, [8] * 3, 2),
     "binary PPM": lambda: portable(6, 255),
     "binary PGM": lambda: portable(5, 1000),

@@ -2,8 +2,9 @@
 //! dropped, palettes are applied, 16-bit colour keeps its upper byte, and 16-bit gray is cut off at 255, as Pillow does.
 //!
 //! The whole image is decoded (these formats allow no random access), then the region is converted. Animations give their
-//! first frame. What these libraries read differently from Pillow, or not at all, is [`Status::Unsupported`]: TIFF with JPEG
-//! compression, other colours than gray, RGB, CMYK and palettes, 12 or 32 bits, signed numbers, floating point, or bits in reverse order.
+//! first frame. What these libraries read differently from Pillow, or not at all, is [`Status::Unsupported`]: TIFF of
+//! other colours than gray, RGB, CMYK and palettes, with 12 or 32 bits, signed numbers, floating point, or bits in reverse order, and
+//! with JPEG compression of anything but gray, RGB and YCbCr.
 
 mod bmp;
 mod gif;

@@ -36,6 +36,35 @@ fn jpeg(how: Encoding) -> Vec<u8> {
     turbo::encode(&picture(if how.gray { 1 } else { 3 }), SIZE, &how).unwrap()
 }
 
+/// A gray TIFF of one strip with JPEG compression; no library here writes any.
+fn tiff_of_jpeg() -> Vec<u8> {
+    let strip = jpeg(Encoding {
+        gray: true,
+        ..Encoding::default()
+    });
+    let (w, h, fields) = (SIZE.width, SIZE.height, 9u16);
+    let place = 8 + 2 + 12 * u32::from(fields) + 4;
+    let mut file = b"II*\0\x08\0\0\0".to_vec();
+    file.extend(fields.to_le_bytes());
+    for (tag, value) in [
+        (256u16, w),
+        (257, h),
+        (258, 8),
+        (259, 7),
+        (262, 1),
+        (273, place),
+        (277, 1),
+        (278, h),
+        (279, strip.len() as u32),
+    ] {
+        file.extend(tag.to_le_bytes());
+        file.extend([4, 0, 1, 0, 0, 0]); // one number of 32 bits
+        file.extend(value.to_le_bytes());
+    }
+    file.extend([0; 4]);
+    [file, strip].concat()
+}
+
 /// Small files of every kind that is decoded.
 fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     let plain = Encoding {
@@ -124,6 +153,7 @@ fn seeds() -> Vec<(&'static str, Vec<u8>)> {
         ("BMP", bmp),
         ("TIFF", tiff.into_inner()),
         ("GIF", gif),
+        ("TIFF of a JPEG", tiff_of_jpeg()),
         ("PPM", portable("P6", [b"255\n", &picture(3)[..]].concat())),
         (
             "PGM of 16 bits",

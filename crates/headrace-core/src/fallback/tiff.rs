@@ -1,5 +1,7 @@
 //! The first image of a TIFF file as samples that Pillow would see.
 
+mod jpeg;
+
 use std::io::Cursor;
 
 use tiff::decoder::{Decoder, DecodingResult, Limits};
@@ -26,6 +28,9 @@ pub fn size(data: &[u8]) -> Result<Size> {
 
 /// Decodes the whole image, of the size that [`size`] found, into `out`.
 pub fn samples(data: &[u8], size: Size, out: &mut Vec<u8>) -> Result<Samples> {
+    if jpeg::rgb(data, &mut open(data)?, size, out)? {
+        return Ok(Samples::Rgb8);
+    }
     let palette = palette(data)?;
     let indexed = palette
         .as_ref()
