@@ -78,3 +78,16 @@ def test_lines_of_something_else_are_an_error_in_words(tmp_path: Path, line: str
     (tmp_path / "other.jsonl").write_text(line + "\n")
     with pytest.raises(SessionError, match="not a session's"):
         Session.load(tmp_path)
+
+
+def test_the_folder_of_a_training_run_is_no_session_but_holds_one(tmp_path: Path) -> None:
+    write(tmp_path / "metrics.jsonl", {"seconds": 0.1, "step": 0})
+    with pytest.raises(SessionError, match="holds no session") as raised:
+        Session.load(tmp_path)
+    assert "headrace diagnose" in str(raised.value.hint)
+    (tmp_path / "sessions/from-000000000").mkdir(parents=True)
+    write(tmp_path / "sessions/from-000000000/launch.jsonl", {"kind": "session", "version": 1, "command": []})
+    with pytest.raises(SessionError, match="holds no session") as raised:
+        Session.load(tmp_path)
+    assert str(raised.value.hint).endswith("sessions/from-000000000")
+    assert Session.load(tmp_path / "sessions/from-000000000").steps == ()

@@ -320,7 +320,10 @@ class Session:
         if not files:
             raise SessionError(f"{folder} holds no session (no .jsonl file)", hint="run `headrace diagnose -- COMMAND`")
         try:
-            return _merge(line for file in files for line in _lines(file))
+            lines = [line for file in files for line in _lines(file)]
+            if not lines:
+                raise _no_session(folder)
+            return _merge(lines)
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             raise SessionError(
                 f"{folder} holds lines that are not a session's ({type(error).__name__}: {error})",
@@ -330,6 +333,13 @@ class Session:
     def save(self, folder: str | Path) -> Path:
         """Write the session as one file of a session folder, which `load` reads back equal. Returns the folder."""
         return save(self, folder)
+
+
+def _no_session(folder: Path) -> SessionError:
+    """For a folder that holds something else: perhaps a run of `headrace train`, whose sessions lie below it."""
+    below = sorted(path.parent for path in folder.glob("sessions/*/launch.jsonl"))
+    hint = f"a training run's session is {below[-1]}" if below else "give the folder that `headrace diagnose` named"
+    return SessionError(f"{folder} holds no session: no line in its .jsonl files is one of a session", hint=hint)
 
 
 def _lines(file: Path) -> Iterator[dict[str, Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -60,7 +61,9 @@ def test_answers_for_a_folder_with_a_broken_image(trained: Path, tmp_path: Path,
     rows = list(csv.DictReader((tmp_path / "answers.csv").read_text().splitlines()))
     assert len(rows) == 7 and {row["rank"] for row in rows} == {"", "1", "2"}
     assert main([*words, "--write", str(tmp_path / "answers.jsonl")]) == 1
-    assert "blue" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert f"images of {tmp_path}/deep/" in said
+    assert re.search(r"^ *er/blue\.png +blue ", said, re.MULTILINE)
     assert len((tmp_path / "answers.jsonl").read_text().splitlines()) == 4
 
 

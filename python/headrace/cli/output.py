@@ -160,7 +160,7 @@ def progress(description: str, total: float | None = None, *, unit: str = "img")
         return
     log = _Log(description, total, unit)
     yield Meter(log.show)
-    log.line()
+    log.end()
 
 
 def _bar(unit: str) -> Progress:
@@ -191,6 +191,7 @@ class _Log:
         self.description, self.total, self.unit = description, total, unit
         self.done = 0.0
         self.started_s = self.last_line_s = time.monotonic()
+        self.said: tuple[str, float] | None = None
 
     def show(self, description: str | None, amount: float, total: float | None) -> None:
         self.description = description or self.description
@@ -199,7 +200,12 @@ class _Log:
         if time.monotonic() - self.last_line_s >= LOG_INTERVAL_S:
             self.line()
 
+    def end(self) -> None:
+        if self.said != (self.description, self.done):
+            self.line()
+
     def line(self) -> None:
+        self.said = (self.description, self.done)
         self.last_line_s = time.monotonic()
         elapsed_s = max(self.last_line_s - self.started_s, 1e-9)
         rate = self.done / elapsed_s

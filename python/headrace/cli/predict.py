@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -103,10 +104,16 @@ def _write(path: Path, answers: Sequence[Answer]) -> None:
 
 
 def _render(answers: Sequence[Answer], written: Path | None) -> None:
+    shown = answers[:SHOWN]
+    # What the names begin with, up to a slash, is said once: a narrow table would cut what comes after it.
+    begin = os.path.commonprefix([one.image for one in shown]).rpartition("/")  # noqa: RUF071 - of URLs and keys too
+    folder = "".join(begin[:2])
+    if folder:
+        print(f"images of {folder}")
     table = Table("image", "most probable", "then", box=box.SIMPLE_HEAD)
-    for one in answers[:SHOWN]:
+    for one in shown:
         said = [f"{name} {share:.1%}" for name, share in one.likely] or [f"error: {one.error}"]
-        table.add_row(one.image, said[0], ", ".join(said[1:]))
+        table.add_row(one.image.removeprefix(folder), said[0], ", ".join(said[1:]))
     output.page.print(table, markup=False)
     if len(answers) > SHOWN:
         print(f"{len(answers) - SHOWN:,} more; --write FILE.csv or FILE.jsonl takes all")
