@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
-from headrace.attach import hooks, sampler, startup
+from headrace.attach import hooks, remarks, sampler, startup
 from headrace.attach.launch import SITE_FOLDER
 from headrace.attach.processes import rank_from_environment
 from headrace.diagnose import diagnose
@@ -64,7 +64,7 @@ class Watch:
         """Begin to record; for callbacks, which have no block."""
         if startup.SESSION_VARIABLE in os.environ:
             outer = os.environ[startup.SESSION_VARIABLE]
-            print(f"headrace.watch: this process is being watched already (session in {outer})", file=sys.stderr)
+            remarks.say(f"headrace.watch: this process is being watched already (session in {outer})")
             return
         if self._leads:
             begin_session(self.folder, [Path(sys.executable).name, *sys.argv])
@@ -116,7 +116,7 @@ class Watch:
         if self._report:
             diagnosis = replace(diagnosis, report=str(self.folder / "report.html"))
             html.write(diagnosis, self.folder / "report.html", session=session)
-            print(_summary(diagnosis), file=sys.stderr)
+            remarks.say(_summary(diagnosis))
         (self.folder / DIAGNOSIS_FILE).write_text(json.dumps(diagnosis.to_json(), indent=1), encoding="utf-8")
         return diagnosis
 

@@ -16,7 +16,7 @@ def taken_over(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """Installs the hook for one test; yields the lines that it says."""
     lines: list[str] = []
     original, init = DataLoader._get_iterator, _BaseDataLoaderIter.__init__
-    monkeypatch.setattr(hook, "_say", lines.append)
+    monkeypatch.setattr(hook, "say", lines.append)
     monkeypatch.setattr(hook, "_said", set())
     hook.install()
     yield lines

@@ -82,6 +82,29 @@ def test_json_is_one_document_and_the_exit_code_is_the_scripts(script: Path, ima
     assert "train [" in result.stderr and "RandomResizedCrop(size=(32, 32)" in result.stderr
 
 
+BARS = """
+import sys
+from torch.utils.data import DataLoader
+from torchvision import transforms as T
+from torchvision.datasets import ImageFolder
+from tqdm import tqdm
+
+data = ImageFolder(sys.argv[1], T.Compose([T.Resize((32, 32)), T.ToTensor()]))
+for _ in tqdm(DataLoader(data, 4)): pass
+"""
+
+
+def test_lines_stand_above_the_scripts_progress_bar(tmp_path: Path, image_folder: Callable[..., Path]) -> None:
+    pytest.importorskip("tqdm")
+    (tmp_path / "bars.py").write_text(BARS)
+    result = headrace("--", sys.executable, str(tmp_path / "bars.py"), str(image_folder()))
+    assert result.returncode == 0, result.stderr
+    lines = result.stderr.split("\n")
+    shown = [line.rpartition("\r")[2] for line in lines]  # what a terminal shows of each: the rest is drawn over
+    assert any(line.startswith("headrace run: loader over ImageFolder") for line in shown), result.stderr
+    assert "100%" in lines[-2]  # the bar goes on below
+
+
 def test_off(script: Path, image_folder: Callable[..., Path]) -> None:
     result = headrace("--json", "--", sys.executable, str(script), str(image_folder()), "0", HEADRACE="off")
     assert result.returncode == 0

@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import os
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +24,7 @@ from headrace.accelerate.iterator import FeedIterator
 from headrace.accelerate.recognise import Refused, describe, recognise
 from headrace.accelerate.settings import Settings
 from headrace.accelerate.work import Work, compile_work
+from headrace.attach.remarks import say
 from headrace.machine import cores as usable_cores
 
 __all__ = ["install"]
@@ -89,7 +89,7 @@ def _watch_others(settings: Settings) -> None:
                 reason = f"{type(loader).__name__} makes its own iterators"
                 _decide(loader, Decision(describe(loader.dataset), False, reason), settings)
         except Exception as error:
-            _say(f"headrace run: {_shown(error)}")
+            say(f"headrace run: {_shown(error)}")
         original(self, loader, *arguments, **options)
 
     _BaseDataLoaderIter.__init__ = init
@@ -110,7 +110,7 @@ def _iterator(loader: Any, original: Callable[[Any], Any], settings: Settings) -
         _decide(loader, Decision(describe(loader.dataset), False, f"internal error, {_shown(error)}"), settings)
         return original(loader)
     try:
-        iterator = FeedIterator(loader, work, lambda: original(loader), _say)
+        iterator = FeedIterator(loader, work, lambda: original(loader), say)
     except Exception as error:
         _decide(loader, Decision(describe(loader.dataset), False, f"internal error, {_shown(error)}"), settings)
         return original(loader)
@@ -183,11 +183,11 @@ def _decide(loader: Any, decision: Decision, settings: Settings) -> None:
     if os.environ.get("RANK", "0") == "0":
         verdict = "taken over" if decision.taken_over else "not taken over"
         colon = "" if decision.reason.startswith(PARTLY) else ":"
-        _say(f"headrace run: loader over {decision.dataset} {verdict}{colon} {decision.reason}")
+        say(f"headrace run: loader over {decision.dataset} {verdict}{colon} {decision.reason}")
         if decision.check:
-            _say(f"headrace run:   check: {decision.check}")
+            say(f"headrace run:   check: {decision.check}")
         for line in decision.pipeline if settings.explain else ():
-            _say(f"headrace run:   {line}")
+            say(f"headrace run:   {line}")
     if settings.folder is not None:
         record = {name: getattr(decision, name) for name in Decision.__dataclass_fields__}
         record |= {"rank": os.environ.get("RANK"), "pid": os.getpid()}
@@ -195,7 +195,7 @@ def _decide(loader: Any, decision: Decision, settings: Settings) -> None:
             with open(settings.folder / f"loaders-{os.getpid()}.jsonl", "a", encoding="utf-8") as file:
                 file.write(json.dumps(record) + "\n")
         except OSError as error:
-            _say(f"headrace run: cannot write what was done: {error}")
+            say(f"headrace run: cannot write what was done: {error}")
 
 
 def _counted(number: int, what: str) -> str:
@@ -204,7 +204,3 @@ def _counted(number: int, what: str) -> str:
 
 def _shown(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
