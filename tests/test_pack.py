@@ -412,6 +412,19 @@ def test_images_of_higher_quality_are_reencoded_when_quality_is_given(tmp_path: 
     assert np.array_equal(pixels(found["a/coarse"][0]), pixels(coarse))
 
 
+@pytest.mark.parametrize("restart_markers", [False, True])
+def test_a_jpeg_that_would_only_get_worse_keeps_its_coefficients(tmp_path: Path, restart_markers: bool) -> None:
+    (tmp_path / "in" / "a").mkdir(parents=True)
+    file = io.BytesIO()
+    image = Image.open(io.BytesIO(jpeg(640, 480, quality=100)))
+    image.save(file, "JPEG", quality=91, progressive=True)
+    (tmp_path / "in" / "a" / "x.jpg").write_bytes(file.getvalue())
+    pack(tmp_path / "in", tmp_path / "out", quality=90, restart_markers=restart_markers)
+    ((data, _),) = records(tmp_path / "out").values()
+    assert np.array_equal(pixels(data), pixels(file.getvalue()))
+    assert (read_header(data).jpeg.restart_interval > 0) == restart_markers
+
+
 @pytest.mark.parametrize("mode", ["L", "CMYK", "RGBA", "P", "1", "I;16"])
 def test_every_kind_of_image_can_be_made_smaller(tmp_path: Path, mode: str) -> None:
     (tmp_path / "in" / "a").mkdir(parents=True)

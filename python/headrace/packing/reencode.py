@@ -27,23 +27,31 @@ def reencoder(options: PackOptions, lossless: Recoder) -> Recoder:
     """The function that every image goes through when options ask for smaller ones.
 
     An image is encoded anew when it is too large, when there is a transform, or when `options.quality` is given and it
-    is no JPEG or one of higher quality; `lossless` takes all others. A JPEG that keeps its size is made of its
-    coefficients. Raises UsageError for a transform that cannot be read, MissingDependencyError without Pillow; the
-    function raises DecodeError.
+    is no JPEG or one of higher quality; `lossless` takes all others, and JPEGs that would only get worse, not smaller. A
+    JPEG that keeps its size is made of its coefficients. Raises UsageError for a transform that cannot be read,
+    MissingDependencyError without Pillow; the function raises DecodeError.
     """
     prepare = parsed(options.transform) if options.transform else None
+    quality = options.quality or DEFAULT_QUALITY
     pillow()  # say now, not at the first image, that it is missing
 
     def reencode(data: bytes) -> Recoded:
         header = read_header(data)
         size = _target(options, header.width, header.height)
-        if size is None and prepare is None and not _is_finer(header, options.quality):
+        if size is not None or prepare is not None:
+            return through_pixels(data, header, size)
+        if not _is_finer(header, options.quality):
             return lossless(data)
-        quality = options.quality or DEFAULT_QUALITY
-        if size is None and prepare is None:
-            requantised = _native.requantise_jpeg(data, quality, RESTART_TILE * options.restart_markers)
-            if requantised is not None:
-                return Recoded(requantised, "jpeg", "jpg", header.width, header.height)
+        coarser = coarsened(data, header)
+        return lossless(data) if header.jpeg is not None and len(coarser.data) >= len(data) else coarser
+
+    def coarsened(data: bytes, header: ImageHeader) -> Recoded:
+        requantised = _native.requantise_jpeg(data, quality, RESTART_TILE * options.restart_markers)
+        if requantised is None:
+            return through_pixels(data, header, None)
+        return Recoded(requantised, "jpeg", "jpg", header.width, header.height)
+
+    def through_pixels(data: bytes, header: ImageHeader, size: tuple[int, int] | None) -> Recoded:
         if size is not None:
             _refuse_too_large(size)  # before it takes the memory
         image = _pixels(data, header, size or (header.width, header.height))

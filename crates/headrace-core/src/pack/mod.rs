@@ -45,7 +45,7 @@ pub enum Keep {
 pub struct Smaller {
     /// The size.
     pub bound: Bound,
-    /// Files of a higher quality than this are encoded anew even if their size stays.
+    /// Files of a higher quality than this are encoded anew even if their size stays, where that takes fewer bytes.
     pub above_quality: Option<u8>,
     /// Of what is encoded, 1 to 100.
     pub quality: u8,
@@ -214,10 +214,12 @@ impl Packer {
                     Keep::Marked(tile_px) => Some(tile_px),
                     _ => None,
                 };
-                let image =
-                    self.reencoder
-                        .encode(&self.source, facts, size, smaller.quality, tile_px)?;
-                return Some((image, size));
+                self.reencoder
+                    .encode(&self.source, facts, size, smaller.quality, tile_px)?;
+                // Worse and not even smaller is nothing that anybody asks for.
+                if target.is_some() || self.reencoder.encoded().len() < self.source.len() {
+                    return Some((self.reencoder.encoded(), size));
+                }
             }
         }
         let image = match recipe.keep {

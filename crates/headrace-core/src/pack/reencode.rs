@@ -82,7 +82,8 @@ impl Reencoder {
         self.decoder.region(jpeg, whole).ok().map(|_| ())
     }
 
-    /// `jpeg` at `size`, resized as Pillow's bicubic filter does, as a JPEG; `None` for what has to be looked at.
+    /// Makes a JPEG ([`Reencoder::encoded`]) of `jpeg` at `size`, resized as Pillow's bicubic filter does; `None` for what has to
+    /// be looked at.
     pub fn encode(
         &mut self,
         jpeg: &[u8],
@@ -90,7 +91,7 @@ impl Reencoder {
         size: Size,
         quality: u8,
         tile_px: Option<u32>,
-    ) -> Option<&[u8]> {
+    ) -> Option<()> {
         let stored = Size {
             width: facts.width,
             height: facts.height,
@@ -111,7 +112,7 @@ impl Reencoder {
             };
             let requantised = self.requantiser.write(jpeg, &options, &mut self.encoded);
             if requantised.is_ok() {
-                return Some(&self.encoded);
+                return Some(());
             }
         }
         let whole = Rect::new(0, 0, stored.width, stored.height);
@@ -136,8 +137,12 @@ impl Reencoder {
             tile_px,
             orientation,
         };
-        encode_pixels(pixels, size, &how, &mut self.encoded).ok()?;
-        Some(&self.encoded)
+        encode_pixels(pixels, size, &how, &mut self.encoded).ok()
+    }
+
+    /// What [`Reencoder::encode`] made last.
+    pub fn encoded(&self) -> &[u8] {
+        &self.encoded
     }
 }
 
