@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 pub enum Extension {
     /// No vector instructions: the readable twin that defines every result.
     Scalar,
-    /// x86-64 with AVX2, FMA, BMI and LZCNT (Haswell 2013, Zen 2017).
+    /// x86-64 with AVX2, FMA, BMI, LZCNT and POPCNT (Haswell 2013, Zen 2017).
     Avx2,
     /// x86-64 with AVX-512 F, BW, CD, DQ, VL, VBMI, VBMI2 and VNNI (Ice Lake 2019, Zen 4).
     Avx512,
@@ -39,6 +39,7 @@ impl Extension {
                     && is_x86_feature_detected!("bmi1")
                     && is_x86_feature_detected!("bmi2")
                     && is_x86_feature_detected!("lzcnt")
+                    && is_x86_feature_detected!("popcnt")
             }
             Extension::Avx512 => {
                 Extension::Avx2.is_available()

@@ -384,7 +384,7 @@ impl<'r> OutputRow<'r> {
                 self.until_restart = self.interval;
             }
             self.until_restart -= 1;
-            stream.begin_mcu()?;
+            stream.reserve_mcu()?;
             for (y, x) in (0..side).flat_map(|y| (0..side).map(move |x| (y, column * side + x))) {
                 let mut beyond = [0; 64]; // what the image does not reach costs least so
                 beyond[0] = self.predictors[0];

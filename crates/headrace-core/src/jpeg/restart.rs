@@ -568,7 +568,7 @@ impl CoefficientRecorder<'_, '_> {
                 self.until_restart = self.header.interval;
             }
             self.until_restart -= 1;
-            self.stream.begin_mcu()?;
+            self.stream.reserve_mcu()?;
             for component in &self.header.components {
                 let (h, v) = if single {
                     (1, 1)

@@ -95,8 +95,8 @@ impl SymbolStream {
         self.segment_ends.push(self.used);
     }
 
-    /// Makes room for one more MCU.
-    fn reserve_mcu(&mut self) -> Result<()> {
+    /// Makes room for one more MCU: of [`SymbolStream::record_block`] calls, or of a scan's.
+    pub fn reserve_mcu(&mut self) -> Result<()> {
         let needed = self.used + MAX_BLOCKS_IN_MCU * SYMBOLS_IN_BLOCK + block::ROOM;
         if self.words.len() < needed {
             if needed > MAX_SYMBOLS {
@@ -109,7 +109,7 @@ impl SymbolStream {
     }
 
     /// Records one block of coefficients in natural order (see [`ZIGZAG`](crate::jpeg::header::ZIGZAG)) after the DC value
-    /// `predictor`, by `symbols`, one of those in [`block`]. Call [`SymbolStream::begin_mcu`] first.
+    /// `predictor`, by `symbols`, one of those in [`block`]. Call [`SymbolStream::reserve_mcu`] first.
     #[inline(always)]
     pub fn record_block(
         &mut self,
@@ -119,14 +119,9 @@ impl SymbolStream {
         symbols: impl Fn(&[i16; 64], i16, u32, &mut [u32; block::ROOM]) -> Result<usize>,
     ) -> Result<()> {
         let words = self.words[self.used..].first_chunk_mut();
-        let words = words.ok_or(Status::Internal)?; // begin_mcu made the room
+        let words = words.ok_or(Status::Internal)?; // reserve_mcu made the room
         self.used += symbols(coefficients, predictor, base, words)?;
         Ok(())
-    }
-
-    /// Room for one MCU of [`SymbolStream::record_block`] calls.
-    pub fn begin_mcu(&mut self) -> Result<()> {
-        self.reserve_mcu()
     }
 }
 
