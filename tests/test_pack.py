@@ -18,6 +18,8 @@ from headrace.errors import DecodeError, HeadraceError, SourceError, UsageError
 from headrace.image_header import read_header
 from headrace.loader import Loader
 from headrace.packing import pack
+from headrace.packing.options import PackOptions
+from headrace.packing.recipe import make_recipe
 from headrace.shards.index import Columns, Keys, read_columns
 from headrace.shards.manifest import INDEX, read_manifest
 from headrace.verification import verify
@@ -479,6 +481,14 @@ def test_a_narrow_image_that_would_get_too_long_is_listed(tmp_path: Path, option
     assert "would become 700 x 70,000 pixels" in (tmp_path / "out/errors.jsonl").read_text()
 
 
+@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+def test_an_image_that_would_get_more_pixels_than_a_loader_decodes_is_refused(kind: str) -> None:
+    file = io.BytesIO()
+    Image.new("RGB", (40, 40)).save(file, kind)
+    with pytest.raises(DecodeError, match="would become 14,000 x 14,000 pixels; Loaders decode at most 178,956,970"):
+        make_recipe(PackOptions(resize=14_000)).recode(file.getvalue())
+
+
 def test_an_unusual_format_keeps_its_extension(tmp_path: Path) -> None:
     buffer = io.BytesIO()
     Image.new("RGB", (4, 3)).save(buffer, "PCX")
@@ -528,6 +538,21 @@ def test_sizes_that_lie_take_no_memory(tmp_path: Path) -> None:
     details = [json.loads(line)["detail"] for line in (tmp_path / "out/errors.jsonl").read_text().splitlines()]
     too_large = "the image is larger than the pixel limit"
     assert (result.records, details) == (1, [too_large, f"PPM: {too_large}", "the image data ends too early (truncated file)"])
+    assert peak < 64 << 20
+
+
+def test_a_jpeg_whose_size_lies_takes_no_memory_to_reencode(tmp_path: Path) -> None:
+    (tmp_path / "in/x").mkdir(parents=True)
+    whole = jpeg(30, 20, quality=95)
+    frame = whole.index(b"\xff\xc0")
+    (tmp_path / "in/x/a.jpg").write_bytes(whole)
+    (tmp_path / "in/x/b.jpg").write_bytes(whole[: frame + 5] + b"\x40\x00\x40\x00" + whole[frame + 9 :])
+    tracemalloc.start()
+    result = pack(tmp_path / "in", tmp_path / "out", quality=80, workers=1)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (result.records, result.errors) == (1, 1)
+    assert "larger than the pixel limit" in (tmp_path / "out/errors.jsonl").read_text()
     assert peak < 64 << 20
 
 

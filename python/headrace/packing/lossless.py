@@ -24,7 +24,17 @@ UNSUPPORTED = 8  # and Status::Unsupported
 TOO_LARGE = 9  # and Status::TooLarge
 MAX_PIXELS = 178_956_970  # and its limit for an image
 
-__all__ = ["UNSUPPORTED", "Recoded", "Recoder", "check_pixels", "decoded", "lossless_recoder", "pillow"]
+__all__ = [
+    "MAX_PIXELS",
+    "TOO_LARGE",
+    "UNSUPPORTED",
+    "Recoded",
+    "Recoder",
+    "check_pixels",
+    "decoded",
+    "lossless_recoder",
+    "pillow",
+]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from headrace import _native
 from headrace.decode import decode_into, reason
 from headrace.errors import DecodeError
 from headrace.image_header import ImageHeader, format_of, read_header
-from headrace.packing.lossless import UNSUPPORTED, Recoded, Recoder, decoded, pillow
+from headrace.packing.lossless import MAX_PIXELS, TOO_LARGE, UNSUPPORTED, Recoded, Recoder, decoded, pillow
 from headrace.packing.options import DEFAULT_QUALITY, RESTART_TILE, PackOptions
 from headrace.packing.prepare import parsed
 
@@ -80,9 +80,12 @@ def _target(options: PackOptions, width: int, height: int) -> tuple[int, int] | 
 
 
 def _refuse_too_large(size: tuple[int, int]) -> None:
-    """Raises DecodeError for a size (width, height) that no JPEG can have: a narrow image was made wider."""
+    """Raises DecodeError for a size (width, height) that no JPEG can have, or no Loader would decode: an image was enlarged."""
+    would = f"would become {size[0]:,} x {size[1]:,} pixels"
     if max(size) > _MAX_SIDE:
-        raise DecodeError(f"would become {size[0]:,} x {size[1]:,} pixels; a JPEG has at most {_MAX_SIDE:,} on a side")
+        raise DecodeError(f"{would}; a JPEG has at most {_MAX_SIDE:,} on a side")
+    if size[0] * size[1] > MAX_PIXELS:
+        raise DecodeError(f"{would}; Loaders decode at most {MAX_PIXELS:,}", status=TOO_LARGE)
 
 
 def _is_finer(header: ImageHeader, quality: int | None) -> bool:
@@ -96,6 +99,8 @@ def _pixels(data: bytes, header: ImageHeader, size: tuple[int, int]) -> Image.Im
     """The image at `size` (width, height), grey or RGB, resized as Pillow's bicubic filter does."""
     jpeg = header.jpeg
     if jpeg is not None and jpeg.bits == 8 and jpeg.components in (1, 3):
+        if header.width * header.height > MAX_PIXELS:
+            raise DecodeError(reason(TOO_LARGE), status=TOO_LARGE)  # before it takes the memory
         out = np.empty((1, size[1], size[0], 3), dtype=np.uint8)
         status = int(decode_into([data], out, resample="bicubic")[0])
         if status == 0:

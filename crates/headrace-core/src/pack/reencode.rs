@@ -1,7 +1,7 @@
 //! Images made smaller: resized ones are decoded and resized as Pillow does and encoded by libjpeg-turbo; what keeps its size is
 //! requantised.
 
-use crate::decode::{Decoder, Size};
+use crate::decode::{Decoder, Size, MAX_PIXELS};
 use crate::error::Result;
 use crate::exif::{self, Orientation};
 use crate::geometry::Rect;
@@ -99,6 +99,7 @@ impl Reencoder {
         if facts.bits != 8
             || !matches!(facts.components, 1 | 3)
             || size.width.max(size.height) > MAX_SIDE
+            || u64::from(size.width) * u64::from(size.height) > MAX_PIXELS
             || self.decoder.size(jpeg) != Ok(stored)
         {
             return None;
@@ -238,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_side_that_no_jpeg_has_is_declined_before_it_takes_memory() {
+    fn a_size_that_no_jpeg_has_is_declined_before_it_takes_memory() {
         let stored = Size {
             width: 4,
             height: 400,
@@ -254,14 +255,15 @@ mod tests {
         let mut jpeg = Vec::new();
         encode_pixels(&[90; 4 * 400 * 3], stored, &how, &mut jpeg).unwrap();
         let facts = jpeg_facts(&jpeg).unwrap();
-        let encode = |length| {
-            let size = Bound::Resize(length).target(stored).unwrap();
+        let encode = |width, height| {
+            let size = Size { width, height };
             let mut reencoder = Reencoder::default();
             let done = reencoder.encode(&jpeg, &facts, size, 80, None).is_some();
             (done, reencoder.pixels.capacity() > 0)
         };
-        assert_eq!(encode(8), (true, true));
-        assert_eq!(encode(65_535), (false, false));
+        assert_eq!(encode(8, 800), (true, true));
+        assert_eq!(encode(700, 70_000), (false, false));
+        assert_eq!(encode(14_000, 14_000), (false, false)); // more pixels than a Loader decodes
     }
 
     #[test]
