@@ -16,7 +16,7 @@ from headrace.errors import MissingDependencyError, UsageError
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["SIMULATED", "Device", "Pace", "open_device"]
+__all__ = ["SIMULATED", "WARM_UP_STEPS", "Device", "Pace", "open_device"]
 
 Kind = Literal["cpu", "cuda", "simulated"]
 

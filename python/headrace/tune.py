@@ -12,7 +12,7 @@ from headrace import machine
 from headrace.devices import Device
 from headrace.errors import UsageError
 from headrace.records import Dataset
-from headrace.training.batch_size import choose
+from headrace.training.batch_size import CPU_SECONDS, choose
 from headrace.training.chosen import Chosen, with_global_batch
 from headrace.training.compiling import choose_compile
 from headrace.training.options import Options
@@ -36,6 +36,7 @@ class Tuned:
     device: str
     ranks: int
     batch_trials: tuple[tuple[int, float | None], ...]  # (size, images a second; None: does not fit)
+    batch_left_out: tuple[int, ...]  # sizes for which the search had no time
     compile_img_s: dict[str, float]
     ingest: tuple[Ingest, ...]  # by threads
     compute_img_s: float
@@ -57,6 +58,7 @@ def tune(
     """Measures for about `seconds` at each setting. Raises UsageError when the batch does not fit."""
     options = chosen.options
     sizes: tuple[tuple[int, float | None], ...] = ()
+    left_out: tuple[int, ...] = ()
     if chosen.auto_batch_size and not device.simulated:
         choice = choose(
             options,
@@ -65,10 +67,14 @@ def tune(
             memory_bytes=memory_bytes,
             global_batch=chosen.global_batch,
             processes=ranks,
+            seconds=CPU_SECONDS if device.kind == "cpu" else None,
             watch=lambda one: watch(f"batch {one.batch_size}: " + (f"{one.img_s:,.0f} img/s" if one.img_s else "does not fit")),
         )
         options = replace(options, batch_size=choice.batch_size)
         sizes = tuple((one.batch_size, one.img_s) for one in choice.trials)
+        left_out = choice.left_out
+        if (said := choice.cut_short()) is not None:
+            watch(said)
     options = with_global_batch(options, chosen.global_batch, ranks)
     compiled = choose_compile(options, device=device, classes=len(data.classes), processes=ranks, watch=watch)
     if chosen.auto_compile:
@@ -89,6 +95,7 @@ def tune(
         device=device.name,
         ranks=ranks,
         batch_trials=sizes,
+        batch_left_out=left_out,
         compile_img_s=compiled.img_s,
         ingest=ingest,
         compute_img_s=compute,

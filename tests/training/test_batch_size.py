@@ -63,6 +63,26 @@ def test_a_batch_is_at_most_a_tenth_of_the_data() -> None:
     assert tried(found)[-1] == 96
 
 
+def test_a_search_with_little_time_says_what_it_left_out() -> None:
+    """Ten images a second, each size a little faster: without a bound the largest would take hours."""
+    now = [0.0]
+
+    def slow(options: Options, *, classes: int, processes: int) -> Trial:
+        rate = 10.0 * (1 + options.batch_size / 200)
+        now[0] += 20 + 2 * options.batch_size / rate  # starting, and two steps
+        return Trial(options.batch_size, rate, None)
+
+    found = choose(OPTIONS, classes=10, images=10**6, seconds=120.0, clock=lambda: now[0], try_size=slow)
+    assert tried(found) == [32, 48, 64, 96]
+    assert now[0] <= 120
+    assert found.left_out[0] > tried(found)[-1] and found.left_out[-1] == 8192
+    assert f"from {found.left_out[0]} on are left out" in str(found.cut_short())
+    once = choose(OPTIONS, classes=10, images=10**6, seconds=1.0, clock=lambda: now[0], try_size=slow)
+    assert (once.batch_size, tried(once)) == (32, [32])  # the first is always tried
+    free = choose(OPTIONS, classes=10, images=2000, clock=lambda: now[0], try_size=slow)
+    assert free.left_out == () and free.cut_short() is None
+
+
 def test_when_nothing_fits_it_is_said() -> None:
     with pytest.raises(UsageError, match="does not fit with a batch of 32"):
         choose(OPTIONS, classes=10, images=10**6, try_size=device(lambda n: None))

@@ -21,7 +21,7 @@ from headrace.nvml import find_driver
 from headrace.report import training
 from headrace.trainer import Options, Progress, Result, train
 from headrace.training import configuration
-from headrace.training.batch_size import choose
+from headrace.training.batch_size import CPU_SECONDS, choose
 from headrace.training.chosen import Chosen, with_global_batch
 from headrace.training.compiling import choose_compile
 from headrace.training.enlarging import enlarged
@@ -143,8 +143,11 @@ def _chosen_batch_size(chosen: Chosen, ranks: int) -> int:
         memory_bytes=memory_bytes,
         global_batch=chosen.global_batch,
         processes=ranks,
+        seconds=CPU_SECONDS if device.kind == "cpu" else None,
         watch=_show_trial,
     )
+    if (said := choice.cut_short()) is not None:
+        output.say(said)
     output.say(f"batch size {choice.batch_size}: the smallest within 3 % of the best rate")
     return choice.batch_size
 

@@ -69,6 +69,7 @@ def _document(found: Tuned, written: Path | None) -> dict[str, object]:
         "compute_img_s": found.compute_img_s,
         "img_s": max(one.img_s for one in found.together),
         "batch_trials": [{"batch_size": size, "img_s": rate} for size, rate in found.batch_trials],
+        "batch_left_out": found.batch_left_out,
         "compile_trials": found.compile_img_s,
         "ingest_trials": found.ingest,
         "together_trials": found.together,
@@ -82,6 +83,8 @@ def _render(found: Tuned, written: Path | None) -> None:
     for size, rate in found.batch_trials:
         mark = "chosen" if size == options.batch_size else ""
         table.add_row("compute alone", f"batch {size}", "does not fit" if rate is None else f"{rate:,.0f}", mark)
+    if found.batch_left_out:
+        table.add_row("", f"batch {found.batch_left_out[0]} …", "no time", "left out")
     for mode, rate in found.compile_img_s.items():
         table.add_row("compute alone", f"compile {mode}", f"{rate:,.0f}", "chosen" if mode == options.compile else "")
     if not found.batch_trials:

@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from headrace.devices import Device
+from headrace.devices import WARM_UP_STEPS, Device
 from headrace.errors import CommandError
 from headrace.records import Dataset
 from headrace.training import configuration
@@ -23,6 +23,8 @@ __all__ = ["Ingest", "Together", "compute_rate", "ingest_rate", "together_rate"]
 
 WARM_UP_BATCHES = 4  # the ring is filled, threads have started
 LEAST_STEPS, MOST_STEPS = 30, 2000
+MOST_SECONDS = 60.0  # where steps are slow; LEAST_COUNTED of them, after those that warm up, have to be waited for
+LEAST_COUNTED = 3
 TIMEOUT_S = 1800.0
 
 
@@ -74,7 +76,9 @@ def compute_rate(options: Options, device: Device, *, classes: int, ranks: int) 
 
 def together_rate(options: Options, data: Dataset, *, ranks: int, expected_img_s: float, seconds: float) -> Together:
     """`headrace train` for about `seconds`, in processes of its own, without evaluation. Raises CommandError."""
-    steps = round(seconds * expected_img_s / (options.batch_size * ranks)) + LEAST_STEPS
+    per_second = expected_img_s / (options.batch_size * ranks)
+    steps = round(seconds * per_second) + LEAST_STEPS
+    steps = max(WARM_UP_STEPS + LEAST_COUNTED, min(steps, round(max(MOST_SECONDS, seconds) * per_second)))
     with tempfile.TemporaryDirectory(prefix="headrace-tune-") as folder:
         short = replace(
             options, data=data.root, val=None, out=f"{folder}/run", steps=min(steps, MOST_STEPS), resume=None, log=(),
