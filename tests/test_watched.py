@@ -134,6 +134,32 @@ def test_callbacks(tmp_path: Path, package: str) -> None:
     assert "report in" in done.stderr
 
 
+RAISES = """
+from headrace.callbacks.transformers import HeadraceCallback
+callback = HeadraceCallback("s")
+callback.on_train_begin(None, None, None, model=None)
+train(DataLoader(Data(), batch_size=4))
+try: raise MemoryError("too large a batch")
+except MemoryError: callback.on_train_begin(None, None, None, model=None)
+train(DataLoader(Data(), batch_size=2))
+raise KeyError("mine")
+"""
+
+
+def test_a_training_that_raises_is_reported_at_the_end_of_the_process(tmp_path: Path) -> None:
+    """The real Trainer calls `on_train_end` after the last step only."""
+    stub = tmp_path / "stubs/transformers.py"
+    stub.parent.mkdir()
+    stub.write_text(STUBS["transformers"])
+    done = run(tmp_path, RAISES, PYTHONPATH=str(stub.parent))
+    assert done.returncode == 1 and "KeyError: 'mine'" in done.stderr
+    assert "headrace.watch: report in" in done.stderr
+    assert "watched already" not in done.stderr and "exit callback" not in done.stderr
+    session = Session.load(tmp_path / "s")
+    assert session.exit_code == 1 and len(session.steps) >= 55  # of both trials
+    assert (tmp_path / "s/report.html").exists()
+
+
 TRAINERS = {
     "transformers": """
 from transformers import Trainer, TrainingArguments

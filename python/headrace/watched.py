@@ -77,8 +77,16 @@ class Watch:
             startup.start()
         self._active = True
 
-    def stop(self, *, failed: bool = False) -> Diagnosis | None:
-        """End the recording, and report. None on other ranks, and where `start` found an outer session."""
+    @property
+    def active(self) -> bool:
+        """Whether it records now: `start` was called, and `stop` not yet."""
+        return self._active
+
+    def stop(self, *, failed: bool = False, exiting: bool = False) -> Diagnosis | None:
+        """End the recording, and report. None on other ranks, and where `start` found an outer session.
+
+        `exiting`: the interpreter ends, so that no thread can be started: the files' own speed is not measured.
+        """
         if not self._active:
             return None
         self._active = False
@@ -93,7 +101,7 @@ class Watch:
             return None
         end_sampler(self._sampler, patience_s=0.0)
         end_session(self.folder, int(failed), ended_s)
-        self.diagnosis = self._diagnose()
+        self.diagnosis = self._diagnose(exiting)
         return self.diagnosis
 
     def _set_environment(self) -> None:
@@ -108,10 +116,11 @@ class Watch:
         self._environment = {name: os.environ.get(name) for name in wanted}
         os.environ.update(wanted)
 
-    def _diagnose(self) -> Diagnosis:
+    def _diagnose(self, exiting: bool) -> Diagnosis:
         session = Session.load(self.folder)
         if session.steps and self._report:
-            session = with_sweep(with_benchmark(session, self.folder), self.folder)
+            session = with_benchmark(session, self.folder)
+            session = session if exiting else with_sweep(session, self.folder)
         diagnosis = replace(diagnose(session), session=str(self.folder))
         if self._report:
             diagnosis = replace(diagnosis, report=str(self.folder / "report.html"))
