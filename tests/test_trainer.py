@@ -197,7 +197,9 @@ def test_a_simulated_device_says_so_everywhere(options: Options, capsys, monkeyp
     monkeypatch.setattr(trainer, "LOG_STEPS", 2)
     arguments = ["--data", options.data, "--out", options.out, "--batch-size", "8", "--image-size", "64", "--threads", "1"]
     assert main(["train", "--model", "resnet50", "--device", "sim:a100", "--steps", "14", "--json", *arguments]) == 0
-    document = json.loads(capsys.readouterr().out)
+    printed = capsys.readouterr()
+    document = json.loads(printed.out)
+    assert f" img, {document['img_s']:,.1f} img/s (steps alone), " in printed.err.splitlines()[-1]  # no start-up in it
     assert document["device"] == "simulated A100" and document["simulated"] is True
     assert document["steps"] == 14 and document["top1"] is not None
     assert 0 < document["img_s"] <= 2470 and 0 <= document["wait_share"] <= 1

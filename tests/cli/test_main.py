@@ -192,3 +192,13 @@ def test_progress_in_a_log_is_plain_lines(capsys, monkeypatch) -> None:
     assert lines[0].startswith("packing: 2/4 img, ")
     assert [line.startswith("checking: 4/4 img, ") for line in lines] == [False, False, True]  # said once
     assert all("\x1b" not in line for line in lines)
+
+
+def test_a_rate_that_is_told_is_shown_for_what_it_is_of(capsys, monkeypatch) -> None:
+    monkeypatch.setattr(output, "LOG_INTERVAL_S", 0.0)
+    with output.progress("training", 40, rate_of="steps alone") as meter:
+        meter.advance(20)
+        meter.advance(10, rate=5.0)
+    first, last = capsys.readouterr().err.splitlines()
+    assert "/s" not in first  # not known yet
+    assert "30/40 img, 5.0 img/s (steps alone), " in last and last.endswith(" 2 s left")

@@ -132,46 +132,54 @@ def only_documents_on_stdout(as_json: bool) -> Iterator[None]:
 class Meter:
     """What a running progress bar shows; `advance` and `describe` may be called as often as one likes."""
 
-    def __init__(self, show: Callable[[str | None, float, float | None], None]) -> None:
+    def __init__(self, show: Callable[[str | None, float, float | None, float | None], None]) -> None:
         self._show = show
         self.done = 0.0
 
-    def advance(self, amount: float = 1, description: str | None = None, *, total: float | None = None) -> None:
-        """Counts `amount` more units as done; changes the words in front of the bar, and the total, if there are new ones."""
+    def advance(
+        self, amount: float = 1, description: str | None = None, *, total: float | None = None, rate: float | None = None
+    ) -> None:
+        """Counts `amount` more units as done; changes the words in front of the bar, the total and the rate, if there are
+        new ones (`rate`, units a second, is shown where `progress` was told what it is of)."""
         self.done += amount
-        self._show(description, amount, total)
+        self._show(description, amount, total, rate)
 
     def describe(self, description: str) -> None:
         """Changes the words in front of the bar."""
-        self._show(description, 0, None)
+        self._show(description, 0, None, None)
 
 
 @contextlib.contextmanager
-def progress(description: str, total: float | None = None, *, unit: str = "img") -> Iterator[Meter]:
-    """Shows progress on stderr while the block runs; `total` in `unit`s, None when unknown."""
+def progress(description: str, total: float | None = None, *, unit: str = "img", rate_of: str | None = None) -> Iterator[Meter]:
+    """Shows progress on stderr while the block runs; `total` in `unit`s, None when unknown.
+
+    `rate_of`: the rate is the one that `advance` is told, of this ("steps alone"), and none is shown before; else it is that of
+    the block's own time.
+    """
     if sys.stderr.isatty():
-        with _bar(unit) as bar:
+        with _bar(unit, rate_of) as bar:
             task = bar.add_task(description, total=total)
 
-            def show(words: str | None, amount: float, total: float | None) -> None:
-                bar.update(task, advance=amount, description=words, total=total)  # None: as it was
+            def show(words: str | None, amount: float, total: float | None, rate: float | None) -> None:
+                told = {} if rate is None else {"rate": rate}
+                bar.update(task, advance=amount, description=words, total=total, **told)  # type: ignore[arg-type]  # None: as it was
 
             yield Meter(show)
         return
-    log = _Log(description, total, unit)
+    log = _Log(description, total, unit, rate_of)
     yield Meter(log.show)
     log.end()
 
 
-def _bar(unit: str) -> Progress:
+def _bar(unit: str, rate_of: str | None) -> Progress:
     from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn, TimeRemainingColumn
     from rich.text import Text
 
     class Rate(ProgressColumn):
         def render(self, task: Task) -> Text:
             of = f"/{task.total:,.0f}" if task.total else ""
-            speed = task.finished_speed or task.speed
-            return Text(f"{task.completed:,.0f}{of} {unit}" + (f"  {speed:,.0f} {unit}/s" if speed else ""))
+            speed = task.fields.get("rate") if rate_of else task.finished_speed or task.speed
+            return Text(f"{task.completed:,.0f}{of} {unit}" + (f"  {speed:,.0f} {_rate_unit(unit, rate_of)}" if speed else ""))
 
     columns = (
         TextColumn("{task.description}"),
@@ -184,17 +192,23 @@ def _bar(unit: str) -> Progress:
     return Progress(*columns, console=_console(stderr=True))
 
 
+def _rate_unit(unit: str, rate_of: str | None) -> str:
+    return f"{unit}/s ({rate_of})" if rate_of else f"{unit}/s"
+
+
 class _Log:
     """Progress as plain lines, at most one every `LOG_INTERVAL_S` seconds, and one at the end."""
 
-    def __init__(self, description: str, total: float | None, unit: str) -> None:
-        self.description, self.total, self.unit = description, total, unit
+    def __init__(self, description: str, total: float | None, unit: str, rate_of: str | None = None) -> None:
+        self.description, self.total, self.unit, self.rate_of = description, total, unit, rate_of
+        self.rate: float | None = None
         self.done = 0.0
         self.started_s = self.last_line_s = time.monotonic()
         self.said: tuple[str, float] | None = None
 
-    def show(self, description: str | None, amount: float, total: float | None) -> None:
+    def show(self, description: str | None, amount: float, total: float | None, rate: float | None) -> None:
         self.description = description or self.description
+        self.rate = rate if rate is not None else self.rate
         self.total = total if total is not None else self.total
         self.done += amount
         if time.monotonic() - self.last_line_s >= LOG_INTERVAL_S:
@@ -208,11 +222,14 @@ class _Log:
         self.said = (self.description, self.done)
         self.last_line_s = time.monotonic()
         elapsed_s = max(self.last_line_s - self.started_s, 1e-9)
-        rate = self.done / elapsed_s
+        rate = self.rate if self.rate_of else self.done / elapsed_s
         words = f"{self.description}: {self.done:,.0f}"
         if self.total:
             words += f"/{self.total:,.0f}"
-        words += f" {self.unit}, {rate:,.1f} {self.unit}/s, {elapsed_s:.0f} s"
-        if self.total and rate > 0 and self.done < self.total:
+        words += f" {self.unit}, "
+        if rate is not None:
+            words += f"{rate:,.1f} {_rate_unit(self.unit, self.rate_of)}, "
+        words += f"{elapsed_s:.0f} s"
+        if self.total and rate and self.done < self.total:
             words += f", {(self.total - self.done) / rate:.0f} s left"
         say(words)

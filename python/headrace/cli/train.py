@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
     if not ranks_from_environment().main:
         return _watched(options, lambda progress: None)[0].exit_code
     _say_what(chosen, options)
-    with output.progress(f"{options.model}: preparing", None) as meter:
+    with output.progress(f"{options.model}: preparing", None, rate_of="steps alone") as meter:
         result, diagnosis = _watched(options, lambda progress: _show(options, progress, meter))
     title = f"{options.model} on {result.device.name}"
     metrics, page = Path(options.out) / "metrics.jsonl", Path(options.out) / "report.html"
@@ -220,7 +220,8 @@ def _show(options: Options, progress: Progress, meter: output.Meter) -> None:
     if progress.scores is not None:
         words += f" top-1 {progress.scores.top1:.1%}"
     left = (progress.total_steps - progress.step) * options.batch_size * ranks_from_environment().world_size
-    meter.advance(progress.images, words, total=meter.done + progress.images + left)
+    # The rate of the summary: start-up, the first steps and evaluation are not in it.
+    meter.advance(progress.images, words, total=meter.done + progress.images + left, rate=progress.img_s)
 
 
 def _document(options: Options, result: Result, report: Path, diagnosis: Diagnosis | None) -> dict[str, object]:
