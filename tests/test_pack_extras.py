@@ -148,6 +148,25 @@ def test_masks_that_would_not_fit(source: Path, tmp_path: Path, capsys: pytest.C
     assert "seg.png 6" in capsys.readouterr().out
 
 
+def test_what_the_archive_itself_takes_is_counted_and_said(
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All but the images, JSON and masks; said where it is much, as it is with images this small."""
+    assert main(["pack", str(source), str(tmp_path / "small"), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    kept = sum(len(data) for name, data in members_of(tmp_path / "small").items() if not name.endswith(".cls"))
+    assert document["framing_bytes"] == document["bytes"] - kept > 0
+    assert main(["pack", str(source), str(tmp_path / "small")]) == 0
+    share = document["framing_bytes"] / document["bytes"]
+    each = document["framing_bytes"] / document["records"]
+    assert f"({share:.0%}) are tar headers, labels and padding" in (said := capsys.readouterr().out)
+    assert f" {each:,.0f} bytes a record" in said
+    (tmp_path / "in/a").mkdir(parents=True)
+    (tmp_path / "in/a/x.jpg").write_bytes(jpeg(400, 300, 1))
+    assert main(["pack", str(tmp_path / "in"), str(tmp_path / "large")]) == 0
+    assert "headers" not in capsys.readouterr().out
+
+
 def test_verify_finds_what_the_index_says_wrongly(source: Path, tmp_path: Path) -> None:
     pack(source, tmp_path / "out")
     path = tmp_path / "out" / index_name()

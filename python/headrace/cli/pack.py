@@ -20,6 +20,8 @@ headrace pack photos/ packed/
 headrace pack photos/ packed/ --max-side 500 --quality 90 --train-ratio 0.9
 """
 
+FRAMING_SHARE = 0.25  # of the shards' bytes: from here on it is what one wonders about
+
 # Command-line names of the PackOptions fields that are passed on as they are, when given.
 _PASSED = ("codec", "max_side", "short_side", "resize", "quality", "transform", "shard_size", "shuffle")
 _PASSED_TOO = ("train_ratio", "test_ratio", "unlabeled", "undecodable", "duplicates", "extras")
@@ -127,6 +129,12 @@ def _render(result: PackResult) -> None:
         f"{result.path}: {counted(result.records, 'record')} in {counted(result.shards, 'shard')}, {size_text(result.bytes)} "
         f"(source {size_text(result.source_bytes)}){rate}"
     )
+    if result.framing_bytes > FRAMING_SHARE * result.bytes:
+        share, each = result.framing_bytes / result.bytes, result.framing_bytes / max(1, result.records)
+        print(
+            f"  {size_text(result.framing_bytes)} of it ({share:.0%}) are tar headers, labels and padding to blocks of "
+            f"512 bytes: {each:,.0f} bytes a record, however small the image"
+        )
     for part in result.parts:
         print(f"  {part.path}: {counted(part.records, 'record')}")
     if result.extras:

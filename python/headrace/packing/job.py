@@ -25,7 +25,8 @@ from headrace.packing.recipe import make_recipe
 from headrace.packing.upload import check_free, staging_folder, upload
 from headrace.packing.work import WorkFolder, check_empty
 from headrace.records import Dataset
-from headrace.shards.manifest import MANIFEST, Manifest, read_manifest
+from headrace.shards.index import read_columns
+from headrace.shards.manifest import INDEX, MANIFEST, Manifest, read_manifest
 from headrace.sources import open_source
 from headrace.sources.remote.store import Bucket, is_url, open_bucket
 
@@ -50,6 +51,7 @@ class PackResult:
     source_bytes: int
     extras: Mapping[str, int]  # members kept beside the images, by name, of what the source has
     parts: tuple[PackResult, ...] = ()  # one for each of train, val, test
+    framing_bytes: int = 0  # of `bytes`: tar headers, labels and padding; 0 while others are still missing
     repacked: int = 0  # shards of an earlier run that were packed again, because files of the source had changed since
 
 
@@ -251,7 +253,16 @@ def _result(destination: Path, manifest: Manifest, listing: Listing, packed: int
         seconds=seconds,
         source_bytes=int(listing.sizes.sum()),
         extras={} if manifest.options.get("extras") == "drop" else listing.extras(),
+        framing_bytes=_framing(destination, manifest),
     )
+
+
+def _framing(destination: Path, manifest: Manifest) -> int:
+    """Bytes of the shards that are neither an image nor what the source has beside it."""
+    columns = read_columns(destination / INDEX)
+    beside = 0 if columns.json_size is None else int(columns.json_size.sum())
+    beside += 0 if columns.extras is None else int(columns.extras.size.sum())
+    return sum(shard.size for shard in manifest.shards) - manifest.image_bytes - beside
 
 
 def _partial(destination: Path, listing: Listing, packed: int, shards: int, started_s: float) -> PackResult:
@@ -278,5 +289,6 @@ def _sum(path: str, parts: list[PackResult]) -> PackResult:
         source_bytes=sum(part.source_bytes for part in parts),
         extras=dict(sum((Counter(part.extras) for part in parts), Counter())),
         parts=tuple(parts),
+        framing_bytes=sum(part.framing_bytes for part in parts),
         repacked=sum(part.repacked for part in parts),
     )
