@@ -573,6 +573,15 @@ def test_what_no_loader_decodes_is_not_packed_silently(tmp_path: Path) -> None:
 
     assert pack(tmp_path / "in", tmp_path / "lossy", quality=95).errors == 0
     assert verify(tmp_path / "lossy", decode=True).ok
+    for number, smaller in enumerate(({"max_side": 500}, {"short_side": 500}, {"max_side": 10})):  # small already, or not
+        assert pack(tmp_path / "in", tmp_path / f"smaller{number}", **smaller).errors == 0
+        assert verify(tmp_path / f"smaller{number}", decode=True).ok
+    kinds = {key: read_header(data) for key, (data, _) in records(tmp_path / "smaller0").items()}
+    assert {(key, one.format, one.width, one.height) for key, one in kinds.items()} == {
+        ("x/good", "jpeg", 30, 20),
+        ("x/float", "jpeg", 30, 20),
+        ("x/a", "jpeg", 4, 3),
+    }
     assert pack(tmp_path / "in", tmp_path / "kept", keep_bytes=True).errors == 0
     assert [problem.key for problem in verify(tmp_path / "kept", decode=True).problems] == ["x/a", "x/float"]
     (tmp_path / "in/x/a.bmp").unlink()

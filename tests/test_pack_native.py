@@ -8,6 +8,7 @@ import tarfile
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from headrace.packing.listing import Listing, Rejection, list_records
 from headrace.packing.options import PackOptions
@@ -53,6 +54,7 @@ def zoo() -> dict[str, bytes]:
         "turned.jpg": saved(image, "JPEG", exif=turned),
         "picture.png": saved(image, "PNG"),
         "turned.png": saved(image, "PNG", exif=turned),
+        "float.tif": saved(Image.fromarray(np.linspace(0, 255, 600, dtype=np.float32).reshape(20, 30)), "TIFF"),
         "cut.jpg": plain[: len(plain) // 2],
         "damaged.jpg": plain[: len(plain) // 2] + bytes(50) + plain[len(plain) // 2 + 50 :],
         "rubbish.jpg": b"no image at all",

@@ -11,7 +11,7 @@ from headrace import _native
 from headrace.decode import decode_into, reason
 from headrace.errors import DecodeError
 from headrace.image_header import ImageHeader, format_of, read_header
-from headrace.packing.lossless import MAX_PIXELS, TOO_LARGE, UNSUPPORTED, Recoded, Recoder, decoded, pillow
+from headrace.packing.lossless import MAX_PIXELS, TOO_LARGE, UNKNOWN_FORMAT, UNSUPPORTED, Recoded, Recoder, decoded, pillow
 from headrace.packing.options import DEFAULT_QUALITY, RESTART_TILE, PackOptions
 from headrace.packing.prepare import parsed
 
@@ -27,9 +27,9 @@ def reencoder(options: PackOptions, lossless: Recoder) -> Recoder:
     """The function that every image goes through when options ask for smaller ones.
 
     An image is encoded anew when it is too large, when there is a transform, or when `options.quality` is given and it
-    is no JPEG or one of higher quality; `lossless` takes all others, and JPEGs that would only get worse, not smaller. A
-    JPEG that keeps its size is made of its coefficients. Raises UsageError for a transform that cannot be read,
-    MissingDependencyError without Pillow; the function raises DecodeError.
+    is no JPEG or one of higher quality; `lossless` takes all others, and JPEGs that would only get worse, not smaller,
+    but nothing that no Loader would decode. A JPEG that keeps its size is made of its coefficients. Raises UsageError for a
+    transform that cannot be read, MissingDependencyError without Pillow; the function raises DecodeError.
     """
     prepare = parsed(options.transform) if options.transform else None
     quality = options.quality or DEFAULT_QUALITY
@@ -41,9 +41,17 @@ def reencoder(options: PackOptions, lossless: Recoder) -> Recoder:
         if size is not None or prepare is not None:
             return through_pixels(data, header, size)
         if not _is_finer(header, options.quality):
-            return lossless(data)
+            return kept(data, header)
         coarser = coarsened(data, header)
-        return lossless(data) if header.jpeg is not None and len(coarser.data) >= len(data) else coarser
+        return kept(data, header) if header.jpeg is not None and len(coarser.data) >= len(data) else coarser
+
+    def kept(data: bytes, header: ImageHeader) -> Recoded:
+        try:
+            return lossless(data)
+        except DecodeError as error:
+            if error.status not in (UNKNOWN_FORMAT, UNSUPPORTED):
+                raise
+            return through_pixels(data, header, None)  # a sound image that only Pillow decodes; other pixels are allowed
 
     def coarsened(data: bytes, header: ImageHeader) -> Recoded:
         requantised = _native.requantise_jpeg(data, quality, RESTART_TILE * options.restart_markers)
