@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import tomllib
 from pathlib import Path
 
@@ -14,10 +15,11 @@ from headrace.devices import Device
 from headrace.records import Dataset
 from headrace.sources import open_dataset
 from headrace.training import plan as planning
+from headrace.training import rates
 from headrace.training.chosen import choose_options
 from headrace.training.enlarging import enlarged
 from headrace.training.plan import make_plan
-from headrace.training.rates import Ingest, Together, ingest_rate
+from headrace.training.rates import Ingest, Together, ingest_rate, together_rate
 from headrace.tune import tune
 from PIL import Image
 
@@ -75,6 +77,23 @@ def test_ingest_counts_images_and_passes_over_a_small_dataset_again(images: Path
     options = choose_options({"model": "m", "data": str(images), "batch_size": 8, "image_size": 16}).options
     found = ingest_rate(options, open_dataset(images), CPU, threads=1, seconds=0.05)
     assert found.img_s > 10 and 0 <= found.cores < 64
+
+
+@pytest.mark.parametrize(("img_s", "steps"), [(1000.0, 30 + 156), (16.0, 30), (4.0, 13)])
+def test_the_short_run_is_shorter_where_steps_are_slow(
+    images: Path, monkeypatch: pytest.MonkeyPatch, img_s: float, steps: int
+) -> None:
+    """Batches of 32: 30 steps beyond the measured seconds, but a minute at most, or three after the ten that warm up."""
+    asked: list[int] = []
+
+    def run(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        asked.append(tomllib.loads(Path(command[command.index("--config") + 1]).read_text())["steps"])
+        return subprocess.CompletedProcess(command, 0, '{"img_s": 1, "wait_share": 0}', "")
+
+    monkeypatch.setattr(rates.subprocess, "run", run)
+    options = choose_options({"model": "m", "data": str(images), "batch_size": 32}).options
+    together_rate(options, open_dataset(images), ranks=1, expected_img_s=img_s, seconds=5.0)
+    assert asked == [steps]
 
 
 def test_tune_writes_what_train_reads(images: Path, tmp_path: Path, monkeypatch, capsys) -> None:
