@@ -94,9 +94,9 @@ def test_verify_tries_the_fixes_of_all_findings(tmp_path: Path, monkeypatch: pyt
     rates = iter([100.0, 150.0, 100.0, 160.0, 110.0, 105.0, 100.0])
     tried: list[Any] = []
 
-    def rate(command: Any, folder: Path, trial: Any, window_s: float, noise: list[str]) -> float:
+    def rate(command: Any, folder: Path, trial: Any, window_s: float) -> tuple[float, None]:
         tried.append(folder.name)
-        return next(rates)
+        return next(rates), None
 
     monkeypatch.setattr(remeasure, "_rate", rate)
     said: list[str] = []

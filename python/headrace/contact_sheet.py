@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace import _native
-from headrace.decode import decode_into, reason
+from headrace.decode import UNSUPPORTED, decode_into, reason
 from headrace.errors import DecodeError, MissingDependencyError, SourceError
 from headrace.image_header import read_header
-from headrace.packing.lossless import UNSUPPORTED, decoded
+from headrace.packing.lossless import decoded
 from headrace.records import Dataset
 
 __all__ = ["Picture", "contact_sheet", "pictures", "png"]

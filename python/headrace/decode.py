@@ -13,7 +13,24 @@ from headrace._native import Index
 from headrace.errors import DecodeError, UsageError
 from headrace.interpolation import interpolation_name
 
-__all__ = ["Index", "checkpoint_index", "decode_into", "reason"]
+__all__ = [
+    "MAX_PIXELS",
+    "NOT_DECODED",
+    "TOO_LARGE",
+    "UNSUPPORTED",
+    "Index",
+    "checkpoint_index",
+    "decode_into",
+    "reason",
+]
+
+# Of headrace-core's Status: what decode_into returns where the data may be sound.
+UNKNOWN_FORMAT, UNSUPPORTED, TOO_LARGE = 2, 8, 9
+NOT_DECODED = (UNKNOWN_FORMAT, UNSUPPORTED)
+"""Images of kinds that are not decoded here: Pillow may read them."""
+
+MAX_PIXELS = 178_956_970
+"""Larger images are TOO_LARGE (headrace-core's limit, Pillow's for an error)."""
 
 Box = Sequence[int]
 

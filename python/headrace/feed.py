@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from headrace import _native, descriptors
 from headrace.byte_cache import Kept
+from headrace.decode import UNSUPPORTED
 from headrace.errors import DecodeError, UsageError
 from headrace.index_cache import index_file
 from headrace.planner import NUMPY_DTYPES, Plan, encode
@@ -34,7 +35,7 @@ OnError = Literal["raise", "skip"]
 INDEX_BYTES = 1 << 30
 _SUBSTITUTES = 100  # tries to find a good record in place of a bad one, before giving up
 _REPAIR = "repair or remove it"
-_REMEDIES = {8: "make it a JPEG (headrace pack --quality 95)"}  # headrace-core's Status::Unsupported: nothing is wrong with it
+_REMEDIES = {UNSUPPORTED: "make it a JPEG (headrace pack --quality 95)"}  # nothing is wrong with it
 _FETCHED_AHEAD = 3  # times `prefetch`: batches of a remote dataset whose records are on their way
 _STATUS = _native.status_names()
 

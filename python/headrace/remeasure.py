@@ -82,12 +82,19 @@ def verify(diagnosis: Diagnosis, session: Session, folder: Path, *, say: Callabl
     measured: dict[str, tuple[float, float]] = {}
     missed: list[float] = []
     noise: list[str] = []
-    before = _rate(session.command, folder / "verify-0-unchanged", Trial((HOOK,), ()), window_s, noise) if fixes else None
+
+    def rate(name: str, trial: Trial) -> float | None:
+        img_s, disturbed = _rate(session.command, folder / name, trial, window_s)
+        if disturbed:
+            noise.append(disturbed)
+        return img_s
+
+    before = rate("verify-0-unchanged", Trial((HOOK,), ())) if fixes else None
     for number, (fix, trial) in enumerate(fixes[:MOST_TRIALS], start=1):
         say(f"verify {fix.id}: running the command again for about {window_s:.0f} s with this change, then without")
-        with_fix = _rate(session.command, folder / f"verify-{number}-{fix.id.replace('=', '-')}", trial, window_s, noise)
-        after = _rate(session.command, folder / f"verify-{number}-unchanged", Trial((HOOK,), ()), window_s, noise)
-        known = [rate for rate in (before, after) if rate is not None]
+        with_fix = rate(f"verify-{number}-{fix.id.replace('=', '-')}", trial)
+        after = rate(f"verify-{number}-unchanged", Trial((HOOK,), ()))
+        known = [img_s for img_s in (before, after) if img_s is not None]
         if with_fix is None or not known:
             say(f"verify {fix.id}: the changed run gave too few steps to measure")
         else:
@@ -160,11 +167,9 @@ def _window_s(diagnosis: Diagnosis) -> float:
     return 1.3 * start_s + min(MOST_WINDOW_S, max(LEAST_WINDOW_S, steps_s))
 
 
-def _rate(command: Sequence[str], folder: Path, trial: Trial, window_s: float, noise: list[str]) -> float | None:
-    """Images per second of one more run; what disturbed it is added to `noise`."""
+def _rate(command: Sequence[str], folder: Path, trial: Trial, window_s: float) -> tuple[float | None, str | None]:
+    """Images per second of one more run, and what disturbed it."""
     watch(command, folder, hooks=trial.hooks, env=dict(trial.env), time_limit_s=window_s)
     found = diagnose(Session.load(folder))
     level, _, words = (found.noise or "").partition(": ")
-    if level == "high":
-        noise.append(words)
-    return found.img_s
+    return found.img_s, words if level == "high" else None

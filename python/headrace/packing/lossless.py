@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from headrace import _native
-from headrace.decode import decode_into, reason
+from headrace.decode import MAX_PIXELS, NOT_DECODED, TOO_LARGE, UNSUPPORTED, decode_into, reason
 from headrace.errors import DecodeError, MissingDependencyError
 from headrace.image_header import EXTENSIONS, ImageHeader, read_header
 from headrace.packing.options import DEFAULT_QUALITY, RESTART_TILE, PackOptions
@@ -19,22 +19,7 @@ from headrace.packing.options import DEFAULT_QUALITY, RESTART_TILE, PackOptions
 if TYPE_CHECKING:
     from PIL import Image
 
-UNKNOWN_FORMAT = 2  # headrace-core's Status::UnknownFormat
-UNSUPPORTED = 8  # and Status::Unsupported
-TOO_LARGE = 9  # and Status::TooLarge
-MAX_PIXELS = 178_956_970  # and its limit for an image
-
-__all__ = [
-    "MAX_PIXELS",
-    "TOO_LARGE",
-    "UNSUPPORTED",
-    "Recoded",
-    "Recoder",
-    "check_pixels",
-    "decoded",
-    "lossless_recoder",
-    "pillow",
-]
+__all__ = ["Recoded", "Recoder", "check_pixels", "decoded", "lossless_recoder", "pillow"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +61,7 @@ def _check_for_loaders(data: bytes, header: ImageHeader) -> None:
     try:
         check_pixels(data, header)
     except DecodeError as error:
-        if error.status not in (UNKNOWN_FORMAT, UNSUPPORTED):
+        if error.status not in NOT_DECODED:
             raise
         decoded(data)  # the reason why it cannot be decoded at all comes first
         raise DecodeError(

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from headrace import _native
-from headrace.decode import decode_into, reason
+from headrace.decode import MAX_PIXELS, NOT_DECODED, TOO_LARGE, UNSUPPORTED, decode_into, reason
 from headrace.errors import DecodeError
 from headrace.image_header import ImageHeader, format_of, read_header
-from headrace.packing.lossless import MAX_PIXELS, TOO_LARGE, UNKNOWN_FORMAT, UNSUPPORTED, Recoded, Recoder, decoded, pillow
+from headrace.packing.lossless import Recoded, Recoder, decoded, pillow
 from headrace.packing.options import DEFAULT_QUALITY, RESTART_TILE, PackOptions
 from headrace.packing.prepare import parsed
 
@@ -49,7 +49,7 @@ def reencoder(options: PackOptions, lossless: Recoder) -> Recoder:
         try:
             return lossless(data)
         except DecodeError as error:
-            if error.status not in (UNKNOWN_FORMAT, UNSUPPORTED):
+            if error.status not in NOT_DECODED:
                 raise
             return through_pixels(data, header, None)  # a sound image that only Pillow decodes; other pixels are allowed
 

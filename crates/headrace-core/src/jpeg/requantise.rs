@@ -18,7 +18,7 @@ use super::region::{self, CoefficientRow, RegionDecoder};
 use super::writer::block;
 use super::writer::symbols::{table_base, SymbolStream};
 use super::writer::{
-    append_scan, append_segment, output_table, quantisation_payload, restart_interval,
+    append_scan, append_segment, output_table, quantisation_payload, restart_interval, shrink,
 };
 use crate::cpu::Extension;
 use crate::decode::MAX_PIXELS;
@@ -120,10 +120,7 @@ impl Requantiser {
                 out,
             );
         }
-        self.stream.shrink(1 << 24);
-        if self.unstuffed.len() > 1 << 24 {
-            self.unstuffed = Vec::new();
-        }
+        shrink(&mut self.stream, &mut self.unstuffed);
         done
     }
 }

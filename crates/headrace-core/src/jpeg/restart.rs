@@ -17,7 +17,7 @@ use super::writer::symbols::{
     PADDING,
 };
 use super::writer::{
-    append_scan, append_segment, output_table, quantisation_payload, restart_interval,
+    append_scan, append_segment, output_table, quantisation_payload, restart_interval, shrink,
 };
 use crate::decode::MAX_PIXELS;
 use crate::error::{Result, Status};
@@ -81,10 +81,7 @@ impl RestartWriter {
         let result = self
             .record(jpeg, options)
             .map(|header| self.assemble(&header, options, out));
-        self.stream.shrink(1 << 24);
-        if self.unstuffed.len() > 1 << 24 {
-            self.unstuffed = Vec::new();
-        }
+        shrink(&mut self.stream, &mut self.unstuffed);
         result
     }
 

@@ -28,6 +28,8 @@ _HINTS = {
     "az": "set AZURE_STORAGE_ACCOUNT_NAME, and AZURE_STORAGE_ACCOUNT_KEY or AZURE_STORAGE_SAS_TOKEN (or after az login "
     "AZURE_USE_AZURE_CLI=true); for a public container AZURE_SKIP_SIGNATURE=true",
 }
+# Azurite has an account of its own.
+_AZURE_ACCOUNTS = ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_ACCOUNT_NAME", "AZURE_STORAGE_USE_EMULATOR")
 # Parts of the addresses at which machines in a cloud ask who they are: AWS, Google, Azure.
 _WHO_AM_I = ("/latest/api/token", "/latest/meta-data/", "/computeMetadata/", "/metadata/identity/")
 
@@ -52,10 +54,6 @@ def access_options(url: str) -> dict[str, Any]:
     if scheme == "az" and not any(os.environ.get(name) for name in _AZURE_ACCOUNTS):
         raise SourceError(f"{url} cannot be opened: the storage account is not known", hint=_HINTS["az"])
     return options
-
-
-# Azurite has an account of its own.
-_AZURE_ACCOUNTS = ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_ACCOUNT_NAME", "AZURE_STORAGE_USE_EMULATOR")
 
 
 def credentials_hint(url: str) -> str | None:

@@ -28,6 +28,15 @@ pub fn restart_interval(mcus_per_row: usize, mcu_width: usize, tile_px: u32) -> 
         .min(0xFFFF)
 }
 
+/// Gives memory back that an unusually large image needed: a writer keeps at most as much as 16 million symbols or bytes take.
+pub fn shrink(stream: &mut SymbolStream, scratch: &mut Vec<u8>) {
+    const KEPT: usize = 1 << 24;
+    stream.shrink(KEPT);
+    if scratch.len() > KEPT {
+        *scratch = Vec::new();
+    }
+}
+
 /// Appends everything from the Huffman tables to the end of the image: a scan of the (identifier, index) of each of
 /// `components`, with a restart marker after each `interval` of its `mcus`. `scratch` is reused memory.
 pub fn append_scan(
