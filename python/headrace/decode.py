@@ -17,6 +17,7 @@ __all__ = [
     "MAX_PIXELS",
     "NOT_DECODED",
     "TOO_LARGE",
+    "UNKNOWN_FORMAT",
     "UNSUPPORTED",
     "Index",
     "checkpoint_index",
