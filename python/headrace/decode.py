@@ -26,7 +26,9 @@ __all__ = [
 ]
 
 # Of headrace-core's Status: what decode_into returns where the data may be sound.
-UNKNOWN_FORMAT, UNSUPPORTED, TOO_LARGE = 2, 8, 9
+UNKNOWN_FORMAT = 2
+UNSUPPORTED = 8
+TOO_LARGE = 9
 NOT_DECODED = (UNKNOWN_FORMAT, UNSUPPORTED)
 """Images of kinds that are not decoded here: Pillow may read them."""
 
