@@ -20,7 +20,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from headrace.watching import watch
+from headrace.profiling.command import watch
 
 JOB = """
 import json, statistics, sys, time, torch

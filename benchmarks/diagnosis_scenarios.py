@@ -24,8 +24,8 @@ from pathlib import Path
 from queue import Queue
 from typing import Any
 
-from headrace.diagnose import diagnose
-from headrace.session import Session
+from headrace.diagnosis.diagnose import diagnose
+from headrace.session.model import Session
 from machine_facts import describe
 from scenarios import baselines
 from scenarios.page import EXPECTED, NOISE_LIMIT, Expected, judge, judge_all, judge_run, noise_of, page

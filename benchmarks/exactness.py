@@ -23,7 +23,7 @@ import machine_facts
 import numpy as np
 import numpy.typing as npt
 from headrace import _native, transforms
-from headrace.planner import Fuse
+from headrace.transforms.compile import Fuse
 from PIL import Image
 from sample import Box, photographs, random_resized_crops
 

@@ -262,17 +262,17 @@ def ours(source: str, *, later: bool = False, output: Literal["torch", "numpy"] 
 
     def make(root: Path, floats: bool, cores: int) -> Iterable[Any]:
         import headrace
-        import headrace.loader
+        import headrace.loading.loader
 
         data = headrace.open(root / source)
-        count, make_batch = len(data), headrace.loader._index_batch
+        count, make_batch = len(data), headrace.loading.loader._index_batch
 
         def known(*arguments: Any) -> Any:
             batch = make_batch(*arguments)
             return replace(batch, records=batch.records % count)  # other draws each time, of files seen before
 
         if later:  # this process measures nothing else
-            headrace.loader._index_batch = known
+            headrace.loading.loader._index_batch = known
         transform = headrace.transforms.imagenet_train(SIDE, normalize=floats)
         dtype: Literal["float32", "uint8"] = "float32" if floats else "uint8"
         loader = headrace.Loader(repeated(data), BATCH, transform, threads=cores, dtype=dtype, output=output)

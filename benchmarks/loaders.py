@@ -30,7 +30,7 @@ from typing import Any
 
 import machine_facts
 import numpy as np
-from headrace import machine
+from headrace.system import machine
 from loader_data import prepare
 from loader_peers import BATCH, PEERS, REMARKS, SIDE
 

@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from headrace import machine
+from headrace.system import machine
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 

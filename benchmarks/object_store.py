@@ -26,7 +26,7 @@ from pathlib import Path
 
 import headrace
 import machine_facts
-from headrace.sizes import size_text
+from headrace.system.sizes import size_text
 from sample import REPOSITORY, photographs
 
 sys.path.insert(0, str(REPOSITORY / "tests"))
@@ -40,7 +40,7 @@ FAULTS: tuple[Fault, ...] = ("reset", "500", "cut", "wrong", "stall")
 
 EPOCH = """
 import json, sys, time
-import headrace, headrace.loader, obstore.store
+import headrace, headrace.loading.loader, obstore.store
 import boto3
 began_s = time.monotonic()
 dataset = headrace.open("s3://images/data")

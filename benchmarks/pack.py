@@ -28,7 +28,7 @@ from pathlib import Path
 
 import headrace
 import machine_facts
-from headrace import machine
+from headrace.system import machine
 from sample import photographs
 
 PAGE = Path(__file__).parent / "results" / "pack.md"

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import machine_facts
-from headrace import machine
+from headrace.system import machine
 from sample import photographs
 
 CLASSES, BATCH, EPOCHS = 10, 64, 3

@@ -24,9 +24,9 @@ from pathlib import Path
 
 import machine_facts
 import torch
-from headrace import models
-from headrace.recipe import Recipe
-from headrace.trainer import Options, train
+from headrace.training.loop import Options, train
+from headrace.training.models import create as models
+from headrace.training.optimization import Recipe
 from headrace.transforms import IMAGENET_MEAN, IMAGENET_STD
 from sample import REPOSITORY
 from torch.utils.data import DataLoader

@@ -20,13 +20,13 @@ from pathlib import Path
 
 import machine_facts
 import torch
-from headrace.devices import Pace, open_device
-from headrace.recipe import Recipe
-from headrace.sources import open_dataset
-from headrace.trainer import Options, train
+from headrace.datasets.sources import open_dataset
+from headrace.training.devices import Pace, open_device
+from headrace.training.distributed.ranks import Ranks
+from headrace.training.input import TrainingInput
 from headrace.training.learner import Learner
-from headrace.training.loading import TrainingInput
-from headrace.training.ranks import Ranks
+from headrace.training.loop import Options, train
+from headrace.training.optimization import Recipe
 from sample import REPOSITORY, photographs
 
 MARGINS = (1.1, 1.25, 2.0)  # ingest-only over compute-only

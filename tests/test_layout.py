@@ -11,48 +11,12 @@ import headrace
 
 PACKAGE = Path(headrace.__file__).parent
 
-# A module may import those of its own rank or below. The order of DESIGN §3; what is not listed is ranked by its folder.
-RANKS = [
-    ("errors", "_native", "interpolation", "extras"),
-    ("tfevents", "records", "sizes", "descriptors", "image_header", "machine", "disk", "nvml", "transforms", "stats"),
-    ("shards", "sources", "sampler", "blocks", "parts", "restart"),
-    ("index_cache", "byte_cache", "batch_transforms"),
-    ("planner", "packing", "verification", "inspection", "contact_sheet", "session", "kineto", "decode"),
-    ("feed", "lookahead", "streaming", "gpu", "attach"),
-    ("views",),
-    ("loader",),
-    (
-        "checkpoint",
-        "recipe",
-        "evaluation",
-        "interruption",
-        "devices",
-        "blurpool",
-        "pretrained",
-        "models",
-        "weights",
-        "training",
-        "trainer",
-        "inference",
-        "export",
-        "accelerate",
-    ),
-    ("diagnosis",),
-    ("series", "same_loaders"),
-    ("measured",),
-    ("steptime", "start_up"),
-    ("verdicts",),
-    ("predict", "condition", "image_benchmark", "watching", "configuration", "tensorflow_advice", "read_sweep"),
-    ("diagnose", "sagemaker_rules", "doctor", "software", "reach"),
-    (
-        "remeasure",
-        "first_verdict",
-    ),
-    ("report",),
-    ("watched", "callbacks"),
-    ("tune", "trials", "cost", "launch", "demo"),
-    ("cli", "__main__"),
-]
+# The staircase of DESIGN §3: a folder imports only from folders above it in this list, and from itself. The order is that of
+# folders; no file has a rank of its own. `errors` and `_native` are the ground, the package's face is the top.
+ORDER = (
+    "errors _native system images session transforms datasets attach diagnosis packing gpu loading inspection accelerate "
+    "training report profiling cost trials launch demo callbacks cli __main__"
+).split()
 
 
 def modules() -> dict[str, Path]:
@@ -63,7 +27,7 @@ def modules() -> dict[str, Path]:
         if "site" in parts or "templates" in parts:
             continue  # runs inside the user's process, imported by path
         names[".".join(part for part in parts if part != "__init__")] = path
-    names.pop("")
+    names.pop("", None)
     return names
 
 
@@ -111,17 +75,42 @@ def test_no_import_cycles() -> None:
 
 
 def test_imports_flow_one_way() -> None:
-    rank = {name: number for number, names in enumerate(RANKS) for name in names}
+    """Every folder in the package has a place in ORDER, and imports from places above it only."""
     for name, targets in graph().items():
-        top = name.split(".")[0]
-        assert top in rank, f"headrace.{name}: give it a place in RANKS"
+        folder = name.split(".")[0]
+        assert folder in ORDER, f"headrace.{name}: {folder} has no place in ORDER"
         for target in targets:
-            assert rank[target.split(".")[0]] <= rank[top], f"headrace.{name} imports headrace.{target}, which stands above it"
+            above = target.split(".")[0]
+            assert ORDER.index(above) <= ORDER.index(folder), (
+                f"headrace.{name} imports headrace.{target}, which is further down"
+            )
+
+
+def test_nothing_imports_the_package_face() -> None:
+    """`from headrace import X` runs the face, the top of the staircase; only users do that."""
+    for name, path in modules().items():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom):
+                assert node.module != "headrace", f"headrace.{name}, line {node.lineno}: import from the module that defines it"
+            elif isinstance(node, ast.Import):
+                assert "headrace" not in [alias.name for alias in node.names], f"headrace.{name}, line {node.lineno}"
+
+
+def test_the_root_holds_the_face_only() -> None:
+    allowed = {"__init__.py", "__main__.py", "_native.pyi", "errors.py", "py.typed"}
+    found = {path.name for path in PACKAGE.iterdir() if path.is_file() and not path.name.startswith("_native.abi3")}
+    assert found <= allowed, f"move into a folder: {sorted(found - allowed)}"
+
+
+def test_no_folder_bears_the_name_of_a_public_function() -> None:
+    """Importing a module below such a folder would put the folder in the place of the function."""
+    folders = {path.name for path in PACKAGE.iterdir() if path.is_dir()}
+    assert not folders & {"watch", "pack", "verify", "open"}
 
 
 def test_what_runs_in_the_users_process_imports_the_standard_library_only() -> None:
-    own = [*PACKAGE.joinpath("attach").rglob("*.py"), PACKAGE / "session.py"]
-    assert len(own) > 1
+    own = [*PACKAGE.joinpath("attach").rglob("*.py"), *PACKAGE.joinpath("session").rglob("*.py"), PACKAGE / "system/nvml.py"]
+    assert len(own) > 2
     for path in own:
         for node in ast.parse(path.read_text()).body:
             names = (

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from headrace.diagnose import diagnose
-from headrace.diagnosis import Diagnosis
-from headrace.session import Session
+from headrace.diagnosis.diagnose import diagnose
+from headrace.diagnosis.model import Diagnosis
+from headrace.session.model import Session
 
 from scenarios import baselines
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from headrace.attach import procfs, sampler
 from headrace.attach.cgroup import Cgroup
-from headrace.session import Gpu, GpuSample
+from headrace.session.model import Gpu, GpuSample
 
 PERIOD_S, STOPPED_S = 0.1, 0.04
 

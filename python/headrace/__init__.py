@@ -12,14 +12,14 @@ from headrace import errors
 
 if TYPE_CHECKING:
     from headrace import transforms
-    from headrace.decode import checkpoint_index, decode_into
-    from headrace.loader import Loader
+    from headrace.datasets.records import Dataset
+    from headrace.datasets.sources import open_to_load as open
+    from headrace.images.decode import checkpoint_index, decode_into
+    from headrace.images.restart_markers import restart_markers
+    from headrace.inspection.verify import verify
+    from headrace.loading.loader import Loader
     from headrace.packing import pack
-    from headrace.records import Dataset
-    from headrace.restart import restart_markers
-    from headrace.sources import open_to_load as open
-    from headrace.verification import verify
-    from headrace.watched import watch
+    from headrace.profiling.in_process import watch
 
 __all__ = [
     "Dataset",
@@ -37,16 +37,16 @@ __all__ = [
 
 # Name -> (module, attribute); None: the module itself.
 _LAZY: dict[str, tuple[str, str | None]] = {
-    "Dataset": ("headrace.records", "Dataset"),
-    "Loader": ("headrace.loader", "Loader"),
-    "checkpoint_index": ("headrace.decode", "checkpoint_index"),
-    "decode_into": ("headrace.decode", "decode_into"),
-    "open": ("headrace.sources", "open_to_load"),
+    "Dataset": ("headrace.datasets.records", "Dataset"),
+    "Loader": ("headrace.loading.loader", "Loader"),
+    "checkpoint_index": ("headrace.images.decode", "checkpoint_index"),
+    "decode_into": ("headrace.images.decode", "decode_into"),
+    "open": ("headrace.datasets.sources", "open_to_load"),
     "pack": ("headrace.packing", "pack"),
-    "restart_markers": ("headrace.restart", "restart_markers"),
+    "restart_markers": ("headrace.images.restart_markers", "restart_markers"),
     "transforms": ("headrace.transforms", None),
-    "verify": ("headrace.verification", "verify"),
-    "watch": ("headrace.watched", "watch"),
+    "verify": ("headrace.inspection.verify", "verify"),
+    "watch": ("headrace.profiling.in_process", "watch"),
 }
 
 

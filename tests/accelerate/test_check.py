@@ -12,10 +12,10 @@ import pytest
 import torch
 from headrace.accelerate import hook
 from headrace.accelerate.check import check
+from headrace.accelerate.compile import Work, compile_work
 from headrace.accelerate.recognise import recognise
 from headrace.accelerate.settings import CHECK
 from headrace.accelerate.translate import Refused
-from headrace.accelerate.work import Work, compile_work
 from torch.utils.data import DataLoader
 from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder

@@ -11,10 +11,10 @@ import pytest
 import torch
 from accelerate_helpers import plainly
 from headrace.accelerate.check import check
+from headrace.accelerate.compile import compile_work
 from headrace.accelerate.iterator import FeedIterator
 from headrace.accelerate.recognise import recognise
 from headrace.accelerate.translate import translate
-from headrace.accelerate.work import compile_work
 
 pytest.importorskip("timm")
 

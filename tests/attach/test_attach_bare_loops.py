@@ -7,9 +7,9 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from headrace.diagnose import diagnose
-from headrace.session import Session
-from headrace.watching import watch
+from headrace.diagnosis.diagnose import diagnose
+from headrace.profiling.command import watch
+from headrace.session.model import Session
 
 pytest.importorskip("torch")
 

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from headrace.diagnose import diagnose
-from headrace.session import Session
-from headrace.watching import watch
+from headrace.diagnosis.diagnose import diagnose
+from headrace.profiling.command import watch
+from headrace.session.model import Session
 
 pytest.importorskip("torch")
 
@@ -197,7 +197,7 @@ def test_overridden_workers_reach_only_the_loader_that_is_meant(tmp_path: Path, 
     monkeypatch.setenv("HEADRACE_OVERRIDES", '{"match": {"batch_size": 4, "num_workers": 2}, "set": {"num_workers": 1}}')
     file = tmp_path / "train.py"
     file.write_text(SCRIPT)
-    hooks = ("headrace.attach.overrides", "headrace.attach.hooks")
+    hooks = ("headrace.attach.overrides", "headrace.attach.torch_hooks")
     finished = watch([sys.executable, str(file), "2", "-", "validate"], tmp_path / "session", hooks=hooks)
     assert finished.returncode == 0
     session = Session.load(tmp_path / "session")
@@ -210,8 +210,8 @@ def test_overridden_workers_reach_only_the_loader_that_is_meant(tmp_path: Path, 
 def test_headraces_own_loader_is_timed_too(tmp_path: Path, image_folder: Callable[..., Path]) -> None:
     script = """
         import sys, torch
-        import headrace.loader, headrace.transforms
-        loader = headrace.loader.Loader(sys.argv[1], 2, headrace.transforms.imagenet_train(32), threads=1)
+        import headrace.loading.loader, headrace.transforms
+        loader = headrace.loading.loader.Loader(sys.argv[1], 2, headrace.transforms.imagenet_train(32), threads=1)
         for epoch in range(4):
             for images, labels in loader: assert images.shape == (2, 3, 32, 32)
     """

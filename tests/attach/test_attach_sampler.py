@@ -13,7 +13,7 @@ import pytest
 from headrace.attach import nvml, procfs
 from headrace.attach.cgroup import find_cgroup
 from headrace.attach.sampler import Sampler
-from headrace.session import Session
+from headrace.session.model import Session
 
 TICKS = os.sysconf("SC_CLK_TCK")
 

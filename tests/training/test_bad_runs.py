@@ -15,12 +15,12 @@ import fragile
 import numpy as np
 import pytest
 import torch
-from headrace import checkpoint, trainer
 from headrace.cli.main import main
 from headrace.errors import HeadraceError, SourceError, StateError, UsageError
-from headrace.recipe import Recipe
-from headrace.trainer import Options, Progress, train
-from headrace.training import prepare
+from headrace.training import checkpoint, prepare
+from headrace.training import loop as trainer
+from headrace.training.loop import Options, Progress, train
+from headrace.training.optimization import Recipe
 from noise import noise_folder
 from safetensors.torch import load_file
 

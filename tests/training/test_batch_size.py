@@ -11,11 +11,14 @@ import numpy as np
 import pytest
 from headrace.cli.main import main
 from headrace.errors import CommandError, UsageError
-from headrace.training import batch_size, trial
-from headrace.training.batch_size import choose, sizes
 from headrace.training.options import Options
-from headrace.training.trial import Trial, measure
+from headrace.training.tune import batch_size
+from headrace.training.tune import compute_rate as trial
+from headrace.training.tune.batch_size import choose, sizes
+from headrace.training.tune.compute_rate import Trial, measure
 from PIL import Image
+
+HELPERS = Path(__file__).parents[1] / "helpers"
 
 OPTIONS = Options(model="resnet18", data="/data", out="/out", device="cpu", image_size=32)
 
@@ -90,7 +93,7 @@ def test_when_nothing_fits_it_is_said() -> None:
 
 def test_a_trial_in_its_own_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    monkeypatch.setenv("PYTHONPATH", str(HELPERS))
     small = Options(model="tiny:make", data="/data", out="/out", device="cpu", image_size=16, batch_size=4)
     found = measure(small, classes=3)
     assert found.batch_size == 4 and found.img_s is not None and found.img_s > 0
@@ -99,7 +102,7 @@ def test_a_trial_in_its_own_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_ranks_try_together_and_their_rates_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    monkeypatch.setenv("PYTHONPATH", str(HELPERS))
     monkeypatch.setattr(trial, "TIMEOUT_S", 100.0)
     small = Options(model="tiny:make", data="/data", out="/out", device="cpu", image_size=16, batch_size=4)
     found = measure(small, classes=3, processes=2)
@@ -144,7 +147,7 @@ def test_the_command_takes_auto(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
         (tmp_path / "data" / f"class{index % 2}").mkdir(parents=True, exist_ok=True)
         pixels = np.full((20, 20, 3), 20 * index, dtype=np.uint8)
         Image.fromarray(pixels).save(tmp_path / "data" / f"class{index % 2}" / f"{index}.jpg")
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    monkeypatch.syspath_prepend(str(HELPERS))
     monkeypatch.setattr(batch_size, "SMALLEST", 2)
     monkeypatch.setattr(batch_size.choose, "__kwdefaults__", {**choose.__kwdefaults__, "try_size": device(lambda n: 9.0)})
     monkeypatch.setattr(batch_size.sizes, "__defaults__", (2, 6))

@@ -13,10 +13,12 @@ from pathlib import Path
 import pytest
 import torch.distributed
 from headrace.errors import HeadraceError
-from headrace.training.meeting import meet
-from headrace.training.ranks import Ranks, lost_ranks_told
+from headrace.training.distributed.ranks import Ranks, lost_ranks_told
+from headrace.training.distributed.rendezvous import meet
 from test_ranks import command, data, environment, run, same, wait_for  # noqa: F401 - fixtures
 from test_ranks import simulated as slow_run
+
+HELPERS = Path(__file__).parents[1] / "helpers"
 
 
 def together(store: torch.distributed.Store, world_size: int, *, timeout_s: float = 20.0) -> list[str]:
@@ -73,7 +75,7 @@ def test_a_lost_process_is_told_in_words_and_other_errors_are_left_alone() -> No
 @pytest.fixture(scope="module")
 def undisturbed(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:  # noqa: F811
     out = tmp_path_factory.mktemp("undisturbed") / "run"
-    variables = os.environ | {"PYTHONPATH": str(Path(__file__).parent), "OMP_NUM_THREADS": "1"}
+    variables = os.environ | {"PYTHONPATH": str(HELPERS), "OMP_NUM_THREADS": "1"}
     run(slow_run(data, out, "--batch-size", 8, "--device", "sim:10000"), variables)
     return out
 

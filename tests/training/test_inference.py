@@ -14,11 +14,11 @@ import torch
 from headrace import pack
 from headrace.cli.main import main
 from headrace.errors import HeadraceError, StateError
-from headrace.evaluation import answers_of
-from headrace.export import FORMATS, export
-from headrace.recipe import Recipe
-from headrace.trainer import Options, train
-from headrace.weights import load_model
+from headrace.training.evaluation import answers_of
+from headrace.training.export import FORMATS, export
+from headrace.training.loop import Options, train
+from headrace.training.models.trained_weights import load_model
+from headrace.training.optimization import Recipe
 from PIL import Image
 from torch import nn
 

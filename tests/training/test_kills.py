@@ -22,7 +22,7 @@ import torch
 from headrace.cli.main import main
 from PIL import Image
 
-HERE = Path(__file__).parent
+HELPERS = Path(__file__).parents[1] / "helpers"
 KILLS = int(os.environ.get("HEADRACE_KILLS", "1"))
 EPOCHS = 1 + KILLS
 STEPS = 12 * EPOCHS
@@ -43,7 +43,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def environment() -> dict[str, str]:
-    return os.environ | {"PYTHONPATH": str(HERE), "OMP_NUM_THREADS": "1"}
+    return os.environ | {"PYTHONPATH": str(HELPERS), "OMP_NUM_THREADS": "1"}
 
 
 def command(data: Path, out: Path) -> list[str]:
@@ -111,9 +111,9 @@ FULL_DISK = """
 import json, sys, os
 from dataclasses import replace
 from pathlib import Path
-from headrace import checkpoint, trainer
+from headrace.training import checkpoint, loop as trainer
 from headrace.errors import HeadraceError
-from headrace.trainer import Options, train
+from headrace.training.loop import Options, train
 
 trainer.LOG_STEPS = 1
 data, disk = Path(sys.argv[1]), Path(sys.argv[2])
@@ -186,7 +186,7 @@ def recorded(data: Path, out: Path, environment: dict[str, str], *, ranks: int, 
     if stop_at is None and ranks == 1:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("HEADRACE_TEST_RECORD", str(record))
-            patch.syspath_prepend(str(HERE))
+            patch.syspath_prepend(str(HELPERS))
             trained_here(words)
     elif stop_at is None:
         subprocess.run(words, env=variables, check=True, capture_output=True, timeout=110)

@@ -8,14 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from headrace import checkpoint
 from headrace.errors import UsageError
-from headrace.recipe import Recipe
-from headrace.trainer import Options, train
-from headrace.training.average import Average
+from headrace.training import checkpoint
+from headrace.training.loop import Options, train
 from headrace.training.mixing import mix
+from headrace.training.optimization import Recipe
+from headrace.training.weight_average import Average
 from PIL import Image
 from safetensors.torch import load_file
+
+HELPERS = Path(__file__).parents[1] / "helpers"
 
 
 def batch() -> tuple[torch.Tensor, torch.Tensor]:
@@ -102,7 +104,7 @@ def weights(options: Options) -> dict[str, torch.Tensor]:
 
 @pytest.fixture(autouse=True)
 def _tiny_is_importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    monkeypatch.syspath_prepend(str(HELPERS))
 
 
 def test_gradients_of_batches_add_up(options: Options) -> None:

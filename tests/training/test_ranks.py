@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 import torch
 from headrace.errors import UsageError
-from headrace.training.ranks import Agreement, Ranks, ranks_from_environment
+from headrace.training.distributed.ranks import Agreement, Ranks, ranks_from_environment
 from PIL import Image
 from safetensors.torch import load_file
 
-HERE = Path(__file__).parent
+HELPERS = Path(__file__).parents[1] / "helpers"
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def command(data: Path, out: Path, *more: object) -> list[str]:
 
 @pytest.fixture
 def environment() -> dict[str, str]:
-    return os.environ | {"PYTHONPATH": str(HERE), "OMP_NUM_THREADS": "1"}
+    return os.environ | {"PYTHONPATH": str(HELPERS), "OMP_NUM_THREADS": "1"}
 
 
 def run(words: list[str], environment: dict[str, str], code: int = 0) -> dict[str, object]:

@@ -10,15 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from headrace import models
-from headrace.blurpool import add_blurpool
 from headrace.errors import MissingDependencyError, StateError, UsageError
-from headrace.pretrained import classifier, load_pretrained
-from headrace.recipe import OPTIMIZERS, Recipe, learning_rate, make_optimizer
-from headrace.trainer import train
-from headrace.training.chosen import choose_options, with_global_batch
+from headrace.training.loop import train
+from headrace.training.models import create as models
+from headrace.training.models.blurpool import add_blurpool
+from headrace.training.models.pretrained import classifier, load_pretrained
+from headrace.training.optimization import OPTIMIZERS, Recipe, learning_rate, make_optimizer
 from headrace.training.options import Options
 from headrace.training.presets import PRESETS
+from headrace.training.resolve_options import choose_options, with_global_batch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 from torch import nn

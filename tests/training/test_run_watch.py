@@ -12,7 +12,7 @@ import pytest
 from headrace.cli import run_watch
 from headrace.cli.main import main
 from headrace.errors import SessionError
-from headrace.session import Session
+from headrace.session.model import Session
 from test_ranks import command, data, environment, run, wait_for  # noqa: F401 - fixtures
 
 
@@ -88,7 +88,7 @@ def test_stopped_within_the_profile_of_operators_it_ends_as_it_should(
 ) -> None:
     """Steps 13 to 15 are profiled where they are short and the CPU computes; torch crashes when it ends within a profile."""
     driver = (
-        "import os, signal, sys; from headrace import trainer; from headrace.cli import main; trainer.LOG_STEPS = 1; "
+        "import os, signal, sys; from headrace.training import loop; from headrace.cli import main; loop.LOG_STEPS = 1; "
         "from headrace.cli import train; show = train._show\n"
         "def stop(options, progress, meter):\n"
         f"    if progress.step == {at_step}: os.kill(os.getpid(), signal.SIGTERM)\n"

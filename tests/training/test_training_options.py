@@ -10,16 +10,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 from headrace.cli.main import main
-from headrace.devices import Device
 from headrace.errors import CommandError, UsageError
-from headrace.recipe import Recipe
-from headrace.training import configuration
-from headrace.training.chosen import KEYS, choose_options
-from headrace.training.compiling import choose_compile
+from headrace.training import options_file as configuration
+from headrace.training.devices import Device
 from headrace.training.loggers import Loggers, figures
+from headrace.training.optimization import Recipe
 from headrace.training.options import Options
-from headrace.training.trial import Trial
+from headrace.training.resolve_options import KEYS, choose_options
+from headrace.training.tune.compiling import choose_compile
+from headrace.training.tune.compute_rate import Trial
 from PIL import Image
+
+HELPERS = Path(__file__).parents[1] / "helpers"
 
 PLAIN = Options(
     model='odd "name"\n\x7f ü', data="d", out="o", checkpoint_minutes=None, log=("tensorboard",), recipe=Recipe(erase=0.25)
@@ -43,7 +45,7 @@ def images(tmp_path: Path) -> Path:
 
 
 def test_the_command_line_stands_before_the_file(images: Path, tmp_path: Path, monkeypatch, capsys) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    monkeypatch.syspath_prepend(str(HELPERS))
     file = tmp_path / "run.toml"
     file.write_text(
         f'model = "tiny:make"\ndata = "{images}"\nout = "{tmp_path / "run"}"\nepochs = 3\nbatch-size = 4\nimage_size = 16\n'

@@ -9,19 +9,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from headrace import tune as tuning
 from headrace.cli.main import main
-from headrace.devices import Device
-from headrace.records import Dataset
-from headrace.sources import open_dataset
-from headrace.training import plan as planning
-from headrace.training import rates
-from headrace.training.chosen import choose_options
+from headrace.datasets.records import Dataset
+from headrace.datasets.sources import open_dataset
+from headrace.training import dry_run as planning
+from headrace.training.devices import Device
+from headrace.training.dry_run import make_plan
 from headrace.training.enlarging import enlarged
-from headrace.training.plan import make_plan
-from headrace.training.rates import Ingest, Together, ingest_rate, together_rate
-from headrace.tune import tune
+from headrace.training.resolve_options import choose_options
+from headrace.training.tune import rates
+from headrace.training.tune import tune as tuning
+from headrace.training.tune.rates import Ingest, Together, ingest_rate, together_rate
+from headrace.training.tune.tune import tune
 from PIL import Image
+
+HELPERS = Path(__file__).parents[1] / "helpers"
 
 CPU = Device("cpu", "CPU", "cpu")
 
@@ -97,8 +99,8 @@ def test_the_short_run_is_shorter_where_steps_are_slow(
 
 
 def test_tune_writes_what_train_reads(images: Path, tmp_path: Path, monkeypatch, capsys) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    monkeypatch.setenv("PYTHONPATH", str(HELPERS))
+    monkeypatch.syspath_prepend(str(HELPERS))
     words = ["--model", "tiny:make", "--data", str(images), "--image-size", "16", "--batch-size", "4", "--device", "sim:2000"]
     file = tmp_path / "tuned.toml"
     assert main(["tune", *words, "--seconds", "0.05", "--write", str(file), "--json", "--out", str(tmp_path / "run")]) == 0

@@ -14,17 +14,19 @@ from typing import Any
 
 import pytest
 import torch
-from headrace import checkpoint, trainer
 from headrace.cli.main import main
+from headrace.datasets.sources.remote import store as remote_store
+from headrace.datasets.sources.remote.store import open_bucket
 from headrace.errors import HeadraceError, SourceError, StateError, UsageError
-from headrace.recipe import Recipe
-from headrace.sources.remote import store as remote_store
-from headrace.sources.remote.store import open_bucket
-from headrace.trainer import Options, Progress, train
-from headrace.training import uploads
+from headrace.training import checkpoint, uploads
+from headrace.training import loop as trainer
+from headrace.training.loop import Options, Progress, train
+from headrace.training.optimization import Recipe
 from headrace.training.uploads import Uploads, load_remote, names
 from noise import noise_folder
 from real_stores import RealStore, missing, running
+
+HELPERS = Path(__file__).parents[1] / "helpers"
 
 TENSORS = {"a": torch.arange(100, dtype=torch.float32)}
 COUNT = iter(range(1000))
@@ -131,7 +133,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def options(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Options]:
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    monkeypatch.syspath_prepend(str(HELPERS))
     monkeypatch.setattr(trainer, "LOG_STEPS", 1)
     yield Options(
         model="tiny:make",

@@ -21,11 +21,11 @@ import numpy.typing as npt
 import torch
 
 from headrace import _native, transforms
+from headrace.accelerate.compile import Work, engine
 from headrace.accelerate.randomness import separate_randomness
 from headrace.accelerate.recognise import Folder
 from headrace.accelerate.translate import Step, flatten, name_of, translate
-from headrace.accelerate.work import Work, engine
-from headrace.planner import compile_plan
+from headrace.transforms.compile import compile_plan
 
 __all__ = ["Comparison", "check"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from headrace.accelerate.compile import Work, index_limit_bytes
 from headrace.accelerate.translate import shown
-from headrace.accelerate.work import Work, index_limit_bytes
-from headrace.index_cache import index_folder
+from headrace.loading.jpeg_index_cache import index_folder
 
 __all__ = ["explain"]
 

@@ -18,14 +18,14 @@ from torch.utils.data.dataloader import DataLoader, _BaseDataLoaderIter
 
 from headrace import _native
 from headrace.accelerate.check import check
+from headrace.accelerate.compile import Work, compile_work
 from headrace.accelerate.explain import explain
-from headrace.accelerate.head import with_native_head
 from headrace.accelerate.iterator import FeedIterator
+from headrace.accelerate.native_decode import with_native_head
 from headrace.accelerate.recognise import Refused, describe, recognise
 from headrace.accelerate.settings import Settings
-from headrace.accelerate.work import Work, compile_work
-from headrace.attach.remarks import say
-from headrace.machine import cores as usable_cores
+from headrace.attach.log import say
+from headrace.system.machine import cores as usable_cores
 
 __all__ = ["install"]
 

@@ -25,9 +25,9 @@ from torch.utils.data import default_collate
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from headrace import _native
+from headrace.accelerate.compile import Work, engine
 from headrace.accelerate.randomness import separate_randomness
 from headrace.accelerate.recognise import Folder
-from headrace.accelerate.work import Work, engine
 
 __all__ = ["FeedIterator"]
 

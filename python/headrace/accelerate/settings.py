@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.index_cache import INDEX_FOLDER
+from headrace.loading.jpeg_index_cache import INDEX_FOLDER
 
 __all__ = ["HOOK", "Settings"]
 
@@ -30,7 +30,7 @@ class Settings:
 
     `threads` None means the loader's own number of workers. `check` is the number of images to compare before a loader is
     taken over (0: none). `folder` is where each process writes what it did (`loaders-PID.jsonl`), or None. `index_cache` is the
-    folder of checkpoint indexes, "off", or None for the usual one (headrace.index_cache).
+    folder of checkpoint indexes, "off", or None for the usual one (headrace.loading.jpeg_index_cache).
     """
 
     off: bool = False

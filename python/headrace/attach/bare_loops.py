@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from headrace.attach import startup
+from headrace.attach import load_hooks as startup
 from headrace.attach.counters import COUNTERS
 from headrace.attach.steps import Watch
 

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from headrace.attach import startup
+from headrace.attach import load_hooks as startup
 from headrace.attach.probe import Probe
 from headrace.attach.recorder import Recorder
 from headrace.attach.threads import IoCounters, read_io, run_queue_delay_s, tcp_connections

@@ -16,7 +16,7 @@ from types import FrameType
 from typing import IO
 
 from headrace.attach import procfs
-from headrace.attach.startup import HOOKS_VARIABLE, SESSION_VARIABLE
+from headrace.attach.load_hooks import HOOKS_VARIABLE, SESSION_VARIABLE
 from headrace.errors import CommandError, UsageError
 
 __all__ = ["SITE_FOLDER", "Finished", "attached_environment", "spawn"]

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from headrace.attach.gpm import Gpm
-from headrace.session import Gpu, GpuSample
+from headrace.session.model import Gpu, GpuSample
 
 __all__ = ["Nvml", "NvmlError", "open_nvml", "throttle_names"]
 

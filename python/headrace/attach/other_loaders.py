@@ -7,12 +7,12 @@ from functools import partial
 from types import ModuleType
 from typing import Any
 
-from headrace.attach import startup
+from headrace.attach import load_hooks as startup
 from headrace.attach.steps import Watch, timed_next
 
 __all__ = ["install"]
 
-ITERABLES = (("headrace.loader", "Loader"), ("ffcv.loader.loader", "Loader"))
+ITERABLES = (("headrace.loading.loader", "Loader"), ("ffcv.loader.loader", "Loader"))
 """Classes whose `__iter__` gives a new iterator for each pass."""
 
 ITERATORS = (("nvidia.dali.plugin.pytorch", "DALIGenericIterator"),)

@@ -12,8 +12,8 @@ import os
 import time
 from pathlib import Path
 
+from headrace.attach.load_hooks import SESSION_VARIABLE
 from headrace.attach.recorder import Recorder
-from headrace.attach.startup import SESSION_VARIABLE
 
 __all__ = ["Probe"]
 

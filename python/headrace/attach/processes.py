@@ -7,8 +7,8 @@ import platform
 import sys
 from typing import Any
 
+from headrace.attach.load_hooks import PROCESS_STARTED_S
 from headrace.attach.recorder import Recorder
-from headrace.attach.startup import PROCESS_STARTED_S
 
 __all__ = ["rank_from_environment", "write_process"]
 

@@ -10,7 +10,7 @@ from multiprocessing import util as multiprocessing_util
 from pathlib import Path
 from typing import Any
 
-from headrace.attach.startup import SESSION_VARIABLE
+from headrace.attach.load_hooks import SESSION_VARIABLE
 
 __all__ = ["Recorder", "recorder"]
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any
 
-from headrace.attach import startup
+from headrace.attach import load_hooks as startup
 from headrace.attach.processes import rank_from_environment
 from headrace.attach.recorder import Recorder, recorder
 

@@ -17,14 +17,16 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from headrace.attach import beginning, fetch, startup
+from headrace.attach import fetch
+from headrace.attach import first_step as beginning
+from headrace.attach import load_hooks as startup
 from headrace.attach.counters import COUNTERS
 from headrace.attach.device_clock import DeviceClock, StepClock
 from headrace.attach.operators import OperatorProfile
 from headrace.attach.processes import write_process
 from headrace.attach.recorder import Recorder
 from headrace.attach.threads import run_queue_delay_s
-from headrace.session import STEP_FIELDS
+from headrace.session.model import STEP_FIELDS
 
 __all__ = ["WATCHES", "Watch", "install", "timed_next"]
 

@@ -15,7 +15,8 @@ from functools import partial
 from types import ModuleType
 from typing import Any
 
-from headrace.attach import beginning, startup
+from headrace.attach import first_step as beginning
+from headrace.attach import load_hooks as startup
 from headrace.attach.device_clock import StepClock
 from headrace.attach.recorder import Recorder, recorder
 from headrace.attach.steps import DEVICE_COLUMNS, WATCHES, Watch, timed_next

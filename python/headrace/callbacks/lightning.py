@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from headrace.watched import Watch
+from headrace.profiling.in_process import Watch
 
 # Two packages hold the same Lightning; the script has imported the one that its Trainer comes from.
 if "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules:

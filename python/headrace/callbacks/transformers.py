@@ -8,7 +8,7 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from headrace.watched import Watch
+from headrace.profiling.in_process import Watch
 
 __all__ = ["HeadraceCallback"]
 

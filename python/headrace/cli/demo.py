@@ -10,8 +10,8 @@ from rich.table import Table
 
 from headrace.cli import output
 from headrace.demo.story import ROUNDS, Measured, Story, default_folder, tell
-from headrace.devices import SIMULATED
 from headrace.errors import UsageError
+from headrace.training.devices import SIMULATED
 
 SUMMARY = "the whole story on this machine: a slow job diagnosed, made fast unchanged, packed, trained"
 EXAMPLE = """

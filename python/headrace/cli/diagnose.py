@@ -9,17 +9,17 @@ from dataclasses import replace
 from pathlib import Path
 
 from headrace.cli import output
-from headrace.condition import Condition
-from headrace.diagnose import diagnose
-from headrace.diagnosis import Diagnosis, command_ended
-from headrace.first_verdict import FirstVerdict
-from headrace.image_benchmark import with_benchmark
-from headrace.read_sweep import with_sweep
-from headrace.remeasure import verify
+from headrace.diagnosis.diagnose import diagnose
+from headrace.diagnosis.fail_if import Condition
+from headrace.diagnosis.model import Diagnosis, command_ended
+from headrace.profiling.command import watch
+from headrace.profiling.first_verdict import FirstVerdict
+from headrace.profiling.image_benchmark import with_benchmark
+from headrace.profiling.read_sweep import with_sweep
+from headrace.profiling.verify_fixes import verify
 from headrace.report import html, text
-from headrace.report.json import document
-from headrace.session import Session
-from headrace.watching import watch
+from headrace.report.exports.json import document
+from headrace.session.model import Session
 
 SUMMARY = "why a training command is slow: the cause, the evidence, and the predicted gain of each fix"
 EXAMPLE = """

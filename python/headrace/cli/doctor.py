@@ -11,7 +11,7 @@ from rich.table import Table
 
 from headrace import _native
 from headrace.cli import output
-from headrace.doctor import Advice, Examination, advise, examine
+from headrace.inspection.doctor import Advice, Examination, advise, examine
 
 SUMMARY = "examine this machine: cores, memory, disk, GPU, driver and PyTorch; say what does not fit"
 EXAMPLE = "headrace doctor --path /data/imagenet"

@@ -12,12 +12,12 @@ from rich.table import Table
 
 import headrace
 from headrace.cli import output
-from headrace.devices import open_device
 from headrace.errors import SourceError, UsageError
-from headrace.evaluation import Scores, evaluate
-from headrace.models import SMALL_IMAGE
-from headrace.training.loading import evaluation_loader
-from headrace.weights import load_model
+from headrace.training.devices import open_device
+from headrace.training.evaluation import Scores, evaluate
+from headrace.training.input import evaluation_loader
+from headrace.training.models.create import SMALL_IMAGE
+from headrace.training.models.trained_weights import load_model
 
 SUMMARY = "top-1 and top-5 accuracy of trained weights on a data set, every image counted once"
 EXAMPLE = "headrace evaluate runs/one/final.safetensors --data /data/imagenet/val"

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from headrace.cli import output
 from headrace.errors import SourceError, UsageError
-from headrace.export import FORMATS, Exported, export
-from headrace.sizes import size_text
-from headrace.weights import load_model
+from headrace.system.sizes import size_text
+from headrace.training.export import FORMATS, Exported, export
+from headrace.training.models.trained_weights import load_model
 
 SUMMARY = "trained weights as ONNX, TorchScript, a torch.export program or safetensors, compared with the model's answers"
 EXAMPLE = "headrace export runs/one --format onnx --out resnet50.onnx"

@@ -10,12 +10,12 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from headrace.cli.output import counted, emit, page
-from headrace.contact_sheet import pictures
+from headrace.datasets.sources import open_source
 from headrace.errors import UsageError
-from headrace.inspection import SAMPLE, Inspection, Spread, inspect_dataset
+from headrace.inspection.contact_sheet import pictures
+from headrace.inspection.inspect import SAMPLE, Inspection, Spread, inspect_dataset
 from headrace.report.dataset import write
-from headrace.sizes import size_text
-from headrace.sources import open_source
+from headrace.system.sizes import size_text
 
 SUMMARY = "says what is in a dataset: classes, sizes, formats, quality, restart markers, cost of decoding"
 EXAMPLE = "headrace inspect photos/ --contact-sheet photos.html"

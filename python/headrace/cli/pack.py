@@ -8,11 +8,11 @@ from contextlib import ExitStack
 from dataclasses import asdict
 
 from headrace.cli.output import Meter, counted, emit, progress, say
+from headrace.datasets.shards.manifest import ERRORS
 from headrace.errors import UsageError
 from headrace.packing import Estimate, PackResult, pack
 from headrace.packing.job import ENGINES
-from headrace.shards.manifest import ERRORS
-from headrace.sizes import parse_size, size_text
+from headrace.system.sizes import parse_size, size_text
 
 SUMMARY = "packs an image dataset into shards that stream, losslessly unless told otherwise"
 EXAMPLE = """

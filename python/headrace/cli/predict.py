@@ -14,10 +14,10 @@ from rich import box
 from rich.table import Table
 
 from headrace.cli import output
-from headrace.devices import open_device
 from headrace.errors import SourceError, UsageError
-from headrace.inference import Answer, answer, images_of
-from headrace.weights import load_model
+from headrace.training.devices import open_device
+from headrace.training.inference import Answer, answer, images_of
+from headrace.training.models.trained_weights import load_model
 
 SUMMARY = "the most probable classes of images, by trained weights"
 EXAMPLE = "headrace predict runs/one photos/ --top 3 --write answers.csv"

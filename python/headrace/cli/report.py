@@ -8,12 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from headrace.cli import output
-from headrace.diagnosis import Diagnosis
+from headrace.diagnosis.model import Diagnosis
 from headrace.errors import SessionError
-from headrace.report import html, openmetrics, perfetto, tensorboard, text
-from headrace.report.json import document
+from headrace.report import html, text
+from headrace.report.exports import openmetrics, perfetto, tensorboard
+from headrace.report.exports.json import document
 from headrace.report.saved import load
-from headrace.session import Session
+from headrace.session.model import Session
 
 SUMMARY = "show a saved session: terminal screen, HTML page, JSON, traces, metrics"
 EXAMPLE = """

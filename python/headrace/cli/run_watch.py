@@ -7,15 +7,15 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-from headrace.attach.startup import SESSION_VARIABLE
+from headrace.attach.load_hooks import SESSION_VARIABLE
 from headrace.cli import output
-from headrace.diagnosis import Diagnosis
+from headrace.diagnosis.model import Diagnosis
 from headrace.errors import HeadraceError
+from headrace.profiling.in_process import Watch
 from headrace.report import html
-from headrace.session import Session
-from headrace.trainer import Options, Start
-from headrace.training.ranks import meet_again
-from headrace.watched import Watch
+from headrace.session.model import Session
+from headrace.training.distributed.ranks import meet_again
+from headrace.training.loop import Options, Start
 
 __all__ = ["RunWatch"]
 

@@ -14,24 +14,24 @@ from rich.markup import escape
 from headrace.cli import output
 from headrace.cli.run_watch import RunWatch
 from headrace.cli.training_options import add_training_options, chosen_options
-from headrace.devices import open_device
-from headrace.diagnosis import Diagnosis
+from headrace.diagnosis.model import Diagnosis
 from headrace.errors import UsageError
-from headrace.nvml import find_driver
 from headrace.report import training
-from headrace.trainer import Options, Progress, Result, train
-from headrace.training import configuration
-from headrace.training.batch_size import CPU_SECONDS, choose
-from headrace.training.chosen import Chosen, with_global_batch
-from headrace.training.compiling import choose_compile
+from headrace.system.nvml import find_driver
+from headrace.training import options_file as configuration
+from headrace.training.devices import open_device
+from headrace.training.distributed.processes import rank_count, run_processes
+from headrace.training.distributed.ranks import ranks_from_environment
+from headrace.training.dry_run import Plan, make_plan
 from headrace.training.enlarging import enlarged
+from headrace.training.loop import Options, Progress, Result, train
 from headrace.training.options import Compile, check
-from headrace.training.plan import Plan, make_plan
 from headrace.training.prepare import open_data
-from headrace.training.processes import rank_count, run_processes
-from headrace.training.ranks import ranks_from_environment
+from headrace.training.resolve_options import Chosen, with_global_batch
 from headrace.training.resume import find
-from headrace.training.trial import Trial
+from headrace.training.tune.batch_size import CPU_SECONDS, choose
+from headrace.training.tune.compiling import choose_compile
+from headrace.training.tune.compute_rate import Trial
 
 SUMMARY = "train a classifier: mixed precision, checkpoints, exact resume, no waiting for input"
 EXAMPLE = """

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from headrace.errors import UsageError
-from headrace.recipe import AUGMENTATIONS, OPTIMIZERS, SCHEDULES, Recipe
-from headrace.training import configuration
-from headrace.training.chosen import KEYS, Chosen, choose_options
+from headrace.training import options_file as configuration
 from headrace.training.loggers import LOGGERS
+from headrace.training.optimization import AUGMENTATIONS, OPTIMIZERS, SCHEDULES, Recipe
 from headrace.training.options import COMPILE, Options
 from headrace.training.presets import PRESETS
+from headrace.training.resolve_options import KEYS, Chosen, choose_options
 
 __all__ = ["add_training_options", "chosen_options"]
 

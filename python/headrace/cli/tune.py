@@ -11,14 +11,14 @@ from rich.table import Table
 
 from headrace.cli import output
 from headrace.cli.training_options import add_training_options, chosen_options
-from headrace.devices import open_device
 from headrace.errors import UsageError
-from headrace.nvml import find_driver
-from headrace.training import configuration
+from headrace.system.nvml import find_driver
+from headrace.training import options_file as configuration
+from headrace.training.devices import open_device
+from headrace.training.distributed.processes import rank_count
 from headrace.training.enlarging import enlarged
 from headrace.training.prepare import open_data
-from headrace.training.processes import rank_count
-from headrace.tune import Tuned, tune
+from headrace.training.tune.tune import Tuned, tune
 
 SUMMARY = "finds batch size, threads and batches ahead for a training on this machine, and says what binds it"
 EXAMPLE = """

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import asdict
 
 from headrace.cli.output import Meter, counted, emit, progress, say
-from headrace.verification import VerifyResult, verify
+from headrace.inspection.verify import VerifyResult, verify
 
 SUMMARY = "checks a packed dataset: manifest, digests, every record's checksum, every image with --decode"
 EXAMPLE = "headrace verify packed/ --decode"

@@ -15,14 +15,14 @@ from rich.live import Live
 from rich.text import Text
 
 from headrace.cli import output
-from headrace.diagnose import diagnose
-from headrace.diagnosis import Diagnosis, command_ended
+from headrace.diagnosis.diagnose import diagnose
+from headrace.diagnosis.model import Diagnosis, command_ended
 from headrace.errors import HeadraceError
+from headrace.profiling.command import watch
 from headrace.report import html, text, words
-from headrace.report.json import document
+from headrace.report.exports.json import document
 from headrace.report.saved import DIAGNOSIS_FILE
-from headrace.session import Session
-from headrace.watching import watch
+from headrace.session.model import Session
 
 SUMMARY = "live view of a running training command: rate, waits, cause; the command's own output goes to a file"
 EXAMPLE = "headrace watch -- python train.py --data /data/imagenet"

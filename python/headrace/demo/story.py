@@ -19,14 +19,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headrace import nvml, software
+from headrace.datasets.records import Dataset
+from headrace.datasets.sources import open_dataset
+from headrace.datasets.sources.splits import training_and_held_out
 from headrace.demo import images, steps
-from headrace.devices import SIMULATED
 from headrace.errors import CommandError, HeadraceError, SourceError
-from headrace.loader import Loader
-from headrace.records import Dataset
-from headrace.sources import open_dataset
-from headrace.sources.splits import training_and_held_out
+from headrace.loading.loader import Loader
+from headrace.system import nvml, software
+from headrace.training.devices import SIMULATED
 from headrace.transforms import CenterCrop
 
 __all__ = ["Measured", "Story", "default_folder", "tell"]

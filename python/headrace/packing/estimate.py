@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from headrace.packing.encode import Recipe
 from headrace.packing.listing import Listing
-from headrace.packing.recipe import Recipe
 from headrace.packing.unit import Run, pack_chunk
 
 __all__ = ["Estimate", "estimate"]

@@ -12,8 +12,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from headrace import machine
+from headrace.datasets.records import Dataset
+from headrace.datasets.shards.index import read_columns
+from headrace.datasets.shards.manifest import INDEX, MANIFEST, Manifest, read_manifest
+from headrace.datasets.sources import open_source
+from headrace.datasets.sources.remote.store import Bucket, is_url, open_bucket
 from headrace.errors import HeadraceError, UsageError
+from headrace.packing.encode import make_recipe
 from headrace.packing.engine import Engine, OnProgress
 from headrace.packing.estimate import Estimate, estimate
 from headrace.packing.listing import Listing, list_records, split
@@ -21,14 +26,9 @@ from headrace.packing.local import LocalEngine
 from headrace.packing.options import PackOptions
 from headrace.packing.plan import Plan, make_plan
 from headrace.packing.ray_cluster import RayEngine
-from headrace.packing.recipe import make_recipe
 from headrace.packing.upload import check_free, staging_folder, upload
 from headrace.packing.work import WorkFolder, check_empty
-from headrace.records import Dataset
-from headrace.shards.index import read_columns
-from headrace.shards.manifest import INDEX, MANIFEST, Manifest, read_manifest
-from headrace.sources import open_source
-from headrace.sources.remote.store import Bucket, is_url, open_bucket
+from headrace.system import machine
 
 __all__ = ["ENGINES", "PackResult", "pack"]
 

@@ -14,11 +14,11 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from headrace.datasets.records import Dataset
+from headrace.datasets.shards.keys import escape, keys_of
+from headrace.datasets.sources.folder import IMAGE_EXTENSIONS
 from headrace.errors import SourceError, UsageError
 from headrace.packing.options import PackOptions
-from headrace.records import Dataset
-from headrace.shards.keys import escape, keys_of
-from headrace.sources.folder import IMAGE_EXTENSIONS
 
 __all__ = ["Listing", "Rejection", "list_records", "split"]
 

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from headrace.packing.encode import Recipe
 from headrace.packing.engine import OnProgress
 from headrace.packing.listing import Listing, Rejection
 from headrace.packing.options import PackOptions
 from headrace.packing.plan import Plan
-from headrace.packing.recipe import Recipe
 from headrace.packing.unit import Run, UnitWriter, pack_chunk
 from headrace.packing.work import WorkFolder
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from headrace import _native
-from headrace.decode import MAX_PIXELS, NOT_DECODED, TOO_LARGE, UNSUPPORTED, decode_into, reason
 from headrace.errors import DecodeError, MissingDependencyError
-from headrace.image_header import EXTENSIONS, ImageHeader, read_header
+from headrace.images.decode import MAX_PIXELS, NOT_DECODED, TOO_LARGE, UNSUPPORTED, decode_into, reason
+from headrace.images.header import EXTENSIONS, ImageHeader, read_header
 from headrace.packing.options import DEFAULT_QUALITY, RESTART_TILE, PackOptions
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace import _native
+from headrace.datasets.shards.tar import BLOCK, END
 from headrace.packing.listing import Listing
 from headrace.packing.options import PackOptions
-from headrace.shards.tar import BLOCK, END
 
 __all__ = ["Plan", "make_plan"]
 

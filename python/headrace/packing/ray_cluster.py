@@ -17,19 +17,19 @@ from pathlib import Path
 from typing import Any
 
 from headrace import _native
+from headrace.datasets.records import Dataset
+from headrace.datasets.shards.index import Columns
+from headrace.datasets.sources import open_source
+from headrace.datasets.sources.remote.store import is_url
 from headrace.errors import HeadraceError, MissingDependencyError, SourceError, UsageError
+from headrace.packing.encode import make_recipe
 from headrace.packing.engine import OnProgress
 from headrace.packing.listing import Listing, Rejection, list_records, split
 from headrace.packing.local import chunks
 from headrace.packing.options import PackOptions
 from headrace.packing.plan import Plan
-from headrace.packing.recipe import make_recipe
 from headrace.packing.unit import UnitWriter, pack_chunk
 from headrace.packing.work import WorkFolder
-from headrace.records import Dataset
-from headrace.shards.index import Columns
-from headrace.sources import open_source
-from headrace.sources.remote.store import is_url
 
 __all__ = ["RayEngine"]
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from headrace import _native
-from headrace.decode import MAX_PIXELS, NOT_DECODED, TOO_LARGE, UNSUPPORTED, decode_into, reason
 from headrace.errors import DecodeError
-from headrace.image_header import ImageHeader, format_of, read_header
+from headrace.images.decode import MAX_PIXELS, NOT_DECODED, TOO_LARGE, UNSUPPORTED, decode_into, reason
+from headrace.images.header import ImageHeader, format_of, read_header
 from headrace.packing.lossless import Recoded, Recoder, decoded, pillow
 from headrace.packing.options import DEFAULT_QUALITY, RESTART_TILE, PackOptions
-from headrace.packing.prepare import parsed
+from headrace.packing.transform import parsed
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -13,13 +13,13 @@ from typing import BinaryIO
 import numpy as np
 
 from headrace import _native
+from headrace.datasets.shards import tar
+from headrace.datasets.shards.index import Columns, Keys
+from headrace.datasets.sidecar_files import Extras, Member
 from headrace.errors import DecodeError, SourceError
-from headrace.extras import Extras, Member
+from headrace.packing.encode import Recipe
 from headrace.packing.listing import Listing, Rejection
 from headrace.packing.options import PackOptions
-from headrace.packing.recipe import Recipe
-from headrace.shards import tar
-from headrace.shards.index import Columns, Keys
 
 _FLUSH = 1 << 20  # bytes that are written and digested at once
 _DIGESTS = 4  # pieces that wait for their digest before writing waits for it: a unit ends when the last one has it

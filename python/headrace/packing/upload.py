@@ -7,10 +7,10 @@ import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from headrace.datasets.shards.manifest import MANIFEST
+from headrace.datasets.sources.container_index_cache import cache_folder
+from headrace.datasets.sources.remote.store import Bucket
 from headrace.errors import UsageError
-from headrace.shards.manifest import MANIFEST
-from headrace.sources.cache import cache_folder
-from headrace.sources.remote.store import Bucket
 
 __all__ = ["check_free", "staging_folder", "upload"]
 

@@ -18,11 +18,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import BinaryIO
 
+from headrace.datasets.shards.index import Columns, concatenate, read_columns, serialized
+from headrace.datasets.shards.manifest import ERRORS, INDEX, MANIFEST, FileFacts, Manifest, ShardFacts
 from headrace.errors import FormatError, SourceError, UsageError
 from headrace.packing.listing import Listing, Rejection
 from headrace.packing.plan import Plan
-from headrace.shards.index import Columns, concatenate, read_columns, serialized
-from headrace.shards.manifest import ERRORS, INDEX, MANIFEST, FileFacts, Manifest, ShardFacts
 
 __all__ = ["WORK", "WorkFolder", "check_empty", "shard_name"]
 

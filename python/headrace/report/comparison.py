@@ -7,10 +7,10 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from headrace.diagnosis import SHARES, Diagnosis
+from headrace.diagnosis.model import SHARES, Diagnosis
+from headrace.diagnosis.series import mean
 from headrace.report import words
-from headrace.series import mean
-from headrace.session import Loader, Session
+from headrace.session.model import Loader, Session
 
 __all__ = ["MATERIAL", "Comparison", "Difference", "Moved", "compare"]
 

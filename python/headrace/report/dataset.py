@@ -9,11 +9,11 @@ from importlib import resources
 from pathlib import Path
 
 from headrace import _native
-from headrace.contact_sheet import Picture
 from headrace.errors import HeadraceError
-from headrace.inspection import Inspection, Spread
+from headrace.inspection.contact_sheet import Picture
+from headrace.inspection.inspect import Inspection, Spread
 from headrace.report.markup import Html, prose, tag
-from headrace.sizes import size_text
+from headrace.system.sizes import size_text
 
 __all__ = ["render", "write"]
 

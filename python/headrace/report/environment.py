@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 
-from headrace.diagnosis import Diagnosis
+from headrace.diagnosis.model import Diagnosis
 from headrace.report import words
-from headrace.same_loaders import with_same_loaders
-from headrace.session import Loader, Session
+from headrace.session.merge_loaders import with_same_loaders
+from headrace.session.model import Loader, Session
 
 __all__ = ["environment"]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
+from headrace.diagnosis.series import mean, median
 from headrace.report import words
 from headrace.report.markup import Html, join, tag
 from headrace.report.tables import table
-from headrace.series import mean, median
-from headrace.session import GpuSample, Session
+from headrace.session.model import GpuSample, Session
 
 __all__ = ["FALSE_COMFORT", "panel"]
 

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from headrace import _native
-from headrace.diagnosis import Diagnosis, HeatMap, Timeline
+from headrace.diagnosis.model import Diagnosis, HeatMap, Timeline
 from headrace.errors import SessionError
 from headrace.report import charts, words
 from headrace.report.markup import Html, embedded_json, join, prose, tag
 from headrace.report.panels import panels
 from headrace.report.screen import FixLine, Part, Screen, first_screen
-from headrace.session import Session
+from headrace.session.model import Session
 
 __all__ = ["MAX_BYTES", "render", "write"]
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from headrace.diagnosis import HeatMap, Timeline
+from headrace.diagnosis.model import HeatMap, Timeline
+from headrace.diagnosis.series import median, percentile
 from headrace.report import heat, words
 from headrace.report.markup import Html, join, tag
 from headrace.report.slow_steps import SlowStep
-from headrace.series import median, percentile
-from headrace.session import Sample, Session
+from headrace.session.model import Sample, Session
 
 __all__ = ["axis_end_s", "chart"]
 

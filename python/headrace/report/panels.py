@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headrace.diagnosis import Diagnosis
+from headrace.diagnosis.model import Diagnosis
+from headrace.diagnosis.sagemaker_rules import apply_rules
+from headrace.diagnosis.startup import START_WORDS
 from headrace.report import gpu_truth, over_time, tables, words
 from headrace.report.environment import environment
 from headrace.report.markup import Html, join, tag
 from headrace.report.slow_steps import SlowStep, slow_steps
 from headrace.report.thresholds import thresholds
-from headrace.sagemaker_rules import apply_rules
-from headrace.session import Session
-from headrace.start_up import START_WORDS
+from headrace.session.model import Session
 
 __all__ = ["panels"]
 

@@ -10,11 +10,11 @@ from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from headrace.diagnose import diagnose
-from headrace.diagnosis import Diagnosis
+from headrace.diagnosis.diagnose import diagnose
+from headrace.diagnosis.model import Diagnosis
 from headrace.errors import SessionError
-from headrace.kineto import is_trace, read_trace
-from headrace.session import Session
+from headrace.session.kineto import is_trace, read_trace
+from headrace.session.model import Session
 
 __all__ = ["DIAGNOSIS_FILE", "from_json", "load"]
 

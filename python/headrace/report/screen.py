@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from headrace.diagnosis import SHARES, VERDICTS, Diagnosis, Fix, ending_words
-from headrace.predict import NO_HELP
+from headrace.diagnosis.fixes import NO_HELP
+from headrace.diagnosis.model import SHARES, VERDICTS, Diagnosis, Fix, ending_words
 from headrace.report import words
-from headrace.session import Session
+from headrace.session.model import Session
 
 __all__ = ["MAX_FIXES", "FixLine", "Part", "Screen", "first_screen", "simulated_note"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headrace.diagnosis import Timeline, TimelineEvent
-from headrace.series import median, percentile
+from headrace.diagnosis.model import Timeline, TimelineEvent
+from headrace.diagnosis.series import median, percentile
 
 __all__ = ["EVENT_WORDS", "SLOW_FACTOR", "SlowStep", "slow_steps"]
 

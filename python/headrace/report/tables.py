@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from headrace.diagnosis import Diagnosis, Percentiles, RankRow, StageRow
+from headrace.diagnosis.model import Diagnosis, Percentiles, RankRow, StageRow
+from headrace.diagnosis.series import percentiles
 from headrace.report import words
 from headrace.report.charts import share_strip, term_bar
 from headrace.report.markup import Html, join, tag
 from headrace.report.slow_steps import SlowStep
-from headrace.series import percentiles
-from headrace.session import Sample, Session
+from headrace.session.model import Sample, Session
 
 __all__ = ["facts", "percentile_rows", "percentile_table", "ranks", "slow", "stages", "table", "terms"]
 

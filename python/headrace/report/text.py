@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
-from headrace.diagnosis import Diagnosis
+from headrace.diagnosis.model import Diagnosis
 from headrace.report import words
 from headrace.report.screen import FixLine, Part, Screen, first_screen
-from headrace.session import Session
+from headrace.session.model import Session
 
 __all__ = ["MAX_LINES", "draw", "render", "show", "to_ascii"]
 

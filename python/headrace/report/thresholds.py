@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from headrace import diagnose, measured, predict, verdicts
+from headrace.diagnosis import diagnose
+from headrace.diagnosis import fixes as predict
+from headrace.diagnosis import measure as measured
+from headrace.diagnosis import rules as verdicts
 from headrace.report import slow_steps
 
 __all__ = ["thresholds"]

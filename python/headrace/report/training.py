@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from headrace import _native
-from headrace.diagnosis import Diagnosis
+from headrace.diagnosis.model import Diagnosis
 from headrace.errors import SessionError
 from headrace.report.markup import Html, join, prose, tag
-from headrace.training.configuration import flat
 from headrace.training.options import Options
+from headrace.training.options_file import flat
 
 __all__ = ["render", "write"]
 

@@ -100,7 +100,7 @@ SHORT_PARTS: Mapping[str, str] = {
     "periodic": "pauses",
     "other": "other",
 }
-"""Short names of the parts of a step (`headrace.diagnosis.SHARES` has the long ones)."""
+"""Short names of the parts of a step (`headrace.diagnosis.model.SHARES` has the long ones)."""
 
 BINARY_UNITS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 

@@ -1,1 +1,1 @@
-"""The parts of the trainer: options, state, preparation, metrics. The loop itself is `headrace.trainer`."""
+"""The parts of the trainer: options, state, preparation, metrics. The loop itself is `headrace.training.loop`."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from headrace.datasets.records import Dataset
 from headrace.errors import HeadraceError
-from headrace.image_header import read_header
-from headrace.records import Dataset
+from headrace.images.header import read_header
 
 __all__ = ["enlarged"]
 

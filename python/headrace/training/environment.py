@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import platform
 
-from headrace import _native, machine
-from headrace.devices import Device
+from headrace import _native
+from headrace.system import machine
+from headrace.training.devices import Device
 
 __all__ = ["environment"]
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
-from headrace import models
-from headrace.devices import Device, make_deterministic, make_fast
 from headrace.errors import UsageError
-from headrace.pretrained import load_pretrained
-from headrace.recipe import learning_rate, make_optimizer
-from headrace.training.average import Average
+from headrace.training.devices import Device, make_deterministic, make_fast
+from headrace.training.distributed.ranks import Ranks
 from headrace.training.mixing import mix
+from headrace.training.models import create as models
+from headrace.training.models.pretrained import load_pretrained
+from headrace.training.optimization import learning_rate, make_optimizer
 from headrace.training.options import Compile, Options, Precision
-from headrace.training.ranks import Ranks
+from headrace.training.weight_average import Average
 
 if TYPE_CHECKING:
     import torch

@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from headrace import tfevents
 from headrace.errors import MissingDependencyError, UsageError
+from headrace.training import tensorboard_events as tfevents
 
 __all__ = ["LOGGERS", "Logger", "Loggers", "figures"]
 

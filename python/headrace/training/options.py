@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from headrace.errors import UsageError
-from headrace.recipe import Recipe
+from headrace.training.optimization import Recipe
 
 __all__ = ["COMPILE", "Compile", "Options", "Precision", "check"]
 

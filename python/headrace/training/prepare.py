@@ -9,23 +9,23 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import BinaryIO
 
-from headrace import checkpoint, devices
-from headrace.checkpoint import Writer
-from headrace.devices import Device, Pace
+from headrace.datasets.records import Dataset
+from headrace.datasets.sources import open_dataset
+from headrace.datasets.sources.splits import training_and_held_out
 from headrace.errors import HeadraceError, SourceError, UsageError
-from headrace.records import Dataset
-from headrace.sources import open_dataset
-from headrace.sources.splits import training_and_held_out
-from headrace.training import configuration
+from headrace.training import checkpoint, devices
+from headrace.training import options_file as configuration
+from headrace.training.checkpoint import Writer
+from headrace.training.devices import Device, Pace
+from headrace.training.distributed.ranks import Agreement, join, ranks_from_environment
 from headrace.training.enlarging import enlarged
 from headrace.training.environment import environment
-from headrace.training.finite import BadStep, LossWatch
+from headrace.training.input import TrainingInput, validation_loader
 from headrace.training.learner import Learner
-from headrace.training.loading import TrainingInput, validation_loader
 from headrace.training.loggers import Loggers
 from headrace.training.metrics import Metrics
+from headrace.training.nonfinite_loss import BadStep, LossWatch
 from headrace.training.options import Options, check
-from headrace.training.ranks import Agreement, join, ranks_from_environment
 from headrace.training.resume import find, share
 from headrace.training.state import Progress, Run, restore
 from headrace.training.uploads import Uploads

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headrace.recipe import Recipe
+from headrace.training.optimization import Recipe
 
 __all__ = ["PRESETS", "Preset"]
 

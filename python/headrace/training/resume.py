@@ -9,12 +9,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace import checkpoint
-from headrace.checkpoint import Checkpoint
+from headrace.datasets.sources.remote.store import Bucket, is_url, open_bucket
 from headrace.errors import StateError, UsageError
-from headrace.sources.remote.store import Bucket, is_url, open_bucket
+from headrace.training import checkpoint
+from headrace.training.checkpoint import Checkpoint
+from headrace.training.distributed.ranks import Ranks
 from headrace.training.options import Options
-from headrace.training.ranks import Ranks
 from headrace.training.uploads import check_writable, load_remote, names
 
 if TYPE_CHECKING:

@@ -7,17 +7,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from headrace.checkpoint import Checkpoint, Writer
-from headrace.devices import Device, Pace
 from headrace.errors import HeadraceError, StateError
-from headrace.evaluation import Scores
-from headrace.loader import Loader
-from headrace.training.finite import LossWatch
+from headrace.loading.loader import Loader
+from headrace.training.checkpoint import Checkpoint, Writer
+from headrace.training.devices import Device, Pace
+from headrace.training.distributed.ranks import Agreement, Ranks
+from headrace.training.evaluation import Scores
+from headrace.training.input import TrainingInput
 from headrace.training.learner import Learner
-from headrace.training.loading import TrainingInput
 from headrace.training.metrics import Metrics
+from headrace.training.nonfinite_loss import LossWatch
 from headrace.training.options import Options
-from headrace.training.ranks import Agreement, Ranks
 from headrace.training.uploads import Uploads
 
 if TYPE_CHECKING:

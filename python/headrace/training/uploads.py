@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from headrace import checkpoint
-from headrace.checkpoint import STATE, TENSORS, Checkpoint
+from headrace.datasets.sources.remote.store import Bucket, open_bucket
 from headrace.errors import HeadraceError, SourceError, StateError
-from headrace.sources.remote.store import Bucket, open_bucket
+from headrace.training import checkpoint
+from headrace.training.checkpoint import STATE, TENSORS, Checkpoint
 
 __all__ = ["Uploads", "check_writable", "load_remote", "names"]
 

@@ -1,4 +1,4 @@
-//! What a JPEG's header says, read strictly: the twin of `headrace/image_header.py`, for the files that need no second look.
+//! What a JPEG's header says, read strictly: the twin of `headrace/images/header.py`, for the files that need no second look.
 
 use crate::jpeg::header::marker;
 use crate::jpeg::quality;

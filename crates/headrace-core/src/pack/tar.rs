@@ -1,4 +1,4 @@
-//! Tar members as `docs/format.md` fixes them: the twin of `headrace/shards/tar.py`, which says why.
+//! Tar members as `docs/format.md` fixes them: the twin of `headrace/datasets/shards/tar.py`, which says why.
 
 /// Bytes of a tar block.
 pub const BLOCK: usize = 512;

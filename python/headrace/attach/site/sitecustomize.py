@@ -1,7 +1,7 @@
 # ruff: noqa: PTH100, PTH118, PTH120 -- runs in every Python below the command; pathlib would cost each 5 ms
 """Started by Python itself in every process below a command that `headrace.attach.launch.spawn` started.
 
-Loads the real `sitecustomize` that this file hides, if there is one, then hands over to `headrace.attach.startup`. The
+Loads the real `sitecustomize` that this file hides, if there is one, then hands over to `headrace.attach.load_hooks`. The
 user's Python may be another environment without headrace in it, so the package is loaded from where this file lies.
 """
 
@@ -25,7 +25,7 @@ def _run_hidden_sitecustomize() -> None:
 
 
 def _start_headrace() -> None:
-    """Import `headrace.attach.startup`, from this very copy of the package when the environment has none."""
+    """Import `headrace.attach.load_hooks`, from this very copy of the package when the environment has none."""
     if importlib.util.find_spec("headrace") is None:
         package = os.path.dirname(os.path.dirname(_HERE))
         spec = importlib.util.spec_from_file_location(
@@ -36,7 +36,7 @@ def _start_headrace() -> None:
         module = importlib.util.module_from_spec(spec)
         sys.modules["headrace"] = module
         spec.loader.exec_module(module)
-    from headrace.attach import startup
+    from headrace.attach import load_hooks as startup
 
     startup.start()
 

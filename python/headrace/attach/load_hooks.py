@@ -1,0 +1,183 @@
+"""Load the wanted hook modules once PyTorch and its data loader are imported; time the imports until training starts.
+
+A hook module is named in the environment (`HEADRACE_HOOKS`, comma-separated) and has one function, `install()`. It is
+imported and called once, when both `torch` and `torch.utils.data.dataloader` are completely imported, in every process
+that imports them: the main process, spawned workers, torchrun's ranks. Forked workers inherit what was installed.
+One that is named `package:module` waits for that package instead.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.abc
+import importlib.machinery
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from functools import partial
+from types import ModuleType
+
+from headrace.attach import log as remarks
+
+__all__ = [
+    "HOOKS_VARIABLE",
+    "PROCESS_STARTED_S",
+    "SESSION_VARIABLE",
+    "disable",
+    "start",
+    "stop_timing_imports",
+    "when_imported",
+]
+
+HOOKS_VARIABLE = "HEADRACE_HOOKS"
+SESSION_VARIABLE = "HEADRACE_SESSION_DIR"
+
+WATCHED = ("torch", "torch.utils.data.dataloader")
+
+PROCESS_STARTED_S = time.monotonic()
+"""When this module was first imported: a few milliseconds after the interpreter started."""
+
+_finished: set[str] = set()
+_wanted: dict[str, list[Callable[[ModuleType], None]]] = {}
+_state = {"disabled": False}
+
+_started: set[str] = set()
+_imports: list[tuple[str, float, float]] = []
+_timing = {"on": False, "depth": 0}
+TIMED_LOADERS = (importlib.machinery.SourceFileLoader, importlib.machinery.ExtensionFileLoader)
+
+
+def start() -> None:
+    """Watch for the imports, or install at once where they have already happened."""
+    _finished.update(name for name in WATCHED if name in sys.modules)
+    _timing["on"] = not _finished
+    if _finished.issuperset(WATCHED):
+        _install()
+    elif not any(isinstance(finder, _WatchingFinder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _WatchingFinder())
+    for name in _wanted_hooks():
+        package, colon, module = name.partition(":")
+        if colon:
+            _started.add(name)
+            when_imported(package, partial(_install_one, module))
+
+
+def _wanted_hooks() -> list[str]:
+    """Those that this process has not begun with: a block of `headrace.watch` adds its own to what is there."""
+    return [name for name in os.environ.get(HOOKS_VARIABLE, "").split(",") if name and name not in _started]
+
+
+def _install_one(name: str, _: ModuleType | None = None) -> None:
+    try:
+        importlib.import_module(name).install()
+    except Exception:
+        disable(name)
+
+
+def when_imported(name: str, function: Callable[[ModuleType], None]) -> None:
+    """Call `function` with the module `name`: now if it is imported, else as soon as it is. Errors turn it off, in words."""
+    module = sys.modules.get(name)
+    if module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False):
+        _call(name, function, module)
+        return
+    _wanted.setdefault(name, []).append(function)
+    if not any(isinstance(finder, _WatchingFinder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _WatchingFinder())
+
+
+def stop_timing_imports() -> list[tuple[str, float, float]]:
+    """Name, start and seconds of each import that no other import asked for, since the process began; once."""
+    _timing["on"] = False
+    imports = _imports[:]
+    _imports.clear()
+    _retire()
+    return imports
+
+
+def _retire() -> None:
+    """Take the finder away when nobody waits for a module."""
+    if _finished.issuperset(WATCHED) and not _wanted and not _timing["on"]:
+        sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _WatchingFinder)]
+
+
+def _call(name: str, function: Callable[[ModuleType], None], module: ModuleType) -> None:
+    try:
+        function(module)
+    except Exception:
+        disable(f"the hook for {name}")
+
+
+def disable(where: str) -> None:
+    """Report the exception being handled in one line and mark the hooks as off, for this process."""
+    if not _state["disabled"]:
+        _state["disabled"] = True
+        reason = traceback.format_exc(limit=-1).strip().splitlines()
+        detail = f"{reason[-1]} ({reason[1].strip()})" if len(reason) > 2 else reason[-1]
+        remarks.say(f"headrace: {where} is off in process {os.getpid()}: {detail}")
+
+
+def _install() -> None:
+    for name in _wanted_hooks():
+        if ":" not in name:
+            _started.add(name)
+            _install_one(name)
+
+
+def _import_finished(name: str) -> None:
+    for function in _wanted.pop(name, ()):
+        _call(name, function, sys.modules[name])
+    if name in WATCHED:
+        _finished.add(name)
+        if _finished.issuperset(WATCHED):
+            _install()
+    _retire()
+
+
+class _WatchingFinder(importlib.abc.MetaPathFinder):
+    """Finds nothing itself: lets the other finders find a watched module, and wraps its loader."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        wanted = fullname in WATCHED or fullname in _wanted
+        if not wanted and not (_timing["on"] and _timing["depth"] == 0):
+            return None
+        for finder in sys.meta_path:
+            if finder is self or not hasattr(finder, "find_spec"):
+                continue
+            spec = finder.find_spec(fullname, path, target)
+            if spec is not None:
+                if spec.loader is not None and (wanted or type(spec.loader) in TIMED_LOADERS):
+                    spec.loader = _WatchingLoader(spec.loader)
+                return spec
+        return None
+
+
+class _WatchingLoader(importlib.abc.Loader):
+    """The module's own loader, which also tells us when the module is completely executed."""
+
+    def __init__(self, loader: importlib.abc.Loader) -> None:
+        self._loader = loader
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        # The module must not see us: pickling and resource look-ups go by `__spec__.loader`.
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        module.__loader__ = self._loader
+        begin_s = time.monotonic()
+        _timing["depth"] += 1
+        try:
+            self._loader.exec_module(module)
+        finally:
+            _timing["depth"] -= 1
+        if _timing["on"] and _timing["depth"] == 0:
+            _imports.append((module.__name__, begin_s, time.monotonic() - begin_s))
+        _import_finished(module.__name__)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._loader, name)

@@ -1,0 +1,97 @@
+"""How the model is run: number format, memory format, DataParallel, versions. Looked at once, after a few optimizer steps."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from headrace.attach import load_hooks as startup
+from headrace.attach.recorder import Recorder
+
+__all__ = ["install"]
+
+AFTER_STEPS = 5
+"""Autocast and the memory format are in place by then, whatever a script does first."""
+
+
+def install(recorder: Recorder) -> None:
+    """Watch the optimizer's first steps; what is patched is put back after them."""
+    _Look(recorder).begin()
+
+
+class _Look:
+    """One look. `autocast`: the number format of the last autocast region that was entered."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._steps = 0
+        self._autocast: str | None = None
+        self._data_parallel: int | None = None
+        self._restore: list[Callable[[], None]] = []
+
+    def begin(self) -> None:
+        import torch
+        from torch.optim import optimizer
+
+        optimizer.register_optimizer_step_post_hook(self._after_step)  # stays: torch walks over its hooks while it calls one
+        self._replace(torch.amp.autocast_mode.autocast, "__enter__", self._watch_autocast)
+        self._replace(torch.nn.DataParallel, "forward", self._watch_data_parallel)
+
+    def _replace(self, owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+        original = getattr(owner, name)
+        setattr(owner, name, make(original))
+        self._restore.append(lambda: setattr(owner, name, original))
+
+    def _watch_autocast(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def __enter__(region: Any) -> Any:
+            if getattr(region, "_enabled", False):
+                self._autocast = str(getattr(region, "fast_dtype", "")).removeprefix("torch.")
+            return original(region)
+
+        return __enter__
+
+    def _watch_data_parallel(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def forward(module: Any, *args: Any, **options: Any) -> Any:
+            self._data_parallel = len(module.device_ids)
+            return original(module, *args, **options)
+
+        return forward
+
+    def _after_step(self, optimizer: Any, *_: Any) -> None:
+        self._steps += 1
+        if self._steps != AFTER_STEPS:
+            return
+        try:
+            for restore in self._restore:
+                restore()
+            self._recorder.line("fact", name="configuration", value=self._facts(optimizer))
+        except Exception:
+            startup.disable("the look at the configuration")
+
+    def _facts(self, optimizer: Any) -> dict[str, Any]:
+        import torch
+
+        parameters = [each for group in optimizer.param_groups for each in group["params"]]
+        formats = Counter(str(each.dtype).removeprefix("torch.") for each in parameters)
+        weights = [each for each in parameters if each.dim() == 4 and each.shape[2] * each.shape[3] > 1]
+        timers = getattr(sys.modules.get("torch._dynamo.utils"), "compilation_time_metrics", None)
+        facts: dict[str, Any] = {
+            "device": parameters[0].device.type if parameters else None,
+            "parameter_format": formats.most_common(1)[0][0] if formats else None,
+            "autocast": self._autocast,
+            "compiled": bool(timers),
+            "convolutions": len(weights),
+            "channels_last": sum(each.is_contiguous(memory_format=torch.channels_last) for each in weights),
+            "data_parallel": self._data_parallel,
+        }
+        if facts["device"] == "cuda" and torch.version.cuda:
+            facts |= {
+                "capability": list(torch.cuda.get_device_capability()),
+                "architectures": torch._C._cuda_getArchFlags().split(),
+                "cuda": torch.version.cuda,
+                "cudnn": torch.backends.cudnn.version(),
+                "matmul_precision": torch.get_float32_matmul_precision(),
+            }
+        return facts

@@ -1,0 +1,81 @@
+"""The hook module of `headrace diagnose`: installs everything that times a training job."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from headrace.attach import (
+    bare_loops,
+    fetch,
+    other_loaders,
+    pauses,
+    ranks,
+    steps,
+    transfers,
+)
+from headrace.attach import (
+    first_step as beginning,
+)
+from headrace.attach import (
+    load_hooks as startup,
+)
+from headrace.attach import (
+    model_settings as configuration,
+)
+from headrace.attach.device_clock import CudaClock, DeviceClock
+from headrace.attach.recorder import recorder
+
+__all__ = ["DEVICE_CLOCK_VARIABLE", "install", "pause", "resume"]
+
+DEVICE_CLOCK_VARIABLE = "HEADRACE_DEVICE_CLOCK"
+"""`module:Class` of a `DeviceClock` for a device other than CUDA."""
+
+
+def install() -> None:
+    """Patch PyTorch in this process. Each part that cannot be installed is reported and left out."""
+    target = recorder()
+    clock = _device_clock()
+    watch = steps.install(target, clock)
+    parts: tuple[tuple[str, Callable[[], None]], ...] = (
+        ("timing of batches", lambda: fetch.install(target)),
+        ("timing of downloads", beginning.install),
+        ("timing of other loaders", lambda: other_loaders.install(watch)),
+        ("the look at the configuration", lambda: configuration.install(target)),
+        ("timing of pauses", lambda: pauses.install(target)),
+        ("timing of ranks", ranks.install),
+        ("timing of loops without a loader", lambda: bare_loops.install(watch)),
+        ("timing of transfers", lambda: transfers.install(watch.step_clock)),
+    )
+    for name, part in parts:
+        try:
+            part()
+        except Exception:
+            startup.disable(name)
+
+
+def pause() -> None:
+    """The session ends although this process goes on: what is buffered is written, nothing more is recorded."""
+    for watch in steps.WATCHES:
+        watch.operators.cancel()
+        watch.step_clock.drain()
+        watch.off = True
+        watch.recorder.close()
+
+
+def resume(folder: Path) -> bool:
+    """Record into another session with the hooks that are there. False when none are installed in this process yet."""
+    for watch in steps.WATCHES:
+        watch.recorder.move(folder)
+        watch.begin_session()
+    return bool(steps.WATCHES)
+
+
+def _device_clock() -> DeviceClock:
+    module, _, name = os.environ.get(DEVICE_CLOCK_VARIABLE, "").partition(":")
+    if not module:
+        return CudaClock()
+    clock: DeviceClock = getattr(importlib.import_module(module), name)()
+    return clock

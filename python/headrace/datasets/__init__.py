@@ -1,0 +1,1 @@
+"""What is read: records, packed shards, and the sources that hold them."""

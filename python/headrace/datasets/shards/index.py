@@ -1,0 +1,236 @@
+"""`index.safetensors`: where every record lies, as columns mapped into memory (docs/format.md, "Index")."""
+
+from __future__ import annotations
+
+import json
+import mmap
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, overload
+
+import numpy as np
+import numpy.typing as npt
+import safetensors
+
+from headrace.datasets.sidecar_files import Extras
+from headrace.errors import FormatError
+
+__all__ = ["Columns", "Keys", "concatenate", "read_columns", "selected", "serialized"]
+
+_DTYPES: dict[str, np.dtype[Any]] = {
+    "I64": np.dtype("<i8"),
+    "I32": np.dtype("<i4"),
+    "U32": np.dtype("<u4"),
+    "U8": np.dtype("u1"),
+}
+_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+
+
+class Keys(Sequence[str]):
+    """Record keys as one UTF-8 blob and the place where each starts; a key becomes a `str` when it is asked for."""
+
+    __slots__ = ("blob", "start")
+
+    def __init__(self, blob: npt.NDArray[np.uint8], start: npt.NDArray[np.int64]) -> None:
+        self.blob = blob  # uint8 [bytes of all keys]
+        self.start = start  # int64 [n + 1]
+
+    @staticmethod
+    def of(keys: Sequence[str]) -> Keys:
+        """Packs strings; bytes of names that are not UTF-8 (lone surrogates, as Python has them) stay what they were."""
+        raw = [key.encode("utf-8", "surrogateescape") for key in keys]
+        start = np.zeros(len(raw) + 1, dtype=np.int64)
+        np.cumsum([len(key) for key in raw], out=start[1:])
+        return Keys(np.frombuffer(b"".join(raw), dtype=np.uint8), start)
+
+    def __len__(self) -> int:
+        return len(self.start) - 1
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        i = int(index)
+        i += len(self) if i < 0 else 0
+        if not 0 <= i < len(self):
+            raise IndexError(f"record {index} of {len(self)}")
+        return self.blob[self.start[i] : self.start[i + 1]].tobytes().decode("utf-8", "surrogateescape")
+
+    def __iter__(self) -> Iterator[str]:
+        return (self[i] for i in range(len(self)))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Sequence) or len(self) != len(other):
+            return False
+        return all(a == b for a, b in zip(self, other, strict=True))
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The columns of an index, one row a record, in the order of the shards and of the records inside them.
+
+    The fields stand in the order in which they lie in the file (widest first, so that each is aligned to its own size),
+    but for the optional ones: those of 8 bytes come first where they are, the names of extra members last.
+    """
+
+    key_start: npt.NDArray[np.int64]  # [n + 1] bytes into `keys`
+    label: npt.NDArray[np.int64]  # [n] class index
+    offset: npt.NDArray[np.int64]  # [n] bytes from the shard's start to the image's first byte
+    size: npt.NDArray[np.int64]  # [n] bytes of the image
+    height: npt.NDArray[np.int32]  # [n] pixels, as stored (EXIF orientation not applied)
+    shard: npt.NDArray[np.int32]  # [n] index into the manifest's `shards`
+    width: npt.NDArray[np.int32]  # [n] pixels
+    crc32c: npt.NDArray[np.uint32]  # [n] of the image's bytes (Castagnoli)
+    keys: npt.NDArray[np.uint8]  # [bytes of all keys] UTF-8
+    json_offset: npt.NDArray[np.int64] | None = None  # [n] as `offset`, of the record's JSON
+    json_size: npt.NDArray[np.int64] | None = None  # [n] bytes, 0 = it has none; only where some record has one
+    extras: Extras | None = None  # the columns extra_…; only where some record has any
+
+    def __len__(self) -> int:
+        return len(self.label)
+
+
+_EXPECTED = {
+    "key_start": "I64",
+    "label": "I64",
+    "offset": "I64",
+    "size": "I64",
+    "height": "I32",
+    "shard": "I32",
+    "width": "I32",
+    "crc32c": "U32",
+    "keys": "U8",
+}
+_OPTIONAL = {"json_offset": "I64", "json_size": "I64"}
+_EXTRA = {"extra_start": "I64", "extra_offset": "I64", "extra_size": "I64", "extra_name": "I64"}
+_EXTRA_NAMES = {"extra_names": "U8"}  # one after the other, a line feed behind each
+_KNOWN = _OPTIONAL | _EXTRA | _EXPECTED | _EXTRA_NAMES
+assert [*_EXPECTED, *_OPTIONAL, "extras"] == [field.name for field in fields(Columns)]
+
+
+def serialized(columns: Columns) -> bytes:
+    """The bytes of an index file.
+
+    Written here and not by the safetensors library, whose order of equal-sized tensors and header spacing may change
+    with its version: these bytes are digested.
+    """
+    values = {name: getattr(columns, name) for name in (*_OPTIONAL, *_EXPECTED)}
+    if columns.extras is not None:
+        values |= {name: getattr(columns.extras, name.removeprefix("extra_")) for name in _EXTRA}
+        text = "".join(f"{name}\n" for name in columns.extras.names).encode("utf-8", "surrogateescape")
+        values["extra_names"] = np.frombuffer(text, dtype=np.uint8)
+    present = {name: kind for name, kind in _KNOWN.items() if values.get(name) is not None}
+    arrays = {name: np.ascontiguousarray(values[name], dtype=_DTYPES[kind]) for name, kind in present.items()}
+    table: dict[str, Any] = {"__metadata__": {"format": "headrace-index-1"}}
+    end = 0
+    for name, array in arrays.items():
+        table[name] = {"dtype": present[name], "shape": list(array.shape), "data_offsets": [end, end + array.nbytes]}
+        end += array.nbytes
+    header = json.dumps(table, separators=(",", ":")).encode()
+    header += b" " * (-len(header) % 8)
+    return b"".join([len(header).to_bytes(8, "little"), header, *(array.tobytes() for array in arrays.values())])
+
+
+def read_columns(path: Path) -> Columns:
+    """Maps an index. Raises FormatError when it is no safetensors file, or a column is missing or of another type."""
+    try:
+        with safetensors.safe_open(str(path), framework="numpy"):
+            pass  # the library checks the header: sizes, overlaps, holes, overflow
+        arrays = _mapped(path)
+    except OSError as error:
+        raise FormatError(f"cannot read {path}: {error.strerror or error}") from error
+    except (safetensors.SafetensorError, ValueError) as error:
+        raise FormatError(f"{path} is not a valid safetensors file: {error}", hint=_HINT) from error
+    problem = _problem(arrays)
+    extras = None if problem else _extras(arrays)
+    problem = problem or (extras.problem() if extras is not None else None)
+    if problem:
+        raise FormatError(f"{path}: {problem}", hint=_HINT)
+    return Columns(**{name: array for name, array in arrays.items() if name in _EXPECTED or name in _OPTIONAL}, extras=extras)
+
+
+def _extras(arrays: Mapping[str, npt.NDArray[Any]]) -> Extras | None:
+    if "extra_start" not in arrays:
+        return None
+    names = arrays["extra_names"].tobytes().decode("utf-8", "surrogateescape").split("\n")[:-1]
+    start, offset, size, name = (arrays[name] for name in _EXTRA)
+    return Extras(start, offset, size, name, tuple(names))
+
+
+def selected(columns: Columns, rows: npt.NDArray[np.int64], shard: npt.NDArray[np.int32]) -> Columns:
+    """Some rows of an index, in this order, with other numbers of their shards."""
+    begins, sizes = columns.key_start[:-1][rows], np.diff(columns.key_start)[rows]
+    start = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    places = np.arange(int(start[-1]), dtype=np.int64) + np.repeat(begins - start[:-1], sizes)
+    rest: dict[str, Any] = {
+        field.name: None if (column := getattr(columns, field.name)) is None else column[rows]
+        for field in fields(Columns)
+        if field.name not in ("key_start", "keys", "shard", "extras")
+    }
+    rest["extras"] = columns.extras.selected(rows) if columns.extras is not None else None
+    return Columns(key_start=start, keys=columns.keys[places], shard=shard, **rest)
+
+
+def concatenate(parts: Sequence[Columns]) -> Columns:
+    """The rows of all parts, one after the other. `parts` must not be empty."""
+    ends = np.cumsum([0, *(len(part.keys) for part in parts)])
+    starts = [part.key_start[:-1] + base for part, base in zip(parts, ends[:-1], strict=True)]
+    names = [name for name in _EXPECTED if name != "key_start"]
+    joined: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
+    for name in _OPTIONAL:
+        if any(getattr(part, name) is not None for part in parts):
+            joined[name] = np.concatenate([_filled(part, name) for part in parts])
+    extras = Extras.joined([(part.extras, len(part)) for part in parts])
+    return Columns(key_start=np.concatenate([*starts, ends[-1:]]), extras=extras, **joined)
+
+
+def _filled(part: Columns, name: str) -> npt.NDArray[np.int64]:
+    column = getattr(part, name)
+    return np.zeros(len(part), dtype=np.int64) if column is None else column
+
+
+_HINT = "the index is damaged: pack the source again, or restore the file from a copy"
+
+
+def _mapped(path: Path) -> Mapping[str, npt.NDArray[Any]]:
+    with open(path, "rb") as file:
+        data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    header = 8 + int.from_bytes(data[:8], "little")
+    table = json.loads(data[8:header])
+    arrays = {}
+    for name, entry in table.items():
+        if name in _KNOWN and entry["dtype"] in _DTYPES:
+            dtype = _DTYPES[entry["dtype"]]
+            begin, end = entry["data_offsets"]
+            arrays[name] = np.frombuffer(data, dtype, (end - begin) // dtype.itemsize, header + begin)
+    return arrays
+
+
+def _problem(arrays: Mapping[str, npt.NDArray[Any]]) -> str | None:
+    """What is wrong with the columns, in words, or None. Cheap: shapes, types and the key table, not the rows."""
+    for name, kind in _KNOWN.items():
+        if name not in arrays and name not in _EXPECTED:
+            continue
+        if name not in arrays:
+            return f"column {name!r} is missing"
+        if _NAMES[arrays[name].dtype] != kind:
+            return f"column {name!r} has type {_NAMES[arrays[name].dtype]}, {kind} expected"
+    rows = len(arrays["label"])
+    for name in arrays:
+        expected = {"keys": len(arrays["keys"]), "key_start": rows + 1, "extra_start": rows + 1}.get(name, rows)
+        if len(arrays[name]) != expected and (name == "extra_start" or not name.startswith("extra_")):
+            return f"column {name!r} has {len(arrays[name])} rows, {expected} expected"
+    start = arrays["key_start"]
+    if start[0] != 0 or start[-1] != len(arrays["keys"]) or bool(np.any(start[1:] < start[:-1])):
+        return "column 'key_start' does not cut 'keys' into one piece for each record"
+    if ("json_offset" in arrays) != ("json_size" in arrays):
+        return "only one of the columns 'json_offset' and 'json_size' is there"
+    if len(arrays.keys() & (_EXTRA | _EXTRA_NAMES).keys()) not in (0, len(_EXTRA | _EXTRA_NAMES)):
+        return "only some of the columns of the extra members are there"
+    return None

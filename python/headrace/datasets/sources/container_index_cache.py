@@ -1,0 +1,92 @@
+"""Indexes of containers that have none of their own (tar, RecordIO, TFRecord): built on first sight, kept in a cache.
+
+The cache folder is `$HEADRACE_CACHE`, else `$XDG_CACHE_HOME/headrace`, else `~/.cache/headrace`. An entry belongs to the
+exact files (path, size, time of change); when one changes, the entry is built anew. Deleting the folder costs only time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.datasets.shards.index import Columns, read_columns, serialized
+from headrace.errors import FormatError, SourceError
+
+__all__ = ["Scan", "cache_folder", "cached_scan"]
+
+_VERSION = 7  # raise it when scanning changes what it finds
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """What lies in a set of containers. `columns.shard` counts the containers, then `extra` if there is one.
+
+    `extra` holds records that do not lie in one piece in their container; it is stored as a file of the cache.
+    """
+
+    columns: Columns
+    classes: tuple[str, ...]
+    extra: bytes = b""
+    strays: tuple[str, ...] = ()  # names of members that belong to no image
+
+
+def cache_folder() -> Path:
+    """Where indexes and downloaded data are kept."""
+    own = os.environ.get("HEADRACE_CACHE")
+    if own:
+        return Path(own).expanduser()
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "headrace"
+
+
+def cached_scan(kind: str, files: Sequence[Path], build: Callable[[], Scan]) -> tuple[Scan, str]:
+    """The scan of `files`, from the cache where it is there, and the path of the file that holds `extra` ("": none).
+
+    Raises what `build` raises, and SourceError when a file cannot be looked at, or `extra` cannot be stored.
+    """
+    folder = cache_folder() / "index"
+    stem = _name(kind, files)
+    columns_path, extra_path, facts_path = (folder / f"{stem}.{end}" for end in ("safetensors", "bin", "json"))
+    with contextlib.suppress(FormatError, OSError, ValueError, KeyError):  # absent or damaged: it is built anew
+        facts = json.loads(facts_path.read_bytes())
+        if facts["extra"] == 0 or extra_path.stat().st_size == facts["extra"]:
+            scan = Scan(read_columns(columns_path), tuple(facts["classes"]), strays=tuple(facts["strays"]))
+            return scan, str(extra_path) if facts["extra"] else ""
+    scan = build()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if scan.extra:
+            _write(extra_path, scan.extra)
+        _write(columns_path, serialized(scan.columns))
+        facts = {"classes": scan.classes, "extra": len(scan.extra), "strays": scan.strays}
+        _write(facts_path, json.dumps(facts).encode())  # last: it says "whole"
+    except OSError as error:
+        if scan.extra:
+            raise SourceError(
+                f"cannot write to the cache folder {folder}: {error.strerror}",
+                hint="set HEADRACE_CACHE to another folder",
+            ) from error
+        # Without a cache the next open takes as long as this one; nothing else is lost.
+    return scan, str(extra_path) if scan.extra else ""
+
+
+def _name(kind: str, files: Sequence[Path]) -> str:
+    digest = hashlib.sha256(f"{kind} {_VERSION}".encode())
+    for path in files:
+        try:
+            facts = path.stat()
+        except OSError as error:
+            raise SourceError(f"cannot read {path}: {error.strerror}") from error
+        digest.update(os.fsencode(path) + f"\0{facts.st_size}\0{facts.st_mtime_ns}\0".encode())
+    return digest.hexdigest()[:32]
+
+
+def _write(path: Path, data: bytes) -> None:
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    temporary.write_bytes(data)
+    temporary.replace(path)

@@ -1,0 +1,132 @@
+"""Image folders as torchvision's ImageFolder reads them: `root/CLASS/…/image.jpg`, classes by sorted folder name."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from headrace.datasets.records import Dataset, RecordTable, fingerprint
+from headrace.datasets.sources.splits import are_splits
+from headrace.errors import SourceError
+
+__all__ = ["IMAGE_EXTENSIONS", "open_folder"]
+
+# torchvision.datasets.folder.IMG_EXTENSIONS
+IMAGE_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+# Other endings of images: ImageFolder passes them over without a word, here they are told.
+_PASSED_OVER = (".gif", ".jfif", ".jpe", ".heic", ".heif", ".avif", ".jp2", ".jxl")
+
+
+def open_folder(root: Path) -> Dataset:
+    """Opens an image folder: the same classes, files and order as torchvision's `ImageFolder(root)`.
+
+    Raises SourceError when `root` has no class folders, no images, an empty class or an unreadable folder, or when it holds
+    `train` and `val` (or `test`) with the class folders inside them.
+    """
+    if not root.is_dir():
+        raise SourceError(
+            f"{root} is a file, not an image folder",
+            hint="give the folder that holds one folder for each class: FOLDER/CLASS/image.jpg",
+        )
+    classes = tuple(sorted(entry.name for entry in _entries(root) if entry.is_dir()))
+    if not classes:
+        raise SourceError(_no_classes(root), hint="expected FOLDER/CLASS/image.jpg, one folder for each class")
+    if are_splits(root, classes):
+        raise SourceError(
+            f"{root} holds {len(classes)} datasets, not classes: {', '.join(classes)}",
+            hint=f"give one of them, for example {root / 'train'}",
+        )
+    files: list[str] = []
+    strays: list[str] = []
+    sizes: list[int] = []
+    labels: list[int] = []
+    empty: list[str] = []
+    for label, name in enumerate(classes):
+        before = len(files)
+        for path, size in _images(root / name, strays):
+            files.append(path)
+            sizes.append(size)
+            labels.append(label)
+        if len(files) == before:
+            empty.append(name)
+    if not files:
+        raise SourceError(
+            f"no images in {root}: {len(classes)} class folders, none holds a file ending in {' '.join(IMAGE_EXTENSIONS)}",
+            hint="check the path: it must be the folder above the class folders",
+        )
+    if empty:
+        raise SourceError(
+            f"class folders without images in {root}: {', '.join(empty[:5])}{' …' if len(empty) > 5 else ''}",
+            hint="add images or remove the empty folders (torchvision's ImageFolder refuses them too)",
+        )
+    above = len(os.path.join(root, ""))  # noqa: PTH118 (bytes of text, not a path)
+    keys = tuple(path[above:] for path in files)
+    passed_over = tuple(path[above:] for path in strays)
+    label_column = np.asarray(labels, dtype=np.int64)
+    table = RecordTable(
+        files=tuple(files),
+        file=np.arange(len(files), dtype=np.int32),
+        offset=np.zeros(len(files), dtype=np.int64),
+        size=np.full(len(files), -1, dtype=np.int64),
+        label=label_column,
+        keys=keys,
+    )
+    mark = fingerprint(keys, np.asarray(sizes, dtype=np.int64), label_column)
+    return Dataset(root=str(root), kind="folder", table=table, classes=classes, fingerprint=mark, strays=passed_over)
+
+
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except OSError as error:
+        raise SourceError(f"cannot list {folder}: {error.strerror}", hint=f"check the permissions:  ls -ld {folder}") from error
+
+
+def _images(folder: Path, strays: list[str]) -> Iterator[tuple[str, int]]:
+    """Image files below `folder` with their sizes in bytes, in ImageFolder's order (`os.walk`, sorted by folder, then name).
+
+    Images that ImageFolder does not take are added to `strays`.
+    """
+
+    def fail(error: OSError) -> None:
+        raise SourceError(f"cannot list {error.filename}: {error.strerror}", hint="check the permissions") from error
+
+    found = list[tuple[str, list[str]]]()
+    for parent, folders, names in os.walk(folder, followlinks=True, onerror=fail):
+        for name in folders:
+            _refuse_loop(parent, name)
+        found.append((parent, names))
+    for parent, names in sorted(found):
+        for name in sorted(names):
+            if name.lower().endswith(IMAGE_EXTENSIONS):
+                path = os.path.join(parent, name)  # noqa: PTH118 (a million Path objects are slow)
+                try:
+                    facts = os.stat(path)  # noqa: PTH116
+                except OSError as error:
+                    raise SourceError(
+                        f"cannot read {path}: {error.strerror}", hint="remove it, or repair the broken link"
+                    ) from error
+                if not stat.S_ISREG(facts.st_mode):  # reading a pipe or a device may never end
+                    raise SourceError(f"{path} is a pipe, a device or a folder, not an image", hint="remove or rename it")
+                yield path, facts.st_size
+            elif name.lower().endswith(_PASSED_OVER):
+                strays.append(os.path.join(parent, name))  # noqa: PTH118 (as above)
+
+
+def _refuse_loop(parent: str, name: str) -> None:
+    """Raises SourceError for a link to a folder that it lies in: following it would never end."""
+    path = os.path.join(parent, name)  # noqa: PTH118 (as above)
+    if os.path.islink(path) and f"{os.path.realpath(parent)}/".startswith(f"{os.path.realpath(path).rstrip('/')}/"):  # noqa: PTH114
+        raise SourceError(f"{path} is a link to a folder that it lies in", hint="remove the link")
+
+
+def _no_classes(root: Path) -> str:
+    images = [entry.name for entry in _entries(root) if entry.name.lower().endswith(IMAGE_EXTENSIONS)]
+    if images:
+        return f"{root} holds {len(images)} images but no class folders (first: {images[0]})"
+    return f"{root} holds no class folders and no images"

@@ -1,0 +1,66 @@
+"""im2rec's list files: `NUMBER <tab> LABEL <tab> PATH` a line, paths relative to a folder of images."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+
+from headrace.datasets.records import Dataset, RecordTable, fingerprint
+from headrace.datasets.sources.containers import MAX_CLASSES
+from headrace.errors import FormatError, SourceError
+
+__all__ = ["open_lst"]
+
+
+def open_lst(path: Path, root: Path | None = None) -> Dataset:
+    """Opens a list of images; paths in it are relative to `root`, by default the folder that the list lies in.
+
+    Images that do not exist are found when they are read. Raises FormatError for a line that is none, SourceError for a
+    list without lines or whose first image is not there.
+    """
+    folder = root if root is not None else path.parent
+    names: list[str] = []
+    labels: list[int] = []
+    with open(path, encoding="utf-8", errors="surrogateescape") as file:
+        for number, line in enumerate(file, 1):
+            if line.strip():
+                label, name = _parsed(path, number, line.rstrip("\r\n").split("\t"))
+                labels.append(label)
+                names.append(name)
+    if not names:
+        raise SourceError(f"{path} lists no images")
+    if not (folder / names[0]).exists():
+        raise SourceError(
+            f"{folder / names[0]}, the first image that {path} lists, does not exist",
+            hint="put the list beside them, or say where they are:  --root FOLDER; headrace.open(…, root=FOLDER)",
+        )
+    column = np.asarray(labels, dtype=np.int64)
+    sizes = np.full(len(names), -1, dtype=np.int64)
+    table = RecordTable(
+        files=tuple(os.path.join(folder, name) for name in names),  # noqa: PTH118 (a million Path objects are slow)
+        file=np.arange(len(names), dtype=np.int32),
+        offset=np.zeros(len(names), dtype=np.int64),
+        size=sizes,
+        label=column,
+        keys=tuple(names),
+    )
+    classes = tuple(str(label) for label in range(int(column.max()) + 1))
+    return Dataset(str(path), "lst", table, classes, fingerprint(names, sizes, column))
+
+
+def _parsed(path: Path, number: int, fields: list[str]) -> tuple[int, str]:
+    if len(fields) < 3:
+        raise FormatError(f"{path}, line {number}: number, label and path are expected, with tabs between")
+    if len(fields) > 3:
+        raise FormatError(f"{path}, line {number} has {len(fields) - 2} labels; headrace packs one class label an image")
+    if "\0" in fields[2]:
+        raise FormatError(f"{path}, line {number}: the path holds a NUL byte")
+    try:
+        label = float(fields[1])
+        if label != int(label) or not 0 <= label < MAX_CLASSES:
+            raise ValueError
+    except (ValueError, OverflowError) as error:
+        raise FormatError(f"{path}, line {number}: label {fields[1]!r} is not a whole number from 0") from error
+    return int(label), fields[2]

@@ -1,0 +1,122 @@
+"""Where the masks of a dataset lie: beside the images in its tar archives, or in a folder of their own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.datasets.records import Dataset, RecordTable, fingerprint
+from headrace.datasets.sources.folder import IMAGE_EXTENSIONS
+from headrace.datasets.sources.tar import Member, samples
+from headrace.errors import SourceError, UsageError
+
+__all__ = ["with_masks"]
+
+
+def with_masks(dataset: Dataset, mask: str | os.PathLike[str]) -> tuple[Dataset, RecordTable]:
+    """The dataset, and a table with the mask of each of its records.
+
+    `mask` is the ending of the members of a tar or packed dataset that are masks ("mask.png"), or a folder that holds `KEY.png`
+    for each image `KEY.jpg`, of any dataset. Members that are masks are no records of the dataset (in an archive without labels
+    they were). Raises SourceError that names a record without a mask.
+    """
+    if dataset.stream is not None:
+        raise UsageError(f"{dataset.root} is a stream; masks are not offered for streams", hint="use File mode")
+    if Path(mask).is_dir():
+        return dataset, _in_folder(dataset, Path(mask).absolute())
+    if dataset.kind not in ("tar", "shards") or dataset.residency is not None:
+        raise UsageError(
+            f"mask: {str(mask)!r} is no folder, and {dataset.root} is no local tar dataset whose members could be masks",
+            hint="give the folder that holds KEY.png for each image KEY.jpg",
+        )
+    return _in_archives(dataset, str(mask).lower().removeprefix("."))
+
+
+def _in_folder(dataset: Dataset, folder: Path) -> RecordTable:
+    keys = dataset.table.keys
+    names = [f"{_stem(key)}.png" for key in keys]
+    above = len(os.path.join(folder, ""))  # noqa: PTH118 (as below: a million Path objects are slow)
+    there = {os.path.join(parent, file)[above:] for parent, _, files in os.walk(folder, followlinks=True) for file in files}  # noqa: PTH118
+    _refuse_missing(dataset, [key for key, name in zip(keys, names, strict=True) if name not in there], f"in {folder}")
+    count = len(keys)
+    whole = np.full(count, -1, dtype=np.int64)
+    files = tuple(str(folder / name) for name in names)
+    return _table(files, np.arange(count, dtype=np.int32), np.zeros(count, dtype=np.int64), whole, dataset)
+
+
+def _stem(key: str) -> str:
+    """A key without an image's extension: those of packed datasets have none."""
+    stem, dot, end = key.rpartition(".")
+    return stem if f"{dot}{end}".lower() in IMAGE_EXTENSIONS else key
+
+
+def _in_archives(dataset: Dataset, ending: str) -> tuple[Dataset, RecordTable]:
+    table = dataset.table
+    found: dict[tuple[int, int], Member] = {}  # (file, offset of a member) -> the mask of its sample
+    for number, path in enumerate(table.files):
+        for _, parts in samples(Path(path)):
+            mask = next((part for end, part in parts if end == ending), None)
+            if mask is not None:
+                found.update({(number, part.offset): mask for _, part in parts})
+    places = list(zip(table.file.tolist(), table.offset.tolist(), strict=True))
+    masks = [found.get(place) for place in places]
+    images = [
+        row for row, (place, mask) in enumerate(zip(places, masks, strict=True)) if mask is None or mask.offset != place[1]
+    ]
+    if not images:
+        raise SourceError(
+            f"all images of {dataset.root} end in {ending!r}: as masks they leave no image", hint="give the masks' ending"
+        )
+    beside = [(table.file[row], mask) for row in images if (mask := masks[row]) is not None]
+    if len(beside) < len(images):
+        without = [table.keys[row] for row in images if masks[row] is None]
+        _refuse_missing(dataset, without, f"that ends in {ending!r} beside them")
+    dataset = dataset if len(images) == len(table) else _selected(dataset, np.array(images, dtype=np.int64))
+    return dataset, _table(
+        table.files,
+        np.array([file for file, _ in beside], dtype=np.int32),
+        np.array([mask.offset for _, mask in beside], dtype=np.int64),
+        np.array([mask.size for _, mask in beside], dtype=np.int64),
+        dataset,
+    )
+
+
+def _refuse_missing(dataset: Dataset, keys: Sequence[str], where: str) -> None:
+    if keys:
+        raise SourceError(
+            f"{len(keys)} of {len(dataset)} records of {dataset.root} have no mask {where}; the first is {keys[0]!r}",
+            hint="add a mask for each image, or take those images out of the dataset",
+        )
+
+
+def _selected(dataset: Dataset, rows: npt.NDArray[np.int64]) -> Dataset:
+    """The dataset with these records only."""
+    table = dataset.table
+    keys = [table.keys[row] for row in rows.tolist()]
+    kept = replace(
+        table,
+        file=table.file[rows],
+        offset=table.offset[rows],
+        size=table.size[rows],
+        label=table.label[rows],
+        keys=keys,
+        json_offset=None if table.json_offset is None else table.json_offset[rows],
+        json_size=None if table.json_size is None else table.json_size[rows],
+        extras=None if table.extras is None else table.extras.selected(rows),
+    )
+    return replace(dataset, table=kept, fingerprint=fingerprint(keys, kept.size, kept.label))
+
+
+def _table(
+    files: tuple[str, ...],
+    file: npt.NDArray[np.int32],
+    offset: npt.NDArray[np.int64],
+    size: npt.NDArray[np.int64],
+    dataset: Dataset,
+) -> RecordTable:
+    return RecordTable(files=files, file=file, offset=offset, size=size, label=dataset.table.label, keys=dataset.table.keys)

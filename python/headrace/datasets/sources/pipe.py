@@ -1,0 +1,225 @@
+"""SageMaker's Pipe mode: a channel arrives as a stream in a named pipe, CHANNEL_0 for the first pass, CHANNEL_1 for the next.
+
+Nothing is kept on disk: a stream is read once, in order, while it comes. A pipe has one reader; where several processes of a
+host need the data, use FastFile mode. `open_stored` copies the first stream to the cache, for what needs more than one
+pass in order (pack, inspect, train).
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import fcntl
+import os
+import re
+import select
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+
+from headrace.datasets.records import Dataset, RecordTable, StreamRecord, fingerprint
+from headrace.datasets.sources.container_index_cache import cache_folder
+from headrace.datasets.sources.containers import numbered
+from headrace.datasets.sources.stream import Bytes, stream_records
+from headrace.errors import SourceError, UnknownLengthError
+
+__all__ = ["PipeStream", "open_pipe", "open_stored"]
+
+_WAIT_S = 300.0  # for a pipe, and for the next bytes: SageMaker begins to send when the pipe is opened
+_POLL_MS = 100
+_READ = 1 << 20  # bytes; also the size that the pipe's own buffer is given
+_copies: dict[tuple[str, int, int], Dataset] = {}  # of this process
+
+
+class PipeStream:
+    """The passes over a channel; each takes the next pipe. `pipe` is the first one."""
+
+    def __init__(self, pipe: Path, records: int | None = None) -> None:
+        name = re.fullmatch(r"(.*_)(\d+)", pipe.name)
+        self._stem, self._next = (name[1], int(name[2])) if name else ("", 0)
+        self._pipe, self._records = pipe, records
+        self._begun: PipeReading | None = None  # a pass whose first record was asked for by `records`
+        self.name = str(pipe)
+
+    def records(self) -> int:
+        """Records of one pass: as told, or as the manifest says that comes first in a packed dataset's stream.
+
+        Raises UnknownLengthError when nobody says so before the data.
+        """
+        if self._records is None and self._begun is None:
+            self._begun = self.read()
+            self._begun.begin()
+        if self._records is None:
+            raise UnknownLengthError(
+                f"{self.name}: how many records the stream has is not known before its end",
+                hint="headrace.open(path, records=N), or send a packed dataset with its headrace.json",
+            )
+        return self._records
+
+    def read(self) -> PipeReading:
+        """The next pass. It raises SourceError when no pipe or no byte comes, FormatError for a damaged stream."""
+        if self._begun is not None:
+            reading, self._begun = self._begun, None
+            return reading
+        pipe = self._pipe.with_name(f"{self._stem}{self._next}") if self._stem else self._pipe
+        self._next += 1
+        return PipeReading(pipe, self)
+
+    def told(self, records: int) -> None:
+        """The manifest in a stream says how many records there are."""
+        if self._records is None:
+            self._records = records
+
+    def check(self, pipe: Path, count: int) -> None:
+        """A pass has ended after `count` records. Raises SourceError when that is not what was promised."""
+        if self._records is not None and count != self._records:
+            raise SourceError(
+                f"{pipe} ended after {count} records; {self._records} were promised",
+                hint="see whether the manifest (or records=) is that of these data",
+            )
+
+
+class PipeReading:
+    """One pass: the records that come through one pipe."""
+
+    def __init__(self, pipe: Path, stream: PipeStream) -> None:
+        self._stop = threading.Event()
+        self._records = self._counted(pipe, stream)
+
+    def __iter__(self) -> Iterator[StreamRecord]:
+        return self._records
+
+    def begin(self) -> None:
+        """Reads as far as the first record, and keeps it."""
+        first = next(self._records, None)
+        self._records = chain([] if first is None else [first], self._records)
+
+    def stop(self) -> None:
+        """Ends it, also when it waits in another thread."""
+        self._stop.set()
+
+    def _counted(self, pipe: Path, stream: PipeStream) -> Iterator[StreamRecord]:
+        count = 0
+        for record in stream_records(Bytes(_pieces(pipe, self._stop), pipe), stream.told):
+            count += 1
+            yield record
+        if not self._stop.is_set():
+            stream.check(pipe, count)
+
+
+def open_pipe(pipe: Path, records: int | None = None) -> Dataset:
+    """A dataset that is read once in each epoch, in order. Nothing is read yet."""
+    none = np.zeros(0, dtype=np.int64)
+    table = RecordTable((), none.astype(np.int32), none, none, none, [])
+    # What the stream will hold cannot be known: the name stands for it.
+    return Dataset(str(pipe), "pipe", table, (), f"pipe:{pipe.name}", stream=PipeStream(pipe, records))
+
+
+def open_stored(pipe: Path) -> Dataset:
+    """Reads the named pipe to its end into the cache, and opens what came.
+
+    Raises SourceError when nothing is sent or the cache has no room, FormatError for a damaged stream.
+    """
+    facts = pipe.stat()
+    key = (str(pipe), facts.st_dev, facts.st_ino)
+    if key not in _copies:
+        folder = _own_folder()
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            _copies[key] = _stored(pipe, folder / f"{len(_copies)}-{pipe.name}")
+        except OSError as error:
+            raise SourceError(
+                f"cannot keep the stream of {pipe} in {folder}: {error.strerror}",
+                hint="this needs a volume as large as the data: raise VolumeSizeInGB or set HEADRACE_CACHE, or use FastFile",
+            ) from error
+    return _copies[key]
+
+
+def _stored(pipe: Path, target: Path) -> Dataset:
+    keys, labels, places = list[str](), list[int | str | None](), list[tuple[int, int, int]]()
+    at = 0
+    with open(target, "wb") as file:
+        for record in PipeStream(pipe).read():
+            keys.append(record.key)
+            labels.append(record.label)
+            places.append((at, len(record.data), len(record.json)))
+            at += file.write(record.data) + file.write(record.json)
+    if not keys:
+        raise SourceError(f"no images came through {pipe}")
+    offset, size, json_size = np.array(places, dtype=np.int64).T.copy()
+    label, classes = numbered(labels, {})
+    table = RecordTable(
+        files=(str(target),),
+        file=np.zeros(len(keys), dtype=np.int32),
+        offset=offset,
+        size=size,
+        label=label,
+        keys=keys,
+        json_offset=offset + size,
+        json_size=json_size,
+    )
+    return Dataset(str(pipe), "pipe", table, classes, fingerprint(keys, size, label))
+
+
+def _own_folder() -> Path:
+    """This process's folder for streams. Nothing on disk says whether a pipe is the one of an earlier job, so copies are not
+    shared or kept: they go when the process ends, or when the next one finds those of a process that was killed."""
+    base = cache_folder() / "pipe"
+    own = base / str(os.getpid())
+    with contextlib.suppress(FileNotFoundError):
+        for other in base.iterdir():
+            if other != own and not Path(f"/proc/{other.name}").exists():
+                shutil.rmtree(other, ignore_errors=True)
+    atexit.register(shutil.rmtree, own, ignore_errors=True)
+    return own
+
+
+def _pieces(pipe: Path, stop: threading.Event) -> Iterator[bytes]:
+    """What comes through the pipe, until its sender closes it or `stop` is set. Nothing here waits for ever."""
+    descriptor = _opened(pipe, stop)
+    if descriptor is None:
+        return
+    try:
+        with contextlib.suppress(OSError):  # more than the system allows: it stays at 64 KiB
+            fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, _READ)
+        waiter = select.poll()
+        waiter.register(descriptor, select.POLLIN)
+        came, deadline_s = False, time.monotonic() + _WAIT_S
+        while not stop.is_set():
+            events = [event for _, event in waiter.poll(_POLL_MS)]
+            if any(event & select.POLLIN for event in events):
+                piece = os.read(descriptor, _READ)
+                if not piece:
+                    return
+                yield piece
+                came, deadline_s = True, time.monotonic() + _WAIT_S
+            elif came and events:  # the sender has closed it, and everything is read
+                return
+            elif time.monotonic() > deadline_s:
+                raise SourceError(f"nothing came through {pipe} in {_WAIT_S:.0f} s", hint="is another process reading it?")
+            elif events:
+                stop.wait(0.01)  # a pipe without a sender reports itself at once
+    finally:
+        os.close(descriptor)
+
+
+def _opened(pipe: Path, stop: threading.Event) -> int | None:
+    """The pipe's descriptor, once it is there. Opened without blocking: a plain open would wait for a sender for ever."""
+    deadline_s = time.monotonic() + _WAIT_S
+    while not stop.is_set():
+        try:
+            return os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+        except FileNotFoundError as error:
+            if time.monotonic() > deadline_s:
+                raise SourceError(
+                    f"there is no pipe {pipe} after {_WAIT_S:.0f} s; each pass over a channel takes the next one"
+                ) from error
+        except OSError as error:
+            raise SourceError(f"cannot read {pipe}: {error.strerror}") from error
+        stop.wait(0.1)
+    return None

@@ -1,0 +1,135 @@
+"""Tar, RecordIO and TFRecord files in an object store that do not fit into the cache: read by ranges, as packed datasets are.
+
+At first sight each file is read once, one after the other, to find its records and their CRC-32C; what was found is kept
+beside the cache's sparse files. From then on records come by ranged reads and are checked like those of a packed dataset.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from headrace import _native
+from headrace.datasets.records import Dataset, fingerprint
+from headrace.datasets.shards.index import Columns, read_columns, serialized
+from headrace.datasets.shards.manifest import INDEX, MANIFEST, FileFacts, Manifest, ShardFacts, read_manifest
+from headrace.datasets.sources.containers import Found, merged, record_table
+from headrace.datasets.sources.remote.eviction import hold, reserve_some
+from headrace.datasets.sources.remote.mirror import copy_object
+from headrace.datasets.sources.remote.shard_cache import boot, no_room, write_atomically
+from headrace.datasets.sources.remote.shards import RemoteShards, empty_files, overhead
+from headrace.datasets.sources.remote.store import Bucket, RemoteObject
+from headrace.errors import SourceError
+from headrace.system import open_files as descriptors
+
+if TYPE_CHECKING:
+    from headrace.datasets.records import Kind
+
+__all__ = ["open_remote_containers"]
+
+_LAYOUT = "containers 1"  # of the cache's folders: another one is another entry
+_STRAYS = "strays.json"
+Scan = Callable[[Path], Found]
+
+
+def open_remote_containers(
+    bucket: Bucket, objects: Sequence[RemoteObject], cache: Path, kind: Kind, scanner: Callable[[Sequence[Path]], Scan]
+) -> Dataset:
+    """Opens `objects`, all of one kind, as one dataset; `scanner` makes what finds the records of one of these files.
+
+    Raises SourceError when the store does not answer or the largest of the files does not fit into the cache, FormatError
+    when one is damaged.
+    """
+    listing = "".join(f"{entry.path}\0{entry.size}\0{entry.tag}\0" for entry in objects)
+    name = hashlib.sha256(f"{_LAYOUT}\0{bucket.url}\0{listing}".encode("utf-8", "surrogateescape")).hexdigest()[:32]
+    folder = cache / name
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / ".lock", "ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        used = hold(folder)
+        try:
+            if not (folder / MANIFEST).exists():
+                _prepare(bucket, objects, folder, kind, scanner)
+            manifest, columns = read_manifest(folder), read_columns(folder / INDEX)
+            descriptors.need(2 * len(objects), bucket.url)
+            residency = RemoteShards(bucket, folder, manifest, columns, used)
+        except BaseException as error:
+            os.close(used)
+            if isinstance(error, OSError):
+                raise no_room(folder, error.strerror) from error
+            raise
+    strays = tuple(json.loads((folder / _STRAYS).read_bytes()))
+    table = record_table([str(folder / shard.file) for shard in manifest.shards], columns)
+    mark = fingerprint(table.keys, table.size, table.label)
+    return Dataset(bucket.url, kind, table, manifest.classes, mark, residency=residency, strays=strays)
+
+
+def _prepare(
+    bucket: Bucket, objects: Sequence[RemoteObject], folder: Path, kind: Kind, scanner: Callable[[Sequence[Path]], Scan]
+) -> None:
+    """Reads each file once, and notes what is in it."""
+    total, largest = sum(entry.size for entry in objects), max(entry.size for entry in objects)
+    around = 64 * 4096 + 8192 * len(objects)  # not known better before the records are counted
+    reserve_some(folder, total + around, at_least=largest + around)
+    data = folder / "data"
+    paths = [data / entry.path for entry in objects]
+    scan, parts, crc32c, shards = scanner(paths), list[Found](), list[int](), list[ShardFacts]()
+    for number, (entry, path) in enumerate(zip(objects, paths, strict=True)):
+        copy_object(bucket, entry, data)
+        parts.append(scan(path))
+        if parts[-1].pieces:
+            raise SourceError(
+                f"{bucket.url}/{entry.path} holds records that lie there in several parts, and is too large for the cache",
+                hint="set HEADRACE_CACHE to a larger disk, or pack it where it lies on disk:  headrace pack",
+            )
+        digest = _checksums(path, parts[-1], crc32c)
+        shards.append(ShardFacts(f"container-{number:06d}", entry.size, digest, len(parts[-1].keys)))
+        path.unlink()
+    found = merged(parts)
+    if not len(found.columns):
+        raise SourceError(f"no images in {bucket.url}", hint="check the path; `headrace pack -h` lists what can be read")
+    columns = replace(found.columns, crc32c=np.array(crc32c, dtype=np.uint32))
+    manifest = _manifest(columns, found.classes, shards, kind)
+    reserve_some(folder, total + overhead(manifest), at_least=overhead(manifest))
+    write_atomically(folder / INDEX, serialized(columns))
+    write_atomically(folder / "names.json", json.dumps([entry.path for entry in objects]).encode())
+    write_atomically(folder / _STRAYS, json.dumps(found.strays).encode())
+    empty_files(folder, manifest)
+    (folder / "boot").write_text(boot())
+    write_atomically(folder / MANIFEST, manifest.serialized())
+
+
+def _checksums(path: Path, found: Found, into: list[int]) -> str:
+    """Adds the CRC-32C of each record of a file; returns the file's SHA-256."""
+    with open(path, "rb") as file:
+        for offset, size in zip(found.offsets, found.sizes, strict=True):
+            file.seek(offset)
+            into.append(_native.crc32c(file.read(size)))
+        file.seek(0)
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _manifest(columns: Columns, classes: tuple[str, ...], shards: Sequence[ShardFacts], kind: Kind) -> Manifest:
+    """What the cache notes about the files, in the form in which it notes packed datasets."""
+    index = serialized(columns)
+    counts = np.bincount(columns.label[columns.label >= 0], minlength=len(classes)).tolist()
+    return Manifest(
+        records=len(columns),
+        image_bytes=int(columns.size.sum()),
+        rejected=0,
+        classes=classes,
+        per_class=tuple(counts),
+        shards=tuple(shards),
+        index=FileFacts(INDEX, len(index), hashlib.sha256(index).hexdigest()),
+        options={},
+        source_kind=kind,
+        source_fingerprint="",
+    )

@@ -1,0 +1,85 @@
+"""Anything in an object store that is no packed dataset (image folders, tars, .rec, .tfrecord) is copied to the cache.
+
+Objects are read in parallel, large ones in parts, to temporary names; what is there already is not read again.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from headrace.datasets.sources.remote.eviction import hold, reserve
+from headrace.datasets.sources.remote.store import Bucket, RemoteObject
+from headrace.errors import SourceError
+
+__all__ = ["copy_object", "mirror"]
+
+_CONNECTIONS = 32
+_held: list[int] = []  # a copy is read by path, at any time: it stays in use until this process ends
+_PART = 8 << 20  # bytes of one request
+
+
+def mirror(
+    bucket: Bucket,
+    cache: Path,
+    objects: list[RemoteObject] | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> Path:
+    """The folder that holds a copy of everything below the bucket's URL, or of those `objects` of it.
+
+    `on_progress` is told bytes done and bytes in all.
+
+    Raises SourceError when nothing is there, the store does not answer, or the cache has no room for it.
+    """
+    objects = bucket.list() if objects is None else objects
+    if not objects:
+        raise SourceError(f"nothing in {bucket.url}", hint="check the address: it is a prefix that ends between two slashes")
+    listing = "".join(f"{entry.path}\0{entry.size}\0{entry.tag}\0" for entry in objects)
+    entry = cache / hashlib.sha256(f"{bucket.url}\0{listing}".encode("utf-8", "surrogateescape")).hexdigest()[:32]
+    entry.mkdir(parents=True, exist_ok=True)
+    total = sum(found.size for found in objects)
+    with open(entry / ".lock", "ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # a second process waits here and then finds all of it
+        _held.append(hold(entry))
+        if not (entry / "complete").exists():
+            reserve(entry, total)
+            _copy(bucket, objects, entry / "data", on_progress or (lambda done, of: None), total)
+            (entry / "complete").touch()
+    return entry / "data"
+
+
+def _copy(
+    bucket: Bucket, objects: list[RemoteObject], folder: Path, on_progress: Callable[[int, int], None], total: int
+) -> None:
+    done = 0
+    with ThreadPoolExecutor(_CONNECTIONS, thread_name_prefix="headrace-mirror") as pool:
+        try:
+            for size in pool.map(lambda entry: copy_object(bucket, entry, folder), objects):
+                done += size
+                on_progress(done, total)
+        except OSError as error:
+            raise SourceError(
+                f"cannot write to the cache {folder}: {error.strerror}",
+                hint="free some space, or set HEADRACE_CACHE to another disk, and try again: it continues",
+            ) from error
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def copy_object(bucket: Bucket, entry: RemoteObject, folder: Path) -> int:
+    """Copies one object into `folder`, where it is not there yet; returns its bytes."""
+    path = folder / entry.path
+    if path.exists() and path.stat().st_size == entry.size:
+        return entry.size
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(path.name + ".part")
+    with open(part, "wb") as file:
+        for at in range(0, entry.size, _PART):
+            file.write(bucket.read_range(entry.path, at, min(_PART, entry.size - at)))
+    os.utime(part, (entry.modified_s, entry.modified_s))  # a copy that is made again is not taken for a changed file
+    os.replace(part, path)  # noqa: PTH105 (a million of them)
+    return entry.size

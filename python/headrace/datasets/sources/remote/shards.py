@@ -1,0 +1,274 @@
+"""Packed datasets in an object store, read by ranges as they are needed, with a cache on local disk.
+
+The index says where every record lies, so a batch is a few hundred ranged reads at once, in any order, and the first batch
+needs no shard to be downloaded; what is announced early (a block shuffle's next shards) is read in large pieces. What came
+is checked against the record's CRC-32C. A dataset that fits into the cache is read from there by native code; of a larger
+one the cache holds what it may, and records travel to native code as bytes.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.datasets.records import Dataset
+from headrace.datasets.shards.index import Columns, read_columns
+from headrace.datasets.shards.manifest import MANIFEST, Manifest, read_manifest
+from headrace.datasets.sources.remote.eviction import granted, hold, reserve_some
+from headrace.datasets.sources.remote.locks import claimed
+from headrace.datasets.sources.remote.shard_cache import WRITING, Kept, Promise, boot, no_room, write_atomically
+from headrace.datasets.sources.remote.store import Bucket, open_bucket
+from headrace.datasets.sources.shards import open_shards
+from headrace.errors import FormatError
+from headrace.system import open_files as descriptors
+
+__all__ = ["RemoteShards", "empty_files", "open_remote_shards", "overhead"]
+
+_LAYOUT = b"2\0"  # of the cache's folders: another one is another entry
+_CONNECTIONS = 64  # requests at once; S3 gives about 50 to 90 MB/s for each connection, and one a few tens of ms to begin
+_AHEAD_CONNECTIONS = 16  # besides, for what is wanted later
+_COALESCE = 4 << 20  # bytes: neighbours in a shard are read together up to this size
+_COALESCE_AHEAD = 8 << 20
+_GAP = 1 << 16  # bytes between neighbours that are read and thrown away rather than asked for separately
+
+Records = npt.NDArray[np.int64]
+
+
+def open_remote_shards(bucket: Bucket, manifest_bytes: bytes, cache: Path) -> Dataset:
+    """Opens the packed dataset at the bucket's URL; images are fetched when they are needed.
+
+    Raises FormatError when manifest and index contradict each other, SourceError when the store does not answer or the
+    index does not fit into the cache.
+    """
+    folder = cache / hashlib.sha256(_LAYOUT + bucket.url.encode() + b"\0" + manifest_bytes).hexdigest()[:32]
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / ".lock", "ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # two processes that open at once make the files once
+        used = hold(folder)
+        try:
+            manifest = _prepare(bucket, manifest_bytes, folder)
+            descriptors.need(2 * len(manifest.shards), bucket.url)  # those of native code, too
+            with open(folder / WRITING, "ab") as writing:  # a shard that is being emptied has no size for a moment
+                fcntl.flock(writing, fcntl.LOCK_SH)
+                dataset = open_shards(folder)
+            residency = RemoteShards(bucket, folder, manifest, read_columns(folder / manifest.index.file), used)
+        except BaseException as error:
+            os.close(used)
+            if isinstance(error, OSError):
+                raise no_room(folder, error.strerror) from error
+            raise
+    return replace(dataset, root=bucket.url, residency=residency)
+
+
+def _prepare(bucket: Bucket, manifest_bytes: bytes, folder: Path) -> Manifest:
+    """Manifest, index and empty shards of the right sizes."""
+    if (folder / MANIFEST).exists():
+        return read_manifest(folder)
+    write_atomically(folder / "new" / MANIFEST, manifest_bytes)
+    manifest = read_manifest(folder / "new")
+    reserve_some(folder, sum(shard.size for shard in manifest.shards) + overhead(manifest), at_least=overhead(manifest))
+    index = bucket.read(manifest.index.file)
+    if index is None:
+        raise FormatError(f"{bucket.url}/{manifest.index.file} is missing", hint="copy the dataset again")
+    if hashlib.sha256(index).hexdigest() != manifest.index.sha256:
+        raise FormatError(f"{bucket.url}/{manifest.index.file} is not the file that the manifest describes")
+    write_atomically(folder / manifest.index.file, index)
+    empty_files(folder, manifest)
+    (folder / "boot").write_text(boot())
+    (folder / "new" / MANIFEST).replace(folder / MANIFEST)
+    return manifest
+
+
+def empty_files(folder: Path, manifest: Manifest) -> None:
+    """Makes the sparse files of the shards, and the marks of what is in them."""
+    for shard in manifest.shards:
+        with open(folder / shard.file, "ab") as file:
+            file.truncate(shard.size)
+    for name, size in (("present", manifest.records), ("use", 16 * len(manifest.shards))):
+        with open(folder / name, "wb") as file:  # with its blocks: it is mapped, and a full disk would be a SIGBUS later
+            os.posix_fallocate(file.fileno(), 0, max(16, size))
+
+
+def overhead(manifest: Manifest) -> int:
+    """Bytes on disk beside the shards: index and manifest, marks for each record and shard."""
+    return manifest.index.size + manifest.records + (len(manifest.shards) + 16) * 4096
+
+
+class RemoteShards:
+    """Brings records of a remote dataset; `begin` and `prefetch` return at once."""
+
+    def __init__(self, bucket: Bucket, folder: Path, manifest: Manifest, columns: Columns, used: int) -> None:
+        self.bucket, self.folder, self.manifest, self.columns = bucket, folder, manifest, columns
+        self._names = _names(folder, manifest)  # of the shards in the store
+        self.requests = 0  # ranged reads so far, and what they brought, for tests and reports
+        self.fetched_bytes = 0
+        allowance = max(0, granted(folder) - overhead(manifest))
+        self.allowance = None if allowance >= sum(shard.size for shard in manifest.shards) else allowance
+        self._kept = Kept(folder, manifest, columns, self.allowance)
+        self._used = used
+        self._process, self._pool, self._ahead = os.getpid(), _pool(_CONNECTIONS), _pool(_AHEAD_CONNECTIONS)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_ahead"):
+            self._pool.shutdown(wait=False, cancel_futures=True)
+            self._ahead.shutdown(wait=False, cancel_futures=True)
+            self._kept.close()
+            os.close(self._used)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _reopened, (self.bucket.url, self.folder)  # in a spawned process: same cache, own threads
+
+    def begin(self, records: Records) -> Fetch:
+        """Starts to fetch the records that are not here yet."""
+        self._after_fork()
+        if self.allowance is None:
+            missing = self._kept.missing(records)
+            return Fetch([self._pool.submit(self._bring, group) for group in self._groups(missing, _COALESCE)], None)
+        groups = self._groups(np.unique(records), _COALESCE)
+        return Fetch([self._pool.submit(self._bytes, group) for group in groups], records)
+
+    def prefetch(self, records: Records) -> None:
+        """Fetches `records` into the cache, in large pieces, as far as there is room beside what is still to be read."""
+        self._after_fork()
+        self._kept.want(records)
+        for group in self._groups(self._kept.missing(records), _COALESCE_AHEAD):
+            self._ahead.submit(self._bring_ahead, group)
+
+    def read(self, record: int, offset: int, size: int) -> bytes | None:
+        """Bytes of the record's shard: its image, its JSON, which lies behind the image, or a member behind that."""
+        if self.allowance is None and offset + size <= self._end(record):
+            self.begin(np.array([record])).wait()
+            return None
+        if offset == self.columns.offset[record] and size == self.columns.size[record]:
+            return self._bytes([record])[record]
+        return self.bucket.read_range(self._names[int(self.columns.shard[record])], offset, size)
+
+    def _groups(self, records: Records, coalesce: int) -> Iterator[list[int]]:
+        """Records (ascending, so in the order of the shards) cut into runs that are read by one request each."""
+        group: list[int] = []
+        for record in records.tolist():
+            if group and not self._follows(group, record, coalesce):
+                yield group
+                group = []
+            group.append(record)
+        if group:
+            yield group
+
+    def _follows(self, group: list[int], record: int, coalesce: int) -> bool:
+        columns, last = self.columns, group[-1]
+        near = int(columns.offset[record]) - self._end(last) <= _GAP
+        short = self._end(record) - int(columns.offset[group[0]]) <= coalesce
+        return bool(columns.shard[last] == columns.shard[record]) and near and short
+
+    def _end(self, record: int) -> int:
+        """Where a record ends in its shard, with its JSON, which lies behind the image."""
+        columns = self.columns
+        end = int(columns.offset[record] + columns.size[record])
+        if columns.json_offset is not None and columns.json_size is not None and columns.json_size[record]:
+            end = max(end, int(columns.json_offset[record] + columns.json_size[record]))
+        return end
+
+    def _bring_ahead(self, group: list[int]) -> None:
+        """As `_bring`, where there is room: what cannot be kept would be fetched twice."""
+        size = self._end(group[-1]) - int(self.columns.offset[group[0]])
+        with self._kept.promised(int(self.columns.shard[group[0]]), size) as promise:
+            if promise:
+                self._bring(group, promise)
+
+    def _bring(self, group: list[int], promise: Promise | None = None) -> None:
+        """Makes sure that a group is in the cache."""
+        wanted = [record for record in group if not self._kept.has(record)]
+        if wanted:
+            with claimed(self.folder / ".claims", wanted[0], wanted[-1]) as waited:
+                if waited:  # somebody else has fetched some of them
+                    wanted = [record for record in wanted if not self._kept.has(record)]
+                for part in self._groups(np.array(wanted, dtype=np.int64), _COALESCE_AHEAD):
+                    self._fetch(part, promise)
+
+    def _bytes(self, group: list[int]) -> dict[int, bytes]:
+        """The images of a group, from the cache or the store."""
+        found = {record: data for record in group if (data := self._kept.read(record)) is not None}
+        wanted = [record for record in group if record not in found]
+        if wanted:
+            with claimed(self.folder / ".claims", wanted[0], wanted[-1]) as waited:
+                if waited:
+                    found |= {record: data for record in wanted if (data := self._kept.read(record)) is not None}
+                    wanted = [record for record in wanted if record not in found]
+                if wanted:
+                    found |= self._fetch(wanted)
+        self._kept.used(group)
+        return found
+
+    def _fetch(self, wanted: list[int], promise: Promise | None = None) -> dict[int, bytes]:
+        """Reads a run of records from the store and keeps it where there is room."""
+        columns, shard = self.columns, int(self.columns.shard[wanted[0]])
+        begin = int(columns.offset[wanted[0]])
+        end = self._end(wanted[-1])
+
+        def part(data: bytes, record: int) -> bytes:
+            return data[int(columns.offset[record]) - begin :][: int(columns.size[record])]
+
+        def intact(data: bytes) -> bool:
+            return all(self._kept.intact(part(data, record), record) for record in wanted)
+
+        self.requests += 1
+        data = self.bucket.read_range(self._names[shard], begin, end - begin, intact)
+        self.fetched_bytes += len(data)
+        self._kept.keep(shard, begin, data, wanted, promise)
+        return {} if self.allowance is None else {record: part(data, record) for record in wanted}
+
+    def _after_fork(self) -> None:
+        if os.getpid() != self._process:  # threads do not survive a fork
+            self._process, self._pool, self._ahead = os.getpid(), _pool(_CONNECTIONS), _pool(_AHEAD_CONNECTIONS)
+            self._kept.after_fork()
+
+
+def _names(folder: Path, manifest: Manifest) -> Sequence[str]:
+    """What the shards are called in the store: foreign containers have names of their own there."""
+    try:
+        names: list[str] = json.loads((folder / "names.json").read_bytes())
+    except FileNotFoundError:
+        return [shard.file for shard in manifest.shards]
+    return names
+
+
+def _reopened(url: str, folder: Path) -> RemoteShards:
+    manifest = read_manifest(folder)
+    columns = read_columns(folder / manifest.index.file)
+    return RemoteShards(open_bucket(url), folder, manifest, columns, hold(folder))
+
+
+class Fetch:
+    """Records on their way: `records` are those whose bytes are asked for, None when they go to the table's files."""
+
+    def __init__(self, parts: list[Future[None]] | list[Future[dict[int, bytes]]], records: Records | None) -> None:
+        self._parts, self._records = parts, records
+
+    def done(self) -> bool:
+        """Whether `wait` would return at once."""
+        return all(part.done() for part in self._parts)
+
+    def wait(self) -> list[bytes] | None:
+        """Waits until all are here. Raises SourceError when one could not be fetched."""
+        found: dict[int, bytes] = {}
+        for part in self._parts:
+            found.update(part.result() or {})
+        return None if self._records is None else [found[record] for record in self._records.tolist()]
+
+    def cancel(self) -> None:
+        """Gives up what has not begun."""
+        for part in self._parts:
+            part.cancel()
+
+
+def _pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, thread_name_prefix="headrace-fetch")

@@ -1,0 +1,124 @@
+"""Packed datasets (docs/format.md): the index is mapped into memory, so opening takes milliseconds at any size."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.datasets.records import Dataset
+from headrace.datasets.shards.index import Columns, read_columns, selected
+from headrace.datasets.shards.manifest import MANIFEST, Manifest, read_manifest
+from headrace.datasets.sources.containers import record_table
+from headrace.errors import FormatError, SourceError
+
+__all__ = ["contradiction", "is_packed", "no_manifest", "open_shards"]
+
+_PARTS = ("train", "val", "test")  # what `pack --train-ratio` makes
+
+
+def is_packed(folder: Path) -> bool:
+    """Whether `folder` holds a packed dataset, an unfinished one, or the parts of one."""
+    names = (MANIFEST, ".packing", *(f"{part}/{MANIFEST}" for part in _PARTS))
+    return any((folder / name).exists() for name in names)
+
+
+def open_shards(folder: Path, *, part: bool = False) -> Dataset:
+    """Opens a packed dataset; with `part` those of its shards that are there.
+
+    Raises FormatError when manifest, index and shards do not fit each other, SourceError when the pack is unfinished
+    or `folder` holds several of them. Bytes inside the shards are not read: that is `headrace verify`.
+    """
+    if not (folder / MANIFEST).exists():
+        raise no_manifest(folder)
+    manifest = read_manifest(folder)
+    index = folder / manifest.index.file
+    if index.exists() and index.stat().st_size != manifest.index.size:
+        raise FormatError(f"{index} has {index.stat().st_size} bytes, the manifest says {manifest.index.size}", hint=_HINT)
+    columns = read_columns(index)
+    if part and len(columns) == manifest.records:
+        manifest, columns = _those_here(folder, manifest, columns)
+    problem = contradiction(folder, manifest, columns) or _missing(folder, manifest)
+    if problem:
+        raise FormatError(problem, hint=_HINT)
+    table = record_table([str(folder / shard.file) for shard in manifest.shards], columns)
+    table = replace(table, width=columns.width, height=columns.height)
+    # The index names every record, its size and its label, so its digest changes when one of them does.
+    digest = manifest.index.sha256[:32]
+    return Dataset(str(folder), "shards", table, manifest.classes, fingerprint_of(digest, manifest) if part else digest)
+
+
+_HINT = (
+    "the dataset is damaged or half copied: copy it again, or pack again; a host that is given only some of the shards "
+    "(ShardedByS3Key) opens them with headrace.open(path, part=True)"
+)
+
+
+def fingerprint_of(digest: str, manifest: Manifest) -> str:
+    """The fingerprint of some of a dataset's shards."""
+    names = "".join(f"{shard.file}\n" for shard in manifest.shards)
+    return hashlib.sha256(f"{digest}\n{names}".encode()).hexdigest()[:32]
+
+
+def _those_here(folder: Path, manifest: Manifest, columns: Columns) -> tuple[Manifest, Columns]:
+    """Manifest and index of the shards that are there. Raises SourceError when there are none."""
+    here = [number for number, shard in enumerate(manifest.shards) if (folder / shard.file).is_file()]
+    if not here:
+        raise SourceError(f"{folder} holds the manifest of a packed dataset, and none of its shards")
+    rows = np.flatnonzero(np.isin(columns.shard, here))
+    shards = tuple(manifest.shards[number] for number in here)
+    renumbered = np.searchsorted(here, columns.shard[rows]).astype(np.int32)
+    return replace(manifest, shards=shards, records=len(rows)), selected(columns, rows, renumbered)
+
+
+def _missing(folder: Path, manifest: Manifest) -> str | None:
+    """Which shard is not there, or not as large as the manifest says, in words, or None. Reads no shard."""
+    for shard in manifest.shards:
+        path = folder / shard.file
+        if not path.is_file():
+            return f"{path} is missing"
+        if path.stat().st_size != shard.size:
+            return f"{path} has {path.stat().st_size} bytes, the manifest says {shard.size}"
+    return None
+
+
+def contradiction(folder: Path, manifest: Manifest, columns: Columns) -> str | None:
+    """Where the index contradicts the manifest, so that it cannot be followed, in words, or None. Looks at no shard."""
+    if len(columns) != manifest.records:
+        return f"{folder / manifest.index.file} has {len(columns)} rows, the manifest says {manifest.records} records"
+    if np.any((columns.shard < 0) | (columns.shard >= len(manifest.shards))):
+        return f"the index of {folder} names a shard that the manifest does not have"
+    if np.any((columns.label < 0) | (columns.label >= len(manifest.classes))):
+        return f"the index of {folder} holds a label without a class"
+    sizes = np.array([shard.size for shard in manifest.shards], dtype=np.int64)
+    room = sizes[columns.shard]
+    outside = _outside(columns.offset, columns.size, room)
+    if columns.json_offset is not None and columns.json_size is not None:
+        outside |= _outside(columns.json_offset, columns.json_size, room)
+    if (extras := columns.extras) is not None:
+        there = np.repeat(room, np.diff(extras.start))
+        outside[np.repeat(np.arange(len(columns)), np.diff(extras.start))[_outside(extras.offset, extras.size, there)]] = True
+    if np.any(outside):
+        at = int(np.flatnonzero(outside)[0])
+        return f"the index of {folder} puts record {at} outside its shard {manifest.shards[columns.shard[at]].file}"
+    return None
+
+
+def _outside(offset: npt.NDArray[np.int64], size: npt.NDArray[np.int64], room: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    # `offset > room - size` and not `offset + size > room`: the sum of two lies may overflow.
+    return (offset < 0) | (size < 0) | (size > room) | (offset > room - size)
+
+
+def no_manifest(folder: Path) -> SourceError:
+    """Says why a folder of packed data has no manifest: it is unfinished, or holds several datasets."""
+    if (folder / ".packing").exists():
+        return SourceError(
+            f"the pack in {folder} is unfinished", hint=f"give its `headrace pack … {folder}` command again: it continues"
+        )
+    parts = [part for part in _PARTS if (folder / part / MANIFEST).exists()]
+    return SourceError(
+        f"{folder} holds {len(parts)} datasets: {', '.join(parts)}", hint=f"give one of them, for example {folder / parts[0]}"
+    )

@@ -1,0 +1,297 @@
+"""Records out of a stream of bytes that can be read only once, in order: what SageMaker sends through a named pipe.
+
+A stream holds objects, one behind the other: tar archives in WebDataset's layout, the other files of a packed dataset (its
+manifest tells the number of records), or RecordIO with MXNet's image header; as they are, or wrapped (RecordWrapperType
+RecordIO: each object is one record). An augmented manifest's stream has records in turn: an image, then its label.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from headrace.datasets.records import StreamRecord
+from headrace.datasets.sources.recordio import MAGIC, image_header
+from headrace.datasets.sources.tar import (
+    BLOCK,
+    EXTENSIONS,
+    MAX_META,
+    Headers,
+    is_image,
+    label_of_cls,
+    label_of_json,
+    split_name,
+)
+from headrace.errors import FormatError
+
+__all__ = ["Bytes", "stream_records"]
+
+_HEAD = struct.Struct("<II")
+_MAGIC = MAGIC.to_bytes(4, "little")
+_MAX_RECORD = 1 << 28  # bytes of one image, label or manifest: anything larger is damage, and would fill the memory
+_MAX_HEADER = 100_000_000  # bytes of a safetensors header, the format's own limit
+_IMAGES = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"RIFF", b"BM", b"II*\0", b"MM\0*")
+
+OnCount = Callable[[int], None]
+
+
+class Bytes:
+    """Pieces of bytes read as one, with a look ahead."""
+
+    def __init__(self, pieces: Iterable[bytes], path: Path) -> None:
+        self.path = path
+        self.at = 0  # bytes taken
+        self._pieces = iter(pieces)
+        self._buffer = b""
+        self._begin = 0
+
+    def peek(self, count: int) -> bytes:
+        """The next `count` bytes, fewer at the end."""
+        self._fill(count)
+        return self._buffer[self._begin : self._begin + count]
+
+    def take(self, count: int) -> bytes:
+        """Exactly `count` bytes. Raises FormatError when the stream ends before."""
+        if count > _MAX_RECORD:
+            raise self.broken(f"has a member of {count:,} bytes; {_MAX_RECORD:,} are the most that one may have in a stream")
+        data = self.peek(count)
+        if len(data) < count:
+            raise self.broken(f"ended inside a record: {len(data):,} of {count:,} bytes came")
+        self._begin += count
+        self.at += count
+        return data
+
+    def skip(self, count: int) -> None:
+        """Throws `count` bytes away."""
+        while count > 0:
+            count -= len(self.take(min(count, 1 << 20)))
+
+    def broken(self, what: str) -> FormatError:
+        """The error that says `what` is wrong here."""
+        return FormatError(
+            f"{self.path}, byte {self.at:,}: the stream {what}",
+            hint="see whether its sender was stopped; `headrace verify` checks the data where they come from",
+        )
+
+    def _fill(self, count: int) -> None:
+        parts = [self._buffer[self._begin :]]
+        size = len(parts[0])
+        if size >= count:
+            return
+        while size < count and (piece := next(self._pieces, None)) is not None:
+            parts.append(piece)
+            size += len(piece)
+        self._buffer, self._begin = b"".join(parts), 0
+
+
+def stream_records(source: Bytes, on_count: OnCount) -> Iterator[StreamRecord]:
+    """The records of a stream. `on_count` is told how many there are in all, when a manifest in the stream says so.
+
+    Raises FormatError for a stream that is damaged, ends early, or is none of the kinds above.
+    """
+    head = source.peek(_HEAD.size + BLOCK)
+    if not head.startswith(_MAGIC):
+        yield from _objects(source, on_count)
+        return
+    inner = head[_HEAD.size :]
+    if inner.startswith(_IMAGES):
+        yield from _augmented(source)
+    elif _is_tar(inner) or inner.startswith((b"{", _MAGIC)) or _safetensors_header(inner):
+        yield from _objects(Bytes(_payloads(source), source.path), on_count)
+    else:
+        yield from _objects(source, on_count)
+
+
+def _objects(source: Bytes, on_count: OnCount) -> Iterator[StreamRecord]:
+    """Objects in turn, each known by how it begins."""
+    tar, number = _Tar(source), 0
+    while head := source.peek(BLOCK):
+        if head.startswith(_MAGIC):
+            yield _image(source, number)
+            number += 1
+        elif not any(head):
+            source.skip(len(head))
+            tar.blank(len(head))
+            yield from tar.finished()
+        elif _is_tar(head) or tar.open:
+            yield from tar.step()
+        elif head.startswith(b"{"):
+            _json(source, on_count)
+        elif header := _safetensors_header(head):
+            _skip_safetensors(source, header)
+        else:
+            raise FormatError(
+                f"{source.path}, byte {source.at:,}: {head[:8]!r} begins no tar archive, RecordIO or file of a packed dataset",
+                hint="send tar shards (headrace pack) or .rec files, or use FastFile mode",
+            )
+    yield from tar.finished()
+    tar.ended()
+
+
+class _Tar:
+    """Archives in a stream, header by header."""
+
+    def __init__(self, source: Bytes) -> None:
+        self.source = source
+        self.headers = Headers(source.path)
+        self.open = False  # inside an archive: its end has not come
+        self._zeros = 0
+        self._key: str | None = None
+        self._ends: set[str] = set()  # what the sample's members end in
+        self._parts: dict[str, bytes] = {}  # those of them that belong to its record
+
+    def blank(self, count: int) -> None:
+        """Zeros have come: two blocks of them end an archive."""
+        self._zeros += count
+        if self._zeros >= 2 * BLOCK:
+            self.open = False
+
+    def step(self) -> Iterator[StreamRecord]:
+        """One header and its data; yields the sample that it ends."""
+        self.open, self._zeros = True, 0
+        source = self.source
+        kind, name, size = self.headers.parsed(source.take(BLOCK), source.at)
+        padded = -(-size // BLOCK) * BLOCK
+        if kind in EXTENSIONS:
+            self.headers.extend(kind, source.take(min(padded, MAX_META + BLOCK))[:size], source.at)
+            return
+        own = self.headers.file_name(kind, name)
+        if own is None:
+            source.skip(padded)
+            return
+        key, end = split_name(own)
+        if key != self._key or end in self._ends:  # one that comes again begins another sample
+            yield from self.finished()
+            self._key = key
+        self._ends.add(end)
+        if self._belongs(end):
+            self._parts[end] = source.take(padded)[:size]
+        else:
+            source.skip(padded)
+
+    def _belongs(self, end: str) -> bool:
+        """Whether a member is label, JSON or image: the first, but `7.png` rather than `7.mask.png`, as in a tar on disk."""
+        if end in ("cls", "json"):
+            return True
+        held = next(filter(is_image, self._parts), None)
+        if not is_image(end) or (held is not None and ("." in end or "." not in held)):
+            return False
+        if held is not None:
+            del self._parts[held]
+        return True
+
+    def finished(self) -> Iterator[StreamRecord]:
+        """The sample whose members have all come."""
+        key, parts = self._key, self._parts
+        self._key, self._ends, self._parts = None, set(), {}
+        image = next((data for end, data in parts.items() if is_image(end)), None)
+        if key is not None and image is not None:
+            label = label_of_cls(parts["cls"]) if "cls" in parts else None
+            if label is None:
+                label = label_of_json(parts["json"]) if "json" in parts else key.rpartition("/")[0].rpartition("/")[2] or None
+            yield StreamRecord(key, label, image, parts.get("json", b""))
+
+    def ended(self) -> None:
+        """The stream has ended. Raises FormatError when an archive has not."""
+        if self.open:
+            raise self.source.broken("ended inside an archive")
+
+
+def _is_tar(head: bytes) -> bool:
+    return head[257:262] == b"ustar"
+
+
+def _json(source: Bytes, on_count: OnCount) -> None:
+    """The manifest of a packed dataset, or a line of its list of errors."""
+    line = _until(source, b"\n")
+    try:
+        document = json.loads(line if line != b"{\n" else line + _until(source, b"\n}\n"))
+    except (ValueError, RecursionError) as error:
+        raise source.broken(f"holds JSON that is damaged: {error}") from error
+    counts = document.get("counts") if isinstance(document, dict) and document.get("format") == "headrace" else None
+    if isinstance(counts, dict) and isinstance(counts.get("records"), int) and counts["records"] >= 0:
+        on_count(counts["records"])
+
+
+def _until(source: Bytes, end: bytes) -> bytes:
+    size = 1 << 12
+    while (found := source.peek(size).find(end)) < 0:
+        if len(source.peek(size)) < size or size > _MAX_RECORD:
+            raise source.broken("holds JSON without an end")
+        size *= 2
+    return source.take(found + len(end))
+
+
+def _safetensors_header(head: bytes) -> int:
+    """Bytes of the header when a safetensors file begins here, else 0."""
+    (size,) = struct.unpack_from("<Q", head) if len(head) > 8 else (0,)
+    return int(size) if head[8:9] == b"{" and size < _MAX_HEADER else 0
+
+
+def _skip_safetensors(source: Bytes, header: int) -> None:
+    source.skip(8)
+    try:
+        tensors = json.loads(source.take(header))
+        end = max(int(facts["data_offsets"][1]) for name, facts in tensors.items() if name != "__metadata__")
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError) as error:
+        raise source.broken("holds an index that is damaged") from error
+    source.skip(end)
+
+
+def _part(source: Bytes) -> tuple[int, int]:
+    """Continuation flag and length of the part of a record that begins here."""
+    magic, word = _HEAD.unpack(source.take(_HEAD.size))
+    flag, length = word >> 29, word & ((1 << 29) - 1)
+    if magic != MAGIC or flag > 3:
+        raise source.broken(f"has no record where one is expected, but {magic:#010x}")
+    return flag, length
+
+
+def _record(source: Bytes) -> bytes:
+    """The data of one record, its parts joined by the magic number that stood between them (dmlc-core `recordio.h`)."""
+    parts = list[bytes]()
+    while True:
+        flag, length = _part(source)
+        if (flag in (0, 1)) != (not parts):
+            raise source.broken("has parts of records in a wrong order")
+        parts.append(source.take(length))
+        source.skip(-length % 4)
+        if flag in (0, 3):
+            return _MAGIC.join(parts)
+
+
+def _payloads(source: Bytes) -> Iterator[bytes]:
+    """The data of all records, in pieces."""
+    while source.peek(1):
+        flag, length = _part(source)
+        if flag in (2, 3):
+            yield _MAGIC
+        left = length
+        while left > 0:
+            piece = source.take(min(left, 1 << 20))
+            left -= len(piece)
+            yield piece
+        source.skip(-length % 4)
+
+
+def _image(source: Bytes, number: int) -> StreamRecord:
+    data = _record(source)
+    try:
+        skip, label, own = image_header(data, len(data))
+    except ValueError as error:
+        raise source.broken(f"has a record that {error}") from error
+    return StreamRecord(f"{own or number:08d}", label, data[skip:])
+
+
+def _augmented(source: Bytes) -> Iterator[StreamRecord]:
+    """An image, its label, and so on: the attributes of an augmented manifest in the order `source-ref`, label."""
+    number = 0
+    while source.peek(1):
+        image = _record(source)
+        text = _record(source) if source.peek(1) else b""
+        if not image.startswith(_IMAGES) or text.startswith(_IMAGES) or not text:
+            raise source.broken("has images without labels: an augmented manifest must send source-ref and one label in turn")
+        yield StreamRecord(f"{number:08d}", label_of_cls(text), image)
+        number += 1

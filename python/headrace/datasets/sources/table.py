@@ -1,0 +1,112 @@
+"""Lists of images as tables: CSV, TSV and Parquet files with a column of paths and one of labels."""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from headrace.datasets.records import Dataset, RecordTable, fingerprint
+from headrace.datasets.sources.containers import numbered
+from headrace.errors import FormatError, MissingDependencyError, SourceError
+
+__all__ = ["TABLES", "open_table"]
+
+TABLES = (".csv", ".tsv", ".parquet")
+# Names of columns as they occur in public datasets' lists, in order of preference; upper and lower case are the same.
+_PATHS = ("path", "filepath", "file_path", "image_path", "filename", "file_name", "file", "image", "img")
+_LABELS = ("label", "labels", "class", "class_id", "target", "category")
+_NUMBER = re.compile(r"[+-]?[0-9]{1,18}(\.[0-9]*)?")  # "3.0" is how pandas writes a 3 in a column with gaps
+
+
+def open_table(path: Path, root: Path | None = None) -> Dataset:
+    """Opens a table of images; paths in it are relative to `root`, by default the folder that the table lies in.
+
+    Labels are whole numbers, or names of classes, which are then sorted; an empty one means that there is none. Raises
+    FormatError when there is no column of paths or labels, SourceError for an empty table or when the first image is not
+    there, MissingDependencyError for Parquet without pyarrow.
+    """
+    folder = root if root is not None else path.parent
+    names, texts = _parquet(path) if path.suffix == ".parquet" else _csv(path)
+    if not names:
+        raise SourceError(f"{path} lists no images")
+    if any("\0" in name for name in names):
+        raise FormatError(f"{path}: a path holds a NUL byte")
+    if not (folder / names[0]).exists():
+        raise SourceError(
+            f"{folder / names[0]}, the first image that {path} lists, does not exist",
+            hint="put the list beside them, or say where they are:  --root FOLDER; headrace.open(…, root=FOLDER)",
+        )
+    labels, classes = numbered(_labels(path, names, texts), {})
+    sizes = np.full(len(names), -1, dtype=np.int64)
+    table = RecordTable(
+        files=tuple(os.path.join(folder, name) for name in names),  # noqa: PTH118 (a million Path objects are slow)
+        file=np.arange(len(names), dtype=np.int32),
+        offset=np.zeros(len(names), dtype=np.int64),
+        size=sizes,
+        label=labels,
+        keys=tuple(names),
+    )
+    return Dataset(str(path), "lst", table, classes, fingerprint(names, sizes, labels))
+
+
+def _csv(path: Path) -> tuple[list[str], list[str]]:
+    names, labels = list[str](), list[str]()
+    with open(path, newline="", encoding="utf-8-sig", errors="surrogateescape") as file:
+        reader = csv.reader(file, delimiter="\t" if path.suffix == ".tsv" else ",")
+        try:
+            header = next(reader, [])
+            at, label = _columns(path, header)
+            for row in reader:
+                if len(row) <= max(at, label):
+                    if not row:
+                        continue
+                    raise FormatError(f"{path}, line {reader.line_num}: {len(header)} columns are expected, {len(row)} found")
+                names.append(row[at])
+                labels.append(row[label])
+        except csv.Error as error:  # a quotation mark that is never closed, for one
+            raise FormatError(f"{path}, line {reader.line_num}: {error}") from error
+    return names, labels
+
+
+def _parquet(path: Path) -> tuple[list[str], list[str]]:
+    try:
+        library = importlib.import_module("pyarrow.parquet")
+    except ImportError as error:
+        raise MissingDependencyError("pyarrow is needed to read Parquet", hint="pip install pyarrow") from error
+    try:
+        columns = library.read_schema(path).names
+        at, label = (columns[i] for i in _columns(path, columns))
+        table = library.read_table(path, columns=[at, label])  # the others may hold the images themselves
+    except (OSError, ValueError) as error:  # pyarrow's own errors are kinds of these
+        raise FormatError(f"{path} is not a Parquet file that can be read: {str(error).splitlines()[0]}") from error
+    names, labels = table.column(at).to_pylist(), table.column(label).to_pylist()
+    if not all(isinstance(name, str) for name in names):
+        raise FormatError(f"{path}: column {at!r} does not hold paths")
+    return names, ["" if value is None or value != value else str(value) for value in labels]
+
+
+def _columns(path: Path, header: Sequence[str]) -> tuple[int, int]:
+    """Which columns hold paths and labels."""
+    lower = [name.strip().lower() for name in header]
+    found = [next((lower.index(name) for name in names if name in lower), None) for names in (_PATHS, _LABELS)]
+    if found[0] is None or found[1] is None:
+        what = "paths (path, filename, image, …)" if found[0] is None else "labels (label, class, target, …)"
+        raise FormatError(f"{path} has no column of {what}; its columns: {', '.join(header)[:200]}")
+    return found[0], found[1]
+
+
+def _labels(path: Path, names: Sequence[str], texts: Sequence[str]) -> list[int | str | None]:
+    """Numbers where all labels are numbers, else names; None: it has none. Raises FormatError for a number that is no label."""
+    texts = [text.strip() for text in texts]
+    if not all(_NUMBER.fullmatch(text) for text in texts if text):
+        return [text or None for text in texts]
+    for name, text in zip(names, texts, strict=True):
+        if text and (float(text) < 0 or not float(text).is_integer()):
+            raise FormatError(f"{path}: {name} has the label {text!r}; a whole number from 0, or a name, is expected")
+    return [int(text.partition(".")[0]) if text else None for text in texts]

@@ -1,0 +1,1 @@
+"""From a session to a diagnosis: measured quantities, rules, predicted fixes."""

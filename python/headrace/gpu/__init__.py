@@ -1,1 +1,0 @@
-"""The GPU's side of the feed. torch is imported when a GPU is asked for."""

@@ -1,0 +1,1 @@
+"""One image: decode it, read its header, insert restart markers."""

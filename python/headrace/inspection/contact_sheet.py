@@ -1,0 +1,105 @@
+"""A contact sheet: small pictures of images spread over a dataset, as one PNG file (RFC 2083), or one by one for a page."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace import _native
+from headrace.datasets.records import Dataset
+from headrace.errors import DecodeError, MissingDependencyError, SourceError
+from headrace.images.decode import UNSUPPORTED, decode_into, reason
+from headrace.images.header import read_header
+from headrace.packing.lossless import decoded
+
+__all__ = ["Picture", "contact_sheet", "pictures", "png"]
+
+COLUMNS, ROWS, SIDE, GAP = 8, 6, 128, 4  # pictures, pictures, pixels, pixels
+_BACKGROUND, _MISSING = 255, 200
+_QUALITY = 80  # of the pictures on a page
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A small picture of one image; `jpeg` None: it could not be made, for the reason `problem`."""
+
+    key: str
+    class_name: str  # "" where it has no label
+    width: int  # pixels of the picture
+    height: int
+    jpeg: bytes | None
+    problem: str = ""
+
+
+def contact_sheet(dataset: Dataset) -> bytes:
+    """A PNG of the middle squares of up to 48 images spread evenly over the dataset; one that fails is a grey square."""
+    rows = _chosen(dataset)
+    lines = -(-len(rows) // COLUMNS)
+    step = SIDE + GAP
+    sheet = np.full((lines * step + GAP, COLUMNS * step + GAP, 3), _BACKGROUND, dtype=np.uint8)
+    for place, row in enumerate(rows):
+        y, x = GAP + place // COLUMNS * step, GAP + place % COLUMNS * step
+        sheet[y : y + SIDE, x : x + SIDE] = _square(dataset, int(row))
+    return png(sheet)
+
+
+def pictures(dataset: Dataset) -> list[Picture]:
+    """Whole images, reduced to 128 pixels, of up to 48 records spread evenly over the dataset."""
+    return [_picture(dataset, int(row)) for row in _chosen(dataset)]
+
+
+def _chosen(dataset: Dataset) -> npt.NDArray[np.int64]:
+    return np.unique(np.linspace(0, len(dataset) - 1, COLUMNS * ROWS).astype(np.int64))
+
+
+def _picture(dataset: Dataset, row: int) -> Picture:
+    key, label = dataset.table.keys[row], int(dataset.table.label[row])
+    name = dataset.classes[label] if 0 <= label < len(dataset.classes) else ""
+    try:
+        data = dataset.read(row)
+        header = read_header(data)
+        scale = min(1.0, SIDE / max(header.width, header.height))
+        width, height = max(1, round(header.width * scale)), max(1, round(header.height * scale))
+        pixels = np.empty((1, height, width, 3), dtype=np.uint8)
+        status = int(decode_into([data], pixels)[0])
+        if status == UNSUPPORTED:  # Pillow reads formats that decode_into does not
+            pixels[0] = np.asarray(decoded(data).convert("RGB").resize((width, height)))
+        elif status:
+            return Picture(key, name, width, height, None, reason(status))
+    except (SourceError, DecodeError, MissingDependencyError) as error:
+        return Picture(key, name, SIDE, SIDE, None, str(error))
+    return Picture(key, name, width, height, _native.encode_jpeg(pixels.tobytes(), width, height, _QUALITY, 0))
+
+
+def _square(dataset: Dataset, row: int) -> npt.NDArray[np.uint8]:
+    square = np.full((SIDE, SIDE, 3), _MISSING, dtype=np.uint8)
+    try:
+        data = dataset.read(row)
+        header = read_header(data)
+        side = min(header.width, header.height)
+        x, y = (header.width - side) // 2, (header.height - side) // 2
+        if decode_into([data], square[None], boxes=[(x, y, side, side)])[0]:
+            square[:] = _MISSING
+            image = decoded(data).convert("RGB")  # Pillow reads formats that decode_into does not
+            square[:] = np.asarray(image.resize((SIDE, SIDE), box=(x, y, x + side, y + side)))
+    except (SourceError, DecodeError, MissingDependencyError):
+        pass  # it stays grey: a sheet shows that something is wrong, `inspect` lists what
+    return square
+
+
+def png(image: npt.NDArray[np.uint8]) -> bytes:
+    """The PNG of an RGB image, uint8 [H, W, 3]."""
+    height, width, _ = image.shape
+    lines = np.empty((height, 1 + width * 3), dtype=np.uint8)
+    lines[:, 0] = 0  # filter: none
+    lines[:, 1:] = image.reshape(height, -1)
+    header = width.to_bytes(4, "big") + height.to_bytes(4, "big") + bytes([8, 2, 0, 0, 0])  # 8 bits, RGB
+    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(lines.tobytes(), 6)), (b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(kind, data) for kind, data in chunks)
+
+
+def _chunk(kind: bytes, data: bytes) -> bytes:
+    return len(data).to_bytes(4, "big") + kind + data + zlib.crc32(kind + data).to_bytes(4, "big")

@@ -1,0 +1,236 @@
+"""A pass over a stream as batches: a thread reads ahead, and mixes records in a buffer of bounded size.
+
+The order is a pure function of (seed, epoch, order of the stream): a full buffer gives up a record drawn by a generator
+that is seeded so, and takes the next one. A resumed pass reads the stream from its beginning and throws away, without
+decoding, what was handed out before.
+"""
+
+from __future__ import annotations
+
+import queue
+import random
+import threading
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import count, islice
+from typing import Literal
+
+import numpy as np
+
+from headrace.datasets.records import Stream, StreamRecord
+from headrace.errors import FormatError, SourceError
+from headrace.loading.feed import IndexBatch
+from headrace.loading.order import hashed
+from headrace.loading.stats import ShuffleQuality
+from headrace.system.sizes import size_text
+
+__all__ = ["BUFFER", "StreamOptions", "StreamPass"]
+
+BUFFER = "512MiB"  # about 4,700 photographs of ImageNet's size
+_POLL_S = 0.1
+
+_Numbered = tuple[int, StreamRecord]
+_End = Literal["end"]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOptions:
+    """How a pass is cut. `batch_size` is per rank; all ranks read the same stream."""
+
+    batch_size: int
+    rank: int
+    world_size: int
+    drop_last: bool
+    seed: int
+    buffer_bytes: int  # 0: no shuffle
+    ahead: int  # batches read before they are asked for
+    steps: int | None = None  # batches of a pass, where each rank has a stream of its own; None: as many as there are
+
+    def describe(self, stream: Stream) -> str:
+        """The order, in words."""
+        if not self.buffer_bytes:
+            return f"a stream, in its own order: {stream.name}"
+        size = size_text(self.buffer_bytes)
+        return (
+            f"a stream, mixed in a buffer of {size}: {stream.name}\n"
+            "  records that lie farther apart are hardly mixed: let the sender shuffle shards too (SageMaker's ShuffleConfig)"
+        )
+
+
+class _Mixture:
+    """Counts how well records are mixed, while they go by."""
+
+    def __init__(self) -> None:
+        self._last: _Numbered | None = None
+        self._count = self._same = self._twins = self._distance = self._highest = 0
+        self._of_class: dict[int | str | None, int] = {}
+
+    def counted(self, records: Iterable[_Numbered]) -> Iterator[_Numbered]:
+        """`records` as they are."""
+        for number, record in records:
+            if self._last is not None:
+                self._same += record.label == self._last[1].label
+                self._distance += abs(number - self._last[0])
+            before = self._of_class.get(record.label, 0)
+            self._of_class[record.label] = before + 1
+            self._twins += 2 * before  # n(n - 1), summed over the classes
+            self._last = (number, StreamRecord("", record.label, b""))  # not its bytes
+            self._count, self._highest = self._count + 1, max(self._highest, number)
+            yield number, record
+
+    def quality(self) -> ShuffleQuality | None:
+        """Of what has gone by; None before the second record."""
+        count = self._count
+        if count < 2:
+            return None
+        return ShuffleQuality(
+            same_shard=None,
+            uniform_same_shard=None,
+            same_class=self._same / (count - 1),
+            uniform_same_class=self._twins / (count * (count - 1)),
+            distance=self._distance / (count - 1) / ((self._highest + 2) / 3),
+        )
+
+
+class StreamPass:
+    """The batches of one pass, from batch `first` on. Raises what the stream raises, where it is iterated."""
+
+    def __init__(self, stream: Stream, options: StreamOptions, epoch: int, first: int = 0) -> None:
+        self.stream, self.options, self.epoch, self.first = stream, options, epoch, first
+        self.total: int | None = None  # batches of the pass; known when the last one is handed out
+        self._queue: queue.Queue[IndexBatch | _End | BaseException] = queue.Queue(maxsize=options.ahead)
+        self._mixture = _Mixture()
+        self._stopped = threading.Event()
+        self._reading = stream.read()
+        self._thread = threading.Thread(target=self._run, name="headrace-stream", daemon=True)
+        self._thread.start()
+
+    def __iter__(self) -> StreamPass:
+        return self
+
+    def __next__(self) -> IndexBatch:
+        item = self._queue.get()
+        if isinstance(item, IndexBatch):
+            return item
+        self._queue.put(item)  # whoever asks again gets the same answer
+        if isinstance(item, BaseException):
+            raise item
+        raise StopIteration
+
+    def is_next_here(self) -> bool:
+        """Whether the next batch can be had at once."""
+        return not self._queue.empty()
+
+    def quality(self) -> ShuffleQuality | None:
+        """How well this pass is mixed, so far."""
+        return self._mixture.quality()
+
+    def close(self) -> None:
+        """Stops reading, and joins the thread; who still iterates gets an error."""
+        self._stopped.set()
+        self._reading.stop()
+        self._thread.join()
+        while not self._queue.empty():
+            self._queue.get_nowait()
+        self._queue.put(
+            SourceError(f"this pass over {self.stream.name} was ended: a newer one began, or the loader was closed")
+        )
+
+    def _run(self) -> None:
+        try:
+            batches = self._batches(iter(self._reading))
+            held: IndexBatch | None = None  # one batch is held back, so that the last one is known as such
+            done = self.first
+            for batch in batches:
+                if held is not None:
+                    self._put(held)
+                held, done = batch, done + 1
+                if self._stopped.is_set():
+                    return
+            if self.options.steps is not None and done < self.options.steps:
+                raise SourceError(f"{self.stream.name} ended after {done} batches; {self.options.steps} were agreed on")
+            self.total = done
+            if held is not None:
+                self._put(held)
+            self._put("end")
+        except BaseException as error:  # to whoever waits for the next batch
+            self._put(error)
+
+    def _put(self, item: IndexBatch | _End | BaseException) -> None:
+        while not self._stopped.is_set():
+            try:
+                self._queue.put(item, timeout=_POLL_S)
+            except queue.Full:
+                continue
+            return
+
+    def _batches(self, records: Iterator[StreamRecord]) -> Iterator[IndexBatch]:
+        options = self.options
+        draw = random.Random(hashed(options.seed, self.epoch))
+        mixed = self._mixture.counted(_mixed(enumerate(records), options.buffer_bytes, draw))
+        whole = options.batch_size * options.world_size
+        front: list[_Numbered] = []  # fills up the shares of the last step, as EpochOrder does
+        for step in count() if options.steps is None else range(options.steps):
+            taken = list(islice(mixed, whole))
+            if len(front) < options.world_size:
+                front += taken[: options.world_size]
+            if len(taken) < whole:
+                if not step and not taken:
+                    raise SourceError(f"no images came through {self.stream.name}")
+                if not step and options.drop_last:
+                    raise SourceError(
+                        f"{self.stream.name} had {len(taken)} records, fewer than one global batch of {whole}",
+                        hint="use a smaller batch_size, or drop_last=False",
+                    )
+                if options.drop_last or not taken:
+                    return
+            share = -(-len(taken) // options.world_size)
+            if step >= self.first:
+                yield self._batch([*taken, *front * share][options.rank * share : (options.rank + 1) * share])
+            if len(taken) < whole:
+                return
+
+    def _batch(self, records: list[_Numbered]) -> IndexBatch:
+        numbers = np.array([number for number, _ in records], dtype=np.int64)
+        labels = np.array([self._label(record) for _, record in records], dtype=np.int64)
+        return IndexBatch(
+            numbers,
+            numbers.astype(np.uint64),
+            [record.data for _, record in records],
+            labels,
+            [record.key for _, record in records],
+        )
+
+    def _label(self, record: StreamRecord) -> int:
+        if isinstance(record.label, int) and record.label >= 0:
+            return record.label
+        what = "no label" if record.label is None else f"the label {record.label!r}"
+        raise FormatError(
+            f"{self.stream.name}: record {record.key!r} has {what}; in a stream a label must be a number from 0, as the "
+            "classes that are still to come are not known",
+            hint="headrace pack numbers the classes; or use FastFile mode",
+        )
+
+
+def _mixed(records: Iterable[_Numbered], buffer_bytes: int, draw: random.Random) -> Iterator[_Numbered]:
+    """The records, mixed in a buffer of `buffer_bytes` bytes of images."""
+    if not buffer_bytes:
+        yield from records
+        return
+    buffer: list[_Numbered] = []
+    held_bytes = 0
+
+    def drawn() -> _Numbered:
+        place = int(draw.random() * len(buffer))
+        buffer[place], buffer[-1] = buffer[-1], buffer[place]
+        return buffer.pop()
+
+    for record in records:
+        buffer.append(record)
+        held_bytes += len(record[1].data)
+        while held_bytes > buffer_bytes and len(buffer) > 1:
+            given = drawn()
+            held_bytes -= len(given[1].data)
+            yield given
+    while buffer:
+        yield drawn()

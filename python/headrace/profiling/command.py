@@ -1,0 +1,100 @@
+"""Run a command while hooks and the sampler watch it, and leave a session folder behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any
+
+from headrace.attach import sampler
+from headrace.attach.launch import Finished, spawn
+from headrace.errors import UsageError
+from headrace.session.model import SESSION_VERSION
+
+__all__ = ["HOOK", "HOOKS", "add_fact", "begin_session", "end_sampler", "end_session", "watch"]
+
+HOOK = "headrace.attach.torch_hooks"
+HOOKS = (HOOK, "tensorflow:headrace.attach.tensorflow_hooks")
+
+SAMPLER_END_S = 3.0
+
+
+def watch(
+    command: Sequence[str],
+    folder: Path,
+    *,
+    hooks: Sequence[str] = HOOKS,
+    env: Mapping[str, str] | None = None,
+    time_limit_s: float | None = None,
+    log: IO[bytes] | None = None,
+) -> Finished:
+    """Run `command` to its end, or to `time_limit_s`, and write its session to `folder`. `log` takes all it prints.
+
+    Raises `UsageError` when the folder already holds a session, `CommandError` when the command cannot be started.
+    """
+    folder = folder.absolute()
+    begin_session(folder, command)
+    samplers: list[subprocess.Popen[bytes]] = []
+    try:
+        finished = spawn(
+            command,
+            session_dir=folder,
+            hooks=hooks,
+            env=env,
+            time_limit_s=time_limit_s,
+            stdout=log,
+            stderr=None if log is None else subprocess.STDOUT,
+            on_start=lambda child: samplers.append(sampler.start(folder, child.pid)),
+        )
+    finally:
+        for process in samplers:
+            end_sampler(process, patience_s=SAMPLER_END_S)
+    if finished.timed_out:
+        add_fact(folder, "time_limit_s", time_limit_s)
+    end_session(folder, finished.returncode, finished.ended_s)
+    return finished
+
+
+def begin_session(folder: Path, command: Sequence[str]) -> None:
+    """Make the folder and write the first line. Raises `UsageError` when the folder already holds a session."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if any(folder.glob("*.jsonl")):
+        raise UsageError(f"{folder} already holds a session", hint="give another folder with --out, or remove that one")
+    _write(
+        folder,
+        kind="session",
+        version=SESSION_VERSION,
+        command=list(command),
+        cwd=os.getcwd(),  # noqa: PTH109
+        started_at=time.time(),
+        monotonic_s=time.monotonic(),
+    )
+
+
+def end_session(folder: Path, code: int, ended_s: float) -> None:
+    """Write how the command ended; `ended_s` is monotonic."""
+    _write(folder, kind="exit", code=code, monotonic_s=ended_s)
+
+
+def add_fact(folder: Path, name: str, value: Any) -> None:
+    """Add something measured afterwards to the session; `Session.facts[name]` has it."""
+    _write(folder, kind="fact", name=name, value=value)
+
+
+def _write(folder: Path, **line: Any) -> None:
+    with (folder / "launch.jsonl").open("a", encoding="utf-8") as file:
+        file.write(json.dumps(line, separators=(",", ":")) + "\n")
+
+
+def end_sampler(process: subprocess.Popen[bytes], *, patience_s: float) -> None:
+    """The sampler ends by itself soon after the process that it follows; it is not waited for longer than that."""
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(patience_s)
+        return
+    process.terminate()
+    process.wait()

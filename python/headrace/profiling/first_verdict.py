@@ -1,0 +1,69 @@
+"""A first verdict while the command still runs: after 50 steady steps, or a minute after the first step."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from headrace.diagnosis.diagnose import diagnose
+from headrace.diagnosis.model import Diagnosis
+from headrace.errors import SessionError
+from headrace.session.model import Session
+
+__all__ = ["FirstVerdict"]
+
+STEPS = 50
+SECONDS = 60.0
+LEAST_STEPS = 10
+POLL_S = 1.0
+
+LEAST_IDLE = 20
+"""Reading a session without steps that has grown long takes time; between two looks there is so many times as much rest."""
+
+
+class FirstVerdict:
+    """Looks at the growing session once a second and gives the first diagnosis to `tell`, once.
+
+    Use it as a context manager around the run. `after_s`: seconds from the start of the command to the verdict.
+    """
+
+    def __init__(self, folder: Path, tell: Callable[[Diagnosis], None]) -> None:
+        self._folder = folder
+        self._tell = tell
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="headrace-first-verdict", daemon=True)
+        self.after_s: float | None = None
+
+    def __enter__(self) -> FirstVerdict:
+        self._began_s = time.monotonic()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        pause_s = POLL_S
+        while not self._stop.wait(pause_s):
+            began_s = time.monotonic()
+            try:
+                session = Session.load(self._folder)
+            except SessionError:  # nothing written yet
+                continue
+            if self._due(session):
+                diagnosis = diagnose(session)
+                if diagnosis.verdict != "INSUFFICIENT_DATA" and diagnosis.steps >= LEAST_STEPS:
+                    self.after_s = time.monotonic() - self._began_s
+                    self._tell(diagnosis)
+                    return
+            pause_s = max(POLL_S, LEAST_IDLE * (time.monotonic() - began_s))
+
+    def _due(self, session: Session) -> bool:
+        if len(session.steps) < LEAST_STEPS:
+            return False
+        ranks = len({step.pid for step in session.steps})
+        passed_s = time.monotonic() - self._began_s - session.steps[0].start_s
+        return len(session.steps) / ranks >= STEPS + LEAST_STEPS or passed_s >= SECONDS

@@ -1,0 +1,156 @@
+"""`with headrace.watch():` around a training loop: what `headrace diagnose` measures, from inside the script itself.
+
+For notebooks, for jobs whose command cannot be changed, and for the callbacks of Lightning and Hugging Face's Trainer.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+
+from headrace.attach import load_hooks as startup
+from headrace.attach import log as remarks
+from headrace.attach import sampler
+from headrace.attach import torch_hooks as hooks
+from headrace.attach.launch import SITE_FOLDER
+from headrace.attach.processes import rank_from_environment
+from headrace.diagnosis.diagnose import diagnose
+from headrace.diagnosis.model import Diagnosis
+from headrace.profiling.command import HOOKS, begin_session, end_sampler, end_session
+from headrace.profiling.image_benchmark import with_benchmark
+from headrace.profiling.read_sweep import with_sweep
+from headrace.report import html, words
+from headrace.report.saved import DIAGNOSIS_FILE
+from headrace.session.model import Session
+
+__all__ = ["Watch", "watch"]
+
+
+def watch(out: str | Path | None = None, *, report: bool = True) -> Watch:
+    """Watch the training loop in a `with` block, and say when it ends why it is slow.
+
+    `out`: folder of the session (default: headrace-sessions/TIME). `report`: write `report.html` there and print the
+    verdict to stderr. Below `headrace diagnose`, which watches already, and within another block, it does nothing. With
+    several ranks each calls it; the first of each machine writes the report. Of worker processes started before the
+    block only their batches' arrival is seen. Entering raises `UsageError` when the folder already holds a session.
+    """
+    return Watch(out, report=report)
+
+
+class Watch:
+    """The block. `folder` is the session's; `diagnosis` is there when it has ended (on the first rank of a machine)."""
+
+    def __init__(self, out: str | Path | None = None, *, report: bool = True) -> None:
+        _, local_rank, world_size = rank_from_environment()
+        self.folder = (Path(out) if out is not None else _default_folder(world_size)).absolute()
+        self.diagnosis: Diagnosis | None = None
+        self._leads = local_rank == 0
+        self._report = report
+        self._environment: dict[str, str | None] = {}
+        self._sampler: subprocess.Popen[bytes] | None = None
+        self._active = False
+
+    def __enter__(self) -> Watch:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop(failed=error is not None)
+
+    def start(self) -> None:
+        """Begin to record; for callbacks, which have no block."""
+        if startup.SESSION_VARIABLE in os.environ:
+            outer = os.environ[startup.SESSION_VARIABLE]
+            remarks.say(f"headrace.watch: this process is being watched already (session in {outer})")
+            return
+        if self._leads:
+            begin_session(self.folder, [Path(sys.executable).name, *sys.argv])
+        else:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        self._set_environment()
+        if self._leads:
+            self._sampler = sampler.start(self.folder, os.getpid())
+        if not hooks.resume(self.folder):
+            startup.start()
+        self._active = True
+
+    @property
+    def active(self) -> bool:
+        """Whether it records now: `start` was called, and `stop` not yet."""
+        return self._active
+
+    def stop(self, *, failed: bool = False, exiting: bool = False) -> Diagnosis | None:
+        """End the recording, and report. None on other ranks, and where `start` found an outer session.
+
+        `exiting`: the interpreter ends, so that no thread can be started: the files' own speed is not measured.
+        """
+        if not self._active:
+            return None
+        self._active = False
+        hooks.pause()
+        ended_s = time.monotonic()
+        for name, value in self._environment.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+        if self._sampler is None:
+            return None
+        end_sampler(self._sampler, patience_s=0.0)
+        end_session(self.folder, int(failed), ended_s)
+        self.diagnosis = self._diagnose(exiting)
+        return self.diagnosis
+
+    def _set_environment(self) -> None:
+        """What spawned workers and ranks need to attach themselves; forked ones have the hooks already."""
+        paths = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+        hooks_there = [name for name in os.environ.get(startup.HOOKS_VARIABLE, "").split(",") if name]  # `headrace run`'s
+        wanted = {
+            startup.SESSION_VARIABLE: str(self.folder),
+            startup.HOOKS_VARIABLE: ",".join([*hooks_there, *HOOKS]),
+            "PYTHONPATH": os.pathsep.join([str(SITE_FOLDER), *paths]),
+        }
+        self._environment = {name: os.environ.get(name) for name in wanted}
+        os.environ.update(wanted)
+
+    def _diagnose(self, exiting: bool) -> Diagnosis:
+        session = Session.load(self.folder)
+        if session.steps and self._report:
+            session = with_benchmark(session, self.folder)
+            session = session if exiting else with_sweep(session, self.folder)
+        diagnosis = replace(diagnose(session), session=str(self.folder))
+        if self._report:
+            diagnosis = replace(diagnosis, report=str(self.folder / "report.html"))
+            html.write(diagnosis, self.folder / "report.html", session=session)
+            remarks.say(_summary(diagnosis))
+        (self.folder / DIAGNOSIS_FILE).write_text(json.dumps(diagnosis.to_json(), indent=1), encoding="utf-8")
+        return diagnosis
+
+
+def _summary(diagnosis: Diagnosis) -> str:
+    """Two or three lines: the verdict, the best fix, where the report is."""
+    rate = f", {diagnosis.img_s:,.0f} img/s" if diagnosis.img_s is not None else ""
+    lines = [f"headrace.watch: {diagnosis.verdict}: {diagnosis.summary}{rate} (confidence {diagnosis.confidence_word})"]
+    best = next((fix for fix in diagnosis.fixes if (fix.gain or 0.0) > 1.0), None)
+    if best is not None:
+        lines.append(f"headrace.watch: {best.change} ({words.gain(best.gain or 1.0)} predicted)")
+    lines.append(f"headrace.watch: report in {diagnosis.report}")
+    return "\n".join(lines)
+
+
+def _default_folder(world_size: int) -> Path:
+    """A name by the time; with several ranks one that all of a machine agree on: their launcher's number and start."""
+    if world_size == 1:
+        return Path("headrace-sessions") / time.strftime("%Y-%m-%d-%H%M%S")
+    launcher = os.getppid()
+    try:  # field 22 of /proc/PID/stat, the third after the name's closing bracket being number 3
+        started = Path(f"/proc/{launcher}/stat").read_text().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        started = "0"
+    return Path("headrace-sessions") / f"{time.strftime('%Y-%m-%d')}-launcher-{launcher}-{started}"

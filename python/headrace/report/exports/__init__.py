@@ -1,0 +1,1 @@
+"""A diagnosis in formats that other programs read: JSON, Perfetto, OpenMetrics, TensorBoard."""

@@ -1,0 +1,188 @@
+"""A session from a trace that PyTorch's profiler has written elsewhere (`export_chrome_trace`, Kineto's JSON).
+
+A trace holds the steps that `prof.step()` marks, the loader's `next()`, and what ran on the GPU; workers, storage, cores and
+memory are not in it, so an input wait gets no finer cause. Times in a trace are microseconds.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headrace.errors import SessionError
+from headrace.session.model import Gpu, GpuSample, Host, Loader, NotMeasured, Process, Sample, Session, Step
+
+__all__ = ["FAMILY", "is_trace", "read_trace"]
+
+FAMILY = "kineto"
+STEP, NEXT = "ProfilerStep#", "enumerate(DataLoader)#"
+SINGLE_PROCESS = "_SingleProcessDataLoaderIter"
+ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
+WAITS = (
+    "cudaDeviceSynchronize",
+    "cudaStreamSynchronize",
+    "cudaEventSynchronize",
+    "hipDeviceSynchronize",
+    "hipStreamSynchronize",
+)
+
+Span = tuple[float, float]
+"""Begin and end, seconds since the trace's first step."""
+
+
+def is_trace(path: Path) -> bool:
+    """Whether the name is one that a trace has."""
+    return path.name.endswith((".json", ".json.gz")) and path.is_file()
+
+
+def read_trace(path: Path) -> Session:
+    """One process's trace as a session. Raises `SessionError` where it is none, or holds no marked step."""
+    try:
+        data = path.read_bytes()
+        document = json.loads(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data)
+    except (OSError, ValueError, EOFError) as error:
+        raise SessionError(
+            f"{path} is not a trace: {error}", hint="give what torch.profiler's export_chrome_trace wrote"
+        ) from error
+    events = document.get("traceEvents") if isinstance(document, dict) else None
+    if not isinstance(events, list):
+        raise SessionError(f"{path} is not a trace: it has no traceEvents", hint="a session is a folder, a trace one JSON file")
+    whole = [event for event in events if isinstance(event, dict) and event.get("ph") == "X" and _number(event.get("ts"))]
+    marks = sorted((e for e in whole if _name(e).startswith(STEP) and "gpu" not in str(e.get("cat"))), key=lambda e: e["ts"])
+    if len(marks) < 2:
+        raise SessionError(
+            f"{path} has {len(marks)} marked steps; at least 2 are needed",
+            hint="call prof.step() after each step, with torch.profiler.schedule(wait=1, warmup=2, active=3) or more",
+        )
+    return _session(path, document, whole, marks)
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+def _name(event: dict[str, Any]) -> str:
+    return str(event.get("name", ""))
+
+
+@dataclass(frozen=True, slots=True)
+class _Spans:
+    """Everything of one trace by what it is; GPU spans without overlaps, in order."""
+
+    waits: list[Span]
+    compute: list[Span]
+    collective: list[Span]
+    copies: list[Span]
+    busy: list[Span]
+    syncs: list[Span]
+
+
+def _session(
+    path: Path, document: dict[str, Any], events: Sequence[dict[str, Any]], marks: Sequence[dict[str, Any]]
+) -> Session:
+    zero = float(marks[0]["ts"])
+
+    def spans(chosen: Iterable[dict[str, Any]]) -> list[Span]:
+        return sorted(((e["ts"] - zero) * 1e-6, (e["ts"] - zero + float(e.get("dur") or 0.0)) * 1e-6) for e in chosen)
+
+    gpu = [event for event in events if event.get("cat") in ON_GPU]
+    kernels = [event for event in gpu if event.get("cat") == "kernel"]
+    nexts = [event for event in events if _name(event).startswith(NEXT)]
+    found = _Spans(
+        waits=_merged(spans(nexts)),
+        compute=_merged(spans(event for event in kernels if "nccl" not in _name(event).lower())),
+        collective=_merged(spans(event for event in kernels if "nccl" in _name(event).lower())),
+        copies=_merged(spans(event for event in gpu if "HtoD" in _name(event))),
+        busy=_merged(spans(gpu)),
+        syncs=spans(event for event in events if _name(event) in WAITS),
+    )
+    ends = [*(float(mark["ts"]) for mark in marks[1:]), float(marks[-1]["ts"]) + float(marks[-1].get("dur") or 0.0)]
+    cut = [((float(mark["ts"]) - zero) * 1e-6, (end - zero) * 1e-6) for mark, end in zip(marks, ends, strict=True)]
+    pid = next((event["pid"] for event in marks if isinstance(event.get("pid"), int)), 1)
+    ranks = document.get("distributedInfo") or {}
+    single = any(SINGLE_PROCESS in _name(event) for event in nexts)
+    return Session(
+        command=(path.name,),
+        duration_s=cut[-1][1],
+        host=Host(gpus=_gpus(document)),
+        processes=(Process(pid, 0, "main", 0.0, rank=int(ranks.get("rank", 0)), world_size=int(ranks.get("world_size", 1))),),
+        loaders=(Loader(pid, 0, num_workers=0 if single else 1, batch_size=None, family=FAMILY),),
+        steps=tuple(_step(pid, begin_s, end_s, found, bool(gpu)) for begin_s, end_s in cut),
+        samples=tuple(_sample(begin_s, end_s, found) for begin_s, end_s in cut) if gpu else (),
+        not_measured=(
+            NotMeasured("workers, storage, CPU cores, memory", "a profiler's trace does not hold them"),
+            *(() if nexts else (NotMeasured("waiting for input", "the trace has no DataLoader event"),)),
+        ),
+        facts={"source": FAMILY},
+    )
+
+
+def _step(pid: int, begin_s: float, end_s: float, found: _Spans, on_gpu: bool) -> Step:
+    waited_s = _within(found.waits, begin_s, end_s)
+    wait_end_s = max((end for begin, end in found.waits if begin_s <= begin < end_s), default=begin_s)
+    syncs = [(begin, end) for begin, end in found.syncs if begin_s <= begin < end_s]
+    exposed_copy_s = _within(found.copies, begin_s, end_s) - _shared(found.copies, found.compute, begin_s, end_s)
+    exchange_s = _within(found.collective, begin_s, end_s) - _shared(found.collective, found.compute, begin_s, end_s)
+    busy_in_wait_s = sum(
+        _within(found.busy, max(begin, begin_s), min(end, end_s)) for begin, end in found.waits if begin < end_s
+    )
+    return Step(
+        pid=pid,
+        loader=0,
+        epoch=0,
+        start_s=begin_s,
+        wait_s=waited_s,
+        compute_s=end_s - begin_s - waited_s,
+        sync_s=sum(end - begin for begin, end in syncs) if on_gpu else None,
+        sync_count=len(syncs) if on_gpu else None,
+        h2d_s=max(0.0, exposed_copy_s) if on_gpu else None,
+        gpu_wait_s=max(0.0, waited_s - busy_in_wait_s) if on_gpu else None,
+        gpu_step_s=_within(found.busy, begin_s, end_s) if on_gpu else None,
+        collective_s=max(0.0, exchange_s) if found.collective else None,
+        drained=int(_within(found.busy, wait_end_s, wait_end_s + 1e-6) == 0.0) if on_gpu else None,
+    )
+
+
+def _sample(begin_s: float, end_s: float, found: _Spans) -> Sample:
+    length_s = max(1e-9, end_s - begin_s)
+    busy = min(1.0, _within(found.busy, begin_s, end_s) / length_s)
+    return Sample(time_s=end_s, interval_s=length_s, gpus=(GpuSample(0, busy=busy),))
+
+
+def _gpus(document: dict[str, Any]) -> tuple[Gpu, ...]:
+    found = document.get("deviceProperties")
+    cards = [card for card in found if isinstance(card, dict)] if isinstance(found, list) else []
+    return tuple(Gpu(number, str(card.get("name", "GPU")), card.get("totalGlobalMem")) for number, card in enumerate(cards))
+
+
+def _merged(spans: Sequence[Span]) -> list[Span]:
+    """The union of the spans, which are in order of their begin."""
+    merged: list[Span] = []
+    for begin, end in spans:
+        if merged and begin <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        else:
+            merged.append((begin, end))
+    return merged
+
+
+def _within(spans: Sequence[Span], begin_s: float, end_s: float) -> float:
+    """Seconds of the spans (which do not overlap, in order) between two times."""
+    first = max(0, bisect_left(spans, (begin_s, begin_s)) - 1)
+    total = 0.0
+    for begin, end in spans[first:]:
+        if begin >= end_s:
+            break
+        total += max(0.0, min(end, end_s) - max(begin, begin_s))
+    return total
+
+
+def _shared(one: Sequence[Span], other: Sequence[Span], begin_s: float, end_s: float) -> float:
+    """Seconds that two unions have in common between two times."""
+    return sum(_within(other, max(begin, begin_s), min(end, end_s)) for begin, end in one if end > begin_s and begin < end_s)

@@ -1,0 +1,104 @@
+"""A script that makes its DataLoader anew for each epoch has one loader all the same, and its epochs follow one another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from headrace.session.model import Batch, Event, Loader, Session, Step, owners
+
+__all__ = ["with_same_loaders"]
+
+Key = tuple[int, int]
+"""Process and number of a loader."""
+
+
+def with_same_loaders(session: Session) -> Session:
+    """The session with loaders of one process taken as one where they are alike and were iterated one after the other.
+
+    Alike: the same settings and the same kind of dataset, and all or none of them trained (an optimizer took steps).
+    Steps, batches and events get the first one's number; epochs are counted anew.
+    """
+    groups: dict[Key, list[Step]] = {}
+    for step in session.steps:
+        groups.setdefault((step.pid, step.loader), []).append(step)
+    first = _first_of_kind(session.loaders, groups)
+    if not first:
+        return session
+    epochs = _epochs(groups, first)
+    steps = [
+        replace(step, loader=_number(first, step), epoch=epochs[step.pid, step.loader, step.epoch])
+        if (step.pid, step.loader, step.epoch) in epochs
+        else step
+        for step in session.steps
+    ]
+    parents = owners(session.processes)
+    trained = {pid for pid, _ in groups}
+    by_number = {loader: number for (_, loader), number in first.items()}
+
+    def renumbered(batch: Batch) -> Batch:
+        owner = parents.get(batch.pid, batch.pid)  # or a fork server, which knows nothing of loaders
+        number = first.get((owner, batch.loader)) if owner in trained else by_number.get(batch.loader)
+        return batch if number is None else replace(batch, loader=number)
+
+    return replace(
+        session,
+        loaders=tuple(_counted(loader, first) for loader in session.loaders if (loader.pid, loader.loader) not in first),
+        steps=tuple(steps),
+        batches=tuple(renumbered(batch) for batch in session.batches),
+        events=tuple(_renamed(event, first) for event in session.events),
+    )
+
+
+def _counted(loader: Loader, first: Mapping[Key, int]) -> Loader:
+    """The loader that stays, with the number of those that were taken as the same."""
+    return replace(loader, remade=sum((pid, number) == (loader.pid, loader.loader) for (pid, _), number in first.items()))
+
+
+def _first_of_kind(loaders: Sequence[Loader], groups: Mapping[Key, Sequence[Step]]) -> dict[Key, int]:
+    """For each loader that continues an earlier one, that one's number."""
+    found: dict[Key, int] = {}
+    kinds: dict[tuple[Loader, bool], tuple[int, float]] = {}
+    for loader in sorted(dict.fromkeys(loaders), key=lambda loader: (loader.pid, loader.loader)):
+        steps = groups.get((loader.pid, loader.loader))
+        if not steps:
+            continue
+        kind = replace(loader, loader=0, sample_paths=(), transform=None), any(step.optimizer_steps for step in steps)
+        end_s = steps[-1].start_s + steps[-1].step_s
+        if kind in kinds and kinds[kind][1] <= steps[0].start_s:
+            number = kinds[kind][0]
+            found[loader.pid, loader.loader] = number
+        else:
+            number = loader.loader
+        kinds[kind] = number, end_s
+    return found
+
+
+def _epochs(groups: Mapping[Key, Sequence[Step]], first: Mapping[Key, int]) -> dict[tuple[int, int, int], int]:
+    """The new number of each epoch (process, loader, epoch) of the loaders concerned, in order of time."""
+    concerned = {*first, *((pid, number) for (pid, _), number in first.items())}
+    passes: dict[Key, list[tuple[float, int, int]]] = {}
+    for pid, loader in concerned:
+        starts: dict[int, float] = {}
+        for step in groups.get((pid, loader), ()):
+            starts.setdefault(step.epoch, step.start_s)
+        passes.setdefault((pid, first.get((pid, loader), loader)), []).extend(
+            (start_s, loader, epoch) for epoch, start_s in starts.items()
+        )
+    return {
+        (pid, loader, epoch): number
+        for (pid, _), members in passes.items()
+        for number, (_, loader, epoch) in enumerate(sorted(members))
+    }
+
+
+def _number(first: Mapping[Key, int], step: Step) -> int:
+    return first.get((step.pid, step.loader), step.loader)
+
+
+def _renamed(event: Event, first: Mapping[Key, int]) -> Event:
+    """Events that name a loader ("loader 3")."""
+    word, _, number = (event.detail or "").partition(" ")
+    if word != "loader" or not number.isdigit() or (event.pid, int(number)) not in first:
+        return event
+    return replace(event, detail=f"loader {first[event.pid, int(number)]}")

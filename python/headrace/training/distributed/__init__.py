@@ -1,0 +1,1 @@
+"""The processes of one training run: started, numbered, and brought together."""

@@ -1,0 +1,118 @@
+"""What a run would be, before it is begun: steps, sizes, time, memory and money, from short measurements."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headrace.datasets.records import Dataset
+from headrace.system import machine
+from headrace.training.devices import Device
+from headrace.training.models import create as models
+from headrace.training.options import Options
+from headrace.training.tune.rates import compute_rate, ingest_rate
+
+__all__ = ["Plan", "make_plan"]
+
+EVALUATION_SPEED = 3.0  # of training's: without the backward pass, which costs about two forward passes
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The plan. Rates are measured on this machine (a simulated device's is stated); seconds follow from them.
+
+    `sizes`: (epoch from which, pixels). Compute at smaller sizes is taken to grow with the pixels. `memory_bytes`: the GPU's
+    peak in the trial; None on CPUs. `usd` None without a price.
+    """
+
+    images: int
+    val_images: int | None
+    classes: int
+    parameters: int
+    ranks: int
+    batch_size: int
+    global_batch: int
+    steps_per_epoch: int
+    total_steps: int
+    warmup_steps: int
+    peak_learning_rate: float
+    sizes: tuple[tuple[int, int], ...]
+    compute_img_s: float | None
+    ingest_img_s: float
+    binds: str
+    seconds_per_epoch: float | None
+    seconds: float | None
+    memory_bytes: int | None
+    checkpoint_bytes: int
+    usd: float | None
+
+
+def make_plan(
+    options: Options,
+    data: Dataset,
+    val: Dataset | None,
+    device: Device,
+    *,
+    ranks: int,
+    seconds: float,
+    usd_per_hour: float | None = None,
+) -> Plan:
+    """Measures input for `seconds` and compute for about as long. Writes nothing."""
+    recipe = options.recipe
+    model = models.build(options.model, classes=len(data.classes), image_size=options.image_size, blurpool=recipe.blurpool)
+    parameters = sum(one.numel() for one in model.parameters())
+    copies = {"sgd": 2, "lars": 2}.get(recipe.optimizer, 3) + (1 if recipe.average else 0)
+    per_epoch = len(data) // (options.batch_size * ranks)
+    total = min(options.epochs * per_epoch, options.steps or options.epochs * per_epoch)
+    compute, memory = compute_rate(options, device, classes=len(data.classes), ranks=ranks)
+    threads = (options.threads or max(1, round(machine.cores().usable) // ranks)) * ranks
+    ingest = ingest_rate(options, data, device, threads=threads, seconds=seconds).img_s
+    sizes = [recipe.train_size(options.image_size, epoch / options.epochs) for epoch in range(options.epochs)]
+    whole = None if compute is None else _seconds(options, sizes, compute, ingest, total, per_epoch, ranks, val)
+    return Plan(
+        images=len(data),
+        val_images=None if val is None else len(val),
+        classes=len(data.classes),
+        parameters=parameters,
+        ranks=ranks,
+        batch_size=options.batch_size,
+        global_batch=options.batch_size * ranks * recipe.accumulate,
+        steps_per_epoch=per_epoch,
+        total_steps=total,
+        warmup_steps=recipe.warmup_steps(options.epochs, per_epoch),
+        peak_learning_rate=recipe.peak_rate(options.batch_size * ranks * recipe.accumulate),
+        sizes=tuple((epoch, size) for epoch, size in enumerate(sizes) if epoch == 0 or size != sizes[epoch - 1]),
+        compute_img_s=compute,
+        ingest_img_s=ingest,
+        binds="memory" if compute is None else "compute" if compute <= ingest else "input",
+        seconds_per_epoch=None if whole is None or not total else whole * per_epoch / total,
+        seconds=whole,
+        memory_bytes=memory,
+        checkpoint_bytes=4 * parameters * copies,
+        usd=None if whole is None or usd_per_hour is None else whole / 3600 * usd_per_hour,
+    )
+
+
+def _seconds(
+    options: Options,
+    sizes: list[int],
+    compute: float,
+    ingest: float,
+    total: int,
+    per_epoch: int,
+    ranks: int,
+    val: Dataset | None,
+) -> float:
+    """Training of all steps, each epoch at its size, and an evaluation after each epoch."""
+    spent, left = 0.0, total
+    for size in sizes:
+        steps = min(left, per_epoch)
+        if steps <= 0:
+            break
+        rate = min(ingest, compute * (options.image_size / size) ** 2)
+        spent += steps * options.batch_size * ranks / rate
+        if val is not None:
+            passes = 2 if options.recipe.flip_test else 1
+            pixels = (options.recipe.test_size(options.image_size) / options.image_size) ** 2
+            spent += len(val) / min(ingest, EVALUATION_SPEED * compute / (passes * pixels))
+        left -= steps
+    return spent

@@ -1,0 +1,152 @@
+"""Trained weights in the formats of others, each compared with the model's own answers before it counts as written.
+
+The exported model takes float32 images [N, 3, H, W], normalised by ImageNet's mean and deviation, N as one likes, and gives
+the classes' scores [N, classes] before softmax. What is needed to use it (classes, size, mean, deviation) is inside the
+file as JSON under "headrace".
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import warnings
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import HeadraceError, MissingDependencyError, UsageError
+from headrace.training.checkpoint import save_weights
+from headrace.training.models.trained_weights import Weights, load_model
+from headrace.transforms import IMAGENET_MEAN, IMAGENET_STD
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+__all__ = ["FORMATS", "Exported", "export"]
+
+LARGEST_DIFFERENCE = 1e-3  # of the largest score: float32 summed in another order
+OPSET = 18
+BATCHES = (2, 3)  # of the comparison: the number of images must not be frozen
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """`difference`: the largest one from the model's scores, as a share of the largest score."""
+
+    path: Path
+    format: str
+    size_bytes: int
+    difference: float
+
+
+def export(model: nn.Module, weights: Weights, path: Path, format: str, *, image_size: int | None = None) -> Exported:
+    """Writes `model` to `path` in one of FORMATS and compares its answers. Raises HeadraceError when they differ."""
+    import torch
+
+    if format not in FORMATS:
+        raise UsageError(f"there is no format {format!r}", hint=f"there are {', '.join(FORMATS)}")
+    size = image_size or weights.test_size
+    model = model.cpu().eval()
+    unfinished = path.with_name(f".{os.getpid()}.{path.name}")
+    facts = {"model": weights.model, "classes": list(weights.classes), "image_size": size, "steps": weights.steps}
+    facts |= {"mean": IMAGENET_MEAN, "std": IMAGENET_STD, "trained_size": weights.image_size, "blurpool": weights.blurpool}
+    generator = torch.Generator().manual_seed(0)
+    batches = [torch.randn(count, 3, size, size, generator=generator) for count in BATCHES]
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with warnings.catch_warnings(), redirect_stdout(io.StringIO()), torch.no_grad():
+            warnings.simplefilter("ignore")  # of the exporters' own making
+            run = FORMATS[format](model, weights, unfinished, batches[0], facts)
+            difference = max(_difference(run(images), model(images)) for images in batches)
+        if not difference <= LARGEST_DIFFERENCE:
+            raise HeadraceError(f"the exported {format} does not answer as the model does: {difference:.2%} apart; not written")
+        unfinished.replace(path)
+    except OSError as error:
+        raise HeadraceError(f"cannot write {path}: {error.strerror or error}") from error
+    finally:
+        unfinished.unlink(missing_ok=True)
+    return Exported(path, format, path.stat().st_size, difference)
+
+
+def _difference(found: Any, expected: torch.Tensor) -> float:
+    import torch
+
+    found = torch.as_tensor(found)
+    if found.shape != expected.shape:
+        return float("inf")
+    return float((found - expected).abs().max() / expected.abs().max().clamp(min=1e-12))
+
+
+Runner = Callable[["torch.Tensor"], Any]
+
+
+def _safetensors(model: nn.Module, weights: Weights, path: Path, images: torch.Tensor, facts: dict[str, Any]) -> Runner:
+    """As `headrace train` writes them: for `predict`, `evaluate`, and anyone who builds the same model."""
+    header = {"model": weights.model, "simulated": False, "image_size": weights.image_size, "test_size": weights.test_size}
+    header |= {"flip_test": weights.flip_test, "blurpool": weights.blurpool, "classes": list(weights.classes)}
+    tensors = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
+    save_weights(path, tensors, {**header, "steps": weights.steps})
+    again: Runner = load_model(path)[0]
+    return again
+
+
+def _torchscript(model: nn.Module, weights: Weights, path: Path, images: torch.Tensor, facts: dict[str, Any]) -> Runner:
+    import torch
+
+    traced = torch.jit.trace(model, images)
+    torch.jit.save(traced, str(path), _extra_files={"headrace": json.dumps(facts)})
+    loaded: Runner = torch.jit.load(str(path))
+    return loaded
+
+
+def _exported(model: nn.Module, weights: Weights, path: Path, images: torch.Tensor, facts: dict[str, Any]) -> Runner:
+    import torch
+
+    program = torch.export.export(model, (images,), dynamic_shapes=({0: torch.export.Dim("images")},))
+    with open(path, "wb") as file:
+        torch.export.save(program, file, extra_files={"headrace": json.dumps(facts)})
+    with open(path, "rb") as file:
+        loaded: Runner = torch.export.load(file).module()
+    return loaded
+
+
+def _onnx(model: nn.Module, weights: Weights, path: Path, images: torch.Tensor, facts: dict[str, Any]) -> Runner:
+    try:
+        import onnx
+        import onnxscript  # noqa: F401 - torch's exporter needs it, and says so less clearly
+        from onnx.reference import ReferenceEvaluator
+    except ImportError as error:
+        hint = "pip install 'headrace[export]'"
+        raise MissingDependencyError(f"--format onnx needs onnx and onnxscript: {error}", hint=hint) from error
+    import torch
+
+    program = torch.onnx.export(
+        model,
+        (images,),
+        dynamo=True,
+        opset_version=OPSET,
+        input_names=["images"],
+        output_names=["scores"],
+        dynamic_shapes=({0: torch.export.Dim("images")},),
+        verbose=False,
+    )
+    assert program is not None  # with dynamo=True
+    proto = program.model_proto
+    entry = proto.metadata_props.add()
+    entry.key, entry.value = "headrace", json.dumps(facts)
+    onnx.save_model(proto, str(path))
+    onnx.checker.check_model(str(path), full_check=True)
+    session = ReferenceEvaluator(onnx.load(str(path)))
+    return lambda batch: session.run(None, {"images": batch.numpy()})[0]
+
+
+FORMATS: dict[str, Callable[[Any, Weights, Path, Any, dict[str, Any]], Runner]] = {
+    "safetensors": _safetensors,
+    "onnx": _onnx,
+    "torchscript": _torchscript,
+    "exported": _exported,
+}

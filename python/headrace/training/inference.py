@@ -1,0 +1,126 @@
+"""What a trained model says of images: files, folders of any shape, or packed datasets; one bad image does not end it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from headrace.datasets.records import Dataset, RecordTable, fingerprint
+from headrace.datasets.sources import open_dataset
+from headrace.datasets.sources.folder import IMAGE_EXTENSIONS
+from headrace.errors import DecodeError, SourceError
+from headrace.loading.loader import Loader
+from headrace.training.devices import Device
+from headrace.training.evaluation import answers_of
+from headrace.training.input import evaluation_loader
+from headrace.training.models.create import SMALL_IMAGE
+from headrace.training.models.trained_weights import Weights
+
+if TYPE_CHECKING:
+    from torch import nn
+
+__all__ = ["Answer", "answer", "images_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """`likely`: (class, probability), the most probable first; empty with an `error`."""
+
+    image: str
+    likely: tuple[tuple[str, float], ...]
+    error: str | None = None
+
+
+def images_of(places: Sequence[Path]) -> Dataset:
+    """The images at `places` as a dataset: image files, all images below folders, or one packed dataset or container.
+
+    Raises SourceError where there is nothing.
+    """
+    if len(places) == 1 and (found := _packed(places[0])) is not None:
+        return found
+    files: list[str] = []
+    for place in places:
+        below = sorted(place.rglob("*")) if place.is_dir() else [place]
+        images = [str(file) for file in below if file.is_file() and file.suffix.lower() in IMAGE_EXTENSIONS]
+        if not images:
+            what = "no such file or folder" if not place.exists() else "no image there"
+            raise SourceError(f"{place}: {what}", hint=f"files ending in {' '.join(IMAGE_EXTENSIONS)}, or folders of them")
+        files += images
+    count = len(files)
+    table = RecordTable(
+        files=tuple(files),
+        file=np.arange(count, dtype=np.int32),
+        offset=np.zeros(count, dtype=np.int64),
+        size=np.full(count, -1, dtype=np.int64),
+        label=np.zeros(count, dtype=np.int64),
+        keys=tuple(files),
+    )
+    mark = fingerprint(table.keys, table.size, table.label)
+    return Dataset(root=str(places[0]), kind="folder", table=table, classes=("",), fingerprint=mark)
+
+
+def _packed(place: Path) -> Dataset | None:
+    """The dataset at `place`, unless it is an image or a folder of images."""
+    if place.is_file() and place.suffix.lower() in IMAGE_EXTENSIONS:
+        return None
+    try:
+        found = open_dataset(place)
+    except SourceError:
+        if place.is_dir():  # images without class folders, or a deeper tree
+            return None
+        raise
+    return None if found.kind == "folder" else found
+
+
+def answer(
+    model: nn.Module,
+    weights: Weights,
+    data: Dataset,
+    *,
+    device: Device,
+    top: int = 5,
+    batch_size: int = 64,
+    image_size: int | None = None,
+    flip: bool | None = None,
+    threads: int | None = None,
+) -> Iterator[Answer]:
+    """The model's answer to each image of `data`, in order; `top` classes each. What is None is as the run evaluated."""
+    import torch
+
+    count = len(data)
+    # Labels are the records' numbers: where another image had to stand in for a bad one, its number says so.
+    numbered = replace(data, table=replace(data.table, label=np.arange(count, dtype=np.int64)))
+    size, flip = image_size or weights.test_size, weights.flip_test if flip is None else flip
+    small = weights.image_size <= SMALL_IMAGE
+    loader = evaluation_loader(
+        numbered, size, small=small, batch_size=min(batch_size, count), device=device, threads=threads, on_error="skip"
+    )
+    model = model.to(device.torch_name).eval()
+    with loader, torch.inference_mode():
+        record = 0
+        try:
+            for images, numbers in loader:
+                shares = answers_of(model, images.to(device.torch_name), flip=flip).softmax(1).cpu()
+                values, indices = shares.topk(min(top, shares.shape[1]), dim=1)
+                for number, value, index in zip(numbers.tolist(), values.tolist(), indices.tolist(), strict=True):
+                    if record == count:  # the last batch is filled up from the front
+                        return
+                    key = data.table.keys[record]
+                    if number == record:
+                        yield Answer(key, tuple((weights.classes[one], share) for one, share in zip(index, value, strict=True)))
+                    else:
+                        yield Answer(key, (), _reason(loader, key))
+                    record += 1
+        except DecodeError:
+            if record:
+                raise
+            for key in data.table.keys:  # not one of them is an image: there is nothing to stand in
+                yield Answer(key, (), _reason(loader, key))
+
+
+def _reason(loader: Loader, key: str) -> str:
+    return next((one.reason for one in loader.stats().skipped if one.key == key), "cannot be decoded")

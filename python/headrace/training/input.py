@@ -1,0 +1,129 @@
+"""The batches of a run: which images, how they are cut and changed, at which size; and the size of the next epoch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headrace import transforms
+from headrace.datasets.records import Dataset
+from headrace.loading.feed import OnError
+from headrace.loading.loader import Loader
+from headrace.system import machine
+from headrace.training.devices import Device
+from headrace.training.distributed.ranks import Ranks
+from headrace.training.learner import autocast_dtype
+from headrace.training.models import create as models
+from headrace.training.optimization import Recipe
+from headrace.training.options import Options
+from headrace.transforms.compile import Dtype
+
+__all__ = ["TrainingInput", "evaluation_loader", "validation_loader"]
+
+SMALL_CROP_PADDING = 4  # CIFAR's usual augmentation: pad by 4, crop back, flip (He et al. 2015, section 4.2)
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingInput:
+    """Makes the training loader of any epoch; they differ in image size only (progressive resizing)."""
+
+    options: Options
+    data: Dataset
+    device: Device
+    ranks: Ranks
+
+    def size(self, epoch: int) -> int:
+        """Pixels of the images of `epoch`; a run of `--steps` has the sizes of its epochs too."""
+        return self.options.recipe.train_size(self.options.image_size, epoch / max(1, self.options.epochs))
+
+    def loader(self, epoch: int) -> Loader:
+        """A loader at the beginning of `epoch`."""
+        small = self.options.image_size <= models.SMALL_IMAGE
+        steps = _augmentation(self.options.recipe, self.size(epoch), small=small)
+        loader = _loader(self.options, self.data, self.device, self.ranks, steps, training=True)
+        loader.set_epoch(epoch)
+        return loader
+
+
+def validation_loader(options: Options, data: Dataset, device: Device, ranks: Ranks) -> Loader:
+    """Every image once, in order, each rank its share."""
+    steps = _undisturbed(options.recipe.test_size(options.image_size), small=options.image_size <= models.SMALL_IMAGE)
+    return _loader(options, data, device, ranks, steps, training=False)
+
+
+def evaluation_loader(
+    data: Dataset,
+    image_size: int,
+    *,
+    small: bool,
+    batch_size: int,
+    device: Device,
+    threads: int | None = None,
+    on_error: OnError = "raise",
+) -> Loader:
+    """The batches on which a trained model is judged: in order, each once, float32, as validation sees them.
+
+    `small`: the model was trained on images of up to SMALL_IMAGE pixels, which are not cut at the border.
+    """
+    pipeline = _normalized(_undisturbed(image_size, small=small))
+    return Loader(
+        data,
+        batch_size,
+        pipeline,
+        shuffle=False,
+        drop_last=False,
+        threads=threads,
+        device=device.torch_name,
+        dtype="float32",
+        on_error=on_error,
+    )
+
+
+def _loader(
+    options: Options, data: Dataset, device: Device, ranks: Ranks, steps: list[transforms.Transform], *, training: bool
+) -> Loader:
+    """Normalised on the GPU where there is one; a simulated GPU gets uint8, as a real one would over the bus."""
+    dtype: Dtype = "uint8" if device.simulated else "float32"
+    if device.kind == "cuda" and (half := autocast_dtype(options.precision, device)) is not None:
+        dtype = "bfloat16" if str(half) == "torch.bfloat16" else "float16"
+    pipeline = transforms.Compose(steps) if device.simulated else _normalized(steps)
+    if training and options.recipe.erase and not device.simulated:
+        pipeline = transforms.Compose([*pipeline.transforms, transforms.RandomErasing(p=options.recipe.erase)])
+    return Loader(
+        data,
+        options.batch_size,
+        pipeline,
+        seed=options.seed,
+        shuffle=training,
+        drop_last=training,
+        rank=ranks.rank,
+        world_size=ranks.world_size,
+        threads=options.threads or max(1, round(machine.cores().usable) // ranks.local_world_size),
+        prefetch=options.prefetch,
+        device=device.torch_name,
+        dtype=dtype,
+        on_error=options.on_error,
+    )
+
+
+def _normalized(steps: list[transforms.Transform]) -> transforms.Compose:
+    return transforms.Compose([*steps, transforms.Normalize(transforms.IMAGENET_MEAN, transforms.IMAGENET_STD)])
+
+
+def _augmentation(recipe: Recipe, size: int, *, small: bool) -> list[transforms.Transform]:
+    crop: list[transforms.Transform] = [transforms.RandomResizedCrop(size), transforms.RandomHorizontalFlip()]
+    if small:
+        padded = transforms.RandomCrop(size, padding=SMALL_CROP_PADDING)
+        crop = [transforms.Resize(size), padded, transforms.RandomHorizontalFlip()]
+    more: dict[str, list[transforms.Transform]] = {
+        "crop": [],
+        "randaugment": [transforms.RandAugment()],
+        "trivialaugment": [transforms.TrivialAugmentWide()],
+        "autoaugment": [transforms.AutoAugment("cifar10" if small else "imagenet")],
+    }
+    return crop + more[recipe.augment]
+
+
+def _undisturbed(size: int, *, small: bool) -> list[transforms.Transform]:
+    if small:
+        return [transforms.Resize(size), transforms.CenterCrop(size)]
+    return [transforms.Resize(round(size / 0.875)), transforms.CenterCrop(size)]

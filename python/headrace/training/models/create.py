@@ -1,0 +1,132 @@
+"""Models by name: torchvision's and timm's classifiers, the small ResNets for 32 × 32 images, or one's own factory."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import MissingDependencyError, UsageError
+from headrace.training.models.blurpool import add_blurpool
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+__all__ = ["SMALL_IMAGE", "SMALL_RESNETS", "build", "stand_in"]
+
+# Images this small lose everything in ImageNet's stem (stride 4 before the first block): it is replaced below this.
+SMALL_IMAGE = 64
+# Depth → blocks a stage: He et al., "Deep Residual Learning for Image Recognition", section 4.2 (CIFAR-10).
+SMALL_RESNETS = {"resnet20": 3, "resnet32": 5, "resnet44": 7, "resnet56": 9}
+
+
+def build(name: str, *, classes: int, image_size: int, blurpool: bool = False) -> nn.Module:
+    """The model `name` with `classes` outputs, randomly initialised from torch's current seed.
+
+    `module:factory` calls `factory(num_classes=classes)` from an importable module. A torchvision ResNet for images of up to
+    64 pixels gets a 3 × 3 stem without pooling, as is usual for CIFAR. With `blurpool`, strided convolutions and max pooling
+    are filtered. Raises UsageError for an unknown name, and for `blurpool` where there is no place for it.
+    """
+    model = _plain(name, classes, image_size)
+    if blurpool and not add_blurpool(model):
+        raise UsageError(f"--blurpool: {name} has no strided convolution and no max pooling", hint="--no-blurpool")
+    return model
+
+
+def _plain(name: str, classes: int, image_size: int) -> nn.Module:
+    if ":" in name:
+        return _own(name, classes)
+    if name in SMALL_RESNETS:
+        return _small_resnet(SMALL_RESNETS[name], classes)
+    try:
+        from torchvision import models
+    except ImportError as error:
+        raise MissingDependencyError("models come from torchvision", hint="pip install 'headrace[train]'") from error
+    known = models.list_models(module=models)
+    if name in known:
+        extra = {"aux_logits": False, "init_weights": True} if name in ("googlenet", "inception_v3") else {}
+        model = models.get_model(name, weights=None, num_classes=classes, **extra)
+        if image_size <= SMALL_IMAGE and isinstance(model, models.ResNet):
+            _small_stem(model)
+        return model
+    return _from_timm(name, classes, known)
+
+
+def _own(name: str, classes: int) -> nn.Module:
+    module_name, _, attribute = name.partition(":")
+    try:
+        factory: Callable[..., nn.Module] = getattr(importlib.import_module(module_name), attribute)
+    except (ImportError, AttributeError) as error:
+        raise UsageError(f"--model {name}: {error}", hint="MODULE:FACTORY, importable from here (PYTHONPATH)") from error
+    return factory(num_classes=classes)
+
+
+def _from_timm(name: str, classes: int, known: list[str]) -> nn.Module:
+    try:
+        import timm
+    except ImportError:
+        timm = None
+    if timm is not None and timm.is_model(name):
+        model: nn.Module = timm.create_model(name, pretrained=False, num_classes=classes)
+        return model
+    near = difflib.get_close_matches(name, [*SMALL_RESNETS, *known], n=3)
+    where = "torchvision" + (" and timm" if timm is not None else " (timm is not installed)")
+    hint = f"did you mean {' or '.join(near)}?" if near else "for example resnet18, resnet50, resnet152, resnet20"
+    raise UsageError(f"there is no model {name!r} in {where}", hint=hint)
+
+
+def _small_stem(model: Any) -> None:
+    from torch import nn
+
+    model.conv1 = nn.Conv2d(3, model.conv1.out_channels, 3, stride=1, padding=1, bias=False)
+    nn.init.kaiming_normal_(model.conv1.weight, mode="fan_out", nonlinearity="relu")
+    model.maxpool = nn.Identity()
+
+
+def _small_resnet(blocks: int, classes: int) -> nn.Module:
+    """The CIFAR ResNet of He et al., section 4.2: 16, 32, 64 channels, `blocks` basic blocks each, identity shortcuts by
+    torchvision's BasicBlock (its 1 × 1 projection where the shape changes: option B of the paper)."""
+    from torch import nn
+    from torchvision.models.resnet import BasicBlock
+
+    layers: list[nn.Module] = [nn.Conv2d(3, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU(inplace=True)]
+    channels = 16
+    for width in (16, 32, 64):
+        for index in range(blocks):
+            stride = 2 if width > 16 and index == 0 else 1
+            project = None
+            if stride > 1:
+                project = nn.Sequential(nn.Conv2d(channels, width, 1, stride=2, bias=False), nn.BatchNorm2d(width))
+            layers.append(BasicBlock(channels, width, stride, project))
+            channels = width
+    model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes))
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+    return model
+
+
+def stand_in(classes: int) -> nn.Module:
+    """For simulated devices: a linear classifier on a 7 × 7 grid of pixels. It learns, and costs the CPU next to nothing."""
+    from torch import nn
+
+    class StandIn(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(3 * 7 * 7, classes)
+
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            rows, columns = (_grid(size) for size in images.shape[2:])
+            pixels = images[:, :, rows, :][:, :, :, columns].flatten(1).float()
+            result: torch.Tensor = self.linear((pixels - 127.5) / 63.75)
+            return result
+
+    return StandIn()
+
+
+def _grid(size: int) -> slice:
+    """Seven evenly spaced positions of `size` (at least 7)."""
+    step = size // 7
+    return slice(step // 2, step // 2 + 7 * step, step)

@@ -1,0 +1,117 @@
+"""Trained weights and what they are weights of: reads what `headrace train` leaves behind, finished or not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import StateError
+from headrace.training import checkpoint
+from headrace.training.models import create as models
+from headrace.training.optimization import Recipe
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+__all__ = ["FINAL", "Weights", "load_model"]
+
+FINAL = "final.safetensors"
+_HINT = "give the final.safetensors of a finished run, a checkpoint's folder, or the run's folder"
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """What is known of the weights: the model's name, the size of images it was trained on, its classes in order, the steps.
+
+    `test_size`: the size at which the run judged it; `flip_test`: whether together with mirror images.
+    """
+
+    path: Path
+    model: str
+    image_size: int
+    classes: tuple[str, ...]
+    steps: int
+    test_size: int
+    flip_test: bool
+    blurpool: bool
+    simulated: bool
+
+
+def load_model(path: Path) -> tuple[nn.Module, Weights]:
+    """The trained model, on the CPU and in evaluation mode, and its facts. `path`: the final weights' file, a checkpoint's
+    folder, or the run's folder (then the final weights, or the newest whole checkpoint).
+
+    Of a checkpoint the averaged weights are taken, where there are any. Raises StateError naming what does not fit.
+    """
+    tensors, weights = _found(path)
+    if weights.simulated:
+        model = models.stand_in(len(weights.classes))
+    else:
+        size = weights.image_size
+        model = models.build(weights.model, classes=len(weights.classes), image_size=size, blurpool=weights.blurpool)
+    try:
+        model.load_state_dict(tensors)
+    except RuntimeError as error:
+        raise StateError(f"{weights.path} does not fit {weights.model}: {str(error).splitlines()[0]}") from error
+    return model.eval(), weights
+
+
+def _found(path: Path) -> tuple[dict[str, torch.Tensor], Weights]:
+    if path.is_dir():
+        if (path / FINAL).is_file():
+            return _final(path / FINAL)
+        if (path / checkpoint.STATE).is_file():
+            return _of_checkpoint(checkpoint.load(path))
+        found, damaged = checkpoint.newest(path / "checkpoints")
+        if found is None:
+            why = f": {damaged[0]}" if damaged else ""
+            raise StateError(f"cannot read weights {path}: no final weights and no whole checkpoint there{why}", hint=_HINT)
+        return _of_checkpoint(found)
+    if not path.is_file():
+        raise StateError(f"cannot read weights {path}: there is no such file", hint=_HINT)
+    return _final(path)
+
+
+def _final(path: Path) -> tuple[dict[str, torch.Tensor], Weights]:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, "pt") as file:
+            facts = json.loads((file.metadata() or {})["headrace"])
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no dict
+        return tensors, _weights(path, facts)
+    except (OSError, SafetensorError) as error:
+        raise StateError(f"cannot read weights {path}: {error}", hint=_HINT) from error
+    except (KeyError, ValueError, TypeError) as error:
+        raise StateError(f"{path} does not say what it holds: it was not written by headrace train", hint=_HINT) from error
+
+
+def _weights(path: Path, facts: Mapping[str, Any]) -> Weights:
+    return Weights(
+        path=path,
+        model=facts["model"],
+        image_size=facts["image_size"],
+        classes=tuple(facts["classes"]),
+        steps=facts["steps"],
+        test_size=facts.get("test_size", facts["image_size"]),
+        flip_test=facts.get("flip_test", False),
+        blurpool=facts.get("blurpool", False),
+        simulated=bool(facts.get("simulated")),
+    )
+
+
+def _of_checkpoint(found: checkpoint.Checkpoint) -> tuple[dict[str, torch.Tensor], Weights]:
+    prefix = "average." if any(name.startswith("average.") for name in found.tensors) else "model."
+    tensors = {name.removeprefix(prefix): value for name, value in found.tensors.items() if name.startswith(prefix)}
+    try:
+        facts = dict(found.state["identity"])
+        recipe = Recipe(**facts["recipe"])
+        facts |= {"classes": found.state["classes"], "steps": found.state["step"], "flip_test": recipe.flip_test}
+        facts |= {"test_size": recipe.test_size(facts["image_size"]), "blurpool": recipe.blurpool}
+        return tensors, _weights(Path(found.path), facts)
+    except (KeyError, TypeError) as error:
+        raise StateError(f"{found.path} does not say what it holds: {error}", hint=_HINT) from error

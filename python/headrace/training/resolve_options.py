@@ -1,0 +1,75 @@
+"""How the options of a run come about: defaults, then a recipe by name, then a TOML file, then the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+from headrace.errors import UsageError
+from headrace.training.optimization import Recipe
+from headrace.training.options import Options
+from headrace.training.presets import PRESETS, Preset
+
+__all__ = ["KEYS", "Chosen", "choose_options", "with_global_batch"]
+
+_OPTIONS = tuple(field.name for field in fields(Options) if field.name != "recipe")
+_INGREDIENTS = tuple(field.name for field in fields(Recipe))
+# What a TOML file may say: every option of a run, and what is decided before it starts.
+KEYS = (*_OPTIONS, "recipe", *_INGREDIENTS, "global_batch", "processes")
+_OF_THE_OPTIMIZER = ("learning_rate", "weight_decay")
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """`options`, with a batch size and a compile mode that may still have to be found out."""
+
+    options: Options
+    preset: Preset | None
+    auto_batch_size: bool = False
+    auto_compile: bool = False
+    global_batch: int | None = None
+    processes: int | None = None
+
+
+def choose_options(given: Mapping[str, Any]) -> Chosen:
+    """Puts what was `given` (by name: KEYS) on top of the recipe's and the general defaults. Raises UsageError."""
+    for name in ("model", "data"):
+        if name not in given:
+            raise UsageError(f"--{name} is missing", hint=f"--{name} on the command line, or {name} = … in --config FILE")
+    preset = PRESETS[given["recipe"]] if "recipe" in given else None
+    ingredients = {} if preset is None else asdict(preset.recipe)
+    if given.get("optimizer", ingredients.get("optimizer")) != ingredients.get("optimizer"):
+        for key in _OF_THE_OPTIMIZER:  # a rate for SGD would be far too high for Adam
+            ingredients.pop(key, None)
+    recipe = Recipe(**{**ingredients, **{key: given[key] for key in _INGREDIENTS if key in given}})
+    options: dict[str, Any] = {"out": "run"}
+    if preset is not None:
+        options |= {"epochs": preset.epochs, "image_size": preset.image_size}
+    options |= {key: given[key] for key in _OPTIONS if key in given}
+    if preset is not None and preset.pretrained and options.get("pretrained") is None:
+        hint = "--pretrained FILE, or --pretrained auto for those of torchvision or timm"
+        raise UsageError(f"the recipe {given['recipe']} starts from trained weights", hint=hint)
+    auto = {key: options.get(key) == "auto" for key in ("batch_size", "compile")}
+    settled = {key: value for key, value in options.items() if not auto.get(key)}
+    return Chosen(
+        Options(**settled, recipe=recipe),
+        preset,
+        auto_batch_size=auto["batch_size"],
+        auto_compile=auto["compile"],
+        global_batch=given.get("global_batch"),
+        processes=given.get("processes"),
+    )
+
+
+def with_global_batch(options: Options, global_batch: int | None, ranks: int) -> Options:
+    """Adds up as many batches as make `global_batch`, where it is given. Raises UsageError when none do."""
+    if global_batch is None:
+        return options
+    step = options.batch_size * ranks
+    if global_batch < 1 or global_batch % step:
+        hint = f"--global-batch {max(1, round(global_batch / step)) * step}, or another --batch-size"
+        raise UsageError(
+            f"--global-batch {global_batch} is no multiple of {options.batch_size} images × {ranks} ranks", hint=hint
+        )
+    return replace(options, recipe=replace(options.recipe, accumulate=global_batch // step))

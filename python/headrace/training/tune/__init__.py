@@ -1,0 +1,1 @@
+"""Short measurements that choose a run's settings: rates, batch size, compilation."""

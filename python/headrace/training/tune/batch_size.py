@@ -1,0 +1,109 @@
+"""Chooses a batch size by throughput: the smallest that is nearly as fast as the fastest, not the largest that fits.
+
+Larger batches train faster only up to a knee; beyond it they cost memory and, without a longer schedule, accuracy.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from headrace.errors import UsageError
+from headrace.training.options import Options
+from headrace.training.tune.compute_rate import Trial, measure
+
+__all__ = ["CPU_SECONDS", "Choice", "choose", "sizes"]
+
+SMALLEST, LARGEST = 32, 8192
+ENOUGH_GAIN = 0.02  # two sizes in a row that gain less end the search
+NEARLY = 0.97  # of the best rate
+MEMORY_SHARE = 0.95  # of the GPU's memory that a choice may have used at its peak
+CPU_SECONDS = 120.0  # for a search on the CPU, where steps of large batches take minutes and seldom gain anything
+LEAST_STEPS = 2  # of a trial: one that warms up, one that counts
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The chosen size per rank, everything that was tried, and the sizes for which no time was left."""
+
+    batch_size: int
+    trials: tuple[Trial, ...]
+    left_out: tuple[int, ...] = ()
+
+    def cut_short(self) -> str | None:
+        """In words, that there was no time for some sizes; None when there was."""
+        if not self.left_out:
+            return None
+        return (
+            f"batch sizes from {self.left_out[0]} on are left out: the next trial would end after the "
+            f"{CPU_SECONDS:.0f} s that the search has on a CPU; --batch-size N takes one of them"
+        )
+
+
+def sizes(smallest: int = SMALLEST, largest: int = LARGEST) -> list[int]:
+    """Powers of two and one and a half times them: 32, 48, 64, 96, 128 …"""
+    found, size = [], smallest
+    while size <= largest:
+        found += [size, size * 3 // 2]
+        size *= 2
+    return [size for size in found if size <= largest]
+
+
+def choose(
+    options: Options,
+    *,
+    classes: int,
+    images: int,
+    memory_bytes: int | None = None,
+    global_batch: int | None = None,
+    processes: int = 1,
+    seconds: float | None = None,
+    clock: Callable[[], float] = time.monotonic,
+    try_size: Callable[..., Trial] = measure,
+    watch: Callable[[Trial], None] = lambda trial: None,
+) -> Choice:
+    """Tries sizes upwards until they stop gaining or do not fit. `images`: all ranks' batches are at most a tenth of the data.
+
+    `memory_bytes`: the GPU's memory. `global_batch`: only sizes of which a whole number on `processes` ranks makes it.
+    `seconds`: after the first size, none is tried that would, by the rates so far, end later than that.
+    Raises UsageError when not even the smallest fits.
+    """
+    trials: list[Trial] = []
+    flat = 0
+    left_out: list[int] = []
+    began_s = trial_began_s = clock()
+    candidates = sizes(largest=max(SMALLEST, min(LARGEST, images // 10 // processes)))
+    if global_batch is not None:
+        candidates = [size for size in candidates if global_batch % (size * processes) == 0]
+        if not candidates:
+            what = f"no batch size of {SMALLEST} or more on {processes} ranks divides --global-batch {global_batch}"
+            raise UsageError(what, hint="another --global-batch (a power of two), or --batch-size N")
+    alone = replace(options.recipe, accumulate=1)
+    for number, size in enumerate(candidates):
+        if seconds is not None and trials:
+            now_s = clock()
+            rate = trials[-1].img_s or 1.0  # a size without a rate has ended the search
+            if now_s - began_s + max(now_s - trial_began_s, LEAST_STEPS * size * processes / rate) > seconds:
+                left_out = candidates[number:]
+                break
+        trial_began_s = clock()
+        trial = try_size(replace(options, batch_size=size, recipe=alone), classes=classes, processes=processes)
+        trials.append(trial)
+        watch(trial)
+        if trial.img_s is None or _too_full(trial, memory_bytes):
+            break
+        before = max((one.img_s for one in trials[:-1] if one.img_s is not None), default=0.0)
+        flat = flat + 1 if trial.img_s < before * (1 + ENOUGH_GAIN) else 0
+        if flat == 2:
+            break
+    fitting = [(one.img_s, one.batch_size) for one in trials if one.img_s is not None and not _too_full(one, memory_bytes)]
+    if not fitting:
+        what = f"{options.model} at {options.image_size} pixels does not fit with a batch of {candidates[0]}"
+        raise UsageError(what, hint="a smaller --image-size or model, --precision bf16, or --batch-size N with a smaller N")
+    best = max(rate for rate, _ in fitting)
+    return Choice(min(size for rate, size in fitting if rate >= NEARLY * best), tuple(trials), tuple(left_out))
+
+
+def _too_full(trial: Trial, memory_bytes: int | None) -> bool:
+    return memory_bytes is not None and trial.memory_bytes is not None and trial.memory_bytes > MEMORY_SHARE * memory_bytes

@@ -1,0 +1,89 @@
+"""Whether torch.compile, and CUDA graphs, make this model faster on this machine: tried once and remembered."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from headrace.datasets.sources.container_index_cache import cache_folder
+from headrace.errors import CommandError
+from headrace.training.devices import Device
+from headrace.training.options import COMPILE, Compile, Options
+from headrace.training.tune.compute_rate import Trial, measure
+
+__all__ = ["LEAST_GAIN", "CompileChoice", "choose_compile"]
+
+LEAST_GAIN = 1.03  # compiling costs time at the start, and now and then correctness: it has to pay
+
+
+@dataclass(frozen=True, slots=True)
+class CompileChoice:
+    """The mode, the rate of each mode that ran (images a second), why others did not, and whether it was known before."""
+
+    mode: Compile
+    img_s: dict[str, float]
+    failed: dict[str, str]
+    remembered: bool = False
+
+
+def choose_compile(
+    options: Options,
+    *,
+    device: Device,
+    classes: int,
+    processes: int = 1,
+    try_mode: Callable[..., Trial] = measure,
+    watch: Callable[[str], None] = lambda line: None,
+) -> CompileChoice:
+    """The fastest of COMPILE if it is 3 % faster than eager, else "off"; always "off" on CPUs and simulated devices.
+
+    The answer is kept for the same model, sizes, precision, GPU and version of torch.
+    """
+    if device.kind != "cuda":
+        return CompileChoice("off", {}, {})
+    path = _remembered(options, device, classes, processes)
+    with contextlib.suppress(OSError, ValueError, TypeError):
+        return replace(CompileChoice(**json.loads(path.read_text())), remembered=True)
+    rates: dict[str, float] = {}
+    failed: dict[str, str] = {}
+    for mode in COMPILE:
+        try:
+            trial = try_mode(replace(options, compile=mode), classes=classes, processes=processes)
+        except CommandError as error:
+            if mode == "off":
+                raise
+            failed[mode] = str(error)
+        else:
+            if trial.img_s is None:
+                failed[mode] = "does not fit"
+            else:
+                rates[mode] = trial.img_s
+        watch(f"compile {mode}: " + (f"{rates[mode]:,.0f} img/s" if mode in rates else failed[mode]))
+    choice = CompileChoice(_best(rates), rates, failed)
+    with contextlib.suppress(OSError):  # it is only tried again
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+        unfinished.write_text(json.dumps(asdict(choice)))
+        unfinished.replace(path)
+    return choice
+
+
+def _best(rates: dict[str, float]) -> Compile:
+    fastest: Compile = "off"
+    for mode in COMPILE:
+        if mode in rates and rates[mode] >= LEAST_GAIN * rates.get("off", 0.0) and rates[mode] > rates.get(fastest, 0.0):
+            fastest = mode
+    return fastest
+
+
+def _remembered(options: Options, device: Device, classes: int, processes: int) -> Path:
+    import torch
+
+    facts = [options.model, options.batch_size, options.image_size, options.precision, options.channels_last, options.tf32]
+    facts += [asdict(options.recipe), classes, processes, device.name, torch.__version__]
+    return cache_folder() / "compile" / f"{hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]}.json"

@@ -1,0 +1,141 @@
+"""How fast a model trains when input costs nothing: a short run on one made-up batch, in a process of its own.
+
+A process of its own, because a batch that does not fit leaves the allocator, cuDNN's workspaces and sometimes the CUDA
+context in a state that would spoil what comes after. Run as `python -m headrace.training.tune.compute_rate OPTIONS_AS_JSON`;
+for several ranks under torchrun, so that gradients are exchanged as they will be.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass, replace
+
+from headrace.errors import CommandError
+from headrace.training.devices import open_device
+from headrace.training.distributed.ranks import Ranks, join, leave, ranks_from_environment
+from headrace.training.learner import Learner
+from headrace.training.optimization import Recipe
+from headrace.training.options import Options
+
+__all__ = ["Trial", "measure", "try_batch"]
+
+WARM_UP_STEPS, STEPS, LEAST_SECONDS, MOST_SECONDS = 5, 20, 0.5, 10.0
+TIMEOUT_S = 600.0
+MARK = "headrace-trial:"
+
+# What running out of memory looks like, in words of torch and cuDNN. The last is what cuDNN says to batch normalisation of a
+# batch that is too large.
+OUT_OF_MEMORY = (
+    "out of memory",
+    "DefaultCPUAllocator: can't allocate memory",
+    "DefaultCPUAllocator: not enough memory",
+    "CUDNN_STATUS_NOT_SUPPORTED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What a batch size gave. `img_s` None: it did not fit. `memory_bytes`: the GPU's peak (None on the CPU).
+
+    With several ranks: of all of them together, and of the fullest one.
+    """
+
+    batch_size: int
+    img_s: float | None
+    memory_bytes: int | None
+
+
+def try_batch(options: Options, *, classes: int, image_size: int | None = None) -> Trial:
+    """Trains `options.model` on one random batch here and now, for some steps; raises what torch raises."""
+    import torch
+
+    ranks = ranks_from_environment()
+    device = open_device(options.device, local_rank=ranks.local_rank)
+    join(ranks, device)
+    learner = Learner(options, device, ranks, classes=classes, total_steps=1 << 30, warmup_steps=1 << 30)
+    size = image_size or options.image_size
+    layout = torch.channels_last if options.channels_last else torch.contiguous_format
+    images = torch.rand(options.batch_size, 3, size, size, device=device.torch_name).contiguous(memory_format=layout)
+    if learner.autocast is not None:
+        images = images.to(learner.autocast)
+    labels = torch.randint(0, classes, (options.batch_size,), device=device.torch_name)
+    warm_up_s = time.perf_counter()
+    for step in range(WARM_UP_STEPS):
+        learner.learn(step, images, labels)
+        if device.kind == "cpu" and _slowest(time.perf_counter() - warm_up_s, ranks) > MOST_SECONDS:
+            break
+    _finish(device.torch_name)
+    steps, began_s, elapsed_s = 0, time.perf_counter(), 0.0
+    while elapsed_s < LEAST_SECONDS:
+        for _ in range(STEPS):
+            learner.learn(WARM_UP_STEPS + steps, images, labels)
+            steps += 1
+            if device.kind == "cpu" and _slowest(time.perf_counter() - began_s, ranks) > MOST_SECONDS:
+                break
+        _finish(device.torch_name)
+        elapsed_s = _slowest(time.perf_counter() - began_s, ranks)  # all stop after the same step
+    peak = torch.cuda.max_memory_reserved(device.torch_name) if device.kind == "cuda" else None
+    if peak is not None:
+        peak = int(_slowest(peak, ranks))
+    leave()
+    return Trial(options.batch_size, steps * options.batch_size * ranks.world_size / elapsed_s, peak)
+
+
+def _slowest(value: float, ranks: Ranks) -> float:
+    """The largest of all ranks' values."""
+    import torch.distributed
+
+    if ranks.world_size == 1:
+        return value
+    values = torch.tensor([value], dtype=torch.float64)
+    torch.distributed.all_reduce(values, torch.distributed.ReduceOp.MAX)
+    return float(values[0])
+
+
+def _finish(device: str) -> None:
+    import torch
+
+    if device.startswith("cuda"):
+        torch.cuda.synchronize(device)
+
+
+def measure(options: Options, *, classes: int, processes: int = 1) -> Trial:
+    """`try_batch` in a process of its own; a batch that does not fit is a Trial without rate. Raises CommandError otherwise.
+
+    `processes`: ranks on this machine that try together.
+    """
+    # Rates do not depend on the values of weights.
+    question = json.dumps({**asdict(replace(options, pretrained=None)), "classes": classes})
+    torchrun = ["torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", "-m"] if processes > 1 else []
+    command = [sys.executable, "-m", *torchrun, "headrace.training.tune.compute_rate", question]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
+    except subprocess.TimeoutExpired as error:
+        raise CommandError(f"trying a batch of {options.batch_size} took more than {TIMEOUT_S:.0f} s") from error
+    for line in done.stdout.splitlines():
+        if line.startswith(MARK):
+            return Trial(**json.loads(line.removeprefix(MARK)))
+    said = done.stdout + done.stderr
+    # A CPU trial that takes all memory is killed by the kernel, without words.
+    if any(words in said for words in OUT_OF_MEMORY) or done.returncode == -9:
+        return Trial(options.batch_size, None, None)
+    last = (said.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+    raise CommandError(f"trying a batch of {options.batch_size} failed: {last}")
+
+
+def main() -> None:
+    """The child's part: one JSON object in, one line out."""
+    given = json.loads(sys.argv[1])
+    classes = given.pop("classes")
+    options = Options(**{**given, "recipe": Recipe(**given["recipe"])})
+    found = try_batch(options, classes=classes)
+    if ranks_from_environment().main:
+        print(MARK + json.dumps(asdict(found)))
+
+
+if __name__ == "__main__":
+    main()

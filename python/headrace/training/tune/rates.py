@@ -1,0 +1,101 @@
+"""The rates that bound a training run: input without a model, the model without input, and both together."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from headrace.datasets.records import Dataset
+from headrace.errors import CommandError
+from headrace.training import options_file as configuration
+from headrace.training.devices import WARM_UP_STEPS, Device
+from headrace.training.distributed.ranks import Ranks
+from headrace.training.input import TrainingInput
+from headrace.training.options import Options
+from headrace.training.tune.compute_rate import measure
+
+__all__ = ["Ingest", "Together", "compute_rate", "ingest_rate", "together_rate"]
+
+WARM_UP_BATCHES = 4  # the ring is filled, threads have started
+LEAST_STEPS, MOST_STEPS = 30, 2000
+MOST_SECONDS = 60.0  # where steps are slow; LEAST_COUNTED of them, after those that warm up, have to be waited for
+LEAST_COUNTED = 3
+TIMEOUT_S = 1800.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ingest:
+    """Images a second of the loader alone. `cores`: how many it kept busy; fewer than threads: it waits for storage."""
+
+    threads: int
+    img_s: float
+    cores: float
+
+
+@dataclass(frozen=True, slots=True)
+class Together:
+    """A short run of the real thing, all ranks: images a second, and the share of time that the device waited for input."""
+
+    prefetch: int
+    img_s: float
+    wait_share: float
+
+
+def ingest_rate(options: Options, data: Dataset, device: Device, *, threads: int, seconds: float) -> Ingest:
+    """Takes batches as fast as they come for `seconds`, on this machine's one loader with `threads` threads."""
+    feed = TrainingInput(replace(options, threads=threads), data, device, Ranks())
+    with feed.loader(max(0, options.epochs - 1)) as loader:  # the last epoch: the full image size
+        images, batches, began_s, began_cpu_s, now_s = 0, 0, 0.0, 0.0, 0.0
+        while batches <= WARM_UP_BATCHES or now_s - began_s < seconds:
+            for _, labels in loader:
+                now_s = time.perf_counter()
+                if batches == WARM_UP_BATCHES:
+                    began_s, began_cpu_s, images = now_s, time.process_time(), -len(labels)
+                batches, images = batches + 1, images + len(labels)
+                if batches > WARM_UP_BATCHES + 1 and now_s - began_s >= seconds:
+                    break
+        elapsed_s = max(now_s - began_s, 1e-9)
+        return Ingest(threads, images / elapsed_s, (time.process_time() - began_cpu_s) / elapsed_s)
+
+
+def compute_rate(options: Options, device: Device, *, classes: int, ranks: int) -> tuple[float | None, int | None]:
+    """(images a second of all ranks on one batch that is already there, the GPU's peak memory in bytes or None).
+
+    A simulated device's is the stated one. None: the batch does not fit.
+    """
+    if device.img_s is not None:
+        return device.img_s, None
+    trial = measure(replace(options, recipe=replace(options.recipe, accumulate=1)), classes=classes, processes=ranks)
+    return trial.img_s, trial.memory_bytes
+
+
+def together_rate(options: Options, data: Dataset, *, ranks: int, expected_img_s: float, seconds: float) -> Together:
+    """`headrace train` for about `seconds`, in processes of its own, without evaluation. Raises CommandError."""
+    per_second = expected_img_s / (options.batch_size * ranks)
+    steps = round(seconds * per_second) + LEAST_STEPS
+    steps = max(WARM_UP_STEPS + LEAST_COUNTED, min(steps, round(max(MOST_SECONDS, seconds) * per_second)))
+    with tempfile.TemporaryDirectory(prefix="headrace-tune-") as folder:
+        short = replace(
+            options, data=data.root, val=None, out=f"{folder}/run", steps=min(steps, MOST_STEPS), resume=None, log=(),
+            epochs=max(options.epochs, 1 + steps * options.batch_size * ranks // max(1, len(data))), checkpoint_minutes=None,
+            checkpoint_steps=None, checkpoint_url=None, keep=1,
+        )  # fmt: skip
+        short = replace(short, recipe=replace(short.recipe, start_scale=1.0, accumulate=1))
+        config = Path(folder) / "tune.toml"
+        configuration.write(short, config)
+        command = [sys.executable, "-m", "headrace", "train", "--config", str(config), "--processes", str(ranks), "--json"]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, cwd=Path.cwd())
+        except subprocess.TimeoutExpired as error:
+            raise CommandError(f"the trial run took more than {TIMEOUT_S:.0f} s") from error
+        try:
+            found = json.loads(done.stdout)
+            return Together(options.prefetch, float(found["img_s"]), float(found["wait_share"]))
+        except (ValueError, KeyError, TypeError) as error:
+            last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+            raise CommandError(f"the trial run failed: {last}") from error

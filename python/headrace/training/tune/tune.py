@@ -1,0 +1,153 @@
+"""Finds a training run's settings on this machine: batch size, compile mode, threads, batches ahead; and says what binds.
+
+The trio of MXNet's benchmarks (`--test-io 1`, `--benchmark 1`) and DS-Analyzer: input alone, compute alone, both together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from headrace.datasets.records import Dataset
+from headrace.errors import UsageError
+from headrace.system import machine
+from headrace.training.devices import Device
+from headrace.training.options import Options
+from headrace.training.resolve_options import Chosen, with_global_batch
+from headrace.training.tune.batch_size import CPU_SECONDS, choose
+from headrace.training.tune.compiling import choose_compile
+from headrace.training.tune.rates import Ingest, Together, compute_rate, ingest_rate, together_rate
+
+__all__ = ["Tuned", "tune"]
+
+ENOUGH = 1.10  # input that is this much faster than compute never makes it wait (the trainer's own promise)
+NEARLY = 0.97  # of the best rate: the fewest threads that reach it
+KEEPS_UP = 0.95  # of compute alone, together: nothing but compute binds
+WAITS = 0.02  # share of time; more than this, and more batches ahead are tried
+BUSY = 0.8  # of the threads' cores: below it, threads wait for storage
+DEPTHS = (3, 6, 12)
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """The settings found, what was measured, and what binds: "compute", "input: CPU", "input: storage" or "overlap"."""
+
+    options: Options
+    device: str
+    ranks: int
+    batch_trials: tuple[tuple[int, float | None], ...]  # (size, images a second; None: does not fit)
+    batch_left_out: tuple[int, ...]  # sizes for which the search had no time
+    compile_img_s: dict[str, float]
+    ingest: tuple[Ingest, ...]  # by threads
+    compute_img_s: float
+    together: tuple[Together, ...]  # by batches ahead
+    binds: str
+    advice: str
+
+
+def tune(
+    chosen: Chosen,
+    data: Dataset,
+    device: Device,
+    *,
+    ranks: int = 1,
+    seconds: float = 5.0,
+    memory_bytes: int | None = None,
+    watch: Callable[[str], None] = lambda line: None,
+) -> Tuned:
+    """Measures for about `seconds` at each setting. Raises UsageError when the batch does not fit."""
+    options = chosen.options
+    sizes: tuple[tuple[int, float | None], ...] = ()
+    left_out: tuple[int, ...] = ()
+    if chosen.auto_batch_size and not device.simulated:
+        choice = choose(
+            options,
+            classes=len(data.classes),
+            images=len(data),
+            memory_bytes=memory_bytes,
+            global_batch=chosen.global_batch,
+            processes=ranks,
+            seconds=CPU_SECONDS if device.kind == "cpu" else None,
+            watch=lambda one: watch(f"batch {one.batch_size}: " + (f"{one.img_s:,.0f} img/s" if one.img_s else "does not fit")),
+        )
+        options = replace(options, batch_size=choice.batch_size)
+        sizes = tuple((one.batch_size, one.img_s) for one in choice.trials)
+        left_out = choice.left_out
+        if (said := choice.cut_short()) is not None:
+            watch(said)
+    options = with_global_batch(options, chosen.global_batch, ranks)
+    compiled = choose_compile(options, device=device, classes=len(data.classes), processes=ranks, watch=watch)
+    if chosen.auto_compile:
+        options = replace(options, compile=compiled.mode)
+    compute, _ = compute_rate(options, device, classes=len(data.classes), ranks=ranks)
+    if compute is None:
+        raise UsageError(f"a batch of {options.batch_size} does not fit on {device.name}", hint="--batch-size auto")
+    watch(f"compute alone: {compute:,.0f} img/s")
+    ingest = _by_threads(options, data, device, compute=compute, seconds=seconds, watch=watch)
+    best = _fewest_threads(ingest, compute)
+    options = replace(options, threads=max(1, best.threads // ranks))
+    together = _by_depth(options, data, ranks=ranks, compute=compute, ingest=best, seconds=seconds, watch=watch)
+    fastest = max(together, key=lambda one: one.img_s)
+    deepest = min(one.prefetch for one in together if one.img_s >= NEARLY * fastest.img_s)
+    binds, advice = _verdict(compute, best, fastest)
+    return Tuned(
+        options=replace(options, prefetch=deepest),
+        device=device.name,
+        ranks=ranks,
+        batch_trials=sizes,
+        batch_left_out=left_out,
+        compile_img_s=compiled.img_s,
+        ingest=ingest,
+        compute_img_s=compute,
+        together=together,
+        binds=binds,
+        advice=advice,
+    )
+
+
+def _by_threads(
+    options: Options, data: Dataset, device: Device, *, compute: float, seconds: float, watch: Callable[[str], None]
+) -> tuple[Ingest, ...]:
+    """All usable cores first, then half as many as long as that might still be enough."""
+    found: list[Ingest] = []
+    threads = max(1, round(machine.cores().usable))
+    while threads:
+        one = ingest_rate(options, data, device, threads=threads, seconds=seconds)
+        watch(f"input alone, {threads} threads: {one.img_s:,.0f} img/s")
+        found.append(one)
+        if one.img_s < ENOUGH * compute and one.img_s < NEARLY * max(other.img_s for other in found):
+            break
+        threads //= 2
+    return tuple(found)
+
+
+def _fewest_threads(ingest: tuple[Ingest, ...], compute: float) -> Ingest:
+    best = max(one.img_s for one in ingest)
+    wanted = min(NEARLY * best, ENOUGH * compute * 1.5)  # with half as much again in reserve, for the training's own threads
+    return min((one for one in ingest if one.img_s >= wanted), key=lambda one: one.threads)
+
+
+def _by_depth(
+    options: Options, data: Dataset, *, ranks: int, compute: float, ingest: Ingest, seconds: float, watch: Callable[[str], None]
+) -> tuple[Together, ...]:
+    """Batches ahead: more only while the device waits although the input would be fast enough."""
+    found: list[Together] = []
+    for depth in DEPTHS:
+        expected = min(compute, ingest.img_s)
+        deeper = replace(options, prefetch=depth)
+        one = together_rate(deeper, data, ranks=ranks, expected_img_s=expected, seconds=seconds)
+        watch(f"together, {depth} batches ahead: {one.img_s:,.0f} img/s, {one.wait_share:.1%} waiting")
+        found.append(one)
+        if one.wait_share <= WAITS or ingest.img_s < ENOUGH * compute:
+            break
+    return tuple(found)
+
+
+def _verdict(compute: float, ingest: Ingest, together: Together) -> tuple[str, str]:
+    if together.img_s >= KEEPS_UP * compute:
+        return "compute", "input keeps up: a faster GPU, lower precision or a smaller model would be faster"
+    if ingest.img_s < ENOUGH * compute:
+        if ingest.cores < BUSY * ingest.threads:
+            return "input: storage", "the threads wait for data: pack it (headrace pack), or put it on a faster disk"
+        return "input: CPU", "decoding binds: more cores, or smaller images (headrace pack --short-side)"
+    return "overlap", "each alone is fast enough, together they are not: they compete for the CPU"

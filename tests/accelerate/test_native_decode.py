@@ -1,0 +1,130 @@
+"""A native head inside the script's own workers changes no value and no random draw."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from accelerate_helpers import assert_same, plainly
+from headrace.accelerate import native_decode as head
+from headrace.accelerate.iterator import FeedIterator
+from PIL import Image, UnidentifiedImageError
+from torch.utils.data import ConcatDataset, DataLoader, Subset
+from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
+from torchvision import transforms as v1
+from torchvision.datasets import ImageFolder
+from torchvision.transforms import InterpolationMode, v2
+
+TO_FLOAT = v2.ToDtype(torch.float32, scale=True)
+STACKS: dict[str, tuple[Any, str]] = {
+    "colour": (
+        v1.Compose([v1.RandomResizedCrop(40), v1.ColorJitter(0.4, 0.4, 0.4, 0.1), v1.GaussianBlur(3), v1.ToTensor()]),
+        "GaussianBlur",
+    ),
+    "AugMix": (
+        v1.Compose([v1.RandomResizedCrop(40), v1.RandomHorizontalFlip(), v1.AugMix(), v1.PILToTensor()]),
+        "AugMix",
+    ),
+    "lambda": (v1.Compose([v1.Resize((40, 50)), v1.ToTensor(), v1.Lambda(lambda image: image * 2)]), "<lambda>"),
+    "perspective": (v1.Compose([v1.RandomResizedCrop(40), v1.RandomPerspective(), v1.ToTensor()]), "RandomPerspective"),
+    "two resizes": (
+        v1.Compose([v1.Resize(60), v1.RandomResizedCrop(40), v1.RandomPerspective(), v1.ToTensor()]),
+        "RandomPerspective",
+    ),
+    "tensors, v2": (
+        v2.Compose([v2.ToImage(), v2.RandomResizedCrop((40, 30), antialias=True), v2.RandomHorizontalFlip(), TO_FLOAT]),
+        "on a tensor",
+    ),
+    "tensors, v1": (
+        v1.Compose([v1.PILToTensor(), v1.RandomResizedCrop(40, antialias=True), v1.ConvertImageDtype(torch.float)]),
+        "on a tensor",
+    ),
+    "v2, bicubic": (
+        v2.Compose([v2.RandomResizedCrop(40, interpolation=InterpolationMode.BICUBIC), v2.RandomPerspective(), v2.ToImage()]),
+        "RandomPerspective",
+    ),
+}
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("name", STACKS)
+def test_every_item_is_the_same(name: str, workers: int, folder: Path, taken_over: list[str]) -> None:
+    transform, reason = STACKS[name]
+    loader = DataLoader(ImageFolder(str(folder), transform), 7, shuffle=True, num_workers=workers)
+    torch.manual_seed(4)
+    theirs = [*plainly(loader), *plainly(loader)]
+    torch.manual_seed(4)
+    ours = [*loader, *loader]
+    assert_same(ours, theirs)
+    (line,) = taken_over
+    assert "taken over in part: decode and " in line and reason in line, line
+
+
+def test_collate_nested_and_persistent(folder: Path, taken_over: list[str]) -> None:
+    def collate(batch: list[Any]) -> dict[str, Any]:
+        images, labels = zip(*batch, strict=True)
+        return {"pixels": torch.stack(images) * torch.rand(()), "labels": torch.tensor(labels)}
+
+    def make() -> Any:
+        data = ImageFolder(str(folder), v1.Compose([v1.RandomResizedCrop(32), v1.ToTensor()]))
+        both = ConcatDataset([Subset(data, [3, 7, 19]), data])
+        return DataLoader(both, 8, num_workers=1, collate_fn=collate, persistent_workers=True)
+
+    torch.manual_seed(1)
+    loader = make()
+    theirs = plainly(loader)
+    torch.manual_seed(1)
+    loader = make()
+    ours = list(loader)
+    assert len(ours) == 3 and "collate_fn" in taken_over[-1] and "in part" in taken_over[-1]
+    for mine, other in zip(ours, theirs, strict=True):
+        assert torch.equal(mine["pixels"], other["pixels"]) and torch.equal(mine["labels"], other["labels"])
+    assert len(list(loader)) == 3
+
+
+def test_the_scripts_dataset_is_not_changed(folder: Path, taken_over: list[str]) -> None:
+    transform = STACKS["colour"][0]
+    data = ImageFolder(str(folder), transform)
+    loader = DataLoader(data, 7)
+    before = data.loader
+    list(loader)
+    assert data.loader is before and data.transform is transform and loader.dataset is data
+
+
+def test_bad_files_raise_the_scripts_own_error(folder: Path, taken_over: list[str]) -> None:
+    data = ImageFolder(str(folder), STACKS["colour"][0])
+    Path(data.samples[3][0]).write_bytes(b"no image")
+    with pytest.raises(UnidentifiedImageError, match="cannot identify"):
+        list(DataLoader(data, 5, num_workers=1))
+    assert "in part" in taken_over[-1]
+
+
+def test_an_item_that_differs_is_noticed(folder: Path, taken_over: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    call = head.Headed.__call__
+
+    def darker(self: Any, path: Any) -> Any:
+        return Image.fromarray(np.asarray(call(self, path)) // 2)
+
+    monkeypatch.setattr(head.Headed, "__call__", darker)
+    iterator = iter(DataLoader(ImageFolder(str(folder), STACKS["colour"][0]), 5))
+    assert type(iterator) is _SingleProcessDataLoaderIter
+    assert "not taken over: transform GaussianBlur; item 0 came out different" in taken_over[-1]
+
+
+NOTHING_TO_DO: dict[str, Callable[[], Any]] = {
+    "flip first": lambda: v1.Compose([v1.RandomHorizontalFlip(), v1.Resize((8, 8)), v1.GaussianBlur(3), v1.ToTensor()]),
+    "nearest": lambda: v1.Compose([v1.Resize((8, 8), InterpolationMode.NEAREST), v1.ToTensor()]),
+    "no transform": lambda: None,
+}
+
+
+@pytest.mark.parametrize("name", NOTHING_TO_DO)
+def test_nothing_to_do(name: str, folder: Path, taken_over: list[str]) -> None:
+    iterator = iter(DataLoader(ImageFolder(str(folder), NOTHING_TO_DO[name]()), 5, collate_fn=list))
+    assert not isinstance(iterator, FeedIterator)
+    assert len(next(iterator)) == 5
+    assert "not taken over" in taken_over[-1]

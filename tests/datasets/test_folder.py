@@ -1,0 +1,114 @@
+"""Image folders: torchvision's order, and errors that name the file and say what to do."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import headrace
+import pytest
+from headrace.errors import SourceError
+
+MakeFolder = Callable[..., Path]
+
+
+def test_same_files_labels_and_classes_as_torchvision(image_folder: MakeFolder) -> None:
+    datasets = pytest.importorskip("torchvision.datasets")
+    root = image_folder()
+    nested = root / "class_2" / "deeper"
+    nested.mkdir()
+    (root / "class_2" / "image_000.jpg").rename(nested / "IMAGE.JPEG")
+    (root / "class_2" / "notes.txt").write_text("not an image")
+    ours, theirs = headrace.open(root), datasets.ImageFolder(str(root))
+    assert list(ours.classes) == theirs.classes
+    assert [(path, label) for path, label in zip(ours.table.files, ours.table.label.tolist(), strict=True)] == theirs.samples
+
+
+def test_the_fingerprint_changes_with_the_contents(image_folder: MakeFolder) -> None:
+    root = image_folder()
+    before = headrace.open(root).fingerprint
+    assert headrace.open(str(root)).fingerprint == before
+    (root / "class_0" / "image_000.jpg").unlink()
+    assert headrace.open(root).fingerprint != before
+
+
+def test_what_is_not_an_image_folder_is_named(image_folder: MakeFolder, tmp_path: Path) -> None:
+    flat = image_folder() / "class_0"
+    bare = tmp_path / "bare"
+    (bare / "cats").mkdir(parents=True)
+    empty_class = image_folder(name="second")
+    (empty_class / "class_9").mkdir()
+    nothing = tmp_path / "nothing"
+    nothing.mkdir()
+    for path, words in [
+        (tmp_path / "missing", "no such file or folder"),
+        (flat, "4 images but no class folders"),
+        (flat / "image_000.jpg", "is a file"),
+        (bare, "no images in"),
+        (nothing, "no class folders and no images"),
+        (empty_class, "class_9"),
+    ]:
+        with pytest.raises(SourceError, match=words) as caught:
+            headrace.open(path)
+        assert caught.value.hint
+
+
+def test_a_broken_link_is_named(image_folder: MakeFolder) -> None:
+    root = image_folder()
+    (root / "class_0" / "link.jpg").symlink_to(root / "gone.jpg")
+    with pytest.raises(SourceError, match=r"link\.jpg"):
+        headrace.open(root)
+
+
+@pytest.mark.timeout(20)
+def test_links_that_lead_in_a_circle_end_at_once(image_folder: MakeFolder) -> None:
+    root = image_folder()
+    for label in range(3):  # three ways at each of 40 levels: following them would never end
+        (root / f"class_{label}" / "again").symlink_to(root)
+    with pytest.raises(SourceError, match=r"class_0/again is a link to a folder that it lies in"):
+        headrace.open(root)
+    for label in range(3):
+        (root / f"class_{label}" / "again").unlink()
+    (root / "class_3").symlink_to(root / "class_0")
+    assert len(headrace.open(root).classes) == 4
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_an_unreadable_folder_is_named(image_folder: MakeFolder) -> None:
+    root = image_folder()
+    (root / "class_1").chmod(0)
+    with pytest.raises(SourceError, match="class_1"):
+        headrace.open(root)
+    (root / "class_1").chmod(0o755)
+
+
+def test_parts_of_a_dataset_are_not_its_classes(image_folder: MakeFolder, tmp_path: Path) -> None:
+    from headrace.datasets.sources.splits import training_and_held_out
+    from headrace.training.options import Options
+    from headrace.training.prepare import open_data
+
+    for part in ("train", "test"):
+        image_folder(name=f"whole/{part}")
+    with pytest.raises(SourceError, match="holds 2 datasets, not classes: test, train"):
+        headrace.open(tmp_path / "whole")
+    training, validation = open_data(Options(model="resnet18", data=str(tmp_path / "whole"), out=str(tmp_path / "run")))
+    assert validation is not None and (training.root, validation.root) == tuple(
+        str(tmp_path / f"whole/{p}") for p in ("train", "test")
+    )
+    (tmp_path / "whole/val").mkdir()
+    assert training_and_held_out(tmp_path / "whole") == (tmp_path / "whole/train", tmp_path / "whole/val")
+    for name in ("train", "test"):  # classes of these names, with images and no folders inside, are classes
+        (tmp_path / "vehicles" / name).mkdir(parents=True)
+        (tmp_path / "vehicles" / name / "one.jpg").write_bytes((tmp_path / "whole/train/class_0/image_000.jpg").read_bytes())
+    assert headrace.open(tmp_path / "vehicles").classes == ("test", "train")
+
+
+def test_images_that_image_folder_passes_over_are_told(image_folder: MakeFolder, tmp_path: Path) -> None:
+    root = image_folder(classes=2, per_class=2)
+    (root / "class_1/moving.GIF").write_bytes(b"GIF89a")
+    (root / "class_1/notes.txt").write_text("no image")
+    assert headrace.open(root).strays == ("class_1/moving.GIF",)
+    result = headrace.pack(root, tmp_path / "out")
+    assert (result.records, result.errors) == (4, 1)
+    assert '"class_1/moving.GIF", "reason": "no image"' in (tmp_path / "out/errors.jsonl").read_text()

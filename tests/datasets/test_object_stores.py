@@ -1,0 +1,244 @@
+"""Real S3-compatible servers behind a slow and unreliable link: the same batches, the bound kept, few round trips."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import headrace
+import numpy as np
+import pytest
+from headrace.datasets.sources.remote import shards as remote_shards
+from headrace.datasets.sources.remote import store as remote_store
+from headrace.datasets.sources.remote.shards import RemoteShards
+from headrace.errors import SourceError
+from headrace.loading import feed
+from headrace.packing import pack
+from real_stores import RealStore, missing, running
+from sample_images import jpeg
+from slow_link import Link, slow_link
+
+KINDS = ["moto", pytest.param("swift", marks=pytest.mark.object_store)]
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """48 images in shards of a few."""
+    root = tmp_path_factory.mktemp("source")
+    for number in range(48):
+        path = root / "images" / f"class_{number % 3}" / f"{number:03d}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(jpeg(150 + number % 7, 140, number))
+    pack(root / "images", root / "packed", shard_size=150_000)
+    return root / "packed"
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def server(request: pytest.FixtureRequest, packed: Path) -> Iterator[RealStore]:
+    """A server that holds the dataset at s3://images/data."""
+    if reason := missing(request.param):
+        pytest.skip(reason)
+    with running(request.param) as started:
+        started.upload("images", "data", packed.iterdir())
+        yield started
+
+
+@pytest.fixture
+def link(server: RealStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Link]:
+    """A link to the server, which everything uses; a cache of the test's own, and no waiting between tries."""
+    with slow_link(server.port) as (made, url):
+        for name, value in server.environment(url).items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "cache"))
+        monkeypatch.setattr(remote_store, "_BACKOFF_S", 0.001)
+        yield made
+
+
+def batches(path: object, **options: Any) -> list[tuple[np.ndarray, np.ndarray]]:
+    settings: dict[str, Any] = {"batch_size": 8, "seed": 1, "drop_last": False, "threads": 2, "output": "numpy"} | options
+    with headrace.Loader(headrace.open(str(path)), transform=headrace.transforms.imagenet_train(24), **settings) as loader:
+        return [(images.copy(), labels.copy()) for images, labels in loader]
+
+
+def same(left: list[tuple[np.ndarray, np.ndarray]], right: list[tuple[np.ndarray, np.ndarray]]) -> bool:
+    return len(left) == len(right) and all(
+        np.array_equal(a, c) and np.array_equal(b, d) for (a, b), (c, d) in zip(left, right, strict=True)
+    )
+
+
+@pytest.mark.parametrize("shuffle", [True, "block:400KB", False])
+@pytest.mark.parametrize("limit_share", [None, 0.4])
+def test_the_same_batches_as_from_disk(
+    link: Link, packed: Path, monkeypatch: pytest.MonkeyPatch, shuffle: bool | str, limit_share: float | None
+) -> None:
+    link.latency_s = 0.02
+    if limit_share is not None:
+        size = sum(path.stat().st_size for path in packed.iterdir())
+        monkeypatch.setenv("HEADRACE_CACHE_SIZE", str(int(size * limit_share) + 150_000))
+    assert same(batches("s3://images/data", shuffle=shuffle), batches(packed, shuffle=shuffle))
+
+
+@pytest.mark.parametrize("fault", ["reset", "500", "cut", "wrong", "stall"])
+@pytest.mark.parametrize("shuffle", [True, "block:400KB"])
+def test_faults_cost_retries_and_never_data(link: Link, packed: Path, fault: Any, shuffle: bool | str) -> None:
+    link.stall_s = 0.3
+    link.plan = lambda number, line: fault if number % 4 == 1 and ".tar" in line else None
+    assert same(batches("s3://images/data", shuffle=shuffle), batches(packed, shuffle=shuffle))
+    assert sum(".tar" in line for line in link.requests) > 5
+
+
+def test_answers_that_never_end_are_asked_for_again(link: Link, packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote_store, "_TIMEOUT", "2s")
+    link.stall_s = 60.0
+    link.plan = lambda number, line: "stall" if number in (4, 9) else None
+    assert same(batches("s3://images/data"), batches(packed))
+    assert sum(line.startswith("GET") for line in link.requests) > 2
+
+
+def test_a_store_that_never_answers_is_an_error(link: Link, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote_store, "_TIMEOUT", "1s")
+    monkeypatch.setattr(remote_store, "_PATIENCE_S", 2.0)
+    link.latency_s = 60.0
+    with pytest.raises(SourceError, match="s3://images"):
+        headrace.open("s3://images/data")
+
+
+def test_a_store_that_fails_for_ever_is_an_error_in_words(link: Link) -> None:
+    dataset = headrace.open("s3://images/data")
+    link.plan = lambda number, line: "wrong" if ".tar" in line else None
+    with pytest.raises(SourceError, match="checksum"):
+        dataset.read(3)
+
+
+def test_wrong_keys_are_an_error_in_words(link: Link, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+    if "moto" in os.environ.get("PYTEST_CURRENT_TEST", ""):
+        pytest.skip("moto checks no keys")
+    with pytest.raises(SourceError, match="s3://images") as caught:
+        headrace.open("s3://images/data")
+    assert "credentials" in str(caught.value.hint)
+
+
+def test_a_first_batch_takes_three_round_trips(link: Link, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Manifest, index, records: a request's depth is one more than that of the deepest one answered before it began."""
+    link.latency_s = 0.25  # long enough for all requests of a wave to begin before the first of them is answered
+    began_s: list[float] = []
+
+    def plan(number: int, line: str) -> None:
+        began_s.append(time.monotonic())
+
+    link.plan = plan
+    monkeypatch.setattr(feed, "_FETCHED_AHEAD", 1)  # the second batch's requests would be counted too
+    dataset = headrace.open("s3://images/data")
+    loader = headrace.Loader(
+        dataset,
+        batch_size=16,
+        transform=headrace.transforms.imagenet_train(24),
+        output="numpy",
+        threads=1,
+        prefetch=1,
+    )
+    iterator = iter(loader)
+    next(iterator)
+    assert isinstance(dataset.residency, RemoteShards)
+    wanted = np.unique(loader._order(0).batch(0))
+    count = 2 + len(list(dataset.residency._groups(wanted, remote_shards._COALESCE)))
+    depths: list[int] = []
+    for now_s in began_s:
+        before = [depth for depth, then_s in zip(depths, began_s, strict=False) if then_s + link.latency_s <= now_s]
+        depths.append(1 + max(before, default=0))
+    assert len(depths) >= count and max(depths[:count]) == 3, depths
+
+
+_READ_ALL = """
+import hashlib, sys
+import headrace
+loader = headrace.Loader(headrace.open("s3://images/data"), 8, headrace.transforms.imagenet_train(24), seed=1, threads=1,
+                         shuffle=sys.argv[1] if sys.argv[1] != "True" else True, output="numpy")
+digest = hashlib.sha256()
+for _ in range(2):
+    loader.set_epoch(0)
+    for images, labels in loader:
+        digest.update(images.tobytes() + labels.tobytes())
+print(digest.hexdigest())
+"""
+
+
+@pytest.mark.parametrize("shuffle", [True, "block:400KB"])
+def test_two_processes_share_a_cache_that_never_exceeds_its_bound(
+    link: Link, packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shuffle: bool | str
+) -> None:
+    limit = sum(path.stat().st_size for path in packed.iterdir()) // 2
+    monkeypatch.setenv("HEADRACE_CACHE_SIZE", str(limit))
+    runs = [
+        subprocess.Popen([sys.executable, "-c", _READ_ALL, str(shuffle)], stdout=subprocess.PIPE, text=True) for _ in range(2)
+    ]
+    most, stop = [0], threading.Event()
+
+    def watch() -> None:
+        while not stop.wait(0.01):
+            used = 0
+            for file in (tmp_path / "cache" / "remote").rglob("*"):
+                try:
+                    used += file.stat().st_blocks * 512
+                except FileNotFoundError:
+                    continue
+            most[0] = max(most[0], used)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    digests = {run.communicate(timeout=120)[0] for run in runs}
+    stop.set()
+    watcher.join()
+    assert [run.returncode for run in runs] == [0, 0] and len(digests) == 1
+    assert limit // 4 < most[0] <= limit
+
+
+def _limited(command: str, limit: int) -> subprocess.CompletedProcess[str]:
+    """Runs Python code in a process whose files cannot grow beyond `limit` bytes."""
+    code = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))\n{command}"
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.parametrize("limit", [100, 50_000])
+def test_a_disk_without_room_is_an_error_in_words(link: Link, limit: int) -> None:
+    code = """
+import headrace
+try:
+    headrace.open("s3://images/data").read(0)
+except headrace.errors.SourceError as error:
+    print("error:", error, error.hint)
+"""
+    result = _limited(code, limit)
+    assert result.returncode == 0, result.stderr
+    assert "cannot write to the cache" in result.stdout and "HEADRACE_CACHE" in result.stdout
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
+def test_a_full_file_system_is_an_error_in_words(link: Link, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = tmp_path / "small"
+    small.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400k", "none", small], capture_output=True).returncode:
+        pytest.skip("no mounts here")
+    try:
+        monkeypatch.setenv("HEADRACE_CACHE", str(small))
+        monkeypatch.setenv("HEADRACE_CACHE_SIZE", "1GiB")  # more than there is
+        with pytest.raises(SourceError, match="No space left"):
+            batches("s3://images/data")
+    finally:
+        subprocess.run(["umount", "-l", small], check=True)
+
+
+def test_a_folder_of_images_is_copied(link: Link, server: RealStore, image_folder: Callable[..., Path]) -> None:
+    source = image_folder(classes=2, per_class=2)
+    bucket = remote_store.open_bucket("s3://images/folder")
+    for path in source.rglob("*.jpg"):
+        bucket.write(str(path.relative_to(source)), path)
+    remote, local = headrace.open("s3://images/folder"), headrace.open(source)
+    assert remote.fingerprint == local.fingerprint and remote.read(3) == local.read(3)

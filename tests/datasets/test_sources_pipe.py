@@ -1,0 +1,430 @@
+"""SageMaker's Pipe mode: named pipes fed by other threads, as SageMaker feeds them."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import random
+import stat
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import headrace
+import numpy as np
+import pytest
+from headrace.datasets.records import StreamRecord
+from headrace.datasets.sources import open_dataset, pipe
+from headrace.datasets.sources.stream import Bytes, stream_records
+from headrace.errors import DecodeError, FormatError, HeadraceError, SourceError, UnknownLengthError
+from headrace.inspection.inspect import inspect_dataset
+from headrace.loading import streaming
+from headrace.packing import pack
+from test_sources_containers import EXPECTED, IMAGES, contents, image_record, recordio, webdataset_members, write_tar
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "cache"))
+
+
+def feed(path: Path, data: bytes) -> threading.Thread:
+    """Makes the pipe and sends `data` through it when somebody reads."""
+    os.mkfifo(path)
+
+    def send() -> None:
+        with contextlib.suppress(BrokenPipeError), open(path, "wb") as file:
+            for at in range(0, len(data), 5000):
+                file.write(data[at : at + 5000])
+
+    thread = threading.Thread(target=send, daemon=True)
+    thread.start()
+    return thread
+
+
+def tars(tmp_path: Path) -> list[bytes]:
+    """Two shards, as two objects under one prefix."""
+    members = webdataset_members()
+    return [write_tar(tmp_path / f"{i}.tar", part).read_bytes() for i, part in enumerate((members[:6], members[6:]))]
+
+
+def test_raw_tars(tmp_path: Path) -> None:
+    thread = feed(tmp_path / "train_0", b"".join(tars(tmp_path)))
+    dataset = open_dataset(tmp_path / "train")
+    thread.join(10)
+    assert contents(dataset) == EXPECTED
+    assert contents(open_dataset(tmp_path / "train")) == EXPECTED  # again, without a second stream
+    assert stat.S_ISFIFO((tmp_path / "train_0").stat().st_mode)
+
+
+def test_wrapped_tars(tmp_path: Path) -> None:
+    made = tars(tmp_path)
+    feed(tmp_path / "train_0", b"".join(recordio(data) for data in made))
+    assert contents(open_dataset(tmp_path / "train")) == EXPECTED
+
+
+def test_a_wrapped_tar_that_holds_the_magic_number(tmp_path: Path) -> None:
+    odd = IMAGES[0] + bytes(-len(IMAGES[0]) % 4) + struct.pack("<I", 0xCED7230A) * 2
+    data = write_tar(tmp_path / "a.tar", [("a.jpg", odd), ("a.cls", b"1")]).read_bytes()
+    feed(tmp_path / "train_0", recordio(data))
+    assert contents(open_dataset(tmp_path / "train_0")) == [(odd, 1)]
+
+
+def test_records(tmp_path: Path) -> None:
+    feed(tmp_path / "train_0", b"".join(image_record(image, label, i) for i, (image, label) in enumerate(EXPECTED)))
+    assert contents(open_dataset(tmp_path / "train")) == EXPECTED
+
+
+@pytest.mark.parametrize("data", [b"nonsense" * 100, recordio(b"\0" * 257 + b"ustar" + bytes(600))[:500], b"x"])
+def test_streams_that_are_wrong(tmp_path: Path, data: bytes) -> None:
+    feed(tmp_path / "train_0", data)
+    with pytest.raises(HeadraceError):
+        open_dataset(tmp_path / "train")
+
+
+def test_a_cut_stream_is_an_error(tmp_path: Path) -> None:
+    feed(tmp_path / "train_0", tars(tmp_path)[0][:3000])
+    with pytest.raises(HeadraceError, match="ended inside"):
+        open_dataset(tmp_path / "train")
+
+
+def test_a_pipe_that_nobody_feeds_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.mkfifo(tmp_path / "train_0")
+    monkeypatch.setattr(pipe, "_WAIT_S", 0.3)
+    with pytest.raises(HeadraceError, match="nothing came"):
+        open_dataset(tmp_path / "train")
+
+
+# Streams: the Loader reads them while they come.
+
+
+@pytest.fixture
+def prefix(image_folder: Callable[..., Path], tmp_path: Path) -> list[bytes]:
+    """The objects of a packed dataset of 40 images, in the order of their keys, with a list of errors."""
+    source = image_folder(classes=4, per_class=10)
+    (source / "class_0" / "bad.jpg").write_bytes(b"no image")
+    pack(source, tmp_path / "packed", shard_size=500_000)
+    objects = [path.read_bytes() for path in sorted((tmp_path / "packed").iterdir())]
+    assert len(objects) > 5
+    return objects
+
+
+def loader(channel: Path, records: int | None = None, **options: Any) -> headrace.Loader:
+    settings: dict[str, Any] = {"batch_size": 4, "seed": 3, "shuffle": "block:300KB", "threads": 2, "output": "numpy"}
+    transform = headrace.transforms.imagenet_train(24)
+    return headrace.Loader(headrace.open(channel, records=records), transform=transform, **(settings | options))
+
+
+def digests(batches: Any) -> list[str]:
+    return [hashlib.sha256(images.tobytes() + labels.tobytes()).hexdigest() for images, labels in batches]
+
+
+@contextlib.contextmanager
+def channel(tmp_path: Path, streams: list[bytes], name: str = "train") -> Iterator[Path]:
+    """A channel with a pipe for each pass, each fed when it is read."""
+    folder = tmp_path / f"channel-{len(list(tmp_path.glob('channel-*')))}"
+    folder.mkdir()
+    threads = [feed(folder / f"{name}_{number}", data) for number, data in enumerate(streams)]
+    yield folder / name
+    for thread in threads:
+        thread.join(10)
+    assert not any(thread.is_alive() for thread in threads), "a sender still waits"
+    assert not any("headrace-stream" in thread.name for thread in threading.enumerate())
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+@pytest.mark.parametrize("buffer", ["300KB", "100MB"])
+def test_two_epochs_from_pipes(tmp_path: Path, prefix: list[bytes], wrapped: bool, buffer: str) -> None:
+    data = b"".join(map(recordio, prefix) if wrapped else prefix)
+    with channel(tmp_path, [data, data]) as path:
+        training = loader(path, shuffle=f"block:{buffer}")
+        assert len(training) == 10  # the manifest says so
+        epochs = [digests(training), digests(training)]
+        assert training.epoch == 2
+    assert epochs[0] != epochs[1] and all(len(set(epoch)) == 10 for epoch in epochs)
+    with channel(tmp_path, [data, data]) as path:
+        again = loader(path, shuffle=f"block:{buffer}", threads=1, prefetch=1)
+        assert [digests(again), digests(again)] == epochs
+    assert not (tmp_path / "cache").exists()  # nothing was kept
+
+
+def test_stats_say_how_well_a_stream_is_mixed(tmp_path: Path, prefix: list[bytes]) -> None:
+    """Counted here again, from the labels that came."""
+    found = {}
+    for shuffle in (False, "block:100KB", "block:1GiB"):
+        with channel(tmp_path, [b"".join(prefix)]) as path:
+            data = loader(path, shuffle=shuffle, drop_last=False, batch_size=7)
+            assert data.stats().shuffle is None
+            labels = [label for _, part in data for label in part.tolist()]
+            mixed = data.stats().shuffle
+            assert mixed is not None and "as far apart in the stream" in data.explain()
+        same = np.mean(np.array(labels[1:]) == np.array(labels[:-1]))
+        pairs = [labels[i] == labels[j] for i in range(len(labels)) for j in range(len(labels)) if i != j]
+        assert (mixed.same_class, mixed.uniform_same_class) == pytest.approx((same, np.mean(pairs)))
+        found[shuffle] = mixed
+    ordered, little, much = (one.distance or 0 for one in found.values())
+    assert ordered == pytest.approx(3 / 41) and ordered < little < much and 0.7 < much < 1.3  # 40 records
+
+
+def test_every_record_once_in_an_order_that_the_buffer_mixes(tmp_path: Path, prefix: list[bytes]) -> None:
+    def labels(shuffle: str | bool) -> list[int]:
+        with channel(tmp_path, [b"".join(prefix)]) as path:
+            data = loader(path, shuffle=shuffle, drop_last=False, batch_size=7)
+            return [label for _, labels in data for label in labels.tolist()]
+
+    ordered, little, much = labels(False), labels("block:100KB"), labels(True)
+    assert ordered == sorted(ordered)
+    assert sorted(little) == sorted(much) == ordered
+    assert sum(map(abs, np.subtract(little, ordered))) < sum(map(abs, np.subtract(much, ordered)))
+
+
+def test_other_streams(tmp_path: Path) -> None:
+    rec = b"".join(image_record(image, label, i) for i, (image, label) in enumerate(EXPECTED))
+    augmented = b"".join(recordio(image) + recordio(str(label).encode()) for image, label in EXPECTED)
+    for data in (b"".join(tars(tmp_path)), rec, rec + rec, recordio(rec), augmented):
+        with channel(tmp_path, [data]) as path:
+            stream = headrace.open(path).stream
+            assert stream is not None
+            found = [(record.data, record.label) for record in stream.read()]
+            assert found in (EXPECTED, EXPECTED * 2)
+
+
+def test_leaving_early_takes_the_next_pipe_for_the_same_epoch(tmp_path: Path, prefix: list[bytes]) -> None:
+    data = b"".join(prefix)
+    with channel(tmp_path, [data] * 3) as path:
+        training = loader(path)
+        for _ in training:
+            break
+        assert training.epoch == 0
+        first = digests(training)
+        training.set_epoch(0)
+        assert digests(training) == first
+
+
+def test_no_thread_survives_and_an_abandoned_pass_ends(tmp_path: Path, prefix: list[bytes]) -> None:
+    data = b"".join(prefix)
+    with channel(tmp_path, [data] * 3) as path:
+        training = loader(path)
+        abandoned = iter(training)
+        next(abandoned)
+        whole = digests(training)  # a new pass ends the old one
+        assert len(whole) == 10
+        with pytest.raises(SourceError, match="was ended"):
+            list(abandoned)
+        held = iter(training)
+        next(held)
+        training.close()
+        assert not any("headrace-stream" in thread.name for thread in threading.enumerate())
+
+
+@pytest.mark.parametrize("stop", [1, 9])
+def test_a_resumed_pass_goes_on_bit_for_bit(tmp_path: Path, prefix: list[bytes], stop: int) -> None:
+    data = b"".join(prefix)
+    with channel(tmp_path, [data] * 2) as path:
+        whole = loader(path)
+        expected = digests(whole) + digests(whole)
+    with channel(tmp_path, [data]) as path:
+        begun = loader(path)
+        iterator = iter(begun)
+        for _ in range(stop):
+            next(iterator)
+        state = begun.state_dict()
+        del iterator
+    with channel(tmp_path, [data] * 2) as path:
+        resumed = loader(path)
+        resumed.load_state_dict(state)
+        assert digests(resumed) + digests(resumed) == expected[stop:]
+
+
+@pytest.mark.parametrize("drop_last", [True, False])
+def test_ranks_on_hosts_that_all_get_the_whole_stream(tmp_path: Path, prefix: list[bytes], drop_last: bool) -> None:
+    data = b"".join(prefix)
+    parts = []
+    for rank in range(3):
+        with channel(tmp_path, [data]) as path:
+            options = {"rank": rank, "world_size": 3, "batch_size": 3, "drop_last": drop_last}
+            parts.append([(images.copy(), labels) for images, labels in loader(path, **options)])
+    assert len({len(part) for part in parts}) == 1 and len(parts[0]) == (4 if drop_last else 5)
+    with channel(tmp_path, [data]) as path:
+        whole = list(loader(path, batch_size=9))
+    for (images, _), *shares in zip(whole, *parts, strict=False):
+        assert np.array_equal(images, np.concatenate([share[0] for share in shares]))
+
+
+def test_a_length_that_nobody_knows(tmp_path: Path) -> None:
+    data = b"".join(tars(tmp_path))
+    with channel(tmp_path, [data, data]) as path:
+        training = loader(path, batch_size=2)
+        with pytest.raises(UnknownLengthError, match="not known"):
+            len(training)
+        assert len(list(training)) == 3
+        assert "stream" in training.explain() and "stream" in repr(training)
+        assert len(list(training)) == 3
+    with channel(tmp_path, [data, data]) as path:
+        assert len(loader(path, 6, batch_size=2)) == 3
+        with pytest.raises(SourceError, match="were promised"):
+            list(loader(path.with_name("train_0"), 7, batch_size=2))
+        list(loader(path.with_name("train_1"), 6, batch_size=2))
+
+
+@pytest.mark.parametrize("share", [0.3, 0.9])
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_sender_that_dies_in_mid_record(tmp_path: Path, prefix: list[bytes], share: float, wrapped: bool) -> None:
+    data = b"".join(map(recordio, prefix) if wrapped else prefix)
+    with channel(tmp_path, [data[: int(len(data) * share)]]) as path, pytest.raises(FormatError, match="ended inside"):
+        list(loader(path))
+
+
+def test_a_sender_that_falls_silent(tmp_path: Path, prefix: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipe, "_WAIT_S", 0.5)
+    os.mkfifo(tmp_path / "train_0")
+    writer = os.open(tmp_path / "train_0", os.O_RDWR)
+    try:
+        os.write(writer, prefix[-1][:2000])
+        with pytest.raises(SourceError, match="nothing came"):
+            list(loader(tmp_path / "train"))
+    finally:
+        os.close(writer)
+    training = loader(tmp_path / "train")
+    (tmp_path / "train_0").unlink()
+    with pytest.raises(SourceError, match="no pipe"):
+        list(training)
+
+
+def test_a_batch_is_handed_out_while_the_next_ones_are_still_to_come(tmp_path: Path) -> None:
+    """The sender sends two batches and then nothing until the first one has been used."""
+    os.mkfifo(tmp_path / "train_0")
+    data = b"".join(tars(tmp_path))
+    half = len(tars(tmp_path)[0])
+    used, sent = threading.Event(), threading.Event()
+
+    def send() -> None:
+        with open(tmp_path / "train_0", "wb") as file:
+            file.write(data[:half])
+            file.flush()
+            sent.set()
+            assert used.wait(30)
+            file.write(data[half:])
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    iterator = iter(loader(tmp_path / "train", batch_size=1, shuffle=False, drop_last=False))
+    next(iterator)  # with three records sent, one is held back and one is handed out
+    used.set()
+    assert len(list(iterator)) == 5
+    thread.join(30)
+    assert sent.is_set()
+
+
+def test_bad_records_in_a_stream(tmp_path: Path) -> None:
+    members = webdataset_members()
+    members[2] = (members[2][0], b"\xff\xd8\xffbroken")
+    data = write_tar(tmp_path / "a.tar", members).read_bytes()
+    with channel(tmp_path, [data, data]) as path:
+        training = loader(path, batch_size=6, on_error="skip")
+        ((images, labels),) = list(training)
+        assert images.any(axis=(1, 2, 3)).all() and len(labels) == 6
+        assert training.stats().skipped[0].key == "000001"
+        with pytest.raises(DecodeError, match="000001"):
+            list(loader(path.with_name("train_1"), batch_size=6))
+
+
+@pytest.mark.parametrize(("name", "label", "words"), [("cat/a.jpg", b"", "'cat'"), ("a.jpg", b"-1", "the label -1")])
+def test_labels_that_are_no_numbers_are_refused(tmp_path: Path, name: str, label: bytes, words: str) -> None:
+    members = [(name, IMAGES[0]), *([("a.cls", label)] if label else [])]
+    data = write_tar(tmp_path / "a.tar", members).read_bytes()
+    with channel(tmp_path, [data]) as path, pytest.raises(FormatError, match=words):
+        list(loader(path, batch_size=1))
+
+
+def test_samples_are_those_of_a_tar_on_disk(tmp_path: Path) -> None:
+    """Of several images a plain name is the image, a name that ends as before is another sample, and a GIF is an image."""
+    members = [("0.mask.png", b"mask"), ("0.txt", b"words"), ("0.png", IMAGES[0]), ("0.cls", b"1")]
+    members += [("1.jpg", IMAGES[1]), ("1.cls", b"2"), ("1.jpg", IMAGES[2]), ("1.cls", b"0")]
+    members += [("2.gif", b"GIF89a"), ("2.cls", b"1"), ("3.left.jpg", IMAGES[3]), ("3.right.jpg", b""), ("3.cls", b"0")]
+    archive = write_tar(tmp_path / "a.tar", members)
+    expected = [(IMAGES[0], 1), (IMAGES[1], 2), (IMAGES[2], 0), (b"GIF89a", 1), (IMAGES[3], 0)]
+    assert contents(open_dataset(archive)) == expected
+    with channel(tmp_path, [archive.read_bytes()]) as path:
+        stream = headrace.open(path).stream
+        assert stream is not None
+        assert [(record.data, record.label) for record in stream.read()] == expected
+
+
+def test_json_without_an_end_to_its_depth_in_a_stream(tmp_path: Path) -> None:
+    with channel(tmp_path, [b'{"a":' * 100_000 + b"\n"]) as path, pytest.raises(FormatError, match="damaged"):
+        list(loader(path, batch_size=1))
+
+
+@pytest.mark.parametrize(
+    "members",
+    [[("../a.jpg", b"x")], [("/a.jpg", b"x")]],
+)
+def test_hostile_archives_in_a_stream(tmp_path: Path, members: list[tuple[str, bytes]]) -> None:
+    data = write_tar(tmp_path / "a.tar", members).read_bytes()
+    with channel(tmp_path, [data]) as path, pytest.raises(FormatError, match="leads out"):
+        list(loader(path, batch_size=1))
+
+
+def test_sizes_that_no_memory_holds_are_refused(tmp_path: Path) -> None:
+    header = bytearray(write_tar(tmp_path / "a.tar", [("a.jpg", b"x")]).read_bytes()[:512])
+    header[124:136] = b"77777777777\0"
+    header[148:156] = b" " * 8
+    header[148:156] = f"{sum(header):06o}\0 ".encode()
+    for data in (
+        bytes(header) + bytes(1 << 16),
+        struct.pack("<Q", 50) + b'{"x": {"data_offsets": [0, 99999999999999]}}      ' + bytes(9),
+    ):
+        with channel(tmp_path, [data]) as path, pytest.raises(FormatError, match=r"are the most|ended inside"):
+            list(loader(path, batch_size=1))
+
+
+def test_random_damage_in_a_stream_ends_in_an_answer(tmp_path: Path, prefix: list[bytes]) -> None:
+    rec = b"".join(image_record(image, label, i) for i, (image, label) in enumerate(EXPECTED))
+    augmented = b"".join(recordio(image) + recordio(str(label).encode()) for image, label in EXPECTED)
+    kinds = [b"".join(tars(tmp_path)), b"".join(prefix[:4]), rec, recordio(rec), augmented, recordio(tars(tmp_path)[0])]
+    draw = random.Random(0)
+    answers = {"records": 0, "error": 0}
+    for number in range(600):
+        data = bytearray(kinds[number % len(kinds)])
+        for _ in range(draw.randint(1, 3)):
+            at = draw.randrange(min(len(data), draw.choice([600, 1 << 30])))
+            if draw.random() < 0.5:
+                data[at] ^= 1 << draw.randrange(8)
+            else:
+                data[at : at + draw.randrange(700)] = bytes(draw.randrange(700))
+        pieces = (bytes(data[i : i + 997]) for i in range(0, len(data), 997))
+        try:
+            list(stream_records(Bytes(pieces, tmp_path), lambda records: None))
+            answers["records"] += 1
+        except FormatError:
+            answers["error"] += 1
+    assert min(answers.values()) > 50
+
+
+def test_a_stream_has_no_records_to_ask_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "train_0")
+    dataset = headrace.open(tmp_path / "train", records=3)
+    for use in (lambda: dataset.read(0), lambda: pack(dataset, tmp_path / "out"), lambda: inspect_dataset(dataset)):
+        with pytest.raises(SourceError, match="is a stream"):
+            use()
+
+
+def test_the_buffer_is_bounded() -> None:
+    held = most = 0
+
+    def records() -> Iterator[tuple[int, StreamRecord]]:
+        nonlocal held, most
+        for number in range(500):
+            held += 1
+            most = max(most, held)
+            yield number, StreamRecord(str(number), 0, bytes(1000))
+
+    seen = []
+    for number, _ in streaming._mixed(records(), 20_000, random.Random(0)):
+        held -= 1
+        seen.append(number)
+    assert sorted(seen) == list(range(500)) and most <= 21

@@ -1,0 +1,607 @@
+"""Object stores: remote datasets equal local ones, faults cost retries and never data, the cache keeps its bound."""
+
+from __future__ import annotations
+
+import datetime
+import fcntl
+import hashlib
+import itertools
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import headrace
+import numpy as np
+import pytest
+from headrace.cli.main import main
+from headrace.datasets.sources import open_source
+from headrace.datasets.sources.remote import shards as remote_shards
+from headrace.datasets.sources.remote import store as remote_store
+from headrace.datasets.sources.remote.access import access_options
+from headrace.datasets.sources.remote.shard_cache import Promise
+from headrace.datasets.sources.remote.store import is_url
+from headrace.errors import FormatError, MissingDependencyError, SourceError, UsageError
+from headrace.packing import pack
+from object_store import Bucket, serving
+from test_pack import tree
+
+needs_obstore = pytest.mark.skipif(
+    subprocess.run([sys.executable, "-c", "import obstore"], capture_output=True).returncode != 0, reason="no obstore"
+)
+
+
+@pytest.fixture
+def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
+    """An S3 endpoint with one empty bucket, a cache of the test's own, and no waiting between tries."""
+    made = Bucket()
+    with serving(made) as endpoint:
+        for name, value in {
+            "AWS_ENDPOINT_URL": endpoint,
+            "AWS_SKIP_SIGNATURE": "true",
+            "AWS_REGION": "us-east-1",
+            "HEADRACE_CACHE": str(tmp_path / "cache"),
+        }.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr(remote_store, "_BACKOFF_S", 0.001)
+        yield made
+
+
+@pytest.fixture
+def packed(image_folder: Callable[..., Path], tmp_path: Path, bucket: Bucket) -> Path:
+    """A packed dataset of 40 images in several shards, also at s3://b/data."""
+    out = tmp_path / "packed"
+    pack(image_folder(classes=4, per_class=10), out, shard_size=80_000)
+    bucket.fill(out, "data")
+    return out
+
+
+def batches(path: object, **options: object) -> list[tuple[np.ndarray, np.ndarray]]:
+    settings = {"batch_size": 8, "seed": 1, "shuffle": True, "drop_last": False, "threads": 2, "output": "numpy"} | options
+    loader = headrace.Loader(headrace.open(path), transform=headrace.transforms.imagenet_train(48), **settings)
+    return [(images.copy(), labels.copy()) for images, labels in loader]
+
+
+def same(left: list[tuple[np.ndarray, np.ndarray]], right: list[tuple[np.ndarray, np.ndarray]]) -> bool:
+    return len(left) == len(right) and all(
+        np.array_equal(a, c) and np.array_equal(b, d) for (a, b), (c, d) in zip(left, right, strict=True)
+    )
+
+
+def test_what_is_a_url() -> None:
+    assert is_url("s3://bucket/x") and is_url("gs://b") and is_url("https://host/x")
+    assert not is_url("/data/s3") and not is_url(Path("s3:/x")) and not is_url("s3.tar")
+
+
+def test_without_obstore_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    with pytest.raises(MissingDependencyError) as caught:
+        headrace.open("s3://bucket/data")
+    assert "pip install" in (caught.value.hint or "")
+
+
+@needs_obstore
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_a_remote_dataset_gives_the_same_batches(packed: Path, bucket: Bucket, shuffle: bool) -> None:
+    expected = batches(packed, shuffle=shuffle)
+    assert same(batches("s3://b/data", shuffle=shuffle), expected)
+    first = len(bucket.requests)
+    assert same(batches("s3://b/data", shuffle=shuffle), expected)
+    assert len(bucket.requests) - first == 1  # the manifest; everything else is in the cache
+
+
+@needs_obstore
+def test_neighbours_are_read_by_one_request(packed: Path) -> None:
+    dataset = headrace.open("s3://b/data")
+    fetcher = dataset.residency
+    assert isinstance(fetcher, remote_shards.RemoteShards)
+    fetcher.begin(np.arange(len(dataset))).wait()
+    assert fetcher.requests == len(dataset.table.files)
+
+
+@needs_obstore
+def test_json_beside_the_image_comes_with_it(tmp_path: Path, bucket: Bucket, image_folder: Callable[..., Path]) -> None:
+    import tarfile
+
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        for number, path in enumerate(sorted(image_folder(classes=1, per_class=3).rglob("*.jpg"))):
+            (tmp_path / "x.json").write_text(f'{{"label": 0, "n": {number}}}')
+            archive.add(path, f"{number}.jpg")
+            archive.add(tmp_path / "x.json", f"{number}.json")
+    pack(tmp_path / "a.tar", tmp_path / "out")
+    bucket.fill(tmp_path / "out", "data")
+    assert b'"n": 2' in headrace.open("s3://b/data").read_json(2)
+
+
+@needs_obstore
+@pytest.mark.parametrize("kind", ["500", "reset", "cut", "wrong"])
+def test_faults_cost_retries_and_never_data(packed: Path, bucket: Bucket, kind: str) -> None:
+    expected = batches(packed)
+    bucket.fault = lambda number, key: kind if number % 3 == 1 and key.endswith(".tar") else None
+    assert same(batches("s3://b/data"), expected)
+    assert len(bucket.requests) > 40
+
+
+@needs_obstore
+def test_a_store_that_lies_for_ever_is_an_error(packed: Path, bucket: Bucket) -> None:
+    bucket.fault = lambda number, key: "wrong" if key.endswith("shard-000001.tar") else None
+    with pytest.raises(SourceError, match="checksum"):
+        batches("s3://b/data")
+    bucket.objects["data/index.safetensors"] = b"x"
+    with pytest.raises(headrace.errors.HeadraceError, match="manifest"):
+        os.environ["HEADRACE_CACHE"] += "2"
+        headrace.open("s3://b/data")
+
+
+@needs_obstore
+def test_damage_in_the_cache_after_a_restart_is_fetched_again(packed: Path, bucket: Bucket, tmp_path: Path) -> None:
+    expected = batches("s3://b/data")
+    (entry,) = [path for path in (tmp_path / "cache" / "remote").iterdir() if path.is_dir()]
+    with open(entry / "shard-000000.tar", "r+b") as file:
+        file.write(bytes(30_000))
+    (entry / "boot").write_text("an earlier one")
+    first = len(bucket.requests)
+    assert same(batches("s3://b/data"), expected)
+    assert 1 < len(bucket.requests) - first < 10
+
+
+@needs_obstore
+def test_two_processes_share_the_cache(packed: Path) -> None:
+    code = (
+        "import headrace, hashlib, sys\n"
+        "d = headrace.open('s3://b/data')\n"
+        "print(hashlib.sha256(b''.join(d.read(i) for i in range(len(d)))).hexdigest())\n"
+    )
+    runs = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    digests = {run.communicate(timeout=60)[0] for run in runs}
+    assert [run.returncode for run in runs] == [0, 0] and len(digests) == 1
+
+
+@needs_obstore
+def test_a_cache_is_not_opened_while_another_process_empties_a_shard(packed: Path, bucket: Bucket, tmp_path: Path) -> None:
+    headrace.open("s3://b/data")
+    writing = next((tmp_path / "cache").rglob(".writing"))
+    shard = next(writing.parent.glob("shard-*.tar"))
+    size = shard.stat().st_size
+    with open(writing, "ab") as lock, ThreadPoolExecutor(1) as pool:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        os.truncate(shard, 0)
+        opened = pool.submit(headrace.open, "s3://b/data")
+        with pytest.raises(TimeoutError):
+            opened.result(timeout=0.3)
+        os.truncate(shard, size)
+        fcntl.flock(lock, fcntl.LOCK_UN)
+        assert len(opened.result(timeout=60)) > 0
+
+
+@needs_obstore
+def test_a_remote_dataset_can_be_sent_to_another_process(packed: Path) -> None:
+    dataset = headrace.open("s3://b/data")
+    sent = pickle.loads(pickle.dumps(dataset))
+    assert (sent.fingerprint, sent.classes) == (dataset.fingerprint, dataset.classes)
+    assert sent.read(5) == headrace.open(packed).read(5)
+
+
+def disk_bytes(cache: Path) -> int:
+    """What the remote cache takes on disk."""
+    return sum(file.stat().st_blocks * 512 for file in (cache / "remote").rglob("*") if file.is_file())
+
+
+@pytest.fixture
+def many(image_folder: Callable[..., Path], tmp_path: Path, bucket: Bucket) -> Path:
+    """A packed dataset of 120 images in many shards, also at s3://b/many."""
+    out = tmp_path / "many"
+    pack(image_folder(classes=4, per_class=30, name="more"), out, shard_size=200_000)
+    bucket.fill(out, "many")
+    return out
+
+
+@needs_obstore
+@pytest.mark.parametrize("shuffle", [True, "block:1MiB", False])
+def test_a_dataset_larger_than_the_cache_is_streamed_within_the_bound(
+    many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shuffle: bool | str
+) -> None:
+    size = sum(path.stat().st_size for path in many.iterdir())
+    limit = size // 2
+    monkeypatch.setenv("HEADRACE_CACHE_SIZE", str(limit))
+    expected = batches(many, shuffle=shuffle)
+    dataset = headrace.open("s3://b/many")
+    fetcher = dataset.residency
+    assert isinstance(fetcher, remote_shards.RemoteShards) and fetcher.allowance is not None
+    settings = {"batch_size": 8, "seed": 1, "shuffle": shuffle, "drop_last": False, "threads": 2, "output": "numpy"}
+    loader = headrace.Loader(dataset, transform=headrace.transforms.imagenet_train(48), **settings)
+    for _ in range(2):  # the second epoch finds a part in the cache
+        loader.set_epoch(0)
+        for (images, labels), (expected_images, expected_labels) in zip(loader, expected, strict=True):
+            assert np.array_equal(images, expected_images) and np.array_equal(labels, expected_labels)
+            assert disk_bytes(tmp_path / "cache") <= limit
+    if isinstance(shuffle, bool):
+        assert fetcher.fetched_bytes < 2 * size  # what was kept was not fetched again
+    else:
+        assert fetcher.fetched_bytes < 3 * size  # and the third epoch's first window is on its way
+    assert dataset.read(3) == headrace.open(many).read(3)
+
+
+@needs_obstore
+def test_without_any_room_everything_is_streamed(many: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = batches(many)
+    dataset = headrace.open("s3://b/many")
+    assert isinstance(dataset.residency, remote_shards.RemoteShards)
+    monkeypatch.setattr(dataset.residency._kept, "allowance", 0)
+    monkeypatch.setattr(dataset.residency, "allowance", 0)
+    settings = {"batch_size": 8, "seed": 1, "drop_last": False, "threads": 2, "output": "numpy"}
+    loader = headrace.Loader(dataset, transform=headrace.transforms.imagenet_train(48), **settings)
+    assert same([(images.copy(), labels.copy()) for images, labels in loader], expected)
+
+
+@needs_obstore
+def test_an_index_that_does_not_fit_is_an_error(many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_CACHE_SIZE", "1KiB")
+    with pytest.raises(SourceError, match="may take"):
+        headrace.open("s3://b/many")
+    monkeypatch.setenv("HEADRACE_CACHE_SIZE", "much")
+    with pytest.raises(UsageError, match="much"):
+        headrace.open("s3://b/many")
+
+
+@needs_obstore
+def test_unused_datasets_make_room(packed: Path, bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    size = sum(path.stat().st_size for path in packed.iterdir())
+    limit = size + size // 2 + 100_000
+    monkeypatch.setenv("HEADRACE_CACHE_SIZE", str(limit))
+    bucket.fill(packed, "other")
+    code = "import headrace; d = headrace.open('s3://b/{}'); [d.read(i) for i in range(len(d))]"
+    for name in ("data", "other"):  # in processes of their own: what a living process uses is not thrown away
+        subprocess.run([sys.executable, "-c", code.format(name)], check=True, timeout=60)
+        assert disk_bytes(tmp_path / "cache") < limit
+    assert len([path for path in (tmp_path / "cache" / "remote").iterdir() if path.is_dir()]) == 1
+    whole, part = headrace.open("s3://b/other"), headrace.open("s3://b/data")
+    assert isinstance(whole.residency, remote_shards.RemoteShards) and whole.residency.allowance is None
+    assert isinstance(part.residency, remote_shards.RemoteShards) and part.residency.allowance is not None
+    assert [part.read(i) for i in range(40)] == [whole.read(i) for i in range(40)]
+    assert disk_bytes(tmp_path / "cache") < limit
+
+
+@needs_obstore
+def test_a_full_disk_says_so(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    dataset = headrace.open("s3://b/data")
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(SourceError, match="No space left"):
+        dataset.read(0)
+
+
+@needs_obstore
+def test_folders_and_containers_are_copied(
+    image_folder: Callable[..., Path], packed: Path, bucket: Bucket, tmp_path: Path
+) -> None:
+    source = image_folder(classes=2, per_class=3, name="more")
+    bucket.fill(source, "folder")
+    local, remote = headrace.open(source), headrace.open("s3://b/folder")
+    assert (remote.root, remote.fingerprint) == ("s3://b/folder", local.fingerprint)
+    assert all(remote.read(i) == local.read(i) for i in range(6))
+    assert len(headrace.open("s3://b/data/shard-000000.tar")) > 0
+    verified = headrace.verify("s3://b/data")
+    assert (verified.ok, verified.path) == (True, "s3://b/data")
+    result = pack("s3://b/folder", tmp_path / "again", keep_bytes=True)
+    assert result.records == 6
+    assert pack("s3://b/data", tmp_path / "repacked", shard_size=80_000).records == 40
+
+
+@needs_obstore
+@pytest.mark.parametrize("root", [None, "s3://b/images", "local"])
+def test_lists_by_their_urls(image_folder: Callable[..., Path], bucket: Bucket, tmp_path: Path, root: str | None) -> None:
+    source = image_folder(classes=2, per_class=2)
+    bucket.fill(source, "images")
+    begin = "" if root else "images/"
+    bucket.objects["train.csv"] = f"path,label\n{begin}class_1/image_000.jpg,7\n{begin}class_0/image_001.jpg,0\n".encode()
+    dataset = open_source("s3://b/train.csv", source if root == "local" else root)
+    assert (dataset.root, dataset.table.label.tolist()) == ("s3://b/train.csv", [7, 0])
+    assert dataset.read(0) == (source / "class_1/image_000.jpg").read_bytes()
+    assert pack("s3://b/train.csv", tmp_path / "out", root=source if root == "local" else root).records == 2
+    with pytest.raises(SourceError, match=r"s3://b/other\.lst does not exist"):
+        open_source("s3://b/other.lst", root)
+
+
+@needs_obstore
+def test_containers_by_name_and_by_pattern(packed: Path, bucket: Bucket) -> None:
+    bucket.objects["data/deeper/shard-000009.tar"] = b"not asked for"
+    bucket.requests.clear()
+    one = headrace.open("s3://b/data/shard-000001.tar")
+    assert "list" not in bucket.requests  # a web server can answer this, and a prefix of millions takes long to list
+    assert one.table.label.tolist() == headrace.open(packed / "shard-000001.tar").table.label.tolist()
+    assert len(headrace.open("s3://b/data/shard-*.tar")) == 40
+    for name in ("shard-9.tar", "other-*.tar"):
+        with pytest.raises(SourceError, match="does not exist"):
+            headrace.open(f"s3://b/data/{name}")
+
+
+@needs_obstore
+def test_a_packed_dataset_on_a_plain_web_server(image_folder: Callable[..., Path], bucket: Bucket, tmp_path: Path) -> None:
+    source = image_folder()
+    (source / "class_0/none.jpg").write_text("no image")
+    pack(source, tmp_path / "out", shard_size=70_000)
+    bucket.fill(tmp_path / "out", "data")
+    url = f"{os.environ['AWS_ENDPOINT_URL']}/b/data"
+    assert same(batches(url), batches(tmp_path / "out"))
+    result = headrace.verify(url)
+    assert (result.ok, result.records, result.path) == (True, 12, url)
+    assert pack(url, tmp_path / "again", shard_size=70_000).records == 12
+    with pytest.raises(SourceError, match=r"s3://b/none"):
+        headrace.verify("s3://b/none")
+    with pytest.raises(SourceError, match=f"nothing in {url}/none"):
+        headrace.verify(f"{url}/none")
+
+
+@needs_obstore
+def test_a_destination_inside_a_source_in_a_store_is_refused(image_folder: Callable[..., Path], bucket: Bucket) -> None:
+    bucket.fill(image_folder(), "photos")
+    for prefix in ("s3://b/photos/packed", "s3://b/photos/"):
+        with pytest.raises(UsageError, match="inside the source"):
+            pack("s3://b/photos", prefix)
+    assert pack("s3://b/photos", "s3://b/photos-packed").records == 12
+    with pytest.raises(UsageError, match="already holds a packed dataset"):
+        pack("s3://b/photos", "s3://b/photos-packed", train_ratio=0.5)
+
+
+@needs_obstore
+@pytest.mark.parametrize("how", ["emulator", "base url"])
+def test_google_s_scheme(
+    image_folder: Callable[..., Path], bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """Google's XML interface is that of S3 but for who asks, so the same server answers for it, at an endpoint of its own."""
+    endpoint = os.environ["AWS_ENDPOINT_URL"]
+    monkeypatch.delenv("AWS_ENDPOINT_URL")
+    if how == "emulator":
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", endpoint.removeprefix("http://"))
+    else:
+        monkeypatch.setenv("GOOGLE_BASE_URL", endpoint)
+        monkeypatch.setenv("GOOGLE_BEARER_TOKEN", "anything")
+    source = image_folder(classes=4, per_class=10)
+    pack(source, tmp_path / "packed", shard_size=80_000)
+    assert pack(source, "gs://b/data", shard_size=80_000).records == 40
+    stored = {name.removeprefix("data/"): hashlib.sha256(data).hexdigest() for name, data in bucket.objects.items()}
+    assert stored == tree(tmp_path / "packed")
+    assert same(batches("gs://b/data"), batches(tmp_path / "packed"))
+    assert headrace.verify("gs://b/data").ok
+    assert pack("gs://b/data", tmp_path / "again", shard_size=80_000).records == 40
+
+
+@needs_obstore
+@pytest.mark.parametrize("url", ["s3://b/data", "gs://b/data", "az://b/data"])
+def test_without_credentials_the_variables_are_named(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str], url: str
+) -> None:
+    """At once: a machine in a cloud asks its metadata server who it is, and is told nothing."""
+    endpoint = os.environ.pop("AWS_ENDPOINT_URL")
+    for name in [name for name in os.environ if name.startswith(("AWS_", "GOOGLE_", "AZURE_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))  # where gcloud and aws keep what they know
+    monkeypatch.setenv("GCE_METADATA_HOST", endpoint.removeprefix("http://"))
+    monkeypatch.setenv("AWS_METADATA_ENDPOINT", endpoint)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")  # boto3's own look
+    start_s = time.monotonic()
+    assert main(["inspect", url]) == 1
+    assert time.monotonic() - start_s < 20
+    words = capsys.readouterr().err
+    name = {"s3": "AWS_ACCESS_KEY_ID", "gs": "GOOGLE_APPLICATION_CREDENTIALS", "az": "AZURE_STORAGE_ACCOUNT_NAME"}[url[:2]]
+    assert "hint: " in words and name in words
+    assert "no credentials for" in words or "the storage account is not known" in words
+
+
+def test_who_asks_at_azure(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("AZURE_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AZURE_STORAGE_USE_EMULATOR", "true")
+    assert access_options("az://b/data")["client_options"] == {"allow_http": True}
+    monkeypatch.delenv("AZURE_STORAGE_USE_EMULATOR")
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "photos")
+    assert access_options("az://b/data")["client_options"] == {"allow_http": False}
+    monkeypatch.setenv("AZURE_STORAGE_ENDPOINT", "http://localhost:10000/photos")
+    assert access_options("az://b/data")["client_options"] == {"allow_http": True}
+
+
+@needs_obstore
+def test_packing_to_a_store(image_folder: Callable[..., Path], bucket: Bucket, tmp_path: Path) -> None:
+    source = image_folder(classes=2, per_class=3)
+    result = pack(source, "s3://b/new", train_ratio=0.5)
+    assert (result.records, result.path) == (6, "s3://b/new")
+    assert sorted(bucket.objects) == [
+        f"new/{part}/{name}" for part in ("train", "val") for name in ("headrace.json", "index.safetensors", "shard-000000.tar")
+    ]
+    assert len(headrace.open("s3://b/new/train")) == 3
+    assert not any((tmp_path / "cache" / "pack").iterdir())
+    with pytest.raises(UsageError, match="already"):
+        pack(source, "s3://b/new", train_ratio=0.5)
+    with pytest.raises(UsageError, match="unit"):
+        pack(source, "s3://b/other", unit=(0, 2))
+
+
+@needs_obstore
+def test_a_pack_is_continued_though_its_source_was_copied_again(
+    image_folder: Callable[..., Path], bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cache has lost the source in between; and then an object was exchanged for another one of the same size."""
+    source = image_folder(classes=2, per_class=8)
+    bucket.fill(source, "in")
+    assert not pack("s3://b/in", tmp_path / "out", shard_size=65536, unit=(0, 2)).complete
+    shutil.copytree(tmp_path / "out", tmp_path / "other")
+    monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "new cache"))
+    assert pack("s3://b/in", tmp_path / "out", shard_size=65536).repacked == 0
+
+    key = "in/class_0/image_000.jpg"
+    data = bucket.objects[key]
+    bucket.objects[key] = data.replace(b"JFIF\0\1\1\0", b"JFIF\0\1\1\1")
+    assert bucket.objects[key] != data
+    bucket.written[key] = datetime.datetime(2024, 2, 3, tzinfo=datetime.UTC)
+    assert pack("s3://b/in", tmp_path / "other", shard_size=65536).repacked == 1
+    pack("s3://b/in", tmp_path / "undisturbed", shard_size=65536)
+    assert tree(tmp_path / "other") == tree(tmp_path / "undisturbed") != tree(tmp_path / "out")
+
+
+@needs_obstore
+@pytest.mark.parametrize("url", ["s3://b/nothing", "s3://b/nothing/a.tar"])
+def test_nothing_there(bucket: Bucket, url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", url]) == 1
+    assert "nothing" in capsys.readouterr().err
+
+
+@needs_obstore
+def test_names_that_lead_out_are_refused(bucket: Bucket, tmp_path: Path) -> None:
+    bucket.objects["evil/../../up.jpg"] = b"x"
+    with pytest.raises(SourceError):
+        headrace.open("s3://b/evil")
+    assert not list(tmp_path.rglob("up.jpg"))
+
+
+@needs_obstore
+def test_the_first_batch_comes_after_few_round_trips(packed: Path, bucket: Bucket) -> None:
+    """Counted in round trips, not in seconds: manifest, index, records. All reads of a batch are under way at once."""
+    bucket.latency_s = 0.25
+    open_s = time.monotonic()
+    loader = headrace.Loader(
+        headrace.open("s3://b/data"), batch_size=8, transform=headrace.transforms.imagenet_train(48), output="numpy", threads=2
+    )
+    next(iter(loader))
+    round_trips = (time.monotonic() - open_s) / bucket.latency_s
+    assert round_trips < 3 + 8  # one after the other they would be 2 + 8 for this batch alone, and 72 for those ahead
+
+
+@needs_obstore
+@pytest.mark.parametrize("limit_share", [2.0, 0.9])
+def test_a_block_shuffle_announces_its_next_shards(
+    many: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch, limit_share: float
+) -> None:
+    """Whole shards by few requests, once a cold epoch, however the ranks of a host divide them."""
+    size = sum(path.stat().st_size for path in many.iterdir())
+    monkeypatch.setenv("HEADRACE_CACHE_SIZE", str(int(size * limit_share)))
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    dataset = headrace.open("s3://b/many")
+    loaders = [
+        headrace.Loader(
+            dataset if rank == 0 else headrace.open("s3://b/many"),
+            batch_size=4,
+            transform=headrace.transforms.imagenet_train(48),
+            seed=1,
+            shuffle="block:600KiB",
+            rank=rank,
+            world_size=2,
+            prefetch=1,
+            threads=1,
+            output="numpy",
+        )
+        for rank in range(2)
+    ]
+    whole = headrace.Loader(
+        headrace.open(many),
+        batch_size=8,
+        transform=headrace.transforms.imagenet_train(48),
+        seed=1,
+        shuffle="block:600KiB",
+        output="numpy",
+        threads=1,
+    )
+    for (left, _), (right, _), (both, _) in zip(*loaders, whole, strict=True):
+        assert np.array_equal(np.concatenate([left, right]), both)
+    fetched = [loader.dataset.residency for loader in loaders]
+    assert all(isinstance(one, remote_shards.RemoteShards) for one in fetched)
+    # The next epoch's first window is on its way as well.
+    assert sum(one.fetched_bytes for one in fetched if isinstance(one, remote_shards.RemoteShards)) < 1.4 * size
+    assert sum(one.requests for one in fetched if isinstance(one, remote_shards.RemoteShards)) < 100  # of 120 records
+
+
+@needs_obstore
+def test_what_was_announced_stays_until_it_is_read(many: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long ago other shards were used: what the plan needs next is never given up, so nothing is fetched twice."""
+    size = sum(path.stat().st_size for path in many.iterdir())
+    monkeypatch.setenv("HEADRACE_CACHE_SIZE", str(int(size * 0.45)))
+    dataset = headrace.open("s3://b/many")
+    fetch, local = dataset.residency, headrace.open(many)
+    assert isinstance(fetch, remote_shards.RemoteShards) and fetch.allowance is not None
+    shard = fetch.columns.shard
+    windows = [np.flatnonzero((shard == first) | (shard == first + 1)) for first in range(0, int(shard.max()), 2)]
+    times = np.zeros(len(shard), dtype=np.int64)
+    fetched = fetch._fetch
+
+    def counted(wanted: list[int], promise: Promise | None = None) -> dict[int, bytes]:
+        times[wanted] += 1
+        return fetched(wanted, promise)
+
+    monkeypatch.setattr(fetch, "_fetch", counted)
+    fetch.prefetch(windows[0])
+    for now, following in itertools.pairwise(windows):
+        fetch._ahead.shutdown()  # all that was announced is here
+        fetch._ahead = remote_shards._pool(4)
+        fetch.prefetch(following)
+        for record in np.random.default_rng(0).permutation(now):
+            found = fetch.begin(np.array([record])).wait()
+            assert found is not None and found[0] == local.read(int(record))
+    assert len(windows) > 3 and (times[np.concatenate(windows[:-1])] == 1).all()
+
+
+@needs_obstore
+def test_a_manifest_that_lies_is_an_error(packed: Path, bucket: Bucket, tmp_path: Path) -> None:
+    original = bucket.objects["data/headrace.json"]
+    for old, new in [
+        (b'"shard-000000.tar"', b'"../shard-000000.tar"'),
+        (b'"shard-000000.tar"', b'"/etc/passwd"'),
+        (b'"records": 40', b'"records": 41'),
+        (b'"version": 1', b'"version": 99'),
+    ]:
+        bucket.objects["data/headrace.json"] = original.replace(old, new)
+        assert bucket.objects["data/headrace.json"] != original
+        with pytest.raises(FormatError):
+            headrace.open("s3://b/data")
+    bucket.objects["data/headrace.json"] = original
+    for name in [key for key in bucket.objects if key.endswith(".tar")]:  # records that lie elsewhere than the index says
+        bucket.objects[name] = bytes(512) + bucket.objects[name][:-512]
+    with pytest.raises(SourceError, match="checksum"):
+        headrace.open("s3://b/data").read(0)
+    for name in [key for key in bucket.objects if key.endswith(".tar")]:
+        bucket.objects[name] = b""
+    with pytest.raises(SourceError, match="data"):
+        headrace.open("s3://b/data").read(1)
+    assert not list(tmp_path.rglob("passwd"))
+
+
+@needs_obstore
+def test_a_forked_process_reads_what_is_here_and_refuses_the_rest(packed: Path) -> None:
+    dataset = headrace.open("s3://b/data")
+    here = dataset.read(0)
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        said = "nothing"
+        try:
+            said = "same " if dataset.read(0) == here else "different "
+            dataset.read(39)
+        except SourceError as error:
+            said += str(error)
+        finally:
+            os.write(writer, said.encode())
+            os._exit(0)
+    os.close(writer)
+    assert os.waitpid(child, 0)[1] == 0
+    told = os.read(reader, 1000).decode()
+    os.close(reader)
+    assert told.startswith("same ") and "forked process" in told
+    assert dataset.read(39)
+
+
+@needs_obstore
+def test_packing_a_dataset_larger_than_the_cache(many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pack(many, tmp_path / "expected", shard_size=500_000)
+    size = sum(path.stat().st_size for path in many.iterdir())
+    monkeypatch.setenv("HEADRACE_CACHE_SIZE", str(size // 3))
+    pack("s3://b/many", tmp_path / "again", shard_size=500_000)
+    for path in (tmp_path / "expected").glob("*.tar"):
+        assert (tmp_path / "again" / path.name).read_bytes() == path.read_bytes()
+    assert headrace.verify(tmp_path / "again").ok
+    assert disk_bytes(tmp_path / "cache") <= size // 3

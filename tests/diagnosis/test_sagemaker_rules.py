@@ -1,0 +1,82 @@
+"""SageMaker's rules fire where their thresholds say, and stay silent below their patience."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from headrace.diagnosis.sagemaker_rules import RULES, RuleResult, apply_rules
+from headrace.session.model import Gpu, GpuSample, Host, Sample, Session, Step
+from session_factory import example_session
+
+GIB = 1 << 30
+
+
+def session(
+    count: int = 1200,
+    *,
+    cores: tuple[float, ...] = (0.5, 0.5),
+    busy: tuple[float, ...] = (0.9,),
+    memory: float = 0.9,
+    workers: int = 2,
+) -> Session:
+    """`count` equal samples of a machine with one GPU per entry of `busy`."""
+    gpus = tuple(GpuSample(index, busy=value, memory_used_bytes=int(memory * 16 * GIB)) for index, value in enumerate(busy))
+    samples = tuple(Sample(0.5 * (n + 1), 0.5, core_busy=cores, workers=workers, gpus=gpus) for n in range(count))
+    host = Host(cores_online=2, gpus=tuple(Gpu(index, "A100", 16 * GIB) for index in range(len(busy))))
+    return Session(host=host, samples=samples, steps=(Step(1, 0, 0, 3.0, 0.01, 0.01),), duration_s=count / 2)
+
+
+def result(name: str, of: Session) -> RuleResult:
+    return next(found for found in apply_rules(of) if found.rule == name)
+
+
+@pytest.mark.parametrize(
+    ("rule", "fires", "silent"),
+    [
+        ("CPUBottleneck", session(cores=(0.99, 0.1), busy=(0.05,)), session(cores=(0.99, 0.1), busy=(0.35,))),
+        ("LowGPUUtilization", session(busy=(0.6,)), session(busy=(0.9,))),
+        ("BatchSize", session(busy=(0.5,), memory=0.3), session(busy=(0.5,), memory=0.8)),
+        ("LoadBalancing", session(busy=(0.9, 0.1)), session(busy=(0.9, 0.9))),
+        ("Dataloader", session(workers=1), session(workers=2)),
+        ("MaxInitializationTime", replace(session(), steps=(Step(1, 0, 0, 1300.0, 0.1, 0.1),)), session()),
+    ],
+)
+def test_fires_beyond_its_threshold_and_not_below(rule: str, fires: Session, silent: Session) -> None:
+    assert result(rule, fires).outcome == "fires"
+    assert result(rule, silent).outcome == "silent"
+
+
+def test_nothing_is_said_before_the_patience_is_over() -> None:
+    short = session(90, cores=(0.99, 0.99), busy=(0.0,), memory=0.1)
+    for rule in ("CPUBottleneck", "LowGPUUtilization", "BatchSize"):
+        found = result(rule, short)
+        assert found.outcome == "silent" and "this run gave 90" in found.why
+
+
+def test_slow_memory_leak_never_fires() -> None:
+    leaking = session()
+    samples = tuple(
+        replace(sample, gpus=(replace(sample.gpus[0], memory_used_bytes=int(16 * GIB * n / 1200)),))
+        for n, sample in enumerate(leaking.samples)
+    )
+    assert result("GPUMemoryIncrease", replace(leaking, samples=samples)).outcome == "silent"
+
+
+def test_steps_far_from_the_mean_count() -> None:
+    def steps(long: int) -> tuple[Step, ...]:
+        return tuple(Step(1, 0, 0, float(n), 0.001, 2.0 if n % 100 == 50 and n < 100 * long else 0.01) for n in range(2000))
+
+    assert result("StepOutlier", replace(session(), steps=steps(12))).outcome == "fires"
+    assert result("StepOutlier", replace(session(), steps=steps(3))).outcome == "silent"
+    assert "needs more than 100 steps" in result("StepOutlier", session()).why
+
+
+def test_without_sources_no_rule_fires() -> None:
+    outcomes = {found.rule: found.outcome for found in apply_rules(Session())}
+    assert outcomes.keys() == {name for name, _ in RULES}
+    assert "fires" not in outcomes.values()
+
+
+def test_input_bound_example_gets_no_verdict_from_them() -> None:
+    assert "fires" not in {found.outcome for found in apply_rules(example_session()) if found.rule != "Dataloader"}

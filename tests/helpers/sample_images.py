@@ -1,0 +1,40 @@
+"""Images for tests: generated ones, and the folder of real photographs where it is present.
+
+Not in conftest.py: there are several files of that name, and which one `import conftest` means depends on the order.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+def data_folder() -> Path | None:
+    """The optional folder of real images: $HEADRACE_TEST_DATA, else ../shared/data beside the repository."""
+    folder = Path(os.environ.get("HEADRACE_TEST_DATA", REPOSITORY.parent / "shared" / "data"))
+    return folder if folder.is_dir() else None
+
+
+def photograph(width: int, height: int, seed: int = 0) -> Image.Image:
+    """A generated image with edges, gradients and texture, so that resampling and chroma faults show."""
+    rng = np.random.default_rng(seed)
+    y, x = np.mgrid[0:height, 0:width].astype(np.float32)
+    channels = []
+    for _ in range(3):
+        a, b, c, d = rng.uniform(0.01, 0.4, 4)
+        plane = 127 + 70 * np.sin(a * x + b * y) + 40 * np.sign(np.sin(c * x - d * y)) + rng.normal(0, 12, x.shape)
+        channels.append(np.clip(plane, 0, 255).astype(np.uint8))
+    return Image.fromarray(np.stack(channels, axis=-1))
+
+
+def jpeg(width: int, height: int, seed: int = 0, *, quality: int = 90, subsampling: str = "4:2:0", **options: object) -> bytes:
+    """A generated baseline JPEG."""
+    file = io.BytesIO()
+    photograph(width, height, seed).save(file, "JPEG", quality=quality, subsampling=subsampling, **options)
+    return file.getvalue()

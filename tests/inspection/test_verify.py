@@ -1,0 +1,254 @@
+"""`headrace.verify` finds what is off, and opening a packed dataset refuses what contradicts itself."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import headrace
+import numpy as np
+import pytest
+from headrace.datasets.shards.index import read_columns, serialized
+from headrace.datasets.shards.manifest import INDEX, MANIFEST, FileFacts, ShardFacts, read_manifest
+from headrace.errors import FormatError, HeadraceError, SourceError
+from headrace.inspection.verify import verify
+from headrace.packing import pack
+
+
+@pytest.fixture
+def packed(image_folder: Callable[..., Path], tmp_path: Path) -> Path:
+    pack(image_folder(classes=2, per_class=4), tmp_path / "out", shard_size=70_000)
+    return tmp_path / "out"
+
+
+def change_byte(path: Path, at: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+
+
+def rewrite(folder: Path, **columns: object) -> None:
+    """Replaces columns of the index and makes the manifest agree with the new file."""
+    import hashlib
+
+    index = serialized(replace(read_columns(folder / INDEX), **columns))
+    manifest = replace(read_manifest(folder), index=FileFacts(INDEX, len(index), hashlib.sha256(index).hexdigest()))
+    (folder / INDEX).write_bytes(index)
+    (folder / MANIFEST).write_bytes(manifest.serialized())
+
+
+@pytest.mark.parametrize("decode", [False, True])
+def test_an_intact_dataset(packed: Path, decode: bool) -> None:
+    seen: list[int] = []
+    result = verify(packed, decode=decode, workers=2, on_progress=seen.append)
+    assert (result.ok, result.problems, result.records) == (True, (), 8)
+    assert sum(seen) == result.bytes == sum(path.stat().st_size for path in packed.glob("*.tar"))
+
+
+def test_a_changed_image_byte_names_the_record(packed: Path) -> None:
+    columns = read_columns(packed / INDEX)
+    change_byte(packed / "shard-000000.tar", int(columns.offset[0]) + 700)
+    result = verify(packed)
+    assert not result.ok
+    assert {(problem.file, problem.key) for problem in result.problems} == {
+        ("shard-000000.tar", ""),
+        ("shard-000000.tar", "class_0/image_000"),
+    }
+
+
+def test_a_wrong_label_in_the_shard_is_found(packed: Path) -> None:
+    columns = read_columns(packed / INDEX)
+    behind = int(columns.offset[0] + -(-columns.size[0] // 512) * 512)
+    change_byte(packed / "shard-000000.tar", behind + 512)  # the digit of the label
+    assert any("not its label" in problem.detail for problem in verify(packed).problems)
+
+
+def test_missing_resized_and_foreign_files(packed: Path) -> None:
+    (packed / "shard-000000.tar").unlink()
+    with open(packed / "shard-000001.tar", "ab") as file:
+        file.write(bytes(512))
+    (packed / "notes.txt").write_text("")
+    found = {problem.file: problem.detail for problem in verify(packed).problems}
+    assert set(found) == {"shard-000000.tar", "shard-000001.tar", "notes.txt"}
+    assert "No such file" in found["shard-000000.tar"] and "the manifest says" in found["shard-000001.tar"]
+
+
+def test_an_image_that_never_was_one_is_found_by_decoding(packed: Path) -> None:
+    columns = read_columns(packed / INDEX)
+    crc = columns.crc32c.copy()
+    path = packed / "shard-000000.tar"
+    data = bytearray(path.read_bytes())
+    begin, size = int(columns.offset[0]), int(columns.size[0])
+    data[begin + size // 2 : begin + size - 2] = bytes(size - 2 - size // 2)
+    path.write_bytes(data)
+    crc[0] = headrace._native.crc32c(bytes(data[begin : begin + size]))
+    rewrite(packed, crc32c=crc)
+    assert [problem.key for problem in verify(packed).problems] == [""]  # the shard's digest only
+    assert "class_0/image_000" in [problem.key for problem in verify(packed, decode=True).problems]
+
+
+def test_an_index_that_was_exchanged_is_found(packed: Path) -> None:
+    change_byte(packed / INDEX, (packed / INDEX).stat().st_size - 1)
+    assert verify(packed).problems[0].file == INDEX
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("offset", -1),
+        ("offset", 2**63 - 1),
+        ("size", 2**62),
+        ("size", -5),
+        ("shard", 99),
+        ("shard", -1),
+        ("label", 7),
+        ("label", -1),
+    ],
+)
+def test_an_index_that_points_elsewhere_is_refused(packed: Path, column: str, value: int) -> None:
+    values = getattr(read_columns(packed / INDEX), column).copy()
+    values[3] = value
+    rewrite(packed, **{column: values})
+    with pytest.raises(FormatError, match="index"):
+        headrace.open(packed)
+    assert not verify(packed).ok
+
+
+def test_a_manifest_that_lies_is_found(packed: Path) -> None:
+    document = json.loads((packed / MANIFEST).read_text())
+    for path, value in [(("counts", "image_bytes"), 1), (("counts", "per_class"), [5, 3]), (("counts", "records"), 9)]:
+        changed = json.loads(json.dumps(document))
+        changed[path[0]][path[1]] = value
+        (packed / MANIFEST).write_text(json.dumps(changed))
+        assert not verify(packed).ok, path
+    changed = json.loads(json.dumps(document))
+    changed["shards"][0]["file"] = "../elsewhere.tar"
+    (packed / MANIFEST).write_text(json.dumps(changed))
+    assert "plain name" in verify(packed).problems[0].detail
+    with pytest.raises(FormatError, match="plain name"):
+        headrace.open(packed)
+
+
+def test_every_truncation_of_every_file_is_found(packed: Path, tmp_path: Path) -> None:
+    for name in (MANIFEST, INDEX, "shard-000001.tar"):
+        whole = (packed / name).read_bytes()
+        for cut in {0, 1, len(whole) // 2, len(whole) - 2}:  # the last byte of JSON is a line feed
+            (packed / name).write_bytes(whole[:cut])
+            with pytest.raises(HeadraceError):
+                headrace.open(packed)
+            assert not verify(packed).ok
+        (packed / name).write_bytes(whole)
+    assert verify(packed).ok
+
+
+def test_no_dataset_there(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=r"headrace\.json is missing"):
+        verify(tmp_path)
+
+
+def test_open_reads_the_same_records_as_the_folder(image_folder: Callable[..., Path], tmp_path: Path) -> None:
+    source = image_folder(classes=3, per_class=5)
+    pack(source, tmp_path / "out", keep_bytes=True, shard_size=70_000)
+    folder, shards = headrace.open(source), headrace.open(tmp_path / "out")
+    assert (shards.kind, shards.classes, len(shards)) == ("shards", folder.classes, len(folder))
+    assert np.array_equal(shards.table.label, folder.table.label)
+    assert [key + ".jpg" for key in shards.table.keys] == list(folder.table.keys)
+    assert all(shards.read(i) == folder.read(i) for i in range(15))
+    assert headrace.open(tmp_path / "out" / ".").fingerprint == shards.fingerprint
+
+
+def test_repacking_a_pack_keeps_keys_and_bytes(packed: Path, tmp_path: Path) -> None:
+    pack(packed, tmp_path / "again", shard_size=70_000)
+    first, second = headrace.open(packed), headrace.open(tmp_path / "again")
+    assert list(first.table.keys) == list(second.table.keys)
+    assert all(first.read(i) == second.read(i) for i in range(8))
+
+
+def test_a_loader_over_shards_gives_the_folders_pixels(image_folder: Callable[..., Path], tmp_path: Path) -> None:
+    source = image_folder(classes=2, per_class=8)
+    pack(source, tmp_path / "out", shard_size=70_000)
+    batches = []
+    for path in (source, tmp_path / "out"):
+        loader = headrace.Loader(
+            headrace.open(path),
+            batch_size=4,
+            transform=headrace.transforms.imagenet_train(64),
+            seed=3,
+            shuffle=True,
+            drop_last=True,
+            threads=2,
+            output="numpy",
+        )
+        batches.append([(images.copy(), labels.copy()) for images, labels in loader])
+    assert len(batches[0]) == 4
+    for (left, one), (right, two) in zip(*batches, strict=True):
+        assert np.array_equal(left, right) and np.array_equal(one, two)
+
+
+def test_an_unfinished_pack_and_a_split_one_say_so(image_folder: Callable[..., Path], tmp_path: Path) -> None:
+    source = image_folder()
+    pack(source, tmp_path / "part", unit=(0, 2), shard_size=70_000)
+    with pytest.raises(SourceError, match="unfinished"):
+        headrace.open(tmp_path / "part")
+    pack(source, tmp_path / "split", train_ratio=0.5)
+    with pytest.raises(SourceError, match="train, val"):
+        headrace.open(tmp_path / "split")
+    assert len(headrace.open(tmp_path / "split" / "val")) == 6
+
+
+def test_a_moved_dataset_still_opens(packed: Path, tmp_path: Path) -> None:
+    shutil.move(packed, tmp_path / "moved")
+    assert headrace.open(tmp_path / "moved").read(0).startswith(b"\xff\xd8")
+
+
+def test_contradictions_beside_a_missing_shard_are_listed_too(packed: Path, tmp_path: Path) -> None:
+    """In a folder whose name could be mistaken for what is wrong."""
+    folder = tmp_path / "index"
+    shutil.move(packed, folder)
+    (folder / "shard-000000.tar").unlink()
+    result = verify(folder)
+    assert [problem.file for problem in result.problems] == ["shard-000000.tar"]
+    rewrite(folder, label=np.full(8, -1, dtype=np.int64))
+    assert [problem.detail for problem in verify(folder).problems] == [f"the index of {folder} holds a label without a class"]
+
+
+def test_an_empty_shard_that_the_manifest_agrees_with(packed: Path) -> None:
+    manifest = read_manifest(packed)
+    extra = ShardFacts("extra.tar", 0, "0" * 64, 0)
+    (packed / "extra.tar").touch()
+    (packed / MANIFEST).write_bytes(replace(manifest, shards=(*manifest.shards, extra)).serialized())
+    assert [(problem.file, problem.key) for problem in verify(packed).problems] == [("extra.tar", "")]
+
+
+def test_keys_that_no_member_can_have(packed: Path) -> None:
+    keys = read_columns(packed / INDEX).keys.copy()
+    keys[:2] = (0xFF, 0x80)
+    rewrite(packed, keys=keys)
+    (problem,) = verify(packed).problems
+    assert (problem.file, problem.key[:2]) == ("shard-000000.tar", "\udcff\udc80") and "not valid Unicode" in problem.detail
+
+
+def test_the_list_of_rejected_records_is_checked(image_folder: Callable[..., Path], tmp_path: Path) -> None:
+    source, out = image_folder(), tmp_path / "out"
+    for name in ("one", "two"):
+        (source / f"class_0/{name}.jpg").write_text("no image")
+    pack(source, out)
+    assert verify(out).ok
+    whole = (out / "errors.jsonl").read_bytes()
+    (out / "errors.jsonl").write_bytes(whole[:-20])
+    assert verify(out).problems[0].detail == "lists 1 rejected records, the manifest counts 2"
+    (out / "errors.jsonl").unlink()
+    assert [problem.file for problem in verify(out).problems] == ["errors.jsonl"]
+
+
+def test_what_is_unfinished_or_several_is_said(image_folder: Callable[..., Path], tmp_path: Path) -> None:
+    source = image_folder()
+    pack(source, tmp_path / "part", unit=(0, 2), shard_size=70_000)
+    with pytest.raises(SourceError, match="unfinished"):
+        verify(tmp_path / "part")
+    pack(source, tmp_path / "split", train_ratio=0.5)
+    with pytest.raises(SourceError, match="holds 2 datasets: train, val"):
+        verify(tmp_path / "split")

@@ -1,0 +1,600 @@
+"""`headrace.pack`: what comes out, that it is the same every time, and that nothing is lost in silence."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import tarfile
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from headrace import transforms
+from headrace.datasets.shards.index import Columns, Keys, read_columns
+from headrace.datasets.shards.manifest import INDEX, read_manifest
+from headrace.errors import DecodeError, HeadraceError, SourceError, UsageError
+from headrace.images.header import read_header
+from headrace.inspection.verify import verify
+from headrace.loading.loader import Loader
+from headrace.packing import pack
+from headrace.packing.encode import make_recipe
+from headrace.packing.options import PackOptions
+from PIL import Image
+from sample_images import jpeg, photograph
+
+
+def tree(folder: Path) -> dict[str, str]:
+    """Every file below `folder` with the digest of its bytes."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def records(folder: Path) -> dict[str, tuple[bytes, int]]:
+    """Image bytes and label of each key, read by Python's own tar reader."""
+    found: dict[str, tuple[bytes, int]] = {}
+    for path in sorted(folder.glob("*.tar")):
+        with tarfile.open(path) as archive:
+            members = archive.getmembers()
+            for image, label in zip(members[::2], members[1::2], strict=True):
+                key, dot, end = label.name.rpartition(".")
+                assert dot and end == "cls" and image.name.startswith(key + ".")
+                data, number = (archive.extractfile(member) for member in (image, label))
+                assert data is not None and number is not None
+                assert key not in found
+                found[key] = (data.read(), int(number.read()))
+    return found
+
+
+def columns(folder: Path) -> tuple[list[str], Columns]:
+    read = read_columns(folder / INDEX)
+    return list(Keys(read.keys, read.key_start)), read
+
+
+def pixels(data: bytes) -> np.ndarray:
+    with Image.open(io.BytesIO(data)) as image:
+        return np.asarray(image)
+
+
+def test_every_pixel_stays(image_folder: Callable[..., Path], tmp_path: Path) -> None:
+    source = image_folder(classes=3, per_class=5)
+    result = pack(source, tmp_path / "out")
+    assert (result.records, result.errors, result.complete) == (15, 0, True)
+    found = records(tmp_path / "out")
+    assert len(found) == 15
+    for path in source.rglob("*.jpg"):
+        data, label = found[str(path.relative_to(source).with_suffix(""))]
+        assert label == int(path.parent.name[-1])
+        assert read_header(data).jpeg.restart_interval > 0
+        assert np.array_equal(pixels(data), pixels(path.read_bytes()))
+
+
+def test_every_pixel_of_real_photographs_stays(sample_images: list[Path], tmp_path: Path) -> None:
+    for number, path in enumerate(sample_images[::3]):
+        target = tmp_path / "in" / f"class_{number % 5}" / f"{path.stem}.jpg"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.symlink_to(path)
+    result = pack(tmp_path / "in", tmp_path / "out")
+    assert (result.records, result.errors) == (len(sample_images[::3]), 0)
+    found = records(tmp_path / "out")
+    for path in (tmp_path / "in").rglob("*.jpg"):
+        data, _ = found[str(path.relative_to(tmp_path / "in").with_suffix(""))]
+        assert np.array_equal(pixels(data), pixels(path.read_bytes())), path.name
+
+
+def test_keep_bytes_keeps_bytes(image_folder: Callable[..., Path], tmp_path: Path) -> None:
+    source = image_folder()
+    pack(source, tmp_path / "out", keep_bytes=True)
+    found = records(tmp_path / "out")
+    assert {key: data for key, (data, _) in found.items()} == {
+        str(path.relative_to(source).with_suffix("")): path.read_bytes() for path in source.rglob("*.jpg")
+    }
+
+
+def test_index_and_manifest_tell_the_truth(image_folder: Callable[..., Path], tmp_path: Path) -> None:
+    source = image_folder(classes=2, per_class=6)
+    out = tmp_path / "out"
+    result = pack(source, out, shard_size=65536)
+    manifest = read_manifest(out)
+    keys, index = columns(out)
+    found = records(out)
+    assert result.shards == len(manifest.shards) > 1
+    assert manifest.per_class == (6, 6) and manifest.classes == ("class_0", "class_1")
+    for i, key in enumerate(keys):
+        shard = (out / manifest.shards[index.shard[i]].file).read_bytes()
+        data = shard[index.offset[i] : index.offset[i] + index.size[i]]
+        assert (data, int(index.label[i])) == found[key]
+        assert (int(index.width[i]), int(index.height[i])) == Image.open(io.BytesIO(data)).size
+    for shard in manifest.shards:
+        raw = (out / shard.file).read_bytes()
+        assert (len(raw), hashlib.sha256(raw).hexdigest()) == (shard.size, shard.sha256)
+        assert len(raw) <= 65536
+    assert sorted(tree(out)) == sorted(["headrace.json", INDEX, *(shard.file for shard in manifest.shards)])
+
+
+def test_the_bytes_depend_on_source_and_options_alone(image_folder: Callable[..., Path], tmp_path: Path) -> None:
+    source = image_folder(classes=2, per_class=8)
+    pack(source, tmp_path / "a", workers=1, shard_size=70000)
+    moved = tmp_path / "elsewhere"
+    source.rename(moved)
+    for path in moved.rglob("*.jpg"):
+        os.utime(path, (1e9, 1e9))
+    pack(moved, tmp_path / "b", workers=5, shard_size=70000)
+    assert tree(tmp_path / "a") == tree(tmp_path / "b")
+    assert str(tmp_path) not in (tmp_path / "a" / "headrace.json").read_text()
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_units_of_an_array_job_give_the_same_bytes(image_folder: Callable[..., Path], tmp_path: Path, first: int) -> None:
+    source = image_folder(classes=2, per_class=8)
+    pack(source, tmp_path / "whole", shard_size=70000)
+    jobs = [pack(source, tmp_path / "units", shard_size=70000, unit=(first + i, 3)) for i in (2, 0, 1)]
+    assert [job.complete for job in jobs] == [False, False, True]
+    assert tree(tmp_path / "whole") == tree(tmp_path / "units")
+
+
+def test_a_finished_pack_is_left_alone(image_folder: Callable[..., Path], tmp_path: Path) -> None:
+    source = image_folder()
+    pack(source, tmp_path / "out")
+    before = tree(tmp_path / "out")
+    again = pack(source, tmp_path / "out")
+    assert (again.records, again.img_s) == (12, None)
+    assert tree(tmp_path / "out") == before
+    with pytest.raises(UsageError, match="quality"):
+        pack(source, tmp_path / "out", quality=80)
+
+
+def test_a_folder_with_other_things_is_refused(image_folder: Callable[..., Path], tmp_path: Path) -> None:
+    source = image_folder()
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.txt").write_text("")
+    with pytest.raises(UsageError, match=r"thesis\.txt"):
+        pack(source, tmp_path / "out")
+
+
+def test_a_destination_inside_the_source_is_refused(image_folder: Callable[..., Path]) -> None:
+    source = image_folder()
+    with pytest.raises(UsageError, match="inside the source"):
+        pack(source, source / "packed")
+    assert not (source / "packed").exists()
+    with pytest.raises(UsageError, match="is the source itself"):
+        pack(source, source)
+    (source.parent / "link").symlink_to(source)
+    with pytest.raises(UsageError, match="inside the source"):
+        pack(source.parent / "link", source / "packed")
+
+
+def test_a_changed_source_is_not_mixed_in(image_folder: Callable[..., Path], tmp_path: Path) -> None:
+    source = image_folder()
+    pack(source, tmp_path / "out", unit=(0, 2), shard_size=70000)
+    (source / "class_0" / "new.jpg").write_bytes(jpeg(64, 48))
+    with pytest.raises(UsageError, match="source has changed"):
+        pack(source, tmp_path / "out", shard_size=70000)
+
+
+def test_bad_files_are_listed_and_the_rest_is_packed(image_folder: Callable[..., Path], tmp_path: Path) -> None:
+    source = image_folder(classes=2, per_class=3)
+    whole = (source / "class_0" / "image_000.jpg").read_bytes()
+    (source / "class_0" / "cut.jpg").write_bytes(whole[: len(whole) // 2])
+    (source / "class_0" / "text.jpg").write_text("not an image")
+    (source / "class_1" / "empty.jpg").write_bytes(b"")
+    (source / "stray.jpg").write_bytes(whole)
+    result = pack(source, tmp_path / "out")
+    lines = [json.loads(line) for line in (tmp_path / "out" / "errors.jsonl").read_text().splitlines()]
+    assert (result.records, result.errors) == (6, 4)
+    assert {line["file"]: line["reason"] for line in lines} == {
+        "stray.jpg": "unlabeled",
+        "class_0/cut.jpg": "undecodable",
+        "class_0/text.jpg": "undecodable",
+        "class_1/empty.jpg": "undecodable",
+    }
+    assert all(line["detail"] for line in lines)
+    assert str(tmp_path) not in (tmp_path / "out" / "errors.jsonl").read_text()
+    with pytest.raises(DecodeError, match=r"cut\.jpg"):
+        pack(source, tmp_path / "strict", undecodable="stop")
+    with pytest.raises(SourceError, match="without a label"):
+        pack(source, tmp_path / "strict2", unlabeled="stop")
+
+
+def test_keep_bytes_finds_truncated_files_too(image_folder: Callable[..., Path], tmp_path: Path) -> None:
+    source = image_folder(classes=1, per_class=2)
+    whole = (source / "class_0" / "image_000.jpg").read_bytes()
+    (source / "class_0" / "cut.jpg").write_bytes(whole[: len(whole) // 2])
+    result = pack(source, tmp_path / "out", keep_bytes=True)
+    assert (result.records, result.errors) == (2, 1)
+
+
+def test_nothing_packable_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "in" / "a").mkdir(parents=True)
+    (tmp_path / "in" / "a" / "x.jpg").write_text("no")
+    with pytest.raises(SourceError, match=r"x\.jpg"):
+        pack(tmp_path / "in", tmp_path / "out")
+    assert not (tmp_path / "out" / "headrace.json").exists()
+
+
+def test_names_that_webdataset_would_cut(tmp_path: Path) -> None:
+    folder = tmp_path / "in" / "v1.0"
+    folder.mkdir(parents=True)
+    names = ["a.b.jpg", "a.jpg", "twin.jpg", "twin.png", "ü%=.jpeg"]
+    for seed, name in enumerate(names):
+        data = jpeg(40, 30, seed)
+        if name.endswith("png"):
+            file = io.BytesIO()
+            Image.open(io.BytesIO(data)).save(file, "PNG")
+            data = file.getvalue()
+        (folder / name).write_bytes(data)
+    pack(tmp_path / "in", tmp_path / "out", keep_bytes=True)
+    keys, _ = columns(tmp_path / "out")
+    assert keys == ["v1%2E0/a%2Eb", "v1%2E0/a", "v1%2E0/twin=jpg", "v1%2E0/twin=png", "v1%2E0/ü%25%3D"]
+    with tarfile.open(tmp_path / "out" / "shard-000000.tar") as archive:
+        assert "v1%2E0/twin=png.png" in archive.getnames()
+
+
+def test_names_that_are_not_utf8(tmp_path: Path) -> None:
+    folder = os.fsencode(tmp_path / "in") + b"/cl\xe9"
+    os.makedirs(folder)  # noqa: PTH103 (a path of bytes)
+    for name, data in ((b"caf\xe9.jpg", jpeg(40, 30)), (b"bad\xff.jpg", b"no image")):
+        with open(folder + b"/" + name, "wb") as file:
+            file.write(data)
+    result = pack(tmp_path / "in", tmp_path / "out", shuffle=1)
+    assert (result.records, result.errors) == (1, 1)
+    assert columns(tmp_path / "out")[0] == ["cl%E9/caf%E9"]
+    assert read_manifest(tmp_path / "out").classes == ("cl\udce9",)
+    assert json.loads((tmp_path / "out" / "errors.jsonl").read_text())["file"] == "cl\udce9/bad\udcff.jpg"
+
+
+def test_splits_hold_every_record_once(image_folder: Callable[..., Path], tmp_path: Path) -> None:
+    source = image_folder(classes=2, per_class=10)
+    result = pack(source, tmp_path / "out", train_ratio=0.7, test_ratio=0.1)
+    parts = {name: set(records(tmp_path / "out" / name)) for name in ("train", "val", "test")}
+    assert {name: len(part) for name, part in parts.items()} == {"train": 14, "val": 4, "test": 2}
+    assert len(set.union(*parts.values())) == 20
+    assert result.records == 20
+    assert read_manifest(tmp_path / "out" / "val").classes == ("class_0", "class_1")
+
+
+def test_shuffle_is_a_fixed_order(image_folder: Callable[..., Path], tmp_path: Path) -> None:
+    source = image_folder(classes=2, per_class=10)
+    orders = []
+    for number, shuffle in enumerate((None, 1, 1, 2)):
+        pack(source, tmp_path / str(number), shuffle=shuffle)
+        orders.append(columns(tmp_path / str(number))[0])
+    assert orders[0] == sorted(orders[0]) == sorted(orders[1])
+    assert orders[1] == orders[2]
+    assert orders[0] != orders[1] != orders[3]
+
+
+def test_class_filter(image_folder: Callable[..., Path], tmp_path: Path) -> None:
+    source = image_folder(classes=3, per_class=2)
+    pack(source, tmp_path / "out", classes=("class_2", "class_0"))
+    manifest = read_manifest(tmp_path / "out")
+    assert (manifest.classes, manifest.per_class) == (("class_2", "class_0"), (2, 2))
+    assert records(tmp_path / "out")["class_0/image_000"][1] == 1
+    with pytest.raises(UsageError, match="class_9"):
+        pack(source, tmp_path / "other", classes=("class_9",))
+
+
+@pytest.mark.parametrize(
+    ("options", "size"),
+    [
+        ({"max_side": 100}, (100, 75)),
+        ({"short_side": 60}, (80, 60)),
+        ({"resize": 300}, (400, 300)),
+        ({"transform": "Resize(80), CenterCrop((64, 48))"}, (48, 64)),
+    ],
+)
+def test_sizes_of_reencoded_images(tmp_path: Path, options: dict[str, object], size: tuple[int, int]) -> None:
+    (tmp_path / "in" / "a").mkdir(parents=True)
+    (tmp_path / "in" / "a" / "x.jpg").write_bytes(jpeg(200, 150))
+    pack(tmp_path / "in", tmp_path / "out", quality=85, **options)
+    ((data, _),) = records(tmp_path / "out").values()
+    header = read_header(data)
+    assert (header.width, header.height) == size
+    assert header.jpeg.quality == 85
+
+
+def test_small_images_keep_their_coefficients(tmp_path: Path) -> None:
+    (tmp_path / "in" / "a").mkdir(parents=True)
+    original = jpeg(200, 150, quality=70)
+    (tmp_path / "in" / "a" / "x.jpg").write_bytes(original)
+    pack(tmp_path / "in", tmp_path / "out", max_side=200, quality=95)
+    ((data, _),) = records(tmp_path / "out").values()
+    assert np.array_equal(pixels(data), pixels(original))
+
+
+def test_grayscale_is_stored_grey(tmp_path: Path) -> None:
+    (tmp_path / "in" / "a").mkdir(parents=True)
+    (tmp_path / "in" / "a" / "x.jpg").write_bytes(jpeg(64, 48))
+    pack(tmp_path / "in", tmp_path / "out", transform="Grayscale()")
+    ((data, _),) = records(tmp_path / "out").values()
+    assert read_header(data).jpeg.components == 1
+
+
+def test_the_estimate_comes_before_the_work(image_folder: Callable[..., Path], tmp_path: Path) -> None:
+    seen = []
+    pack(image_folder(), tmp_path / "out", max_side=64, on_estimate=seen.append)
+    (expected,) = seen
+    assert expected.images == 12
+    assert 0 < expected.packed_bytes < expected.source_bytes
+
+
+def test_progress_adds_up(image_folder: Callable[..., Path], tmp_path: Path) -> None:
+    told: list[tuple[int, int]] = []
+    totals: list[int] = []
+    result = pack(image_folder(), tmp_path / "out", on_start=totals.append, on_progress=lambda *one: told.append(one))
+    assert totals == [12]
+    count, size = (sum(column) for column in zip(*told, strict=True))
+    assert (count, size + 1024) == (12, result.bytes)  # the two blocks that end the archive
+
+
+def test_one_estimate_for_all_parts_of_a_split(image_folder: Callable[..., Path], tmp_path: Path) -> None:
+    seen = []
+    pack(image_folder(), tmp_path / "out", max_side=64, train_ratio=0.5, on_estimate=seen.append)
+    assert [expected.images for expected in seen] == [12]
+
+
+def test_a_pipe_or_device_in_the_source_does_not_hang(image_folder: Callable[..., Path], tmp_path: Path) -> None:
+    source = image_folder(classes=1, per_class=2)
+    (source / "class_0" / "endless.jpg").symlink_to("/dev/zero")
+    (source / "a.lst").write_text("0\t0\tclass_0/image_000.jpg\n1\t0\tclass_0/endless.jpg\n")
+    with pytest.raises(SourceError, match=r"endless\.jpg is a pipe"):
+        pack(source, tmp_path / "out")
+    assert pack(source / "a.lst", tmp_path / "out").records == 1
+    assert json.loads((tmp_path / "out" / "errors.jsonl").read_text())["reason"] == "unreadable"
+    with pytest.raises(SourceError, match=r"endless\.jpg is a pipe"):
+        pack(source / "a.lst", tmp_path / "strict", undecodable="stop")
+
+
+def test_a_name_that_comes_twice_in_a_tar_is_two_records(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        for name, data in (("a.jpg", jpeg(40, 30, 1)), ("a.cls", b"0"), ("a.jpg", jpeg(40, 30, 2)), ("a.cls", b"1")):
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    with pytest.raises(SourceError, match="two records have the key 'a'"):
+        pack(tmp_path / "a.tar", tmp_path / "out")
+    result = pack(tmp_path / "a.tar", tmp_path / "out", duplicates="rename")
+    assert (result.records, result.renamed) == (2, 1)
+    assert columns(tmp_path / "out")[0] == ["a", "a~2"]
+
+
+def test_a_list_with_absolute_paths_leads_nowhere(image_folder: Callable[..., Path], tmp_path: Path) -> None:
+    source = image_folder(classes=1, per_class=3)
+    names = [str(path) for path in sorted(source.rglob("*.jpg"))]
+    outside = f"../{source.name}/class_0/image_000.jpg"
+    lines = [f"{number}\t0\t{name}\n" for number, name in enumerate([*names, outside])]
+    (source / "all.lst").write_text("".join(lines))
+    pack(source / "all.lst", tmp_path / "out")
+    keys, _ = columns(tmp_path / "out")
+    assert keys == [*(name.removeprefix("/").removesuffix(".jpg") for name in names), f"%2E%2E/{outside[3:-4]}"]
+    with tarfile.open(tmp_path / "out" / "shard-000000.tar") as archive:
+        assert not any(name.startswith("/") or ".." in name.split("/") for name in archive.getnames())
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"max_side": 0}, "max_side is 0"),
+        ({"max_side": 10, "short_side": 10}, "exclude each other"),
+        ({"quality": 101}, "quality is 101"),
+        ({"keep_bytes": True, "quality": 90}, "keep_bytes"),
+        ({"train_ratio": 0.9, "test_ratio": 0.2}, "at most 1"),
+        ({"shard_size": 10}, "64 KiB"),
+        ({"codec": "coef"}, "does not exist"),
+        ({"classes": ("class_0", "class_0")}, "twice"),
+        ({"colour": "red"}, "colour"),
+        ({"workers": 0}, "workers is 0"),
+        ({"unit": (4, 3)}, "4/3"),
+        ({"transform": "RandomResizedCrop(224)"}, "not possible when packing"),
+        ({"transform": "Resize('a')"}, "Resize"),
+        ({"transform": "__import__('os')"}, "not possible"),
+        ({"transform": "Resize(("}, "cannot be read"),
+    ],
+)
+def test_options_that_make_no_sense(
+    image_folder: Callable[..., Path], tmp_path: Path, options: dict[str, object], words: str
+) -> None:
+    with pytest.raises(UsageError, match=words):
+        pack(image_folder(), tmp_path / "out", **options)  # type: ignore[arg-type]
+    assert not (tmp_path / "out").exists()
+
+
+def test_images_of_higher_quality_are_reencoded_when_quality_is_given(tmp_path: Path) -> None:
+    (tmp_path / "in" / "a").mkdir(parents=True)
+    fine, coarse = jpeg(120, 90, quality=95), jpeg(120, 90, quality=60)
+    (tmp_path / "in" / "a" / "fine.jpg").write_bytes(fine)
+    (tmp_path / "in" / "a" / "coarse.jpg").write_bytes(coarse)
+    pack(tmp_path / "in", tmp_path / "out", quality=80)
+    found = records(tmp_path / "out")
+    assert read_header(found["a/fine"][0]).jpeg.quality == 80
+    assert read_header(found["a/fine"][0]).jpeg.restart_interval == 2
+    assert np.array_equal(pixels(found["a/coarse"][0]), pixels(coarse))
+
+
+@pytest.mark.parametrize("restart_markers", [False, True])
+def test_a_jpeg_that_would_only_get_worse_keeps_its_coefficients(tmp_path: Path, restart_markers: bool) -> None:
+    (tmp_path / "in" / "a").mkdir(parents=True)
+    file = io.BytesIO()
+    image = Image.open(io.BytesIO(jpeg(640, 480, quality=100)))
+    image.save(file, "JPEG", quality=91, progressive=True)
+    (tmp_path / "in" / "a" / "x.jpg").write_bytes(file.getvalue())
+    pack(tmp_path / "in", tmp_path / "out", quality=90, restart_markers=restart_markers)
+    ((data, _),) = records(tmp_path / "out").values()
+    assert np.array_equal(pixels(data), pixels(file.getvalue()))
+    assert (read_header(data).jpeg.restart_interval > 0) == restart_markers
+
+
+@pytest.mark.parametrize("mode", ["L", "CMYK", "RGBA", "P", "1", "I;16"])
+def test_every_kind_of_image_can_be_made_smaller(tmp_path: Path, mode: str) -> None:
+    (tmp_path / "in" / "a").mkdir(parents=True)
+    image = Image.open(io.BytesIO(jpeg(120, 90))).convert(mode if mode != "I;16" else "L")
+    if mode == "I;16":
+        image = Image.fromarray(np.asarray(image).astype(np.uint16) * 256)
+    end = "jpg" if mode in ("L", "CMYK") else "png"
+    image.save(tmp_path / "in" / "a" / f"x.{end}")
+    pack(tmp_path / "in", tmp_path / "out", max_side=60)
+    ((data, _),) = records(tmp_path / "out").values()
+    header = read_header(data)
+    assert (header.format, header.width, header.height) == ("jpeg", 60, 45)
+    assert header.jpeg.components == (1 if mode in ("L", "1", "I;16") else 3)
+
+
+def test_an_orientation_survives_reencoding(tmp_path: Path) -> None:
+    (tmp_path / "in" / "a").mkdir(parents=True)
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.open(io.BytesIO(jpeg(120, 90))).save(tmp_path / "in" / "a" / "x.jpg", exif=exif)
+    pack(tmp_path / "in", tmp_path / "out", max_side=60)
+    ((data, _),) = records(tmp_path / "out").values()
+    assert Image.open(io.BytesIO(data)).getexif()[0x0112] == 6
+
+
+def test_parts_of_a_split_want_a_folder_of_their_own(image_folder: Callable[..., Path], tmp_path: Path) -> None:
+    source, out = image_folder(), tmp_path / "out"
+    pack(source, out)
+    with pytest.raises(UsageError, match="not empty"):
+        pack(source, out, train_ratio=0.5)
+    assert not (out / "train").exists()
+    pack(source, tmp_path / "split", train_ratio=0.5)
+    assert pack(source, tmp_path / "split", train_ratio=0.5).records == 12
+
+
+def test_a_folder_that_cannot_be_written_is_an_error_of_ours(image_folder: Callable[..., Path], tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(HeadraceError, match=r"cannot write to .*file/out: Not a directory"):
+        pack(image_folder(), tmp_path / "file" / "out")
+    with pytest.raises(UsageError, match="is a file; the destination is a folder"):
+        pack(tmp_path / "images", tmp_path / "file")
+
+
+@pytest.mark.parametrize("options", [{"resize": 700}, {"transform": "Resize(700)"}])
+def test_a_narrow_image_that_would_get_too_long_is_listed(tmp_path: Path, options: dict[str, object]) -> None:
+    (tmp_path / "in/cat").mkdir(parents=True)
+    (tmp_path / "in/cat/a.jpg").write_bytes(jpeg(60, 50, 1))
+    for end in ("jpg", "png"):
+        Image.new("RGB", (4, 400)).save(tmp_path / f"in/cat/narrow.{end}")
+    result = pack(tmp_path / "in", tmp_path / "out", **options)
+    assert (result.records, result.errors) == (1, 2)
+    assert "would become 700 x 70,000 pixels" in (tmp_path / "out/errors.jsonl").read_text()
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+def test_an_image_that_would_get_more_pixels_than_a_loader_decodes_is_refused(kind: str) -> None:
+    file = io.BytesIO()
+    Image.new("RGB", (40, 40)).save(file, kind)
+    with pytest.raises(DecodeError, match="would become 14,000 x 14,000 pixels; Loaders decode at most 178,956,970"):
+        make_recipe(PackOptions(resize=14_000)).recode(file.getvalue())
+
+
+def test_an_unusual_format_keeps_its_extension(tmp_path: Path) -> None:
+    buffer = io.BytesIO()
+    Image.new("RGB", (4, 3)).save(buffer, "PCX")
+    (tmp_path / "in/v1.2").mkdir(parents=True)
+    (tmp_path / "in/v1.2/a.PGM").write_bytes(buffer.getvalue())
+    pack(tmp_path / "in", tmp_path / "out", keep_bytes=True)
+    with tarfile.open(tmp_path / "in.tar", "w") as archive:
+        archive.add(tmp_path / "in/v1.2/a.PGM", "v1.2/a.ppm")
+    pack(tmp_path / "in.tar", tmp_path / "again", keep_bytes=True)
+    for name, member in (("out", "v1%2E2/a.pgm"), ("again", "v1%2E2/a.pcx")):
+        with tarfile.open(tmp_path / name / "shard-000000.tar") as archive:
+            assert archive.getnames()[0] == member
+
+
+def test_a_loader_reads_what_was_packed(tmp_path: Path) -> None:
+    """Every format that a folder may hold, and GIF by its bytes: as packed, the pixels are still Pillow's of the original."""
+    (tmp_path / "in/x").mkdir(parents=True)
+    saved = [("a.pgm", "L", {}), ("b.ppm", "RGB", {}), ("c.pgm", "I;16", {}), ("d.ppm", "1", {}), ("e.bmp", "RGB", {})]
+    saved += [("f.tif", "P", {}), ("g.tif", "RGB", {"compression": "tiff_lzw"}), ("h.webp", "RGB", {}), ("i.png", "LA", {})]
+    for number, (name, mode, how) in enumerate(saved):
+        image = photograph(40, 30, seed=number)
+        (image.convert("L") if mode == "I;16" else image).convert(mode).save(tmp_path / "in/x" / name, **how)
+    expected = [np.asarray(Image.open(path).convert("RGB")) for path in sorted((tmp_path / "in/x").iterdir())]
+    result = pack(tmp_path / "in", tmp_path / "out")
+    assert (result.records, result.errors) == (len(saved), 0)
+    with tarfile.open(tmp_path / "out/shard-000000.tar") as archive:
+        assert {"x/c.pgm", "x/d.pbm"} < set(archive.getnames()), "the ending says what the bytes are"
+    assert verify(tmp_path / "out", decode=True).ok
+    whole = transforms.CenterCrop((30, 40))
+    loader = Loader(tmp_path / "out", batch_size=len(saved), transform=whole, shuffle=False, output="numpy")
+    images, _ = next(iter(loader))
+    np.testing.assert_array_equal(images, expected)
+
+
+def test_sizes_that_lie_take_no_memory(tmp_path: Path) -> None:
+    (tmp_path / "in/x").mkdir(parents=True)
+    whole = jpeg(30, 20)
+    frame = whole.index(b"\xff\xc0")
+    (tmp_path / "in/x/a.jpg").write_bytes(whole)
+    (tmp_path / "in/x/b.jpg").write_bytes(whole[: frame + 5] + b"\xff\x00\xff\x00" + whole[frame + 9 :])
+    (tmp_path / "in/x/c.ppm").write_bytes(b"P6 65000 65000 255\n")
+    (tmp_path / "in/x/d.pgm").write_bytes(b"P5 13000 13000 255\n")  # as large as an image may be, and nothing behind it
+    tracemalloc.start()
+    result = pack(tmp_path / "in", tmp_path / "out", restart_markers=False, workers=1)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    details = [json.loads(line)["detail"] for line in (tmp_path / "out/errors.jsonl").read_text().splitlines()]
+    too_large = "the image is larger than the pixel limit"
+    assert (result.records, details) == (1, [too_large, f"PPM: {too_large}", "the image data ends too early (truncated file)"])
+    assert peak < 64 << 20
+
+
+def test_a_jpeg_whose_size_lies_takes_no_memory_to_reencode(tmp_path: Path) -> None:
+    (tmp_path / "in/x").mkdir(parents=True)
+    whole = jpeg(30, 20, quality=95)
+    frame = whole.index(b"\xff\xc0")
+    (tmp_path / "in/x/a.jpg").write_bytes(whole)
+    (tmp_path / "in/x/b.jpg").write_bytes(whole[: frame + 5] + b"\x40\x00\x40\x00" + whole[frame + 9 :])
+    tracemalloc.start()
+    result = pack(tmp_path / "in", tmp_path / "out", quality=80, workers=1)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (result.records, result.errors) == (1, 1)
+    assert "larger than the pixel limit" in (tmp_path / "out/errors.jsonl").read_text()
+    assert peak < 64 << 20
+
+
+def test_what_no_loader_decodes_is_not_packed_silently(tmp_path: Path) -> None:
+    """A sound image of a kind that only Pillow decodes: listed with what to do, a JPEG, or kept by those who ask for it."""
+    (tmp_path / "in/x").mkdir(parents=True)
+    (tmp_path / "in/x/good.jpg").write_bytes(jpeg(30, 20))
+    Image.fromarray(np.linspace(0, 255, 600, dtype=np.float32).reshape(20, 30)).save(tmp_path / "in/x/float.tif")
+    Image.new("RGB", (4, 3)).save(tmp_path / "in/x/a.bmp", "PCX")
+    result = pack(tmp_path / "in", tmp_path / "out")
+    lines = (tmp_path / "out/errors.jsonl").read_text().splitlines()
+    assert (result.records, result.errors) == (1, 2)
+    assert [line["file"] for line in map(json.loads, lines)] == ["x/a.bmp", "x/float.tif"]
+    for line, kind in zip(lines, ("pcx", "tiff"), strict=True):
+        assert f"{kind}: a valid image of a kind that headrace does not decode; --quality 95 packs it as a JPEG" in line
+    with pytest.raises(DecodeError, match="--keep-bytes as it is"):
+        pack(tmp_path / "in", tmp_path / "strict", undecodable="stop")
+
+    assert pack(tmp_path / "in", tmp_path / "lossy", quality=95).errors == 0
+    assert verify(tmp_path / "lossy", decode=True).ok
+    for number, smaller in enumerate(({"max_side": 500}, {"short_side": 500}, {"max_side": 10})):  # small already, or not
+        assert pack(tmp_path / "in", tmp_path / f"smaller{number}", **smaller).errors == 0
+        assert verify(tmp_path / f"smaller{number}", decode=True).ok
+    kinds = {key: read_header(data) for key, (data, _) in records(tmp_path / "smaller0").items()}
+    assert {(key, one.format, one.width, one.height) for key, one in kinds.items()} == {
+        ("x/good", "jpeg", 30, 20),
+        ("x/float", "jpeg", 30, 20),
+        ("x/a", "jpeg", 4, 3),
+    }
+    assert pack(tmp_path / "in", tmp_path / "kept", keep_bytes=True).errors == 0
+    assert [problem.key for problem in verify(tmp_path / "kept", decode=True).problems] == ["x/a", "x/float"]
+    (tmp_path / "in/x/a.bmp").unlink()
+    with pytest.raises(DecodeError, match=r"x/float.*headrace does not decode") as caught:
+        list(Loader(tmp_path / "in", batch_size=1, transform=transforms.Resize((8, 8)), shuffle=False))
+    assert "headrace pack --quality 95" in (caught.value.hint or "")
+
+
+def test_a_list_s_images_may_not_change_before_the_pack_continues(image_folder: Callable[..., Path], tmp_path: Path) -> None:
+    source = image_folder()
+    names = [path.relative_to(source) for path in sorted(source.rglob("*.jpg"))]
+    (tmp_path / "a.lst").write_text("".join(f"{i}\t0\t{name}\n" for i, name in enumerate(names)))
+    assert not pack(tmp_path / "a.lst", tmp_path / "out", root=source, shard_size=65536, unit=(0, 2)).complete
+    (source / names[-1]).write_bytes(jpeg(20, 20, 3))
+    with pytest.raises(UsageError, match="the source has changed"):
+        pack(tmp_path / "a.lst", tmp_path / "out", root=source, shard_size=65536)

@@ -1,0 +1,168 @@
+"""Native packing gives the bytes that the Python way gives, and leaves to it what needs words."""
+
+from __future__ import annotations
+
+import io
+import random
+import tarfile
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from headrace.datasets.sources import open_dataset
+from headrace.packing.encode import make_recipe
+from headrace.packing.listing import Listing, Rejection, list_records
+from headrace.packing.options import PackOptions
+from headrace.packing.unit import Run, pack_chunk
+from PIL import Image
+from sample_images import jpeg
+
+OPTIONS = [
+    PackOptions(keep_bytes=True),
+    PackOptions(),
+    PackOptions(restart_markers=False),
+    PackOptions(max_side=100, quality=90),
+    PackOptions(quality=70),
+    PackOptions(max_side=100),
+    PackOptions(short_side=50, quality=60, restart_markers=False),
+    PackOptions(resize=200, quality=75),
+    PackOptions(quality=90),
+]
+
+
+def saved(image: Image.Image, kind: str, **options: object) -> bytes:
+    file = io.BytesIO()
+    image.save(file, kind, **options)
+    return file.getvalue()
+
+
+def zoo() -> dict[str, bytes]:
+    """Name -> file: the usual kinds, the unusual ones, and damaged ones."""
+    plain = jpeg(150, 113, 1)
+    image = Image.open(io.BytesIO(plain))
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    return {
+        "plain.jpg": plain,
+        "small.jpg": jpeg(40, 30, 2, quality=50),
+        "fine.jpg": jpeg(90, 60, 3, quality=98),
+        "marked.jpg": saved(image, "JPEG", restart_marker_blocks=3),
+        "grey.jpg": saved(image.convert("L"), "JPEG"),
+        "cmyk.jpg": saved(image.convert("CMYK"), "JPEG"),
+        "progressive.jpg": saved(image, "JPEG", progressive=True),
+        "turned.jpg": saved(image, "JPEG", exif=turned),
+        "picture.png": saved(image, "PNG"),
+        "turned.png": saved(image, "PNG", exif=turned),
+        "float.tif": saved(Image.fromarray(np.linspace(0, 255, 600, dtype=np.float32).reshape(20, 30)), "TIFF"),
+        "cut.jpg": plain[: len(plain) // 2],
+        "damaged.jpg": plain[: len(plain) // 2] + bytes(50) + plain[len(plain) // 2 + 50 :],
+        "rubbish.jpg": b"no image at all",
+        "empty.jpg": b"",
+        "hardly_finer.jpg": saved(image, "JPEG", quality=91, progressive=True),
+        "trailing.jpg": plain + b"something behind the image",
+        "long " + "ä" * 70 + ".jpg": jpeg(64, 64, 4),
+    }
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("zoo")
+    for number, (name, data) in enumerate(zoo().items()):
+        (root / f"class_{number % 2}").mkdir(exist_ok=True)
+        (root / f"class_{number % 2}" / name).write_bytes(data)
+    return root
+
+
+def both(listing: Listing, options: PackOptions) -> tuple[list[object], list[object], int]:
+    """Records packed natively where that is possible, and all in Python; how many the native way took."""
+    recipe = make_recipe(options)
+    ways = []
+    taken = 0
+    for way in (recipe, replace(recipe, native=None)):
+        found: list[object] = []
+        for one in pack_chunk(listing, way, range(len(listing))):
+            if isinstance(one, Run):
+                taken += len(one.rows) > 1
+                found += pieces(one)
+            else:
+                found.append(one)
+        ways.append(found)
+    return ways[0], ways[1], taken
+
+
+def pieces(run: Run) -> list[object]:
+    """Each record's members and row, counted from the record's own start."""
+    members = bytes(run.members)
+    with tarfile.open(fileobj=io.BytesIO(members)) as archive:
+        starts = [info.offset for info in archive.getmembers() if not info.name.endswith((".cls", ".json"))]
+    ends = [*starts[1:], len(members)]
+    rows = [(row[0] - start, *row[1:5], row[5] and row[5] - start, row[6]) for row, start in zip(run.rows, starts, strict=True)]
+    return [(members[start:end], row) for start, end, row in zip(starts, ends, rows, strict=True)]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=lambda options: str(dict(options.for_manifest())))
+def test_both_ways_give_the_same_bytes(folder: Path, options: PackOptions) -> None:
+    native, python, taken = both(list_records(open_dataset(folder), options), options)
+    assert native == python
+    assert taken
+
+
+@pytest.mark.parametrize("options", OPTIONS[:5], ids=lambda options: str(dict(options.for_manifest())))
+def test_both_ways_agree_about_damage(tmp_path: Path, options: PackOptions) -> None:
+    """Bytes changed at random, mostly in headers: what native code takes, Python takes too, with the same result."""
+    drawn = random.Random(7)
+    (tmp_path / "a").mkdir()
+    originals = [jpeg(90, 70, 1), zoo()["progressive.jpg"], zoo()["grey.jpg"], zoo()["turned.jpg"]]
+    for number in range(120):
+        data = bytearray(originals[number % 4])
+        for _ in range(drawn.randint(1, 3)):
+            data[drawn.randrange(len(data) if number % 3 == 0 else 700)] = drawn.choice((0, 255, drawn.randrange(256)))
+        if number % 10 == 0:
+            del data[drawn.randrange(len(data)) :]
+        (tmp_path / "a" / f"{number:03d}.jpg").write_bytes(data)
+    native, python, taken = both(list_records(open_dataset(tmp_path), options), options)
+    assert native == python
+    assert taken and any(isinstance(one, Rejection) for one in native)
+
+
+@pytest.mark.parametrize("options", OPTIONS[:4:3], ids=["keep_bytes", "max_side"])
+def test_both_ways_on_real_photographs(sample_images: list[Path], tmp_path: Path, options: PackOptions) -> None:
+    (tmp_path / "a").mkdir()
+    for path in sample_images[:40]:
+        (tmp_path / "a" / f"{path.stem}.jpg").symlink_to(path)
+    native, python, _ = both(list_records(open_dataset(tmp_path), options), options)
+    assert native == python
+
+
+def test_records_of_containers_with_json(tmp_path: Path) -> None:
+    """Offsets into a file, JSON beside the image, and records that the native way leaves alone in between."""
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        for number, (name, data) in enumerate(zoo().items()):
+            stem, _, end = name.rpartition(".")
+            members = {
+                f"{stem}{number}.{end}": data,
+                f"{stem}{number}.cls": b"1",
+                f"{stem}{number}.json": b'{"n": %d}' % number,
+            }
+            for member, content in members.items():
+                info = tarfile.TarInfo(member)
+                info.size = len(content)
+                archive.addfile(info, io.BytesIO(content))
+    for options in OPTIONS:
+        native, python, _ = both(list_records(open_dataset(tmp_path / "a.tar"), options), options)
+        assert native == python
+    whole = [one for one in native if isinstance(one, tuple)]
+    assert all(row[6] for _, row in whole)
+
+
+def test_a_file_that_is_gone_or_shorter_is_left_to_python(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    for number in range(3):
+        (tmp_path / "a" / f"{number}.jpg").write_bytes(jpeg(60, 50, number))
+    options = PackOptions()
+    listing = list_records(open_dataset(tmp_path), options)
+    (tmp_path / "a" / "1.jpg").unlink()
+    first, rejection, last = pack_chunk(listing, make_recipe(options), range(3))
+    assert (first.first, last.first) == (0, 2)
+    assert (rejection.file, rejection.reason, rejection.detail) == ("a/1.jpg", "unreadable", "No such file or directory")

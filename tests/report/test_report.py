@@ -1,0 +1,357 @@
+"""The report: both screens say the same, the page is one safe file, and nothing unknown becomes a number."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from headrace.diagnosis.model import VERDICTS, Diagnosis, Finding, Fix
+from headrace.errors import SessionError
+from headrace.report import html, text, words
+from headrace.report.screen import first_screen
+from headrace.session.model import Session
+from rich.console import Console
+from session_factory import example_diagnosis, example_session, make_session
+
+HOSTILE = "</script><script>alert(1)</script>\"'><img src=x onerror=alert(1)>"
+VOID = {"meta", "br", "hr", "img", "input", "link"}
+EMPTY = Diagnosis("INSUFFICIENT_DATA", 0.0, {}, (), None, None, ())
+
+
+class Page(HTMLParser):
+    """Checks nesting and collects what the tests ask about."""
+
+    def __init__(self, source: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+        self.scripts: list[str] = []
+        self.feed(source)
+        self.close()
+        assert self.open == [], f"not closed: {self.open}"
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open and self.open[-1] == tag, f"</{tag}> closes {self.open[-1:]}"
+        self.open.pop()
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] == "script":
+            self.scripts.append(data)
+        elif not self.open or self.open[-1] != "style":
+            self.texts.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.texts).split())
+
+    def attributes(self, tag: str, **wanted: str) -> list[dict[str, str | None]]:
+        return [found for name, found in self.tags if name == tag and wanted.items() <= found.items()]
+
+
+def page(diagnosis: Diagnosis | None = None, session: Session | None = None) -> Page:
+    return Page(html.render(diagnosis or example_diagnosis(), session=session or example_session()))
+
+
+def test_page_is_well_formed_and_holds_every_panel() -> None:
+    found = page()
+    sections = {attributes.get("id") for name, attributes in found.tags if name == "section"}
+    assert sections >= {
+        "verdict",
+        "fixes",
+        "unknown",
+        "over-time",
+        "slow",
+        "percentiles",
+        "stages",
+        "others",
+        "model",
+        "environment",
+    }
+    assert len(found.attributes("h1")) == 1
+    assert found.attributes("html", lang="en")
+    assert found.attributes("meta", name="viewport")
+
+
+def test_page_fetches_nothing() -> None:
+    source = html.render(example_diagnosis(), session=example_session())
+    for name, attributes in Page(source).tags:
+        assert name not in {"link", "iframe", "img", "object", "embed", "base"}
+        for key in ("src", "href", "srcset", "action", "xlink:href"):
+            assert (attributes.get(key) or "data:").startswith("data:"), (name, attributes)
+    assert not re.search(r"https?://|url\(|@import|fetch\(|XMLHttpRequest", source)
+
+
+def test_segments_and_percents_of_the_bar_sum_to_the_whole() -> None:
+    found = page()
+    segments = [attributes for attributes in found.attributes("rect") if "data-part" in attributes]
+    assert sum(float(str(attributes["width"])) for attributes in segments) == pytest.approx(100, abs=0.01)
+    starts = [float(str(attributes["x"])) for attributes in segments]
+    assert starts == sorted(starts)
+    assert sum(part.percent for part in first_screen(example_diagnosis()).parts) == 100
+
+
+@pytest.mark.parametrize(
+    "shares",
+    [{"compute": 0.4, "input_cpu": 0.2}, {"compute": 1 / 3, "input_cpu": 1 / 3, "sync": 1 / 3}, {"compute": 1.3, "h2d": 0.2}],
+)
+def test_bar_has_an_explicit_rest_whatever_the_shares(shares: dict[str, float]) -> None:
+    parts = first_screen(replace(example_diagnosis(), share_of_step=shares)).parts
+    assert sum(part.share for part in parts) == pytest.approx(1)
+    assert sum(part.percent for part in parts) == 100
+    if sum(shares.values()) < 0.99:
+        assert {part.key: part.percent for part in parts}["other"] == 40
+
+
+def test_hostile_strings_stay_text() -> None:
+    example = example_diagnosis()
+    fix = Fix(
+        "x", HOSTILE, 700.0, (600.0, 800.0), command=HOSTILE, gain=1.2, next_bottleneck=HOSTILE, basis=HOSTILE, effort=HOSTILE
+    )
+    diagnosis = replace(
+        example,
+        findings=(Finding("CPU_PREP", 0.5, (HOSTILE,), (fix,)), Finding("GC_PAUSE", 0.1, (HOSTILE,), summary=HOSTILE)),
+        summary=HOSTILE,
+        command=("python", HOSTILE),
+        not_measured=(HOSTILE,),
+        environment={HOSTILE: [HOSTILE], "gpu": HOSTILE},
+        noise=HOSTILE,
+        startup_s={HOSTILE: 1.0},
+        terms_s={HOSTILE: 1.0},
+        rank_rows=(),
+    )
+    session = replace(
+        example_session(),
+        cwd=HOSTILE,
+        loaders=tuple(replace(loader, dataset=HOSTILE, transform=HOSTILE) for loader in example_session().loaders),
+    )
+    found = page(diagnosis, session)
+    assert not found.attributes("img")
+    assert len(found.attributes("script")) == 2
+    assert not any(key.startswith("on") for _, attributes in found.tags for key in attributes)
+    assert found.text.count("alert(1)") >= 10
+    json.loads(found.scripts[0])
+
+
+def test_missing_data_is_said_and_never_zero() -> None:
+    found = page(EMPTY, Session())
+    assert found.text.count(words.NOT_MEASURED) >= 5
+    assert not re.search(r"(?<![\d.,])0 (%|ms|img/s|images)", found.text)
+    screen = text.render(EMPTY, width=80).plain
+    assert words.NOT_MEASURED in screen
+    assert not re.search(r"(?<![\d.,])0 (%|ms|img/s)", screen)
+
+
+def test_cells_that_were_not_measured_are_drawn_as_such() -> None:
+    example = example_diagnosis()
+    assert example.heat_map is not None
+    cores = (tuple(None for _ in example.heat_map.cores[0]), *example.heat_map.cores[1:])
+    diagnosis = replace(example, heat_map=replace(example.heat_map, cores=cores))
+    assert len([attributes for attributes in page(diagnosis).attributes("rect") if attributes.get("class") == "absent"]) == 1
+
+
+def test_every_verdict_has_a_headline_and_renders() -> None:
+    assert words.HEADLINES.keys() == VERDICTS.keys()
+    for kind in VERDICTS:
+        diagnosis = replace(example_diagnosis(), verdict=kind)
+        headline = first_screen(diagnosis).headline
+        assert "{" not in headline and headline.endswith(".")
+        assert headline in page(diagnosis).text
+        assert headline in " ".join(text.render(diagnosis).plain.split())
+
+
+def test_every_figure_of_a_simulated_device_carries_its_label() -> None:
+    diagnosis = replace(example_diagnosis(), environment={"simulated": "simulated A100"})
+    found, screen = page(diagnosis), text.render(diagnosis).plain
+    assert "The simulated A100 waits" in found.text and "The simulated A100 waits" in screen
+    labels = re.findall(r"images per second now, simulated A100|×2.4\), simulated A100|wasted, simulated A100", found.text)
+    assert len(labels) == 3
+    assert "GPU-hours" not in found.text + screen
+
+
+@pytest.mark.parametrize("words_of_device", [("--device", "sim:a100"), ("--device=sim:a100",)])
+def test_simulated_device_is_seen_in_the_command(words_of_device: tuple[str, ...]) -> None:
+    diagnosis = replace(example_diagnosis(), command=("python", "train.py", *words_of_device))
+    assert first_screen(diagnosis).simulated == "simulated A100"
+    assert first_screen(example_diagnosis()).simulated is None
+
+
+def test_two_megabytes_are_never_exceeded() -> None:
+    session = make_session(steps=4000, cores=192, workers=8, gpu_busy=0.4, compute_s=0.3)
+    from headrace.diagnosis.series import heat_map, stages, timeline
+
+    diagnosis = replace(
+        example_diagnosis(),
+        heat_map=heat_map(session),
+        timeline=timeline(session, session.steps),
+        stages=stages(session.batches),
+    )
+    assert diagnosis.heat_map is not None and len(diagnosis.heat_map.cores) == 192
+    assert len(html.render(diagnosis, session=session).encode()) < html.MAX_BYTES
+
+
+def test_write_is_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = html.write(example_diagnosis(), tmp_path / "new" / "report.html")
+    assert path.read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert [file.name for file in path.parent.iterdir()] == ["report.html"]
+    with pytest.raises(SessionError, match="cannot write the report"):
+        html.write(example_diagnosis(), path / "below-a-file.html")
+
+
+def many_fixes() -> Diagnosis:
+    fixes = tuple(
+        Fix(
+            f"num_workers={n}",
+            f"{n} workers, " + "and a long explanation " * 4,
+            1000.0 + n,
+            (900.0, 1100.0),
+            None,
+            "python train.py " + "--x " * 60,
+            1.5,
+        )
+        for n in range(2, 10)
+    )
+    finding = Finding("CPU_PREP", 0.5, ("evidence " * 30,) * 5, fixes)
+    return replace(
+        example_diagnosis(), findings=(finding,), not_measured=tuple(f"source {n}: why it was not there" for n in range(12))
+    )
+
+
+@pytest.mark.parametrize("width", [80, 100, 120])
+@pytest.mark.parametrize("diagnosis", [example_diagnosis(), many_fixes(), EMPTY], ids=["example", "crowded", "empty"])
+def test_terminal_screen_fits(diagnosis: Diagnosis, width: int) -> None:
+    console = Console(width=width, color_system=None)
+    with console.capture() as capture:
+        console.print(text.render(diagnosis, width=width))
+    lines = capture.get().splitlines()
+    assert len(lines) <= text.MAX_LINES
+    assert max(map(len, lines)) <= width
+    assert sum("num_workers=" in line or " workers, and" in line for line in lines) <= 5
+
+
+def test_a_change_that_is_wider_than_its_column_goes_on_below() -> None:
+    change = "headrace makes the batches: 20.4 times less CPU per image, no worker processes"
+    found = example_diagnosis()
+    fixes = (replace(found.fixes[0], change=change),)
+    lines = text.render(replace(found, findings=(replace(found.findings[0], fixes=fixes),)), width=80).plain.splitlines()
+    begin = next(number for number, line in enumerate(lines) if line.startswith("1 headrace makes"))
+    assert "…" not in lines[begin]
+    rows = [lines[begin][: text_column(lines)].strip(), lines[begin + 1].strip()]
+    assert " ".join(rows) == f"1 {change}"
+    assert lines[begin + 2].startswith("    ")  # the command
+
+
+def text_column(lines: list[str]) -> int:
+    """Where the column after the changes begins."""
+    return next(line.index("img/s (80 %") for line in lines if line.startswith("Fixes"))
+
+
+def test_escape_sequences_do_not_reach_the_terminal() -> None:
+    diagnosis = replace(example_diagnosis(), command=("python", "\x1b[2J\x1b]0;owned\x07.py"), not_measured=("a\x9b31m",))
+    screen = text.render(diagnosis, width=100)
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", screen.plain)
+    assert screen.spans
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance of #rgb or #rrggbb (WCAG 2.2)."""
+    digits = colour.removeprefix("#")
+    digits = "".join(2 * digit for digit in digits) if len(digits) == 3 else digits
+    channels = [int(digits[at : at + 2], 16) / 255 for at in (0, 2, 4)]
+    linear = [value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one: str, other: str) -> float:
+    light, dark = sorted((luminance(one), luminance(other)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+def test_colours_are_readable_in_light_dark_and_print() -> None:
+    sheet = (Path(html.__file__).parent / "page.css").read_text()
+    roots = [dict(re.findall(r"--([a-z-]+): (#[0-9a-f]+)", body)) for body in re.findall(r":root \{(.*?)\}", sheet, re.S)]
+    assert len(roots) == 3
+    for theme in (roots[0], roots[0] | roots[1], roots[0] | roots[2]):
+        for name in ("ink", "quiet", "accent", "warn"):
+            assert contrast(theme[name], theme["paper"]) >= 4.5, name
+        assert contrast(theme["ink"], theme["panel"]) >= 4.5
+        for name in theme:
+            if name.startswith("on-"):
+                assert contrast(theme[name], theme[name.removeprefix("on-")]) >= 4.5, name
+
+
+def test_terminal_bar_is_exactly_as_wide_as_asked() -> None:
+    fills = "".join(fill for fill, _ in text.PART_LOOK.values())
+    for width in (80, 93, 120):
+        bars = [
+            line
+            for line in text.render(example_diagnosis(), width=width).plain.splitlines()
+            if line and set(line) <= set(fills)
+        ]
+        assert [len(line) for line in bars] == [width]
+
+
+def test_terminal_screen_in_ascii() -> None:
+    assert text.to_ascii(text.render(example_diagnosis(), width=80).plain).isascii()
+
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "report"
+
+
+@pytest.mark.parametrize("width", [80, 100, 120])
+def test_terminal_screen_is_as_recorded(width: int) -> None:
+    """The whole screen, letter by letter. HEADRACE_WRITE_GOLDEN=1 records it anew, for a look at the difference in git."""
+    file = GOLDEN / f"screen_{width}.txt"
+    screen = text.render(example_diagnosis(), session=example_session(), width=width).plain + "\n"
+    if os.environ.get("HEADRACE_WRITE_GOLDEN"):
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(screen, encoding="utf-8")
+    assert screen == file.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("value_s", "said"),
+    [
+        (None, words.NOT_MEASURED),
+        (0.0000944, "0.0944 ms"),
+        (0.0213, "21.3 ms"),
+        (0.1984, "198 ms"),
+        (0.9996, "1 s"),
+        (1.978, "1.98 s"),
+    ],
+)
+def test_durations_in_words(value_s: float | None, said: str) -> None:
+    assert words.milliseconds(value_s) == said
+
+
+@pytest.mark.parametrize(
+    ("code", "said"), [(3, "failed with exit code 3"), (-9, "stopped by SIGKILL"), (-99, "stopped by signal 99")]
+)
+def test_how_the_command_ended_is_said(code: int, said: str) -> None:
+    assert said in first_screen(replace(example_diagnosis(), exit_code=code)).scope
+
+
+@pytest.mark.parametrize("shares", [[1.0], [1, 1, 1], [0.005, 0.005, 0.99], [0.1] * 10, [3, 0, 1]])
+def test_whole_numbers_sum_to_the_total(shares: list[float]) -> None:
+    for total in (100, 80, 7):
+        found = words.rounded_to_whole(shares, total=total)
+        assert sum(found) == total
+        assert all(abs(value - total * share / sum(shares)) < 1 for value, share in zip(found, shares, strict=True))
+
+
+def test_amounts_just_below_the_next_unit() -> None:
+    assert words.bytes_words(1000 * (1 << 20)) == "1000 MiB"
+    assert words.bytes_words(972 * (1 << 20)) == "972 MiB"

@@ -1,0 +1,203 @@
+"""JSON with its schema, the Perfetto trace and OpenMetrics text: others' programs can rely on them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import struct
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from headrace.diagnosis.model import Diagnosis
+from headrace.errors import SessionError
+from headrace.report.exports import openmetrics, perfetto, tensorboard
+from headrace.report.exports.json import document, schema
+from headrace.session.model import Event, Session
+from session_factory import example_diagnosis, example_session
+
+SCHEMA_FILE = Path(__file__).resolve().parents[2] / "docs" / "diagnosis.schema.json"
+EMPTY = Diagnosis("INSUFFICIENT_DATA", 0.0, {}, (), None, None, ())
+TYPES: dict[str, Any] = {"string": str, "integer": int, "number": (int, float), "boolean": bool, "object": dict, "array": list}
+
+
+def check(value: Any, rule: dict[str, Any], root: dict[str, Any], where: str = "$") -> None:
+    """The parts of JSON Schema that our schema uses."""
+    known = {"$ref", "anyOf", "const", "enum", "type", "properties", "required", "additionalProperties", "items", "prefixItems"}
+    also = {"minItems", "maxItems", "minimum", "maximum", "description", "$schema", "$id", "title", "$defs"}
+    assert rule.keys() <= known | also, where
+    if "$ref" in rule:
+        return check(value, root["$defs"][rule["$ref"].rsplit("/", 1)[1]], root, where)
+    if "anyOf" in rule:
+        return _check_any(value, rule["anyOf"], root, where)
+    assert value == rule.get("const", value), where
+    assert value in rule.get("enum", [value]), where
+    if rule.get("type") == "null":
+        assert value is None, where
+    elif "type" in rule:
+        assert isinstance(value, TYPES[rule["type"]]), f"{where}: {value!r} is not {rule['type']}"
+    if isinstance(value, dict):
+        assert set(rule.get("required", ())) <= value.keys(), where
+        for key, item in value.items():
+            check(item, rule.get("properties", {}).get(key, rule.get("additionalProperties", {})), root, f"{where}.{key}")
+    if isinstance(value, list):
+        assert rule.get("minItems", 0) <= len(value) <= rule.get("maxItems", len(value)), where
+        for number, item in enumerate(value):
+            inner = rule["prefixItems"][number] if "prefixItems" in rule else rule.get("items", {})
+            check(item, inner, root, f"{where}[{number}]")
+    if isinstance(value, int | float):
+        assert rule.get("minimum", value) <= value <= rule.get("maximum", value), where
+    return None
+
+
+def _check_any(value: Any, rules: list[dict[str, Any]], root: dict[str, Any], where: str) -> None:
+    failures = []
+    for rule in rules:
+        try:
+            return check(value, rule, root, where)
+        except AssertionError as error:
+            failures.append(str(error))
+    raise AssertionError(f"{where}: fits none of {len(rules)}: {failures}")
+
+
+def as_json(value: Any) -> Any:
+    return json.loads(json.dumps(value, allow_nan=False))
+
+
+def test_published_schema_is_the_one_of_the_code() -> None:
+    assert json.loads(SCHEMA_FILE.read_text()) == schema(), (
+        "write it anew: python -m headrace.report.exports.json > docs/diagnosis.schema.json"
+    )
+
+
+@pytest.mark.parametrize("diagnosis", [example_diagnosis(), EMPTY], ids=["example", "empty"])
+@pytest.mark.parametrize("panels", [True, False])
+def test_document_fits_the_schema(diagnosis: Diagnosis, panels: bool) -> None:
+    made = as_json(document(diagnosis, panels=panels))
+    check(made, schema(), schema())
+    assert ("heat_map" in made) == panels
+
+
+def test_schema_refuses_what_is_wrong() -> None:
+    good = as_json(document(example_diagnosis()))
+    for wrong in ({"verdict": "SLOW"}, {"confidence": "high"}, {"format_version": 2}, {"share_of_step": {"compute": 1.2}}):
+        with pytest.raises(AssertionError):
+            check(good | wrong, schema(), schema())
+    with pytest.raises(AssertionError):
+        check({key: value for key, value in good.items() if key != "findings"}, schema(), schema())
+
+
+def test_slices_of_a_track_nest_and_never_overlap() -> None:
+    inside = Event(1000, "gc", 3.1, 0.5, None)  # begins within the checkpoint of the example and ends after it
+    session = replace(example_session(), events=tuple(sorted((*example_session().events, inside), key=lambda e: e.start_s)))
+    tracks: dict[tuple[int, int], list[tuple[float, float]]] = {}
+    for event in perfetto.trace(session)["traceEvents"]:
+        if event["ph"] == "X":
+            tracks.setdefault((event["pid"], event["tid"]), []).append((event["ts"], event["ts"] + event["dur"]))
+    assert len(tracks) == 4  # steps and pauses of the rank, batches of two workers
+    for slices in tracks.values():
+        stack: list[tuple[float, float]] = []
+        for start, end in sorted(slices, key=lambda one: (one[0], -one[1])):
+            while stack and stack[-1][1] <= start + 0.3:  # µs: rounding of the file
+                stack.pop()
+            assert not stack or end <= stack[-1][1] + 0.3
+            stack.append((start, end))
+
+
+def test_arrows_lead_from_each_batch_to_its_step() -> None:
+    events = perfetto.trace(example_session())["traceEvents"]
+    begins = {event["id"]: event for event in events if event["ph"] == "s"}
+    ends = {event["id"]: event for event in events if event["ph"] == "f"}
+    assert begins.keys() == ends.keys()
+    assert len(begins) == len(example_session().steps)
+    assert all(begins[one]["ts"] <= ends[one]["ts"] for one in begins)
+
+
+def test_no_arrows_where_batches_and_steps_cannot_be_paired() -> None:
+    session = example_session()
+    events = perfetto.trace(replace(session, batches=session.batches[:-3]))["traceEvents"]
+    assert sum(event["ph"] == "s" for event in events) < len(session.steps) - 3
+
+
+def test_counters_have_no_point_for_what_was_not_measured() -> None:
+    events = [event for event in perfetto.trace(example_session())["traceEvents"] if event["ph"] == "C"]
+    names = {event["name"] for event in events}
+    assert "GPU 0 busy %" in names and "memory GiB" in names
+    assert "disk MB/s" not in names
+    assert perfetto.trace(Session())["traceEvents"] == [
+        {"ph": "M", "pid": 0, "tid": 0, "name": "process_name", "args": {"name": "machine"}}
+    ]
+
+
+def test_trace_file_is_reproducible_and_compressed(tmp_path: Path) -> None:
+    first, second = (perfetto.write(example_session(), tmp_path / name / "trace.json.gz") for name in ("a", "b"))
+    assert first.read_bytes() == second.read_bytes()
+    assert json.loads(gzip.decompress(first.read_bytes())) == as_json(perfetto.trace(example_session()))
+    with pytest.raises(SessionError, match="cannot write"):
+        perfetto.write(example_session(), first / "below-a-file.json")
+
+
+LINE = re.compile(r'(# (TYPE|HELP|UNIT) [a-z_]+ .+|[a-z_]+(\{[a-z]+="([^"\\\n]|\\.)*"\})? \S+|# EOF)')
+
+
+def test_openmetrics_text_is_well_formed() -> None:
+    diagnosis = example_diagnosis()
+    odd = replace(diagnosis.findings[0].fixes[0], id='a"b\\c\nd')
+    diagnosis = replace(diagnosis, findings=(replace(diagnosis.findings[0], fixes=(odd,)),))
+    lines = openmetrics.render(diagnosis, example_session()).splitlines()
+    assert all(LINE.fullmatch(line) for line in lines), [line for line in lines if not LINE.fullmatch(line)]
+    assert lines[-1] == "# EOF"
+    assert 'headrace_verdict_info{verdict="CPU_PREP"} 1' in lines
+    assert "headrace_input_wait_ratio 0.6" in lines
+    assert f"headrace_step_seconds_count {len(example_session().steps)}" in lines
+    buckets = [float(line.split()[-1]) for line in lines if line.startswith("headrace_step_seconds_bucket")]
+    assert buckets == sorted(buckets) and buckets[-1] == len(example_session().steps)
+
+
+def test_openmetrics_has_no_sample_of_what_was_not_measured() -> None:
+    made = openmetrics.render(EMPTY, Session())
+    assert "images_per_second" not in made and "step_seconds" not in made
+    assert made.endswith("# EOF\n")
+
+
+def crc32c(data: bytes) -> int:
+    """CRC-32C bit by bit (polynomial 0x1EDC6F41, reflected), independent of ours."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
+def masked(data: bytes) -> int:
+    crc = crc32c(data)
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def test_tensorboard_events_read_back(tmp_path: Path) -> None:
+    session = replace(example_session(), steps=example_session().steps[:3], samples=example_session().samples[:1])
+    data = tensorboard.write(session, tmp_path).read_bytes()
+    expected = list(tensorboard.scalars(session))
+    events, at = [], 0
+    while at < len(data):
+        (length,) = struct.unpack_from("<Q", data, at)
+        body = data[at + 12 : at + 12 + length]
+        assert struct.unpack_from("<I", data, at + 8)[0] == masked(data[at : at + 8])
+        assert struct.unpack_from("<I", data, at + 12 + length)[0] == masked(body)
+        events.append(body)
+        at += 16 + length
+    assert b"brain.Event:2" in events[0]
+    assert len(events) == 1 + len(expected)
+    for body, (time_s, _, tag, value) in zip(events[1:], expected, strict=True):
+        assert struct.unpack_from("<d", body, 1)[0] == pytest.approx((session.started_at or 0) + time_s)
+        assert tag.encode() in body
+        assert struct.unpack("<f", body[-4:])[0] == pytest.approx(value, rel=1e-6)
+
+
+def test_tensorboard_has_no_point_for_what_was_not_measured() -> None:
+    tags = {tag for _, _, tag, _ in tensorboard.scalars(example_session())}
+    assert {"rank 0/step_seconds", "machine/gpu_0_busy"} <= tags
+    assert "machine/disk_read_bytes_per_second" not in tags

@@ -1,0 +1,121 @@
+"""Traces of PyTorch's profiler: made up as a GPU job would leave them, and a real one of a job on the CPU."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from headrace.diagnosis.diagnose import diagnose
+from headrace.diagnosis.model import Diagnosis
+from headrace.errors import SessionError
+from headrace.report.saved import load
+from headrace.session.kineto import read_trace
+
+
+def event(name: str, begin_ms: float, length_ms: float, category: str = "cpu_op") -> dict[str, Any]:
+    return {"ph": "X", "cat": category, "name": name, "pid": 7, "tid": 7, "ts": 5e6 + begin_ms * 1e3, "dur": length_ms * 1e3}
+
+
+def trace(folder: Path, *, wait_ms: float, kernel_ms: float, step_ms: float = 100.0, **more: Any) -> Path:
+    """Four steps: `next()`, then kernels in two halves, with `more` as (name, begin, length, category) in each."""
+    events: list[dict[str, Any]] = [{"ph": "M", "name": "process_name", "pid": 7, "args": {"name": "python"}}]
+    for number in range(4):
+        begin = number * step_ms
+        events.append(event(f"ProfilerStep#{number + 3}", begin, step_ms, "user_annotation"))
+        events.append(event(f"ProfilerStep#{number + 3}", begin, step_ms, "gpu_user_annotation"))
+        events.append(event("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", begin, wait_ms, "user_annotation"))
+        events.append(event("sgemm", begin + wait_ms, kernel_ms / 2, "kernel"))
+        events.append(event("cudnn_conv", begin + wait_ms + kernel_ms / 2, kernel_ms / 2, "kernel"))
+        events += [event(name, begin + at, length, kind) for name, at, length, kind in more.get("each", ())]
+    card = {"name": "NVIDIA A100-SXM4-40GB", "totalGlobalMem": 42_000_000_000}
+    document = {"deviceProperties": [card], "distributedInfo": {"rank": 1, "world_size": 2}, "traceEvents": events}
+    file = folder / "trace.json.gz"
+    file.write_bytes(gzip.compress(json.dumps(document).encode()))
+    return file
+
+
+def diagnosed(file: Path) -> Diagnosis:
+    diagnosis = diagnose(read_trace(file))
+    assert sum(diagnosis.share_of_step.values()) == pytest.approx(1)
+    assert diagnosis.img_s is None, "a trace does not say how many images a step has"
+    return diagnosis
+
+
+def test_an_input_wait_that_the_gpu_feels(tmp_path: Path) -> None:
+    diagnosis = diagnosed(trace(tmp_path, wait_ms=60, kernel_ms=40))
+    assert diagnosis.verdict == "CPU_PREP"
+    assert diagnosis.wait_share == pytest.approx(0.6)
+    assert diagnosis.confidence < 0.6
+    assert diagnosis.primary is not None
+    assert any("a trace does not show" in words for words in diagnosis.primary.evidence)
+    assert any("workers, storage" in words for words in diagnosis.not_measured)
+
+
+def test_a_wait_behind_which_the_gpu_works_is_none(tmp_path: Path) -> None:
+    queued = trace(tmp_path, wait_ms=60, kernel_ms=40, each=[("queued", 0.0, 60.0, "kernel")])
+    assert diagnosed(queued).verdict == "COMPUTE_BOUND"
+
+
+def test_copies_waits_and_exchange(tmp_path: Path) -> None:
+    copies = diagnosed(
+        trace(tmp_path, wait_ms=2, kernel_ms=60, each=[("Memcpy HtoD (Pageable -> Device)", 65, 30, "gpu_memcpy")])
+    )
+    assert copies.verdict == "H2D_BOUND"
+    assert copies.share_of_step["h2d"] == pytest.approx(0.3)
+    waits = [("cudaStreamSynchronize", at, 8, "cuda_runtime") for at in (10, 20, 30, 40, 50)]
+    assert diagnosed(trace(tmp_path, wait_ms=1, kernel_ms=50, each=waits)).verdict == "SYNC_BOUND"
+
+
+def test_who_and_on_what(tmp_path: Path) -> None:
+    session, _ = load(trace(tmp_path, wait_ms=1, kernel_ms=90))
+    assert (session.processes[0].rank, session.processes[0].world_size) == (1, 2)
+    assert session.host.gpus[0].name == "NVIDIA A100-SXM4-40GB"
+    assert len(session.steps) == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("no json", "is not a trace"),
+        ("[1, 2]", "no traceEvents"),
+        ('{"traceEvents": [{"ph": "X", "name": "aten::mm", "ts": 1, "dur": 2}, 3, null]}', "0 marked steps"),
+        ('{"traceEvents": [{"ph": "X", "name": "ProfilerStep#1", "ts": "x"}]}', "0 marked steps"),
+    ],
+)
+def test_what_is_no_trace_is_said_in_words(tmp_path: Path, text: str, words: str) -> None:
+    file = tmp_path / "t.json"
+    file.write_text(text)
+    with pytest.raises(SessionError, match=words):
+        read_trace(file)
+
+
+REAL = """
+import sys, time, torch
+from torch.utils.data import DataLoader, TensorDataset
+from torch.profiler import profile, schedule, ProfilerActivity
+torch.set_num_threads(1)
+model = torch.nn.Linear(16, 2)
+def slowly(samples):
+    time.sleep(0.02)
+    return torch.utils.data.default_collate(samples)
+with profile(activities=[ProfilerActivity.CPU], schedule=schedule(wait=1, warmup=1, active=6, repeat=1)) as profiler:
+    for batch, in DataLoader(TensorDataset(torch.zeros(40, 16)), batch_size=4, collate_fn=slowly):
+        model(batch).sum().backward()
+        profiler.step()
+profiler.export_chrome_trace(sys.argv[1])
+"""
+
+
+def test_a_real_trace(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    file = tmp_path / "real.json"
+    subprocess.run([sys.executable, "-c", REAL, str(file)], check=True, capture_output=True, timeout=100)
+    diagnosis = diagnosed(file)
+    assert diagnosis.verdict == "NO_OVERLAP"
+    assert diagnosis.steps >= 5
+    assert (diagnosis.wait_share or 0) > 0.5
