@@ -13,10 +13,32 @@ PACKAGE = Path(headrace.__file__).parent
 
 # The staircase of DESIGN §3: a folder imports only from folders above it in this list, and from itself. The order is that of
 # folders; no file has a rank of its own. `errors` and `_native` are the ground, the package's face is the top.
-ORDER = (
-    "errors _native system images session transforms datasets attach diagnosis packing gpu loading inspection accelerate "
-    "training report profiling cost trials launch demo callbacks cli __main__"
-).split()
+ORDER = [
+    "errors",
+    "_native",
+    "system",
+    "images",
+    "session",
+    "transforms",
+    "datasets",
+    "attach",
+    "diagnosis",
+    "packing",
+    "gpu",
+    "loading",
+    "inspection",
+    "accelerate",
+    "training",
+    "report",
+    "profiling",
+    "cost",
+    "trials",
+    "launch",
+    "demo",
+    "callbacks",
+    "cli",
+    "__main__",
+]
 
 
 def modules() -> dict[str, Path]:

@@ -20,7 +20,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from headrace import _native, transforms
+import headrace.transforms as transforms
+from headrace._native import Program
 from headrace.accelerate.compile import Work, engine
 from headrace.accelerate.randomness import separate_randomness
 from headrace.accelerate.recognise import Folder
@@ -173,7 +174,7 @@ def _compare_draws(work: Work) -> Iterator[tuple[str, bool]]:
                 yield "interpolation", _chosen_alike(program, filters)
 
 
-def _chosen_alike(program: _native.Program, filters: Sequence[str]) -> bool:
+def _chosen_alike(program: Program, filters: Sequence[str]) -> bool:
     """Whether each filter is drawn as often as `random.choice` of these takes it."""
     ours = [program.parameters(*IMAGE_SIZE, SEED, 0, draw)[-1][1]["interpolation"] for draw in range(DRAWS)]
     return all(_fair(ours.count(name) / DRAWS, filters.count(name) / len(filters)) for name in set(filters))
@@ -260,7 +261,7 @@ def _arguments(**arguments: Any) -> Any:
     return arguments
 
 
-def _program(steps: list[Step]) -> _native.Program:
+def _program(steps: list[Step]) -> Program:
     return compile_plan(transforms.Compose([getattr(transforms, step.name)(**step.arguments) for step in steps])).program
 
 

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from headrace import _native, transforms
+import headrace.transforms as transforms
+from headrace._native import Engine, Store, Table
 from headrace.accelerate.recognise import Folder, Recognition
 from headrace.accelerate.translate import Refused
 from headrace.errors import UsageError
@@ -40,8 +41,8 @@ class Work:
 
     recognition: Recognition
     plan: Plan
-    store: _native.Store
-    table: _native.Table
+    store: Store
+    table: Table
     threads: int
 
     @property
@@ -72,10 +73,10 @@ def compile_work(recognition: Recognition, threads: int) -> Work:
     return Work(recognition, plan, plan.store(), _table(recognition.folders), threads)
 
 
-_tables: dict[tuple[int, ...], tuple[list[list[Any]], _native.Table]] = {}
+_tables: dict[tuple[int, ...], tuple[list[list[Any]], Table]] = {}
 
 
-def _table(folders: Sequence[Folder]) -> _native.Table:
+def _table(folders: Sequence[Folder]) -> Table:
     """The records of all folders. Kept for the next epoch, and made anew if a script changed its list of samples.
 
     The comparison with the kept copy is by identity of the pairs, about 10 ns each.
@@ -89,7 +90,7 @@ def _table(folders: Sequence[Folder]) -> _native.Table:
     count = len(files)
     offsets, sizes = np.zeros(count, dtype=np.int64), np.full(count, -1, dtype=np.int64)
     numbers = np.arange(count, dtype=np.int32)
-    table = _native.Table(files, numbers, offsets, sizes, index_limit_bytes(), index_file(files, numbers, offsets, sizes))
+    table = Table(files, numbers, offsets, sizes, index_limit_bytes(), index_file(files, numbers, offsets, sizes))
     while len(_tables) >= KEPT_TABLES:
         _tables.pop(next(iter(_tables)))
     _tables[key] = (copies, table)
@@ -104,13 +105,13 @@ def index_limit_bytes() -> int:
     return min(INDEX_BYTES, memory().usable_bytes // 16) // processes
 
 
-_engines: dict[int, _native.Engine] = {}
+_engines: dict[int, Engine] = {}
 
 
-def engine(threads: int) -> _native.Engine:
+def engine(threads: int) -> Engine:
     """This process's pool of `threads` native threads, shared by its loaders; idle threads cost nothing."""
     if threads not in _engines:
-        _engines[threads] = _native.Engine(threads)
+        _engines[threads] = Engine(threads)
     return _engines[threads]
 
 

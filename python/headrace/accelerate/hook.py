@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch.utils.data.dataloader import DataLoader, _BaseDataLoaderIter
 
-from headrace import _native
+from headrace._native import follow_pillow
 from headrace.accelerate.check import check
 from headrace.accelerate.compile import Work, compile_work
 from headrace.accelerate.explain import explain
@@ -58,7 +58,7 @@ _decided: WeakKeyDictionary[Any, Decision] = WeakKeyDictionary()
 def _follow_pillow() -> None:
     """The script's pixels are those of the Pillow that it has: version 13 changed the order of the passes of a resize."""
     try:
-        _native.follow_pillow(int(importlib.metadata.version("pillow").partition(".")[0]))
+        follow_pillow(int(importlib.metadata.version("pillow").partition(".")[0]))
     except (importlib.metadata.PackageNotFoundError, ValueError):
         return  # no Pillow: no loader of its images will be taken over
 

@@ -24,7 +24,7 @@ import torch
 from torch.utils.data import default_collate
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from headrace import _native
+from headrace._native import Job, Ring
 from headrace.accelerate.compile import Work, engine
 from headrace.accelerate.randomness import separate_randomness
 from headrace.accelerate.recognise import Folder
@@ -55,7 +55,7 @@ class _Pending:
     indices: list[Any]
     places: list[tuple[Folder, int]]
     images: torch.Tensor | None
-    job: _native.Job | None
+    job: Job | None
     first_draw: int
 
 
@@ -71,7 +71,7 @@ class FeedIterator(_BaseDataLoaderIter):
         self._lookahead = _lookahead(loader)
         self._pulled: deque[list[Any]] = deque()
         self._jobs: deque[_Pending] = deque()
-        self._ring: tuple[int, _native.Ring] | None = None
+        self._ring: tuple[int, Ring] | None = None
         self._instead: Any = None
         self._pass = 0
         self._draws = 0
@@ -171,7 +171,7 @@ class FeedIterator(_BaseDataLoaderIter):
             flat = block.view(work.dtype)
         else:
             if self._ring is None or self._ring[0] < size:
-                self._ring = (size, _native.Ring(size, BATCHES_IN_WORK + 2))
+                self._ring = (size, Ring(size, BATCHES_IN_WORK + 2))
             memory = self._ring[1].take()
             flat = torch.frombuffer(memory, dtype=work.dtype, count=size // work.dtype.itemsize)
         return flat.view(count, 3, plan.height, plan.width), memory

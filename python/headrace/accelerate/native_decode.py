@@ -20,7 +20,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import torch
 
-from headrace import _native
+from headrace._native import decode_into, image_size
 from headrace.accelerate.randomness import separate_randomness
 from headrace.accelerate.recognise import Folder, find_folder, open_rgb, refuse_other_formats
 from headrace.accelerate.translate import (
@@ -62,7 +62,7 @@ class Headed:
         with open(path, "rb") as file:
             data = file.read()
         try:
-            width, height = _native.image_size(data)
+            width, height = image_size(data)
         except ValueError:
             image = self.plain_loader(path)
             width, height = image.size
@@ -71,7 +71,7 @@ class Headed:
         box, (out_height, out_width), resample = self._draw(width, height)
         if image is None:
             pixels = np.empty((1, out_height, out_width, 3), dtype=np.uint8)
-            if _native.decode_into([data], pixels, out_height, out_width, [box], None, 1, resample) == [0]:
+            if decode_into([data], pixels, out_height, out_width, [box], None, 1, resample) == [0]:
                 return Image.fromarray(pixels[0])
             image = self.plain_loader(path)
         image = image.crop((box[0], box[1], box[0] + box[2], box[1] + box[3]))

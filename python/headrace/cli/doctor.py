@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.markup import escape
 from rich.table import Table
 
-from headrace import _native
+from headrace._native import __version__
 from headrace.cli import output
 from headrace.inspection.doctor import Advice, Examination, advise, examine
 
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Examines, advises, and prints."""
     output.say("examining this machine (importing PyTorch and reading the disk takes some seconds)")
-    found = examine(_native.__version__, path=args.path, url=args.url)
+    found = examine(__version__, path=args.path, url=args.url)
     advice = advise(found)
     document = {
         **dataclasses.asdict(found),

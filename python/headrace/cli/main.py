@@ -22,7 +22,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import NoReturn, Protocol, cast
 
-from headrace import _native
+from headrace._native import __version__
 from headrace.cli import output
 from headrace.errors import HeadraceError, UsageError
 
@@ -100,7 +100,7 @@ def _run(words: list[str], as_json: bool) -> int:
         print(_overview())
         return 0 if words else WRONG_USAGE
     if words[0] in ("-V", "--version", "version"):
-        print(f"headrace {_native.__version__}")
+        print(f"headrace {__version__}")
         return 0
     verb = _load(words[0])
     try:
@@ -183,7 +183,7 @@ def _overview() -> str:
     verbs = [f"  {name:<{width}}  {_load(name).SUMMARY}" for name in VERBS]
     return "\n".join(
         [
-            f"headrace {_native.__version__} keeps GPUs fed: it finds why image training waits, and removes the wait.",
+            f"headrace {__version__} keeps GPUs fed: it finds why image training waits, and removes the wait.",
             "",
             "usage: headrace VERB [options]",
             "",

@@ -8,8 +8,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from headrace import _native
-from headrace._native import Index
+from headrace._native import Index, status_names
+from headrace._native import decode_into as native_decode_into
 from headrace.errors import DecodeError, UsageError
 from headrace.images.interpolation import interpolation_name
 
@@ -82,7 +82,7 @@ def decode_into(
     except (TypeError, ValueError) as error:
         raise UsageError(f"boxes must be (x, y, w, h) of ints: {error}") from error
     try:
-        statuses = _native.decode_into(
+        statuses = native_decode_into(
             list(jpegs),
             array,
             array.shape[1],
@@ -119,5 +119,5 @@ def _index(one: Index | bytes | None) -> Index | None:
 
 def reason(status: int) -> str:
     """The sentence for a status number."""
-    names = _native.status_names()
+    names = status_names()
     return names[status][1] if 0 <= status < len(names) else f"unknown status {status}"

@@ -10,7 +10,7 @@ import struct
 from bisect import bisect_left
 from dataclasses import dataclass
 
-from headrace import _native
+from headrace._native import image_size
 from headrace.errors import DecodeError, MissingDependencyError
 
 __all__ = ["EXTENSIONS", "ImageHeader", "JpegHeader", "format_of", "read_header"]
@@ -183,7 +183,7 @@ def _png(data: bytes) -> ImageHeader:
 
 def _portable(data: bytes, kind: str) -> ImageHeader:
     try:
-        width, height = _native.image_size(data)
+        width, height = image_size(data)
     except ValueError as error:
         raise DecodeError(f"{kind.upper()}: {error}") from error
     return ImageHeader(kind, width, height)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace import _native
+from headrace._native import restart_markers as native_restart_markers
 from headrace.errors import UsageError
 
 __all__ = ["restart_markers"]
@@ -21,4 +21,4 @@ def restart_markers(jpeg: bytes, *, tile: int = 32, keep_metadata: bool = True) 
     """
     if tile < 1:
         raise UsageError(f"tile must be at least 1 pixel, got {tile}")
-    return _native.restart_markers(jpeg, min(tile, 1 << 16), keep_metadata)
+    return native_restart_markers(jpeg, min(tile, 1 << 16), keep_metadata)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from headrace import _native
+from headrace._native import encode_jpeg
 from headrace.datasets.records import Dataset
 from headrace.errors import DecodeError, MissingDependencyError, SourceError
 from headrace.images.decode import UNSUPPORTED, decode_into, reason
@@ -71,7 +71,7 @@ def _picture(dataset: Dataset, row: int) -> Picture:
             return Picture(key, name, width, height, None, reason(status))
     except (SourceError, DecodeError, MissingDependencyError) as error:
         return Picture(key, name, SIDE, SIDE, None, str(error))
-    return Picture(key, name, width, height, _native.encode_jpeg(pixels.tobytes(), width, height, _QUALITY, 0))
+    return Picture(key, name, width, height, encode_jpeg(pixels.tobytes(), width, height, _QUALITY, 0))
 
 
 def _square(dataset: Dataset, row: int) -> npt.NDArray[np.uint8]:

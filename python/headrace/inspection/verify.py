@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from headrace import _native
+from headrace._native import crc32c
 from headrace.datasets.shards import tar
 from headrace.datasets.shards.index import Columns, Keys, read_columns
 from headrace.datasets.shards.manifest import ERRORS, MANIFEST, Manifest, ShardFacts, read_manifest
@@ -181,7 +181,7 @@ class _ShardCheck:
         """What is wrong with one record, in words, or None."""
         offset, size = int(self.columns.offset[row]), int(self.columns.size[row])
         image = bytes(data[offset : offset + size])
-        if _native.crc32c(image) != int(self.columns.crc32c[row]):
+        if crc32c(image) != int(self.columns.crc32c[row]):
             return "its CRC-32C is not the index's: the bytes have changed"
         behind = offset + size + len(tar.padding(size))
         label = tar.member(f"{key}.cls", b"%d" % self.columns.label[row])

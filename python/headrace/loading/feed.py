@@ -17,7 +17,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from headrace import _native
+from headrace._native import Engine, Job, Program, Ring, Store, Table, status_names
 from headrace.datasets.records import Arrival, Dataset, RecordTable, Residency
 from headrace.datasets.sources.readahead import readahead
 from headrace.errors import DecodeError, UsageError
@@ -38,7 +38,7 @@ _SUBSTITUTES = 100  # tries to find a good record in place of a bad one, before 
 _REPAIR = "repair or remove it"
 _REMEDIES = {UNSUPPORTED: "make it a JPEG (headrace pack --quality 95)"}  # nothing is wrong with it
 _FETCHED_AHEAD = 3  # times `prefetch`: batches of a remote dataset whose records are on their way
-_STATUS = _native.status_names()
+_STATUS = status_names()
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,13 +117,13 @@ class Feed:
         self._index_bytes, self._cache = index_bytes, cache
         if cache is not None and cache.used is not None:
             weakref.finalize(self, os.close, cache.used)
-        self._made_table: _native.Table | None = None if view_of is not None else self._make_table()
+        self._made_table: Table | None = None if view_of is not None else self._make_table()
         self._masks = masks
-        self._mask_table: _native.Table | None = None
+        self._mask_table: Table | None = None
         self._store = plan.store()
-        self._ring = _native.Ring(batch_size * plan.image_bytes(), prefetch + 3)
+        self._ring = Ring(batch_size * plan.image_bytes(), prefetch + 3)
         self._allocate = allocate  # not a bound method: a cycle would keep the threads until the collector runs
-        self._engine: _native.Engine | None = None
+        self._engine: Engine | None = None
         _live.add(self)
 
     def begin(self, batches: Iterable[IndexBatch], epoch: int, views: Sequence[Feed] = ()) -> Begun:
@@ -208,16 +208,16 @@ class Feed:
             self._made_table.flush_indexes()
 
     @property
-    def _table(self) -> _native.Table:
+    def _table(self) -> Table:
         if self._view_of is not None:
             return self._view_of._table
         if self._made_table is None:
             self._made_table = self._make_table()
         return self._made_table
 
-    def _make_table(self) -> _native.Table:
+    def _make_table(self) -> Table:
         table, cache = self.dataset.table, self._cache
-        return _native.Table(
+        return Table(
             *_columns(table),
             self._index_bytes,
             index_file(table.files, table.file, table.offset, table.size) if self._index_bytes and len(table) else None,
@@ -241,7 +241,7 @@ class Feed:
             masks = np.empty((count, self.plan.height, self.plan.width), dtype=np.uint8)
         return _Room(self, final, owner, raw, masks)
 
-    def _fill(self, batch: IndexBatch, rooms: Sequence[_Room], epoch: int) -> _native.Job:
+    def _fill(self, batch: IndexBatch, rooms: Sequence[_Room], epoch: int) -> Job:
         (program, store, seed, memory, masks), *further = (room.feed._view(room) for room in rooms)
         return self._running().submit(
             self._table, program, store, seed, epoch, batch.records, batch.draws, memory, batch.data, masks, further
@@ -251,15 +251,15 @@ class Feed:
         beside = None
         if self._masks is not None and room.masks is not None:
             if self._mask_table is None:
-                self._mask_table = _native.Table(*_columns(self._masks.table))
+                self._mask_table = Table(*_columns(self._masks.table))
             beside = (self._mask_table, room.masks.reshape(-1), self._masks.fill)
         return self.plan.program, self._store, self._draw_seed, room.raw, beside
 
-    def _running(self) -> _native.Engine:
+    def _running(self) -> Engine:
         if self._view_of is not None:
             return self._view_of._running()
         if self._engine is None:
-            self._engine = _native.Engine(self.threads)
+            self._engine = Engine(self.threads)
         return self._engine
 
     def _finish(self, work: _InWork, epoch: int) -> tuple[Filled, ...]:
@@ -400,11 +400,11 @@ class _Resident:
 
 
 _View = tuple[
-    _native.Program,
-    _native.Store,
+    Program,
+    Store,
     int,
     npt.NDArray[np.uint8],
-    tuple[_native.Table, npt.NDArray[np.uint8], int] | None,
+    tuple[Table, npt.NDArray[np.uint8], int] | None,
 ]  # as `_native.Engine.submit` takes it
 
 
@@ -445,7 +445,7 @@ class _Room:
 class _InWork:
     batch: IndexBatch
     rooms: tuple[_Room, ...]
-    job: _native.Job
+    job: Job
 
 
 def _columns(

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from headrace import _native
+from headrace._native import hashed as native_hashed
+from headrace._native import permute
 from headrace.errors import UsageError
 
 __all__ = ["EpochOrder", "Positions", "hashed", "permutation"]
@@ -22,13 +23,13 @@ Positions = npt.NDArray[np.int64]
 
 def hashed(*parts: int) -> int:
     """A 64-bit hash of integers, the same on every machine."""
-    return _native.hashed(*(part & (2**64 - 1) for part in parts))
+    return native_hashed(*(part & (2**64 - 1) for part in parts))
 
 
 def permutation(positions: Positions, size: int, key: int) -> Positions:
     """Where a pseudo-random permutation of range(size) under `key` sends `positions`, each in range(size); int64 in and out."""
     sent = np.empty(len(positions), dtype=np.int64)
-    _native.permute(np.ascontiguousarray(positions), size, key, sent)
+    permute(np.ascontiguousarray(positions), size, key, sent)
     return sent
 
 

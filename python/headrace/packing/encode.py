@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headrace import _native
+from headrace._native import PackRecipe
 from headrace.packing.lossless import Recoder, lossless_recoder
 from headrace.packing.options import DEFAULT_QUALITY, RESTART_TILE, PackOptions
 from headrace.packing.reencode import reencoder
@@ -17,7 +17,7 @@ class Recipe:
     """The two ways of the same work. `native` None: it does not know these options. `extras`: whether they are kept."""
 
     recode: Recoder
-    native: _native.PackRecipe | None
+    native: PackRecipe | None
     extras: bool
 
 
@@ -28,11 +28,11 @@ def make_recipe(options: PackOptions) -> Recipe:
     return Recipe(recode, None if options.transform else _native_recipe(options), options.extras == "keep")
 
 
-def _native_recipe(options: PackOptions) -> _native.PackRecipe:
+def _native_recipe(options: PackOptions) -> PackRecipe:
     keep = "bytes" if options.keep_bytes else "marked" if options.restart_markers else "decodable"
     if not options.reencodes:
-        return _native.PackRecipe(keep, RESTART_TILE)
+        return PackRecipe(keep, RESTART_TILE)
     bounds = (("max_side", options.max_side), ("short_side", options.short_side), ("resize", options.resize))
     name, length = next(((name, length) for name, length in bounds if length is not None), (None, 0))
     quality = options.quality or DEFAULT_QUALITY
-    return _native.PackRecipe(keep, RESTART_TILE, quality=quality, above_quality=options.quality, bound=name, length=length)
+    return PackRecipe(keep, RESTART_TILE, quality=quality, above_quality=options.quality, bound=name, length=length)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from headrace import _native
+from headrace._native import restart_markers
 from headrace.errors import DecodeError, MissingDependencyError
 from headrace.images.decode import MAX_PIXELS, NOT_DECODED, TOO_LARGE, UNSUPPORTED, decode_into, reason
 from headrace.images.header import EXTENSIONS, ImageHeader, read_header
@@ -88,7 +88,7 @@ def _with_restart_markers(data: bytes) -> Recoded:
         _check_for_loaders(data, header)  # nothing is inserted, but a damaged file must be found now
         return _recoded(data, header)
     try:
-        marked = _native.restart_markers(data, RESTART_TILE)
+        marked = restart_markers(data, RESTART_TILE)
     except DecodeError as error:
         if error.status != UNSUPPORTED:
             raise

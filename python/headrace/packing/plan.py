@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from headrace import _native
+from headrace._native import __version__
 from headrace.datasets.shards.tar import BLOCK, END
 from headrace.packing.listing import Listing
 from headrace.packing.options import PackOptions
@@ -106,6 +106,6 @@ def make_plan(listing: Listing, options: PackOptions, ratio: float | None) -> Pl
         options=options.for_manifest(),
         source_kind=listing.dataset.kind,
         source_fingerprint=listing.dataset.fingerprint,
-        version=_native.__version__,
+        version=__version__,
         sizes=hashlib.sha256(listing.sizes.astype("<i8").tobytes()).hexdigest()[:32],
     )

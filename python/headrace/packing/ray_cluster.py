@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headrace import _native
+from headrace._native import __version__
 from headrace.datasets.records import Dataset
 from headrace.datasets.shards.index import Columns
 from headrace.datasets.sources import open_source
@@ -49,8 +49,8 @@ class _Worker:
 
     def __init__(self, src: str, root: str | None, options: PackOptions, fingerprint: str, version: str) -> None:
         host = os.uname().nodename
-        if version != _native.__version__:
-            raise HeadraceError(f"{host} has headrace {_native.__version__}, the pack was started by {version}")
+        if version != __version__:
+            raise HeadraceError(f"{host} has headrace {__version__}, the pack was started by {version}")
         self.options, self.recipe = options, make_recipe(options)
         dataset = open_source(src, root)
         if dataset.fingerprint != fingerprint:
@@ -91,7 +91,7 @@ class RayEngine:
         self.workers = workers or max(1, int(self._ray.cluster_resources().get("CPU", 1)))
         where = str(src) if is_url(src) else str(Path(src).expanduser().absolute())
         base = None if root is None else str(root) if is_url(root) else str(Path(root).expanduser().absolute())
-        self._arguments = (where, base, options, listing.dataset.fingerprint, _native.__version__)
+        self._arguments = (where, base, options, listing.dataset.fingerprint, __version__)
 
     def pack_units(
         self,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from headrace import _native
+from headrace._native import encode_jpeg, requantise_jpeg
 from headrace.errors import DecodeError
 from headrace.images.decode import MAX_PIXELS, NOT_DECODED, TOO_LARGE, UNSUPPORTED, decode_into, reason
 from headrace.images.header import ImageHeader, format_of, read_header
@@ -54,7 +54,7 @@ def reencoder(options: PackOptions, lossless: Recoder) -> Recoder:
             return through_pixels(data, header, None)  # a sound image that only Pillow decodes; other pixels are allowed
 
     def coarsened(data: bytes, header: ImageHeader) -> Recoded:
-        requantised = _native.requantise_jpeg(data, quality, RESTART_TILE * options.restart_markers)
+        requantised = requantise_jpeg(data, quality, RESTART_TILE * options.restart_markers)
         if requantised is None:
             return through_pixels(data, header, None)
         return Recoded(requantised, "jpeg", "jpg", header.width, header.height)
@@ -133,4 +133,4 @@ def _encoded(image: Image.Image, quality: int, source: bytes, *, marks: bool) ->
     pixels = np.asarray(image.convert("RGB"))
     turned_as = None if format_of(source) == "tiff" else source  # Pillow has turned a TIFF upright
     height, width, _ = pixels.shape
-    return _native.encode_jpeg(pixels.tobytes(), width, height, quality, RESTART_TILE * marks, gray=gray, turned_as=turned_as)
+    return encode_jpeg(pixels.tobytes(), width, height, quality, RESTART_TILE * marks, gray=gray, turned_as=turned_as)

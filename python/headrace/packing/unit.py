@@ -12,7 +12,8 @@ from typing import BinaryIO
 
 import numpy as np
 
-from headrace import _native
+from headrace._native import crc32c as native_crc32c
+from headrace._native import pack_records
 from headrace.datasets.shards import tar
 from headrace.datasets.shards.index import Columns, Keys
 from headrace.datasets.sidecar_files import Extras, Member
@@ -76,7 +77,7 @@ def _usual(
         listing.labels[chosen].tolist(),
         strict=True,
     )
-    return _native.pack_records(recipe.native, list(records))
+    return pack_records(recipe.native, list(records))
 
 
 def pack_record(listing: Listing, recipe: Recipe, at: int) -> Run | Rejection:
@@ -109,7 +110,7 @@ def pack_record(listing: Listing, recipe: Recipe, at: int) -> Run | Rejection:
         tail += tar.header(f"{key}.{name}", len(data))
         beside.append((name, len(header) + len(image.data) + len(tail), len(data)))
         tail += data + tar.padding(len(data))
-    facts = (len(header), len(image.data), image.width, image.height, _native.crc32c(image.data), json_at, len(json))
+    facts = (len(header), len(image.data), image.width, image.height, native_crc32c(image.data), json_at, len(json))
     return Run(at, header + image.data + tail, [facts], beside)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 
-from headrace import _native
+from headrace._native import __version__
 from headrace.errors import HeadraceError
 from headrace.inspection.contact_sheet import Picture
 from headrace.inspection.inspect import Inspection, Spread
@@ -70,7 +70,7 @@ def render(found: Inspection, pictures: Sequence[Picture]) -> str:
             tag("span", scope, class_="scope"),
         ),
         tag("main", _figures(found), _balance(found), _facts(found), _unreadable(found), _sheet(pictures)),
-        tag("footer", tag("p", f"headrace {_native.__version__} · inspect")),
+        tag("footer", tag("p", f"headrace {__version__} · inspect")),
     )
     return "<!doctype html>\n" + tag("html", head, body, lang="en") + "\n"
 

@@ -10,7 +10,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from headrace import _native
+from headrace._native import __version__
 from headrace.diagnosis.model import Diagnosis, HeatMap, Timeline
 from headrace.errors import SessionError
 from headrace.report import charts, words
@@ -220,7 +220,7 @@ def _unknown(screen: Screen) -> Html:
 
 
 def _foot(screen: Screen) -> Html:
-    words_ = f"Made by headrace {_native.__version__} from a saved session; everything measured above comes from it."
+    words_ = f"Made by headrace {__version__} from a saved session; everything measured above comes from it."
     if screen.simulated:
         words_ += f" {screen.simulated}: no such device ran; each step waits as long as the published rate says."
     return tag("footer", tag("p", words_))

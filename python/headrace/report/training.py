@@ -11,7 +11,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from headrace import _native
+from headrace._native import __version__
 from headrace.diagnosis.model import Diagnosis
 from headrace.errors import SessionError
 from headrace.report.markup import Html, join, prose, tag
@@ -98,7 +98,7 @@ def render(
             _configuration(configuration),
             _environment(starts),
         ),
-        tag("footer", tag("p", f"headrace {_native.__version__} · {len(steps)} reports of metrics.jsonl")),
+        tag("footer", tag("p", f"headrace {__version__} · {len(steps)} reports of metrics.jsonl")),
     )
     return "<!doctype html>\n" + tag("html", head, body, lang="en") + "\n"
 

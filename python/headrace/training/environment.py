@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 
-from headrace import _native
+from headrace._native import __version__
 from headrace.system import machine
 from headrace.training.devices import Device
 
@@ -26,5 +26,5 @@ def environment(device: Device) -> dict[str, str]:
         count = torch.cuda.device_count()
         found["GPUs here"] = f"{count} × {device.name}, {facts.total_memory / 2**30:.0f} GiB"
         found["CUDA, cuDNN"] = f"{torch.version.cuda}, {torch.backends.cudnn.version()}"
-    found |= {"Python": platform.python_version(), "PyTorch": torch.__version__, "headrace": _native.__version__}
+    found |= {"Python": platform.python_version(), "PyTorch": torch.__version__, "headrace": __version__}
     return found | {"kernel": f"{platform.system()} {platform.release()}", "torch threads": str(torch.get_num_threads())}

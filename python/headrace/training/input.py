@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headrace import transforms
+import headrace.transforms as transforms
 from headrace.datasets.records import Dataset
 from headrace.loading.feed import OnError
 from headrace.loading.loader import Loader

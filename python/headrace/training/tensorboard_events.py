@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 
-from headrace import _native
+from headrace._native import crc32c
 
 __all__ = ["head", "scalar"]
 
@@ -33,7 +33,7 @@ def _record(data: bytes) -> bytes:
 
 def _masked(data: bytes) -> bytes:
     """TFRecord rotates the checksum by 15 bits and adds a constant, so that data which holds checksums stays safe."""
-    crc = _native.crc32c(data)
+    crc = crc32c(data)
     return struct.pack("<I", (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF)
 
 

@@ -18,7 +18,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from headrace import _native, transforms
+import headrace.transforms as transforms
+from headrace._native import Program, Store
 from headrace.errors import UsageError
 from headrace.transforms import (
     AutoAugment,
@@ -81,7 +82,7 @@ class Plan:
     """A compiled pipeline. `height` and `width` are those of every output image, in pixels."""
 
     ops: tuple[Op, ...]
-    program: _native.Program
+    program: Program
     height: int
     width: int
     callables: tuple[Callable[[Any], Any], ...]
@@ -93,11 +94,11 @@ class Plan:
     batch: tuple[Transform, ...]  # on the finished batch, in order
     hash: str  # changes when the pipeline changes; guards resumed states
 
-    def store(self) -> _native.Store:
+    def store(self) -> Store:
         """What the native engine does with resampled pixels; with callables it leaves them uint8 [H, W, 3]."""
         if self.callables:
-            return _native.Store("hwc", None)
-        return _native.Store(self.layout, None if self.table is None else encode(self.table, self.dtype).reshape(-1))
+            return Store("hwc", None)
+        return Store(self.layout, None if self.table is None else encode(self.table, self.dtype).reshape(-1))
 
     def shape(self, images: int) -> tuple[int, int, int, int]:
         """Of a batch array: (N, H, W, 3) or (N, 3, H, W)."""
@@ -170,7 +171,7 @@ def compile_plan(
     geometry, callables, values = _split(steps)
     ops = tuple(op for step in geometry for op in _ops(step))
     try:
-        program = _native.Program(list(ops), fuse == "geometry", dct_scale == "auto")
+        program = Program(list(ops), fuse == "geometry", dct_scale == "auto")
     except ValueError as error:
         raise UsageError(f"this pipeline cannot be compiled: {error}", hint=_EXAMPLE) from error
     made = _table(values, dtype) if table is None else table

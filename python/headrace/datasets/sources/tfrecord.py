@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace import _native
+from headrace._native import crc32c
 from headrace.datasets.records import Dataset
 from headrace.datasets.sources.containers import MAX_CLASSES, Found, open_containers, unique_stems
 from headrace.errors import FormatError
@@ -93,7 +93,7 @@ def _records(path: Path, data: mmap.mmap) -> Iterator[tuple[int, int]]:
 
 def _masked(data: bytes) -> int:
     """TensorFlow's masked CRC-32C (`core/lib/hash/crc32c.h`): rotated right by 15 bits, plus a constant."""
-    crc = _native.crc32c(data)
+    crc = crc32c(data)
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from headrace import _native
+from headrace._native import crc32c as native_crc32c
 from headrace.datasets.records import Dataset, fingerprint
 from headrace.datasets.shards.index import Columns, read_columns, serialized
 from headrace.datasets.shards.manifest import INDEX, MANIFEST, FileFacts, Manifest, ShardFacts, read_manifest
@@ -112,7 +112,7 @@ def _checksums(path: Path, found: Found, into: list[int]) -> str:
     with open(path, "rb") as file:
         for offset, size in zip(found.offsets, found.sizes, strict=True):
             file.seek(offset)
-            into.append(_native.crc32c(file.read(size)))
+            into.append(native_crc32c(file.read(size)))
         file.seek(0)
         return hashlib.file_digest(file, "sha256").hexdigest()
 

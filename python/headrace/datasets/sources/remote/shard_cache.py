@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from headrace import _native
+from headrace._native import crc32c
 from headrace.datasets.shards.index import Columns
 from headrace.datasets.shards.manifest import Manifest
 from headrace.errors import SourceError
@@ -122,7 +122,7 @@ class Kept:
 
     def intact(self, data: bytes, record: int) -> bool:
         """Whether `data` is the record's image."""
-        return _native.crc32c(data) == int(self.columns.crc32c[record])
+        return crc32c(data) == int(self.columns.crc32c[record])
 
     def keep(self, shard: int, begin: int, data: bytes, records: list[int], promise: Promise | None = None) -> bool:
         """Writes `data` at byte `begin` of a shard: it holds `records`. False: there is no room.
