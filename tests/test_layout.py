@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import subprocess
 import sys
 from pathlib import Path
@@ -41,9 +42,10 @@ ORDER = [
 ]
 
 
+@functools.cache
 def modules() -> dict[str, Path]:
     """Dotted names below `headrace` (without it) and their files."""
-    names = {}
+    names: dict[str, Path] = {}
     for path in PACKAGE.rglob("*.py"):
         parts = path.relative_to(PACKAGE).with_suffix("").parts
         if "site" in parts or "templates" in parts:
@@ -76,6 +78,7 @@ def imports(path: Path) -> set[str]:
     return found
 
 
+@functools.cache
 def graph() -> dict[str, set[str]]:
     known = modules()
     return {name: {target for target in imports(path) if target in known and target != name} for name, path in known.items()}
