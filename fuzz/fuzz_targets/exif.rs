@@ -1,8 +1,8 @@
 //! The orientation of any bytes: no panic, and a turn that keeps every pixel.
 #![no_main]
 
-use headrace_core::decode::Size;
 use headrace_core::exif::orientation;
+use headrace_core::geometry::Size;
 use headrace_fuzz::region;
 use libfuzzer_sys::fuzz_target;
 

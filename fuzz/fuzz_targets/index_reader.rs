@@ -5,7 +5,8 @@
 use std::sync::OnceLock;
 
 use headrace_core::crc::crc32c;
-use headrace_core::decode::{DecodeOptions, Decoder, Size};
+use headrace_core::decode::{DecodeOptions, Decoder};
+use headrace_core::geometry::Size;
 use headrace_core::jpeg::index::Index;
 use headrace_core::jpeg::turbo::{encode, Encoding};
 use headrace_fuzz::region;

@@ -2,12 +2,12 @@
 #![no_main]
 
 use headrace_core::cpu::Extension;
-use headrace_core::jpeg::{header, structure};
+use headrace_core::jpeg::{header, marker, structure};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
     let mut at = 0;
-    while let Some(segment) = header::next_segment(data, at) {
+    while let Some(segment) = marker::next_segment(data, at) {
         assert!(segment.offset >= at && segment.end > segment.offset && segment.end <= data.len());
         at = segment.end;
     }

@@ -6,8 +6,8 @@ use std::cell::RefCell;
 
 use headrace_core::cpu::Extension;
 use headrace_core::decode::{DecodeOptions, Decoder};
+use headrace_core::geometry::Scale;
 use headrace_core::jpeg::index::Index;
-use headrace_core::jpeg::region::Scale;
 use headrace_core::jpeg::turbo;
 use headrace_fuzz::{crop, is_in_range, is_small, region, rows, whole};
 use libfuzzer_sys::fuzz_target;

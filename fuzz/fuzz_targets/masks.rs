@@ -3,7 +3,7 @@
 
 use std::cell::RefCell;
 
-use headrace_core::decode::Size;
+use headrace_core::geometry::Size;
 use headrace_core::mask::Masker;
 use headrace_core::program::step::{Sampling, Step};
 use headrace_core::resample::Filter;

@@ -6,8 +6,7 @@ use std::cell::RefCell;
 
 use headrace_core::cpu::Extension;
 use headrace_core::decode::Decoder;
-use headrace_core::exif::Orientation;
-use headrace_core::geometry::Rect;
+use headrace_core::geometry::{Orientation, Rect};
 use headrace_core::jpeg::requantise::{RequantiseOptions, Requantiser};
 use headrace_core::jpeg::turbo;
 use headrace_fuzz::is_small;

@@ -3,6 +3,7 @@
 
 use std::cell::RefCell;
 
+use headrace_core::exif;
 use headrace_core::jpeg::restart::{Metadata, RestartOptions, RestartWriter};
 use headrace_core::jpeg::turbo;
 use headrace_fuzz::is_small;
@@ -32,7 +33,7 @@ fuzz_target!(|data: &[u8]| {
     let metadata = if choice & 1 == 0 {
         Metadata::Keep
     } else {
-        Metadata::Drop
+        Metadata::Orientation(exif::orientation(jpeg))
     };
     let options = RestartOptions {
         tile_px: 1 + u32::from(choice >> 1),

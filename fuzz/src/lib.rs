@@ -1,7 +1,6 @@
 //! What the targets share: regions as bytes, and when a difference from libjpeg-turbo counts.
 
-use headrace_core::decode::Size;
-use headrace_core::geometry::Rect;
+use headrace_core::geometry::{Rect, Size};
 use headrace_core::jpeg::turbo;
 
 /// Larger images are left out: they cost time and find nothing that small ones do not.

@@ -4,12 +4,12 @@
 
 mod clock;
 
-use headrace_core::decode::Size;
 use headrace_core::error::Result;
-use headrace_core::geometry::RgbView;
+use headrace_core::geometry::{RgbView, Size};
+use headrace_core::program::op::Op;
 use headrace_core::program::route::{Fuse, Route};
 use headrace_core::program::step::Sampling;
-use headrace_core::program::{Op, Program};
+use headrace_core::program::Program;
 use headrace_core::render::Renderer;
 use headrace_core::resample::Filter;
 use headrace_core::rng::Key;

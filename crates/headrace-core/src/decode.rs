@@ -2,45 +2,12 @@
 
 use crate::cpu::Extension;
 use crate::error::{Result, Status};
-use crate::exif::{self, Orientation};
-use crate::fallback::{self, Format};
-use crate::geometry::{Rect, RgbView};
+use crate::exif;
+use crate::formats::{self, Format};
+use crate::geometry::{Orientation, Rect, RgbView, Scale, Size};
 use crate::jpeg::index::Index;
-pub use crate::jpeg::region::Scale;
 use crate::jpeg::region::{RegionDecoder, Request};
 use crate::jpeg::{header, region, structure, turbo};
-
-/// Images with more pixels than this are refused as decompression bombs (Pillow's limit for an error: twice 1024³/4/3).
-pub const MAX_PIXELS: u64 = 178_956_970;
-
-/// Width and height of an image.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Size {
-    /// Width in pixels.
-    pub width: u32,
-    /// Height in pixels.
-    pub height: u32,
-}
-
-impl Size {
-    /// The size of the image reduced by `scale`.
-    pub fn scaled(self, scale: Scale) -> Self {
-        let divisor = scale.divisor();
-        Size {
-            width: self.width.div_ceil(divisor),
-            height: self.height.div_ceil(divisor),
-        }
-    }
-
-    fn checked(self) -> Result<Self> {
-        let pixels = u64::from(self.width) * u64::from(self.height);
-        if pixels > MAX_PIXELS {
-            Err(Status::TooLarge)
-        } else {
-            Ok(self)
-        }
-    }
-}
 
 /// How to decode an image, beside the region.
 #[derive(Debug, Clone, Copy, Default)]
@@ -83,7 +50,7 @@ impl Decoder {
         self.exif = exif;
     }
 
-    /// The size stated by the image's header, checked against [`MAX_PIXELS`].
+    /// The size stated by the image's header, checked against [`MAX_PIXELS`](crate::geometry::MAX_PIXELS).
     pub fn size(&mut self, data: &[u8]) -> Result<Size> {
         let stored = self.stored_size(data)?;
         Ok(self.orientation(data).upright(stored))
@@ -117,7 +84,7 @@ impl Decoder {
         let mut stride = match Format::of(data) {
             Some(_) if options.scale != Scale::Full => return Err(Status::Unsupported),
             Some(format) => {
-                fallback::region(data, format, part, &mut self.scratch, &mut self.pixels)?;
+                formats::region(data, format, part, &mut self.scratch, &mut self.pixels)?;
                 3 * part.w as usize
             }
             None => {
@@ -150,7 +117,7 @@ impl Decoder {
             return Err(Status::Empty);
         }
         if let Some(format) = Format::of(data) {
-            return fallback::size(data, format)?.checked();
+            return formats::size(data, format)?.checked();
         }
         match header::parse(data) {
             Ok(header) => Size {

@@ -1,110 +1,8 @@
 //! The EXIF orientation of an image: one number in a TIFF structure that JPEG, PNG, WebP and TIFF files carry; and what it does to
 //! sizes, regions and pixels.
 
-use crate::decode::Size;
-use crate::geometry::Rect;
-use crate::jpeg::header::{marker, next_segment};
-
-/// How the stored pixels must be turned to stand upright (EXIF tag 0x0112). 1 is upright already.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[repr(u8)]
-pub enum Orientation {
-    /// As stored.
-    #[default]
-    Upright = 1,
-    /// Mirror left-right.
-    FlipX = 2,
-    /// Turn by 180°.
-    Rotate180 = 3,
-    /// Mirror top-bottom.
-    FlipY = 4,
-    /// Mirror along the main diagonal.
-    Transpose = 5,
-    /// Turn by 90° clockwise.
-    Rotate90 = 6,
-    /// Mirror along the other diagonal.
-    Transverse = 7,
-    /// Turn by 90° counter-clockwise.
-    Rotate270 = 8,
-}
-
-impl Orientation {
-    /// The orientation with this EXIF number, 1 to 8.
-    pub fn from_number(number: u32) -> Option<Self> {
-        Some(match number {
-            1 => Orientation::Upright,
-            2 => Orientation::FlipX,
-            3 => Orientation::Rotate180,
-            4 => Orientation::FlipY,
-            5 => Orientation::Transpose,
-            6 => Orientation::Rotate90,
-            7 => Orientation::Transverse,
-            8 => Orientation::Rotate270,
-            _ => return None,
-        })
-    }
-}
-
-impl Orientation {
-    /// How the upright image reads the stored one: with rows and columns exchanged, from the right, from the bottom.
-    fn reading(self) -> (bool, bool, bool) {
-        match self {
-            Orientation::Upright => (false, false, false),
-            Orientation::FlipX => (false, true, false),
-            Orientation::Rotate180 => (false, true, true),
-            Orientation::FlipY => (false, false, true),
-            Orientation::Transpose => (true, false, false),
-            Orientation::Rotate90 => (true, false, true),
-            Orientation::Transverse => (true, true, true),
-            Orientation::Rotate270 => (true, true, false),
-        }
-    }
-
-    /// The upright size of an image that is stored with this size.
-    pub fn upright(self, stored: Size) -> Size {
-        match self.reading() {
-            (true, _, _) => Size {
-                width: stored.height,
-                height: stored.width,
-            },
-            _ => stored,
-        }
-    }
-
-    /// The part of the stored image that holds `region` of the upright one (which it must lie in).
-    pub fn stored_region(self, region: Rect, stored: Size) -> Rect {
-        let (exchanged, from_right, from_bottom) = self.reading();
-        let Rect { x, y, w, h } = match exchanged {
-            true => Rect::new(region.y, region.x, region.h, region.w),
-            false => region,
-        };
-        let x = if from_right { stored.width - x - w } else { x };
-        let y = if from_bottom {
-            stored.height - y - h
-        } else {
-            y
-        };
-        Rect { x, y, w, h }
-    }
-
-    /// Turns the RGB pixels of a stored region of `part`'s size, rows `stride` bytes apart, upright; `out` gets rows without
-    /// gaps.
-    pub fn turn(self, pixels: &[u8], stride: usize, part: Rect, out: &mut Vec<u8>) {
-        let (exchanged, from_right, from_bottom) = self.reading();
-        let (w, h) = (part.w as usize, part.h as usize);
-        let (out_w, out_h) = if exchanged { (h, w) } else { (w, h) };
-        out.resize(out_w * out_h * 3, 0);
-        for (y, row) in out.chunks_exact_mut(out_w * 3).enumerate() {
-            for (x, pixel) in row.chunks_exact_mut(3).enumerate() {
-                let (column, line) = if exchanged { (y, x) } else { (x, y) };
-                let column = if from_right { w - 1 - column } else { column };
-                let line = if from_bottom { h - 1 - line } else { line };
-                let start = line * stride + column * 3;
-                pixel.copy_from_slice(&pixels[start..start + 3]);
-            }
-        }
-    }
-}
+use crate::geometry::Orientation;
+use crate::jpeg::marker::{self, next_segment};
 
 /// The orientation of an image file of any format that we read. As in Pillow, the EXIF tag counts, and where there is none
 /// the one in the XMP packet.
@@ -291,17 +189,11 @@ impl<'a> Directory<'a> {
     }
 }
 
-/// A minimal EXIF block for an APP1 segment: one directory with the orientation.
-pub fn block_with(orientation: Orientation) -> Vec<u8> {
-    let mut block = b"Exif\0\0MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0".to_vec();
-    block.extend_from_slice(&[orientation as u8, 0, 0, 0, 0, 0, 0]);
-    block
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use crate::jpeg::exif_segment::orientation_payload;
 
     fn in_tiff(tiff: &[u8]) -> Option<Orientation> {
         orientation_in_tiff(tiff).and_then(Orientation::from_number)
@@ -311,7 +203,7 @@ mod tests {
     fn the_minimal_block_reads_back() {
         for number in 1..=8 {
             let orientation = Orientation::from_number(number).unwrap();
-            let block = block_with(orientation);
+            let block = orientation_payload(orientation);
             assert_eq!(in_tiff(&block[6..]), Some(orientation));
             for length in 6..block.len() - 6 {
                 assert_eq!(in_tiff(&block[6..length]), None, "cut at {length}");
@@ -329,7 +221,7 @@ mod tests {
     fn nonsense_is_no_orientation() {
         assert_eq!(in_tiff(b""), None);
         assert_eq!(in_tiff(b"MM\0*\xff\xff\xff\xff"), None);
-        let mut block = block_with(Orientation::FlipX);
+        let mut block = orientation_payload(Orientation::FlipX);
         block[25] = 9;
         assert_eq!(in_tiff(&block[6..]), None);
     }

@@ -1,5 +1,80 @@
 //! Rectangles and pixel views: the vocabulary between the decoder and the resampler.
 
+use crate::error::{Result, Status};
+
+/// Images with more pixels than this are refused as decompression bombs (Pillow's limit for an error: twice 1024³/4/3).
+pub const MAX_PIXELS: u64 = 178_956_970;
+
+/// Width and height of an image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Size {
+    /// Width in pixels.
+    pub width: u32,
+    /// Height in pixels.
+    pub height: u32,
+}
+
+impl Size {
+    /// The size of the image reduced by `scale`.
+    pub fn scaled(self, scale: Scale) -> Self {
+        let divisor = scale.divisor();
+        Size {
+            width: self.width.div_ceil(divisor),
+            height: self.height.div_ceil(divisor),
+        }
+    }
+
+    /// The size itself; [`Status::TooLarge`] above [`MAX_PIXELS`].
+    pub fn checked(self) -> Result<Self> {
+        let pixels = u64::from(self.width) * u64::from(self.height);
+        if pixels > MAX_PIXELS {
+            Err(Status::TooLarge)
+        } else {
+            Ok(self)
+        }
+    }
+}
+
+/// The size of the decoded image: reduced ones are cut out of the frequency domain, so they cost less and look softer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
+pub enum Scale {
+    /// As it is.
+    #[default]
+    Full,
+    /// Half the width and height, rounded up.
+    Half,
+    /// A quarter of the width and height, rounded up.
+    Quarter,
+}
+
+impl Scale {
+    /// Samples that a block becomes, each way.
+    pub fn block(self) -> u32 {
+        8 / self.divisor()
+    }
+
+    /// The greatest reduction whose crop is still at least as large as what it is resized to, (width, height) both.
+    pub fn for_target(crop: (u32, u32), target: (u32, u32)) -> Self {
+        let room = |scale: Scale| {
+            let divisor = scale.divisor();
+            crop.0 / divisor >= target.0 && crop.1 / divisor >= target.1
+        };
+        [Scale::Quarter, Scale::Half]
+            .into_iter()
+            .find(|&scale| room(scale))
+            .unwrap_or(Scale::Full)
+    }
+
+    /// 1, 2 or 4.
+    pub fn divisor(self) -> u32 {
+        match self {
+            Scale::Full => 1,
+            Scale::Half => 2,
+            Scale::Quarter => 4,
+        }
+    }
+}
+
 /// A rectangle in image pixels; `x`, `y` is the top-left corner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Rect {
@@ -66,4 +141,105 @@ pub struct RgbView<'a> {
     pub stride: usize,
     /// The region of the image that the view holds.
     pub region: Rect,
+}
+
+/// How the stored pixels must be turned to stand upright (EXIF tag 0x0112). 1 is upright already.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(u8)]
+pub enum Orientation {
+    /// As stored.
+    #[default]
+    Upright = 1,
+    /// Mirror left-right.
+    FlipX = 2,
+    /// Turn by 180°.
+    Rotate180 = 3,
+    /// Mirror top-bottom.
+    FlipY = 4,
+    /// Mirror along the main diagonal.
+    Transpose = 5,
+    /// Turn by 90° clockwise.
+    Rotate90 = 6,
+    /// Mirror along the other diagonal.
+    Transverse = 7,
+    /// Turn by 90° counter-clockwise.
+    Rotate270 = 8,
+}
+
+impl Orientation {
+    /// The orientation with this EXIF number, 1 to 8.
+    pub fn from_number(number: u32) -> Option<Self> {
+        Some(match number {
+            1 => Orientation::Upright,
+            2 => Orientation::FlipX,
+            3 => Orientation::Rotate180,
+            4 => Orientation::FlipY,
+            5 => Orientation::Transpose,
+            6 => Orientation::Rotate90,
+            7 => Orientation::Transverse,
+            8 => Orientation::Rotate270,
+            _ => return None,
+        })
+    }
+}
+
+impl Orientation {
+    /// How the upright image reads the stored one: with rows and columns exchanged, from the right, from the bottom.
+    fn reading(self) -> (bool, bool, bool) {
+        match self {
+            Orientation::Upright => (false, false, false),
+            Orientation::FlipX => (false, true, false),
+            Orientation::Rotate180 => (false, true, true),
+            Orientation::FlipY => (false, false, true),
+            Orientation::Transpose => (true, false, false),
+            Orientation::Rotate90 => (true, false, true),
+            Orientation::Transverse => (true, true, true),
+            Orientation::Rotate270 => (true, true, false),
+        }
+    }
+
+    /// The upright size of an image that is stored with this size.
+    pub fn upright(self, stored: Size) -> Size {
+        match self.reading() {
+            (true, _, _) => Size {
+                width: stored.height,
+                height: stored.width,
+            },
+            _ => stored,
+        }
+    }
+
+    /// The part of the stored image that holds `region` of the upright one (which it must lie in).
+    pub fn stored_region(self, region: Rect, stored: Size) -> Rect {
+        let (exchanged, from_right, from_bottom) = self.reading();
+        let Rect { x, y, w, h } = match exchanged {
+            true => Rect::new(region.y, region.x, region.h, region.w),
+            false => region,
+        };
+        let x = if from_right { stored.width - x - w } else { x };
+        let y = if from_bottom {
+            stored.height - y - h
+        } else {
+            y
+        };
+        Rect { x, y, w, h }
+    }
+
+    /// Turns the RGB pixels of a stored region of `part`'s size, rows `stride` bytes apart, upright; `out` gets rows without
+    /// gaps.
+    pub fn turn(self, pixels: &[u8], stride: usize, part: Rect, out: &mut Vec<u8>) {
+        let (exchanged, from_right, from_bottom) = self.reading();
+        let (w, h) = (part.w as usize, part.h as usize);
+        let (out_w, out_h) = if exchanged { (h, w) } else { (w, h) };
+        out.resize(out_w * out_h * 3, 0);
+        for (y, row) in out.chunks_exact_mut(out_w * 3).enumerate() {
+            for (x, pixel) in row.chunks_exact_mut(3).enumerate() {
+                let (column, line) = if exchanged { (y, x) } else { (x, y) };
+                let column = if from_right { w - 1 - column } else { column };
+                let line = if from_bottom { h - 1 - line } else { line };
+                let start = line * stride + column * 3;
+                pixel.copy_from_slice(&pixels[start..start + 3]);
+            }
+        }
+    }
 }

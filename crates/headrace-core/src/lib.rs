@@ -9,7 +9,7 @@ pub mod decode;
 pub mod engine;
 pub mod error;
 pub mod exif;
-pub mod fallback;
+pub mod formats;
 pub mod geometry;
 pub mod jpeg;
 pub mod mask;

@@ -5,9 +5,8 @@
 
 use std::io::Cursor;
 
-use crate::decode::{Size, MAX_PIXELS};
 use crate::error::{Result, Status};
-use crate::geometry::{Rect, RgbView};
+use crate::geometry::{Rect, RgbView, Size, MAX_PIXELS};
 use crate::program::route::{Fuse, Route};
 use crate::program::step::{Sampling, Step};
 use crate::render::Renderer;

@@ -2,11 +2,11 @@
 
 use headrace_core::cpu::Extension;
 use headrace_core::crc::crc32c;
-use headrace_core::decode::{DecodeOptions, Decoder, Scale, Size};
+use headrace_core::decode::{DecodeOptions, Decoder};
 use headrace_core::error::Status;
-use headrace_core::geometry::Rect;
-use headrace_core::jpeg::header::{marker, next_segment};
+use headrace_core::geometry::{Rect, Scale, Size};
 use headrace_core::jpeg::index::Index;
+use headrace_core::jpeg::marker::{self, next_segment};
 use headrace_core::jpeg::turbo::{self, Encoding};
 use jpeg_encoder::{ColorType, Encoder, SamplingFactor};
 use std::path::PathBuf;

@@ -5,11 +5,10 @@
 
 use std::io::Cursor;
 
-use headrace_core::decode::{Decoder, Size};
+use headrace_core::decode::Decoder;
 use headrace_core::error::{Result, Status};
-use headrace_core::exif::Orientation;
-use headrace_core::geometry::Rect;
-use headrace_core::jpeg::header::{marker, next_segment};
+use headrace_core::geometry::{Orientation, Rect, Size};
+use headrace_core::jpeg::marker::{self, next_segment};
 use headrace_core::jpeg::requantise::{requantise, RequantiseOptions};
 use headrace_core::jpeg::restart::{restart_markers, RestartOptions};
 use headrace_core::jpeg::turbo::{self, Encoding};

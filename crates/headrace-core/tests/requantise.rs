@@ -6,10 +6,9 @@ mod common;
 
 use common::{fnv1a, pattern};
 use headrace_core::cpu::Extension;
-use headrace_core::decode::Size;
 use headrace_core::error::Status;
-use headrace_core::exif::{self, Orientation};
-use headrace_core::geometry::Rect;
+use headrace_core::exif;
+use headrace_core::geometry::{Orientation, Rect, Size};
 use headrace_core::jpeg::requantise::{RequantiseOptions, Requantiser};
 use headrace_core::jpeg::turbo::{self, Encoding};
 use headrace_core::pack::jpeg_facts;

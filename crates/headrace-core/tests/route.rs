@@ -5,11 +5,11 @@ mod common;
 
 use headrace_core::colour::draw::ColourStep;
 use headrace_core::colour::ColourOp;
-use headrace_core::decode::Size;
-use headrace_core::geometry::{Rect, RgbView};
+use headrace_core::geometry::{Rect, RgbView, Size};
+use headrace_core::program::op::Op;
 use headrace_core::program::route::{Fuse, Pass, Route};
 use headrace_core::program::step::Sampling;
-use headrace_core::program::{Op, Program};
+use headrace_core::program::Program;
 use headrace_core::render::Renderer;
 use headrace_core::resample::Filter;
 use headrace_core::rng::Key;

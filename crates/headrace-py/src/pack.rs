@@ -6,8 +6,8 @@ use std::ffi::c_int;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
-use headrace_core::decode::Size;
 use headrace_core::exif;
+use headrace_core::geometry::Size;
 use headrace_core::jpeg::requantise::{requantise, RequantiseOptions};
 use headrace_core::pack::{
     encode_pixels, Bound, EncodeOptions, Keep, Packer, Place, Recipe, Row, Smaller,

@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use headrace_core::colour::draw::{ColourStep, Range};
 use headrace_core::colour::ColourOp;
-use headrace_core::decode::Size;
+use headrace_core::geometry::Size;
+use headrace_core::program;
 use headrace_core::program::augment::{Augment, Generation, Policy, CIFAR10, IMAGENET, SVHN};
 use headrace_core::program::filters::Filters;
+use headrace_core::program::op::Op;
 use headrace_core::program::route::Fuse;
 use headrace_core::program::step::{Sampling, Step};
-use headrace_core::program::{self, Op};
 use headrace_core::resample::Filter;
 use headrace_core::rng::Key;
 use headrace_core::warp::Interpolation;

@@ -1,6 +1,7 @@
 //! Lossless restart markers, for the packer and for callers with their own containers.
 
 use headrace_core::error::Status;
+use headrace_core::exif;
 use headrace_core::jpeg::restart::{restart_markers as write, Metadata, RestartOptions};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -23,17 +24,20 @@ pub fn restart_markers<'py>(
             "tile must be at least 1 pixel, got 0",
         ));
     }
-    let metadata = if keep_metadata {
-        Metadata::Keep
-    } else {
-        Metadata::Drop
-    };
-    let options = RestartOptions {
-        tile_px: tile,
-        metadata,
-    };
     let mut out = Vec::new();
-    match detached(py, || write(&data, &options, &mut out)) {
+    let written = detached(py, || {
+        let metadata = if keep_metadata {
+            Metadata::Keep
+        } else {
+            Metadata::Orientation(exif::orientation(&data))
+        };
+        let options = RestartOptions {
+            tile_px: tile,
+            metadata,
+        };
+        write(&data, &options, &mut out)
+    });
+    match written {
         Ok(()) => Ok(PyBytes::new(py, &out)),
         Err(status) => Err(decode_error(py, status)),
     }

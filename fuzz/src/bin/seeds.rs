@@ -3,9 +3,9 @@
 use std::io::Cursor;
 use std::path::{Path, PathBuf};
 
-use headrace_core::decode::{DecodeOptions, Decoder, Size};
-use headrace_core::exif::{block_with, Orientation};
-use headrace_core::geometry::Rect;
+use headrace_core::decode::{DecodeOptions, Decoder};
+use headrace_core::geometry::{Orientation, Rect, Size};
+use headrace_core::jpeg::exif_segment::orientation_payload;
 use headrace_core::jpeg::index::Index;
 use headrace_core::jpeg::restart::{restart_markers, RestartOptions};
 use headrace_core::jpeg::turbo::{self, Encoding};
@@ -89,7 +89,7 @@ fn picture(size: Size, channels: u32) -> Vec<u8> {
 }
 
 fn tiff_block() -> Vec<u8> {
-    block_with(Orientation::Rotate90)[6..].to_vec()
+    orientation_payload(Orientation::Rotate90)[6..].to_vec()
 }
 
 fn jpegs() -> Outcome<Vec<Vec<u8>>> {
@@ -176,7 +176,7 @@ fn jpegs() -> Outcome<Vec<Vec<u8>>> {
         let mut file = Vec::new();
         let mut encoder = jpeg_encoder::Encoder::new(&mut file, 70);
         encoder.set_sampling_factor(jpeg_encoder::SamplingFactor::F_2_2);
-        encoder.add_app_segment(1, &block_with(Orientation::Rotate90))?;
+        encoder.add_app_segment(1, &orientation_payload(Orientation::Rotate90))?;
         encoder.encode(
             &picture(size, 4),
             size.width as u16,

@@ -4,9 +4,9 @@ use std::ops::Range;
 use std::time::Instant;
 
 use super::{add, Batch, Counters, View};
-use crate::decode::{DecodeOptions, Decoder, Scale, Size};
+use crate::decode::{DecodeOptions, Decoder};
 use crate::error::{Result, Status};
-use crate::geometry::Rect;
+use crate::geometry::{Rect, Scale, Size};
 use crate::jpeg::index::Index;
 use crate::mask::Masker;
 use crate::program::route::Route;

@@ -3,10 +3,13 @@
 
 pub mod bits;
 pub mod entropy;
+pub mod exif_segment;
 pub mod header;
 pub mod huffman;
 pub mod idct;
 pub mod index;
+pub mod marker;
+mod plane;
 pub mod profile;
 pub mod quality;
 pub mod region;

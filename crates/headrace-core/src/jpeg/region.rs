@@ -3,15 +3,13 @@
 use super::entropy::{self, Cursor, Group, Row, Run, Slot, Tables, GROUP};
 use super::header::{Colour, Header};
 use super::index::Index;
+use super::plane::{replicate_edges, upsampled, Plane, Quant, MARGIN};
 use super::profile::{Profile, Stage};
 use super::{idct, structure, upsample};
 use crate::cpu::Extension;
 use crate::error::{Result, Status};
-use crate::geometry::Rect;
+use crate::geometry::{Rect, Scale};
 use std::ops::Range;
-
-/// Bytes before and behind every row of a plane, for replicated edge samples and for vectors that reach over.
-const MARGIN: usize = 64;
 
 /// Grows to what it covers.
 const NOTHING: Range<u32> = Range {
@@ -19,114 +17,12 @@ const NOTHING: Range<u32> = Range {
     end: 0,
 };
 
-/// A quantisation table in block order.
-struct Quant([u16; 64]);
-
-impl Default for Quant {
-    fn default() -> Self {
-        Quant([1; 64])
-    }
-}
-
-/// Samples of one component that the region needs, and where they are kept.
-#[derive(Default)]
-struct Plane {
-    /// Blocks per MCU, horizontally and vertically.
-    h: u32,
-    v: u32,
-    /// Samples that a block is transformed to, each way: 8, or fewer at a reduced scale.
-    size: u32,
-    /// The image has this many times more pixels than the component has samples: 1 or 2 each way.
-    expand_x: u32,
-    expand_y: u32,
-    /// Size of the component in samples.
-    width: u32,
-    height: u32,
-    /// First sample row and column that `samples` holds.
-    left: u32,
-    top: u32,
-    /// Block rows that are transformed.
-    blocks: Range<u32>,
-    stride: usize,
-    /// Groups per block row, and where this component's groups start in a row's coefficients.
-    groups: usize,
-    first_group: usize,
-    tables: usize,
-    quant: Quant,
-    samples: Vec<u8>,
-}
-
-impl Plane {
-    /// Samples that pixels `from..to` need along one axis: with a triangle filter, the neighbour on the far side too.
-    fn needed(from: u32, to: u32, expand: u32, samples: u32) -> Range<u32> {
-        match expand {
-            1 => from..to,
-            _ => from.saturating_sub(1) / 2..(to / 2 + 1).min(samples),
-        }
-    }
-
-    /// Offset in `samples` of row `y`, column `left` of the component.
-    fn row(&self, y: u32) -> usize {
-        (y - self.top) as usize * self.stride + MARGIN
-    }
-
-    /// Samples in a row of all groups.
-    fn row_samples(&self) -> usize {
-        self.groups * GROUP * self.size as usize
-    }
-
-    /// Narrow chroma is repeated, not filtered (jdsample.c, jinit_upsampler).
-    fn filtered(&self) -> bool {
-        self.expand_x == 1 || self.width > 2
-    }
-}
-
 /// MCUs that a region needs.
 struct Window {
     columns: Range<u32>,
     rows: Range<u32>,
     /// MCUs per row of the image.
     across: u32,
-}
-
-/// The size of the decoded image: reduced ones are cut out of the frequency domain, so they cost less and look softer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
-pub enum Scale {
-    /// As it is.
-    #[default]
-    Full,
-    /// Half the width and height, rounded up.
-    Half,
-    /// A quarter of the width and height, rounded up.
-    Quarter,
-}
-
-impl Scale {
-    /// Samples that a block becomes, each way.
-    fn block(self) -> u32 {
-        8 / self.divisor()
-    }
-
-    /// The greatest reduction whose crop is still at least as large as what it is resized to, (width, height) both.
-    pub fn for_target(crop: (u32, u32), target: (u32, u32)) -> Self {
-        let room = |scale: Scale| {
-            let divisor = scale.divisor();
-            crop.0 / divisor >= target.0 && crop.1 / divisor >= target.1
-        };
-        [Scale::Quarter, Scale::Half]
-            .into_iter()
-            .find(|&scale| room(scale))
-            .unwrap_or(Scale::Full)
-    }
-
-    /// 1, 2 or 4.
-    pub fn divisor(self) -> u32 {
-        match self {
-            Scale::Full => 1,
-            Scale::Half => 2,
-            Scale::Quarter => 4,
-        }
-    }
 }
 
 /// What to decode, with what help.
@@ -591,61 +487,4 @@ impl RegionDecoder {
             }
         }
     }
-}
-
-/// The filter sees the first and last samples of a row repeated.
-fn replicate_edges(plane: &mut Plane, block_row: u32) {
-    for y in block_row * plane.size..(block_row + 1) * plane.size {
-        let at = plane.row(y);
-        plane.samples[at - 1] = plane.samples[at];
-        let right = (plane.width - plane.left) as usize;
-        if right <= plane.row_samples() {
-            plane.samples[at + right] = plane.samples[at + right - 1];
-        }
-    }
-}
-
-/// Row `y` of the image, from the component's samples: a slice of the plane itself or, upsampled, of `row`.
-fn upsampled<'a>(
-    extension: Extension,
-    plane: &'a Plane,
-    region: Rect,
-    y: u32,
-    row: &'a mut [u8],
-) -> &'a [u8] {
-    let width = region.w as usize;
-    let near = (y / plane.expand_y).min(plane.height - 1);
-    let far = match (plane.expand_y, y & 1) {
-        (1, _) => near,
-        (_, 0) => near.saturating_sub(1),
-        _ => (near + 1).min(plane.height - 1),
-    };
-    let column = (region.x / plane.expand_x - plane.left) as usize;
-    let from = |y: u32, column: usize| &plane.samples[plane.row(y) + column..];
-    if plane.expand_x == 1 {
-        if plane.expand_y == 1 {
-            return &from(near, column)[..width];
-        }
-        let bias = if y & 1 == 0 { 1 } else { 2 };
-        upsample::blend_rows(
-            extension,
-            from(near, column),
-            from(far, column),
-            bias,
-            &mut row[..width],
-        );
-        return &row[..width];
-    }
-    let odd = (region.x & 1) as usize; // the region starts with the second pixel of a pair
-    let pairs = (width + odd).div_ceil(2);
-    let column = column.wrapping_sub(1); // the sample before; the margin holds it for the first column
-    let samples = |y: u32| &plane.samples[plane.row(y).wrapping_add(column)..];
-    if !plane.filtered() {
-        upsample::repeat_row(samples(near), pairs, row);
-    } else if plane.expand_y == 1 {
-        upsample::double_row(extension, samples(near), pairs, row);
-    } else {
-        upsample::double_blended(extension, samples(near), samples(far), pairs, row);
-    }
-    &row[odd..odd + width]
 }

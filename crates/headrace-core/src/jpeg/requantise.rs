@@ -12,18 +12,18 @@
 use std::cell::RefCell;
 
 use super::entropy::{Group, GROUP};
-use super::header::{self, marker, Colour, Header};
+use super::header::{self, Colour, Header};
 use super::quality;
 use super::region::{self, CoefficientRow, RegionDecoder};
-use super::writer::block;
 use super::writer::symbols::{table_base, SymbolStream};
 use super::writer::{
-    append_scan, append_segment, output_table, quantisation_payload, restart_interval, shrink,
+    append_scan, append_segment, block, output_table, quantisation_payload, restart_interval,
+    shrink,
 };
+use super::{exif_segment, marker};
 use crate::cpu::Extension;
-use crate::decode::MAX_PIXELS;
 use crate::error::{Result, Status};
-use crate::exif::{self, Orientation};
+use crate::geometry::{Orientation, MAX_PIXELS};
 
 /// A block's values in natural order.
 type Block<T> = [T; 64];
@@ -136,7 +136,11 @@ fn append_head(
     // JFIF 1.01, no density, no thumbnail.
     append_segment(marker::APP0, b"JFIF\0\x01\x01\0\0\x01\0\x01\0\0", out);
     if orientation != Orientation::Upright {
-        append_segment(marker::APP1, &exif::block_with(orientation), out);
+        append_segment(
+            marker::APP1,
+            &exif_segment::orientation_payload(orientation),
+            out,
+        );
     }
     let colour = header.count > 1;
     for (number, table) in tables.iter().enumerate().take(1 + usize::from(colour)) {

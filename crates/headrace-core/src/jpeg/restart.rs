@@ -9,7 +9,9 @@
 use std::cell::RefCell;
 use std::ops::Range;
 
-use super::header::{self, marker, next_segment, Class, Frame, HuffmanSpec, Segment};
+use super::exif_segment;
+use super::header::{self, Class, Frame, HuffmanSpec};
+use super::marker::{self, next_segment, Segment};
 use super::turbo;
 use super::writer::block::symbols;
 use super::writer::symbols::{
@@ -19,9 +21,8 @@ use super::writer::symbols::{
 use super::writer::{
     append_scan, append_segment, output_table, quantisation_payload, restart_interval, shrink,
 };
-use crate::decode::MAX_PIXELS;
 use crate::error::{Result, Status};
-use crate::exif::{self, Orientation};
+use crate::geometry::{Orientation, MAX_PIXELS};
 
 /// What of a file's metadata to keep. Segments that decide how pixels are read (JFIF, Adobe) are always kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -29,8 +30,8 @@ pub enum Metadata {
     /// All application segments and comments.
     #[default]
     Keep,
-    /// Nothing but an EXIF orientation other than upright, in a minimal EXIF segment.
-    Drop,
+    /// Nothing but this orientation, in a minimal EXIF segment; no segment where it is upright.
+    Orientation(Orientation),
 }
 
 /// How to cut a file.
@@ -88,9 +89,6 @@ impl RestartWriter {
     /// Reads the whole file: its symbols go to `stream`, the rest is returned.
     fn record<'a>(&mut self, jpeg: &'a [u8], options: &RestartOptions) -> Result<Header<'a>> {
         let mut header = Header::parse(jpeg)?;
-        if options.metadata == Metadata::Drop {
-            header.orientation = exif::orientation(jpeg);
-        }
         header.interval =
             restart_interval(header.mcus_per_row(), header.mcu_width(), options.tile_px);
         if !header.is_one_huffman_scan()? {
@@ -226,8 +224,6 @@ impl Component {
 struct Header<'a> {
     /// Application segments and comments in their order.
     metadata: Vec<Segment<'a>>,
-    /// What to write in a minimal EXIF segment; upright where the file's own segments are kept.
-    orientation: Orientation,
     /// Contents of the quantisation segments.
     quantisation: Vec<Vec<u8>>,
     /// Which of the four quantisation tables are there.
@@ -257,7 +253,6 @@ impl<'a> Header<'a> {
         }
         let mut header = Header {
             metadata: Vec::new(),
-            orientation: Orientation::Upright,
             quantisation: Vec::new(),
             quantisation_seen: [false; 4],
             huffman: Vec::new(),
@@ -470,8 +465,11 @@ impl<'a> Header<'a> {
                 append_segment(segment.code, segment.payload, out);
             }
         }
-        if self.orientation != Orientation::Upright {
-            append_segment(marker::APP1, &exif::block_with(self.orientation), out);
+        match metadata {
+            Metadata::Keep | Metadata::Orientation(Orientation::Upright) => {}
+            Metadata::Orientation(other) => {
+                append_segment(marker::APP1, &exif_segment::orientation_payload(other), out)
+            }
         }
     }
 }

@@ -2,7 +2,7 @@
 //! crop, makes an image's status a function of its bytes: a file cut short is bad in every epoch.
 #![allow(unsafe_code)]
 
-use super::header::marker;
+use super::marker::{self, next_segment};
 use crate::cpu::Extension;
 use crate::error::{Result, Status};
 #[cfg(target_arch = "x86_64")]
@@ -138,7 +138,7 @@ pub fn segments(
 pub fn ends(extension: Extension, data: &[u8], from: usize) -> Result<()> {
     let mut at = from;
     loop {
-        let segment = super::header::next_segment(data, at).ok_or(Status::Truncated)?;
+        let segment = next_segment(data, at).ok_or(Status::Truncated)?;
         at = segment.end;
         match segment.code {
             marker::EOI => return Ok(()),

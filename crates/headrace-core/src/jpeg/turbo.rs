@@ -5,10 +5,8 @@
 use std::ffi::c_void;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
-use crate::decode::Size;
 use crate::error::{Result, Status};
-use crate::geometry::Rect;
-use crate::jpeg::region::Scale;
+use crate::geometry::{Rect, Scale, Size};
 
 // The shim's symbols live in a static library that links against the one turbojpeg-sys builds.
 use turbojpeg_sys as _;

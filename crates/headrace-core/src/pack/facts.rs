@@ -1,6 +1,6 @@
 //! What a JPEG's header says, read strictly: the twin of `headrace/images/header.py`, for the files that need no second look.
 
-use crate::jpeg::header::marker;
+use crate::jpeg::marker;
 use crate::jpeg::quality;
 
 /// Size and encoding of a JPEG.
@@ -104,7 +104,7 @@ fn quality_of(payload: &[u8]) -> Option<u8> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::decode::Size;
+    use crate::geometry::Size;
     use crate::jpeg::turbo::{encode, Encoding};
 
     #[test]

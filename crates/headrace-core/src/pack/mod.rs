@@ -16,7 +16,7 @@ use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 
 use crate::crc::crc32c;
-use crate::decode::Size;
+use crate::geometry::Size;
 use crate::jpeg::restart::{Metadata, RestartOptions, RestartWriter};
 use reencode::Reencoder;
 

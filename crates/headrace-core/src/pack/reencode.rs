@@ -1,13 +1,13 @@
 //! Images made smaller: resized ones are decoded and resized as Pillow does and encoded by libjpeg-turbo; what keeps its size is
 //! requantised.
 
-use crate::decode::{Decoder, Size, MAX_PIXELS};
+use crate::decode::Decoder;
 use crate::error::Result;
-use crate::exif::{self, Orientation};
-use crate::geometry::Rect;
-use crate::jpeg::header::marker;
+use crate::exif;
+use crate::geometry::{Orientation, Rect, Size, MAX_PIXELS};
 use crate::jpeg::requantise::{RequantiseOptions, Requantiser};
 use crate::jpeg::turbo::{self, Encoding};
+use crate::jpeg::{exif_segment, marker};
 use crate::pack::JpegFacts;
 use crate::resample::{Filter, PassOrder, Resampler, ResizeSpec};
 
@@ -191,7 +191,7 @@ pub fn encode_pixels(
 
 /// Puts an EXIF segment behind the JFIF one, which libjpeg writes first.
 fn insert_orientation(orientation: Orientation, jpeg: &mut Vec<u8>) {
-    let block = exif::block_with(orientation);
+    let block = exif_segment::orientation_payload(orientation);
     let length = block.len() as u16 + 2;
     let segment = [&[0xFF, marker::APP1][..], &length.to_be_bytes(), &block].concat();
     let behind_jfif = 4 + jpeg.get(5).map_or(0, |&length| usize::from(length));
@@ -233,7 +233,7 @@ mod tests {
             encode_pixels(&[90; 33 * 17 * 3], size, &upright, &mut plain).unwrap();
             assert_eq!(
                 out.len() - plain.len(),
-                4 + exif::block_with(Orientation::Rotate90).len()
+                4 + exif_segment::orientation_payload(Orientation::Rotate90).len()
             );
         }
     }

@@ -3,7 +3,7 @@
 
 use super::step::{Sampling, Step};
 use crate::colour::ColourOp;
-use crate::decode::Size;
+use crate::geometry::Size;
 use crate::rng::Rng;
 use Kind::{
     AutoContrast, Brightness, Color, Contrast, Equalize, Identity, Invert, Posterize, Rotate,

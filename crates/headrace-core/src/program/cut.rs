@@ -1,7 +1,6 @@
 //! Crops, flips and one resize, folded into one resampling that is exactly Pillow's.
 
-use crate::decode::{Scale, Size};
-use crate::geometry::Rect;
+use crate::geometry::{Rect, Scale, Size};
 use crate::resample::{Filter, ResizeSpec};
 
 /// What one image needs: a single resampling, and where its result lies in the output (fill around it).

@@ -8,9 +8,8 @@
 use super::cut::{Base, Cut};
 use super::step::{Motion, Sampling, Step};
 use crate::colour::ColourOp;
-use crate::decode::{Scale, Size};
 use crate::error::Result;
-use crate::geometry::Rect;
+use crate::geometry::{Rect, Scale, Size};
 use crate::resample::Filter;
 use crate::warp::{Affine, Edge, Interpolation, WarpSpec};
 

@@ -1,8 +1,7 @@
 //! torchvision's arithmetic of sizes and crops.
 
-use crate::decode::{Size, MAX_PIXELS};
 use crate::error::{Result, Status};
-use crate::geometry::Rect;
+use crate::geometry::{Rect, Size, MAX_PIXELS};
 use crate::rng::Rng;
 
 /// Where a centred cut of `part` pixels starts in `whole` (torchvision: `int(round((whole - part) / 2))`, Python's rounding

@@ -1,8 +1,8 @@
 //! One concrete operation on one image: what a random operation has become after its draw.
 
 use crate::colour::ColourOp;
-use crate::decode::{Size, MAX_PIXELS};
 use crate::error::{Result, Status};
+use crate::geometry::{Size, MAX_PIXELS};
 use crate::resample::Filter;
 use crate::warp::{Affine, Interpolation};
 

@@ -20,9 +20,8 @@ pub use affine::Affine;
 pub use edge::Edge;
 
 use crate::cpu::Extension;
-use crate::decode::{Scale, Size};
 use crate::error::{Result, Status};
-use crate::geometry::{Rect, RgbView};
+use crate::geometry::{Rect, RgbView, Scale, Size};
 use crate::resample::{Filter, Resampler, ResizeSpec};
 use nearest::Nearest;
 

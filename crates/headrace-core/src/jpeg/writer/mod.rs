@@ -8,7 +8,8 @@ pub mod symbols;
 use self::bits::{write_segments, WriteTable};
 use self::optimal::{optimal_code, HuffmanCode};
 use self::symbols::{SymbolStream, TABLES};
-use super::header::{marker, ZIGZAG};
+use super::header::ZIGZAG;
+use super::marker;
 
 /// First component and a fourth one (luma, key) share tables, the others (chroma) too: two of each kind, as baseline allows.
 pub fn output_table(component: usize) -> usize {

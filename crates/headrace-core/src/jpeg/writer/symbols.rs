@@ -4,14 +4,12 @@
 //! A symbol is a `u32`: bits 0–9 the symbol with its output table (see [`table_base`]), bits 16–31 the extra bits.
 #![allow(unsafe_code)]
 
-use super::block::{self, size_and_extra};
+use super::block::{self, size_and_extra, SYMBOLS_IN_BLOCK};
 use crate::error::{Result, Status};
 use crate::jpeg::header::HuffmanSpec;
 
 /// Blocks in an interleaved MCU, at most (T.81 B.2.3).
 pub const MAX_BLOCKS_IN_MCU: usize = 10;
-/// Symbols of one block, at most: one for DC, 63 for AC.
-pub const SYMBOLS_IN_BLOCK: usize = 64;
 /// Output tables: DC and AC of two destinations, the number baseline allows.
 pub const TABLES: usize = 4;
 /// More symbols than this are refused (1 GiB of memory); no real image comes near.

@@ -5,10 +5,9 @@ use tiff::tags::{CompressionMethod, PhotometricInterpretation, PlanarConfigurati
 
 use super::{status_of, Reader};
 use crate::cpu::Extension;
-use crate::decode::{Size, MAX_PIXELS};
 use crate::error::{Result, Status};
-use crate::geometry::Rect;
-use crate::jpeg::header::{marker, next_segment};
+use crate::geometry::{Rect, Size, MAX_PIXELS};
+use crate::jpeg::marker::{self, next_segment};
 use crate::jpeg::{structure, turbo};
 
 /// What the tags say of the strips or tiles.

@@ -17,9 +17,8 @@ use image::codecs::{bmp::BmpDecoder, png::PngDecoder, webp::WebPDecoder};
 use image::error::ImageError;
 use image::{ColorType, ImageDecoder, Limits};
 
-use crate::decode::{Size, MAX_PIXELS};
 use crate::error::{Result, Status};
-use crate::geometry::Rect;
+use crate::geometry::{Rect, Size, MAX_PIXELS};
 
 /// Decoded samples and a decoder's working memory may take this much, enough for any image below the pixel limit at four
 /// bytes a pixel.

@@ -2,7 +2,6 @@
 //! zeros before it, sixteen zeros, and the end of the block. What a symbol looks like is said in [`super::symbols`].
 #![allow(unsafe_code)]
 
-use super::symbols::SYMBOLS_IN_BLOCK;
 use crate::error::{Result, Status};
 use crate::jpeg::header::ZIGZAG;
 
@@ -10,6 +9,9 @@ use crate::jpeg::header::ZIGZAG;
 mod avx512;
 #[cfg(target_arch = "x86_64")]
 pub use avx512::symbols_avx512;
+
+/// Symbols of one block, at most: one for DC, 63 for AC.
+pub const SYMBOLS_IN_BLOCK: usize = 64;
 
 /// Symbols that fit into what a block is written to: more than it has, as vectors are stored whole.
 pub const ROOM: usize = SYMBOLS_IN_BLOCK + 16;

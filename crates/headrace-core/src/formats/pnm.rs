@@ -5,9 +5,8 @@
 //! within one.
 
 use super::MAX_BYTES;
-use crate::decode::Size;
 use crate::error::{Result, Status};
-use crate::geometry::Rect;
+use crate::geometry::{Rect, Size};
 
 const MAX_DIGITS: usize = 10;
 

@@ -7,9 +7,8 @@ use std::num::NonZeroU64;
 use gif::{ColorOutput, DecodeOptions, Decoder, DecodingError, MemoryLimit};
 
 use super::{ended_early, MAX_BYTES};
-use crate::decode::Size;
 use crate::error::{Result, Status};
-use crate::geometry::Rect;
+use crate::geometry::{Rect, Size};
 
 type Reader<'a> = Decoder<Cursor<&'a [u8]>>;
 

@@ -9,9 +9,9 @@ use tiff::tags::{ExtraSamples, PhotometricInterpretation, Tag};
 use tiff::{ColorType, TiffError};
 
 use super::{ended_early, Samples, MAX_BYTES};
-use crate::decode::Size;
 use crate::error::{Result, Status};
 use crate::exif::Directory;
+use crate::geometry::Size;
 
 type Reader<'a> = Decoder<Cursor<&'a [u8]>>;
 
