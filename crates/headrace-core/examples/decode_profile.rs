@@ -6,13 +6,14 @@
 //! Times: for every image and stage the least of ROUNDS (environment variable, default 9), so that other work on the machine,
 //! which only ever adds, falls away; then the mean over images. Floors, each from numbers measured here:
 //!
-//! - set-up: reading every byte of the file once (the restart markers and the end of the file are looked for on every decode);
+//! - set-up (the header, the markers, the tables): reading every byte of the file once, because every decode looks for the restart
+//!   markers and the end of the file;
 //! - entropy: the look-ups that the needed MCUs take, times the latency of one (load the entry, shift the window, index again),
 //!   divided by the chains in flight: one at first sight, two with an index or markers. One look-up holds 1.6 AC symbols;
 //! - transform: shuffles of the inverse DCT (88 for as many blocks as a vector holds), one a cycle;
 //! - colour: copying as many bytes as it reads and writes, six a pixel;
 //! - resample: multiply-additions, in as many 16-bit lanes as two vectors hold, every cycle;
-//! - other (reading the header once more, the choice of a decoder): none.
+//! - other (the choice of a decoder): none.
 
 use headrace_core::cpu::Extension;
 use headrace_core::decode::{DecodeOptions, Decoder};

@@ -1,23 +1,55 @@
-//! One image, any format, to RGB pixels of a region: chooses the decoder.
+//! Decode a region of one image of any format to RGB pixels: choose the decoder, and turn the image upright where asked.
 
 use crate::cpu::Extension;
 use crate::error::{Result, Status};
 use crate::exif;
 use crate::formats::{self, Format};
 use crate::geometry::{Orientation, Rect, RgbView, Scale, Size};
+use crate::jpeg::header::{self, Header};
 use crate::jpeg::index::Index;
-use crate::jpeg::region::{RegionDecoder, Request};
-use crate::jpeg::{header, region, structure, turbo};
+use crate::jpeg::region::{self, RegionDecoder, Request};
+use crate::jpeg::{profile::Stage, structure, turbo};
 
 /// How to decode an image, beside the region.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct DecodeOptions<'a> {
-    /// Checkpoints of this very image ([`Index::from_bytes`], or what an earlier decode wrote); one that belongs to other bytes is
+    /// The index of this very image ([`Index::from_bytes`], or what an earlier decode wrote); one that belongs to other bytes is
     /// [`Status::BadIndex`]. Images that need none ignore it.
     pub index: Option<&'a Index>,
     /// Reduces a JPEG while decoding it; regions are then those of the reduced image, [`Size::scaled`]. Other formats are
     /// [`Status::Unsupported`] at any scale but full.
     pub scale: Scale,
+}
+
+/// An image whose header has been read, ready to be decoded as often as needed.
+pub struct Opened<'a> {
+    data: &'a [u8],
+    stored: Size,
+    orientation: Orientation,
+    decoder: Choice<'a>,
+}
+
+/// Which decoder reads an image.
+#[allow(clippy::large_enum_variant)] // on the stack, one at a time
+enum Choice<'a> {
+    /// Our own JPEG decoder.
+    Own(Header<'a>),
+    /// libjpeg-turbo: JPEGs of other kinds, and those whose header is damaged.
+    Turbo,
+    /// The library of another format.
+    Format(Format),
+}
+
+impl Opened<'_> {
+    /// Width and height in pixels; of the upright image where the decoder turns images.
+    pub fn size(&self) -> Size {
+        self.orientation.upright(self.stored)
+    }
+
+    /// True for a JPEG of any kind.
+    pub fn is_jpeg(&self) -> bool {
+        !matches!(self.decoder, Choice::Format(_))
+    }
 }
 
 /// Reusable memory of one decoding thread; nothing in it carries over from one image to the next.
@@ -44,25 +76,49 @@ impl Decoder {
         }
     }
 
-    /// Whether images are turned as their EXIF orientation says (Pillow's `ImageOps.exif_transpose`); off at first. Sizes and
-    /// regions are then those of the upright image. TIFF files are always turned, as Pillow does when it opens them.
+    /// Turn images as their EXIF orientation says (Pillow's `ImageOps.exif_transpose`); off at first. Sizes and regions are then
+    /// those of the upright image. TIFF files are always turned, as Pillow does when it opens them.
     pub fn set_exif(&mut self, exif: bool) {
         self.exif = exif;
     }
 
-    /// The size stated by the image's header, checked against [`MAX_PIXELS`](crate::geometry::MAX_PIXELS).
-    pub fn size(&mut self, data: &[u8]) -> Result<Size> {
-        let stored = self.stored_size(data)?;
-        Ok(self.orientation(data).upright(stored))
+    /// Read the header of an image: its size, checked against [`MAX_PIXELS`](crate::geometry::MAX_PIXELS), its orientation, and
+    /// which decoder reads it. Nothing is decoded.
+    pub fn open<'a>(&mut self, data: &'a [u8]) -> Result<Opened<'a>> {
+        self.own.profile.start();
+        if data.is_empty() {
+            return Err(Status::Empty);
+        }
+        let (decoder, stored) = match Format::of(data) {
+            Some(format) => (Choice::Format(format), formats::size(data, format)?),
+            None => open_jpeg(data)?,
+        };
+        let turned = self.exif || matches!(decoder, Choice::Format(Format::Tiff));
+        let opened = Opened {
+            data,
+            stored: stored.checked()?,
+            orientation: if turned {
+                exif::orientation(data)
+            } else {
+                Orientation::Upright
+            },
+            decoder,
+        };
+        self.own.profile.lap(Stage::SetUp);
+        Ok(opened)
     }
 
-    /// Decodes `region` (image pixels) of `data`. The view holds at least that region.
+    /// Return the size that the header of an image states, as [`Decoder::open`] does.
+    pub fn size(&mut self, data: &[u8]) -> Result<Size> {
+        Ok(self.open(data)?.size())
+    }
+
+    /// Open an image and decode `region` (image pixels) of it. The view holds at least that region.
     pub fn region(&mut self, data: &[u8], region: Rect) -> Result<RgbView<'_>> {
         self.region_with(data, region, &DecodeOptions::default(), None)
     }
 
-    /// Decodes `region` with `options`. The checkpoints known afterwards, those of `options.index` and those passed on the way, are
-    /// written to `emit`, which stays empty for images that cannot have any (restart markers, other formats) and after an error.
+    /// Open an image and decode `region` of it with `options`, see [`Decoder::decode`].
     pub fn region_with(
         &mut self,
         data: &[u8],
@@ -73,31 +129,47 @@ impl Decoder {
         if let Some(emit) = emit.as_deref_mut() {
             emit.clear();
         }
-        let stored = self.stored_size(data)?;
-        let orientation = self.orientation(data);
-        let stored = stored.scaled(options.scale);
+        let opened = self.open(data)?;
+        self.decode(&opened, region, options, emit)
+    }
+
+    /// Decode `region` (image pixels) of an opened image. The view holds at least that region. The index entries known afterwards,
+    /// those of `options.index` and those passed on the way, are written to `emit`, which stays empty for images that cannot have
+    /// any (restart markers, other formats) and after an error.
+    pub fn decode(
+        &mut self,
+        image: &Opened<'_>,
+        region: Rect,
+        options: &DecodeOptions<'_>,
+        mut emit: Option<&mut Index>,
+    ) -> Result<RgbView<'_>> {
+        if let Some(emit) = emit.as_deref_mut() {
+            emit.clear();
+        }
+        let DecodeOptions { scale, index } = *options;
+        let orientation = image.orientation;
+        let stored = image.stored.scaled(scale);
         let upright = orientation.upright(stored);
         if !region.fits(upright.width, upright.height) {
             return Err(Status::BadBox);
         }
         let part = orientation.stored_region(region, stored);
-        let mut stride = match Format::of(data) {
-            Some(_) if options.scale != Scale::Full => return Err(Status::Unsupported),
-            Some(format) => {
-                formats::region(data, format, part, &mut self.scratch, &mut self.pixels)?;
+        let mut stride = match &image.decoder {
+            Choice::Format(_) if scale != Scale::Full => return Err(Status::Unsupported),
+            Choice::Format(format) => {
+                let (samples, pixels) = (&mut self.scratch, &mut self.pixels);
+                formats::region(image.data, *format, stored, part, samples, pixels)?;
                 3 * part.w as usize
             }
-            None => {
-                let DecodeOptions { scale, index } = *options;
-                self.jpeg_region(
-                    data,
-                    Request {
-                        scale,
-                        region: part,
-                        index,
-                        emit,
-                    },
-                )?
+            Choice::Turbo => self.region_by_turbo(image.data, scale, part)?,
+            Choice::Own(header) => {
+                let request = Request {
+                    scale,
+                    region: part,
+                    index,
+                    emit,
+                };
+                self.region_by_us(image.data, header, request)?
             }
         };
         if orientation != Orientation::Upright {
@@ -112,39 +184,6 @@ impl Decoder {
         })
     }
 
-    fn stored_size(&self, data: &[u8]) -> Result<Size> {
-        if data.is_empty() {
-            return Err(Status::Empty);
-        }
-        if let Some(format) = Format::of(data) {
-            return formats::size(data, format)?.checked();
-        }
-        match header::parse(data) {
-            Ok(header) => Size {
-                width: header.width,
-                height: header.height,
-            },
-            Err(Status::UnknownFormat) => return Err(Status::UnknownFormat),
-            Err(_) => turbo::size(data)?,
-        }
-        .checked()
-    }
-
-    fn orientation(&self, data: &[u8]) -> Orientation {
-        if self.exif || Format::of(data) == Some(Format::Tiff) {
-            exif::orientation(data)
-        } else {
-            Orientation::Upright
-        }
-    }
-
-    fn jpeg_region(&mut self, data: &[u8], request: Request<'_>) -> Result<usize> {
-        match header::parse(data) {
-            Ok(header) if region::supports(&header) => self.region_by_us(data, &header, request),
-            _ => self.region_by_turbo(data, request.scale, request.region),
-        }
-    }
-
     /// Time per stage of all images so far.
     #[cfg(feature = "profile")]
     pub fn profile(&self) -> &crate::jpeg::profile::Profile {
@@ -154,7 +193,7 @@ impl Decoder {
     fn region_by_us(
         &mut self,
         data: &[u8],
-        header: &header::Header<'_>,
+        header: &Header<'_>,
         mut request: Request<'_>,
     ) -> Result<usize> {
         self.own.check(data, header)?;
@@ -196,5 +235,28 @@ impl Decoder {
     fn region_by_turbo(&mut self, data: &[u8], scale: Scale, region: Rect) -> Result<usize> {
         structure::ends(Extension::best(), data, 2)?;
         turbo::region_scaled(data, scale, region, &mut self.pixels)
+    }
+}
+
+/// Read a JPEG's header: by our own parser, and where that refuses the file by libjpeg-turbo's.
+fn open_jpeg(data: &[u8]) -> Result<(Choice<'_>, Size)> {
+    match header::parse(data) {
+        Ok(header) => {
+            let size = Size {
+                width: header.width,
+                height: header.height,
+            };
+            let own = region::supports(&header);
+            Ok((
+                if own {
+                    Choice::Own(header)
+                } else {
+                    Choice::Turbo
+                },
+                size,
+            ))
+        }
+        Err(Status::UnknownFormat) => Err(Status::UnknownFormat),
+        Err(_) => Ok((Choice::Turbo, turbo::size(data)?)),
     }
 }

@@ -257,7 +257,6 @@ fn one(
     slot: &mut [u8],
     output: Output,
 ) -> Result<()> {
-    let data = request.data.slice();
     let Output {
         size: (width, height),
         filter,
@@ -265,7 +264,8 @@ fn one(
         dct_scale,
     } = output;
     decoder.set_exif(exif);
-    let size = decoder.size(data)?;
+    let opened = decoder.open(request.data.slice())?;
+    let size = opened.size();
     let box_ = request
         .box_
         .unwrap_or(Rect::new(0, 0, size.width, size.height));
@@ -273,7 +273,7 @@ fn one(
         return Err(Status::BadBox);
     }
     // JPEGs only: nothing else has a frequency domain to be cut in.
-    let scale = if dct_scale && data.starts_with(&[0xFF, 0xD8]) {
+    let scale = if dct_scale && opened.is_jpeg() {
         Scale::for_target((box_.w, box_.h), (width, height))
     } else {
         Scale::Full
@@ -293,6 +293,6 @@ fn one(
         index: request.index.as_deref(),
         scale,
     };
-    let view = decoder.region_with(data, spec.needed(), &options, None)?;
+    let view = decoder.decode(&opened, spec.needed(), &options, None)?;
     resampler.resize_into(view, &spec, slot, width as usize * 3)
 }

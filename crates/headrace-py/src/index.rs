@@ -29,10 +29,11 @@ impl Index {
     fn build(py: Python<'_>, jpeg: &[u8]) -> PyResult<Self> {
         detached(py, || {
             let mut decoder = Decoder::new();
-            let size = decoder.size(jpeg)?;
+            let opened = decoder.open(jpeg)?;
+            let size = opened.size();
             let mut made = index::Index::new();
             let whole = Rect::new(0, 0, size.width, size.height);
-            decoder.region_with(jpeg, whole, &DecodeOptions::default(), Some(&mut made))?;
+            decoder.decode(&opened, whole, &DecodeOptions::default(), Some(&mut made))?;
             Ok(made)
         })
         .map(|made| Index {

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::time::Instant;
 
 use super::{add, Batch, Counters, View};
-use crate::decode::{DecodeOptions, Decoder};
+use crate::decode::{DecodeOptions, Decoder, Opened};
 use crate::error::{Result, Status};
 use crate::geometry::{Rect, Scale, Size};
 use crate::jpeg::index::Index;
@@ -90,16 +90,17 @@ impl Worker {
         counters
             .bytes
             .fetch_add(bytes.len() as u64, std::sync::atomic::Ordering::Relaxed);
-        let result = self
-            .plan(batch, image, bytes)
-            .and_then(|()| self.make(batch, image, bytes, counters));
+        let result = self.decoder.open(bytes).and_then(|opened| {
+            self.plan(batch, image, &opened)?;
+            self.make(batch, image, &opened, counters)
+        });
         self.bytes = own;
         result
     }
 
     /// Draws what each view does with the image.
-    fn plan(&mut self, batch: &Batch, image: usize, bytes: &[u8]) -> Result<()> {
-        self.size = self.decoder.size(bytes)?;
+    fn plan(&mut self, batch: &Batch, image: usize, opened: &Opened<'_>) -> Result<()> {
+        self.size = opened.size();
         self.drawings
             .resize_with(batch.views.len(), Drawing::default);
         for (view, drawing) in batch.views.iter().zip(&mut self.drawings) {
@@ -121,18 +122,25 @@ impl Worker {
         &mut self,
         batch: &Batch,
         image: usize,
-        bytes: &[u8],
+        opened: &Opened<'_>,
         counters: &Counters,
     ) -> Result<()> {
         let count = batch.views.len();
-        if let Some(region) = self.shared_region(&batch.views, bytes) {
-            return self.make_some(batch, image, bytes, 0..count, region, Scale::Full, counters);
+        if let Some(region) = self.shared_region(&batch.views, opened) {
+            return self.make_some(
+                batch,
+                image,
+                opened,
+                0..count,
+                region,
+                Scale::Full,
+                counters,
+            );
         }
-        let jpeg = is_jpeg(bytes);
         for number in 0..count {
             let route = &mut self.drawings[number].route;
             // JPEGs only: nothing else has a frequency domain to be cut in.
-            let scale = if batch.views[number].program.dct_scale() && jpeg {
+            let scale = if batch.views[number].program.dct_scale() && opened.is_jpeg() {
                 route.reduce(self.size)
             } else {
                 Scale::Full
@@ -141,7 +149,7 @@ impl Worker {
             self.make_some(
                 batch,
                 image,
-                bytes,
+                opened,
                 number..number + 1,
                 region,
                 scale,
@@ -152,7 +160,7 @@ impl Worker {
     }
 
     /// The region that all views need together, if decoding it is less work than decoding what each one needs.
-    fn shared_region(&self, views: &[View], bytes: &[u8]) -> Option<Rect> {
+    fn shared_region(&self, views: &[View], opened: &Opened<'_>) -> Option<Rect> {
         if views.len() < 2 || views.iter().any(|view| view.program.dct_scale()) {
             return None;
         }
@@ -160,7 +168,7 @@ impl Worker {
         let apart: u64 = sources.clone().map(|source| source.area()).sum();
         let region = sources.reduce(|all, source| all.around(&source))?;
         // Other formats are decoded as a whole in any case.
-        (region.area() <= apart || !is_jpeg(bytes)).then_some(region)
+        (region.area() <= apart || !opened.is_jpeg()).then_some(region)
     }
 
     #[allow(clippy::too_many_arguments)]
@@ -168,7 +176,7 @@ impl Worker {
         &mut self,
         batch: &Batch,
         image: usize,
-        bytes: &[u8],
+        opened: &Opened<'_>,
         views: Range<usize>,
         region: Rect,
         scale: Scale,
@@ -181,7 +189,7 @@ impl Worker {
             scale,
         };
         let emit = Some(&mut self.index);
-        let decoded = self.decoder.region_with(bytes, region, &options, emit)?;
+        let decoded = self.decoder.decode(opened, region, &options, emit)?;
         if !self.index.is_empty() {
             batch.indexes.offer(batch.records[image], &self.index);
         }
@@ -212,8 +220,4 @@ impl Worker {
         }
         Ok(())
     }
-}
-
-fn is_jpeg(bytes: &[u8]) -> bool {
-    bytes.starts_with(&[0xFF, 0xD8])
 }

@@ -18,7 +18,7 @@ use image::error::ImageError;
 use image::{ColorType, ImageDecoder, Limits};
 
 use crate::error::{Result, Status};
-use crate::geometry::{Rect, Size, MAX_PIXELS};
+use crate::geometry::{Rect, Size};
 
 /// Decoded samples and a decoder's working memory may take this much, enough for any image below the pixel limit at four
 /// bytes a pixel.
@@ -75,19 +75,16 @@ pub fn size(data: &[u8], format: Format) -> Result<Size> {
     Ok(Size { width, height })
 }
 
-/// Decodes `data` and writes `region`, which must lie in the image, as RGB rows without gaps into `pixels`. `samples` is
-/// reused memory.
+/// Decodes `data`, an image of the `size` that [`size`] returned, and writes `region`, which must lie in it, as RGB rows without
+/// gaps into `pixels`. `samples` is reused memory.
 pub fn region(
     data: &[u8],
     format: Format,
+    size: Size,
     region: Rect,
     samples: &mut Vec<u8>,
     pixels: &mut Vec<u8>,
 ) -> Result<()> {
-    let size = size(data, format)?;
-    if u64::from(size.width) * u64::from(size.height) > MAX_PIXELS {
-        return Err(Status::TooLarge);
-    }
     if !region.fits(size.width, size.height) {
         return Err(Status::BadBox);
     }

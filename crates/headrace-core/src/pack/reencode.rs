@@ -1,7 +1,7 @@
 //! Images made smaller: resized ones are decoded and resized as Pillow does and encoded by libjpeg-turbo; what keeps its size is
 //! requantised.
 
-use crate::decode::Decoder;
+use crate::decode::{DecodeOptions, Decoder};
 use crate::error::Result;
 use crate::exif;
 use crate::geometry::{Orientation, Rect, Size, MAX_PIXELS};
@@ -100,8 +100,11 @@ impl Reencoder {
             || !matches!(facts.components, 1 | 3)
             || size.width.max(size.height) > MAX_SIDE
             || u64::from(size.width) * u64::from(size.height) > MAX_PIXELS
-            || self.decoder.size(jpeg) != Ok(stored)
         {
+            return None;
+        }
+        let opened = self.decoder.open(jpeg).ok()?;
+        if opened.size() != stored {
             return None;
         }
         let orientation = exif::orientation(jpeg);
@@ -121,7 +124,8 @@ impl Reencoder {
             filter: Filter::Bicubic,
             ..ResizeSpec::new(whole, size.width, size.height)
         };
-        let view = self.decoder.region(jpeg, whole).ok()?;
+        let options = DecodeOptions::default();
+        let view = self.decoder.decode(&opened, whole, &options, None).ok()?;
         let stride = 3 * size.width as usize;
         let pixels = if size == stored && view.stride == stride {
             view.pixels
