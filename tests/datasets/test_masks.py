@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import tarfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import headrace
 import numpy as np
 import numpy.typing as npt
 import pytest
+from containers import write_tar
 from headrace import transforms as t
 from headrace.errors import DecodeError, SourceError, UsageError
 from PIL import Image
@@ -46,15 +46,6 @@ def mask(number: int) -> bytes:
     return encoded(image)
 
 
-def archive(path: Path, members: Sequence[tuple[str, bytes]]) -> Path:
-    with tarfile.open(path, "w") as tar:
-        for name, data in members:
-            member = tarfile.TarInfo(name)
-            member.size = len(data)
-            tar.addfile(member, io.BytesIO(data))
-    return path
-
-
 def labeled(masks: Callable[[int], bytes] = mask) -> list[tuple[str, bytes]]:
     """Members in the order of their names: `7.mask.png` comes before `7.png`."""
     members = []
@@ -68,7 +59,7 @@ def labeled(masks: Callable[[int], bytes] = mask) -> list[tuple[str, bytes]]:
 
 @pytest.fixture
 def tar(tmp_path: Path) -> Path:
-    return archive(tmp_path / "data.tar", labeled())
+    return write_tar(tmp_path / "data.tar", labeled())
 
 
 def loader(source: Path, transform: t.Transform, **options: Any) -> headrace.Loader:
@@ -154,7 +145,7 @@ def test_a_rotated_mask_lies_where_its_rotated_image_does(tmp_path: Path) -> Non
         ("a.png", encoded(Image.fromarray(blob).convert("RGB"))),
         ("a.seg.png", encoded(Image.fromarray(blob))),
     ]
-    source = archive(tmp_path / "one.tar", members)
+    source = write_tar(tmp_path / "one.tar", members)
     steps = t.Compose(
         [t.RandomAffine(40, (0.1, 0.1), (0.8, 1.2), 10, interpolation="bilinear", fill=20), t.RandomResizedCrop(64)]
     )
@@ -188,7 +179,7 @@ def test_each_view_has_its_mask(tar: Path) -> None:
 
 def test_an_archive_without_labels(tmp_path: Path) -> None:
     members = [member for member in labeled() if member[0].endswith("png")]
-    source = archive(tmp_path / "plain.tar", members)
+    source = write_tar(tmp_path / "plain.tar", members)
     assert len(headrace.open(source)) == 2 * len(SIZES)
     with loader(source, t.Resize((20, 30))) as made:
         assert len(made.dataset) == len(SIZES)
@@ -224,7 +215,7 @@ def test_a_folder_of_masks(tmp_path: Path, packed: bool) -> None:
 
 
 def test_a_missing_mask_is_named(tmp_path: Path) -> None:
-    source = archive(tmp_path / "data.tar", [member for member in labeled() if member[0] != "04.mask.png"])
+    source = write_tar(tmp_path / "data.tar", [member for member in labeled() if member[0] != "04.mask.png"])
     with pytest.raises(SourceError, match=r"1 of 6 records .* the first is '04'"):
         loader(source, t.Resize((20, 30)))
 
@@ -239,7 +230,7 @@ def test_a_missing_mask_is_named(tmp_path: Path) -> None:
     ids=["colours", "size", "truncated"],
 )
 def test_a_bad_mask_is_a_bad_record(tmp_path: Path, bad: bytes, words: str) -> None:
-    source = archive(tmp_path / "data.tar", labeled(lambda number: bad if number == 3 else mask(number)))
+    source = write_tar(tmp_path / "data.tar", labeled(lambda number: bad if number == 3 else mask(number)))
     with pytest.raises(DecodeError, match=f"'03'.*{words}"), loader(source, t.Resize((20, 30))) as made:
         next(iter(made))
     with loader(source, t.Resize((20, 30)), on_error="skip", with_json=True) as made:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import random
@@ -16,6 +15,7 @@ from typing import Any
 import headrace
 import numpy as np
 import pytest
+from containers import EXPECTED, IMAGES, contents, image_record, recordio, webdataset_members, write_tar
 from headrace.datasets.records import StreamRecord
 from headrace.datasets.sources import open_dataset, pipe
 from headrace.datasets.sources.stream import Bytes, stream_records
@@ -23,26 +23,12 @@ from headrace.errors import DecodeError, FormatError, HeadraceError, SourceError
 from headrace.inspection.inspect import inspect_dataset
 from headrace.loading import streaming
 from headrace.packing import pack
-from test_sources_containers import EXPECTED, IMAGES, contents, image_record, recordio, webdataset_members, write_tar
+from pipe_channel import channel, feed
 
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "cache"))
-
-
-def feed(path: Path, data: bytes) -> threading.Thread:
-    """Makes the pipe and sends `data` through it when somebody reads."""
-    os.mkfifo(path)
-
-    def send() -> None:
-        with contextlib.suppress(BrokenPipeError), open(path, "wb") as file:
-            for at in range(0, len(data), 5000):
-                file.write(data[at : at + 5000])
-
-    thread = threading.Thread(target=send, daemon=True)
-    thread.start()
-    return thread
 
 
 def tars(tmp_path: Path) -> list[bytes]:
@@ -120,19 +106,6 @@ def loader(channel: Path, records: int | None = None, **options: Any) -> headrac
 
 def digests(batches: Any) -> list[str]:
     return [hashlib.sha256(images.tobytes() + labels.tobytes()).hexdigest() for images, labels in batches]
-
-
-@contextlib.contextmanager
-def channel(tmp_path: Path, streams: list[bytes], name: str = "train") -> Iterator[Path]:
-    """A channel with a pipe for each pass, each fed when it is read."""
-    folder = tmp_path / f"channel-{len(list(tmp_path.glob('channel-*')))}"
-    folder.mkdir()
-    threads = [feed(folder / f"{name}_{number}", data) for number, data in enumerate(streams)]
-    yield folder / name
-    for thread in threads:
-        thread.join(10)
-    assert not any(thread.is_alive() for thread in threads), "a sender still waits"
-    assert not any("headrace-stream" in thread.name for thread in threading.enumerate())
 
 
 @pytest.mark.parametrize("wrapped", [False, True])

@@ -12,44 +12,23 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import headrace
 import numpy as np
 import pytest
+from file_digests import file_digests
 from headrace.cli.main import main
 from headrace.datasets.sources import open_source
 from headrace.datasets.sources.remote import shards as remote_shards
-from headrace.datasets.sources.remote import store as remote_store
 from headrace.datasets.sources.remote.access import access_options
 from headrace.datasets.sources.remote.shard_cache import Promise
 from headrace.datasets.sources.remote.store import is_url
 from headrace.errors import FormatError, MissingDependencyError, SourceError, UsageError
 from headrace.packing import pack
-from object_store import Bucket, serving
-from test_pack import tree
-
-needs_obstore = pytest.mark.skipif(
-    subprocess.run([sys.executable, "-c", "import obstore"], capture_output=True).returncode != 0, reason="no obstore"
-)
-
-
-@pytest.fixture
-def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
-    """An S3 endpoint with one empty bucket, a cache of the test's own, and no waiting between tries."""
-    made = Bucket()
-    with serving(made) as endpoint:
-        for name, value in {
-            "AWS_ENDPOINT_URL": endpoint,
-            "AWS_SKIP_SIGNATURE": "true",
-            "AWS_REGION": "us-east-1",
-            "HEADRACE_CACHE": str(tmp_path / "cache"),
-        }.items():
-            monkeypatch.setenv(name, value)
-        monkeypatch.setattr(remote_store, "_BACKOFF_S", 0.001)
-        yield made
+from object_store import Bucket, disk_bytes, needs_obstore
 
 
 @pytest.fixture
@@ -185,11 +164,6 @@ def test_a_remote_dataset_can_be_sent_to_another_process(packed: Path) -> None:
     sent = pickle.loads(pickle.dumps(dataset))
     assert (sent.fingerprint, sent.classes) == (dataset.fingerprint, dataset.classes)
     assert sent.read(5) == headrace.open(packed).read(5)
-
-
-def disk_bytes(cache: Path) -> int:
-    """What the remote cache takes on disk."""
-    return sum(file.stat().st_blocks * 512 for file in (cache / "remote").rglob("*") if file.is_file())
 
 
 @pytest.fixture
@@ -368,7 +342,7 @@ def test_google_s_scheme(
     pack(source, tmp_path / "packed", shard_size=80_000)
     assert pack(source, "gs://b/data", shard_size=80_000).records == 40
     stored = {name.removeprefix("data/"): hashlib.sha256(data).hexdigest() for name, data in bucket.objects.items()}
-    assert stored == tree(tmp_path / "packed")
+    assert stored == file_digests(tmp_path / "packed")
     assert same(batches("gs://b/data"), batches(tmp_path / "packed"))
     assert headrace.verify("gs://b/data").ok
     assert pack("gs://b/data", tmp_path / "again", shard_size=80_000).records == 40
@@ -443,7 +417,7 @@ def test_a_pack_is_continued_though_its_source_was_copied_again(
     bucket.written[key] = datetime.datetime(2024, 2, 3, tzinfo=datetime.UTC)
     assert pack("s3://b/in", tmp_path / "other", shard_size=65536).repacked == 1
     pack("s3://b/in", tmp_path / "undisturbed", shard_size=65536)
-    assert tree(tmp_path / "other") == tree(tmp_path / "undisturbed") != tree(tmp_path / "out")
+    assert file_digests(tmp_path / "other") == file_digests(tmp_path / "undisturbed") != file_digests(tmp_path / "out")
 
 
 @needs_obstore

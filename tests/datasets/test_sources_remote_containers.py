@@ -7,23 +7,20 @@ from pathlib import Path
 import headrace
 import numpy as np
 import pytest
+from containers import example, image_record, tfrecord, write_rec, write_tar
 from headrace.cli.main import main
 from headrace.datasets.sources.remote import shards as remote_shards
 from headrace.errors import FormatError, SourceError
 from headrace.packing import pack
-from object_store import Bucket
+from object_store import Bucket, disk_bytes, needs_obstore
 from sample_images import jpeg
-from test_sources_containers import example as tf_example
-from test_sources_containers import image_record, tfrecord, write_rec, write_tar
-from test_sources_remote import bucket as bucket
-from test_sources_remote import disk_bytes, needs_obstore
 
 COUNT, PARTS = 60, 6
 IMAGES = [jpeg(300 + i, 200, i) for i in range(COUNT)]
 LABELS = [i % 5 for i in range(COUNT)]
 
 
-def containers(kind: str, folder: Path) -> None:
+def write_containers(kind: str, folder: Path) -> None:
     """Six files of ten images each."""
     folder.mkdir()
     for part in range(PARTS):
@@ -43,14 +40,14 @@ def containers(kind: str, folder: Path) -> None:
         elif kind == "rec":
             write_rec(folder / f"part{part}.rec", [image_record(IMAGES[i], LABELS[i], i) for i in rows], index=False)
         else:
-            examples = [tf_example(image__class__label=LABELS[i], image__encoded=IMAGES[i]) for i in rows]
+            examples = [example(image__class__label=LABELS[i], image__encoded=IMAGES[i]) for i in rows]
             (folder / f"part{part}.tfrecord").write_bytes(b"".join(map(tfrecord, examples)))
 
 
 @needs_obstore
 @pytest.mark.parametrize("kind", ["tar", "rec", "tfrecord"])
 def test_they_are_read_by_ranges(tmp_path: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    containers(kind, tmp_path / "in")
+    write_containers(kind, tmp_path / "in")
     bucket.fill(tmp_path / "in", "in")
     local = headrace.open(tmp_path / "in")
     size = sum(path.stat().st_size for path in (tmp_path / "in").iterdir())
@@ -80,7 +77,7 @@ def test_they_are_read_by_ranges(tmp_path: Path, bucket: Bucket, monkeypatch: py
 def test_one_file_and_what_does_not_fit(
     tmp_path: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    containers("tar", tmp_path / "in")
+    write_containers("tar", tmp_path / "in")
     bucket.fill(tmp_path / "in", "in")
     size = (tmp_path / "in" / "part0.tar").stat().st_size
     monkeypatch.setenv("HEADRACE_CACHE_SIZE", str(size // 2))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import datetime
 import email.utils
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,6 +15,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
+
+import pytest
+
+needs_obstore = pytest.mark.skipif(
+    subprocess.run([sys.executable, "-c", "import obstore"], capture_output=True).returncode != 0, reason="no obstore"
+)
 
 Fault = Callable[[int, str], str | None]  # (number of the request, key) -> "500", "reset", "cut", "wrong" or None
 
@@ -150,3 +158,8 @@ def serving(bucket: Bucket) -> Iterator[str]:
         finally:
             server.shutdown()
             thread.join()
+
+
+def disk_bytes(cache: Path) -> int:
+    """Return the size of the remote cache on disk."""
+    return sum(file.stat().st_blocks * 512 for file in (cache / "remote").rglob("*") if file.is_file())

@@ -38,3 +38,9 @@ def jpeg(width: int, height: int, seed: int = 0, *, quality: int = 90, subsampli
     file = io.BytesIO()
     photograph(width, height, seed).save(file, "JPEG", quality=quality, subsampling=subsampling, **options)
     return file.getvalue()
+
+
+def pixels(data: bytes) -> np.ndarray:
+    """Return the pixels that Pillow decodes."""
+    with Image.open(io.BytesIO(data)) as image:
+        return np.asarray(image)

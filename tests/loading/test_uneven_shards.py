@@ -16,6 +16,7 @@ import pytest
 from headrace.errors import FormatError, SourceError, StateError, UsageError
 from headrace.loading import uneven_shards as parts
 from headrace.packing import pack
+from pipe_channel import channel
 
 
 @pytest.fixture
@@ -160,8 +161,6 @@ def test_ranks_agree_by_themselves_and_a_silent_one_is_an_error(tmp_path: Path, 
 
 
 def test_parts_of_a_stream(tmp_path: Path, hosts: list[Path]) -> None:
-    from test_sources_pipe import channel
-
     streams = [b"".join(path.read_bytes() for path in sorted(host.glob("*.tar"))) for host in hosts]
     counts = [len(headrace.open(host, part=True)) for host in hosts]
     for rank in range(2):

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from file_digests import file_digests
 from headrace import transforms
 from headrace.datasets.shards.index import Columns, Keys, read_columns
 from headrace.datasets.shards.manifest import INDEX, read_manifest
@@ -24,13 +25,7 @@ from headrace.packing import pack
 from headrace.packing.encode import make_recipe
 from headrace.packing.options import PackOptions
 from PIL import Image
-from sample_images import jpeg, photograph
-
-
-def tree(folder: Path) -> dict[str, str]:
-    """Every file below `folder` with the digest of its bytes."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+from sample_images import jpeg, photograph, pixels
 
 
 def records(folder: Path) -> dict[str, tuple[bytes, int]]:
@@ -52,11 +47,6 @@ def records(folder: Path) -> dict[str, tuple[bytes, int]]:
 def columns(folder: Path) -> tuple[list[str], Columns]:
     read = read_columns(folder / INDEX)
     return list(Keys(read.keys, read.key_start)), read
-
-
-def pixels(data: bytes) -> np.ndarray:
-    with Image.open(io.BytesIO(data)) as image:
-        return np.asarray(image)
 
 
 def test_every_pixel_stays(image_folder: Callable[..., Path], tmp_path: Path) -> None:
@@ -112,7 +102,7 @@ def test_index_and_manifest_tell_the_truth(image_folder: Callable[..., Path], tm
         raw = (out / shard.file).read_bytes()
         assert (len(raw), hashlib.sha256(raw).hexdigest()) == (shard.size, shard.sha256)
         assert len(raw) <= 65536
-    assert sorted(tree(out)) == sorted(["headrace.json", INDEX, *(shard.file for shard in manifest.shards)])
+    assert sorted(file_digests(out)) == sorted(["headrace.json", INDEX, *(shard.file for shard in manifest.shards)])
 
 
 def test_the_bytes_depend_on_source_and_options_alone(image_folder: Callable[..., Path], tmp_path: Path) -> None:
@@ -123,7 +113,7 @@ def test_the_bytes_depend_on_source_and_options_alone(image_folder: Callable[...
     for path in moved.rglob("*.jpg"):
         os.utime(path, (1e9, 1e9))
     pack(moved, tmp_path / "b", workers=5, shard_size=70000)
-    assert tree(tmp_path / "a") == tree(tmp_path / "b")
+    assert file_digests(tmp_path / "a") == file_digests(tmp_path / "b")
     assert str(tmp_path) not in (tmp_path / "a" / "headrace.json").read_text()
 
 
@@ -133,16 +123,16 @@ def test_units_of_an_array_job_give_the_same_bytes(image_folder: Callable[..., P
     pack(source, tmp_path / "whole", shard_size=70000)
     jobs = [pack(source, tmp_path / "units", shard_size=70000, unit=(first + i, 3)) for i in (2, 0, 1)]
     assert [job.complete for job in jobs] == [False, False, True]
-    assert tree(tmp_path / "whole") == tree(tmp_path / "units")
+    assert file_digests(tmp_path / "whole") == file_digests(tmp_path / "units")
 
 
 def test_a_finished_pack_is_left_alone(image_folder: Callable[..., Path], tmp_path: Path) -> None:
     source = image_folder()
     pack(source, tmp_path / "out")
-    before = tree(tmp_path / "out")
+    before = file_digests(tmp_path / "out")
     again = pack(source, tmp_path / "out")
     assert (again.records, again.img_s) == (12, None)
-    assert tree(tmp_path / "out") == before
+    assert file_digests(tmp_path / "out") == before
     with pytest.raises(UsageError, match="quality"):
         pack(source, tmp_path / "out", quality=80)
 

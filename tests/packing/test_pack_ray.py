@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from file_digests import file_digests
 from headrace.datasets.sources import open_dataset
 from headrace.errors import DecodeError, HeadraceError, MissingDependencyError, UsageError
 from headrace.packing import pack
-from test_pack import tree
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(300)]
 
@@ -44,7 +44,7 @@ def test_two_nodes_give_the_same_bytes(cluster: object, image_folder: Callable[.
     assert (there.records, there.shards, there.errors) == (here.records, here.shards, here.errors) == (16, here.shards, 1)
     assert here.shards >= 4
     assert [sum(column) for column in zip(*done, strict=True)] == [17, there.bytes]
-    assert tree(tmp_path / "there") == tree(tmp_path / "here")
+    assert file_digests(tmp_path / "there") == file_digests(tmp_path / "here")
 
 
 def test_units_and_engines_mix(cluster: object, image_folder: Callable[..., Path], tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ def test_units_and_engines_mix(cluster: object, image_folder: Callable[..., Path
     first = pack(source, tmp_path / "mixed", shard_size=70000, unit=(0, 2), engine="ray", workers=1)
     assert not first.complete
     assert pack(source, tmp_path / "mixed", shard_size=70000).complete
-    assert tree(tmp_path / "mixed") == tree(tmp_path / "whole")
+    assert file_digests(tmp_path / "mixed") == file_digests(tmp_path / "whole")
 
 
 def test_an_error_of_a_worker_arrives(cluster: object, image_folder: Callable[..., Path], tmp_path: Path) -> None:

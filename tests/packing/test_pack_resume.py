@@ -13,11 +13,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from file_digests import file_digests
 from headrace.errors import HeadraceError, UsageError
 from headrace.packing import pack
 from headrace.packing.work import WORK, WorkFolder
 from sample_images import jpeg
-from test_pack import tree
 
 
 class Crash(BaseException):
@@ -52,7 +52,7 @@ def test_a_crash_at_every_step_on_disk(
     (source / "class_0" / "bad.jpg").write_text("no image")
     fuse = Fuse(monkeypatch)
     pack(source, tmp_path / "undisturbed", shard_size=65536, workers=1, sync=True)
-    expected, steps = tree(tmp_path / "undisturbed"), fuse.steps
+    expected, steps = file_digests(tmp_path / "undisturbed"), fuse.steps
     assert "errors.jsonl" in expected and steps > 20
     for step in range(steps):
         out = tmp_path / f"crash{step}"
@@ -61,7 +61,7 @@ def test_a_crash_at_every_step_on_disk(
             pack(source, out, shard_size=65536, workers=1, sync=True)
         fuse.left = -1
         pack(source, out, shard_size=65536, workers=1)
-        assert tree(out) == expected, f"stopped before step {step} of {steps}"
+        assert file_digests(out) == expected, f"stopped before step {step} of {steps}"
 
 
 SHARD_SIZE = 100_000  # bytes: many shards, so that there is much to be interrupted
@@ -128,7 +128,7 @@ def test_killed_and_resumed(tmp_path: Path, images: int, kills: int, workers: in
     assert (whole.records, whole.errors) == (images, 1)
     met = kill_and_resume(source, tmp_path / "killed", kills, workers, whole.shards)
     assert met >= kills - 2
-    assert tree(tmp_path / "killed") == tree(tmp_path / "undisturbed")
+    assert file_digests(tmp_path / "killed") == file_digests(tmp_path / "undisturbed")
 
 
 def exchange(path: Path, data: bytes) -> None:
@@ -166,7 +166,7 @@ def test_a_file_exchanged_for_one_of_the_same_size(tmp_path: Path, kind: str) ->
         exchange(folder / "class_9" / "59.jpg", flipped((folder / "class_9" / "59.jpg").read_bytes()))
     again = pack(source, tmp_path / "out", shard_size=SHARD_SIZE)
     whole = pack(source, tmp_path / "undisturbed", shard_size=SHARD_SIZE)
-    assert tree(tmp_path / "out") == tree(tmp_path / "undisturbed")
+    assert file_digests(tmp_path / "out") == file_digests(tmp_path / "undisturbed")
     last = whole.shards % 2  # the last shard was among the packed ones
     assert again.repacked == (begun.shards if kind == "tar" else 1 + last)
     assert whole.repacked == 0
@@ -181,7 +181,7 @@ def test_an_array_s_job_leaves_the_others_shards_alone(tmp_path: Path) -> None:
         os.utime(path, (1, 1))
     other = pack(source, tmp_path / "out", shard_size=SHARD_SIZE, unit=(1, 2))
     assert other.complete and not other.repacked
-    assert tree(tmp_path / "out") == tree(tmp_path / "undisturbed")
+    assert file_digests(tmp_path / "out") == file_digests(tmp_path / "undisturbed")
 
 
 def test_killed_during_the_commit(tmp_path: Path) -> None:
@@ -198,7 +198,7 @@ def test_killed_during_the_commit(tmp_path: Path) -> None:
 
         run_until(source, out, 2, committing, drawn.uniform(0, 0.006))
         subprocess.run(command(source, out, 2), check=True, capture_output=True, timeout=120)
-        assert tree(out) == tree(tmp_path / "undisturbed")
+        assert file_digests(out) == file_digests(tmp_path / "undisturbed")
 
 
 def test_two_processes_do_not_write_the_same_shard(image_folder: Callable[..., Path], tmp_path: Path) -> None:
@@ -237,7 +237,7 @@ def test_a_shard_that_a_power_failure_shortened_is_packed_again(image_folder: Ca
         file.truncate(100)
     (out / WORK / "unit-000002.json").write_bytes(b"")
     assert pack(source, out, shard_size=65536).complete
-    assert tree(out) == tree(tmp_path / "undisturbed")
+    assert file_digests(out) == file_digests(tmp_path / "undisturbed")
 
 
 @pytest.mark.parametrize("quality", [80, 70])
@@ -257,7 +257,7 @@ def test_two_that_begin_at_the_same_moment_follow_one_plan(
     if quality == 80:
         assert second().complete
         pack(source, tmp_path / "undisturbed", **options)
-        assert tree(out) == tree(tmp_path / "undisturbed")
+        assert file_digests(out) == file_digests(tmp_path / "undisturbed")
     else:
         with pytest.raises(UsageError, match="quality was 80 and is 70 now"):
             second()
@@ -280,4 +280,4 @@ def test_another_process_that_packs_the_rest_and_commits_first(
     monkeypatch.setattr(WorkFolder, "open_part", overtaken)
     assert pack(source, out, shard_size=65536).complete
     pack(source, tmp_path / "undisturbed", shard_size=65536)
-    assert tree(out) == tree(tmp_path / "undisturbed")
+    assert file_digests(out) == file_digests(tmp_path / "undisturbed")

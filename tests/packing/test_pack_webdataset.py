@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from headrace.packing import pack
-from test_pack import pixels
+from sample_images import pixels
 
 
 @pytest.mark.filterwarnings("ignore")  # webdataset leaves its files to the garbage collector

@@ -13,6 +13,7 @@ import headrace
 import numpy as np
 import pytest
 import safetensors.numpy
+from containers import write_tar
 from headrace.cli.main import main
 from headrace.datasets.shards import index, tar
 from headrace.datasets.sidecar_files import Extras
@@ -29,15 +30,6 @@ MASK, CAPTION = b"\x89PNG\r\n\x1a\n mask", "ein Bär".encode()
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "cache"))
-
-
-def write_tar(path: Path, members: list[tuple[str, bytes]]) -> Path:
-    with tarfile.open(path, "w") as archive:
-        for name, data in members:
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            archive.addfile(info, io.BytesIO(data))
-    return path
 
 
 def members_of(folder: Path) -> dict[str, bytes]:
