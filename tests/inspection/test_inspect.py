@@ -12,11 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import headrace
-import numpy as np
 import pytest
 from headrace.cli.main import main
 from headrace.errors import UsageError
-from headrace.inspection.contact_sheet import png
 from headrace.inspection.inspect import inspect_dataset
 from headrace.packing import pack
 from PIL import Image
@@ -105,11 +103,6 @@ def test_a_contact_sheet_that_cannot_be_written(mixed: Path, tmp_path: Path) -> 
     for name in ("sheet.png", "sheet.html"):
         assert main(["inspect", str(mixed), "--contact-sheet", str(tmp_path / "missing" / name)]) == 1
     assert main(["inspect", str(mixed), "--contact-sheet", str(tmp_path / "sheet.gif")]) == 2
-
-
-def test_png_keeps_every_pixel() -> None:
-    image = np.random.default_rng(0).integers(0, 256, (7, 5, 3), dtype=np.uint8)
-    assert np.array_equal(np.asarray(Image.open(io.BytesIO(png(image)))), image)
 
 
 def test_the_verbs_print_one_document(mixed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,9 +12,10 @@ from headrace.datasets.records import Dataset
 from headrace.errors import DecodeError, MissingDependencyError, SourceError
 from headrace.images.decode import UNSUPPORTED, decode_into, reason
 from headrace.images.header import read_header
+from headrace.images.thumbnails import png
 from headrace.packing.lossless import decoded
 
-__all__ = ["Picture", "contact_sheet", "pictures", "png"]
+__all__ = ["Picture", "contact_sheet", "pictures"]
 
 COLUMNS, ROWS, SIDE, GAP = 8, 6, 128, 4  # pictures, pictures, pixels, pixels
 _BACKGROUND, _MISSING = 255, 200
@@ -43,7 +43,8 @@ def contact_sheet(dataset: Dataset) -> bytes:
     for place, row in enumerate(rows):
         y, x = GAP + place // COLUMNS * step, GAP + place % COLUMNS * step
         sheet[y : y + SIDE, x : x + SIDE] = _square(dataset, int(row))
-    return png(sheet)
+    height, width, _ = sheet.shape
+    return png(sheet.tobytes(), width, height)
 
 
 def pictures(dataset: Dataset) -> list[Picture]:
@@ -88,18 +89,3 @@ def _square(dataset: Dataset, row: int) -> npt.NDArray[np.uint8]:
     except (SourceError, DecodeError, MissingDependencyError):
         pass  # it stays grey: a sheet shows that something is wrong, `inspect` lists what
     return square
-
-
-def png(image: npt.NDArray[np.uint8]) -> bytes:
-    """The PNG of an RGB image, uint8 [H, W, 3]."""
-    height, width, _ = image.shape
-    lines = np.empty((height, 1 + width * 3), dtype=np.uint8)
-    lines[:, 0] = 0  # filter: none
-    lines[:, 1:] = image.reshape(height, -1)
-    header = width.to_bytes(4, "big") + height.to_bytes(4, "big") + bytes([8, 2, 0, 0, 0])  # 8 bits, RGB
-    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(lines.tobytes(), 6)), (b"IEND", b""))
-    return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(kind, data) for kind, data in chunks)
-
-
-def _chunk(kind: bytes, data: bytes) -> bytes:
-    return len(data).to_bytes(4, "big") + kind + data + zlib.crc32(kind + data).to_bytes(4, "big")

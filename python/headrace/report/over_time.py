@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 
 from headrace.diagnosis.model import HeatMap, Timeline
 from headrace.diagnosis.series import median, percentile
-from headrace.report import heat, words
+from headrace.report import words
+from headrace.report.heat_map import data_uri
 from headrace.report.markup import Html, join, tag
 from headrace.report.slow_steps import SlowStep
 from headrace.session.model import Sample, Session
@@ -146,7 +147,7 @@ def _map(
     times = heat_map.time_s
     interval_s = (times[-1] - times[0]) / (len(times) - 1) if len(times) > 1 else times[-1]
     left, right = WIDTH * max(0.0, times[0] - interval_s) / end_s, WIDTH * times[-1] / end_s
-    picture = tag("image", href=heat.data_uri(rows, colour), x=f"{left:.2f}", y=0, width=f"{right - left:.2f}",
+    picture = tag("image", href=data_uri(rows, colour), x=f"{left:.2f}", y=0, width=f"{right - left:.2f}",
                   height=len(rows), preserveaspectratio="none", class_="cells")  # fmt: skip
     cell = (right - left) / len(times)
     absent = [
