@@ -9,9 +9,9 @@ use headrace_core::cpu::Extension;
 use headrace_core::error::Status;
 use headrace_core::exif;
 use headrace_core::geometry::{Orientation, Rect, Size};
+use headrace_core::jpeg::facts::jpeg_facts;
 use headrace_core::jpeg::requantise::{RequantiseOptions, Requantiser};
 use headrace_core::jpeg::turbo::{self, Encoding};
-use headrace_core::pack::jpeg_facts;
 
 type Block = [f64; 64];
 
@@ -335,7 +335,7 @@ fn restart_markers_and_the_orientation_are_as_asked() {
     let after = requantised(&source, &turned);
     assert_eq!(count(&after), 0);
     assert_eq!(exif::orientation(&after), Orientation::Rotate90);
-    assert_eq!(jpeg_facts(&after).map(|facts| facts.width), Some(100));
+    assert_eq!(jpeg_facts(&after).map(|facts| facts.width), Ok(100));
 }
 
 #[test]

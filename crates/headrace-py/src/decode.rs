@@ -16,6 +16,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
+use crate::buffer::ReadOnly;
 use crate::detach::detached;
 use crate::index::Index;
 use crate::program::filter;
@@ -47,15 +48,6 @@ pub fn follow_pillow(major: u32) {
     order.make_default();
 }
 
-/// Width and height of an encoded image. Raises ValueError with the reason.
-#[pyfunction]
-pub fn image_size(py: Python<'_>, data: PyBuffer<u8>) -> PyResult<(u32, u32)> {
-    let bytes = ReadOnly::new(&data)?;
-    detached(py, || Decoder::new().size(bytes.slice()))
-        .map(|size| (size.width, size.height))
-        .map_err(|status| PyValueError::new_err(status.message()))
-}
-
 /// Decodes a region (x, y, w, h; None: everything) of a JPEG with libjpeg-turbo alone and returns its RGB bytes; with
 /// `keep=False` nothing is copied out, for timing. For tests and benchmarks. Raises ValueError with the reason.
 #[pyfunction]
@@ -85,39 +77,6 @@ pub fn reference_decode<'py>(
     })
     .map(|pixels| PyBytes::new(py, &pixels))
     .map_err(|status: Status| PyValueError::new_err(status.message()))
-}
-
-/// Bytes of a Python buffer that this call keeps alive.
-#[derive(Clone, Copy)]
-struct ReadOnly {
-    start: *const u8,
-    length: usize,
-}
-
-// SAFETY: plain memory, read only; see `slice`.
-unsafe impl Send for ReadOnly {}
-// SAFETY: as above.
-unsafe impl Sync for ReadOnly {}
-
-impl ReadOnly {
-    fn new(buffer: &PyBuffer<u8>) -> PyResult<Self> {
-        if !buffer.is_c_contiguous() {
-            return Err(PyValueError::new_err("an image's bytes must be contiguous"));
-        }
-        Ok(ReadOnly {
-            start: buffer.buf_ptr().cast(),
-            length: buffer.len_bytes(),
-        })
-    }
-
-    fn slice(&self) -> &[u8] {
-        if self.length == 0 {
-            return &[];
-        }
-        // SAFETY: the buffer that gave the pointer is held by the caller for as long as this value is used; that nobody
-        // writes to it meanwhile is the caller's promise, as with every reader of a Python buffer.
-        unsafe { std::slice::from_raw_parts(self.start, self.length) }
-    }
 }
 
 struct Request {

@@ -1,10 +1,12 @@
 //! The Python module `headrace._native`: registration only; one file per concept beside this one.
 #![deny(unsafe_code)]
 
+mod buffer;
 mod crc;
 mod decode;
 mod detach;
 mod engine;
+mod header;
 mod index;
 mod order;
 mod pack;
@@ -22,9 +24,11 @@ mod _native {
     #[pymodule_export]
     use super::crc::crc32c;
     #[pymodule_export]
-    use super::decode::{decode_into, follow_pillow, image_size, reference_decode, status_names};
+    use super::decode::{decode_into, follow_pillow, reference_decode, status_names};
     #[pymodule_export]
     use super::engine::{Engine, Job, Store, Table};
+    #[pymodule_export]
+    use super::header::{image_size, jpeg_facts};
     #[pymodule_export]
     use super::index::Index;
     #[pymodule_export]

@@ -3,6 +3,7 @@
 
 pub const SOF0: u8 = 0xC0;
 pub const SOF1: u8 = 0xC1;
+pub const SOF2: u8 = 0xC2;
 pub const DHT: u8 = 0xC4;
 pub const RST0: u8 = 0xD0;
 pub const RST7: u8 = 0xD7;

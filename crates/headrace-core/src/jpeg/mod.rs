@@ -4,6 +4,7 @@
 pub mod bits;
 pub mod entropy;
 pub mod exif_segment;
+pub mod facts;
 pub mod header;
 pub mod huffman;
 pub mod idct;

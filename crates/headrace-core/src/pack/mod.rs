@@ -4,11 +4,9 @@
 //! declined without an error, and the caller, who has words for it, looks at that record alone. Whether a record is taken
 //! depends on its bytes and the recipe, so the result is the same bytes every time.
 
-mod facts;
 mod reencode;
 pub mod tar;
 
-pub use facts::{jpeg_facts, JpegFacts};
 pub use reencode::{encode_pixels, Bound, EncodeOptions};
 
 use std::fs::File;
@@ -17,6 +15,7 @@ use std::path::Path;
 
 use crate::crc::crc32c;
 use crate::geometry::Size;
+use crate::jpeg::facts::{jpeg_facts, JpegFacts};
 use crate::jpeg::restart::{Metadata, RestartOptions, RestartWriter};
 use reencode::Reencoder;
 
@@ -162,7 +161,7 @@ impl Packer {
         tar::append_header(&name, 0, out); // as long as the right one
         let start = out.len();
         read(file, place.offset, place.size, out)?;
-        let facts = jpeg_facts(&out[start..])?;
+        let facts = jpeg_facts(&out[start..]).ok()?;
         let length = (out.len() - start) as u64;
         self.marked.clear();
         tar::append_header(
@@ -189,7 +188,7 @@ impl Packer {
     ) -> Option<(usize, Size)> {
         self.source.clear();
         read(file, place.offset, place.size, &mut self.source)?;
-        let facts = jpeg_facts(&self.source)?;
+        let facts = jpeg_facts(&self.source).ok()?;
         let (image, size) = self.image(recipe, &facts)?;
         if image.len() as u64 > tar::MAX_SIZE {
             return None;

@@ -5,10 +5,10 @@ use crate::decode::{DecodeOptions, Decoder};
 use crate::error::Result;
 use crate::exif;
 use crate::geometry::{Orientation, Rect, Size, MAX_PIXELS};
+use crate::jpeg::facts::JpegFacts;
 use crate::jpeg::requantise::{RequantiseOptions, Requantiser};
 use crate::jpeg::turbo::{self, Encoding};
 use crate::jpeg::{exif_segment, marker};
-use crate::pack::JpegFacts;
 use crate::resample::{Filter, PassOrder, Resampler, ResizeSpec};
 
 /// The size that images are brought to.
@@ -206,7 +206,7 @@ fn insert_orientation(orientation: Orientation, jpeg: &mut Vec<u8>) {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::pack::jpeg_facts;
+    use crate::jpeg::facts::jpeg_facts;
 
     #[test]
     fn an_orientation_is_found_again() {

@@ -1,0 +1,41 @@
+//! What the header of an encoded image states; no pixel is decoded.
+
+use headrace_core::decode::Decoder;
+use headrace_core::jpeg::facts;
+use pyo3::buffer::PyBuffer;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
+
+use crate::buffer::ReadOnly;
+use crate::detach::detached;
+
+/// Return width and height of an encoded image, as stored. Raise ValueError with the reason.
+#[pyfunction]
+pub fn image_size(py: Python<'_>, data: PyBuffer<u8>) -> PyResult<(u32, u32)> {
+    let bytes = ReadOnly::new(&data)?;
+    detached(py, || Decoder::new().size(bytes.slice()))
+        .map(|size| (size.width, size.height))
+        .map_err(|status| PyValueError::new_err(status.message()))
+}
+
+/// Width, height, components, bits per sample, subsampling, process, restart interval, IJG quality.
+type JpegFacts = (u32, u32, u8, u8, String, &'static str, u16, Option<u8>);
+
+/// Return what the header of a JPEG states: width, height, components, bits per sample, subsampling, process, restart interval and
+/// IJG quality (None where the tables state none). Raise ValueError with the reason for a file that is damaged or cut off.
+#[pyfunction]
+pub fn jpeg_facts(py: Python<'_>, data: PyBackedBytes) -> PyResult<JpegFacts> {
+    let facts = detached(py, || facts::jpeg_facts(&data))
+        .map_err(|fault| PyValueError::new_err(fault.to_string()))?;
+    Ok((
+        facts.width,
+        facts.height,
+        facts.components,
+        facts.bits,
+        facts.subsampling(&data),
+        facts.process.name(),
+        facts.restart_interval,
+        facts.quality,
+    ))
+}
