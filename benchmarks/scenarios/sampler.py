@@ -20,7 +20,7 @@ from pathlib import Path
 
 from headrace.attach import procfs, sampler
 from headrace.attach.cgroup import Cgroup
-from headrace.session.model import Gpu, GpuSample
+from headrace.session.model import GpuProperties, GpuSample
 
 PERIOD_S, STOPPED_S = 0.1, 0.04
 
@@ -33,8 +33,8 @@ class HotGpu:
     def __init__(self) -> None:
         self.state = Path(os.environ["SCENARIO_STATE"])
 
-    def gpus(self) -> list[Gpu]:
-        return [Gpu(0, "emulated GPU", 40 << 30, "none", max_sm_clock_mhz=1980)]
+    def gpus(self) -> list[GpuProperties]:
+        return [GpuProperties(0, "emulated GPU", 40 << 30, "none", max_sm_clock_mhz=1980)]
 
     def sample(self, index: int) -> GpuSample:
         hot = self.state.exists()

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from headrace.diagnosis.sagemaker_rules import RULES, RuleResult, apply_rules
-from headrace.session.model import Gpu, GpuSample, Host, Sample, Session, Step
+from headrace.session.model import GpuProperties, GpuSample, Host, Sample, Session, Step
 from session_factory import example_session
 
 GIB = 1 << 30
@@ -23,7 +23,7 @@ def session(
     """`count` equal samples of a machine with one GPU per entry of `busy`."""
     gpus = tuple(GpuSample(index, busy=value, memory_used_bytes=int(memory * 16 * GIB)) for index, value in enumerate(busy))
     samples = tuple(Sample(0.5 * (n + 1), 0.5, core_busy=cores, workers=workers, gpus=gpus) for n in range(count))
-    host = Host(cores_online=2, gpus=tuple(Gpu(index, "A100", 16 * GIB) for index in range(len(busy))))
+    host = Host(cores_online=2, gpus=tuple(GpuProperties(index, "A100", 16 * GIB) for index in range(len(busy))))
     return Session(host=host, samples=samples, steps=(Step(1, 0, 0, 3.0, 0.01, 0.01),), duration_s=count / 2)
 
 

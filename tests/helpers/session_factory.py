@@ -13,11 +13,11 @@ from headrace.diagnosis.series import heat_map, percentiles, stages, timeline
 from headrace.session.model import (
     Batch,
     Event,
-    Gpu,
+    GpuProperties,
     GpuSample,
     Host,
-    Loader,
     NotMeasured,
+    ObservedLoader,
     Process,
     Sample,
     Session,
@@ -147,14 +147,14 @@ def make_session(
             cores_affinity=cores,
             memory_bytes=16 << 30,
             kernel="6.1",
-            gpus=() if gpu_busy is None else (Gpu(0, "NVIDIA A100", 40 << 30, "550.1", 1410),),
+            gpus=() if gpu_busy is None else (GpuProperties(0, "NVIDIA A100", 40 << 30, "550.1", 1410),),
         ),
         processes=(
             Process(pid, 1, "main", 0.05, rank=rank, world_size=world_size, torch="2.15.0", torch_threads=1),
             *(Process(pid + 1 + number, pid, "worker", 1.5, worker_id=number) for number in range(workers)),
         ),
         loaders=(
-            Loader(
+            ObservedLoader(
                 pid,
                 0,
                 num_workers=workers,

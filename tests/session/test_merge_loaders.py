@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from headrace.diagnosis.diagnose import diagnose
-from headrace.session.merge_loaders import with_same_loaders
+from headrace.session.merge_loaders import merge_recreated_loaders
 from headrace.session.model import Event, Session
 from session_factory import MAIN_PID, make_session
 
@@ -29,7 +29,7 @@ def remade(*, first_wait_s: float = 0.0, workers: int = 2) -> Session:
 
 
 def test_epochs_follow_one_another() -> None:
-    session = with_same_loaders(remade())
+    session = merge_recreated_loaders(remade())
     assert [loader.loader for loader in session.loaders] == [0]
     assert session.loaders[0].remade == EPOCHS - 1
     assert {step.loader for step in session.steps} == {0}
@@ -54,7 +54,7 @@ def test_validation_stays_apart() -> None:
     session = remade()
     validating = {1, 3}
     steps = tuple(replace(step, optimizer_steps=0) if step.loader in validating else step for step in session.steps)
-    merged = with_same_loaders(replace(session, steps=steps))
+    merged = merge_recreated_loaders(replace(session, steps=steps))
     assert [(loader.loader, loader.remade) for loader in merged.loaders] == [(0, 1), (1, 1)]
     assert all((step.optimizer_steps == 0) == (step.loader == 1) for step in merged.steps)
 
@@ -62,13 +62,13 @@ def test_validation_stays_apart() -> None:
 def test_loaders_iterated_side_by_side_stay_apart() -> None:
     session = remade()
     steps = tuple(replace(step, start_s=step.start_s - 40 * 0.02 * step.loader) for step in session.steps)
-    assert len(with_same_loaders(replace(session, steps=steps)).loaders) > 1
+    assert len(merge_recreated_loaders(replace(session, steps=steps)).loaders) > 1
 
 
 def test_other_settings_are_another_loader() -> None:
     session = remade()
     loaders = (*session.loaders[:-1], replace(session.loaders[-1], batch_size=64))
-    assert [loader.loader for loader in with_same_loaders(replace(session, loaders=loaders)).loaders] == [0, 3]
+    assert [loader.loader for loader in merge_recreated_loaders(replace(session, loaders=loaders)).loaders] == [0, 3]
 
 
 def test_a_worker_started_anew_has_one_row() -> None:

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from headrace.attach.gpm import Gpm
-from headrace.session.model import Gpu, GpuSample
+from headrace.session.model import GpuProperties, GpuSample
 
 __all__ = ["Nvml", "NvmlError", "open_nvml", "throttle_names"]
 
@@ -50,7 +50,7 @@ class Nvml:
     handles: list[ctypes.c_void_p]
     _gpm: dict[int, Gpm] = field(default_factory=dict)
 
-    def gpus(self) -> list[Gpu]:
+    def gpus(self) -> list[GpuProperties]:
         """What the GPUs are."""
         driver = ctypes.create_string_buffer(96)
         known = self.library.nvmlSystemGetDriverVersion(driver, 96) == 0
@@ -62,11 +62,11 @@ class Nvml:
             for index, handle in enumerate(self.handles)
         ]
 
-    def _gpu(self, index: int, handle: ctypes.c_void_p, driver: str | None, cuda: str | None) -> Gpu:
+    def _gpu(self, index: int, handle: ctypes.c_void_p, driver: str | None, cuda: str | None) -> GpuProperties:
         name = ctypes.create_string_buffer(96)
         self.library.nvmlDeviceGetName(handle, name, 96)
         memory = self._memory(handle)
-        return Gpu(
+        return GpuProperties(
             index,
             name.value.decode(errors="replace") or "GPU",
             memory.total if memory is not None else None,
@@ -138,6 +138,6 @@ def throttle_names(reasons: int) -> tuple[str, ...]:
     return tuple(name for bit, name in THROTTLE_REASONS.items() if reasons & bit)
 
 
-def as_json(gpu: Gpu | GpuSample) -> dict[str, Any]:
+def as_json(gpu: GpuProperties | GpuSample) -> dict[str, Any]:
     """Without what is not measured."""
     return {name: value for name, value in asdict(gpu).items() if value is not None}

@@ -17,7 +17,7 @@ from headrace.diagnosis.rules import Case, causes, finding, input_parts, slow_ph
 from headrace.diagnosis.series import heat_map, percentile, percentiles, stages, timeline
 from headrace.diagnosis.startup import start_up
 from headrace.diagnosis.step_model import build_model
-from headrace.session.merge_loaders import with_same_loaders
+from headrace.session.merge_loaders import merge_recreated_loaders
 from headrace.session.model import Session
 
 __all__ = ["VERDICTS", "Diagnosis", "Finding", "Fix", "diagnose"]
@@ -31,7 +31,7 @@ NOISE_LIMIT = 0.10
 
 def diagnose(session: Session) -> Diagnosis:
     """The diagnosis of a session. Never raises for a session that holds little: then it says what was missing."""
-    session = with_same_loaders(session)
+    session = merge_recreated_loaders(session)
     ranks = measure_ranks(session)
     machine = measure_machine(session, ranks)
     if not any(rank.gpu_step_s is not None for rank in ranks) and (machine.gpu_busy or 0.0) < IDLE_GPU:

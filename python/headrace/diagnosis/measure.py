@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from headrace.diagnosis.series import mean, median, percentile
-from headrace.session.model import Batch, Event, Loader, Process, Session, Step
+from headrace.session.model import Batch, Event, ObservedLoader, Process, Session, Step
 
 __all__ = ["Machine", "Pauses", "Rank", "Work", "measure_machine", "measure_ranks"]
 
@@ -116,7 +116,7 @@ class Rank:
     """
 
     process: Process
-    loader: Loader
+    loader: ObservedLoader
     elsewhere: bool
     all_steps: tuple[Step, ...]
     steps: tuple[Step, ...]
@@ -263,7 +263,7 @@ def _iterated_with(others: Sequence[Step], steps: Sequence[Step]) -> bool:
     return both >= TOGETHER * len(steps)
 
 
-def steady_steps(steps: Sequence[Step], loader: Loader) -> list[Step]:
+def steady_steps(steps: Sequence[Step], loader: ObservedLoader) -> list[Step]:
     """Without the steps that filling the queue distorts: the first batches of each epoch, when all workers start.
 
     The first `num_workers · prefetch_factor` batches are made before or while the first step runs, so they arrive at
@@ -284,7 +284,7 @@ def steady_steps(steps: Sequence[Step], loader: Loader) -> list[Step]:
 def _measure(
     session: Session,
     process: Process,
-    loader: Loader,
+    loader: ObservedLoader,
     steps: list[Step],
     groups: dict[tuple[int, int], list[Step]],
 ) -> Rank | None:
@@ -340,7 +340,7 @@ def _measure(
     )
 
 
-def _is_start_of(event: Event, loader: Loader) -> bool:
+def _is_start_of(event: Event, loader: ObservedLoader) -> bool:
     return event.name == "workers_start" and event.detail == f"loader {loader.loader}"
 
 
@@ -373,7 +373,7 @@ def net_wait_s(step: Step) -> float:
     return max(0.0, step.wait_s - (step.wait_queue_s or 0.0))
 
 
-def _handover_s(steps: Sequence[Step], batches: Sequence[Batch], loader: Loader) -> float:
+def _handover_s(steps: Sequence[Step], batches: Sequence[Batch], loader: ObservedLoader) -> float:
     """M: what `next()` takes when the batch is there already (unpickling, mapping, re-ordering).
 
     From the ready batches; with too few of them, from the time between the end of a worker's batch and the return of
@@ -396,7 +396,7 @@ def _handover_s(steps: Sequence[Step], batches: Sequence[Batch], loader: Loader)
     return min(shortest_s, _required(median(delays))) if delays else shortest_s
 
 
-def _process_cpu_s(steps: Sequence[Step], batches: Sequence[Batch], process: Process, loader: Loader) -> float | None:
+def _process_cpu_s(steps: Sequence[Step], batches: Sequence[Batch], process: Process, loader: ObservedLoader) -> float | None:
     """CPU seconds of the training process per step, without the making of batches (`num_workers=0`)."""
     total_s = _mean_known(step.process_cpu_s for step in steps)
     if total_s is None or loader.num_workers:
@@ -454,7 +454,7 @@ def _named_pauses(step: Step, events: Sequence[Event], others: Sequence[Step]) -
     return known
 
 
-def _between(steps: Sequence[Step], events: Sequence[Event], others: Sequence[Step], loader: Loader) -> Between:
+def _between(steps: Sequence[Step], events: Sequence[Event], others: Sequence[Step], loader: ObservedLoader) -> Between:
     """What lies between the epochs of a loader: the end of one's last step, the start of the next one's first `next()`."""
     epochs = sorted(_by_epoch(steps).values(), key=lambda group: group[0].start_s)
     all_s = other_s = wait_s = save_s = 0.0
@@ -485,7 +485,7 @@ def _period(positions: Sequence[int]) -> int | None:
 
 
 def _work(
-    batches: Sequence[Batch], process: Process, loader: Loader, steps: Sequence[Step], processes: Sequence[Process]
+    batches: Sequence[Batch], process: Process, loader: ObservedLoader, steps: Sequence[Step], processes: Sequence[Process]
 ) -> Work | None:
     """The mean batch made while the steady steps ran."""
     own = {item.pid for item in processes if item.role == "worker" and item.parent_pid == process.pid} | {process.pid}

@@ -18,8 +18,8 @@ from headrace.diagnosis.diagnose import diagnose
 from headrace.diagnosis.measure import measure_ranks
 from headrace.diagnosis.model import Diagnosis, Finding, Fix
 from headrace.profiling.command import HOOK, add_fact, watch
-from headrace.session.merge_loaders import with_same_loaders
-from headrace.session.model import Loader, Session
+from headrace.session.merge_loaders import merge_recreated_loaders
+from headrace.session.model import ObservedLoader, Session
 
 __all__ = ["Trial", "trial_of", "verify"]
 
@@ -46,7 +46,7 @@ class Trial:
     env: tuple[tuple[str, str], ...]
 
 
-def trial_of(fix: Fix, loader: Loader) -> Trial | None:
+def trial_of(fix: Fix, loader: ObservedLoader) -> Trial | None:
     """The trial of a fix, or None when it cannot be applied from outside."""
     name, _, number = fix.id.partition("=")
     if name == "headrace_run" and loader.image_folder is False:
@@ -124,7 +124,7 @@ def _against(fix: Fix, change: float) -> str:
 
 
 def _with_replay(
-    diagnosis: Diagnosis, session: Session, folder: Path, loader: Loader, window_s: float, say: Callable[[str], None]
+    diagnosis: Diagnosis, session: Session, folder: Path, loader: ObservedLoader, window_s: float, say: Callable[[str], None]
 ) -> Diagnosis:
     """The diagnosis with fixes of the model's own work predicted from one more run, where there are any."""
     wanted = any(fix.id.partition("=")[0] in REPLAYED_FIXES for fix in diagnosis.fixes)
@@ -154,9 +154,9 @@ def _with_measured(found: Finding, measured: dict[str, tuple[float, float]]) -> 
     return replace(found, fixes=fixes)
 
 
-def _training_loader(session: Session) -> Loader | None:
+def _training_loader(session: Session) -> ObservedLoader | None:
     """The loader that the diagnosis is about."""
-    ranks = measure_ranks(with_same_loaders(session))
+    ranks = measure_ranks(merge_recreated_loaders(session))
     return max(ranks, key=lambda rank: rank.loop_s).loader if ranks else None
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from headrace.diagnosis.model import SHARES, Diagnosis
 from headrace.diagnosis.series import mean
 from headrace.report import words
-from headrace.session.model import Loader, Session
+from headrace.session.model import ObservedLoader, Session
 
 __all__ = ["MATERIAL", "Comparison", "Difference", "Moved", "compare"]
 
@@ -190,7 +190,7 @@ def _torch(session: Session) -> str | None:
     return next((process.torch for process in session.processes if process.torch), None)
 
 
-def _training_loader(session: Session) -> Loader | None:
+def _training_loader(session: Session) -> ObservedLoader | None:
     """The loader that gave most of the steps."""
     counts: dict[tuple[int, int], int] = {}
     for step in session.steps:

@@ -6,8 +6,8 @@ from collections import Counter
 
 from headrace.diagnosis.model import Diagnosis
 from headrace.report import words
-from headrace.session.merge_loaders import with_same_loaders
-from headrace.session.model import Loader, Session
+from headrace.session.merge_loaders import merge_recreated_loaders
+from headrace.session.model import ObservedLoader, Session
 
 __all__ = ["environment"]
 
@@ -50,7 +50,7 @@ def _from_session(session: Session) -> list[tuple[str, object]]:
                         f"torch {process.torch}" if process.torch else None,
                         f"{process.torch_threads} torch threads" if process.torch_threads else None)  # fmt: skip
             pairs.append((f"rank {process.rank}", ", ".join(filter(None, software))))
-    return pairs + [(f"loader {loader.loader}", _loader(loader)) for loader in with_same_loaders(session).loaders]
+    return pairs + [(f"loader {loader.loader}", _loader(loader)) for loader in merge_recreated_loaders(session).loaders]
 
 
 def _gpus(session: Session) -> str | None:
@@ -68,7 +68,7 @@ def _cores(session: Session) -> str | None:
     return f"{host.cores:g} usable (online {online}, affinity {affinity}, {quota})"
 
 
-def _loader(loader: Loader) -> str:
+def _loader(loader: ObservedLoader) -> str:
     names = ("dataset", "dataset_length", "batch_size", "num_workers", "prefetch_factor", "pin_memory", "persistent_workers",
              "start_method", "transform")  # fmt: skip
     values = ((name, getattr(loader, name)) for name in names)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.errors import SessionError
-from headrace.session.model import Gpu, GpuSample, Host, Loader, NotMeasured, Process, Sample, Session, Step
+from headrace.session.model import GpuProperties, GpuSample, Host, NotMeasured, ObservedLoader, Process, Sample, Session, Step
 
 __all__ = ["FAMILY", "is_trace", "read_trace"]
 
@@ -112,7 +112,7 @@ def _session(
         duration_s=cut[-1][1],
         host=Host(gpus=_gpus(document)),
         processes=(Process(pid, 0, "main", 0.0, rank=int(ranks.get("rank", 0)), world_size=int(ranks.get("world_size", 1))),),
-        loaders=(Loader(pid, 0, num_workers=0 if single else 1, batch_size=None, family=FAMILY),),
+        loaders=(ObservedLoader(pid, 0, num_workers=0 if single else 1, batch_size=None, family=FAMILY),),
         steps=tuple(_step(pid, begin_s, end_s, found, bool(gpu)) for begin_s, end_s in cut),
         samples=tuple(_sample(begin_s, end_s, found) for begin_s, end_s in cut) if gpu else (),
         not_measured=(
@@ -155,10 +155,12 @@ def _sample(begin_s: float, end_s: float, found: _Spans) -> Sample:
     return Sample(time_s=end_s, interval_s=length_s, gpus=(GpuSample(0, busy=busy),))
 
 
-def _gpus(document: dict[str, Any]) -> tuple[Gpu, ...]:
+def _gpus(document: dict[str, Any]) -> tuple[GpuProperties, ...]:
     found = document.get("deviceProperties")
     cards = [card for card in found if isinstance(card, dict)] if isinstance(found, list) else []
-    return tuple(Gpu(number, str(card.get("name", "GPU")), card.get("totalGlobalMem")) for number, card in enumerate(cards))
+    return tuple(
+        GpuProperties(number, str(card.get("name", "GPU")), card.get("totalGlobalMem")) for number, card in enumerate(cards)
+    )
 
 
 def _merged(spans: Sequence[Span]) -> list[Span]:

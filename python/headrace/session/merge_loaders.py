@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from headrace.session.model import Batch, Event, Loader, Session, Step, owners
+from headrace.session.model import Batch, Event, ObservedLoader, Session, Step, owners
 
-__all__ = ["with_same_loaders"]
+__all__ = ["merge_recreated_loaders"]
 
 Key = tuple[int, int]
 """Process and number of a loader."""
 
 
-def with_same_loaders(session: Session) -> Session:
+def merge_recreated_loaders(session: Session) -> Session:
     """The session with loaders of one process taken as one where they are alike and were iterated one after the other.
 
     Alike: the same settings and the same kind of dataset, and all or none of them trained (an optimizer took steps).
@@ -50,15 +50,15 @@ def with_same_loaders(session: Session) -> Session:
     )
 
 
-def _counted(loader: Loader, first: Mapping[Key, int]) -> Loader:
+def _counted(loader: ObservedLoader, first: Mapping[Key, int]) -> ObservedLoader:
     """The loader that stays, with the number of those that were taken as the same."""
     return replace(loader, remade=sum((pid, number) == (loader.pid, loader.loader) for (pid, _), number in first.items()))
 
 
-def _first_of_kind(loaders: Sequence[Loader], groups: Mapping[Key, Sequence[Step]]) -> dict[Key, int]:
+def _first_of_kind(loaders: Sequence[ObservedLoader], groups: Mapping[Key, Sequence[Step]]) -> dict[Key, int]:
     """For each loader that continues an earlier one, that one's number."""
     found: dict[Key, int] = {}
-    kinds: dict[tuple[Loader, bool], tuple[int, float]] = {}
+    kinds: dict[tuple[ObservedLoader, bool], tuple[int, float]] = {}
     for loader in sorted(dict.fromkeys(loaders), key=lambda loader: (loader.pid, loader.loader)):
         steps = groups.get((loader.pid, loader.loader))
         if not steps:

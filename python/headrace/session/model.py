@@ -27,11 +27,11 @@ __all__ = [
     "STEP_FIELDS",
     "Batch",
     "Event",
-    "Gpu",
+    "GpuProperties",
     "GpuSample",
     "Host",
-    "Loader",
     "NotMeasured",
+    "ObservedLoader",
     "Process",
     "Sample",
     "Session",
@@ -63,7 +63,7 @@ class Process:
 
 
 @dataclass(frozen=True, slots=True)
-class Loader:
+class ObservedLoader:
     """The arguments of a DataLoader that was iterated, as the script gave them. `loader` numbers them per process.
 
     `family`: whose iterator delivers the batches: torch, tensorflow, or headrace under `headrace run`. `pipeline`: the stages
@@ -189,7 +189,7 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
-class Gpu:
+class GpuProperties:
     """One GPU as NVML describes it. `cuda`: the newest CUDA version that the driver knows."""
 
     index: int
@@ -214,7 +214,7 @@ class Host:
     cgroup: str | None = None
     kernel: str = ""
     cpu_model: str | None = None
-    gpus: tuple[Gpu, ...] = ()
+    gpus: tuple[GpuProperties, ...] = ()
 
     @property
     def cores(self) -> float | None:
@@ -301,7 +301,7 @@ class Session:
     exit_code: int | None = None
     host: Host = field(default_factory=Host)
     processes: tuple[Process, ...] = ()
-    loaders: tuple[Loader, ...] = ()
+    loaders: tuple[ObservedLoader, ...] = ()
     steps: tuple[Step, ...] = ()
     batches: tuple[Batch, ...] = ()
     events: tuple[Event, ...] = ()
@@ -424,10 +424,12 @@ def owners(processes: Sequence[Process]) -> dict[int, int]:
     return {process.pid: process.parent_pid for process in processes if process.role == "worker"}
 
 
-def _loaders(by_kind: dict[str, list[dict[str, Any]]]) -> tuple[Loader, ...]:
+def _loaders(by_kind: dict[str, list[dict[str, Any]]]) -> tuple[ObservedLoader, ...]:
     """The loaders; what their batches are like is known, and written, later than they are."""
     formats = {(line["pid"], line["loader"]): {"batch_format": line["format"]} for line in by_kind.get("batch_format", [])}
-    return tuple(_build(Loader, line | formats.get((line["pid"], line["loader"]), {})) for line in by_kind.get("loader", []))
+    return tuple(
+        _build(ObservedLoader, line | formats.get((line["pid"], line["loader"]), {})) for line in by_kind.get("loader", [])
+    )
 
 
 def _shifted(kind: type[Fact], line: dict[str, Any], zero_s: float, time: str) -> Fact:
@@ -447,7 +449,7 @@ def _rows(kind: type[Fact], names: tuple[str, ...], lines: list[dict[str, Any]],
 def _host(lines: list[dict[str, Any]]) -> Host:
     if not lines:
         return Host()
-    return _build(Host, lines[0], gpus=tuple(_build(Gpu, gpu) for gpu in lines[0].get("gpus", ())))
+    return _build(Host, lines[0], gpus=tuple(_build(GpuProperties, gpu) for gpu in lines[0].get("gpus", ())))
 
 
 def _sample(line: dict[str, Any], zero_s: float) -> Sample:
