@@ -15,10 +15,7 @@ import torch.distributed
 from headrace.errors import HeadraceError
 from headrace.training.distributed.ranks import Ranks, lost_ranks_told
 from headrace.training.distributed.rendezvous import meet
-from test_ranks import command, data, environment, run, same, wait_for  # noqa: F401 - fixtures
-from test_ranks import simulated as slow_run
-
-HELPERS = Path(__file__).parents[1] / "helpers"
+from train_command import assert_same_weights, run_to_document, slow_train_command, wait_for
 
 
 def together(store: torch.distributed.Store, world_size: int, *, timeout_s: float = 20.0) -> list[str]:
@@ -73,10 +70,10 @@ def test_a_lost_process_is_told_in_words_and_other_errors_are_left_alone() -> No
 
 
 @pytest.fixture(scope="module")
-def undisturbed(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:  # noqa: F811
+def undisturbed(two_colours: Path, child_environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run that nothing interrupts."""
     out = tmp_path_factory.mktemp("undisturbed") / "run"
-    variables = os.environ | {"PYTHONPATH": str(HELPERS), "OMP_NUM_THREADS": "1"}
-    run(slow_run(data, out, "--batch-size", 8, "--device", "sim:10000"), variables)
+    run_to_document(slow_train_command(two_colours, out, "--batch-size", 8, "--device", "sim:10000"), child_environment)
     return out
 
 
@@ -84,16 +81,16 @@ def undisturbed(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:  
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("killed", [0, 1])
 def test_a_killed_rank_is_restarted_and_training_goes_on(
-    data: Path,  # noqa: F811
+    two_colours: Path,
     undisturbed: Path,
     tmp_path: Path,
-    environment: dict[str, str],  # noqa: F811
+    child_environment: dict[str, str],
     killed: int,
 ) -> None:
-    words = slow_run(data, tmp_path / "run", "--batch-size", 4, "--checkpoint-steps", 1)
+    words = slow_train_command(two_colours, tmp_path / "run", "--batch-size", 4, "--checkpoint-steps", 1)
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "2"]
     pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen([*torchrun, *words[1:]], env=environment, **pipes) as process:
+    with subprocess.Popen([*torchrun, *words[1:]], env=child_environment, **pipes) as process:
         wait_for(lambda: any((tmp_path / "run").glob("checkpoints/step-*[3-9]")), process)
         os.kill(rank_process(process.pid, killed), signal.SIGKILL)
         _, stderr = process.communicate(timeout=200)
@@ -102,7 +99,7 @@ def test_a_killed_rank_is_restarted_and_training_goes_on(
     begun = [line["resumed_from_step"] for line in lines if "resumed_from_step" in line]
     assert len(begun) == 2 and begun[0] is None and begun[1] >= 3  # one restart was enough
     assert lines[-1]["step"] == 24
-    same(undisturbed, tmp_path / "run")
+    assert_same_weights(undisturbed, tmp_path / "run")
 
 
 def rank_process(agent: int, rank: int) -> int:

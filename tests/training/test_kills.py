@@ -41,11 +41,6 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.fixture
-def environment() -> dict[str, str]:
-    return os.environ | {"PYTHONPATH": str(HELPERS), "OMP_NUM_THREADS": "1"}
-
-
 def command(data: Path, out: Path) -> list[str]:
     words = [sys.executable, "-m", "headrace", "train", "--model", "resnet20", "--data", data, "--out", out, "--json"]
     words += ["--epochs", EPOCHS, "--batch-size", 8, "--image-size", 32, "--device", "cpu", "--deterministic", "--threads", 1]
@@ -75,7 +70,9 @@ def disturb(words: list[str], out: Path, environment: dict[str, str], number: in
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_killed_and_stopped_at_random_moments_it_ends_with_the_same_bits(data: Path, tmp_path: Path, environment) -> None:
+def test_killed_and_stopped_at_random_moments_it_ends_with_the_same_bits(
+    data: Path, tmp_path: Path, child_environment: dict[str, str]
+) -> None:
     undisturbed, out = tmp_path / "undisturbed", tmp_path / "run"
     trained_here(command(data, undisturbed))
     dice = random.Random(SEED)
@@ -84,7 +81,7 @@ def test_killed_and_stopped_at_random_moments_it_ends_with_the_same_bits(data: P
     disturbed = 0
     for turn, number in enumerate(signals):
         at_step = max(newest_step(out), int(STEPS * (turn + dice.random()) / (len(signals) + 1)))
-        disturbed += disturb(command(data, out), out, environment, number, at_step, dice.uniform(0, 0.08)) != 0
+        disturbed += disturb(command(data, out), out, child_environment, number, at_step, dice.uniform(0, 0.08)) != 0
     trained_here(command(data, out))
     assert newest_step(out) == STEPS
     assert disturbed == len(signals)  # none of the signals came too late
@@ -144,14 +141,16 @@ print(json.dumps({"raised": raised, "kept": kept, "resumed": result.resumed_from
 """
 
 
-def test_a_full_disk_costs_no_more_than_the_steps_after_the_last_checkpoint(data: Path, tmp_path: Path, environment) -> None:
+def test_a_full_disk_costs_no_more_than_the_steps_after_the_last_checkpoint(
+    data: Path, tmp_path: Path, child_environment: dict[str, str]
+) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
     mount = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", 'mount -t tmpfs -o size=1m none "$0" && exec "$@"']
     if shutil.which("unshare") is None or subprocess.run([*mount, disk, "true"], capture_output=True).returncode:
         pytest.skip("no small file system can be mounted here")
     words = [sys.executable, "-c", FULL_DISK, str(data), str(disk), str(tmp_path / "undisturbed")]
-    done = subprocess.run([*mount, str(disk), *words], env=environment, capture_output=True, text=True, timeout=110)
+    done = subprocess.run([*mount, str(disk), *words], env=child_environment, capture_output=True, text=True, timeout=110)
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)
     assert "step-000000048: No space left on device; the newest one kept is step-000000008" in said["raised"]
@@ -163,14 +162,16 @@ def test_a_full_disk_costs_no_more_than_the_steps_after_the_last_checkpoint(data
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_two_ranks_then_one_then_two_see_the_same_samples(data: Path, tmp_path: Path, environment: dict[str, str]) -> None:
+def test_two_ranks_then_one_then_two_see_the_same_samples(
+    data: Path, tmp_path: Path, child_environment: dict[str, str]
+) -> None:
     """Each step's images, over all ranks, are those of a run that was never disturbed."""
-    undisturbed = recorded(data, tmp_path / "undisturbed", environment, ranks=1, stop_at=None)
+    undisturbed = recorded(data, tmp_path / "undisturbed", child_environment, ranks=1, stop_at=None)
     assert len(undisturbed) == 24 and all(len(images) == 8 for images in undisturbed)
     out = tmp_path / "run"
-    seen = recorded(data, out, environment, ranks=2, stop_at=4)
-    seen += recorded(data, out, environment, ranks=1, stop_at=len(seen) + 4)
-    seen += recorded(data, out, environment, ranks=2, stop_at=None)
+    seen = recorded(data, out, child_environment, ranks=2, stop_at=4)
+    seen += recorded(data, out, child_environment, ranks=1, stop_at=len(seen) + 4)
+    seen += recorded(data, out, child_environment, ranks=2, stop_at=None)
     assert seen == undisturbed
     begun = [line["resumed_from_step"] for line in lines(out) if "resumed_from_step" in line]
     assert begun[0] is None and 4 <= begun[1] < begun[2] < 24  # both were stopped on the way

@@ -13,16 +13,16 @@ from headrace.cli import run_watch
 from headrace.cli.main import main
 from headrace.errors import SessionError
 from headrace.session.model import Session
-from test_ranks import command, data, environment, run, wait_for  # noqa: F401 - fixtures
+from train_command import run_to_document, train_command, wait_for
 
 
-def words(data: Path, out: Path, *more: str) -> list[str]:  # noqa: F811
+def words(data: Path, out: Path, *more: str) -> list[str]:
     given = ["train", "--model", "resnet50", "--data", str(data / "train"), "--out", str(out), "--image-size", "32", "--json"]
     return [*given, "--device", "sim:100", "--batch-size", "4", "--epochs", "3", "--threads", "1", *more]
 
 
-def test_the_run_says_what_binds_it(data: Path, tmp_path: Path, capsys) -> None:  # noqa: F811
-    assert main(words(data, tmp_path / "run", "--resume", "auto")) == 0
+def test_the_run_says_what_binds_it(two_colours: Path, tmp_path: Path, capsys) -> None:
+    assert main(words(two_colours, tmp_path / "run", "--resume", "auto")) == 0
     document = json.loads(capsys.readouterr().out)
     saved = json.loads((Path(document["session"]) / "diagnosis.json").read_text())
     assert document["verdict"] == saved["verdict"] != "INSUFFICIENT_DATA"  # which one, a busy machine decides
@@ -32,46 +32,48 @@ def test_the_run_says_what_binds_it(data: Path, tmp_path: Path, capsys) -> None:
     assert document["verdict"] in page and 'href="sessions/from-000000000/report.html"' in page
     assert (tmp_path / "run/sessions/from-000000000/report.html").stat().st_size > 1000
     # nothing is left to do: the page has no diagnosis, and the command still ends well
-    assert main(words(data, tmp_path / "run", "--resume", "auto")) == 0
+    assert main(words(two_colours, tmp_path / "run", "--resume", "auto")) == 0
     assert json.loads(capsys.readouterr().out)["verdict"] is None
 
 
-def test_a_command_that_cannot_train_leaves_nothing_behind(data: Path, tmp_path: Path, capsys) -> None:  # noqa: F811
-    assert main(words(data, tmp_path / "run", "--model", "resnet51")) == 2
+def test_a_command_that_cannot_train_leaves_nothing_behind(two_colours: Path, tmp_path: Path, capsys) -> None:
+    assert main(words(two_colours, tmp_path / "run", "--model", "resnet51")) == 2
     assert not (tmp_path / "run").exists()
     assert "HEADRACE_SESSION_DIR" not in os.environ
 
 
-def test_a_diagnosis_that_fails_costs_nothing(data: Path, tmp_path: Path, capsys, monkeypatch) -> None:  # noqa: F811
+def test_a_diagnosis_that_fails_costs_nothing(two_colours: Path, tmp_path: Path, capsys, monkeypatch) -> None:
     def fail(*_: object, **__: object) -> None:
         raise SessionError("no room for the report")
 
     monkeypatch.setattr(run_watch.html, "write", fail)
-    assert main(words(data, tmp_path / "run", "--steps", "12")) == 0
+    assert main(words(two_colours, tmp_path / "run", "--steps", "12")) == 0
     shown = capsys.readouterr()
     assert json.loads(shown.out)["final"] and "this run is not diagnosed: no room for the report" in shown.err
 
 
-def test_below_diagnose_only_that_watches(data: Path, tmp_path: Path, capsys, monkeypatch) -> None:  # noqa: F811
+def test_below_diagnose_only_that_watches(two_colours: Path, tmp_path: Path, capsys, monkeypatch) -> None:
     monkeypatch.setenv("HEADRACE_SESSION_DIR", str(tmp_path / "outer"))
-    assert main(words(data, tmp_path / "run", "--steps", "2")) == 0
+    assert main(words(two_colours, tmp_path / "run", "--steps", "2")) == 0
     assert json.loads(capsys.readouterr().out)["verdict"] is None
     assert not (tmp_path / "run/sessions").exists()
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_all_ranks_are_in_one_session(data: Path, tmp_path: Path, environment: dict[str, str]) -> None:  # noqa: F811
+def test_all_ranks_are_in_one_session(two_colours: Path, tmp_path: Path, child_environment: dict[str, str]) -> None:
     slow = ["--batch-size", 4, "--processes", 2, "--device", "sim:100", "--model", "resnet18"]
-    document = run(command(data, tmp_path / "run", *slow), environment)
+    document = run_to_document(train_command(two_colours, tmp_path / "run", *slow), child_environment)
     session = Session.load(Path(str(document["session"])))
     assert {process.rank for process in session.processes if process.role == "main"} == {0, 1}
 
 
-def test_a_killed_run_leaves_no_process_that_holds_its_pipes(data: Path, tmp_path: Path, environment: dict[str, str]) -> None:  # noqa: F811
+def test_a_killed_run_leaves_no_process_that_holds_its_pipes(
+    two_colours: Path, tmp_path: Path, child_environment: dict[str, str]
+) -> None:
     """The sampler ends although nobody has waited for the killed process yet: who reads its pipes to the end is not kept."""
-    command = [sys.executable, "-m", "headrace", *words(data, tmp_path / "run", "--checkpoint-steps", "1")]
-    with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
+    command = [sys.executable, "-m", "headrace", *words(two_colours, tmp_path / "run", "--checkpoint-steps", "1")]
+    with subprocess.Popen(command, env=child_environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
         wait_for(lambda: any((tmp_path / "run").glob("sessions/*/sampler.jsonl")), process)
         process.kill()
         assert process.stderr is not None
@@ -81,9 +83,9 @@ def test_a_killed_run_leaves_no_process_that_holds_its_pipes(data: Path, tmp_pat
 
 @pytest.mark.parametrize("at_step", [14, 15])
 def test_stopped_within_the_profile_of_operators_it_ends_as_it_should(
-    data: Path,  # noqa: F811
+    two_colours: Path,
     tmp_path: Path,
-    environment: dict[str, str],  # noqa: F811
+    child_environment: dict[str, str],
     at_step: int,
 ) -> None:
     """Steps 13 to 15 are profiled where they are short and the CPU computes; torch crashes when it ends within a profile."""
@@ -94,7 +96,15 @@ def test_stopped_within_the_profile_of_operators_it_ends_as_it_should(
         f"    if progress.step == {at_step}: os.kill(os.getpid(), signal.SIGTERM)\n"
         "train._show = stop\nsys.exit(main.main(sys.argv[1:]))"
     )
-    given = [*words(data, tmp_path / "run", "--batch-size", "8", "--epochs", "9"), "--device", "cpu", "--model", "resnet20"]
-    done = subprocess.run([sys.executable, "-c", driver, *given], env=environment, capture_output=True, text=True, timeout=100)
+    given = [
+        *words(two_colours, tmp_path / "run", "--batch-size", "8", "--epochs", "9"),
+        "--device",
+        "cpu",
+        "--model",
+        "resnet20",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", driver, *given], env=child_environment, capture_output=True, text=True, timeout=100
+    )
     assert done.returncode == 143, done.stderr
     assert json.loads(done.stdout)["steps"] == at_step
