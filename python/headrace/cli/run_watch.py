@@ -46,7 +46,7 @@ class RunWatch:
             if start.ranks.local_rank != 0:
                 watch.start()
         except (HeadraceError, OSError) as error:
-            output.say(f"warning: this run is not diagnosed: {error}")
+            output.log(f"warning: this run is not diagnosed: {error}")
             return
         self._watch = watch
 
@@ -61,6 +61,6 @@ class RunWatch:
                 return None
             report = html.write(diagnosis, watch.folder / "report.html", session=Session.load(watch.folder))
         except (HeadraceError, OSError) as error:
-            output.say(f"warning: this run is not diagnosed: {error}")
+            output.log(f"warning: this run is not diagnosed: {error}")
             return None
         return replace(diagnosis, report=str(report))
