@@ -24,11 +24,11 @@ def with_files(folder: Path, *, disk_bytes: int) -> Session:
 
 def test_cold_jobs_are_swept_and_warm_ones_are_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(read_sweep, "SECONDS", 0.05)
-    cold = read_sweep.with_sweep(with_files(tmp_path, disk_bytes=3_500_000), tmp_path)
+    cold = read_sweep.with_read_sweep(with_files(tmp_path, disk_bytes=3_500_000), tmp_path)
     assert list(cold.facts["read_sweep"]) == ["1", "2", "4", "8", "16"]
     assert all(rate > 0 for rate in cold.facts["read_sweep"].values())
     assert Session.load(tmp_path).facts["read_sweep"] == cold.facts["read_sweep"]
-    assert "read_sweep" not in read_sweep.with_sweep(with_files(tmp_path, disk_bytes=0), tmp_path).facts
+    assert "read_sweep" not in read_sweep.with_read_sweep(with_files(tmp_path, disk_bytes=0), tmp_path).facts
 
 
 def test_files_that_are_gone_give_nothing(tmp_path: Path) -> None:

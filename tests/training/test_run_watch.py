@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from headrace.cli import run_watch
 from headrace.cli.main import main
 from headrace.errors import SessionError
+from headrace.report import html
 from headrace.session.model import Session
 from train_command import run_to_document, train_command, wait_for
 
@@ -46,7 +46,7 @@ def test_a_diagnosis_that_fails_costs_nothing(two_colours: Path, tmp_path: Path,
     def fail(*_: object, **__: object) -> None:
         raise SessionError("no room for the report")
 
-    monkeypatch.setattr(run_watch.html, "write", fail)
+    monkeypatch.setattr(html, "write", fail)
     assert main(words(two_colours, tmp_path / "run", "--steps", "12")) == 0
     shown = capsys.readouterr()
     assert json.loads(shown.out)["final"] and "this run is not diagnosed: no room for the report" in shown.err

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import json
 import time
-from dataclasses import replace
 from pathlib import Path
 
 from headrace.cli import output
-from headrace.diagnosis.diagnose import diagnose
 from headrace.diagnosis.fail_if import Condition
 from headrace.diagnosis.model import Diagnosis, command_ended
 from headrace.profiling.command import watch
+from headrace.profiling.finish import finish
 from headrace.profiling.first_verdict import FirstVerdict
-from headrace.profiling.image_benchmark import with_benchmark
-from headrace.profiling.read_sweep import with_sweep
-from headrace.profiling.verify_fixes import verify
-from headrace.report import html, text
+from headrace.report import text
 from headrace.report.exports.json import document
 from headrace.session.model import Session
 
@@ -45,40 +40,32 @@ def run(args: argparse.Namespace) -> int:
     """Run, diagnose, report. 1 when the command failed (a report is given all the same) or `--fail-if` holds."""
     condition = Condition(args.fail_if) if args.fail_if else None
     folder = (args.out or Path("headrace-sessions") / time.strftime("%Y-%m-%d-%H%M%S")).absolute()
-    output.log(f"headrace diagnose: session in {folder}")
+    output.say(f"headrace diagnose: session in {folder}")
     with FirstVerdict(folder, _tell_first) as first:
         finished = watch(args.command, folder, time_limit_s=args.seconds)
-    session = Session.load(folder)
-    if session.steps:
-        session = with_sweep(with_benchmark(session, folder), folder)
-    diagnosis = replace(diagnose(session), session=str(folder), time_to_verdict_s=first.after_s)
-    if args.verify:
-        diagnosis = verify(diagnosis, session, folder, say=output.log)
-    if not args.no_report:
-        diagnosis = replace(diagnosis, report=str(folder / "report.html"))
-    (folder / "diagnosis.json").write_text(json.dumps(diagnosis.to_json(), indent=1), encoding="utf-8")
-    if diagnosis.report is not None:
-        html.write(diagnosis, diagnosis.report, session=session)
+    session, diagnosis = finish(
+        folder, log=output.say, report=not args.no_report, remeasure=args.verify, time_to_verdict_s=first.after_s
+    )
     output.emit(args, document(diagnosis), lambda: _show(diagnosis, session))
     failed = finished.returncode != 0 and not finished.timed_out
     if failed:
-        output.log(f"headrace diagnose: {command_ended(finished.returncode)}")
+        output.say(f"headrace diagnose: {command_ended(finished.returncode)}")
     if condition is not None and condition.holds(diagnosis):
-        output.log(f"headrace diagnose: --fail-if {condition.text} holds")
+        output.say(f"headrace diagnose: --fail-if {condition.text} holds")
         failed = True
     return 1 if failed else 0
 
 
 def _tell_first(diagnosis: Diagnosis) -> None:
     rate = f", {diagnosis.img_s:,.0f} img/s" if diagnosis.img_s is not None else ""
-    output.log(
+    output.say(
         f"headrace diagnose: after {diagnosis.steps} steps: {diagnosis.verdict}, {diagnosis.summary}{rate} "
         f"(confidence {diagnosis.confidence_word}; the report follows when the command ends)"
     )
 
 
 def _show(diagnosis: Diagnosis, session: Session) -> None:
-    text.show(output.stdout_console, diagnosis, session=session)
+    text.show(output.page, diagnosis, session=session)
     if diagnosis.report is not None:
         print(f"report: {diagnosis.report}")
 

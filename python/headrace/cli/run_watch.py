@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 from headrace.attach.load_hooks import SESSION_VARIABLE
 from headrace.cli import output
 from headrace.diagnosis.model import Diagnosis
 from headrace.errors import HeadraceError
+from headrace.profiling.finish import finish
 from headrace.profiling.in_process import Watch
-from headrace.report import html
-from headrace.session.model import Session
 from headrace.training.distributed.ranks import meet_again
 from headrace.training.loop import Options, Start
 
@@ -37,7 +35,7 @@ class RunWatch:
             return
         machine = os.environ.get("GROUP_RANK", "0")
         name = f"from-{start.step:09d}" + (f"-machine-{machine}" if machine != "0" else "")
-        watch = Watch(self._out / "sessions" / name, report=False)
+        watch = Watch(self._out / "sessions" / name)
         try:
             if start.ranks.local_rank == 0:
                 shutil.rmtree(watch.folder, ignore_errors=True)
@@ -46,21 +44,21 @@ class RunWatch:
             if start.ranks.local_rank != 0:
                 watch.start()
         except (HeadraceError, OSError) as error:
-            output.log(f"warning: this run is not diagnosed: {error}")
+            output.say(f"warning: this run is not diagnosed: {error}")
             return
         self._watch = watch
 
     def end(self, *, failed: bool = False) -> Diagnosis | None:
-        """Ends the recording; on the first rank of a machine the diagnosis, with a report in the session's folder."""
+        """End the recording. On the first rank of a machine, diagnose it and write the report into the session's folder.
+
+        Return None on other ranks, where no step was timed, and where the diagnosis failed, which is logged.
+        """
         watch, self._watch = self._watch, None
-        if watch is None:
-            return None
         try:
-            diagnosis = watch.stop(failed=failed)
-            if diagnosis is None or not diagnosis.steps:
+            if watch is None or not watch.end(failed=failed):
                 return None
-            report = html.write(diagnosis, watch.folder / "report.html", session=Session.load(watch.folder))
-        except (HeadraceError, OSError) as error:
-            output.log(f"warning: this run is not diagnosed: {error}")
+            _, diagnosis = finish(watch.folder, log=output.say)
+        except Exception as error:  # a diagnosis that fails must not fail the training
+            output.say(f"warning: this run is not diagnosed: {error if isinstance(error, HeadraceError) else repr(error)}")
             return None
-        return replace(diagnosis, report=str(report))
+        return diagnosis if diagnosis.steps else None

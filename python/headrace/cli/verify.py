@@ -6,9 +6,8 @@ import argparse
 from contextlib import ExitStack
 from dataclasses import asdict
 
-from headrace.cli.output import ProgressBar, emit, log, progress
+from headrace.cli.output import Meter, counted, emit, progress, say
 from headrace.inspection.verify import VerifyResult, verify
-from headrace.system.sizes import count_text
 
 SUMMARY = "checks a packed dataset: manifest, digests, every record's checksum, every image with --decode"
 EXAMPLE = "headrace verify packed/ --decode"
@@ -26,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Verifies and prints what is off; exit code 1 when anything is."""
     with ExitStack() as stack:
-        meters: list[ProgressBar] = []
+        meters: list[Meter] = []
         result = verify(
             args.path,
             decode=args.decode,
@@ -45,7 +44,7 @@ def _render(result: VerifyResult) -> None:
         print(f"… and {len(result.problems) - _SHOWN} more (all with --json)")
     what = "every byte and every pixel" if result.decoded else "every byte"
     if result.ok:
-        held = f"{count_text(result.records, 'record')} in {count_text(result.shards, 'shard')}"
+        held = f"{counted(result.records, 'record')} in {counted(result.shards, 'shard')}"
         print(f"{result.path}: {held}, intact ({what} checked)")
     else:
-        log(f"{result.path}: {count_text(len(result.problems), 'problem')}")
+        say(f"{result.path}: {counted(len(result.problems), 'problem')}")

@@ -21,7 +21,7 @@ from headrace.images.decode import decode_into
 from headrace.profiling.command import add_fact
 from headrace.session.model import Session
 
-__all__ = ["ImageBenchmark", "measure_images", "with_benchmark"]
+__all__ = ["ImageBenchmark", "measure_images", "with_image_benchmark"]
 
 SIZE = 224
 SHORT_SIDE = 256
@@ -140,7 +140,7 @@ def _box(size: tuple[int, int], share: tuple[float, float, float]) -> Box:
     return int((size[0] - width) * share[1]), int((size[1] - height) * share[2]), width, height
 
 
-def with_benchmark(session: Session, folder: Path) -> Session:
+def with_image_benchmark(session: Session, folder: Path) -> Session:
     """Decode a few of the job's own images, where it reads image files, and note the times in the session."""
     paths = next((loader.sample_paths for loader in session.loaders if loader.sample_paths), ())
     found = measure_images(paths) if paths else None

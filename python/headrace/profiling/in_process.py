@@ -5,29 +5,23 @@ For notebooks, for jobs whose command cannot be changed, and for the callbacks o
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
 from headrace.attach import load_hooks as startup
-from headrace.attach import log as remarks
-from headrace.attach import sampler
+from headrace.attach import log, sampler
 from headrace.attach import torch_hooks as hooks
 from headrace.attach.launch import SITE_FOLDER
 from headrace.attach.processes import rank_from_environment
-from headrace.diagnosis.diagnose import diagnose
 from headrace.diagnosis.model import Diagnosis
+from headrace.errors import HeadraceError
 from headrace.profiling.command import HOOKS, begin_session, end_sampler, end_session
-from headrace.profiling.image_benchmark import with_benchmark
-from headrace.profiling.read_sweep import with_sweep
-from headrace.report import html, words
-from headrace.report.saved import DIAGNOSIS_FILE
-from headrace.session.model import Session
+from headrace.profiling.finish import finish
+from headrace.report import words
 
 __all__ = ["Watch", "watch"]
 
@@ -67,7 +61,7 @@ class Watch:
         """Begin to record; for callbacks, which have no block."""
         if startup.SESSION_VARIABLE in os.environ:
             outer = os.environ[startup.SESSION_VARIABLE]
-            remarks.say(f"headrace.watch: this process is being watched already (session in {outer})")
+            log.say(f"headrace.watch: this process is being watched already (session in {outer})")
             return
         if self._leads:
             begin_session(self.folder, [Path(sys.executable).name, *sys.argv])
@@ -86,12 +80,26 @@ class Watch:
         return self._active
 
     def stop(self, *, failed: bool = False, exiting: bool = False) -> Diagnosis | None:
-        """End the recording, and report. None on other ranks, and where `start` found an outer session.
+        """End the recording, diagnose and report. Return None on other ranks, and where `start` found an outer session.
 
-        `exiting`: the interpreter ends, so that no thread can be started: the files' own speed is not measured.
+        `failed`: the training raised. `exiting`: the interpreter ends and can start no thread, so the read sweep is left out.
+        A diagnosis that fails is logged and costs the script nothing: None is returned.
         """
-        if not self._active:
+        try:
+            if not self.end(failed=failed):
+                return None
+            _, self.diagnosis = finish(self.folder, log=log.say, report=self._report, threads_allowed=not exiting)
+        except Exception as error:  # the script goes on: its model may not be saved yet
+            log.say(f"headrace.watch: not diagnosed: {error if isinstance(error, HeadraceError) else repr(error)}")
             return None
+        if self._report:
+            log.say(_summary(self.diagnosis))
+        return self.diagnosis
+
+    def end(self, *, failed: bool = False) -> bool:
+        """End the recording only. Return whether this process is the one to diagnose it: the first rank of a machine."""
+        if not self._active:
+            return False
         self._active = False
         hooks.pause()
         ended_s = time.monotonic()
@@ -101,11 +109,10 @@ class Watch:
             else:
                 os.environ[name] = value
         if self._sampler is None:
-            return None
+            return False
         end_sampler(self._sampler, patience_s=0.0)
         end_session(self.folder, int(failed), ended_s)
-        self.diagnosis = self._diagnose(exiting)
-        return self.diagnosis
+        return True
 
     def _set_environment(self) -> None:
         """What spawned workers and ranks need to attach themselves; forked ones have the hooks already."""
@@ -118,19 +125,6 @@ class Watch:
         }
         self._environment = {name: os.environ.get(name) for name in wanted}
         os.environ.update(wanted)
-
-    def _diagnose(self, exiting: bool) -> Diagnosis:
-        session = Session.load(self.folder)
-        if session.steps and self._report:
-            session = with_benchmark(session, self.folder)
-            session = session if exiting else with_sweep(session, self.folder)
-        diagnosis = replace(diagnose(session), session=str(self.folder))
-        if self._report:
-            diagnosis = replace(diagnosis, report=str(self.folder / "report.html"))
-            html.write(diagnosis, self.folder / "report.html", session=session)
-            remarks.say(_summary(diagnosis))
-        (self.folder / DIAGNOSIS_FILE).write_text(json.dumps(diagnosis.to_json(), indent=1), encoding="utf-8")
-        return diagnosis
 
 
 def _summary(diagnosis: Diagnosis) -> str:

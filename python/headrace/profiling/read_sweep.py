@@ -16,7 +16,7 @@ from pathlib import Path
 from headrace.profiling.command import add_fact
 from headrace.session.model import Session
 
-__all__ = ["sweep", "with_sweep"]
+__all__ = ["sweep", "with_read_sweep"]
 
 READERS = (1, 2, 4, 8, 16)
 SECONDS = 0.5
@@ -36,7 +36,7 @@ def sweep(paths: Sequence[str]) -> dict[str, float]:
     return rates
 
 
-def with_sweep(session: Session, folder: Path) -> Session:
+def with_read_sweep(session: Session, folder: Path) -> Session:
     """The session with a sweep over the job's own files, where the job read them from a disk; noted in the folder too."""
     paths = next((loader.sample_paths for loader in session.loaders if loader.sample_paths), ())
     read = sum(batch.read_bytes or 0 for batch in session.batches)

@@ -16,7 +16,7 @@ from headrace.errors import SessionError
 from headrace.session.kineto import is_trace, read_trace
 from headrace.session.model import Session
 
-__all__ = ["DIAGNOSIS_FILE", "from_json", "load"]
+__all__ = ["DIAGNOSIS_FILE", "from_json", "load", "save"]
 
 DIAGNOSIS_FILE = "diagnosis.json"
 
@@ -40,6 +40,11 @@ def load(folder: str | Path) -> tuple[Session, Diagnosis]:
         raise SessionError(
             f"{file} is not a diagnosis: {error}", hint="delete it to have the session diagnosed anew"
         ) from error
+
+
+def save(diagnosis: Diagnosis, folder: Path) -> None:
+    """Write the diagnosis beside its session, where `load` finds it. Raises `OSError`."""
+    (folder / DIAGNOSIS_FILE).write_text(json.dumps(diagnosis.to_json(), indent=1), encoding="utf-8")
 
 
 def from_json(document: Mapping[str, Any]) -> Diagnosis:

@@ -1,0 +1,70 @@
+"""The end of every watched run: measure the job's own images and files, diagnose, write the diagnosis and the report.
+
+`headrace diagnose`, `headrace watch`, `headrace.watch()` and `headrace train` all end here, so that each of them predicts the
+same fixes from the same measurements. Nothing here runs while the job trains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from headrace.diagnosis.diagnose import diagnose
+from headrace.diagnosis.model import Diagnosis
+from headrace.profiling.image_benchmark import with_image_benchmark
+from headrace.profiling.read_sweep import with_read_sweep
+from headrace.profiling.verify_fixes import verify
+from headrace.report import html
+from headrace.report.saved import save
+from headrace.session.model import Session
+
+__all__ = ["REPORT_FILE", "finish"]
+
+REPORT_FILE = "report.html"
+
+
+def finish(
+    folder: Path,
+    *,
+    log: Callable[[str], None],
+    report: bool = True,
+    remeasure: bool = False,
+    time_to_verdict_s: float | None = None,
+    threads_allowed: bool = True,
+) -> tuple[Session, Diagnosis]:
+    """Diagnose the session in `folder`; write `diagnosis.json` and, with `report`, `report.html` there. Return both.
+
+    `log` takes one line at a time. `remeasure`: run the command again, briefly, with each fix that can be applied from outside
+    (`diagnose --verify`). `time_to_verdict_s`: seconds from the start of the command to its first verdict, if there was one.
+    `threads_allowed`: False while the interpreter exits; the read sweep, which needs threads, is then left out.
+
+    A job with timed steps is measured for a few seconds (one thread for the images, up to 16 for the files). A measurement that
+    fails is logged and left out. Raises `SessionError` when the folder holds no session or the report cannot be written.
+
+        session, diagnosis = finish(Path("headrace-sessions/one"), log=print)
+    """
+    session = Session.load(folder)
+    if session.steps:
+        session = _measured("image benchmark", with_image_benchmark, session, folder, log)
+        if threads_allowed:
+            session = _measured("read sweep", with_read_sweep, session, folder, log)
+    diagnosis = replace(diagnose(session), session=str(folder), time_to_verdict_s=time_to_verdict_s)
+    if remeasure:
+        diagnosis = verify(diagnosis, session, folder, say=log)
+    if report:
+        diagnosis = replace(diagnosis, report=str(folder / REPORT_FILE))
+    save(diagnosis, folder)
+    if report:
+        html.write(diagnosis, folder / REPORT_FILE, session=session)
+    return session, diagnosis
+
+
+def _measured(
+    name: str, measure: Callable[[Session, Path], Session], session: Session, folder: Path, log: Callable[[str], None]
+) -> Session:
+    try:
+        return measure(session, folder)
+    except Exception as error:  # the job's files may be anything; a diagnosis without this measurement is still a diagnosis
+        log(f"headrace: {name} not measured: {type(error).__name__}: {error}")
+        return session
