@@ -134,8 +134,11 @@ def test_no_folder_bears_the_name_of_a_public_function() -> None:
 
 
 def test_what_runs_in_the_users_process_imports_the_standard_library_only() -> None:
-    own = [*PACKAGE.joinpath("attach").rglob("*.py"), *PACKAGE.joinpath("session").rglob("*.py"), PACKAGE / "system/nvml.py"]
-    assert len(own) > 2
+    own = [*PACKAGE.joinpath("attach").rglob("*.py"), *PACKAGE.joinpath("session").rglob("*.py")]
+    own += [PACKAGE / f"system/{name}.py" for name in ("cgroup", "gpm", "nvml")]
+    assert len(own) > 10
+    used = {target for path in own for target in imports(path) if target.startswith("system.")}
+    assert used <= {"system.cgroup", "system.gpm", "system.nvml"}, used
     for path in own:
         for node in ast.parse(path.read_text()).body:
             names = (

@@ -2,7 +2,7 @@
 
     python sampler.py FOLDER PID LAUNCHER heat|quota
 
-heat: NVML is played by `HotGpu`, which reports heat throttling once the job has made the file $SCENARIO_STATE. quota: the
+heat: NVML is replaced by `HotGpu`, which reports heat throttling once the job has made the file $SCENARIO_STATE. quota: the
 job's processes are stopped for 40 ms of every 100 ms, as the kernel does it to a group that has used up its quota, and the
 group's `cpu.stat` is played by a file that counts these stops.
 """
@@ -19,8 +19,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from headrace.attach import procfs, sampler
-from headrace.attach.cgroup import Cgroup
 from headrace.session.model import GpuProperties, GpuSample
+from headrace.system.cgroup import Cgroup
 
 PERIOD_S, STOPPED_S = 0.1, 0.04
 
@@ -28,24 +28,23 @@ PERIOD_S, STOPPED_S = 0.1, 0.04
 class HotGpu:
     """One GPU that is always busy, and hot from the moment the job says so."""
 
-    handles = (None,)
-
     def __init__(self) -> None:
         self.state = Path(os.environ["SCENARIO_STATE"])
 
     def gpus(self) -> list[GpuProperties]:
         return [GpuProperties(0, "emulated GPU", 40 << 30, "none", max_sm_clock_mhz=1980)]
 
-    def sample(self, index: int) -> GpuSample:
+    def sample(self) -> list[GpuSample]:
         hot = self.state.exists()
-        return GpuSample(
-            index,
+        sample = GpuSample(
+            0,
             busy=0.97,
             memory_used_bytes=10 << 30,
             sm_clock_mhz=1190 if hot else 1980,
             temperature_c=88.0 if hot else 60.0,
             throttle=("heat (software)",) if hot else (),
         )
+        return [sample]
 
 
 def play_quota(pid: int) -> Cgroup:
@@ -84,7 +83,7 @@ def main(arguments: list[str]) -> int:
     """As `headrace.attach.sampler`, with the emulation in place."""
     what = arguments[3]
     if what == "heat":
-        sampler.nvml.open_nvml = lambda library=None: HotGpu()  # type: ignore[assignment, misc, return-value]
+        sampler.gpu_counters.open_counters = lambda library=None: HotGpu()  # type: ignore[assignment, misc, return-value]
     else:
         group = play_quota(int(arguments[1]))
         sampler.find_cgroup = lambda *_, **__: group  # type: ignore[assignment]

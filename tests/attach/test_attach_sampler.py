@@ -1,17 +1,14 @@
-"""Counters of the machine, read from made-up /proc and cgroup trees: version 1, version 2, none, and a fake NVML."""
+"""The sampler: counters of a machine, read from a made-up /proc, and of a real process."""
 
 from __future__ import annotations
 
-import ctypes
 import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-from headrace.attach import nvml, procfs
-from headrace.attach.cgroup import find_cgroup
+from headrace.attach import procfs
 from headrace.attach.sampler import Sampler
 from headrace.session.model import Session
 
@@ -92,213 +89,12 @@ def test_a_process_that_ends_does_not_make_own_cpu_fall(tmp_path: Path) -> None:
     assert sample["processes"] == 1
 
 
-def test_cgroup_version_2(tmp_path: Path) -> None:
-    put(
-        tmp_path,
-        {
-            "proc/7/cgroup": "0::/job/inner\n",
-            "sys/fs/cgroup/cgroup.controllers": "cpu memory",
-            "sys/fs/cgroup/job/cpu.max": "150000 100000",
-            "sys/fs/cgroup/job/memory.max": "max",
-            "sys/fs/cgroup/job/inner/cpu.max": "max 100000",
-            "sys/fs/cgroup/job/inner/memory.max": "2000000",
-            "sys/fs/cgroup/job/inner/memory.current": "900000",
-            "sys/fs/cgroup/job/inner/memory.stat": "anon 1\ninactive_file 300000\n",
-            "sys/fs/cgroup/job/inner/cpu.stat": "usage_usec 5\nnr_throttled 3\nthrottled_usec 2500000\n",
-            "sys/fs/cgroup/job/inner/cpu.pressure": "some avg10=0 avg60=0 avg300=0 total=1\n",
-        },
-    )
-    group = find_cgroup(7, proc=tmp_path / "proc", sys=tmp_path / "sys")
-    assert group is not None
-    assert group.version == 2
-    assert group.quota_cores() == 1.5  # the limit of the group above binds
-    assert group.memory_limit_bytes() == 2_000_000
-    assert group.memory_used_bytes() == 600_000
-    assert group.throttled_s() == 2.5
-    put(tmp_path, {"sys/fs/cgroup/job/cpu.stat": "nr_throttled 9\nthrottled_usec 7000000\n"})
-    assert group.throttled_s() == 7.0  # so does what it stopped
-    assert group.pressure_file("cpu") is not None
-    assert group.pressure_file("io") is None
-
-
-def test_cgroup_version_1(tmp_path: Path) -> None:
-    base = "sys/fs/cgroup"
-    put(
-        tmp_path,
-        {
-            "proc/7/cgroup": "4:memory:/docker/abc\n3:cpu,cpuacct:/docker/abc\n",
-            f"{base}/cpu,cpuacct/docker/abc/cpu.cfs_quota_us": "200000",
-            f"{base}/cpu,cpuacct/docker/abc/cpu.cfs_period_us": "100000",
-            f"{base}/cpu,cpuacct/docker/abc/cpu.stat": "nr_periods 9\nthrottled_time 3000000000\n",
-            f"{base}/memory/docker/abc/memory.limit_in_bytes": "9223372036854771712",
-            f"{base}/memory/docker/abc/memory.usage_in_bytes": "5000",
-        },
-    )
-    group = find_cgroup(7, proc=tmp_path / "proc", sys=tmp_path / "sys")
-    assert group is not None
-    assert group.version == 1
-    assert group.quota_cores() == 2.0
-    assert group.throttled_s() == 3.0
-    assert group.memory_limit_bytes() is None
-    assert group.memory_used_bytes() == 5000
-
-
-def test_cgroup_of_a_container_that_sees_only_its_own_root(tmp_path: Path) -> None:
-    put(
-        tmp_path,
-        {
-            "proc/7/cgroup": "0::/kubepods/pod1/abc\n",
-            "sys/fs/cgroup/cgroup.controllers": "cpu",
-            "sys/fs/cgroup/cpu.max": "50000 100000",
-        },
-    )
-    group = find_cgroup(7, proc=tmp_path / "proc", sys=tmp_path / "sys")
-    assert group is not None
-    assert group.quota_cores() == 0.5
-    assert group.throttled_s() is None
-
-
-def test_no_cgroup(tmp_path: Path) -> None:
-    assert find_cgroup(7, proc=tmp_path, sys=tmp_path) is None
-
-
 @pytest.mark.parametrize(
     ("name", "whole"),
     [("sda", True), ("sda1", False), ("nvme0n1", True), ("nvme0n1p2", False), ("loop0", False), ("dm-0", False)],
 )
 def test_only_whole_disks_count(name: str, whole: bool) -> None:
     assert procfs._is_whole_disk(name) is whole
-
-
-class FakeNvml:
-    """The functions of the library that are used, for one GPU; the ones not listed fail as unsupported."""
-
-    def __init__(self, reasons: int = 0) -> None:
-        self.reasons = reasons
-
-    def __getattr__(self, name: str) -> Any:
-        return lambda *arguments: 3  # NVML_ERROR_NOT_SUPPORTED
-
-    def nvmlInit_v2(self) -> int:
-        return 0
-
-    def nvmlDeviceGetCount_v2(self, count: Any) -> int:
-        count._obj.value = 1
-        return 0
-
-    def nvmlDeviceGetHandleByIndex_v2(self, index: int, handle: Any) -> int:
-        handle._obj.value = 1
-        return 0
-
-    def nvmlDeviceGetName(self, handle: Any, name: Any, size: int) -> int:
-        name.value = b"NVIDIA Test"
-        return 0
-
-    def nvmlDeviceGetUtilizationRates(self, handle: Any, use: Any) -> int:
-        use._obj.gpu = 40
-        return 0
-
-    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle: Any, reasons: Any) -> int:
-        reasons._obj.value = self.reasons
-        return 0
-
-
-def test_nvml_reads_what_there_is_and_leaves_the_rest_out() -> None:
-    library = nvml.open_nvml(FakeNvml(reasons=0x21))
-    assert library.gpus()[0].name == "NVIDIA Test"
-    assert library.gpus()[0].memory_bytes is None
-    sample = library.sample(0)
-    assert sample.busy == 0.4
-    assert sample.throttle == ("heat (software)",)  # 0x1, idle, is no fault
-    assert sample.power_w is None
-    assert "power_w" not in nvml.as_json(sample)
-
-
-class FakeHopper(FakeNvml):
-    """Counters that a GPU has from Hopper on; `refuses` names metrics that this one does not give."""
-
-    def __init__(self, refuses: tuple[int, ...] = ()) -> None:
-        super().__init__()
-        self.refuses = refuses
-        self.looks: list[int] = []
-
-    def nvmlSystemGetCudaDriverVersion_v2(self, version: Any) -> int:
-        version._obj.value = 12080
-        return 0
-
-    def nvmlGpmQueryDeviceSupport(self, handle: Any, support: Any) -> int:
-        assert support._obj.version == 1
-        support._obj.is_supported = 1
-        return 0
-
-    def nvmlGpmSampleAlloc(self, sample: Any) -> int:
-        sample._obj.value = 100 + len(self.looks)
-        self.looks.append(0)
-        return 0
-
-    def nvmlGpmSampleGet(self, handle: Any, sample: Any) -> int:
-        self.looks[sample.value - 100] = max(self.looks) + 1
-        return 0
-
-    def nvmlGpmMetricsGet(self, request: Any) -> int:
-        asked = request._obj
-        assert asked.version == 1
-        assert self.looks[asked.second - 100] == self.looks[asked.first - 100] + 1, "the later sample is the second"
-        for place in range(asked.count):
-            metric = asked.metrics[place]
-            metric.code = 3 if metric.metric in self.refuses else 0
-            metric.value = {2: 61.0, 5: 35.0, 10: 44.0, 21: 512.0}[metric.metric]
-        return 0
-
-
-def test_hopper_says_how_full_it_is() -> None:
-    library = nvml.open_nvml(FakeHopper())
-    assert library.gpus()[0].cuda == "12.8"
-    assert library.sample(0).sm_active is None, "one look says nothing"
-    for _ in range(3):
-        sample = library.sample(0)
-        assert (sample.sm_active, sample.tensor_active, sample.dram_active) == pytest.approx((0.61, 0.35, 0.44))
-        assert sample.pcie_receive_bytes_s == 512 * 2**20
-
-
-def test_metrics_that_are_refused_are_not_measured() -> None:
-    library = nvml.open_nvml(FakeHopper(refuses=(5, 21)))
-    library.sample(0)
-    sample = library.sample(0)
-    assert sample.sm_active == pytest.approx(0.61)
-    assert sample.tensor_active is None
-    assert sample.pcie_receive_bytes_s is None
-
-
-def test_the_structures_are_laid_out_as_in_nvml_h() -> None:
-    from headrace.attach import gpm
-
-    assert ctypes.sizeof(gpm._Metric) == 40
-    assert gpm._MetricsGet.metrics.offset == 24
-    assert ctypes.sizeof(gpm._Support) == 8
-
-
-@pytest.mark.parametrize(
-    ("bits", "names"),
-    [
-        (0x0, ()),
-        (0x1 | 0x2 | 0x10, ()),  # idle, application clocks, sync boost: no fault
-        (0x4, ("power cap",)),
-        (0x8 | 0x40, ("hardware slowdown", "heat (hardware)")),
-        (0x80, ("power brake",)),
-    ],
-)
-def test_reasons_for_lower_clocks(bits: int, names: tuple[str, ...]) -> None:
-    assert nvml.throttle_names(bits) == names
-
-
-def test_no_driver_is_said_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(name: str) -> None:
-        raise OSError(name)
-
-    monkeypatch.setattr(ctypes, "CDLL", missing)
-    with pytest.raises(nvml.NvmlError, match="no NVIDIA driver"):
-        nvml.open_nvml()
 
 
 def test_the_real_sampler_follows_a_process_to_its_end(tmp_path: Path) -> None:

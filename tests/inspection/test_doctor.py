@@ -17,8 +17,8 @@ from headrace.inspection import doctor
 from headrace.inspection.object_store_probe import reach
 from headrace.system import disk, machine, nvml, software
 
-A100 = nvml.Gpu("NVIDIA A100", 80 << 30, (8, 0))
-GB300 = nvml.Gpu("NVIDIA GB300", 288 << 30, (10, 3))
+A100 = nvml.Device("NVIDIA A100", 80 << 30, (8, 0))
+GB300 = nvml.Device("NVIDIA GB300", 288 << 30, (10, 3))
 TORCH = software.Torch(
     version="2.9.0+cu128",
     cuda="12.8",

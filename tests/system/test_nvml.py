@@ -1,4 +1,4 @@
-"""NVML through a made-up library, and nvidia-smi through a made-up runner."""
+"""NVML through fake libraries, nvidia-smi through a fake runner."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class FakeNvml:
     def answer_nvmlDeviceGetCount_v2(self, out: Any) -> None:
         out._obj.value = 2
 
-    def answer_nvmlDeviceGetHandleByIndex_v2(self, index: ctypes.c_uint, out: Any) -> None:
-        out._obj.value = 100 + index.value
+    def answer_nvmlDeviceGetHandleByIndex_v2(self, index: int, out: Any) -> None:
+        out._obj.value = 100 + index
 
     def answer_nvmlDeviceGetName(self, handle: Any, buffer: Any, size: Any) -> None:
         buffer.value = b"NVIDIA H200"
@@ -64,52 +64,58 @@ class FakeNvml:
         out._obj.value = 16
 
 
-H200 = nvml.Gpu("NVIDIA H200", 139 << 30, (9, 0), 5, 16)
+H200 = nvml.Device("NVIDIA H200", 139 << 30, (9, 0), 5, 16)
 
 
 def no_program(*_: Any, **__: Any) -> Any:
     raise FileNotFoundError(2, "No such file or directory", "nvidia-smi")
 
 
-def no_library(name: str) -> Any:
-    raise OSError(f"{name}: cannot open shared object file")
+@pytest.fixture
+def no_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(name: str) -> Any:
+        raise OSError(f"{name}: cannot open shared object file")
+
+    monkeypatch.setattr(ctypes, "CDLL", load)
 
 
 def prints(text: str, code: int = 0) -> Any:
     return lambda *_, **__: subprocess.CompletedProcess([], code, stdout=text, stderr="")
 
 
-def test_nvml_tells_all() -> None:
+def test_find_driver_reads_all_facts_from_nvml() -> None:
     library = FakeNvml()
-    driver, source = nvml.find_driver(lambda name: library, no_program)
+    driver, source = nvml.find_driver(library, no_program)
     assert driver == nvml.Driver(version="570.86.15", cuda=(12, 8), gpus=(H200, H200))
     assert source == "NVML"
     assert library.shut_down
 
 
-def test_missing_link_facts_are_none_not_zero() -> None:
+def test_unsupported_link_facts_are_none_not_zero() -> None:
     library = FakeNvml(failing=("nvmlDeviceGetMaxPcieLinkGeneration",))
-    driver, _ = nvml.find_driver(lambda name: library, no_program)
+    driver, _ = nvml.find_driver(library, no_program)
     assert driver is not None
     assert (driver.gpus[0].pcie_generation, driver.gpus[0].pcie_width) == (None, 16)
 
 
 @pytest.mark.parametrize("failing", ["nvmlInit_v2", "nvmlDeviceGetCount_v2", "nvmlDeviceGetMemoryInfo"])
 def test_a_failing_nvml_falls_back_and_says_why(failing: str) -> None:
-    driver, why = nvml.find_driver(lambda name: FakeNvml(failing=(failing,)), no_program)
+    driver, why = nvml.find_driver(FakeNvml(failing=(failing,)), no_program)
     assert driver is None
     assert "GPU is lost" in why and "nvidia-smi" in why
 
 
-def test_nvidia_smi_is_the_second_source() -> None:
+@pytest.mark.usefixtures("no_library")
+def test_without_nvml_the_facts_come_from_nvidia_smi() -> None:
     text = "550.54, NVIDIA A100-SXM4-80GB, 81920, 8.0\n550.54, NVIDIA A100-SXM4-80GB, 81920, 8.0\n"
-    driver, source = nvml.find_driver(no_library, prints(text))
+    driver, source = nvml.find_driver(run=prints(text))
     assert driver is not None
     assert (driver.version, driver.cuda, len(driver.gpus), source) == ("550.54", None, 2, "nvidia-smi")
-    assert driver.gpus[0] == nvml.Gpu("NVIDIA A100-SXM4-80GB", 80 << 30, (8, 0))
+    assert driver.gpus[0] == nvml.Device("NVIDIA A100-SXM4-80GB", 80 << 30, (8, 0))
 
 
-def test_a_dead_driver_is_told_in_its_own_words() -> None:
-    driver, why = nvml.find_driver(no_library, prints("NVIDIA-SMI has failed", code=9))
+@pytest.mark.usefixtures("no_library")
+def test_the_message_of_a_failing_nvidia_smi_is_the_reason() -> None:
+    driver, why = nvml.find_driver(run=prints("NVIDIA-SMI has failed", code=9))
     assert driver is None
     assert "NVIDIA-SMI has failed" in why

@@ -20,9 +20,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from headrace.attach import nvml, procfs
-from headrace.attach.cgroup import Cgroup, find_cgroup
+from headrace.attach import gpu_counters, procfs
 from headrace.attach.recorder import THINNED_TO
+from headrace.system.cgroup import Cgroup, find_cgroup
+from headrace.system.nvml import NvmlError
 
 __all__ = ["Sampler", "main", "start"]
 
@@ -73,7 +74,7 @@ class Sampler:
     ignored_pids: frozenset[int] = frozenset()
     proc: Path = Path("/proc")
     sys: Path = Path("/sys")
-    gpu: nvml.Nvml | None = None
+    gpu: gpu_counters.GpuCounters | None = None
     cgroup: Cgroup | None = None
     not_measured: dict[str, str] = field(default_factory=dict)
     affinity: frozenset[int] = frozenset()
@@ -98,8 +99,8 @@ class Sampler:
             self.not_measured["disks"] = "no /proc/diskstats"
         if self.gpu is None:
             try:
-                self.gpu = nvml.open_nvml()
-            except nvml.NvmlError as error:
+                self.gpu = gpu_counters.open_counters()
+            except NvmlError as error:
                 self.not_measured["GPU counters"] = str(error)
 
     def host(self) -> dict[str, Any]:
@@ -117,7 +118,7 @@ class Sampler:
             "cgroup": f"version {self.cgroup.version}" if self.cgroup else None,
             "kernel": platform.release(),
             "cpu_model": self._cpu_model(),
-            "gpus": [nvml.as_json(gpu) for gpu in self.gpu.gpus()] if self.gpu else [],
+            "gpus": [gpu_counters.as_json(gpu) for gpu in self.gpu.gpus()] if self.gpu else [],
         }
 
     def sample(self, now_s: float) -> dict[str, Any] | None:
@@ -173,7 +174,7 @@ class Sampler:
             "major_faults_s": max(0.0, (new.use.major_faults - old.use.major_faults) / passed_s),
             "processes": len(new.use.cpu_s),
             "workers": sum(name in WORKER_NAMES for name in new.use.names.values()),
-            "gpus": [nvml.as_json(self.gpu.sample(index)) for index in range(len(self.gpu.handles))] if self.gpu else [],
+            "gpus": [gpu_counters.as_json(sample) for sample in self.gpu.sample()] if self.gpu else [],
         }
         return {name: value for name, value in values.items() if value is not None}
 

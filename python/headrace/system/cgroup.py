@@ -1,6 +1,7 @@
-"""CPU and memory limits of the control group a process lives in: version 2, version 1, or none.
+"""The control group (cgroup) of a process: its CPU and memory limits, its memory use, and how often its limits stopped it.
 
-`proc` and `sys` are the mount points `/proc` and `/sys`, so that tests can show other machines. Sources: the kernel's
+Versions 1 and 2 are read. The standard library suffices, because the sampler of a watched job uses this module. `proc` and
+`sys` are the mount points `/proc` and `/sys`; tests pass folders. Sources: the kernel's
 `Documentation/admin-guide/cgroup-v2.rst` and `cgroup-v1/`.
 """
 
@@ -17,14 +18,14 @@ UNLIMITED_BYTES = 1 << 60
 
 @dataclass(frozen=True, slots=True)
 class Cgroup:
-    """Where to read the limits and counters. A folder is None where the controller is not mounted or not visible."""
+    """One control group. `cpu` and `memory` are its folders, or None where the controller is not mounted or not visible."""
 
     version: int
     cpu: Path | None
     memory: Path | None
 
     def quota_cores(self) -> float | None:
-        """CPU limit in cores, the least along the path to the root; None for no limit or unknown."""
+        """Return the CPU limit in cores: the least of the group and the groups above it. None: no limit, or unknown."""
         if self.cpu is None:
             return None
         return min(filter(None, (self._quota_at(folder) for folder in _upwards(self.cpu))), default=None)
@@ -39,16 +40,17 @@ class Cgroup:
         return int(words[0]) / int(words[1])
 
     def throttled_s(self) -> float | None:
-        """Seconds for which CPU limits have stopped the group's tasks so far, added over the cores they were on.
+        """Return the seconds for which CPU limits have stopped the group so far, summed over cores. None: unknown.
 
-        A limit of a group above stops them too, and counts there only: the group on the path that was stopped most tells.
+        The limit of a group above stops this group too, but only the group above counts it. The result is therefore the
+        largest count on the path.
         """
         if self.cpu is None:
             return None
         return max((stopped for folder in _upwards(self.cpu) if (stopped := _throttled_at(folder)) is not None), default=None)
 
     def memory_limit_bytes(self) -> int | None:
-        """Memory limit, the least along the path to the root; None for no limit or unknown."""
+        """Return the memory limit: the least of the group and the groups above it. None: no limit, or unknown."""
         if self.memory is None:
             return None
         name = "memory.max" if self.version == 2 else "memory.limit_in_bytes"
@@ -56,7 +58,7 @@ class Cgroup:
         return min((int(limit) for limit in limits if limit.isdigit() and int(limit) < UNLIMITED_BYTES), default=None)
 
     def memory_used_bytes(self) -> int | None:
-        """Memory in use without the page cache that can be dropped (`inactive_file`); None if unknown."""
+        """Return the memory in use without the page cache that the kernel can drop (`inactive_file`). None: unknown."""
         if self.memory is None:
             return None
         name = "memory.current" if self.version == 2 else "memory.usage_in_bytes"
@@ -68,14 +70,14 @@ class Cgroup:
         return max(0, int(used) - droppable)
 
     def pressure_file(self, resource: str) -> Path | None:
-        """The group's own PSI file for cpu, io or memory (version 2), where there is one."""
+        """Return the group's own file of pressure (PSI) for cpu, io or memory. None: version 1, or no such file."""
         folder = self.cpu if self.version == 2 else None
         file = folder / f"{resource}.pressure" if folder is not None else None
         return file if file is not None and file.exists() else None
 
 
 def find_cgroup(pid: int | str = "self", *, proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> Cgroup | None:
-    """The control group of `pid`, or None where none is visible."""
+    """Return the control group of `pid`, or None if no group is visible."""
     lines = (_read(proc / str(pid) / "cgroup") or "").splitlines()
     paths: dict[str, str] = {}
     for line in lines:
@@ -102,16 +104,16 @@ def _folder(root: Path, names: tuple[str, ...], path: str) -> Path | None:
 
 
 def _inside(base: Path, path: str) -> Path:
-    """The group's folder; in a container the path is the host's and only the mount's own root is visible."""
+    """Return the group's folder. In a container the path may be the host's; then only the root of the mount is visible."""
     folder = base / path.lstrip("/")
     return folder if folder.is_dir() else base
 
 
 def _upwards(folder: Path) -> list[Path]:
-    """The folder and those above it within the cgroup file system."""
+    """Return the folder and the folders above it up to the mount point. The mount point may be a container's own group."""
     folders = [folder, *folder.parents]
     names = [item.name for item in folders]
-    return folders[: names.index("cgroup")] or folders[:1] if "cgroup" in names else folders[:1]
+    return folders[: names.index("cgroup") + 1] if "cgroup" in names else folders[:1]
 
 
 def _throttled_at(folder: Path) -> float | None:
