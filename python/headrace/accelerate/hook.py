@@ -26,6 +26,7 @@ from headrace.accelerate.recognise import Refused, describe, recognise
 from headrace.accelerate.settings import Settings
 from headrace.attach.log import say
 from headrace.system.machine import cores as usable_cores
+from headrace.system.sizes import count_text
 
 __all__ = ["install"]
 
@@ -131,7 +132,7 @@ def _second_best(loader: Any, original: Callable[[Any], Any], reason: str, setti
     except Exception as error:
         _decide(loader, Decision(name, False, f"{reason}; internal error, {_shown(error)}"), settings)
         return original(loader)
-    where = f"its own {_counted(loader.num_workers, 'worker')}" if loader.num_workers else "the main process"
+    where = f"its own {count_text(loader.num_workers, 'worker')}" if loader.num_workers else "the main process"
     said = f"{PARTLY}decode and {head} are native in {where}; the rest is the script's own ({reason})"
     _decide(loader, Decision(name, True, said), settings)
     return iterator
@@ -151,8 +152,8 @@ def _checked(loader: Any, work: Work, settings: Settings) -> str | None:
 
 def _taken(loader: Any, work: Work, checked: str | None) -> Decision:
     parts = "decode, crop, resize, normalise" if not work.recognition.table.identity else "decode, crop, resize"
-    instead = _counted(loader.num_workers, "worker") if loader.num_workers else "the main process"
-    reason = f"{parts} in {_counted(work.threads, 'native thread')} instead of {instead}"
+    instead = count_text(loader.num_workers, "worker") if loader.num_workers else "the main process"
+    reason = f"{parts} in {count_text(work.threads, 'native thread')} instead of {instead}"
     if loader.num_workers and loader.worker_init_fn is not None:
         reason += "; worker_init_fn, which only seeds, is not called"
     if found := work.table.indexes_found():
@@ -196,10 +197,6 @@ def _decide(loader: Any, decision: Decision, settings: Settings) -> None:
                 file.write(json.dumps(record) + "\n")
         except OSError as error:
             say(f"headrace run: cannot write what was done: {error}")
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _shown(error: Exception) -> str:

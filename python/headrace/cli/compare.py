@@ -35,16 +35,16 @@ def run(args: argparse.Namespace) -> int:
 
 def _show(found: Comparison) -> None:
     for sentence in found.sentences:
-        output.page.print(sentence, markup=False, highlight=False)
+        output.stdout_console.print(sentence, markup=False, highlight=False)
     if found.moved:
-        output.page.print()
-        output.page.print(_table((f"per {found.per}", "before", "after"), [
+        output.stdout_console.print()
+        output.stdout_console.print(_table((f"per {found.per}", "before", "after"), [
             (part.label, words.milliseconds(part.before_s), words.milliseconds(part.after_s)) for part in found.moved
         ]))  # fmt: skip
     if found.differences:
-        output.page.print()
+        output.stdout_console.print()
         rows = [(difference.name, difference.before, difference.after) for difference in found.differences]
-        output.page.print(_table(("set differently", "before", "after"), rows))
+        output.stdout_console.print(_table(("set differently", "before", "after"), rows))
 
 
 def _table(headers: tuple[str, ...], rows: list[tuple[str, str, str]]) -> Table:

@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
         data=data,
         folder=folder,
         seconds=args.seconds,
-        say=output.say,
+        say=output.log,
         progress=lambda words, total: output.progress(words, total),
     )
     output.emit(args, _document(story, folder), lambda: _render(story, folder))
@@ -87,7 +87,7 @@ def _render(story: Story, folder: Path) -> None:
     if story.gpu_img_s is not None:
         floor = f"{story.gpu_img_s / story.before.median_img_s:.1f}"
         table.add_row(f"{story.device}: its own speed", f"{story.gpu_img_s:,.0f}", "0 %", floor)
-    page = output.page
+    page = output.stdout_console
     page.print(table)
     if not story.taken_over:
         page.print(f"{story.device}: headrace run left the loader alone: {escape(story.reason)}", soft_wrap=True)

@@ -40,32 +40,32 @@ def run(args: argparse.Namespace) -> int:
     """Run, diagnose, report. 1 when the command failed (a report is given all the same) or `--fail-if` holds."""
     condition = Condition(args.fail_if) if args.fail_if else None
     folder = (args.out or Path("headrace-sessions") / time.strftime("%Y-%m-%d-%H%M%S")).absolute()
-    output.say(f"headrace diagnose: session in {folder}")
+    output.log(f"headrace diagnose: session in {folder}")
     with FirstVerdict(folder, _tell_first) as first:
         finished = watch(args.command, folder, time_limit_s=args.seconds)
     session, diagnosis = finish(
-        folder, log=output.say, report=not args.no_report, remeasure=args.verify, time_to_verdict_s=first.after_s
+        folder, log=output.log, report=not args.no_report, remeasure=args.verify, time_to_verdict_s=first.after_s
     )
     output.emit(args, document(diagnosis), lambda: _show(diagnosis, session))
     failed = finished.returncode != 0 and not finished.timed_out
     if failed:
-        output.say(f"headrace diagnose: {command_ended(finished.returncode)}")
+        output.log(f"headrace diagnose: {command_ended(finished.returncode)}")
     if condition is not None and condition.holds(diagnosis):
-        output.say(f"headrace diagnose: --fail-if {condition.text} holds")
+        output.log(f"headrace diagnose: --fail-if {condition.text} holds")
         failed = True
     return 1 if failed else 0
 
 
 def _tell_first(diagnosis: Diagnosis) -> None:
     rate = f", {diagnosis.img_s:,.0f} img/s" if diagnosis.img_s is not None else ""
-    output.say(
+    output.log(
         f"headrace diagnose: after {diagnosis.steps} steps: {diagnosis.verdict}, {diagnosis.summary}{rate} "
         f"(confidence {diagnosis.confidence_word}; the report follows when the command ends)"
     )
 
 
 def _show(diagnosis: Diagnosis, session: Session) -> None:
-    text.show(output.page, diagnosis, session=session)
+    text.show(output.stdout_console, diagnosis, session=session)
     if diagnosis.report is not None:
         print(f"report: {diagnosis.report}")
 

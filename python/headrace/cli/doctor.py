@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Examines, advises, and prints."""
-    output.say("examining this machine (importing PyTorch and reading the disk takes some seconds)")
+    output.log("examining this machine (importing PyTorch and reading the disk takes some seconds)")
     found = examine(__version__, path=args.path, url=args.url)
     advice = advise(found)
     document = {
@@ -49,13 +49,13 @@ def _render(found: Examination, advice: list[Advice]) -> None:
     table.add_column(overflow="fold")
     for name, value in _rows(found):
         table.add_row(name, escape(value))
-    output.page.print(table)
-    output.page.print()
+    output.stdout_console.print(table)
+    output.stdout_console.print()
     if not any(one.level != "note" for one in advice):
-        output.page.print("[green]nothing is missing[/green]")
+        output.stdout_console.print("[green]nothing is missing[/green]")
     for one in advice:
-        output.page.print(f"[{STYLES[one.level]}]{one.level}[/]: {escape(one.what)}", soft_wrap=True)
-        output.page.print(f"  → {escape(one.do)}", soft_wrap=True)
+        output.stdout_console.print(f"[{STYLES[one.level]}]{one.level}[/]: {escape(one.what)}", soft_wrap=True)
+        output.stdout_console.print(f"  → {escape(one.do)}", soft_wrap=True)
 
 
 def _rows(found: Examination) -> list[tuple[str, str]]:

@@ -113,4 +113,4 @@ def _render(model: str, scores: Scores, img_s: float, per_class: object) -> None
     for row in sorted(per_class, key=lambda row: (row["top1"] is None, row["top1"])):
         top1 = "no images" if row["top1"] is None else f"{row['top1']:.1%}"
         table.add_row(row["class"], f"{row['images']:,}", top1, row["mistaken_for"] or "")
-    output.page.print(table)
+    output.stdout_console.print(table)

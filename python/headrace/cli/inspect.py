@@ -9,13 +9,13 @@ from dataclasses import asdict, replace
 from rich.table import Column, Table
 from rich.text import Text
 
-from headrace.cli.output import counted, emit, page
+from headrace.cli.output import emit, stdout_console
 from headrace.datasets.sources import open_source
 from headrace.errors import UsageError
 from headrace.inspection.contact_sheet import pictures
 from headrace.inspection.inspect import SAMPLE, Inspection, Spread, inspect_dataset
 from headrace.report.dataset import write
-from headrace.system.sizes import size_text
+from headrace.system.sizes import count_text, size_text
 
 SUMMARY = "says what is in a dataset: classes, sizes, formats, quality, restart markers, cost of decoding"
 EXAMPLE = "headrace inspect photos/ --contact-sheet photos.html"
@@ -56,11 +56,11 @@ def _render(found: Inspection) -> None:
     def line(name: str, text: str) -> None:
         row = Table.grid(Column(width=18, no_wrap=True), Column())
         row.add_row(Text(f"  {name}"), Text(text))
-        page.print(row)
+        stdout_console.print(row)
 
     size = f", {size_text(found.bytes)}" if found.bytes is not None else ""
     classes = f"{found.classes:,} class{'' if found.classes == 1 else 'es'}"
-    page.print(f"{found.path}: {found.kind}, {counted(found.records, 'record')} in {classes}{size}", markup=False)
+    stdout_console.print(f"{found.path}: {found.kind}, {count_text(found.records, 'record')} in {classes}{size}", markup=False)
     if found.per_class:
         alike = found.per_class.min == found.per_class.max
         line("per class", _range(found.per_class) + ("" if alike else f"; fewest: {_list(found.smallest_classes)}"))
@@ -71,7 +71,7 @@ def _render(found: Inspection) -> None:
     if found.strays:
         what = "images that ImageFolder does not take" if found.kind == "folder" else "members belong to no image"
         line("strays", f"{found.strays:,} {what}")
-    page.print(f"  of {found.sampled:,} images:")
+    stdout_console.print(f"  of {found.sampled:,} images:")
     line("formats", _list(found.formats))
     if found.width and found.height and found.size_bytes:
         line("width", _range(found.width) + " px")

@@ -81,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _complain(str(error), error.hint, as_json, kind=type(error).__name__)
         return WRONG_USAGE if isinstance(error, UsageError) else FAILED
     except KeyboardInterrupt:
-        output.say("interrupted")
+        output.log("interrupted")
         return INTERRUPTED
     except BrokenPipeError:
         # Python flushes stdout once more at exit; that flush must not fail again.
@@ -195,8 +195,8 @@ def _overview() -> str:
 
 
 def _complain(message: str, hint: str | None, as_json: bool, *, kind: str) -> None:
-    output.say(f"error: {message}")
+    output.log(f"error: {message}")
     if hint:
-        output.say(f"hint: {hint}")
+        output.log(f"hint: {hint}")
     if as_json:
         output.write_document({"error": message, "hint": hint, "kind": kind})

@@ -1,6 +1,6 @@
-"""How the verbs speak: one JSON document or text on stdout, progress and remarks on stderr.
+"""Output of the command line: results on stdout (text, or one JSON document), progress and messages on stderr.
 
-On a terminal progress is a bar with rate and time left; in a log it is a plain line every few seconds.
+On a terminal, progress is a bar with rate and time left. In a log it is a plain line every few seconds.
 """
 
 from __future__ import annotations
@@ -19,17 +19,26 @@ from functools import cache
 from pathlib import PurePath
 from typing import TYPE_CHECKING, TextIO
 
-if TYPE_CHECKING:  # rich costs as much as all else that `headrace pack` loads, and it shows nothing away from a terminal
+if TYPE_CHECKING:  # importing rich takes as long as all other imports of `headrace pack`, and a log does not need it
     from rich.console import Console
     from rich.progress import Progress
 
-    console: Console
-    page: Console
+    stderr_console: Console
+    stdout_console: Console
 
-__all__ = ["Meter", "console", "counted", "emit", "only_documents_on_stdout", "page", "progress", "say", "write_document"]
+__all__ = [
+    "ProgressBar",
+    "emit",
+    "log",
+    "only_documents_on_stdout",
+    "progress",
+    "stderr_console",
+    "stdout_console",
+    "write_document",
+]
 
-LOG_INTERVAL_S = 5.0
-LOG_WIDTH = 120
+LOG_INTERVAL_S = 5.0  # between two lines of progress in a log
+LOG_WIDTH = 120  # columns of a table in a log
 
 
 @cache
@@ -43,27 +52,22 @@ def _console(*, stderr: bool) -> Console:
 
 
 def __getattr__(name: str) -> Console:
-    """`console` is for remarks and progress, `page` for what the verb was asked for (inside `emit`'s render only)."""
-    if name not in ("console", "page"):
+    """Create `stdout_console` (results; inside the `render` of `emit` only) and `stderr_console` (messages) when first used."""
+    if name not in ("stderr_console", "stdout_console"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return _console(stderr=name == "console")
+    return _console(stderr=name == "stderr_console")
 
 
 _document_stream: TextIO | None = None
 
 
-def say(line: str) -> None:
-    """Prints one plain line on stderr (no markup, no wrapping: it may hold a path or a command to copy)."""
+def log(line: str) -> None:
+    """Print one plain line on stderr, without markup or wrapping: it may hold a path or a command to copy."""
     print(line, file=sys.stderr, flush=True)
 
 
-def counted(number: int, what: str) -> str:
-    """`1 shard`, `2,000 shards`."""
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
-
-
 def emit(args: argparse.Namespace, document: Mapping[str, object], render: Callable[[], None]) -> None:
-    """Ends a verb: prints `document` as JSON under `--json`, otherwise calls `render`, which writes to stdout."""
+    """Print a verb's result: `document` as JSON under `--json`, else what `render` writes to stdout."""
     if args.json:
         write_document(document)
     else:
@@ -71,33 +75,33 @@ def emit(args: argparse.Namespace, document: Mapping[str, object], render: Calla
 
 
 def write_document(document: Mapping[str, object]) -> None:
-    """Writes one JSON document to the real stdout. Paths become text, dataclasses objects, NaN and infinity null."""
+    """Write one JSON document to the real stdout. Paths become text, dataclasses objects, NaN and infinity null."""
     stream = _document_stream or sys.stdout
-    stream.write(json.dumps(_plain(document), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    stream.write(json.dumps(_to_json(document), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
     stream.flush()
 
 
-def _plain(value: object) -> object:
+def _to_json(value: object) -> object:
     if value is None or isinstance(value, str | bool | int):
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): _to_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [_plain(item) for item in value]
+        return [_to_json(item) for item in value]
     if isinstance(value, PurePath):
         return str(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {field.name: _to_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if hasattr(value, "item"):  # a NumPy or torch scalar, without importing either
-        return _plain(value.item())
+        return _to_json(value.item())
     raise TypeError(f"{type(value).__name__} has no JSON form")
 
 
 @contextlib.contextmanager
 def only_documents_on_stdout(as_json: bool) -> Iterator[None]:
-    """Under `--json`, sends to stderr what anyone else writes to stdout: libraries, and child processes too."""
+    """Under `--json`, send to stderr what libraries and child processes write to stdout."""
     global _document_stream
     if not as_json:
         yield
@@ -129,46 +133,50 @@ def only_documents_on_stdout(as_json: bool) -> Iterator[None]:
             _document_stream = None
 
 
-class Meter:
-    """What a running progress bar shows; `advance` and `describe` may be called as often as one likes."""
+class ProgressBar:
+    """A running progress display. Both methods are cheap and may be called at any rate."""
 
-    def __init__(self, show: Callable[[str | None, float, float | None, float | None], None]) -> None:
-        self._show = show
+    def __init__(self, update: Callable[[str | None, float, float | None, float | None], None]) -> None:
+        self._update = update
         self.done = 0.0
 
     def advance(
         self, amount: float = 1, description: str | None = None, *, total: float | None = None, rate: float | None = None
     ) -> None:
-        """Counts `amount` more units as done; changes the words in front of the bar, the total and the rate, if there are
-        new ones (`rate`, units a second, is shown where `progress` was told what it is of)."""
+        """Count `amount` more units as done, and replace the description, the total and the rate where they are given.
+
+        `rate`, in units a second, is shown only if `progress` was given `rate_of`.
+        """
         self.done += amount
-        self._show(description, amount, total, rate)
+        self._update(description, amount, total, rate)
 
     def describe(self, description: str) -> None:
-        """Changes the words in front of the bar."""
-        self._show(description, 0, None, None)
+        """Replace the words in front of the bar."""
+        self._update(description, 0, None, None)
 
 
 @contextlib.contextmanager
-def progress(description: str, total: float | None = None, *, unit: str = "img", rate_of: str | None = None) -> Iterator[Meter]:
-    """Shows progress on stderr while the block runs; `total` in `unit`s, None when unknown.
+def progress(
+    description: str, total: float | None = None, *, unit: str = "img", rate_of: str | None = None
+) -> Iterator[ProgressBar]:
+    """Show progress on stderr while the block runs; `total` in `unit`s, None when unknown.
 
-    `rate_of`: the rate is the one that `advance` is told, of this ("steps alone"), and none is shown before; else it is that of
-    the block's own time.
+    The rate is units done per second since the start. With `rate_of` ("steps alone") it is the last rate given to `advance`,
+    labelled with these words, and no rate is shown before.
     """
     if sys.stderr.isatty():
         with _bar(unit, rate_of) as bar:
             task = bar.add_task(description, total=total)
 
-            def show(words: str | None, amount: float, total: float | None, rate: float | None) -> None:
-                told = {} if rate is None else {"rate": rate}
-                bar.update(task, advance=amount, description=words, total=total, **told)  # type: ignore[arg-type]  # None: as it was
+            def update(words: str | None, amount: float, total: float | None, rate: float | None) -> None:
+                fields = {} if rate is None else {"rate": rate}
+                bar.update(task, advance=amount, description=words, total=total, **fields)  # type: ignore[arg-type]  # None: unchanged
 
-            yield Meter(show)
+            yield ProgressBar(update)
         return
-    log = _Log(description, total, unit, rate_of)
-    yield Meter(log.show)
-    log.end()
+    log_lines = _LogLines(description, total, unit, rate_of)
+    yield ProgressBar(log_lines.update)
+    log_lines.end()
 
 
 def _bar(unit: str, rate_of: str | None) -> Progress:
@@ -196,30 +204,30 @@ def _rate_unit(unit: str, rate_of: str | None) -> str:
     return f"{unit}/s ({rate_of})" if rate_of else f"{unit}/s"
 
 
-class _Log:
-    """Progress as plain lines, at most one every `LOG_INTERVAL_S` seconds, and one at the end."""
+class _LogLines:
+    """Progress as plain lines: at most one every LOG_INTERVAL_S seconds, and one at the end."""
 
     def __init__(self, description: str, total: float | None, unit: str, rate_of: str | None = None) -> None:
         self.description, self.total, self.unit, self.rate_of = description, total, unit, rate_of
         self.rate: float | None = None
         self.done = 0.0
         self.started_s = self.last_line_s = time.monotonic()
-        self.said: tuple[str, float] | None = None
+        self.last_line: tuple[str, float] | None = None
 
-    def show(self, description: str | None, amount: float, total: float | None, rate: float | None) -> None:
+    def update(self, description: str | None, amount: float, total: float | None, rate: float | None) -> None:
         self.description = description or self.description
         self.rate = rate if rate is not None else self.rate
         self.total = total if total is not None else self.total
         self.done += amount
         if time.monotonic() - self.last_line_s >= LOG_INTERVAL_S:
-            self.line()
+            self.print_line()
 
     def end(self) -> None:
-        if self.said != (self.description, self.done):
-            self.line()
+        if self.last_line != (self.description, self.done):
+            self.print_line()
 
-    def line(self) -> None:
-        self.said = (self.description, self.done)
+    def print_line(self) -> None:
+        self.last_line = (self.description, self.done)
         self.last_line_s = time.monotonic()
         elapsed_s = max(self.last_line_s - self.started_s, 1e-9)
         rate = self.rate if self.rate_of else self.done / elapsed_s
@@ -232,4 +240,4 @@ class _Log:
         words += f"{elapsed_s:.0f} s"
         if self.total and rate and self.done < self.total:
             words += f", {(self.total - self.done) / rate:.0f} s left"
-        say(words)
+        log(words)

@@ -7,12 +7,12 @@ import re
 from contextlib import ExitStack
 from dataclasses import asdict
 
-from headrace.cli.output import Meter, counted, emit, progress, say
+from headrace.cli.output import ProgressBar, emit, log, progress
 from headrace.datasets.shards.manifest import ERRORS
 from headrace.errors import UsageError
 from headrace.packing import Estimate, PackResult, pack
 from headrace.packing.job import ENGINES
-from headrace.system.sizes import parse_size, size_text
+from headrace.system.sizes import count_text, parse_size, size_text
 
 SUMMARY = "packs an image dataset into shards that stream, losslessly unless told otherwise"
 EXAMPLE = """
@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
         options["classes"] = tuple(name for name in args.classes.split(",") if name)
     options |= {"keep_bytes": args.keep_bytes, "restart_markers": args.restart_markers}
     with ExitStack() as stack:
-        meters: list[Meter] = []
+        meters: list[ProgressBar] = []
         written = 0
 
         def advance(count: int, size: int) -> None:
@@ -112,7 +112,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _say_estimate(expected: Estimate) -> None:
     share = expected.packed_bytes / max(1, expected.source_bytes)
-    say(
+    log(
         f"re-encoding changes pixels; on {expected.images} images: {share:.0%} of the bytes. "
         f"Expected: {size_text(expected.total_bytes)} in {expected.seconds:,.0f} s"
     )
@@ -123,11 +123,11 @@ def _render(result: PackResult) -> None:
         print(f"{result.repacked:,} shards of an earlier run were packed again: files of the source have changed since")
     rate = f", {result.img_s:,.0f} img/s" if result.img_s else ""
     if not result.complete:
-        print(f"{result.path}: this job's {counted(result.shards, 'shard')} done{rate}; others are still missing")
+        print(f"{result.path}: this job's {count_text(result.shards, 'shard')} done{rate}; others are still missing")
         return
     print(
-        f"{result.path}: {counted(result.records, 'record')} in {counted(result.shards, 'shard')}, {size_text(result.bytes)} "
-        f"(source {size_text(result.source_bytes)}){rate}"
+        f"{result.path}: {count_text(result.records, 'record')} in {count_text(result.shards, 'shard')}, "
+        f"{size_text(result.bytes)} (source {size_text(result.source_bytes)}){rate}"
     )
     if result.framing_bytes > FRAMING_SHARE * result.bytes:
         share, each = result.framing_bytes / result.bytes, result.framing_bytes / max(1, result.records)
@@ -136,7 +136,7 @@ def _render(result: PackResult) -> None:
             f"512 bytes: {each:,.0f} bytes a record, however small the image"
         )
     for part in result.parts:
-        print(f"  {part.path}: {counted(part.records, 'record')}")
+        print(f"  {part.path}: {count_text(part.records, 'record')}")
     if result.extras:
         kept = ", ".join(f"{name} {count:,}" for name, count in result.extras.items())
         print(f"  beside the images, kept as they are: {kept}")

@@ -114,7 +114,7 @@ def _render(answers: Sequence[Answer], written: Path | None) -> None:
     for one in shown:
         said = [f"{name} {share:.1%}" for name, share in one.likely] or [f"error: {one.error}"]
         table.add_row(one.image.removeprefix(folder), said[0], ", ".join(said[1:]))
-    output.page.print(table, markup=False)
+    output.stdout_console.print(table, markup=False)
     if len(answers) > SHOWN:
         print(f"{len(answers) - SHOWN:,} more; --write FILE.csv or FILE.jsonl takes all")
     if written is not None:

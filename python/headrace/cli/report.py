@@ -67,7 +67,7 @@ def _show(diagnosis: Diagnosis, session: Session, args: argparse.Namespace) -> N
     if args.kind == "openmetrics":
         print(openmetrics.render(diagnosis, session), end="")
     else:
-        text.show(output.page, diagnosis, session=session, usd_per_hour=args.usd_per_hour)
+        text.show(output.stdout_console, diagnosis, session=session, usd_per_hour=args.usd_per_hour)
 
 
 def _write(path: Path, diagnosis: Diagnosis, session: Session, args: argparse.Namespace) -> None:

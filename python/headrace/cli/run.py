@@ -64,10 +64,10 @@ def run(args: argparse.Namespace) -> int:
 
 def _remark(off: bool, loaders: list[dict[str, object]]) -> None:
     if off:
-        output.say("headrace run: HEADRACE=off, the script ran as it is")
+        output.log("headrace run: HEADRACE=off, the script ran as it is")
     elif not loaders:
-        output.say("headrace run: the script iterated over no torch.utils.data.DataLoader that could be seen")
-        output.say("(it is for PyTorch only; `headrace diagnose` times TensorFlow's input as well)")
+        output.log("headrace run: the script iterated over no torch.utils.data.DataLoader that could be seen")
+        output.log("(it is for PyTorch only; `headrace diagnose` times TensorFlow's input as well)")
 
 
 def _loaders(folder: Path) -> list[dict[str, object]]:

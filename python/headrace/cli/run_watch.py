@@ -44,7 +44,7 @@ class RunWatch:
             if start.ranks.local_rank != 0:
                 watch.start()
         except (HeadraceError, OSError) as error:
-            output.say(f"warning: this run is not diagnosed: {error}")
+            output.log(f"warning: this run is not diagnosed: {error}")
             return
         self._watch = watch
 
@@ -57,8 +57,8 @@ class RunWatch:
         try:
             if watch is None or not watch.end(failed=failed):
                 return None
-            _, diagnosis = finish(watch.folder, log=output.say)
+            _, diagnosis = finish(watch.folder, log=output.log)
         except Exception as error:  # a diagnosis that fails must not fail the training
-            output.say(f"warning: this run is not diagnosed: {error if isinstance(error, HeadraceError) else repr(error)}")
+            output.log(f"warning: this run is not diagnosed: {error if isinstance(error, HeadraceError) else repr(error)}")
             return None
         return diagnosis if diagnosis.steps else None

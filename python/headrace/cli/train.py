@@ -18,6 +18,7 @@ from headrace.diagnosis.model import Diagnosis
 from headrace.errors import UsageError
 from headrace.report import training
 from headrace.system.nvml import find_driver
+from headrace.system.sizes import count_text
 from headrace.training import options_file as configuration
 from headrace.training.devices import open_device
 from headrace.training.distributed.processes import rank_count, run_processes
@@ -99,24 +100,24 @@ def _settled(chosen: Chosen, count: int) -> Options:
 def _say_what(chosen: Chosen, options: Options) -> None:
     """The recipe's source, and the options that are not the defaults."""
     if chosen.preset is not None:
-        output.say(f"recipe: {chosen.preset.source}")
+        output.log(f"recipe: {chosen.preset.source}")
     plain = configuration.flat(Options(options.model, options.data, options.out))
     given = {name: value for name, value in configuration.flat(options).items() if plain.get(name) != value}
     if given:
-        output.say("options: " + ", ".join(configuration.text(given).strip().splitlines()))
+        output.log("options: " + ", ".join(configuration.text(given).strip().splitlines()))
 
 
 def _chosen_compile(options: Options, ranks: int) -> Compile:
     device = open_device(options.device)
     if device.kind != "cuda":
-        output.say(f"compile off: on the {device.name} it is not tried")
+        output.log(f"compile off: on the {device.name} it is not tried")
         return "off"
     if "WORLD_SIZE" in os.environ:
         raise UsageError("--compile auto cannot be asked of each rank by itself", hint="give torchrun --compile on or off")
     data, _ = open_data(options)
-    choice = choose_compile(options, device=device, classes=len(data.classes), processes=ranks, watch=output.say)
+    choice = choose_compile(options, device=device, classes=len(data.classes), processes=ranks, watch=output.log)
     known = " (tried before; remembered)" if choice.remembered else ""
-    output.say(f"compile {choice.mode}{known}")
+    output.log(f"compile {choice.mode}{known}")
     return choice.mode
 
 
@@ -135,7 +136,7 @@ def _chosen_batch_size(chosen: Chosen, ranks: int) -> int:
     driver = find_driver()[0] if device.kind == "cuda" else None
     memory_bytes = min(gpu.memory_bytes for gpu in driver.gpus) if driver and driver.gpus else None
     together = f", {ranks} ranks together" if ranks > 1 else ""
-    output.say(f"trying batch sizes for {options.model} on {device.name}{together}, with input that costs nothing")
+    output.log(f"trying batch sizes for {options.model} on {device.name}{together}, with input that costs nothing")
     choice = choose(
         options,
         classes=len(data.classes),
@@ -147,15 +148,15 @@ def _chosen_batch_size(chosen: Chosen, ranks: int) -> int:
         watch=_show_trial,
     )
     if (said := choice.cut_short()) is not None:
-        output.say(said)
-    output.say(f"batch size {choice.batch_size}: the smallest within 3 % of the best rate")
+        output.log(said)
+    output.log(f"batch size {choice.batch_size}: the smallest within 3 % of the best rate")
     return choice.batch_size
 
 
 def _show_trial(trial: Trial) -> None:
     memory = f", {trial.memory_bytes / 2**30:.1f} GiB" if trial.memory_bytes is not None else ""
     result = "does not fit" if trial.img_s is None else f"{trial.img_s:,.0f} img/s{memory}"
-    output.say(f"  {trial.batch_size:>5}: {result}")
+    output.log(f"  {trial.batch_size:>5}: {result}")
 
 
 def _plan(args: argparse.Namespace, chosen: Chosen, options: Options, ranks: int) -> int:
@@ -167,8 +168,8 @@ def _plan(args: argparse.Namespace, chosen: Chosen, options: Options, ranks: int
     data, val = open_data(options)
     _say_what(chosen, options)
     if small := enlarged(data, options.image_size):
-        output.say(f"note: {small}")
-    output.say(f"measuring for some seconds on the {device.name}; nothing is written")
+        output.log(f"note: {small}")
+    output.log(f"measuring for some seconds on the {device.name}; nothing is written")
     plan = make_plan(options, data, val, device, ranks=ranks, seconds=PLAN_SECONDS, usd_per_hour=args.usd_per_hour)
     document = {**asdict(plan), "model": options.model, "device": device.name, "options": configuration.flat(options)}
     output.emit(args, document, lambda: _render_plan(options, device.name, plan))
@@ -180,7 +181,7 @@ def _render_plan(options: Options, device: str, plan: Plan) -> None:
     sizes = ", then ".join(f"{size} px" + (f" from epoch {epoch + 1}" if epoch else "") for epoch, size in plan.sizes)
     print(f"{options.model}, {plan.parameters / 1e6:,.1f} million parameters, on {plan.ranks} × {device}")
     print(f"data: {plan.images:,} images of {plan.classes} classes{val}; {sizes}")
-    print(f"batch: {plan.batch_size} × {output.counted(plan.ranks, 'rank')}, {plan.global_batch} images to an optimizer step")
+    print(f"batch: {plan.batch_size} × {count_text(plan.ranks, 'rank')}, {plan.global_batch} images to an optimizer step")
     print(f"steps: {plan.steps_per_epoch:,} an epoch, {plan.total_steps:,} in all, {plan.warmup_steps:,} of them warm-up")
     print(f"learning rate: {plan.peak_learning_rate:.4g} at its peak, then {options.recipe.schedule}")
     compute = "does not fit" if plan.compute_img_s is None else f"{plan.compute_img_s:,.0f} img/s"
@@ -208,9 +209,9 @@ def _run_processes(args: argparse.Namespace, count: int, options: Options) -> in
     return code
 
 
-def _show(options: Options, progress: Progress, meter: output.Meter) -> None:
+def _show(options: Options, progress: Progress, meter: output.ProgressBar) -> None:
     if progress.remark:
-        output.console.print(escape(progress.remark), soft_wrap=True)
+        output.stderr_console.print(escape(progress.remark), soft_wrap=True)
         return
     words = f"{options.model} epoch {progress.epoch + 1} step {progress.step}/{progress.total_steps}"
     if progress.loss is not None:

@@ -44,10 +44,10 @@ def run(args: argparse.Namespace) -> int:
     ranks = rank_count(chosen.processes, chosen.options.device)
     data, _ = open_data(chosen.options)
     if small := enlarged(data, chosen.options.image_size):
-        output.say(f"note: {small}")
+        output.log(f"note: {small}")
     driver = find_driver()[0] if device.kind == "cuda" else None
     memory_bytes = min(gpu.memory_bytes for gpu in driver.gpus) if driver and driver.gpus else None
-    found = tune(chosen, data, device, ranks=ranks, seconds=args.seconds, memory_bytes=memory_bytes, watch=output.say)
+    found = tune(chosen, data, device, ranks=ranks, seconds=args.seconds, memory_bytes=memory_bytes, watch=output.log)
     if args.write is not None:
         configuration.write(replace(found.options, resume=None), args.write)
     output.emit(args, _document(found, args.write), lambda: _render(found, args.write))
@@ -95,7 +95,7 @@ def _render(found: Tuned, written: Path | None) -> None:
     for both in found.together:
         setting = f"{both.prefetch} batches ahead"
         table.add_row("together", setting, f"{both.img_s:,.0f}", f"{both.wait_share:.1%} of the time waiting for input")
-    output.page.print(table, markup=False)
+    output.stdout_console.print(table, markup=False)
     print(f"{found.binds} binds on the {found.device}: {found.advice}")
     if written is not None:
         print(f"settings: {written}; headrace train --config {written}")

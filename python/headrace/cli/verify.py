@@ -6,8 +6,9 @@ import argparse
 from contextlib import ExitStack
 from dataclasses import asdict
 
-from headrace.cli.output import Meter, counted, emit, progress, say
+from headrace.cli.output import ProgressBar, emit, log, progress
 from headrace.inspection.verify import VerifyResult, verify
+from headrace.system.sizes import count_text
 
 SUMMARY = "checks a packed dataset: manifest, digests, every record's checksum, every image with --decode"
 EXAMPLE = "headrace verify packed/ --decode"
@@ -25,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Verifies and prints what is off; exit code 1 when anything is."""
     with ExitStack() as stack:
-        meters: list[Meter] = []
+        meters: list[ProgressBar] = []
         result = verify(
             args.path,
             decode=args.decode,
@@ -44,7 +45,7 @@ def _render(result: VerifyResult) -> None:
         print(f"… and {len(result.problems) - _SHOWN} more (all with --json)")
     what = "every byte and every pixel" if result.decoded else "every byte"
     if result.ok:
-        held = f"{counted(result.records, 'record')} in {counted(result.shards, 'shard')}"
+        held = f"{count_text(result.records, 'record')} in {count_text(result.shards, 'shard')}"
         print(f"{result.path}: {held}, intact ({what} checked)")
     else:
-        say(f"{result.path}: {counted(len(result.problems), 'problem')}")
+        log(f"{result.path}: {count_text(len(result.problems), 'problem')}")

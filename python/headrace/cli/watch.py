@@ -42,20 +42,20 @@ def run(args: argparse.Namespace) -> int:
     folder = (args.out or Path("headrace-sessions") / time.strftime("%Y-%m-%d-%H%M%S")).absolute()
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / "output.txt"
-    output.say(f"headrace watch: session in {folder}; what the command prints is in {log}")
+    output.log(f"headrace watch: session in {folder}; what the command prints is in {log}")
     with log.open("wb") as file, _view(folder, every_s=args.every):
         finished = watch(args.command, folder, time_limit_s=args.seconds, log=file)
-    session, diagnosis = finish(folder, log=output.say)
+    session, diagnosis = finish(folder, log=output.log)
     output.emit(args, document(diagnosis), lambda: _show(diagnosis, session))
     if finished.returncode and not finished.timed_out:
-        output.say(f"headrace watch: {command_ended(finished.returncode)}; its last words:")
-        output.say(_last_lines(log))
+        output.log(f"headrace watch: {command_ended(finished.returncode)}; its last words:")
+        output.log(_last_lines(log))
         return 1
     return 0
 
 
 def _show(diagnosis: Diagnosis, session: Session) -> None:
-    text.show(output.page, diagnosis, session=session)
+    text.show(output.stdout_console, diagnosis, session=session)
     print(f"report: {diagnosis.report}")
 
 
@@ -63,7 +63,7 @@ def _show(diagnosis: Diagnosis, session: Session) -> None:
 def _view(folder: Path, *, every_s: float) -> Iterator[None]:
     """Looks at the session from a thread until the block ends: a live screen on a terminal, lines in a log."""
     stop = threading.Event()
-    console = output.console
+    console = output.stderr_console
     live = Live(Text("waiting for the first steps"), console=console, auto_refresh=False, transient=True)
     shown = live if console.is_terminal else None
     thread = threading.Thread(target=_look, args=(folder, stop, shown, every_s), name="headrace-watch", daemon=True)
@@ -87,9 +87,9 @@ def _look(folder: Path, stop: threading.Event, live: Live | None, every_s: float
         diagnosis = diagnose(session)
         waiting = f"no steps yet after {words.seconds(began_s - start_s)}"
         if live is None:
-            output.say(_line(diagnosis) if diagnosis.steps else waiting)
+            output.log(_line(diagnosis) if diagnosis.steps else waiting)
         else:
-            screen = text.render(diagnosis, session=session, width=output.console.width)
+            screen = text.render(diagnosis, session=session, width=output.stderr_console.width)
             live.update(screen if diagnosis.steps else Text(waiting), refresh=True)
         pause_s = max(every_s, LEAST_IDLE * (time.monotonic() - began_s))
 

@@ -1,10 +1,10 @@
-"""Sizes in bytes, as people write and read them."""
+"""Sizes in bytes and counts of things, as people write and read them."""
 
 from __future__ import annotations
 
 import re
 
-__all__ = ["parse_size", "size_text"]
+__all__ = ["count_text", "parse_size", "size_text"]
 
 _FACTORS = {"": 1, "K": 10**3, "KI": 2**10, "M": 10**6, "MI": 2**20, "G": 10**9, "GI": 2**30, "T": 10**12, "TI": 2**40}
 
@@ -24,3 +24,8 @@ def size_text(size: float) -> str:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1024
     return f"{size:.1f} TiB"
+
+
+def count_text(number: int, noun: str) -> str:
+    """Return a count that agrees with its noun: `1 shard`, `2,000 shards`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
