@@ -167,7 +167,7 @@ def augmented(files: list[Path]) -> list[str]:
             for fuse in FUSES:
                 with headrace.Loader(folder, len(files), transform, shuffle=False, output="numpy", fuse=fuse) as loader:
                     batches.append(next(iter(loader))[0].copy())
-                    program = loader.plan.program
+                    program = loader.pipeline.program
             for at, (off, one) in enumerate(zip(*batches, strict=True)):
                 picture: Any = Image.open(copies[at]).convert("RGB")
                 for operation, arguments in program.parameters(picture.width, picture.height, 0, 0, at):

@@ -359,7 +359,7 @@ def test_each_view_is_pillows_with_its_own_draws(image_folder: MakeFolder, share
         image = Image.open(path).convert("RGB")
         for view in (0, 1):
             seed = hashed(3, view) if view else 3
-            (x, y, w, h), *_ = data.plan.program.place(*image.size, seed, 0, record)
+            (x, y, w, h), *_ = data.pipeline.program.place(*image.size, seed, 0, record)
             expected = image.crop((x, y, x + w, y + h)).resize((24, 24), Image.Resampling.BILINEAR)
             np.testing.assert_array_equal(views[view][record], np.asarray(expected))
     data.close()

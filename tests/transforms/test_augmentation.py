@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pytest
 from headrace import transforms as t
 from headrace.errors import UsageError
-from headrace.transforms.compile import compile_plan
+from headrace.transforms.compile import compile_pipeline
 from PIL import Image, ImageFilter
 
 functional = pytest.importorskip("torchvision.transforms.v2.functional")
@@ -76,7 +76,7 @@ def both(root: Path, transform: t.Transform, fuse: Any = "off") -> list[tuple[Pi
     pairs = []
     for record, ours in enumerate(images):
         image = picture(record, (SIZES * 3)[record])
-        drawn = loader.plan.program.parameters(image.width, image.height, SEED, 0, record)
+        drawn = loader.pipeline.program.parameters(image.width, image.height, SEED, 0, record)
         pairs.append((ours, replayed(image, drawn)))
     return pairs
 
@@ -170,7 +170,7 @@ def test_fused_shows_the_same_picture(folder: Path, name: str) -> None:
     loader, images = loaded(_smooth(root), t.Compose(EXACT[name]), "geometry")
     for record, ours in enumerate(images):
         image = Image.open(root / "one" / f"{record:02}.png")
-        drawn = loader.plan.program.parameters(image.width, image.height, SEED, 0, record)
+        drawn = loader.pipeline.program.parameters(image.width, image.height, SEED, 0, record)
         pairs.append((ours, replayed(image, drawn)))
     gaps = np.array([np.abs(ours.astype(int) - theirs).mean() for ours, theirs in pairs])
     assert gaps.mean() < 4, gaps
@@ -197,7 +197,7 @@ def test_fused_fill_lies_where_it_lies_op_by_op(folder: Path) -> None:
     loader, images = loaded(root, transform, "geometry")
     for record, ours in enumerate(images):
         image = Image.open(root / "one" / f"{record:02}.png")
-        drawn = loader.plan.program.parameters(image.width, image.height, SEED, 0, record)
+        drawn = loader.pipeline.program.parameters(image.width, image.height, SEED, 0, record)
         theirs = replayed(image, drawn)
         assert 0.2 < (theirs > 0).mean() < 0.98
         assert ((ours > 127) != (theirs > 127)).mean() < 0.05
@@ -214,12 +214,12 @@ def test_a_jpeg_is_decoded_only_where_it_is_needed(tmp_path: Path) -> None:
     loader, images = loaded(tmp_path, transform, "off")
     for record, ours in enumerate(images):
         image = Image.open(tmp_path / "one" / f"{record:02}.jpg").convert("RGB")
-        drawn = loader.plan.program.parameters(image.width, image.height, SEED, 0, record)
+        drawn = loader.pipeline.program.parameters(image.width, image.height, SEED, 0, record)
         np.testing.assert_array_equal(ours, replayed(image, drawn))
 
 
 def drawn(transforms: Sequence[t.Transform], draws: int = 4000, size: tuple[int, int] = (200, 100)) -> list[Any]:
-    program = compile_plan(t.Compose([t.CenterCrop((size[1], size[0])), *transforms])).program
+    program = compile_pipeline(t.Compose([t.CenterCrop((size[1], size[0])), *transforms])).program
     return [program.parameters(*size, SEED, 0, draw)[1:] for draw in range(draws)]
 
 
@@ -288,7 +288,7 @@ def test_one_of_several_filters_is_drawn_for_each_image() -> None:
     assert set(names) == {"bilinear", "bicubic"} and fair(names.count("bicubic"), len(names), 0.5)
     assert [parameters[0] for parameters in several] == [parameters[0] for parameters in single]  # the same boxes
     one = t.RandomResizedCrop(8, interpolation=["bilinear"])
-    assert one == t.RandomResizedCrop(8) and compile_plan(one).hash == compile_plan(t.RandomResizedCrop(8)).hash
+    assert one == t.RandomResizedCrop(8) and compile_pipeline(one).hash == compile_pipeline(t.RandomResizedCrop(8)).hash
 
 
 def test_blur_sigma_is_uniform() -> None:
@@ -446,18 +446,18 @@ def test_the_hash_follows_every_parameter() -> None:
         ([crop, t.RandomApply([t.RandomInvert()], 0.4)], "off"),
         ([crop, t.Repeat(t.RandomInvert(), 2)], "off"),
     ]
-    hashes = [compile_plan(t.Compose(transforms), fuse=fuse).hash for transforms, fuse in pipelines]
+    hashes = [compile_pipeline(t.Compose(transforms), fuse=fuse).hash for transforms, fuse in pipelines]
     assert len(set(hashes)) == len(hashes)
-    same = [compile_plan(t.Compose([t.RandomResizedCrop(8)]), fuse=fuse).hash for fuse in ("geometry", "off")]  # type: ignore[arg-type]
+    same = [compile_pipeline(t.Compose([t.RandomResizedCrop(8)]), fuse=fuse).hash for fuse in ("geometry", "off")]  # type: ignore[arg-type]
     assert same[0] == same[1]
 
 
 def test_explain_says_what_is_folded() -> None:
     transforms = t.Compose([t.RandomRotation(5), t.RandomApply([t.RandomInvert()]), t.RandomResizedCrop(32)])
-    fused = "\n".join(compile_plan(transforms).describe())
+    fused = "\n".join(compile_pipeline(transforms).describe())
     assert "one affine matrix an image" in fused
     assert "  invert 0.5" in fused
-    assert 'fuse="off"' in "\n".join(compile_plan(transforms, fuse="off").describe())
+    assert 'fuse="off"' in "\n".join(compile_pipeline(transforms, fuse="off").describe())
 
 
 @pytest.mark.parametrize(
@@ -483,8 +483,8 @@ def test_explain_says_what_is_folded() -> None:
         (lambda: t.AutoAugment("mine"), "policy"),
         (lambda: t.RandomApply([lambda image: image]), "transforms"),
         (lambda: t.Repeat(t.RandomInvert(), -1), "n must"),
-        (lambda: compile_plan(t.Compose([t.CenterCrop(8)]), fuse="on"), "fuse"),
-        (lambda: compile_plan(t.Compose([t.CenterCrop(8), t.RandomRotation(5, expand=True)])), "differs"),
+        (lambda: compile_pipeline(t.Compose([t.CenterCrop(8)]), fuse="on"), "fuse"),
+        (lambda: compile_pipeline(t.Compose([t.CenterCrop(8), t.RandomRotation(5, expand=True)])), "differs"),
     ],
 )
 def test_bad_arguments_are_refused_in_words(make: Any, words: str) -> None:
@@ -509,8 +509,8 @@ def test_dct_scale_is_close_and_changes_the_hash(tmp_path: Path, turned: bool) -
     for dct_scale in ("off", "auto"):
         with headrace.Loader(tmp_path, 12, transform, output="numpy", dct_scale=dct_scale, threads=1) as loader:  # type: ignore[arg-type]
             batches.append(next(iter(loader))[0].astype(int))
-            hashes.add(loader.plan.hash)
-            assert ("dct_scale" in " ".join(loader.plan.describe())) == (dct_scale == "auto")
+            hashes.add(loader.pipeline.hash)
+            assert ("dct_scale" in " ".join(loader.pipeline.describe())) == (dct_scale == "auto")
             loader.set_epoch(0)  # again, with the checkpoint indexes that the first time has left
             again = next(iter(loader))[0].astype(int)
             np.testing.assert_array_equal(again, batches[-1])
@@ -518,4 +518,4 @@ def test_dct_scale_is_close_and_changes_the_hash(tmp_path: Path, turned: bool) -
     assert 0 < gap.mean() < 2
     assert len(hashes) == 2
     with pytest.raises(UsageError, match="dct_scale"):
-        compile_plan(transform, dct_scale="half")  # type: ignore[arg-type]
+        compile_pipeline(transform, dct_scale="half")  # type: ignore[arg-type]

@@ -20,13 +20,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-import headrace.transforms as transforms
 from headrace._native import Program
 from headrace.accelerate.compile import Work, engine
 from headrace.accelerate.randomness import separate_randomness
 from headrace.accelerate.recognise import Folder
 from headrace.accelerate.translate import Step, flatten, name_of, translate
-from headrace.transforms.compile import compile_plan
+from headrace.transforms.compile import compile_pipeline
+from headrace.transforms.composition import Compose
+from headrace.transforms.native_operations import NATIVE_TRANSFORMS
 
 __all__ = ["Comparison", "check"]
 
@@ -97,11 +98,11 @@ def _native_images(work: Work, records: npt.NDArray[np.int64]) -> tuple[torch.Te
     count = len(records)
     memory = np.zeros(count * work.image_bytes(), dtype=np.uint8)
     draws = np.arange(count, dtype=np.uint64)
-    job = engine(work.threads).submit(work.table, work.plan.program, work.store, SEED, 0, records, draws, memory)
+    job = engine(work.threads).submit(work.table, work.pipeline.program, work.store, SEED, 0, records, draws, memory)
     while not job.wait(None):
         pass
-    plan = work.plan
-    return torch.from_numpy(memory).view(work.dtype).view(count, 3, plan.height, plan.width), job.statuses()
+    pipeline = work.pipeline
+    return torch.from_numpy(memory).view(work.dtype).view(count, 3, pipeline.height, pipeline.width), job.statuses()
 
 
 def _equal(ours: torch.Tensor, theirs: torch.Tensor) -> bool:
@@ -119,7 +120,7 @@ def _reference(work: Work, folder: Folder, at: int, draw: int) -> torch.Tensor:
             pixels = operation(pixels)
         return _plain(pixels)
     cut = image
-    for name, arguments in work.plan.program.parameters(image.width, image.height, SEED, 0, draw):
+    for name, arguments in work.pipeline.program.parameters(image.width, image.height, SEED, 0, draw):
         cut = _applied(functional, cut, name, arguments)
     for operation in expressed.pointwise:
         cut = operation(cut)
@@ -262,7 +263,7 @@ def _arguments(**arguments: Any) -> Any:
 
 
 def _program(steps: list[Step]) -> Program:
-    return compile_plan(transforms.Compose([getattr(transforms, step.name)(**step.arguments) for step in steps])).program
+    return compile_pipeline(Compose([NATIVE_TRANSFORMS[step.name](**step.arguments) for step in steps])).program
 
 
 def _own_box(operation: Any) -> tuple[int, int, int, int]:

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import torch
 
-import headrace.transforms as transforms
 from headrace._native import Engine, Store, Table
 from headrace.accelerate.recognise import Folder, Recognition
 from headrace.accelerate.translate import Refused
@@ -19,11 +18,13 @@ from headrace.errors import UsageError
 from headrace.loading.feed import INDEX_BYTES
 from headrace.loading.jpeg_index_cache import index_file
 from headrace.system.machine import memory
-from headrace.transforms.compile import Plan, compile_plan
+from headrace.transforms.compile import Pipeline, compile_pipeline
+from headrace.transforms.composition import Compose
+from headrace.transforms.native_operations import NATIVE_TRANSFORMS
 
 __all__ = ["Work", "compile_work", "engine"]
 
-#: Output types that the native side writes, and their names in a plan.
+#: Output types that the native side writes, and their names in a `Pipeline`.
 DTYPES = {
     torch.uint8: "uint8",
     torch.float32: "float32",
@@ -40,7 +41,7 @@ class Work:
     """What the native engine needs to fill this loader's batches."""
 
     recognition: Recognition
-    plan: Plan
+    pipeline: Pipeline
     store: Store
     table: Table
     threads: int
@@ -52,7 +53,7 @@ class Work:
 
     def image_bytes(self) -> int:
         """Bytes of one finished image."""
-        return self.plan.image_bytes()
+        return self.pipeline.image_bytes()
 
 
 def compile_work(recognition: Recognition, threads: int) -> Work:
@@ -64,13 +65,13 @@ def compile_work(recognition: Recognition, threads: int) -> Work:
         raise Refused(f"its transform yields {values.dtype} values that are not stored natively")
     table = None if values.identity else values.values.to(torch.float32).numpy()
     try:
-        steps = [getattr(transforms, step.name)(**step.arguments) for step in recognition.expressed.geometry]
+        steps = [NATIVE_TRANSFORMS[step.name](**step.arguments) for step in recognition.expressed.geometry]
         dtype: Any = DTYPES[values.dtype]
         # Op by op, as the script does: nothing but the random draws may change.
-        plan = compile_plan(transforms.Compose(steps), dtype=dtype, layout="chw", table=table, fuse="off")
+        pipeline = compile_pipeline(Compose(steps), dtype=dtype, layout="chw", table=table, fuse="off")
     except UsageError as error:
         raise Refused(str(error)) from error
-    return Work(recognition, plan, plan.store(), _table(recognition.folders), threads)
+    return Work(recognition, pipeline, pipeline.store(), _table(recognition.folders), threads)
 
 
 _tables: dict[tuple[int, ...], tuple[list[list[Any]], Table]] = {}

@@ -13,7 +13,7 @@ __all__ = ["explain"]
 
 def explain(work: Work) -> Iterator[str]:
     """One line a stage: what, where it runs, and what it corresponds to in the script."""
-    recognition, plan = work.recognition, work.plan
+    recognition, pipeline = work.recognition, work.pipeline
     records = sum(len(folder.samples) for folder in recognition.folders)
     datasets = len(recognition.folders)
     yield f"{records:,} files" + (f" of {datasets} datasets" if datasets > 1 else "")
@@ -33,5 +33,5 @@ def explain(work: Work) -> Iterator[str]:
         yield "Python   target_transform: the script's own, for each label"
     if recognition.pack == "own":
         yield "Python   collate_fn: the script's own, on the items of each batch, in the main process"
-    shape = f"[N, 3, {plan.height}, {plan.width}]"
+    shape = f"[N, 3, {pipeline.height}, {pipeline.width}]"
     yield f"batch    {str(work.dtype).removeprefix('torch.')} {shape}, {work.threads} thread{'' if work.threads == 1 else 's'}"

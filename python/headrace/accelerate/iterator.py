@@ -140,7 +140,7 @@ class FeedIterator(_BaseDataLoaderIter):
         images, memory = self._memory(count)
         job = self._engine.submit(
             self._work.table,
-            self._work.plan.program,
+            self._work.pipeline.program,
             self._work.store,
             self._base_seed & 0xFFFF_FFFF_FFFF_FFFF,
             self._pass,
@@ -163,7 +163,7 @@ class FeedIterator(_BaseDataLoaderIter):
 
     def _memory(self, count: int) -> tuple[torch.Tensor, Any]:
         """A batch tensor [count, 3, H, W] and its bytes as a writable buffer."""
-        plan, work = self._work.plan, self._work
+        pipeline, work = self._work.pipeline, self._work
         size = count * work.image_bytes()
         if self._pin_memory:  # torch's own cache of pinned memory waits for copies that are under way
             block = torch.empty(size, dtype=torch.uint8, pin_memory=True)
@@ -174,7 +174,7 @@ class FeedIterator(_BaseDataLoaderIter):
                 self._ring = (size, Ring(size, BATCHES_IN_WORK + 2))
             memory = self._ring[1].take()
             flat = torch.frombuffer(memory, dtype=work.dtype, count=size // work.dtype.itemsize)
-        return flat.view(count, 3, plan.height, plan.width), memory
+        return flat.view(count, 3, pipeline.height, pipeline.width), memory
 
     def _finish(self, pending: _Pending) -> Any:
         if pending.job is None or pending.images is None:

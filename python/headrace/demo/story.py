@@ -27,7 +27,7 @@ from headrace.errors import CommandError, HeadraceError, SourceError
 from headrace.loading.loader import Loader
 from headrace.system import nvml, software
 from headrace.training.devices import SIMULATED
-from headrace.transforms import CenterCrop
+from headrace.transforms.geometry import CenterCrop
 
 __all__ = ["Measured", "Story", "default_folder", "tell"]
 

@@ -17,7 +17,8 @@ import numpy.typing as npt
 
 from headrace.errors import UsageError
 from headrace.loading.order import hashed
-from headrace.transforms import CutMix, MixUp, RandomChoice, RandomErasing, Transform
+from headrace.transforms.base import Transform
+from headrace.transforms.batch import CutMix, MixUp, RandomChoice, RandomErasing
 
 if TYPE_CHECKING:
     import torch
@@ -117,7 +118,9 @@ def _erase(step: RandomErasing, images: torch.Tensor, key: BatchKey, number: int
             generator = torch.Generator().manual_seed(hashed(key.seed, key.epoch, draw, key.view, number) >> 1)
             target.copy_(torch.empty(target.shape).normal_(generator=generator))
         else:
-            for channel, value in zip(target, step.value * (3 // len(step.value)), strict=True):
+            values = step.value
+            assert isinstance(values, tuple)  # normalised by the transform's __post_init__
+            for channel, value in zip(target, values * (3 // len(values)), strict=True):
                 channel.fill_(value)
 
 

@@ -27,7 +27,7 @@ from headrace.loading.jpeg_index_cache import index_file
 from headrace.loading.order import hashed
 from headrace.loading.stats import CacheStats, FeedStats, Stopwatch
 from headrace.system import open_files as descriptors
-from headrace.transforms.compile import NUMPY_DTYPES, Plan, encode
+from headrace.transforms.compile import NUMPY_DTYPES, Pipeline, encode
 
 __all__ = ["Begun", "Feed", "Filled", "IndexBatch", "Masks", "OnError"]
 
@@ -56,7 +56,7 @@ class IndexBatch:
 class Filled:
     """A finished batch. `records` are those in the batch: substitutes in place of bad records where they are skipped."""
 
-    pixels: npt.NDArray[Any]  # Plan.shape(n), dtype NUMPY_DTYPES[plan.dtype]
+    pixels: npt.NDArray[Any]  # Pipeline.shape(n), dtype NUMPY_DTYPES[pipeline.dtype]
     records: npt.NDArray[np.int64]  # [n]
     labels: npt.NDArray[np.int64] | None  # [n] where the batch brought them
     draws: npt.NDArray[np.uint64]  # [n] the keys of their random draws
@@ -79,12 +79,12 @@ class Allocate(Protocol):
 
 
 class Feed:
-    """Decodes batches of `dataset` by `plan` on `threads` native threads, up to `prefetch` batches ahead of the consumer."""
+    """Decodes batches of `dataset` on `threads` native threads, up to `prefetch` batches ahead of the consumer."""
 
     def __init__(
         self,
         dataset: Dataset,
-        plan: Plan,
+        pipeline: Pipeline,
         *,
         batch_size: int,
         threads: int,
@@ -102,7 +102,7 @@ class Feed:
             raise UsageError(f"threads and prefetch must be at least 1, not {threads} and {prefetch}")
         if on_error not in ("raise", "skip"):
             raise UsageError(f"on_error must be 'raise' or 'skip', not {on_error!r}")
-        self.dataset, self.plan = dataset, plan
+        self.dataset, self.pipeline = dataset, pipeline
         self.threads, self.prefetch, self.seed, self.on_error = threads, prefetch, seed, on_error
         self.stats = FeedStats(threads=threads)
         table = dataset.table
@@ -120,8 +120,8 @@ class Feed:
         self._made_table: Table | None = None if view_of is not None else self._make_table()
         self._masks = masks
         self._mask_table: Table | None = None
-        self._store = plan.store()
-        self._ring = Ring(batch_size * plan.image_bytes(), prefetch + 3)
+        self._store = pipeline.store()
+        self._ring = Ring(batch_size * pipeline.image_bytes(), prefetch + 3)
         self._allocate = allocate  # not a bound method: a cycle would keep the threads until the collector runs
         self._engine: Engine | None = None
         _live.add(self)
@@ -231,14 +231,14 @@ class Feed:
 
     def _room(self, count: int) -> _Room:
         # With callables the native part leaves uint8 pixels, which are then mapped to the batch's own dtype.
-        final, owner = (self._allocate or self._from_ring)(count * self.plan.image_bytes())
-        if self.plan.callables:
-            raw = np.empty(count * self.plan.height * self.plan.width * 3, dtype=np.uint8)
+        final, owner = (self._allocate or self._from_ring)(count * self.pipeline.image_bytes())
+        if self.pipeline.functions:
+            raw = np.empty(count * self.pipeline.height * self.pipeline.width * 3, dtype=np.uint8)
         else:
             raw = final
         masks = None
         if self._masks is not None:
-            masks = np.empty((count, self.plan.height, self.plan.width), dtype=np.uint8)
+            masks = np.empty((count, self.pipeline.height, self.pipeline.width), dtype=np.uint8)
         return _Room(self, final, owner, raw, masks)
 
     def _fill(self, batch: IndexBatch, rooms: Sequence[_Room], epoch: int) -> Job:
@@ -253,7 +253,7 @@ class Feed:
             if self._mask_table is None:
                 self._mask_table = Table(*_columns(self._masks.table))
             beside = (self._mask_table, room.masks.reshape(-1), self._masks.fill)
-        return self.plan.program, self._store, self._draw_seed, room.raw, beside
+        return self.pipeline.program, self._store, self._draw_seed, room.raw, beside
 
     def _running(self) -> Engine:
         if self._view_of is not None:
@@ -281,10 +281,10 @@ class Feed:
         )
 
     def _pixels(self, room: _Room, count: int) -> npt.NDArray[Any]:
-        """The batch as the plan wants it, after the user's functions."""
-        if self.plan.callables:
-            self._call(room.raw.reshape(count, self.plan.height, self.plan.width, 3), room.final)
-        return room.final.view(NUMPY_DTYPES[self.plan.dtype]).reshape(self.plan.shape(count))
+        """The batch as the pipeline wants it, after the user's functions."""
+        if self.pipeline.functions:
+            self._call(room.raw.reshape(count, self.pipeline.height, self.pipeline.width, 3), room.final)
+        return room.final.view(NUMPY_DTYPES[self.pipeline.dtype]).reshape(self.pipeline.shape(count))
 
     def _substitute(
         self,
@@ -341,19 +341,19 @@ class Feed:
         with Stopwatch(self.stats, "python_ns"):
             for image in images:
                 result = image
-                for function in self.plan.callables:
+                for function in self.pipeline.functions:
                     result = function(result)
-                _checked(result, image.shape, self.plan.callables[-1])
+                _checked(result, image.shape, self.pipeline.functions[-1])
                 if result is not image:
                     image[...] = result
-            values = images if self.plan.layout == "hwc" else images.transpose(0, 3, 1, 2)
-            target = final.view(NUMPY_DTYPES[self.plan.dtype]).reshape(self.plan.shape(len(images)))
-            if self.plan.table is None:
+            values = images if self.pipeline.layout == "hwc" else images.transpose(0, 3, 1, 2)
+            target = final.view(NUMPY_DTYPES[self.pipeline.dtype]).reshape(self.pipeline.shape(len(images)))
+            if self.pipeline.table is None:
                 target[...] = values
                 return
-            table = encode(self.plan.table, self.plan.dtype).view(NUMPY_DTYPES[self.plan.dtype])
+            table = encode(self.pipeline.table, self.pipeline.dtype).view(NUMPY_DTYPES[self.pipeline.dtype])
             for channel in range(3):
-                axis = (..., channel) if self.plan.layout == "hwc" else (slice(None), channel)
+                axis = (..., channel) if self.pipeline.layout == "hwc" else (slice(None), channel)
                 target[axis] = table[channel][values[axis]]
 
 

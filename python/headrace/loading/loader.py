@@ -30,8 +30,9 @@ from headrace.loading.uneven_shards import Parts, Share, agree
 from headrace.loading.views import Output, begin_views, make_views, run_views, transform_hash
 from headrace.system import machine
 from headrace.system.sizes import parse_size
-from headrace.transforms import Transform, Views
+from headrace.transforms.base import Transform
 from headrace.transforms.compile import DctScale, Dtype, Fuse
+from headrace.transforms.composition import Views
 
 __all__ = ["Loader"]
 
@@ -155,7 +156,7 @@ class Loader:
         self._several, self._with_json = isinstance(transform, Views), with_json
         if with_json and self.dataset.table.json_size is None:
             raise UsageError(f"the records of {self.dataset.root} have no JSON beside them", hint="drop with_json")
-        self.plan = self._views[0].plan
+        self.pipeline = self._views[0].pipeline
 
     def __len__(self) -> int:
         return len(self._order(self._epoch))
@@ -373,7 +374,7 @@ class Loader:
             lines += [f"view {number}:"] if self._several else []
             lines += view.describe(self.batch_size, on_gpu=self.device != "cpu")
         if self._masks is not None:
-            size = f"[N, {self.plan.height}, {self.plan.width}]"
+            size = f"[N, {self.pipeline.height}, {self.pipeline.width}]"
             lines.append(f"masks: native, uint8 {size}, the geometry above with the nearest pixel; {self._masks.fill} outside")
         lines += [] if self._cached is None else [f"encoded bytes kept after their first read: {self._cached}"]
         return "\n".join(lines)

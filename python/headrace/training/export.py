@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.errors import HeadraceError, MissingDependencyError, UsageError
 from headrace.training.checkpoint import save_weights
 from headrace.training.models.trained_weights import Weights, load_model
-from headrace.transforms import IMAGENET_MEAN, IMAGENET_STD
+from headrace.transforms.presets import IMAGENET_MEAN, IMAGENET_STD
 
 if TYPE_CHECKING:
     import torch

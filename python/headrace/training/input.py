@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import headrace.transforms as transforms
 from headrace.datasets.records import Dataset
 from headrace.loading.feed import OnError
 from headrace.loading.loader import Loader
@@ -15,7 +14,14 @@ from headrace.training.learner import autocast_dtype
 from headrace.training.models import create as models
 from headrace.training.optimization import Recipe
 from headrace.training.options import Options
+from headrace.transforms.base import Transform
+from headrace.transforms.batch import RandomErasing
 from headrace.transforms.compile import Dtype
+from headrace.transforms.composition import Compose
+from headrace.transforms.geometry import CenterCrop, RandomCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
+from headrace.transforms.policies import AutoAugment, RandAugment, TrivialAugmentWide
+from headrace.transforms.presets import IMAGENET_MEAN, IMAGENET_STD
+from headrace.transforms.values import Normalize
 
 __all__ = ["TrainingInput", "evaluation_loader", "validation_loader"]
 
@@ -78,16 +84,14 @@ def evaluation_loader(
     )
 
 
-def _loader(
-    options: Options, data: Dataset, device: Device, ranks: Ranks, steps: list[transforms.Transform], *, training: bool
-) -> Loader:
+def _loader(options: Options, data: Dataset, device: Device, ranks: Ranks, steps: list[Transform], *, training: bool) -> Loader:
     """Normalised on the GPU where there is one; a simulated GPU gets uint8, as a real one would over the bus."""
     dtype: Dtype = "uint8" if device.simulated else "float32"
     if device.kind == "cuda" and (half := autocast_dtype(options.precision, device)) is not None:
         dtype = "bfloat16" if str(half) == "torch.bfloat16" else "float16"
-    pipeline = transforms.Compose(steps) if device.simulated else _normalized(steps)
+    pipeline = Compose(steps) if device.simulated else _normalized(steps)
     if training and options.recipe.erase and not device.simulated:
-        pipeline = transforms.Compose([*pipeline.transforms, transforms.RandomErasing(p=options.recipe.erase)])
+        pipeline = Compose([*pipeline.transforms, RandomErasing(p=options.recipe.erase)])
     return Loader(
         data,
         options.batch_size,
@@ -105,25 +109,25 @@ def _loader(
     )
 
 
-def _normalized(steps: list[transforms.Transform]) -> transforms.Compose:
-    return transforms.Compose([*steps, transforms.Normalize(transforms.IMAGENET_MEAN, transforms.IMAGENET_STD)])
+def _normalized(steps: list[Transform]) -> Compose:
+    return Compose([*steps, Normalize(IMAGENET_MEAN, IMAGENET_STD)])
 
 
-def _augmentation(recipe: Recipe, size: int, *, small: bool) -> list[transforms.Transform]:
-    crop: list[transforms.Transform] = [transforms.RandomResizedCrop(size), transforms.RandomHorizontalFlip()]
+def _augmentation(recipe: Recipe, size: int, *, small: bool) -> list[Transform]:
+    crop: list[Transform] = [RandomResizedCrop(size), RandomHorizontalFlip()]
     if small:
-        padded = transforms.RandomCrop(size, padding=SMALL_CROP_PADDING)
-        crop = [transforms.Resize(size), padded, transforms.RandomHorizontalFlip()]
-    more: dict[str, list[transforms.Transform]] = {
+        padded = RandomCrop(size, padding=SMALL_CROP_PADDING)
+        crop = [Resize(size), padded, RandomHorizontalFlip()]
+    more: dict[str, list[Transform]] = {
         "crop": [],
-        "randaugment": [transforms.RandAugment()],
-        "trivialaugment": [transforms.TrivialAugmentWide()],
-        "autoaugment": [transforms.AutoAugment("cifar10" if small else "imagenet")],
+        "randaugment": [RandAugment()],
+        "trivialaugment": [TrivialAugmentWide()],
+        "autoaugment": [AutoAugment("cifar10" if small else "imagenet")],
     }
     return crop + more[recipe.augment]
 
 
-def _undisturbed(size: int, *, small: bool) -> list[transforms.Transform]:
+def _undisturbed(size: int, *, small: bool) -> list[Transform]:
     if small:
-        return [transforms.Resize(size), transforms.CenterCrop(size)]
-    return [transforms.Resize(round(size / 0.875)), transforms.CenterCrop(size)]
+        return [Resize(size), CenterCrop(size)]
+    return [Resize(round(size / 0.875)), CenterCrop(size)]

@@ -1,0 +1,105 @@
+"""Automatic augmentation policies: random operations from a fixed list. The size of the image stays as it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from headrace.errors import UsageError
+from headrace.transforms.arguments import rgb, sampling_filter
+from headrace.transforms.base import Fill, Interpolation, Transform
+
+__all__ = ["AutoAugment", "RandAugment", "TrivialAugmentWide"]
+
+
+@dataclass(frozen=True, slots=True)
+class RandAugment(Transform):
+    """Apply random operations of a fixed strength, from a list of 14 (Cubuk et al. 2020, arXiv 1909.13719).
+
+    num_ops: operations for each image, default 2.
+    magnitude: strength, 0 to num_magnitude_bins - 1. Default 9.
+    num_magnitude_bins: number of strengths, default 31.
+    interpolation: "nearest" (default) or "bilinear", for operations that move pixels.
+    fill: colour outside the image, 0 to 255: one number, or (R, G, B). None: black.
+    version: round the thresholds of solarize and posterize as `torchvision.transforms` does (1) or its `v2` does (2, default).
+
+    Raises UsageError for an argument out of range. Example: `RandAugment(num_ops=2, magnitude=9)`.
+    """
+
+    num_ops: int = 2
+    magnitude: int = 9
+    num_magnitude_bins: int = 31
+    interpolation: Interpolation = "nearest"
+    fill: Fill = None
+    version: int = 2
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.num_ops, int) or not 0 <= self.num_ops <= 1000:
+            raise UsageError(f"RandAugment: num_ops must be an int of 0 or more, not {self.num_ops!r}")
+        _check_bins(self.num_magnitude_bins, "RandAugment")
+        if not isinstance(self.magnitude, int) or not 0 <= self.magnitude < self.num_magnitude_bins:
+            raise UsageError(f"RandAugment: magnitude {self.magnitude!r} is not one of {self.num_magnitude_bins} bins")
+        object.__setattr__(self, "interpolation", sampling_filter(self.interpolation, "RandAugment"))
+        _check_version(self.version, "RandAugment")
+        object.__setattr__(self, "fill", rgb(self.fill, "RandAugment"))
+
+
+@dataclass(frozen=True, slots=True)
+class TrivialAugmentWide(Transform):
+    """Apply one random operation of random strength, from a list of 14 (Müller and Hutter 2021, arXiv 2103.10158).
+
+    num_magnitude_bins: number of strengths, default 31.
+    interpolation: "nearest" (default) or "bilinear", for operations that move pixels.
+    fill: colour outside the image, 0 to 255: one number, or (R, G, B). None: black.
+    version: round the thresholds of solarize and posterize as `torchvision.transforms` does (1) or its `v2` does (2, default).
+
+    Raises UsageError for an argument out of range. Example: `TrivialAugmentWide()`.
+    """
+
+    num_magnitude_bins: int = 31
+    interpolation: Interpolation = "nearest"
+    fill: Fill = None
+    version: int = 2
+
+    def __post_init__(self) -> None:
+        _check_bins(self.num_magnitude_bins, "TrivialAugmentWide")
+        object.__setattr__(self, "interpolation", sampling_filter(self.interpolation, "TrivialAugmentWide"))
+        _check_version(self.version, "TrivialAugmentWide")
+        object.__setattr__(self, "fill", rgb(self.fill, "TrivialAugmentWide"))
+
+
+@dataclass(frozen=True, slots=True)
+class AutoAugment(Transform):
+    """Apply one of 25 pairs of operations of a learned policy (Cubuk et al. 2019, arXiv 1805.09501).
+
+    policy: "imagenet" (default), "cifar10", "svhn", or torchvision's AutoAugmentPolicy.
+    interpolation: "nearest" (default) or "bilinear", for operations that move pixels.
+    fill: colour outside the image, 0 to 255: one number, or (R, G, B). None: black.
+    version: round the thresholds of solarize and posterize as `torchvision.transforms` does (1) or its `v2` does (2, default).
+
+    Raises UsageError for an argument out of range. Example: `AutoAugment("cifar10")`.
+    """
+
+    policy: str | Enum = "imagenet"
+    interpolation: Interpolation = "nearest"
+    fill: Fill = None
+    version: int = 2
+
+    def __post_init__(self) -> None:
+        name = getattr(self.policy, "value", self.policy)
+        if name not in ("imagenet", "cifar10", "svhn"):
+            raise UsageError(f"AutoAugment: no policy {name!r}; there are imagenet, cifar10, svhn")
+        object.__setattr__(self, "policy", name)
+        object.__setattr__(self, "interpolation", sampling_filter(self.interpolation, "AutoAugment"))
+        _check_version(self.version, "AutoAugment")
+        object.__setattr__(self, "fill", rgb(self.fill, "AutoAugment"))
+
+
+def _check_version(version: object, what: str) -> None:
+    if version not in (1, 2):
+        raise UsageError(f"{what}: version must be 1 or 2 (of torchvision's transforms), not {version!r}")
+
+
+def _check_bins(bins: object, what: str) -> None:
+    if not isinstance(bins, int) or not 2 <= bins <= 1 << 20:
+        raise UsageError(f"{what}: num_magnitude_bins must be an int of 2 or more, not {bins!r}")
