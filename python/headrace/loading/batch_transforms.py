@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.errors import UsageError
+from headrace.loading.mixing import Rectangle, blend, paste_rectangle
 from headrace.loading.order import hashed
 from headrace.transforms.base import Transform
 from headrace.transforms.batch import CutMix, MixUp, RandomChoice, RandomErasing
@@ -65,17 +66,12 @@ def apply(
                 _erase(step, images, key, number)
             case MixUp():
                 share = float(random.beta(step.alpha, step.alpha))
-                images = _blend(images, share)
-                labels = _blend(_one_hot(labels, step.num_classes or classes), share)
+                images = blend(images, share)
+                labels = blend(_one_hot(labels, step.num_classes or classes), share)
             case CutMix():
-                images, share = _cut(images, float(random.beta(step.alpha, step.alpha)), random)
-                labels = _blend(_one_hot(labels, step.num_classes or classes), share)
+                share = paste_rectangle(images, _rectangle(images, float(random.beta(step.alpha, step.alpha)), random))
+                labels = blend(_one_hot(labels, step.num_classes or classes), share)
     return images, labels
-
-
-def _blend(values: torch.Tensor, share: float) -> torch.Tensor:
-    """share * values + (1 - share) * the neighbour's, in torchvision's order of operations."""
-    return values.roll(1, 0).mul_(1.0 - share).add_(values.mul(share))
 
 
 def _one_hot(labels: torch.Tensor, classes: int) -> torch.Tensor:
@@ -91,17 +87,13 @@ def _one_hot(labels: torch.Tensor, classes: int) -> torch.Tensor:
     return torch.nn.functional.one_hot(labels, classes).float()
 
 
-def _cut(images: torch.Tensor, share: float, random: np.random.Generator) -> tuple[torch.Tensor, float]:
-    """The images with their neighbours' rectangle, and the share that is still their own."""
+def _rectangle(images: torch.Tensor, share: float, random: np.random.Generator) -> Rectangle:
+    """Draw a rectangle of about (1 - share) of the area around a random point, cut off at the border."""
     height, width = images.shape[-2:]
     x, y = int(random.integers(width)), int(random.integers(height))
     half = 0.5 * math.sqrt(1.0 - share)
     half_width, half_height = int(half * width), int(half * height)
-    left, top = max(x - half_width, 0), max(y - half_height, 0)
-    right, bottom = min(x + half_width, width), min(y + half_height, height)
-    patch = images[..., top:bottom, left:right].roll(1, 0)
-    images[..., top:bottom, left:right] = patch
-    return images, 1.0 - (right - left) * (bottom - top) / (width * height)
+    return max(y - half_height, 0), min(y + half_height, height), max(x - half_width, 0), min(x + half_width, width)
 
 
 def _erase(step: RandomErasing, images: torch.Tensor, key: BatchKey, number: int) -> None:
