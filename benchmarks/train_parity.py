@@ -25,8 +25,8 @@ from pathlib import Path
 import machine_facts
 import torch
 from headrace.training.loop import Options, train
-from headrace.training.models import create as models
-from headrace.training.optimization import Recipe
+from headrace.training.models import factory
+from headrace.training.optimization import OptimizationOptions
 from headrace.transforms import IMAGENET_MEAN, IMAGENET_STD
 from sample import REPOSITORY
 from torch.utils.data import DataLoader
@@ -77,7 +77,9 @@ def plain(data: Path, model_name: str, epochs: int, half: bool, seed: int) -> fl
     training = datasets.ImageFolder(data / "train", v2.Compose([*augment, *normalise]))
     testing = datasets.ImageFolder(data / "test", v2.Compose(normalise))
     loader = DataLoader(training, BATCH, shuffle=True, drop_last=True, num_workers=WORKERS, persistent_workers=True)
-    model = models.build(model_name, classes=len(training.classes), image_size=SIZE).to(memory_format=torch.channels_last)
+    model = factory.build_model(model_name, classes=len(training.classes), image_size=SIZE).to(
+        memory_format=torch.channels_last
+    )
     optimizer = torch.optim.SGD(_groups(model), lr=RATE, momentum=MOMENTUM, nesterov=True)
     criterion = torch.nn.CrossEntropyLoss(label_smoothing=SMOOTHING)
     total, warm_up = epochs * len(loader), round(min(5.0, epochs / 10) * len(loader))
@@ -129,7 +131,9 @@ def ours(data: Path, out: Path, model_name: str, epochs: int, half: bool, seed: 
             device="cpu",
             precision="bf16" if half else "fp32",
             seed=seed,
-            recipe=Recipe(learning_rate=RATE * 256 / BATCH, momentum=MOMENTUM, weight_decay=DECAY, label_smoothing=SMOOTHING),
+            optimization=OptimizationOptions(
+                learning_rate=RATE * 256 / BATCH, momentum=MOMENTUM, weight_decay=DECAY, label_smoothing=SMOOTHING
+            ),
         )
     )
     assert result.scores is not None

@@ -21,12 +21,12 @@ from pathlib import Path
 import machine_facts
 import torch
 from headrace.datasets.sources import open_dataset
-from headrace.training.devices import Pace, open_device
+from headrace.training.devices import StepTimer, open_device
 from headrace.training.distributed.ranks import Ranks
 from headrace.training.input import TrainingInput
 from headrace.training.learner import Learner
 from headrace.training.loop import Options, train
-from headrace.training.optimization import Recipe
+from headrace.training.optimization import OptimizationOptions
 from sample import REPOSITORY, photographs
 
 MARGINS = (1.1, 1.25, 2.0)  # ingest-only over compute-only
@@ -111,7 +111,7 @@ def wanted(data: Path, out: Path, rate: float, *, steps: int) -> Options:
         batch_size=BATCH,
         image_size=SIZE,
         device=f"sim:{rate:.1f}",
-        recipe=Recipe(warmup_epochs=0),
+        optimization=OptimizationOptions(warmup_epochs=0),
     )
 
 
@@ -134,7 +134,7 @@ def compute_only(options: Options) -> float:
     torch.set_num_threads(1)  # as the trainer does for a simulated device
     learner = Learner(options, device, Ranks(), classes=2, total_steps=1 << 30, warmup_steps=0)
     images, labels = torch.zeros(BATCH, 3, SIZE, SIZE, dtype=torch.uint8), torch.zeros(BATCH, dtype=torch.int64)
-    pace = Pace(device)
+    pace = StepTimer(device)
     for step in range(30):
         pace.ask()
         pace.begin()

@@ -19,8 +19,8 @@ from headrace.cli.main import main
 from headrace.errors import HeadraceError, SourceError, StateError, UsageError
 from headrace.training import checkpoint, prepare
 from headrace.training import loop as trainer
-from headrace.training.loop import Options, Progress, train
-from headrace.training.optimization import Recipe
+from headrace.training.loop import Options, TrainingProgress, train
+from headrace.training.optimization import OptimizationOptions
 from noise import noise_folder
 from safetensors.torch import load_file
 
@@ -43,7 +43,7 @@ def options(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
         image_size=16,
         device="cpu",
         threads=1,
-        recipe=Recipe(learning_rate=0.5, warmup_epochs=0),
+        optimization=OptimizationOptions(learning_rate=0.5, warmup_epochs=0),
     )
 
 
@@ -81,8 +81,8 @@ def test_no_checkpoint_is_made_after_a_bad_loss(options: Options) -> None:
 def test_bad_steps_can_be_passed_over_and_leave_no_trace(options: Options) -> None:
     fragile.BAD_BATCHES.update({2, 5})
     told: list[str] = []
-    recipe = Recipe(learning_rate=0.5, warmup_epochs=0, momentum=0.9, weight_decay=0.1)
-    passing = replace(options, nan_steps=2, steps=5, recipe=recipe)
+    optimization = OptimizationOptions(learning_rate=0.5, warmup_epochs=0, momentum=0.9, weight_decay=0.1)
+    passing = replace(options, nan_steps=2, steps=5, optimization=optimization)
     result = train(passing, watch=lambda seen: told.append(seen.remark or "") or None)
     assert result.exit_code == 0 and all(np.isfinite(result.losses))
     assert [line.partition(";")[0] for line in told if line] == [
@@ -116,7 +116,7 @@ def test_passing_over_changes_nothing_where_nothing_is_bad(options: Options) -> 
 
 
 def test_broken_weights_never_replace_good_ones(options: Options) -> None:
-    def break_weights(progress: Progress) -> None:
+    def break_weights(progress: TrainingProgress) -> None:
         pass
 
     run = trainer.prepare(options, break_weights)

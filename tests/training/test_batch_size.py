@@ -14,8 +14,8 @@ from headrace.errors import CommandError, UsageError
 from headrace.training.options import Options
 from headrace.training.tune import batch_size
 from headrace.training.tune import compute_rate as trial
-from headrace.training.tune.batch_size import choose, sizes
-from headrace.training.tune.compute_rate import Trial, measure
+from headrace.training.tune.batch_size import candidate_sizes, choose_batch_size
+from headrace.training.tune.compute_rate import ComputeRate, measure_compute_rate
 from PIL import Image
 
 HELPERS = Path(__file__).parents[1] / "helpers"
@@ -24,45 +24,47 @@ OPTIONS = Options(model="resnet18", data="/data", out="/out", device="cpu", imag
 
 
 def device(rate: Callable[[int], float | None], memory_bytes: Callable[[int], int] = lambda size: 0):
-    return lambda options, *, classes, processes: Trial(
+    return lambda options, *, classes, processes: ComputeRate(
         options.batch_size, rate(options.batch_size), memory_bytes(options.batch_size)
     )
 
 
-def tried(choice: batch_size.Choice) -> list[int]:
+def tried(choice: batch_size.BatchSizeChoice) -> list[int]:
     return [one.batch_size for one in choice.trials]
 
 
 def test_sizes_double_with_a_step_between() -> None:
-    assert sizes(32, 200) == [32, 48, 64, 96, 128, 192]
+    assert candidate_sizes(32, 200) == [32, 48, 64, 96, 128, 192]
 
 
 def test_the_knee_is_chosen_not_the_largest() -> None:
     # launch overhead of 20 ms and 0.1 ms an image, no more gain from 400 on
-    found = choose(OPTIONS, classes=10, images=10**6, try_size=device(lambda n: min(n, 400) / (0.02 + 0.0001 * min(n, 400))))
+    found = choose_batch_size(
+        OPTIONS, classes=10, images=10**6, try_size=device(lambda n: min(n, 400) / (0.02 + 0.0001 * min(n, 400)))
+    )
     assert found.batch_size == 384
     assert tried(found)[-1] == 768  # two more without gain end the search
     assert found.batch_size < tried(found)[-1]
 
 
 def test_a_flat_device_takes_the_smallest() -> None:
-    found = choose(OPTIONS, classes=10, images=10**6, try_size=device(lambda n: 100.0))
+    found = choose_batch_size(OPTIONS, classes=10, images=10**6, try_size=device(lambda n: 100.0))
     assert (found.batch_size, tried(found)) == (32, [32, 48, 64])
 
 
 def test_what_does_not_fit_ends_the_search() -> None:
-    found = choose(OPTIONS, classes=10, images=10**6, try_size=device(lambda n: float(n) if n <= 128 else None))
+    found = choose_batch_size(OPTIONS, classes=10, images=10**6, try_size=device(lambda n: float(n) if n <= 128 else None))
     assert (found.batch_size, tried(found)[-1]) == (128, 192)
 
 
 def test_five_per_cent_of_the_memory_stay_free() -> None:
     try_size = device(lambda n: float(n), lambda n: n)
-    found = choose(OPTIONS, classes=10, images=10**6, memory_bytes=260, try_size=try_size)
+    found = choose_batch_size(OPTIONS, classes=10, images=10**6, memory_bytes=260, try_size=try_size)
     assert (found.batch_size, tried(found)[-1]) == (192, 256)
 
 
 def test_a_batch_is_at_most_a_tenth_of_the_data() -> None:
-    found = choose(OPTIONS, classes=10, images=1000, try_size=device(lambda n: float(n)))
+    found = choose_batch_size(OPTIONS, classes=10, images=1000, try_size=device(lambda n: float(n)))
     assert tried(found)[-1] == 96
 
 
@@ -70,32 +72,32 @@ def test_a_search_with_little_time_says_what_it_left_out() -> None:
     """Ten images a second, each size a little faster: without a bound the largest would take hours."""
     now = [0.0]
 
-    def slow(options: Options, *, classes: int, processes: int) -> Trial:
+    def slow(options: Options, *, classes: int, processes: int) -> ComputeRate:
         rate = 10.0 * (1 + options.batch_size / 200)
         now[0] += 20 + 2 * options.batch_size / rate  # starting, and two steps
-        return Trial(options.batch_size, rate, None)
+        return ComputeRate(options.batch_size, rate, None)
 
-    found = choose(OPTIONS, classes=10, images=10**6, seconds=120.0, clock=lambda: now[0], try_size=slow)
+    found = choose_batch_size(OPTIONS, classes=10, images=10**6, seconds=120.0, clock=lambda: now[0], try_size=slow)
     assert tried(found) == [32, 48, 64, 96]
     assert now[0] <= 120
     assert found.left_out[0] > tried(found)[-1] and found.left_out[-1] == 8192
-    assert f"from {found.left_out[0]} on are left out" in str(found.cut_short())
-    once = choose(OPTIONS, classes=10, images=10**6, seconds=1.0, clock=lambda: now[0], try_size=slow)
+    assert f"from {found.left_out[0]} on are left out" in str(found.left_out_message())
+    once = choose_batch_size(OPTIONS, classes=10, images=10**6, seconds=1.0, clock=lambda: now[0], try_size=slow)
     assert (once.batch_size, tried(once)) == (32, [32])  # the first is always tried
-    free = choose(OPTIONS, classes=10, images=2000, clock=lambda: now[0], try_size=slow)
-    assert free.left_out == () and free.cut_short() is None
+    free = choose_batch_size(OPTIONS, classes=10, images=2000, clock=lambda: now[0], try_size=slow)
+    assert free.left_out == () and free.left_out_message() is None
 
 
 def test_when_nothing_fits_it_is_said() -> None:
     with pytest.raises(UsageError, match="does not fit with a batch of 32"):
-        choose(OPTIONS, classes=10, images=10**6, try_size=device(lambda n: None))
+        choose_batch_size(OPTIONS, classes=10, images=10**6, try_size=device(lambda n: None))
 
 
 def test_a_trial_in_its_own_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("PYTHONPATH", str(HELPERS))
     small = Options(model="tiny:make", data="/data", out="/out", device="cpu", image_size=16, batch_size=4)
-    found = measure(small, classes=3)
+    found = measure_compute_rate(small, classes=3)
     assert found.batch_size == 4 and found.img_s is not None and found.img_s > 0
     assert found.memory_bytes is None
 
@@ -105,15 +107,17 @@ def test_ranks_try_together_and_their_rates_add_up(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("PYTHONPATH", str(HELPERS))
     monkeypatch.setattr(trial, "TIMEOUT_S", 100.0)
     small = Options(model="tiny:make", data="/data", out="/out", device="cpu", image_size=16, batch_size=4)
-    found = measure(small, classes=3, processes=2)
+    found = measure_compute_rate(small, classes=3, processes=2)
     assert found.batch_size == 4 and found.img_s is not None and found.img_s > 0
 
 
 def test_a_global_batch_leaves_only_sizes_that_divide_it() -> None:
-    many = choose(OPTIONS, classes=10, images=10**6, global_batch=256, processes=2, try_size=device(lambda n: float(n)))
+    many = choose_batch_size(
+        OPTIONS, classes=10, images=10**6, global_batch=256, processes=2, try_size=device(lambda n: float(n))
+    )
     assert tried(many) == [32, 64, 128]
     with pytest.raises(UsageError, match="divides --global-batch 100"):
-        choose(OPTIONS, classes=10, images=10**6, global_batch=100, try_size=device(lambda n: float(n)))
+        choose_batch_size(OPTIONS, classes=10, images=10**6, global_batch=100, try_size=device(lambda n: float(n)))
 
 
 @pytest.mark.parametrize(
@@ -126,13 +130,13 @@ def test_a_global_batch_leaves_only_sizes_that_divide_it() -> None:
 )
 def test_running_out_of_memory_is_recognised(words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stand_for_python(tmp_path, monkeypatch, f"cat >&2 <<'X'\n{words}\nX\nexit 1")
-    assert measure(OPTIONS, classes=3) == Trial(OPTIONS.batch_size, None, None)
+    assert measure_compute_rate(OPTIONS, classes=3) == ComputeRate(OPTIONS.batch_size, None, None)
 
 
 def test_other_failures_are_not_taken_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stand_for_python(tmp_path, monkeypatch, "echo 'CUDA error: an illegal memory access' >&2; exit 1")
     with pytest.raises(CommandError, match="illegal memory access"):
-        measure(OPTIONS, classes=3)
+        measure_compute_rate(OPTIONS, classes=3)
 
 
 def stand_for_python(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
@@ -149,8 +153,10 @@ def test_the_command_takes_auto(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
         Image.fromarray(pixels).save(tmp_path / "data" / f"class{index % 2}" / f"{index}.jpg")
     monkeypatch.syspath_prepend(str(HELPERS))
     monkeypatch.setattr(batch_size, "SMALLEST", 2)
-    monkeypatch.setattr(batch_size.choose, "__kwdefaults__", {**choose.__kwdefaults__, "try_size": device(lambda n: 9.0)})
-    monkeypatch.setattr(batch_size.sizes, "__defaults__", (2, 6))
+    monkeypatch.setattr(
+        batch_size.choose_batch_size, "__kwdefaults__", {**choose_batch_size.__kwdefaults__, "try_size": device(lambda n: 9.0)}
+    )
+    monkeypatch.setattr(batch_size.candidate_sizes, "__defaults__", (2, 6))
     words = ["train", "--model", "tiny:make", "--data", str(tmp_path / "data"), "--image-size", "16", "--device", "cpu"]
     words += ["--epochs", "1", "--batch-size", "auto", "--out", str(tmp_path / "run"), "--json", "--threads", "1"]
     assert main(words) == 0

@@ -6,7 +6,7 @@ import types
 
 import pytest
 from headrace.training import devices
-from headrace.training.devices import Device, Pace
+from headrace.training.devices import Device, StepTimer
 
 A100 = Device("simulated", "simulated A100", "cpu", 2470.0, "source")
 CPU = Device("cpu", "CPU", "cpu")
@@ -24,7 +24,7 @@ class Clock:
         self.now += seconds
 
 
-def run_steps(pace: Pace, clock: Clock, steps: int, *, wait_s: float, compute_s: float, images: int = 247) -> None:
+def run_steps(pace: StepTimer, clock: Clock, steps: int, *, wait_s: float, compute_s: float, images: int = 247) -> None:
     for _ in range(steps):
         pace.ask()
         clock.sleep(wait_s)
@@ -34,25 +34,25 @@ def run_steps(pace: Pace, clock: Clock, steps: int, *, wait_s: float, compute_s:
 
 
 def test_a_simulated_device_takes_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, pace = Clock(monkeypatch), Pace(A100, warm_up_steps=0)
+    clock, pace = Clock(monkeypatch), StepTimer(A100, warm_up_steps=0)
     run_steps(pace, clock, 10, wait_s=0.0, compute_s=0.02)
     assert pace.read() == (pytest.approx(2470.0), pytest.approx(0.0))  # 247 images a 0.1 s, of which 0.02 s were work
 
 
 def test_waiting_for_input_shows(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, pace = Clock(monkeypatch), Pace(A100, warm_up_steps=0)
+    clock, pace = Clock(monkeypatch), StepTimer(A100, warm_up_steps=0)
     run_steps(pace, clock, 10, wait_s=0.3, compute_s=0.02)
     assert pace.read() == (pytest.approx(247 / 0.4), pytest.approx(0.75))
 
 
 def test_slow_compute_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, pace = Clock(monkeypatch), Pace(A100, warm_up_steps=0)
+    clock, pace = Clock(monkeypatch), StepTimer(A100, warm_up_steps=0)
     run_steps(pace, clock, 10, wait_s=0.0, compute_s=0.5)
     assert pace.read()[0] == pytest.approx(247 / 0.5)
 
 
 def test_warm_up_and_what_lies_between_passes_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, pace = Clock(monkeypatch), Pace(CPU, warm_up_steps=3)
+    clock, pace = Clock(monkeypatch), StepTimer(CPU, warm_up_steps=3)
     assert pace.read() == (None, None)
     run_steps(pace, clock, 3, wait_s=9.0, compute_s=1.0)
     assert pace.read() == (None, None)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch.distributed
 from headrace.errors import HeadraceError
-from headrace.training.distributed.ranks import Ranks, lost_ranks_told
+from headrace.training.distributed.ranks import Ranks, lost_ranks_reported
 from headrace.training.distributed.rendezvous import meet
 from train_command import assert_same_weights, run_to_document, slow_train_command, wait_for
 
@@ -62,10 +62,10 @@ def test_who_did_not_come_is_named() -> None:
 
 
 def test_a_lost_process_is_told_in_words_and_other_errors_are_left_alone() -> None:
-    with pytest.raises(HeadraceError, match="rank 1: another process of this run has ended"), lost_ranks_told(Ranks(1, 2)):
+    with pytest.raises(HeadraceError, match="rank 1: another process of this run has ended"), lost_ranks_reported(Ranks(1, 2)):
         raise RuntimeError("[gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:1\nmore")
     for ranks, words in ((Ranks(1, 2), "mat1 and mat2 shapes cannot be multiplied"), (Ranks(), "gloo")):
-        with pytest.raises(RuntimeError, match=words), lost_ranks_told(ranks):
+        with pytest.raises(RuntimeError, match=words), lost_ranks_reported(ranks):
             raise RuntimeError(words)
 
 

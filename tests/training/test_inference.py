@@ -14,11 +14,11 @@ import torch
 from headrace import pack
 from headrace.cli.main import main
 from headrace.errors import HeadraceError, StateError
-from headrace.training.evaluation import answers_of
+from headrace.training.evaluation import model_scores
 from headrace.training.export import FORMATS, export
 from headrace.training.loop import Options, train
 from headrace.training.models.trained_weights import load_model
-from headrace.training.optimization import Recipe
+from headrace.training.optimization import OptimizationOptions
 from PIL import Image
 from torch import nn
 
@@ -35,10 +35,10 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
             for index in range(count):
                 pixels = np.clip(np.array(colour) + dice.normal(0, 20, (36, 36, 3)), 0, 255).astype(np.uint8)
                 Image.fromarray(pixels).save(root / part / name / f"{index}.png")
-    recipe = Recipe(learning_rate=2.0, flip_test=True, test_scale=1.25, blurpool=True, average=0.9)
+    optimization = OptimizationOptions(learning_rate=2.0, flip_test=True, test_scale=1.25, blurpool=True, average=0.9)
     options = Options("resnet20", str(root), str(root / "run"), epochs=6, batch_size=8, image_size=16, device="cpu", threads=1)
     torch.set_num_threads(1)
-    assert train(replace(options, recipe=recipe)).scores.top1 > 0.9  # type: ignore[union-attr]
+    assert train(replace(options, optimization=optimization)).scores.top1 > 0.9  # type: ignore[union-attr]
     return root
 
 
@@ -85,8 +85,8 @@ def test_mirror_images_count_as_much() -> None:
             return images[:, :2, 0, 0]
 
     images = torch.arange(24.0).reshape(1, 3, 2, 4)
-    assert answers_of(Left(), images, flip=False).tolist() == [[0.0, 8.0]]
-    assert answers_of(Left(), images, flip=True).tolist() == [[1.5, 9.5]]
+    assert model_scores(Left(), images, flip=False).tolist() == [[0.0, 8.0]]
+    assert model_scores(Left(), images, flip=True).tolist() == [[1.5, 9.5]]
 
 
 @pytest.mark.parametrize(
@@ -159,4 +159,4 @@ def test_evaluation_by_class(trained: Path, tmp_path: Path, capsys) -> None:
 def test_a_folder_without_weights(tmp_path: Path) -> None:
     with pytest.raises(StateError, match="no whole checkpoint"):
         load_model(tmp_path)
-    assert replace(Recipe(), test_scale=2.0).test_size(16) == 32
+    assert replace(OptimizationOptions(), test_scale=2.0).test_size(16) == 32

@@ -20,9 +20,9 @@ from headrace.loading.loader import Loader
 from headrace.training import checkpoint
 from headrace.training import loop as trainer
 from headrace.training.evaluation import evaluate
-from headrace.training.loop import Options, Progress, train
-from headrace.training.models import create as models
-from headrace.training.optimization import Recipe, learning_rate, make_optimizer
+from headrace.training.loop import Options, TrainingProgress, train
+from headrace.training.models import factory
+from headrace.training.optimization import OptimizationOptions, learning_rate, make_optimizer
 from headrace.transforms import CenterCrop
 from PIL import Image
 from safetensors.torch import load_file
@@ -65,7 +65,7 @@ def options(data: Path, tmp_path: Path) -> Options:
         device="cpu",
         deterministic=True,
         threads=1,
-        recipe=Recipe(learning_rate=1.0, warmup_epochs=0.5),
+        optimization=OptimizationOptions(learning_rate=1.0, warmup_epochs=0.5),
     )
 
 
@@ -81,7 +81,7 @@ def weights(options: Options) -> bytes:
 
 def test_it_learns_and_leaves_everything_behind(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trainer, "LOG_STEPS", 4)
-    seen: list[Progress] = []
+    seen: list[TrainingProgress] = []
     result = train(replace(options, epochs=6), watch=seen.append)
     assert (result.steps, result.epochs, result.exit_code) == (36, 6, 0)
     assert result.scores is not None
@@ -91,7 +91,7 @@ def test_it_learns_and_leaves_everything_behind(options: Options, monkeypatch: p
     assert result.losses[-1] < result.losses[0]
     assert sum(progress.images for progress in seen) == 36 * 8
     tensors = load_file(Path(options.out) / "final.safetensors")
-    model = models.build("resnet20", classes=3, image_size=32)
+    model = factory.build_model("resnet20", classes=3, image_size=32)
     model.load_state_dict(tensors)
     lines = [json.loads(line) for line in (Path(options.out) / "metrics.jsonl").read_text().splitlines()]
     assert lines[0]["resumed_from_step"] is None and lines[0]["classes"] == 3
@@ -107,7 +107,7 @@ def test_stopped_by_a_signal_it_resumes_to_the_same_bits(options: Options, monke
     stopped = replace(options, out=options.out + "-stopped")
     for number, at_step in [(signal.SIGTERM, 3), (signal.SIGUSR1, 6), (signal.SIGINT, 8)]:
 
-        def stop(progress: Progress, number: int = number, at_step: int = at_step) -> None:
+        def stop(progress: TrainingProgress, number: int = number, at_step: int = at_step) -> None:
             if progress.step == at_step:
                 os.kill(os.getpid(), number)
 
@@ -189,7 +189,7 @@ def test_one_class_and_unequal_classes_are_refused(options: Options, data: Path,
 
 def test_divergence_is_told_with_the_way_back(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trainer, "LOG_STEPS", 1)
-    wild = replace(options, recipe=Recipe(learning_rate=1e12, warmup_epochs=0), checkpoint_steps=1)
+    wild = replace(options, optimization=OptimizationOptions(learning_rate=1e12, warmup_epochs=0), checkpoint_steps=1)
     with pytest.raises(HeadraceError, match=r"the loss is (nan|inf).*last good checkpoint is .*step-") as caught:
         train(wild)
     assert "--learning-rate" in (caught.value.hint or "")
@@ -240,7 +240,7 @@ def test_learning_rate_is_a_function_of_the_step() -> None:
 
 def test_norms_and_biases_do_not_decay() -> None:
     model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.Flatten(), torch.nn.Linear(4, 2))
-    decayed, plain = make_optimizer(model, Recipe(weight_decay=0.5), fused=False).param_groups
+    decayed, plain = make_optimizer(model, OptimizationOptions(weight_decay=0.5), fused=False).param_groups
     assert (decayed["weight_decay"], plain["weight_decay"]) == (0.5, 0.0)
     assert [one.ndim for one in decayed["params"]] == [4, 2]
     assert all(one.ndim == 1 for one in plain["params"])
@@ -249,7 +249,7 @@ def test_norms_and_biases_do_not_decay() -> None:
 @pytest.mark.parametrize(("name", "parameters"), [("resnet20", 0.27e6), ("resnet56", 0.85e6), ("resnet18", 11.17e6)])
 def test_models_for_small_images(name: str, parameters: float) -> None:
     """Parameter counts: He et al., table 6; ResNet-18 with a 3 x 3 stem as commonly used for CIFAR."""
-    model = models.build(name, classes=10, image_size=32)
+    model = factory.build_model(name, classes=10, image_size=32)
     assert sum(one.numel() for one in model.parameters()) == pytest.approx(parameters, rel=0.02)
     assert model(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
 
@@ -257,7 +257,7 @@ def test_models_for_small_images(name: str, parameters: float) -> None:
 def test_ones_own_model(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mine", type(sys)("mine"))
     sys.modules["mine"].make = lambda num_classes: torch.nn.Linear(3, num_classes)  # type: ignore[attr-defined]
-    assert models.build("mine:make", classes=7, image_size=224).out_features == 7
+    assert factory.build_model("mine:make", classes=7, image_size=224).out_features == 7
 
 
 def test_the_command_leaves_a_page(options: Options, capsys, monkeypatch) -> None:
@@ -287,7 +287,7 @@ def test_two_runs_do_not_write_to_one_folder(options: Options, monkeypatch: pyte
     monkeypatch.setattr(trainer, "LOG_STEPS", 1)
     told: list[str] = []
 
-    def start_another(progress: Progress) -> None:
+    def start_another(progress: TrainingProgress) -> None:
         if progress.step == 1:
             with pytest.raises(UsageError, match="another run is writing") as caught:
                 train(replace(options, resume="auto"))

@@ -12,8 +12,8 @@ from headrace.errors import UsageError
 from headrace.training import checkpoint
 from headrace.training.loop import Options, train
 from headrace.training.mixing import mix
-from headrace.training.optimization import Recipe
-from headrace.training.weight_average import Average
+from headrace.training.optimization import OptimizationOptions
+from headrace.training.weight_average import WeightAverage
 from PIL import Image
 from safetensors.torch import load_file
 
@@ -64,7 +64,7 @@ def test_mixing_repeats_with_the_seed() -> None:
 
 def test_the_average_follows_the_weights() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(2, 1, bias=False), torch.nn.BatchNorm1d(1))
-    average = Average(model, 0.9)
+    average = WeightAverage(model, 0.9)
     start = model[0].weight.detach().clone()
     with torch.no_grad():
         model[0].weight.add_(1)
@@ -84,7 +84,7 @@ def options(tmp_path: Path) -> Options:
         folder = tmp_path / "data" / f"class{index % 2}"
         folder.mkdir(parents=True, exist_ok=True)
         Image.fromarray(dice.integers(0, 255, (36, 36, 3), dtype=np.uint8)).save(folder / f"{index}.jpg")
-    recipe = Recipe(learning_rate=0.5, momentum=0.0, weight_decay=0.0, warmup_epochs=0)
+    optimization = OptimizationOptions(learning_rate=0.5, momentum=0.0, weight_decay=0.0, warmup_epochs=0)
     return Options(
         model="tiny:make",
         data=str(tmp_path / "data"),
@@ -94,7 +94,7 @@ def options(tmp_path: Path) -> Options:
         image_size=32,
         device="cpu",
         threads=1,
-        recipe=recipe,
+        optimization=optimization,
     )
 
 
@@ -112,13 +112,13 @@ def test_gradients_of_batches_add_up(options: Options) -> None:
     train(replace(options, steps=1))
     whole = weights(options)
     parts = replace(options, out=options.out + "-parts", batch_size=8, steps=2)
-    train(replace(parts, recipe=replace(options.recipe, accumulate=2, learning_rate=1.0)))
+    train(replace(parts, optimization=replace(options.optimization, accumulate=2, learning_rate=1.0)))
     for name, value in weights(parts).items():
         torch.testing.assert_close(value, whole[name], rtol=1e-4, atol=1e-6)
 
 
 def test_between_two_updates_nothing_is_saved(options: Options) -> None:
-    train(replace(options, batch_size=4, checkpoint_steps=1, keep=9, recipe=replace(options.recipe, accumulate=3)))
+    train(replace(options, batch_size=4, checkpoint_steps=1, keep=9, optimization=replace(options.optimization, accumulate=3)))
     saved = sorted(path.name for path in (Path(options.out) / "checkpoints").iterdir())
     assert saved == ["step-000000003", "step-000000006", "step-000000008"]
 
@@ -126,9 +126,11 @@ def test_between_two_updates_nothing_is_saved(options: Options) -> None:
 def test_a_small_clip_norm_keeps_the_weights_where_they_are(options: Options) -> None:
     train(replace(options, steps=1))
     free = weights(options)
-    clipped = replace(options, out=options.out + "-clipped", steps=1, recipe=replace(options.recipe, clip_norm=1e-9))
+    clipped = replace(
+        options, out=options.out + "-clipped", steps=1, optimization=replace(options.optimization, clip_norm=1e-9)
+    )
     train(clipped)
-    start = replace(options, out=options.out + "-start", steps=1, recipe=replace(options.recipe, learning_rate=0.0))
+    start = replace(options, out=options.out + "-start", steps=1, optimization=replace(options.optimization, learning_rate=0.0))
     train(start)
     for name, value in weights(clipped).items():
         torch.testing.assert_close(value, weights(start)[name], rtol=0, atol=1e-8)
@@ -136,7 +138,7 @@ def test_a_small_clip_norm_keeps_the_weights_where_they_are(options: Options) ->
 
 
 def test_the_average_is_what_is_saved_and_survives_a_resume(options: Options) -> None:
-    averaging = replace(options, epochs=4, batch_size=4, recipe=replace(options.recipe, average=0.99, mixup=0.2))
+    averaging = replace(options, epochs=4, batch_size=4, optimization=replace(options.optimization, average=0.99, mixup=0.2))
     train(averaging)
     stopped = replace(averaging, out=options.out + "-stopped")
 
@@ -158,4 +160,4 @@ def test_the_average_is_what_is_saved_and_survives_a_resume(options: Options) ->
 )
 def test_senseless_recipes_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(UsageError):
-        Recipe(**wrong)  # type: ignore[arg-type]
+        OptimizationOptions(**wrong)  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from headrace.errors import UsageError
-from headrace.training.distributed.ranks import Agreement, Ranks, ranks_from_environment
+from headrace.training.distributed.ranks import Ranks, RankVote, ranks_from_environment
 from train_command import assert_same_weights, run_to_document, slow_train_command, train_command, wait_for
 
 
@@ -57,7 +57,7 @@ def test_who_one_is_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_alone_ones_own_vote_counts_at_once() -> None:
-    agreement = Agreement(Ranks())
+    agreement = RankVote(Ranks())
     assert agreement.vote(0, False) == (0, False)
     assert agreement.vote(15, True) == (15, True)
     agreement.close()

@@ -12,18 +12,18 @@ import pytest
 import torch
 from headrace.errors import MissingDependencyError, StateError, UsageError
 from headrace.training.loop import train
-from headrace.training.models import create as models
+from headrace.training.models import factory
 from headrace.training.models.blurpool import add_blurpool
 from headrace.training.models.pretrained import classifier, load_pretrained
-from headrace.training.optimization import OPTIMIZERS, Recipe, learning_rate, make_optimizer
+from headrace.training.optimization import OPTIMIZERS, OptimizationOptions, learning_rate, make_optimizer
 from headrace.training.options import Options
 from headrace.training.presets import PRESETS
-from headrace.training.resolve_options import choose_options, with_global_batch
+from headrace.training.resolve_options import resolve_options, with_global_batch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-CLASSIC, FAST = PRESETS["classic"].recipe, PRESETS["fast"].recipe
+CLASSIC, FAST = PRESETS["classic"].optimization, PRESETS["fast"].optimization
 
 
 def test_the_step_schedule_is_goyals() -> None:
@@ -41,12 +41,12 @@ def test_the_linear_schedule_ends_at_nothing() -> None:
 
 
 def test_each_optimizer_has_a_rate_of_its_own_and_grows_it_in_its_way() -> None:
-    assert Recipe(optimizer="adamw").peak_rate(4096) == pytest.approx(4e-3)  # ConvNeXt
-    assert Recipe(optimizer="lamb").peak_rate(2048) == pytest.approx(5e-3)  # ResNet strikes back, A1
-    assert Recipe(optimizer="lars").peak_rate(3200) == pytest.approx(11)
-    assert Recipe(optimizer="adamw", learning_rate=1.0).learning_rate == 1.0
+    assert OptimizationOptions(optimizer="adamw").peak_rate(4096) == pytest.approx(4e-3)  # ConvNeXt
+    assert OptimizationOptions(optimizer="lamb").peak_rate(2048) == pytest.approx(5e-3)  # ResNet strikes back, A1
+    assert OptimizationOptions(optimizer="lars").peak_rate(3200) == pytest.approx(11)
+    assert OptimizationOptions(optimizer="adamw", learning_rate=1.0).learning_rate == 1.0
     given = {"model": "m", "data": "d", "recipe": "classic", "optimizer": "adamw"}
-    assert choose_options(given).options.recipe.learning_rate == pytest.approx(1e-3)  # not the 0.1 of the recipe's SGD
+    assert resolve_options(given).options.optimization.learning_rate == pytest.approx(1e-3)  # not the 0.1 of the recipe's SGD
 
 
 def test_sizes_grow_as_ffcvs_do() -> None:
@@ -54,15 +54,15 @@ def test_sizes_grow_as_ffcvs_do() -> None:
     assert [FAST.train_size(192, epoch / 16) for epoch in (0, 11, 13, 15)] == [160, 160, 192, 192]
     assert {FAST.train_size(192, epoch / 88) for epoch in range(88)} == {160, 192}
     assert FAST.test_size(192) == 256
-    assert [Recipe(start_scale=0.5).train_size(32, share) for share in (0, 0.75, 0.9)] == [16, 24, 32]
-    assert Recipe().train_size(225, 0.0) == 225 and Recipe().test_size(225) == 225
+    assert [OptimizationOptions(start_scale=0.5).train_size(32, share) for share in (0, 0.75, 0.9)] == [16, 24, 32]
+    assert OptimizationOptions().train_size(225, 0.0) == 225 and OptimizationOptions().test_size(225) == 225
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_every_optimizer_moves_the_weights_and_spares_norms(name: str) -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
     try:
-        optimizer = make_optimizer(model, Recipe(optimizer=name), fused=False)  # type: ignore[arg-type]
+        optimizer = make_optimizer(model, OptimizationOptions(optimizer=name), fused=False)  # type: ignore[arg-type]
     except MissingDependencyError as error:
         assert name in ("lamb", "lars") and "timm" in str(error)
         pytest.skip("timm is not installed")
@@ -73,19 +73,19 @@ def test_every_optimizer_moves_the_weights_and_spares_norms(name: str) -> None:
     model(torch.randn(8, 4)).square().mean().backward()
     optimizer.step()
     assert not any(torch.equal(old, new) for old, new in zip(before[::4], list(model.parameters())[::4], strict=True))
-    assert len(make_optimizer(model, Recipe(decay_norms=True), fused=False).param_groups) == 1
+    assert len(make_optimizer(model, OptimizationOptions(decay_norms=True), fused=False).param_groups) == 1
 
 
 def test_the_body_may_be_slower_than_the_head() -> None:
-    model = models.build("resnet20", classes=3, image_size=32)
-    groups = make_optimizer(model, Recipe(body_rate=0.1), fused=False).param_groups
+    model = factory.build_model("resnet20", classes=3, image_size=32)
+    groups = make_optimizer(model, OptimizationOptions(body_rate=0.1), fused=False).param_groups
     slow = sum(one.numel() for group in groups if group["scale"] == 0.1 for one in group["params"])
     fast = sum(one.numel() for group in groups if group["scale"] == 1 for one in group["params"])
     assert fast == 64 * 3 + 3 and slow + fast == sum(one.numel() for one in model.parameters())
 
 
 def test_blurpool_filters_without_renaming_weights() -> None:
-    plain = models.build("resnet18", classes=5, image_size=96).eval()
+    plain = factory.build_model("resnet18", classes=5, image_size=96).eval()
     filtered = copy.deepcopy(plain)
     assert add_blurpool(filtered) == 7  # max pooling; a convolution and a projection in each of three stages
     assert list(filtered.state_dict()) == list(plain.state_dict())
@@ -99,20 +99,20 @@ def test_blurpool_filters_without_renaming_weights() -> None:
     assert filtered(pictures).shape == (2, 5) and not torch.allclose(filtered(pictures), plain(pictures))
     torch.testing.assert_close(copy.deepcopy(filtered)(pictures), filtered(pictures))
     with pytest.raises(UsageError, match="no strided convolution"):
-        models.build("tiny_flat:make", classes=3, image_size=32, blurpool=True)
+        factory.build_model("tiny_flat:make", classes=3, image_size=32, blurpool=True)
 
 
 def test_pretrained_weights_of_another_number_of_classes(tmp_path: Path) -> None:
-    taught = models.build("resnet20", classes=7, image_size=32)
+    taught = factory.build_model("resnet20", classes=7, image_size=32)
     save_file(taught.state_dict(), tmp_path / "w.safetensors")
     torch.save({"state_dict": {f"module.{key}": value for key, value in taught.state_dict().items()}}, tmp_path / "w.pth")
     for file in ("w.safetensors", "w.pth"):
-        model = models.build("resnet20", classes=3, image_size=32)
+        model = factory.build_model("resnet20", classes=3, image_size=32)
         said = load_pretrained(model, str(tmp_path / file), name="resnet20")
         assert torch.equal(model[0].weight, taught[0].weight)
         assert f"last layer, {classifier(model)}, starts anew" in said
     with pytest.raises(StateError, match=r"does not fit resnet32: 121 tensors, first 6.conv1.weight"):
-        load_pretrained(models.build("resnet32", classes=7, image_size=32), str(tmp_path / "w.pth"), name="resnet32")
+        load_pretrained(factory.build_model("resnet32", classes=7, image_size=32), str(tmp_path / "w.pth"), name="resnet32")
     (tmp_path / "bad.pth").write_bytes(b"no weights")
     with pytest.raises(StateError, match="holds no weights"):
         load_pretrained(taught, str(tmp_path / "bad.pth"), name="resnet20")
@@ -133,7 +133,7 @@ def test_nothing_is_unpickled_that_could_run(tmp_path: Path) -> None:
 
 def test_a_global_batch_is_made_of_whole_batches() -> None:
     options = Options(model="m", data="d", out="o", batch_size=64)
-    assert with_global_batch(options, 1024, 4).recipe.accumulate == 4
+    assert with_global_batch(options, 1024, 4).optimization.accumulate == 4
     with pytest.raises(UsageError, match=r"--global-batch 1000 is no multiple") as caught:
         with_global_batch(options, 1000, 4)
     assert "--global-batch 1024" in str(caught.value.hint)
@@ -155,10 +155,12 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_all_ingredients_together_stop_and_go_on_with_the_same_bits(pictures: Path, tmp_path: Path, optimizer: str) -> None:
     if optimizer == "lamb":
         pytest.importorskip("timm")
-    recipe = replace(FAST, optimizer=optimizer, learning_rate=0.01, start_scale=0.5, blurpool=False, augment="trivialaugment")
-    recipe = replace(recipe, erase=0.5, mixup=0.2, clip_norm=1.0, warmup_epochs=1, resize_begin=0.2, resize_end=0.7)
+    optimization = replace(
+        FAST, optimizer=optimizer, learning_rate=0.01, start_scale=0.5, blurpool=False, augment="trivialaugment"
+    )
+    optimization = replace(optimization, erase=0.5, mixup=0.2, clip_norm=1.0, warmup_epochs=1, resize_begin=0.2, resize_end=0.7)
     whole = Options(model="tiny:make", data=str(pictures), out=str(tmp_path / "whole"), epochs=4, batch_size=4, image_size=32,
-                    device="cpu", deterministic=True, threads=1, recipe=recipe)  # fmt: skip
+                    device="cpu", deterministic=True, threads=1, optimization=optimization)  # fmt: skip
     assert train(whole).steps == 24
     for stop in (12, 15):  # at an epoch's end, where the size changes, and within one
         parts = replace(whole, out=str(tmp_path / f"parts{stop}"), keep=99, checkpoint_steps=stop)
@@ -175,18 +177,18 @@ def test_all_ingredients_together_stop_and_go_on_with_the_same_bits(pictures: Pa
         assert all(torch.equal(one[name], two[name]) for name in one)
     lines = [json.loads(line) for line in (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()]
     assert [line["image_size"] for line in lines if "loss" in line] == [32, 32]  # steps 20 and 24
-    sizes = [recipe.train_size(32, epoch / 4) for epoch in range(4)]
+    sizes = [optimization.train_size(32, epoch / 4) for epoch in range(4)]
     assert sizes == [16, 16, 24, 32]
 
 
 def test_presets_say_where_they_come_from_and_give_valid_runs() -> None:
     for name, preset in PRESETS.items():
         assert len(preset.source) > 40
-        chosen = choose_options({"model": "resnet50", "data": "d", "recipe": name, "pretrained": "auto", "momentum": 0.5})
-        assert asdict(chosen.options.recipe) == {**asdict(preset.recipe), "momentum": 0.5}
+        chosen = resolve_options({"model": "resnet50", "data": "d", "recipe": name, "pretrained": "auto", "momentum": 0.5})
+        assert asdict(chosen.options.optimization) == {**asdict(preset.optimization), "momentum": 0.5}
         assert (chosen.options.epochs, chosen.options.image_size) == (preset.epochs, preset.image_size)
     with pytest.raises(UsageError, match="starts from trained weights"):
-        choose_options({"model": "resnet50", "data": "d", "recipe": "finetune"})
+        resolve_options({"model": "resnet50", "data": "d", "recipe": "finetune"})
 
 
 @pytest.mark.parametrize(
@@ -204,4 +206,4 @@ def test_presets_say_where_they_come_from_and_give_valid_runs() -> None:
 )
 def test_wrong_ingredients_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(UsageError):
-        Recipe(**wrong)  # type: ignore[arg-type]
+        OptimizationOptions(**wrong)  # type: ignore[arg-type]

@@ -11,27 +11,32 @@ import numpy as np
 import pytest
 from headrace.cli.main import main
 from headrace.errors import CommandError, UsageError
-from headrace.training import options_file as configuration
+from headrace.training import options_file
 from headrace.training.devices import Device
 from headrace.training.loggers import Loggers, figures
-from headrace.training.optimization import Recipe
+from headrace.training.optimization import OptimizationOptions
 from headrace.training.options import Options
-from headrace.training.resolve_options import KEYS, choose_options
+from headrace.training.resolve_options import KEYS, resolve_options
 from headrace.training.tune.compiling import choose_compile
-from headrace.training.tune.compute_rate import Trial
+from headrace.training.tune.compute_rate import ComputeRate
 from PIL import Image
 
 HELPERS = Path(__file__).parents[1] / "helpers"
 
 PLAIN = Options(
-    model='odd "name"\n\x7f ü', data="d", out="o", checkpoint_minutes=None, log=("tensorboard",), recipe=Recipe(erase=0.25)
+    model='odd "name"\n\x7f ü',
+    data="d",
+    out="o",
+    checkpoint_minutes=None,
+    log=("tensorboard",),
+    optimization=OptimizationOptions(erase=0.25),
 )
 
 
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
-    configuration.write(PLAIN, tmp_path / "config.toml")
+    options_file.write(PLAIN, tmp_path / "config.toml")
     assert tomllib.loads((tmp_path / "config.toml").read_text())["model"] == PLAIN.model
-    read = choose_options({**configuration.read(tmp_path / "config.toml", KEYS), "log": ("tensorboard",)}).options
+    read = resolve_options({**options_file.read(tmp_path / "config.toml", KEYS), "log": ("tensorboard",)}).options
     assert replace(read, checkpoint_minutes=None) == PLAIN  # what is absent has its default
 
 
@@ -100,9 +105,9 @@ def test_compiling_is_kept_only_where_it_pays_and_is_tried_once() -> None:
     rates = {"off": 100.0, "on": 102.0, "graphs": 104.0}
     tried: list[str] = []
 
-    def try_mode(options: Options, *, classes: int, processes: int) -> Trial:
+    def try_mode(options: Options, *, classes: int, processes: int) -> ComputeRate:
         tried.append(options.compile)
-        return Trial(options.batch_size, rates[options.compile], None)
+        return ComputeRate(options.batch_size, rates[options.compile], None)
 
     options = Options(model="resnet18", data="d", out="o")
     found = choose_compile(options, device=GPU, classes=3, try_mode=try_mode)
@@ -115,10 +120,10 @@ def test_compiling_is_kept_only_where_it_pays_and_is_tried_once() -> None:
 
 
 def test_a_mode_that_fails_is_not_taken() -> None:
-    def try_mode(options: Options, *, classes: int, processes: int) -> Trial:
+    def try_mode(options: Options, *, classes: int, processes: int) -> ComputeRate:
         if options.compile == "on":
             raise CommandError("no compiler")
-        return Trial(options.batch_size, None if options.compile == "graphs" else 50.0, None)
+        return ComputeRate(options.batch_size, None if options.compile == "graphs" else 50.0, None)
 
     found = choose_compile(Options(model="x", data="d", out="o"), device=GPU, classes=3, try_mode=try_mode)
     assert (found.mode, found.failed) == ("off", {"on": "no compiler", "graphs": "does not fit"})

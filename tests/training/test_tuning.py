@@ -14,12 +14,12 @@ from headrace.datasets.records import Dataset
 from headrace.datasets.sources import open_dataset
 from headrace.training import dry_run as planning
 from headrace.training.devices import Device
-from headrace.training.dry_run import make_plan
+from headrace.training.dry_run import measure_dry_run
 from headrace.training.enlarging import enlarged
-from headrace.training.resolve_options import choose_options
+from headrace.training.resolve_options import resolve_options
 from headrace.training.tune import rates
 from headrace.training.tune import tune as tuning
-from headrace.training.tune.rates import Ingest, Together, ingest_rate, together_rate
+from headrace.training.tune.rates import CombinedRate, InputRate, combined_rate, input_rate
 from headrace.training.tune.tune import tune
 from PIL import Image
 
@@ -38,24 +38,32 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def measured(
-    monkeypatch: pytest.MonkeyPatch, *, compute: float, per_thread: float, cores: float, together: list[Together]
+    monkeypatch: pytest.MonkeyPatch, *, compute: float, per_thread: float, cores: float, together: list[CombinedRate]
 ) -> None:
     """Stands for the machine: eight cores, these rates."""
     queue = list(together)
     monkeypatch.setattr(tuning.machine, "cores", lambda: type("Cores", (), {"usable": 8.0})())
     monkeypatch.setattr(tuning, "compute_rate", lambda options, device, **_: (compute, None))
-    rate = lambda options, data, device, *, threads, seconds: Ingest(threads, per_thread * threads, cores * threads)  # noqa: E731
-    monkeypatch.setattr(tuning, "ingest_rate", rate)
-    monkeypatch.setattr(tuning, "together_rate", lambda options, data, **_: queue.pop(0))
+    rate = lambda options, data, device, *, threads, seconds: InputRate(threads, per_thread * threads, cores * threads)  # noqa: E731
+    monkeypatch.setattr(tuning, "input_rate", rate)
+    monkeypatch.setattr(tuning, "combined_rate", lambda options, data, **_: queue.pop(0))
 
 
 @pytest.mark.parametrize(
     ("compute", "per_thread", "cores", "together", "binds", "threads", "prefetch"),
     [
-        (1000.0, 1000.0, 1.0, [Together(3, 990.0, 0.001)], "compute", 2, 3),
-        (5000.0, 200.0, 1.0, [Together(3, 1500.0, 0.7)], "input: CPU", 8, 3),
-        (5000.0, 200.0, 0.2, [Together(3, 1500.0, 0.7)], "input: storage", 8, 3),
-        (1000.0, 160.0, 1.0, [Together(3, 800.0, 0.2), Together(6, 890.0, 0.1), Together(12, 900.0, 0.1)], "overlap", 8, 6),
+        (1000.0, 1000.0, 1.0, [CombinedRate(3, 990.0, 0.001)], "compute", 2, 3),
+        (5000.0, 200.0, 1.0, [CombinedRate(3, 1500.0, 0.7)], "input: CPU", 8, 3),
+        (5000.0, 200.0, 0.2, [CombinedRate(3, 1500.0, 0.7)], "input: storage", 8, 3),
+        (
+            1000.0,
+            160.0,
+            1.0,
+            [CombinedRate(3, 800.0, 0.2), CombinedRate(6, 890.0, 0.1), CombinedRate(12, 900.0, 0.1)],
+            "overlap",
+            8,
+            6,
+        ),
     ],
 )
 def test_what_binds(
@@ -64,20 +72,20 @@ def test_what_binds(
     compute: float,
     per_thread: float,
     cores: float,
-    together: list[Together],
+    together: list[CombinedRate],
     binds: str,
     threads: int,
     prefetch: int,
 ) -> None:
     measured(monkeypatch, compute=compute, per_thread=per_thread, cores=cores, together=together)
-    chosen = choose_options({"model": "tiny:make", "data": str(images), "batch_size": 4})
+    chosen = resolve_options({"model": "tiny:make", "data": str(images), "batch_size": 4})
     found = tune(chosen, open_dataset(images), CPU)
     assert (found.binds, found.options.threads, found.options.prefetch) == (binds, threads, prefetch)
 
 
 def test_ingest_counts_images_and_passes_over_a_small_dataset_again(images: Path) -> None:
-    options = choose_options({"model": "m", "data": str(images), "batch_size": 8, "image_size": 16}).options
-    found = ingest_rate(options, open_dataset(images), CPU, threads=1, seconds=0.05)
+    options = resolve_options({"model": "m", "data": str(images), "batch_size": 8, "image_size": 16}).options
+    found = input_rate(options, open_dataset(images), CPU, threads=1, seconds=0.05)
     assert found.img_s > 10 and 0 <= found.cores < 64
 
 
@@ -93,8 +101,8 @@ def test_the_short_run_is_shorter_where_steps_are_slow(
         return subprocess.CompletedProcess(command, 0, '{"img_s": 1, "wait_share": 0}', "")
 
     monkeypatch.setattr(rates.subprocess, "run", run)
-    options = choose_options({"model": "m", "data": str(images), "batch_size": 32}).options
-    together_rate(options, open_dataset(images), ranks=1, expected_img_s=img_s, seconds=5.0)
+    options = resolve_options({"model": "m", "data": str(images), "batch_size": 32}).options
+    combined_rate(options, open_dataset(images), ranks=1, expected_img_s=img_s, seconds=5.0)
     assert asked == [steps]
 
 
@@ -116,7 +124,7 @@ def test_tune_writes_what_train_reads(images: Path, tmp_path: Path, monkeypatch,
 def test_the_plan_adds_up(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = open_dataset(images)
     monkeypatch.setattr(planning, "compute_rate", lambda *_, **__: (100.0, 7))
-    monkeypatch.setattr(planning, "ingest_rate", lambda *_, threads, seconds: Ingest(threads, 1000.0, 1.0))
+    monkeypatch.setattr(planning, "input_rate", lambda *_, threads, seconds: InputRate(threads, 1000.0, 1.0))
     given = {"model": "resnet20", "data": str(images), "batch_size": 4, "image_size": 32, "epochs": 2, "warmup_epochs": 0.5}
     plan = plan_of(given, data, None)
     assert (plan.steps_per_epoch, plan.total_steps, plan.warmup_steps, plan.binds) == (10, 20, 5, "compute")
@@ -129,8 +137,8 @@ def test_the_plan_adds_up(images: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert plan_of({**given, "epochs": 1, "steps": 3}, data, None).seconds == pytest.approx(0.12)
 
 
-def plan_of(given: dict[str, object], data: Dataset, val: Dataset | None) -> planning.Plan:
-    return make_plan(choose_options(given).options, data, val, CPU, ranks=1, seconds=0.1, usd_per_hour=36.0)
+def plan_of(given: dict[str, object], data: Dataset, val: Dataset | None) -> planning.DryRun:
+    return measure_dry_run(resolve_options(given).options, data, val, CPU, ranks=1, seconds=0.1, usd_per_hour=36.0)
 
 
 def test_a_dry_run_writes_nothing(images: Path, tmp_path: Path, monkeypatch, capsys) -> None:

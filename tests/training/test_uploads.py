@@ -20,9 +20,9 @@ from headrace.datasets.sources.remote.store import open_bucket
 from headrace.errors import HeadraceError, SourceError, StateError, UsageError
 from headrace.training import checkpoint, uploads
 from headrace.training import loop as trainer
-from headrace.training.loop import Options, Progress, train
-from headrace.training.optimization import Recipe
-from headrace.training.uploads import Uploads, load_remote, names
+from headrace.training.loop import Options, TrainingProgress, train
+from headrace.training.optimization import OptimizationOptions
+from headrace.training.uploads import Uploads, load_remote_checkpoint, names
 from noise import noise_folder
 from real_stores import RealStore, missing, running
 
@@ -68,7 +68,7 @@ def test_what_was_sent_comes_back_and_only_the_newest_are_kept(url: str, tmp_pat
         sender.close()
         assert sender.last == f"{url}/step-{step:09d}" and not sender.held()
     assert names(sender.bucket) == ["step-000000010", "step-000000002"]
-    found = load_remote(sender.bucket, "step-000000010")
+    found = load_remote_checkpoint(sender.bucket, "step-000000010")
     assert found.state == {"step": 10} and torch.equal(found.tensors["a"], TENSORS["a"])
     assert found.path == f"{url}/step-000000010" and found.name == "step-000000010"
 
@@ -117,7 +117,7 @@ def test_what_the_store_changed_is_noticed_and_sent_again(url: str, tmp_path: Pa
     ):
         sender.close()
     with pytest.raises(StateError, match=r"step-000000002 is incomplete: state\.json is missing"):
-        load_remote(sender.bucket, "step-000000002")
+        load_remote_checkpoint(sender.bucket, "step-000000002")
 
 
 def test_the_store_is_tried_before_time_is_spent(url: str, options: Options) -> None:
@@ -146,7 +146,7 @@ def options(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
         deterministic=True,
         threads=1,
         checkpoint_steps=2,
-        recipe=Recipe(learning_rate=1.0),
+        optimization=OptimizationOptions(learning_rate=1.0),
     )
     torch.use_deterministic_algorithms(False)
 
@@ -156,7 +156,7 @@ def weights(options: Options) -> bytes:
 
 
 def stop_at(step: int) -> Any:
-    def stop(progress: Progress) -> None:
+    def stop(progress: TrainingProgress) -> None:
         if progress.step == step:
             os.kill(os.getpid(), signal.SIGTERM)
 
@@ -188,7 +188,7 @@ def test_a_lost_disk_a_missing_and_a_damaged_upload(options: Options, url: str, 
     assert remarks[2].endswith("step-000000007: the steps after it are trained again")
     assert weights(stored) == weights(options)
     left = names(open_bucket(url))
-    assert left[0] == "step-000000012" and load_remote(open_bucket(url), left[0]).state["step"] == 12
+    assert left[0] == "step-000000012" and load_remote_checkpoint(open_bucket(url), left[0]).state["step"] == 12
     assert len(left) <= 3
 
 
@@ -221,7 +221,7 @@ def test_training_goes_on_without_the_store_and_says_so(options: Options, url: s
     def refuse(*_: object) -> None:
         raise SourceError("the link is down", hint="mend it")
 
-    def watch(seen: Progress) -> None:
+    def watch(seen: TrainingProgress) -> None:
         remarks.append(seen.remark or "")
         if seen.step == 4:
             monkeypatch.setattr(uploads, "_send_file", refuse)

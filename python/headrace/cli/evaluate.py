@@ -16,7 +16,7 @@ from headrace.errors import SourceError, UsageError
 from headrace.training.devices import open_device
 from headrace.training.evaluation import Scores, evaluate
 from headrace.training.input import evaluation_loader
-from headrace.training.models.create import SMALL_IMAGE
+from headrace.training.models.factory import SMALL_IMAGE
 from headrace.training.models.trained_weights import load_model
 
 SUMMARY = "top-1 and top-5 accuracy of trained weights on a data set, every image counted once"

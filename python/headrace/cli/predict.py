@@ -16,7 +16,7 @@ from rich.table import Table
 from headrace.cli import output
 from headrace.errors import SourceError, UsageError
 from headrace.training.devices import open_device
-from headrace.training.inference import Answer, answer, images_of
+from headrace.training.inference import Prediction, answer, open_images
 from headrace.training.models.trained_weights import load_model
 
 SUMMARY = "the most probable classes of images, by trained weights"
@@ -52,9 +52,9 @@ def run(args: argparse.Namespace) -> int:
     model, weights = load_model(args.weights)
     if weights.simulated:
         raise SourceError(f"{weights.path} was trained on a simulated device: it holds a stand-in's weights")
-    data = images_of(args.images)
+    data = open_images(args.images)
     began_s = time.monotonic()
-    answers: list[Answer] = []
+    answers: list[Prediction] = []
     with output.progress(f"{weights.model}", len(data)) as meter:
         for one in answer(
             model,
@@ -86,12 +86,12 @@ def run(args: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
-def _row(one: Answer) -> dict[str, object]:
+def _row(one: Prediction) -> dict[str, object]:
     likely = [{"class": name, "probability": share} for name, share in one.likely]
     return {"image": one.image, "top": likely, "error": one.error}
 
 
-def _write(path: Path, answers: Sequence[Answer]) -> None:
+def _write(path: Path, answers: Sequence[Prediction]) -> None:
     with open(path, "w", newline="", encoding="utf-8", errors="surrogateescape") as file:
         if path.suffix == ".jsonl":
             file.writelines(json.dumps(_row(one), ensure_ascii=False) + "\n" for one in answers)
@@ -103,7 +103,7 @@ def _write(path: Path, answers: Sequence[Answer]) -> None:
             writer.writerows(rows or [(one.image, "", "", "", one.error)])
 
 
-def _render(answers: Sequence[Answer], written: Path | None) -> None:
+def _render(answers: Sequence[Prediction], written: Path | None) -> None:
     shown = answers[:SHOWN]
     # What the names begin with, up to a slash, is said once: a narrow table would cut what comes after it.
     begin = os.path.commonprefix([one.image for one in shown]).rpartition("/")  # noqa: RUF071 - of URLs and keys too

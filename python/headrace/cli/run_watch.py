@@ -12,8 +12,8 @@ from headrace.diagnosis.model import Diagnosis
 from headrace.errors import HeadraceError
 from headrace.profiling.finish import finish
 from headrace.profiling.in_process import Watch
-from headrace.training.distributed.ranks import meet_again
-from headrace.training.loop import Options, Start
+from headrace.training.distributed.ranks import barrier
+from headrace.training.loop import Options, TrainingStart
 
 __all__ = ["RunWatch"]
 
@@ -29,7 +29,7 @@ class RunWatch:
         self._out = Path(options.out)
         self._watch: Watch | None = None
 
-    def begin(self, start: Start) -> None:
+    def begin(self, start: TrainingStart) -> None:
         """Begins to record; the first rank of a machine empties the folder of an attempt that got no further."""
         if SESSION_VARIABLE in os.environ:
             return
@@ -40,7 +40,7 @@ class RunWatch:
             if start.ranks.local_rank == 0:
                 shutil.rmtree(watch.folder, ignore_errors=True)
                 watch.start()
-            meet_again(start.ranks)  # the others write into the folder that is there now
+            barrier(start.ranks)  # the others write into the folder that is there now
             if start.ranks.local_rank != 0:
                 watch.start()
         except (HeadraceError, OSError) as error:

@@ -13,26 +13,26 @@ from rich.markup import escape
 
 from headrace.cli import output
 from headrace.cli.run_watch import RunWatch
-from headrace.cli.training_options import add_training_options, chosen_options
+from headrace.cli.training_options import add_training_options, options_from_arguments
 from headrace.diagnosis.model import Diagnosis
 from headrace.errors import UsageError
 from headrace.report import training
 from headrace.system.nvml import find_driver
 from headrace.system.sizes import count_text
-from headrace.training import options_file as configuration
+from headrace.training import options_file
 from headrace.training.devices import open_device
 from headrace.training.distributed.processes import rank_count, run_processes
 from headrace.training.distributed.ranks import ranks_from_environment
-from headrace.training.dry_run import Plan, make_plan
+from headrace.training.dry_run import DryRun, measure_dry_run
 from headrace.training.enlarging import enlarged
-from headrace.training.loop import Options, Progress, Result, train
+from headrace.training.loop import Options, Result, TrainingProgress, train
 from headrace.training.options import Compile, check
 from headrace.training.prepare import open_data
-from headrace.training.resolve_options import Chosen, with_global_batch
+from headrace.training.resolve_options import ResolvedOptions, with_global_batch
 from headrace.training.resume import find
-from headrace.training.tune.batch_size import CPU_SECONDS, choose
+from headrace.training.tune.batch_size import CPU_SECONDS, choose_batch_size
 from headrace.training.tune.compiling import choose_compile
-from headrace.training.tune.compute_rate import Trial
+from headrace.training.tune.compute_rate import ComputeRate
 
 SUMMARY = "train a classifier: mixed precision, checkpoints, exact resume, no waiting for input"
 EXAMPLE = """
@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Trains with a progress bar; exit code 128 + signal when asked to stop."""
-    chosen = chosen_options(args, args.config)
+    chosen = options_from_arguments(args, args.config)
     count = rank_count(chosen.processes, chosen.options.device)
     options = _settled(chosen, count)
     if args.dry_run:
@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
     return result.exit_code
 
 
-def _watched(options: Options, watch: Callable[[Progress], None]) -> tuple[Result, Diagnosis | None]:
+def _watched(options: Options, watch: Callable[[TrainingProgress], None]) -> tuple[Result, Diagnosis | None]:
     """Trains, and diagnoses the run itself."""
     own = RunWatch(options)
     try:
@@ -87,7 +87,7 @@ def _watched(options: Options, watch: Callable[[Progress], None]) -> tuple[Resul
     return result, own.end()
 
 
-def _settled(chosen: Chosen, count: int) -> Options:
+def _settled(chosen: ResolvedOptions, count: int) -> Options:
     """The options, with batch size and compile mode found out where that was asked."""
     ranks = ranks_from_environment().world_size if "WORLD_SIZE" in os.environ else count
     options = chosen.options
@@ -97,14 +97,14 @@ def _settled(chosen: Chosen, count: int) -> Options:
     return replace(options, compile=_chosen_compile(options, ranks)) if chosen.auto_compile else options
 
 
-def _say_what(chosen: Chosen, options: Options) -> None:
+def _say_what(chosen: ResolvedOptions, options: Options) -> None:
     """The recipe's source, and the options that are not the defaults."""
     if chosen.preset is not None:
         output.log(f"recipe: {chosen.preset.source}")
-    plain = configuration.flat(Options(options.model, options.data, options.out))
-    given = {name: value for name, value in configuration.flat(options).items() if plain.get(name) != value}
+    plain = options_file.flatten(Options(options.model, options.data, options.out))
+    given = {name: value for name, value in options_file.flatten(options).items() if plain.get(name) != value}
     if given:
-        output.log("options: " + ", ".join(configuration.text(given).strip().splitlines()))
+        output.log("options: " + ", ".join(options_file.toml_text(given).strip().splitlines()))
 
 
 def _chosen_compile(options: Options, ranks: int) -> Compile:
@@ -121,7 +121,7 @@ def _chosen_compile(options: Options, ranks: int) -> Compile:
     return choice.mode
 
 
-def _chosen_batch_size(chosen: Chosen, ranks: int) -> int:
+def _chosen_batch_size(chosen: ResolvedOptions, ranks: int) -> int:
     """That of the run to go on with, else the smallest that is nearly as fast as the fastest."""
     options = chosen.options
     if "WORLD_SIZE" in os.environ:
@@ -137,7 +137,7 @@ def _chosen_batch_size(chosen: Chosen, ranks: int) -> int:
     memory_bytes = min(gpu.memory_bytes for gpu in driver.gpus) if driver and driver.gpus else None
     together = f", {ranks} ranks together" if ranks > 1 else ""
     output.log(f"trying batch sizes for {options.model} on {device.name}{together}, with input that costs nothing")
-    choice = choose(
+    choice = choose_batch_size(
         options,
         classes=len(data.classes),
         images=len(data),
@@ -147,19 +147,19 @@ def _chosen_batch_size(chosen: Chosen, ranks: int) -> int:
         seconds=CPU_SECONDS if device.kind == "cpu" else None,
         watch=_show_trial,
     )
-    if (said := choice.cut_short()) is not None:
+    if (said := choice.left_out_message()) is not None:
         output.log(said)
     output.log(f"batch size {choice.batch_size}: the smallest within 3 % of the best rate")
     return choice.batch_size
 
 
-def _show_trial(trial: Trial) -> None:
+def _show_trial(trial: ComputeRate) -> None:
     memory = f", {trial.memory_bytes / 2**30:.1f} GiB" if trial.memory_bytes is not None else ""
     result = "does not fit" if trial.img_s is None else f"{trial.img_s:,.0f} img/s{memory}"
     output.log(f"  {trial.batch_size:>5}: {result}")
 
 
-def _plan(args: argparse.Namespace, chosen: Chosen, options: Options, ranks: int) -> int:
+def _plan(args: argparse.Namespace, chosen: ResolvedOptions, options: Options, ranks: int) -> int:
     """Prints what the run would be."""
     check(options)
     if args.usd_per_hour is not None and not args.usd_per_hour >= 0:
@@ -170,20 +170,20 @@ def _plan(args: argparse.Namespace, chosen: Chosen, options: Options, ranks: int
     if small := enlarged(data, options.image_size):
         output.log(f"note: {small}")
     output.log(f"measuring for some seconds on the {device.name}; nothing is written")
-    plan = make_plan(options, data, val, device, ranks=ranks, seconds=PLAN_SECONDS, usd_per_hour=args.usd_per_hour)
-    document = {**asdict(plan), "model": options.model, "device": device.name, "options": configuration.flat(options)}
+    plan = measure_dry_run(options, data, val, device, ranks=ranks, seconds=PLAN_SECONDS, usd_per_hour=args.usd_per_hour)
+    document = {**asdict(plan), "model": options.model, "device": device.name, "options": options_file.flatten(options)}
     output.emit(args, document, lambda: _render_plan(options, device.name, plan))
     return 0
 
 
-def _render_plan(options: Options, device: str, plan: Plan) -> None:
+def _render_plan(options: Options, device: str, plan: DryRun) -> None:
     val = f", {plan.val_images:,} for validation" if plan.val_images is not None else ", no validation"
     sizes = ", then ".join(f"{size} px" + (f" from epoch {epoch + 1}" if epoch else "") for epoch, size in plan.sizes)
     print(f"{options.model}, {plan.parameters / 1e6:,.1f} million parameters, on {plan.ranks} × {device}")
     print(f"data: {plan.images:,} images of {plan.classes} classes{val}; {sizes}")
     print(f"batch: {plan.batch_size} × {count_text(plan.ranks, 'rank')}, {plan.global_batch} images to an optimizer step")
     print(f"steps: {plan.steps_per_epoch:,} an epoch, {plan.total_steps:,} in all, {plan.warmup_steps:,} of them warm-up")
-    print(f"learning rate: {plan.peak_learning_rate:.4g} at its peak, then {options.recipe.schedule}")
+    print(f"learning rate: {plan.peak_learning_rate:.4g} at its peak, then {options.optimization.schedule}")
     compute = "does not fit" if plan.compute_img_s is None else f"{plan.compute_img_s:,.0f} img/s"
     print(f"rates: compute alone {compute}, input alone {plan.ingest_img_s:,.0f} img/s: {plan.binds} binds")
     if plan.seconds is not None and plan.seconds_per_epoch is not None:
@@ -209,7 +209,7 @@ def _run_processes(args: argparse.Namespace, count: int, options: Options) -> in
     return code
 
 
-def _show(options: Options, progress: Progress, meter: output.ProgressBar) -> None:
+def _show(options: Options, progress: TrainingProgress, meter: output.ProgressBar) -> None:
     if progress.remark:
         output.stderr_console.print(escape(progress.remark), soft_wrap=True)
         return

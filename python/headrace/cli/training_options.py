@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from headrace.errors import UsageError
-from headrace.training import options_file as configuration
+from headrace.training import options_file
 from headrace.training.loggers import LOGGERS
-from headrace.training.optimization import AUGMENTATIONS, OPTIMIZERS, SCHEDULES, Recipe
+from headrace.training.optimization import AUGMENTATIONS, OPTIMIZERS, SCHEDULES, OptimizationOptions
 from headrace.training.options import COMPILE, Options
 from headrace.training.presets import PRESETS
-from headrace.training.resolve_options import KEYS, Chosen, choose_options
+from headrace.training.resolve_options import KEYS, ResolvedOptions, resolve_options
 
-__all__ = ["add_training_options", "chosen_options"]
+__all__ = ["add_training_options", "options_from_arguments"]
 
 DEFAULTS: dict[str, Any] = {field.name: field.default for field in fields(Options)}
-RECIPE = Recipe()
+RECIPE = OptimizationOptions()
 
 
 def add_training_options(parser: argparse.ArgumentParser) -> None:
@@ -132,10 +132,10 @@ def _names(word: str) -> tuple[str, ...]:
     return names
 
 
-def chosen_options(args: argparse.Namespace, config: Path | None) -> Chosen:
+def options_from_arguments(args: argparse.Namespace, config: Path | None) -> ResolvedOptions:
     """The run that the command line and the file ask for. Raises UsageError."""
     given = {key: value for key, value in vars(args).items() if key in KEYS}
-    return choose_options({**(_from_file(config) if config is not None else {}), **given})
+    return resolve_options({**(_from_file(config) if config is not None else {}), **given})
 
 
 def _from_file(path: Path) -> dict[str, Any]:
@@ -144,7 +144,7 @@ def _from_file(path: Path) -> dict[str, Any]:
     parser.path = path
     add_training_options(parser)
     words: list[str] = []
-    for name, value in configuration.read(path, KEYS).items():
+    for name, value in options_file.read(path, KEYS).items():
         flag = f"--{name.replace('_', '-')}"
         takes_none = isinstance(parser.get_default(name), bool) or name in _SWITCHES
         if takes_none != isinstance(value, bool):
@@ -157,7 +157,7 @@ def _from_file(path: Path) -> dict[str, Any]:
     return vars(parser.parse_args(words))
 
 
-_SWITCHES = tuple(field.name for field in (*fields(Options), *fields(Recipe)) if isinstance(field.default, bool))
+_SWITCHES = tuple(field.name for field in (*fields(Options), *fields(OptimizationOptions)) if isinstance(field.default, bool))
 
 
 class _FileParser(argparse.ArgumentParser):

@@ -10,15 +10,15 @@ from rich import box
 from rich.table import Table
 
 from headrace.cli import output
-from headrace.cli.training_options import add_training_options, chosen_options
+from headrace.cli.training_options import add_training_options, options_from_arguments
 from headrace.errors import UsageError
 from headrace.system.nvml import find_driver
-from headrace.training import options_file as configuration
+from headrace.training import options_file
 from headrace.training.devices import open_device
 from headrace.training.distributed.processes import rank_count
 from headrace.training.enlarging import enlarged
 from headrace.training.prepare import open_data
-from headrace.training.tune.tune import Tuned, tune
+from headrace.training.tune.tune import TuningResult, tune
 
 SUMMARY = "finds batch size, threads and batches ahead for a training on this machine, and says what binds it"
 EXAMPLE = """
@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     """Measures, prints and writes."""
     if not 0 < args.seconds <= 600:
         raise UsageError(f"--seconds must be from 0 to 600, not {args.seconds:g}")
-    chosen = chosen_options(args, args.config)
+    chosen = options_from_arguments(args, args.config)
     device = open_device(chosen.options.device)
     ranks = rank_count(chosen.processes, chosen.options.device)
     data, _ = open_data(chosen.options)
@@ -49,12 +49,12 @@ def run(args: argparse.Namespace) -> int:
     memory_bytes = min(gpu.memory_bytes for gpu in driver.gpus) if driver and driver.gpus else None
     found = tune(chosen, data, device, ranks=ranks, seconds=args.seconds, memory_bytes=memory_bytes, watch=output.log)
     if args.write is not None:
-        configuration.write(replace(found.options, resume=None), args.write)
+        options_file.write(replace(found.options, resume=None), args.write)
     output.emit(args, _document(found, args.write), lambda: _render(found, args.write))
     return 0
 
 
-def _document(found: Tuned, written: Path | None) -> dict[str, object]:
+def _document(found: TuningResult, written: Path | None) -> dict[str, object]:
     options = found.options
     return {
         "device": found.device,
@@ -77,7 +77,7 @@ def _document(found: Tuned, written: Path | None) -> dict[str, object]:
     }
 
 
-def _render(found: Tuned, written: Path | None) -> None:
+def _render(found: TuningResult, written: Path | None) -> None:
     options = found.options
     table = Table("what", "setting", "img/s", "", box=box.SIMPLE_HEAD)
     for size, rate in found.batch_trials:

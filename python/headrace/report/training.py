@@ -16,7 +16,7 @@ from headrace.diagnosis.model import Diagnosis
 from headrace.errors import SessionError
 from headrace.report.markup import Html, join, prose, tag
 from headrace.training.options import Options
-from headrace.training.options_file import flat
+from headrace.training.options_file import flatten
 
 __all__ = ["render", "write"]
 
@@ -45,7 +45,7 @@ STYLE = """
 
 Row = Mapping[str, Any]
 
-DEFAULTS = flat(Options("", "", ""))
+DEFAULTS = flatten(Options("", "", ""))
 
 
 def write(metrics: Path, path: Path, *, title: str, diagnosis: Diagnosis | None = None) -> Path:

@@ -16,7 +16,7 @@ from headrace.errors import MissingDependencyError, UsageError
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["SIMULATED", "WARM_UP_STEPS", "Device", "Pace", "open_device"]
+__all__ = ["SIMULATED", "WARM_UP_STEPS", "Device", "StepTimer", "open_device"]
 
 Kind = Literal["cpu", "cuda", "simulated"]
 
@@ -86,7 +86,7 @@ def _simulated(what: str) -> Device:
     return Device("simulated", f"simulated GPU ({rate:g} img/s)", "cpu", rate, "given on the command line")
 
 
-class Pace:
+class StepTimer:
     """Times a training loop: images a second, and the share of time in which the device waited for input.
 
     On CUDA the wait is measured on the GPU's own clock: from the end of one step's last kernel to the moment the next

@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from headrace.datasets.records import Dataset
 from headrace.system import machine
 from headrace.training.devices import Device
-from headrace.training.models import create as models
+from headrace.training.models import factory
 from headrace.training.options import Options
-from headrace.training.tune.rates import compute_rate, ingest_rate
+from headrace.training.tune.rates import compute_rate, input_rate
 
-__all__ = ["Plan", "make_plan"]
+__all__ = ["DryRun", "measure_dry_run"]
 
 EVALUATION_SPEED = 3.0  # of training's: without the backward pass, which costs about two forward passes
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class DryRun:
     """The plan. Rates are measured on this machine (a simulated device's is stated); seconds follow from them.
 
     `sizes`: (epoch from which, pixels). Compute at smaller sizes is taken to grow with the pixels. `memory_bytes`: the GPU's
@@ -46,7 +46,7 @@ class Plan:
     usd: float | None
 
 
-def make_plan(
+def measure_dry_run(
     options: Options,
     data: Dataset,
     val: Dataset | None,
@@ -55,31 +55,33 @@ def make_plan(
     ranks: int,
     seconds: float,
     usd_per_hour: float | None = None,
-) -> Plan:
+) -> DryRun:
     """Measures input for `seconds` and compute for about as long. Writes nothing."""
-    recipe = options.recipe
-    model = models.build(options.model, classes=len(data.classes), image_size=options.image_size, blurpool=recipe.blurpool)
+    optimization = options.optimization
+    model = factory.build_model(
+        options.model, classes=len(data.classes), image_size=options.image_size, blurpool=optimization.blurpool
+    )
     parameters = sum(one.numel() for one in model.parameters())
-    copies = {"sgd": 2, "lars": 2}.get(recipe.optimizer, 3) + (1 if recipe.average else 0)
+    copies = {"sgd": 2, "lars": 2}.get(optimization.optimizer, 3) + (1 if optimization.average else 0)
     per_epoch = len(data) // (options.batch_size * ranks)
     total = min(options.epochs * per_epoch, options.steps or options.epochs * per_epoch)
     compute, memory = compute_rate(options, device, classes=len(data.classes), ranks=ranks)
     threads = (options.threads or max(1, round(machine.cores().usable) // ranks)) * ranks
-    ingest = ingest_rate(options, data, device, threads=threads, seconds=seconds).img_s
-    sizes = [recipe.train_size(options.image_size, epoch / options.epochs) for epoch in range(options.epochs)]
+    ingest = input_rate(options, data, device, threads=threads, seconds=seconds).img_s
+    sizes = [optimization.train_size(options.image_size, epoch / options.epochs) for epoch in range(options.epochs)]
     whole = None if compute is None else _seconds(options, sizes, compute, ingest, total, per_epoch, ranks, val)
-    return Plan(
+    return DryRun(
         images=len(data),
         val_images=None if val is None else len(val),
         classes=len(data.classes),
         parameters=parameters,
         ranks=ranks,
         batch_size=options.batch_size,
-        global_batch=options.batch_size * ranks * recipe.accumulate,
+        global_batch=options.batch_size * ranks * optimization.accumulate,
         steps_per_epoch=per_epoch,
         total_steps=total,
-        warmup_steps=recipe.warmup_steps(options.epochs, per_epoch),
-        peak_learning_rate=recipe.peak_rate(options.batch_size * ranks * recipe.accumulate),
+        warmup_steps=optimization.warmup_steps(options.epochs, per_epoch),
+        peak_learning_rate=optimization.peak_rate(options.batch_size * ranks * optimization.accumulate),
         sizes=tuple((epoch, size) for epoch, size in enumerate(sizes) if epoch == 0 or size != sizes[epoch - 1]),
         compute_img_s=compute,
         ingest_img_s=ingest,
@@ -111,8 +113,8 @@ def _seconds(
         rate = min(ingest, compute * (options.image_size / size) ** 2)
         spent += steps * options.batch_size * ranks / rate
         if val is not None:
-            passes = 2 if options.recipe.flip_test else 1
-            pixels = (options.recipe.test_size(options.image_size) / options.image_size) ** 2
+            passes = 2 if options.optimization.flip_test else 1
+            pixels = (options.optimization.test_size(options.image_size) / options.image_size) ** 2
             spent += len(val) / min(ingest, EVALUATION_SPEED * compute / (passes * pixels))
         left -= steps
     return spent

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-__all__ = ["Scores", "answers_of", "evaluate"]
+__all__ = ["Scores", "evaluate", "model_scores"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ def evaluate(
     """Runs `model` in evaluation mode over one pass of `loader`; leaves the model in the mode it was in.
 
     Under torch.distributed every rank evaluates its share and all get the scores of the whole set. None, on all
-    ranks, when `stopped` became true on one of them on the way. `flip`: see `answers_of`.
+    ranks, when `stopped` became true on one of them on the way. `flip`: see `model_scores`.
     `confusion`, int64 [classes, classes] on the device, has images added to row label, column answer (of this rank).
     """
     import torch
@@ -60,7 +60,7 @@ def evaluate(
             if stopped():
                 totals[4] = 1
                 break
-            answers = answers_of(model, images, flip=flip)[:real]
+            answers = model_scores(model, images, flip=flip)[:real]
             labels = labels[:real]
             ranked = answers.topk(min(5, answers.shape[1]), dim=1).indices == labels[:, None]
             loss = torch.nn.functional.cross_entropy(answers, labels, reduction="sum")
@@ -79,7 +79,7 @@ def evaluate(
     return Scores(first / count, fifth / count if classes > 5 else None, loss_sum / count, int(count))
 
 
-def answers_of(model: nn.Module, images: torch.Tensor, *, flip: bool) -> torch.Tensor:
+def model_scores(model: nn.Module, images: torch.Tensor, *, flip: bool) -> torch.Tensor:
     """The model's answers, float32 [N, classes]; with `flip`, the mean of those to the images and to their mirror images."""
     answers: torch.Tensor = model(images).float()
     return (answers + model(images.flip(3)).float()) / 2 if flip else answers

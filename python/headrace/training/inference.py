@@ -15,19 +15,19 @@ from headrace.datasets.sources.folder import IMAGE_EXTENSIONS
 from headrace.errors import DecodeError, SourceError
 from headrace.loading.loader import Loader
 from headrace.training.devices import Device
-from headrace.training.evaluation import answers_of
+from headrace.training.evaluation import model_scores
 from headrace.training.input import evaluation_loader
-from headrace.training.models.create import SMALL_IMAGE
+from headrace.training.models.factory import SMALL_IMAGE
 from headrace.training.models.trained_weights import Weights
 
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["Answer", "answer", "images_of"]
+__all__ = ["Prediction", "answer", "open_images"]
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Prediction:
     """`likely`: (class, probability), the most probable first; empty with an `error`."""
 
     image: str
@@ -35,7 +35,7 @@ class Answer:
     error: str | None = None
 
 
-def images_of(places: Sequence[Path]) -> Dataset:
+def open_images(places: Sequence[Path]) -> Dataset:
     """The images at `places` as a dataset: image files, all images below folders, or one packed dataset or container.
 
     Raises SourceError where there is nothing.
@@ -87,7 +87,7 @@ def answer(
     image_size: int | None = None,
     flip: bool | None = None,
     threads: int | None = None,
-) -> Iterator[Answer]:
+) -> Iterator[Prediction]:
     """The model's answer to each image of `data`, in order; `top` classes each. What is None is as the run evaluated."""
     import torch
 
@@ -104,22 +104,24 @@ def answer(
         record = 0
         try:
             for images, numbers in loader:
-                shares = answers_of(model, images.to(device.torch_name), flip=flip).softmax(1).cpu()
+                shares = model_scores(model, images.to(device.torch_name), flip=flip).softmax(1).cpu()
                 values, indices = shares.topk(min(top, shares.shape[1]), dim=1)
                 for number, value, index in zip(numbers.tolist(), values.tolist(), indices.tolist(), strict=True):
                     if record == count:  # the last batch is filled up from the front
                         return
                     key = data.table.keys[record]
                     if number == record:
-                        yield Answer(key, tuple((weights.classes[one], share) for one, share in zip(index, value, strict=True)))
+                        yield Prediction(
+                            key, tuple((weights.classes[one], share) for one, share in zip(index, value, strict=True))
+                        )
                     else:
-                        yield Answer(key, (), _reason(loader, key))
+                        yield Prediction(key, (), _reason(loader, key))
                     record += 1
         except DecodeError:
             if record:
                 raise
             for key in data.table.keys:  # not one of them is an image: there is nothing to stand in
-                yield Answer(key, (), _reason(loader, key))
+                yield Prediction(key, (), _reason(loader, key))
 
 
 def _reason(loader: Loader, key: str) -> str:

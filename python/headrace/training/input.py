@@ -11,8 +11,8 @@ from headrace.system import machine
 from headrace.training.devices import Device
 from headrace.training.distributed.ranks import Ranks
 from headrace.training.learner import autocast_dtype
-from headrace.training.models import create as models
-from headrace.training.optimization import Recipe
+from headrace.training.models import factory
+from headrace.training.optimization import OptimizationOptions
 from headrace.training.options import Options
 from headrace.transforms.base import Transform
 from headrace.transforms.batch import RandomErasing
@@ -39,12 +39,12 @@ class TrainingInput:
 
     def size(self, epoch: int) -> int:
         """Pixels of the images of `epoch`; a run of `--steps` has the sizes of its epochs too."""
-        return self.options.recipe.train_size(self.options.image_size, epoch / max(1, self.options.epochs))
+        return self.options.optimization.train_size(self.options.image_size, epoch / max(1, self.options.epochs))
 
     def loader(self, epoch: int) -> Loader:
         """A loader at the beginning of `epoch`."""
-        small = self.options.image_size <= models.SMALL_IMAGE
-        steps = _augmentation(self.options.recipe, self.size(epoch), small=small)
+        small = self.options.image_size <= factory.SMALL_IMAGE
+        steps = _augmentation(self.options.optimization, self.size(epoch), small=small)
         loader = _loader(self.options, self.data, self.device, self.ranks, steps, training=True)
         loader.set_epoch(epoch)
         return loader
@@ -52,7 +52,7 @@ class TrainingInput:
 
 def validation_loader(options: Options, data: Dataset, device: Device, ranks: Ranks) -> Loader:
     """Every image once, in order, each rank its share."""
-    steps = _undisturbed(options.recipe.test_size(options.image_size), small=options.image_size <= models.SMALL_IMAGE)
+    steps = _undisturbed(options.optimization.test_size(options.image_size), small=options.image_size <= factory.SMALL_IMAGE)
     return _loader(options, data, device, ranks, steps, training=False)
 
 
@@ -90,8 +90,8 @@ def _loader(options: Options, data: Dataset, device: Device, ranks: Ranks, steps
     if device.kind == "cuda" and (half := autocast_dtype(options.precision, device)) is not None:
         dtype = "bfloat16" if str(half) == "torch.bfloat16" else "float16"
     pipeline = Compose(steps) if device.simulated else _normalized(steps)
-    if training and options.recipe.erase and not device.simulated:
-        pipeline = Compose([*pipeline.transforms, RandomErasing(p=options.recipe.erase)])
+    if training and options.optimization.erase and not device.simulated:
+        pipeline = Compose([*pipeline.transforms, RandomErasing(p=options.optimization.erase)])
     return Loader(
         data,
         options.batch_size,
@@ -113,7 +113,7 @@ def _normalized(steps: list[Transform]) -> Compose:
     return Compose([*steps, Normalize(IMAGENET_MEAN, IMAGENET_STD)])
 
 
-def _augmentation(recipe: Recipe, size: int, *, small: bool) -> list[Transform]:
+def _augmentation(optimization: OptimizationOptions, size: int, *, small: bool) -> list[Transform]:
     crop: list[Transform] = [RandomResizedCrop(size), RandomHorizontalFlip()]
     if small:
         padded = RandomCrop(size, padding=SMALL_CROP_PADDING)
@@ -124,7 +124,7 @@ def _augmentation(recipe: Recipe, size: int, *, small: bool) -> list[Transform]:
         "trivialaugment": [TrivialAugmentWide()],
         "autoaugment": [AutoAugment("cifar10" if small else "imagenet")],
     }
-    return crop + more[recipe.augment]
+    return crop + more[optimization.augment]
 
 
 def _undisturbed(size: int, *, small: bool) -> list[Transform]:

@@ -9,11 +9,11 @@ from headrace.errors import UsageError
 from headrace.training.devices import Device, make_deterministic, make_fast
 from headrace.training.distributed.ranks import Ranks
 from headrace.training.mixing import mix
-from headrace.training.models import create as models
+from headrace.training.models import factory
 from headrace.training.models.pretrained import load_pretrained
 from headrace.training.optimization import learning_rate, make_optimizer
 from headrace.training.options import Compile, Options, Precision
-from headrace.training.weight_average import Average
+from headrace.training.weight_average import WeightAverage
 
 if TYPE_CHECKING:
     import torch
@@ -33,7 +33,7 @@ class Learner:
     ) -> None:
         import torch
 
-        self.options, self.recipe, self.device, self.ranks = options, options.recipe, device, ranks
+        self.options, self.optimization, self.device, self.ranks = options, options.optimization, device, ranks
         self.total_steps, self.warmup_steps = total_steps, warmup_steps
         self.autocast = autocast_dtype(options.precision, device)
         if options.deterministic:
@@ -43,8 +43,8 @@ class Learner:
         torch.manual_seed(options.seed)
         self.model, self.loaded = _build(options, device, classes)
         self._step_model = _wrapped(self.model, ranks, device, compiled=options.compile)
-        self.average = Average(self.model, self.recipe.average) if self.recipe.average else None
-        self.optimizer = make_optimizer(self.model, self.recipe, fused=device.kind == "cuda")
+        self.average = WeightAverage(self.model, self.optimization.average) if self.optimization.average else None
+        self.optimizer = make_optimizer(self.model, self.optimization, fused=device.kind == "cuda")
         half = self.autocast == torch.float16
         # The scaler leaves out updates with gradients that are not finite, without waiting for the device: with a scale of 1
         # it does that alone.
@@ -63,18 +63,18 @@ class Learner:
 
         # All randomness of a step comes from (seed, step, rank): nothing of it needs to be saved.
         torch.manual_seed((self.options.seed * 1_000_003 + step) * 65_536 + self.ranks.rank)
-        moves = (step + 1) % self.recipe.accumulate == 0 or step + 1 == self.total_steps
+        moves = (step + 1) % self.optimization.accumulate == 0 or step + 1 == self.total_steps
         partners, share = labels, 1.0
         if not self.device.simulated:
             if not self.options.channels_last:
                 images = images.contiguous()
-            images, partners, share = mix(images, labels, mixup=self.recipe.mixup, cutmix=self.recipe.cutmix)
+            images, partners, share = mix(images, labels, mixup=self.optimization.mixup, cutmix=self.optimization.cutmix)
         statistics = self._statistics() if self._guarded else []
         # Between updates, ranks need not exchange gradients.
         with nullcontext() if moves or self.ranks.world_size == 1 else self._step_model.no_sync():
             with torch.autocast(self.device.torch_type, dtype=self.autocast, enabled=self.autocast is not None):
                 loss = self._loss(self._step_model(images), labels, partners, share)
-            self.scaler.scale(loss / self.recipe.accumulate).backward()
+            self.scaler.scale(loss / self.optimization.accumulate).backward()
         for statistic, before in statistics:  # a batch that is not finite must not leave its trace there
             statistic.copy_(torch.where(loss.detach().isfinite(), statistic, before))
         if moves:
@@ -97,7 +97,7 @@ class Learner:
     def _loss(self, answers: torch.Tensor, labels: torch.Tensor, partners: torch.Tensor, share: float) -> torch.Tensor:
         from torch.nn.functional import cross_entropy
 
-        smoothing = self.recipe.label_smoothing
+        smoothing = self.optimization.label_smoothing
         loss: torch.Tensor = cross_entropy(answers, labels, label_smoothing=smoothing)
         if share < 1:
             loss = share * loss + (1 - share) * cross_entropy(answers, partners, label_smoothing=smoothing)
@@ -109,20 +109,20 @@ class Learner:
 
         for group in self.optimizer.param_groups:
             group["lr"] = self.learning_rate(step) * group["scale"]
-        if self.recipe.clip_norm:
+        if self.optimization.clip_norm:
             self.scaler.unscale_(self.optimizer)
-            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.clip_norm)
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.optimization.clip_norm)
         self.scaler.step(self.optimizer)
         self.scaler.update(1.0 if self._guarded else None)
         self.optimizer.zero_grad(set_to_none=True)
         if self.average is not None:
-            self.average.update(self.model, step // self.recipe.accumulate)
+            self.average.update(self.model, step // self.optimization.accumulate)
 
     def learning_rate(self, step: int) -> float:
         """The rate at a step; its peak is the recipe's for what all ranks and accumulated batches together hold."""
-        peak = self.recipe.peak_rate(self.options.batch_size * self.ranks.world_size * self.recipe.accumulate)
+        peak = self.optimization.peak_rate(self.options.batch_size * self.ranks.world_size * self.optimization.accumulate)
         steps = {"warmup_steps": self.warmup_steps, "total_steps": self.total_steps}
-        return learning_rate(step, peak=peak, schedule=self.recipe.schedule, **steps)
+        return learning_rate(step, peak=peak, schedule=self.optimization.schedule, **steps)
 
 
 def autocast_dtype(precision: Precision, device: Device) -> torch.dtype | None:
@@ -144,15 +144,15 @@ def _build(options: Options, device: Device, classes: int) -> tuple[nn.Module, s
     import torch
 
     # The name is checked on a simulated device too: the same command must work on the real one.
-    model = models.build(
+    model = factory.build_model(
         options.model,
         classes=classes,
         image_size=options.image_size,
-        blurpool=options.recipe.blurpool,
+        blurpool=options.optimization.blurpool,
     )
     loaded = load_pretrained(model, options.pretrained, name=options.model) if options.pretrained else None
     if device.simulated:
-        model, loaded = models.stand_in(classes), None
+        model, loaded = factory.build_stand_in(classes), None
     elif options.sync_batch_norm:
         model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)
     layout = torch.channels_last if options.channels_last else torch.contiguous_format

@@ -16,23 +16,23 @@ from typing import TYPE_CHECKING
 from headrace.errors import DecodeError, HeadraceError
 from headrace.training import checkpoint
 from headrace.training.devices import Device
-from headrace.training.distributed.ranks import Ranks, leave, lost_ranks_told
+from headrace.training.distributed.ranks import Ranks, leave, lost_ranks_reported
 from headrace.training.evaluation import Scores, evaluate
 from headrace.training.options import Options
 from headrace.training.prepare import prepare
-from headrace.training.state import Progress, Run, save
+from headrace.training.state import TrainingProgress, TrainingRun, save
 from headrace.training.stop_signal import StopRequest
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Options", "Progress", "Result", "Start", "train"]
+__all__ = ["Options", "Result", "TrainingProgress", "TrainingStart", "train"]
 
 LOG_STEPS = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class TrainingStart:
     """What is known before the first step: the step to go on from (0: the beginning), and which process this is."""
 
     step: int
@@ -63,8 +63,8 @@ class Result:
 def train(
     options: Options,
     *,
-    watch: Callable[[Progress], None] = lambda progress: None,
-    begin: Callable[[Start], None] = lambda start: None,
+    watch: Callable[[TrainingProgress], None] = lambda progress: None,
+    begin: Callable[[TrainingStart], None] = lambda start: None,
 ) -> Result:
     """Trains to the end, or to a request to stop (then the exit code is 128 + the signal's number, and resuming goes on).
 
@@ -79,8 +79,8 @@ def train(
         leave()
         raise
     try:
-        with StopRequest() as stop, lost_ranks_told(run.ranks):
-            begin(Start(run.step, run.ranks))
+        with StopRequest() as stop, lost_ranks_reported(run.ranks):
+            begin(TrainingStart(run.step, run.ranks))
             _train(run, stop)
             # Still within: a second SIGTERM must not end the process while the last checkpoint is on its way.
             _save(run)
@@ -90,7 +90,7 @@ def train(
             if run.uploads is not None:
                 run.uploads.close()  # last: what is on this disk is whole, whatever the store does
     except DecodeError:
-        if run.ranks.world_size == 1 and run.step % options.recipe.accumulate == 0:
+        if run.ranks.world_size == 1 and run.step % options.optimization.accumulate == 0:
             _save(run)  # one bad image is no reason to lose the steps before it
         raise
     except torch.OutOfMemoryError as error:
@@ -127,7 +127,7 @@ def train(
     )
 
 
-def _train(run: Run, stop: StopRequest) -> None:
+def _train(run: TrainingRun, stop: StopRequest) -> None:
     """The loop. Every pass of the outer loop is an epoch, or what is left of one."""
     while run.step < run.total_steps and not run.stop_signal:
         _evaluate_if_due(run, stop)
@@ -136,14 +136,14 @@ def _train(run: Run, stop: StopRequest) -> None:
             loss = run.learner.learn(run.step, images, labels)
             run.loader.top_up()
             run.step += 1
-            run.loss_watch.add(run.step, loss)
+            run.loss_monitor.add(run.step, loss)
             run.pace.end(len(labels))
             run.unreported_images += len(labels) * run.ranks.world_size
             last = run.step == run.total_steps
             if run.step % LOG_STEPS == 0 or last:
                 _report(run)
             stop_signal, save_now = run.agreement.vote(stop.number, _checkpoint_overdue(run))
-            if last or run.step % run.options.recipe.accumulate == 0:  # between two updates there are gradients to lose
+            if last or run.step % run.options.optimization.accumulate == 0:  # between two updates there are gradients to lose
                 run.stop_signal = stop_signal
                 if save_now or _is_multiple(run.step, run.options.checkpoint_steps):
                     _save(run)
@@ -153,7 +153,7 @@ def _train(run: Run, stop: StopRequest) -> None:
     _evaluate_if_due(run, stop)
 
 
-def _resize_if_due(run: Run) -> None:
+def _resize_if_due(run: TrainingRun) -> None:
     """Progressive resizing: an epoch whose images have another size gets a loader of its own."""
     epoch = run.step // len(run.loader)
     size = run.feed.size(epoch)
@@ -163,7 +163,7 @@ def _resize_if_due(run: Run) -> None:
         run.loader, run.image_size = run.feed.loader(epoch), size
 
 
-def _timed(run: Run) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+def _timed(run: TrainingRun) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """The loader's batches, on the device, with the clock told when they are asked for and when they arrive."""
     batches = iter(run.loader)
     run.pace.ask()
@@ -175,7 +175,7 @@ def _timed(run: Run) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         run.pace.ask()
 
 
-def _another_epoch_follows(run: Run) -> bool:
+def _another_epoch_follows(run: TrainingRun) -> bool:
     """Whether this is the last step of an epoch, after which the same loader goes on."""
     step = run.step + 1
     if step % len(run.loader) or step >= run.total_steps or run.stop_signal:
@@ -183,15 +183,15 @@ def _another_epoch_follows(run: Run) -> bool:
     return run.feed.size(step // len(run.loader)) == run.image_size
 
 
-def _save(run: Run) -> None:
+def _save(run: TrainingRun) -> None:
     """A checkpoint, unless a loss says that it would be of no use."""
-    run.loss_watch.read(run.loader, saved=run.writer.settled)
+    run.loss_monitor.read(run.loader, saved=run.writer.settled)
     save(run)
 
 
-def _report(run: Run) -> None:
+def _report(run: TrainingRun) -> None:
     """Reads the losses (where the loop waits for the device), writes a line of metrics, tells the watcher."""
-    value = run.loss_watch.read(run.loader, saved=run.writer.settled)
+    value = run.loss_monitor.read(run.loader, saved=run.writer.settled)
     epoch = (run.step - 1) // len(run.loader)
     if value is not None:
         run.losses.append(value)
@@ -203,12 +203,14 @@ def _report(run: Run) -> None:
     run.metrics.write(step=run.step, epoch=epoch, loss=value, learning_rate=rate, img_s=img_s, wait_share=wait_share,
                       image_size=run.image_size)  # fmt: skip
     if run.metrics.problem is not None:
-        run.watch(Progress(run.step, run.total_steps, epoch, 0, None, None, None, remark=f"warning: {run.metrics.problem}"))
+        run.watch(
+            TrainingProgress(run.step, run.total_steps, epoch, 0, None, None, None, remark=f"warning: {run.metrics.problem}")
+        )
     images, run.unreported_images = run.unreported_images, 0
-    run.watch(Progress(run.step, run.total_steps, epoch, images, value, img_s, wait_share, run.scores))
+    run.watch(TrainingProgress(run.step, run.total_steps, epoch, images, value, img_s, wait_share, run.scores))
 
 
-def _evaluate_if_due(run: Run, stop: StopRequest) -> None:
+def _evaluate_if_due(run: TrainingRun, stop: StopRequest) -> None:
     """After each epoch and at the end; a run that was stopped before it evaluates when it goes on."""
     whole_epochs = run.step % len(run.loader) == 0 or run.step == run.total_steps
     if run.val_loader is None or not whole_epochs or run.evaluated_step == run.step or run.stop_signal:
@@ -219,7 +221,7 @@ def _evaluate_if_due(run: Run, stop: StopRequest) -> None:
         run.val_loader,
         device=run.device.torch_name,
         autocast=run.learner.autocast,
-        flip=run.options.recipe.flip_test,
+        flip=run.options.optimization.flip_test,
         stopped=lambda: stop.signal is not None,
     )
     if scores is None:
@@ -230,29 +232,29 @@ def _evaluate_if_due(run: Run, stop: StopRequest) -> None:
         return
     epoch = (run.step - 1) // len(run.loader)
     run.metrics.write(step=run.step, epoch=epoch, evaluation=asdict(run.scores))
-    run.watch(Progress(run.step, run.total_steps, epoch, 0, None, *run.pace.read(), run.scores))
+    run.watch(TrainingProgress(run.step, run.total_steps, epoch, 0, None, *run.pace.read(), run.scores))
 
 
 def _is_multiple(step: int, every: int | None) -> bool:
     return every is not None and step % every == 0
 
 
-def _checkpoint_overdue(run: Run) -> bool:
+def _checkpoint_overdue(run: TrainingRun) -> bool:
     """By the main process's clock: the others follow its vote."""
     minutes = run.options.checkpoint_minutes
     return run.ranks.main and minutes is not None and time.monotonic() - run.saved_s >= 60 * minutes
 
 
-def _save_final(run: Run) -> Path:
+def _save_final(run: TrainingRun) -> Path:
     path = Path(run.options.out) / "final.safetensors"
     weights = {name: tensor.detach().to("cpu", copy=True) for name, tensor in run.learner.judged.state_dict().items()}
     facts = {
         "model": run.options.model,
         "simulated": run.device.simulated,  # then these are a stand-in's weights, not the model's
         "image_size": run.options.image_size,
-        "test_size": run.options.recipe.test_size(run.options.image_size),
-        "flip_test": run.options.recipe.flip_test,
-        "blurpool": run.options.recipe.blurpool,
+        "test_size": run.options.optimization.test_size(run.options.image_size),
+        "flip_test": run.options.optimization.flip_test,
+        "blurpool": run.options.optimization.blurpool,
         "classes": list(run.loader.dataset.classes),
         "steps": run.step,
     }

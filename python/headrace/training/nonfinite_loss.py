@@ -13,7 +13,7 @@ from headrace.loading.loader import Loader
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["BadStep", "LossWatch"]
+__all__ = ["BadStep", "LossMonitor"]
 
 NAMED = 3  # records that the message names; metrics.jsonl has all
 
@@ -35,7 +35,7 @@ class BadStep:
         return f"the loss is {self.loss} at step {self.step} (epoch {self.epoch}); its batch: {names}{where}"
 
 
-class LossWatch:
+class LossMonitor:
     """Keeps the losses of steps on the device and reads them a few at a time: no step waits.
 
     `allowed` bad steps are passed over and told to `tell`; one more raises HeadraceError.

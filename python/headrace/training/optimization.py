@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-__all__ = ["AUGMENTATIONS", "OPTIMIZERS", "SCHEDULES", "Recipe", "learning_rate", "make_optimizer"]
+__all__ = ["AUGMENTATIONS", "OPTIMIZERS", "SCHEDULES", "OptimizationOptions", "learning_rate", "make_optimizer"]
 
 Optimizer = Literal["sgd", "adamw", "lamb", "lars"]
 Schedule = Literal["cosine", "step", "linear"]
@@ -44,7 +44,7 @@ _UP_TO_ONE = ("erase", "resize_begin", "resize_end")
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
+class OptimizationOptions:
     """The ingredients. `learning_rate` is for a global batch of 256 and grows with it (`peak_rate`).
 
     Defaults: NVIDIA DeepLearningExamples, PyTorch ResNet-50 v1.5 (0.256 per 256, momentum 0.875, weight decay 2**-15,
@@ -145,7 +145,7 @@ def learning_rate(step: int, *, peak: float, warmup_steps: int, total_steps: int
     return peak * (1 - progress) if schedule == "linear" else 0.5 * peak * (1 + math.cos(math.pi * progress))
 
 
-def make_optimizer(model: nn.Module, recipe: Recipe, *, fused: bool) -> torch.optim.Optimizer:
+def make_optimizer(model: nn.Module, options: OptimizationOptions, *, fused: bool) -> torch.optim.Optimizer:
     """The recipe's optimizer; weights of layers decay, norms and biases (one-dimensional) do not, unless asked.
 
     Each group's "scale" multiplies the learning rate: `body_rate`, and 1 for the last layer. Raises UsageError without
@@ -153,36 +153,36 @@ def make_optimizer(model: nn.Module, recipe: Recipe, *, fused: bool) -> torch.op
     """
     import torch
 
-    head = {id(one) for one in _head(model)} if recipe.body_rate != 1 else set()
+    head = {id(one) for one in _head(model)} if options.body_rate != 1 else set()
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     groups: list[dict[str, Any]] = []
     for in_head in (False, True):
         own = [one for one in parameters if (id(one) in head) == in_head]
-        scale = 1.0 if in_head or not head else recipe.body_rate
-        decayed = [one for one in own if one.ndim > 1 or recipe.decay_norms]
-        spared = [one for one in own if one.ndim <= 1 and not recipe.decay_norms]
-        groups += [{"params": decayed, "weight_decay": recipe.weight_decay, "scale": scale}]
+        scale = 1.0 if in_head or not head else options.body_rate
+        decayed = [one for one in own if one.ndim > 1 or options.decay_norms]
+        spared = [one for one in own if one.ndim <= 1 and not options.decay_norms]
+        groups += [{"params": decayed, "weight_decay": options.weight_decay, "scale": scale}]
         groups += [{"params": spared, "weight_decay": 0.0, "scale": scale}]
     groups = [group for group in groups if group["params"]]
     if not groups:
         raise UsageError("the model has no parameters to train")
-    return _optimizer(torch, groups, recipe, fused=fused)
+    return _optimizer(torch, groups, options, fused=fused)
 
 
-def _optimizer(torch: Any, groups: list[dict[str, Any]], recipe: Recipe, *, fused: bool) -> Any:
-    nesterov = recipe.nesterov and recipe.momentum > 0
-    if recipe.optimizer == "sgd":
-        return torch.optim.SGD(groups, lr=0.0, momentum=recipe.momentum, nesterov=nesterov, fused=fused)
-    if recipe.optimizer == "adamw":
+def _optimizer(torch: Any, groups: list[dict[str, Any]], options: OptimizationOptions, *, fused: bool) -> Any:
+    nesterov = options.nesterov and options.momentum > 0
+    if options.optimizer == "sgd":
+        return torch.optim.SGD(groups, lr=0.0, momentum=options.momentum, nesterov=nesterov, fused=fused)
+    if options.optimizer == "adamw":
         return torch.optim.AdamW(groups, lr=0.0, fused=fused)
     try:
         from timm.optim import Lamb, Lars
     except ImportError as error:
-        what = f"the optimizer {recipe.optimizer} comes from timm, which is not installed"
+        what = f"the optimizer {options.optimizer} comes from timm, which is not installed"
         raise MissingDependencyError(what, hint="pip install timm; or --optimizer sgd, --optimizer adamw") from error
-    if recipe.optimizer == "lamb":
+    if options.optimizer == "lamb":
         return Lamb(groups, lr=0.0)
-    return Lars(groups, lr=0.0, momentum=recipe.momentum, nesterov=nesterov)
+    return Lars(groups, lr=0.0, momentum=options.momentum, nesterov=nesterov)
 
 
 def _head(model: nn.Module) -> list[nn.Parameter]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from headrace.errors import UsageError
-from headrace.training.optimization import Recipe
+from headrace.training.optimization import OptimizationOptions
 
 __all__ = ["COMPILE", "Compile", "Options", "Precision", "check"]
 
@@ -47,7 +47,7 @@ class Options:
     tf32: bool = True  # float32 products of CUDA GPUs in TF32
     pretrained: str | None = None  # a file of weights, or "auto": those of torchvision or timm, downloaded
     log: tuple[str, ...] = ()  # besides metrics.jsonl: tensorboard, mlflow, wandb
-    recipe: Recipe = field(default_factory=Recipe)
+    optimization: OptimizationOptions = field(default_factory=OptimizationOptions)
 
 
 def check(options: Options) -> None:

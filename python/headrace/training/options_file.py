@@ -14,7 +14,7 @@ from typing import Any
 from headrace.errors import UsageError
 from headrace.training.options import Options
 
-__all__ = ["flat", "read", "text", "write"]
+__all__ = ["flatten", "read", "toml_text", "write"]
 
 _NOT_SAVED = ("resume",)  # of the process, not of the run
 
@@ -44,14 +44,14 @@ def read(path: Path, known: Sequence[str]) -> dict[str, Any]:
     return found
 
 
-def flat(options: Options) -> dict[str, Any]:
+def flatten(options: Options) -> dict[str, Any]:
     """All options and ingredients of the recipe in one table; what is not set is absent."""
     values = asdict(options)
-    values |= values.pop("recipe")
+    values |= values.pop("optimization")
     return {name: value for name, value in values.items() if value is not None and name not in _NOT_SAVED}
 
 
-def text(values: Mapping[str, Any]) -> str:
+def toml_text(values: Mapping[str, Any]) -> str:
     """`values` as TOML."""
     return "".join(f"{name} = {_value(value)}\n" for name, value in values.items())
 
@@ -60,7 +60,7 @@ def write(options: Options, path: Path) -> None:
     """Saves the options with a run. Raises UsageError when the file cannot be written."""
     try:
         path.write_text("# headrace train --config THIS_FILE trains the same; what the command line says comes on top\n"
-                        + text(flat(options)), encoding="utf-8")  # fmt: skip
+                        + toml_text(flatten(options)), encoding="utf-8")  # fmt: skip
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}", hint="choose another --out") from error
 

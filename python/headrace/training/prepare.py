@@ -13,27 +13,26 @@ from headrace.datasets.records import Dataset
 from headrace.datasets.sources import open_dataset
 from headrace.datasets.sources.splits import training_and_held_out
 from headrace.errors import HeadraceError, SourceError, UsageError
-from headrace.training import checkpoint, devices
-from headrace.training import options_file as configuration
+from headrace.training import checkpoint, devices, options_file
 from headrace.training.checkpoint import Writer
-from headrace.training.devices import Device, Pace
-from headrace.training.distributed.ranks import Agreement, join, ranks_from_environment
+from headrace.training.devices import Device, StepTimer
+from headrace.training.distributed.ranks import RankVote, join, ranks_from_environment
 from headrace.training.enlarging import enlarged
 from headrace.training.environment import environment
 from headrace.training.input import TrainingInput, validation_loader
 from headrace.training.learner import Learner
 from headrace.training.loggers import Loggers
 from headrace.training.metrics import Metrics
-from headrace.training.nonfinite_loss import BadStep, LossWatch
+from headrace.training.nonfinite_loss import BadStep, LossMonitor
 from headrace.training.options import Options, check
 from headrace.training.resume import find, share
-from headrace.training.state import Progress, Run, restore
+from headrace.training.state import TrainingProgress, TrainingRun, restore
 from headrace.training.uploads import Uploads
 
 __all__ = ["open_data", "prepare"]
 
 
-def prepare(options: Options, watch: Callable[[Progress], None]) -> Run:
+def prepare(options: Options, watch: Callable[[TrainingProgress], None]) -> TrainingRun:
     """Checks and builds everything, and loads the checkpoint to resume from. All errors of use are raised here."""
     import torch
 
@@ -75,7 +74,7 @@ def prepare(options: Options, watch: Callable[[Progress], None]) -> Run:
         ranks,
         classes=len(data.classes),
         total_steps=total_steps,
-        warmup_steps=options.recipe.warmup_steps(options.epochs, steps_per_epoch),
+        warmup_steps=options.optimization.warmup_steps(options.epochs, steps_per_epoch),
     )
     _check_model(learner, options, device, len(data.classes))
     try:
@@ -88,7 +87,7 @@ def prepare(options: Options, watch: Callable[[Progress], None]) -> Run:
     if ranks.main:
         checkpoint.remove_partial(out / "checkpoints")
     uploads = Uploads(options.checkpoint_url, keep=options.keep) if options.checkpoint_url and ranks.main else None
-    run = Run(
+    run = TrainingRun(
         options=options,
         ranks=ranks,
         device=device,
@@ -100,9 +99,9 @@ def prepare(options: Options, watch: Callable[[Progress], None]) -> Run:
         writer=_writer(out / "checkpoints", options.keep, uploads),
         uploads=uploads,
         metrics=Metrics(out / "metrics.jsonl", _loggers(options, out, watch) if ranks.main else None),
-        pace=Pace(device),
-        agreement=Agreement(ranks),
-        loss_watch=LossWatch(options.nan_steps, steps_per_epoch, lambda bad: _tell_bad_step(run, bad)),
+        pace=StepTimer(device),
+        agreement=RankVote(ranks),
+        loss_monitor=LossMonitor(options.nan_steps, steps_per_epoch, lambda bad: _tell_bad_step(run, bad)),
         watch=watch,
         lock=lock,
         total_steps=total_steps,
@@ -115,7 +114,7 @@ def prepare(options: Options, watch: Callable[[Progress], None]) -> Run:
                 lock.close()
             raise
     if ranks.main:
-        configuration.write(options, out / "config.toml")
+        options_file.write(options, out / "config.toml")
         if learner.loaded is not None:
             _remark(watch, f"start: {learner.loaded}")
     facts: dict[str, object] = {
@@ -131,8 +130,8 @@ def prepare(options: Options, watch: Callable[[Progress], None]) -> Run:
     return run
 
 
-def _tell_bad_step(run: Run, bad: BadStep) -> None:
-    run.watch(Progress(run.step, run.total_steps, bad.epoch, 0, None, None, None, remark=f"warning: {bad.describe()}"))
+def _tell_bad_step(run: TrainingRun, bad: BadStep) -> None:
+    run.watch(TrainingProgress(run.step, run.total_steps, bad.epoch, 0, None, None, None, remark=f"warning: {bad.describe()}"))
     if run.ranks.main:
         facts = asdict(bad) | {"loss": None, "not_finite": str(bad.loss)}
         run.metrics.write(**facts)
@@ -176,12 +175,12 @@ def _check_space(folder: Path, learner: Learner, keep: int) -> None:
         )
 
 
-def _remark(watch: Callable[[Progress], None], words: str) -> None:
-    watch(Progress(0, 0, 0, 0, None, None, None, remark=words))
+def _remark(watch: Callable[[TrainingProgress], None], words: str) -> None:
+    watch(TrainingProgress(0, 0, 0, 0, None, None, None, remark=words))
 
 
-def _loggers(options: Options, out: Path, watch: Callable[[Progress], None]) -> Loggers:
-    return Loggers(options.log, out, configuration.flat(options), warn=lambda words: _remark(watch, words))
+def _loggers(options: Options, out: Path, watch: Callable[[TrainingProgress], None]) -> Loggers:
+    return Loggers(options.log, out, options_file.flatten(options), warn=lambda words: _remark(watch, words))
 
 
 def _locked(out: Path) -> BinaryIO:

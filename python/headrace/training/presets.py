@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headrace.training.optimization import Recipe
+from headrace.training.optimization import OptimizationOptions
 
 __all__ = ["PRESETS", "Preset"]
 
@@ -16,7 +16,7 @@ class Preset:
     source: str
     epochs: int
     image_size: int
-    recipe: Recipe
+    optimization: OptimizationOptions
     pretrained: bool = False
 
 
@@ -25,7 +25,7 @@ PRESETS: dict[str, Preset] = {
         source="Goyal et al. 2017, 'Accurate, Large Minibatch SGD' (ResNet-50, ImageNet: 76.3 % top-1 after 90 epochs)",
         epochs=90,
         image_size=224,
-        recipe=Recipe(
+        optimization=OptimizationOptions(
             learning_rate=0.1,
             momentum=0.9,
             weight_decay=1e-4,
@@ -42,7 +42,7 @@ PRESETS: dict[str, Preset] = {
         ),
         epochs=16,
         image_size=192,
-        recipe=Recipe(
+        optimization=OptimizationOptions(
             learning_rate=1.7 * 256 / 4096,
             momentum=0.9,
             nesterov=False,
@@ -64,7 +64,7 @@ PRESETS: dict[str, Preset] = {
         ),
         epochs=10,
         image_size=224,
-        recipe=Recipe(
+        optimization=OptimizationOptions(
             learning_rate=0.01,
             momentum=0.9,
             weight_decay=1e-4,

@@ -7,21 +7,21 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from headrace.errors import UsageError
-from headrace.training.optimization import Recipe
+from headrace.training.optimization import OptimizationOptions
 from headrace.training.options import Options
 from headrace.training.presets import PRESETS, Preset
 
-__all__ = ["KEYS", "Chosen", "choose_options", "with_global_batch"]
+__all__ = ["KEYS", "ResolvedOptions", "resolve_options", "with_global_batch"]
 
-_OPTIONS = tuple(field.name for field in fields(Options) if field.name != "recipe")
-_INGREDIENTS = tuple(field.name for field in fields(Recipe))
+_OPTIONS = tuple(field.name for field in fields(Options) if field.name != "optimization")
+_INGREDIENTS = tuple(field.name for field in fields(OptimizationOptions))
 # What a TOML file may say: every option of a run, and what is decided before it starts.
 KEYS = (*_OPTIONS, "recipe", *_INGREDIENTS, "global_batch", "processes")
 _OF_THE_OPTIMIZER = ("learning_rate", "weight_decay")
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class ResolvedOptions:
     """`options`, with a batch size and a compile mode that may still have to be found out."""
 
     options: Options
@@ -32,17 +32,17 @@ class Chosen:
     processes: int | None = None
 
 
-def choose_options(given: Mapping[str, Any]) -> Chosen:
+def resolve_options(given: Mapping[str, Any]) -> ResolvedOptions:
     """Puts what was `given` (by name: KEYS) on top of the recipe's and the general defaults. Raises UsageError."""
     for name in ("model", "data"):
         if name not in given:
             raise UsageError(f"--{name} is missing", hint=f"--{name} on the command line, or {name} = … in --config FILE")
     preset = PRESETS[given["recipe"]] if "recipe" in given else None
-    ingredients = {} if preset is None else asdict(preset.recipe)
+    ingredients = {} if preset is None else asdict(preset.optimization)
     if given.get("optimizer", ingredients.get("optimizer")) != ingredients.get("optimizer"):
         for key in _OF_THE_OPTIMIZER:  # a rate for SGD would be far too high for Adam
             ingredients.pop(key, None)
-    recipe = Recipe(**{**ingredients, **{key: given[key] for key in _INGREDIENTS if key in given}})
+    optimization = OptimizationOptions(**{**ingredients, **{key: given[key] for key in _INGREDIENTS if key in given}})
     options: dict[str, Any] = {"out": "run"}
     if preset is not None:
         options |= {"epochs": preset.epochs, "image_size": preset.image_size}
@@ -52,8 +52,8 @@ def choose_options(given: Mapping[str, Any]) -> Chosen:
         raise UsageError(f"the recipe {given['recipe']} starts from trained weights", hint=hint)
     auto = {key: options.get(key) == "auto" for key in ("batch_size", "compile")}
     settled = {key: value for key, value in options.items() if not auto.get(key)}
-    return Chosen(
-        Options(**settled, recipe=recipe),
+    return ResolvedOptions(
+        Options(**settled, optimization=optimization),
         preset,
         auto_batch_size=auto["batch_size"],
         auto_compile=auto["compile"],
@@ -72,4 +72,4 @@ def with_global_batch(options: Options, global_batch: int | None, ranks: int) ->
         raise UsageError(
             f"--global-batch {global_batch} is no multiple of {options.batch_size} images × {ranks} ranks", hint=hint
         )
-    return replace(options, recipe=replace(options.recipe, accumulate=global_batch // step))
+    return replace(options, optimization=replace(options.optimization, accumulate=global_batch // step))

@@ -15,7 +15,7 @@ from headrace.training import checkpoint
 from headrace.training.checkpoint import Checkpoint
 from headrace.training.distributed.ranks import Ranks
 from headrace.training.options import Options
-from headrace.training.uploads import check_writable, load_remote, names
+from headrace.training.uploads import check_writable, load_remote_checkpoint, names
 
 if TYPE_CHECKING:
     import torch
@@ -64,7 +64,7 @@ def newest(folder: Path, bucket: Bucket | None = None) -> tuple[Checkpoint | Non
             if name in local:
                 yield partial(checkpoint.load, local[name])
             if bucket is not None and name in remote:
-                yield partial(load_remote, bucket, name)
+                yield partial(load_remote_checkpoint, bucket, name)
 
     return checkpoint.first_whole(attempts())
 
@@ -85,7 +85,7 @@ def _named_remote(url: str) -> tuple[Checkpoint | None, list[str]]:
     """The checkpoint at `url`, or the newest whole one below it."""
     bucket = open_bucket(url)
     if url.rpartition("/")[2].startswith(checkpoint.PREFIX):
-        return load_remote(bucket, ""), []
+        return load_remote_checkpoint(bucket, ""), []
     found, lines = _told(*newest(Path("/nonexistent"), bucket))
     if found is None:
         raise StateError(

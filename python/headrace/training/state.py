@@ -10,24 +10,24 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from headrace.errors import HeadraceError, StateError
 from headrace.loading.loader import Loader
 from headrace.training.checkpoint import Checkpoint, Writer
-from headrace.training.devices import Device, Pace
-from headrace.training.distributed.ranks import Agreement, Ranks
+from headrace.training.devices import Device, StepTimer
+from headrace.training.distributed.ranks import Ranks, RankVote
 from headrace.training.evaluation import Scores
 from headrace.training.input import TrainingInput
 from headrace.training.learner import Learner
 from headrace.training.metrics import Metrics
-from headrace.training.nonfinite_loss import LossWatch
+from headrace.training.nonfinite_loss import LossMonitor
 from headrace.training.options import Options
 from headrace.training.uploads import Uploads
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Progress", "Run", "restore", "save"]
+__all__ = ["TrainingProgress", "TrainingRun", "restore", "save"]
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class TrainingProgress:
     """What the loop tells while it runs. `wait_share` near 0: input keeps up; near 1: the device mostly waits."""
 
     step: int
@@ -42,7 +42,7 @@ class Progress:
 
 
 @dataclass(slots=True)
-class Run:
+class TrainingRun:
     """Everything the loop holds."""
 
     options: Options
@@ -56,10 +56,10 @@ class Run:
     writer: Writer
     uploads: Uploads | None
     metrics: Metrics
-    pace: Pace
-    agreement: Agreement
-    loss_watch: LossWatch
-    watch: Callable[[Progress], None]
+    pace: StepTimer
+    agreement: RankVote
+    loss_monitor: LossMonitor
+    watch: Callable[[TrainingProgress], None]
     lock: BinaryIO | None
     total_steps: int
     step: int = 0
@@ -74,7 +74,7 @@ class Run:
     stop_signal: int = 0  # agreed by all ranks
 
 
-def save(run: Run) -> None:
+def save(run: TrainingRun) -> None:
     """Copies the state to the CPU and has it written in the background."""
     import torch
 
@@ -105,10 +105,10 @@ def save(run: Run) -> None:
     run.writer.submit(run.step, copies, state)
     for problem in (run.writer.problem, run.uploads.problem if run.uploads else None):
         if problem is not None:
-            run.watch(Progress(run.step, run.total_steps, 0, 0, None, None, None, remark=f"warning: {problem}"))
+            run.watch(TrainingProgress(run.step, run.total_steps, 0, 0, None, None, None, remark=f"warning: {problem}"))
 
 
-def _refuse_broken(run: Run, copies: Mapping[str, torch.Tensor]) -> None:
+def _refuse_broken(run: TrainingRun, copies: Mapping[str, torch.Tensor]) -> None:
     """Weights that are not finite must never take the place of good ones. Raises HeadraceError."""
     for name, _ in run.learner.model.named_parameters():
         if not copies[f"model.{name}"].isfinite().all():
@@ -119,7 +119,7 @@ def _refuse_broken(run: Run, copies: Mapping[str, torch.Tensor]) -> None:
             )
 
 
-def identity(run: Run) -> dict[str, Any]:
+def identity(run: TrainingRun) -> dict[str, Any]:
     """What must be the same for a resumed run to be the same run."""
     options = run.options
     return {
@@ -128,11 +128,11 @@ def identity(run: Run) -> dict[str, Any]:
         "classes": len(run.loader.dataset.classes),
         "image_size": options.image_size,
         "total_steps": run.total_steps,
-        "recipe": asdict(options.recipe),
+        "recipe": asdict(options.optimization),
     }
 
 
-def restore(run: Run, found: Checkpoint) -> None:
+def restore(run: TrainingRun, found: Checkpoint) -> None:
     """Puts a checkpoint into the run. Raises StateError, in words, when it is of another run."""
     import torch
 

@@ -17,7 +17,7 @@ from headrace.errors import HeadraceError, SourceError, StateError
 from headrace.training import checkpoint
 from headrace.training.checkpoint import STATE, TENSORS, Checkpoint
 
-__all__ = ["Uploads", "check_writable", "load_remote", "names"]
+__all__ = ["Uploads", "check_writable", "load_remote_checkpoint", "names"]
 
 PIECE_BYTES = 8 << 20
 CONNECTIONS = 4
@@ -107,7 +107,7 @@ def names(bucket: Bucket) -> list[str]:
     return sorted((name for name in found if name.startswith(checkpoint.PREFIX)), reverse=True)
 
 
-def load_remote(bucket: Bucket, name: str) -> Checkpoint:
+def load_remote_checkpoint(bucket: Bucket, name: str) -> Checkpoint:
     """Reads the checkpoint `name`, every byte checked. Raises StateError naming what is missing or damaged."""
     where = f"{bucket.url}/{name}".rstrip("/")
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["Average"]
+__all__ = ["WeightAverage"]
 
 
-class Average:
+class WeightAverage:
     """Keeps `model`: the average of what `update` has been shown. Evaluated and saved in place of the trained one."""
 
     def __init__(self, model: nn.Module, decay: float) -> None:

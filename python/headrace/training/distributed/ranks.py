@@ -18,7 +18,7 @@ from headrace.training.distributed.rendezvous import meet
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["SPAWNED", "Agreement", "Ranks", "join", "leave", "lost_ranks_told", "meet_again", "ranks_from_environment"]
+__all__ = ["SPAWNED", "RankVote", "Ranks", "barrier", "join", "leave", "lost_ranks_reported", "ranks_from_environment"]
 
 # Set by headrace's own launcher in the processes that it starts.
 SPAWNED = "HEADRACE_SPAWNED"
@@ -89,7 +89,7 @@ def join(ranks: Ranks, device: Device) -> None:
 
 
 @contextmanager
-def lost_ranks_told(ranks: Ranks) -> Iterator[None]:
+def lost_ranks_reported(ranks: Ranks) -> Iterator[None]:
     """Says in words that another process of the run was lost, where torch raises what its transport saw."""
     try:
         yield
@@ -107,7 +107,7 @@ def _first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
 
 
-def meet_again(ranks: Ranks) -> None:
+def barrier(ranks: Ranks) -> None:
     """Returns when all processes are here. Does nothing alone."""
     if ranks.world_size > 1:
         import torch.distributed
@@ -123,7 +123,7 @@ def leave() -> None:
         torch.distributed.destroy_process_group()
 
 
-class Agreement:
+class RankVote:
     """A vote of all ranks at every step, whose result is read one step later: nobody ever waits for it.
 
     The numbers live on the CPU and travel by gloo, so no GPU is synchronised. Every rank reads the same result at the same

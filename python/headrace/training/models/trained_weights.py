@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import StateError
 from headrace.training import checkpoint
-from headrace.training.models import create as models
-from headrace.training.optimization import Recipe
+from headrace.training.models import factory
+from headrace.training.optimization import OptimizationOptions
 
 if TYPE_CHECKING:
     import torch
@@ -49,10 +49,10 @@ def load_model(path: Path) -> tuple[nn.Module, Weights]:
     """
     tensors, weights = _found(path)
     if weights.simulated:
-        model = models.stand_in(len(weights.classes))
+        model = factory.build_stand_in(len(weights.classes))
     else:
         size = weights.image_size
-        model = models.build(weights.model, classes=len(weights.classes), image_size=size, blurpool=weights.blurpool)
+        model = factory.build_model(weights.model, classes=len(weights.classes), image_size=size, blurpool=weights.blurpool)
     try:
         model.load_state_dict(tensors)
     except RuntimeError as error:
@@ -109,9 +109,9 @@ def _of_checkpoint(found: checkpoint.Checkpoint) -> tuple[dict[str, torch.Tensor
     tensors = {name.removeprefix(prefix): value for name, value in found.tensors.items() if name.startswith(prefix)}
     try:
         facts = dict(found.state["identity"])
-        recipe = Recipe(**facts["recipe"])
-        facts |= {"classes": found.state["classes"], "steps": found.state["step"], "flip_test": recipe.flip_test}
-        facts |= {"test_size": recipe.test_size(facts["image_size"]), "blurpool": recipe.blurpool}
+        optimization = OptimizationOptions(**facts["recipe"])
+        facts |= {"classes": found.state["classes"], "steps": found.state["step"], "flip_test": optimization.flip_test}
+        facts |= {"test_size": optimization.test_size(facts["image_size"]), "blurpool": optimization.blurpool}
         return tensors, _weights(Path(found.path), facts)
     except (KeyError, TypeError) as error:
         raise StateError(f"{found.path} does not say what it holds: {error}", hint=_HINT) from error

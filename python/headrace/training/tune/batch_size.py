@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 
 from headrace.errors import UsageError
 from headrace.training.options import Options
-from headrace.training.tune.compute_rate import Trial, measure
+from headrace.training.tune.compute_rate import ComputeRate, measure_compute_rate
 
-__all__ = ["CPU_SECONDS", "Choice", "choose", "sizes"]
+__all__ = ["CPU_SECONDS", "BatchSizeChoice", "candidate_sizes", "choose_batch_size"]
 
 SMALLEST, LARGEST = 32, 8192
 ENOUGH_GAIN = 0.02  # two sizes in a row that gain less end the search
@@ -24,14 +24,14 @@ LEAST_STEPS = 2  # of a trial: one that warms up, one that counts
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class BatchSizeChoice:
     """The chosen size per rank, everything that was tried, and the sizes for which no time was left."""
 
     batch_size: int
-    trials: tuple[Trial, ...]
+    trials: tuple[ComputeRate, ...]
     left_out: tuple[int, ...] = ()
 
-    def cut_short(self) -> str | None:
+    def left_out_message(self) -> str | None:
         """In words, that there was no time for some sizes; None when there was."""
         if not self.left_out:
             return None
@@ -41,7 +41,7 @@ class Choice:
         )
 
 
-def sizes(smallest: int = SMALLEST, largest: int = LARGEST) -> list[int]:
+def candidate_sizes(smallest: int = SMALLEST, largest: int = LARGEST) -> list[int]:
     """Powers of two and one and a half times them: 32, 48, 64, 96, 128 …"""
     found, size = [], smallest
     while size <= largest:
@@ -50,7 +50,7 @@ def sizes(smallest: int = SMALLEST, largest: int = LARGEST) -> list[int]:
     return [size for size in found if size <= largest]
 
 
-def choose(
+def choose_batch_size(
     options: Options,
     *,
     classes: int,
@@ -60,26 +60,26 @@ def choose(
     processes: int = 1,
     seconds: float | None = None,
     clock: Callable[[], float] = time.monotonic,
-    try_size: Callable[..., Trial] = measure,
-    watch: Callable[[Trial], None] = lambda trial: None,
-) -> Choice:
+    try_size: Callable[..., ComputeRate] = measure_compute_rate,
+    watch: Callable[[ComputeRate], None] = lambda trial: None,
+) -> BatchSizeChoice:
     """Tries sizes upwards until they stop gaining or do not fit. `images`: all ranks' batches are at most a tenth of the data.
 
     `memory_bytes`: the GPU's memory. `global_batch`: only sizes of which a whole number on `processes` ranks makes it.
     `seconds`: after the first size, none is tried that would, by the rates so far, end later than that.
     Raises UsageError when not even the smallest fits.
     """
-    trials: list[Trial] = []
+    trials: list[ComputeRate] = []
     flat = 0
     left_out: list[int] = []
     began_s = trial_began_s = clock()
-    candidates = sizes(largest=max(SMALLEST, min(LARGEST, images // 10 // processes)))
+    candidates = candidate_sizes(largest=max(SMALLEST, min(LARGEST, images // 10 // processes)))
     if global_batch is not None:
         candidates = [size for size in candidates if global_batch % (size * processes) == 0]
         if not candidates:
             what = f"no batch size of {SMALLEST} or more on {processes} ranks divides --global-batch {global_batch}"
             raise UsageError(what, hint="another --global-batch (a power of two), or --batch-size N")
-    alone = replace(options.recipe, accumulate=1)
+    alone = replace(options.optimization, accumulate=1)
     for number, size in enumerate(candidates):
         if seconds is not None and trials:
             now_s = clock()
@@ -88,7 +88,7 @@ def choose(
                 left_out = candidates[number:]
                 break
         trial_began_s = clock()
-        trial = try_size(replace(options, batch_size=size, recipe=alone), classes=classes, processes=processes)
+        trial = try_size(replace(options, batch_size=size, optimization=alone), classes=classes, processes=processes)
         trials.append(trial)
         watch(trial)
         if trial.img_s is None or _too_full(trial, memory_bytes):
@@ -102,8 +102,8 @@ def choose(
         what = f"{options.model} at {options.image_size} pixels does not fit with a batch of {candidates[0]}"
         raise UsageError(what, hint="a smaller --image-size or model, --precision bf16, or --batch-size N with a smaller N")
     best = max(rate for rate, _ in fitting)
-    return Choice(min(size for rate, size in fitting if rate >= NEARLY * best), tuple(trials), tuple(left_out))
+    return BatchSizeChoice(min(size for rate, size in fitting if rate >= NEARLY * best), tuple(trials), tuple(left_out))
 
 
-def _too_full(trial: Trial, memory_bytes: int | None) -> bool:
+def _too_full(trial: ComputeRate, memory_bytes: int | None) -> bool:
     return memory_bytes is not None and trial.memory_bytes is not None and trial.memory_bytes > MEMORY_SHARE * memory_bytes

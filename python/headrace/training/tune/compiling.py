@@ -14,7 +14,7 @@ from headrace.datasets.sources.container_index_cache import cache_folder
 from headrace.errors import CommandError
 from headrace.training.devices import Device
 from headrace.training.options import COMPILE, Compile, Options
-from headrace.training.tune.compute_rate import Trial, measure
+from headrace.training.tune.compute_rate import ComputeRate, measure_compute_rate
 
 __all__ = ["LEAST_GAIN", "CompileChoice", "choose_compile"]
 
@@ -37,7 +37,7 @@ def choose_compile(
     device: Device,
     classes: int,
     processes: int = 1,
-    try_mode: Callable[..., Trial] = measure,
+    try_mode: Callable[..., ComputeRate] = measure_compute_rate,
     watch: Callable[[str], None] = lambda line: None,
 ) -> CompileChoice:
     """The fastest of COMPILE if it is 3 % faster than eager, else "off"; always "off" on CPUs and simulated devices.
@@ -85,5 +85,5 @@ def _remembered(options: Options, device: Device, classes: int, processes: int) 
     import torch
 
     facts = [options.model, options.batch_size, options.image_size, options.precision, options.channels_last, options.tf32]
-    facts += [asdict(options.recipe), classes, processes, device.name, torch.__version__]
+    facts += [asdict(options.optimization), classes, processes, device.name, torch.__version__]
     return cache_folder() / "compile" / f"{hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]}.json"

@@ -17,10 +17,10 @@ from headrace.errors import CommandError
 from headrace.training.devices import open_device
 from headrace.training.distributed.ranks import Ranks, join, leave, ranks_from_environment
 from headrace.training.learner import Learner
-from headrace.training.optimization import Recipe
+from headrace.training.optimization import OptimizationOptions
 from headrace.training.options import Options
 
-__all__ = ["Trial", "measure", "try_batch"]
+__all__ = ["ComputeRate", "measure_compute_rate", "run_steps"]
 
 WARM_UP_STEPS, STEPS, LEAST_SECONDS, MOST_SECONDS = 5, 20, 0.5, 10.0
 TIMEOUT_S = 600.0
@@ -38,7 +38,7 @@ OUT_OF_MEMORY = (
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class ComputeRate:
     """What a batch size gave. `img_s` None: it did not fit. `memory_bytes`: the GPU's peak (None on the CPU).
 
     With several ranks: of all of them together, and of the fullest one.
@@ -49,7 +49,7 @@ class Trial:
     memory_bytes: int | None
 
 
-def try_batch(options: Options, *, classes: int, image_size: int | None = None) -> Trial:
+def run_steps(options: Options, *, classes: int, image_size: int | None = None) -> ComputeRate:
     """Trains `options.model` on one random batch here and now, for some steps; raises what torch raises."""
     import torch
 
@@ -82,7 +82,7 @@ def try_batch(options: Options, *, classes: int, image_size: int | None = None) 
     if peak is not None:
         peak = int(_slowest(peak, ranks))
     leave()
-    return Trial(options.batch_size, steps * options.batch_size * ranks.world_size / elapsed_s, peak)
+    return ComputeRate(options.batch_size, steps * options.batch_size * ranks.world_size / elapsed_s, peak)
 
 
 def _slowest(value: float, ranks: Ranks) -> float:
@@ -103,10 +103,10 @@ def _finish(device: str) -> None:
         torch.cuda.synchronize(device)
 
 
-def measure(options: Options, *, classes: int, processes: int = 1) -> Trial:
-    """`try_batch` in a process of its own; a batch that does not fit is a Trial without rate. Raises CommandError otherwise.
+def measure_compute_rate(options: Options, *, classes: int, processes: int = 1) -> ComputeRate:
+    """Measure with `run_steps` in a process of its own, or with `processes` ranks on this machine.
 
-    `processes`: ranks on this machine that try together.
+    A batch that does not fit gives a ComputeRate without rate. Raises CommandError when the measurement fails otherwise.
     """
     # Rates do not depend on the values of weights.
     question = json.dumps({**asdict(replace(options, pretrained=None)), "classes": classes})
@@ -118,11 +118,11 @@ def measure(options: Options, *, classes: int, processes: int = 1) -> Trial:
         raise CommandError(f"trying a batch of {options.batch_size} took more than {TIMEOUT_S:.0f} s") from error
     for line in done.stdout.splitlines():
         if line.startswith(MARK):
-            return Trial(**json.loads(line.removeprefix(MARK)))
+            return ComputeRate(**json.loads(line.removeprefix(MARK)))
     said = done.stdout + done.stderr
     # A CPU trial that takes all memory is killed by the kernel, without words.
     if any(words in said for words in OUT_OF_MEMORY) or done.returncode == -9:
-        return Trial(options.batch_size, None, None)
+        return ComputeRate(options.batch_size, None, None)
     last = (said.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
     raise CommandError(f"trying a batch of {options.batch_size} failed: {last}")
 
@@ -131,8 +131,8 @@ def main() -> None:
     """The child's part: one JSON object in, one line out."""
     given = json.loads(sys.argv[1])
     classes = given.pop("classes")
-    options = Options(**{**given, "recipe": Recipe(**given["recipe"])})
-    found = try_batch(options, classes=classes)
+    options = Options(**{**given, "optimization": OptimizationOptions(**given["optimization"])})
+    found = run_steps(options, classes=classes)
     if ranks_from_environment().main:
         print(MARK + json.dumps(asdict(found)))
 

@@ -12,14 +12,14 @@ from pathlib import Path
 
 from headrace.datasets.records import Dataset
 from headrace.errors import CommandError
-from headrace.training import options_file as configuration
+from headrace.training import options_file
 from headrace.training.devices import WARM_UP_STEPS, Device
 from headrace.training.distributed.ranks import Ranks
 from headrace.training.input import TrainingInput
 from headrace.training.options import Options
-from headrace.training.tune.compute_rate import measure
+from headrace.training.tune.compute_rate import measure_compute_rate
 
-__all__ = ["Ingest", "Together", "compute_rate", "ingest_rate", "together_rate"]
+__all__ = ["CombinedRate", "InputRate", "combined_rate", "compute_rate", "input_rate"]
 
 WARM_UP_BATCHES = 4  # the ring is filled, threads have started
 LEAST_STEPS, MOST_STEPS = 30, 2000
@@ -29,7 +29,7 @@ TIMEOUT_S = 1800.0
 
 
 @dataclass(frozen=True, slots=True)
-class Ingest:
+class InputRate:
     """Images a second of the loader alone. `cores`: how many it kept busy; fewer than threads: it waits for storage."""
 
     threads: int
@@ -38,7 +38,7 @@ class Ingest:
 
 
 @dataclass(frozen=True, slots=True)
-class Together:
+class CombinedRate:
     """A short run of the real thing, all ranks: images a second, and the share of time that the device waited for input."""
 
     prefetch: int
@@ -46,7 +46,7 @@ class Together:
     wait_share: float
 
 
-def ingest_rate(options: Options, data: Dataset, device: Device, *, threads: int, seconds: float) -> Ingest:
+def input_rate(options: Options, data: Dataset, device: Device, *, threads: int, seconds: float) -> InputRate:
     """Takes batches as fast as they come for `seconds`, on this machine's one loader with `threads` threads."""
     feed = TrainingInput(replace(options, threads=threads), data, device, Ranks())
     with feed.loader(max(0, options.epochs - 1)) as loader:  # the last epoch: the full image size
@@ -60,7 +60,7 @@ def ingest_rate(options: Options, data: Dataset, device: Device, *, threads: int
                 if batches > WARM_UP_BATCHES + 1 and now_s - began_s >= seconds:
                     break
         elapsed_s = max(now_s - began_s, 1e-9)
-        return Ingest(threads, images / elapsed_s, (time.process_time() - began_cpu_s) / elapsed_s)
+        return InputRate(threads, images / elapsed_s, (time.process_time() - began_cpu_s) / elapsed_s)
 
 
 def compute_rate(options: Options, device: Device, *, classes: int, ranks: int) -> tuple[float | None, int | None]:
@@ -70,11 +70,13 @@ def compute_rate(options: Options, device: Device, *, classes: int, ranks: int) 
     """
     if device.img_s is not None:
         return device.img_s, None
-    trial = measure(replace(options, recipe=replace(options.recipe, accumulate=1)), classes=classes, processes=ranks)
+    trial = measure_compute_rate(
+        replace(options, optimization=replace(options.optimization, accumulate=1)), classes=classes, processes=ranks
+    )
     return trial.img_s, trial.memory_bytes
 
 
-def together_rate(options: Options, data: Dataset, *, ranks: int, expected_img_s: float, seconds: float) -> Together:
+def combined_rate(options: Options, data: Dataset, *, ranks: int, expected_img_s: float, seconds: float) -> CombinedRate:
     """`headrace train` for about `seconds`, in processes of its own, without evaluation. Raises CommandError."""
     per_second = expected_img_s / (options.batch_size * ranks)
     steps = round(seconds * per_second) + LEAST_STEPS
@@ -85,9 +87,9 @@ def together_rate(options: Options, data: Dataset, *, ranks: int, expected_img_s
             epochs=max(options.epochs, 1 + steps * options.batch_size * ranks // max(1, len(data))), checkpoint_minutes=None,
             checkpoint_steps=None, checkpoint_url=None, keep=1,
         )  # fmt: skip
-        short = replace(short, recipe=replace(short.recipe, start_scale=1.0, accumulate=1))
+        short = replace(short, optimization=replace(short.optimization, start_scale=1.0, accumulate=1))
         config = Path(folder) / "tune.toml"
-        configuration.write(short, config)
+        options_file.write(short, config)
         command = [sys.executable, "-m", "headrace", "train", "--config", str(config), "--processes", str(ranks), "--json"]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, cwd=Path.cwd())
@@ -95,7 +97,7 @@ def together_rate(options: Options, data: Dataset, *, ranks: int, expected_img_s
             raise CommandError(f"the trial run took more than {TIMEOUT_S:.0f} s") from error
         try:
             found = json.loads(done.stdout)
-            return Together(options.prefetch, float(found["img_s"]), float(found["wait_share"]))
+            return CombinedRate(options.prefetch, float(found["img_s"]), float(found["wait_share"]))
         except (ValueError, KeyError, TypeError) as error:
             last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
             raise CommandError(f"the trial run failed: {last}") from error

@@ -13,12 +13,12 @@ from headrace.errors import UsageError
 from headrace.system import machine
 from headrace.training.devices import Device
 from headrace.training.options import Options
-from headrace.training.resolve_options import Chosen, with_global_batch
-from headrace.training.tune.batch_size import CPU_SECONDS, choose
+from headrace.training.resolve_options import ResolvedOptions, with_global_batch
+from headrace.training.tune.batch_size import CPU_SECONDS, choose_batch_size
 from headrace.training.tune.compiling import choose_compile
-from headrace.training.tune.rates import Ingest, Together, compute_rate, ingest_rate, together_rate
+from headrace.training.tune.rates import CombinedRate, InputRate, combined_rate, compute_rate, input_rate
 
-__all__ = ["Tuned", "tune"]
+__all__ = ["TuningResult", "tune"]
 
 ENOUGH = 1.10  # input that is this much faster than compute never makes it wait (the trainer's own promise)
 NEARLY = 0.97  # of the best rate: the fewest threads that reach it
@@ -29,7 +29,7 @@ DEPTHS = (3, 6, 12)
 
 
 @dataclass(frozen=True, slots=True)
-class Tuned:
+class TuningResult:
     """The settings found, what was measured, and what binds: "compute", "input: CPU", "input: storage" or "overlap"."""
 
     options: Options
@@ -38,15 +38,15 @@ class Tuned:
     batch_trials: tuple[tuple[int, float | None], ...]  # (size, images a second; None: does not fit)
     batch_left_out: tuple[int, ...]  # sizes for which the search had no time
     compile_img_s: dict[str, float]
-    ingest: tuple[Ingest, ...]  # by threads
+    ingest: tuple[InputRate, ...]  # by threads
     compute_img_s: float
-    together: tuple[Together, ...]  # by batches ahead
+    together: tuple[CombinedRate, ...]  # by batches ahead
     binds: str
     advice: str
 
 
 def tune(
-    chosen: Chosen,
+    chosen: ResolvedOptions,
     data: Dataset,
     device: Device,
     *,
@@ -54,13 +54,13 @@ def tune(
     seconds: float = 5.0,
     memory_bytes: int | None = None,
     watch: Callable[[str], None] = lambda line: None,
-) -> Tuned:
+) -> TuningResult:
     """Measures for about `seconds` at each setting. Raises UsageError when the batch does not fit."""
     options = chosen.options
     sizes: tuple[tuple[int, float | None], ...] = ()
     left_out: tuple[int, ...] = ()
     if chosen.auto_batch_size and not device.simulated:
-        choice = choose(
+        choice = choose_batch_size(
             options,
             classes=len(data.classes),
             images=len(data),
@@ -73,7 +73,7 @@ def tune(
         options = replace(options, batch_size=choice.batch_size)
         sizes = tuple((one.batch_size, one.img_s) for one in choice.trials)
         left_out = choice.left_out
-        if (said := choice.cut_short()) is not None:
+        if (said := choice.left_out_message()) is not None:
             watch(said)
     options = with_global_batch(options, chosen.global_batch, ranks)
     compiled = choose_compile(options, device=device, classes=len(data.classes), processes=ranks, watch=watch)
@@ -90,7 +90,7 @@ def tune(
     fastest = max(together, key=lambda one: one.img_s)
     deepest = min(one.prefetch for one in together if one.img_s >= NEARLY * fastest.img_s)
     binds, advice = _verdict(compute, best, fastest)
-    return Tuned(
+    return TuningResult(
         options=replace(options, prefetch=deepest),
         device=device.name,
         ranks=ranks,
@@ -107,12 +107,12 @@ def tune(
 
 def _by_threads(
     options: Options, data: Dataset, device: Device, *, compute: float, seconds: float, watch: Callable[[str], None]
-) -> tuple[Ingest, ...]:
+) -> tuple[InputRate, ...]:
     """All usable cores first, then half as many as long as that might still be enough."""
-    found: list[Ingest] = []
+    found: list[InputRate] = []
     threads = max(1, round(machine.cores().usable))
     while threads:
-        one = ingest_rate(options, data, device, threads=threads, seconds=seconds)
+        one = input_rate(options, data, device, threads=threads, seconds=seconds)
         watch(f"input alone, {threads} threads: {one.img_s:,.0f} img/s")
         found.append(one)
         if one.img_s < ENOUGH * compute and one.img_s < NEARLY * max(other.img_s for other in found):
@@ -121,21 +121,28 @@ def _by_threads(
     return tuple(found)
 
 
-def _fewest_threads(ingest: tuple[Ingest, ...], compute: float) -> Ingest:
+def _fewest_threads(ingest: tuple[InputRate, ...], compute: float) -> InputRate:
     best = max(one.img_s for one in ingest)
     wanted = min(NEARLY * best, ENOUGH * compute * 1.5)  # with half as much again in reserve, for the training's own threads
     return min((one for one in ingest if one.img_s >= wanted), key=lambda one: one.threads)
 
 
 def _by_depth(
-    options: Options, data: Dataset, *, ranks: int, compute: float, ingest: Ingest, seconds: float, watch: Callable[[str], None]
-) -> tuple[Together, ...]:
+    options: Options,
+    data: Dataset,
+    *,
+    ranks: int,
+    compute: float,
+    ingest: InputRate,
+    seconds: float,
+    watch: Callable[[str], None],
+) -> tuple[CombinedRate, ...]:
     """Batches ahead: more only while the device waits although the input would be fast enough."""
-    found: list[Together] = []
+    found: list[CombinedRate] = []
     for depth in DEPTHS:
         expected = min(compute, ingest.img_s)
         deeper = replace(options, prefetch=depth)
-        one = together_rate(deeper, data, ranks=ranks, expected_img_s=expected, seconds=seconds)
+        one = combined_rate(deeper, data, ranks=ranks, expected_img_s=expected, seconds=seconds)
         watch(f"together, {depth} batches ahead: {one.img_s:,.0f} img/s, {one.wait_share:.1%} waiting")
         found.append(one)
         if one.wait_share <= WAITS or ingest.img_s < ENOUGH * compute:
@@ -143,7 +150,7 @@ def _by_depth(
     return tuple(found)
 
 
-def _verdict(compute: float, ingest: Ingest, together: Together) -> tuple[str, str]:
+def _verdict(compute: float, ingest: InputRate, together: CombinedRate) -> tuple[str, str]:
     if together.img_s >= KEEPS_UP * compute:
         return "compute", "input keeps up: a faster GPU, lower precision or a smaller model would be faster"
     if ingest.img_s < ENOUGH * compute:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-__all__ = ["SMALL_IMAGE", "SMALL_RESNETS", "build", "stand_in"]
+__all__ = ["SMALL_IMAGE", "SMALL_RESNETS", "build_model", "build_stand_in"]
 
 # Images this small lose everything in ImageNet's stem (stride 4 before the first block): it is replaced below this.
 SMALL_IMAGE = 64
@@ -22,7 +22,7 @@ SMALL_IMAGE = 64
 SMALL_RESNETS = {"resnet20": 3, "resnet32": 5, "resnet44": 7, "resnet56": 9}
 
 
-def build(name: str, *, classes: int, image_size: int, blurpool: bool = False) -> nn.Module:
+def build_model(name: str, *, classes: int, image_size: int, blurpool: bool = False) -> nn.Module:
     """The model `name` with `classes` outputs, randomly initialised from torch's current seed.
 
     `module:factory` calls `factory(num_classes=classes)` from an importable module. A torchvision ResNet for images of up to
@@ -108,7 +108,7 @@ def _small_resnet(blocks: int, classes: int) -> nn.Module:
     return model
 
 
-def stand_in(classes: int) -> nn.Module:
+def build_stand_in(classes: int) -> nn.Module:
     """For simulated devices: a linear classifier on a 7 × 7 grid of pixels. It learns, and costs the CPU next to nothing."""
     from torch import nn
 
