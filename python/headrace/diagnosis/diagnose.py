@@ -8,14 +8,20 @@ from dataclasses import replace
 from typing import Any
 
 from headrace.diagnosis import tensorflow_fixes as tensorflow_advice
-from headrace.diagnosis.fixes import add_fixes, ceiling_img_s
-from headrace.diagnosis.gpu_settings import configuration
+from headrace.diagnosis.fixes import add_fixes
+from headrace.diagnosis.gpu_settings import find_gpu_settings
+from headrace.diagnosis.job import MeasuredJob
 from headrace.diagnosis.measure import Machine, Rank, measure_machine, measure_ranks
 from headrace.diagnosis.model import SHARES, VERDICTS, Diagnosis, Finding, Fix, RankRow, command_ended
+from headrace.diagnosis.prediction import ceiling_img_s
 from headrace.diagnosis.read_rate import best_rate
-from headrace.diagnosis.rules import Case, causes, finding, input_parts, slow_phase, unseen_input_kind
-from headrace.diagnosis.series import heat_map, percentile, percentiles, stages, timeline
-from headrace.diagnosis.startup import start_up
+from headrace.diagnosis.rules.finding import make_finding
+from headrace.diagnosis.rules.input import input_parts, unseen_input_kind
+from headrace.diagnosis.rules.order import find_causes
+from headrace.diagnosis.rules.ranks import slow_phase
+from headrace.diagnosis.series import heat_map, percentiles, stages, timeline
+from headrace.diagnosis.startup import startup_parts_s
+from headrace.diagnosis.stats import percentile
 from headrace.diagnosis.step_model import build_model
 from headrace.session.merge_loaders import merge_recreated_loaders
 from headrace.session.model import Session
@@ -41,30 +47,30 @@ def diagnose(session: Session) -> Diagnosis:
     # In step with one another all take equally long; the one whose own part is longest sets the pace.
     rank = max(ranks, key=lambda item: item.own_s if item.own_s is not None else item.step_s)
     model = build_model(rank, _ranks_on_this_node(ranks), machine, read_rate=best_rate(session))
-    case = Case(session, ranks, rank, machine, model)
+    job = MeasuredJob(session, ranks, rank, machine, model)
     findings = tuple(
-        tensorflow_advice.advise(case, found) if tensorflow_advice.concerns(case, found) else add_fixes(case, found)
-        for found in causes(case)
+        tensorflow_advice.advise(job, found) if tensorflow_advice.concerns(job, found) else add_fixes(job, found)
+        for found in find_causes(job)
     )
     # Starts are predicted on a rate that includes them; beside another verdict that rate is not the one shown.
     findings = (findings[0], *(_without_rates(found) if found.kind == "STARTUP" else found for found in findings[1:]))
-    confidence = _confidence(case, findings)
+    confidence = _confidence(job, findings)
     primary = replace(findings[0], confidence=confidence)
-    ceiling = ceiling_img_s(case)
+    ceiling = ceiling_img_s(job)
     # All ranks take equally many images per step; the slowest rank's step is everyone's.
     img_s = rank.items * len(ranks) / rank.step_s if rank.items is not None else None
     if primary.kind == "STARTUP":  # the pace of single steps is not the matter
         img_s = sum(step.items or 0 for step in rank.all_steps) * len(ranks) / (rank.loop_s + rank.workers_start_s)
     totals = [step.step_s for step in rank.steps]
-    wait_share = case.share(rank.exposed_wait_s)
+    wait_share = job.share(rank.exposed_wait_s)
     return Diagnosis(
         verdict=primary.kind,
         confidence=confidence,
-        share_of_step=share_of_step(case),
+        share_of_step=share_of_step(job),
         findings=(_for_all_ranks(primary, len(ranks)), *(_for_all_ranks(found, len(ranks)) for found in findings[1:])),
         img_s=img_s,
         ceiling_img_s=ceiling * len(ranks) if ceiling is not None and not rank.elsewhere else None,
-        not_measured=_not_measured(session, case),
+        not_measured=_not_measured(session, job),
         summary=primary.summary,
         steps=len(rank.steps),
         ranks=len(ranks),
@@ -78,14 +84,14 @@ def diagnose(session: Session) -> Diagnosis:
         time_limit_s=session.facts.get("time_limit_s"),
         duration_s=session.duration_s,
         terms_s=model.terms_s if model is not None else {},
-        startup_s=start_up(session, rank),
+        startup_s=startup_parts_s(session, rank),
         environment=_environment(session),
         percentiles=_percentile_table(session, rank),
         heat_map=heat_map(session),
         timeline=timeline(session, rank.all_steps),
         stages=stages([batch for batch in session.batches if batch.loader == rank.loader.loader], session.processes),
         rank_rows=_rank_rows(ranks),
-        configuration=tuple(_for_all_ranks(found, len(ranks)) for found in configuration(case)),
+        configuration=tuple(_for_all_ranks(found, len(ranks)) for found in find_gpu_settings(job)),
     )
 
 
@@ -102,17 +108,17 @@ UNSEEN_PARTS = {"STORAGE_LATENCY": "blocked"}
 """Where batches are made unseen: the part that their kind of wait belongs to, "on a core" for the others."""
 
 
-def share_of_step(case: Case) -> dict[str, float]:
+def share_of_step(job: MeasuredJob) -> dict[str, float]:
     """The bar: parts of the mean steady step, summing to 1 with the rest in "other"."""
-    rank, work = case.rank, case.rank.work
+    rank, work = job.rank, job.rank.work
     pauses_s = min(rank.compute_s, rank.pauses.gc_s + rank.pauses.periodic_s)
     waiting_s = min(rank.exposed_wait_s, rank.step_s)
     handover_s = min(waiting_s, rank.handover_s if rank.workers else 0.0)
-    split = input_parts(work) if work is not None else {UNSEEN_PARTS.get(unseen_input_kind(case)[0], "on a core"): 1.0}
+    split = input_parts(work) if work is not None else {UNSEEN_PARTS.get(unseen_input_kind(job)[0], "on a core"): 1.0}
     whole_s = math.fsum(split.values()) or 1.0
     late_s = waiting_s - handover_s
-    collective_s = min(rank.compute_s, rank.collective_s or 0.0) if len(case.ranks) > 1 else 0.0
-    sync_s = _sync_s(case) or 0.0
+    collective_s = min(rank.compute_s, rank.collective_s or 0.0) if len(job.ranks) > 1 else 0.0
+    sync_s = _sync_s(job) or 0.0
     h2d_s = min(rank.compute_s, rank.h2d_s or 0.0)
     queue_s = min(rank.step_s - waiting_s, rank.main_queue_s or 0.0)
     parts = {
@@ -131,12 +137,12 @@ def share_of_step(case: Case) -> dict[str, float]:
     return {name: parts[name] / total_s for name in SHARES}
 
 
-def _sync_s(case: Case) -> float | None:
-    rank = case.rank
+def _sync_s(job: MeasuredJob) -> float | None:
+    rank = job.rank
     if rank.sync_count is None or rank.sync_s is None or rank.sync_count < 2:
         return None
     idle_s = max(0.0, min(rank.typical_compute_s - rank.sync_s, rank.sync_s))
-    return min(idle_s, (1 - case.machine.gpu_busy) * rank.step_s) if case.machine.gpu_busy is not None else idle_s
+    return min(idle_s, (1 - job.machine.gpu_busy) * rank.step_s) if job.machine.gpu_busy is not None else idle_s
 
 
 def _ranks_on_this_node(ranks: Sequence[Rank]) -> int:
@@ -163,24 +169,24 @@ def _for_all_ranks(found: Finding, ranks: int) -> Finding:
     return replace(found, fixes=fixes)
 
 
-def _confidence(case: Case, findings: Sequence[Finding]) -> float:
+def _confidence(job: MeasuredJob, findings: Sequence[Finding]) -> float:
     """0..1: lowered by few steps, a noisy machine, a close second cause, a model that misses, and missing sources."""
     confidence = 0.95
-    steps = len(case.rank.steps)
-    confidence -= 0.25 if case.rank.elsewhere else 0.0
+    steps = len(job.rank.steps)
+    confidence -= 0.25 if job.rank.elsewhere else 0.0
     confidence -= 0.25 if steps < 20 else 0.1 if steps < 50 else 0.0
-    foreign = case.machine.foreign_share
+    foreign = job.machine.foreign_share
     if findings[0].kind != "EXTERNAL_CPU" and foreign is not None and foreign > NOISE_LIMIT:
         confidence -= min(0.3, foreign)
     shares = [found.share or 0.0 for found in findings]
     if len(shares) > 1 and shares[1] > 0.7 * shares[0]:
         confidence -= 0.15
-    if case.model is not None and findings[0].kind in INPUT_OR_COMPUTE:
-        missed = abs(math.log(case.rank.step_s / max(1e-9, case.model.step_s)))
+    if job.model is not None and findings[0].kind in INPUT_OR_COMPUTE:
+        missed = abs(math.log(job.rank.step_s / max(1e-9, job.model.step_s)))
         confidence -= min(0.25, max(0.0, missed - 0.1))
-    if case.rank.work is not None and case.rank.work.queue_s is None:
+    if job.rank.work is not None and job.rank.work.queue_s is None:
         confidence -= 0.15
-    if case.rank.loader.family == "kineto" and findings[0].kind in (*INPUT_OR_COMPUTE, "NO_OVERLAP"):
+    if job.rank.loader.family == "kineto" and findings[0].kind in (*INPUT_OR_COMPUTE, "NO_OVERLAP"):
         confidence -= 0.25  # which kind of input it is, a trace does not tell
     return round(max(0.1, confidence), 2)
 
@@ -198,10 +204,10 @@ def _noise(machine: Machine) -> str | None:
     return f"{level}: other programs used {foreign:.0%} of the CPU"
 
 
-def _not_measured(session: Session, case: Case) -> tuple[str, ...]:
+def _not_measured(session: Session, job: MeasuredJob) -> tuple[str, ...]:
     """Sources that were absent, and parts of the model that therefore are."""
     missing = [f"{item.what}: {item.why}" for item in session.not_measured]
-    rank = case.rank
+    rank = job.rank
     if rank.work is None:
         unknown = (
             "no loader that headrace knows makes them" if rank.loader.family == "none" else "no worker of this loader reported"
@@ -211,7 +217,7 @@ def _not_measured(session: Session, case: Case) -> tuple[str, ...]:
         missing.append("CPU queueing while batches are made: it happens in TensorFlow's threads; counted as blocked")
     elif rank.work.queue_s is None:
         missing.append("CPU queueing in the workers: the kernel keeps no scheduler statistics")
-    if case.machine.gpu_busy is not None and rank.gpu_step_s is None:
+    if job.machine.gpu_busy is not None and rank.gpu_step_s is None:
         missing.append("times on the GPU's clock: no CUDA work was seen in the training process")
     if rank.elsewhere:
         missing.append(
@@ -309,7 +315,7 @@ def _insufficient(session: Session, machine: Machine) -> Diagnosis:
         verdict="INSUFFICIENT_DATA",
         confidence=1.0,
         share_of_step=dict.fromkeys(SHARES, 0.0) | {"other": 1.0},
-        findings=(finding("INSUFFICIENT_DATA", None, *evidence),),
+        findings=(make_finding("INSUFFICIENT_DATA", None, *evidence),),
         img_s=None,
         ceiling_img_s=None,
         not_measured=tuple(f"{item.what}: {item.why}" for item in session.not_measured),

@@ -10,10 +10,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from headrace.diagnosis.fixes import bigger_batch, pin_memory, unpredicted
+from headrace.diagnosis.job import MeasuredJob
 from headrace.diagnosis.model import CONFIGURATION, Finding, Fix
-from headrace.diagnosis.rules import INPUT_SHARE, Case
+from headrace.diagnosis.rules.input import INPUT_SHARE
 
-__all__ = ["configuration"]
+__all__ = ["find_gpu_settings"]
 
 TENSOR_CORES = (7, 0)
 """Compute capability from which NVIDIA GPUs have them (Volta)."""
@@ -26,13 +27,13 @@ LEAST_CUDNN: Mapping[int, int] = {8: 8000, 9: 8900, 10: 90500, 12: 90700}
 """Major compute capability: first cuDNN with kernels made for it (its release notes): 8.0, 8.9, 9.5, 9.7."""
 
 
-def configuration(case: Case) -> tuple[Finding, ...]:
+def find_gpu_settings(job: MeasuredJob) -> tuple[Finding, ...]:
     """All that apply, in a fixed order. Empty where the job runs on no GPU, or was not looked at."""
-    facts: Mapping[str, Any] = case.session.facts.get("configuration") or {}
+    facts: Mapping[str, Any] = job.session.facts.get("configuration") or {}
     if facts.get("device") != "cuda":
         return ()
     rules = (_number_format, _memory_format, _pinning, _data_parallel, _batch_size, _cudnn, _driver)
-    return tuple(found for rule in rules if (found := rule(case, facts)) is not None)
+    return tuple(found for rule in rules if (found := rule(job, facts)) is not None)
 
 
 def _found(kind: str, evidence: str, *fixes: Fix) -> Finding:
@@ -44,7 +45,7 @@ def _capability(facts: Mapping[str, Any]) -> tuple[int, int]:
     return int(major), int(minor)
 
 
-def _number_format(case: Case, facts: Mapping[str, Any]) -> Finding | None:
+def _number_format(job: MeasuredJob, facts: Mapping[str, Any]) -> Finding | None:
     """A compiled model may enter autocast where it is not seen."""
     capability = _capability(facts)
     if facts.get("parameter_format") != "float32" or facts.get("autocast") or facts.get("compiled"):
@@ -54,37 +55,37 @@ def _number_format(case: Case, facts: Mapping[str, Any]) -> Finding | None:
     tf32 = ", matrix products included" if facts.get("matmul_precision") != "highest" else ", matrix products not"
     own = f"; convolutions may use TF32{tf32}" if capability >= (8, 0) else ""
     return _found(
-        "FP32_ON_TENSOR_CORES", f"parameters are float32 and no autocast region was entered{own}", *unpredicted(case, "amp")
+        "FP32_ON_TENSOR_CORES", f"parameters are float32 and no autocast region was entered{own}", *unpredicted(job, "amp")
     )
 
 
-def _memory_format(case: Case, facts: Mapping[str, Any]) -> Finding | None:
+def _memory_format(job: MeasuredJob, facts: Mapping[str, Any]) -> Finding | None:
     count, last = facts.get("convolutions") or 0, facts.get("channels_last") or 0
     low = facts.get("autocast") or facts.get("parameter_format") in ("float16", "bfloat16")
     if not low or count == 0 or last > 0 or _capability(facts) < TENSOR_CORES:
         return None
     words = f"none of {count} convolutions has channels-last weights, so cuDNN reorders their inputs"
-    return _found("CHANNELS_FIRST", words, *unpredicted(case, "channels_last"))
+    return _found("CHANNELS_FIRST", words, *unpredicted(job, "channels_last"))
 
 
-def _pinning(case: Case, facts: Mapping[str, Any]) -> Finding | None:
-    copied = case.rank.h2d_s
-    if case.rank.loader.pin_memory or case.rank.loader.family != "torch" or copied is None:
+def _pinning(job: MeasuredJob, facts: Mapping[str, Any]) -> Finding | None:
+    copied = job.rank.h2d_s
+    if job.rank.loader.pin_memory or job.rank.loader.family != "torch" or copied is None:
         return None
-    if case.share(copied) < PINNING_SHARE:
+    if job.share(copied) < PINNING_SHARE:
         return None
-    words = f"pin_memory=False, and copies to the GPU take {copied * 1e3:.3g} ms of each {case.rank.step_s * 1e3:.3g} ms step"
-    return _found("NOT_PINNED", words, *pin_memory(case))
+    words = f"pin_memory=False, and copies to the GPU take {copied * 1e3:.3g} ms of each {job.rank.step_s * 1e3:.3g} ms step"
+    return _found("NOT_PINNED", words, *pin_memory(job))
 
 
-def _data_parallel(case: Case, facts: Mapping[str, Any]) -> Finding | None:
+def _data_parallel(job: MeasuredJob, facts: Mapping[str, Any]) -> Finding | None:
     gpus = facts.get("data_parallel") or 0
     if gpus < 2:
         return None
     fix = Fix(
         "more_gpus",
         f"one process per GPU (DistributedDataParallel) instead of one for all {gpus}",
-        command=f"torchrun --nproc-per-node {gpus} " + " ".join(case.session.command[1:]),
+        command=f"torchrun --nproc-per-node {gpus} " + " ".join(job.session.command[1:]),
         basis="not predicted: it was not tried",
         effort="a few lines",
     )
@@ -93,23 +94,23 @@ def _data_parallel(case: Case, facts: Mapping[str, Any]) -> Finding | None:
     )
 
 
-def _batch_size(case: Case, facts: Mapping[str, Any]) -> Finding | None:
-    total = {gpu.index: gpu.memory_bytes for gpu in case.session.host.gpus}
+def _batch_size(job: MeasuredJob, facts: Mapping[str, Any]) -> Finding | None:
+    total = {gpu.index: gpu.memory_bytes for gpu in job.session.host.gpus}
     used = [
         gpu.memory_used_bytes / size
-        for sample in case.session.samples
+        for sample in job.session.samples
         for gpu in sample.gpus
         if gpu.memory_used_bytes is not None and (size := total.get(gpu.index))
     ]
-    if not used or 1 - max(used) < FREE_MEMORY_SHARE or case.share(case.rank.exposed_wait_s) >= INPUT_SHARE:
+    if not used or 1 - max(used) < FREE_MEMORY_SHARE or job.share(job.rank.exposed_wait_s) >= INPUT_SHARE:
         return None
-    if case.machine.gpu_busy is None or case.rank.items is None:
+    if job.machine.gpu_busy is None or job.rank.items is None:
         return None
-    words = f"{1 - max(used):.0%} of the GPU's memory is never used; a batch has {case.rank.items:.0f} images"
-    return _found("SMALL_BATCH", words, *bigger_batch(case))
+    words = f"{1 - max(used):.0%} of the GPU's memory is never used; a batch has {job.rank.items:.0f} images"
+    return _found("SMALL_BATCH", words, *bigger_batch(job))
 
 
-def _cudnn(case: Case, facts: Mapping[str, Any]) -> Finding | None:
+def _cudnn(job: MeasuredJob, facts: Mapping[str, Any]) -> Finding | None:
     major, minor = _capability(facts)
     version, architectures = facts.get("cudnn"), facts.get("architectures") or []
     if version and version < LEAST_CUDNN.get(major, 0):
@@ -130,8 +131,8 @@ def _cudnn_words(version: int) -> str:
     return f"{version // 10000}.{version // 100 % 100}" if version >= 90000 else f"{version // 1000}.{version // 100 % 10}"
 
 
-def _driver(case: Case, facts: Mapping[str, Any]) -> Finding | None:
-    driver = next((gpu.cuda for gpu in case.session.host.gpus if gpu.cuda), None)
+def _driver(job: MeasuredJob, facts: Mapping[str, Any]) -> Finding | None:
+    driver = next((gpu.cuda for gpu in job.session.host.gpus if gpu.cuda), None)
     built = facts.get("cuda")
     if driver is None or not built or _version(built) <= _version(driver):
         return None

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from headrace.diagnosis.series import mean, percentile
+from headrace.diagnosis.stats import mean, percentile
 from headrace.session.model import Sample, Session
 
 __all__ = ["RULES", "RuleResult", "apply_rules"]

@@ -6,31 +6,14 @@ import math
 from collections.abc import Sequence
 
 from headrace.diagnosis.model import HeatMap, Percentiles, StageRow, Timeline, TimelineEvent
+from headrace.diagnosis.stats import mean, percentile
 from headrace.session.model import Batch, Process, Sample, Session, Step, owners
 
-__all__ = ["heat_map", "mean", "median", "percentile", "percentiles", "stages", "timeline"]
+__all__ = ["heat_map", "percentiles", "stages", "timeline"]
 
 MAX_TIMELINE = 2000
+
 MAX_HEAT_COLUMNS = 600
-
-
-def mean(values: Sequence[float]) -> float | None:
-    """Arithmetic mean, or None of nothing."""
-    return math.fsum(values) / len(values) if values else None
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    """The value below which `share` (0..1) of `values` lie, linearly interpolated (numpy's default). Not of nothing."""
-    ordered = sorted(values)
-    position = share * (len(ordered) - 1)
-    low = math.floor(position)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (ordered[high] - ordered[low]) * (position - low)
-
-
-def median(values: Sequence[float]) -> float | None:
-    """Middle value, or None of nothing."""
-    return percentile(values, 0.5) if values else None
 
 
 def percentiles(name: str, unit: str, values: Sequence[float]) -> Percentiles | None:

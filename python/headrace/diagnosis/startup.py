@@ -5,7 +5,7 @@ from __future__ import annotations
 from headrace.diagnosis.measure import Rank
 from headrace.session.model import Event, Session
 
-__all__ = ["START_WORDS", "start_up"]
+__all__ = ["START_WORDS", "startup_parts_s"]
 
 START_WORDS = {
     "launch": "launching Python",
@@ -19,7 +19,7 @@ START_WORDS = {
 }
 
 
-def start_up(session: Session, rank: Rank) -> dict[str, float]:
+def startup_parts_s(session: Session, rank: Rank) -> dict[str, float]:
     """Seconds of each part, in order of time; parts that did not occur or were not seen are left out, none is below 0.
 
     `set_up` is what is left between the start of Python and the first `iter()` of the loader, so where imports were

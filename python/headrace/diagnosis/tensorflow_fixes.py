@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from headrace.diagnosis.fixes import INPUT_KINDS, fix
+from headrace.diagnosis.fixes import INPUT_KINDS
+from headrace.diagnosis.job import MeasuredJob
 from headrace.diagnosis.model import Finding, Fix
-from headrace.diagnosis.rules import Case
+from headrace.diagnosis.prediction import predicted_fix
 
 __all__ = ["advise", "concerns"]
 
@@ -19,15 +20,15 @@ GENERATOR, PYTHON = "generator", "python"
 READERS = ("TFRecord", "TextLine", "FixedLengthRecord")
 
 
-def concerns(case: Case, found: Finding) -> bool:
+def concerns(job: MeasuredJob, found: Finding) -> bool:
     """Whether the finding is about the input of a tf.data pipeline."""
-    return case.rank.loader.family == "tensorflow" and found.kind in INPUT_KINDS
+    return job.rank.loader.family == "tensorflow" and found.kind in INPUT_KINDS
 
 
-def advise(case: Case, found: Finding) -> Finding:
+def advise(job: MeasuredJob, found: Finding) -> Finding:
     """The finding with tf.data's words and fixes: predicted ones first, best first."""
-    stages = case.rank.loader.pipeline
-    fixes = [*_generator(stages), *_parallel_map(case, stages), *_prefetch(case, stages), *_interleave(stages), *_cache(stages)]
+    stages = job.rank.loader.pipeline
+    fixes = [*_generator(stages), *_parallel_map(job, stages), *_prefetch(job, stages), *_interleave(stages), *_cache(stages)]
     fixes.sort(key=lambda item: -(item.gain or 0.0))
     said = tuple(words for words in found.evidence if not words.startswith("num_workers=0"))
     summary = (
@@ -42,28 +43,32 @@ def _works_ahead(stages: tuple[str, ...]) -> bool:
     return any("Parallel" in stage or "Prefetch" in stage or "MapAndBatch" in stage for stage in stages)
 
 
-def _prefetch(case: Case, stages: tuple[str, ...]) -> list[Fix]:
+def _prefetch(job: MeasuredJob, stages: tuple[str, ...]) -> list[Fix]:
     if stages and "Prefetch" in stages[-1]:
         return []
-    after = case.model.changed(workers=1) if case.model is not None and not _works_ahead(stages) else None
+    after = job.model.changed(workers=1) if job.model is not None and not _works_ahead(stages) else None
     words = "the next batch made while the model computes: prefetch as the last stage"
-    return [fix(case, "prefetch=1", words, after, "dataset.prefetch(tf.data.AUTOTUNE)", basis=_basis(after), effort="one line")]
+    return [
+        predicted_fix(
+            job, "prefetch=1", words, after, "dataset.prefetch(tf.data.AUTOTUNE)", basis=_basis(after), effort="one line"
+        )
+    ]
 
 
-def _parallel_map(case: Case, stages: tuple[str, ...]) -> list[Fix]:
+def _parallel_map(job: MeasuredJob, stages: tuple[str, ...]) -> list[Fix]:
     serial = [stage for stage in stages if stage.startswith("Map") and not stage.startswith("MapAndBatch")]
     if not serial:
         return []
-    cores = max(1, int(case.machine.cores or 1))
+    cores = max(1, int(job.machine.cores or 1))
     in_python = any(PYTHON in stage for stage in serial)
-    possible = case.model is not None and not _works_ahead(stages) and not in_python
-    after = case.model.changed(workers=cores) if case.model is not None and possible else None
+    possible = job.model is not None and not _works_ahead(stages) and not in_python
+    after = job.model.changed(workers=cores) if job.model is not None and possible else None
     words = f"{cores} elements mapped at a time, and the next batch made while the model computes"
     if in_python:
         words += "; what tf.py_function calls runs in Python, one at a time: write it in tf operations first"
     command = "dataset.map(f, num_parallel_calls=tf.data.AUTOTUNE) … .prefetch(tf.data.AUTOTUNE)"
     basis = "Python functions in map take turns" if in_python else _basis(after)
-    return [fix(case, f"threads={cores}", words, after, command, basis=basis, effort="one argument", error=0.1)]
+    return [predicted_fix(job, f"threads={cores}", words, after, command, basis=basis, effort="one argument", error=0.1)]
 
 
 def _generator(stages: tuple[str, ...]) -> list[Fix]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from headrace.diagnosis.model import SHARES, Diagnosis
-from headrace.diagnosis.series import mean
+from headrace.diagnosis.stats import mean
 from headrace.report import words
 from headrace.session.model import ObservedLoader, Session
 

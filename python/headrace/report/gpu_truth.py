@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-from headrace.diagnosis.series import mean, median
+from headrace.diagnosis.stats import mean, median
 from headrace.report import words
 from headrace.report.markup import Html, join, tag
 from headrace.report.tables import table

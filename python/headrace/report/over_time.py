@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from headrace.diagnosis.model import HeatMap, Timeline
-from headrace.diagnosis.series import median, percentile
+from headrace.diagnosis.stats import median, percentile
 from headrace.report import words
 from headrace.report.heat_map import data_uri
 from headrace.report.markup import Html, join, tag

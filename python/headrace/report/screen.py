@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from headrace.diagnosis.fixes import NO_HELP
 from headrace.diagnosis.model import SHARES, VERDICTS, Diagnosis, Fix, ending_words
+from headrace.diagnosis.prediction import NO_HELP
 from headrace.report import words
 from headrace.session.model import Session
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headrace.diagnosis.model import Timeline, TimelineEvent
-from headrace.diagnosis.series import median, percentile
+from headrace.diagnosis.stats import median, percentile
 
 __all__ = ["EVENT_WORDS", "SLOW_FACTOR", "SlowStep", "slow_steps"]
 

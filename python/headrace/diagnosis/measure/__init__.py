@@ -1,0 +1,11 @@
+"""Measure the quantities that decide a diagnosis from a session: per rank, per batch, and for the machine.
+
+Means are taken over steady steps. `step_model` combines these quantities into the time of a step.
+"""
+
+from headrace.diagnosis.measure.batch_cost import BatchCost
+from headrace.diagnosis.measure.machine import Machine, measure_machine
+from headrace.diagnosis.measure.pauses import EpochGaps, Pauses
+from headrace.diagnosis.measure.rank import Rank, measure_ranks
+
+__all__ = ["BatchCost", "EpochGaps", "Machine", "Pauses", "Rank", "measure_machine", "measure_ranks"]

@@ -1,0 +1,137 @@
+"""Time lost to single long steps, and between epochs, by cause."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from headrace.diagnosis.stats import mean, median, overlap_s, required
+from headrace.session.model import Event, ObservedLoader, Step
+
+__all__ = ["EpochGaps", "Pauses", "is_start_of", "measure_epoch_gaps", "measure_pauses", "steps_by_epoch"]
+
+PAUSE_FACTOR = 0.6
+"""A step is a pause when its compute exceeds the median by this share of it and by six median deviations."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pauses:
+    """Time lost to single long steps, seconds per step in the mean, by cause; `period` in steps, where regular."""
+
+    gc_s: float
+    save_s: float
+    other_loader_s: float
+    unknown_s: float
+    period: int | None
+    count: int
+    longest_s: float
+    compile_s: float = 0.0
+
+    @property
+    def periodic_s(self) -> float:
+        """All but garbage collection."""
+        return self.save_s + self.other_loader_s + self.unknown_s + self.compile_s
+
+
+@dataclass(frozen=True, slots=True)
+class EpochGaps:
+    """Seconds between epochs in all, starting workers excepted: in steps of other loaders, in torch.save, and altogether.
+
+    `other_wait_s`: of the steps of other loaders, waiting for their input.
+    """
+
+    all_s: float
+    other_loader_s: float
+    other_wait_s: float
+    save_s: float
+
+
+def measure_pauses(steps: Sequence[Step], events: Sequence[Event], others: Sequence[Step]) -> tuple[Pauses, float]:
+    """Long steps, by cause, and the compute time of a step without them (a mean over the others)."""
+    net = [max(0.0, step.compute_s - (step.queue_s or 0.0)) for step in steps]
+    typical_s = required(median(net))
+    spread_s = required(median([abs(value - typical_s) for value in net]))
+    limit_s = typical_s + max(PAUSE_FACTOR * typical_s, 6 * spread_s, 0.004)
+    lost = {"gc": 0.0, "save": 0.0, "compile": 0.0, "other": 0.0, "unknown": 0.0}
+    long: list[int] = []
+    longest_s = 0.0
+    for number, (step, value) in enumerate(zip(steps, net, strict=True)):
+        known = _named_pauses(step, events, others)
+        excess_s = max(0.0, value - typical_s)
+        if value > limit_s:
+            long.append(number)
+            longest_s = max(longest_s, excess_s)
+            named_s = math.fsum(known.values())
+            scale = min(1.0, excess_s / named_s) if named_s > 0 else 0.0
+            for name, duration_s in known.items():
+                lost[name] += duration_s * scale
+            lost["unknown"] += max(0.0, excess_s - named_s)
+        else:
+            lost["gc"] += known["gc"]
+    count = len(steps)
+    ordinary = [step.compute_s for step, value in zip(steps, net, strict=True) if value <= limit_s]
+    pauses = Pauses(
+        gc_s=lost["gc"] / count,
+        save_s=lost["save"] / count,
+        other_loader_s=lost["other"] / count,
+        unknown_s=lost["unknown"] / count,
+        period=_period(long),
+        count=len(long),
+        longest_s=longest_s,
+        compile_s=lost["compile"] / count,
+    )
+    return pauses, mean(ordinary) or typical_s
+
+
+def _named_pauses(step: Step, events: Sequence[Event], others: Sequence[Step]) -> dict[str, float]:
+    """Seconds of this step's compute within gc, torch.save and torch.compile, and within steps of another loader."""
+    begin_s, end_s = step.start_s + step.wait_s, step.start_s + step.step_s
+    known = {"gc": 0.0, "save": 0.0, "compile": 0.0, "other": 0.0}
+    for event in events:
+        if event.name in ("gc", "save", "compile"):
+            known[event.name] += overlap_s(begin_s, end_s, event.start_s, event.start_s + event.duration_s)
+    for other in others:
+        known["other"] += overlap_s(begin_s, end_s, other.start_s, other.start_s + other.step_s)
+    return known
+
+
+def _period(positions: Sequence[int]) -> int | None:
+    """Steps between long steps, where the most common distance explains at least 60 % of at least two distances."""
+    gaps = [after - before for before, after in pairwise(positions) if after - before > 1]
+    if len(gaps) < 2:
+        return None
+    period, _ = Counter(gaps).most_common(1)[0]
+    near = [gap for gap in gaps if abs(gap - period) <= max(1, 0.05 * period)]
+    return period if len(near) >= 0.6 * len(gaps) else None
+
+
+def measure_epoch_gaps(
+    steps: Sequence[Step], events: Sequence[Event], others: Sequence[Step], loader: ObservedLoader
+) -> EpochGaps:
+    """What lies between the epochs of a loader: the end of one's last step, the start of the next one's first `next()`."""
+    epochs = sorted(steps_by_epoch(steps).values(), key=lambda group: group[0].start_s)
+    all_s = other_s = wait_s = save_s = 0.0
+    for before, after in pairwise(epochs):
+        begin_s, end_s = before[-1].start_s + before[-1].step_s, after[0].start_s
+        for event in events:
+            inside_s = overlap_s(begin_s, end_s, event.start_s, event.start_s + event.duration_s)
+            save_s += inside_s if event.name == "save" else 0.0
+            all_s -= inside_s if is_start_of(event, loader) else 0.0
+        other_s += math.fsum(overlap_s(begin_s, end_s, step.start_s, step.start_s + step.step_s) for step in others)
+        wait_s += math.fsum(overlap_s(begin_s, end_s, step.start_s, step.start_s + step.wait_s) for step in others)
+        all_s += max(0.0, end_s - begin_s)
+    return EpochGaps(max(0.0, all_s), other_s, wait_s, save_s)
+
+
+def steps_by_epoch(steps: Iterable[Step]) -> dict[int, list[Step]]:
+    epochs: dict[int, list[Step]] = {}
+    for step in steps:
+        epochs.setdefault(step.epoch, []).append(step)
+    return epochs
+
+
+def is_start_of(event: Event, loader: ObservedLoader) -> bool:
+    return event.name == "workers_start" and event.detail == f"loader {loader.loader}"

@@ -1,0 +1,269 @@
+"""One training process and its loader: mean times per steady step."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from headrace.diagnosis.measure.batch_cost import BatchCost, measure_batch_cost
+from headrace.diagnosis.measure.pauses import EpochGaps, Pauses, is_start_of, measure_epoch_gaps, measure_pauses, steps_by_epoch
+from headrace.diagnosis.stats import mean, mean_of_known, median, overlap_s, percentile, required
+from headrace.session.model import Batch, Event, ObservedLoader, Process, Session, Step
+
+__all__ = ["Rank", "measure_ranks"]
+
+LEAST_STEPS = 8
+"""Steady steps below which nothing is said."""
+
+HANDOVER_WAKE_S = 0.0005
+"""Sleeping and waking between two processes while a batch is handed over; the rest of it is CPU time."""
+
+AT_ONCE_S = 0.001
+"""A batch that is there is handed over in this time and twice what that usually takes."""
+
+TOGETHER = 0.8
+"""Of the steps, that take a batch of another loader too, from which the two are iterated together; validation comes rarely."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """One training process and its loader. Times are means per steady step unless their name says otherwise.
+
+    `epoch_start_s`: of all epochs, starting the workers (`workers_start_s`) and waiting for the first batch beyond a usual
+    wait; `between`: from an epoch's last step to the start of the next epoch; `loop_s`: all
+    steps, those first waits included. `elsewhere`: another thread than the one that trains iterates the loader.
+    """
+
+    process: Process
+    loader: ObservedLoader
+    elsewhere: bool
+    all_steps: tuple[Step, ...]
+    steps: tuple[Step, ...]
+    step_s: float
+    wait_s: float
+    net_wait_s: float
+    compute_s: float
+    typical_compute_s: float
+    handover_s: float
+    ready_share: float | None
+    items: float | None
+    main_cpu_s: float | None
+    main_queue_s: float | None
+    compute_queue_s: float | None
+    process_cpu_s: float | None
+    sync_s: float | None
+    sync_count: float | None
+    h2d_s: float | None
+    gpu_wait_s: float | None
+    gpu_step_s: float | None
+    drained_share: float | None
+    own_s: float | None
+    collective_s: float | None
+    forward_s: float | None
+    backward_s: float | None
+    work: BatchCost | None
+    pauses: Pauses
+    epoch_start_s: float
+    workers_start_s: float
+    epochs: int
+    between: EpochGaps
+    loop_s: float
+    first_batch_s: float | None
+
+    @property
+    def at_once_share(self) -> float:
+        """Share of the batches that came without a wait worth the name."""
+        at_once_s = 2 * self.handover_s + AT_ONCE_S
+        return sum(net_wait_s(step) <= at_once_s for step in self.steps) / len(self.steps)
+
+    @property
+    def workers(self) -> int:
+        """Worker processes of the training loader."""
+        return self.loader.num_workers
+
+    @property
+    def exposed_wait_s(self) -> float:
+        """Wait for input: what the device felt of it on its own clock, else `next()` without queueing for a core."""
+        return min(self.net_wait_s, self.gpu_wait_s) if self.gpu_wait_s is not None else self.net_wait_s
+
+
+def measure_ranks(session: Session) -> tuple[Rank, ...]:
+    """One `Rank` per process that iterated a training loader and has enough steady steps, in order of rank."""
+    processes = {process.pid: process for process in session.processes}
+    loaders = {(loader.pid, loader.loader): loader for loader in session.loaders}
+    groups: dict[tuple[int, int], list[Step]] = {}
+    for step in session.steps:
+        groups.setdefault((step.pid, step.loader), []).append(step)
+    ranks = []
+    for pid in dict.fromkeys(pid for pid, _ in groups):
+        key = _training_loader(pid, groups)
+        if key in loaders:
+            process = processes.get(pid, Process(pid, 0, "main", 0.0))
+            rank = _measure(session, process, loaders[key], groups[key], groups)
+            if rank is not None:
+                ranks.append(rank)
+    return tuple(sorted(_together(ranks), key=lambda rank: rank.process.rank))
+
+
+def _together(ranks: Sequence[Rank]) -> list[Rank]:
+    """The ranks that train at the same time as the one with most steps' time; a process before or after it is another job."""
+    if not ranks:
+        return []
+    longest = max(ranks, key=lambda rank: rank.loop_s)
+    begin_s, end_s = _span(longest)
+
+    def beside(rank: Rank) -> bool:
+        first_s, last_s = _span(rank)
+        return overlap_s(begin_s, end_s, first_s, last_s) > 0.5 * min(last_s - first_s, end_s - begin_s)
+
+    return [rank for rank in ranks if beside(rank)]
+
+
+def _span(rank: Rank) -> tuple[float, float]:
+    return rank.all_steps[0].start_s, rank.all_steps[-1].start_s + rank.all_steps[-1].step_s
+
+
+def _training_loader(pid: int, groups: dict[tuple[int, int], list[Step]]) -> tuple[int, int]:
+    """The loader whose steps the optimizer takes; without an optimizer, the one that most time goes into.
+
+    Of loaders that each step takes a batch from, the one that is waited for longest.
+    """
+
+    def weight(key: tuple[int, int]) -> tuple[int, float]:
+        steps = groups[key]
+        return int(any(step.optimizer_steps for step in steps)), math.fsum(step.step_s for step in steps)
+
+    trained = max((key for key in groups if key[0] == pid), key=weight)
+    beside = [key for key in groups if key[0] == pid and key != trained and _iterated_with(groups[key], groups[trained])]
+    return max([trained, *beside], key=lambda key: math.fsum(step.wait_s for step in groups[key]))
+
+
+def _iterated_with(others: Sequence[Step], steps: Sequence[Step]) -> bool:
+    """Whether nearly each step takes a batch of another loader as well, as `zip(one, other)` does."""
+    starts = sorted(step.start_s for step in others)
+    both = sum(bisect_right(starts, step.start_s + step.step_s) > bisect_right(starts, step.start_s) for step in steps)
+    return both >= TOGETHER * len(steps)
+
+
+def steady_steps(steps: Sequence[Step], loader: ObservedLoader) -> list[Step]:
+    """Without the steps that filling the queue distorts: the first batches of each epoch, when all workers start.
+
+    The first `num_workers · prefetch_factor` batches are made before or while the first step runs, so they arrive at
+    another pace than the rest. Short epochs keep most of their steps: at most a third is left out.
+    """
+    epochs: dict[int, list[Step]] = {}
+    for step in steps:
+        epochs.setdefault(step.epoch, []).append(step)
+    kept: list[Step] = []
+    for number, (_, members) in enumerate(sorted(epochs.items())):
+        filling = loader.num_workers * (loader.prefetch_factor or 1) + (3 if number == 0 else 1)
+        refills = number == 0 or not loader.persistent_workers
+        skipped = min(filling if refills else 1, max(1, len(members) // 3))
+        kept += members[skipped:]
+    return kept
+
+
+def _measure(
+    session: Session,
+    process: Process,
+    loader: ObservedLoader,
+    steps: list[Step],
+    groups: dict[tuple[int, int], list[Step]],
+) -> Rank | None:
+    probes = [event for event in session.events if event.name == "probe"]
+    traced = session.facts.get("source") == "kineto"  # a trace's few steps come after its own warm-up
+    steady = steps if traced else [step for step in steady_steps(steps, loader) if not _overlaps_any(step, probes)]
+    if len(steady) < (2 if traced else LEAST_STEPS):
+        return None
+    events = [event for event in session.events if event.pid == process.pid]
+    others = [step for key, group in groups.items() if key[0] == process.pid and group is not steps for step in group]
+    pauses, typical_s = measure_pauses(steady, events, others)
+    starts_s = math.fsum(event.duration_s for event in events if is_start_of(event, loader))
+    usual_wait_s = required(median([step.wait_s for step in steady]))
+    first = [min(group, key=lambda step: step.start_s) for group in steps_by_epoch(steps).values()]
+    return Rank(
+        process=process,
+        loader=loader,
+        elsewhere=any(event.name == "iterated_elsewhere" and event.detail == f"loader {loader.loader}" for event in events),
+        all_steps=tuple(steps),
+        steps=tuple(steady),
+        step_s=required(mean([step.step_s for step in steady])),
+        wait_s=required(mean([step.wait_s for step in steady])),
+        net_wait_s=required(mean([net_wait_s(step) for step in steady])),
+        compute_s=required(mean([step.compute_s for step in steady])),
+        typical_compute_s=typical_s,
+        handover_s=_handover_s(steady, session.batches, loader),
+        ready_share=mean_of_known(step.ready for step in steady),
+        items=mean_of_known(step.items for step in steady),
+        main_cpu_s=mean_of_known(step.cpu_s for step in steady),
+        main_queue_s=mean_of_known(
+            None if step.queue_s is None else step.queue_s + (step.wait_queue_s or 0.0) for step in steady
+        ),
+        compute_queue_s=mean_of_known(step.queue_s for step in steady),
+        process_cpu_s=_process_cpu_s(steady, session.batches, process, loader),
+        sync_s=mean_of_known(step.sync_s for step in steady),
+        sync_count=mean_of_known(step.sync_count for step in steady),
+        h2d_s=mean_of_known(step.h2d_s for step in steady),
+        gpu_wait_s=mean_of_known(step.gpu_wait_s for step in steady),
+        gpu_step_s=mean_of_known(step.gpu_step_s for step in steady),
+        drained_share=mean_of_known(step.drained for step in steady),
+        own_s=mean_of_known(None if step.collective_s is None else step.step_s - step.collective_s for step in steady),
+        collective_s=mean_of_known(step.collective_s for step in steady),
+        forward_s=mean_of_known(step.forward_s for step in steady),
+        backward_s=mean_of_known(step.backward_s for step in steady),
+        work=measure_batch_cost(session.batches, process, loader, steady, session.processes),
+        pauses=pauses,
+        epoch_start_s=math.fsum(max(0.0, step.wait_s - usual_wait_s) for step in first) + starts_s,
+        workers_start_s=starts_s,
+        epochs=len(first),
+        between=measure_epoch_gaps(steps, events, others, loader),
+        loop_s=math.fsum(step.step_s for step in steps),
+        first_batch_s=first[0].start_s + first[0].wait_s if first else None,
+    )
+
+
+def _overlaps_any(step: Step, probes: list[Event]) -> bool:
+    """Whether headrace's own experiment was under way; it also delays the few steps after it."""
+    return any(
+        step.start_s < event.start_s + 2 * event.duration_s + 0.05 and step.start_s + step.step_s > event.start_s
+        for event in probes
+    )
+
+
+def net_wait_s(step: Step) -> float:
+    """Time in `next()` without the time in which the training thread could run but got no core."""
+    return max(0.0, step.wait_s - (step.wait_queue_s or 0.0))
+
+
+def _handover_s(steps: Sequence[Step], batches: Sequence[Batch], loader: ObservedLoader) -> float:
+    """M: what `next()` takes when the batch is there already (unpickling, mapping, re-ordering).
+
+    From the ready batches; with too few of them, from the time between the end of a worker's batch and the return of
+    the `next()` that waited for it, sending included. The shortest waits are an upper bound.
+    """
+    ready = [net_wait_s(step) for step in steps if step.ready == 1]
+    own = mean_of_known(step.wait_cpu_s for step in steps)
+    if len(ready) >= 5:
+        # A ready batch is fetched through a thread of its worker: while that is busy in Python, this waits for it.
+        limit_s = math.inf if own is None else HANDOVER_WAKE_S + 1.5 * own
+        return min(limit_s, required(median(ready)))
+    ends = sorted(b.start_s + b.wall_s for b in batches if b.loader == loader.loader and b.worker >= 0)
+    delays = []
+    for step in steps:
+        returned_s = step.start_s + step.wait_s
+        before = bisect_right(ends, returned_s)
+        if before and ends[before - 1] > step.start_s:
+            delays.append(returned_s - ends[before - 1])
+    shortest_s = percentile([net_wait_s(step) for step in steps], 0.02)
+    return min(shortest_s, required(median(delays))) if delays else shortest_s
+
+
+def _process_cpu_s(steps: Sequence[Step], batches: Sequence[Batch], process: Process, loader: ObservedLoader) -> float | None:
+    """CPU seconds of the training process per step, without the making of batches (`num_workers=0`)."""
+    total_s = mean_of_known(step.process_cpu_s for step in steps)
+    if total_s is None or loader.num_workers:
+        return total_s
+    made = [batch.cpu_s for batch in batches if batch.pid == process.pid and batch.loader == loader.loader]
+    return max(0.0, total_s - (mean_of_known(made) or 0.0))

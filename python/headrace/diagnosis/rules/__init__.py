@@ -1,0 +1,8 @@
+"""The rules: each turns measured quantities into one finding, or into None.
+
+One function per cause, grouped by what the cause concerns: `machine`, `ranks`, `pauses`, `input`, `gpu`. `order` calls them
+and decides which finding leads. A rule returns None when a quantity that it needs was not measured. Thresholds are constants
+at the top of each module; the report prints them.
+
+To add a rule: write the function, add it to `order.RULES`, and add its verdict to `headrace.diagnosis.kinds`.
+"""

@@ -1,0 +1,113 @@
+"""The rules for the training process and its device: copies, waits for the device, Python overhead, computation."""
+
+from __future__ import annotations
+
+from headrace.diagnosis.job import MeasuredJob
+from headrace.diagnosis.measure import Rank
+from headrace.diagnosis.model import Finding
+from headrace.diagnosis.rules.finding import duration, make_finding
+from headrace.diagnosis.rules.input import is_small_handover
+from headrace.diagnosis.stats import median
+from headrace.session.model import Session
+
+__all__ = ["compute_bound", "h2d_bound", "overhead_bound", "sync_bound"]
+
+H2D_SHARE = 0.12
+
+SYNC_SHARE = 0.10
+
+OVERHEAD_SHARE = 0.40
+
+
+def h2d_bound(job: MeasuredJob) -> Finding | None:
+    copied = job.rank.h2d_s
+    if copied is None or job.share(copied) < H2D_SHARE:
+        return None
+    pinned = "pinned" if job.rank.loader.pin_memory else "not pinned (pin_memory=False)"
+    return make_finding(
+        "H2D_BOUND", job.share(copied), f"copying to the GPU takes {duration(copied)} per step; batches are {pinned}"
+    )
+
+
+def host_work_s(rank: Rank) -> float:
+    """Compute time of the step in which the script did not wait for the device."""
+    return max(0.0, rank.typical_compute_s - (rank.sync_s or 0.0))
+
+
+def sync_bound(job: MeasuredJob) -> Finding | None:
+    """The script waits several times per step, and has work of its own in between, in which the device idles."""
+    rank, machine = job.rank, job.machine
+    if rank.sync_count is None or rank.sync_s is None or rank.sync_count < 2:
+        return None
+    idle_s = min(host_work_s(rank), rank.sync_s)  # what could overlap if nobody waited
+    if machine.gpu_busy is not None:
+        idle_s = min(idle_s, (1 - machine.gpu_busy) * rank.step_s)
+    share = job.share(idle_s)
+    if share < SYNC_SHARE:
+        return None
+    return make_finding(
+        "SYNC_BOUND",
+        share,
+        f"the script waits for the device {rank.sync_count:.0f} times per step, {duration(rank.sync_s)} in all",
+        f"in between it works {duration(host_work_s(rank))} per step while the device has nothing to do",
+    )
+
+
+def operator_share(session: Session, rank: Rank) -> float | None:
+    """Share of the compute time spent in PyTorch operators, from the short profile of a few steps; None without one."""
+    shares = [event.duration_s for event in session.events if event.name == "operators" and event.pid == rank.process.pid]
+    return median(shares)
+
+
+def overhead_bound(job: MeasuredJob) -> Finding | None:
+    """The training thread computes on its core all the time, but little of that is PyTorch's operators or the GPU's."""
+    rank, machine = job.rank, job.machine
+    size = f"the batch has {rank.items:.0f} images" if rank.items else "the batch is small"
+    if machine.gpu_busy is not None and rank.gpu_step_s is not None:
+        # On the GPU the training thread waits in copies and in .item(); what is left is Python and launches.
+        taken_s = rank.exposed_wait_s + (rank.h2d_s or 0.0) + (rank.sync_s or 0.0)
+        idle = max(0.0, 1 - machine.gpu_busy - taken_s / rank.step_s)
+        drained = rank.drained_share is not None and rank.drained_share > 0.8
+        if idle < OVERHEAD_SHARE or not drained:
+            return None
+        words = f"the GPU runs kernels {machine.gpu_busy:.0%} of the time and has always finished before the next step"
+        return make_finding("OVERHEAD_BOUND", idle, words, size)
+    if rank.main_cpu_s is None or rank.main_cpu_s < 0.6 * rank.typical_compute_s:
+        return None
+    operators = operator_share(job.session, rank)
+    if operators is None:
+        return None
+    handover_s = rank.handover_s if is_small_handover(rank) else 0.0
+    share = job.share((1 - operators) * rank.typical_compute_s + handover_s)
+    if share < OVERHEAD_SHARE:
+        return None
+    return make_finding(
+        "OVERHEAD_BOUND",
+        share,
+        f"only {operators:.0%} of the step's compute is in PyTorch operators, the rest in Python",
+        size,
+    )
+
+
+def compute_bound(job: MeasuredJob) -> Finding:
+    rank = job.rank
+    share = job.share(rank.compute_s)
+    evidence = [f"{duration(rank.compute_s)} of each {duration(rank.step_s)} step is computation"]
+    if job.machine.gpu_busy is not None:
+        evidence.append(f"the GPU runs kernels {job.machine.gpu_busy:.0%} of the time")
+    room = input_headroom(job)
+    if room is not None:
+        evidence.append(
+            f"the input could be {room:.0%} faster than the model takes it"
+            + (": anything that speeds the model up by more makes the input the limit" if room < 0.3 else "")
+        )
+    return make_finding("COMPUTE_BOUND", share, *evidence)
+
+
+def input_headroom(job: MeasuredJob) -> float | None:
+    """How much faster than the step the input could go, 0.1 = 10 %; None where it was not measured."""
+    if job.model is None or not job.model.workers:
+        return None
+    terms = job.model.terms_s
+    supply_s = max(terms["workers"], terms["storage"])
+    return max(0.0, job.rank.step_s / supply_s - 1) if supply_s > 0 else None
