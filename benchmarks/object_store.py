@@ -53,7 +53,7 @@ for batch, labels in loader:
     first_s = first_s or time.monotonic() - began_s
     images += len(labels)
 epoch_s = time.monotonic() - began_s
-fetch = dataset.residency
+fetch = dataset.fetcher
 print(json.dumps({"first_s": first_s, "epoch_s": epoch_s, "requests": fetch.requests, "fetched": fetch.fetched_bytes}))
 """
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import machine_facts
 import torch
-from headrace.datasets.sources import open_dataset
+from headrace.datasets.open import open_stored
 from headrace.training.devices import StepTimer, open_device
 from headrace.training.distributed.ranks import Ranks
 from headrace.training.input import TrainingInput
@@ -118,7 +118,7 @@ def wanted(data: Path, out: Path, rate: float, *, steps: int) -> Options:
 def ingest_only(data: Path, out: Path, seconds: float) -> float:
     """Images a second that the trainer's own loader gives, in the epochs after the first."""
     options = wanted(data, out, 1.0, steps=1)
-    with TrainingInput(options, open_dataset(str(data)), open_device(options.device), Ranks()).loader(0) as loader:
+    with TrainingInput(options, open_stored(str(data)), open_device(options.device), Ranks()).loader(0) as loader:
         for _ in loader:
             pass
         images, begun_s = 0, time.perf_counter()

@@ -12,8 +12,8 @@ from headrace import errors
 
 if TYPE_CHECKING:
     from headrace import transforms
+    from headrace.datasets.open import open
     from headrace.datasets.records import Dataset
-    from headrace.datasets.sources import open_to_load as open
     from headrace.images.decode import checkpoint_index, decode_into
     from headrace.images.restart_markers import restart_markers
     from headrace.inspection.verify import verify
@@ -41,7 +41,7 @@ _LAZY: dict[str, tuple[str, str | None]] = {
     "Loader": ("headrace.loading.loader", "Loader"),
     "checkpoint_index": ("headrace.images.decode", "checkpoint_index"),
     "decode_into": ("headrace.images.decode", "decode_into"),
-    "open": ("headrace.datasets.sources", "open_to_load"),
+    "open": ("headrace.datasets.open", "open"),
     "pack": ("headrace.packing", "pack"),
     "restart_markers": ("headrace.images.restart_markers", "restart_markers"),
     "transforms": ("headrace.transforms", None),

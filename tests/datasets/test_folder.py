@@ -84,7 +84,7 @@ def test_an_unreadable_folder_is_named(image_folder: MakeFolder) -> None:
 
 
 def test_parts_of_a_dataset_are_not_its_classes(image_folder: MakeFolder, tmp_path: Path) -> None:
-    from headrace.datasets.sources.splits import training_and_held_out
+    from headrace.datasets.splits import train_and_validation
     from headrace.training.options import Options
     from headrace.training.prepare import open_data
 
@@ -97,7 +97,7 @@ def test_parts_of_a_dataset_are_not_its_classes(image_folder: MakeFolder, tmp_pa
         str(tmp_path / f"whole/{p}") for p in ("train", "test")
     )
     (tmp_path / "whole/val").mkdir()
-    assert training_and_held_out(tmp_path / "whole") == (tmp_path / "whole/train", tmp_path / "whole/val")
+    assert train_and_validation(tmp_path / "whole") == (tmp_path / "whole/train", tmp_path / "whole/val")
     for name in ("train", "test"):  # classes of these names, with images and no folders inside, are classes
         (tmp_path / "vehicles" / name).mkdir(parents=True)
         (tmp_path / "vehicles" / name / "one.jpg").write_bytes((tmp_path / "whole/train/class_0/image_000.jpg").read_bytes())

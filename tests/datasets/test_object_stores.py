@@ -146,9 +146,9 @@ def test_a_first_batch_takes_three_round_trips(link: Link, monkeypatch: pytest.M
     )
     iterator = iter(loader)
     next(iterator)
-    assert isinstance(dataset.residency, RemoteShards)
+    assert isinstance(dataset.fetcher, RemoteShards)
     wanted = np.unique(loader._order(0).batch(0))
-    count = 2 + len(list(dataset.residency._groups(wanted, remote_shards._COALESCE)))
+    count = 2 + len(list(dataset.fetcher._groups(wanted, remote_shards._COALESCE)))
     depths: list[int] = []
     for now_s in began_s:
         before = [depth for depth, then_s in zip(depths, began_s, strict=False) if then_s + link.latency_s <= now_s]

@@ -16,9 +16,10 @@ import headrace
 import numpy as np
 import pytest
 from containers import EXPECTED, IMAGES, contents, image_record, recordio, webdataset_members, write_tar
+from headrace.datasets.open import open_stored
 from headrace.datasets.records import StreamRecord
-from headrace.datasets.sources import open_dataset, pipe
-from headrace.datasets.sources.stream import Bytes, stream_records
+from headrace.datasets.sources import pipe
+from headrace.datasets.sources.stream import ByteStream, stream_records
 from headrace.errors import DecodeError, FormatError, HeadraceError, SourceError, UnknownLengthError
 from headrace.inspection.inspect import inspect_dataset
 from headrace.loading import streaming
@@ -39,49 +40,49 @@ def tars(tmp_path: Path) -> list[bytes]:
 
 def test_raw_tars(tmp_path: Path) -> None:
     thread = feed(tmp_path / "train_0", b"".join(tars(tmp_path)))
-    dataset = open_dataset(tmp_path / "train")
+    dataset = open_stored(tmp_path / "train")
     thread.join(10)
     assert contents(dataset) == EXPECTED
-    assert contents(open_dataset(tmp_path / "train")) == EXPECTED  # again, without a second stream
+    assert contents(open_stored(tmp_path / "train")) == EXPECTED  # again, without a second stream
     assert stat.S_ISFIFO((tmp_path / "train_0").stat().st_mode)
 
 
 def test_wrapped_tars(tmp_path: Path) -> None:
     made = tars(tmp_path)
     feed(tmp_path / "train_0", b"".join(recordio(data) for data in made))
-    assert contents(open_dataset(tmp_path / "train")) == EXPECTED
+    assert contents(open_stored(tmp_path / "train")) == EXPECTED
 
 
 def test_a_wrapped_tar_that_holds_the_magic_number(tmp_path: Path) -> None:
     odd = IMAGES[0] + bytes(-len(IMAGES[0]) % 4) + struct.pack("<I", 0xCED7230A) * 2
     data = write_tar(tmp_path / "a.tar", [("a.jpg", odd), ("a.cls", b"1")]).read_bytes()
     feed(tmp_path / "train_0", recordio(data))
-    assert contents(open_dataset(tmp_path / "train_0")) == [(odd, 1)]
+    assert contents(open_stored(tmp_path / "train_0")) == [(odd, 1)]
 
 
 def test_records(tmp_path: Path) -> None:
     feed(tmp_path / "train_0", b"".join(image_record(image, label, i) for i, (image, label) in enumerate(EXPECTED)))
-    assert contents(open_dataset(tmp_path / "train")) == EXPECTED
+    assert contents(open_stored(tmp_path / "train")) == EXPECTED
 
 
 @pytest.mark.parametrize("data", [b"nonsense" * 100, recordio(b"\0" * 257 + b"ustar" + bytes(600))[:500], b"x"])
 def test_streams_that_are_wrong(tmp_path: Path, data: bytes) -> None:
     feed(tmp_path / "train_0", data)
     with pytest.raises(HeadraceError):
-        open_dataset(tmp_path / "train")
+        open_stored(tmp_path / "train")
 
 
 def test_a_cut_stream_is_an_error(tmp_path: Path) -> None:
     feed(tmp_path / "train_0", tars(tmp_path)[0][:3000])
     with pytest.raises(HeadraceError, match="ended inside"):
-        open_dataset(tmp_path / "train")
+        open_stored(tmp_path / "train")
 
 
 def test_a_pipe_that_nobody_feeds_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     os.mkfifo(tmp_path / "train_0")
     monkeypatch.setattr(pipe, "_WAIT_S", 0.3)
     with pytest.raises(HeadraceError, match="nothing came"):
-        open_dataset(tmp_path / "train")
+        open_stored(tmp_path / "train")
 
 
 # Streams: the Loader reads them while they come.
@@ -320,7 +321,7 @@ def test_samples_are_those_of_a_tar_on_disk(tmp_path: Path) -> None:
     members += [("2.gif", b"GIF89a"), ("2.cls", b"1"), ("3.left.jpg", IMAGES[3]), ("3.right.jpg", b""), ("3.cls", b"0")]
     archive = write_tar(tmp_path / "a.tar", members)
     expected = [(IMAGES[0], 1), (IMAGES[1], 2), (IMAGES[2], 0), (b"GIF89a", 1), (IMAGES[3], 0)]
-    assert contents(open_dataset(archive)) == expected
+    assert contents(open_stored(archive)) == expected
     with channel(tmp_path, [archive.read_bytes()]) as path:
         stream = headrace.open(path).stream
         assert stream is not None
@@ -371,7 +372,7 @@ def test_random_damage_in_a_stream_ends_in_an_answer(tmp_path: Path, prefix: lis
                 data[at : at + draw.randrange(700)] = bytes(draw.randrange(700))
         pieces = (bytes(data[i : i + 997]) for i in range(0, len(data), 997))
         try:
-            list(stream_records(Bytes(pieces, tmp_path), lambda records: None))
+            list(stream_records(ByteStream(pieces, tmp_path), lambda records: None))
             answers["records"] += 1
         except FormatError:
             answers["error"] += 1

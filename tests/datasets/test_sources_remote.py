@@ -21,10 +21,10 @@ import numpy as np
 import pytest
 from file_digests import file_digests
 from headrace.cli.main import main
-from headrace.datasets.sources import open_source
+from headrace.datasets.open import open_stored
 from headrace.datasets.sources.remote import shards as remote_shards
 from headrace.datasets.sources.remote.access import access_options
-from headrace.datasets.sources.remote.shard_cache import Promise
+from headrace.datasets.sources.remote.shard_cache import Reservation
 from headrace.datasets.sources.remote.store import is_url
 from headrace.errors import FormatError, MissingDependencyError, SourceError, UsageError
 from headrace.packing import pack
@@ -77,7 +77,7 @@ def test_a_remote_dataset_gives_the_same_batches(packed: Path, bucket: Bucket, s
 @needs_obstore
 def test_neighbours_are_read_by_one_request(packed: Path) -> None:
     dataset = headrace.open("s3://b/data")
-    fetcher = dataset.residency
+    fetcher = dataset.fetcher
     assert isinstance(fetcher, remote_shards.RemoteShards)
     fetcher.begin(np.arange(len(dataset))).wait()
     assert fetcher.requests == len(dataset.table.files)
@@ -185,7 +185,7 @@ def test_a_dataset_larger_than_the_cache_is_streamed_within_the_bound(
     monkeypatch.setenv("HEADRACE_CACHE_SIZE", str(limit))
     expected = batches(many, shuffle=shuffle)
     dataset = headrace.open("s3://b/many")
-    fetcher = dataset.residency
+    fetcher = dataset.fetcher
     assert isinstance(fetcher, remote_shards.RemoteShards) and fetcher.allowance is not None
     settings = {"batch_size": 8, "seed": 1, "shuffle": shuffle, "drop_last": False, "threads": 2, "output": "numpy"}
     loader = headrace.Loader(dataset, transform=headrace.transforms.imagenet_train(48), **settings)
@@ -205,9 +205,9 @@ def test_a_dataset_larger_than_the_cache_is_streamed_within_the_bound(
 def test_without_any_room_everything_is_streamed(many: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = batches(many)
     dataset = headrace.open("s3://b/many")
-    assert isinstance(dataset.residency, remote_shards.RemoteShards)
-    monkeypatch.setattr(dataset.residency._kept, "allowance", 0)
-    monkeypatch.setattr(dataset.residency, "allowance", 0)
+    assert isinstance(dataset.fetcher, remote_shards.RemoteShards)
+    monkeypatch.setattr(dataset.fetcher._cache, "allowance", 0)
+    monkeypatch.setattr(dataset.fetcher, "allowance", 0)
     settings = {"batch_size": 8, "seed": 1, "drop_last": False, "threads": 2, "output": "numpy"}
     loader = headrace.Loader(dataset, transform=headrace.transforms.imagenet_train(48), **settings)
     assert same([(images.copy(), labels.copy()) for images, labels in loader], expected)
@@ -235,8 +235,8 @@ def test_unused_datasets_make_room(packed: Path, bucket: Bucket, tmp_path: Path,
         assert disk_bytes(tmp_path / "cache") < limit
     assert len([path for path in (tmp_path / "cache" / "remote").iterdir() if path.is_dir()]) == 1
     whole, part = headrace.open("s3://b/other"), headrace.open("s3://b/data")
-    assert isinstance(whole.residency, remote_shards.RemoteShards) and whole.residency.allowance is None
-    assert isinstance(part.residency, remote_shards.RemoteShards) and part.residency.allowance is not None
+    assert isinstance(whole.fetcher, remote_shards.RemoteShards) and whole.fetcher.allowance is None
+    assert isinstance(part.fetcher, remote_shards.RemoteShards) and part.fetcher.allowance is not None
     assert [part.read(i) for i in range(40)] == [whole.read(i) for i in range(40)]
     assert disk_bytes(tmp_path / "cache") < limit
 
@@ -276,12 +276,12 @@ def test_lists_by_their_urls(image_folder: Callable[..., Path], bucket: Bucket, 
     bucket.fill(source, "images")
     begin = "" if root else "images/"
     bucket.objects["train.csv"] = f"path,label\n{begin}class_1/image_000.jpg,7\n{begin}class_0/image_001.jpg,0\n".encode()
-    dataset = open_source("s3://b/train.csv", source if root == "local" else root)
+    dataset = open_stored("s3://b/train.csv", source if root == "local" else root)
     assert (dataset.root, dataset.table.label.tolist()) == ("s3://b/train.csv", [7, 0])
     assert dataset.read(0) == (source / "class_1/image_000.jpg").read_bytes()
     assert pack("s3://b/train.csv", tmp_path / "out", root=source if root == "local" else root).records == 2
     with pytest.raises(SourceError, match=r"s3://b/other\.lst does not exist"):
-        open_source("s3://b/other.lst", root)
+        open_stored("s3://b/other.lst", root)
 
 
 @needs_obstore
@@ -484,7 +484,7 @@ def test_a_block_shuffle_announces_its_next_shards(
     )
     for (left, _), (right, _), (both, _) in zip(*loaders, whole, strict=True):
         assert np.array_equal(np.concatenate([left, right]), both)
-    fetched = [loader.dataset.residency for loader in loaders]
+    fetched = [loader.dataset.fetcher for loader in loaders]
     assert all(isinstance(one, remote_shards.RemoteShards) for one in fetched)
     # The next epoch's first window is on its way as well.
     assert sum(one.fetched_bytes for one in fetched if isinstance(one, remote_shards.RemoteShards)) < 1.4 * size
@@ -497,14 +497,14 @@ def test_what_was_announced_stays_until_it_is_read(many: Path, bucket: Bucket, m
     size = sum(path.stat().st_size for path in many.iterdir())
     monkeypatch.setenv("HEADRACE_CACHE_SIZE", str(int(size * 0.45)))
     dataset = headrace.open("s3://b/many")
-    fetch, local = dataset.residency, headrace.open(many)
+    fetch, local = dataset.fetcher, headrace.open(many)
     assert isinstance(fetch, remote_shards.RemoteShards) and fetch.allowance is not None
     shard = fetch.columns.shard
     windows = [np.flatnonzero((shard == first) | (shard == first + 1)) for first in range(0, int(shard.max()), 2)]
     times = np.zeros(len(shard), dtype=np.int64)
     fetched = fetch._fetch
 
-    def counted(wanted: list[int], promise: Promise | None = None) -> dict[int, bytes]:
+    def counted(wanted: list[int], promise: Reservation | None = None) -> dict[int, bytes]:
         times[wanted] += 1
         return fetched(wanted, promise)
 

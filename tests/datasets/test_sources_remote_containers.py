@@ -57,7 +57,7 @@ def test_they_are_read_by_ranges(tmp_path: Path, bucket: Bucket, monkeypatch: py
     for _ in range(2):  # the second time by what the first has noted
         remote = headrace.open("s3://b/in")
         assert (remote.kind, remote.classes, remote.fingerprint) == (local.kind, local.classes, local.fingerprint)
-        assert isinstance(remote.residency, remote_shards.RemoteShards) and remote.residency.allowance is not None
+        assert isinstance(remote.fetcher, remote_shards.RemoteShards) and remote.fetcher.allowance is not None
     for shuffle in (True, "block:200KiB"):
         options = {"batch_size": 8, "seed": 2, "shuffle": shuffle, "drop_last": False, "output": "numpy", "threads": 1}
         transform = headrace.transforms.imagenet_train(32)

@@ -14,7 +14,7 @@ import pytest
 from headrace.cli.main import main
 from headrace.errors import SourceError, UsageError
 from headrace.inspection import doctor
-from headrace.inspection.object_store_probe import reach
+from headrace.inspection.object_store_probe import probe_store
 from headrace.system import disk, machine, nvml, software
 
 A100 = nvml.Device("NVIDIA A100", 80 << 30, (8, 0))
@@ -199,28 +199,28 @@ def server() -> Iterator[str]:
         thread.join()
 
 
-def test_reach_reads_an_object_over_http(server: str) -> None:
-    found = reach(f"{server}/a.tar")
+def test_probe_reads_an_object_over_http(server: str) -> None:
+    found = probe_store(f"{server}/a.tar")
     assert found.read_bytes == 5000
     assert 0 < found.first_byte_s < 10
     with pytest.raises(SourceError, match="404"):
-        reach(f"{server}/absent")
+        probe_store(f"{server}/absent")
 
 
-def test_reach_reads_the_first_object_under_an_s3_prefix(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_probe_reads_the_first_object_under_an_s3_prefix(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("boto3")
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "test")
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    found = reach("s3://b/train", endpoint=server)
+    found = probe_store("s3://b/train", endpoint=server)
     assert (found.object, found.read_bytes) == ("s3://b/train/a.tar", 5000)
     with pytest.raises(SourceError, match="nothing lies under this prefix"):
-        reach("s3://b/none", endpoint=server)
+        probe_store("s3://b/none", endpoint=server)
 
 
-def test_reach_refuses_what_it_cannot_try() -> None:
+def test_probe_refuses_what_it_cannot_try() -> None:
     with pytest.raises(UsageError, match="only s3"):
-        reach("ftp://host/x")
+        probe_store("ftp://host/x")
 
 
 def test_doctor_prints_one_document(tmp_path: Path, capsys, monkeypatch) -> None:

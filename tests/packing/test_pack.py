@@ -22,7 +22,7 @@ from headrace.images.header import read_header
 from headrace.inspection.verify import verify
 from headrace.loading.loader import Loader
 from headrace.packing import pack
-from headrace.packing.encode import make_recipe
+from headrace.packing.image_encoder import image_encoder
 from headrace.packing.options import PackOptions
 from PIL import Image
 from sample_images import jpeg, photograph, pixels
@@ -476,7 +476,7 @@ def test_an_image_that_would_get_more_pixels_than_a_loader_decodes_is_refused(ki
     file = io.BytesIO()
     Image.new("RGB", (40, 40)).save(file, kind)
     with pytest.raises(DecodeError, match="would become 14,000 x 14,000 pixels; Loaders decode at most 178,956,970"):
-        make_recipe(PackOptions(resize=14_000)).recode(file.getvalue())
+        image_encoder(PackOptions(resize=14_000)).encode(file.getvalue())
 
 
 def test_an_unusual_format_keeps_its_extension(tmp_path: Path) -> None:

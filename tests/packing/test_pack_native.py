@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from headrace.datasets.sources import open_dataset
-from headrace.packing.encode import make_recipe
+from headrace.datasets.open import open_stored
+from headrace.packing.image_encoder import image_encoder
 from headrace.packing.listing import Listing, Rejection, list_records
 from headrace.packing.options import PackOptions
-from headrace.packing.unit import Run, pack_chunk
+from headrace.packing.unit import PackedRecords, pack_chunk
 from PIL import Image
 from sample_images import jpeg
 
@@ -76,13 +76,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def both(listing: Listing, options: PackOptions) -> tuple[list[object], list[object], int]:
     """Records packed natively where that is possible, and all in Python; how many the native way took."""
-    recipe = make_recipe(options)
+    encoder = image_encoder(options)
     ways = []
     taken = 0
-    for way in (recipe, replace(recipe, native=None)):
+    for way in (encoder, replace(encoder, native=None)):
         found: list[object] = []
         for one in pack_chunk(listing, way, range(len(listing))):
-            if isinstance(one, Run):
+            if isinstance(one, PackedRecords):
                 taken += len(one.rows) > 1
                 found += pieces(one)
             else:
@@ -91,7 +91,7 @@ def both(listing: Listing, options: PackOptions) -> tuple[list[object], list[obj
     return ways[0], ways[1], taken
 
 
-def pieces(run: Run) -> list[object]:
+def pieces(run: PackedRecords) -> list[object]:
     """Each record's members and row, counted from the record's own start."""
     members = bytes(run.members)
     with tarfile.open(fileobj=io.BytesIO(members)) as archive:
@@ -103,7 +103,7 @@ def pieces(run: Run) -> list[object]:
 
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda options: str(dict(options.for_manifest())))
 def test_both_ways_give_the_same_bytes(folder: Path, options: PackOptions) -> None:
-    native, python, taken = both(list_records(open_dataset(folder), options), options)
+    native, python, taken = both(list_records(open_stored(folder), options), options)
     assert native == python
     assert taken
 
@@ -121,7 +121,7 @@ def test_both_ways_agree_about_damage(tmp_path: Path, options: PackOptions) -> N
         if number % 10 == 0:
             del data[drawn.randrange(len(data)) :]
         (tmp_path / "a" / f"{number:03d}.jpg").write_bytes(data)
-    native, python, taken = both(list_records(open_dataset(tmp_path), options), options)
+    native, python, taken = both(list_records(open_stored(tmp_path), options), options)
     assert native == python
     assert taken and any(isinstance(one, Rejection) for one in native)
 
@@ -131,7 +131,7 @@ def test_both_ways_on_real_photographs(sample_images: list[Path], tmp_path: Path
     (tmp_path / "a").mkdir()
     for path in sample_images[:40]:
         (tmp_path / "a" / f"{path.stem}.jpg").symlink_to(path)
-    native, python, _ = both(list_records(open_dataset(tmp_path), options), options)
+    native, python, _ = both(list_records(open_stored(tmp_path), options), options)
     assert native == python
 
 
@@ -150,7 +150,7 @@ def test_records_of_containers_with_json(tmp_path: Path) -> None:
                 info.size = len(content)
                 archive.addfile(info, io.BytesIO(content))
     for options in OPTIONS:
-        native, python, _ = both(list_records(open_dataset(tmp_path / "a.tar"), options), options)
+        native, python, _ = both(list_records(open_stored(tmp_path / "a.tar"), options), options)
         assert native == python
     whole = [one for one in native if isinstance(one, tuple)]
     assert all(row[6] for _, row in whole)
@@ -161,8 +161,8 @@ def test_a_file_that_is_gone_or_shorter_is_left_to_python(folder: Path, tmp_path
     for number in range(3):
         (tmp_path / "a" / f"{number}.jpg").write_bytes(jpeg(60, 50, number))
     options = PackOptions()
-    listing = list_records(open_dataset(tmp_path), options)
+    listing = list_records(open_stored(tmp_path), options)
     (tmp_path / "a" / "1.jpg").unlink()
-    first, rejection, last = pack_chunk(listing, make_recipe(options), range(3))
+    first, rejection, last = pack_chunk(listing, image_encoder(options), range(3))
     assert (first.first, last.first) == (0, 2)
     assert (rejection.file, rejection.reason, rejection.detail) == ("a/1.jpg", "unreadable", "No such file or directory")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from file_digests import file_digests
-from headrace.datasets.sources import open_dataset
+from headrace.datasets.open import open_stored
 from headrace.errors import DecodeError, HeadraceError, MissingDependencyError, UsageError
 from headrace.packing import pack
 
@@ -76,7 +76,7 @@ def test_a_source_that_differs_on_a_node_is_refused(cluster: object, image_folde
 
 def test_an_open_dataset_cannot_travel(image_folder: Callable[..., Path], tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="path or URL"):
-        pack(open_dataset(image_folder()), tmp_path / "out", engine="ray")
+        pack(open_stored(image_folder()), tmp_path / "out", engine="ray")
 
 
 def test_without_ray_the_error_says_what_to_install(

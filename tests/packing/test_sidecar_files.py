@@ -16,7 +16,7 @@ import safetensors.numpy
 from containers import write_tar
 from headrace.cli.main import main
 from headrace.datasets.shards import index, tar
-from headrace.datasets.sidecar_files import Extras
+from headrace.datasets.sidecar_files import SidecarFiles
 from headrace.errors import FormatError, SourceError
 from headrace.inspection.inspect import inspect_dataset
 from headrace.packing import pack
@@ -113,7 +113,7 @@ def test_names_that_are_taken_or_unsafe(tmp_path: Path) -> None:
     members = [("1.jpeg", jpeg(30, 30, 1)), ("1.jpg", other), ("1.a\nb", b"x"), ("1.cls", b"0"), ("1.", b"nameless")]
     source = write_tar(tmp_path / "a.tar", members)
     for _ in range(2):  # the second time by the index in the cache
-        assert headrace.open(source).table.extras is not None
+        assert headrace.open(source).table.sidecars is not None
     result = pack(source, tmp_path / "out", keep_bytes=True)
     assert result.errors == 1  # the nameless one
     assert members_of(tmp_path / "out") == {"1.jpg": members[0][1], "1.cls": b"0", "1.other.jpg": other, "1.a%0Ab": b"x"}
@@ -163,11 +163,9 @@ def test_verify_finds_what_the_index_says_wrongly(source: Path, tmp_path: Path) 
     pack(source, tmp_path / "out")
     path = tmp_path / "out" / index_name()
     columns = index.read_columns(path)
-    assert columns.extras is not None
-    moved = Extras(
-        columns.extras.start, columns.extras.offset + 512, columns.extras.size, columns.extras.name, columns.extras.names
-    )
-    data = index.serialized(index.Columns(**{name: getattr(columns, name) for name in COLUMNS} | {"extras": moved}))
+    assert columns.sidecars is not None
+    moved = dataclasses.replace(columns.sidecars, offset=columns.sidecars.offset + 512)
+    data = index.serialized(dataclasses.replace(columns, sidecars=moved))
     manifest = tmp_path / "out" / "headrace.json"
     old, new = hashlib.sha256(path.read_bytes()).hexdigest(), hashlib.sha256(data).hexdigest()
     path.write_bytes(data)
@@ -187,17 +185,12 @@ def test_verify_finds_what_the_index_says_wrongly(source: Path, tmp_path: Path) 
 )
 def test_an_index_that_lies_is_refused(tmp_path: Path, changed: dict[str, list[int]], words: str) -> None:
     columns = golden_columns()
-    assert columns.extras is not None
-    arrays = {name: np.array(changed.get(name, getattr(columns.extras, name))) for name in ("start", "offset", "size", "name")}
-    lying = index.Columns(
-        **{name: getattr(columns, name) for name in COLUMNS} | {"extras": Extras(**arrays, names=columns.extras.names)}
-    )
+    assert columns.sidecars is not None
+    arrays = {name: np.array(values) for name, values in changed.items()}
+    lying = dataclasses.replace(columns, sidecars=dataclasses.replace(columns.sidecars, **arrays))
     (tmp_path / "index.safetensors").write_bytes(index.serialized(lying))
     with pytest.raises(FormatError, match=words):
         index.read_columns(tmp_path / "index.safetensors")
-
-
-COLUMNS = [field.name for field in dataclasses.fields(index.Columns)]
 
 
 def index_name() -> str:
@@ -216,7 +209,7 @@ def golden_columns() -> index.Columns:
         width=np.array([4, 6], dtype=np.int32),
         crc32c=np.array([0x12345678, 0xE3069283], dtype=np.uint32),
         keys=keys.blob,
-        extras=Extras.of([[("seg.png", 2560, 3), ("txt", 3584, 2)], []]),
+        sidecars=SidecarFiles.of([[("seg.png", 2560, 3), ("txt", 3584, 2)], []]),
     )
 
 
@@ -225,13 +218,13 @@ def test_golden_bytes() -> None:
     members = [("a.jpg", b"\xff\xd8\xff\xd9"), ("a.cls", b"0"), ("a.seg.png", b"png"), ("a.txt", b"hi")]
     shard = b"".join(tar.member(name, data) for name, data in members)
     columns = golden_columns()
-    assert columns.extras is not None
-    for name, at, size in columns.extras.members(0):
+    assert columns.sidecars is not None
+    for name, at, size in columns.sidecars.members(0):
         assert shard[at : at + size] == dict(members)[f"a.{name}"]
     assert shard == (GOLDEN / "record.tar").read_bytes()
     assert index.serialized(columns) == (GOLDEN / "index.safetensors").read_bytes()
-    read = index.read_columns(GOLDEN / "index.safetensors").extras
-    assert read is not None and read.members(0) == columns.extras.members(0) and read.members(1) == []
+    read = index.read_columns(GOLDEN / "index.safetensors").sidecars
+    assert read is not None and read.members(0) == columns.sidecars.members(0) and read.members(1) == []
     loaded = safetensors.numpy.load((GOLDEN / "index.safetensors").read_bytes())
     assert loaded["extra_names"].tobytes() == b"seg.png\ntxt\n" and loaded["extra_start"].tolist() == [0, 2, 2]
 

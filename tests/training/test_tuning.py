@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from headrace.cli.main import main
+from headrace.datasets.open import open_stored
 from headrace.datasets.records import Dataset
-from headrace.datasets.sources import open_dataset
 from headrace.training import dry_run as planning
 from headrace.training.devices import Device
 from headrace.training.dry_run import measure_dry_run
@@ -79,13 +79,13 @@ def test_what_binds(
 ) -> None:
     measured(monkeypatch, compute=compute, per_thread=per_thread, cores=cores, together=together)
     chosen = resolve_options({"model": "tiny:make", "data": str(images), "batch_size": 4})
-    found = tune(chosen, open_dataset(images), CPU)
+    found = tune(chosen, open_stored(images), CPU)
     assert (found.binds, found.options.threads, found.options.prefetch) == (binds, threads, prefetch)
 
 
 def test_ingest_counts_images_and_passes_over_a_small_dataset_again(images: Path) -> None:
     options = resolve_options({"model": "m", "data": str(images), "batch_size": 8, "image_size": 16}).options
-    found = input_rate(options, open_dataset(images), CPU, threads=1, seconds=0.05)
+    found = input_rate(options, open_stored(images), CPU, threads=1, seconds=0.05)
     assert found.img_s > 10 and 0 <= found.cores < 64
 
 
@@ -102,7 +102,7 @@ def test_the_short_run_is_shorter_where_steps_are_slow(
 
     monkeypatch.setattr(rates.subprocess, "run", run)
     options = resolve_options({"model": "m", "data": str(images), "batch_size": 32}).options
-    combined_rate(options, open_dataset(images), ranks=1, expected_img_s=img_s, seconds=5.0)
+    combined_rate(options, open_stored(images), ranks=1, expected_img_s=img_s, seconds=5.0)
     assert asked == [steps]
 
 
@@ -122,7 +122,7 @@ def test_tune_writes_what_train_reads(images: Path, tmp_path: Path, monkeypatch,
 
 
 def test_the_plan_adds_up(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    data = open_dataset(images)
+    data = open_stored(images)
     monkeypatch.setattr(planning, "compute_rate", lambda *_, **__: (100.0, 7))
     monkeypatch.setattr(planning, "input_rate", lambda *_, threads, seconds: InputRate(threads, 1000.0, 1.0))
     given = {"model": "resnet20", "data": str(images), "batch_size": 4, "image_size": 32, "epochs": 2, "warmup_epochs": 0.5}
@@ -183,8 +183,8 @@ def test_images_that_would_be_enlarged_are_said(images: Path, tmp_path: Path, mo
     ]
     assert main(["pack", str(images), str(tmp_path / "packed")]) == 0
     for data in (images, tmp_path / "packed"):
-        assert enlarged(open_dataset(data), 39) is None
-        assert "--image-size 20 takes 4 times less compute" in str(enlarged(open_dataset(data), 40))
+        assert enlarged(open_stored(data), 39) is None
+        assert "--image-size 20 takes 4 times less compute" in str(enlarged(open_stored(data), 40))
         capsys.readouterr()
         assert main([*words, "--data", str(data), "--image-size", "40"]) == 0
         assert "note: the images are small (shorter side 20 pixels" in capsys.readouterr().err

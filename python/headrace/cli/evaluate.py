@@ -11,7 +11,7 @@ from rich import box
 from rich.table import Table
 
 from headrace.cli import output
-from headrace.datasets.sources import open_to_load
+from headrace.datasets.open import open as open_dataset
 from headrace.errors import SourceError, UsageError
 from headrace.training.devices import open_device
 from headrace.training.evaluation import Scores, evaluate
@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     if device.simulated:
         raise UsageError("weights cannot be evaluated on a simulated device", hint="--device cpu or cuda")
     model, weights = load_model(args.weights)
-    data = open_to_load(args.data)
+    data = open_dataset(args.data)
     if data.classes != weights.classes:
         what = f"{args.data} has {len(data.classes)} classes that are not the {len(weights.classes)} of {weights.path}"
         raise SourceError(what, hint="give data with the class folders that the training had")

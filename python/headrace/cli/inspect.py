@@ -10,7 +10,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from headrace.cli.output import emit, stdout_console
-from headrace.datasets.sources import open_source
+from headrace.datasets.open import open_stored
 from headrace.errors import UsageError
 from headrace.inspection.contact_sheet import pictures
 from headrace.inspection.inspect import SAMPLE, Inspection, Spread, inspect_dataset
@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     sheet = args.contact_sheet
     if sheet is not None and not sheet.endswith((".png", ".html")):
         raise UsageError(f"--contact-sheet {sheet}: a file that ends in .png or .html is expected")
-    dataset = open_source(args.path, args.root)
+    dataset = open_stored(args.path, args.root)
     as_page = sheet is not None and sheet.endswith(".html")
     found = inspect_dataset(dataset, sample=args.sample, sheet=None if as_page else sheet)
     if as_page:

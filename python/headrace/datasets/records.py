@@ -16,10 +16,10 @@ from typing import Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from headrace.datasets.sidecar_files import Extras
+from headrace.datasets.sidecar_files import SidecarFiles
 from headrace.errors import SourceError
 
-__all__ = ["Arrival", "Dataset", "RecordTable", "Residency", "Stream", "StreamReading", "StreamRecord"]
+__all__ = ["Dataset", "PendingRecords", "RecordFetcher", "RecordTable", "Stream", "StreamPass", "StreamRecord"]
 
 Kind = Literal["folder", "lst", "shards", "tar", "rec", "tfrecord", "pipe"]
 
@@ -38,13 +38,13 @@ class RecordTable:
     height: npt.NDArray[np.int32] | None = None
     json_offset: npt.NDArray[np.int64] | None = None  # [n] where the record's JSON lies, in the same file
     json_size: npt.NDArray[np.int64] | None = None  # [n] bytes, 0 = it has none
-    extras: Extras | None = None  # members beside the images, where there are any
+    sidecars: SidecarFiles | None = None  # members beside the images, where there are any
 
     def __len__(self) -> int:
         return len(self.label)
 
 
-class Arrival(Protocol):
+class PendingRecords(Protocol):
     """Records on their way. `wait` returns their bytes, in order, or None: they lie in the table's files now."""
 
     def done(self) -> bool: ...
@@ -52,10 +52,10 @@ class Arrival(Protocol):
     def cancel(self) -> None: ...
 
 
-class Residency(Protocol):
+class RecordFetcher(Protocol):
     """Brings records from elsewhere; what cannot come is a SourceError when it is waited for."""
 
-    def begin(self, records: npt.NDArray[np.int64], /) -> Arrival:
+    def begin(self, records: npt.NDArray[np.int64], /) -> PendingRecords:
         """Starts to fetch records; returns at once."""
 
     def prefetch(self, records: npt.NDArray[np.int64], /) -> None:
@@ -75,7 +75,7 @@ class StreamRecord:
     json: bytes = b""
 
 
-class StreamReading(Protocol):
+class StreamPass(Protocol):
     """A pass over a stream under way."""
 
     def __iter__(self) -> Iterator[StreamRecord]: ...
@@ -92,7 +92,7 @@ class Stream(Protocol):
     def records(self) -> int:
         """Records of one pass. Raises UnknownLengthError."""
 
-    def read(self) -> StreamReading:
+    def read(self) -> StreamPass:
         """Begins the next pass."""
 
 
@@ -105,7 +105,7 @@ class Dataset:
     table: RecordTable
     classes: tuple[str, ...]
     fingerprint: str  # changes when records, their order, sizes or labels change
-    residency: Residency | None = None  # None: everything is on local disk
+    fetcher: RecordFetcher | None = None  # None: everything is on local disk
     stream: Stream | None = None  # of a stream; its table is empty
     strays: tuple[str, ...] = ()  # members of archives that belong to no image; images that ImageFolder does not take
 
@@ -139,14 +139,14 @@ class Dataset:
 
     def read_extras(self, record: int) -> list[tuple[str, bytes]]:
         """Name (what follows KEY and a dot) and bytes of each member beside the image. Raises as `read` does."""
-        extras = self.table.extras
-        members = extras.members(record) if extras is not None else []
+        sidecars = self.table.sidecars
+        members = sidecars.members(record) if sidecars is not None else []
         return [(name, self._read(record, offset, size)) for name, offset, size in members]
 
     def _read(self, record: int, offset: int, size: int) -> bytes:
         table = self.table
         path = table.files[table.file[record]]
-        if self.residency is not None and (data := self.residency.read(record, offset, size)) is not None:
+        if self.fetcher is not None and (data := self.fetcher.read(record, offset, size)) is not None:
             return data
         try:
             with open(path, "rb") as file:

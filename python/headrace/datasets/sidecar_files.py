@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Extras", "Member"]
+__all__ = ["SidecarFile", "SidecarFiles"]
 
-Member = tuple[str, int, int]  # what follows KEY and a dot in its name; bytes from the start of the file; bytes
+SidecarFile = tuple[str, int, int]  # what follows KEY and a dot in its name; bytes from the start of the file; bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Extras:
+class SidecarFiles:
     """Record `i` has the members `start[i]` to `start[i + 1]`; they lie in the file of its image. Label and JSON are none."""
 
     start: npt.NDArray[np.int64]  # [n + 1]
@@ -24,14 +24,14 @@ class Extras:
     names: tuple[str, ...]  # what follows KEY and a dot: "seg.png"; sorted, each once
 
     @staticmethod
-    def of(records: Sequence[Sequence[Member]]) -> Extras | None:
+    def of(records: Sequence[Sequence[SidecarFile]]) -> SidecarFiles | None:
         """The members of each record, None where no record has any."""
         members = [member for record in records for member in record]
         if not members:
             return None
         names = tuple(sorted({name for name, _, _ in members}))
         number = {name: i for i, name in enumerate(names)}
-        return Extras(
+        return SidecarFiles(
             start=np.cumsum([0, *map(len, records)], dtype=np.int64),
             offset=np.array([offset for _, offset, _ in members], dtype=np.int64),
             size=np.array([size for _, _, size in members], dtype=np.int64),
@@ -40,26 +40,26 @@ class Extras:
         )
 
     @staticmethod
-    def joined(parts: Sequence[tuple[Extras | None, int]]) -> Extras | None:
+    def joined(parts: Sequence[tuple[SidecarFiles | None, int]]) -> SidecarFiles | None:
         """Those of several datasets, one after the other; each with its number of records."""
-        some = [extras for extras, _ in parts if extras is not None]
+        some = [sidecars for sidecars, _ in parts if sidecars is not None]
         if not some:
             return None
-        names = sorted({name for extras in some for name in extras.names})
+        names = sorted({name for sidecars in some for name in sidecars.names})
         number = {name: i for i, name in enumerate(names)}
-        counts = [np.zeros(count, dtype=np.int64) if extras is None else np.diff(extras.start) for extras, count in parts]
-        return Extras(
+        counts = [np.zeros(count, dtype=np.int64) if sidecars is None else np.diff(sidecars.start) for sidecars, count in parts]
+        return SidecarFiles(
             start=np.concatenate([[0], np.cumsum(np.concatenate(counts))]).astype(np.int64),
-            offset=np.concatenate([extras.offset for extras in some]),
-            size=np.concatenate([extras.size for extras in some]),
-            name=np.concatenate([np.array([number[one] for one in extras.names])[extras.name] for extras in some]),
+            offset=np.concatenate([sidecars.offset for sidecars in some]),
+            size=np.concatenate([sidecars.size for sidecars in some]),
+            name=np.concatenate([np.array([number[one] for one in sidecars.names])[sidecars.name] for sidecars in some]),
             names=tuple(names),
         )
 
     def __len__(self) -> int:
         return len(self.offset)
 
-    def members(self, record: int) -> list[Member]:
+    def members(self, record: int) -> list[SidecarFile]:
         """The members of one record."""
         places = range(int(self.start[record]), int(self.start[record + 1]))
         return [(self.names[self.name[i]], int(self.offset[i]), int(self.size[i])) for i in places]
@@ -68,7 +68,7 @@ class Extras:
         """How many members each of these records has."""
         return self.start[rows + 1] - self.start[rows]
 
-    def selected(self, rows: npt.NDArray[np.int64]) -> Extras | None:
+    def selected(self, rows: npt.NDArray[np.int64]) -> SidecarFiles | None:
         """Those of some records, in this order; None when these have none."""
         count = self.of_records(rows)
         start = np.concatenate([[0], np.cumsum(count)]).astype(np.int64)
@@ -76,7 +76,7 @@ class Extras:
             return None
         places = np.arange(int(start[-1]), dtype=np.int64) + np.repeat(self.start[rows] - start[:-1], count)
         used, name = np.unique(self.name[places], return_inverse=True)
-        return Extras(start, self.offset[places], self.size[places], name, tuple(self.names[i] for i in used.tolist()))
+        return SidecarFiles(start, self.offset[places], self.size[places], name, tuple(self.names[i] for i in used.tolist()))
 
     def counts(self) -> Mapping[str, int]:
         """How many members there are of each name."""

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from headrace.datasets.open import open_stored
 from headrace.datasets.records import Dataset
-from headrace.datasets.sources import open_dataset
-from headrace.datasets.sources.splits import training_and_held_out
+from headrace.datasets.splits import train_and_validation
 from headrace.demo import images, steps
 from headrace.errors import CommandError, HeadraceError, SourceError
 from headrace.loading.loader import Loader
@@ -191,7 +191,7 @@ def _photographs(folder: Path, show: Say, progress: Progress) -> Path:
 
 def _checked(source: Path) -> Dataset:
     """The image folder, opened: raises SourceError in words where there is none, no images, or one class."""
-    dataset = open_dataset(source)
+    dataset = open_stored(source)
     if dataset.kind != "folder":
         raise SourceError(f"{source} is {dataset.kind}, not an image folder", hint="give --data a folder of class folders")
     if len(dataset) < 8 or len(dataset.classes) < 2:
@@ -202,7 +202,7 @@ def _checked(source: Path) -> Dataset:
 
 def _training_part(data: Path) -> Path:
     """`data`, or its `train` folder where it holds `train` and `val` (or `test`)."""
-    inside = training_and_held_out(data)
+    inside = train_and_validation(data)
     return data if inside is None else inside[0]
 
 

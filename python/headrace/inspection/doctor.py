@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from headrace.inspection.object_store_probe import Reach, reach
+from headrace.inspection.object_store_probe import StoreProbe, probe_store
 from headrace.system import disk, machine, nvml, software
 
 __all__ = ["Advice", "Examination", "advise", "examine"]
@@ -52,7 +52,7 @@ class Examination:
     pci_gpus: int
     visible_devices: str | None
     disk: disk.DiskSpeed
-    object_store: Reach | None
+    object_store: StoreProbe | None
 
 
 def examine(headrace_version: str, *, path: Path, url: str | None = None) -> Examination:
@@ -69,7 +69,7 @@ def examine(headrace_version: str, *, path: Path, url: str | None = None) -> Exa
         pci_gpus=count_pci_gpus(),
         visible_devices=os.environ.get("CUDA_VISIBLE_DEVICES"),
         disk=disk.measure(path),
-        object_store=reach(url) if url else None,
+        object_store=probe_store(url) if url else None,
     )
 
 

@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from headrace.datasets.open import open_stored
 from headrace.datasets.records import Dataset
-from headrace.datasets.sources import open_dataset
 from headrace.errors import DecodeError, HeadraceError, SourceError, UsageError
 from headrace.images.decode import decode_into
 from headrace.images.header import ImageHeader, read_header
@@ -79,7 +79,7 @@ class Inspection:
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class _SampledImage:
     size: int
     header: ImageHeader | None
     error: str = ""
@@ -98,7 +98,7 @@ def inspect_dataset(
     """
     if sample < 1:
         raise UsageError(f"sample is {sample}; at least 1 image is needed")
-    dataset = path if isinstance(path, Dataset) else open_dataset(path)
+    dataset = path if isinstance(path, Dataset) else open_stored(path)
     dataset.check_stored()
     rows = np.unique(np.linspace(0, len(dataset) - 1, min(sample, len(dataset))).astype(np.int64))
     with ThreadPoolExecutor(workers or max(1, round(machine.cores().usable)), thread_name_prefix="headrace-inspect") as pool:
@@ -122,7 +122,7 @@ def inspect_dataset(
         smallest_classes=_some(dataset, counts, np.argsort(counts, kind="stable")[:3]),
         largest_classes=_some(dataset, counts, np.argsort(-counts, kind="stable")[:3]),
         unlabeled=int((dataset.table.label < 0).sum()),
-        extras=dataset.table.extras.counts() if dataset.table.extras is not None else {},
+        extras=dataset.table.sidecars.counts() if dataset.table.sidecars is not None else {},
         strays=len(dataset.strays),
         bytes=_bytes(dataset, looks),
         sampled=len(looks),
@@ -149,12 +149,12 @@ def _write(path: Path, data: bytes) -> None:
         raise HeadraceError(f"cannot write the contact sheet {path}: {error.strerror or error}") from error
 
 
-def _look(dataset: Dataset, row: int) -> _Look:
+def _look(dataset: Dataset, row: int) -> _SampledImage:
     try:
         data = dataset.read(row)
-        return _Look(len(data), read_header(data))
+        return _SampledImage(len(data), read_header(data))
     except (SourceError, DecodeError) as error:
-        return _Look(0, None, str(error))
+        return _SampledImage(0, None, str(error))
 
 
 def _decode_cost_s(dataset: Dataset, rows: list[int]) -> float | None:
@@ -175,7 +175,7 @@ def _decode_cost_s(dataset: Dataset, rows: list[int]) -> float | None:
     return float(np.mean(times_s)) if times_s else None
 
 
-def _bytes(dataset: Dataset, looks: list[_Look]) -> int | None:
+def _bytes(dataset: Dataset, looks: list[_SampledImage]) -> int | None:
     """Bytes of all images: from the index, or when all were looked at; files outside the sample are not measured."""
     if (dataset.table.size >= 0).all():
         return int(dataset.table.size.sum())

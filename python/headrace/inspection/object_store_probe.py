@@ -10,14 +10,14 @@ from urllib.parse import urlsplit
 
 from headrace.errors import MissingDependencyError, SourceError, UsageError
 
-__all__ = ["Reach", "reach"]
+__all__ = ["StoreProbe", "probe_store"]
 
 TIMEOUT_S = 10.0
 READ_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class StoreProbe:
     """`first_byte_s`: time to the first byte of an object. `bytes_per_s`: one connection, over `read_bytes`."""
 
     url: str
@@ -27,20 +27,20 @@ class Reach:
     bytes_per_s: float
 
 
-def reach(url: str, *, endpoint: str | None = None) -> Reach:
+def probe_store(url: str, *, endpoint: str | None = None) -> StoreProbe:
     """Reads up to 16 MiB of one object: of the first under an s3:// prefix, or of an http(s):// address.
 
     Raises SourceError with the store's own words where it cannot, UsageError for another kind of address.
     """
     scheme = urlsplit(url).scheme
     if scheme == "s3":
-        return _reach_s3(url, endpoint)
+        return _probe_s3(url, endpoint)
     if scheme in ("http", "https"):
-        return _reach_http(url)
+        return _probe_http(url)
     raise UsageError(f"{url}: only s3://, http:// and https:// addresses can be tried", hint="for example s3://bucket/prefix")
 
 
-def _reach_http(url: str) -> Reach:
+def _probe_http(url: str) -> StoreProbe:
     request = urllib.request.Request(url, headers={"Range": f"bytes=0-{READ_BYTES - 1}"})
     started_s = time.perf_counter()
     try:
@@ -50,7 +50,7 @@ def _reach_http(url: str) -> Reach:
         raise SourceError(f"{url}: {error}", hint="check the address, the proxy (https_proxy) and the firewall") from error
 
 
-def _reach_s3(url: str, endpoint: str | None) -> Reach:
+def _probe_s3(url: str, endpoint: str | None) -> StoreProbe:
     try:
         import boto3
         import botocore.config
@@ -76,10 +76,10 @@ def _reach_s3(url: str, endpoint: str | None) -> Reach:
         raise SourceError(f"{url}: {error}", hint=hint) from error
 
 
-def _timed(url: str, name: str, started_s: float, stream: object) -> Reach:
+def _timed(url: str, name: str, started_s: float, stream: object) -> StoreProbe:
     read = stream.read  # type: ignore[attr-defined]
     total = len(read(1))
     first_byte_s = time.perf_counter() - started_s
     while total < READ_BYTES and (piece := read(min(1 << 20, READ_BYTES - total))):
         total += len(piece)
-    return Reach(url, name, first_byte_s, total, total / max(time.perf_counter() - started_s, 1e-9))
+    return StoreProbe(url, name, first_byte_s, total, total / max(time.perf_counter() - started_s, 1e-9))

@@ -18,11 +18,11 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace._native import crc32c
+from headrace.datasets.open import local_copy
 from headrace.datasets.shards import tar
 from headrace.datasets.shards.index import Columns, Keys, read_columns
 from headrace.datasets.shards.manifest import ERRORS, MANIFEST, Manifest, ShardFacts, read_manifest
-from headrace.datasets.sidecar_files import Member
-from headrace.datasets.sources import local_copy
+from headrace.datasets.sidecar_files import SidecarFile
 from headrace.datasets.sources.remote.store import is_url
 from headrace.datasets.sources.shards import contradiction, is_packed, no_manifest
 from headrace.errors import DecodeError, FormatError, SourceError, UsageError
@@ -169,10 +169,10 @@ class _ShardCheck:
                 self.on_progress(len(piece))
         return digest.hexdigest() == expected
 
-    def _beside(self, row: int) -> list[Member]:
+    def _beside(self, row: int) -> list[SidecarFile]:
         """The members of a record behind its label, by the index."""
         columns = self.columns
-        found = columns.extras.members(row) if columns.extras is not None else []
+        found = columns.sidecars.members(row) if columns.sidecars is not None else []
         if columns.json_offset is not None and columns.json_size is not None and columns.json_size[row]:
             found.append(("json", int(columns.json_offset[row]), int(columns.json_size[row])))
         return found

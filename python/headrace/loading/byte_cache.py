@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.datasets.records import Dataset
-from headrace.datasets.sources.remote.eviction import hold, reserve_some
+from headrace.datasets.sources.remote.eviction import mark_in_use, reserve_some
 from headrace.errors import SourceError, UsageError
 from headrace.system.sizes import parse_size
 
@@ -71,7 +71,7 @@ def open_cache(cache: ByteCache, dataset: Dataset) -> Kept:
         raise UsageError(f"{dataset.root} is a stream, which comes once an epoch by itself", hint="drop cache=")
     if cache.folder is None:
         return Kept(None, cache.limit_bytes, None, None)
-    if dataset.residency is not None:
+    if dataset.fetcher is not None:
         raise UsageError(
             "the dataset is in an object store, whose images are already kept on disk",
             hint="drop cache=; HEADRACE_CACHE is the folder, HEADRACE_CACHE_SIZE its bound",
@@ -81,7 +81,7 @@ def open_cache(cache: ByteCache, dataset: Dataset) -> Kept:
     entry = cache.folder / "headrace-cache" / hashlib.sha256(dataset.fingerprint.encode() + b"\0" + facts).hexdigest()[:32]
     try:
         entry.mkdir(parents=True, exist_ok=True)
-        used = hold(entry)
+        used = mark_in_use(entry)
         given = reserve_some(entry, min(int(sizes.sum()), cache.limit_bytes), at_least=0, limit=cache.limit_bytes)
     except OSError as error:
         raise SourceError(

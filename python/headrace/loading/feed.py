@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace._native import Engine, Job, Program, Ring, Store, Table, status_names
-from headrace.datasets.records import Arrival, Dataset, RecordTable, Residency
+from headrace.datasets.records import Dataset, PendingRecords, RecordFetcher, RecordTable
 from headrace.datasets.sources.readahead import readahead
 from headrace.errors import DecodeError, UsageError
 from headrace.images.decode import UNSUPPORTED
@@ -111,7 +111,7 @@ class Feed:
             descriptors.need(shards, dataset.root)
         # Of a local dataset the system is told what comes next, by the first view; a cache knows better what must be read.
         told = readahead(table) if view_of is None and cache is None else None
-        self._residency: Residency | None = dataset.residency if dataset.residency is not None else told
+        self._fetcher: RecordFetcher | None = dataset.fetcher if dataset.fetcher is not None else told
         # A further view of the same records: its own pixels and draws, the other feed's threads and table.
         self._view_of, self._draw_seed = view_of, hashed(seed, view) if view else seed
         self._index_bytes, self._cache = index_bytes, cache
@@ -128,7 +128,7 @@ class Feed:
 
     def begin(self, batches: Iterable[IndexBatch], epoch: int, views: Sequence[Feed] = ()) -> Begun:
         """A pass over the batches, for `run`; nothing is in work yet."""
-        return Begun(_Resident(batches, self._residency, _FETCHED_AHEAD * self.prefetch), epoch, tuple(views))
+        return Begun(_Resident(batches, self._fetcher, _FETCHED_AHEAD * self.prefetch), epoch, tuple(views))
 
     def start(self, begun: Begun) -> None:
         """Starts on the first batches of a pass whose `run` comes later; does not wait for records on their way."""
@@ -326,8 +326,8 @@ class Feed:
             at = chosen % len(bad.records)
             return IndexBatch(bad.records[at : at + 1], draws, [bad.data[at]], bad.labels[at : at + 1])
         records = np.array([chosen % len(self.dataset)], dtype=np.int64)
-        residency = self.dataset.residency
-        return IndexBatch(records, draws, None if residency is None else residency.begin(records).wait())
+        fetcher = self.dataset.fetcher
+        return IndexBatch(records, draws, None if fetcher is None else fetcher.begin(records).wait())
 
     def _where(self, batch: IndexBatch, record: int) -> str:
         if batch.keys is not None:
@@ -360,21 +360,21 @@ class Feed:
 class _Resident:
     """The batches, each when its records are on local disk; those of a remote dataset are fetched some batches ahead."""
 
-    def __init__(self, batches: Iterable[IndexBatch], residency: Residency | None, ahead: int) -> None:
+    def __init__(self, batches: Iterable[IndexBatch], fetcher: RecordFetcher | None, ahead: int) -> None:
         self._batches = iter(batches)
         self._is_next_here = getattr(batches, "is_next_here", None)  # of a stream: a batch may still be on its way
-        self._residency = residency
+        self._fetcher = fetcher
         self._ahead = ahead
         self._allowed = 1  # the first batch has the link for itself
-        self._coming: deque[tuple[IndexBatch, Arrival]] = deque()
+        self._coming: deque[tuple[IndexBatch, PendingRecords]] = deque()
 
     def __iter__(self) -> Iterator[IndexBatch]:
         return self
 
     def __next__(self) -> IndexBatch:
-        if self._residency is None:
+        if self._fetcher is None:
             return next(self._batches)
-        self._fetch(self._residency)
+        self._fetch(self._fetcher)
         if not self._coming:
             raise StopIteration
         batch, arrival = self._coming.popleft()
@@ -384,9 +384,9 @@ class _Resident:
 
     def is_next_here(self) -> bool:
         """Whether the next batch can be had at once."""
-        if self._residency is None:
+        if self._fetcher is None:
             return self._is_next_here is None or self._is_next_here()
-        self._fetch(self._residency)
+        self._fetch(self._fetcher)
         return not self._coming or self._coming[0][1].done()
 
     def cancel(self) -> None:
@@ -394,9 +394,9 @@ class _Resident:
         for _, arrival in self._coming:
             arrival.cancel()
 
-    def _fetch(self, residency: Residency) -> None:
+    def _fetch(self, fetcher: RecordFetcher) -> None:
         while len(self._coming) < self._allowed and (batch := next(self._batches, None)) is not None:
-            self._coming.append((batch, residency.begin(batch.records)))
+            self._coming.append((batch, fetcher.begin(batch.records)))
 
 
 _View = tuple[

@@ -14,8 +14,8 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
+from headrace.datasets.open import open as open_dataset
 from headrace.datasets.records import Dataset, Stream
-from headrace.datasets.sources import open_to_load
 from headrace.datasets.sources.masks import with_masks
 from headrace.errors import FormatError, SourceError, StateError, UsageError
 from headrace.loading.batch_transforms import BatchKey
@@ -96,7 +96,7 @@ class Loader:
         fuse: Fuse = "geometry",
         dct_scale: DctScale = "off",
     ) -> None:
-        self.dataset = data if isinstance(data, Dataset) else open_to_load(data)
+        self.dataset = data if isinstance(data, Dataset) else open_dataset(data)
         self._masks = None
         if mask is not None:
             if not 0 <= mask_fill <= 255:
@@ -194,8 +194,8 @@ class Loader:
 
     def _begin(self, order: EpochOrder, first: int) -> Begun:
         steps: Iterable[int] = range(first, len(order))
-        if self._blocks is not None and self.dataset.residency is not None:
-            steps = announced(steps, order, self._blocks, self.dataset.residency)
+        if self._blocks is not None and self.dataset.fetcher is not None:
+            steps = announced(steps, order, self._blocks, self.dataset.fetcher)
         first_draw = self._share.first_draw  # not `self` below: a cycle would keep the threads until the collector runs
         return begin_views(self._views, (_index_batch(order, step, first_draw) for step in steps), order.epoch)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from headrace.datasets.records import Residency
+from headrace.datasets.records import RecordFetcher
 from headrace.loading.block_shuffle import Blocks
 from headrace.loading.order import EpochOrder, Positions
 
@@ -16,7 +16,7 @@ __all__ = ["announced"]
 _EARLY, _LATE = 0.25, 0.75  # of a window: first batches have the link for themselves, the last ones before the next epoch
 
 
-def announced(steps: Iterable[int], order: EpochOrder, blocks: Blocks, residency: Residency) -> Iterator[int]:
+def announced(steps: Iterable[int], order: EpochOrder, blocks: Blocks, fetcher: RecordFetcher) -> Iterator[int]:
     """`steps` as they are; on the way the records of the window after each step's are announced, those of this host."""
     mixed = blocks.order(order.seed, order.epoch)
     told = -1
@@ -27,7 +27,7 @@ def announced(steps: Iterable[int], order: EpochOrder, blocks: Blocks, residency
         share = _LATE if end == order.records else _EARLY
         if window != told and position >= begin + share * (end - begin):
             told = window
-            residency.prefetch(_next_window(order, blocks, window + 1))
+            fetcher.prefetch(_next_window(order, blocks, window + 1))
         yield step
 
 

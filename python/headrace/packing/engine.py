@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from headrace.packing.listing import Listing
-from headrace.packing.plan import Plan
+from headrace.packing.pack_plan import PackPlan
 from headrace.packing.work import WorkFolder
 
 __all__ = ["Engine", "OnProgress"]
@@ -26,7 +26,7 @@ class Engine(Protocol):
         self,
         part: str,
         listing: Listing,
-        plan: Plan,
+        plan: PackPlan,
         units: Sequence[int],
         work: WorkFolder,
         on_progress: OnProgress,

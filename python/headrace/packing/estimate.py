@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headrace.packing.encode import Recipe
+from headrace.packing.image_encoder import ImageEncoder
 from headrace.packing.listing import Listing
-from headrace.packing.unit import Run, pack_chunk
+from headrace.packing.unit import PackedRecords, pack_chunk
 
 __all__ = ["Estimate", "estimate"]
 
@@ -27,14 +27,14 @@ class Estimate:
     seconds: float  # for the whole pack, expected
 
 
-def estimate(listing: Listing, recipe: Recipe, workers: int) -> Estimate:
+def estimate(listing: Listing, encoder: ImageEncoder, workers: int) -> Estimate:
     """Re-encodes a few images spread evenly over the listing; which ones depends on the listing alone."""
     at = np.unique(np.linspace(0, len(listing) - 1, _SAMPLE).astype(np.int64))
     source = packed = around = 0
     started_s = time.perf_counter()
     for position in at:
-        (one,) = pack_chunk(listing, recipe, range(int(position), int(position) + 1))
-        if isinstance(one, Run):
+        (one,) = pack_chunk(listing, encoder, range(int(position), int(position) + 1))
+        if isinstance(one, PackedRecords):
             source += int(listing.sizes[position])
             packed += one.rows[0][1]
             around += len(one.members) - one.rows[0][1]  # headers, label, and what fills the blocks

@@ -12,19 +12,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from headrace.datasets.open import open_stored
 from headrace.datasets.records import Dataset
 from headrace.datasets.shards.index import read_columns
 from headrace.datasets.shards.manifest import INDEX, MANIFEST, Manifest, read_manifest
-from headrace.datasets.sources import open_source
 from headrace.datasets.sources.remote.store import Bucket, is_url, open_bucket
 from headrace.errors import HeadraceError, UsageError
-from headrace.packing.encode import make_recipe
 from headrace.packing.engine import Engine, OnProgress
 from headrace.packing.estimate import Estimate, estimate
+from headrace.packing.image_encoder import image_encoder
 from headrace.packing.listing import Listing, list_records, split
 from headrace.packing.local import LocalEngine
 from headrace.packing.options import PackOptions
-from headrace.packing.plan import Plan, make_plan
+from headrace.packing.pack_plan import PackPlan, make_pack_plan
 from headrace.packing.ray_cluster import RayEngine
 from headrace.packing.upload import check_free, staging_folder, upload
 from headrace.packing.work import WorkFolder, check_empty
@@ -94,7 +94,7 @@ def pack(
     if engine not in ENGINES:
         raise UsageError(f"engine is {engine!r}; possible: {', '.join(ENGINES)}")
     store = _store(dst, unit)
-    dataset = src if isinstance(src, Dataset) else open_source(src, root)
+    dataset = src if isinstance(src, Dataset) else open_stored(src, root)
     dataset.check_stored()
     _refuse_inside(dataset, dst, store)
     listing = list_records(dataset, chosen)
@@ -104,16 +104,16 @@ def pack(
         check_free(store, sorted({"", *parts}), target)
     if on_start:
         on_start(len(listing))
-    recipe = make_recipe(chosen)
+    encoder = image_encoder(chosen)
     chosen_engine: Engine
     if engine == "local":
-        chosen_engine = LocalEngine(recipe, chosen, workers or max(1, round(machine.cores().usable)))
+        chosen_engine = LocalEngine(encoder, chosen, workers or max(1, round(machine.cores().usable)))
     else:
         chosen_engine = RayEngine(src, root, chosen, listing, workers)
 
     @functools.cache
     def expected() -> Estimate | None:
-        found = estimate(listing, recipe, chosen_engine.workers) if chosen.reencodes else None
+        found = estimate(listing, encoder, chosen_engine.workers) if chosen.reencodes else None
         if found and on_estimate:
             on_estimate(found)
         return found
@@ -201,7 +201,7 @@ class _Job:
             return replace(_partial(destination, listing, packed, len(mine), started_s), repacked=len(stale))
         return replace(_result(destination, manifest, listing, packed, started_s), repacked=len(stale))
 
-    def _commit(self, listing: Listing, plan: Plan, work: WorkFolder) -> Manifest | None:
+    def _commit(self, listing: Listing, plan: PackPlan, work: WorkFolder) -> Manifest | None:
         """Commits when all units are done, here or elsewhere; None when some are missing."""
         try:
             if all(work.is_done(number) for number in range(plan.units)):
@@ -215,11 +215,11 @@ class _Job:
         # i = N means 0, so that jobs may be counted from 0 or from 1.
         return self.unit is None or number % self.unit[1] == self.unit[0] % self.unit[1]
 
-    def _plan(self, listing: Listing, work: WorkFolder) -> Plan:
+    def _plan(self, listing: Listing, work: WorkFolder) -> PackPlan:
         """The plan to follow: the one that was begun, when it is for the same thing, else a new one."""
         if (work.destination / MANIFEST).exists():
             there = read_manifest(work.destination)
-            new = make_plan(listing, self.options, 1.0)
+            new = make_pack_plan(listing, self.options, 1.0)
             old = replace(new, options=there.options, source_fingerprint=there.source_fingerprint)
             why = new.difference(old)
             if why:
@@ -229,8 +229,8 @@ class _Job:
         if begun is None:
             expected = self.expected()
             ratio = expected.packed_bytes / max(1, expected.source_bytes) if expected else None
-            begun = work.begin(make_plan(listing, self.options, ratio))
-        why = make_plan(listing, self.options, begun.ratio).difference(begun)
+            begun = work.begin(make_pack_plan(listing, self.options, ratio))
+        why = make_pack_plan(listing, self.options, begun.ratio).difference(begun)
         if why:
             raise UsageError(
                 f"{work.destination} holds an unfinished pack that cannot be continued: {why}",
@@ -252,7 +252,7 @@ def _result(destination: Path, manifest: Manifest, listing: Listing, packed: int
         img_s=packed / seconds if packed else None,
         seconds=seconds,
         source_bytes=int(listing.sizes.sum()),
-        extras={} if manifest.options.get("extras") == "drop" else listing.extras(),
+        extras={} if manifest.options.get("extras") == "drop" else listing.sidecar_counts(),
         framing_bytes=_framing(destination, manifest),
     )
 
@@ -261,7 +261,7 @@ def _framing(destination: Path, manifest: Manifest) -> int:
     """Bytes of the shards that are neither an image nor what the source has beside it."""
     columns = read_columns(destination / INDEX)
     beside = 0 if columns.json_size is None else int(columns.json_size.sum())
-    beside += 0 if columns.extras is None else int(columns.extras.size.sum())
+    beside += 0 if columns.sidecars is None else int(columns.sidecars.size.sum())
     return sum(shard.size for shard in manifest.shards) - manifest.image_bytes - beside
 
 

@@ -51,9 +51,9 @@ class Listing:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def extras(self) -> Mapping[str, int]:
+    def sidecar_counts(self) -> Mapping[str, int]:
         """How many members beside the images there are of each name, in the source."""
-        chosen = self.dataset.table.extras.selected(self.rows) if self.dataset.table.extras is not None else None
+        chosen = self.dataset.table.sidecars.selected(self.rows) if self.dataset.table.sidecars is not None else None
         return {} if chosen is None else chosen.counts()
 
     def name(self, at: int) -> str:
@@ -155,7 +155,7 @@ def _refuse_masks_that_would_not_fit(listing: Listing, options: PackOptions) -> 
     """Extra members are kept byte for byte: a mask would be larger than an image that is made smaller."""
     if options.extras == "drop" or not options.resizes:
         return
-    images = [name for name in listing.extras() if name.lower().endswith(IMAGE_EXTENSIONS)]
+    images = [name for name in listing.sidecar_counts() if name.lower().endswith(IMAGE_EXTENSIONS)]
     if images:
         raise SourceError(
             f"{listing.dataset.root} holds {images[0]} beside its images; images of another size would not fit it",
@@ -240,7 +240,7 @@ def _facts(dataset: Dataset, rows: npt.NDArray[np.int64]) -> tuple[npt.NDArray[n
         times[file[at]] = facts.st_mtime_ns
     for number in set(file[table.size[rows] >= 0].tolist()):  # np.unique imports numpy.ma: 9 ms of a short command
         path = table.files[number]
-        if dataset.residency is not None:
+        if dataset.fetcher is not None:
             times[number] = int.from_bytes(blake2b(os.fsencode(Path(path).parent.name), digest_size=7).digest())
             continue
         with contextlib.suppress(OSError):  # said when it is read

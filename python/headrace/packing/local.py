@@ -13,12 +13,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headrace.packing.encode import Recipe
 from headrace.packing.engine import OnProgress
+from headrace.packing.image_encoder import ImageEncoder
 from headrace.packing.listing import Listing, Rejection
 from headrace.packing.options import PackOptions
-from headrace.packing.plan import Plan
-from headrace.packing.unit import Run, UnitWriter, pack_chunk
+from headrace.packing.pack_plan import PackPlan
+from headrace.packing.unit import PackedRecords, UnitWriter, pack_chunk
 from headrace.packing.work import WorkFolder
 
 __all__ = ["LocalEngine", "chunks"]
@@ -32,7 +32,7 @@ _CHUNK_BYTES = 1 << 20
 class LocalEngine:
     """Packs with a pool of `workers` threads."""
 
-    recipe: Recipe
+    encoder: ImageEncoder
     options: PackOptions
     workers: int
 
@@ -40,7 +40,7 @@ class LocalEngine:
         self,
         part: str,
         listing: Listing,
-        plan: Plan,
+        plan: PackPlan,
         units: Sequence[int],
         work: WorkFolder,
         on_progress: OnProgress,
@@ -66,13 +66,13 @@ class LocalEngine:
                 pool.shutdown(cancel_futures=True)
 
     def _in_order(
-        self, pool: ThreadPoolExecutor, listing: Listing, plan: Plan, units: Sequence[int]
-    ) -> Iterator[list[Run | Rejection]]:
+        self, pool: ThreadPoolExecutor, listing: Listing, plan: PackPlan, units: Sequence[int]
+    ) -> Iterator[list[PackedRecords | Rejection]]:
         """Packed records in the plan's order; at most a few chunks for each worker are in memory."""
-        window: deque[Future[list[Run | Rejection]]] = deque()
+        window: deque[Future[list[PackedRecords | Rejection]]] = deque()
         for number in units:
             for chunk in chunks(listing, plan.cuts[number], plan.cuts[number + 1]):
-                window.append(pool.submit(pack_chunk, listing, self.recipe, chunk))
+                window.append(pool.submit(pack_chunk, listing, self.encoder, chunk))
                 if len(window) > 3 * self.workers:
                     yield window.popleft().result()
         while window:

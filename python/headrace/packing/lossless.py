@@ -19,11 +19,11 @@ from headrace.packing.options import DEFAULT_QUALITY, RESTART_TILE, PackOptions
 if TYPE_CHECKING:
     from PIL import Image
 
-__all__ = ["Recoded", "Recoder", "check_pixels", "decoded", "lossless_recoder", "pillow"]
+__all__ = ["Encode", "EncodedImage", "check_pixels", "decoded", "lossless_encoder", "pillow"]
 
 
 @dataclass(frozen=True, slots=True)
-class Recoded:
+class EncodedImage:
     """An image as it goes into a shard. `extension` is None where there is none of our own for its format."""
 
     data: bytes
@@ -33,27 +33,27 @@ class Recoded:
     height: int
 
 
-Recoder = Callable[[bytes], Recoded]
+Encode = Callable[[bytes], EncodedImage]
 
 
-def lossless_recoder(options: PackOptions) -> Recoder:
+def lossless_encoder(options: PackOptions) -> Encode:
     """The function that keeps every pixel: as `options.keep_bytes` and `options.restart_markers` ask.
 
     It raises DecodeError for images that cannot be packed, and may be called from several threads.
     """
     if options.keep_bytes:
-        return _kept
+        return _without_change
     return _with_restart_markers if options.restart_markers else _checked
 
 
-def _kept(data: bytes) -> Recoded:
-    return _recoded(data, read_header(data))
+def _without_change(data: bytes) -> EncodedImage:
+    return _unchanged(data, read_header(data))
 
 
-def _checked(data: bytes) -> Recoded:
+def _checked(data: bytes) -> EncodedImage:
     header = read_header(data)
     _check_for_loaders(data, header)
-    return _recoded(data, header)
+    return _unchanged(data, header)
 
 
 def _check_for_loaders(data: bytes, header: ImageHeader) -> None:
@@ -82,22 +82,22 @@ def check_pixels(data: bytes, header: ImageHeader) -> None:
         raise DecodeError(reason(status), status=status)
 
 
-def _with_restart_markers(data: bytes) -> Recoded:
+def _with_restart_markers(data: bytes) -> EncodedImage:
     header = read_header(data)
     if header.jpeg is None:
         _check_for_loaders(data, header)  # nothing is inserted, but a damaged file must be found now
-        return _recoded(data, header)
+        return _unchanged(data, header)
     try:
         marked = restart_markers(data, RESTART_TILE)
     except DecodeError as error:
         if error.status != UNSUPPORTED:
             raise
         return _checked(data)  # a valid file of a kind without restart markers (12-bit, lossless): kept as it is
-    return _recoded(marked, header)
+    return _unchanged(marked, header)
 
 
-def _recoded(data: bytes, header: ImageHeader) -> Recoded:
-    return Recoded(data, header.format, EXTENSIONS.get(header.format), header.width, header.height)
+def _unchanged(data: bytes, header: ImageHeader) -> EncodedImage:
+    return EncodedImage(data, header.format, EXTENSIONS.get(header.format), header.width, header.height)
 
 
 def decoded(data: bytes) -> Image.Image:

@@ -17,17 +17,17 @@ from pathlib import Path
 from typing import Any
 
 from headrace._native import __version__
+from headrace.datasets.open import open_stored
 from headrace.datasets.records import Dataset
 from headrace.datasets.shards.index import Columns
-from headrace.datasets.sources import open_source
 from headrace.datasets.sources.remote.store import is_url
 from headrace.errors import HeadraceError, MissingDependencyError, SourceError, UsageError
-from headrace.packing.encode import make_recipe
 from headrace.packing.engine import OnProgress
+from headrace.packing.image_encoder import image_encoder
 from headrace.packing.listing import Listing, Rejection, list_records, split
 from headrace.packing.local import chunks
 from headrace.packing.options import PackOptions
-from headrace.packing.plan import Plan
+from headrace.packing.pack_plan import PackPlan
 from headrace.packing.unit import UnitWriter, pack_chunk
 from headrace.packing.work import WorkFolder
 
@@ -51,8 +51,8 @@ class _Worker:
         host = os.uname().nodename
         if version != __version__:
             raise HeadraceError(f"{host} has headrace {__version__}, the pack was started by {version}")
-        self.options, self.recipe = options, make_recipe(options)
-        dataset = open_source(src, root)
+        self.options, self.encoder = options, image_encoder(options)
+        dataset = open_stored(src, root)
         if dataset.fingerprint != fingerprint:
             raise SourceError(f"{src} holds other records on {host} than where the pack was started")
         self.parts = split(list_records(dataset, options), options)
@@ -65,7 +65,7 @@ class _Worker:
             with ThreadPoolExecutor(1) as digester:
                 writer = UnitWriter(file, listing, digester)
                 for chunk in chunks(listing, begin, end):
-                    writer.add(pack_chunk(listing, self.recipe, chunk), self.options)
+                    writer.add(pack_chunk(listing, self.encoder, chunk), self.options)
                 digest = writer.end()
             return _Unit(file.getvalue(), writer.columns(), digest, writer.rejected)
         except HeadraceError as error:
@@ -97,7 +97,7 @@ class RayEngine:
         self,
         part: str,
         listing: Listing,
-        plan: Plan,
+        plan: PackPlan,
         units: Sequence[int],
         work: WorkFolder,
         on_progress: OnProgress,

@@ -11,7 +11,7 @@ from headrace._native import encode_jpeg, requantise_jpeg
 from headrace.errors import DecodeError
 from headrace.images.decode import MAX_PIXELS, NOT_DECODED, TOO_LARGE, UNSUPPORTED, decode_into, reason
 from headrace.images.header import ImageHeader, format_of, read_header
-from headrace.packing.lossless import Recoded, Recoder, decoded, pillow
+from headrace.packing.lossless import Encode, EncodedImage, decoded, pillow
 from headrace.packing.options import DEFAULT_QUALITY, RESTART_TILE, PackOptions
 from headrace.packing.transform import parsed
 
@@ -23,7 +23,7 @@ __all__ = ["reencoder"]
 _MAX_SIDE = 65500  # pixels; libjpeg's JPEG_MAX_DIMENSION
 
 
-def reencoder(options: PackOptions, lossless: Recoder) -> Recoder:
+def reencoder(options: PackOptions, lossless: Encode) -> Encode:
     """The function that every image goes through when options ask for smaller ones.
 
     An image is encoded anew when it is too large, when there is a transform, or when `options.quality` is given and it
@@ -35,7 +35,7 @@ def reencoder(options: PackOptions, lossless: Recoder) -> Recoder:
     quality = options.quality or DEFAULT_QUALITY
     pillow()  # say now, not at the first image, that it is missing
 
-    def reencode(data: bytes) -> Recoded:
+    def reencode(data: bytes) -> EncodedImage:
         header = read_header(data)
         size = _target(options, header.width, header.height)
         if size is not None or prepare is not None:
@@ -45,7 +45,7 @@ def reencoder(options: PackOptions, lossless: Recoder) -> Recoder:
         coarser = coarsened(data, header)
         return kept(data, header) if header.jpeg is not None and len(coarser.data) >= len(data) else coarser
 
-    def kept(data: bytes, header: ImageHeader) -> Recoded:
+    def kept(data: bytes, header: ImageHeader) -> EncodedImage:
         try:
             return lossless(data)
         except DecodeError as error:
@@ -53,13 +53,13 @@ def reencoder(options: PackOptions, lossless: Recoder) -> Recoder:
                 raise
             return through_pixels(data, header, None)  # a sound image that only Pillow decodes; other pixels are allowed
 
-    def coarsened(data: bytes, header: ImageHeader) -> Recoded:
+    def coarsened(data: bytes, header: ImageHeader) -> EncodedImage:
         requantised = requantise_jpeg(data, quality, RESTART_TILE * options.restart_markers)
         if requantised is None:
             return through_pixels(data, header, None)
-        return Recoded(requantised, "jpeg", "jpg", header.width, header.height)
+        return EncodedImage(requantised, "jpeg", "jpg", header.width, header.height)
 
-    def through_pixels(data: bytes, header: ImageHeader, size: tuple[int, int] | None) -> Recoded:
+    def through_pixels(data: bytes, header: ImageHeader, size: tuple[int, int] | None) -> EncodedImage:
         if size is not None:
             _refuse_too_large(size)  # before it takes the memory
         image = _pixels(data, header, size or (header.width, header.height))
@@ -67,7 +67,7 @@ def reencoder(options: PackOptions, lossless: Recoder) -> Recoder:
             image = prepare(image)
         _refuse_too_large(image.size)
         encoded = _encoded(image, quality, data, marks=options.restart_markers)
-        return Recoded(encoded, "jpeg", "jpg", *image.size)
+        return EncodedImage(encoded, "jpeg", "jpg", *image.size)
 
     return reencode
 

@@ -16,20 +16,20 @@ from headrace._native import crc32c as native_crc32c
 from headrace._native import pack_records
 from headrace.datasets.shards import tar
 from headrace.datasets.shards.index import Columns, Keys
-from headrace.datasets.sidecar_files import Extras, Member
+from headrace.datasets.sidecar_files import SidecarFile, SidecarFiles
 from headrace.errors import DecodeError, SourceError
-from headrace.packing.encode import Recipe
+from headrace.packing.image_encoder import ImageEncoder
 from headrace.packing.listing import Listing, Rejection
 from headrace.packing.options import PackOptions
 
 _FLUSH = 1 << 20  # bytes that are written and digested at once
 _DIGESTS = 4  # pieces that wait for their digest before writing waits for it: a unit ends when the last one has it
 
-__all__ = ["Run", "UnitWriter", "pack_chunk", "pack_record"]
+__all__ = ["PackedRecords", "UnitWriter", "pack_chunk", "pack_record"]
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class PackedRecords:
     """Packed records that follow one another, ready to be written."""
 
     first: int  # position in the listing
@@ -37,33 +37,33 @@ class Run:
     # A row for each record: the image's offset in `members`, its size, width, height, CRC-32C, and the JSON's offset and size
     # (0 = it has none).
     rows: Sequence[tuple[int, int, int, int, int, int, int]]
-    extras: Sequence[Member] = ()  # of a single record, with offsets in `members`
+    sidecars: Sequence[SidecarFile] = ()  # of a single record, with offsets in `members`
 
 
-def pack_chunk(listing: Listing, recipe: Recipe, positions: range) -> list[Run | Rejection]:
+def pack_chunk(listing: Listing, encoder: ImageEncoder, positions: range) -> list[PackedRecords | Rejection]:
     """Reads and recodes the records at these positions of the listing. Safe to call from several threads."""
-    residency, in_files = listing.dataset.residency, True
-    if residency is not None:
+    fetcher, in_files = listing.dataset.fetcher, True
+    if fetcher is not None:
         # Bytes instead of None: the cache holds a part of the dataset only, and its files have holes.
-        in_files = residency.begin(listing.rows[positions.start : positions.stop]).wait() is None
-    found: list[Run | Rejection] = []
+        in_files = fetcher.begin(listing.rows[positions.start : positions.stop]).wait() is None
+    found: list[PackedRecords | Rejection] = []
     at = positions.start
-    extras = listing.dataset.table.extras if recipe.extras else None
-    with_extras = extras is not None and extras.of_records(listing.rows[positions.start : positions.stop]).any()
-    for number, members, rows in _usual(listing, recipe, positions) if in_files and not with_extras else []:
+    sidecars = listing.dataset.table.sidecars if encoder.keeps_sidecars else None
+    with_sidecars = sidecars is not None and sidecars.of_records(listing.rows[positions.start : positions.stop]).any()
+    for number, members, rows in _usual(listing, encoder, positions) if in_files and not with_sidecars else []:
         first = positions.start + number
-        found += [pack_record(listing, recipe, i) for i in range(at, first)]
-        found.append(Run(first, members, rows))
+        found += [pack_record(listing, encoder, i) for i in range(at, first)]
+        found.append(PackedRecords(first, members, rows))
         at = first + len(rows)
-    found += [pack_record(listing, recipe, i) for i in range(at, positions.stop)]
+    found += [pack_record(listing, encoder, i) for i in range(at, positions.stop)]
     return found
 
 
 def _usual(
-    listing: Listing, recipe: Recipe, positions: range
+    listing: Listing, encoder: ImageEncoder, positions: range
 ) -> list[tuple[int, memoryview, list[tuple[int, int, int, int, int, int, int]]]]:
     """What native code packs of these records: undamaged JPEGs as cameras and encoders write them."""
-    if recipe.native is None:
+    if encoder.native is None:
         return []
     chosen = slice(positions.start, positions.stop)
     table, rows = listing.dataset.table, listing.rows[chosen]
@@ -77,16 +77,16 @@ def _usual(
         listing.labels[chosen].tolist(),
         strict=True,
     )
-    return pack_records(recipe.native, list(records))
+    return pack_records(encoder.native, list(records))
 
 
-def pack_record(listing: Listing, recipe: Recipe, at: int) -> Run | Rejection:
+def pack_record(listing: Listing, encoder: ImageEncoder, at: int) -> PackedRecords | Rejection:
     """Reads and recodes one record, of whatever kind it is. Safe to call from several threads."""
     row = int(listing.rows[at])
     try:
-        image = recipe.recode(listing.dataset.read(row))
+        image = encoder.encode(listing.dataset.read(row))
         json = listing.dataset.read_json(row)
-        extras = listing.dataset.read_extras(row) if recipe.extras else []
+        sidecars = listing.dataset.read_extras(row) if encoder.keeps_sidecars else []
     except SourceError as error:
         # Not the message: it holds the absolute path, which must not enter the dataset.
         cause = error.__cause__
@@ -103,15 +103,15 @@ def pack_record(listing: Listing, recipe: Recipe, at: int) -> Run | Rejection:
         tail += tar.header(f"{key}.json", len(json))
         json_at = len(header) + len(image.data) + len(tail)
         tail += json + tar.padding(len(json))
-    beside: list[Member] = []
-    for name, data in extras:
+    beside: list[SidecarFile] = []
+    for name, data in sidecars:
         while name in (extension, "cls", "json", *(taken for taken, _, _ in beside)):
             name = f"other.{name}"  # the image may have got another ending by its bytes
         tail += tar.header(f"{key}.{name}", len(data))
         beside.append((name, len(header) + len(image.data) + len(tail), len(data)))
         tail += data + tar.padding(len(data))
     facts = (len(header), len(image.data), image.width, image.height, native_crc32c(image.data), json_at, len(json))
-    return Run(at, header + image.data + tail, [facts], beside)
+    return PackedRecords(at, header + image.data + tail, [facts], beside)
 
 
 def _own_extension(listing: Listing, at: int) -> str:
@@ -132,17 +132,17 @@ class UnitWriter:
         self.written = 0
         self.seen = 0  # records, packed or rejected
         self.rows: list[tuple[int, ...]] = []  # at, offset, size, width, height, crc32c, JSON's offset and size
-        self.extras: list[list[Member]] = []  # of each row
+        self.sidecars: list[list[SidecarFile]] = []  # of each row
         self.rejected: list[Rejection] = []
 
-    def add(self, outcome: Sequence[Run | Rejection], options: PackOptions) -> int:
+    def add(self, outcome: Sequence[PackedRecords | Rejection], options: PackOptions) -> int:
         """Writes packed records, notes rejected ones; returns how many there were of both.
 
         Raises DecodeError for rejected ones when the options say stop.
         """
         before = self.seen
         for one in outcome:
-            if isinstance(one, Run):
+            if isinstance(one, PackedRecords):
                 self.seen += len(one.rows)
                 self._add(one)
                 continue
@@ -156,11 +156,11 @@ class UnitWriter:
             self.rejected.append(one)
         return self.seen - before
 
-    def _add(self, run: Run) -> None:
+    def _add(self, run: PackedRecords) -> None:
         for at, (offset, size, width, height, crc32c, json_at, json_size) in enumerate(run.rows, run.first):
             json_offset = self.size + json_at if json_size else 0
             self.rows.append((at, self.size + offset, size, width, height, crc32c, json_offset, json_size))
-            self.extras.append([(name, self.size + begin, length) for name, begin, length in run.extras])
+            self.sidecars.append([(name, self.size + begin, length) for name, begin, length in run.sidecars])
         self._write(run.members)
 
     def end(self) -> str:
@@ -189,7 +189,7 @@ class UnitWriter:
             keys=keys.blob,
             json_offset=json_offset if json_size.any() else None,
             json_size=json_size if json_size.any() else None,
-            extras=Extras.of(self.extras),
+            sidecars=SidecarFiles.of(self.sidecars),
         )
 
     def _write(self, data: bytes | memoryview) -> None:

@@ -22,7 +22,7 @@ from headrace.datasets.shards.index import Columns, concatenate, read_columns, s
 from headrace.datasets.shards.manifest import ERRORS, INDEX, MANIFEST, FileFacts, Manifest, ShardFacts
 from headrace.errors import FormatError, SourceError, UsageError
 from headrace.packing.listing import Listing, Rejection
-from headrace.packing.plan import Plan
+from headrace.packing.pack_plan import PackPlan
 
 __all__ = ["WORK", "WorkFolder", "check_empty", "shard_name"]
 
@@ -58,17 +58,17 @@ class WorkFolder:
         self.sync = sync
         self.folder = destination / WORK
 
-    def plan(self) -> Plan | None:
+    def plan(self) -> PackPlan | None:
         """The plan of the pack that was begun here, or None. Raises FormatError when it is damaged."""
         path = self.folder / _PLAN
         try:
-            return Plan.parsed(path.read_bytes())
+            return PackPlan.parsed(path.read_bytes())
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (ValueError, KeyError, TypeError) as error:
             raise FormatError(f"{path} is damaged: {error}", hint=f"start again:  rm -r {self.folder}") from error
 
-    def begin(self, plan: Plan) -> Plan:
+    def begin(self, plan: PackPlan) -> PackPlan:
         """Begins a pack, and returns its plan: another one where another process has begun in the meantime.
 
         Raises UsageError when the destination holds something else.
@@ -137,7 +137,7 @@ class WorkFolder:
             part.replace(self.destination / shard_name(unit))
         self._write(self._facts_path(unit), json.dumps(facts).encode())
 
-    def commit(self, plan: Plan, listing: Listing) -> Manifest:
+    def commit(self, plan: PackPlan, listing: Listing) -> Manifest:
         """Writes errors, index and manifest, and removes this folder. All units must be done.
 
         Raises SourceError when every record was rejected. Several processes may commit at once: they write equal bytes.

@@ -36,7 +36,7 @@ def _short_side(data: Dataset) -> int | None:
         return None
     if table.width is not None and table.height is not None:
         return int(np.median(np.minimum(table.width, table.height)))
-    if data.residency is not None:
+    if data.fetcher is not None:
         return None
     sides = []
     for record in np.linspace(0, len(table) - 1, min(SAMPLE, len(table)), dtype=np.int64):

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from headrace.datasets.open import open_stored
 from headrace.datasets.records import Dataset, RecordTable, fingerprint
-from headrace.datasets.sources import open_dataset
 from headrace.datasets.sources.folder import IMAGE_EXTENSIONS
 from headrace.errors import DecodeError, SourceError
 from headrace.loading.loader import Loader
@@ -68,7 +68,7 @@ def _packed(place: Path) -> Dataset | None:
     if place.is_file() and place.suffix.lower() in IMAGE_EXTENSIONS:
         return None
     try:
-        found = open_dataset(place)
+        found = open_stored(place)
     except SourceError:
         if place.is_dir():  # images without class folders, or a deeper tree
             return None

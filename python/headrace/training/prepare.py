@@ -9,9 +9,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import BinaryIO
 
+from headrace.datasets.open import open_stored
 from headrace.datasets.records import Dataset
-from headrace.datasets.sources import open_dataset
-from headrace.datasets.sources.splits import training_and_held_out
+from headrace.datasets.splits import train_and_validation
 from headrace.errors import HeadraceError, SourceError, UsageError
 from headrace.training import checkpoint, devices, options_file
 from headrace.training.checkpoint import Writer
@@ -203,16 +203,16 @@ def _writer(folder: Path, keep: int, uploads: Uploads | None) -> Writer:
 def open_data(options: Options) -> tuple[Dataset, Dataset | None]:
     """Training and validation data; a local folder with `train` and `val` (or `test`) inside stands for both."""
     data, val = options.data, options.val
-    if (inside := training_and_held_out(Path(data))) is not None and val is None:
+    if (inside := train_and_validation(Path(data))) is not None and val is None:
         data, val = map(str, inside)
-    training = open_dataset(data)
+    training = open_stored(data)
     if len(training.classes) < 2:
         raise SourceError(
             f"{data} holds one class only: there is nothing to tell apart", hint="give data of two or more classes"
         )
     if val is None:
         return training, None
-    validation = open_dataset(val)
+    validation = open_stored(val)
     if validation.classes != training.classes:
         raise SourceError(
             f"{val}: {_class_difference(training.classes, validation.classes)}", hint="use the same class folders"

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import safetensors
 
-from headrace.datasets.sidecar_files import Extras
+from headrace.datasets.sidecar_files import SidecarFiles
 from headrace.errors import FormatError
 
 __all__ = ["Columns", "Keys", "concatenate", "read_columns", "selected", "serialized"]
@@ -90,7 +90,7 @@ class Columns:
     keys: npt.NDArray[np.uint8]  # [bytes of all keys] UTF-8
     json_offset: npt.NDArray[np.int64] | None = None  # [n] as `offset`, of the record's JSON
     json_size: npt.NDArray[np.int64] | None = None  # [n] bytes, 0 = it has none; only where some record has one
-    extras: Extras | None = None  # the columns extra_…; only where some record has any
+    sidecars: SidecarFiles | None = None  # the columns extra_…; only where some record has any
 
     def __len__(self) -> int:
         return len(self.label)
@@ -111,7 +111,7 @@ _OPTIONAL = {"json_offset": "I64", "json_size": "I64"}
 _EXTRA = {"extra_start": "I64", "extra_offset": "I64", "extra_size": "I64", "extra_name": "I64"}
 _EXTRA_NAMES = {"extra_names": "U8"}  # one after the other, a line feed behind each
 _KNOWN = _OPTIONAL | _EXTRA | _EXPECTED | _EXTRA_NAMES
-assert [*_EXPECTED, *_OPTIONAL, "extras"] == [field.name for field in fields(Columns)]
+assert [*_EXPECTED, *_OPTIONAL, "sidecars"] == [field.name for field in fields(Columns)]
 
 
 def serialized(columns: Columns) -> bytes:
@@ -121,9 +121,9 @@ def serialized(columns: Columns) -> bytes:
     with its version: these bytes are digested.
     """
     values = {name: getattr(columns, name) for name in (*_OPTIONAL, *_EXPECTED)}
-    if columns.extras is not None:
-        values |= {name: getattr(columns.extras, name.removeprefix("extra_")) for name in _EXTRA}
-        text = "".join(f"{name}\n" for name in columns.extras.names).encode("utf-8", "surrogateescape")
+    if columns.sidecars is not None:
+        values |= {name: getattr(columns.sidecars, name.removeprefix("extra_")) for name in _EXTRA}
+        text = "".join(f"{name}\n" for name in columns.sidecars.names).encode("utf-8", "surrogateescape")
         values["extra_names"] = np.frombuffer(text, dtype=np.uint8)
     present = {name: kind for name, kind in _KNOWN.items() if values.get(name) is not None}
     arrays = {name: np.ascontiguousarray(values[name], dtype=_DTYPES[kind]) for name, kind in present.items()}
@@ -148,19 +148,21 @@ def read_columns(path: Path) -> Columns:
     except (safetensors.SafetensorError, ValueError) as error:
         raise FormatError(f"{path} is not a valid safetensors file: {error}", hint=_HINT) from error
     problem = _problem(arrays)
-    extras = None if problem else _extras(arrays)
-    problem = problem or (extras.problem() if extras is not None else None)
+    sidecars = None if problem else _sidecars(arrays)
+    problem = problem or (sidecars.problem() if sidecars is not None else None)
     if problem:
         raise FormatError(f"{path}: {problem}", hint=_HINT)
-    return Columns(**{name: array for name, array in arrays.items() if name in _EXPECTED or name in _OPTIONAL}, extras=extras)
+    return Columns(
+        **{name: array for name, array in arrays.items() if name in _EXPECTED or name in _OPTIONAL}, sidecars=sidecars
+    )
 
 
-def _extras(arrays: Mapping[str, npt.NDArray[Any]]) -> Extras | None:
+def _sidecars(arrays: Mapping[str, npt.NDArray[Any]]) -> SidecarFiles | None:
     if "extra_start" not in arrays:
         return None
     names = arrays["extra_names"].tobytes().decode("utf-8", "surrogateescape").split("\n")[:-1]
     start, offset, size, name = (arrays[name] for name in _EXTRA)
-    return Extras(start, offset, size, name, tuple(names))
+    return SidecarFiles(start, offset, size, name, tuple(names))
 
 
 def selected(columns: Columns, rows: npt.NDArray[np.int64], shard: npt.NDArray[np.int32]) -> Columns:
@@ -171,9 +173,9 @@ def selected(columns: Columns, rows: npt.NDArray[np.int64], shard: npt.NDArray[n
     rest: dict[str, Any] = {
         field.name: None if (column := getattr(columns, field.name)) is None else column[rows]
         for field in fields(Columns)
-        if field.name not in ("key_start", "keys", "shard", "extras")
+        if field.name not in ("key_start", "keys", "shard", "sidecars")
     }
-    rest["extras"] = columns.extras.selected(rows) if columns.extras is not None else None
+    rest["sidecars"] = columns.sidecars.selected(rows) if columns.sidecars is not None else None
     return Columns(key_start=start, keys=columns.keys[places], shard=shard, **rest)
 
 
@@ -186,8 +188,8 @@ def concatenate(parts: Sequence[Columns]) -> Columns:
     for name in _OPTIONAL:
         if any(getattr(part, name) is not None for part in parts):
             joined[name] = np.concatenate([_filled(part, name) for part in parts])
-    extras = Extras.joined([(part.extras, len(part)) for part in parts])
-    return Columns(key_start=np.concatenate([*starts, ends[-1:]]), extras=extras, **joined)
+    sidecars = SidecarFiles.joined([(part.sidecars, len(part)) for part in parts])
+    return Columns(key_start=np.concatenate([*starts, ends[-1:]]), sidecars=sidecars, **joined)
 
 
 def _filled(part: Columns, name: str) -> npt.NDArray[np.int64]:

@@ -12,21 +12,21 @@ import numpy as np
 
 from headrace.datasets.records import Dataset, RecordTable, fingerprint
 from headrace.datasets.shards.index import Columns, Keys
-from headrace.datasets.sidecar_files import Extras, Member
+from headrace.datasets.sidecar_files import SidecarFile, SidecarFiles
 from headrace.datasets.sources.container_index_cache import Scan, cached_scan
 from headrace.errors import FormatError, SourceError
 
 if TYPE_CHECKING:
     from headrace.datasets.records import Kind
 
-__all__ = ["MAX_CLASSES", "Found", "merged", "numbered", "open_containers", "record_table", "unique_stems"]
+__all__ = ["MAX_CLASSES", "ContainerRecords", "merged", "numbered", "open_containers", "record_table", "unique_stems"]
 
 MAX_CLASSES = 10_000_000  # a label beyond this is damage, and would cost memory for every class below it
 _SCANNERS = 8  # threads: scanning waits for storage most of the time
 
 
 @dataclass(slots=True)
-class Found:
+class ContainerRecords:
     """Records of one container in its order; a list has one entry a record."""
 
     keys: list[str] = field(default_factory=list)
@@ -35,13 +35,13 @@ class Found:
     labels: list[int | str | None] = field(default_factory=list)  # a number, a class name, or nothing
     json_offsets: list[int] = field(default_factory=list)  # empty when no record has any
     json_sizes: list[int] = field(default_factory=list)
-    extras: dict[int, list[Member]] = field(default_factory=dict)  # record -> members beside its image
+    sidecars: dict[int, list[SidecarFile]] = field(default_factory=dict)  # record -> members beside its image
     strays: list[str] = field(default_factory=list)  # names of members that belong to no image
     pieces: dict[int, bytes] = field(default_factory=dict)  # record -> bytes that do not lie in one piece in the file
     names: dict[int, str] = field(default_factory=dict)  # label -> class name, where the container says it
 
 
-def open_containers(root: Path, kind: Kind, files: Sequence[Path], scan: Callable[[Path], Found]) -> Dataset:
+def open_containers(root: Path, kind: Kind, files: Sequence[Path], scan: Callable[[Path], ContainerRecords]) -> Dataset:
     """Opens `files` as one dataset; `scan` reads the index of one of them and raises FormatError when it is damaged.
 
     Raises SourceError when no records are found.
@@ -65,7 +65,7 @@ def record_table(files: Sequence[str], columns: Columns) -> RecordTable:
         keys=Keys(columns.keys, columns.key_start),
         json_offset=columns.json_offset,
         json_size=columns.json_size,
-        extras=columns.extras,
+        sidecars=columns.sidecars,
     )
 
 
@@ -79,12 +79,12 @@ def unique_stems(files: Sequence[Path]) -> dict[Path, str]:
     return {path: f"{stem}/" for path, stem in stems.items()}
 
 
-def _scanned(files: Sequence[Path], scan: Callable[[Path], Found]) -> Scan:
+def _scanned(files: Sequence[Path], scan: Callable[[Path], ContainerRecords]) -> Scan:
     with ThreadPoolExecutor(_SCANNERS, thread_name_prefix="headrace-scan") as pool:
         return merged(list(pool.map(scan, files)))
 
 
-def merged(parts: Sequence[Found]) -> Scan:
+def merged(parts: Sequence[ContainerRecords]) -> Scan:
     """What lies in several containers, one after the other."""
     keys = Keys.of([key for part in parts for key in part.keys])
     labels, classes = numbered([label for part in parts for label in part.labels], _names(parts))
@@ -112,8 +112,8 @@ def merged(parts: Sequence[Found]) -> Scan:
         keys=keys.blob,
         json_offset=_column([part.json_offsets or [0] * len(part.keys) for part in parts]) if has_json else None,
         json_size=_column([part.json_sizes or [0] * len(part.keys) for part in parts]) if has_json else None,
-        extras=Extras.of([part.extras.get(record, []) for part in parts for record in range(len(part.keys))])
-        if any(part.extras for part in parts)
+        sidecars=SidecarFiles.of([part.sidecars.get(record, []) for part in parts for record in range(len(part.keys))])
+        if any(part.sidecars for part in parts)
         else None,
     )
     return Scan(columns, classes, bytes(extra), tuple(name for part in parts for name in part.strays))
@@ -123,7 +123,7 @@ def _column(parts: Iterable[list[int]]) -> np.ndarray[tuple[int], np.dtype[np.in
     return np.array([value for part in parts for value in part], dtype=np.int64)
 
 
-def _names(parts: Sequence[Found]) -> dict[int, str]:
+def _names(parts: Sequence[ContainerRecords]) -> dict[int, str]:
     """Class names by label, where all containers agree on them; else none."""
     names: dict[int, str] = {}
     for part in parts:

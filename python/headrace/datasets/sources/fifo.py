@@ -6,10 +6,10 @@ import contextlib
 import stat
 from pathlib import Path
 
-__all__ = ["pipe_of"]
+__all__ = ["find_pipe"]
 
 
-def pipe_of(path: Path) -> Path | None:
+def find_pipe(path: Path) -> Path | None:
     """The named pipe that `path` is, or the first one of the channel `path`; None when it is neither."""
     for candidate in (path, path.with_name(f"{path.name}_0")):
         with contextlib.suppress(OSError):

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from headrace.datasets.records import Dataset, RecordTable, fingerprint
-from headrace.datasets.sources.splits import are_splits
+from headrace.datasets.splits import holds_splits
 from headrace.errors import SourceError
 
 __all__ = ["IMAGE_EXTENSIONS", "open_folder"]
@@ -35,7 +35,7 @@ def open_folder(root: Path) -> Dataset:
     classes = tuple(sorted(entry.name for entry in _entries(root) if entry.is_dir()))
     if not classes:
         raise SourceError(_no_classes(root), hint="expected FOLDER/CLASS/image.jpg, one folder for each class")
-    if are_splits(root, classes):
+    if holds_splits(root, classes):
         raise SourceError(
             f"{root} holds {len(classes)} datasets, not classes: {', '.join(classes)}",
             hint=f"give one of them, for example {root / 'train'}",

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from headrace.datasets.records import Dataset, RecordTable, fingerprint
 from headrace.datasets.sources.folder import IMAGE_EXTENSIONS
-from headrace.datasets.sources.tar import Member, samples
+from headrace.datasets.sources.tar import TarMember, samples
 from headrace.errors import SourceError, UsageError
 
 __all__ = ["with_masks"]
@@ -29,7 +29,7 @@ def with_masks(dataset: Dataset, mask: str | os.PathLike[str]) -> tuple[Dataset,
         raise UsageError(f"{dataset.root} is a stream; masks are not offered for streams", hint="use File mode")
     if Path(mask).is_dir():
         return dataset, _in_folder(dataset, Path(mask).absolute())
-    if dataset.kind not in ("tar", "shards") or dataset.residency is not None:
+    if dataset.kind not in ("tar", "shards") or dataset.fetcher is not None:
         raise UsageError(
             f"mask: {str(mask)!r} is no folder, and {dataset.root} is no local tar dataset whose members could be masks",
             hint="give the folder that holds KEY.png for each image KEY.jpg",
@@ -57,7 +57,7 @@ def _stem(key: str) -> str:
 
 def _in_archives(dataset: Dataset, ending: str) -> tuple[Dataset, RecordTable]:
     table = dataset.table
-    found: dict[tuple[int, int], Member] = {}  # (file, offset of a member) -> the mask of its sample
+    found: dict[tuple[int, int], TarMember] = {}  # (file, offset of a member) -> the mask of its sample
     for number, path in enumerate(table.files):
         for _, parts in samples(Path(path)):
             mask = next((part for end, part in parts if end == ending), None)
@@ -107,7 +107,7 @@ def _selected(dataset: Dataset, rows: npt.NDArray[np.int64]) -> Dataset:
         keys=keys,
         json_offset=None if table.json_offset is None else table.json_offset[rows],
         json_size=None if table.json_size is None else table.json_size[rows],
-        extras=None if table.extras is None else table.extras.selected(rows),
+        sidecars=None if table.sidecars is None else table.sidecars.selected(rows),
     )
     return replace(dataset, table=kept, fingerprint=fingerprint(keys, kept.size, kept.label))
 

@@ -1,7 +1,7 @@
 """SageMaker's Pipe mode: a channel arrives as a stream in a named pipe, CHANNEL_0 for the first pass, CHANNEL_1 for the next.
 
 Nothing is kept on disk: a stream is read once, in order, while it comes. A pipe has one reader; where several processes of a
-host need the data, use FastFile mode. `open_stored` copies the first stream to the cache, for what needs more than one
+host need the data, use FastFile mode. `copy_pipe` copies the first stream to the cache, for what needs more than one
 pass in order (pack, inspect, train).
 """
 
@@ -25,10 +25,10 @@ import numpy as np
 from headrace.datasets.records import Dataset, RecordTable, StreamRecord, fingerprint
 from headrace.datasets.sources.container_index_cache import cache_folder
 from headrace.datasets.sources.containers import numbered
-from headrace.datasets.sources.stream import Bytes, stream_records
+from headrace.datasets.sources.stream import ByteStream, stream_records
 from headrace.errors import SourceError, UnknownLengthError
 
-__all__ = ["PipeStream", "open_pipe", "open_stored"]
+__all__ = ["PipeStream", "copy_pipe", "open_pipe"]
 
 _WAIT_S = 300.0  # for a pipe, and for the next bytes: SageMaker begins to send when the pipe is opened
 _POLL_MS = 100
@@ -43,7 +43,7 @@ class PipeStream:
         name = re.fullmatch(r"(.*_)(\d+)", pipe.name)
         self._stem, self._next = (name[1], int(name[2])) if name else ("", 0)
         self._pipe, self._records = pipe, records
-        self._begun: PipeReading | None = None  # a pass whose first record was asked for by `records`
+        self._begun: PipePass | None = None  # a pass whose first record was asked for by `records`
         self.name = str(pipe)
 
     def records(self) -> int:
@@ -61,14 +61,14 @@ class PipeStream:
             )
         return self._records
 
-    def read(self) -> PipeReading:
+    def read(self) -> PipePass:
         """The next pass. It raises SourceError when no pipe or no byte comes, FormatError for a damaged stream."""
         if self._begun is not None:
             reading, self._begun = self._begun, None
             return reading
         pipe = self._pipe.with_name(f"{self._stem}{self._next}") if self._stem else self._pipe
         self._next += 1
-        return PipeReading(pipe, self)
+        return PipePass(pipe, self)
 
     def told(self, records: int) -> None:
         """The manifest in a stream says how many records there are."""
@@ -84,7 +84,7 @@ class PipeStream:
             )
 
 
-class PipeReading:
+class PipePass:
     """One pass: the records that come through one pipe."""
 
     def __init__(self, pipe: Path, stream: PipeStream) -> None:
@@ -105,7 +105,7 @@ class PipeReading:
 
     def _counted(self, pipe: Path, stream: PipeStream) -> Iterator[StreamRecord]:
         count = 0
-        for record in stream_records(Bytes(_pieces(pipe, self._stop), pipe), stream.told):
+        for record in stream_records(ByteStream(_pieces(pipe, self._stop), pipe), stream.told):
             count += 1
             yield record
         if not self._stop.is_set():
@@ -120,7 +120,7 @@ def open_pipe(pipe: Path, records: int | None = None) -> Dataset:
     return Dataset(str(pipe), "pipe", table, (), f"pipe:{pipe.name}", stream=PipeStream(pipe, records))
 
 
-def open_stored(pipe: Path) -> Dataset:
+def copy_pipe(pipe: Path) -> Dataset:
     """Reads the named pipe to its end into the cache, and opens what came.
 
     Raises SourceError when nothing is sent or the cache has no room, FormatError for a damaged stream.

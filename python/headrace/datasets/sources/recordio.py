@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from headrace.datasets.records import Dataset
-from headrace.datasets.sources.containers import MAX_CLASSES, Found, open_containers, unique_stems
+from headrace.datasets.sources.containers import MAX_CLASSES, ContainerRecords, open_containers, unique_stems
 from headrace.errors import FormatError
 
 __all__ = ["MAGIC", "image_header", "open_recordio", "scan_recordio"]
@@ -36,18 +36,18 @@ def open_recordio(root: Path, files: Sequence[Path]) -> Dataset:
     return open_containers(root, "rec", files, scan_recordio(files))
 
 
-def scan_recordio(files: Sequence[Path]) -> Callable[[Path], Found]:
+def scan_recordio(files: Sequence[Path]) -> Callable[[Path], ContainerRecords]:
     """What finds the records in one of these files."""
     begin = unique_stems(files)
     return lambda path: _scan(path, begin[path])
 
 
-def _scan(path: Path, begin: str) -> Found:
+def _scan(path: Path, begin: str) -> ContainerRecords:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         reader = _Reader(path, descriptor)
         index = path.with_suffix(".idx")
-        found, numbers, listed = Found(), list[int](), set[int]()
+        found, numbers, listed = ContainerRecords(), list[int](), set[int]()
         for number, at in _listed(index) if index.exists() else reader.walk():
             own = reader.record(at, found)
             numbers.append(own if number is None else number)
@@ -92,7 +92,7 @@ class _Reader:
                 if flag in (_WHOLE, _LAST):
                     break
 
-    def record(self, at: int, found: Found) -> int:
+    def record(self, at: int, found: ContainerRecords) -> int:
         """Adds the record at byte `at`; returns the id in its header."""
         flag, data, length = self._part(at)
         if flag not in (_WHOLE, _FIRST):

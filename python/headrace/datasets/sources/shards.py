@@ -98,9 +98,11 @@ def contradiction(folder: Path, manifest: Manifest, columns: Columns) -> str | N
     outside = _outside(columns.offset, columns.size, room)
     if columns.json_offset is not None and columns.json_size is not None:
         outside |= _outside(columns.json_offset, columns.json_size, room)
-    if (extras := columns.extras) is not None:
-        there = np.repeat(room, np.diff(extras.start))
-        outside[np.repeat(np.arange(len(columns)), np.diff(extras.start))[_outside(extras.offset, extras.size, there)]] = True
+    if (sidecars := columns.sidecars) is not None:
+        there = np.repeat(room, np.diff(sidecars.start))
+        outside[
+            np.repeat(np.arange(len(columns)), np.diff(sidecars.start))[_outside(sidecars.offset, sidecars.size, there)]
+        ] = True
     if np.any(outside):
         at = int(np.flatnonzero(outside)[0])
         return f"the index of {folder} puts record {at} outside its shard {manifest.shards[columns.shard[at]].file}"

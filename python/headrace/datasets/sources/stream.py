@@ -26,7 +26,7 @@ from headrace.datasets.sources.tar import (
 )
 from headrace.errors import FormatError
 
-__all__ = ["Bytes", "stream_records"]
+__all__ = ["ByteStream", "stream_records"]
 
 _HEAD = struct.Struct("<II")
 _MAGIC = MAGIC.to_bytes(4, "little")
@@ -37,7 +37,7 @@ _IMAGES = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"RIFF", b"BM", b"II*\0", b"MM\
 OnCount = Callable[[int], None]
 
 
-class Bytes:
+class ByteStream:
     """Pieces of bytes read as one, with a look ahead."""
 
     def __init__(self, pieces: Iterable[bytes], path: Path) -> None:
@@ -86,7 +86,7 @@ class Bytes:
         self._buffer, self._begin = b"".join(parts), 0
 
 
-def stream_records(source: Bytes, on_count: OnCount) -> Iterator[StreamRecord]:
+def stream_records(source: ByteStream, on_count: OnCount) -> Iterator[StreamRecord]:
     """The records of a stream. `on_count` is told how many there are in all, when a manifest in the stream says so.
 
     Raises FormatError for a stream that is damaged, ends early, or is none of the kinds above.
@@ -99,12 +99,12 @@ def stream_records(source: Bytes, on_count: OnCount) -> Iterator[StreamRecord]:
     if inner.startswith(_IMAGES):
         yield from _augmented(source)
     elif _is_tar(inner) or inner.startswith((b"{", _MAGIC)) or _safetensors_header(inner):
-        yield from _objects(Bytes(_payloads(source), source.path), on_count)
+        yield from _objects(ByteStream(_payloads(source), source.path), on_count)
     else:
         yield from _objects(source, on_count)
 
 
-def _objects(source: Bytes, on_count: OnCount) -> Iterator[StreamRecord]:
+def _objects(source: ByteStream, on_count: OnCount) -> Iterator[StreamRecord]:
     """Objects in turn, each known by how it begins."""
     tar, number = _Tar(source), 0
     while head := source.peek(BLOCK):
@@ -133,7 +133,7 @@ def _objects(source: Bytes, on_count: OnCount) -> Iterator[StreamRecord]:
 class _Tar:
     """Archives in a stream, header by header."""
 
-    def __init__(self, source: Bytes) -> None:
+    def __init__(self, source: ByteStream) -> None:
         self.source = source
         self.headers = Headers(source.path)
         self.open = False  # inside an archive: its end has not come
@@ -203,7 +203,7 @@ def _is_tar(head: bytes) -> bool:
     return head[257:262] == b"ustar"
 
 
-def _json(source: Bytes, on_count: OnCount) -> None:
+def _json(source: ByteStream, on_count: OnCount) -> None:
     """The manifest of a packed dataset, or a line of its list of errors."""
     line = _until(source, b"\n")
     try:
@@ -215,7 +215,7 @@ def _json(source: Bytes, on_count: OnCount) -> None:
         on_count(counts["records"])
 
 
-def _until(source: Bytes, end: bytes) -> bytes:
+def _until(source: ByteStream, end: bytes) -> bytes:
     size = 1 << 12
     while (found := source.peek(size).find(end)) < 0:
         if len(source.peek(size)) < size or size > _MAX_RECORD:
@@ -230,7 +230,7 @@ def _safetensors_header(head: bytes) -> int:
     return int(size) if head[8:9] == b"{" and size < _MAX_HEADER else 0
 
 
-def _skip_safetensors(source: Bytes, header: int) -> None:
+def _skip_safetensors(source: ByteStream, header: int) -> None:
     source.skip(8)
     try:
         tensors = json.loads(source.take(header))
@@ -240,7 +240,7 @@ def _skip_safetensors(source: Bytes, header: int) -> None:
     source.skip(end)
 
 
-def _part(source: Bytes) -> tuple[int, int]:
+def _part(source: ByteStream) -> tuple[int, int]:
     """Continuation flag and length of the part of a record that begins here."""
     magic, word = _HEAD.unpack(source.take(_HEAD.size))
     flag, length = word >> 29, word & ((1 << 29) - 1)
@@ -249,7 +249,7 @@ def _part(source: Bytes) -> tuple[int, int]:
     return flag, length
 
 
-def _record(source: Bytes) -> bytes:
+def _record(source: ByteStream) -> bytes:
     """The data of one record, its parts joined by the magic number that stood between them (dmlc-core `recordio.h`)."""
     parts = list[bytes]()
     while True:
@@ -262,7 +262,7 @@ def _record(source: Bytes) -> bytes:
             return _MAGIC.join(parts)
 
 
-def _payloads(source: Bytes) -> Iterator[bytes]:
+def _payloads(source: ByteStream) -> Iterator[bytes]:
     """The data of all records, in pieces."""
     while source.peek(1):
         flag, length = _part(source)
@@ -276,7 +276,7 @@ def _payloads(source: Bytes) -> Iterator[bytes]:
         source.skip(-length % 4)
 
 
-def _image(source: Bytes, number: int) -> StreamRecord:
+def _image(source: ByteStream, number: int) -> StreamRecord:
     data = _record(source)
     try:
         skip, label, own = image_header(data, len(data))
@@ -285,7 +285,7 @@ def _image(source: Bytes, number: int) -> StreamRecord:
     return StreamRecord(f"{own or number:08d}", label, data[skip:])
 
 
-def _augmented(source: Bytes) -> Iterator[StreamRecord]:
+def _augmented(source: ByteStream) -> Iterator[StreamRecord]:
     """An image, its label, and so on: the attributes of an augmented manifest in the order `source-ref`, label."""
     number = 0
     while source.peek(1):

@@ -15,11 +15,11 @@ from pathlib import Path
 
 from headrace.datasets.records import Dataset
 from headrace.datasets.shards.keys import escape
-from headrace.datasets.sources.containers import MAX_CLASSES, Found, open_containers, unique_stems
+from headrace.datasets.sources.containers import MAX_CLASSES, ContainerRecords, open_containers, unique_stems
 from headrace.datasets.sources.folder import IMAGE_EXTENSIONS
 from headrace.errors import FormatError
 
-__all__ = ["Headers", "Member", "is_image", "label_of_cls", "label_of_json", "open_tar", "samples", "scan_tar", "split_name"]
+__all__ = ["Headers", "TarMember", "is_image", "label_of_cls", "label_of_json", "open_tar", "samples", "scan_tar", "split_name"]
 
 _IMAGES = frozenset((*IMAGE_EXTENSIONS, ".gif"))  # in folders a GIF is no image, in packed datasets it may be
 BLOCK = 512
@@ -34,22 +34,23 @@ def open_tar(root: Path, files: Sequence[Path]) -> Dataset:
     """Opens tar archives as one dataset.
 
     A sample is a run of members whose names agree up to the first dot of their last part. Its image is the first member
-    with an image's extension, a plain one (`7.png`) before others (`7.mask.png`); its label is `.cls`, else `label`, `cls`
-    or `class` in `.json`. Its other members are extras. In an archive without any `.cls` or `.json`, every image is a sample,
-    and its label is the folder that it lies in; what is no image is an extra of the one image of its name. Raises FormatError
-    when an archive is damaged or truncated.
+    with an image's extension, a plain one (`7.png`) before others (`7.mask.png`). Its label is in `.cls`, else in `.json`
+    under `label`, `cls` or `class`. Its other members are sidecar files. In an archive without any `.cls` or `.json`, every
+    image is a sample and its label is its folder; a member that is no image is a sidecar file if one image has its key.
+
+    Raises FormatError when an archive is damaged or truncated.
     """
     return open_containers(root, "tar", files, scan_tar(files))
 
 
-def scan_tar(files: Sequence[Path]) -> Callable[[Path], Found]:
+def scan_tar(files: Sequence[Path]) -> Callable[[Path], ContainerRecords]:
     """What finds the samples in one of these archives."""
     begin = unique_stems(files)
     return lambda path: _scan(path, begin[path])
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class TarMember:
     """A regular file in an archive: its name, and where its bytes lie."""
 
     name: str
@@ -57,7 +58,7 @@ class Member:
     size: int
 
 
-def members(path: Path, links: list[str]) -> Iterator[Member]:
+def members(path: Path, links: list[str]) -> Iterator[TarMember]:
     """The regular files of an archive, in its order; the names of links are added to `links`.
 
     Raises FormatError for what is no whole tar archive.
@@ -79,7 +80,7 @@ class _Walk:
         self.headers, self.descriptor, self.links = Headers(path), descriptor, links
         self.end = os.fstat(descriptor).st_size
 
-    def members(self) -> Iterator[Member]:
+    def members(self) -> Iterator[TarMember]:
         at = zeros = 0
         headers = self.headers
         while at + BLOCK <= self.end:
@@ -99,7 +100,7 @@ class _Walk:
                 continue
             name = headers.whole_name(name)
             if (own := headers.file_name(kind, name)) is not None:
-                yield Member(own, data, size)
+                yield TarMember(own, data, size)
             elif kind in _LINKS:
                 self.links.append(name)
         if zeros < 2:
@@ -202,26 +203,26 @@ def _text(field: bytes) -> str:
     return field.split(b"\0")[0].decode("utf-8", "surrogateescape")
 
 
-def _scan(path: Path, begin: str) -> Found:
+def _scan(path: Path, begin: str) -> ContainerRecords:
     links: list[str] = []
     found = _found(path, begin, list(samples(path, links)))
     found.strays += [f"{name} (a link; links are not followed)" for name in links]
     return found
 
 
-def _found(path: Path, begin: str, runs: Sequence[tuple[str, list[tuple[str, Member]]]]) -> Found:
+def _found(path: Path, begin: str, runs: Sequence[tuple[str, list[tuple[str, TarMember]]]]) -> ContainerRecords:
     # Without any label in the archive it is a packed folder, in which each image stands for itself.
     if any(end in ("cls", "json") for _, parts in runs for end, _ in parts):
         return _scan_labeled(path, begin, runs)
     images = [(key, end, part, parts) for key, parts in runs for end, part in parts if is_image(end)]
     count = Counter(key for key, *_ in images)
-    found = Found()
+    found = ContainerRecords()
     for key, parts in runs:
         if count[key] != 1:
             found.strays += [part.name for end, part in parts if not is_image(end)]
     for key, end, part, parts in images:
         if count[key] == 1:
-            _add_extras(found, [(end, one) for end, one in parts if one is not part])
+            _add_sidecars(found, [(end, one) for end, one in parts if one is not part])
         found.keys.append(f"{begin}{key}" if count[key] == 1 else f"{begin}{key}={end}")
         found.offsets.append(part.offset)
         found.sizes.append(part.size)
@@ -229,8 +230,8 @@ def _found(path: Path, begin: str, runs: Sequence[tuple[str, list[tuple[str, Mem
     return found
 
 
-def _scan_labeled(path: Path, begin: str, runs: Sequence[tuple[str, list[tuple[str, Member]]]]) -> Found:
-    found = Found()
+def _scan_labeled(path: Path, begin: str, runs: Sequence[tuple[str, list[tuple[str, TarMember]]]]) -> ContainerRecords:
+    found = ContainerRecords()
     descriptor = os.open(path, os.O_RDONLY)
     try:
         for key, parts in runs:
@@ -240,13 +241,13 @@ def _scan_labeled(path: Path, begin: str, runs: Sequence[tuple[str, list[tuple[s
             if image is None:
                 found.strays += [part.name for _, part in parts]
                 continue
-            extras = dict(parts)
-            _add_extras(found, [(end, part) for end, part in parts if part is not image and end not in ("cls", "json")])
+            sidecars = dict(parts)
+            _add_sidecars(found, [(end, part) for end, part in parts if part is not image and end not in ("cls", "json")])
             found.keys.append(begin + key)
             found.offsets.append(image.offset)
             found.sizes.append(image.size)
-            found.labels.append(_label(path, descriptor, extras))
-            sidecar = extras.get("json")
+            found.labels.append(_label(path, descriptor, sidecars))
+            sidecar = sidecars.get("json")
             found.json_offsets.append(sidecar.offset if sidecar else 0)
             found.json_sizes.append(sidecar.size if sidecar else 0)
     finally:
@@ -256,12 +257,12 @@ def _scan_labeled(path: Path, begin: str, runs: Sequence[tuple[str, list[tuple[s
     return found
 
 
-def _add_extras(found: Found, parts: Sequence[tuple[str, Member]]) -> None:
+def _add_sidecars(found: ContainerRecords, parts: Sequence[tuple[str, TarMember]]) -> None:
     """Notes members beside the image of the record that comes next; names are made safe for an index, as keys are."""
     found.strays += [part.name for end, part in parts if not end]
     beside = [(".".join(map(escape, end.split("."))), part.offset, part.size) for end, part in parts if end]
     if beside:
-        found.extras[len(found.keys)] = beside
+        found.sidecars[len(found.keys)] = beside
 
 
 def is_image(end: str) -> bool:
@@ -269,12 +270,12 @@ def is_image(end: str) -> bool:
     return f".{end.rpartition('.')[2]}" in _IMAGES
 
 
-def samples(path: Path, links: list[str] | None = None) -> Iterator[tuple[str, list[tuple[str, Member]]]]:
+def samples(path: Path, links: list[str] | None = None) -> Iterator[tuple[str, list[tuple[str, TarMember]]]]:
     """Runs of members with the same key: (key, [(extension in lower case, member), …]); names of links go to `links`.
 
     An extension that comes again begins another sample, so that whoever reads them sees that there are two of one key.
     """
-    current, parts = "", list[tuple[str, Member]]()
+    current, parts = "", list[tuple[str, TarMember]]()
     for member in members(path, [] if links is None else links):
         key, end = split_name(member.name)
         if parts and (key != current or any(end == other for other, _ in parts)):
@@ -294,7 +295,7 @@ def split_name(name: str) -> tuple[str, str]:
     return folder + slash + base[: len(base) - len(rest)] + stem, end.lower()
 
 
-def _label(path: Path, descriptor: int, parts: dict[str, Member]) -> int | str | None:
+def _label(path: Path, descriptor: int, parts: dict[str, TarMember]) -> int | str | None:
     """The sample's label: a number, or a class name, or None."""
     for end in ("cls", "json"):
         member = parts.get(end)

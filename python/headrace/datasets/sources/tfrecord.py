@@ -15,7 +15,7 @@ from pathlib import Path
 
 from headrace._native import crc32c
 from headrace.datasets.records import Dataset
-from headrace.datasets.sources.containers import MAX_CLASSES, Found, open_containers, unique_stems
+from headrace.datasets.sources.containers import MAX_CLASSES, ContainerRecords, open_containers, unique_stems
 from headrace.errors import FormatError
 
 __all__ = ["open_tfrecord", "scan_tfrecord"]
@@ -35,14 +35,14 @@ def open_tfrecord(root: Path, files: Sequence[Path]) -> Dataset:
     return open_containers(root, "tfrecord", files, scan_tfrecord(files))
 
 
-def scan_tfrecord(files: Sequence[Path]) -> Callable[[Path], Found]:
+def scan_tfrecord(files: Sequence[Path]) -> Callable[[Path], ContainerRecords]:
     """What finds the examples in one of these files."""
     begin = unique_stems(files)
     return lambda path: _scan(path, begin[path])
 
 
-def _scan(path: Path, begin: str) -> Found:
-    found, names = Found(), list[str]()
+def _scan(path: Path, begin: str) -> ContainerRecords:
+    found, names = ContainerRecords(), list[str]()
     if path.stat().st_size == 0:
         return found
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:

@@ -21,8 +21,8 @@ from headrace._native import crc32c as native_crc32c
 from headrace.datasets.records import Dataset, fingerprint
 from headrace.datasets.shards.index import Columns, read_columns, serialized
 from headrace.datasets.shards.manifest import INDEX, MANIFEST, FileFacts, Manifest, ShardFacts, read_manifest
-from headrace.datasets.sources.containers import Found, merged, record_table
-from headrace.datasets.sources.remote.eviction import hold, reserve_some
+from headrace.datasets.sources.containers import ContainerRecords, merged, record_table
+from headrace.datasets.sources.remote.eviction import mark_in_use, reserve_some
 from headrace.datasets.sources.remote.mirror import copy_object
 from headrace.datasets.sources.remote.shard_cache import boot, no_room, write_atomically
 from headrace.datasets.sources.remote.shards import RemoteShards, empty_files, overhead
@@ -37,7 +37,7 @@ __all__ = ["open_remote_containers"]
 
 _LAYOUT = "containers 1"  # of the cache's folders: another one is another entry
 _STRAYS = "strays.json"
-Scan = Callable[[Path], Found]
+Scan = Callable[[Path], ContainerRecords]
 
 
 def open_remote_containers(
@@ -54,13 +54,13 @@ def open_remote_containers(
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / ".lock", "ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        used = hold(folder)
+        used = mark_in_use(folder)
         try:
             if not (folder / MANIFEST).exists():
                 _prepare(bucket, objects, folder, kind, scanner)
             manifest, columns = read_manifest(folder), read_columns(folder / INDEX)
             descriptors.need(2 * len(objects), bucket.url)
-            residency = RemoteShards(bucket, folder, manifest, columns, used)
+            fetcher = RemoteShards(bucket, folder, manifest, columns, used)
         except BaseException as error:
             os.close(used)
             if isinstance(error, OSError):
@@ -69,7 +69,7 @@ def open_remote_containers(
     strays = tuple(json.loads((folder / _STRAYS).read_bytes()))
     table = record_table([str(folder / shard.file) for shard in manifest.shards], columns)
     mark = fingerprint(table.keys, table.size, table.label)
-    return Dataset(bucket.url, kind, table, manifest.classes, mark, residency=residency, strays=strays)
+    return Dataset(bucket.url, kind, table, manifest.classes, mark, fetcher=fetcher, strays=strays)
 
 
 def _prepare(
@@ -81,7 +81,7 @@ def _prepare(
     reserve_some(folder, total + around, at_least=largest + around)
     data = folder / "data"
     paths = [data / entry.path for entry in objects]
-    scan, parts, crc32c, shards = scanner(paths), list[Found](), list[int](), list[ShardFacts]()
+    scan, parts, crc32c, shards = scanner(paths), list[ContainerRecords](), list[int](), list[ShardFacts]()
     for number, (entry, path) in enumerate(zip(objects, paths, strict=True)):
         copy_object(bucket, entry, data)
         parts.append(scan(path))
@@ -107,7 +107,7 @@ def _prepare(
     write_atomically(folder / MANIFEST, manifest.serialized())
 
 
-def _checksums(path: Path, found: Found, into: list[int]) -> str:
+def _checksums(path: Path, found: ContainerRecords, into: list[int]) -> str:
     """Adds the CRC-32C of each record of a file; returns the file's SHA-256."""
     with open(path, "rb") as file:
         for offset, size in zip(found.offsets, found.sizes, strict=True):

@@ -14,13 +14,13 @@ from pathlib import Path
 from headrace.errors import SourceError, UsageError
 from headrace.system.sizes import parse_size, size_text
 
-__all__ = ["bound", "granted", "hold", "reserve", "reserve_some"]
+__all__ = ["cache_limit_bytes", "mark_in_use", "reserve", "reserve_some", "reserved_bytes"]
 
 _FREE_SHARE = 0.9
 _SHARED = 0.9  # of what is left, for a dataset that is larger than that
 
 
-def bound(cache: Path) -> int:
+def cache_limit_bytes(cache: Path) -> int:
     """Bytes that all entries together may take. Raises UsageError when the variable is no size."""
     text = os.environ.get("HEADRACE_CACHE_SIZE")
     if not text:
@@ -40,13 +40,13 @@ def reserve(entry: Path, size: int) -> None:
 def reserve_some(entry: Path, size: int, *, at_least: int, limit: int | None = None) -> int:
     """Makes room for `size` bytes, or for as many as there can be, in the folder `entry`; returns how many.
 
-    All entries together take at most `limit` bytes (None: `bound`).
+    All entries together take at most `limit` bytes (None: `cache_limit_bytes`).
     Of less than `size`, a tenth stays free for others. Raises SourceError when that is below `at_least`.
     """
     cache = entry.parent
     with open(cache / ".lock", "ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # two processes do not promise the same bytes
-        limit = bound(cache) if limit is None else limit
+        limit = cache_limit_bytes(cache) if limit is None else limit
         if at_least > limit:
             raise SourceError(
                 f"the dataset has {size_text(size)}, the cache in {cache} may take {size_text(limit)}",
@@ -54,7 +54,7 @@ def reserve_some(entry: Path, size: int, *, at_least: int, limit: int | None = N
                 "(headrace pack) only the index must fit, of tar, .rec and .tfrecord files the largest one",
             )
         others = sorted((path for path in cache.iterdir() if path.is_dir() and path != entry), key=_last_used)
-        free = limit - sum(map(granted, others))
+        free = limit - sum(map(reserved_bytes, others))
         for other in others:
             if free >= size:
                 break
@@ -69,7 +69,7 @@ def reserve_some(entry: Path, size: int, *, at_least: int, limit: int | None = N
         return given
 
 
-def granted(entry: Path) -> int:
+def reserved_bytes(entry: Path) -> int:
     """Bytes that the entry may take."""
     try:
         return int((entry / "size").read_text())
@@ -77,7 +77,7 @@ def granted(entry: Path) -> int:
         return 0
 
 
-def hold(entry: Path) -> int:
+def mark_in_use(entry: Path) -> int:
     """Marks the entry as used now, and in use until the returned descriptor is closed."""
     os.utime(entry)
     descriptor = os.open(entry / ".use", os.O_RDWR | os.O_CREAT, 0o644)
@@ -87,7 +87,7 @@ def hold(entry: Path) -> int:
 
 def _evict(entry: Path) -> int:
     """Removes an entry that nobody uses; returns the bytes that this gives back."""
-    size = granted(entry)
+    size = reserved_bytes(entry)
     descriptor = os.open(entry / ".use", os.O_RDWR | os.O_CREAT, 0o644)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -104,7 +104,7 @@ def _taken(cache: Path) -> int:
     """Bytes on disk: a mirror's are all there, the files of a remote dataset are sparse."""
     entries = [path for path in cache.iterdir() if path.is_dir()]
     sparse = sum(file.stat().st_blocks * 512 for entry in entries for file in entry.iterdir() if file.is_file())
-    return sparse + sum(granted(entry) for entry in entries if (entry / "complete").exists())
+    return sparse + sum(reserved_bytes(entry) for entry in entries if (entry / "complete").exists())
 
 
 def _last_used(entry: Path) -> float:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["claimed"]
+__all__ = ["claim"]
 
 _FLOCK = "hhqqi4x"  # struct flock on 64-bit Linux: l_type, l_whence, l_start, l_len, l_pid
 _POLL_S = 0.005
@@ -22,7 +22,7 @@ _PATIENCE_S = 60.0  # a holder that was stopped (SIGSTOP) must not stop the othe
 
 
 @contextlib.contextmanager
-def claimed(path: Path, first: int, last: int) -> Iterator[bool]:
+def claim(path: Path, first: int, last: int) -> Iterator[bool]:
     """Holds the records `first` to `last`; yields whether somebody else held some of them before."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     wish = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, first, last - first + 1, 0)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from headrace.datasets.sources.remote.eviction import hold, reserve
+from headrace.datasets.sources.remote.eviction import mark_in_use, reserve
 from headrace.datasets.sources.remote.store import Bucket, RemoteObject
 from headrace.errors import SourceError
 
@@ -44,7 +44,7 @@ def mirror(
     total = sum(found.size for found in objects)
     with open(entry / ".lock", "ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # a second process waits here and then finds all of it
-        _held.append(hold(entry))
+        _held.append(mark_in_use(entry))
         if not (entry / "complete").exists():
             reserve(entry, total)
             _copy(bucket, objects, entry / "data", on_progress or (lambda done, of: None), total)

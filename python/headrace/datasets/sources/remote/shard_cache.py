@@ -27,7 +27,7 @@ from headrace.datasets.shards.index import Columns
 from headrace.datasets.shards.manifest import Manifest
 from headrace.errors import SourceError
 
-__all__ = ["WRITING", "Kept", "Promise", "boot", "no_room", "write_atomically"]
+__all__ = ["WRITING", "Reservation", "ShardCache", "boot", "no_room", "write_atomically"]
 
 WRITING = ".writing"  # the lock of whoever changes the shards
 _ABSENT, _PRESENT, _CLAIMED = 0, 1, 2  # claimed: written before the machine was last started, so checked before use
@@ -36,13 +36,13 @@ _SLACK = 8 * _PAGE  # of one write: its first and last page, and what the file s
 
 
 @dataclass(slots=True)
-class Promise:
+class Reservation:
     """Room in the cache that was given and not used yet."""
 
     size_bytes: int
 
 
-class Kept:
+class ShardCache:
     """What is on local disk of the dataset in `folder`. `allowance`: bytes it may take, or None for all."""
 
     def __init__(self, folder: Path, manifest: Manifest, columns: Columns, allowance: int | None) -> None:
@@ -95,9 +95,9 @@ class Kept:
         self._wanted[records] = False
 
     @contextlib.contextmanager
-    def promised(self, shard: int, size: int) -> Iterator[Promise | None]:
+    def promised(self, shard: int, size: int) -> Iterator[Reservation | None]:
         """Room for `size` bytes of a shard while the block runs, for `keep`; None: there is none that may be taken."""
-        promise = Promise(size + 2 * _SLACK)
+        promise = Reservation(size + 2 * _SLACK)
         with self._alone():
             if not self._has_room(shard, promise.size_bytes, evict=True):
                 promise.size_bytes = 0
@@ -124,13 +124,13 @@ class Kept:
         """Whether `data` is the record's image."""
         return crc32c(data) == int(self.columns.crc32c[record])
 
-    def keep(self, shard: int, begin: int, data: bytes, records: list[int], promise: Promise | None = None) -> bool:
+    def keep(self, shard: int, begin: int, data: bytes, records: list[int], promise: Reservation | None = None) -> bool:
         """Writes `data` at byte `begin` of a shard: it holds `records`. False: there is no room.
 
         What is written is taken off the `promise`. Raises SourceError when the disk is full.
         """
         with self._alone():
-            own = promise or Promise(0)
+            own = promise or Reservation(0)
             if not self._has_room(shard, len(data) + _SLACK - own.size_bytes, evict=False):
                 return False
             try:

@@ -23,9 +23,9 @@ import numpy.typing as npt
 from headrace.datasets.records import Dataset
 from headrace.datasets.shards.index import Columns, read_columns
 from headrace.datasets.shards.manifest import MANIFEST, Manifest, read_manifest
-from headrace.datasets.sources.remote.eviction import granted, hold, reserve_some
-from headrace.datasets.sources.remote.locks import claimed
-from headrace.datasets.sources.remote.shard_cache import WRITING, Kept, Promise, boot, no_room, write_atomically
+from headrace.datasets.sources.remote.eviction import mark_in_use, reserve_some, reserved_bytes
+from headrace.datasets.sources.remote.locks import claim
+from headrace.datasets.sources.remote.shard_cache import WRITING, Reservation, ShardCache, boot, no_room, write_atomically
 from headrace.datasets.sources.remote.store import Bucket, open_bucket
 from headrace.datasets.sources.shards import open_shards
 from headrace.errors import FormatError
@@ -53,20 +53,20 @@ def open_remote_shards(bucket: Bucket, manifest_bytes: bytes, cache: Path) -> Da
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / ".lock", "ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # two processes that open at once make the files once
-        used = hold(folder)
+        used = mark_in_use(folder)
         try:
             manifest = _prepare(bucket, manifest_bytes, folder)
             descriptors.need(2 * len(manifest.shards), bucket.url)  # those of native code, too
             with open(folder / WRITING, "ab") as writing:  # a shard that is being emptied has no size for a moment
                 fcntl.flock(writing, fcntl.LOCK_SH)
                 dataset = open_shards(folder)
-            residency = RemoteShards(bucket, folder, manifest, read_columns(folder / manifest.index.file), used)
+            fetcher = RemoteShards(bucket, folder, manifest, read_columns(folder / manifest.index.file), used)
         except BaseException as error:
             os.close(used)
             if isinstance(error, OSError):
                 raise no_room(folder, error.strerror) from error
             raise
-    return replace(dataset, root=bucket.url, residency=residency)
+    return replace(dataset, root=bucket.url, fetcher=fetcher)
 
 
 def _prepare(bucket: Bucket, manifest_bytes: bytes, folder: Path) -> Manifest:
@@ -111,9 +111,9 @@ class RemoteShards:
         self._names = _names(folder, manifest)  # of the shards in the store
         self.requests = 0  # ranged reads so far, and what they brought, for tests and reports
         self.fetched_bytes = 0
-        allowance = max(0, granted(folder) - overhead(manifest))
+        allowance = max(0, reserved_bytes(folder) - overhead(manifest))
         self.allowance = None if allowance >= sum(shard.size for shard in manifest.shards) else allowance
-        self._kept = Kept(folder, manifest, columns, self.allowance)
+        self._cache = ShardCache(folder, manifest, columns, self.allowance)
         self._used = used
         self._process, self._pool, self._ahead = os.getpid(), _pool(_CONNECTIONS), _pool(_AHEAD_CONNECTIONS)
 
@@ -121,7 +121,7 @@ class RemoteShards:
         if hasattr(self, "_ahead"):
             self._pool.shutdown(wait=False, cancel_futures=True)
             self._ahead.shutdown(wait=False, cancel_futures=True)
-            self._kept.close()
+            self._cache.close()
             os.close(self._used)
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -131,7 +131,7 @@ class RemoteShards:
         """Starts to fetch the records that are not here yet."""
         self._after_fork()
         if self.allowance is None:
-            missing = self._kept.missing(records)
+            missing = self._cache.missing(records)
             return Fetch([self._pool.submit(self._bring, group) for group in self._groups(missing, _COALESCE)], None)
         groups = self._groups(np.unique(records), _COALESCE)
         return Fetch([self._pool.submit(self._bytes, group) for group in groups], records)
@@ -139,8 +139,8 @@ class RemoteShards:
     def prefetch(self, records: Records) -> None:
         """Fetches `records` into the cache, in large pieces, as far as there is room beside what is still to be read."""
         self._after_fork()
-        self._kept.want(records)
-        for group in self._groups(self._kept.missing(records), _COALESCE_AHEAD):
+        self._cache.want(records)
+        for group in self._groups(self._cache.missing(records), _COALESCE_AHEAD):
             self._ahead.submit(self._bring_ahead, group)
 
     def read(self, record: int, offset: int, size: int) -> bytes | None:
@@ -180,35 +180,35 @@ class RemoteShards:
     def _bring_ahead(self, group: list[int]) -> None:
         """As `_bring`, where there is room: what cannot be kept would be fetched twice."""
         size = self._end(group[-1]) - int(self.columns.offset[group[0]])
-        with self._kept.promised(int(self.columns.shard[group[0]]), size) as promise:
+        with self._cache.promised(int(self.columns.shard[group[0]]), size) as promise:
             if promise:
                 self._bring(group, promise)
 
-    def _bring(self, group: list[int], promise: Promise | None = None) -> None:
+    def _bring(self, group: list[int], promise: Reservation | None = None) -> None:
         """Makes sure that a group is in the cache."""
-        wanted = [record for record in group if not self._kept.has(record)]
+        wanted = [record for record in group if not self._cache.has(record)]
         if wanted:
-            with claimed(self.folder / ".claims", wanted[0], wanted[-1]) as waited:
+            with claim(self.folder / ".claims", wanted[0], wanted[-1]) as waited:
                 if waited:  # somebody else has fetched some of them
-                    wanted = [record for record in wanted if not self._kept.has(record)]
+                    wanted = [record for record in wanted if not self._cache.has(record)]
                 for part in self._groups(np.array(wanted, dtype=np.int64), _COALESCE_AHEAD):
                     self._fetch(part, promise)
 
     def _bytes(self, group: list[int]) -> dict[int, bytes]:
         """The images of a group, from the cache or the store."""
-        found = {record: data for record in group if (data := self._kept.read(record)) is not None}
+        found = {record: data for record in group if (data := self._cache.read(record)) is not None}
         wanted = [record for record in group if record not in found]
         if wanted:
-            with claimed(self.folder / ".claims", wanted[0], wanted[-1]) as waited:
+            with claim(self.folder / ".claims", wanted[0], wanted[-1]) as waited:
                 if waited:
-                    found |= {record: data for record in wanted if (data := self._kept.read(record)) is not None}
+                    found |= {record: data for record in wanted if (data := self._cache.read(record)) is not None}
                     wanted = [record for record in wanted if record not in found]
                 if wanted:
                     found |= self._fetch(wanted)
-        self._kept.used(group)
+        self._cache.used(group)
         return found
 
-    def _fetch(self, wanted: list[int], promise: Promise | None = None) -> dict[int, bytes]:
+    def _fetch(self, wanted: list[int], promise: Reservation | None = None) -> dict[int, bytes]:
         """Reads a run of records from the store and keeps it where there is room."""
         columns, shard = self.columns, int(self.columns.shard[wanted[0]])
         begin = int(columns.offset[wanted[0]])
@@ -218,18 +218,18 @@ class RemoteShards:
             return data[int(columns.offset[record]) - begin :][: int(columns.size[record])]
 
         def intact(data: bytes) -> bool:
-            return all(self._kept.intact(part(data, record), record) for record in wanted)
+            return all(self._cache.intact(part(data, record), record) for record in wanted)
 
         self.requests += 1
         data = self.bucket.read_range(self._names[shard], begin, end - begin, intact)
         self.fetched_bytes += len(data)
-        self._kept.keep(shard, begin, data, wanted, promise)
+        self._cache.keep(shard, begin, data, wanted, promise)
         return {} if self.allowance is None else {record: part(data, record) for record in wanted}
 
     def _after_fork(self) -> None:
         if os.getpid() != self._process:  # threads do not survive a fork
             self._process, self._pool, self._ahead = os.getpid(), _pool(_CONNECTIONS), _pool(_AHEAD_CONNECTIONS)
-            self._kept.after_fork()
+            self._cache.after_fork()
 
 
 def _names(folder: Path, manifest: Manifest) -> Sequence[str]:
@@ -244,7 +244,7 @@ def _names(folder: Path, manifest: Manifest) -> Sequence[str]:
 def _reopened(url: str, folder: Path) -> RemoteShards:
     manifest = read_manifest(folder)
     columns = read_columns(folder / manifest.index.file)
-    return RemoteShards(open_bucket(url), folder, manifest, columns, hold(folder))
+    return RemoteShards(open_bucket(url), folder, manifest, columns, mark_in_use(folder))
 
 
 class Fetch:

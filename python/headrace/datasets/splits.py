@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Collection
 from pathlib import Path
 
-__all__ = ["are_splits", "training_and_held_out"]
+__all__ = ["holds_splits", "train_and_validation"]
 
 _TRAIN = "train"
 _HELD_OUT = ("val", "valid", "validation", "test")  # the first that is there is what training is judged by
 
 
-def training_and_held_out(folder: Path) -> tuple[Path, Path] | None:
+def train_and_validation(folder: Path) -> tuple[Path, Path] | None:
     """The two datasets inside `folder`; None when it holds no `train` beside another part."""
     held_out = next((folder / name for name in _HELD_OUT if (folder / name).is_dir()), None)
     return (folder / _TRAIN, held_out) if held_out is not None and (folder / _TRAIN).is_dir() else None
 
 
-def are_splits(folder: Path, names: Collection[str]) -> bool:
+def holds_splits(folder: Path, names: Collection[str]) -> bool:
     """Whether the folders `names` inside `folder` are parts of a dataset, with class folders of their own, not classes."""
     return (
         len(names) > 1

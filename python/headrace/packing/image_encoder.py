@@ -5,27 +5,27 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headrace._native import PackRecipe
-from headrace.packing.lossless import Recoder, lossless_recoder
+from headrace.packing.lossless import Encode, lossless_encoder
 from headrace.packing.options import DEFAULT_QUALITY, RESTART_TILE, PackOptions
 from headrace.packing.reencode import reencoder
 
-__all__ = ["Recipe", "make_recipe"]
+__all__ = ["ImageEncoder", "image_encoder"]
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
-    """The two ways of the same work. `native` None: it does not know these options. `extras`: whether they are kept."""
+class ImageEncoder:
+    """The two implementations of the same encoding: `encode` in Python for every image, `native` for ordinary JPEGs."""
 
-    recode: Recoder
-    native: PackRecipe | None
-    extras: bool
+    encode: Encode
+    native: PackRecipe | None  # None: native code does not support these options
+    keeps_sidecars: bool  # whether sidecar files are packed too
 
 
-def make_recipe(options: PackOptions) -> Recipe:
+def image_encoder(options: PackOptions) -> ImageEncoder:
     """Raises UsageError for a transform that cannot be read, MissingDependencyError without Pillow where it is needed."""
-    lossless = lossless_recoder(options)
-    recode = reencoder(options, lossless) if options.reencodes else lossless
-    return Recipe(recode, None if options.transform else _native_recipe(options), options.extras == "keep")
+    lossless = lossless_encoder(options)
+    encode = reencoder(options, lossless) if options.reencodes else lossless
+    return ImageEncoder(encode, None if options.transform else _native_recipe(options), options.extras == "keep")
 
 
 def _native_recipe(options: PackOptions) -> PackRecipe:

@@ -17,7 +17,7 @@ from headrace.datasets.shards.tar import BLOCK, END
 from headrace.packing.listing import Listing
 from headrace.packing.options import PackOptions
 
-__all__ = ["Plan", "make_plan"]
+__all__ = ["PackPlan", "make_pack_plan"]
 
 # Restart markers at every 32 px of width: +1.3 % on optimised files (measured on 1,000 ImageNet files); on others the
 # optimised tables save more than that. A little room keeps shards below the size that was asked for.
@@ -25,7 +25,7 @@ _LOSSLESS_RATIO = 1.02
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class PackPlan:
     """Units of work; unit `u` packs the records `cuts[u]` to `cuts[u + 1]` of the listing into shard `u`."""
 
     cuts: tuple[int, ...]
@@ -54,11 +54,11 @@ class Plan:
         }
 
     @staticmethod
-    def parsed(data: bytes) -> Plan:
+    def parsed(data: bytes) -> PackPlan:
         """The plan whose bytes these are. Raises ValueError or KeyError when they are none."""
         document = json.loads(data)
         source = document["source"]
-        return Plan(
+        return PackPlan(
             cuts=tuple(document["cuts"]),
             ratio=document["ratio"],
             options=document["options"],
@@ -68,7 +68,7 @@ class Plan:
             sizes=source["sizes"],
         )
 
-    def difference(self, other: Plan) -> str | None:
+    def difference(self, other: PackPlan) -> str | None:
         """Why a pack begun by `other` cannot be continued by this plan, in words, or None."""
         if (self.source_fingerprint, self.sizes) != (other.source_fingerprint, other.sizes):
             return "the source has changed since"
@@ -81,26 +81,26 @@ class Plan:
         return None
 
 
-def _extra_bytes(listing: Listing, options: PackOptions) -> npt.NDArray[np.int64] | int:
+def _sidecar_bytes(listing: Listing, options: PackOptions) -> npt.NDArray[np.int64] | int:
     """What the members beside each image take in a shard."""
-    extras = listing.dataset.table.extras
-    if extras is None or options.extras == "drop":
+    sidecars = listing.dataset.table.sidecars
+    if sidecars is None or options.extras == "drop":
         return 0
-    members = np.cumsum([0, *(BLOCK + -(-extras.size // BLOCK) * BLOCK)])
-    return np.asarray(members[extras.start[listing.rows + 1]] - members[extras.start[listing.rows]])
+    members = np.cumsum([0, *(BLOCK + -(-sidecars.size // BLOCK) * BLOCK)])
+    return np.asarray(members[sidecars.start[listing.rows + 1]] - members[sidecars.start[listing.rows]])
 
 
-def make_plan(listing: Listing, options: PackOptions, ratio: float | None) -> Plan:
+def make_pack_plan(listing: Listing, options: PackOptions, ratio: float | None) -> PackPlan:
     """Cuts the listing so that shards come out near `options.shard_size`; `ratio` None means lossless packing."""
     ratio = ratio if ratio is not None else (1.0 if options.keep_bytes else _LOSSLESS_RATIO)
     image = np.ceil(listing.sizes * ratio / BLOCK).astype(np.int64) * BLOCK
-    ends = np.cumsum(image + 3 * BLOCK + _extra_bytes(listing, options))  # header, label's header, label
+    ends = np.cumsum(image + 3 * BLOCK + _sidecar_bytes(listing, options))  # header, label's header, label
     cuts, begin = [0], 0
     while cuts[-1] < len(listing):
         room = begin + options.shard_size - len(END)
         cuts.append(max(int(np.searchsorted(ends, room, side="right")), cuts[-1] + 1))
         begin = int(ends[cuts[-1] - 1])
-    return Plan(
+    return PackPlan(
         cuts=tuple(cuts),
         ratio=ratio,
         options=options.for_manifest(),

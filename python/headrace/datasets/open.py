@@ -1,0 +1,249 @@
+"""Open a dataset by path or URL: detect its kind and call the module in `sources` that reads it.
+
+`open` is `headrace.open`. `open_stored` is for callers that need records in any order. Modules that only object stores and
+pipes need are imported when one is opened: they are a fifth of what `headrace pack` loads.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from headrace.datasets.records import Dataset, Kind, existing
+from headrace.datasets.shards.manifest import ERRORS, INDEX, MANIFEST, read_manifest
+from headrace.datasets.sources.container_index_cache import cache_folder
+from headrace.datasets.sources.containers import ContainerRecords
+from headrace.datasets.sources.fifo import find_pipe
+from headrace.datasets.sources.folder import open_folder
+from headrace.datasets.sources.lst import open_lst
+from headrace.datasets.sources.recordio import open_recordio, scan_recordio
+from headrace.datasets.sources.remote.store import Bucket, RemoteObject, is_url, is_web, open_bucket
+from headrace.datasets.sources.shards import is_packed, open_shards
+from headrace.datasets.sources.table import TABLES, open_table
+from headrace.datasets.sources.tar import open_tar, scan_tar
+from headrace.datasets.sources.tfrecord import open_tfrecord, scan_tfrecord
+from headrace.errors import SourceError, UsageError
+
+__all__ = ["LISTS", "local_copy", "open", "open_list", "open_stored"]
+
+LISTS = (".lst", *TABLES)
+
+# Container kinds by file name, and what opens them. TensorFlow's own scripts end names in -00000-of-01024.
+_CONTAINERS = (
+    (re.compile(r".*\.tar"), open_tar),
+    (re.compile(r".*\.rec"), open_recordio),
+    (re.compile(r".*\.tfrecords?(-\d+-of-\d+)?|.*-\d{5}-of-\d{5}"), open_tfrecord),
+)
+_KINDS: tuple[tuple[Kind, Callable[[Sequence[Path]], Callable[[Path], ContainerRecords]]], ...] = (
+    ("tar", scan_tar),
+    ("rec", scan_recordio),
+    ("tfrecord", scan_tfrecord),
+)
+_SCANNERS = tuple((pattern, *kind_and_scan) for (pattern, _), kind_and_scan in zip(_CONTAINERS, _KINDS, strict=True))
+
+
+def open(
+    path: str | os.PathLike[str],
+    *,
+    records: int | None = None,
+    part: bool = False,
+    root: str | os.PathLike[str] | None = None,
+) -> Dataset:
+    """Open the dataset at `path`, of any kind, for a Loader.
+
+    Kinds: a packed dataset (`headrace pack`); an image folder (`ROOT/CLASS/*.jpg`); tar archives, in WebDataset's layout or
+    plain; MXNet RecordIO (`.rec`); TFRecord; an im2rec list (`.lst`); a table of paths and labels (`.csv`, `.tsv`,
+    `.parquet`). Of containers: one file, a folder of them, or a pattern with `*`. Each also as the URL of an object store
+    (`s3:// gs:// az:// https://`). A SageMaker channel in Pipe mode (`CHANNEL`, beside a named pipe `CHANNEL_0`) is a stream:
+    each pass reads the next pipe, and nothing is stored on disk.
+
+    Args:
+        path: file, folder, pattern or URL.
+        records: number of records of the dataset. Needed for `len(loader)` over a stream without a manifest; for other
+            kinds the number is checked. Default: None, the dataset's own number.
+        part: open the shards of a packed dataset that are present on this host (SageMaker's ShardedByS3Key), even without
+            manifest or index. `Loader(parts=…)` then gives every rank the same number of batches. Default: False.
+        root: folder or URL that the paths of a list are relative to. Default: None, the folder of the list.
+
+    Returns:
+        A `Dataset`. No image is decoded.
+
+    Raises:
+        SourceError: nothing readable is at `path`, or `records` differs from the dataset's own number.
+        FormatError: a container, shard, index or manifest is damaged.
+        UsageError: `root` was given for something other than a list.
+        MissingDependencyError: obstore (object stores) or pyarrow (Parquet) is not installed.
+
+    Example:
+        >>> data = headrace.open("photos/")
+        >>> len(data), data.classes
+        (2000, ('cat', 'dog'))
+    """
+    pipe = None if is_url(path) else find_pipe(Path(path).expanduser().absolute())
+    if pipe is not None:
+        from headrace.datasets.sources.pipe import open_pipe
+
+        return open_pipe(pipe, records)
+    dataset = open_stored(path, root, part=part)
+    if records not in (None, len(dataset)):
+        raise SourceError(f"{path} has {len(dataset)} records, not {records}")
+    return dataset
+
+
+def open_stored(path: str | os.PathLike[str], root: str | os.PathLike[str] | None = None, *, part: bool = False) -> Dataset:
+    """Open the dataset at `path` so that its records can be read in any order; a pipe is copied to the cache first.
+
+    From an object store, records of packed datasets and of containers larger than the cache are fetched when they are
+    read; other kinds are copied to the cache first. Arguments and errors are those of `open`.
+    """
+    if root is not None:
+        return _open_list_with_root(path, root)
+    if is_url(path):
+        return _open_url(str(path))
+    if "*" in os.fspath(path) and not Path(path).exists():
+        return _open_pattern(Path(path).expanduser().absolute())
+    pipe = find_pipe(Path(path).expanduser().absolute())
+    if pipe is not None:
+        from headrace.datasets.sources.pipe import copy_pipe
+
+        return copy_pipe(pipe)
+    found = existing(path)
+    if found.is_file():
+        return _open_file(found)
+    if is_packed(found) and not (part and not (found / INDEX).exists()):
+        return open_shards(found, part=part)
+    files = sorted(entry for entry in found.iterdir() if entry.is_file()) if os.access(found, os.R_OK) else []
+    for pattern, opener in _CONTAINERS:
+        matching = [file for file in files if pattern.fullmatch(file.name)]
+        if matching:
+            return opener(found, matching)
+    return open_folder(found)
+
+
+def open_list(path: Path, root: Path | None = None) -> Dataset:
+    """Open a list of images (one of LISTS); its paths are relative to `root`, by default the folder of the list."""
+    return open_lst(path, root) if path.suffix == ".lst" else open_table(path, root)
+
+
+def local_copy(url: str) -> Path:
+    """Return the local copy of everything below the URL of an object store; make the copy if there is none.
+
+    A plain web server cannot list its files: from one, the files that a packed dataset's manifest names are copied.
+    """
+    bucket = open_bucket(url)
+    if not is_web(url):
+        return _copied(bucket)
+    manifest = read_manifest(_copied(bucket, _find_objects(bucket, [MANIFEST])))
+    names = [MANIFEST, ERRORS, manifest.index.file, *(shard.file for shard in manifest.shards)]
+    return _copied(bucket, _find_objects(bucket, names))
+
+
+def _open_file(path: Path) -> Dataset:
+    if path.suffix in LISTS:
+        return open_list(path)
+    for pattern, opener in _CONTAINERS:
+        if pattern.fullmatch(path.name):
+            return opener(path, [path])
+    if path.name.endswith((".tar.gz", ".tgz", ".tar.zst", ".tar.bz2", ".tar.xz")):
+        raise SourceError(
+            f"{path} is compressed: one image cannot be reached without unpacking all", hint="unpack it first (gunzip, unzstd)"
+        )
+    return open_folder(path)  # raises the error that names the layout of an image folder
+
+
+def _open_pattern(pattern: Path) -> Dataset:
+    files: Sequence[Path] = sorted(pattern.parent.glob(pattern.name))
+    if not files:
+        raise SourceError(f"no file matches {pattern}")
+    for name, opener in _CONTAINERS:
+        if all(name.fullmatch(file.name) for file in files):
+            return opener(pattern, files)
+    raise SourceError(f"{pattern} matches {files[0].name}, which is no container of images (.tar, .rec, .tfrecord)")
+
+
+def _open_list_with_root(path: str | os.PathLike[str], root: str | os.PathLike[str]) -> Dataset:
+    if not os.fspath(path).endswith(LISTS):
+        raise UsageError(f"root is the folder of the images of a list ({' '.join(LISTS)}); {path} is not a list")
+    if is_url(path):
+        return _open_list_url(str(path), root)
+    return open_list(existing(path), _local_root(root))
+
+
+def _open_url(url: str) -> Dataset:
+    folder, _, name = url.rstrip("/").rpartition("/")
+    if name.endswith(LISTS):
+        return _open_list_url(url, None)
+    if any(pattern.fullmatch(name) for pattern, _ in _CONTAINERS):
+        bucket = open_bucket(folder)
+        index_names = [f"{name.removesuffix('.rec')}.idx"] if name.endswith(".rec") else []
+        objects = _find_objects(bucket, [name, *index_names])
+        if not objects:
+            raise SourceError(f"{url} does not exist", hint="check the address")
+        if (large := _open_larger_than_cache(bucket, objects)) is not None:
+            return replace(large, root=url)
+        return replace(open_stored(_copied(bucket, objects) / name), root=url)
+    bucket = open_bucket(url)
+    manifest = bucket.read(MANIFEST)
+    if manifest is not None:
+        from headrace.datasets.sources.remote.shards import open_remote_shards
+
+        return open_remote_shards(bucket, manifest, _remote_cache())
+    objects = bucket.list()
+    if (large := _open_larger_than_cache(bucket, objects)) is not None:
+        return large
+    return replace(open_stored(_copied(bucket, objects)), root=url)
+
+
+def _open_list_url(url: str, root: str | os.PathLike[str] | None) -> Dataset:
+    """Open the list at `url`. Without a `root`, everything beside the list is copied with it."""
+    folder, _, name = url.rpartition("/")
+    bucket = open_bucket(folder)
+    objects = bucket.list() if root is None else _find_objects(bucket, [name])
+    if all(entry.path != name for entry in objects):
+        raise SourceError(f"{url} does not exist", hint="check the address")
+    copy = _copied(bucket, objects)
+    return replace(open_list(copy / name, None if root is None else _local_root(root)), root=url)
+
+
+def _local_root(root: str | os.PathLike[str]) -> Path:
+    """Return the folder of a list's images; one in an object store is copied."""
+    return local_copy(str(root)) if is_url(root) else existing(root)
+
+
+def _find_objects(bucket: Bucket, names: Sequence[str]) -> list[RemoteObject]:
+    """Return those of the named objects that exist; a name may be a pattern with `*`."""
+    if any("*" in name for name in names):  # other names are asked for one by one: a plain web server cannot list
+        candidates = [entry for entry in bucket.list() if "/" not in entry.path]
+        return [entry for entry in candidates if any(fnmatchcase(entry.path, name) for name in names)]
+    return [entry for name in names if (entry := bucket.find(name)) is not None]
+
+
+def _open_larger_than_cache(bucket: Bucket, objects: Sequence[RemoteObject]) -> Dataset | None:
+    """Open the containers among `objects` by ranged reads if a copy of all objects would not fit into the cache."""
+    from headrace.datasets.sources.remote.containers import open_remote_containers
+    from headrace.datasets.sources.remote.eviction import cache_limit_bytes
+
+    cache = _remote_cache()
+    cache.mkdir(parents=True, exist_ok=True)
+    if sum(entry.size for entry in objects) <= cache_limit_bytes(cache):
+        return None
+    for pattern, kind, scanner in _SCANNERS:
+        matching = [entry for entry in objects if "/" not in entry.path and pattern.fullmatch(entry.path)]
+        if matching:
+            return open_remote_containers(bucket, matching, cache, kind, scanner)
+    return None
+
+
+def _copied(bucket: Bucket, objects: list[RemoteObject] | None = None) -> Path:
+    """Return the cache's copy of these objects, by default of all."""
+    from headrace.datasets.sources.remote.mirror import mirror
+
+    return mirror(bucket, _remote_cache(), objects)
+
+
+def _remote_cache() -> Path:
+    return cache_folder() / "remote"
