@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 from headrace.diagnosis.diagnose import diagnose
-from headrace.diagnosis.model import SHARES, VERDICTS, Diagnosis, Fix
+from headrace.diagnosis.kinds import KINDS
+from headrace.diagnosis.model import SHARES, Diagnosis, Fix
 from headrace.session.model import Event, Host, Session, Step
 from session_factory import MAIN_PID, make_session
 
@@ -21,7 +22,7 @@ def fix(diagnosis: Diagnosis, start: str) -> Fix:
 def check(session: Session, verdict: str) -> Diagnosis:
     diagnosis = diagnose(session)
     assert diagnosis.verdict == verdict, (diagnosis.verdict, diagnosis.findings)
-    assert diagnosis.verdict in VERDICTS
+    assert diagnosis.verdict in KINDS
     assert diagnosis.primary is not None
     assert diagnosis.primary.evidence
     assert sum(diagnosis.share_of_step.values()) == pytest.approx(1)

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from headrace.diagnosis.diagnose import diagnose
-from headrace.diagnosis.model import CONFIGURATION, Diagnosis, Finding
+from headrace.diagnosis.kinds import SETTINGS
+from headrace.diagnosis.model import Diagnosis, Finding
 from headrace.profiling.command import watch
 from headrace.report import html
 from headrace.session.model import Session
@@ -38,7 +39,7 @@ def diagnosed(*, pinned: bool = True, used_bytes: int = 30 << 30, driver_cuda: s
 
 def found(diagnosis: Diagnosis, kind: str) -> Finding:
     assert [one.kind for one in diagnosis.configuration] == [kind]
-    assert kind in CONFIGURATION
+    assert kind in SETTINGS
     assert diagnosis.verdict == "COMPUTE_BOUND", "settings are no verdict"
     return diagnosis.configuration[0]
 

@@ -10,7 +10,8 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from headrace.diagnosis.model import VERDICTS, Diagnosis, Finding, Fix
+from headrace.diagnosis.kinds import KINDS
+from headrace.diagnosis.model import Diagnosis, Finding, Fix
 from headrace.errors import SessionError
 from headrace.report import html, text, words
 from headrace.report.screen import first_screen
@@ -164,8 +165,8 @@ def test_cells_that_were_not_measured_are_drawn_as_such() -> None:
 
 
 def test_every_verdict_has_a_headline_and_renders() -> None:
-    assert words.HEADLINES.keys() == VERDICTS.keys()
-    for kind in VERDICTS:
+    assert all(kind.headline and kind.summary and kind.label for kind in KINDS.values())
+    for kind in KINDS:
         diagnosis = replace(example_diagnosis(), verdict=kind)
         headline = first_screen(diagnosis).headline
         assert "{" not in headline and headline.endswith(".")

@@ -11,8 +11,9 @@ from headrace.diagnosis import tensorflow_fixes as tensorflow_advice
 from headrace.diagnosis.fixes import add_fixes
 from headrace.diagnosis.gpu_settings import find_gpu_settings
 from headrace.diagnosis.job import MeasuredJob
+from headrace.diagnosis.kinds import KINDS
 from headrace.diagnosis.measure import Machine, Rank, measure_machine, measure_ranks
-from headrace.diagnosis.model import SHARES, VERDICTS, Diagnosis, Finding, Fix, RankRow, command_ended
+from headrace.diagnosis.model import SHARES, Diagnosis, Finding, RankRow, command_ended
 from headrace.diagnosis.prediction import ceiling_img_s
 from headrace.diagnosis.read_rate import best_rate
 from headrace.diagnosis.rules.finding import make_finding
@@ -26,7 +27,7 @@ from headrace.diagnosis.step_model import build_model
 from headrace.session.merge_loaders import merge_recreated_loaders
 from headrace.session.model import Session
 
-__all__ = ["VERDICTS", "Diagnosis", "Finding", "Fix", "diagnose"]
+__all__ = ["diagnose"]
 
 IDLE_GPU = 0.05
 """A GPU that is busier than this is counted as the job's even when its events were not seen (another framework)."""
@@ -95,17 +96,9 @@ def diagnose(session: Session) -> Diagnosis:
     )
 
 
-NOT_WASTED = frozenset({"COMPUTE_BOUND", "MEMORY_GROWTH"})
-"""Verdicts whose share of the step is no loss."""
-
-
 def _wasted_share(primary: Finding, wait_share: float) -> float:
     """Of the time: the wait for input, or what the verdict names where that is more (pauses, starts, other ranks)."""
-    return wait_share if primary.kind in NOT_WASTED else max(wait_share, primary.share or 0.0)
-
-
-UNSEEN_PARTS = {"STORAGE_LATENCY": "blocked"}
-"""Where batches are made unseen: the part that their kind of wait belongs to, "on a core" for the others."""
+    return max(wait_share, primary.share or 0.0) if KINDS[primary.kind].is_loss else wait_share
 
 
 def share_of_step(job: MeasuredJob) -> dict[str, float]:
@@ -114,7 +107,10 @@ def share_of_step(job: MeasuredJob) -> dict[str, float]:
     pauses_s = min(rank.compute_s, rank.pauses.gc_s + rank.pauses.periodic_s)
     waiting_s = min(rank.exposed_wait_s, rank.step_s)
     handover_s = min(waiting_s, rank.handover_s if rank.workers else 0.0)
-    split = input_parts(work) if work is not None else {UNSEEN_PARTS.get(unseen_input_kind(job)[0], "on a core"): 1.0}
+    if work is not None:
+        split = input_parts(work)
+    else:
+        split = {"blocked" if KINDS[unseen_input_kind(job)[0]].is_blocked else "on a core": 1.0}
     whole_s = math.fsum(split.values()) or 1.0
     late_s = waiting_s - handover_s
     collective_s = min(rank.compute_s, rank.collective_s or 0.0) if len(job.ranks) > 1 else 0.0
@@ -172,28 +168,24 @@ def _for_all_ranks(found: Finding, ranks: int) -> Finding:
 def _confidence(job: MeasuredJob, findings: Sequence[Finding]) -> float:
     """0..1: lowered by few steps, a noisy machine, a close second cause, a model that misses, and missing sources."""
     confidence = 0.95
+    leading = KINDS[findings[0].kind]
     steps = len(job.rank.steps)
     confidence -= 0.25 if job.rank.elsewhere else 0.0
     confidence -= 0.25 if steps < 20 else 0.1 if steps < 50 else 0.0
     foreign = job.machine.foreign_share
-    if findings[0].kind != "EXTERNAL_CPU" and foreign is not None and foreign > NOISE_LIMIT:
+    if leading.name != "EXTERNAL_CPU" and foreign is not None and foreign > NOISE_LIMIT:
         confidence -= min(0.3, foreign)
     shares = [found.share or 0.0 for found in findings]
     if len(shares) > 1 and shares[1] > 0.7 * shares[0]:
         confidence -= 0.15
-    if job.model is not None and findings[0].kind in INPUT_OR_COMPUTE:
+    if job.model is not None and leading.is_step_term:
         missed = abs(math.log(job.rank.step_s / max(1e-9, job.model.step_s)))
         confidence -= min(0.25, max(0.0, missed - 0.1))
     if job.rank.work is not None and job.rank.work.queue_s is None:
         confidence -= 0.15
-    if job.rank.loader.family == "kineto" and findings[0].kind in (*INPUT_OR_COMPUTE, "NO_OVERLAP"):
+    if job.rank.loader.family == "kineto" and (leading.is_step_term or leading.name == "NO_OVERLAP"):
         confidence -= 0.25  # which kind of input it is, a trace does not tell
     return round(max(0.1, confidence), 2)
-
-
-INPUT_OR_COMPUTE = frozenset(
-    {"COMPUTE_BOUND", "STORAGE_LATENCY", "STORAGE_BANDWIDTH", "NETWORK", "CPU_PREP", "CPU_SATURATED", "COLLATE_IPC"}
-)
 
 
 def _noise(machine: Machine) -> str | None:

@@ -25,11 +25,6 @@ MOST_WORKERS = 32
 MORE_THAN_DECODING = 1.5
 """CPU per image over the micro-benchmark's from which a job does something else as well; caches and noise make less."""
 
-INPUT_KINDS = (
-    "STORAGE_LATENCY", "STORAGE_BANDWIDTH", "NETWORK", "CPU_PREP", "CPU_SATURATED", "CPU_UNEVEN", "CPU_OVERSUBSCRIBED",
-    "NO_OVERLAP", "COLLATE_IPC",
-)  # fmt: skip
-
 
 def add_fixes(job: MeasuredJob, found: Finding) -> Finding:
     """The finding with the fixes that concern it, best first; without a model or images, without predictions."""

@@ -11,7 +11,8 @@ from typing import Any
 
 from headrace.diagnosis.fixes import bigger_batch, pin_memory, unpredicted
 from headrace.diagnosis.job import MeasuredJob
-from headrace.diagnosis.model import CONFIGURATION, Finding, Fix
+from headrace.diagnosis.kinds import SETTINGS
+from headrace.diagnosis.model import Finding, Fix
 from headrace.diagnosis.rules.input import INPUT_SHARE
 
 __all__ = ["find_gpu_settings"]
@@ -37,7 +38,7 @@ def find_gpu_settings(job: MeasuredJob) -> tuple[Finding, ...]:
 
 
 def _found(kind: str, evidence: str, *fixes: Fix) -> Finding:
-    return Finding(kind, None, (evidence,), fixes, summary=CONFIGURATION[kind])
+    return Finding(kind, None, (evidence,), fixes, summary=SETTINGS[kind].summary)
 
 
 def _capability(facts: Mapping[str, Any]) -> tuple[int, int]:

@@ -8,12 +8,10 @@ from __future__ import annotations
 import signal
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 __all__ = [
-    "CONFIGURATION",
     "SHARES",
-    "VERDICTS",
     "Diagnosis",
     "Finding",
     "Fix",
@@ -23,74 +21,9 @@ __all__ = [
     "StageRow",
     "Timeline",
     "TimelineEvent",
-    "Verdict",
     "command_ended",
     "ending_words",
 ]
-
-Verdict = Literal[
-    "COMPUTE_BOUND",
-    "STORAGE_LATENCY",
-    "STORAGE_BANDWIDTH",
-    "NETWORK",
-    "CPU_PREP",
-    "CPU_SATURATED",
-    "CPU_UNEVEN",
-    "CPU_OVERSUBSCRIBED",
-    "NO_OVERLAP",
-    "COLLATE_IPC",
-    "H2D_BOUND",
-    "OVERHEAD_BOUND",
-    "SYNC_BOUND",
-    "STARTUP",
-    "PERIODIC_STALL",
-    "GC_PAUSE",
-    "RANK_STRAGGLER",
-    "COMMUNICATION",
-    "THERMAL_THROTTLE",
-    "EXTERNAL_CPU",
-    "CPU_QUOTA",
-    "MEMORY_GROWTH",
-    "INSUFFICIENT_DATA",
-]
-
-VERDICTS: Mapping[str, str] = {
-    "COMPUTE_BOUND": "the model's own computation sets the pace; the input keeps up",
-    "STORAGE_LATENCY": "workers wait for storage, one read at a time; more reads in flight would help",
-    "STORAGE_BANDWIDTH": "storage delivers all it can; more workers would not help",
-    "NETWORK": "workers wait for bytes from the network",
-    "CPU_PREP": "decoding and augmenting take longer than the step, and cores are free for more workers",
-    "CPU_SATURATED": "decoding and augmenting use every core there is; more workers would not help",
-    "CPU_UNEVEN": "some cores are full while others idle",
-    "CPU_OVERSUBSCRIBED": "more busy threads than cores: they spend their time waiting for one another",
-    "NO_OVERLAP": "batches are made in the training process, so nothing overlaps",
-    "COLLATE_IPC": "putting batches together and moving them between processes takes the time",
-    "H2D_BOUND": "copying batches to the GPU takes the time",
-    "OVERHEAD_BOUND": "Python and kernel launches take longer than the computation; the batch is small",
-    "SYNC_BOUND": "the script waits for the device again and again (.item(), .cpu()), so nothing overlaps",
-    "STARTUP": "much of the time goes before the first step, or at the start of each epoch",
-    "PERIODIC_STALL": "the step pauses at regular intervals (checkpoint, validation)",
-    "GC_PAUSE": "Python's garbage collector stops the training process",
-    "RANK_STRAGGLER": "one rank is slower, and all others wait for it",
-    "COMMUNICATION": "exchanging gradients between ranks takes the time",
-    "THERMAL_THROTTLE": "the GPU lowers its clock (heat or power)",
-    "EXTERNAL_CPU": "other programs on this machine take the CPU",
-    "CPU_QUOTA": "the container's CPU quota stops the processes",
-    "MEMORY_GROWTH": "memory grows step by step and will run out",
-    "INSUFFICIENT_DATA": "too little was seen to say anything",
-}
-"""The closed list of verdicts, and each one in words."""
-
-CONFIGURATION: Mapping[str, str] = {
-    "FP32_ON_TENSOR_CORES": "the GPU has tensor cores for smaller number formats, and the model computes in float32",
-    "CHANNELS_FIRST": "convolutions run in channels-first memory",
-    "NOT_PINNED": "batches are copied to the GPU from ordinary, not from pinned memory",
-    "DATA_PARALLEL": "one process drives several GPUs (nn.DataParallel)",
-    "SMALL_BATCH": "most of the GPU's memory is free: a larger batch would fit",
-    "OLD_SOFTWARE": "cuDNN or PyTorch is older than this GPU",
-    "DRIVER_MISMATCH": "the driver is older than the CUDA that PyTorch is built for",
-}
-"""Findings about settings, apart from the verdicts: `Diagnosis.configuration` holds them."""
 
 SHARES: Mapping[str, str] = {
     "input_storage": "waiting for input: storage",

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from headrace.diagnosis.fixes import INPUT_KINDS
 from headrace.diagnosis.job import MeasuredJob
+from headrace.diagnosis.kinds import KINDS
 from headrace.diagnosis.model import Finding, Fix
 from headrace.diagnosis.prediction import predicted_fix
 
@@ -22,7 +22,7 @@ READERS = ("TFRecord", "TextLine", "FixedLengthRecord")
 
 def concerns(job: MeasuredJob, found: Finding) -> bool:
     """Whether the finding is about the input of a tf.data pipeline."""
-    return job.rank.loader.family == "tensorflow" and found.kind in INPUT_KINDS
+    return job.rank.loader.family == "tensorflow" and KINDS[found.kind].is_input
 
 
 def advise(job: MeasuredJob, found: Finding) -> Finding:

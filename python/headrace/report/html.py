@@ -98,7 +98,7 @@ def _verdict(screen: Screen) -> Html:
         _money(screen),
         _bar(screen),
         _evidence(screen),
-        id="verdict", class_="good" if screen.kind == "COMPUTE_BOUND" else None,
+        id="verdict", class_="good" if screen.is_healthy else None,
     )  # fmt: skip
 
 

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from headrace.diagnosis.model import SHARES, VERDICTS, Diagnosis, Fix, ending_words
+from headrace.diagnosis.kinds import verdict_kind
+from headrace.diagnosis.model import SHARES, Diagnosis, Fix, ending_words
 from headrace.diagnosis.prediction import NO_HELP
 from headrace.report import words
 from headrace.session.model import Session
@@ -87,11 +88,12 @@ class Screen:
     @property
     def no_fix(self) -> str:
         """What is said in place of an empty table of fixes."""
-        if self.kind == "COMPUTE_BOUND":
-            return "Nothing on the input side would make this run faster."
-        if self.kind == "INSUFFICIENT_DATA":
-            return "No fix can be named from so little; let the command run for a minute or 60 steps."
-        return self.advice or "No fix is known for this."
+        return verdict_kind(self.kind).without_fix or self.advice or "No fix is known for this."
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether the verdict is no problem, which colours the page."""
+        return verdict_kind(self.kind).severity == "none"
 
 
 def first_screen(diagnosis: Diagnosis, *, session: Session | None = None, usd_per_hour: float | None = None) -> Screen:
@@ -130,7 +132,7 @@ def first_screen(diagnosis: Diagnosis, *, session: Session | None = None, usd_pe
         not_measured=diagnosis.not_measured,
         quality=_quality(diagnosis),
         simulated=simulated,
-        advice=words.ADVICE.get(diagnosis.verdict) if primary is None or not primary.fixes else None,
+        advice=verdict_kind(diagnosis.verdict).advice if primary is None or not primary.fixes else None,
     )
 
 
@@ -169,13 +171,13 @@ def _headline(diagnosis: Diagnosis, simulated: str | None, has_gpu: bool) -> str
     device = f"The {simulated}" if simulated else "The GPU" if has_gpu else "The training"
     wait = diagnosis.wait_share
     share = f" {words.percent(wait)} of the time" if wait is not None and wait >= 0.01 else ""
-    sentence = words.HEADLINES.get(diagnosis.verdict, diagnosis.verdict.replace("_", " ").capitalize() + ".")
+    sentence = verdict_kind(diagnosis.verdict).headline
     return sentence.format(Device=device, share=share)
 
 
 def _explanation(diagnosis: Diagnosis, headline: str) -> str:
     """The verdict in words; empty where the headline says the same already."""
-    said = diagnosis.summary or VERDICTS.get(diagnosis.verdict, "")
+    said = diagnosis.summary or verdict_kind(diagnosis.verdict).summary
     alike = difflib.SequenceMatcher(None, said.lower(), headline.lower()).ratio()
     return "" if alike > 0.75 else said
 

@@ -98,7 +98,7 @@ def _verdict(screen: Screen, width: int) -> list[Text]:
     sure += f" · confidence {screen.confidence_word} ({screen.confidence:.2f})"
     if screen.simulated:
         sure += f" · {screen.simulated}: compute is a timed wait"
-    return [*lines, Text(sure, style="color(208)" if screen.kind != "COMPUTE_BOUND" else "color(31)")]
+    return [*lines, Text(sure, style="color(31)" if screen.is_healthy else "color(208)")]
 
 
 def _evidence(screen: Screen, width: int, *, limit: int) -> list[Text]:

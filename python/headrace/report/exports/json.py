@@ -9,7 +9,8 @@ import typing
 from collections.abc import Mapping
 from typing import Any
 
-from headrace.diagnosis.model import SHARES, VERDICTS, Diagnosis
+from headrace.diagnosis.kinds import KINDS
+from headrace.diagnosis.model import SHARES, Diagnosis
 
 __all__ = ["FORMAT_VERSION", "PANELS", "document", "schema"]
 
@@ -33,7 +34,7 @@ def schema() -> dict[str, Any]:
     definitions: dict[str, Any] = {}
     root = _object(Diagnosis, definitions)
     root["properties"] = {"format_version": {"const": FORMAT_VERSION}, **root["properties"]}
-    root["properties"]["verdict"] = {"enum": list(VERDICTS)}
+    root["properties"]["verdict"] = {"enum": list(KINDS)}
     shares = {key: {"type": "number", "minimum": 0, "maximum": 1, "description": label} for key, label in SHARES.items()}
     root["properties"]["share_of_step"] = {
         "type": "object",
