@@ -76,12 +76,12 @@ class FullDisk:
     """Lets some writes through, then the disk is full."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, after: int) -> None:
-        self.left, self.write = after, checkpoint._write
-        monkeypatch.setattr(checkpoint, "_write", self)
+        self.left, self.write = after, Path.write_bytes
+        monkeypatch.setattr(Path, "write_bytes", lambda path, data: self(path, data))
 
-    def __call__(self, path: Path, data: bytes | str) -> None:
+    def __call__(self, path: Path, data: bytes) -> None:
         if self.left == 0:
-            path.write_bytes(b"half")
+            self.write(path, b"half")
             raise OSError(errno.ENOSPC, "No space left on device", str(path))
         self.left -= 1
         self.write(path, data)

@@ -68,6 +68,7 @@ def make(folder: Path, *, per_class: int = IMAGES_PER_CLASS, advance: Callable[[
     """
     if folder.exists() and not (folder / STAMP).is_file():
         raise SourceError(f"{folder} exists and is not the demo's", hint="remove it, or choose another --keep folder")
+    # A folder, which rename(2) replaces only when it is empty: `replacing` is for files.
     partial = folder.with_name(f"{folder.name}.partial-{os.getpid()}")
     photographs = _load()
     for name in CLASSES:

@@ -23,6 +23,7 @@ from headrace.datasets.shards.manifest import ERRORS, INDEX, MANIFEST, FileFacts
 from headrace.errors import FormatError, SourceError, UsageError
 from headrace.packing.listing import Listing, Rejection
 from headrace.packing.pack_plan import PackPlan
+from headrace.system.atomic_write import atomic_write, sync_folder
 
 __all__ = ["WORK", "WorkFolder", "check_empty", "shard_name"]
 
@@ -134,6 +135,7 @@ class WorkFolder:
             size = os.fstat(file.fileno()).st_size
             facts["shard"] = {"file": shard_name(unit), "size": size, "sha256": digest, "records": len(columns)}
             self._write(self._columns_path(unit), serialized(columns))
+            # Not by `replacing`: the file is locked under this name while it grows, against a second process.
             part.replace(self.destination / shard_name(unit))
         self._write(self._facts_path(unit), json.dumps(facts).encode())
 
@@ -188,23 +190,13 @@ class WorkFolder:
 
     def _write(self, path: Path, data: bytes) -> None:
         """Writes a file so that it is either there, whole, or not there."""
-        temporary = self.folder / f"{path.name}.{os.getpid()}.tmp"
-        with open(temporary, "wb") as file:
-            file.write(data)
-            if self.sync:
-                file.flush()
-                os.fsync(file.fileno())
-        temporary.replace(path)
+        # A killed pack leaves the temporary file where `remove` finds it, not in the destination.
+        atomic_write(path, data, sync=self.sync, temporary_folder=self.folder)
 
     def _synchronise(self) -> None:
         """Makes renames in the destination durable."""
-        if not self.sync:
-            return
-        descriptor = os.open(self.destination, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        if self.sync:
+            sync_folder(self.destination)
 
 
 def _counts(columns: Columns, classes: int) -> tuple[int, ...]:

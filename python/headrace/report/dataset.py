@@ -13,6 +13,7 @@ from headrace.errors import HeadraceError
 from headrace.inspection.contact_sheet import Picture
 from headrace.inspection.inspect import Inspection, Spread
 from headrace.report.markup import Html, prose, tag
+from headrace.system.atomic_write import atomic_write
 from headrace.system.sizes import size_text
 
 __all__ = ["render", "write"]
@@ -40,10 +41,8 @@ figcaption .class { color: var(--ink); font-weight: 600; }
 def write(found: Inspection, pictures: Sequence[Picture], path: str | os.PathLike[str]) -> None:
     """Writes the page in one piece. Raises HeadraceError when it cannot be written."""
     target = Path(path)
-    unfinished = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
-        unfinished.write_text(render(found, pictures), encoding="utf-8", errors="backslashreplace")
-        unfinished.replace(target)
+        atomic_write(target, render(found, pictures).encode("utf-8", "backslashreplace"))
     except OSError as error:
         raise HeadraceError(f"cannot write the contact sheet {target}: {error.strerror or error}") from error
 

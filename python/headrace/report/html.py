@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import math
-import os
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
@@ -18,6 +17,7 @@ from headrace.report.markup import Html, embedded_json, join, prose, tag
 from headrace.report.panels import panels
 from headrace.report.screen import FixLine, Part, Screen, first_screen
 from headrace.session.model import Session
+from headrace.system.atomic_write import atomic_write
 
 __all__ = ["MAX_BYTES", "render", "write"]
 
@@ -29,11 +29,9 @@ def write(diagnosis: Diagnosis, path: str | Path, *, session: Session | None = N
     """Write the report to `path` (its folder is made if missing) in one piece. Returns the path. Raises `SessionError`."""
     path = Path(path)
     text = render(diagnosis, session=session, usd_per_hour=usd_per_hour)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished.write_text(text, encoding="utf-8")
-        unfinished.replace(path)
+        atomic_write(path, text)
     except OSError as error:
         raise SessionError(
             f"cannot write the report {path}: {error.strerror or error}", hint="--out FILE chooses another place"

@@ -15,6 +15,7 @@ from headrace._native import __version__
 from headrace.diagnosis.model import Diagnosis
 from headrace.errors import SessionError
 from headrace.report.markup import Html, join, prose, tag
+from headrace.system.atomic_write import atomic_write
 from headrace.training.options import Options
 from headrace.training.options_file import flatten
 
@@ -53,13 +54,11 @@ def write(metrics: Path, path: Path, *, title: str, diagnosis: Diagnosis | None 
 
     `diagnosis` is that of the run itself; its report is linked as a path relative to the page.
     """
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         rows = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
         options = _options_beside(metrics)
         text = render(rows, title=title, diagnosis=diagnosis, folder=path.parent, configuration=options)
-        unfinished.write_text(text, encoding="utf-8")
-        unfinished.replace(path)
+        atomic_write(path, text)
     except OSError as error:
         what = f"cannot write the report {path}: {error.strerror or error}"
         raise SessionError(what, hint="--out FOLDER chooses another place") from error

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import HeadraceError, StateError
+from headrace.system.atomic_write import TEMPORARY_PREFIX, atomic_write, sync_folder
 
 if TYPE_CHECKING:
     import torch
@@ -41,7 +42,6 @@ __all__ = [
 
 VERSION = 1
 PREFIX = "step-"
-PARTIAL = ".partial-"
 TENSORS = "tensors.safetensors"
 STATE = "state.json"
 
@@ -75,18 +75,20 @@ def save(
     and what was kept, when it cannot be written.
     """
     target = folder / f"{PREFIX}{step:09d}"
-    partial = folder / f"{PARTIAL}{target.name}-{os.getpid()}"
+    partial = folder / f"{TEMPORARY_PREFIX}{target.name}-{os.getpid()}"  # a folder; `replacing` is for files
     try:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
         _write_tensors(partial / TENSORS, tensors)
         document = {"version": VERSION, "step": step, "sha256": _sha256(partial / TENSORS), "state": dict(state)}
         text = json.dumps(document, indent=1, allow_nan=False)
-        _write(partial / STATE, json.dumps({"sha256": hashlib.sha256(text.encode()).hexdigest()}) + "\n" + text)
+        atomic_write(
+            partial / STATE, json.dumps({"sha256": hashlib.sha256(text.encode()).hexdigest()}) + "\n" + text, sync=True
+        )
         if target.exists():
             shutil.rmtree(target)
         partial.rename(target)
-        _flush_folder(folder)
+        sync_folder(folder)
     except OSError as error:
         shutil.rmtree(partial, ignore_errors=True)
         before = next(iter(candidates(folder)), None)
@@ -102,14 +104,11 @@ def save(
 
 def save_weights(path: Path, tensors: Mapping[str, torch.Tensor], facts: Mapping[str, Any]) -> None:
     """Writes weights alone as one safetensors file, atomically. `facts` go into its header as JSON, under "headrace"."""
-    partial = path.with_name(f"{PARTIAL}{path.name}-{os.getpid()}")
     try:
         # One entry: safetensors writes several in an order that changes from run to run, and the file's bytes with it.
-        _write_tensors(partial, tensors, {"headrace": json.dumps(facts, sort_keys=True)})
-        partial.replace(path)
-        _flush_folder(path.parent)
+        _write_tensors(path, tensors, {"headrace": json.dumps(facts, sort_keys=True)})
+        sync_folder(path.parent)
     except OSError as error:
-        partial.unlink(missing_ok=True)
         raise HeadraceError(
             f"cannot write {path}: {error.strerror or error}", hint="free some space, or change --out"
         ) from error
@@ -117,7 +116,7 @@ def save_weights(path: Path, tensors: Mapping[str, torch.Tensor], facts: Mapping
 
 def remove_partial(folder: Path) -> None:
     """Removes what a killed process left half-written."""
-    for path in folder.glob(f"{PARTIAL}*"):
+    for path in folder.glob(f"{TEMPORARY_PREFIX}*"):
         shutil.rmtree(path, ignore_errors=True)
 
 
@@ -226,22 +225,8 @@ class Writer:
 def _write_tensors(path: Path, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None) -> None:
     from safetensors.torch import save as serialise
 
-    _write(path, serialise({name: tensor.contiguous() for name, tensor in tensors.items()}, dict(metadata or {})))
-
-
-def _write(path: Path, data: bytes | str) -> None:
-    with open(path, "wb") as file:
-        file.write(data.encode() if isinstance(data, str) else data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _flush_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    data = serialise({name: tensor.contiguous() for name, tensor in tensors.items()}, dict(metadata or {}))
+    atomic_write(path, data, sync=True)
 
 
 def _sha256(path: Path) -> str:

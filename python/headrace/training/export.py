@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import warnings
 from collections.abc import Callable
 from contextlib import redirect_stdout
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import HeadraceError, MissingDependencyError, UsageError
+from headrace.system.atomic_write import replacing
 from headrace.training.checkpoint import save_weights
 from headrace.training.models.trained_weights import Weights, load_model
 from headrace.transforms.presets import IMAGENET_MEAN, IMAGENET_STD
@@ -51,24 +51,22 @@ def export(model: nn.Module, weights: Weights, path: Path, format: str, *, image
         raise UsageError(f"there is no format {format!r}", hint=f"there are {', '.join(FORMATS)}")
     size = image_size or weights.test_size
     model = model.cpu().eval()
-    unfinished = path.with_name(f".{os.getpid()}.{path.name}")
     facts = {"model": weights.model, "classes": list(weights.classes), "image_size": size, "steps": weights.steps}
     facts |= {"mean": IMAGENET_MEAN, "std": IMAGENET_STD, "trained_size": weights.image_size, "blurpool": weights.blurpool}
     generator = torch.Generator().manual_seed(0)
     batches = [torch.randn(count, 3, size, size, generator=generator) for count in BATCHES]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with warnings.catch_warnings(), redirect_stdout(io.StringIO()), torch.no_grad():
-            warnings.simplefilter("ignore")  # of the exporters' own making
-            run = FORMATS[format](model, weights, unfinished, batches[0], facts)
-            difference = max(_difference(run(images), model(images)) for images in batches)
-        if not difference <= LARGEST_DIFFERENCE:
-            raise HeadraceError(f"the exported {format} does not answer as the model does: {difference:.2%} apart; not written")
-        unfinished.replace(path)
+        with replacing(path) as unfinished:
+            with warnings.catch_warnings(), redirect_stdout(io.StringIO()), torch.no_grad():
+                warnings.simplefilter("ignore")  # of the exporters' own making
+                run = FORMATS[format](model, weights, unfinished, batches[0], facts)
+                difference = max(_difference(run(images), model(images)) for images in batches)
+            if not difference <= LARGEST_DIFFERENCE:
+                words = f"the exported {format} does not answer as the model does: {difference:.2%} apart; not written"
+                raise HeadraceError(words)
     except OSError as error:
         raise HeadraceError(f"cannot write {path}: {error.strerror or error}") from error
-    finally:
-        unfinished.unlink(missing_ok=True)
     return Exported(path, format, path.stat().st_size, difference)
 
 

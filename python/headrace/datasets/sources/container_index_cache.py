@@ -16,6 +16,7 @@ from pathlib import Path
 
 from headrace.datasets.shards.index import Columns, read_columns, serialized
 from headrace.errors import FormatError, SourceError
+from headrace.system.atomic_write import atomic_write
 
 __all__ = ["Scan", "cache_folder", "cached_scan"]
 
@@ -61,10 +62,10 @@ def cached_scan(kind: str, files: Sequence[Path], build: Callable[[], Scan]) -> 
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if scan.extra:
-            _write(extra_path, scan.extra)
-        _write(columns_path, serialized(scan.columns))
+            atomic_write(extra_path, scan.extra)
+        atomic_write(columns_path, serialized(scan.columns))
         facts = {"classes": scan.classes, "extra": len(scan.extra), "strays": scan.strays}
-        _write(facts_path, json.dumps(facts).encode())  # last: it says "whole"
+        atomic_write(facts_path, json.dumps(facts).encode())  # last: it says "whole"
     except OSError as error:
         if scan.extra:
             raise SourceError(
@@ -84,9 +85,3 @@ def _name(kind: str, files: Sequence[Path]) -> str:
             raise SourceError(f"cannot read {path}: {error.strerror}") from error
         digest.update(os.fsencode(path) + f"\0{facts.st_size}\0{facts.st_mtime_ns}\0".encode())
     return digest.hexdigest()[:32]
-
-
-def _write(path: Path, data: bytes) -> None:
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    temporary.write_bytes(data)
-    temporary.replace(path)

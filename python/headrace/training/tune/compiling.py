@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from headrace.datasets.sources.container_index_cache import cache_folder
 from headrace.errors import CommandError
+from headrace.system.atomic_write import atomic_write
 from headrace.training.devices import Device
 from headrace.training.options import COMPILE, Compile, Options
 from headrace.training.tune.compute_rate import ComputeRate, measure_compute_rate
@@ -67,9 +67,7 @@ def choose_compile(
     choice = CompileChoice(_best(rates), rates, failed)
     with contextlib.suppress(OSError):  # it is only tried again
         path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-        unfinished.write_text(json.dumps(asdict(choice)))
-        unfinished.replace(path)
+        atomic_write(path, json.dumps(asdict(choice)))
     return choice
 
 

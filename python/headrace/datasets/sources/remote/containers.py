@@ -24,11 +24,12 @@ from headrace.datasets.shards.manifest import INDEX, MANIFEST, FileFacts, Manife
 from headrace.datasets.sources.containers import ContainerRecords, merged, record_table
 from headrace.datasets.sources.remote.eviction import mark_in_use, reserve_some
 from headrace.datasets.sources.remote.mirror import copy_object
-from headrace.datasets.sources.remote.shard_cache import boot, no_room, write_atomically
+from headrace.datasets.sources.remote.shard_cache import boot, no_room
 from headrace.datasets.sources.remote.shards import RemoteShards, empty_files, overhead
 from headrace.datasets.sources.remote.store import Bucket, RemoteObject
 from headrace.errors import SourceError
 from headrace.system import open_files as descriptors
+from headrace.system.atomic_write import atomic_write
 
 if TYPE_CHECKING:
     from headrace.datasets.records import Kind
@@ -99,12 +100,12 @@ def _prepare(
     columns = replace(found.columns, crc32c=np.array(crc32c, dtype=np.uint32))
     manifest = _manifest(columns, found.classes, shards, kind)
     reserve_some(folder, total + overhead(manifest), at_least=overhead(manifest))
-    write_atomically(folder / INDEX, serialized(columns))
-    write_atomically(folder / "names.json", json.dumps([entry.path for entry in objects]).encode())
-    write_atomically(folder / _STRAYS, json.dumps(found.strays).encode())
+    atomic_write(folder / INDEX, serialized(columns))
+    atomic_write(folder / "names.json", json.dumps([entry.path for entry in objects]).encode())
+    atomic_write(folder / _STRAYS, json.dumps(found.strays).encode())
     empty_files(folder, manifest)
     (folder / "boot").write_text(boot())
-    write_atomically(folder / MANIFEST, manifest.serialized())
+    atomic_write(folder / MANIFEST, manifest.serialized())
 
 
 def _checksums(path: Path, found: ContainerRecords, into: list[int]) -> str:

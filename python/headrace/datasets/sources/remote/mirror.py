@@ -81,5 +81,6 @@ def copy_object(bucket: Bucket, entry: RemoteObject, folder: Path) -> int:
         for at in range(0, entry.size, _PART):
             file.write(bucket.read_range(entry.path, at, min(_PART, entry.size - at)))
     os.utime(part, (entry.modified_s, entry.modified_s))  # a copy that is made again is not taken for a changed file
+    # Not by `replacing`: a copy that is made again after a kill overwrites the same `.part` file instead of adding one.
     os.replace(part, path)  # noqa: PTH105 (a million of them)
     return entry.size

@@ -26,8 +26,9 @@ from headrace._native import crc32c
 from headrace.datasets.shards.index import Columns
 from headrace.datasets.shards.manifest import Manifest
 from headrace.errors import SourceError
+from headrace.system.atomic_write import atomic_write
 
-__all__ = ["WRITING", "Reservation", "ShardCache", "boot", "no_room", "write_atomically"]
+__all__ = ["WRITING", "Reservation", "ShardCache", "boot", "no_room"]
 
 WRITING = ".writing"  # the lock of whoever changes the shards
 _ABSENT, _PRESENT, _CLAIMED = 0, 1, 2  # claimed: written before the machine was last started, so checked before use
@@ -194,7 +195,7 @@ class ShardCache:
             self._present[self._present == _PRESENT] = _CLAIMED
             for shard in range(len(self._files)):
                 self._measure(shard)
-            write_atomically(path, boot().encode())
+            atomic_write(path, boot())
 
 
 def _shared(path: Path, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
@@ -216,11 +217,3 @@ def boot() -> str:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
         return "unknown"
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Writes a file so that others see none of it or all."""
-    path.parent.mkdir(exist_ok=True)
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    temporary.write_bytes(data)
-    temporary.replace(path)

@@ -25,11 +25,12 @@ from headrace.datasets.shards.index import Columns, read_columns
 from headrace.datasets.shards.manifest import MANIFEST, Manifest, read_manifest
 from headrace.datasets.sources.remote.eviction import mark_in_use, reserve_some, reserved_bytes
 from headrace.datasets.sources.remote.locks import claim
-from headrace.datasets.sources.remote.shard_cache import WRITING, Reservation, ShardCache, boot, no_room, write_atomically
+from headrace.datasets.sources.remote.shard_cache import WRITING, Reservation, ShardCache, boot, no_room
 from headrace.datasets.sources.remote.store import Bucket, open_bucket
 from headrace.datasets.sources.shards import open_shards
 from headrace.errors import FormatError
 from headrace.system import open_files as descriptors
+from headrace.system.atomic_write import atomic_write
 
 __all__ = ["RemoteShards", "empty_files", "open_remote_shards", "overhead"]
 
@@ -73,7 +74,9 @@ def _prepare(bucket: Bucket, manifest_bytes: bytes, folder: Path) -> Manifest:
     """Manifest, index and empty shards of the right sizes."""
     if (folder / MANIFEST).exists():
         return read_manifest(folder)
-    write_atomically(folder / "new" / MANIFEST, manifest_bytes)
+    # The manifest says that the folder is complete: it stands apart until the index is there.
+    (folder / "new").mkdir(exist_ok=True)
+    atomic_write(folder / "new" / MANIFEST, manifest_bytes)
     manifest = read_manifest(folder / "new")
     reserve_some(folder, sum(shard.size for shard in manifest.shards) + overhead(manifest), at_least=overhead(manifest))
     index = bucket.read(manifest.index.file)
@@ -81,7 +84,7 @@ def _prepare(bucket: Bucket, manifest_bytes: bytes, folder: Path) -> Manifest:
         raise FormatError(f"{bucket.url}/{manifest.index.file} is missing", hint="copy the dataset again")
     if hashlib.sha256(index).hexdigest() != manifest.index.sha256:
         raise FormatError(f"{bucket.url}/{manifest.index.file} is not the file that the manifest describes")
-    write_atomically(folder / manifest.index.file, index)
+    atomic_write(folder / manifest.index.file, index)
     empty_files(folder, manifest)
     (folder / "boot").write_text(boot())
     (folder / "new" / MANIFEST).replace(folder / MANIFEST)

@@ -1,0 +1,60 @@
+"""Write a file so that readers see the old content or the new content, never a part.
+
+The data goes to a temporary file, which then takes the name of the target: rename(2) replaces a name atomically.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+__all__ = ["TEMPORARY_PREFIX", "atomic_write", "replacing", "sync_folder"]
+
+TEMPORARY_PREFIX = ".partial-"
+"""How the names of temporary files begin. A killed process leaves its file behind; the prefix tells what may be removed."""
+
+
+def atomic_write(path: Path, data: bytes | str, *, sync: bool = False, temporary_folder: Path | None = None) -> None:
+    """Write `data` to `path` in one piece. Text is encoded as UTF-8.
+
+    `sync`: wait until the data is on the disk before the file gets its name. `temporary_folder`: where the temporary file
+    stands, on the same file system (default: the folder of `path`, which must exist). Raise `OSError`.
+    """
+    with replacing(path, sync=sync, temporary_folder=temporary_folder) as temporary:
+        temporary.write_bytes(data.encode() if isinstance(data, str) else data)
+
+
+@contextlib.contextmanager
+def replacing(path: Path, *, sync: bool = False, temporary_folder: Path | None = None) -> Iterator[Path]:
+    """Yield the path of a temporary file, which replaces `path` when the block ends. An error removes it and leaves `path`.
+
+    The name of the temporary file ends with that of `path`, for writers that choose a format by the suffix. Arguments as in
+    `atomic_write`.
+    """
+    name = f"{TEMPORARY_PREFIX}{os.getpid()}-{threading.get_native_id()}-{path.name}"
+    temporary = (temporary_folder or path.parent) / name
+    try:
+        yield temporary
+        if sync:
+            _sync(temporary)
+        temporary.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):  # the error of the block is the one that matters
+            temporary.unlink(missing_ok=True)
+        raise
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until the names in `folder` are on the disk: after it, a renamed file keeps its name through a power failure."""
+    _sync(folder)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
