@@ -61,27 +61,16 @@ def open(
     (`s3:// gs:// az:// https://`). A SageMaker channel in Pipe mode (`CHANNEL`, beside a named pipe `CHANNEL_0`) is a stream:
     each pass reads the next pipe, and nothing is stored on disk.
 
-    Args:
-        path: file, folder, pattern or URL.
-        records: number of records of the dataset. Needed for `len(loader)` over a stream without a manifest; for other
-            kinds the number is checked. Default: None, the dataset's own number.
-        part: open the shards of a packed dataset that are present on this host (SageMaker's ShardedByS3Key), even without
-            manifest or index. `Loader(parts=…)` then gives every rank the same number of batches. Default: False.
-        root: folder or URL that the paths of a list are relative to. Default: None, the folder of the list.
+    path: file, folder, pattern or URL.
+    records: number of records of the dataset. `len(loader)` over a stream without a manifest needs it; of other kinds the
+        number is checked. Default: None, the dataset's own number.
+    part: open the shards of a packed dataset that are on this host (SageMaker's ShardedByS3Key), even without manifest or
+        index. `Loader(parts=…)` then gives every rank the same number of batches. Default: False.
+    root: folder or URL that the paths of a list are relative to. Default: None, the folder of the list.
 
-    Returns:
-        A `Dataset`. No image is decoded.
-
-    Raises:
-        SourceError: nothing readable is at `path`, or `records` differs from the dataset's own number.
-        FormatError: a container, shard, index or manifest is damaged.
-        UsageError: `root` was given for something other than a list.
-        MissingDependencyError: obstore (object stores) or pyarrow (Parquet) is not installed.
-
-    Example:
-        >>> data = headrace.open("photos/")
-        >>> len(data), data.classes
-        (2000, ('cat', 'dog'))
+    Returns a Dataset; no image is decoded. Raises SourceError if nothing readable is at `path` or the number of records is not
+    `records`, FormatError for a damaged file, UsageError for a `root` without a list, MissingDependencyError without obstore
+    (object stores) or pyarrow (Parquet). Example: `data = headrace.open("photos/"); print(len(data), data.classes)`.
     """
     pipe = None if is_url(path) else find_pipe(Path(path).expanduser().absolute())
     if pipe is not None:

@@ -60,7 +60,7 @@ class Listing:
         """The record's name in the source, for messages."""
         return self.dataset.table.keys[int(self.rows[at])]
 
-    def mark(self, begin: int, end: int) -> str:
+    def change_digest(self, begin: int, end: int) -> str:
         """A digest of when the files of the records from `begin` to `end` last changed, 32 hex digits."""
         return blake2b(self.changed[begin:end].astype("<i8").tobytes(), digest_size=16).hexdigest()
 

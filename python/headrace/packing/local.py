@@ -60,7 +60,7 @@ class LocalEngine:
                             before = writer.size
                             on_progress(writer.add(next(results), self.options), writer.size - before)
                         digest = writer.end()
-                        mark = listing.mark(plan.cuts[number], plan.cuts[number + 1])
+                        mark = listing.change_digest(*plan.rows(number))
                         work.finish(number, mark, file, writer.columns(), digest, writer.rejected)
             finally:
                 pool.shutdown(cancel_futures=True)

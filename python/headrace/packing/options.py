@@ -1,32 +1,54 @@
-"""What a pack is asked to do: which options exist, which of them change bytes, and which contradict each other."""
+"""The options of `pack` that change the packed bytes: their defaults, allowed values and contradictions."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 from headrace.errors import UsageError
 
-__all__ = ["RESTART_TILE", "SHARD_SIZE", "PackOptions"]
+__all__ = ["DEFAULT_QUALITY", "RESTART_TILE", "SHARD_SIZE", "PackKeywords", "PackOptions"]
 
 SHARD_SIZE = 128 << 20  # bytes; AWS advises objects of about 150 MB for sequential reading (SageMaker data guide, 2023)
 RESTART_TILE = 32  # pixels of width between restart markers
 DEFAULT_QUALITY = 95  # im2rec's default
 
 
+class PackKeywords(TypedDict, total=False):
+    """The fields of PackOptions as keyword arguments of `pack`, for editors and type checkers."""
+
+    codec: Literal["jpeg"]
+    max_side: int | None
+    short_side: int | None
+    resize: int | None
+    quality: int | None
+    transform: str | None
+    keep_bytes: bool
+    restart_markers: bool
+    shard_size: int
+    shuffle: int | None
+    train_ratio: float
+    test_ratio: float
+    classes: tuple[str, ...] | None
+    unlabeled: Literal["skip", "stop"]
+    undecodable: Literal["skip", "stop"]
+    duplicates: Literal["stop", "skip", "rename"]
+    extras: Literal["keep", "drop"]
+
+
 @dataclass(frozen=True, slots=True)
 class PackOptions:
-    """All options of a pack that change its bytes; the defaults keep every coefficient of every JPEG."""
+    """The options of a pack that change its bytes. The defaults keep every coefficient of every JPEG."""
 
     codec: Literal["jpeg"] = "jpeg"
     max_side: int | None = None  # pixels: larger images are reduced so that their longer side has this length
     short_side: int | None = None  # pixels: larger images are reduced so that their shorter side has this length
-    resize: int | None = None  # im2rec's --resize: the shorter side becomes this, smaller images are enlarged
-    quality: int | None = None  # JPEG quality of re-encoded images; when given, images of a higher one are re-encoded too
+    resize: int | None = None  # pixels: all images get this shorter side, smaller ones are enlarged (im2rec's --resize)
+    quality: int | None = None  # of re-encoded images, 1 to 100; if given, images of higher quality are re-encoded too
     transform: str | None = None  # deterministic operations, for example "Resize(256), CenterCrop(224)"
-    keep_bytes: bool = False  # every file byte for byte
-    restart_markers: bool = True
+    keep_bytes: bool = False  # copy every file byte for byte
+    restart_markers: bool = True  # insert restart markers, losslessly
     shard_size: int = SHARD_SIZE  # bytes, about
     shuffle: int | None = None  # seed of a random order of records; None keeps the source's order
     train_ratio: float = 1.0  # share of the records in DST/train; the rest is in DST/val
@@ -35,7 +57,7 @@ class PackOptions:
     unlabeled: Literal["skip", "stop"] = "skip"
     undecodable: Literal["skip", "stop"] = "skip"
     duplicates: Literal["stop", "skip", "rename"] = "stop"
-    extras: Literal["keep", "drop"] = "keep"  # members of archives beside the images: masks, captions, further images
+    extras: Literal["keep", "drop"] = "keep"  # sidecar files: masks, captions, second images
 
     def __post_init__(self) -> None:
         for complaint in _complaints(self):
@@ -43,22 +65,22 @@ class PackOptions:
 
     @property
     def reencodes(self) -> bool:
-        """Whether any image may be decoded and encoded again."""
+        """True if an image may be decoded and encoded again."""
         causes = (self.max_side, self.short_side, self.resize, self.quality, self.transform)
         return any(value is not None for value in causes)
 
     @property
     def resizes(self) -> bool:
-        """Whether any image may get another size."""
+        """True if an image may change its size."""
         return any(value is not None for value in (self.max_side, self.short_side, self.resize, self.transform))
 
     @property
     def splits(self) -> bool:
-        """Whether DST holds several datasets: train, val, test."""
+        """True if DST gets several datasets: train, val, test."""
         return self.train_ratio < 1 or self.test_ratio > 0
 
     def for_manifest(self) -> Mapping[str, Any]:
-        """The options that affect bytes and are set, in fixed order."""
+        """Return the options that affect bytes and are set, in fixed order."""
         marks = self.restart_markers and not self.keep_bytes
         fields: dict[str, Any] = {"codec": self.codec, "keep_bytes": self.keep_bytes or None}
         fields["restart_tile"] = RESTART_TILE if marks else None
@@ -74,7 +96,7 @@ class PackOptions:
 
 
 def _complaints(options: PackOptions) -> list[str]:
-    """What contradicts, in words."""
+    """Return one sentence for each option that is out of range or contradicts another."""
     found = []
     if options.codec != "jpeg":
         found.append(f"codec {options.codec!r} does not exist; this version has: jpeg")

@@ -1,11 +1,13 @@
-"""The plan of a pack: which records each unit of work writes into its shard. Kept in DST until the commit, so that
-a pack that was stopped, and the jobs of an array, all follow the same one."""
+"""The pack plan: which records each unit writes into its shard.
+
+The plan lies in `DST/.packing` until the commit, so that a resumed pack and the jobs of an array follow the same plan.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,8 +21,8 @@ from headrace.packing.options import PackOptions
 
 __all__ = ["PackPlan", "make_pack_plan"]
 
-# Restart markers at every 32 px of width: +1.3 % on optimised files (measured on 1,000 ImageNet files); on others the
-# optimised tables save more than that. A little room keeps shards below the size that was asked for.
+# Restart markers at every 32 px of width add 1.3 % to optimised files (measured on 1,000 ImageNet files); other files shrink,
+# because their Huffman tables are optimised. The rest is room, so that shards stay below the size asked for.
 _LOSSLESS_RATIO = 1.02
 
 
@@ -33,15 +35,23 @@ class PackPlan:
     options: Mapping[str, Any]
     source_kind: str
     source_fingerprint: str
-    version: str  # of headrace: another one may write other bytes
-    sizes: str  # a digest of the records' sizes: in a list's fingerprint there are none, as its files are not looked at before
+    version: str  # of headrace: another version may write other bytes
+    sizes: str  # digest of the records' sizes, which the fingerprint of a list does not contain
 
     @property
     def units(self) -> int:
         return len(self.cuts) - 1
 
+    def rows(self, unit: int) -> tuple[int, int]:
+        """Return the first position of a unit's records in the listing, and the position after the last."""
+        return self.cuts[unit], self.cuts[unit + 1]
+
+    def records(self, units: Iterable[int]) -> int:
+        """Return the number of records of these units."""
+        return sum(self.cuts[unit + 1] - self.cuts[unit] for unit in units)
+
     def serialized(self) -> bytes:
-        """JSON; the same plan has the same bytes."""
+        """Return the plan as JSON; equal plans give equal bytes."""
         return (json.dumps(self._document(), indent=1) + "\n").encode()
 
     def _document(self) -> dict[str, Any]:
@@ -55,7 +65,7 @@ class PackPlan:
 
     @staticmethod
     def parsed(data: bytes) -> PackPlan:
-        """The plan whose bytes these are. Raises ValueError or KeyError when they are none."""
+        """Read a plan from its JSON. Raise ValueError or KeyError if `data` is no plan."""
         document = json.loads(data)
         source = document["source"]
         return PackPlan(
@@ -69,7 +79,7 @@ class PackPlan:
         )
 
     def difference(self, other: PackPlan) -> str | None:
-        """Why a pack begun by `other` cannot be continued by this plan, in words, or None."""
+        """Return why this plan cannot continue a pack that was begun by `other`, or None if it can."""
         if (self.source_fingerprint, self.sizes) != (other.source_fingerprint, other.sizes):
             return "the source has changed since"
         for name in (*self.options, *other.options):
@@ -82,7 +92,7 @@ class PackPlan:
 
 
 def _sidecar_bytes(listing: Listing, options: PackOptions) -> npt.NDArray[np.int64] | int:
-    """What the members beside each image take in a shard."""
+    """Return the bytes that each record's sidecar files take in a shard."""
     sidecars = listing.dataset.table.sidecars
     if sidecars is None or options.extras == "drop":
         return 0
@@ -91,7 +101,10 @@ def _sidecar_bytes(listing: Listing, options: PackOptions) -> npt.NDArray[np.int
 
 
 def make_pack_plan(listing: Listing, options: PackOptions, ratio: float | None) -> PackPlan:
-    """Cuts the listing so that shards come out near `options.shard_size`; `ratio` None means lossless packing."""
+    """Cut the listing so that each shard has about `options.shard_size` bytes.
+
+    ratio: expected packed bytes for each byte of the source; None: that of lossless packing.
+    """
     ratio = ratio if ratio is not None else (1.0 if options.keep_bytes else _LOSSLESS_RATIO)
     image = np.ceil(listing.sizes * ratio / BLOCK).astype(np.int64) * BLOCK
     ends = np.cumsum(image + 3 * BLOCK + _sidecar_bytes(listing, options))  # header, label's header, label

@@ -116,7 +116,7 @@ class RayEngine:
                     running[actor.pack.remote(part, plan.cuts[number], plan.cuts[number + 1])] = (number, actor)
                 ready, _ = self._ray.wait(list(running), num_returns=1)
                 number, actor = running.pop(ready[0])
-                written = self._finish(number, listing.mark(plan.cuts[number], plan.cuts[number + 1]), ready[0], work)
+                written = self._finish(number, listing.change_digest(*plan.rows(number)), ready[0], work)
                 idle.append(actor)
                 on_progress(plan.cuts[number + 1] - plan.cuts[number], written)
         finally:

@@ -122,7 +122,7 @@ class WorkFolder:
     ) -> None:
         """Puts a unit's shard in place and marks the unit done; `columns` None: all of its records were rejected.
 
-        `mark` is that of the source's files as they were listed (`Listing.mark`).
+        `mark` is that of the source's files as they were listed (`Listing.change_digest`).
         """
         file.flush()
         part = self.folder / f"{shard_name(unit)}.part"
