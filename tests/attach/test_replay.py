@@ -101,7 +101,7 @@ def test_verify_tries_the_fixes_of_all_findings(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(remeasure, "_rate", rate)
     said: list[str] = []
     diagnosis = replace(found, findings=(first, other), configuration=(setting,))
-    verified = remeasure.verify(diagnosis, session, tmp_path, say=said.append)
+    verified = remeasure.remeasure_fixes(diagnosis, session, tmp_path, log=said.append)
     changed = [name for name in tried if "unchanged" not in name]
     assert (
         sorted(name.split("-", 2)[2] for name in changed) == ["num_workers-4", "persistent_workers", "pin_memory"]

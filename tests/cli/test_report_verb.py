@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from headrace.cli.main import main
-from headrace.report.saved import from_json, load
+from headrace.report.session_folder import diagnosis_from_json, read_session_folder
 from session_factory import example_diagnosis, example_session
 
 
@@ -24,16 +24,16 @@ def saved(tmp_path: Path) -> Path:
 
 
 def test_diagnosis_reads_back_equal(saved: Path) -> None:
-    session, diagnosis = load(saved)
+    session, diagnosis = read_session_folder(saved)
     assert diagnosis == example_diagnosis()
     assert session == example_session()
 
 
 def test_session_without_diagnosis_is_diagnosed(tmp_path: Path) -> None:
     folder = example_session().save(tmp_path / "session")
-    _, diagnosis = load(folder)
+    _, diagnosis = read_session_folder(folder)
     assert diagnosis.steps > 50
-    assert from_json(json.loads(json.dumps(diagnosis.to_json()))) == replace(diagnosis)
+    assert diagnosis_from_json(json.loads(json.dumps(diagnosis.to_json()))) == replace(diagnosis)
 
 
 def test_text_is_the_default(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:

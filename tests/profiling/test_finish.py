@@ -16,7 +16,7 @@ from headrace.errors import SessionError
 from headrace.profiling import finish as finish_module
 from headrace.profiling.finish import finish
 from headrace.report import html
-from headrace.report.saved import load
+from headrace.report.session_folder import read_session_folder
 from headrace.session.model import Session
 from session_factory import make_session
 
@@ -47,7 +47,7 @@ def test_the_jobs_images_are_measured_so_that_headrace_run_is_predicted(tmp_path
     assert diagnosis.session == str(tmp_path / "s")
     assert diagnosis.report == str(tmp_path / "s/report.html")
     assert Path(diagnosis.report).read_text().startswith("<!doctype html>")
-    again, written = load(tmp_path / "s")
+    again, written = read_session_folder(tmp_path / "s")
     assert written == diagnosis
     assert again.facts == session.facts
 
@@ -99,7 +99,7 @@ def test_a_report_that_cannot_be_written_leaves_the_diagnosis(
     saved_session(tmp_path / "s", images)
     with pytest.raises(SessionError, match="no room"):
         finish(tmp_path / "s", log=print)
-    assert load(tmp_path / "s")[1].verdict == "CPU_PREP"
+    assert read_session_folder(tmp_path / "s")[1].verdict == "CPU_PREP"
 
 
 JOB = """
@@ -125,9 +125,9 @@ IN_PROCESS = "import headrace\nwith headrace.watch('session', report=False): tra
 AS_HEADRACE_TRAIN = """
 from headrace.cli.run_watch import RunWatch
 from headrace.training.distributed.ranks import Ranks
-from headrace.training.loop import Options, Start
+from headrace.training.loop import Options, TrainingStart
 run = RunWatch(Options("resnet18", sys.argv[1], "."))
-run.begin(Start(0, Ranks()))
+run.begin(TrainingStart(0, Ranks()))
 train()
 diagnosis = run.end()
 assert diagnosis is not None and diagnosis.steps and diagnosis.report is not None
@@ -148,7 +148,7 @@ def test_a_job_watched_from_inside_has_its_images_measured(
     command = [sys.executable, "train.py", str(image_folder(per_class=20))]
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
-    found, diagnosis = load(tmp_path / session)
+    found, diagnosis = read_session_folder(tmp_path / session)
     assert found.loaders[0].sample_paths
     assert found.facts["image_benchmark"]["plain_s"] > 0
     assert "headrace_run" not in fix_ids(diagnosis) or fix_ids(diagnosis)["headrace_run"] is not None
@@ -161,7 +161,7 @@ def test_headrace_watch_measures_the_jobs_images(
     (tmp_path / "train.py").write_text(JOB + PLAIN)
     command = [sys.executable, str(tmp_path / "train.py"), str(image_folder(per_class=20))]
     assert main(["watch", "--out", str(tmp_path / "session"), "--", *command]) == 0, capfd.readouterr().err
-    found, diagnosis = load(tmp_path / "session")
+    found, diagnosis = read_session_folder(tmp_path / "session")
     assert found.facts["image_benchmark"]["plain_s"] > 0
     assert "headrace_run" not in fix_ids(diagnosis) or fix_ids(diagnosis)["headrace_run"] is not None
 

@@ -22,7 +22,7 @@ def verify(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Session
         said: list[str] = []
         monkeypatch.setattr(remeasure, "watch", lambda *arguments, **options: None)
         monkeypatch.setattr(Session, "load", lambda folder: unchanged if "unchanged" in folder.name else changed)
-        return remeasure.verify(diagnose(first), first, tmp_path, say=said.append), "\n".join(said)
+        return remeasure.remeasure_fixes(diagnose(first), first, tmp_path, log=said.append), "\n".join(said)
 
     return run
 

@@ -13,7 +13,7 @@ import pytest
 from headrace.diagnosis.kinds import KINDS
 from headrace.diagnosis.model import Diagnosis, Finding, Fix
 from headrace.errors import SessionError
-from headrace.report import html, text, words
+from headrace.report import html, numbers, terminal
 from headrace.report.screen import first_screen
 from headrace.session.model import Session
 from rich.console import Console
@@ -149,10 +149,10 @@ def test_hostile_strings_stay_text() -> None:
 
 def test_missing_data_is_said_and_never_zero() -> None:
     found = page(EMPTY, Session())
-    assert found.text.count(words.NOT_MEASURED) >= 5
+    assert found.text.count(numbers.NOT_MEASURED) >= 5
     assert not re.search(r"(?<![\d.,])0 (%|ms|img/s|images)", found.text)
-    screen = text.render(EMPTY, width=80).plain
-    assert words.NOT_MEASURED in screen
+    screen = terminal.render(EMPTY, width=80).plain
+    assert numbers.NOT_MEASURED in screen
     assert not re.search(r"(?<![\d.,])0 (%|ms|img/s)", screen)
 
 
@@ -171,12 +171,12 @@ def test_every_verdict_has_a_headline_and_renders() -> None:
         headline = first_screen(diagnosis).headline
         assert "{" not in headline and headline.endswith(".")
         assert headline in page(diagnosis).text
-        assert headline in " ".join(text.render(diagnosis).plain.split())
+        assert headline in " ".join(terminal.render(diagnosis).plain.split())
 
 
 def test_every_figure_of_a_simulated_device_carries_its_label() -> None:
     diagnosis = replace(example_diagnosis(), environment={"simulated": "simulated A100"})
-    found, screen = page(diagnosis), text.render(diagnosis).plain
+    found, screen = page(diagnosis), terminal.render(diagnosis).plain
     assert "The simulated A100 waits" in found.text and "The simulated A100 waits" in screen
     labels = re.findall(r"images per second now, simulated A100|×2.4\), simulated A100|wasted, simulated A100", found.text)
     assert len(labels) == 3
@@ -236,9 +236,9 @@ def many_fixes() -> Diagnosis:
 def test_terminal_screen_fits(diagnosis: Diagnosis, width: int) -> None:
     console = Console(width=width, color_system=None)
     with console.capture() as capture:
-        console.print(text.render(diagnosis, width=width))
+        console.print(terminal.render(diagnosis, width=width))
     lines = capture.get().splitlines()
-    assert len(lines) <= text.MAX_LINES
+    assert len(lines) <= terminal.MAX_LINES
     assert max(map(len, lines)) <= width
     assert sum("num_workers=" in line or " workers, and" in line for line in lines) <= 5
 
@@ -247,7 +247,7 @@ def test_a_change_that_is_wider_than_its_column_goes_on_below() -> None:
     change = "headrace makes the batches: 20.4 times less CPU per image, no worker processes"
     found = example_diagnosis()
     fixes = (replace(found.fixes[0], change=change),)
-    lines = text.render(replace(found, findings=(replace(found.findings[0], fixes=fixes),)), width=80).plain.splitlines()
+    lines = terminal.render(replace(found, findings=(replace(found.findings[0], fixes=fixes),)), width=80).plain.splitlines()
     begin = next(number for number, line in enumerate(lines) if line.startswith("1 headrace makes"))
     assert "…" not in lines[begin]
     rows = [lines[begin][: text_column(lines)].strip(), lines[begin + 1].strip()]
@@ -262,7 +262,7 @@ def text_column(lines: list[str]) -> int:
 
 def test_escape_sequences_do_not_reach_the_terminal() -> None:
     diagnosis = replace(example_diagnosis(), command=("python", "\x1b[2J\x1b]0;owned\x07.py"), not_measured=("a\x9b31m",))
-    screen = text.render(diagnosis, width=100)
+    screen = terminal.render(diagnosis, width=100)
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", screen.plain)
     assert screen.spans
 
@@ -295,18 +295,18 @@ def test_colours_are_readable_in_light_dark_and_print() -> None:
 
 
 def test_terminal_bar_is_exactly_as_wide_as_asked() -> None:
-    fills = "".join(fill for fill, _ in text.PART_LOOK.values())
+    fills = "".join(fill for fill, _ in terminal.PART_LOOK.values())
     for width in (80, 93, 120):
         bars = [
             line
-            for line in text.render(example_diagnosis(), width=width).plain.splitlines()
+            for line in terminal.render(example_diagnosis(), width=width).plain.splitlines()
             if line and set(line) <= set(fills)
         ]
         assert [len(line) for line in bars] == [width]
 
 
 def test_terminal_screen_in_ascii() -> None:
-    assert text.to_ascii(text.render(example_diagnosis(), width=80).plain).isascii()
+    assert terminal.to_ascii(terminal.render(example_diagnosis(), width=80).plain).isascii()
 
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "report"
@@ -316,7 +316,7 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "report"
 def test_terminal_screen_is_as_recorded(width: int) -> None:
     """The whole screen, letter by letter. HEADRACE_WRITE_GOLDEN=1 records it anew, for a look at the difference in git."""
     file = GOLDEN / f"screen_{width}.txt"
-    screen = text.render(example_diagnosis(), session=example_session(), width=width).plain + "\n"
+    screen = terminal.render(example_diagnosis(), session=example_session(), width=width).plain + "\n"
     if os.environ.get("HEADRACE_WRITE_GOLDEN"):
         file.parent.mkdir(exist_ok=True)
         file.write_text(screen, encoding="utf-8")
@@ -326,7 +326,7 @@ def test_terminal_screen_is_as_recorded(width: int) -> None:
 @pytest.mark.parametrize(
     ("value_s", "said"),
     [
-        (None, words.NOT_MEASURED),
+        (None, numbers.NOT_MEASURED),
         (0.0000944, "0.0944 ms"),
         (0.0213, "21.3 ms"),
         (0.1984, "198 ms"),
@@ -335,7 +335,7 @@ def test_terminal_screen_is_as_recorded(width: int) -> None:
     ],
 )
 def test_durations_in_words(value_s: float | None, said: str) -> None:
-    assert words.milliseconds(value_s) == said
+    assert numbers.milliseconds(value_s) == said
 
 
 @pytest.mark.parametrize(
@@ -348,11 +348,11 @@ def test_how_the_command_ended_is_said(code: int, said: str) -> None:
 @pytest.mark.parametrize("shares", [[1.0], [1, 1, 1], [0.005, 0.005, 0.99], [0.1] * 10, [3, 0, 1]])
 def test_whole_numbers_sum_to_the_total(shares: list[float]) -> None:
     for total in (100, 80, 7):
-        found = words.rounded_to_whole(shares, total=total)
+        found = numbers.rounded_to_whole(shares, total=total)
         assert sum(found) == total
         assert all(abs(value - total * share / sum(shares)) < 1 for value, share in zip(found, shares, strict=True))
 
 
 def test_amounts_just_below_the_next_unit() -> None:
-    assert words.bytes_words(1000 * (1 << 20)) == "1000 MiB"
-    assert words.bytes_words(972 * (1 << 20)) == "972 MiB"
+    assert numbers.byte_size(1000 * (1 << 20)) == "1000 MiB"
+    assert numbers.byte_size(972 * (1 << 20)) == "972 MiB"

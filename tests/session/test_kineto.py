@@ -13,7 +13,7 @@ import pytest
 from headrace.diagnosis.diagnose import diagnose
 from headrace.diagnosis.model import Diagnosis
 from headrace.errors import SessionError
-from headrace.report.saved import load
+from headrace.report.session_folder import read_session_folder
 from headrace.session.kineto import read_trace
 
 
@@ -72,7 +72,7 @@ def test_copies_waits_and_exchange(tmp_path: Path) -> None:
 
 
 def test_who_and_on_what(tmp_path: Path) -> None:
-    session, _ = load(trace(tmp_path, wait_ms=1, kernel_ms=90))
+    session, _ = read_session_folder(trace(tmp_path, wait_ms=1, kernel_ms=90))
     assert (session.processes[0].rank, session.processes[0].world_size) == (1, 2)
     assert session.host.gpus[0].name == "NVIDIA A100-SXM4-40GB"
     assert len(session.steps) == 4

@@ -10,9 +10,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from headrace.cli import output
-from headrace.report import words
-from headrace.report.comparison import Comparison, compare
-from headrace.report.saved import load
+from headrace.report import numbers
+from headrace.report.compare_sessions import SessionComparison, compare_sessions
+from headrace.report.session_folder import read_session_folder
 
 SUMMARY = "compare two saved sessions: faster beyond the noise? what moved, what was set differently"
 EXAMPLE = "headrace compare headrace-sessions/before headrace-sessions/after"
@@ -26,20 +26,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Reads both, compares, prints."""
-    before, was = load(args.before)
-    after, now = load(args.after)
-    found = compare(before, after, was, now)
+    before, was = read_session_folder(args.before)
+    after, now = read_session_folder(args.after)
+    found = compare_sessions(before, after, was, now)
     output.emit(args, dataclasses.asdict(found), lambda: _show(found))
     return 0
 
 
-def _show(found: Comparison) -> None:
+def _show(found: SessionComparison) -> None:
     for sentence in found.sentences:
         output.stdout_console.print(sentence, markup=False, highlight=False)
     if found.moved:
         output.stdout_console.print()
         output.stdout_console.print(_table((f"per {found.per}", "before", "after"), [
-            (part.label, words.milliseconds(part.before_s), words.milliseconds(part.after_s)) for part in found.moved
+            (part.label, numbers.milliseconds(part.before_s), numbers.milliseconds(part.after_s)) for part in found.moved
         ]))  # fmt: skip
     if found.differences:
         output.stdout_console.print()

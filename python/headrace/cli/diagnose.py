@@ -12,7 +12,7 @@ from headrace.diagnosis.model import Diagnosis, command_ended
 from headrace.profiling.command import watch
 from headrace.profiling.finish import finish
 from headrace.profiling.first_verdict import FirstVerdict
-from headrace.report import text
+from headrace.report import terminal
 from headrace.report.exports.json import document
 from headrace.session.model import Session
 
@@ -65,7 +65,7 @@ def _tell_first(diagnosis: Diagnosis) -> None:
 
 
 def _show(diagnosis: Diagnosis, session: Session) -> None:
-    text.show(output.stdout_console, diagnosis, session=session)
+    terminal.print_screen(output.stdout_console, diagnosis, session=session)
     if diagnosis.report is not None:
         print(f"report: {diagnosis.report}")
 

@@ -14,7 +14,7 @@ from headrace.datasets.open import open_stored
 from headrace.errors import UsageError
 from headrace.inspection.contact_sheet import pictures
 from headrace.inspection.inspect import SAMPLE, Inspection, Spread, inspect_dataset
-from headrace.report.dataset import write
+from headrace.report.dataset_page import write
 from headrace.system.sizes import count_text, size_text
 
 SUMMARY = "says what is in a dataset: classes, sizes, formats, quality, restart markers, cost of decoding"

@@ -10,10 +10,10 @@ from pathlib import Path
 from headrace.cli import output
 from headrace.diagnosis.model import Diagnosis
 from headrace.errors import SessionError
-from headrace.report import html, text
+from headrace.report import html, terminal
 from headrace.report.exports import openmetrics, perfetto, tensorboard
 from headrace.report.exports.json import document
-from headrace.report.saved import load
+from headrace.report.session_folder import read_session_folder
 from headrace.session.model import Session
 
 SUMMARY = "show a saved session: terminal screen, HTML page, JSON, traces, metrics"
@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Reads the folder and writes the wanted form."""
-    session, diagnosis = load(args.session)
+    session, diagnosis = read_session_folder(args.session)
     path = args.out or (_beside(args.session, FILES[args.kind]) if args.kind in FILES else None)
     if path is None:
         output.emit(args, document(diagnosis), lambda: _show(diagnosis, session, args))
@@ -67,7 +67,7 @@ def _show(diagnosis: Diagnosis, session: Session, args: argparse.Namespace) -> N
     if args.kind == "openmetrics":
         print(openmetrics.render(diagnosis, session), end="")
     else:
-        text.show(output.stdout_console, diagnosis, session=session, usd_per_hour=args.usd_per_hour)
+        terminal.print_screen(output.stdout_console, diagnosis, session=session, usd_per_hour=args.usd_per_hour)
 
 
 def _write(path: Path, diagnosis: Diagnosis, session: Session, args: argparse.Namespace) -> None:
@@ -82,7 +82,7 @@ def _write(path: Path, diagnosis: Diagnosis, session: Session, args: argparse.Na
     elif args.json and args.kind is None:
         _save(path, lambda: json.dumps(document(diagnosis, panels=True), indent=1, ensure_ascii=False) + "\n")
     else:
-        _save(path, lambda: text.render(diagnosis, session=session, usd_per_hour=args.usd_per_hour).plain + "\n")
+        _save(path, lambda: terminal.render(diagnosis, session=session, usd_per_hour=args.usd_per_hour).plain + "\n")
 
 
 def _save(path: Path, content: Callable[[], str]) -> None:

@@ -16,7 +16,7 @@ from headrace.cli.run_watch import RunWatch
 from headrace.cli.training_options import add_training_options, options_from_arguments
 from headrace.diagnosis.model import Diagnosis
 from headrace.errors import UsageError
-from headrace.report import training
+from headrace.report import training_page
 from headrace.system.nvml import find_driver
 from headrace.system.sizes import count_text
 from headrace.training import options_file
@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
         result, diagnosis = _watched(options, lambda progress: _show(options, progress, meter))
     title = f"{options.model} on {result.device.name}"
     metrics, page = Path(options.out) / "metrics.jsonl", Path(options.out) / "report.html"
-    report = training.write(metrics, page, title=title, diagnosis=diagnosis)
+    report = training_page.write(metrics, page, title=title, diagnosis=diagnosis)
     output.emit(args, _document(options, result, report, diagnosis), lambda: _render(result, report, diagnosis))
     return result.exit_code
 

@@ -18,7 +18,7 @@ from headrace.diagnosis.model import Diagnosis, command_ended
 from headrace.errors import HeadraceError
 from headrace.profiling.command import watch
 from headrace.profiling.finish import finish
-from headrace.report import text, words
+from headrace.report import numbers, terminal
 from headrace.report.exports.json import document
 from headrace.session.model import Session
 
@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _show(diagnosis: Diagnosis, session: Session) -> None:
-    text.show(output.stdout_console, diagnosis, session=session)
+    terminal.print_screen(output.stdout_console, diagnosis, session=session)
     print(f"report: {diagnosis.report}")
 
 
@@ -85,22 +85,20 @@ def _look(folder: Path, stop: threading.Event, live: Live | None, every_s: float
         except HeadraceError:
             continue  # nothing has been written yet
         diagnosis = diagnose(session)
-        waiting = f"no steps yet after {words.seconds(began_s - start_s)}"
+        waiting = f"no steps yet after {numbers.seconds(began_s - start_s)}"
         if live is None:
             output.log(_line(diagnosis) if diagnosis.steps else waiting)
         else:
-            screen = text.render(diagnosis, session=session, width=output.stderr_console.width)
+            screen = terminal.render(diagnosis, session=session, width=output.stderr_console.width)
             live.update(screen if diagnosis.steps else Text(waiting), refresh=True)
         pause_s = max(every_s, LEAST_IDLE * (time.monotonic() - began_s))
 
 
 def _line(diagnosis: Diagnosis) -> str:
     """One look in one line, for a log."""
-    wait = words.percent(diagnosis.wait_share)
-    rate = words.image_rate(diagnosis.img_s)
-    return (
-        f"{words.count(diagnosis.steps)} steps: {rate} img/s, waiting {wait}, {diagnosis.verdict} ({diagnosis.confidence_word})"
-    )
+    steps, wait = numbers.count(diagnosis.steps), numbers.percent(diagnosis.wait_share)
+    rate = numbers.image_rate(diagnosis.img_s)
+    return f"{steps} steps: {rate} img/s, waiting {wait}, {diagnosis.verdict} ({diagnosis.confidence_word})"
 
 
 def _last_lines(log: Path, count: int = 10) -> str:

@@ -14,9 +14,9 @@ from headrace.diagnosis.diagnose import diagnose
 from headrace.diagnosis.model import Diagnosis
 from headrace.profiling.image_benchmark import with_image_benchmark
 from headrace.profiling.read_sweep import with_read_sweep
-from headrace.profiling.verify_fixes import verify
+from headrace.profiling.verify_fixes import remeasure_fixes
 from headrace.report import html
-from headrace.report.saved import save
+from headrace.report.session_folder import write_diagnosis
 from headrace.session.model import Session
 
 __all__ = ["REPORT_FILE", "finish"]
@@ -51,10 +51,10 @@ def finish(
             session = _measured("read sweep", with_read_sweep, session, folder, log)
     diagnosis = replace(diagnose(session), session=str(folder), time_to_verdict_s=time_to_verdict_s)
     if remeasure:
-        diagnosis = verify(diagnosis, session, folder, say=log)
+        diagnosis = remeasure_fixes(diagnosis, session, folder, log=log)
     if report:
         diagnosis = replace(diagnosis, report=str(folder / REPORT_FILE))
-    save(diagnosis, folder)
+    write_diagnosis(diagnosis, folder)
     if report:
         html.write(diagnosis, folder / REPORT_FILE, session=session)
     return session, diagnosis

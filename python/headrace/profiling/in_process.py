@@ -21,7 +21,7 @@ from headrace.diagnosis.model import Diagnosis
 from headrace.errors import HeadraceError
 from headrace.profiling.command import HOOKS, begin_session, end_sampler, end_session
 from headrace.profiling.finish import finish
-from headrace.report import words
+from headrace.report import numbers
 
 __all__ = ["Watch", "watch"]
 
@@ -133,7 +133,7 @@ def _summary(diagnosis: Diagnosis) -> str:
     lines = [f"headrace.watch: {diagnosis.verdict}: {diagnosis.summary}{rate} (confidence {diagnosis.confidence_word})"]
     best = next((fix for fix in diagnosis.fixes if (fix.gain or 0.0) > 1.0), None)
     if best is not None:
-        lines.append(f"headrace.watch: {best.change} ({words.gain(best.gain or 1.0)} predicted)")
+        lines.append(f"headrace.watch: {best.change} ({numbers.gain(best.gain or 1.0)} predicted)")
     lines.append(f"headrace.watch: report in {diagnosis.report}")
     return "\n".join(lines)
 

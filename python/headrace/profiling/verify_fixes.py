@@ -21,7 +21,7 @@ from headrace.profiling.command import HOOK, add_fact, watch
 from headrace.session.merge_loaders import merge_recreated_loaders
 from headrace.session.model import ObservedLoader, Session
 
-__all__ = ["Trial", "trial_of", "verify"]
+__all__ = ["Remeasurement", "remeasure_fixes", "remeasurement_of"]
 
 OVERRIDES_HOOK = "headrace.attach.overrides"
 REPLAY_HOOK = "headrace.attach.replay"
@@ -39,22 +39,22 @@ REPLAYED_FIXES = ("batch_size", "amp", "channels_last")
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class Remeasurement:
     """How to apply one fix from outside the script: more hooks, more environment."""
 
     hooks: tuple[str, ...]
     env: tuple[tuple[str, str], ...]
 
 
-def trial_of(fix: Fix, loader: ObservedLoader) -> Trial | None:
+def remeasurement_of(fix: Fix, loader: ObservedLoader) -> Remeasurement | None:
     """The trial of a fix, or None when it cannot be applied from outside."""
     name, _, number = fix.id.partition("=")
     if name == "headrace_run" and loader.image_folder is False:
         return None  # it would leave the dataset alone
     if name == "headrace_run":
-        return Trial((RUN_HOOK, HOOK), ())
+        return Remeasurement((RUN_HOOK, HOOK), ())
     if name == "threads" and number.isdigit():
-        return Trial((HOOK,), (("OMP_NUM_THREADS", number),))
+        return Remeasurement((HOOK,), (("OMP_NUM_THREADS", number),))
     changes: dict[str, object] = {}
     if name in ("num_workers", "batch_size") and number.isdigit():
         changes[name] = int(number)
@@ -65,10 +65,10 @@ def trial_of(fix: Fix, loader: ObservedLoader) -> Trial | None:
     if not changes:
         return None
     match = {"num_workers": loader.num_workers, "batch_size": loader.batch_size}
-    return Trial((OVERRIDES_HOOK, HOOK), ((OVERRIDES_VARIABLE, json.dumps({"match": match, "set": changes})),))
+    return Remeasurement((OVERRIDES_HOOK, HOOK), ((OVERRIDES_VARIABLE, json.dumps({"match": match, "set": changes})),))
 
 
-def verify(diagnosis: Diagnosis, session: Session, folder: Path, *, say: Callable[[str], None]) -> Diagnosis:
+def remeasure_fixes(diagnosis: Diagnosis, session: Session, folder: Path, *, log: Callable[[str], None]) -> Diagnosis:
     """The diagnosis with `verified_img_s` for each fix, of whatever finding, that can be applied from outside.
 
     Fixes that rest on what the model's own work costs are predicted anew from a replayed batch first.
@@ -77,37 +77,37 @@ def verify(diagnosis: Diagnosis, session: Session, folder: Path, *, say: Callabl
     if not diagnosis.findings or loader is None or diagnosis.img_s is None:
         return diagnosis
     window_s = _window_s(diagnosis)
-    diagnosis = _with_replay(diagnosis, session, folder, loader, window_s, say)
-    fixes = [(fix, trial) for fix in diagnosis.fixes if (trial := trial_of(fix, loader)) is not None]
+    diagnosis = _with_replay(diagnosis, session, folder, loader, window_s, log)
+    fixes = [(fix, trial) for fix in diagnosis.fixes if (trial := remeasurement_of(fix, loader)) is not None]
     measured: dict[str, tuple[float, float]] = {}
     missed: list[float] = []
     noise: list[str] = []
 
-    def rate(name: str, trial: Trial) -> float | None:
+    def rate(name: str, trial: Remeasurement) -> float | None:
         img_s, disturbed = _rate(session.command, folder / name, trial, window_s)
         if disturbed:
             noise.append(disturbed)
         return img_s
 
-    before = rate("verify-0-unchanged", Trial((HOOK,), ())) if fixes else None
+    before = rate("verify-0-unchanged", Remeasurement((HOOK,), ())) if fixes else None
     for number, (fix, trial) in enumerate(fixes[:MOST_TRIALS], start=1):
-        say(f"verify {fix.id}: running the command again for about {window_s:.0f} s with this change, then without")
+        log(f"verify {fix.id}: running the command again for about {window_s:.0f} s with this change, then without")
         with_fix = rate(f"verify-{number}-{fix.id.replace('=', '-')}", trial)
-        after = rate(f"verify-{number}-unchanged", Trial((HOOK,), ()))
+        after = rate(f"verify-{number}-unchanged", Remeasurement((HOOK,), ()))
         known = [img_s for img_s in (before, after) if img_s is not None]
         if with_fix is None or not known:
-            say(f"verify {fix.id}: the changed run gave too few steps to measure")
+            log(f"verify {fix.id}: the changed run gave too few steps to measure")
         else:
             change = with_fix * len(known) / sum(known)
             measured[fix.id] = (with_fix, change)
-            say(f"verify {fix.id}: {with_fix:,.0f} img/s ({change:.2f} times; {_against(fix, change)})")
+            log(f"verify {fix.id}: {with_fix:,.0f} img/s ({change:.2f} times; {_against(fix, change)})")
             if fix.gain is not None:
                 missed.append(abs(fix.gain / change - 1))
         before = after if after is not None else before
     if noise:
-        say(f"verify: {noise[0]} meanwhile; what was measured is unsure, so measure again when nothing else runs")
+        log(f"verify: {noise[0]} meanwhile; what was measured is unsure, so measure again when nothing else runs")
     elif missed and max(missed) > MODEL_MISSED:
-        say("verify: the model of this job is wrong somewhere; trust the measured figures, and the other predictions less")
+        log("verify: the model of this job is wrong somewhere; trust the measured figures, and the other predictions less")
         diagnosis = replace(diagnosis, confidence=round(max(0.1, diagnosis.confidence - 0.2), 2))
     return replace(
         diagnosis,
@@ -124,20 +124,20 @@ def _against(fix: Fix, change: float) -> str:
 
 
 def _with_replay(
-    diagnosis: Diagnosis, session: Session, folder: Path, loader: ObservedLoader, window_s: float, say: Callable[[str], None]
+    diagnosis: Diagnosis, session: Session, folder: Path, loader: ObservedLoader, window_s: float, log: Callable[[str], None]
 ) -> Diagnosis:
     """The diagnosis with fixes of the model's own work predicted from one more run, where there are any."""
     wanted = any(fix.id.partition("=")[0] in REPLAYED_FIXES for fix in diagnosis.fixes)
     computes = diagnosis.verdict in ("COMPUTE_BOUND", "OVERHEAD_BOUND")
     if loader.family != "torch" or not (wanted or computes):
         return diagnosis
-    say("verify: running the command once more with one batch replayed at several sizes and settings")
+    log("verify: running the command once more with one batch replayed at several sizes and settings")
     match = json.dumps({"num_workers": loader.num_workers, "batch_size": loader.batch_size})
     limit_s = window_s + REPLAY_LIMIT_S
     watch(session.command, folder / "replay", hooks=(REPLAY_HOOK,), env={MATCH_VARIABLE: match}, time_limit_s=limit_s)
     found = Session.load(folder / "replay").facts.get("replay")
     if not found:
-        say("verify: no batch could be replayed; those fixes stay as they are")
+        log("verify: no batch could be replayed; those fixes stay as they are")
         return diagnosis
     add_fact(folder, "replay", found)
     fresh = diagnose(replace(session, facts={**session.facts, "replay": found}))
@@ -167,7 +167,7 @@ def _window_s(diagnosis: Diagnosis) -> float:
     return 1.3 * start_s + min(MOST_WINDOW_S, max(LEAST_WINDOW_S, steps_s))
 
 
-def _rate(command: Sequence[str], folder: Path, trial: Trial, window_s: float) -> tuple[float | None, str | None]:
+def _rate(command: Sequence[str], folder: Path, trial: Remeasurement, window_s: float) -> tuple[float | None, str | None]:
     """Images per second of one more run, and what disturbed it."""
     watch(command, folder, hooks=trial.hooks, env=dict(trial.env), time_limit_s=window_s)
     found = diagnose(Session.load(folder))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headrace.report import words
+from headrace.report import numbers
 from headrace.report.markup import Html, join, tag
-from headrace.report.screen import FixLine, Part
+from headrace.report.screen import FixLine, StepPart
 
 __all__ = ["GROUPS", "interval", "share_strip", "step_bar", "term_bar"]
 
@@ -22,15 +22,15 @@ BRACKET_FROM = 0.12  # narrower groups have no room for their name
 LABEL_FROM = 0.085  # narrower segments have no room for their number on a wide screen
 
 
-def step_bar(parts: Sequence[Part]) -> Html:
+def step_bar(parts: Sequence[StepPart]) -> Html:
     """The one bar: segments that fill it exactly, the numbers of the wide ones, and a bracket over each group."""
-    description = ", ".join(f"{part.label} {words.percent(part.share)}" for part in parts)
+    description = ", ".join(f"{part.label} {numbers.percent(part.share)}" for part in parts)
     left = 0.0
     segments, labels = [], []
     for part in parts:
         width = 100 * part.share
         segments.append(
-            tag("rect", tag("title", f"{part.label}: {words.percent(part.share, digits=1)}"),
+            tag("rect", tag("title", f"{part.label}: {numbers.percent(part.share, digits=1)}"),
                 x=f"{left:.3f}", y=0, width=f"{width:.3f}", height=10, class_=f"part {part.key}", data_part=part.key)
         )  # fmt: skip
         if part.share >= LABEL_FROM:
@@ -43,7 +43,7 @@ def step_bar(parts: Sequence[Part]) -> Html:
                class_="bar-body"), class_="bar")  # fmt: skip
 
 
-def _brackets(parts: Sequence[Part]) -> Html:
+def _brackets(parts: Sequence[StepPart]) -> Html:
     spans, left = [], 0.0
     for name, keys in GROUPS:
         members = [part for part in parts if part.key in keys]
@@ -79,11 +79,11 @@ def interval(line: FixLine, *, now: float | None, greatest: float) -> Html | Non
 
 def _interval_words(line: FixLine) -> str:
     fix = line.fix
-    said = f"predicted {words.image_rate(fix.predicted_img_s)} images per second"
+    said = f"predicted {numbers.image_rate(fix.predicted_img_s)} images per second"
     if fix.interval:
-        said += f", between {words.image_rate(fix.interval[0])} and {words.image_rate(fix.interval[1])}"
+        said += f", between {numbers.image_rate(fix.interval[0])} and {numbers.image_rate(fix.interval[1])}"
     if fix.verified_img_s is not None:
-        said += f", verified {words.image_rate(fix.verified_img_s)}"
+        said += f", verified {numbers.image_rate(fix.verified_img_s)}"
     return said
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from headrace.diagnosis.model import Diagnosis
-from headrace.report import words
+from headrace.report import numbers
 from headrace.session.merge_loaders import merge_recreated_loaders
 from headrace.session.model import ObservedLoader, Session
 
@@ -24,7 +24,7 @@ def environment(diagnosis: Diagnosis, session: Session | None) -> list[tuple[str
         if session is not None and key in SAID_BY_SESSION:
             continue
         if key.endswith("_bytes") and isinstance(value, int | float):
-            key, value = key.removesuffix("_bytes"), words.bytes_words(value)
+            key, value = key.removesuffix("_bytes"), numbers.byte_size(value)
         pairs.append((key.replace("_", " "), value))
     return pairs
 
@@ -32,13 +32,13 @@ def environment(diagnosis: Diagnosis, session: Session | None) -> list[tuple[str
 def _from_session(session: Session) -> list[tuple[str, object]]:
     host = session.host
     limit = host.memory_limit_bytes
-    memory = None if host.memory_bytes is None else words.bytes_words(host.memory_bytes)
+    memory = None if host.memory_bytes is None else numbers.byte_size(host.memory_bytes)
     pairs: list[tuple[str, object]] = [
         ("machine", host.hostname or None),
         ("kernel", host.kernel or None),
         ("CPU", host.cpu_model),
         ("cores", _cores(session)),
-        ("memory", f"{memory}, limited to {words.bytes_words(limit)}" if memory and limit else memory),
+        ("memory", f"{memory}, limited to {numbers.byte_size(limit)}" if memory and limit else memory),
         ("GPUs", _gpus(session)),
         ("GPU driver", next((gpu.driver for gpu in host.gpus), None)),
         ("folder", session.cwd or None),

@@ -12,10 +12,10 @@ from typing import Any
 from headrace._native import __version__
 from headrace.diagnosis.model import Diagnosis, HeatMap, Timeline
 from headrace.errors import SessionError
-from headrace.report import charts, words
-from headrace.report.markup import Html, embedded_json, join, prose, tag
+from headrace.report import charts, numbers
+from headrace.report.markup import Html, embedded_json, join, no_break, tag
 from headrace.report.panels import panels
-from headrace.report.screen import FixLine, Part, Screen, first_screen
+from headrace.report.screen import FirstScreen, FixLine, StepPart, first_screen
 from headrace.session.model import Session
 from headrace.system.atomic_write import atomic_write
 
@@ -71,27 +71,27 @@ def _asset(name: str) -> Html:
     return Html(resources.files("headrace.report").joinpath(name).read_text(encoding="utf-8"))
 
 
-def _top(screen: Screen, session: Session | None) -> Html:
+def _top(screen: FirstScreen, session: Session | None) -> Html:
     where = [session.host.hostname] if session is not None and session.host.hostname else []
     if session is not None and session.started_at is not None:
         began = datetime.datetime.fromtimestamp(session.started_at, tz=datetime.UTC)
         where.append(began.strftime("%-d %B %Y, %H:%M UTC"))
     line = " · ".join((*screen.scope, *where))
     return tag("header", tag("span", "headrace", class_="brand"), tag("code", screen.command, class_="command"),
-               tag("span", prose(line), class_="scope"))  # fmt: skip
+               tag("span", no_break(line), class_="scope"))  # fmt: skip
 
 
-def _verdict(screen: Screen) -> Html:
+def _verdict(screen: FirstScreen) -> Html:
     sure = [tag("span", screen.kind.replace("_", " "), class_="kind")]
     if screen.share is not None:
-        sure.append(tag("span", f"{words.percent(screen.share)} of the {screen.share_of}"))
+        sure.append(tag("span", f"{numbers.percent(screen.share)} of the {screen.share_of}"))
     sure.append(tag("span", f"confidence {screen.confidence_word} ({screen.confidence:.2f})"))
     if screen.simulated:
         sure.append(tag("span", f"{screen.simulated}: compute is a timed wait", class_="simulated"))
     return tag(
         "section",
         tag("p", *sure, class_="sure"),
-        tag("h1", prose(screen.headline)),
+        tag("h1", no_break(screen.headline)),
         tag("p", screen.explanation[0].upper() + screen.explanation[1:] + ".", class_="lead") if screen.explanation else None,
         _money(screen),
         _bar(screen),
@@ -100,16 +100,16 @@ def _verdict(screen: Screen) -> Html:
     )  # fmt: skip
 
 
-def _money(screen: Screen) -> Html:
+def _money(screen: FirstScreen) -> Html:
     label = f", {screen.simulated}" if screen.simulated else ""
-    rate = words.image_rate(screen.img_s)
+    rate = numbers.image_rate(screen.img_s)
     cells = [_figure(rate, f"images per second now{label}", absent=screen.img_s is None)]
-    gain = f" ({words.gain(screen.speedup)})" if screen.speedup else ""
-    ceiling = words.image_rate(screen.ceiling_img_s)
+    gain = f" ({numbers.gain(screen.speedup)})" if screen.speedup else ""
+    ceiling = numbers.image_rate(screen.ceiling_img_s)
     cells.append(_figure(ceiling, f"if the input kept up{gain}{label}", absent=screen.ceiling_img_s is None, accent=True))
     if screen.wasted_usd is not None:
         cells.append(_figure(f"${screen.wasted_usd:,.0f}", f"wasted per 100 {screen.wasted_unit}", absent=False))
-    wasted = words.NOT_MEASURED if screen.wasted is None else words.hours(screen.wasted)
+    wasted = numbers.NOT_MEASURED if screen.wasted is None else numbers.hours(screen.wasted)
     cells.append(_figure(wasted, f"of every 100 {screen.wasted_unit} wasted{label}", absent=screen.wasted is None))
     return tag("div", *cells, class_="money")
 
@@ -119,45 +119,48 @@ def _figure(value: str, label: str, *, absent: bool, accent: bool = False) -> Ht
     return tag("p", tag("span", value, class_=f"value {kind or ''}".strip()), tag("span", label, class_="label"))
 
 
-def _bar(screen: Screen) -> Html:
+def _bar(screen: FirstScreen) -> Html:
     rows = [("step", "mean", screen.step_s, screen.step_p95_s)]
     rows += [(name, "p50", p50_s, p95_s) for name, p50_s, p95_s in screen.spread]
     times = [
         tag(
-            "span", f"{name} ", tag("b", prose(f"{what} {words.milliseconds(usual)}")), prose(f" p95 {words.milliseconds(p95)}")
+            "span",
+            f"{name} ",
+            tag("b", no_break(f"{what} {numbers.milliseconds(usual)}")),
+            no_break(f" p95 {numbers.milliseconds(p95)}"),
         )
         for name, what, usual, p95 in rows
     ]
     head = tag("div", tag("h2", "Where a step goes"), tag("p", *times, class_="times"), class_="head")
     if not screen.parts:
-        return tag("div", head, tag("p", f"The split of a step was {words.NOT_MEASURED}.", class_="absent"), class_="where")
+        return tag("div", head, tag("p", f"The split of a step was {numbers.NOT_MEASURED}.", class_="absent"), class_="where")
     return tag("div", head, charts.step_bar(screen.parts), _legend(screen.parts, screen.absent_parts), class_="where")
 
 
-def _legend(parts: Sequence[Part], absent: Sequence[str]) -> Html:
+def _legend(parts: Sequence[StepPart], absent: Sequence[str]) -> Html:
     entries = [
         tag("li", tag("i", class_=f"swatch {part.key}", aria_hidden="true"), tag("span", part.short), " ",
             tag("b", f"{part.percent} %" if part.percent else "<1 %"),
-            tag("span", f" {words.milliseconds(part.mean_s, digits=2)}" if part.mean_s is not None else "", class_="ms"),
+            tag("span", f" {numbers.milliseconds(part.mean_s, digits=2)}" if part.mean_s is not None else "", class_="ms"),
             title=part.label, data_part=part.key)
         for part in parts
     ]  # fmt: skip
-    entries += [tag("li", f"{label}: {words.NOT_MEASURED}", class_="absent") for label in absent]
+    entries += [tag("li", f"{label}: {numbers.NOT_MEASURED}", class_="absent") for label in absent]
     return tag("ul", *entries, class_="legend")
 
 
-def _evidence(screen: Screen) -> Html | None:
+def _evidence(screen: FirstScreen) -> Html | None:
     if not screen.evidence:
         return None
     return tag(
         "div",
         tag("h2", "Why we say so"),
-        tag("ul", *(tag("li", prose(sentence)) for sentence in screen.evidence)),
+        tag("ul", *(tag("li", no_break(sentence)) for sentence in screen.evidence)),
         class_="evidence",
     )
 
 
-def _fixes(screen: Screen) -> Html:
+def _fixes(screen: FirstScreen) -> Html:
     if not screen.fixes:
         return tag("section", tag("h2", "What to change"), tag("p", screen.no_fix), id="fixes")
     rates = [screen.ceiling_img_s, screen.img_s]
@@ -182,16 +185,16 @@ def _fix_row(line: FixLine, now: float | None, greatest: float) -> Html:
     about = " · ".join(said for said in (fix.effort, fix.basis) if said)
     change = tag(
         "td",
-        tag("span", prose(fix.change.removeprefix("≈ 0: ")), class_="change"),
+        tag("span", no_break(fix.change.removeprefix("≈ 0: ")), class_="change"),
         tag("div", tag("code", fix.command), class_="do") if fix.command else None,
         tag("span", about, class_="about") if about else None,
         role="cell",
     )
     measured = fix.verified_img_s
-    change_seen = "" if fix.verified_change is None else f" {words.gain(fix.verified_change)}"
+    change_seen = "" if fix.verified_change is None else f" {numbers.gain(fix.verified_change)}"
     verified = tag("span", "not yet", class_="absent")
     if measured is not None:
-        verified = tag("span", tag("b", words.image_rate(measured)), tag("span", change_seen, class_="gain"))
+        verified = tag("span", tag("b", numbers.image_rate(measured)), tag("span", change_seen, class_="gain"))
     then = tag("span", line.then or "–")
     cells = (("Predicted", _predicted(line, now, greatest)), ("Verified", verified), ("Then limited by", then))
     columns = (tag("td", cell, role="cell", data_label=name) for name, cell in cells)
@@ -203,21 +206,21 @@ def _predicted(line: FixLine, now: float | None, greatest: float) -> Html:
     fix = line.fix
     if fix.predicted_img_s is None:
         return tag("span", "not predicted", class_="absent")
-    low_high = "–".join(map(words.image_rate, fix.interval)) if fix.interval else "no interval"
-    rate = tag("b", words.image_rate(fix.predicted_img_s))
+    low_high = "–".join(map(numbers.image_rate, fix.interval)) if fix.interval else "no interval"
+    rate = tag("b", numbers.image_rate(fix.predicted_img_s))
     gain, span = tag("span", line.gain_words, class_="gain"), tag("span", low_high, class_="span")
     return join(tag("span", rate, " ", gain, " ", span, class_="rate"), charts.interval(line, now=now, greatest=greatest))
 
 
-def _unknown(screen: Screen) -> Html:
-    found = [tag("li", prose(sentence)) for sentence in screen.not_measured]
+def _unknown(screen: FirstScreen) -> Html:
+    found = [tag("li", no_break(sentence)) for sentence in screen.not_measured]
     nothing = "No step was timed." if screen.step_s is None else "Nothing that headrace looks for was missing."
     body = tag("ul", *found) if found else tag("p", nothing)
-    quality = tag("p", prose(" · ".join(screen.quality)), class_="note") if screen.quality else None
+    quality = tag("p", no_break(" · ".join(screen.quality)), class_="note") if screen.quality else None
     return tag("section", tag("h2", "What was not measured"), body, quality, id="unknown")
 
 
-def _foot(screen: Screen) -> Html:
+def _foot(screen: FirstScreen) -> Html:
     words_ = f"Made by headrace {__version__} from a saved session; everything measured above comes from it."
     if screen.simulated:
         words_ += f" {screen.simulated}: no such device ran; each step waits as long as the published rate says."

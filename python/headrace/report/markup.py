@@ -7,7 +7,7 @@ import json
 import re
 from typing import Any
 
-__all__ = ["VOID", "Html", "embedded_json", "join", "prose", "tag"]
+__all__ = ["VOID", "Html", "embedded_json", "join", "no_break", "tag"]
 
 VOID = frozenset({"br", "hr", "img", "meta", "link", "image", "rect", "line", "path", "circle", "use", "col"})
 
@@ -38,7 +38,7 @@ def join(*children: str | None) -> Html:
     return Html("".join(child if isinstance(child, Html) else html.escape(child) for child in children if child is not None))
 
 
-def prose(sentence: str) -> str:
+def no_break(sentence: str) -> str:
     """A sentence whose numbers stay on one line with their units (no-break spaces)."""
     return UNIT.sub("\u00a0", sentence)
 

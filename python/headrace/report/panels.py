@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from headrace.diagnosis.model import Diagnosis
 from headrace.diagnosis.sagemaker_rules import apply_rules
 from headrace.diagnosis.startup import START_WORDS
-from headrace.report import gpu_truth, over_time, tables, words
+from headrace.report import gpu_counters, numbers, tables, timeline
 from headrace.report.environment import environment
 from headrace.report.markup import Html, join, tag
 from headrace.report.slow_steps import SlowStep, slow_steps
@@ -24,29 +24,29 @@ def panels(diagnosis: Diagnosis, session: Session | None) -> list[Html]:
     rows = tables.percentile_rows(diagnosis, session)
     found = (
         ("over-time", "The run over time", _over_time(diagnosis, slow, session)),
-        ("slow", "Slow steps", tables.slow(slow, timeline.stride) if slow and timeline is not None else None),
+        ("slow", "Slow steps", tables.slow_step_table(slow, timeline.stride) if slow and timeline is not None else None),
         ("percentiles", "Percentiles", tables.percentile_table(rows) if rows else None),
-        ("gpus", "GPUs", gpu_truth.panel(session) if session is not None else None),
-        ("stages", "Loader stages", tables.stages(diagnosis.stages) if diagnosis.stages else None),
-        ("ranks", "Ranks", tables.ranks(diagnosis.rank_rows) if diagnosis.rank_rows else None),
+        ("gpus", "GPUs", gpu_counters.panel(session) if session is not None else None),
+        ("stages", "Loader stages", tables.stage_table(diagnosis.stages) if diagnosis.stages else None),
+        ("ranks", "Ranks", tables.rank_table(diagnosis.rank_rows) if diagnosis.rank_rows else None),
         ("others", "Also seen", _others(diagnosis)),
         ("configuration", "Settings", _settings(diagnosis)),
         (
             "model",
             "What the verdict rests on",
-            tables.terms(diagnosis.terms_s, diagnosis.step_s) if diagnosis.terms_s else None,
+            tables.term_table(diagnosis.terms_s, diagnosis.step_s) if diagnosis.terms_s else None,
         ),
         ("startup", "Before the first step", _startup(diagnosis)),
         ("sagemaker", "What SageMaker's rules would have said", _sagemaker(session) if session is not None else None),
-        ("environment", "Environment", tables.facts(environment(diagnosis, session))),
-        ("thresholds", "Thresholds of the rules", tables.facts(thresholds())),
+        ("environment", "Environment", tables.definition_list(environment(diagnosis, session))),
+        ("thresholds", "Thresholds of the rules", tables.definition_list(thresholds())),
     )
     return [tag("section", tag("h2", title), body, id=name, aria_label=title) for name, title, body in found if body]
 
 
 def _over_time(diagnosis: Diagnosis, slow: Sequence[SlowStep], session: Session | None) -> Html | None:
-    end_s = over_time.axis_end_s(diagnosis.timeline, diagnosis.heat_map, diagnosis.duration_s)
-    lanes = over_time.chart(diagnosis.timeline, diagnosis.heat_map, slow, session, end_s)
+    end_s = timeline.axis_end_s(diagnosis.timeline, diagnosis.heat_map, diagnosis.duration_s)
+    lanes = timeline.chart(diagnosis.timeline, diagnosis.heat_map, slow, session, end_s)
     if lanes is None:
         return None
     key = "The stronger the colour, the busier; grey: not measured." if diagnosis.heat_map is not None else ""
@@ -62,8 +62,8 @@ def _sagemaker(session: Session) -> Html | None:
 
 
 def _startup(diagnosis: Diagnosis) -> Html | None:
-    pairs = [(START_WORDS.get(name, name), words.seconds(value)) for name, value in diagnosis.startup_s.items()]
-    return tables.facts(pairs) if pairs else None
+    pairs = [(START_WORDS.get(name, name), numbers.seconds(value)) for name, value in diagnosis.startup_s.items()]
+    return tables.definition_list(pairs) if pairs else None
 
 
 def _settings(diagnosis: Diagnosis) -> Html | None:
@@ -73,7 +73,7 @@ def _settings(diagnosis: Diagnosis) -> Html | None:
         said = ". ".join(filter(None, (finding.summary, *finding.evidence)))
         changes = []
         for fix in finding.fixes:
-            gain = f"{words.gain(fix.gain)} predicted" if fix.gain is not None else fix.basis
+            gain = f"{numbers.gain(fix.gain)} predicted" if fix.gain is not None else fix.basis
             command = tag("code", fix.command) if fix.command else None
             changes.append(tag("p", f"{fix.change} ({gain}) ", command, class_="note"))
         found.append(join(tag("dt", finding.kind.replace("_", " ")), tag("dd", said, *changes)))
@@ -86,7 +86,7 @@ def _others(diagnosis: Diagnosis) -> Html | None:
     for finding in diagnosis.findings:
         if finding.kind == diagnosis.verdict:
             continue
-        share = tag("b", words.percent(finding.share)) if finding.share is not None else None
+        share = tag("b", numbers.percent(finding.share)) if finding.share is not None else None
         said = ". ".join(filter(None, (finding.summary, *finding.evidence)))
         found.append(join(tag("dt", f"{finding.kind.replace('_', ' ')} ", share), tag("dd", said)))
     return tag("dl", *found) if found else None

@@ -13,17 +13,17 @@ from pathlib import PurePath
 from headrace.diagnosis.kinds import verdict_kind
 from headrace.diagnosis.model import SHARES, Diagnosis, Fix, ending_words
 from headrace.diagnosis.prediction import NO_HELP
-from headrace.report import words
+from headrace.report import numbers
 from headrace.session.model import Session
 
-__all__ = ["MAX_FIXES", "FixLine", "Part", "Screen", "first_screen", "simulated_note"]
+__all__ = ["MAX_FIXES", "FirstScreen", "FixLine", "StepPart", "first_screen", "simulated_note"]
 
 MAX_FIXES = 5
 SIMULATED = re.compile(r"sim:[A-Za-z0-9-]+")
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class StepPart:
     """One part of a step. `percents` of all parts sum to 100; `mean_s` is its share of the mean step."""
 
     key: str
@@ -47,11 +47,11 @@ class FixLine:
         """×2.3, +4 %, ≈ 0 or not predicted."""
         if self.helps is None or self.fix.gain is None:
             return "not predicted"
-        return words.gain(self.fix.gain) if self.helps else "≈ 0"
+        return numbers.gain(self.fix.gain) if self.helps else "≈ 0"
 
 
 @dataclass(frozen=True, slots=True)
-class Screen:
+class FirstScreen:
     """Everything on the first screen, in words and numbers. None is "not measured".
 
     `spread`: (name, p50, p95) in seconds of the waiting and of the computing part of the steps.
@@ -73,7 +73,7 @@ class Screen:
     wasted: float | None
     wasted_unit: str
     wasted_usd: float | None
-    parts: tuple[Part, ...]
+    parts: tuple[StepPart, ...]
     absent_parts: tuple[str, ...]
     step_s: float | None
     step_p95_s: float | None
@@ -96,7 +96,7 @@ class Screen:
         return verdict_kind(self.kind).severity == "none"
 
 
-def first_screen(diagnosis: Diagnosis, *, session: Session | None = None, usd_per_hour: float | None = None) -> Screen:
+def first_screen(diagnosis: Diagnosis, *, session: Session | None = None, usd_per_hour: float | None = None) -> FirstScreen:
     """What the first screen says. `usd_per_hour`: price of one GPU-hour, for the money line."""
     simulated = simulated_note(diagnosis, session)
     headline = _headline(diagnosis, simulated, _has_gpu(diagnosis, session))
@@ -105,7 +105,7 @@ def first_screen(diagnosis: Diagnosis, *, session: Session | None = None, usd_pe
     primary = diagnosis.primary
     wasted = diagnosis.wasted_gpu_hours_per_100
     img_s, ceiling = diagnosis.img_s, diagnosis.ceiling_img_s
-    return Screen(
+    return FirstScreen(
         command=_command(diagnosis.command),
         kind=diagnosis.verdict,
         headline=headline,
@@ -170,7 +170,7 @@ def _has_gpu(diagnosis: Diagnosis, session: Session | None) -> bool:
 def _headline(diagnosis: Diagnosis, simulated: str | None, has_gpu: bool) -> str:
     device = f"The {simulated}" if simulated else "The GPU" if has_gpu else "The training"
     wait = diagnosis.wait_share
-    share = f" {words.percent(wait)} of the time" if wait is not None and wait >= 0.01 else ""
+    share = f" {numbers.percent(wait)} of the time" if wait is not None and wait >= 0.01 else ""
     sentence = verdict_kind(diagnosis.verdict).headline
     return sentence.format(Device=device, share=share)
 
@@ -184,11 +184,11 @@ def _explanation(diagnosis: Diagnosis, headline: str) -> str:
 
 def _scope(diagnosis: Diagnosis) -> tuple[str, ...]:
     """How much was seen: steps, ranks, duration, and how the command ended if it failed."""
-    found = [f"{words.count(diagnosis.steps)} step{'' if diagnosis.steps == 1 else 's'}"]
+    found = [f"{numbers.count(diagnosis.steps)} step{'' if diagnosis.steps == 1 else 's'}"]
     if diagnosis.ranks:
         found.append(f"{diagnosis.ranks} rank{'' if diagnosis.ranks == 1 else 's'}")
     if diagnosis.duration_s is not None:
-        found.append(words.seconds(diagnosis.duration_s))
+        found.append(numbers.seconds(diagnosis.duration_s))
     if diagnosis.time_limit_s is not None:
         found.append("ended by --seconds")
     elif diagnosis.exit_code:
@@ -202,13 +202,13 @@ def _quality(diagnosis: Diagnosis) -> tuple[str, ...]:
     if diagnosis.noise:
         found.append(f"noise {diagnosis.noise}")
     if diagnosis.hook_cost_share is not None:
-        found.append(f"measuring cost {words.percent(diagnosis.hook_cost_share, digits=2)} of a step")
+        found.append(f"measuring cost {numbers.percent(diagnosis.hook_cost_share, digits=2)} of a step")
     if diagnosis.time_to_verdict_s is not None:
-        found.append(f"verdict after {words.seconds(diagnosis.time_to_verdict_s)}")
+        found.append(f"verdict after {numbers.seconds(diagnosis.time_to_verdict_s)}")
     return tuple(found)
 
 
-def _parts(diagnosis: Diagnosis) -> tuple[tuple[Part, ...], tuple[str, ...]]:
+def _parts(diagnosis: Diagnosis) -> tuple[tuple[StepPart, ...], tuple[str, ...]]:
     """The bar in its order, summing to 1 with an explicit rest; and the labels of the parts that were not measured."""
     given = {key: share for key, share in diagnosis.share_of_step.items() if math.isfinite(share) and share > 0}
     if not given.keys() - {"other"}:  # a bar of nothing but the rest tells nothing
@@ -221,15 +221,15 @@ def _parts(diagnosis: Diagnosis) -> tuple[tuple[Part, ...], tuple[str, ...]]:
     shares = [given[key] / total for key in order]
     mean_s = diagnosis.step_s
     parts = tuple(
-        Part(
+        StepPart(
             key=key,
             label=SHARES.get(key, key.replace("_", " ")),
-            short=words.SHORT_PARTS.get(key, key.replace("_", " ")),
+            short=numbers.SHORT_PARTS.get(key, key.replace("_", " ")),
             share=share,
             percent=whole,
             mean_s=None if mean_s is None else share * mean_s,
         )
-        for key, share, whole in zip(order, shares, words.rounded_to_whole(shares), strict=True)
+        for key, share, whole in zip(order, shares, numbers.rounded_to_whole(shares), strict=True)
     )
     return parts, tuple(label for key, label in SHARES.items() if key not in diagnosis.share_of_step)
 
@@ -242,5 +242,5 @@ def _spread(diagnosis: Diagnosis) -> tuple[tuple[str, float, float], ...]:
 
 def _fix_line(fix: Fix) -> FixLine:
     helps = None if fix.gain is None else fix.gain >= NO_HELP
-    then = words.kind_words(fix.next_bottleneck) if fix.next_bottleneck else ""
+    then = numbers.limit_text(fix.next_bottleneck) if fix.next_bottleneck else ""
     return FixLine(fix=fix, helps=helps, then=then)

@@ -7,15 +7,24 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from headrace.diagnosis.model import Diagnosis, Percentiles, RankRow, StageRow
 from headrace.diagnosis.series import percentiles
-from headrace.report import words
+from headrace.report import numbers
 from headrace.report.charts import share_strip, term_bar
 from headrace.report.markup import Html, join, tag
 from headrace.report.slow_steps import SlowStep
 from headrace.session.model import Sample, Session
 
-__all__ = ["facts", "percentile_rows", "percentile_table", "ranks", "slow", "stages", "table", "terms"]
+__all__ = [
+    "definition_list",
+    "percentile_rows",
+    "percentile_table",
+    "rank_table",
+    "slow_step_table",
+    "stage_table",
+    "table",
+    "term_table",
+]
 
-ABSENT = tag("span", words.NOT_MEASURED, class_="absent")
+ABSENT = tag("span", numbers.NOT_MEASURED, class_="absent")
 
 
 def table(
@@ -81,18 +90,18 @@ SERIES: tuple[tuple[str, str, Read], ...] = (
 )
 
 
-def in_unit(value: float | None, unit: str) -> str:
+def text_in_unit(value: float | None, unit: str) -> str:
     """A value in the words of its unit."""
     if value is None:
-        return words.NOT_MEASURED
+        return numbers.NOT_MEASURED
     if unit == "s":
-        return words.milliseconds(value)
+        return numbers.milliseconds(value)
     if unit == "share":
-        return words.percent(min(1.0, value))  # a rate over a short interval can come out a little above the whole
+        return numbers.percent(min(1.0, value))  # a rate over a short interval can come out a little above the whole
     if unit == "%":
         return f"{value:.0f} %"
     if unit.startswith("bytes"):
-        return words.bytes_words(value) + unit.removeprefix("bytes")
+        return numbers.byte_size(value) + unit.removeprefix("bytes")
     return f"{value:,.3g} {unit}".rstrip()
 
 
@@ -101,27 +110,29 @@ POINTS = ("min", "p50", "p90", "p95", "p99", "max")
 
 def percentile_table(rows: Sequence[Percentiles]) -> Html:
     """One line per series: least, percentiles, greatest."""
-    cells = [(row.name, *(in_unit(getattr(row, point), row.unit) for point in POINTS), words.count(row.count)) for row in rows]
+    cells = [
+        (row.name, *(text_in_unit(getattr(row, point), row.unit) for point in POINTS), numbers.count(row.count)) for row in rows
+    ]
     return table("Percentiles", ("", *POINTS, "values"), cells, quiet=True)
 
 
-def slow(steps: Sequence[SlowStep], stride: int) -> Html:
+def slow_step_table(steps: Sequence[SlowStep], stride: int) -> Html:
     """The slow steps with their causes."""
     rows = [
-        (f"step {step.number:,}", step.cause, _time(step.step_s), _time(step.wait_s), words.seconds(step.start_s))
+        (f"step {step.number:,}", step.cause, _time(step.step_s), _time(step.wait_s), numbers.seconds(step.start_s))
         for step in steps
     ]
     caption = "Steps longer than twice the median" + (f" (means of {stride} steps)" if stride > 1 else "")
     return table(caption, ("", "cause", "step", "of it waiting", "at"), rows, numeric_from=2)
 
 
-def stages(rows: Sequence[StageRow]) -> Html:
+def stage_table(rows: Sequence[StageRow]) -> Html:
     """Where the workers' time goes, with the split of each batch as a strip."""
     body = [
         (
-            row.name, _stage_strip(row), words.count(row.batches), words.milliseconds(row.wall_s), _time(row.cpu_s),
+            row.name, _stage_strip(row), numbers.count(row.batches), numbers.milliseconds(row.wall_s), _time(row.cpu_s),
             _time(row.queue_s), _time(row.blocked_s), _time(row.collate_s), _time(row.idle_s), _bytes(row.bytes_per_batch),
-            ABSENT if row.items_per_s is None else words.image_rate(row.items_per_s),
+            ABSENT if row.items_per_s is None else numbers.image_rate(row.items_per_s),
         )
         for row in rows
     ]  # fmt: skip
@@ -136,24 +147,24 @@ def _stage_strip(row: StageRow) -> Html:
     parts = (("input_cpu", row.cpu_s), ("input_queue", row.queue_s), ("input_storage", row.blocked_s))
     total = max(row.wall_s, math.fsum(value for _, value in parts))
     names = ("on a core", "queues for a core", "blocked")
-    said = ", ".join(f"{name} {words.percent(value / total)}" for name, (_, value) in zip(names, parts, strict=True))
+    said = ", ".join(f"{name} {numbers.percent(value / total)}" for name, (_, value) in zip(names, parts, strict=True))
     return share_strip([(key, value / total) for key, value in parts], label=said)
 
 
 def _time(value_s: float | None) -> str:
-    return ABSENT if value_s is None else words.milliseconds(value_s)
+    return ABSENT if value_s is None else numbers.milliseconds(value_s)
 
 
 def _bytes(value: float | None) -> str:
-    return ABSENT if value is None else words.bytes_words(value)
+    return ABSENT if value is None else numbers.byte_size(value)
 
 
-def ranks(rows: Sequence[RankRow]) -> Html:
+def rank_table(rows: Sequence[RankRow]) -> Html:
     """One line per rank: whose own work is longest, and in what."""
     body = [
         (
-            f"rank {row.rank}", words.count(row.steps), words.milliseconds(row.step_s), words.milliseconds(row.wait_s),
-            words.milliseconds(row.compute_s), _time(row.own_s), _time(row.collective_s),
+            f"rank {row.rank}", numbers.count(row.steps), numbers.milliseconds(row.step_s), numbers.milliseconds(row.wait_s),
+            numbers.milliseconds(row.compute_s), _time(row.own_s), _time(row.collective_s),
             tag("b", row.slow_in, class_="warn") if row.slow_in else "–",
         )
         for row in rows
@@ -170,14 +181,14 @@ TERM_WORDS = {
 }
 
 
-def terms(terms_s: Mapping[str, float], step_s: float | None) -> Html:
+def term_table(terms_s: Mapping[str, float], step_s: float | None) -> Html:
     """The terms of the model: the greatest sets the pace of the step. A term of 0 does not apply to the job."""
     used = {name: value for name, value in terms_s.items() if value > 0}
     greatest = max(used.values(), default=0.0)
     scale = max(greatest, step_s or 0.0)
 
     def row(name: str, value: float, kind: str, remark: str) -> tuple[str, ...]:
-        said = words.milliseconds(value)
+        said = numbers.milliseconds(value)
         return (name, said, term_bar(value, scale, kind=kind, label=said), remark)
 
     rows = [
@@ -194,7 +205,7 @@ def terms(terms_s: Mapping[str, float], step_s: float | None) -> Html:
     return table("A step takes as long as the longest of these", ("", "per step", "", ""), rows, numeric_from=9)
 
 
-def facts(pairs: Iterable[tuple[str, object]]) -> Html:
+def definition_list(pairs: Iterable[tuple[str, object]]) -> Html:
     """Names and values; None is "not measured"."""
     rows = (join(tag("dt", name), tag("dd", ABSENT if value is None else _said(value))) for name, value in pairs)
     return tag("dl", *(tag("div", row, class_="pair") for row in rows))

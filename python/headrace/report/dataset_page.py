@@ -12,7 +12,7 @@ from headrace._native import __version__
 from headrace.errors import HeadraceError
 from headrace.inspection.contact_sheet import Picture
 from headrace.inspection.inspect import Inspection, Spread
-from headrace.report.markup import Html, prose, tag
+from headrace.report.markup import Html, no_break, tag
 from headrace.system.atomic_write import atomic_write
 from headrace.system.sizes import size_text
 
@@ -88,7 +88,7 @@ def _figures(found: Inspection) -> Html:
 
 def _figure(value: str | None, label: str) -> Html:
     kind = "value" if value else "value absent"
-    return tag("p", tag("span", prose(value or "not measured"), class_=kind), tag("span", label, class_="label"))
+    return tag("p", tag("span", no_break(value or "not measured"), class_=kind), tag("span", label, class_="label"))
 
 
 def _share(share: float | None) -> str | None:
@@ -126,7 +126,7 @@ def _balance(found: Inspection) -> Html | None:
     return tag(
         "section",
         tag("h2", "Class balance"),
-        tag("p", prose(words), class_="lead"),
+        tag("p", no_break(words), class_="lead"),
         chart,
         tag("p", *(tag("span", end) for end in ends), class_="ends"),
         class_="balance",
@@ -153,7 +153,7 @@ def _facts(found: Inspection) -> Html:
         ("bits a pixel", f"{found.bits_per_pixel:.2f}" if found.bits_per_pixel is not None else None),
         ("decoding", _cost(found)),
     ]
-    lines = [tag("tr", tag("th", name, scope="row"), tag("td", prose(text))) for name, text in rows if text]
+    lines = [tag("tr", tag("th", name, scope="row"), tag("td", no_break(text))) for name, text in rows if text]
     return tag("section", tag("h2", "What the images are"), tag("div", tag("table", *lines, class_="facts"), class_="scroll"))
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from headrace._native import __version__
 from headrace.diagnosis.model import Diagnosis
 from headrace.errors import SessionError
-from headrace.report.markup import Html, join, prose, tag
+from headrace.report.markup import Html, join, no_break, tag
 from headrace.system.atomic_write import atomic_write
 from headrace.training.options import Options
 from headrace.training.options_file import flatten
@@ -116,7 +116,7 @@ def _scope(starts: Sequence[Row]) -> Html | None:
     resumed = [str(row["resumed_from_step"]) for row in starts if row["resumed_from_step"] is not None]
     if resumed:
         said.append(f"resumed from step {', '.join(resumed)}")
-    return tag("span", prose(" · ".join(said)), class_="scope")
+    return tag("span", no_break(" · ".join(said)), class_="scope")
 
 
 def _figures(steps: Sequence[Row], scores: Sequence[Row]) -> Html:
@@ -141,7 +141,7 @@ def _diagnosis(diagnosis: Diagnosis | None, folder: Path) -> Html | None:
         link = tag(
             "p", tag("a", "step timeline, shares and evidence", href=os.path.relpath(diagnosis.report, folder.absolute()))
         )
-    return tag("section", tag("h2", "what binds"), tag("p", prose(f"{diagnosis.verdict}: {diagnosis.summary}{steps}")), link)
+    return tag("section", tag("h2", "what binds"), tag("p", no_break(f"{diagnosis.verdict}: {diagnosis.summary}{steps}")), link)
 
 
 def _options_beside(metrics: Path) -> dict[str, object]:

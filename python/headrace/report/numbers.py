@@ -10,12 +10,12 @@ from headrace.diagnosis.kinds import verdict_kind
 __all__ = [
     "NOT_MEASURED",
     "SHORT_PARTS",
-    "bytes_words",
+    "byte_size",
     "count",
     "gain",
     "hours",
     "image_rate",
-    "kind_words",
+    "limit_text",
     "milliseconds",
     "percent",
     "rounded_to_whole",
@@ -41,7 +41,7 @@ SHORT_PARTS: Mapping[str, str] = {
 BINARY_UNITS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
 
-def kind_words(kind: str) -> str:
+def limit_text(kind: str) -> str:
     """Return a verdict or limit in a few words; text that is not a kind's name is returned as it is."""
     return verdict_kind(kind).label if kind.isupper() else kind
 
@@ -103,7 +103,7 @@ def seconds(value_s: float | None) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
-def bytes_words(value: float | None) -> str:
+def byte_size(value: float | None) -> str:
     """An amount of memory in binary units."""
     if value is None:
         return NOT_MEASURED

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from headrace.diagnosis.model import HeatMap, Timeline
 from headrace.diagnosis.stats import median, percentile
-from headrace.report import words
+from headrace.report import numbers
 from headrace.report.heat_map import data_uri
 from headrace.report.markup import Html, join, tag
 from headrace.report.slow_steps import SlowStep
@@ -56,13 +56,13 @@ def _lane(name: str, note: str, body: Html, *, kind: str, height: int) -> Html:
 def _step_lane(timeline: Timeline, slow: Sequence[SlowStep], end_s: float) -> Html:
     totals = [wait + compute for wait, compute in zip(timeline.wait_s, timeline.compute_s, strict=True)]
     top_s = _top(totals)
-    typical_s = median(totals) or 0.0
+    median_s = median(totals) or 0.0
     shapes = tag(
         "svg",
         tag("path", d=_area(timeline, totals, end_s, top_s), class_="area wait"),
         tag("path", d=_area(timeline, timeline.compute_s, end_s, top_s), class_="area compute"),
         viewbox=f"0 0 {WIDTH} {STEP_HEIGHT}", preserveaspectratio="none", role="img",
-        aria_label=f"Step time over the run: median {words.milliseconds(typical_s)}, longest {words.milliseconds(max(totals))}",
+        aria_label=f"Step time: median {numbers.milliseconds(median_s)}, longest {numbers.milliseconds(max(totals))}",
     )  # fmt: skip
     grid = [_gridline(value_s, top_s) for value_s in _ticks(top_s)]
     note = "waiting over computing" if timeline.stride == 1 else f"means of {timeline.stride} steps; waiting over computing"
@@ -99,7 +99,7 @@ def _ticks(top: float) -> list[float]:
 
 
 def _gridline(value_s: float, top_s: float) -> Html:
-    return tag("div", tag("span", words.milliseconds(value_s)), class_="grid", style=f"bottom:{100 * value_s / top_s:.2f}%")
+    return tag("div", tag("span", numbers.milliseconds(value_s)), class_="grid", style=f"bottom:{100 * value_s / top_s:.2f}%")
 
 
 def _labels(slow: Sequence[SlowStep], end_s: float, top_s: float) -> list[Html]:
@@ -107,7 +107,7 @@ def _labels(slow: Sequence[SlowStep], end_s: float, top_s: float) -> list[Html]:
     placed: list[tuple[float, float]] = []
     found = []
     for step in sorted(slow, key=lambda step: -step.step_s):
-        said = f"{step.cause} {words.seconds(step.step_s)}"
+        said = f"{step.cause} {numbers.seconds(step.step_s)}"
         on_left = step.start_s / end_s > 0.7
         at = min(1.0, (step.start_s if on_left else step.start_s + step.step_s) / end_s)
         left, right = (at - LETTER * len(said), at) if on_left else (at, at + LETTER * len(said))
@@ -138,7 +138,7 @@ def _heat_lanes(heat_map: HeatMap, end_s: float) -> list[Html]:
 
 def _mean_words(rows: Sequence[Sequence[float | None]]) -> str:
     known = [value for row in rows for value in row if value is not None]
-    return f"busy {words.percent(sum(known) / len(known))} on average" if known else words.NOT_MEASURED
+    return f"busy {numbers.percent(sum(known) / len(known))} on average" if known else numbers.NOT_MEASURED
 
 
 def _map(
@@ -175,9 +175,9 @@ def _absent_runs(rows: Sequence[Sequence[float | None]]) -> list[tuple[int, int,
 Read = Callable[[Sample], float | None]
 
 MACHINE_LANES: tuple[tuple[str, Read, Callable[[float], str]], ...] = (
-    ("disk reads", lambda sample: sample.disk_read_bytes_s, lambda value: f"{words.bytes_words(value)}/s"),
-    ("network in", lambda sample: sample.network_receive_bytes_s, lambda value: f"{words.bytes_words(value)}/s"),
-    ("memory used", lambda sample: sample.memory_used_bytes, words.bytes_words),
+    ("disk reads", lambda sample: sample.disk_read_bytes_s, lambda value: f"{numbers.byte_size(value)}/s"),
+    ("network in", lambda sample: sample.network_receive_bytes_s, lambda value: f"{numbers.byte_size(value)}/s"),
+    ("memory used", lambda sample: sample.memory_used_bytes, numbers.byte_size),
 )
 
 
@@ -217,7 +217,7 @@ def _axis(end_s: float) -> Html:
     ticks = [
         tag(
             "span",
-            f"{mark:g} s" if end_s < 300 else words.seconds(mark),
+            f"{mark:g} s" if end_s < 300 else numbers.seconds(mark),
             style=f"left:{100 * mark / end_s:.2f}%",
             class_="tick",
         )

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from headrace.diagnosis.stats import mean, median
-from headrace.report import words
+from headrace.report import numbers
 from headrace.report.markup import Html, join, tag
 from headrace.report.tables import table
 from headrace.session.model import GpuSample, Session
@@ -19,15 +19,15 @@ FALSE_COMFORT = (0.85, 0.5)
 Read = Callable[[GpuSample], float | None]
 
 COLUMNS: tuple[tuple[str, Read, Callable[[float], str]], ...] = (
-    ("busy", lambda one: one.busy, words.percent),
-    ("units active", lambda one: one.sm_active, words.percent),
-    ("tensor cores", lambda one: one.tensor_active, words.percent),
-    ("memory bus", lambda one: one.dram_active, words.percent),
-    ("memory used", lambda one: one.memory_used_bytes, words.bytes_words),
+    ("busy", lambda one: one.busy, numbers.percent),
+    ("units active", lambda one: one.sm_active, numbers.percent),
+    ("tensor cores", lambda one: one.tensor_active, numbers.percent),
+    ("memory bus", lambda one: one.dram_active, numbers.percent),
+    ("memory used", lambda one: one.memory_used_bytes, numbers.byte_size),
     ("SM clock", lambda one: one.sm_clock_mhz, lambda value: f"{value:,.0f} MHz"),
     ("temperature", lambda one: one.temperature_c, lambda value: f"{value:.0f} °C"),
     ("power", lambda one: one.power_w, lambda value: f"{value:.0f} W"),
-    ("PCIe in", lambda one: one.pcie_receive_bytes_s, lambda value: f"{words.bytes_words(value)}/s"),
+    ("PCIe in", lambda one: one.pcie_receive_bytes_s, lambda value: f"{numbers.byte_size(value)}/s"),
 )
 
 
@@ -53,17 +53,19 @@ def _row(name: str, seen: list[GpuSample]) -> tuple[str, ...]:
     for column, read, said in COLUMNS:
         known = [value for value in map(read, seen) if value is not None]
         value = median(known) if column == "memory used" else mean(known)
-        cells.append(tag("span", words.NOT_MEASURED, class_="absent") if value is None else said(value))
+        cells.append(tag("span", numbers.NOT_MEASURED, class_="absent") if value is None else said(value))
     return (name, *cells, _throttle(seen))
 
 
 def _throttle(seen: list[GpuSample]) -> str:
     known = [one.throttle for one in seen if one.throttle is not None]
     if not known:
-        return tag("span", words.NOT_MEASURED, class_="absent")
+        return tag("span", numbers.NOT_MEASURED, class_="absent")
     reasons = Counter(reason for reasons in known for reason in reasons)
     return (
-        ", ".join(f"{reason.replace('_', ' ')} {words.percent(count / len(known))}" for reason, count in reasons.most_common())
+        ", ".join(
+            f"{reason.replace('_', ' ')} {numbers.percent(count / len(known))}" for reason, count in reasons.most_common()
+        )
         or "–"
     )
 
@@ -74,6 +76,6 @@ def _misleads(index: int, seen: list[GpuSample]) -> str | None:
     if busy is None or active is None or busy < FALSE_COMFORT[0] or active > FALSE_COMFORT[1]:
         return None
     return (
-        f"GPU {index} counts as busy {words.percent(busy)} of the time because some kernel ran, "
-        f"but on average only {words.percent(active)} of its units worked."
+        f"GPU {index} counts as busy {numbers.percent(busy)} of the time because some kernel ran, "
+        f"but on average only {numbers.percent(active)} of its units worked."
     )

@@ -9,11 +9,11 @@ from rich.console import Console
 from rich.text import Text
 
 from headrace.diagnosis.model import Diagnosis
-from headrace.report import words
-from headrace.report.screen import FixLine, Part, Screen, first_screen
+from headrace.report import numbers
+from headrace.report.screen import FirstScreen, FixLine, StepPart, first_screen
 from headrace.session.model import Session
 
-__all__ = ["MAX_LINES", "draw", "render", "show", "to_ascii"]
+__all__ = ["MAX_LINES", "draw", "print_screen", "render", "to_ascii"]
 
 MAX_LINES = 24
 NARROWEST, WIDEST = 60, 120
@@ -46,13 +46,15 @@ def render(
     return draw(first_screen(diagnosis, session=session, usd_per_hour=usd_per_hour), width=width)
 
 
-def show(console: Console, diagnosis: Diagnosis, *, session: Session | None = None, usd_per_hour: float | None = None) -> None:
+def print_screen(
+    console: Console, diagnosis: Diagnosis, *, session: Session | None = None, usd_per_hour: float | None = None
+) -> None:
     """Print the first screen at the console's width, in ASCII where its encoding has no block characters."""
     screen = render(diagnosis, session=session, width=console.width, usd_per_hour=usd_per_hour)
     console.print(to_ascii(screen.plain) if console.options.ascii_only else screen, markup=False, highlight=False)
 
 
-def draw(screen: Screen, *, width: int = 100) -> Text:
+def draw(screen: FirstScreen, *, width: int = 100) -> Text:
     """The lines of one screen. When there is little to say, blank lines and more evidence take the room."""
     width = max(NARROWEST, min(WIDEST, width))
     head = [_title(screen, width), *_verdict(screen, width)]
@@ -83,25 +85,25 @@ def to_ascii(text: str) -> str:
     return text.translate(ASCII).encode("ascii", "replace").decode()
 
 
-def _title(screen: Screen, width: int) -> Text:
+def _title(screen: FirstScreen, width: int) -> Text:
     left, right = f"headrace  {screen.command}", " · ".join(screen.scope)
     room = width - len(right) - 2
     left = left if len(left) <= room else left[: max(0, room - 1)] + "…"
     return Text(left.ljust(room + 2) + right, style="dim")
 
 
-def _verdict(screen: Screen, width: int) -> list[Text]:
+def _verdict(screen: FirstScreen, width: int) -> list[Text]:
     lines = [Text(line, style="bold") for line in textwrap.wrap(screen.headline, width)[:2]]
     sure = screen.kind
     if screen.share is not None:
-        sure += f" · {words.percent(screen.share)} of the {screen.share_of}"
+        sure += f" · {numbers.percent(screen.share)} of the {screen.share_of}"
     sure += f" · confidence {screen.confidence_word} ({screen.confidence:.2f})"
     if screen.simulated:
         sure += f" · {screen.simulated}: compute is a timed wait"
     return [*lines, Text(sure, style="color(31)" if screen.is_healthy else "color(208)")]
 
 
-def _evidence(screen: Screen, width: int, *, limit: int) -> list[Text]:
+def _evidence(screen: FirstScreen, width: int, *, limit: int) -> list[Text]:
     lines: list[Text] = []
     for sentence in filter(None, (screen.explanation, *screen.evidence)):
         wrapped = textwrap.wrap(sentence, width - 2)
@@ -111,47 +113,47 @@ def _evidence(screen: Screen, width: int, *, limit: int) -> list[Text]:
     return lines
 
 
-def _money(screen: Screen, width: int) -> list[Text]:
+def _money(screen: FirstScreen, width: int) -> list[Text]:
     """Rate now, rate with a perfect input, and what the difference costs: one line, two where it is narrow."""
     line = Text()
     if screen.img_s is None:
-        line.append(f"images per second: {words.NOT_MEASURED}")
+        line.append(f"images per second: {numbers.NOT_MEASURED}")
     else:
-        line.append(f"{words.image_rate(screen.img_s)} img/s", style="bold")
+        line.append(f"{numbers.image_rate(screen.img_s)} img/s", style="bold")
         line.append(f" now{f' ({screen.simulated})' if screen.simulated else ''}")
     if screen.ceiling_img_s is not None:
         line.append("  →  ")
-        line.append(f"{words.image_rate(screen.ceiling_img_s)} img/s", style="bold color(31)")
-        line.append(" if the input kept up" + (f" ({words.gain(screen.speedup)})" if screen.speedup else ""))
+        line.append(f"{numbers.image_rate(screen.ceiling_img_s)} img/s", style="bold color(31)")
+        line.append(" if the input kept up" + (f" ({numbers.gain(screen.speedup)})" if screen.speedup else ""))
     if screen.wasted is None:
         return [line]
     money = f" (${screen.wasted_usd:,.0f})" if screen.wasted_usd is not None else ""
-    wasted = f"{words.hours(screen.wasted)} of 100 {screen.wasted_unit} wasted{money}"
+    wasted = f"{numbers.hours(screen.wasted)} of 100 {screen.wasted_unit} wasted{money}"
     if line.cell_len + len(wasted) + 5 > width:
         return [line, Text(wasted)]
     line.append(f"  ·  {wasted}")
     return [line]
 
 
-def _bar(screen: Screen, width: int) -> list[Text]:
+def _bar(screen: FirstScreen, width: int) -> list[Text]:
     title = Text("Where a step goes", style="bold")
-    times = [f"{name} {words.milliseconds(value)}" for name, value in (("mean", screen.step_s), ("p95", screen.step_p95_s))]
+    times = [f"{name} {numbers.milliseconds(value)}" for name, value in (("mean", screen.step_s), ("p95", screen.step_p95_s))]
     said = "  " + " · ".join(times)
     for name, p50, p95 in screen.spread:  # of each the median
-        more = f"   {name} p50 {words.milliseconds(p50)} · p95 {words.milliseconds(p95)}"
+        more = f"   {name} p50 {numbers.milliseconds(p50)} · p95 {numbers.milliseconds(p95)}"
         if title.cell_len + len(said + more) <= width:
             said += more
     title.append(said, style="not bold")
     if not screen.parts:
-        return [title, Text(f"  {words.NOT_MEASURED}")]
+        return [title, Text(f"  {numbers.NOT_MEASURED}")]
     bar = Text()
-    for part, cells in zip(screen.parts, words.rounded_to_whole([p.share for p in screen.parts], total=width), strict=True):
+    for part, cells in zip(screen.parts, numbers.rounded_to_whole([p.share for p in screen.parts], total=width), strict=True):
         fill, colour = PART_LOOK.get(part.key, ("·", "color(250)"))
         bar.append(fill * cells, style=colour)
     return [title, bar, *_legend(screen.parts, width)]
 
 
-def _legend(parts: Sequence[Part], width: int) -> list[Text]:
+def _legend(parts: Sequence[StepPart], width: int) -> list[Text]:
     lines = [Text()]
     for part in parts:
         fill, colour = PART_LOOK.get(part.key, ("·", "color(250)"))
@@ -165,7 +167,7 @@ def _legend(parts: Sequence[Part], width: int) -> list[Text]:
     return lines
 
 
-def _fixes(screen: Screen, width: int, *, command_lines: int) -> list[Text]:
+def _fixes(screen: FirstScreen, width: int, *, command_lines: int) -> list[Text]:
     """A row per fix and its command below it, which may take `command_lines` lines before it is cut.
 
     Where there is room for that, so is the rest of a change that is wider than its column.
@@ -211,15 +213,15 @@ def _predicted(line: FixLine) -> str:
     fix = line.fix
     if fix.predicted_img_s is None:
         return "not predicted"
-    low_high = f" ({words.image_rate(fix.interval[0])}–{words.image_rate(fix.interval[1])})" if fix.interval else ""
-    return f"{words.image_rate(fix.predicted_img_s)}{low_high}"
+    low_high = f" ({numbers.image_rate(fix.interval[0])}–{numbers.image_rate(fix.interval[1])})" if fix.interval else ""
+    return f"{numbers.image_rate(fix.predicted_img_s)}{low_high}"
 
 
 def _verified(line: FixLine) -> str:
-    return "–" if line.fix.verified_img_s is None else f"✓ {words.image_rate(line.fix.verified_img_s)}"
+    return "–" if line.fix.verified_img_s is None else f"✓ {numbers.image_rate(line.fix.verified_img_s)}"
 
 
-def _missing(screen: Screen, width: int, *, limit: int) -> list[Text]:
+def _missing(screen: FirstScreen, width: int, *, limit: int) -> list[Text]:
     if not screen.not_measured:
         nothing = "No step was timed." if screen.step_s is None else "Nothing that headrace looks for was missing."
         return [Text(nothing, style="dim")]

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 from headrace.diagnosis.model import SHARES, Diagnosis
 from headrace.diagnosis.stats import mean
-from headrace.report import words
+from headrace.report import numbers
 from headrace.session.model import ObservedLoader, Session
 
-__all__ = ["MATERIAL", "Comparison", "Difference", "Moved", "compare"]
+__all__ = ["MATERIAL", "Difference", "PartChange", "SessionComparison", "compare_sessions"]
 
 MATERIAL = 0.03
 """A change of the rate below this is called "about the same" even where it is beyond the noise (TraceML: 3 % moderate)."""
@@ -28,8 +28,8 @@ MOVED_SHARE = 0.02  # of the earlier step; parts that moved less are not named
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
-    """One part of the step, mean seconds before and after, per `Comparison.per`; None is not measured."""
+class PartChange:
+    """One part of the step, mean seconds before and after, per `SessionComparison.per`; None is not measured."""
 
     part: str
     label: str
@@ -52,7 +52,7 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class SessionComparison:
     """`change` is the later rate over the earlier; `noise` the change that two equal runs could show (about 95 %).
 
     `per`: what the times of `moved` are for: a step, or 1,000 images where the steps differ in size.
@@ -66,12 +66,12 @@ class Comparison:
     per: str
     verdict_before: str
     verdict_after: str
-    moved: tuple[Moved, ...]
+    moved: tuple[PartChange, ...]
     differences: tuple[Difference, ...]
     sentences: tuple[str, ...]
 
 
-def compare(before: Session, after: Session, was: Diagnosis, now: Diagnosis) -> Comparison:
+def compare_sessions(before: Session, after: Session, was: Diagnosis, now: Diagnosis) -> SessionComparison:
     """What changed from the first session to the second. `was` and `now` are their diagnoses."""
     change = now.img_s / was.img_s if was.img_s and now.img_s else None
     noise = _noise(before, after)
@@ -79,7 +79,7 @@ def compare(before: Session, after: Session, was: Diagnosis, now: Diagnosis) -> 
     moved = tuple(sorted(_moved(was, now, per), key=lambda part: -abs(part.change_s)))
     differences = tuple(_differences(before, after))
     word = _word(change, noise)
-    return Comparison(
+    return SessionComparison(
         before_img_s=was.img_s,
         after_img_s=now.img_s,
         change=change,
@@ -137,11 +137,11 @@ def _same_size(was: Diagnosis, now: Diagnosis) -> bool:
     return not before or not after or math.isclose(before, after, rel_tol=0.02)
 
 
-def _moved(was: Diagnosis, now: Diagnosis, per: str) -> Iterator[Moved]:
+def _moved(was: Diagnosis, now: Diagnosis, per: str) -> Iterator[PartChange]:
     for part, label in SHARES.items():
         before_s, after_s = _part_s(was, part, per), _part_s(now, part, per)
         if before_s or after_s:
-            yield Moved(part, label, before_s, after_s)
+            yield PartChange(part, label, before_s, after_s)
 
 
 def _part_s(diagnosis: Diagnosis, part: str, per: str) -> float | None:
@@ -168,7 +168,7 @@ HOST_FIELDS = {"machine": "hostname", "CPU": "cpu_model", "cores": "cores", "ker
 def _differences(before: Session, after: Session) -> Iterator[Difference]:
     pairs: list[tuple[str, object, object]] = [("command", shlex.join(before.command), shlex.join(after.command))]
     pairs += [(said, getattr(before.host, name), getattr(after.host, name)) for said, name in HOST_FIELDS.items()]
-    old_memory, new_memory = (words.bytes_words(session.host.memory_bytes) for session in (before, after))
+    old_memory, new_memory = (numbers.byte_size(session.host.memory_bytes) for session in (before, after))
     pairs.append(("memory", old_memory, new_memory))
     pairs.append(("GPUs", [gpu.name for gpu in before.host.gpus], [gpu.name for gpu in after.host.gpus]))
     pairs.append(("torch", _torch(before), _torch(after)))
@@ -200,13 +200,13 @@ def _training_loader(session: Session) -> ObservedLoader | None:
 
 
 def _sentences(
-    was: Diagnosis, now: Diagnosis, change: float | None, noise: float | None, word: str, moved: Sequence[Moved], per: str
+    was: Diagnosis, now: Diagnosis, change: float | None, noise: float | None, word: str, moved: Sequence[PartChange], per: str
 ) -> Iterator[str]:
     if change is None:
         yield "The rates cannot be compared: one of them was not measured."
     else:
-        rates = f"from {words.image_rate(was.img_s)} to {words.image_rate(now.img_s)} img/s ({words.gain(change)})"
-        known = f"; equal runs could differ by {words.percent(noise)}" if noise is not None else "; the noise is unknown"
+        rates = f"from {numbers.image_rate(was.img_s)} to {numbers.image_rate(now.img_s)} img/s ({numbers.gain(change)})"
+        known = f"; equal runs could differ by {numbers.percent(noise)}" if noise is not None else "; the noise is unknown"
         yield f"The second run is {word}: {rates}{known}."
     if was.verdict == now.verdict:
         yield f"What sets the pace is the same: {was.verdict}."
@@ -215,5 +215,5 @@ def _sentences(
     if whole_s := _whole_s(was, per):
         named = [part for part in moved if abs(part.change_s) >= MOVED_SHARE * whole_s][:3]
         for part in named:
-            times = f"{words.milliseconds(part.before_s)} before, {words.milliseconds(part.after_s)} after"
+            times = f"{numbers.milliseconds(part.before_s)} before, {numbers.milliseconds(part.after_s)} after"
             yield f"Per {per}, {part.label}: {times}."

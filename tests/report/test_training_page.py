@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from headrace.errors import SessionError
-from headrace.report import training
+from headrace.report import training_page
 
 START = {"resumed_from_step": None, "device": "CPU", "images": 1200, "classes": 12, "batch_size": 64, "world_size": 2}
 
@@ -35,14 +35,14 @@ class Tags(HTMLParser):
 def test_the_figures_are_those_of_the_file(tmp_path: Path) -> None:
     metrics = tmp_path / "metrics.jsonl"
     metrics.write_text("".join(json.dumps(row) + "\n" for row in rows(200)))
-    page = training.write(metrics, tmp_path / "report.html", title="resnet18 on CPU").read_text()
+    page = training_page.write(metrics, tmp_path / "report.html", title="resnet18 on CPU").read_text()
     for said in ("1,200", "25.0 %", "2.000", "81.25 %", "not measured", "batch 64 × 2 ranks", "resnet18 on CPU"):
         assert said in page.replace("\u00a0", " "), said
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["metrics.jsonl", "report.html"]
 
 
 def test_it_needs_no_network_and_nothing_breaks_out() -> None:
-    page = training.render(rows(100), title="</title><script>alert(1)</script>")
+    page = training_page.render(rows(100), title="</title><script>alert(1)</script>")
     parser = Tags()
     parser.feed(page)
     assert "script" not in parser.names and "link" not in parser.names
@@ -50,26 +50,26 @@ def test_it_needs_no_network_and_nothing_breaks_out() -> None:
 
 
 def test_a_long_run_stays_small_and_keeps_its_ends() -> None:
-    page = training.render(rows(200_000), title="long")
+    page = training_page.render(rows(200_000), title="long")
     assert len(page) < 200_000
     assert "0.00,0.00" in page and "100.00,100.00" in page  # the loss: highest first, lowest last
 
 
 def test_repeated_steps_count_once_with_their_last_values() -> None:
     again = [{**START, "resumed_from_step": 40}, {"step": 60, "loss": 9.5, "learning_rate": 0.1}]
-    page = training.render([*rows(60), *again], title="resumed").replace("\u00a0", " ")
+    page = training_page.render([*rows(60), *again], title="resumed").replace("\u00a0", " ")
     assert "9.500" in page and "resumed from step 40" in page
     assert "3 reports" in page
 
 
 @pytest.mark.parametrize("lines", [[], [START], rows(20)])
 def test_a_short_run_has_a_page_too(lines: list[dict[str, object]]) -> None:
-    assert "not measured" in training.render(lines, title="short")
+    assert "not measured" in training_page.render(lines, title="short")
 
 
 def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     with pytest.raises(SessionError, match="cannot write the report"):
-        training.write(tmp_path / "absent.jsonl", tmp_path / "report.html", title="x")
+        training_page.write(tmp_path / "absent.jsonl", tmp_path / "report.html", title="x")
 
 
 def test_configuration_and_environment_are_on_the_page(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_configuration_and_environment_are_on_the_page(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text(
         'epochs = 7\nseed = 0\nlog = ["tensorboard"]\nlearning_rate = 0.10625\nblurpool = true\n'
     )
-    page = training.write(metrics, tmp_path / "report.html", title="run").read_text().replace("\u00a0", " ")
+    page = training_page.write(metrics, tmp_path / "report.html", title="run").read_text().replace("\u00a0", " ")
     for said in (
         "<dd>7</dd>",
         "<dd>0.1062</dd>",
@@ -92,4 +92,4 @@ def test_configuration_and_environment_are_on_the_page(tmp_path: Path) -> None:
         assert said in page, said
     assert page.count('class="default"') == 1  # the seed
     (tmp_path / "config.toml").write_text("no toml")
-    assert "configuration</h2>" not in training.write(metrics, tmp_path / "report.html", title="run").read_text()
+    assert "configuration</h2>" not in training_page.write(metrics, tmp_path / "report.html", title="run").read_text()

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from headrace.cli.main import main
 from headrace.diagnosis.diagnose import diagnose
-from headrace.report.comparison import Comparison, compare
+from headrace.report.compare_sessions import SessionComparison, compare_sessions
 from headrace.session.model import Session
 from session_factory import make_session
 
 
-def compared(before: Session, after: Session) -> Comparison:
-    return compare(before, after, diagnose(before), diagnose(after))
+def compared(before: Session, after: Session) -> SessionComparison:
+    return compare_sessions(before, after, diagnose(before), diagnose(after))
 
 
 def test_more_workers_are_seen_as_the_cause_of_a_faster_run() -> None:

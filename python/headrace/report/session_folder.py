@@ -16,12 +16,12 @@ from headrace.errors import SessionError
 from headrace.session.kineto import is_trace, read_trace
 from headrace.session.model import Session
 
-__all__ = ["DIAGNOSIS_FILE", "from_json", "load", "save"]
+__all__ = ["DIAGNOSIS_FILE", "diagnosis_from_json", "read_session_folder", "write_diagnosis"]
 
 DIAGNOSIS_FILE = "diagnosis.json"
 
 
-def load(folder: str | Path) -> tuple[Session, Diagnosis]:
+def read_session_folder(folder: str | Path) -> tuple[Session, Diagnosis]:
     """The session of a folder with its saved diagnosis (that one holds the verified values), else one made now.
 
     A file is read as a trace of PyTorch's profiler.
@@ -35,19 +35,19 @@ def load(folder: str | Path) -> tuple[Session, Diagnosis]:
     if not file.is_file():
         return session, replace(diagnose(session), session=str(folder))
     try:
-        return session, from_json(json.loads(file.read_text(encoding="utf-8")))
+        return session, diagnosis_from_json(json.loads(file.read_text(encoding="utf-8")))
     except (ValueError, TypeError, KeyError) as error:
         raise SessionError(
             f"{file} is not a diagnosis: {error}", hint="delete it to have the session diagnosed anew"
         ) from error
 
 
-def save(diagnosis: Diagnosis, folder: Path) -> None:
-    """Write the diagnosis beside its session, where `load` finds it. Raises `OSError`."""
+def write_diagnosis(diagnosis: Diagnosis, folder: Path) -> None:
+    """Write the diagnosis beside its session, where `read_session_folder` finds it. Raises `OSError`."""
     (folder / DIAGNOSIS_FILE).write_text(json.dumps(diagnosis.to_json(), indent=1), encoding="utf-8")
 
 
-def from_json(document: Mapping[str, Any]) -> Diagnosis:
+def diagnosis_from_json(document: Mapping[str, Any]) -> Diagnosis:
     """The diagnosis that `Diagnosis.to_json` wrote. Unknown fields are ignored; raises TypeError when one is missing."""
     return typing.cast(Diagnosis, _build(Diagnosis, document))
 
