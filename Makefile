@@ -1,6 +1,7 @@
 # demo and test start from nothing: they make .venv, install, build. Everything else is a few commands by name.
 PY := .venv/bin/python
-.PHONY: setup demo test check bench bench-augmentation bench-decode bench-loaders bench-object-store bench-diagnosis docs wheel
+.PHONY: setup demo test check results docs wheel bench bench-augmentation bench-decode bench-demo bench-diagnosis bench-exactness \
+	bench-gpu bench-loaders bench-object-store bench-overhead bench-pack bench-parity bench-run bench-train-parity bench-trainer-wait
 
 setup:
 	@scripts/setup.sh dev
@@ -21,26 +22,53 @@ check: setup
 	cargo fmt --all --check
 	cargo clippy --release --workspace --all-targets -- -D warnings
 
-bench: bench-decode bench-loaders bench-augmentation # regenerates the pages in benchmarks/results
+# Each bench target measures one page, writes its JSON to benchmarks/results/data, and renders all pages. ARGS="…" is passed on.
+bench: bench-decode bench-loaders bench-augmentation
+
+bench-augmentation: setup
+	$(PY) benchmarks/augmentation.py --write $(ARGS)
+
+bench-decode: setup
+	$(PY) benchmarks/decode.py --write $(ARGS)
+
+bench-demo: setup # two minutes
+	$(PY) benchmarks/demo.py --write $(ARGS)
+
+bench-diagnosis: setup # jobs with one known fault each; needs a quiet machine: 20 minutes a repeat on two cores; continues where it was stopped
+	$(PY) benchmarks/diagnosis_scenarios.py --keep headrace-sessions/scenarios --write $(ARGS)
+
+bench-exactness: setup # the table of docs/exactness.md
+	$(PY) benchmarks/exactness.py --write $(ARGS)
+
+bench-gpu: setup # needs a CUDA GPU
+	$(PY) benchmarks/gpu_feed.py --write $(ARGS)
 
 bench-loaders: setup # beside the peers of benchmarks/peers.txt that are installed; ARGS="--quick" takes about ten minutes
 	$(PY) benchmarks/loaders.py --write $(ARGS)
 
-bench-augmentation: setup
-	$(PY) benchmarks/augmentation.py --write
-
 bench-object-store: setup # real servers behind a slow link; OpenStack Swift: see scripts/swift_server.py
-	$(PY) benchmarks/object_store.py --write
+	$(PY) benchmarks/object_store.py --write $(ARGS)
 
-bench-decode: setup
-	$(PY) benchmarks/decode.py --write
+bench-overhead: setup # what watching costs: a part of the diagnosis page
+	$(PY) benchmarks/attach_overhead.py --write $(ARGS)
 
-bench-diagnosis: setup # jobs with one known fault each; needs a quiet machine: 20 minutes a repeat on two cores; goes on where it was stopped
-	$(PY) benchmarks/diagnosis_scenarios.py --keep headrace-sessions/scenarios --overhead 5 --write $(ARGS)
+bench-pack: setup
+	$(PY) benchmarks/pack.py --write $(ARGS)
 
-docs: setup # regenerates docs/cli.md and docs/exactness.md from the code
-	$(PY) scripts/document_cli.py
-	$(PY) benchmarks/exactness.py --write
+bench-parity: setup # needs the CIFAR-10 JPEGs of the test data; hours on two cores, continues where it was stopped
+	$(PY) benchmarks/parity.py --write $(ARGS)
+
+bench-run: setup
+	$(PY) benchmarks/run.py --write $(ARGS)
+
+bench-train-parity: setup # needs the CIFAR-10 JPEGs of the test data
+	$(PY) benchmarks/train_parity.py --write $(ARGS)
+
+bench-trainer-wait: setup
+	$(PY) benchmarks/trainer_wait.py --write $(ARGS)
+
+results docs: setup # renders every page from its JSON, docs/cli.md and docs/diagnosis.schema.json from the code
+	$(PY) benchmarks/render.py
 
 wheel: setup # an abi3 wheel for manylinux_2_28, in dist/
 	$(PY) -m ziglang version >/dev/null

@@ -17,9 +17,10 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
+from typing import Any
 
+import record
 from headrace.profiling.command import watch
 
 JOB = """
@@ -73,14 +74,16 @@ iterator, batch = Iterator(), (torch.zeros(4, 16), torch.zeros(4))
 iterator._headrace = steps._Iteration(0, 0, watch.session)
 timed = steps.timed_next(lambda self: batch, watch)
 least = 1e9
-for _ in range(40):
+for _ in range(LOOPS):
     begin = time.thread_time()
-    for _ in range(500):
+    for _ in range(LOOP_STEPS):
         timed(iterator)
-    least = min(least, (time.thread_time() - begin) / 500)
+    least = min(least, (time.thread_time() - begin) / LOOP_STEPS)
 assert not watch.off
-print(f"the step hook alone: {least * 1e6:.1f} µs of CPU per step, writing the session included (least of 40 loops of 500)")
+print(least * 1e6)
 """
+LOOPS, LOOP_STEPS = 40, 500
+WHAT = {"cpu_s": "CPU time of the training thread", "wall_s": "wall time"}
 
 
 def main() -> None:
@@ -90,9 +93,17 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--step-ms", type=float, default=20.0)
     parser.add_argument("--hook-only", action="store_true")
+    parser.add_argument("--write", action="store_true", help="write the results and the pages")
     options = parser.parse_args()
-    subprocess.run([sys.executable, "-c", HOOK_ONLY], check=True)
+    hook = subprocess.run(
+        [sys.executable, "-c", f"LOOPS, LOOP_STEPS = {LOOPS}, {LOOP_STEPS}\n{HOOK_ONLY}"],
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    hook_us = float(hook.stdout.splitlines()[-1])
     if options.hook_only:
+        print(f"the step hook alone: {hook_us:.1f} µs of CPU per step, writing the session included")
         return
     results: dict[bool, list[dict[str, float]]] = {False: [], True: []}
     with tempfile.TemporaryDirectory() as folder:
@@ -102,15 +113,31 @@ def main() -> None:
         for pair in range(options.pairs):
             for attached in (False, True) if pair % 2 == 0 else (True, False):
                 results[attached].append(measure(file, Path(folder) / "out.json", attached=attached))
-    for name, unit in (("cpu_s", "CPU time of the training thread"), ("wall_s", "wall time")):
-        plain = statistics.median(run[name] for run in results[False])
-        differences = [watched[name] - alone[name] for alone, watched in zip(results[False], results[True], strict=True)]
-        more, error = statistics.median(differences), 1.25 * statistics.stdev(differences) / math.sqrt(len(differences))
-        print(
-            f"{unit} per step: plain {plain * 1e6:,.0f} µs, attached {more * 1e6:+.0f} µs ({more / plain:+.2%}; median of "
-            f"the pairs, standard error {error * 1e6:.0f} µs)"
-        )
-    print(time.strftime("%Y-%m-%d"), f"{options.pairs} pairs of {options.steps} steps of {options.step_ms} ms")
+    settings = {
+        "pairs": options.pairs,
+        "steps": options.steps,
+        "step_ms": options.step_ms,
+        "loops": LOOPS,
+        "loop_steps": LOOP_STEPS,
+    }
+    rows = [summarised(results, name, what) for name, what in WHAT.items()]
+    found = record.document("attach_overhead", ["headrace", "torch"], settings=settings, hook_us=hook_us, rows=rows)
+    record.publish(found, save=options.write)
+
+
+def summarised(results: dict[bool, list[dict[str, float]]], name: str, what: str) -> dict[str, Any]:
+    """Return plain time per step, the median of the pairs' differences, and its standard error."""
+    plain = statistics.median(run[name] for run in results[False])
+    differences = [watched[name] - alone[name] for alone, watched in zip(results[False], results[True], strict=True)]
+    more, error = statistics.median(differences), 1.25 * statistics.stdev(differences) / math.sqrt(len(differences))
+    return {
+        "what": what,
+        "plain_us": plain * 1e6,
+        "more_us": more * 1e6,
+        "more_share": more / plain,
+        "error_us": error * 1e6,
+        "differences_us": [one * 1e6 for one in differences],
+    }
 
 
 if __name__ == "__main__":

@@ -23,16 +23,15 @@ from pathlib import Path
 from typing import Any
 
 import headrace
-import machine_facts
 import numpy as np
+import record
 from headrace import transforms as ours
 from PIL import Image
-from sample import REPOSITORY, photographs
+from sample import photographs
 
 LOADS = (1, 4, 8, 12)
 SIZE = 224
 BATCH = 50
-PAGE = REPOSITORY / "benchmarks" / "results" / "augmentation.md"
 PACKAGES = ["headrace", "pillow", "torch", "torchvision", "numpy"]
 
 
@@ -105,24 +104,10 @@ def measure(made: list[Way], images: int, rounds: int) -> None:
         print(f"round {number + 1} of {rounds}", file=sys.stderr)
 
 
-def page(made: list[Way], images: int, rounds: int) -> list[str]:
+def rows(made: list[Way]) -> list[dict[str, Any]]:
+    """Return the rows of the page: one for each interpolation and load."""
     found = {(way.interpolation, way.load, way.name): way for way in made}
-    lines = [
-        "# Augmentation load, one core",
-        "",
-        "JPEG file → n × (RandomHorizontalFlip, RandomVerticalFlip, RandomRotation(5)) → RandomResizedCrop(224) → uint8.",
-        f"{images} photographs, one thread; CPU milliseconds per image, median (range) of {rounds} interleaved rounds.",
-        "Made by `python benchmarks/augmentation.py --write`, which describes the method.",
-        "",
-        *machine_facts.describe(PACKAGES),
-        "",
-        '| interpolation | load | torchvision on Pillow | ours, `fuse="off"` (same pixels) | × | ours, fused | × | of load 1 |',
-        "|---|---|---|---|---|---|---|---|",
-    ]
-
-    def cell(way: Way) -> str:
-        return f"{way.median:.2f} ({min(way.ms):.2f} – {max(way.ms):.2f})"
-
+    lines = []
     for interpolation in ("nearest", "bilinear"):
         first = found[interpolation, LOADS[0], "headrace, fused"].median
         for load in LOADS:
@@ -130,8 +115,16 @@ def page(made: list[Way], images: int, rounds: int) -> list[str]:
                 found[interpolation, load, name] for name in ("torchvision on Pillow", "headrace, off", "headrace, fused")
             )
             lines.append(
-                f"| {interpolation} | {load} | {cell(pillow)} | {cell(off)} | {pillow.median / off.median:.1f} "
-                f"| {cell(fused)} | {pillow.median / fused.median:.1f} | {fused.median / first:.2f} |"
+                {
+                    "interpolation": interpolation,
+                    "load": load,
+                    "torchvision_ms": record.spread(pillow.ms),
+                    "off_ms": record.spread(off.ms),
+                    "off_times": pillow.median / off.median,
+                    "fused_ms": record.spread(fused.ms),
+                    "fused_times": pillow.median / fused.median,
+                    "fused_of_load_1": fused.median / first,
+                }
             )
     return lines
 
@@ -141,7 +134,7 @@ def main() -> int:
     parser.add_argument("--images", help="a folder of JPEG photographs (default: the test sample)")
     parser.add_argument("--limit", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--write", action="store_true", help=f"write {PAGE}")
+    parser.add_argument("--write", action="store_true", help="write the results and the pages")
     args = parser.parse_args()
     files = photographs(args.images, args.limit)
     os.environ["HEADRACE_INDEX_CACHE"] = "off"
@@ -151,11 +144,8 @@ def main() -> int:
         copies = [Path(shutil.copy(file, root / "one" / f"{number:05}.jpg")) for number, file in enumerate(files)]
         made = ways(copies, root)
         measure(made, len(files), args.rounds)
-    lines = page(made, len(files), args.rounds)
-    print("\n".join(lines))
-    if args.write:
-        notes = PAGE.read_text(encoding="utf-8").partition("\n## ") if PAGE.exists() else ("", "", "")
-        PAGE.write_text("\n".join(lines) + "\n" + notes[1] + notes[2], encoding="utf-8")
+    settings = {"images": len(files), "rounds": args.rounds, "threads": 1, "size": SIZE}
+    record.publish(record.document("augmentation", PACKAGES, settings=settings, rows=rows(made)), save=args.write)
     return 0
 
 

@@ -35,6 +35,7 @@ from typing import Any
 import headrace
 import machine_facts
 import numpy as np
+import record
 from headrace import _native
 from PIL import Image
 from sample import Box, photographs, random_resized_crops, shrunk
@@ -51,7 +52,6 @@ PACKAGES = [
     "numpy",
 ]
 BASELINE = "libjpeg-turbo, full decode alone"
-PAGE = Path(__file__).parent / "results" / "decode.md"
 
 OUT = np.zeros((50, SIZE, SIZE, 3), dtype=np.uint8)
 INDEXES: list[_native.Index] = []  # of the original images; made in the warm-up round
@@ -233,22 +233,25 @@ def measure(rows: list[Row], data: dict[str, tuple[list[bytes], list[Box], list[
     return rates
 
 
-def table(rows: list[Row], rates: dict[str, list[float]]) -> list[str]:
-    lines = ["| way | does | img/s per core | least – greatest | × full decode |", "|---|---|---|---|---|"]
-    for row in rows:
-        values = rates[row.name]
-        ratio = statistics.median(a / b for a, b in zip(values, rates[BASELINE], strict=True))
-        name = f"**{row.name}**" if row.name.startswith("headrace") else row.name
-        spread = f"{min(values):,.0f} – {max(values):,.0f}"
-        lines.append(f"| {name} | {row.does} | {statistics.median(values):,.0f} | {spread} | {ratio:.2f} |")
-    return lines
+def summarised(rows: list[Row], rates: dict[str, list[float]]) -> list[dict[str, Any]]:
+    """Return the rows of the page. Ratios are medians over the rounds of the ratios within a round."""
+    return [
+        {
+            "way": row.name,
+            "does": row.does,
+            "ours": row.name.startswith("headrace"),
+            "img_s": record.spread(rates[row.name]),
+            "times_full_decode": statistics.median(a / b for a, b in zip(rates[row.name], rates[BASELINE], strict=True)),
+        }
+        for row in rows
+    ]
 
 
-def threads_table(images: list[bytes], boxes: list[Box], flips: list[bool], rounds: int) -> list[str]:
-    """Two threads against one, by the clock: the sum over chunks of the least time of each."""
+def two_threads(images: list[bytes], boxes: list[Box], flips: list[bool], rounds: int) -> dict[str, Any] | None:
+    """Return two threads beside one by wall time: the sum over chunks of the least time of each. None with only one core."""
     usable = len(os.sched_getaffinity(0))
     if usable < 2:
-        return ["Two threads against one: not measured, there is only one core.", ""]
+        return None
     chunks = [slice(start, start + 50) for start in range(0, len(images), 50)]
     least = {threads: [float("inf")] * len(chunks) for threads in (1, 2)}
     for _ in range(rounds):
@@ -258,18 +261,7 @@ def threads_table(images: list[bytes], boxes: list[Box], flips: list[bool], roun
                 headrace.decode_into(images[part], OUT, boxes=boxes[part], flips=flips[part], threads=threads)
                 times[number] = min(times[number], time.perf_counter() - began)
     one, two = (len(images) / sum(times) for times in least.values())
-    return [
-        "## Two threads",
-        "",
-        f"Restart-marked files, by the clock, {rounds} rounds on {usable} usable cores; of every chunk of 50 images the",
-        "least time.",
-        "",
-        "| threads | img/s | × one thread |",
-        "|---|---|---|",
-        f"| 1 | {one:,.0f} | 1.00 |",
-        f"| 2 | {two:,.0f} | {two / one:.2f} |",
-        "",
-    ]
+    return {"rounds": rounds, "usable_cores": usable, "one_img_s": one, "two_img_s": two, "times": two / one}
 
 
 def profiled(files: list[bytes], marked: list[bytes], boxes: list[Box], rounds: int) -> dict[str, Any] | None:
@@ -294,48 +286,23 @@ def profiled(files: list[bytes], marked: list[bytes], boxes: list[Box], rounds: 
     return dict(json.loads(run.stdout))
 
 
-def profile_section(found: dict[str, Any]) -> list[str]:
-    lines = [
-        "## Where the time goes",
-        "",
-        f"{found['images']} of the photographs, one thread, {found['extension']}; of every stage of every image the least of",
-        f"{found['rounds']} rounds, then the mean. µs an image, share of the whole, and × the stage's floor.",
-        "",
-        "| stage | " + " | ".join(way["way"] for way in found["ways"]) + " | floor of the last |",
-        "|---" * (len(found["ways"]) + 2) + "|",
-    ]
-    wholes = [sum(stage["us"] for stage in way["stages"]) for way in found["ways"]]
-    for row in zip(*(way["stages"] for way in found["ways"]), strict=True):
-        cells = []
-        for stage, whole in zip(row, wholes, strict=True):
-            cell = f"{stage['us']:.0f} ({stage['us'] / whole:.0%})"
-            cells.append(f"{cell}, {stage['us'] / stage['floor_us']:.1f} ×" if stage["floor_us"] else cell)
-        floor = f"{row[-1]['floor_us']:.1f}" if row[-1]["floor_us"] else "none stated"
-        lines.append(f"| {row[0]['stage']} | " + " | ".join(cells) + f" | {floor} |")
-    lines += [
-        "| all | " + " | ".join(f"{whole:.0f}" for whole in wholes) + " | |",
-        "",
-        f"Measured for the floors: {found['clock_ghz']:.2f} GHz; {found['look_up_ns']:.2f} ns for one look-up in a chain",
-        f"(load, shift, index); {found['read_gb_s']:.1f} GB/s reading the files; {found['copy_gb_s']:.1f} GB/s copying (read",
-        "plus written) in the L2 cache.",
-        f"The mean crop has {found['blocks']:,.0f} blocks, {found['ac_symbols']:,.0f} AC symbols",
-        f"({found['long_symbols']:,.0f} of them longer than a window) and {found['pixels']:,.0f} pixels, and takes",
-        f"{found['multiplications'] / 1e6:.1f} million multiplications to resize.",
-        "",
-        "- set-up: every byte of the file is read once, for restart markers and the end of the file. Above the floor:",
-        "  building Huffman tables, and with an index its checksum.",
-        "- entropy: look-ups of the MCUs that the crop touches (at first sight: of all down to the crop's end), 1.6 AC",
-        "  symbols each, times the latency of one, over two chains in flight (one at first sight). Above the floor: a",
-        "  misprediction at the end of nearly every block and for every symbol longer than a window, the DC coefficients (a",
-        "  chain of their own), stuffed bytes, MCUs between a starting point and the crop.",
-        "- transform: 88 shuffles for each vector of blocks, one a cycle. Above the floor: loads, stores, blocks at the",
-        "  crop's edge.",
-        "- colour: copying six bytes a pixel.",
-        "- resample: the multiplications, in all 16-bit lanes of two vectors, every cycle. Above the floor: widening,",
-        "  shuffling and packing, which are as many instructions again.",
-        "",
-    ]
-    return lines
+def profile_summary(found: dict[str, Any]) -> dict[str, Any]:
+    """Return what `decode_profile` measured in the shape of the page: one row for each stage."""
+    ways = found["ways"]
+    wholes = [sum(stage["us"] for stage in way["stages"]) for way in ways]
+    stages = []
+    for row in zip(*(way["stages"] for way in ways), strict=True):
+        cells = [
+            {
+                "us": stage["us"],
+                "share": stage["us"] / whole,
+                "times_floor": stage["us"] / stage["floor_us"] if stage["floor_us"] else None,
+            }
+            for stage, whole in zip(row, wholes, strict=True)
+        ]
+        stages.append({"stage": row[0]["stage"], "ways": cells, "floor_us": row[-1]["floor_us"] or None})
+    facts = {name: value for name, value in found.items() if name != "ways"}
+    return {**facts, "ways": [way["way"] for way in ways], "stages": stages, "whole_us": wholes}
 
 
 def main() -> int:
@@ -343,7 +310,7 @@ def main() -> int:
     parser.add_argument("--images", help="a folder of JPEG photographs (default: the test sample)")
     parser.add_argument("--limit", type=int, default=400)
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--write", action="store_true", help=f"write {PAGE}")
+    parser.add_argument("--write", action="store_true", help="write the results and the pages")
     args = parser.parse_args()
 
     files = photographs(args.images, args.limit // 50 * 50)
@@ -352,29 +319,17 @@ def main() -> int:
     rows = all_rows()
     rates = measure(rows, data, args.rounds)
     mean_kb = statistics.mean(len(image) for image in data["orig"][0]) / 1000
-    text = [
-        "# Decoding, one core",
-        "",
-        "JPEG bytes → random crop → 224×224 → flip, one thread, in memory.",
-        f"{len(files)} photographs (mean {mean_kb:.0f} KB), the same boxes for all; median of {args.rounds} interleaved",
-        "rounds, CPU time. Made by `make bench-decode`; the method is described in `benchmarks/decode.py`.",
-        "",
-        *machine_facts.describe(PACKAGES),
-        "",
-        *table(rows, rates),
-        "",
-        "What is not the same work: OpenCV's INTER_AREA is a box filter, not Pillow's triangle; torchvision's tensor resize",
-        "differs from Pillow by up to 2 levels; DALI rounds differently. The two libjpeg-turbo rows only decode. Ours is",
-        "bit-identical to Pillow.",
-        "",
-        *threads_table(*data["marked"], args.rounds),
-    ]
     some = slice(0, 100)
     profile = profiled(data["orig"][0][some], data["marked"][0][some], data["orig"][1][some], args.rounds)
-    text += profile_section(profile) if profile else []
-    print("\n".join(text))
-    if args.write:
-        PAGE.write_text("\n".join(text), encoding="utf-8")
+    found = record.document(
+        "decode",
+        PACKAGES,
+        settings={"images": len(files), "mean_kb": round(mean_kb), "rounds": args.rounds},
+        rows=summarised(rows, rates),
+        two_threads=two_threads(*data["marked"], args.rounds),
+        profile=profile_summary(profile) if profile else None,
+    )
+    record.publish(found, save=args.write)
     return 0
 
 

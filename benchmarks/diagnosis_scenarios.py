@@ -6,7 +6,7 @@ Each job runs on two cores of its own (taskset). A run on whose cores other prog
 repeated, at most twice. Where a fix is predicted and can be tried, the job is run again with it, and the prediction is
 set against the measured rate; error is predicted / measured - 1. Every finished run is kept in FOLDER: started again, the
 program goes on where it was stopped; with a larger N it adds runs. `--judge` runs nothing and judges what is there
-by the rules of today. `--write` makes benchmarks/results/diagnosis.md from all runs in FOLDER.
+by the rules of today. `--write` writes the results of all runs in FOLDER, and the pages.
 """
 
 from __future__ import annotations
@@ -24,32 +24,14 @@ from pathlib import Path
 from queue import Queue
 from typing import Any
 
+import record
 from headrace.diagnosis.diagnose import diagnose
 from headrace.session.model import Session
-from machine_facts import describe
 from scenarios import baselines
-from scenarios.page import EXPECTED, NOISE_LIMIT, Expected, judge, judge_all, judge_run, noise_of, page
+from scenarios.judge import EXPECTED, NOISE_LIMIT, Expected, judge, judge_all, judge_run, noise_of, results
 
 HERE = Path(__file__).parent
 JOBS = HERE / "scenarios/jobs.py"
-PAGE = HERE / "results/diagnosis.md"
-
-NOTES = """
-What to keep in mind:
-
-- Each job has one fault of a stated size; storage, network and the accelerator are emulated by sleeps, locks and a local
-  server. For `hot_device` the GPU's thermometer is played, for `quota` the stopping of the job and the group's counters.
-  H2D_BOUND is tested on made-up sessions only; it, OVERHEAD_BOUND and SYNC_BOUND were also seen right in one run each on an
-  NVIDIA H200.
-- The rules were written with these jobs at hand, so the table is no blind test. Of the run of 2026-11-22, 124 of the first 125
-  diagnoses were right as they were made (commit 47bbeb4); `mixed` was called STORAGE_LATENCY once. Rules were changed after
-  that, and the sessions were judged again.
-- TraceML names phases, not causes: its INPUT-BOUND counts as right for every input fault. Where a job has no forward and
-  backward pass of its own, its work is the forward pass of a shell, since TraceML says nothing without one.
-- The other tools: TraceML 0.5.0 itself (it gets the marks in the loop that it asks for); the one rule of PyTorch's deleted
-  TensorBoard overview that needs no GPU, and the rules of SageMaker's ProfilerReport, both re-implemented on our
-  sessions; the warnings of PyTorch and Lightning by their own conditions.
-"""
 
 WATCHED = """
 import os, subprocess, sys
@@ -139,22 +121,6 @@ def run_until_valid(name: str, repeat: int, cores: list[int], options: argparse.
     print(f"{time.strftime('%H:%M:%S')} {name} {repeat}: {word}{row.missing}: {kinds}, noise {row.noise:.0%}", flush=True)
 
 
-def written(options: argparse.Namespace, text: str) -> str:
-    """The page in full: how it was made, what to keep in mind, the runs, and what watching costs."""
-    overhead = options.keep / "overhead.txt"
-    cost = overhead.read_text().strip() if overhead.exists() else "Not measured in this run."
-    parts = (
-        "# Diagnosis of jobs with one known fault",
-        "`make bench-diagnosis`; the jobs are `benchmarks/scenarios/jobs.py`, each on two cores of its own.",
-        "\n".join([f"- Date: {time.strftime('%Y-%m-%d')}", *describe(["torch", "traceml-ai"])]),
-        NOTES.strip(),
-        text,
-        "## What watching costs",
-        f"`python benchmarks/attach_overhead.py`:\n\n{cost}",
-    )
-    return "\n\n".join(parts) + "\n"
-
-
 def main() -> None:
     """Run what is missing, several scenarios at a time where there are cores, then judge everything."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -168,9 +134,8 @@ def main() -> None:
     parser.add_argument(
         "--traceml", type=Path, metavar="PROGRAM", help="run TraceML's `traceml` on the jobs of the first repeat"
     )
-    parser.add_argument("--overhead", type=int, default=0, metavar="PAIRS", help="also run attach_overhead.py, if not kept yet")
     parser.add_argument("--judge", action="store_true", help="run nothing")
-    parser.add_argument("--write", action="store_true", help=f"write {PAGE.relative_to(HERE.parent)}")
+    parser.add_argument("--write", action="store_true", help="write the results and the pages")
     options = parser.parse_args()
     usable = sorted(os.sched_getaffinity(0))
     free: Queue[list[int]] = Queue()
@@ -189,14 +154,8 @@ def main() -> None:
         options.keep.mkdir(parents=True, exist_ok=True)
         with ThreadPoolExecutor(options.jobs) as pool:
             list(pool.map(one, [(name, repeat) for repeat in range(options.repeat) for name in options.only]))
-        if options.overhead and not (options.keep / "overhead.txt").exists():
-            words = [sys.executable, str(HERE / "attach_overhead.py"), "--pairs", str(options.overhead)]
-            done = subprocess.run(words, capture_output=True, text=True, check=True)
-            (options.keep / "overhead.txt").write_text(done.stdout)
-    text = page(judge_all(options.keep))
-    print(text)
-    if options.write:
-        PAGE.write_text(written(options, text))
+    found = record.document("diagnosis", ["torch", "traceml-ai"], settings={}, **results(judge_all(options.keep)))
+    record.publish(found, save=options.write)
 
 
 if __name__ == "__main__":

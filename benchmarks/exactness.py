@@ -19,16 +19,15 @@ from pathlib import Path
 from typing import Any
 
 import headrace
-import machine_facts
 import numpy as np
 import numpy.typing as npt
+import record
 from headrace import _native, transforms
 from headrace.transforms.compile import Fuse
 from PIL import Image
 from sample import Box, photographs, random_resized_crops
 
 SIZE = 224
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "exactness.md"
 PACKAGES = ["headrace", "pillow", "torch", "torchvision", "opencv-python-headless", "nvidia-dali-cuda130", "numpy"]
 Pixels = npt.NDArray[np.uint8]
 Crop = Callable[[bytes, Box], Pixels]
@@ -118,9 +117,10 @@ class Difference:
         self.total += int(gap.sum())
         self.greatest = max(self.greatest, int(gap.max()))
 
-    def row(self, name: str) -> str:
-        share, mean = self.differing / self.values, self.total / self.values
-        return f"| {name} | {self.differing:,} of {self.values:,} ({share:.2%}) | {self.greatest} | {mean:.4f} |"
+    def row(self, name: str) -> dict[str, Any]:
+        """Return the row of the page."""
+        mean = self.total / self.values
+        return {"compared": name, "differing": self.differing, "values": self.values, "greatest": self.greatest, "mean": mean}
 
 
 def reduced(images: list[bytes], boxes: list[Box], size: int = 96) -> Difference:
@@ -153,7 +153,7 @@ def pipelines() -> dict[str, transforms.Compose]:
     }
 
 
-def augmented(files: list[Path]) -> list[str]:
+def augmented(files: list[Path]) -> list[dict[str, Any]]:
     """fuse="off" against torchvision on Pillow images with the same draws, and fuse="geometry" against fuse="off"."""
     import torchvision.transforms.v2.functional as functional
 
@@ -184,7 +184,7 @@ def augmented(files: list[Path]) -> list[str]:
 FUSES: tuple[Fuse, Fuse] = ("off", "geometry")
 
 
-def compare(files: list[Path], crops: int) -> list[str]:
+def compare(files: list[Path], crops: int) -> list[dict[str, Any]]:
     images = [path.read_bytes() for path in files]
     sizes = [Image.open(io.BytesIO(image)).size for image in images]
     boxes = [random_resized_crops(sizes, seed) for seed in range(crops)]
@@ -222,24 +222,11 @@ def main() -> int:
     parser.add_argument("--images", help="a folder of JPEG photographs (default: the test sample)")
     parser.add_argument("--limit", type=int, default=100)
     parser.add_argument("--crops", type=int, default=20)
-    parser.add_argument("--write", action="store_true", help=f"put the table into {PAGE}")
+    parser.add_argument("--write", action="store_true", help="write the results and the pages")
     args = parser.parse_args()
     files = photographs(args.images, args.limit)
-    table = [
-        f"{len(files)} photographs × {args.crops} random crops to {SIZE}×{SIZE}; `python benchmarks/exactness.py --write`.",
-        "",
-        *machine_facts.describe(PACKAGES),
-        "",
-        "| compared | values that differ | greatest difference (of 255) | mean difference |",
-        "|---|---|---|---|",
-        *compare(files, args.crops),
-    ]
-    print("\n".join(table))
-    if args.write:
-        start, end = "<!-- measured: begin -->", "<!-- measured: end -->"
-        page = PAGE.read_text(encoding="utf-8")
-        head, tail = page.partition(start)[0], page.partition(end)[2]
-        PAGE.write_text(f"{head}{start}\n" + "\n".join(table) + f"\n{end}{tail}", encoding="utf-8")
+    settings = {"photographs": len(files), "crops": args.crops, "size": SIZE}
+    record.publish(record.document("exactness", PACKAGES, settings=settings, rows=compare(files, args.crops)), save=args.write)
     return 0
 
 

@@ -24,12 +24,11 @@ from typing import Any
 
 import headrace
 import loaders as loaders_benchmark
-import machine_facts
+import record
 import torch
 from torchvision import models as torchvision_models
 
 BATCH = 256
-PAGE = Path(__file__).parent / "results" / "gpu.md"
 
 
 class Utilisation:
@@ -145,45 +144,34 @@ def main() -> int:
     parser.add_argument("--images", help="a folder of JPEG photographs (default: the test sample)")
     parser.add_argument("--models", nargs="+", default=["resnet18", "resnet50", "resnet152"])
     parser.add_argument("--seconds", type=float, default=6)
-    parser.add_argument("--write", action="store_true", help=f"write {PAGE}")
-    parser.add_argument("--page", type=Path, default=PAGE)
+    parser.add_argument("--write", action="store_true", help="write the results and the pages")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results to FILE instead, without pages")
     args = parser.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("no CUDA device here; this benchmark measures a real GPU or nothing")
     torch.backends.cudnn.benchmark = True
-    lines = ["| model | source | img/s | of compute only | GPU utilisation, median |", "|---|---|---|---|---|"]
+    rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as temporary:
         root = Path(temporary)
         count = loaders_benchmark.prepare(args.images, root)
         for source in list(SOURCES)[1:]:
             img_s, _ = rate(SOURCES[source](root), None, args.seconds)
-            lines.append(f"| none (ingest only) | {source} | {img_s:,.0f} | | |")
-            print(lines[-1], file=sys.stderr)
+            rows.append({"model": None, "source": source, "img_s": img_s, "of_compute_only": None, "gpu_utilisation": None})
+            print(rows[-1], file=sys.stderr)
         for model in args.models:
             step, ceiling = trainer(model), 0.0
             for source, make in SOURCES.items():
                 img_s, busy = rate(make(root), step, args.seconds)
                 ceiling = ceiling or img_s
-                shown = "not measured" if busy is None else f"{busy:.0f} %"
-                lines.append(f"| {model} | {source} | {img_s:,.0f} | {img_s / ceiling:.0%} | {shown} |")
-                print(lines[-1], file=sys.stderr)
+                row = {"model": model, "source": source, "img_s": img_s, "of_compute_only": img_s / ceiling}
+                rows.append({**row, "gpu_utilisation": None if busy is None else busy / 100})
+                print(rows[-1], file=sys.stderr)
             del step
             torch.cuda.empty_cache()
-    text = [
-        "# One GPU: model, loaders, and both together",
-        "",
-        f"Batches of {BATCH}, 224×224, bf16 autocast, channels-last, eager; {count} photographs in the page cache;",
-        f"{loaders_benchmark.CORES} workers or threads. Made by `python benchmarks/gpu_feed.py --write`; its text has the",
-        "method.",
-        "",
-        *machine_facts.describe(loaders_benchmark.PACKAGES),
-        "",
-        *lines,
-        "",
-    ]
-    print("\n".join(text))
-    if args.write:
-        args.page.write_text("\n".join(text), encoding="utf-8")
+    settings = {"batch_size": BATCH, "size": 224, "photographs": count, "workers": loaders_benchmark.CORES}
+    record.publish(
+        record.document("gpu", loaders_benchmark.PACKAGES, settings=settings, rows=rows), save=args.write, file=args.json
+    )
     return 0
 
 

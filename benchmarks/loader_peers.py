@@ -2,7 +2,7 @@
 
 Every one does the same job: random order, RandomResizedCrop(224) with torchvision's distribution, horizontal flip, batches of
 256; uint8 in the layout that is native to the loader, or normalised float32 of shape (N, 3, 224, 224). Workers or threads are
-as many as cores. Each uses what its own documentation recommends for this job; what differs is named in `REMARKS`.
+as many as cores. Each uses what its own documentation recommends for this job; results/notes/loaders.md names what differs.
 """
 
 from __future__ import annotations
@@ -21,15 +21,6 @@ import numpy as np
 
 BATCH, SIDE, CLASSES, REPEAT = 256, 224, 10, 200  # 400 photographs, listed 200 times: enough for 16 workers
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-
-REMARKS = (
-    "torchvision.io, OpenCV, DALI, FFCV, SPDL and tf.data do not reproduce Pillow's pixels (headrace does): torchvision.io and "
-    "tf.data (with antialias) differ in rounding and order, OpenCV and FFCV average areas, FFCV decodes with an inexact IDCT.",
-    "WebDataset shuffles in a buffer of 200, DALI in one of 1,024; the others shuffle the whole list.",
-    "headrace's float32 is (N, 3, H, W) over channels-last memory, as FFCV's is.",
-    "The packed rows hold the same JPEG coefficients as the folder, with restart markers; the 500 px q90 rows of both loaders "
-    "hold the same re-encoded images.",
-)
 
 Make = Callable[[Path, bool, int], Iterable[Any]]
 

@@ -28,18 +28,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import machine_facts
 import numpy as np
+import record
 from headrace.system import machine
 from loader_data import prepare
-from loader_peers import BATCH, PEERS, REMARKS, SIDE
+from loader_peers import BATCH, PEERS, SIDE
 
 CORES = max(1, round(machine.cores().usable))
 PACKAGES = (
     *("headrace", "pillow", "torch", "torchvision", "opencv-python-headless", "nvidia-dali-cuda130", "ffcv", "spdl"),
     *("tensorflow-cpu", "webdataset", "litdata", "numpy"),
 )
-PAGE = Path(__file__).parent / "results" / "loaders.md"
 BASE = "torch DataLoader, PIL transforms"
 LIMIT_S = 180  # of one measurement: a loader that takes longer is reported as failed
 
@@ -181,79 +180,59 @@ def drive(names: list[str], args: argparse.Namespace, root: Path) -> tuple[Resul
     return {case: found for case, found in results.items() if case.name not in failed}, failed
 
 
-def rate_table(results: Results, cores: int) -> list[str]:
-    lines = [
-        "| loader | uint8 img/s | × DataLoader | CPU s / 1000 | float32 img/s | × DataLoader | CPU s / 1000 |",
-        "|" + "---|" * 7,
-    ]
-    for name in dict.fromkeys(case.name for case in results):
-        cells = [f"**{name}**" if name.startswith("headrace") else name]
-        for floats in (False, True):
-            runs = results[Case(name, floats, cores)]
-            rates = [one["img_s"] for one in runs]
-            spread = f" ({min(rates):,.0f}–{max(rates):,.0f})" if len(rates) > 1 else ""
-            base = results.get(Case(BASE, floats, cores))
-            times = f"{statistics.median(rates) / _median(base, 'img_s'):.2f}" if base else "–"
-            cells += [f"{statistics.median(rates):,.0f}{spread}", times, f"{_median(runs, 'cpu_s_per_1000'):.2f}"]
-        lines.append(f"| {' | '.join(cells)} |")
-    return lines
+def rates(results: Results) -> list[dict[str, Any]]:
+    """Return the rows of the tables of rates, one for each loader and number of cores."""
+    rows = []
+    for cores in sorted({1, CORES}, reverse=True):
+        for name in names(results):
+            sides = {kind: side(results, Case(name, kind == "float32", cores)) for kind in ("uint8", "float32")}
+            rows.append({"cores": cores, "loader": name, "ours": name.startswith("headrace"), **sides})
+    return rows
+
+
+def side(results: Results, case: Case) -> dict[str, Any]:
+    """Return rate, times the DataLoader, and CPU time of one case."""
+    found = record.spread([one["img_s"] for one in results[case]])
+    base = results.get(Case(BASE, case.floats, case.cores))
+    times = found["median"] / _median(base, "img_s") if base else None
+    return {"img_s": found, "times": times, "cpu_s_per_1000": _median(results[case], "cpu_s_per_1000")}
+
+
+def names(results: Results) -> list[str]:
+    """Return the names of the loaders that were measured, in order."""
+    return list(dict.fromkeys(case.name for case in results))
 
 
 def _median(runs: list[dict[str, Any]], field: str) -> float:
     return statistics.median(one[field] for one in runs)
 
 
-def other_table(results: Results, imports: dict[str, float]) -> list[str]:
-    """What is not a rate, on all cores."""
-    lines = [
-        "| loader | memory uint8 | memory float32 | first batch | import | main thread, share of a core (uint8, float32) |",
-        "|" + "---|" * 6,
-    ]
-    for name in dict.fromkeys(case.name for case in results):
-        u8, f32 = results[Case(name, False, CORES)], results[Case(name, True, CORES)]
-        memory = [f"{_median(runs, 'memory_bytes') / 2**20:,.0f} MiB" for runs in (u8, f32)]
-        main = ", ".join(f"{_median(runs, 'main_share'):.1%}" for runs in (u8, f32))
-        cells = [*memory, f"{_median(u8, 'first_batch_s'):.2f} s", f"{imports[PEERS[name].package]:.2f} s", main]
-        lines.append(f"| {f'**{name}**' if name.startswith('headrace') else name} | {' | '.join(cells)} |")
-    return lines
+def other(results: Results, imports: dict[str, float]) -> list[dict[str, Any]]:
+    """Return the rows of what is not a rate, on all cores."""
+    rows = []
+    for name in names(results):
+        runs = {kind: results[Case(name, kind == "float32", CORES)] for kind in ("uint8", "float32")}
+        row = {"loader": name, "ours": name.startswith("headrace"), "import_s": imports[PEERS[name].package]}
+        row |= {f"memory_{kind}_mib": _median(found, "memory_bytes") / 2**20 for kind, found in runs.items()}
+        row |= {f"main_thread_{kind}": _median(found, "main_share") for kind, found in runs.items()}
+        rows.append({**row, "first_batch_s": _median(runs["uint8"], "first_batch_s")})
+    return rows
 
 
-def page(results: Results, failed: dict[str, str], count: int, args: argparse.Namespace) -> str:
-    absent = [name for name, peer in PEERS.items() if not peer.installed()]
+def document(results: Results, failed: dict[str, str], count: int, args: argparse.Namespace) -> dict[str, Any]:
+    """Return the results as a document."""
     imports = {package: import_seconds(package) for package in {PEERS[case.name].package for case in results}}
-    text = [
-        "# Loaders",
-        "",
-        f"Random order, RandomResizedCrop({SIDE}), flip, batches of {BATCH}; {count} photographs in the page cache; as many",
-        f"workers or threads as cores; {_repeats(args.repeats)}, windows of {args.seconds:g} s.",
-        "Made by `make bench-loaders`; the method is described in `benchmarks/loaders.py`.",
-        "",
-        *machine_facts.describe(PACKAGES),
-        "",
-    ]
-    for cores in sorted({1, CORES}, reverse=True):
-        text += [f"## {cores} core{'s' if cores > 1 else ''}", "", *rate_table(results, cores), ""]
-    text += [f"## Memory, start and hand-over ({CORES} cores)", "", *other_table(results, imports), ""]
-    text += [
-        f"Memory is that of the whole process tree (PSS); a process that has done nothing but `import torch` has "
-        f"{import_bytes('torch') / 2**20:,.0f} MiB.",
-        "First batch: from making the loader on, with its imports (but PyTorch's). Main",
-        "thread: processor time of the thread that calls `next()`; for headrace that is all of Python and the hand-over, for",
-        "others there is more Python in worker processes or threads of their own.",
-        "",
-        *(f"- Not installed, so not measured: {name}." for name in absent),
-        *(f"- Failed: {name}: `{reason}`." for name, reason in failed.items()),
-        "",
-        "What is not the same work:",
-        "",
-        *(f"- {remark}" for remark in REMARKS),
-        "",
-    ]
-    return "\n".join(text)
-
-
-def _repeats(count: int) -> str:
-    return f"median (least–greatest) of {count} interleaved repeats" if count > 1 else "one measurement each"
+    settings = {"size": SIDE, "batch_size": BATCH, "photographs": count, "repeats": args.repeats, "seconds": args.seconds}
+    return record.document(
+        "loaders",
+        PACKAGES,
+        settings=settings,
+        rates=rates(results),
+        other=other(results, imports),
+        torch_import_mib=import_bytes("torch") / 2**20,
+        absent=[name for name, peer in PEERS.items() if not peer.installed()],
+        failed=failed,
+    )
 
 
 def main() -> int:
@@ -263,8 +242,8 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=5)
     parser.add_argument("--quick", action="store_true", help="one repeat, windows of 2 s")
     parser.add_argument("--only", nargs="*", help="loaders whose name holds one of these words")
-    parser.add_argument("--write", action="store_true", help=f"write {PAGE}")
-    parser.add_argument("--page", type=Path, default=PAGE)
+    parser.add_argument("--write", action="store_true", help="write the results and the pages")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results to FILE instead, without pages")
     parser.add_argument("--measure", nargs=5, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.measure:
@@ -279,10 +258,7 @@ def main() -> int:
             print(f"could not be prepared: {line}", file=sys.stderr)
         wanted = [name for name in PEERS if not args.only or any(word in name for word in args.only)]
         results, failed = drive([name for name in wanted if PEERS[name].installed()], args, Path(temporary))
-    text = page(results, failed, count, args)
-    print(text)
-    if args.write:
-        args.page.write_text(text, encoding="utf-8")
+    record.publish(document(results, failed, count, args), save=args.write, file=args.json)
     return 0
 
 

@@ -1,4 +1,4 @@
-"""What a results page says about the machine it was made on."""
+"""The machine, the versions and the commit that a document of results names."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import platform
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from headrace.system import machine
 
@@ -15,7 +16,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 
 
 def commit() -> str:
-    """The repository's commit, marked when files differ from it; or what $HEADRACE_COMMIT says (where git is absent)."""
+    """Return the repository's commit, marked when files differ from it; or $HEADRACE_COMMIT (where git is absent)."""
     if given := os.environ.get("HEADRACE_COMMIT"):
         return given
     run = ["git", "-C", str(REPOSITORY)]
@@ -26,35 +27,28 @@ def commit() -> str:
     return (name or "unknown") + (" with changes" if changed else "")
 
 
-def versions(packages: Sequence[str]) -> str:
-    """Installed versions of `packages`; absent ones are left out."""
-    found = []
+def versions(packages: Sequence[str]) -> dict[str, str]:
+    """Return the installed versions of Python and `packages`; absent packages are left out."""
+    found = {"Python": platform.python_version()}
     for package in packages:
         try:
-            found.append(f"{package} {importlib.metadata.version(package)}")
+            found[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return ", ".join(found)
+    return found
 
 
-def describe(packages: Sequence[str]) -> list[str]:
-    """Markdown lines: processor, cores, memory, system, versions, commit."""
-    cores = machine.cores()
-    memory_gib = machine.memory().usable_bytes / 2**30
-    lines = [
-        f"- Machine: {machine.processor().model}, {cores.usable:g} usable cores, {memory_gib:.0f} GiB, {platform.platform()}",
-        f"- Versions: Python {platform.python_version()}, {versions(packages)}",
-        f"- Commit: {commit()}",
-    ]
+def description() -> dict[str, Any]:
+    """Return processor, cores, memory, system, and the GPU where there is one."""
+    found: dict[str, Any] = {
+        "processor": machine.processor().model,
+        "usable_cores": machine.cores().usable,
+        "memory_gib": round(machine.memory().usable_bytes / 2**30),
+        "system": platform.platform(),
+    }
     try:
-        gpu = subprocess.run(
-            ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if gpu.returncode == 0:
-            lines.insert(1, f"- GPU: {gpu.stdout.strip()}")
+        query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+        gpu = subprocess.run(query, capture_output=True, text=True, check=False)
     except FileNotFoundError:
-        pass
-    return lines
+        return found
+    return found | ({"gpu": gpu.stdout.strip()} if gpu.returncode == 0 else {})

@@ -21,19 +21,18 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import headrace
-import machine_facts
-from headrace.system.sizes import size_text
+import record
 from sample import REPOSITORY, photographs
 
 sys.path.insert(0, str(REPOSITORY / "tests"))
 from real_stores import RealStore, missing, running
 from slow_link import Fault, Link, slow_link
 
-PAGE = Path(__file__).parent / "results" / "object_store.md"
 PACKAGES = ["headrace", "obstore", "moto", "numpy"]
 SHARD_BYTES = 8 << 20  # a sixteenth of the packer's usual size, for a dataset of this size
 FAULTS: tuple[Fault, ...] = ("reset", "500", "cut", "wrong", "stall")
@@ -129,47 +128,39 @@ def main() -> int:
     parser.add_argument("--latency-ms", type=float, default=20.0)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--servers", default="moto,swift")
-    parser.add_argument("--write", action="store_true", help=f"write {PAGE}")
+    parser.add_argument("--write", action="store_true", help="write the results and the pages")
     args = parser.parse_args()
-    lines = page(args)
-    print("\n".join(lines))
-    if args.write:
-        PAGE.write_text("\n".join(lines) + "\n")
+    record.publish(document(args), save=args.write)
     return 0
 
 
-def page(args: argparse.Namespace) -> list[str]:
-    """Runs everything; the page's lines."""
+def document(args: argparse.Namespace) -> dict[str, Any]:
+    """Run everything; return the results as a document."""
+    found: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="headrace-store-") as scratch:
         packed, image_bytes = make(Path(scratch), args.images)
         size = sum(path.stat().st_size for path in packed.iterdir())
-        lines = [
-            "# Object stores",
-            "",
-            *machine_facts.describe(PACKAGES),
-            f"- Command: `python benchmarks/object_store.py --images {args.images} --cap-mb-s {args.cap_mb_s:g} "
-            f"--latency-ms {args.latency_ms:g} --rounds {args.rounds} --servers {args.servers} --write`",
-            f"- Data: {args.images} JPEGs, {size_text(size)}, shards of {size_text(SHARD_BYTES)}; medians of {args.rounds}",
-            f"- Link: {args.latency_ms:g} ms for each request, {args.cap_mb_s:g} MB/s over all connections; the budget of the "
-            "first batch is three round trips and one shard's bytes at the cap "
-            f"({3 * args.latency_ms + SHARD_BYTES / args.cap_mb_s / 1e3:.0f} ms)",
-            "",
-            "| server | cold epoch | share of the cap | first batch | requests | bytes fetched / data | cache's most / bound |",
-            "|---|---|---:|---:|---:|---:|---:|",
-        ]
         for kind in args.servers.split(","):
             if reason := missing(kind):
                 raise SystemExit(f"{kind}: {reason}")
             with running(kind) as store:
                 store.upload("images", "data", packed.iterdir())
-                lines += rows(kind, store, args, size, image_bytes)
-    load = os.getloadavg()[1]
-    lines.insert(3, f"- Load of the machine in the last five minutes, with the benchmark's own: {load:.0f}")
-    return [*lines, "", __doc__.split("\n\n")[2].strip()]
+                found += rows(kind, store, args, size, image_bytes)
+    settings = {
+        "images": args.images,
+        "data_mib": size / 2**20,
+        "shard_mib": SHARD_BYTES / 2**20,
+        "rounds": args.rounds,
+        "latency_ms": args.latency_ms,
+        "cap_mb_s": args.cap_mb_s,
+        "first_batch_budget_ms": 3 * args.latency_ms + SHARD_BYTES / args.cap_mb_s / 1e3,
+        "load_5_min": os.getloadavg()[1],
+    }
+    return record.document("object_store", PACKAGES, settings=settings, rows=found)
 
 
-def rows(kind: str, store: RealStore, args: argparse.Namespace, size: int, image_bytes: int) -> list[str]:
-    """The table's lines for one server."""
+def rows(kind: str, store: RealStore, args: argparse.Namespace, size: int, image_bytes: int) -> list[dict[str, Any]]:
+    """Return the rows of one server."""
     cap = args.cap_mb_s * 1e6
     runs: dict[str, list[Measured]] = {row.name: [] for row in ROWS}
     with slow_link(store.port, latency_s=args.latency_ms / 1e3, bytes_s=cap) as (link, url):
@@ -177,20 +168,26 @@ def rows(kind: str, store: RealStore, args: argparse.Namespace, size: int, image
             for row in ROWS:
                 runs[row.name].append(one(store, row, link, url, size))
                 print(f"{kind}, round {number + 1}, {row.name}: {runs[row.name][-1]}", file=sys.stderr)
-    return [line(kind, name, measured, image_bytes / cap, image_bytes) for name, measured in runs.items()]
+    return [summarised(kind, name, measured, image_bytes / cap, image_bytes) for name, measured in runs.items()]
 
 
-def line(kind: str, name: str, runs: list[Measured], ideal_s: float, image_bytes: int) -> str:
+def summarised(kind: str, name: str, runs: list[Measured], ideal_s: float, image_bytes: int) -> dict[str, Any]:
+    """Return the row of one server and one kind of epoch: medians, and the rounds."""
+
     def median(value: Callable[[Measured], float]) -> float:
         return statistics.median(map(value, runs))
 
-    most = max(run.cache_bytes for run in runs)
-    return (
-        f"| {kind} | {name} | {ideal_s / median(lambda run: run.epoch_s):.0%} "
-        f"| {median(lambda run: run.first_s) * 1000:.0f} ms "
-        f"| {median(lambda run: run.requests):.0f} | {median(lambda run: run.fetched) / image_bytes:.2f} "
-        f"| {most / 1e6:.0f} / {runs[0].bound_bytes / 1e6:.0f} MB |"
-    )
+    return {
+        "server": kind,
+        "epoch": name,
+        "share_of_cap": ideal_s / median(lambda run: run.epoch_s),
+        "first_batch_ms": median(lambda run: run.first_s) * 1000,
+        "requests": median(lambda run: run.requests),
+        "fetched_share": median(lambda run: run.fetched) / image_bytes,
+        "cache_most_mb": max(run.cache_bytes for run in runs) / 1e6,
+        "cache_bound_mb": runs[0].bound_bytes / 1e6,
+        "rounds": [asdict(run) for run in runs],
+    }
 
 
 def make(scratch: Path, images: int) -> tuple[Path, int]:

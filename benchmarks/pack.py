@@ -25,13 +25,13 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import headrace
-import machine_facts
+import record
 from headrace.system import machine
 from sample import photographs
 
-PAGE = Path(__file__).parent / "results" / "pack.md"
 PACKAGES = ["headrace", "pillow", "webdataset", "litdata", "ffcv", "numpy"]
 # What a Python row runs: imports first, then work() under the clock. CPU time is that of its processes too, which some peers do
 # not wait for.
@@ -146,14 +146,14 @@ def rows() -> list[Row]:
     """All ways that this machine can run."""
     every = [
         Row("tar", "copies", "tar -cf {out}/a.tar -C {source} ."),
-        Row("**headrace --keep-bytes**", "copies, checks, digests, index", ours("--keep-bytes")),
+        Row("headrace --keep-bytes", "copies, checks, digests, index", ours("--keep-bytes")),
         Row("webdataset ShardWriter", "copies, one process", script(WEBDATASET), "webdataset"),
         Row("litdata optimize", "copies", script(LITDATA), "litdata"),
         Row("tar, then sync", "copies, waits for the disk", "tar -cf {out}/a.tar -C {source} . && sync {out}/a.tar"),
-        Row("**headrace --keep-bytes --sync**", "copies, checks, digests, index, waits", ours("--keep-bytes --sync")),
-        Row("**headrace**", "restart markers, without loss, index", ours()),
+        Row("headrace --keep-bytes --sync", "copies, checks, digests, index, waits", ours("--keep-bytes --sync")),
+        Row("headrace", "restart markers, without loss, index", ours()),
         Row("jpegtran -optimize -restart", "restart markers, without loss, a process a file", JPEGTRAN),
-        Row(f"**headrace {LOSSY}**", "reduces or requantises, restart markers, index", ours(LOSSY)),
+        Row(f"headrace {LOSSY}", "reduces or requantises, restart markers, index", ours(LOSSY)),
         Row("Pillow loop", "reduces, re-encodes", script(PILLOW)),
         Row("FFCV DatasetWriter", "reduces, re-encodes", script(FFCV), "ffcv"),
     ]
@@ -188,14 +188,11 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--workers", type=int, default=round(machine.cores().usable))
     parser.add_argument("--only", default="", help="only rows whose name or description holds this")
-    parser.add_argument("--write", action="store_true", help=f"write {PAGE}")
+    parser.add_argument("--write", action="store_true", help="write the results and the pages")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="headrace-pack-") as scratch:
-        lines = page(Path(scratch), args)
-    print("\n".join(lines))
-    if args.write:
-        PAGE.parent.mkdir(exist_ok=True)
-        PAGE.write_text("\n".join(lines) + "\n")
+        found = document(Path(scratch), args)
+    record.publish(found, save=args.write)
     return 0
 
 
@@ -208,8 +205,8 @@ def fill(folder: Path, sample: list[bytes], images: int) -> Path:
     return folder
 
 
-def page(scratch: Path, args: argparse.Namespace) -> list[str]:
-    """Runs everything; the page's lines."""
+def document(scratch: Path, args: argparse.Namespace) -> dict[str, Any]:
+    """Run everything; return the results as a document."""
     load = os.getloadavg()[0]
     compileall.compile_dir(Path(headrace.__file__).parent, quiet=1)  # as pip does when it installs, also the peers
     sample = [path.read_bytes() for path in photographs(None, args.images)]
@@ -229,62 +226,48 @@ def page(scratch: Path, args: argparse.Namespace) -> list[str]:
                 took[count] = measured(row.command.format(**where))
             times[row.name].append(took)
             sizes[row.name] = size_of(out)
-            if row.name == "**headrace**":
+            if row.name == "headrace":
                 verified.append(sizes[row.name] / measured(verify.format(**where)).cpu_s)
     source_bytes = size_of(sources[args.images])
-    return [
-        "# Packing",
-        "",
-        *machine_facts.describe(PACKAGES),
-        f"- Command: `python benchmarks/pack.py --images {args.images} --rounds {args.rounds} --write`",
-        f"- Data: {args.images} JPEGs, {source_bytes / args.images / 1000:.1f} kB each",
-        f"- {args.workers} workers; medians of {args.rounds} rounds (lowest to highest); rates are those of the images that "
-        f"the run has more than one of {SMALL}, so without the start of interpreters and workers; whole commands with it",
-        f"- Load average when it began: {load:.1f}"
-        + ("; others were at work, so the rates of wall time mean little" if load > 1 else ""),
-        "",
-        "| | does | img/s of CPU time | img/s of wall time "
-        f"| whole command on {SMALL} images, s | on {args.images}, s | bytes of the source |",
-        "|---|---|---:|---:|---:|---:|---:|",
-        *(line(row, times[row.name], args.images, sizes[row.name] / source_bytes) for row in ways),
-        *verify_lines(verified),
-        "",
-        *absent(),
-    ]
-
-
-def verify_lines(rates: list[float]) -> list[str]:
-    """The rate of `headrace verify`."""
-    if not rates:
-        return []
-    return [
-        "",
-        f"`headrace verify` (SHA-256 of every shard, CRC-32C of every image, labels): "
-        f"{statistics.median(rates) / 1e9:.2f} GB/s of CPU time ({min(rates) / 1e9:.2f} to {max(rates) / 1e9:.2f}).",
-    ]
+    settings = {
+        "images": args.images,
+        "image_kb": source_bytes / args.images / 1000,
+        "workers": args.workers,
+        "rounds": args.rounds,
+        "small_images": SMALL,
+        "load_average": load,
+    }
+    return record.document(
+        "pack",
+        PACKAGES,
+        settings=settings,
+        rows=[summarised(row, times[row.name], args.images, sizes[row.name] / source_bytes) for row in ways],
+        verify_gb_s=record.spread([rate / 1e9 for rate in verified]) if verified else None,
+        absent=absent(),
+    )
 
 
 def absent() -> list[str]:
-    """Which peers are missing, in a line."""
+    """Return the peers that are missing."""
     missing = [name for name in ("webdataset", "litdata", "ffcv") if not importlib.util.find_spec(name)]
-    missing += [] if shutil.which("jpegtran") else ["jpegtran"]
-    return [f"Not installed, so not here: {', '.join(missing)}."] if missing else []
+    return missing + ([] if shutil.which("jpegtran") else ["jpegtran"])
 
 
-def line(row: Row, times: list[dict[int, Time]], images: int, share: float) -> str:
+def summarised(row: Row, times: list[dict[int, Time]], images: int, share: float) -> dict[str, Any]:
+    """Return one row: rates without the start, times of whole commands, size beside the source."""
     count = images - SMALL
-    rates = [
-        spread([count / max(getattr(took[images], kind) - getattr(took[SMALL], kind), 1e-9) for took in times])
+    cpu, wall = (
+        rate([count / max(getattr(took[images], kind) - getattr(took[SMALL], kind), 1e-9) for took in times])
         for kind in ("cpu_s", "wall_s")
-    ]
+    )
     small_s, large_s = (statistics.median(took[size].whole_s for took in times) for size in (SMALL, images))
-    return f"| {row.name} | {row.does} | {rates[0]} | {rates[1]} | {small_s:.2f} | {large_s:.2f} | {share:.0%} |"
+    names = {"way": row.name, "ours": row.name.startswith("headrace"), "does": row.does}
+    return {**names, "cpu_img_s": cpu, "wall_img_s": wall, "small_s": small_s, "large_s": large_s, "size_share": share}
 
 
-def spread(values: list[float]) -> str:
-    if max(values) > 1e6:
-        return "lost in the start's variation"
-    return f"{statistics.median(values):,.0f} ({min(values):,.0f} to {max(values):,.0f})"
+def rate(values: list[float]) -> dict[str, Any] | None:
+    """Return the spread of rates; None where the variation of the start hides them."""
+    return None if max(values) > 1e6 else record.spread(values)
 
 
 if __name__ == "__main__":

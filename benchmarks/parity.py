@@ -26,6 +26,7 @@ from typing import Any
 
 import headrace
 import machine_facts
+import record
 import torch
 from torchvision import datasets, models, transforms
 
@@ -34,7 +35,6 @@ BATCH = 256
 SCALE = (0.35, 1.0)  # crops of at least a third of so small an image
 RATE, DECAY, SMOOTHING = 0.1, 5e-4, 0.1
 MEAN, STD = headrace.transforms.IMAGENET_MEAN, headrace.transforms.IMAGENET_STD
-PAGE = Path(__file__).parent / "results" / "parity.md"
 Batches = Callable[[int], Iterable[tuple[Any, Any]]]  # of one epoch
 
 
@@ -103,39 +103,34 @@ def _score(model: Any, folder: Path) -> float:
     return 100 * right / seen
 
 
-def page(runs: list[dict[str, Any]], epochs: int) -> list[str]:
-    """The results in Markdown."""
+def document(runs: list[dict[str, Any]], epochs: int) -> dict[str, Any]:
+    """Return the results as a document."""
     found = {name: [run["accuracy"] for run in runs if run["input"] == name] for name in INPUTS}
     means = {name: statistics.mean(values) for name, values in found.items()}
     spreads = {name: statistics.stdev(values) for name, values in found.items()}
     error = math.sqrt(sum(spreads[name] ** 2 / len(found[name]) for name in INPUTS))
     difference = means["headrace"] - means["torchvision"]
-    lines = [
-        "# Learning parity",
-        "",
-        f"torchvision's ResNet-18, {SIZE}-pixel photographs, {epochs} epochs, batch {BATCH}, SGD with Nesterov momentum,",
-        f"one cycle up to rate {RATE}, weight decay {DECAY}, label smoothing {SMOOTHING}, bf16 autocast,",
-        f"RandomResizedCrop({SIZE}, scale={SCALE}) and mirror images.",
-        "Accuracy on the test images in percent, scored by the same torchvision evaluation.",
-        "",
-        "| input | " + " | ".join(f"seed {run}" for run in range(len(found["headrace"]))) + " | mean | standard deviation |",
-        "|---|" + "---|" * (len(found["headrace"]) + 2),
-    ]
-    for name, values in found.items():
-        cells = " | ".join(f"{value:.2f}" for value in values)
-        lines.append(f"| {name} | {cells} | {means[name]:.2f} | {spreads[name]:.2f} |")
-    verdict = "within" if abs(difference) <= error + 0.5 else "**outside**"
-    lines += [
-        "",
-        f"headrace − torchvision: {difference:+.2f} points; standard error of the difference {error:.2f}. "
-        f"That is {verdict} one standard error plus 0.5 points.",
-        "",
-        "Random draws differ between the two (each has its own generator), so single seeds are not comparable; means are.",
-        "",
-        *machine_facts.describe(["torch", "torchvision", "pillow"]),
-        f"- Made by: `python benchmarks/parity.py --seeds {len(found['headrace'])} --write`",
-    ]
-    return lines
+    settings = {
+        "size": SIZE,
+        "epochs": epochs,
+        "batch_size": BATCH,
+        "rate": RATE,
+        "weight_decay": DECAY,
+        "label_smoothing": SMOOTHING,
+        "crop_scale": SCALE,
+    }
+    return record.document(
+        "parity",
+        ["torch", "torchvision", "pillow"],
+        settings=settings,
+        rows=[
+            {"input": name, "accuracy": values, "mean": means[name], "deviation": spreads[name]}
+            for name, values in found.items()
+        ],
+        difference=difference,
+        standard_error=error,
+        within=abs(difference) <= error + 0.5,
+    )
 
 
 def _unpacked(data: Path, into: Path) -> Path:
@@ -153,7 +148,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=6)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--runs", type=Path, default=Path("parity-runs.jsonl"), help="finished runs, a JSON line each")
-    parser.add_argument("--write", action="store_true", help=f"write {PAGE.relative_to(machine_facts.REPOSITORY)}")
+    parser.add_argument("--write", action="store_true", help="write the results and the pages")
     arguments = parser.parse_args()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "2")))
     runs = [json.loads(line) for line in arguments.runs.read_text().splitlines()] if arguments.runs.exists() else []
@@ -177,10 +172,8 @@ def main() -> None:
                 with arguments.runs.open("a") as file:
                     file.write(json.dumps(runs[-1]) + "\n")
                 print(f"{name} seed {seed}: {accuracy:.2f} % in {runs[-1]['seconds']:.0f} s", flush=True)
-    text = "\n".join(page([run for run in runs if run["epochs"] == arguments.epochs], arguments.epochs)) + "\n"
-    print(text)
-    if arguments.write:
-        PAGE.write_text(text)
+    found = document([run for run in runs if run["epochs"] == arguments.epochs], arguments.epochs)
+    record.publish(found, save=arguments.write)
 
 
 if __name__ == "__main__":

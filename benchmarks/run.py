@@ -23,13 +23,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-import machine_facts
+import record
 from headrace.system import machine
 from sample import photographs
 
 CLASSES, BATCH, EPOCHS = 10, 64, 3
 CORES = max(1, round(machine.cores().usable))
-PAGE = Path(__file__).parent / "results" / "run.md"
+PACKAGES = ("headrace", "pillow", "torch", "torchvision", "numpy")
 
 
 def stacks() -> dict[str, list[Any]]:
@@ -88,20 +88,27 @@ Found = dict[str, list[list[tuple[float, float]]]]
 ROWS = (("first", "run", 0), ("third", "run", -1), ("next run, first", "again", 0))
 
 
-def table(results: dict[str, Found]) -> list[str]:
-    """Markdown rows: CPU milliseconds an image and images a second, and how many times better."""
-    lines = [
-        "| transforms | epoch | CPU ms/image plain | run | times less | img/s plain | run | times faster |",
-        "|" + "---|" * 8,
-    ]
+def rows(results: dict[str, Found]) -> list[dict[str, Any]]:
+    """Return the rows of the page: CPU milliseconds per image and images per second, plain and taken over."""
+    lines = []
     for name, found in results.items():
         for words, kind, epoch in ROWS:
             plain, ours = (
-                [statistics.median(run[epoch][which] for run in found[kind]) for which in (0, 1)] for kind in ("plain", kind)
+                [statistics.median(run[epoch][which] for run in found[side]) for which in (0, 1)] for side in ("plain", kind)
             )
             lines.append(
-                f"| {name} | {words} | {plain[1]:.2f} | {ours[1]:.2f} | {plain[1] / ours[1]:.1f} "
-                f"| {plain[0]:.0f} | {ours[0]:.0f} | {ours[0] / plain[0]:.1f} |"
+                {
+                    "transforms": name,
+                    "epoch": words,
+                    "plain_cpu_ms": plain[1],
+                    "run_cpu_ms": ours[1],
+                    "times_less_cpu": plain[1] / ours[1],
+                    "plain_img_s": plain[0],
+                    "run_img_s": ours[0],
+                    "times_faster": ours[0] / plain[0],
+                    "plain_rounds": [run[epoch] for run in found["plain"]],
+                    "run_rounds": [run[epoch] for run in found[kind]],
+                }
             )
     return lines
 
@@ -112,7 +119,7 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--copies", type=int, default=5, help="times that each photograph is there, as a file of its own")
     parser.add_argument("--only", nargs="*", help="transforms whose name holds one of these words")
-    parser.add_argument("--write", action="store_true", help=f"write {PAGE}")
+    parser.add_argument("--write", action="store_true", help="write the results and the pages")
     parser.add_argument("--script", nargs=2, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.script:
@@ -139,22 +146,14 @@ def main() -> int:
                 for kind, folder_of_indexes in (("plain", None), ("run", indexes), ("again", indexes)):
                     found[kind].append(measure(root, name, folder_of_indexes))
                     print(f"{repeat + 1}/{args.repeats} {name} {kind}: {found[kind][-1]}", file=sys.stderr)
-    text = [
-        "# headrace run",
-        "",
-        f"A script's input path alone, {len(files)} photographs {args.copies} times over, batches of {BATCH}, {CORES} workers",
-        f"or threads; medians of {args.repeats} repeats, plain and taken over alternating. Made by `python benchmarks/run.py",
-        '--write`; its text has the method. "next run": another process, with the indexes that the first has left.',
-        "Transforms that are not expressed natively are taken over in part (decode and crop, in the script's own workers).",
-        "",
-        *machine_facts.describe(["headrace", "pillow", "torch", "torchvision", "numpy"]),
-        "",
-        *table(results),
-        "",
-    ]
-    print("\n".join(text))
-    if args.write:
-        PAGE.write_text("\n".join(text), encoding="utf-8")
+    settings = {
+        "photographs": len(files),
+        "copies": args.copies,
+        "batch_size": BATCH,
+        "workers": CORES,
+        "repeats": args.repeats,
+    }
+    record.publish(record.document("run", PACKAGES, settings=settings, rows=rows(results)), save=args.write)
     return 0
 
 

@@ -21,8 +21,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-import machine_facts
+import record
 import torch
 from headrace.training.loop import Options, train
 from headrace.training.models import factory
@@ -35,7 +36,6 @@ from torchvision.transforms import v2
 
 SIZE, BATCH, WORKERS = 32, 64, 2
 RATE, MOMENTUM, DECAY, SMOOTHING = 0.1, 0.9, 5e-4, 0.1  # the rate is for BATCH images
-PAGE = REPOSITORY / "benchmarks" / "results" / "train_parity.md"
 PACKAGES = ["headrace", "torch", "torchvision", "pillow", "numpy"]
 
 
@@ -57,11 +57,10 @@ class Way:
         self.cpu_s.append(_cpu_s() - cpu_s)
         print(f"{self.name}, seed {seed}: top-1 {self.top1[-1]:.2%}, {self.seconds[-1]:.0f} s", flush=True)
 
-    def line(self) -> str:
-        """A line of the table."""
-        each = ", ".join(f"{one:.2%}" for one in self.top1)
-        mean, seconds, cpu_s = (statistics.mean(one) for one in (self.top1, self.seconds, self.cpu_s))
-        return f"| {self.name} | {mean:.2%} | {each} | {seconds:,.0f} | {cpu_s:,.0f} |"
+    def row(self) -> dict[str, Any]:
+        """Return the row of the page."""
+        mean, run_s, cpu_s = (statistics.mean(one) for one in (self.top1, self.seconds, self.cpu_s))
+        return {"way": self.name, "top1_mean": mean, "top1": self.top1, "run_s": run_s, "run_cpu_s": cpu_s}
 
 
 def _cpu_s() -> float:
@@ -149,7 +148,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
     parser.add_argument("--torch-threads", type=int, default=1, metavar="N", help="more are slow where others use the cores")
-    parser.add_argument("--write", action="store_true", help=f"write {PAGE.relative_to(REPOSITORY)}")
+    parser.add_argument("--write", action="store_true", help="write the results and the pages")
     given = parser.parse_args()
     if given.seeds < 2:
         parser.error("--seeds must be at least 2: one says nothing of the noise")
@@ -164,10 +163,7 @@ def main() -> None:
         for seed in range(given.seeds):
             for way in ways:
                 way.measure(seed)
-    text = page(ways, given.model, given.epochs, given.precision)
-    print(text)
-    if given.write:
-        PAGE.write_text(text, encoding="utf-8")
+    record.publish(document(ways, given), save=given.write)
 
 
 def unpacked(folder: Path) -> Path:
@@ -181,30 +177,26 @@ def unpacked(folder: Path) -> Path:
     return folder / "data"
 
 
-def page(ways: list[Way], model: str, epochs: int, precision: str) -> str:
-    """The results page."""
+def document(ways: list[Way], given: argparse.Namespace) -> dict[str, Any]:
+    """Return the results as a document."""
     reference, trainer = ways
     difference = statistics.mean(trainer.top1) - statistics.mean(reference.top1)
     error = math.sqrt(sum(statistics.variance(way.top1) / len(way.top1) for way in ways))
-    said = f"The means differ by {difference * 100:+.2f} points; the standard error of that is {error * 100:.2f} points"
-    verdict = "within noise" if abs(difference) < 2 * error else "more than noise"
-    seeds = len(trainer.top1)
-    return "\n".join(
-        [
-            "# The trainer beside a plain PyTorch loop",
-            "",
-            f"{model}, {epochs} epochs, {precision}, batches of {BATCH}, {seeds} seeds each, in turn, on the CPU.",
-            "Made by `python benchmarks/train_parity.py --write`; the method is described there.",
-            "",
-            *machine_facts.describe(PACKAGES),
-            "",
-            "| way | top-1, mean | each seed | seconds a run | CPU seconds a run |",
-            "|---|---|---|---|---|",
-            *(way.line() for way in ways),
-            "",
-            f"{said}: {verdict}.",
-            "",
-        ]
+    settings = {
+        "model": given.model,
+        "epochs": given.epochs,
+        "precision": given.precision,
+        "batch_size": BATCH,
+        "seeds": given.seeds,
+    }
+    return record.document(
+        "train_parity",
+        PACKAGES,
+        settings=settings,
+        rows=[way.row() for way in ways],
+        difference_points=difference * 100,
+        standard_error_points=error * 100,
+        within_noise=abs(difference) < 2 * error,
     )
 
 

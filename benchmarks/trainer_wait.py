@@ -13,12 +13,14 @@ from __future__ import annotations
 import argparse
 import shutil
 import statistics
+import sys
 import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-import machine_facts
+import record
 import torch
 from headrace.datasets.open import open_stored
 from headrace.training.devices import StepTimer, open_device
@@ -27,13 +29,12 @@ from headrace.training.input import TrainingInput
 from headrace.training.learner import Learner
 from headrace.training.loop import Options, train
 from headrace.training.optimization import OptimizationOptions
-from sample import REPOSITORY, photographs
+from sample import photographs
 
 MARGINS = (1.1, 1.25, 2.0)  # ingest-only over compute-only
 SIZE, BATCH = 224, 64
 COPIES = 4  # of each photograph: an epoch must be long beside its beginning
 TARGET = 0.02
-PAGE = REPOSITORY / "benchmarks" / "results" / "trainer_wait.md"
 PACKAGES = ["headrace", "torch", "numpy"]
 
 
@@ -47,13 +48,19 @@ class Row:
     end_to_end: list[float] = field(default_factory=list)
     wait: list[float] = field(default_factory=list)
 
-    def line(self) -> str:
-        """A line of the table: medians, and the range of the wait share."""
+    def summary(self) -> dict[str, Any]:
+        """Return the row of the page: medians, the range of the wait share, and the rounds."""
         ingest, compute, both = (statistics.median(one) for one in (self.ingest, self.compute, self.end_to_end))
-        wait = f"{statistics.median(self.wait):.2%} ({min(self.wait):.2%} to {max(self.wait):.2%})"
-        fast_enough = "yes" if statistics.median(self.wait) < TARGET else "**no**"
-        rates = f"{ingest / compute:.2f} | {ingest:,.0f} | {compute:,.0f} | {both:,.0f} | {both / compute:.1%}"
-        return f"| {rates} | {wait} | {fast_enough} |"
+        return {
+            "ingest_over_compute": ingest / compute,
+            "ingest_img_s": ingest,
+            "compute_img_s": compute,
+            "end_to_end_img_s": both,
+            "of_compute": both / compute,
+            "wait_share": record.spread(self.wait),
+            "below_target": statistics.median(self.wait) < TARGET,
+            "rounds": {"ingest": self.ingest, "compute": self.compute, "end_to_end": self.end_to_end},
+        }
 
 
 def main() -> None:
@@ -63,7 +70,7 @@ def main() -> None:
     parser.add_argument("--limit", type=int, default=400)
     parser.add_argument("--seconds", type=float, default=10.0, help="of each measurement")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--write", action="store_true", help=f"write {PAGE.relative_to(REPOSITORY)}")
+    parser.add_argument("--write", action="store_true", help="write the results and the pages")
     given = parser.parse_args()
     rows = [Row(margin) for margin in MARGINS]
     with tempfile.TemporaryDirectory() as folder:
@@ -71,11 +78,18 @@ def main() -> None:
         for turn in range(given.rounds):
             for row in rows:
                 measure(row, data, Path(folder) / f"run-{turn}-{row.margin}", given.seconds)
-                print(row.line(), flush=True)
-    text = page(rows, given.limit, given.seconds, given.rounds)
-    print(text)
-    if given.write:
-        PAGE.write_text(text, encoding="utf-8")
+                print(row.summary(), file=sys.stderr, flush=True)
+    settings = {
+        "batch_size": BATCH,
+        "size": SIZE,
+        "photographs": given.limit,
+        "copies": COPIES,
+        "rounds": given.rounds,
+        "seconds": given.seconds,
+        "target": TARGET,
+    }
+    found = record.document("trainer_wait", PACKAGES, settings=settings, rows=[row.summary() for row in rows])
+    record.publish(found, save=given.write)
 
 
 def fill(root: Path, files: list[Path]) -> Path:
@@ -143,27 +157,6 @@ def compute_only(options: Options) -> float:
     rate, _ = pace.read()
     assert rate is not None
     return rate
-
-
-def page(rows: list[Row], limit: int, seconds: float, rounds: int) -> str:
-    """The results page."""
-    return "\n".join(
-        [
-            "# Waiting for input",
-            "",
-            f"Batches of {BATCH}, RandomResizedCrop({SIZE}) and flip, {limit} photographs {COPIES} times in an image folder",
-            f"in the page cache; {rounds} rounds of {seconds:g} s each. The device is simulated (a rate and a wait).",
-            "Medians, in images per second.",
-            "Made by `python benchmarks/trainer_wait.py --write`; the method is described there.",
-            "",
-            *machine_facts.describe(PACKAGES),
-            "",
-            "| ingest / compute | ingest-only | compute-only | end-to-end | of compute-only | wait share | < 2 % |",
-            "|---|---|---|---|---|---|---|",
-            *(row.line() for row in rows),
-            "",
-        ]
-    )
 
 
 if __name__ == "__main__":

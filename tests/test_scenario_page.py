@@ -7,19 +7,22 @@ import json
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
+from headrace.diagnosis.diagnose import diagnose
+from headrace.session.model import Session
 from session_factory import make_session
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 
 
 @pytest.fixture
-def page(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def judge(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
-    for name in ("scenarios", "scenarios.baselines", "scenarios.page", "scenarios.jobs"):
-        sys.modules.pop(name, None)
-    return importlib.import_module("scenarios.page")
+    for name in [name for name in sys.modules if name.split(".")[0] in ("scenarios", "pages")]:
+        del sys.modules[name]
+    return importlib.import_module("scenarios.judge")
 
 
 def keep(folder: Path, name: str, repeat: int, *, fix: str | None = None, traceml: str = "", **run: float) -> Path:
@@ -31,29 +34,67 @@ def keep(folder: Path, name: str, repeat: int, *, fix: str | None = None, tracem
     return kept
 
 
-def test_every_job_has_an_expectation(page: ModuleType) -> None:
+def test_every_job_has_an_expectation(judge: ModuleType) -> None:
     pytest.importorskip("torch")
     jobs = importlib.import_module("scenarios.jobs")
-    assert set(jobs.SCENARIOS) == set(page.EXPECTED)
-    assert {expected.number for expected in page.EXPECTED.values()} == set(range(1, 24))
+    assert set(jobs.SCENARIOS) == set(judge.EXPECTED)
+    assert {expected.number for expected in judge.EXPECTED.values()} == set(range(1, 24))
 
 
-def test_runs_are_scored(page: ModuleType, tmp_path: Path) -> None:
+def test_runs_are_scored(judge: ModuleType, tmp_path: Path) -> None:
     keep(tmp_path, "healthy", 0, traceml="COMPUTE-BOUND", compute_s=0.04, cpu_s=0.008, workers=1)
     slow = {"workers": 2, "cpu_s": 0.001, "blocked_s": 0.06, "compute_s": 0.01, "cores": 2}
     tried = keep(tmp_path, "storage_latency", 0, fix="num_workers=7", traceml="INPUT-BOUND", **slow)
     make_session(**{**slow, "workers": 7}).save(tried / "fixed")  # type: ignore[arg-type]
-    keep(tmp_path, "storage_bandwidth", 0, **slow)  # said to be latency: wrong
+    keep(tmp_path, "storage_bandwidth", 0, **slow)  # judged to be latency: wrong
     keep(tmp_path, "garbage", 1, foreign_cores=2.0, cores=4, cpu_s=0.002, compute_s=0.05)  # others took half of the CPU: void
     (tmp_path / "network-0").mkdir()  # was stopped in the middle
-    rows = page.judge_all(tmp_path)
+    rows = judge.judge_all(tmp_path)
     assert [row.name for row in rows] == ["healthy", "storage_latency", "storage_bandwidth", "garbage"]
-    text = page.page(rows)
+    results = judge.results(rows)
+    score = results["score"]
+    assert (score["right"], score["valid"], score["void"]) == (2, 3, 1)
+    assert score["repeats"][0] == {"repeat": 0, "first": 2, "of_first": 3, "stretch": 0, "of_stretch": 0}
+    assert (score["false_alarms"], score["control_runs"]) == (0, 1)
+    assert score["first_verdict"] == {"median_s": 12.0, "longest_s": 12.0, "runs": 3}
+    assert [run["right"] for run in results["runs"]][:3] == [True, True, False]
+    assert (results["others"]["traceml_class"], results["others"]["traceml_of"]) == (2, 2)
+    text = importlib.import_module("pages.diagnosis").render(document(results), overhead())
     assert "right: 2 of 3 valid runs (1 void)" in text
     assert "repeat 0: scenarios 1 to 16: 2 of 3 right" in text
     assert "false alarms on the two controls: 0 in 1 runs" in text
     assert "STORAGE_LATENCY **wrong**" in text
     assert "names the class (not the cause within it) in 2 of the 2 jobs" in text
-    row = rows[1]
-    assert row.fix.startswith("num_workers=") or row.fix == ""
     assert "median 12 s" in text
+
+
+def test_a_fix_that_was_tried_is_scored_against_what_it_gained(judge: ModuleType, tmp_path: Path) -> None:
+    slow = {"workers": 2, "cpu_s": 0.001, "blocked_s": 0.06, "compute_s": 0.01, "cores": 2}
+    make_session(**slow).save(tmp_path / "before")  # type: ignore[arg-type]
+    found = diagnose(Session.load(tmp_path / "before"))
+    fix = next(fix for fix in found.fixes if fix.id.startswith("num_workers="))
+    workers = int(fix.id.partition("=")[2])
+    tried = keep(tmp_path / "kept", "storage_latency", 0, fix=fix.id, **slow)
+    make_session(**{**slow, "workers": workers}).save(tried / "fixed")  # type: ignore[arg-type]
+    (row,) = judge.judge_all(tmp_path / "kept")
+    assert row.fix == fix.id
+    assert row.predicted == pytest.approx(fix.predicted_img_s)
+    assert row.measured is not None and row.measured > 2 * found.img_s
+    assert row.error == pytest.approx(row.predicted / row.measured - 1)
+    assert row.interval is not None and row.covered == (row.interval[0] <= row.measured <= row.interval[1])
+    prediction = judge.results([row])["score"]["prediction"]
+    assert prediction["fixes"] == 1
+    assert prediction["median_error"] == pytest.approx(abs(row.error))
+
+
+def document(results: dict[str, Any]) -> dict[str, Any]:
+    """A document of results around what the runs gave."""
+    machine = {"processor": "none", "usable_cores": 2, "memory_gib": 1}
+    facts = {"machine": machine, "versions": {}, "commit": "", "date": "", "command": "", "remarks": []}
+    return {**facts, "settings": {}, **results}
+
+
+def overhead() -> dict[str, Any]:
+    """A document of attach_overhead without rows."""
+    settings = {"pairs": 1, "steps": 1, "step_ms": 1.0, "loops": 1, "loop_steps": 1}
+    return {**document({}), "settings": settings, "hook_us": 1.0, "rows": []}

@@ -1,4 +1,4 @@
-"""The scenarios: what each should be called; and the page that sets kept runs against that, with the rules of today.
+"""The scenarios, the verdict that each should get, and the score of kept runs by the rules of today.
 
 A run folder is `NAME-REPEAT` with the session `plain`, where a fix was tried the session `fixed`, and `run.json`.
 """
@@ -185,88 +185,106 @@ def judge_all(folder: Path) -> list[Row]:
     return sorted(rows, key=lambda row: (list(EXPECTED).index(row.name), row.repeat))
 
 
-def page(rows: list[Row]) -> str:
-    """Scores, the table of runs, and what the other tools said."""
-    return "\n\n".join([score(rows), "## Every run\n\n" + table(rows), "## Other tools on the same jobs\n\n" + beside(rows)])
+def results(rows: list[Row]) -> dict[str, Any]:
+    """Return score, runs and the other tools' answers, as the page of the diagnosis reads them."""
+    return {"score": score(rows), "runs": list(map(run_facts, rows)), "others": others(rows)}
 
 
-def score(rows: list[Row]) -> str:
-    """The figures that the runs are made for."""
+def score(rows: list[Row]) -> dict[str, Any]:
+    """Return the figures that the runs are made for."""
     valid = [row for row in rows if not row.void]
-    lines = [f"- right: {sum(row.right for row in valid)} of {len(valid)} valid runs ({len(rows) - len(valid)} void)"]
-    for repeat in sorted({row.repeat for row in rows}):
-        wrong = {EXPECTED[row.name].number for row in valid if row.repeat == repeat and not row.right}
-        seen = {EXPECTED[row.name].number for row in valid if row.repeat == repeat}
-        first, stretch = ({n for n in seen if (n >= STRETCH) == late} for late in (False, True))
-        lines.append(
-            f"- repeat {repeat}: scenarios 1 to 16: {len(first - wrong)} of {len(first)} right; from 17 on: "
-            f"{len(stretch - wrong)} of {len(stretch)}"
-        )
     controls = [row for row in valid if row.name in ("healthy", "near_the_knee")]
-    alarms = sum(len(row.diagnosis.findings) > 1 or not row.right for row in controls)
-    lines.append(f"- false alarms on the two controls: {alarms} in {len(controls)} runs")
-    lines.append(f"- must-not verdicts: {sum(bool(row.violations) for row in valid)}")
+    return {
+        "right": sum(row.right for row in valid),
+        "valid": len(valid),
+        "void": len(rows) - len(valid),
+        "repeats": [repeat_score(valid, repeat) for repeat in sorted({row.repeat for row in rows})],
+        "false_alarms": sum(len(row.diagnosis.findings) > 1 or not row.right for row in controls),
+        "control_runs": len(controls),
+        "must_not": sum(bool(row.violations) for row in valid),
+        "prediction": prediction_score(valid),
+        "first_verdict": first_verdict_score(valid),
+    }
+
+
+def repeat_score(valid: list[Row], repeat: int) -> dict[str, int]:
+    """Return how many scenarios of one repeat were right: the list's first part, and its stretch part."""
+    wrong = {EXPECTED[row.name].number for row in valid if row.repeat == repeat and not row.right}
+    seen = {EXPECTED[row.name].number for row in valid if row.repeat == repeat}
+    first, stretch = ({n for n in seen if (n >= STRETCH) == late} for late in (False, True))
+    return {
+        "repeat": repeat,
+        "first": len(first - wrong),
+        "of_first": len(first),
+        "stretch": len(stretch - wrong),
+        "of_stretch": len(stretch),
+    }
+
+
+def prediction_score(valid: list[Row]) -> dict[str, Any] | None:
+    """Return error and coverage of the predictions that were tried; None where there is none."""
     errors = sorted(abs(row.error) for row in valid if row.error is not None)
     covers = [row.covered for row in valid if row.covered is not None]
-    if errors:
-        p90 = errors[min(len(errors) - 1, int(0.9 * len(errors)))]
-        lines.append(
-            f"- prediction error: median {statistics.median(errors):.0%}, p90 {p90:.0%} over {len(errors)} fixes that were "
-            f"tried; the interval covers {sum(map(bool, covers))} of {len(covers)}"
-        )
+    if not errors:
+        return None
+    return {
+        "median_error": statistics.median(errors),
+        "p90_error": errors[min(len(errors) - 1, int(0.9 * len(errors)))],
+        "fixes": len(errors),
+        "covered": sum(map(bool, covers)),
+        "intervals": len(covers),
+    }
+
+
+def first_verdict_score(valid: list[Row]) -> dict[str, Any] | None:
+    """Return when the first verdict came; None where no run was long enough for one."""
     times = sorted(row.verdict_after_s for row in valid if row.verdict_after_s is not None)
-    if times:
-        lines.append(
-            f"- first verdict while the job runs: median {statistics.median(times):.0f} s after the command was started, "
-            f"longest {times[-1]:.0f} s ({len(times)} of {len(valid)} runs were long enough for one)"
-        )
-    return "\n".join(lines)
+    return {"median_s": statistics.median(times), "longest_s": times[-1], "runs": len(times)} if times else None
 
 
-def table(rows: list[Row]) -> str:
-    """One line for each run, as Markdown."""
-    head = "job | verdict | conf. | also | must not | fix | predicted | measured | error | in interval | first verdict | noise"
-    lines = [f"| # | {head} |", "|" + "---|" * 13]
-    for row in rows:
-        mark = " void" if row.void else "" if row.right else " **wrong**"
-        cells = (
-            str(EXPECTED[row.name].number), row.name, f"{row.diagnosis.verdict}{mark}{row.missing}",
-            f"{row.diagnosis.confidence:.2f}", " ".join(found.kind for found in row.diagnosis.findings[1:3]),
-            " ".join(row.violations), row.fix, f"{row.predicted:,.0f}" if row.predicted else "",
-            f"{row.measured:,.0f}" if row.measured else "", f"{row.error:+.0%}" if row.error is not None else "",
-            {True: "yes", False: "no", None: ""}[row.covered],
-            f"{row.verdict_after_s:.0f} s" if row.verdict_after_s is not None else "", f"{row.noise:.0%}",
-        )  # fmt: skip
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+def run_facts(row: Row) -> dict[str, Any]:
+    """Return the row of one run."""
+    return {
+        "number": EXPECTED[row.name].number,
+        "job": row.name,
+        "verdict": row.diagnosis.verdict,
+        "confidence": row.diagnosis.confidence,
+        "also": [found.kind for found in row.diagnosis.findings[1:3]],
+        "must_not": row.violations,
+        "fix": row.fix,
+        "predicted_img_s": row.predicted,
+        "measured_img_s": row.measured,
+        "error": row.error,
+        "in_interval": row.covered,
+        "verdict_after_s": row.verdict_after_s,
+        "noise": row.noise,
+        "void": row.void,
+        "right": row.right,
+        "missing": row.missing,
+    }
 
 
-def beside(rows: list[Row]) -> str:
-    """The confusion matrix: job by job what each tool said, and how often that was the class and the cause."""
+def others(rows: list[Row]) -> dict[str, Any]:
+    """Return what each tool said about each job, and how often that was the class and the cause."""
     chosen = {row.name: row for row in reversed([row for row in rows if not row.void])}
-    lines = ["| job | class | headrace | TraceML | TensorBoard plugin | SageMaker's rules | PyTorch, Lightning |"]
-    lines.append("|" + "---|" * 7)
-    marked = asked = 0
-    spoke: dict[str, int] = {}
-    for name, expected in EXPECTED.items():
-        if name not in chosen:
-            continue
-        row = chosen[name]
-        said = row.beside.get("TraceML", "not run")
-        if "TraceML" in row.beside:
-            asked += 1
-            marked += TRACEML_KINDS.get(said, "") == expected.kind
-        for tool in ("TensorBoard", "SageMaker", "warnings"):
-            spoke[tool] = spoke.get(tool, 0) + (row.beside[tool] != "nothing")
-        verdict = row.diagnosis.verdict + ("" if row.right else " **wrong**")
-        others = (row.beside["TensorBoard"], row.beside["SageMaker"], row.beside["warnings"])
-        lines.append("| " + " | ".join((name, expected.kind, verdict, said, *others)) + " |")
-    right = sum(row.right for row in chosen.values())
-    lines += [
-        "",
-        f"headrace names the cause in {right} of {len(chosen)} jobs. TraceML names the class (not the cause within it) in "
-        f"{marked} of the {asked} jobs it ran on. Of {len(chosen)} jobs, the TensorBoard rule speaks in "
-        f"{spoke.get('TensorBoard', 0)}, SageMaker's rules in {spoke.get('SageMaker', 0)}, the warnings in "
-        f"{spoke.get('warnings', 0)}; none of the three names a cause.",
-    ]
-    return "\n".join(lines)
+    chosen = {name: chosen[name] for name in EXPECTED if name in chosen}
+    answered = {name: row.beside["TraceML"] for name, row in chosen.items() if "TraceML" in row.beside}
+    silent = ("TensorBoard", "SageMaker", "warnings")
+    return {
+        "jobs": [
+            {
+                "job": name,
+                "class": EXPECTED[name].kind,
+                "headrace": row.diagnosis.verdict,
+                "right": row.right,
+                "TraceML": answered.get(name),
+                **{tool: row.beside[tool] for tool in silent},
+            }
+            for name, row in chosen.items()
+        ],
+        "named": sum(row.right for row in chosen.values()),
+        "of": len(chosen),
+        "traceml_class": sum(TRACEML_KINDS.get(said, "") == EXPECTED[name].kind for name, said in answered.items()),
+        "traceml_of": len(answered),
+        "spoke": {tool: sum(row.beside[tool] != "nothing" for row in chosen.values()) for tool in silent},
+    }

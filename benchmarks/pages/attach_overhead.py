@@ -1,0 +1,31 @@
+"""The part of the diagnosis page that says what watching costs, made by benchmarks/attach_overhead.py."""
+
+from __future__ import annotations
+
+from pages.document import Document, page, table
+
+
+def render(document: Document) -> str:
+    """Return the part."""
+    found = document["settings"]
+    return page(
+        f"`{document['command']}`, {document['date']}: {found['pairs']} pairs of runs, one with the hooks and the "
+        "sampler and one "
+        f"without, of {found['steps']} steps of {found['step_ms']:g} ms.",
+        table(
+            ["per step", "plain", "attached", "more", "standard error"],
+            (
+                (
+                    row["what"],
+                    f"{row['plain_us']:,.0f} µs",
+                    f"{row['more_us']:+.0f} µs",
+                    f"{row['more_share']:+.2%}",
+                    f"{row['error_us']:.0f} µs",
+                )
+                for row in document["rows"]
+            ),
+        ),
+        '"Attached" is the median of the pairs\' differences.',
+        f"The step hook alone takes {document['hook_us']:.1f} µs of CPU per step, writing the session included (least of "
+        f"{found['loops']} loops of {found['loop_steps']}).",
+    )

@@ -1,0 +1,185 @@
+"""The measured parts of README.md: the table of results with its footnotes, and the table of decoding."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pages.document import Document, machine, page, percent, read, table
+
+DECODE_PEERS = ("Pillow", "torchvision.io + v2 (tensor)", "OpenCV (INTER_AREA)", "DALI CPU (image_slice)")
+DECODE_OURS = {
+    "headrace, originals, first sight": "**headrace**, a file seen for the first time",
+    "headrace, originals, with index": "**headrace**, a file seen before (index)",
+    "headrace, restart-marked": "**headrace**, packed (restart markers)",
+}
+
+
+def find(rows: list[dict[str, Any]], **wanted: Any) -> dict[str, Any]:
+    """Return the row with these values."""
+    return next(row for row in rows if all(row[key] == value for key, value in wanted.items()))
+
+
+def rate(number: float) -> str:
+    """Return images per second."""
+    return f"{number:,.0f}"
+
+
+def summary() -> str:
+    """Return the table of results and its footnotes."""
+    rows = [demo(read("demo")), loaders(read("loaders")), run(read("run")), pack(read("pack"))]
+    rows += [augmentation(read("augmentation")), *gpu(read("gpu")), diagnosis(read("diagnosis"))]
+    linked = [[f"{what} ([page](benchmarks/results/{name}.md))", *cells] for name, (what, *cells) in rows]
+    return page(table(["what", "before", "with headrace", ""], linked), footnotes(read("demo"), read("diagnosis")))
+
+
+Row = tuple[str, tuple[str, ...]]
+"""Name of the page, and the cells of a row."""
+
+
+def demo(document: Document) -> Row:
+    """The plain script and the same script under `headrace run`."""
+    before, after = (find(document["rows"], input=name) for name in ("the plain script", "the same script under headrace run"))
+    what = "`make demo`, 2 cores: the plain PyTorch script, and the same script under `headrace run`"
+    what += f" ({document['settings']['device']}¹)"
+    return "demo", (what, f"{rate(before['img_s'])} img/s", f"{rate(after['img_s'])} img/s", f"{after['times']:.1f}×")
+
+
+def loaders(document: Document) -> Row:
+    """Loaders beside each other."""
+
+    def on_two(name: str) -> dict[str, Any]:
+        found: dict[str, Any] = find(document["rates"], cores=2, loader=name)["uint8"]
+        return found
+
+    torch, dali, ffcv, folder, packed = map(
+        on_two,
+        (
+            "torch DataLoader, PIL transforms",
+            "DALI, CPU",
+            "FFCV, original bytes",
+            "headrace, image folder, first epoch",
+            "headrace, packed (lossless)",
+        ),
+    )
+    medians = [rate(one["img_s"]["median"]) for one in (torch, dali, ffcv, folder, packed)]
+    return "loaders", (
+        "loader alone, 2 cores, ImageNet photographs, uint8: torch DataLoader with PIL",
+        f"{medians[0]} img/s (DALI CPU {medians[1]}, FFCV {medians[2]})",
+        f"{medians[3]} folder · {medians[4]} packed",
+        f"{folder['times']:.1f}× · {packed['times']:.1f}×",
+    )
+
+
+def run(document: Document) -> Row:
+    """An unmodified script's input path."""
+    first, later = (find(document["rows"], transforms="crop, flip, normalise", epoch=epoch) for epoch in ("first", "third"))
+    return "run", (
+        f"an unmodified script's input alone under `headrace run`, {document['settings']['workers']} cores: first "
+        "epoch · later epochs",
+        f"{rate(first['plain_img_s'])} · {rate(later['plain_img_s'])} img/s",
+        f"{rate(first['run_img_s'])} · {rate(later['run_img_s'])} img/s",
+        f"{first['times_faster']:.1f}× · {later['times_faster']:.1f}×",
+    )
+
+
+def pack(document: Document) -> Row:
+    """Packing with smaller images."""
+    names = ("headrace --max-side 500 --quality 90", "Pillow loop", "FFCV DatasetWriter")
+    ours, pillow, ffcv = (find(document["rows"], way=name)["cpu_img_s"]["median"] for name in names)
+    return "pack", (
+        f"packing {document['settings']['images']:,} photographs at quality 90, at most 500 px, images per second "
+        "of CPU time: Pillow loop",
+        f"{rate(pillow)} img/s (FFCV's writer {rate(ffcv)})",
+        f"{rate(ours)} img/s",
+        f"{ours / pillow:.1f}× · {ours / ffcv:.1f}×",
+    )
+
+
+def augmentation(document: Document) -> Row:
+    """The heaviest augmentation load."""
+    row = find(document["rows"], interpolation="bilinear", load=12)
+    pillow, off, fused = (row[f"{way}_ms"]["median"] for way in ("torchvision", "off", "fused"))
+    return "augmentation", (
+        "12 rotations and 24 flips per image before the crop, one core: torchvision on Pillow, bilinear",
+        f"{pillow:.1f} ms of CPU per image",
+        f"{fused:.2f} ms fused · {off:.1f} ms op by op, the same pixels",
+        f"{row['fused_times']:.0f}× · {row['off_times']:.0f}×",
+    )
+
+
+def gpu(document: Document) -> list[Row]:
+    """Training on one GPU."""
+    name = document["machine"]["gpu"].split(",")[0].removeprefix("NVIDIA ")
+    made: list[Row] = []
+    for model, words in (("resnet50", "ResNet-50"), ("resnet18", "ResNet-18")):
+        torch, ours = (
+            find(document["rows"], model=model, source=source) for source in ("torch DataLoader", "headrace, packed")
+        )
+        what = f"{words} training on one {name}, {document['settings']['workers']} cores: torch DataLoader → headrace, packed"
+        before, after = (f"{rate(one['img_s'])} img/s ({percent(one['of_compute_only'])} of the GPU)" for one in (torch, ours))
+        made.append(("gpu", (what, before, after, f"{ours['img_s'] / torch['img_s']:.1f}×")))
+    return made
+
+
+def diagnosis(document: Document) -> Row:
+    """Verdicts and predictions."""
+    score, others, first = document["score"], document["others"], document.get("first_judged")
+    fixes, repeats = score["prediction"], len(score["repeats"])
+    right = f"{score['right']} of {score['valid']}" + ("²" if first else "")
+    return "diagnosis", (
+        f"{others['of']} kinds of training job with one known fault, {repeats} runs each: cause named right · "
+        "error of the predicted gain",
+        f"TraceML names the class in {others['traceml_class']} of {others['traceml_of']}, 3 rule sets no cause",
+        f"{right} · median {percent(fixes['median_error'])}, 90 % within {percent(fixes['p90_error'])}",
+        "",
+    )
+
+
+def footnotes(demo_document: Document, diagnosis_document: Document) -> str:
+    """Return the footnotes of the table."""
+    settings = demo_document["settings"]
+    simulated = settings["gpu_img_s"] is not None
+    compute = (
+        f"¹ Compute is a timed wait at {rate(settings['gpu_img_s'])} img/s: {settings['gpu_source']}. " if simulated else ""
+    )
+    lines = [f"{compute}The demo ran on {machine(demo_document)}, {demo_document['date']}."]
+    if first := diagnosis_document.get("first_judged"):
+        lines.append(
+            f"² Judged again after rules were changed; {first['right']} of the first {first['runs']} runs were "
+            "right as first judged. "
+            "The rules were written with the jobs at hand."
+        )
+    return "\n".join(lines)
+
+
+def decoding() -> str:
+    """Return the table of decoding on one core, and what two threads do."""
+    document = read("decode")
+    rows = document["rows"]
+    full = find(rows, way="libjpeg-turbo, full decode alone")
+    peers = [find(rows, way=name) for name in DECODE_PEERS]
+    lines = [("libjpeg-turbo, full decode alone", rate(full["img_s"]["median"]), f"{full['times_full_decode']:.2f}")]
+    lines.append(
+        (
+            "Pillow · torchvision.io · OpenCV · DALI CPU",
+            " · ".join(rate(one["img_s"]["median"]) for one in peers),
+            " · ".join(f"{one['times_full_decode']:.2f}" for one in peers),
+        )
+    )
+    for name, words in DECODE_OURS.items():
+        found: Mapping[str, Any] = find(rows, way=name)
+        lines.append((words, rate(found["img_s"]["median"]), f"{found['times_full_decode']:.2f}"))
+    threads = document["two_threads"]
+    return page(
+        f"One core, whole job (JPEG bytes → random crop → 224×224 → flip), {document['settings']['images']} "
+        "ImageNet photographs "
+        "([page](benchmarks/results/decode.md), `make bench-decode`):",
+        table(["way", "img/s per core", "× libjpeg-turbo's full decode alone"], lines),
+        f"Two threads do {threads['times']:.2f} times as much as one." if threads else "",
+    )
+
+
+def render() -> dict[str, str]:
+    """Return the parts of README.md by the names of their markers."""
+    return {"summary": summary(), "decoding": decoding()}

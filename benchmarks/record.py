@@ -1,0 +1,72 @@
+"""What a benchmark leaves behind: its JSON document in benchmarks/results/data, from which render.py makes the pages."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import shlex
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import machine_facts
+from pages.document import DATA
+from render import measured, write
+
+__all__ = ["document", "publish", "spread"]
+
+
+def document(name: str, packages: Sequence[str], *, settings: dict[str, Any], **parts: Any) -> dict[str, Any]:
+    """Return the document of the benchmark that runs now.
+
+    Args:
+        name: the page's name, which is the file's.
+        packages: whose versions are recorded.
+        settings: what the run was asked for: images, rounds, sizes.
+        parts: the results, as the page's `render` reads them.
+    """
+    script = Path(sys.argv[0]).resolve()
+    command = shlex.join(["python", f"benchmarks/{script.name}", *sys.argv[1:]])
+    return {
+        "name": name,
+        "command": command,
+        "date": time.strftime("%Y-%m-%d"),
+        "machine": machine_facts.description(),
+        "versions": machine_facts.versions(packages),
+        "commit": machine_facts.commit(),
+        "remarks": [],
+        "settings": settings,
+        **parts,
+    }
+
+
+def spread(rounds: Sequence[float]) -> dict[str, Any]:
+    """Return median, least and greatest of the values, and the values themselves, in the order of the rounds."""
+    return {
+        "median": statistics.median(rounds),
+        "least": min(rounds),
+        "greatest": max(rounds),
+        "rounds": list(rounds),
+    }
+
+
+def publish(found: dict[str, Any], *, save: bool, file: Path | None = None) -> None:
+    """Print the page of a document. With `save` also write the document, and all pages anew.
+
+    Args:
+        found: the document.
+        save: whether `--write` was given.
+        file: where the document goes instead, without pages (for machines without the repository).
+    """
+    name = found["name"]
+    print(importlib.import_module(f"pages.{name}").render(found))
+    text = json.dumps(found, indent=1, ensure_ascii=False) + "\n"
+    if file is not None:
+        file.write_text(text, encoding="utf-8")
+    elif save:
+        DATA.mkdir(parents=True, exist_ok=True)
+        (DATA / f"{name}.json").write_text(text, encoding="utf-8")
+        write(measured())

@@ -1,0 +1,79 @@
+"""Write every page that is made from results or code:   make results
+
+From the JSON documents in benchmarks/results/data: the pages in benchmarks/results, and the measured parts of README.md,
+docs/exactness.md and docs/fuzzing.md, which lie between `<!-- results:begin NAME -->` and `<!-- results:end NAME -->`. From the
+code: docs/cli.md and docs/diagnosis.schema.json. tests/test_pages.py fails when a file is not what this program would write.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from pages import command_line, exactness, fuzzing, readme
+from pages.document import RESULTS, read
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+PAGES = (
+    *("augmentation", "decode", "demo", "diagnosis", "gpu", "loaders", "object_store", "pack", "parity", "run"),
+    *("train_parity", "trainer_wait"),
+)
+"""The pages in benchmarks/results, by the names of their documents and of their modules in benchmarks/pages."""
+
+
+def filled(text: str, name: str, part: str) -> str:
+    """Return `text` with `part` between the markers of `name`. Raise ValueError where the markers are not there."""
+    begin, end = f"<!-- results:begin {name} -->", f"<!-- results:end {name} -->"
+    head, found, rest = text.partition(begin)
+    _, closed, tail = rest.partition(end)
+    if not found or not closed:
+        raise ValueError(f"no {begin} … {end}")
+    return f"{head}{begin}\n{part.strip()}\n{end}{tail}"
+
+
+def measured() -> dict[Path, str]:
+    """Return the files that are made from JSON documents, with the text that they should have."""
+    files = {RESULTS / f"{name}.md": importlib.import_module(f"pages.{name}").render(read(name)) for name in PAGES}
+    parts = {
+        REPOSITORY / "README.md": readme.render(),
+        REPOSITORY / "docs/exactness.md": {"exactness": exactness.render(read("exactness"))},
+        REPOSITORY / "docs/fuzzing.md": {"fuzzing": fuzzing.render(read("fuzzing"))},
+    }
+    for path, named in parts.items():
+        text = path.read_text(encoding="utf-8")
+        for name, part in named.items():
+            text = filled(text, name, part)
+        files[path] = text
+    return files
+
+
+def described() -> dict[Path, str]:
+    """Return the files that are made from the code, with the text that they should have."""
+    from headrace.report.exports.json import schema
+
+    return {
+        REPOSITORY / "docs/cli.md": command_line.render(),
+        REPOSITORY / "docs/diagnosis.schema.json": json.dumps(schema(), indent=1) + "\n",
+    }
+
+
+def write(files: dict[Path, str]) -> None:
+    """Write the files that differ, and name them."""
+    for path, text in files.items():
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            path.write_text(text, encoding="utf-8")
+            print(f"wrote {path.relative_to(REPOSITORY)}", file=sys.stderr)
+
+
+def main() -> int:
+    """Write all files."""
+    write(measured())
+    write(described())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,130 @@
+"""Pages made from results or code say what their JSON or code says: `make results` would change nothing."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+BENCHMARKS = REPOSITORY / "benchmarks"
+DATA = BENCHMARKS / "results" / "data"
+DOCUMENTS = sorted(path.stem for path in DATA.glob("*.json"))
+PAGES = sorted(path.stem for path in (BENCHMARKS / "results").glob("*.md"))
+PARTS = {"attach_overhead", "exactness", "fuzzing"}
+"""Documents that fill a part of another page."""
+
+
+@pytest.fixture(scope="module")
+def render() -> Iterator[ModuleType]:
+    """benchmarks/render.py, with the modules of benchmarks/pages that it imports."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(BENCHMARKS))
+        yield importlib.import_module("render")
+        for name in [name for name in sys.modules if name.split(".")[0] in ("render", "pages")]:
+            del sys.modules[name]
+
+
+def page_module(name: str) -> Any:
+    return importlib.import_module(f"pages.{name}")
+
+
+@pytest.mark.parametrize("kind", ["measured", "described"])
+def test_every_page_is_what_make_results_writes(render: ModuleType, kind: str) -> None:
+    files: dict[Path, str] = getattr(render, kind)()
+    stale = [str(path.relative_to(REPOSITORY)) for path, text in files.items() if path.read_text(encoding="utf-8") != text]
+    assert not stale, f"run `make results`: {', '.join(stale)}"
+
+
+def test_every_page_and_every_document_is_rendered(render: ModuleType) -> None:
+    assert set(PAGES) == set(render.PAGES)
+    assert set(DOCUMENTS) == set(render.PAGES) | PARTS
+    parts = {path.name for path in render.measured() if path.suffix == ".md" and path.parent != BENCHMARKS / "results"}
+    assert parts == {"README.md", "exactness.md", "fuzzing.md"}
+
+
+def numbers(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The places of all measured numbers in a document."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            if at or key not in ("machine", "versions"):
+                yield from numbers(inner, (*at, key))
+    elif isinstance(value, list):
+        for place, inner in enumerate(value):
+            yield from numbers(inner, (*at, place))
+    elif isinstance(value, (int, float)) and not isinstance(value, bool):
+        yield at
+
+
+# Figures that the README or a reader of the JSON wants, and the page states in its remarks.
+NOT_ON_ITS_PAGE = {("diagnosis", "first_judged")}
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_a_changed_number_changes_the_page(render: ModuleType, name: str) -> None:
+    document = json.loads((DATA / f"{name}.json").read_text(encoding="utf-8"))
+    module = page_module(name)
+    before = module.render(document)
+    unseen = []
+    for place in numbers(document):
+        if "rounds" in place[:-1] or (name, place[0]) in NOT_ON_ITS_PAGE:
+            continue
+        changed = copy.deepcopy(document)
+        inner = changed
+        for key in place[:-1]:
+            inner = inner[key]
+        inner[place[-1]] = 7 * inner[place[-1]] + 3
+        if module.render(changed) == before:
+            unseen.append(place)
+    assert not unseen
+
+
+@pytest.mark.parametrize("name", [name for name in DOCUMENTS if name != "fuzzing"])
+def test_a_document_names_machine_versions_commit_date_and_command(render: ModuleType, name: str) -> None:
+    document = json.loads((DATA / f"{name}.json").read_text(encoding="utf-8"))
+    assert document["name"] == name
+    assert {"processor", "usable_cores", "memory_gib"} <= set(document["machine"])
+    assert "Python" in document["versions"]
+    assert document["commit"] and document["date"][:2] == "20" and document["command"]
+    page = "" if name == "attach_overhead" else page_module(name).render(document)
+    for words in (document["commit"], document["date"], document["command"], document["machine"]["processor"]):
+        assert name == "attach_overhead" or str(words) in page
+
+
+def test_every_page_has_a_make_target_and_every_target_a_script() -> None:
+    makefile = (REPOSITORY / "Makefile").read_text(encoding="utf-8")
+    targets = {line.split(":")[0] for line in makefile.splitlines() if line.startswith("bench-")}
+    expected = {f"bench-{name.replace('_', '-')}" for name in PAGES} | {"bench-exactness", "bench-overhead"}
+    assert targets == expected
+    scripts = {word for word in makefile.split() if word.startswith("benchmarks/") and word.endswith(".py")}
+    assert all((REPOSITORY / script).exists() for script in scripts)
+    assert len(scripts) == len(expected) + 1  # and render.py
+
+
+def test_readme_takes_its_figures_from_the_documents(render: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    readme = page_module("readme")
+    real = readme.read
+
+    def changed(name: str) -> Any:
+        document = copy.deepcopy(real(name))
+        if name == "demo":
+            document["rows"][0]["img_s"] = 12345.0
+        return document
+
+    monkeypatch.setattr(readme, "read", changed)
+    assert "12,345 img/s" in readme.render()["summary"]
+    assert "12,345 img/s" not in (REPOSITORY / "README.md").read_text(encoding="utf-8")
+
+
+def test_markers_that_are_missing_are_an_error(render: ModuleType) -> None:
+    text = "a\n<!-- results:begin x -->\nold\n<!-- results:end x -->\nb\n"
+    assert render.filled(text, "x", "new") == "a\n<!-- results:begin x -->\nnew\n<!-- results:end x -->\nb\n"
+    with pytest.raises(ValueError, match="results:begin y"):
+        render.filled(text, "y", "new")
