@@ -29,7 +29,7 @@ import headrace
 import record
 from sample import REPOSITORY, photographs
 
-sys.path.insert(0, str(REPOSITORY / "tests"))
+sys.path.insert(0, str(REPOSITORY / "tests" / "helpers"))
 from real_stores import RealStore, missing, running
 from slow_link import Fault, Link, slow_link
 
