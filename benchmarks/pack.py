@@ -227,7 +227,9 @@ def document(scratch: Path, args: argparse.Namespace) -> dict[str, Any]:
             times[row.name].append(took)
             sizes[row.name] = size_of(out)
             if row.name == "headrace":
-                verified.append(sizes[row.name] / measured(verify.format(**where)).cpu_s)
+                cpu_s = measured(verify.format(**where)).cpu_s
+                if cpu_s:  # os.times() counts hundredths of a second; a few images take none
+                    verified.append(sizes[row.name] / cpu_s)
     source_bytes = size_of(sources[args.images])
     settings = {
         "images": args.images,
