@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from headrace.datasets.sources.remote import store as remote_store
+from headrace.datasets.sources.remote import retry
+from headrace.datasets.sources.remote.retry import RetryPolicy
 from object_store import Bucket, serving
 
 
@@ -22,5 +23,5 @@ def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
             "HEADRACE_CACHE": str(tmp_path / "cache"),
         }.items():
             monkeypatch.setenv(name, value)
-        monkeypatch.setattr(remote_store, "_BACKOFF_S", 0.001)
+        monkeypatch.setattr(retry, "DEFAULT", RetryPolicy(backoff_s=0.001))
         yield made

@@ -131,7 +131,7 @@ def test_masks_follow_their_image_as_pillow_does(tar: Path, name: str, fuse: Any
             assert masks.shape == images.shape[:3] and masks.dtype == np.uint8
             assert "255 outside" in made.explain()
             for number, found in enumerate(masks):
-                drawn = made.plan.program.parameters(*SIZES[number], SEED, epoch, number)
+                drawn = made.pipeline.program.parameters(*SIZES[number], SEED, epoch, number)
                 np.testing.assert_array_equal(found, replayed(classes_of(number), drawn))
         plain.close()
 
@@ -173,7 +173,7 @@ def test_each_view_has_its_mask(tar: Path) -> None:
         (((large, small), _, (large_masks, small_masks)),) = made
     assert large_masks.shape == large.shape[:3] and small_masks.shape == small.shape[:3]
     for number, found in enumerate(large_masks):
-        drawn = made.plan.program.parameters(*SIZES[number], SEED, 0, number)
+        drawn = made.pipeline.program.parameters(*SIZES[number], SEED, 0, number)
         np.testing.assert_array_equal(found, replayed(classes_of(number), drawn))
 
 

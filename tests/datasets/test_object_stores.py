@@ -14,8 +14,10 @@ from typing import Any
 import headrace
 import numpy as np
 import pytest
+from headrace.datasets.sources.remote import retry
 from headrace.datasets.sources.remote import shards as remote_shards
 from headrace.datasets.sources.remote import store as remote_store
+from headrace.datasets.sources.remote.retry import RetryPolicy
 from headrace.datasets.sources.remote.shards import RemoteShards
 from headrace.errors import SourceError
 from headrace.loading import feed
@@ -56,7 +58,7 @@ def link(server: RealStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         for name, value in server.environment(url).items():
             monkeypatch.setenv(name, value)
         monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "cache"))
-        monkeypatch.setattr(remote_store, "_BACKOFF_S", 0.001)
+        monkeypatch.setattr(retry, "DEFAULT", RetryPolicy(backoff_s=0.001))
         yield made
 
 
@@ -94,7 +96,7 @@ def test_faults_cost_retries_and_never_data(link: Link, packed: Path, fault: Any
 
 
 def test_answers_that_never_end_are_asked_for_again(link: Link, packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote_store, "_TIMEOUT", "2s")
+    monkeypatch.setattr(retry, "DEFAULT", RetryPolicy(backoff_s=0.001, timeout_s=2.0))
     link.stall_s = 60.0
     link.plan = lambda number, line: "stall" if number in (4, 9) else None
     assert same(batches("s3://images/data"), batches(packed))
@@ -102,8 +104,7 @@ def test_answers_that_never_end_are_asked_for_again(link: Link, packed: Path, mo
 
 
 def test_a_store_that_never_answers_is_an_error(link: Link, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote_store, "_TIMEOUT", "1s")
-    monkeypatch.setattr(remote_store, "_PATIENCE_S", 2.0)
+    monkeypatch.setattr(retry, "DEFAULT", RetryPolicy(backoff_s=0.001, timeout_s=1.0, patience_s=2.0))
     link.latency_s = 60.0
     with pytest.raises(SourceError, match="s3://images"):
         headrace.open("s3://images/data")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import email.utils
+import ssl
 import subprocess
 import sys
 import threading
@@ -146,15 +147,40 @@ class _Server(ThreadingHTTPServer):
         pass  # connections that a fault has closed
 
 
+class TestCertificate:
+    """A certificate for 127.0.0.1 that an authority made for the test has signed."""
+
+    __test__ = False  # no test class
+
+    def __init__(self, folder: Path) -> None:
+        self.authority, self.chain, self.key = folder / "authority.pem", folder / "chain.pem", folder / "key.pem"
+        request, extensions = folder / "request.pem", folder / "extensions"
+        extensions.write_text("subjectAltName=IP:127.0.0.1\nbasicConstraints=CA:FALSE\n")
+        new_key = ("req", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=headrace test", "-keyout")
+        authority_key = folder / "authority-key.pem"
+        _openssl(*new_key, authority_key, "-x509", "-days", "2", "-out", self.authority)
+        _openssl(*new_key, self.key, "-out", request)
+        signed_by = ("-CA", self.authority, "-CAkey", authority_key, "-CAcreateserial")
+        _openssl("x509", "-req", "-in", request, *signed_by, "-days", "2", "-extfile", extensions, "-out", self.chain)
+
+
+def _openssl(*arguments: object) -> None:
+    subprocess.run(["openssl", *map(str, arguments)], check=True, capture_output=True)
+
+
 @contextlib.contextmanager
-def serving(bucket: Bucket) -> Iterator[str]:
-    """Serves the bucket; yields the endpoint's URL."""
+def serving(bucket: Bucket, certificate: TestCertificate | None = None) -> Iterator[str]:
+    """Serve the bucket, over TLS if there is a certificate; yield the endpoint's URL."""
     handler = type("Handler", (_Handler,), {"bucket": bucket})
     with _Server(("127.0.0.1", 0), handler) as server:
+        if certificate is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(certificate.chain, certificate.key)
+            server.socket = context.wrap_socket(server.socket, server_side=True)
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
         thread.start()
         try:
-            yield f"http://127.0.0.1:{server.server_port}"
+            yield f"{'https' if certificate else 'http'}://127.0.0.1:{server.server_port}"
         finally:
             server.shutdown()
             thread.join()

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import http.server
 import json
 import os
-import threading
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from headrace.errors import SourceError, UsageError
 from headrace.inspection import doctor
 from headrace.inspection.object_store_probe import probe_store
 from headrace.system import disk, machine, nvml, software
+from object_store import Bucket, TestCertificate, needs_obstore, serving
 
 A100 = nvml.Device("NVIDIA A100", 80 << 30, (8, 0))
 GB300 = nvml.Device("NVIDIA GB300", 288 << 30, (10, 3))
@@ -168,57 +168,61 @@ def test_file_system_is_that_of_the_longest_mount(tmp_path: Path) -> None:
     assert disk.file_system(Path("/"), mounts) == "ext4"
 
 
-class Server(http.server.BaseHTTPRequestHandler):
-    """Serves one object both plainly and in the way of an S3 endpoint."""
-
-    def do_GET(self) -> None:
-        if "list-type" in self.path:
-            empty = "prefix=none" in self.path
-            entry = "" if empty else "<Contents><Key>train/a.tar</Key><Size>5000</Size></Contents>"
-            body = f'<?xml version="1.0"?><ListBucketResult><Name>b</Name>{entry}</ListBucketResult>'.encode()
-        elif self.path.endswith("a.tar"):
-            body = b"x" * 5000
-        else:
-            self.send_error(404)
-            return
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None: ...
+@pytest.fixture
+def served() -> Bucket:
+    """Two objects below train/, the larger one last."""
+    return Bucket({"train/a.tar": b"y" * 100, "train/b.tar": b"x" * 5000})
 
 
 @pytest.fixture
-def server() -> Iterator[str]:
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Server) as running:
-        thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
-        yield f"http://127.0.0.1:{running.server_address[1]}"
-        running.shutdown()
-        thread.join()
+def server(served: Bucket, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A plain web server that is an S3 endpoint too; the bucket's name is b."""
+    with serving(served) as endpoint:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+        monkeypatch.setenv("AWS_REGION", "us-east-1")
+        monkeypatch.setenv("AWS_SKIP_SIGNATURE", "true")
+        yield endpoint
 
 
-def test_probe_reads_an_object_over_http(server: str) -> None:
-    found = probe_store(f"{server}/a.tar")
-    assert found.read_bytes == 5000
-    assert 0 < found.first_byte_s < 10
-    with pytest.raises(SourceError, match="404"):
-        probe_store(f"{server}/absent")
+@needs_obstore
+def test_the_probe_reads_a_file_over_http(server: str) -> None:
+    found = probe_store(f"{server}/b/train/b.tar")
+    assert (found.object, found.read_bytes) == (f"{server}/b/train/b.tar", 5000)
+    assert 0 < found.first_byte_s < 10 and found.bytes_per_s > 0
+    with pytest.raises(SourceError, match="does not exist"):
+        probe_store(f"{server}/b/absent")
 
 
-def test_probe_reads_the_first_object_under_an_s3_prefix(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("boto3")
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.setenv(name, "test")
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    found = probe_store("s3://b/train", endpoint=server)
-    assert (found.object, found.read_bytes) == ("s3://b/train/a.tar", 5000)
-    with pytest.raises(SourceError, match="nothing lies under this prefix"):
-        probe_store("s3://b/none", endpoint=server)
+@needs_obstore
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl")
+def test_the_probe_reads_a_file_over_https(served: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    certificate = TestCertificate(tmp_path)
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate.authority))
+    with serving(served, certificate) as endpoint:
+        assert endpoint.startswith("https://")
+        assert probe_store(f"{endpoint}/b/train/b.tar").read_bytes == 5000
 
 
-def test_probe_refuses_what_it_cannot_try() -> None:
+@needs_obstore
+def test_the_probe_reads_the_largest_object_under_an_s3_prefix(server: str) -> None:
+    for url in ("s3://b/train", "s3://b/train/", "s3://b", "s3://b/train/b.tar"):
+        found = probe_store(url)
+        assert (found.url, found.object, found.read_bytes) == (url, "s3://b/train/b.tar", 5000)
+    for url in ("s3://b/none", "s3://b/train/none"):
+        with pytest.raises(SourceError, match="nothing lies under this prefix"):
+            probe_store(url)
+
+
+@needs_obstore
+def test_the_probe_uses_the_loaders_client(server: str, served: Bucket) -> None:
+    """It makes ranged requests, with the same retries."""
+    served.fault = lambda number, key: "cut" if number == 2 else None
+    assert probe_store("s3://b/train").read_bytes == 5000
+    assert served.requests[0] == "list" and set(served.requests[1:]) == {"train/b.tar"}
+    assert len(served.requests) > 3
+
+
+def test_the_probe_refuses_other_addresses() -> None:
     with pytest.raises(UsageError, match="only s3"):
         probe_store("ftp://host/x")
 

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 import torch
 from headrace.cli.main import main
-from headrace.datasets.sources.remote import store as remote_store
+from headrace.datasets.sources.remote import retry
+from headrace.datasets.sources.remote.retry import RetryPolicy
 from headrace.datasets.sources.remote.store import open_bucket
 from headrace.errors import HeadraceError, SourceError, StateError, UsageError
 from headrace.training import checkpoint, uploads
@@ -46,7 +47,7 @@ def url(server: RealStore, monkeypatch: pytest.MonkeyPatch) -> str:
     """An empty prefix of the store."""
     for name, value in server.environment().items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(remote_store, "_BACKOFF_S", 0.001)
+    monkeypatch.setattr(retry, "DEFAULT", RetryPolicy(backoff_s=0.001))
     return f"s3://runs/number-{next(COUNT)}"
 
 

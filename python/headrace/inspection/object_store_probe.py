@@ -1,85 +1,72 @@
-"""Whether an object store answers from here, how soon, and how fast one connection reads: asked only on request."""
+"""Probe an object store with the loader's own client: whether it answers from here, its latency, the rate of one connection."""
 
 from __future__ import annotations
 
 import time
-import urllib.error
-import urllib.request
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
-from headrace.errors import MissingDependencyError, SourceError, UsageError
+from headrace.datasets.sources.remote.retry import RetryPolicy
+from headrace.datasets.sources.remote.store import Bucket, is_url, is_web, open_bucket
+from headrace.errors import SourceError, UsageError
 
 __all__ = ["StoreProbe", "probe_store"]
 
-TIMEOUT_S = 10.0
 READ_BYTES = 16 << 20
+_LISTED = 20  # objects among which the largest is read
+_POLICY = RetryPolicy(tries=2, timeout_s=10.0, patience_s=10.0, client_retries=1)  # `doctor` must not wait as long as a Loader
 
 
 @dataclass(frozen=True, slots=True)
 class StoreProbe:
-    """`first_byte_s`: time to the first byte of an object. `bytes_per_s`: one connection, over `read_bytes`."""
+    """The latency and the rate of one connection to an object store."""
 
     url: str
-    object: str
-    first_byte_s: float
+    object: str  # URL of the object that was read
+    first_byte_s: float  # time of a request for one byte
     read_bytes: int
-    bytes_per_s: float
+    bytes_per_s: float  # of one request for `read_bytes`
 
 
-def probe_store(url: str, *, endpoint: str | None = None) -> StoreProbe:
-    """Reads up to 16 MiB of one object: of the first under an s3:// prefix, or of an http(s):// address.
+def probe_store(url: str) -> StoreProbe:
+    """Read up to 16 MiB of one object: the largest of the first 20 below an s3://, gs:// or az:// URL, or one http(s):// file.
 
-    Raises SourceError with the store's own words where it cannot, UsageError for another kind of address.
+    Raises SourceError with the store's own words if it cannot be read, UsageError for another kind of address.
     """
-    scheme = urlsplit(url).scheme
-    if scheme == "s3":
-        return _probe_s3(url, endpoint)
-    if scheme in ("http", "https"):
-        return _probe_http(url)
-    raise UsageError(f"{url}: only s3://, http:// and https:// addresses can be tried", hint="for example s3://bucket/prefix")
-
-
-def _probe_http(url: str) -> StoreProbe:
-    request = urllib.request.Request(url, headers={"Range": f"bytes=0-{READ_BYTES - 1}"})
+    if not is_url(url):
+        raise UsageError(
+            f"{url}: only s3://, gs://, az://, http:// and https:// addresses can be tried",
+            hint="for example s3://bucket/prefix",
+        )
+    bucket, path, size = (_file if is_web(url) else _largest_object)(url)
     started_s = time.perf_counter()
-    try:
-        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
-            return _timed(url, url, started_s, answer)
-    except (urllib.error.URLError, OSError) as error:
-        raise SourceError(f"{url}: {error}", hint="check the address, the proxy (https_proxy) and the firewall") from error
-
-
-def _probe_s3(url: str, endpoint: str | None) -> StoreProbe:
-    try:
-        import boto3
-        import botocore.config
-        import botocore.exceptions
-    except ImportError as error:
-        raise MissingDependencyError(f"{url}: reading S3 needs boto3", hint="pip install 'headrace[aws]'") from error
-    parts = urlsplit(url)
-    quick = botocore.config.Config(
-        connect_timeout=TIMEOUT_S, read_timeout=TIMEOUT_S, retries={"total_max_attempts": 2, "mode": "standard"}
-    )
-    try:
-        client = boto3.client("s3", config=quick, endpoint_url=endpoint)
-        listing = client.list_objects_v2(Bucket=parts.netloc, Prefix=parts.path.lstrip("/"), MaxKeys=20)
-        objects = [entry for entry in listing.get("Contents", []) if entry["Size"] > 0]
-        if not objects:
-            raise SourceError(f"{url}: the bucket answers, but nothing lies under this prefix", hint="check the prefix")
-        key = max(objects, key=lambda entry: int(entry["Size"]))["Key"]
-        started_s = time.perf_counter()
-        answer = client.get_object(Bucket=parts.netloc, Key=key, Range=f"bytes=0-{READ_BYTES - 1}")
-        return _timed(url, f"s3://{parts.netloc}/{key}", started_s, answer["Body"])
-    except (botocore.exceptions.BotoCoreError, botocore.exceptions.ClientError) as error:
-        hint = "check credentials (aws sts get-caller-identity), the bucket's region and this machine's network"
-        raise SourceError(f"{url}: {error}", hint=hint) from error
-
-
-def _timed(url: str, name: str, started_s: float, stream: object) -> StoreProbe:
-    read = stream.read  # type: ignore[attr-defined]
-    total = len(read(1))
+    bucket.read_range(path, 0, 1)
     first_byte_s = time.perf_counter() - started_s
-    while total < READ_BYTES and (piece := read(min(1 << 20, READ_BYTES - total))):
-        total += len(piece)
-    return StoreProbe(url, name, first_byte_s, total, total / max(time.perf_counter() - started_s, 1e-9))
+    read_bytes = min(size, READ_BYTES)
+    started_s = time.perf_counter()
+    bucket.read_range(path, 0, read_bytes)
+    elapsed_s = max(time.perf_counter() - started_s, 1e-9)
+    return StoreProbe(url, f"{bucket.url}/{path}", first_byte_s, read_bytes, read_bytes / elapsed_s)
+
+
+def _largest_object(url: str) -> tuple[Bucket, str, int]:
+    bucket = open_bucket(url, _POLICY)
+    objects = [entry for entry in bucket.list_some(_LISTED) if entry.size > 0]
+    if objects:
+        largest = max(objects, key=lambda entry: entry.size)
+        return bucket, largest.path, largest.size
+    parent, _, name = url.rstrip("/").rpartition("/")
+    if not parent.endswith("/"):  # more than the name of a bucket: perhaps that of an object
+        bucket = open_bucket(parent, _POLICY)
+        if size := bucket.size(name):
+            return bucket, name, size
+    raise SourceError(f"{url}: the bucket answers, but nothing lies under this prefix", hint="check the prefix")
+
+
+def _file(url: str) -> tuple[Bucket, str, int]:
+    folder, _, name = url.rstrip("/").rpartition("/")
+    bucket = open_bucket(folder, _POLICY)
+    size = bucket.size(name)
+    if not size:
+        what = "does not exist" if size is None else "is empty"
+        raise SourceError(f"{url} {what}", hint="check the address, the proxy (https_proxy) and the firewall")
+    return bucket, name, size

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 
-from headrace._native import crc32c
+from headrace.datasets.sources.tfrecord import masked_crc32c
 
 __all__ = ["head", "scalar"]
 
@@ -28,13 +28,8 @@ def scalar(wall_time_s: float, step: int, tag: str, value: float) -> bytes:
 def _record(data: bytes) -> bytes:
     """One TFRecord: length, its masked CRC-32C, the data, its masked CRC-32C."""
     length = struct.pack("<Q", len(data))
-    return length + _masked(length) + data + _masked(data)
-
-
-def _masked(data: bytes) -> bytes:
-    """TFRecord rotates the checksum by 15 bits and adds a constant, so that data which holds checksums stays safe."""
-    crc = crc32c(data)
-    return struct.pack("<I", (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF)
+    length_crc, data_crc = (struct.pack("<I", masked_crc32c(part)) for part in (length, data))
+    return length + length_crc + data + data_crc
 
 
 def _event(wall_time_s: float, step: int, rest: bytes) -> bytes:

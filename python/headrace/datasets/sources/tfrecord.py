@@ -18,7 +18,7 @@ from headrace.datasets.records import Dataset
 from headrace.datasets.sources.containers import MAX_CLASSES, ContainerRecords, open_containers, unique_stems
 from headrace.errors import FormatError
 
-__all__ = ["open_tfrecord", "scan_tfrecord"]
+__all__ = ["masked_crc32c", "open_tfrecord", "scan_tfrecord"]
 
 _HEAD = struct.Struct("<QI")
 _CRC = struct.Struct("<I")
@@ -78,21 +78,21 @@ def _records(path: Path, data: mmap.mmap) -> Iterator[tuple[int, int]]:
         if at + _HEAD.size > end:
             raise _broken(path, at, "is cut off: the file is truncated")
         length, crc = _HEAD.unpack_from(data, at)
-        if _masked(bytes(data[at : at + 8])) != crc:
+        if masked_crc32c(bytes(data[at : at + 8])) != crc:
             if at == 0 and data[:2] == b"\x1f\x8b":
                 raise FormatError(f"{path} is compressed; its images cannot be reached", hint="unpack it first:  gunzip")
             raise _broken(path, at, "has a damaged length (CRC)")
         begin = at + _HEAD.size
         if length > end - begin - _CRC.size:
             raise _broken(path, at, f"has {length:,} bytes, more than the file holds: the file is truncated")
-        if _masked(bytes(data[begin : begin + length])) != _CRC.unpack_from(data, begin + length)[0]:
+        if masked_crc32c(bytes(data[begin : begin + length])) != _CRC.unpack_from(data, begin + length)[0]:
             raise _broken(path, at, "is damaged (CRC)")
         yield begin, length
         at = begin + length + _CRC.size
 
 
-def _masked(data: bytes) -> int:
-    """TensorFlow's masked CRC-32C (`core/lib/hash/crc32c.h`): rotated right by 15 bits, plus a constant."""
+def masked_crc32c(data: bytes) -> int:
+    """Return TensorFlow's masked CRC-32C: rotated right by 15 bits, plus a constant (`core/lib/hash/crc32c.h`)."""
     crc = crc32c(data)
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 

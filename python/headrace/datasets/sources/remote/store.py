@@ -1,6 +1,6 @@
-"""Object stores: which URLs they have, listing, and ranged reads that are tried again until they are whole.
+"""Object stores: their URLs, listing, whole objects and ranged reads, through the optional package obstore.
 
-Credentials and other endpoints come from the environment (`access`).
+`retry` decides which failures are tried again. Credentials and endpoints come from the environment (`access`).
 """
 
 from __future__ import annotations
@@ -8,42 +8,37 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
-import random
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import PurePosixPath
 from typing import Any, TypeVar
 
+from headrace.datasets.sources.remote import retry
 from headrace.datasets.sources.remote.access import access_options, credentials_hint, is_unknown_user
+from headrace.datasets.sources.remote.retry import IncompleteError, RetryPolicy, with_retries
 from headrace.errors import MissingDependencyError, SourceError
 
 __all__ = ["Bucket", "RemoteObject", "is_url", "is_web", "open_bucket"]
 
 _SCHEMES = ("s3://", "gs://", "az://", "http://", "https://")
-_TRIES = 6  # of ours, each with obstore's own retries of connections and server errors inside
-_BACKOFF_S = 0.1  # before the second try; doubles, with jitter
-_TIMEOUT = "30s"  # of one request: ranges are a few MiB at most, so a slower one is stuck
-_PATIENCE_S = 120.0  # no further try after that
-_INNER_RETRIES = 3
 
 T = TypeVar("T")
 
 
 def is_url(path: object) -> bool:
-    """Whether `path` is the URL of an object store, not a local path."""
+    """True if `path` is the URL of an object store, not a local path."""
     return isinstance(path, str) and path.lower().startswith(_SCHEMES)
 
 
 def is_web(url: str) -> bool:
-    """Whether `url` is that of a web server, which answers for each file but seldom lists them."""
+    """True if `url` is that of a web server, which serves single files but cannot list them."""
     return url.lower().startswith(("http://", "https://"))
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteObject:
-    """An object below a URL: path relative to it, size in bytes, the store's tag of its content, when it was written."""
+    """An object below a URL: its path relative to the URL, size in bytes, the store's tag of its content, time of change."""
 
     path: str
     size: int
@@ -52,21 +47,21 @@ class RemoteObject:
 
     @staticmethod
     def of(entry: Any, path: str) -> RemoteObject:
-        """What the store's client says of the object at `path`."""
+        """Convert obstore's description of the object at `path`."""
         return RemoteObject(path, int(entry["size"]), str(entry.get("e_tag") or ""), entry["last_modified"].timestamp())
 
 
 class Bucket:
-    """A prefix of an object store."""
+    """The objects below one URL of an object store. Every request is retried as `policy` says."""
 
-    def __init__(self, url: str, library: Any, store: Any) -> None:
-        self.url, self._library, self._store = url, library, store
-        self._known = False  # to the store: it has answered a request
+    def __init__(self, url: str, library: Any, store: Any, policy: RetryPolicy) -> None:
+        self.url, self._library, self._store, self._policy = url, library, store, policy
+        self._answered = False  # whether the store has answered a request, so that it knows our credentials
 
     def list(self) -> list[RemoteObject]:
-        """All objects below the URL, sorted by path. Raises SourceError when they cannot be listed, or a path leads out."""
+        """Return all objects below the URL, sorted by path. Raise SourceError if listing fails or a path leads out."""
         found: list[RemoteObject] = []
-        for page in self._tried(lambda: list(self._library.list(self._store, chunk_size=1000)), "list"):
+        for page in self._request(lambda: list(self._library.list(self._store, chunk_size=1000)), "list"):
             found += [RemoteObject.of(entry, entry["path"]) for entry in page]
         for entry in found:
             parts = PurePosixPath(entry.path).parts
@@ -74,95 +69,100 @@ class Bucket:
                 raise SourceError(f"{self.url} holds an object with the name {entry.path!r}, which leads out of a folder")
         return sorted((entry for entry in found if not entry.path.endswith("/")), key=lambda entry: entry.path)
 
+    def list_some(self, count: int) -> Sequence[RemoteObject]:
+        """Return at most `count` objects below the URL, with one request."""
+
+        def first_page() -> Sequence[Any]:
+            return next(iter(self._library.list(self._store, chunk_size=count)), [])
+
+        return [RemoteObject.of(entry, entry["path"]) for entry in self._request(first_page, "list")[:count]]
+
     def read(self, path: str) -> bytes | None:
-        """A whole, small object, or None when there is none."""
+        """Return a whole, small object, or None if it does not exist."""
         try:
-            return self._tried(lambda: bytes(self._library.get(self._store, path).bytes()), path)
+            return self._request(lambda: bytes(self._library.get(self._store, path).bytes()), path)
         except FileNotFoundError:
             return None
 
     def read_range(self, path: str, offset: int, size: int, check: Callable[[bytes], bool] | None = None) -> bytes:
-        """Exactly `size` bytes from `offset`; an answer that is shorter, or that `check` refuses, is asked for again."""
+        """Return exactly `size` bytes from `offset`; retry an answer that is shorter, or that `check` refuses."""
 
         def whole() -> bytes:
             data = bytes(self._library.get_range(self._store, path, start=offset, length=size))
             if len(data) != size:
-                raise _IncompleteError(f"{len(data)} of {size} bytes came")
+                raise IncompleteError(f"{len(data)} of {size} bytes came")
             if check is not None and not check(data):
-                raise _IncompleteError("the bytes that came have another checksum")
+                raise IncompleteError("the bytes that came have another checksum")
             return data
 
         try:
-            return self._tried(whole, path)
+            return self._request(whole, path)
         except FileNotFoundError as error:
             raise SourceError(f"{self.url}/{path} does not exist") from error
 
     def write(self, path: str, source: Any) -> None:
-        """Writes an object from bytes or a local Path, in parts when it is large."""
+        """Write an object from bytes or a local Path, in parts if it is large."""
         try:
-            self._tried(lambda: self._library.put(self._store, path, source), path)
+            self._request(lambda: self._library.put(self._store, path, source), path)
         except FileNotFoundError as error:
             raise SourceError(
                 f"{self.url} does not exist: no bucket of that name", hint="create it, or check the URL"
             ) from error
 
     def find(self, path: str) -> RemoteObject | None:
-        """An object's size and tag, or None when there is none."""
+        """Return an object's size and tag, or None if it does not exist."""
         try:
-            entry = self._tried(lambda: self._library.head(self._store, path), path)
+            entry = self._request(lambda: self._library.head(self._store, path), path)
         except FileNotFoundError:
             return None
         return RemoteObject.of(entry, path)
 
     def size(self, path: str) -> int | None:
-        """An object's size in bytes, or None when there is none."""
+        """Return an object's size in bytes, or None if it does not exist."""
         found = self.find(path)
         return None if found is None else found.size
 
     def delete(self, path: str) -> None:
-        """Removes an object; one that is not there is no error."""
+        """Delete an object; a missing one is no error."""
         with contextlib.suppress(FileNotFoundError):
-            self._tried(lambda: self._library.delete(self._store, path), path)
+            self._request(lambda: self._library.delete(self._store, path), path)
 
-    def _tried(self, action: Callable[[], T], what: str) -> T:
+    def _request(self, action: Callable[[], T], what: str) -> T:
+        """Return what `action` returns, with retries. `what`: the object's path, for messages."""
         _refuse_after_fork(self.url)
-        errors = importlib.import_module("obstore.exceptions")
-        fatal = (errors.PermissionDeniedError, errors.UnauthenticatedError, errors.InvalidPathError)
-        deadline_s = time.monotonic() + _PATIENCE_S
-        for attempt in range(1, _TRIES + 1):
-            try:
-                result = action()
-                self._known = True
-                return result
-            except (errors.NotFoundError, FileNotFoundError) as error:
-                self._known = True
-                raise FileNotFoundError(what) from error
-            except (errors.BaseError, _IncompleteError, OSError) as error:
-                if not self._known and is_unknown_user(error):
-                    raise SourceError(
-                        f"no credentials for {self.url}: neither the environment nor a role of this machine gives any",
-                        hint=credentials_hint(self.url),
-                    ) from error
-                if "NoSuchBucket" in str(error):
-                    raise SourceError(
-                        f"{self.url}: there is no bucket of that name", hint="check the name, or create it"
-                    ) from error
-                if attempt == _TRIES or isinstance(error, fatal) or time.monotonic() > deadline_s:
-                    raise SourceError(
-                        f"{self.url} ({what}): {_first_line(error)}",
-                        hint="check the address; of a web server a packed dataset or one file can be read, not a folder"
-                        if is_web(self.url)
-                        else f"check the address and the credentials: {credentials_hint(self.url)}",
-                    ) from error
-            time.sleep(_BACKOFF_S * 2 ** (attempt - 1) * random.uniform(0.5, 1.5))
-        raise AssertionError("unreachable")
+        try:
+            result = with_retries(action, self._policy, self._permanent, lambda error: self._exhausted(error, what))
+        except FileNotFoundError:
+            self._answered = True
+            raise
+        self._answered = True
+        return result
+
+    def _permanent(self, error: Exception) -> SourceError | None:
+        """Return the error for a failure that no retry can mend: no credentials, or no such bucket."""
+        if not self._answered and is_unknown_user(error):
+            return SourceError(
+                f"no credentials for {self.url}: neither the environment nor a role of this machine gives any",
+                hint=credentials_hint(self.url),
+            )
+        if "NoSuchBucket" in str(error):
+            return SourceError(f"{self.url}: there is no bucket of that name", hint="check the name, or create it")
+        return None
+
+    def _exhausted(self, error: Exception, what: str) -> SourceError:
+        return SourceError(
+            f"{self.url} ({what}): {_first_line(error)}",
+            hint="check the address; of a web server a packed dataset or one file can be read, not a folder"
+            if is_web(self.url)
+            else f"check the address and the credentials: {credentials_hint(self.url)}",
+        )
 
 
-_used_by: int | None = None  # the process in which obstore has started its threads
+_used_by: int | None = None  # id of the process in which obstore started its threads
 
 
 def _refuse_after_fork(url: str) -> None:
-    """obstore's threads belong to the process that used it first; in a fork of it every request would wait for ever."""
+    """Raise SourceError in a fork of the process that used obstore first: without its threads a request never returns."""
     global _used_by
     _used_by = _used_by or os.getpid()
     if _used_by != os.getpid():
@@ -172,24 +172,25 @@ def _refuse_after_fork(url: str) -> None:
         )
 
 
-class _IncompleteError(Exception):
-    """An answer that is not what was asked for."""
+def open_bucket(url: str, policy: RetryPolicy | None = None) -> Bucket:
+    """Return the bucket at `url`; nothing is requested yet. `policy`: by default `retry.DEFAULT`.
 
-
-def open_bucket(url: str) -> Bucket:
-    """Connects to the store of `url`. Raises MissingDependencyError without obstore, SourceError for a URL it cannot use."""
+    Raises MissingDependencyError without obstore, SourceError for a URL that obstore cannot use.
+    """
     try:
         library = importlib.import_module("obstore")
         stores = importlib.import_module("obstore.store")
     except ImportError as error:
         raise MissingDependencyError("obstore is needed for object stores", hint="pip install 'headrace[aws]'") from error
+    policy = policy or retry.DEFAULT
     options = access_options(url)
-    options["client_options"]["timeout"] = _TIMEOUT
-    patience = {"max_retries": _INNER_RETRIES, "retry_timeout": timedelta(seconds=_PATIENCE_S)}
+    options["client_options"]["timeout"] = timedelta(seconds=policy.timeout_s)
+    retries = {"max_retries": policy.client_retries, "retry_timeout": timedelta(seconds=policy.patience_s)}
     try:
-        return Bucket(url.rstrip("/"), library, stores.from_url(url.rstrip("/"), retry_config=patience, **options))
+        store = stores.from_url(url.rstrip("/"), retry_config=retries, **options)
     except Exception as error:  # obstore raises many kinds for a URL or configuration that it cannot use
         raise SourceError(f"{url} cannot be opened: {_first_line(error)}") from error
+    return Bucket(url.rstrip("/"), library, store, policy)
 
 
 def _first_line(error: Exception) -> str:

@@ -1,0 +1,66 @@
+"""Retries of requests to object stores: which failures are tried again, how often, and after what pause.
+
+Every request of `store.Bucket` goes through `with_retries`. obstore retries broken connections and server errors by itself
+inside each try (`client_retries`); the tries here add answers that are incomplete or have a wrong checksum.
+"""
+
+from __future__ import annotations
+
+import importlib
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+__all__ = ["DEFAULT", "IncompleteError", "RetryPolicy", "with_retries"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """How long and how often a request is tried."""
+
+    tries: int = 6
+    backoff_s: float = 0.1  # pause before the second try; doubles with each try, times a random factor of 0.5 to 1.5
+    timeout_s: float = 30.0  # of one request: a range has a few MiB, so a request that takes longer is stuck
+    patience_s: float = 120.0  # no further try after this time
+    client_retries: int = 3  # by obstore, inside each try
+
+
+DEFAULT = RetryPolicy()
+
+
+class IncompleteError(Exception):
+    """The answer is shorter than the range that was asked for, or has a wrong checksum."""
+
+
+def with_retries(
+    action: Callable[[], T],
+    policy: RetryPolicy,
+    permanent: Callable[[Exception], Exception | None],
+    exhausted: Callable[[Exception], Exception],
+) -> T:
+    """Return what `action` returns, tried as often as `policy` allows.
+
+    permanent: returns the error to raise at once for a failure that no further try can mend, or None.
+    exhausted: returns the error to raise after the last try.
+
+    Raises FileNotFoundError if the object does not exist, else what `permanent` or `exhausted` returns.
+    """
+    errors = importlib.import_module("obstore.exceptions")
+    hopeless = (errors.PermissionDeniedError, errors.UnauthenticatedError, errors.InvalidPathError)
+    deadline_s = time.monotonic() + policy.patience_s
+    for attempt in range(1, policy.tries + 1):
+        try:
+            return action()
+        except (errors.NotFoundError, FileNotFoundError) as error:
+            raise FileNotFoundError(str(error)) from error
+        except (errors.BaseError, IncompleteError, OSError) as error:
+            if (reason := permanent(error)) is not None:
+                raise reason from error
+            if attempt == policy.tries or isinstance(error, hopeless) or time.monotonic() > deadline_s:
+                raise exhausted(error) from error
+        time.sleep(policy.backoff_s * 2 ** (attempt - 1) * random.uniform(0.5, 1.5))
+    raise AssertionError("unreachable")
