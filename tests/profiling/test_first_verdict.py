@@ -12,7 +12,7 @@ from headrace.diagnosis.fail_if import Condition
 from headrace.diagnosis.model import Diagnosis, Fix
 from headrace.errors import HeadraceError, UsageError
 from headrace.profiling.first_verdict import FirstVerdict
-from headrace.profiling.verify_fixes import remeasurement_of
+from headrace.profiling.verify_fixes import launch_with
 from headrace.session.model import Session
 from session_factory import example_session, make_session
 
@@ -69,12 +69,12 @@ def test_condition_on_what_was_not_measured_is_an_error() -> None:
 
 def test_fixes_that_can_be_tried_from_outside() -> None:
     loader = make_session(workers=2).loaders[0]
-    trial = remeasurement_of(Fix("num_workers=6", ""), loader)
-    assert trial is not None
-    assert json.loads(dict(trial.env)["HEADRACE_OVERRIDES"]) == {
+    launch = launch_with(Fix("num_workers=6", ""), loader)
+    assert launch is not None
+    assert json.loads(dict(launch.env)["HEADRACE_OVERRIDES"]) == {
         "match": {"num_workers": 2, "batch_size": 32},
         "set": {"num_workers": 6},
     }
-    assert "headrace.accelerate.hook" in (remeasurement_of(Fix("headrace_run", ""), loader) or trial).hooks
-    assert remeasurement_of(Fix("pack", ""), loader) is None
-    assert remeasurement_of(Fix("remove_sync", ""), loader) is None
+    assert "headrace.accelerate.hook" in (launch_with(Fix("headrace_run", ""), loader) or launch).hooks
+    assert launch_with(Fix("pack", ""), loader) is None
+    assert launch_with(Fix("remove_sync", ""), loader) is None

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from headrace.diagnosis import tensorflow_fixes as tensorflow_advice
-from headrace.diagnosis.fixes import add_fixes
+from headrace.diagnosis.fixes.registry import add_fixes
 from headrace.diagnosis.gpu_settings import find_gpu_settings
 from headrace.diagnosis.job import MeasuredJob
 from headrace.diagnosis.kinds import KINDS
@@ -17,7 +16,7 @@ from headrace.diagnosis.model import SHARES, Diagnosis, Finding, RankRow, comman
 from headrace.diagnosis.prediction import ceiling_img_s
 from headrace.diagnosis.read_rate import best_rate
 from headrace.diagnosis.rules.finding import make_finding
-from headrace.diagnosis.rules.input import input_parts, unseen_input_kind
+from headrace.diagnosis.rules.input import unseen_input_kind
 from headrace.diagnosis.rules.order import find_causes
 from headrace.diagnosis.rules.ranks import slow_phase
 from headrace.diagnosis.series import heat_map, percentiles, stages, timeline
@@ -49,10 +48,7 @@ def diagnose(session: Session) -> Diagnosis:
     rank = max(ranks, key=lambda item: item.own_s if item.own_s is not None else item.step_s)
     model = build_model(rank, _ranks_on_this_node(ranks), machine, read_rate=best_rate(session))
     job = MeasuredJob(session, ranks, rank, machine, model)
-    findings = tuple(
-        tensorflow_advice.advise(job, found) if tensorflow_advice.concerns(job, found) else add_fixes(job, found)
-        for found in find_causes(job)
-    )
+    findings = tuple(add_fixes(job, found) for found in find_causes(job))
     # Starts are predicted on a rate that includes them; beside another verdict that rate is not the one shown.
     findings = (findings[0], *(_without_rates(found) if found.kind == "STARTUP" else found for found in findings[1:]))
     confidence = _confidence(job, findings)
@@ -103,12 +99,12 @@ def _wasted_share(primary: Finding, wait_share: float) -> float:
 
 def share_of_step(job: MeasuredJob) -> dict[str, float]:
     """The bar: parts of the mean steady step, summing to 1 with the rest in "other"."""
-    rank, work = job.rank, job.rank.work
+    rank, cost = job.rank, job.rank.batch_cost
     pauses_s = min(rank.compute_s, rank.pauses.gc_s + rank.pauses.periodic_s)
     waiting_s = min(rank.exposed_wait_s, rank.step_s)
     handover_s = min(waiting_s, rank.handover_s if rank.workers else 0.0)
-    if work is not None:
-        split = input_parts(work)
+    if cost is not None:
+        split = cost.parts_s
     else:
         split = {"blocked" if KINDS[unseen_input_kind(job)[0]].is_blocked else "on a core": 1.0}
     whole_s = math.fsum(split.values()) or 1.0
@@ -181,7 +177,7 @@ def _confidence(job: MeasuredJob, findings: Sequence[Finding]) -> float:
     if job.model is not None and leading.is_step_term:
         missed = abs(math.log(job.rank.step_s / max(1e-9, job.model.step_s)))
         confidence -= min(0.25, max(0.0, missed - 0.1))
-    if job.rank.work is not None and job.rank.work.queue_s is None:
+    if job.rank.batch_cost is not None and job.rank.batch_cost.queue_s is None:
         confidence -= 0.15
     if job.rank.loader.family == "kineto" and (leading.is_step_term or leading.name == "NO_OVERLAP"):
         confidence -= 0.25  # which kind of input it is, a trace does not tell
@@ -200,14 +196,14 @@ def _not_measured(session: Session, job: MeasuredJob) -> tuple[str, ...]:
     """Sources that were absent, and parts of the model that therefore are."""
     missing = [f"{item.what}: {item.why}" for item in session.not_measured]
     rank = job.rank
-    if rank.work is None:
+    if rank.batch_cost is None:
         unknown = (
             "no loader that headrace knows makes them" if rank.loader.family == "none" else "no worker of this loader reported"
         )
         missing.append(f"the making of batches: {unknown}")
     elif rank.loader.family == "tensorflow":
         missing.append("CPU queueing while batches are made: it happens in TensorFlow's threads; counted as blocked")
-    elif rank.work.queue_s is None:
+    elif rank.batch_cost.queue_s is None:
         missing.append("CPU queueing in the workers: the kernel keeps no scheduler statistics")
     if job.machine.gpu_busy is not None and rank.gpu_step_s is None:
         missing.append("times on the GPU's clock: no CUDA work was seen in the training process")

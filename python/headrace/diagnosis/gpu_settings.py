@@ -1,101 +1,99 @@
-"""Settings that cost a job on a GPU speed whatever its verdict is: each a finding of its own list, with its fix.
+"""The rules for settings that cost a job on a GPU speed, whatever its verdict is.
 
-They need no timing, only what the training process said of itself (`attach.configuration`) and what NVML said. Where
-something was not seen, the rule abstains.
+They need no timing, only what the training process reported of its model and software (`attach.model_settings`) and NVML.
+A rule returns its evidence, or None when the setting is as it should be or was not seen.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from headrace.diagnosis.fixes import bigger_batch, pin_memory, unpredicted
+from headrace.diagnosis.fixes.registry import propose_fixes
 from headrace.diagnosis.job import MeasuredJob
 from headrace.diagnosis.kinds import SETTINGS
-from headrace.diagnosis.model import Finding, Fix
+from headrace.diagnosis.model import Finding
 from headrace.diagnosis.rules.input import INPUT_SHARE
 
 __all__ = ["find_gpu_settings"]
 
 TENSOR_CORES = (7, 0)
-"""Compute capability from which NVIDIA GPUs have them (Volta)."""
+"""Least compute capability of NVIDIA GPUs with tensor cores (Volta)."""
+
+TF32 = (8, 0)
+"""Least compute capability of NVIDIA GPUs that compute in TF32 (Ampere)."""
 
 PINNING_SHARE = 0.02
-"""Of the step, in copies to the GPU: below it, pinning cannot matter."""
+"""Report unpinned batches when copies to the GPU take at least this share of the step."""
 
 FREE_MEMORY_SHARE = 0.60
+"""Report a small batch when at least this share of the GPU's memory is never used."""
+
 LEAST_CUDNN: Mapping[int, int] = {8: 8000, 9: 8900, 10: 90500, 12: 90700}
-"""Major compute capability: first cuDNN with kernels made for it (its release notes): 8.0, 8.9, 9.5, 9.7."""
+"""The first cuDNN with kernels made for a major compute capability (its release notes): 8.0, 8.9, 9.5, 9.7."""
+
+Settings = Mapping[str, Any]
 
 
 def find_gpu_settings(job: MeasuredJob) -> tuple[Finding, ...]:
-    """All that apply, in a fixed order. Empty where the job runs on no GPU, or was not looked at."""
-    facts: Mapping[str, Any] = job.session.facts.get("configuration") or {}
-    if facts.get("device") != "cuda":
+    """Return all findings about settings, in a fixed order; none when the job runs on no GPU or did not report its settings."""
+    if job.settings.get("device") != "cuda":
         return ()
-    rules = (_number_format, _memory_format, _pinning, _data_parallel, _batch_size, _cudnn, _driver)
-    return tuple(found for rule in rules if (found := rule(job, facts)) is not None)
+    rules: tuple[tuple[str, Callable[[MeasuredJob, Settings], str | None]], ...] = (
+        ("FP32_ON_TENSOR_CORES", _float32),
+        ("CHANNELS_FIRST", _channels_first),
+        ("NOT_PINNED", _not_pinned),
+        ("DATA_PARALLEL", _data_parallel),
+        ("SMALL_BATCH", _small_batch),
+        ("OLD_SOFTWARE", _old_software),
+        ("DRIVER_MISMATCH", _old_driver),
+    )
+    return tuple(_finding(job, kind, words) for kind, rule in rules if (words := rule(job, job.settings)) is not None)
 
 
-def _found(kind: str, evidence: str, *fixes: Fix) -> Finding:
+def _finding(job: MeasuredJob, kind: str, evidence: str) -> Finding:
+    fixes = tuple(propose_fixes(job, kind, SETTINGS[kind].fixes))
     return Finding(kind, None, (evidence,), fixes, summary=SETTINGS[kind].summary)
 
 
-def _capability(facts: Mapping[str, Any]) -> tuple[int, int]:
-    major, minor = facts.get("capability") or (0, 0)
+def _capability(settings: Settings) -> tuple[int, int]:
+    major, minor = settings.get("capability") or (0, 0)
     return int(major), int(minor)
 
 
-def _number_format(job: MeasuredJob, facts: Mapping[str, Any]) -> Finding | None:
-    """A compiled model may enter autocast where it is not seen."""
-    capability = _capability(facts)
-    if facts.get("parameter_format") != "float32" or facts.get("autocast") or facts.get("compiled"):
+def _float32(job: MeasuredJob, settings: Settings) -> str | None:
+    """A compiled model is not reported: it may enter autocast where no hook sees it."""
+    capability = _capability(settings)
+    if settings.get("parameter_format") != "float32" or settings.get("autocast") or settings.get("compiled"):
         return None
     if capability < TENSOR_CORES:
         return None
-    tf32 = ", matrix products included" if facts.get("matmul_precision") != "highest" else ", matrix products not"
-    own = f"; convolutions may use TF32{tf32}" if capability >= (8, 0) else ""
-    return _found(
-        "FP32_ON_TENSOR_CORES", f"parameters are float32 and no autocast region was entered{own}", *unpredicted(job, "amp")
-    )
+    matmul = "matrix products included" if settings.get("matmul_precision") != "highest" else "matrix products not"
+    tf32 = f"; convolutions may use TF32, {matmul}" if capability >= TF32 else ""
+    return f"parameters are float32 and no autocast region was entered{tf32}"
 
 
-def _memory_format(job: MeasuredJob, facts: Mapping[str, Any]) -> Finding | None:
-    count, last = facts.get("convolutions") or 0, facts.get("channels_last") or 0
-    low = facts.get("autocast") or facts.get("parameter_format") in ("float16", "bfloat16")
-    if not low or count == 0 or last > 0 or _capability(facts) < TENSOR_CORES:
+def _channels_first(job: MeasuredJob, settings: Settings) -> str | None:
+    count, last = settings.get("convolutions") or 0, settings.get("channels_last") or 0
+    is_half = settings.get("autocast") or settings.get("parameter_format") in ("float16", "bfloat16")
+    if not is_half or count == 0 or last > 0 or _capability(settings) < TENSOR_CORES:
         return None
-    words = f"none of {count} convolutions has channels-last weights, so cuDNN reorders their inputs"
-    return _found("CHANNELS_FIRST", words, *unpredicted(job, "channels_last"))
+    return f"none of {count} convolutions has channels-last weights, so cuDNN reorders their inputs"
 
 
-def _pinning(job: MeasuredJob, facts: Mapping[str, Any]) -> Finding | None:
-    copied = job.rank.h2d_s
-    if job.rank.loader.pin_memory or job.rank.loader.family != "torch" or copied is None:
+def _not_pinned(job: MeasuredJob, settings: Settings) -> str | None:
+    copy_s, loader = job.rank.h2d_s, job.rank.loader
+    if loader.pin_memory or loader.family != "torch" or copy_s is None or job.share(copy_s) < PINNING_SHARE:
         return None
-    if job.share(copied) < PINNING_SHARE:
-        return None
-    words = f"pin_memory=False, and copies to the GPU take {copied * 1e3:.3g} ms of each {job.rank.step_s * 1e3:.3g} ms step"
-    return _found("NOT_PINNED", words, *pin_memory(job))
+    return f"pin_memory=False, and copies to the GPU take {copy_s * 1e3:.3g} ms of each {job.rank.step_s * 1e3:.3g} ms step"
 
 
-def _data_parallel(job: MeasuredJob, facts: Mapping[str, Any]) -> Finding | None:
-    gpus = facts.get("data_parallel") or 0
-    if gpus < 2:
-        return None
-    fix = Fix(
-        "more_gpus",
-        f"one process per GPU (DistributedDataParallel) instead of one for all {gpus}",
-        command=f"torchrun --nproc-per-node {gpus} " + " ".join(job.session.command[1:]),
-        basis="not predicted: it was not tried",
-        effort="a few lines",
-    )
-    return _found(
-        "DATA_PARALLEL", f"nn.DataParallel copies the model to {gpus} GPUs and back in every step, in one process", fix
-    )
+def _data_parallel(job: MeasuredJob, settings: Settings) -> str | None:
+    gpus = settings.get("data_parallel") or 0
+    return f"nn.DataParallel copies the model to {gpus} GPUs and back in every step, in one process" if gpus >= 2 else None
 
 
-def _batch_size(job: MeasuredJob, facts: Mapping[str, Any]) -> Finding | None:
+def _small_batch(job: MeasuredJob, settings: Settings) -> str | None:
     total = {gpu.index: gpu.memory_bytes for gpu in job.session.host.gpus}
     used = [
         gpu.memory_used_bytes / size
@@ -107,39 +105,32 @@ def _batch_size(job: MeasuredJob, facts: Mapping[str, Any]) -> Finding | None:
         return None
     if job.machine.gpu_busy is None or job.rank.items is None:
         return None
-    words = f"{1 - max(used):.0%} of the GPU's memory is never used; a batch has {job.rank.items:.0f} images"
-    return _found("SMALL_BATCH", words, *bigger_batch(job))
+    return f"{1 - max(used):.0%} of the GPU's memory is never used; a batch has {job.rank.items:.0f} images"
 
 
-def _cudnn(job: MeasuredJob, facts: Mapping[str, Any]) -> Finding | None:
-    major, minor = _capability(facts)
-    version, architectures = facts.get("cudnn"), facts.get("architectures") or []
+def _old_software(job: MeasuredJob, settings: Settings) -> str | None:
+    major, minor = _capability(settings)
+    version, architectures = settings.get("cudnn"), settings.get("architectures") or []
     if version and version < LEAST_CUDNN.get(major, 0):
-        return _found(
-            "OLD_SOFTWARE", f"cuDNN {_cudnn_words(version)} has no kernels made for a GPU of capability {major}.{minor}"
-        )
+        return f"cuDNN {_cudnn_words(version)} has no kernels made for a GPU of capability {major}.{minor}"
     runs = [int(name[3:].rstrip("af")) for name in architectures if name.startswith("sm_") and name[3:].rstrip("af").isdigit()]
     if runs and not any(10 * major <= number <= 10 * major + minor for number in runs):
-        words = (
-            f"torch carries code for {' '.join(architectures)}, none for sm_{major}{minor}: kernels are compiled at each start"
-        )
-        return _found("OLD_SOFTWARE", words)
+        built_for = " ".join(architectures)
+        return f"torch carries code for {built_for}, none for sm_{major}{minor}: kernels are compiled at each start"
     return None
 
 
 def _cudnn_words(version: int) -> str:
-    """9.1.0 is 90100, 8.9.7 is 8907."""
+    """Return major and minor version of cuDNN's number: 90100 is 9.1, 8907 is 8.9."""
     return f"{version // 10000}.{version // 100 % 100}" if version >= 90000 else f"{version // 1000}.{version // 100 % 10}"
 
 
-def _driver(job: MeasuredJob, facts: Mapping[str, Any]) -> Finding | None:
+def _old_driver(job: MeasuredJob, settings: Settings) -> str | None:
     driver = next((gpu.cuda for gpu in job.session.host.gpus if gpu.cuda), None)
-    built = facts.get("cuda")
+    built = settings.get("cuda")
     if driver is None or not built or _version(built) <= _version(driver):
         return None
-    return _found(
-        "DRIVER_MISMATCH", f"torch is built for CUDA {built}, the driver offers {driver}: features of the newer one are off"
-    )
+    return f"torch is built for CUDA {built}, the driver offers {driver}: features of the newer one are off"
 
 
 def _version(text: str) -> tuple[int, ...]:

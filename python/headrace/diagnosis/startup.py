@@ -5,7 +5,10 @@ from __future__ import annotations
 from headrace.diagnosis.measure import Rank
 from headrace.session.model import Event, Session
 
-__all__ = ["START_WORDS", "startup_parts_s"]
+__all__ = ["LARGE_PART", "START_WORDS", "startup_parts_s"]
+
+LARGE_PART = 0.2
+"""Offer a fix for one part of the start when the part takes more than this share of it."""
 
 START_WORDS = {
     "launch": "launching Python",

@@ -85,25 +85,25 @@ def build_model(rank: Rank, ranks: int, machine: Machine, *, read_rate: float | 
 
     `read_rate`: the most bytes per second that storage gave to any number of readers, where that was tried.
     """
-    work = rank.work
-    if work is None:
+    cost = rank.batch_cost
+    if cost is None:
         return None
-    cpu_s = work.cpu_s if work.cpu_s is not None else work.wall_s
-    blocked_s = work.off_core_s
-    ratio = max(1.0, work.alone_ratio or 1.0)
+    cpu_s = cost.cpu_s if cost.cpu_s is not None else cost.wall_s
+    blocked_s = cost.off_core_s
+    ratio = max(1.0, cost.alone_ratio or 1.0)
     workers = rank.workers
     alone_s = blocked_s / ratio
     # Blocked time grows from `alone_s` (ratio 1) to workers·alone_s (ratio = workers) as storage serves one at a time.
     serial_s = alone_s * min(1.0, (ratio - 1) / (workers - 1)) if workers > 1 else 0.0
-    if read_rate and work.disk_bytes:
-        serial_s = max(serial_s, work.disk_bytes / read_rate)
+    if read_rate and cost.disk_bytes:
+        serial_s = max(serial_s, cost.disk_bytes / read_rate)
     compute_s = max(0.0, rank.compute_s - (rank.compute_queue_s or 0.0))
     return StepModel(
         compute_s=compute_s,
         handover_s=rank.handover_s if workers else 0.0,
         cpu_s=cpu_s,
         blocked_s=alone_s,
-        send_s=work.other_cpu_s,
+        send_s=cost.other_cpu_s,
         main_cpu_s=rank.process_cpu_s or 0.0,
         serial_s=serial_s,
         cores=usable_cores(machine),

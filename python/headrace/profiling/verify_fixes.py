@@ -15,13 +15,14 @@ from headrace.accelerate.settings import HOOK as RUN_HOOK
 from headrace.attach.overrides import OVERRIDES_VARIABLE
 from headrace.attach.replay import MATCH_VARIABLE
 from headrace.diagnosis.diagnose import diagnose
+from headrace.diagnosis.fixes.registry import needs_replay, rerun_with
 from headrace.diagnosis.measure import measure_ranks
 from headrace.diagnosis.model import Diagnosis, Finding, Fix
 from headrace.profiling.command import HOOK, add_fact, watch
 from headrace.session.merge_loaders import merge_recreated_loaders
 from headrace.session.model import ObservedLoader, Session
 
-__all__ = ["Remeasurement", "remeasure_fixes", "remeasurement_of"]
+__all__ = ["Launch", "launch_with", "remeasure_fixes"]
 
 OVERRIDES_HOOK = "headrace.attach.overrides"
 REPLAY_HOOK = "headrace.attach.replay"
@@ -29,43 +30,39 @@ REPLAY_HOOK = "headrace.attach.replay"
 LEAST_WINDOW_S = 8.0
 MOST_WINDOW_S = 60.0
 WINDOW_STEPS = 60
-MOST_TRIALS = 6
+MOST_RERUNS = 6
 
 MODEL_MISSED = 0.25
 """A prediction that is off by more than this makes the others doubtful as well."""
 
 REPLAY_LIMIT_S = 60.0
-REPLAYED_FIXES = ("batch_size", "amp", "channels_last")
 
 
 @dataclass(frozen=True, slots=True)
-class Remeasurement:
-    """How to apply one fix from outside the script: more hooks, more environment."""
+class Launch:
+    """How the command is started for one re-run: the modules of hooks that attach to it, and environment variables."""
 
-    hooks: tuple[str, ...]
-    env: tuple[tuple[str, str], ...]
+    hooks: tuple[str, ...] = (HOOK,)
+    env: tuple[tuple[str, str], ...] = ()
 
 
-def remeasurement_of(fix: Fix, loader: ObservedLoader) -> Remeasurement | None:
-    """The trial of a fix, or None when it cannot be applied from outside."""
-    name, _, number = fix.id.partition("=")
-    if name == "headrace_run" and loader.image_folder is False:
-        return None  # it would leave the dataset alone
-    if name == "headrace_run":
-        return Remeasurement((RUN_HOOK, HOOK), ())
-    if name == "threads" and number.isdigit():
-        return Remeasurement((HOOK,), (("OMP_NUM_THREADS", number),))
-    changes: dict[str, object] = {}
-    if name in ("num_workers", "batch_size") and number.isdigit():
-        changes[name] = int(number)
-    elif name == "prefetch" and number.isdigit():
-        changes["prefetch_factor"] = int(number)
-    elif name == "pin_memory" or (name == "persistent_workers" and not loader.remade):
-        changes[name] = True
-    if not changes:
+def launch_with(fix: Fix, loader: ObservedLoader) -> Launch | None:
+    """Return how to start the command with a fix applied, or None when only an edit of the script can apply the fix.
+
+    The record of the fix in `headrace.diagnosis.fixes` says what to change; `loader` is the training loader.
+    """
+    rerun = rerun_with(fix.id, loader)
+    if rerun is None:
         return None
-    match = {"num_workers": loader.num_workers, "batch_size": loader.batch_size}
-    return Remeasurement((OVERRIDES_HOOK, HOOK), ((OVERRIDES_VARIABLE, json.dumps({"match": match, "set": changes})),))
+    if rerun.headrace_run:
+        return Launch(hooks=(RUN_HOOK, HOOK))
+    if not rerun.loader_arguments:
+        return Launch(env=tuple(rerun.environment.items()))
+    overrides = {
+        "match": {"num_workers": loader.num_workers, "batch_size": loader.batch_size},
+        "set": dict(rerun.loader_arguments),
+    }
+    return Launch((OVERRIDES_HOOK, HOOK), ((OVERRIDES_VARIABLE, json.dumps(overrides)),))
 
 
 def remeasure_fixes(diagnosis: Diagnosis, session: Session, folder: Path, *, log: Callable[[str], None]) -> Diagnosis:
@@ -78,22 +75,22 @@ def remeasure_fixes(diagnosis: Diagnosis, session: Session, folder: Path, *, log
         return diagnosis
     window_s = _window_s(diagnosis)
     diagnosis = _with_replay(diagnosis, session, folder, loader, window_s, log)
-    fixes = [(fix, trial) for fix in diagnosis.fixes if (trial := remeasurement_of(fix, loader)) is not None]
+    fixes = [(fix, launch) for fix in diagnosis.fixes if (launch := launch_with(fix, loader)) is not None]
     measured: dict[str, tuple[float, float]] = {}
     missed: list[float] = []
     noise: list[str] = []
 
-    def rate(name: str, trial: Remeasurement) -> float | None:
-        img_s, disturbed = _rate(session.command, folder / name, trial, window_s)
+    def rate(name: str, launch: Launch) -> float | None:
+        img_s, disturbed = _rate(session.command, folder / name, launch, window_s)
         if disturbed:
             noise.append(disturbed)
         return img_s
 
-    before = rate("verify-0-unchanged", Remeasurement((HOOK,), ())) if fixes else None
-    for number, (fix, trial) in enumerate(fixes[:MOST_TRIALS], start=1):
+    before = rate("verify-0-unchanged", Launch()) if fixes else None
+    for number, (fix, launch) in enumerate(fixes[:MOST_RERUNS], start=1):
         log(f"verify {fix.id}: running the command again for about {window_s:.0f} s with this change, then without")
-        with_fix = rate(f"verify-{number}-{fix.id.replace('=', '-')}", trial)
-        after = rate(f"verify-{number}-unchanged", Remeasurement((HOOK,), ()))
+        with_fix = rate(f"verify-{number}-{fix.id.replace('=', '-')}", launch)
+        after = rate(f"verify-{number}-unchanged", Launch())
         known = [img_s for img_s in (before, after) if img_s is not None]
         if with_fix is None or not known:
             log(f"verify {fix.id}: the changed run gave too few steps to measure")
@@ -127,9 +124,7 @@ def _with_replay(
     diagnosis: Diagnosis, session: Session, folder: Path, loader: ObservedLoader, window_s: float, log: Callable[[str], None]
 ) -> Diagnosis:
     """The diagnosis with fixes of the model's own work predicted from one more run, where there are any."""
-    wanted = any(fix.id.partition("=")[0] in REPLAYED_FIXES for fix in diagnosis.fixes)
-    computes = diagnosis.verdict in ("COMPUTE_BOUND", "OVERHEAD_BOUND")
-    if loader.family != "torch" or not (wanted or computes):
+    if loader.family != "torch" or not needs_replay([fix.id for fix in diagnosis.fixes], diagnosis.verdict):
         return diagnosis
     log("verify: running the command once more with one batch replayed at several sizes and settings")
     match = json.dumps({"num_workers": loader.num_workers, "batch_size": loader.batch_size})
@@ -167,9 +162,9 @@ def _window_s(diagnosis: Diagnosis) -> float:
     return 1.3 * start_s + min(MOST_WINDOW_S, max(LEAST_WINDOW_S, steps_s))
 
 
-def _rate(command: Sequence[str], folder: Path, trial: Remeasurement, window_s: float) -> tuple[float | None, str | None]:
+def _rate(command: Sequence[str], folder: Path, launch: Launch, window_s: float) -> tuple[float | None, str | None]:
     """Images per second of one more run, and what disturbed it."""
-    watch(command, folder, hooks=trial.hooks, env=dict(trial.env), time_limit_s=window_s)
+    watch(command, folder, hooks=launch.hooks, env=dict(launch.env), time_limit_s=window_s)
     found = diagnose(Session.load(folder))
     level, _, words = (found.noise or "").partition(": ")
     return found.img_s, words if level == "high" else None

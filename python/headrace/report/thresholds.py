@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from headrace.diagnosis import diagnose, fixes, prediction
+from headrace.diagnosis import diagnose, gpu_settings, prediction
+from headrace.diagnosis.fixes import batches, images, training_process, workers
 from headrace.diagnosis.measure import batch_cost, pauses, rank
 from headrace.diagnosis.measure import machine as measured_machine
 from headrace.diagnosis.rules import gpu, machine, order, ranks
@@ -27,7 +28,11 @@ SOURCES: tuple[tuple[str, ModuleType], ...] = (
     ("measured pauses", pauses),
     ("measured machine", measured_machine),
     ("prediction", prediction),
-    ("fixes", fixes),
+    ("worker fixes", workers),
+    ("image fixes", images),
+    ("batch fixes", batches),
+    ("process fixes", training_process),
+    ("GPU settings", gpu_settings),
     ("slow steps", slow_steps),
 )
 

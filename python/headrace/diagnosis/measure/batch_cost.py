@@ -47,6 +47,21 @@ class BatchCost:
             return self.blocked_s or 0.0
         return max(0.0, self.wall_s - self.cpu_s - max(0.0, self.collate_s - self.collate_cpu_s))
 
+    @property
+    def prepare_cpu_s(self) -> float:
+        """CPU seconds of reading, decoding and transforming: all but collating."""
+        return max(0.0, (self.cpu_s or 0.0) - self.collate_cpu_s)
+
+    @property
+    def parts_s(self) -> dict[str, float]:
+        """The wall time of a batch in seconds, by what it went into. The parts sum to `wall_s`."""
+        cpu_s = self.cpu_s if self.cpu_s is not None else self.wall_s
+        prepare_s = max(0.0, cpu_s - self.collate_cpu_s)
+        queue_s = self.queue_s or 0.0
+        blocked_s = self.off_core_s
+        rest_s = max(0.0, self.wall_s - prepare_s - queue_s - blocked_s)
+        return {"on a core": prepare_s, "queueing for a core": queue_s, "blocked": blocked_s, "collating": rest_s}
+
 
 def measure_batch_cost(
     batches: Sequence[Batch], process: Process, loader: ObservedLoader, steps: Sequence[Step], processes: Sequence[Process]

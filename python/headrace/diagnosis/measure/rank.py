@@ -63,7 +63,7 @@ class Rank:
     collective_s: float | None
     forward_s: float | None
     backward_s: float | None
-    work: BatchCost | None
+    batch_cost: BatchCost | None
     pauses: Pauses
     epoch_start_s: float
     workers_start_s: float
@@ -77,6 +77,16 @@ class Rank:
         """Share of the batches that came without a wait worth the name."""
         at_once_s = 2 * self.handover_s + AT_ONCE_S
         return sum(net_wait_s(step) <= at_once_s for step in self.steps) / len(self.steps)
+
+    @property
+    def batch_bytes(self) -> int:
+        """Bytes of a batch as the training process receives it; 0 where unknown."""
+        return next((step.batch_bytes for step in self.steps if step.batch_bytes), 0)
+
+    @property
+    def host_work_s(self) -> float:
+        """Compute time of a step in which the script does not wait for the device."""
+        return max(0.0, self.typical_compute_s - (self.sync_s or 0.0))
 
     @property
     def workers(self) -> int:
@@ -213,7 +223,7 @@ def _measure(
         collective_s=mean_of_known(step.collective_s for step in steady),
         forward_s=mean_of_known(step.forward_s for step in steady),
         backward_s=mean_of_known(step.backward_s for step in steady),
-        work=measure_batch_cost(session.batches, process, loader, steady, session.processes),
+        batch_cost=measure_batch_cost(session.batches, process, loader, steady, session.processes),
         pauses=pauses,
         epoch_start_s=math.fsum(max(0.0, step.wait_s - usual_wait_s) for step in first) + starts_s,
         workers_start_s=starts_s,

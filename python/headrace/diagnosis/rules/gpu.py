@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from headrace.diagnosis.job import MeasuredJob
-from headrace.diagnosis.measure import Rank
 from headrace.diagnosis.model import Finding
 from headrace.diagnosis.rules.finding import duration, make_finding
 from headrace.diagnosis.rules.input import is_small_handover
-from headrace.diagnosis.stats import median
-from headrace.session.model import Session
 
 __all__ = ["compute_bound", "h2d_bound", "overhead_bound", "sync_bound"]
 
@@ -29,17 +26,12 @@ def h2d_bound(job: MeasuredJob) -> Finding | None:
     )
 
 
-def host_work_s(rank: Rank) -> float:
-    """Compute time of the step in which the script did not wait for the device."""
-    return max(0.0, rank.typical_compute_s - (rank.sync_s or 0.0))
-
-
 def sync_bound(job: MeasuredJob) -> Finding | None:
     """The script waits several times per step, and has work of its own in between, in which the device idles."""
     rank, machine = job.rank, job.machine
     if rank.sync_count is None or rank.sync_s is None or rank.sync_count < 2:
         return None
-    idle_s = min(host_work_s(rank), rank.sync_s)  # what could overlap if nobody waited
+    idle_s = min(rank.host_work_s, rank.sync_s)  # what could overlap if nobody waited
     if machine.gpu_busy is not None:
         idle_s = min(idle_s, (1 - machine.gpu_busy) * rank.step_s)
     share = job.share(idle_s)
@@ -49,14 +41,8 @@ def sync_bound(job: MeasuredJob) -> Finding | None:
         "SYNC_BOUND",
         share,
         f"the script waits for the device {rank.sync_count:.0f} times per step, {duration(rank.sync_s)} in all",
-        f"in between it works {duration(host_work_s(rank))} per step while the device has nothing to do",
+        f"in between it works {duration(rank.host_work_s)} per step while the device has nothing to do",
     )
-
-
-def operator_share(session: Session, rank: Rank) -> float | None:
-    """Share of the compute time spent in PyTorch operators, from the short profile of a few steps; None without one."""
-    shares = [event.duration_s for event in session.events if event.name == "operators" and event.pid == rank.process.pid]
-    return median(shares)
 
 
 def overhead_bound(job: MeasuredJob) -> Finding | None:
@@ -74,7 +60,7 @@ def overhead_bound(job: MeasuredJob) -> Finding | None:
         return make_finding("OVERHEAD_BOUND", idle, words, size)
     if rank.main_cpu_s is None or rank.main_cpu_s < 0.6 * rank.typical_compute_s:
         return None
-    operators = operator_share(job.session, rank)
+    operators = job.operator_share
     if operators is None:
         return None
     handover_s = rank.handover_s if is_small_handover(rank) else 0.0

@@ -14,7 +14,6 @@ __all__ = [
     "INPUT_SHARE",
     "SMALL_BATCH_BYTES",
     "input_kind",
-    "input_parts",
     "input_wait_s",
     "is_small_handover",
     "slow_input",
@@ -43,7 +42,7 @@ BUSY_SHARE = 0.85
 
 
 def slow_input(job: MeasuredJob) -> Finding | None:
-    rank, work = job.rank, job.rank.work
+    rank, cost = job.rank, job.rank.batch_cost
     if is_small_handover(rank):
         return None
     share = job.share(input_wait_s(job))
@@ -51,7 +50,7 @@ def slow_input(job: MeasuredJob) -> Finding | None:
         return None
     if workers_are_needed(job):  # what they take from the training thread is what making batches costs, too
         share = min(1.0, share + job.share(rank.main_queue_s or 0.0))
-    kind, evidence = input_kind(job, work) if work is not None else unseen_input_kind(job)
+    kind, evidence = input_kind(job, cost) if cost is not None else unseen_input_kind(job)
     ready = f"; {rank.at_once_share:.0%} of the batches came at once" if rank.workers else ""
     what = "what comes before the forward pass" if rank.loader.family == "none" else "next()"
     waits = f"{what} takes {duration(_common_wait_s(job))} of each {duration(rank.step_s)} step{ready}"
@@ -76,9 +75,8 @@ def _handover_is_small(rank: Rank) -> bool:
 
 def is_small_handover(rank: Rank) -> bool:
     """Whether all of the wait is taking over batches that are ready and small: overhead of a small step, not input."""
-    size = next((step.batch_bytes for step in rank.steps if step.batch_bytes), 0)
     in_time = rank.ready_share is not None and rank.ready_share > 0.9
-    return in_time and size < SMALL_BATCH_BYTES and rank.handover_s > 0.6 * rank.net_wait_s
+    return in_time and rank.batch_bytes < SMALL_BATCH_BYTES and rank.handover_s > 0.6 * rank.net_wait_s
 
 
 def workers_are_needed(job: MeasuredJob) -> bool:
@@ -115,52 +113,41 @@ def unseen_input_kind(job: MeasuredJob) -> tuple[str, tuple[str, ...]]:
     return "STORAGE_LATENCY", (f"{words}, so the threads seem to wait for storage",)
 
 
-def input_kind(job: MeasuredJob, work: BatchCost) -> tuple[str, tuple[str, ...]]:
+def input_kind(job: MeasuredJob, cost: BatchCost) -> tuple[str, tuple[str, ...]]:
     rank = job.rank
-    parts = input_parts(work)
-    split = ", ".join(f"{duration(seconds)} {name}" for name, seconds in parts.items() if seconds >= 0.01 * work.wall_s)
-    made = f"making a batch takes {duration(work.wall_s)}: {split}"
+    parts = cost.parts_s
+    split = ", ".join(f"{duration(seconds)} {name}" for name, seconds in parts.items() if seconds >= 0.01 * cost.wall_s)
+    made = f"making a batch takes {duration(cost.wall_s)}: {split}"
     if rank.workers == 0:
         return "NO_OVERLAP", (made, "num_workers=0: the device idles while a batch is made")
-    transport_s = rank.handover_s + (work.collate_s + work.other_cpu_s) / rank.workers
-    if transport_s > 0.5 * (rank.handover_s + work.wall_s / rank.workers + work.other_cpu_s / rank.workers):
-        size = next((step.batch_bytes for step in rank.steps if step.batch_bytes), None)
-        words = f"; a batch has {size / 1e6:.0f} MB" if size else ""
+    transport_s = rank.handover_s + (cost.collate_s + cost.other_cpu_s) / rank.workers
+    if transport_s > 0.5 * (rank.handover_s + cost.wall_s / rank.workers + cost.other_cpu_s / rank.workers):
+        words = f"; a batch has {rank.batch_bytes / 1e6:.0f} MB" if rank.batch_bytes else ""
         return "COLLATE_IPC", (made, f"collating and handing over take {duration(transport_s)} per batch{words}")
     blocked_s, queue_s, cpu_s = parts["blocked"], parts["queueing for a core"], parts["on a core"]
     if blocked_s >= max(queue_s, cpu_s):
-        return _storage_kind(job, work, made)
-    return _cpu_kind(job, work, made, queue_s, cpu_s)
+        return _storage_kind(job, cost, made)
+    return _cpu_kind(job, cost, made, queue_s, cpu_s)
 
 
-def input_parts(work: BatchCost) -> dict[str, float]:
-    """The wall time of a batch, seconds by what it went into; they sum to `wall_s`."""
-    cpu_s = work.cpu_s if work.cpu_s is not None else work.wall_s
-    prepare_s = max(0.0, cpu_s - work.collate_cpu_s)
-    queue_s = work.queue_s or 0.0
-    blocked_s = work.off_core_s
-    rest_s = max(0.0, work.wall_s - prepare_s - queue_s - blocked_s)
-    return {"on a core": prepare_s, "queueing for a core": queue_s, "blocked": blocked_s, "collating": rest_s}
-
-
-def _storage_kind(job: MeasuredJob, work: BatchCost, made: str) -> tuple[str, tuple[str, ...]]:
+def _storage_kind(job: MeasuredJob, cost: BatchCost, made: str) -> tuple[str, tuple[str, ...]]:
     rank = job.rank
     evidence = [made]
-    blocked_s = work.blocked_s or 0.0
-    if work.read_bytes and work.disk_bytes is not None and work.read_bytes > 1e5:
-        evidence.append(f"{min(1.0, work.disk_bytes / work.read_bytes):.0%} of the bytes came from a disk, not the page cache")
-    if work.alone_ratio is not None:
+    blocked_s = cost.blocked_s or 0.0
+    if cost.read_bytes and cost.disk_bytes is not None and cost.read_bytes > 1e5:
+        evidence.append(f"{min(1.0, cost.disk_bytes / cost.read_bytes):.0%} of the bytes came from a disk, not the page cache")
+    if cost.alone_ratio is not None:
         others = "another" if rank.workers == 2 else f"{rank.workers - 1} others"
-        shorter = f"alone, a batch is blocked {work.alone_ratio:.1f} times shorter than beside {others}"
-        evidence.append(shorter if work.alone_ratio >= 1.2 else f"a batch is blocked as long alone as beside {others}")
+        shorter = f"alone, a batch is blocked {cost.alone_ratio:.1f} times shorter than beside {others}"
+        evidence.append(shorter if cost.alone_ratio >= 1.2 else f"a batch is blocked as long alone as beside {others}")
     evidence += _swept(job)
-    if work.socket_s > 0.5 * blocked_s:
-        return "NETWORK", (*evidence, f"{duration(work.socket_s)} of it in reads from sockets")
+    if cost.socket_s > 0.5 * blocked_s:
+        return "NETWORK", (*evidence, f"{duration(cost.socket_s)} of it in reads from sockets")
     network = job.machine.network_bytes_s
-    if network is not None and network > 1e6 and network * rank.step_s > _network_bytes_expected(job, work):
+    if network is not None and network > 1e6 and network * rank.step_s > _network_bytes_expected(job, cost):
         return "NETWORK", (*evidence, f"{network / 1e6:.0f} MB/s arrive over the network while the workers are blocked")
-    if work.alone_ratio is not None and work.alone_ratio > 1 + 0.5 * (rank.workers - 1):
-        rate = (work.read_bytes or 0.0) * rank.workers / work.wall_s
+    if cost.alone_ratio is not None and cost.alone_ratio > 1 + 0.5 * (rank.workers - 1):
+        rate = (cost.read_bytes or 0.0) * rank.workers / cost.wall_s
         return "STORAGE_BANDWIDTH", (*evidence, f"all workers together read {rate / 1e6:.0f} MB/s")
     return "STORAGE_LATENCY", tuple(evidence)
 
@@ -177,14 +164,14 @@ def _swept(job: MeasuredJob) -> list[str]:
     return [f"its files, read cold, come at {one:,.0f} MB/s to one reader, at most at {most:,.0f} MB/s, to {readers}"]
 
 
-def _network_bytes_expected(job: MeasuredJob, work: BatchCost) -> float:
+def _network_bytes_expected(job: MeasuredJob, cost: BatchCost) -> float:
     """Bytes per step that must arrive at least for the workers to be waiting for the network.
 
     What a library reads from a connection counts nowhere, so any traffic of some size will do. Without a connection only a
     network file system is left, whose reads do count.
     """
     images = job.rank.items or 1.0
-    read = work.read_bytes or 0.0
+    read = cost.read_bytes or 0.0
     known = [int(event.detail or 0) for event in job.session.events if event.name == "tcp_connections"]
     if len(job.ranks) > 1 and not any(known):
         return math.inf  # the ranks' own gradients are traffic too
@@ -193,12 +180,12 @@ def _network_bytes_expected(job: MeasuredJob, work: BatchCost) -> float:
     return max(0.5 * read, LEAST_IMAGE_BYTES * images)
 
 
-def _cpu_kind(job: MeasuredJob, work: BatchCost, made: str, queue_s: float, cpu_s: float) -> tuple[str, tuple[str, ...]]:
+def _cpu_kind(job: MeasuredJob, cost: BatchCost, made: str, queue_s: float, cpu_s: float) -> tuple[str, tuple[str, ...]]:
     rank, machine = job.rank, job.machine
     cores = machine.cores or 1.0
     busy = machine.busy_share
     full = f"; the cores are {busy:.0%} busy" if busy is not None else ""
-    if queue_s > QUEUE_SHARE * work.wall_s:
+    if queue_s > QUEUE_SHARE * cost.wall_s:
         # Under a quota cores may idle that the job is not allowed to use: `busy` then is of the quota.
         if busy is not None and busy < 0.7 and len(machine.core_busy) >= rank.workers:
             rows = sorted(machine.core_busy)
@@ -212,7 +199,7 @@ def _cpu_kind(job: MeasuredJob, work: BatchCost, made: str, queue_s: float, cpu_
             return "CPU_OVERSUBSCRIBED", (
                 made,
                 f"{rank.workers} workers and {threads} compute threads want {cores:g} cores; "
-                f"workers wait {queue_s / max(1e-9, work.cpu_s or 0.0):.1f} times as long for a core as they run",
+                f"workers wait {queue_s / max(1e-9, cost.cpu_s or 0.0):.1f} times as long for a core as they run",
             )
         return "CPU_SATURATED", (made, f"{rank.workers} workers share {cores:g} cores{full}")
     terms = job.model.terms_s if job.model is not None else {}

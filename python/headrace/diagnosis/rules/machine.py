@@ -107,11 +107,11 @@ def external_cpu(job: MeasuredJob) -> Finding | None:
 def _queueing_s(job: MeasuredJob) -> float | None:
     """Seconds of the step lost to waiting for a core: in the training process, and through late batches."""
     rank = job.rank
-    if rank.main_queue_s is None and (rank.work is None or rank.work.queue_s is None):
+    if rank.main_queue_s is None and (rank.batch_cost is None or rank.batch_cost.queue_s is None):
         return None
     lost = rank.main_queue_s or 0.0
-    if rank.work is not None and rank.work.queue_s is not None and rank.work.wall_s > 0:
-        lost += rank.exposed_wait_s * rank.work.queue_s / rank.work.wall_s
+    if rank.batch_cost is not None and rank.batch_cost.queue_s is not None and rank.batch_cost.wall_s > 0:
+        lost += rank.exposed_wait_s * rank.batch_cost.queue_s / rank.batch_cost.wall_s
     return lost
 
 

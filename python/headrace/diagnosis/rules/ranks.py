@@ -49,9 +49,9 @@ def rank_straggler(job: MeasuredJob) -> Finding | None:
 def straggler_input(job: MeasuredJob) -> tuple[str, tuple[str, ...]] | None:
     """What a rank waits for that is slow in its loader: the kind of cause, and what shows it. None for other stragglers."""
     rest = [rank for rank in job.ranks if rank is not job.rank]
-    if job.rank.work is None or not rest or slow_phase(job.rank, rest)[0] != LOADER_PHASE:
+    if job.rank.batch_cost is None or not rest or slow_phase(job.rank, rest)[0] != LOADER_PHASE:
         return None
-    return input_kind(job, job.rank.work)
+    return input_kind(job, job.rank.batch_cost)
 
 
 def slow_phase(slow: Rank, rest: Sequence[Rank]) -> tuple[str, float]:

@@ -1,0 +1,19 @@
+"""The fixes: one record per fix id, with its offer, its prediction, its command, and its re-measurement.
+
+| module             | fix ids                                                            |
+|--------------------|--------------------------------------------------------------------|
+| `workers`          | num_workers=N, prefetch=N, persistent_workers, spread_workers       |
+| `images`           | headrace_run, pre_resize, pack, cache                              |
+| `batches`          | batch_size=N, uint8_batches, pin_memory                            |
+| `training_process` | threads=N, remove_sync, async_checkpoint, gc_freeze                 |
+| `model`            | amp, channels_last, compile, more_gpus                             |
+| `tensorflow`       | the same ids in the terms of tf.data, for TensorFlow's pipelines    |
+
+To add a fix:
+1. Write a function `(job, kind) -> Fix | None` in one of these modules, and a `FixKind` record below the function. The record
+   also says how `diagnose --verify` applies the fix.
+2. Add the record to `registry.FIXES`.
+3. Add its name to `fixes` of each verdict kind that offers the fix, in `headrace.diagnosis.kinds`.
+
+The id `gpu_decode` is reserved and not offered yet.
+"""

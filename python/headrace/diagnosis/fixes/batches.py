@@ -1,0 +1,113 @@
+"""The fixes of the batch itself: its size, its number format, pinned memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from headrace.diagnosis.fixes.fix_kind import FixKind, Rerun
+from headrace.diagnosis.job import MeasuredJob
+from headrace.diagnosis.model import Fix
+from headrace.diagnosis.prediction import predicted_fix, round_rate
+from headrace.diagnosis.rules.input import SMALL_BATCH_BYTES
+
+__all__ = ["BATCH_SIZE", "PIN_MEMORY", "UINT8_BATCHES"]
+
+TIMES_LARGER = 4
+"""Propose a batch this many times as large."""
+
+VALUE_BYTES: Mapping[str, int] = {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "uint8": 1}
+"""Bytes of one number in a batch, by dtype. Other dtypes count as float32."""
+
+HIDDEN_COPY = 0.8
+"""Assume that this share of the copies runs beside the computation once batches are pinned."""
+
+
+def _batch_size(job: MeasuredJob, kind: str) -> Fix | None:
+    """Propose a larger batch. Of a step `a + c·b`, the fixed cost `a` is then paid once per larger batch."""
+    model, rank = job.model, job.rank
+    if rank.items is None:
+        return None
+    share, times = _fixed_share(job), TIMES_LARGER
+    size = int(rank.items * times)
+    name, command = f"batch_size={size}", f"DataLoader(..., batch_size={size})"
+    change = f"batch size {size} instead of {rank.items:.0f}: Python's cost is paid once per batch"
+    if model is None or share is None:
+        return predicted_fix(job, name, change, None, command, basis="the cost per image was not measured")
+    fixed_s = share * rank.typical_compute_s
+    after = model.changed(
+        compute_s=fixed_s + times * (model.compute_s - fixed_s),
+        cpu_s=times * model.cpu_s,
+        blocked_s=times * model.blocked_s,
+        send_s=times * model.send_s,
+        serial_s=times * model.serial_s,
+        main_cpu_s=fixed_s + times * max(0.0, model.main_cpu_s - fixed_s),
+    )
+    basis = "a + c·b from a replayed batch" if job.replay_s else "a + c·b from the operators' share"
+    fix = predicted_fix(job, name, change, after, command, basis=basis, scale=float(times), error=0.08)
+    if not job.replay_s and fix.interval is not None:
+        # Operators have a fixed cost per call, too. At best, the whole step is a fixed cost.
+        highest = max(fix.interval[1], round_rate(times * rank.items / rank.step_s))
+        return replace(fix, interval=(fix.interval[0], highest))
+    return fix
+
+
+def _fixed_share(job: MeasuredJob) -> float | None:
+    """Return the share a / (a + c·b) of the compute time, which does not grow with the batch.
+
+    From a replayed batch of three sizes, else from the share of PyTorch operators; None when neither was measured.
+    """
+    seconds = job.replay_s
+    if {"half", "base", "double"} <= seconds.keys():
+        per_batch_s = (seconds["double"] - seconds["half"]) / 1.5
+        return min(1.0, max(0.0, 1 - per_batch_s / seconds["base"]))
+    return None if job.operator_share is None else 1 - job.operator_share
+
+
+BATCH_SIZE = FixKind(
+    "batch_size",
+    _batch_size,
+    rerun=lambda number, loader: None if number is None else Rerun(loader_arguments={"batch_size": number}),
+    is_replayed=True,
+)
+
+
+def _uint8_batches(job: MeasuredJob, kind: str) -> Fix | None:
+    """Propose one byte per value, normalised on the device, for large batches whose values have more bytes."""
+    model, cost = job.model, job.rank.batch_cost
+    value_bytes = VALUE_BYTES.get(job.rank.loader.batch_format or "float32", 4)
+    if model is None or cost is None or job.rank.batch_bytes < SMALL_BATCH_BYTES or value_bytes == 1:
+        return None
+    left = 1 / value_bytes
+    after = model.changed(
+        handover_s=model.handover_s * left,
+        compute_s=max(0.0, model.compute_s - (1 - left) * (job.rank.h2d_s or 0.0)),
+        cpu_s=cost.prepare_cpu_s + cost.collate_cpu_s * left,
+        send_s=model.send_s * left,
+        blocked_s=model.blocked_s,
+    )
+    part = {2: "half", 4: "a quarter", 8: "an eighth"}[value_bytes]
+    change = f"batches of uint8, normalised on the device: {part} of the bytes to collate, send and copy"
+    return predicted_fix(job, "uint8_batches", change, after, None, effort="a few lines", error=0.1)
+
+
+UINT8_BATCHES = FixKind("uint8_batches", _uint8_batches)
+
+
+def _pin_memory(job: MeasuredJob, kind: str) -> Fix | None:
+    """Propose pinned memory and asynchronous copies where copies to a GPU were measured."""
+    copy_s = job.rank.h2d_s
+    if job.model is None or copy_s is None or job.rank.loader.pin_memory:
+        return None
+    return predicted_fix(
+        job,
+        "pin_memory",
+        "batches in pinned memory, copied with non_blocking=True while the GPU works",
+        job.model.changed(compute_s=max(0.0, job.model.compute_s - HIDDEN_COPY * copy_s)),
+        "DataLoader(..., pin_memory=True)",
+        effort="one argument",
+        error=0.1,
+    )
+
+
+PIN_MEMORY = FixKind("pin_memory", _pin_memory, rerun=lambda number, loader: Rerun(loader_arguments={"pin_memory": True}))

@@ -1,0 +1,181 @@
+"""The fixes of reading and decoding: headrace's input path, smaller images, packed shards, a cache."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+
+from headrace.diagnosis.fixes.fix_kind import FixKind, Rerun
+from headrace.diagnosis.job import MeasuredJob
+from headrace.diagnosis.model import Fix
+from headrace.diagnosis.prediction import predicted_fix
+from headrace.diagnosis.startup import LARGE_PART, startup_parts_s
+from headrace.session.model import ObservedLoader
+
+__all__ = ["CACHE", "HEADRACE_RUN", "PACK", "PRE_RESIZE"]
+
+MORE_THAN_DECODING = 1.5
+"""Assume that a job does more than decode when its CPU time per image exceeds the benchmark's by this factor."""
+
+NATIVE_HANDOVER_S = 0.0005
+"""Hand-over of a batch inside one process, seconds at most."""
+
+PACKED_WAIT = 0.1
+"""Assumed waits of reading shards sequentially, over the waits of reading one file per image."""
+
+MEMORY_SHARE = 0.8
+"""Let a cache use at most this share of the free memory."""
+
+LEAST_FILE_BYTES = 1000
+"""Do not predict a cache when fewer bytes per image were read: the images then come another way than by `read()`."""
+
+
+def _benchmark(job: MeasuredJob) -> Mapping[str, float]:
+    """Seconds per image of decoding the job's own images in several ways (`headrace.profiling.image_benchmark`)."""
+    seconds: Mapping[str, float] = job.session.facts.get("image_benchmark", {})
+    return seconds
+
+
+def _cpu_ratio(job: MeasuredJob, way: str) -> float | None:
+    """Return CPU time per image when it is made in another way, over the time now; None without the benchmark.
+
+    A job that spends much more per image than decoding, cropping and resizing take keeps the rest.
+    """
+    now, then, cost = _benchmark(job).get("plain_s"), _benchmark(job).get(way), job.rank.batch_cost
+    if not now or then is None or cost is None:
+        return None
+    spent_s = cost.prepare_cpu_s / (job.rank.items or 1.0)
+    rest_s = spent_s - now if spent_s > MORE_THAN_DECODING * now else 0.0
+    return (rest_s + then) / (rest_s + now)
+
+
+def _headrace_run(job: MeasuredJob, kind: str) -> Fix | None:
+    """Propose headrace's own input path. Without the benchmark of the job's own images, propose nothing."""
+    model, cost = job.model, job.rank.batch_cost
+    ratio = _cpu_ratio(job, "headrace_s")
+    if model is None or cost is None or ratio is None:
+        return None
+    cores = max(1, int(job.machine.cores or 1))
+    # `headrace run` takes the script's number of workers as its number of threads, at most one thread per core.
+    threads = min(model.workers, cores) if model.workers else max(1, cores // model.ranks)
+    after = model.changed(
+        cpu_s=cost.prepare_cpu_s * ratio,
+        send_s=0.0,
+        handover_s=min(model.handover_s, NATIVE_HANDOVER_S),
+        workers=threads,
+    )
+    command, effort = "headrace run -- " + shlex.join(job.session.command), "no edit"
+    if job.rank.loader.image_folder is False:  # `headrace run` leaves a dataset class of the script's own alone
+        command, effort = "headrace.Loader(headrace.open(FOLDER), batch_size=…, transform=…)", "a few lines"
+    return predicted_fix(
+        job,
+        "headrace_run",
+        f"headrace makes the batches: {1 / max(ratio, 1e-3):.1f} times less CPU per image, no worker processes",
+        after,
+        command,
+        basis="its decode of this job's own images, measured here",
+        effort=effort,
+        error=0.1,
+    )
+
+
+def _run_headrace(number: int | None, loader: ObservedLoader) -> Rerun | None:
+    return None if loader.image_folder is False else Rerun(headrace_run=True)
+
+
+HEADRACE_RUN = FixKind("headrace_run", _headrace_run, rerun=_run_headrace)
+
+
+def _pre_resize(job: MeasuredJob, kind: str) -> Fix | None:
+    """Propose to shrink the images once. Predicted from decoding shrunk copies of the job's own images."""
+    model, cost = job.model, job.rank.batch_cost
+    ratio, benchmark = _cpu_ratio(job, "pre_resized_s"), _benchmark(job)
+    if model is None or cost is None:
+        return None
+    if benchmark and benchmark.get("pre_resized_s") is None:
+        return None  # no image is larger than the target
+    command = "headrace pack --short-side 256 SRC DST"
+    if ratio is None:
+        change = "images made smaller once, ahead of training: fewer bytes to read, fewer pixels to decode"
+        return predicted_fix(job, "pre_resize", change, None, command, basis="no image files were found to measure")
+    bytes_ratio = benchmark.get("pre_resized_bytes_ratio", 1.0)
+    return predicted_fix(
+        job,
+        "pre_resize",
+        f"images shrunk to a short side of 256 once: {1 / max(ratio, 1e-3):.1f} times less CPU, {bytes_ratio:.0%} of the bytes",
+        model.changed(
+            cpu_s=cost.collate_cpu_s + cost.prepare_cpu_s * ratio,
+            serial_s=model.serial_s * bytes_ratio,
+            blocked_s=model.blocked_s * max(bytes_ratio, 0.3),
+        ),
+        command,
+        basis="shrunk copies of this job's images, measured here",
+        error=0.05,
+    )
+
+
+PRE_RESIZE = FixKind("pre_resize", _pre_resize)
+
+
+def _pack(job: MeasuredJob, kind: str) -> Fix | None:
+    """Propose shards, which are read in large pieces."""
+    model = job.model
+    if model is None:
+        return None
+    return predicted_fix(
+        job,
+        "pack",
+        "images packed into shards and read in large pieces: no wait per file",
+        model.changed(blocked_s=PACKED_WAIT * model.blocked_s),
+        "headrace pack SRC DST",
+        basis="a tenth of today's waits",
+        effort="one pass",
+        error=0.15,
+    )
+
+
+PACK = FixKind("pack", _pack)
+
+
+def _cache(job: MeasuredJob, kind: str) -> Fix | None:
+    return _keep_download(job) if kind == "STARTUP" else _cache_images(job)
+
+
+def _cache_images(job: MeasuredJob) -> Fix | None:
+    """Propose to keep the dataset in memory from the second epoch on, as far as it fits."""
+    model, cost, machine = job.model, job.rank.batch_cost, job.machine
+    length = job.rank.loader.dataset_length
+    if model is None or cost is None or not cost.read_bytes or not job.rank.items or not length:
+        return None
+    if cost.read_bytes < LEAST_FILE_BYTES * job.rank.items:
+        return None
+    limit, used = machine.memory_limit_bytes, machine.memory_used_bytes
+    if limit is None or used is None:
+        return None  # free memory was not measured
+    dataset_bytes = length * cost.read_bytes / job.rank.items
+    cached = min(1.0, MEMORY_SHARE * max(0, limit - used) / dataset_bytes)
+    part = "" if cached == 1 else f", {cached:.0%} of them"
+    return predicted_fix(
+        job,
+        "cache",
+        f"images ({dataset_bytes / 1e9:.3g} GB) kept in memory from the second epoch on{part}",
+        model.changed(blocked_s=(1 - cached) * model.blocked_s, serial_s=(1 - cached) * model.serial_s),
+        'headrace.Loader(..., cache="ram:…")',
+        error=0.05,
+    )
+
+
+def _keep_download(job: MeasuredJob) -> Fix | None:
+    """Propose to keep downloaded data from one start to the next. How long the next start then takes is unknown."""
+    parts = startup_parts_s(job.session, job.rank)
+    if parts.get("download", 0.0) <= LARGE_PART * sum(parts.values()):
+        return None
+    return Fix(
+        "cache",
+        "downloaded data kept on a disk that outlives the job, or packed and streamed while training",
+        basis="not predicted: the next start was not tried",
+        effort="a volume",
+    )
+
+
+CACHE = FixKind("cache", _cache)

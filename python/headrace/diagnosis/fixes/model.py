@@ -1,0 +1,101 @@
+"""The fixes of the model's own computation: number format, memory format, compiled kernels, one process per GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from headrace.diagnosis.fixes.fix_kind import FixKind
+from headrace.diagnosis.job import MeasuredJob
+from headrace.diagnosis.model import Fix
+from headrace.diagnosis.prediction import predicted_fix
+from headrace.diagnosis.startup import LARGE_PART, startup_parts_s
+
+__all__ = ["AMP", "CHANNELS_LAST", "COMPILE", "MORE_GPUS"]
+
+
+def _faster_compute(job: MeasuredJob, name: str, change: str, command: str, *, is_used: bool) -> Fix | None:
+    """Propose faster computation, predicted from a replayed batch. Without a replay, name the fix for jobs on a GPU only."""
+    if is_used:
+        return None
+    seconds = job.replay_s
+    if name in seconds and job.model is not None:
+        after = job.model.changed(compute_s=job.model.compute_s * seconds[name] / seconds["base"])
+        return predicted_fix(job, name, change, after, command, basis="a replayed batch", effort="a few lines", error=0.05)
+    if job.machine.gpu_busy is None:
+        return None
+    return Fix(name, change, command=command, basis="not predicted: depends on the model; measure it", effort="a few lines")
+
+
+def _amp(job: MeasuredJob, kind: str) -> Fix | None:
+    settings = job.settings
+    return _faster_compute(
+        job,
+        "amp",
+        "bf16 arithmetic on the tensor cores",
+        "with torch.autocast('cuda', torch.bfloat16): ...",
+        is_used=bool(settings.get("autocast")) or settings.get("parameter_format") in ("float16", "bfloat16"),
+    )
+
+
+AMP = FixKind("amp", _amp, is_replayed=True)
+
+
+def _channels_last(job: MeasuredJob, kind: str) -> Fix | None:
+    settings: Mapping[str, Any] = job.settings
+    return _faster_compute(
+        job,
+        "channels_last",
+        "channels-last memory, as cuDNN prefers it",
+        "model.to(memory_format=torch.channels_last)",
+        is_used=bool(settings.get("channels_last")) or settings.get("convolutions") == 0,
+    )
+
+
+CHANNELS_LAST = FixKind("channels_last", _channels_last, is_replayed=True)
+
+
+def _compile(job: MeasuredJob, kind: str) -> Fix | None:
+    if kind == "STARTUP":
+        return _keep_kernels(job)
+    return _faster_compute(
+        job,
+        "compile",
+        "kernels fused by the compiler",
+        "model = torch.compile(model)",
+        is_used=bool(job.settings.get("compiled")),
+    )
+
+
+def _keep_kernels(job: MeasuredJob) -> Fix | None:
+    """Propose to keep compiled kernels from one start to the next. How long the next start then takes is unknown."""
+    parts = startup_parts_s(job.session, job.rank)
+    if parts.get("compile", 0.0) <= LARGE_PART * sum(parts.values()):
+        return None
+    return Fix(
+        "compile",
+        "compiled kernels kept from run to run",
+        command="TORCHINDUCTOR_CACHE_DIR=/a/disk/that/stays",
+        basis="not predicted: the next start was not tried",
+        effort="one variable",
+    )
+
+
+COMPILE = FixKind("compile", _compile)
+
+
+def _more_gpus(job: MeasuredJob, kind: str) -> Fix | None:
+    """Propose DistributedDataParallel to a job that uses nn.DataParallel."""
+    gpus = job.settings.get("data_parallel") or 0
+    if gpus < 2:
+        return None
+    return Fix(
+        "more_gpus",
+        f"one process per GPU (DistributedDataParallel) instead of one for all {gpus}",
+        command=f"torchrun --nproc-per-node {gpus} " + " ".join(job.session.command[1:]),
+        basis="not predicted: it was not tried",
+        effort="a few lines",
+    )
+
+
+MORE_GPUS = FixKind("more_gpus", _more_gpus)

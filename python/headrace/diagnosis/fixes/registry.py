@@ -1,0 +1,80 @@
+"""All fixes by name, the choice of fixes for a finding, and how each is applied in a re-run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from headrace.diagnosis.fixes import tensorflow
+from headrace.diagnosis.fixes.batches import BATCH_SIZE, PIN_MEMORY, UINT8_BATCHES
+from headrace.diagnosis.fixes.fix_kind import FixKind, Rerun
+from headrace.diagnosis.fixes.images import CACHE, HEADRACE_RUN, PACK, PRE_RESIZE
+from headrace.diagnosis.fixes.model import AMP, CHANNELS_LAST, COMPILE, MORE_GPUS
+from headrace.diagnosis.fixes.training_process import ASYNC_CHECKPOINT, GC_FREEZE, REMOVE_SYNC, THREADS
+from headrace.diagnosis.fixes.workers import NUM_WORKERS, PERSISTENT_WORKERS, PREFETCH, SPREAD_WORKERS
+from headrace.diagnosis.job import MeasuredJob
+from headrace.diagnosis.kinds import KINDS
+from headrace.diagnosis.model import Finding, Fix
+from headrace.diagnosis.rules.ranks import straggler_input
+from headrace.session.model import ObservedLoader
+
+__all__ = ["FIXES", "add_fixes", "needs_replay", "propose_fixes", "rerun_with"]
+
+MOST_FIXES = 5
+"""Show at most this many fixes per finding."""
+
+_ALL = (
+    NUM_WORKERS,
+    PREFETCH,
+    PERSISTENT_WORKERS,
+    SPREAD_WORKERS,
+    HEADRACE_RUN,
+    PRE_RESIZE,
+    PACK,
+    CACHE,
+    BATCH_SIZE,
+    UINT8_BATCHES,
+    PIN_MEMORY,
+    THREADS,
+    REMOVE_SYNC,
+    ASYNC_CHECKPOINT,
+    GC_FREEZE,
+    AMP,
+    CHANNELS_LAST,
+    COMPILE,
+    MORE_GPUS,
+)
+
+FIXES: Mapping[str, FixKind] = {fix.name: fix for fix in _ALL}
+"""All fixes by name."""
+
+
+def add_fixes(job: MeasuredJob, found: Finding) -> Finding:
+    """Return the finding with its fixes, the largest predicted gain first.
+
+    A rank that is slow in its loader gets the fixes of its input. A finding about a tf.data pipeline gets tf.data's fixes.
+    """
+    if tensorflow.is_tensorflow_input(job, found):
+        return tensorflow.add_tensorflow_fixes(job, found)
+    late = straggler_input(job) if found.kind == "RANK_STRAGGLER" else None
+    kind = found.kind if late is None else late[0]
+    fixes = sorted(propose_fixes(job, kind, KINDS[kind].fixes), key=lambda fix: -(1.0 if fix.gain is None else fix.gain))
+    return replace(found, fixes=tuple(fixes[:MOST_FIXES]))
+
+
+def propose_fixes(job: MeasuredJob, kind: str, names: tuple[str, ...]) -> list[Fix]:
+    """Return the fixes of these names that apply to the job, in the same order."""
+    return [fix for name in names if (fix := FIXES[name].propose(job, kind)) is not None]
+
+
+def needs_replay(fix_ids: list[str], verdict: str) -> bool:
+    """Return whether a replayed batch would improve a prediction: of one of these fixes, or of a fix of the verdict's kind."""
+    names = {fix_id.partition("=")[0] for fix_id in fix_ids}.union(KINDS[verdict].fixes)
+    return any(FIXES[name].is_replayed for name in names if name in FIXES)
+
+
+def rerun_with(fix_id: str, loader: ObservedLoader) -> Rerun | None:
+    """Return how a re-run of the job applies a fix, or None when only an edit of the script can apply it."""
+    name, _, number = fix_id.partition("=")
+    kind = FIXES.get(name)
+    return None if kind is None else kind.rerun(int(number) if number.isdigit() else None, loader)
