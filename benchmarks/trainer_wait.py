@@ -23,12 +23,13 @@ from typing import Any
 import record
 import torch
 from headrace.datasets.open import open_stored
-from headrace.training.devices import StepTimer, open_device
+from headrace.training.devices import open_device
 from headrace.training.distributed.ranks import Ranks
 from headrace.training.input import TrainingInput
 from headrace.training.learner import Learner
 from headrace.training.loop import Options, train
 from headrace.training.optimization import OptimizationOptions
+from headrace.training.step_timer import StepTimer
 from sample import photographs
 
 MARGINS = (1.1, 1.25, 2.0)  # ingest-only over compute-only
@@ -148,13 +149,13 @@ def compute_only(options: Options) -> float:
     torch.set_num_threads(1)  # as the trainer does for a simulated device
     learner = Learner(options, device, Ranks(), classes=2, total_steps=1 << 30, warmup_steps=0)
     images, labels = torch.zeros(BATCH, 3, SIZE, SIZE, dtype=torch.uint8), torch.zeros(BATCH, dtype=torch.int64)
-    pace = StepTimer(device)
+    timer = StepTimer(device)
     for step in range(30):
-        pace.ask()
-        pace.begin()
-        learner.learn(step, images, labels)
-        pace.end(BATCH)
-    rate, _ = pace.read()
+        timer.request_batch()
+        timer.begin_step()
+        learner.train_step(step, images, labels)
+        timer.end_step(BATCH)
+    rate, _ = timer.rates()
     assert rate is not None
     return rate
 

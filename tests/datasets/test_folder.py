@@ -85,8 +85,8 @@ def test_an_unreadable_folder_is_named(image_folder: MakeFolder) -> None:
 
 def test_parts_of_a_dataset_are_not_its_classes(image_folder: MakeFolder, tmp_path: Path) -> None:
     from headrace.datasets.splits import train_and_validation
+    from headrace.training.data import open_data
     from headrace.training.options import Options
-    from headrace.training.prepare import open_data
 
     for part in ("train", "test"):
         image_folder(name=f"whole/{part}")

@@ -17,7 +17,7 @@ import pytest
 import torch
 from headrace.cli.main import main
 from headrace.errors import HeadraceError, SourceError, StateError, UsageError
-from headrace.training import checkpoint, prepare
+from headrace.training import checkpoint, preflight
 from headrace.training import loop as trainer
 from headrace.training.loop import Options, TrainingProgress, train
 from headrace.training.optimization import OptimizationOptions
@@ -83,7 +83,7 @@ def test_bad_steps_can_be_passed_over_and_leave_no_trace(options: Options) -> No
     told: list[str] = []
     optimization = OptimizationOptions(learning_rate=0.5, warmup_epochs=0, momentum=0.9, weight_decay=0.1)
     passing = replace(options, nan_steps=2, steps=5, optimization=optimization)
-    result = train(passing, watch=lambda seen: told.append(seen.remark or "") or None)
+    result = train(passing, on_progress=lambda seen: told.append(seen.remark or "") or None)
     assert result.exit_code == 0 and all(np.isfinite(result.losses))
     assert [line.partition(";")[0] for line in told if line] == [
         "warning: the loss is nan at step 2 (epoch 0)",
@@ -157,7 +157,7 @@ def test_validation_data_without_images(options: Options, tmp_path: Path) -> Non
 
 def test_too_little_space_is_told_before_training(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = namedtuple("usage", "total used free")
-    monkeypatch.setattr(prepare.shutil, "disk_usage", lambda path: usage(10**9, 10**9, 1000))
+    monkeypatch.setattr(preflight.shutil, "disk_usage", lambda path: usage(10**9, 10**9, 1000))
     with pytest.raises(HeadraceError, match=r"run has 0 MB free; checkpoints of 0 MB need") as caught:
         train(options)
     assert "--keep" in (caught.value.hint or "")
@@ -170,7 +170,7 @@ def test_the_space_is_what_checkpoints_take(options: Options, monkeypatch: pytes
     size = (found / checkpoint.TENSORS).stat().st_size
     usage = namedtuple("usage", "total used free")
     for free, enough in ((3 * size, True), (size, False)):
-        monkeypatch.setattr(prepare.shutil, "disk_usage", lambda path, free=free: usage(10**9, 10**9, free))
+        monkeypatch.setattr(preflight.shutil, "disk_usage", lambda path, free=free: usage(10**9, 10**9, free))
         again = replace(options, keep=1, out=f"{options.out}-{free}")
         if enough:
             train(again)

@@ -14,7 +14,7 @@ import pytest
 import torch.distributed
 from headrace.errors import HeadraceError
 from headrace.training.distributed.ranks import Ranks, lost_ranks_reported
-from headrace.training.distributed.rendezvous import meet
+from headrace.training.distributed.rendezvous import agree_on_group_name
 from train_command import assert_same_weights, run_to_document, slow_train_command, wait_for
 
 
@@ -23,7 +23,7 @@ def together(store: torch.distributed.Store, world_size: int, *, timeout_s: floa
     names: dict[int, str] = {}
 
     def one(rank: int) -> None:
-        names[rank] = meet(store, rank, world_size, timeout_s=timeout_s)
+        names[rank] = agree_on_group_name(store, rank, world_size, timeout_s=timeout_s)
 
     threads = [threading.Thread(target=one, args=(rank,)) for rank in reversed(range(world_size))]
     for thread in threads:
@@ -45,12 +45,12 @@ def test_what_dead_processes_left_is_not_taken_for_theirs() -> None:
     for key, value in (("here/0", "dead0"), ("here/1", "dead1"), ("proposal", "dead0,dead1")):
         store.set(key, value)
     names: list[str] = []
-    first = threading.Thread(target=lambda: names.append(meet(store, 0, 2, timeout_s=20)))
+    first = threading.Thread(target=lambda: names.append(agree_on_group_name(store, 0, 2, timeout_s=20)))
     first.start()
     while store.get("proposal").endswith(b"dead0,dead1"):  # rank 0 is early and proposes with what it sees
         pass
     assert store.get("proposal").endswith(b",dead1") and first.is_alive()
-    names.append(meet(store, 1, 2, timeout_s=20))
+    names.append(agree_on_group_name(store, 1, 2, timeout_s=20))
     first.join()
     assert names[0] == names[1]
 
@@ -58,7 +58,7 @@ def test_what_dead_processes_left_is_not_taken_for_theirs() -> None:
 def test_who_did_not_come_is_named() -> None:
     store = torch.distributed.HashStore()
     with pytest.raises(HeadraceError, match=r"rank 0 of 3 waited .* for rank 1, 2"):
-        meet(store, 0, 3, timeout_s=0.1)
+        agree_on_group_name(store, 0, 3, timeout_s=0.1)
 
 
 def test_a_lost_process_is_told_in_words_and_other_errors_are_left_alone() -> None:

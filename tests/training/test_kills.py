@@ -128,7 +128,7 @@ def fill(progress):
             except OSError: pass
 
 try:
-    train(options, watch=fill)
+    train(options, on_progress=fill)
     raised = None
 except HeadraceError as error:
     raised = str(error)

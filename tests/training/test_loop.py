@@ -82,7 +82,7 @@ def weights(options: Options) -> bytes:
 def test_it_learns_and_leaves_everything_behind(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trainer, "LOG_STEPS", 4)
     seen: list[TrainingProgress] = []
-    result = train(replace(options, epochs=6), watch=seen.append)
+    result = train(replace(options, epochs=6), on_progress=seen.append)
     assert (result.steps, result.epochs, result.exit_code) == (36, 6, 0)
     assert result.scores is not None
     assert result.scores.images == 21
@@ -111,7 +111,7 @@ def test_stopped_by_a_signal_it_resumes_to_the_same_bits(options: Options, monke
             if progress.step == at_step:
                 os.kill(os.getpid(), number)
 
-        result = train(replace(stopped, resume="auto"), watch=stop)
+        result = train(replace(stopped, resume="auto"), on_progress=stop)
         assert (result.steps, result.exit_code) == (at_step, 128 + number)
         assert result.final is None
         assert result.checkpoint is not None and result.checkpoint.name == f"step-{at_step:09d}"
@@ -133,7 +133,7 @@ def test_a_damaged_newest_checkpoint_is_told_and_passed_over(options: Options) -
     damaged[len(damaged) // 2] ^= 1
     (newest / "tensors.safetensors").write_bytes(damaged)
     remarks: list[str] = []
-    result = train(replace(options, resume="auto"), watch=lambda progress: remarks.append(progress.remark or "") or None)
+    result = train(replace(options, resume="auto"), on_progress=lambda progress: remarks.append(progress.remark or "") or None)
     assert result.resumed_from_step == 10
     assert any("damaged" in remark and newest.name in remark for remark in remarks)
     assert any("going on from the one before, step-000000010" in remark for remark in remarks)
@@ -293,5 +293,5 @@ def test_two_runs_do_not_write_to_one_folder(options: Options, monkeypatch: pyte
                 train(replace(options, resume="auto"))
             told.append(caught.value.hint or "")
 
-    train(replace(options, steps=2), watch=start_another)
+    train(replace(options, steps=2), on_progress=start_another)
     assert told == ["wait for it, stop it, or choose another --out"]

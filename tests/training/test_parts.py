@@ -146,7 +146,7 @@ def test_the_average_is_what_is_saved_and_survives_a_resume(options: Options) ->
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        train(replace(stopped, checkpoint_steps=5), watch=stop)
+        train(replace(stopped, checkpoint_steps=5), on_progress=stop)
     found, _ = checkpoint.newest(Path(stopped.out) / "checkpoints")
     assert found is not None and 0 < found.state["step"] < 32
     assert not torch.equal(found.tensors["average.4.weight"], found.tensors["model.4.weight"])

@@ -58,6 +58,6 @@ def test_who_one_is_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) 
 
 def test_alone_ones_own_vote_counts_at_once() -> None:
     agreement = RankVote(Ranks())
-    assert agreement.vote(0, False) == (0, False)
-    assert agreement.vote(15, True) == (15, True)
+    assert agreement.cast(0, False) == (0, False)
+    assert agreement.cast(15, True) == (15, True)
     agreement.close()

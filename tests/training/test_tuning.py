@@ -15,7 +15,7 @@ from headrace.datasets.records import Dataset
 from headrace.training import dry_run as planning
 from headrace.training.devices import Device
 from headrace.training.dry_run import measure_dry_run
-from headrace.training.enlarging import enlarged
+from headrace.training.enlarging import enlargement_note
 from headrace.training.resolve_options import resolve_options
 from headrace.training.tune import rates
 from headrace.training.tune import tune as tuning
@@ -183,8 +183,8 @@ def test_images_that_would_be_enlarged_are_said(images: Path, tmp_path: Path, mo
     ]
     assert main(["pack", str(images), str(tmp_path / "packed")]) == 0
     for data in (images, tmp_path / "packed"):
-        assert enlarged(open_stored(data), 39) is None
-        assert "--image-size 20 takes 4 times less compute" in str(enlarged(open_stored(data), 40))
+        assert enlargement_note(open_stored(data), 39) is None
+        assert "--image-size 20 takes 4 times less compute" in str(enlargement_note(open_stored(data), 40))
         capsys.readouterr()
         assert main([*words, "--data", str(data), "--image-size", "40"]) == 0
         assert "note: the images are small (shorter side 20 pixels" in capsys.readouterr().err

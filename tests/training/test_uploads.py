@@ -23,7 +23,7 @@ from headrace.training import checkpoint, uploads
 from headrace.training import loop as trainer
 from headrace.training.loop import Options, TrainingProgress, train
 from headrace.training.optimization import OptimizationOptions
-from headrace.training.uploads import Uploads, load_remote_checkpoint, names
+from headrace.training.uploads import Uploads, load_remote_checkpoint, remote_names
 from noise import noise_folder
 from real_stores import RealStore, missing, running
 
@@ -68,7 +68,7 @@ def test_what_was_sent_comes_back_and_only_the_newest_are_kept(url: str, tmp_pat
         sender.submit(saved(tmp_path, step))
         sender.close()
         assert sender.last == f"{url}/step-{step:09d}" and not sender.held()
-    assert names(sender.bucket) == ["step-000000010", "step-000000002"]
+    assert remote_names(sender.bucket) == ["step-000000010", "step-000000002"]
     found = load_remote_checkpoint(sender.bucket, "step-000000010")
     assert found.state == {"step": 10} and torch.equal(found.tensors["a"], TENSORS["a"])
     assert found.path == f"{url}/step-000000010" and found.name == "step-000000010"
@@ -94,7 +94,7 @@ def test_a_slow_store_delays_nobody_and_gets_the_newest(url: str, tmp_path: Path
     assert (tmp_path / "step-000000001").exists()  # it is still being read
     go_on.set()
     sender.close()
-    assert names(sender.bucket) == ["step-000000003", "step-000000001"]
+    assert remote_names(sender.bucket) == ["step-000000003", "step-000000001"]
 
 
 def test_what_the_store_changed_is_noticed_and_sent_again(url: str, tmp_path: Path, monkeypatch) -> None:
@@ -167,13 +167,13 @@ def stop_at(step: int) -> Any:
 def test_a_lost_disk_a_missing_and_a_damaged_upload(options: Options, url: str, tmp_path: Path, capsys) -> None:
     train(options)
     stored = replace(options, out=str(tmp_path / "stored"), checkpoint_url=url, resume="auto", keep=3)
-    result = train(stored, watch=stop_at(7))
+    result = train(stored, on_progress=stop_at(7))
     assert (result.exit_code, result.uploaded) == (143, f"{url}/step-000000007")  # sent before the process ends
 
     # the disk is lost: it goes on from the store
     shutil.rmtree(stored.out)
     remarks: list[str] = []
-    result = train(replace(stored, steps=None), watch=lambda seen: remarks.append(seen.remark or "") or stop_at(9)(seen))
+    result = train(replace(stored, steps=None), on_progress=lambda seen: remarks.append(seen.remark or "") or stop_at(9)(seen))
     assert result.resumed_from_step == 7
     assert f"going on from {url}/step-000000007: there is none on this disk that is newer" in remarks
 
@@ -182,33 +182,33 @@ def test_a_lost_disk_a_missing_and_a_damaged_upload(options: Options, url: str, 
     change(url, f"step-000000009/{checkpoint.STATE}", None)
     change(url, f"step-000000008/{checkpoint.TENSORS}", b"rot")
     remarks.clear()
-    result = train(stored, watch=lambda seen: remarks.append(seen.remark or "") or None)
+    result = train(stored, on_progress=lambda seen: remarks.append(seen.remark or "") or None)
     assert result.resumed_from_step == 7
     assert remarks[0] == f"warning: {url}/step-000000009 is incomplete: state.json is missing"
     assert remarks[1] == f"warning: {url}/step-000000008/tensors.safetensors is damaged: its checksum does not match"
     assert remarks[2].endswith("step-000000007: the steps after it are trained again")
     assert weights(stored) == weights(options)
-    left = names(open_bucket(url))
+    left = remote_names(open_bucket(url))
     assert left[0] == "step-000000012" and load_remote_checkpoint(open_bucket(url), left[0]).state["step"] == 12
     assert len(left) <= 3
 
 
 def test_a_damaged_local_checkpoint_is_replaced_by_its_upload(options: Options, url: str) -> None:
     stored = replace(options, checkpoint_url=url, resume="auto")
-    train(stored, watch=stop_at(7))
+    train(stored, on_progress=stop_at(7))
     (Path(options.out) / "checkpoints/step-000000007" / checkpoint.TENSORS).write_bytes(b"rot")
-    assert train(stored, watch=stop_at(8)).resumed_from_step == 7
+    assert train(stored, on_progress=stop_at(8)).resumed_from_step == 7
 
 
 def test_a_run_begins_anywhere_from_a_url_and_is_not_overwritten(options: Options, url: str, tmp_path: Path, capsys) -> None:
     stored = replace(options, checkpoint_url=url)
-    train(stored, watch=stop_at(5))
+    train(stored, on_progress=stop_at(5))
     with pytest.raises(UsageError, match="already holds checkpoints of a run"):
         train(replace(stored, out=str(tmp_path / "other")))
-    oldest = names(open_bucket(url))[-1]
+    oldest = remote_names(open_bucket(url))[-1]
     for named, step in ((url, 5), (f"{url}/{oldest}", int(oldest[-1]))):
         elsewhere = replace(options, out=str(tmp_path / f"from-{named[-1]}"), resume=named)
-        assert train(elsewhere, watch=stop_at(6)).resumed_from_step == step
+        assert train(elsewhere, on_progress=stop_at(6)).resumed_from_step == step
     with pytest.raises(StateError, match="holds no whole checkpoint"):
         train(replace(options, resume=f"{url}/nothing"))
     with pytest.raises(StateError, match=r"step-000000099 is incomplete: state\.json is missing"):
@@ -228,7 +228,7 @@ def test_training_goes_on_without_the_store_and_says_so(options: Options, url: s
             monkeypatch.setattr(uploads, "_send_file", refuse)
 
     with pytest.raises(HeadraceError, match=r"step-000000012 is whole, but is not in .*: the link is down; "):
-        train(stored, watch=watch)
+        train(stored, on_progress=watch)
     assert any("warning" in remark and "the link is down" in remark for remark in remarks)
     assert (Path(options.out) / "final.safetensors").exists()  # nothing of the training is lost
 

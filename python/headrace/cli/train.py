@@ -20,16 +20,16 @@ from headrace.report import training_page
 from headrace.system.nvml import find_driver
 from headrace.system.sizes import count_text
 from headrace.training import options_file
+from headrace.training.data import open_data
 from headrace.training.devices import open_device
 from headrace.training.distributed.processes import rank_count, run_processes
 from headrace.training.distributed.ranks import ranks_from_environment
 from headrace.training.dry_run import DryRun, measure_dry_run
-from headrace.training.enlarging import enlarged
+from headrace.training.enlarging import enlargement_note
 from headrace.training.loop import Options, Result, TrainingProgress, train
 from headrace.training.options import Compile, check
-from headrace.training.prepare import open_data
 from headrace.training.resolve_options import ResolvedOptions, with_global_batch
-from headrace.training.resume import find
+from headrace.training.resume import find_checkpoint
 from headrace.training.tune.batch_size import CPU_SECONDS, choose_batch_size
 from headrace.training.tune.compiling import choose_compile
 from headrace.training.tune.compute_rate import ComputeRate
@@ -80,7 +80,7 @@ def _watched(options: Options, watch: Callable[[TrainingProgress], None]) -> tup
     """Trains, and diagnoses the run itself."""
     own = RunWatch(options)
     try:
-        result = train(options, watch=watch, begin=own.begin)
+        result = train(options, on_progress=watch, on_start=own.begin)
     except BaseException:
         own.end(failed=True)
         raise
@@ -126,7 +126,7 @@ def _chosen_batch_size(chosen: ResolvedOptions, ranks: int) -> int:
     options = chosen.options
     if "WORLD_SIZE" in os.environ:
         raise UsageError("--batch-size auto cannot be asked of each rank by itself", hint="give torchrun a number")
-    if options.resume is not None and (found := find(options)[0]) is not None:
+    if options.resume is not None and (found := find_checkpoint(options)[0]) is not None:
         return int(found.state["batch_size"])
     device = open_device(options.device)
     if device.simulated:
@@ -167,7 +167,7 @@ def _plan(args: argparse.Namespace, chosen: ResolvedOptions, options: Options, r
     device = open_device(options.device)
     data, val = open_data(options)
     _say_what(chosen, options)
-    if small := enlarged(data, options.image_size):
+    if small := enlargement_note(data, options.image_size):
         output.log(f"note: {small}")
     output.log(f"measuring for some seconds on the {device.name}; nothing is written")
     plan = measure_dry_run(options, data, val, device, ranks=ranks, seconds=PLAN_SECONDS, usd_per_hour=args.usd_per_hour)

@@ -14,10 +14,10 @@ from headrace.cli.training_options import add_training_options, options_from_arg
 from headrace.errors import UsageError
 from headrace.system.nvml import find_driver
 from headrace.training import options_file
+from headrace.training.data import open_data
 from headrace.training.devices import open_device
 from headrace.training.distributed.processes import rank_count
-from headrace.training.enlarging import enlarged
-from headrace.training.prepare import open_data
+from headrace.training.enlarging import enlargement_note
 from headrace.training.tune.tune import TuningResult, tune
 
 SUMMARY = "finds batch size, threads and batches ahead for a training on this machine, and says what binds it"
@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     device = open_device(chosen.options.device)
     ranks = rank_count(chosen.processes, chosen.options.device)
     data, _ = open_data(chosen.options)
-    if small := enlarged(data, chosen.options.image_size):
+    if small := enlargement_note(data, chosen.options.image_size):
         output.log(f"note: {small}")
     driver = find_driver()[0] if device.kind == "cuda" else None
     memory_bytes = min(gpu.memory_bytes for gpu in driver.gpus) if driver and driver.gpus else None

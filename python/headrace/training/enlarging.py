@@ -8,13 +8,13 @@ from headrace.datasets.records import Dataset
 from headrace.errors import HeadraceError
 from headrace.images.header import read_header
 
-__all__ = ["enlarged"]
+__all__ = ["enlargement_note"]
 
 SAMPLE = 32
 TIMES = 2.0  # fewer is usual: photographs of 180 pixels among those of ImageNet
 
 
-def enlarged(data: Dataset, image_size: int) -> str | None:
+def enlargement_note(data: Dataset, image_size: int) -> str | None:
     """What to say where images have to be enlarged a lot to `image_size` pixels; None where they do not, or nobody knows.
 
     Sizes are the index's, else those in the headers of some images, if they lie on a local disk.

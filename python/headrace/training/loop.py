@@ -1,7 +1,11 @@
-"""The trainer: one loop over `headrace.Loader`, which can stop and go on at any step and ends with the same bits.
+"""The training loop, written to be read from top to bottom.
 
-`train(options)` prepares everything first, so that what can fail fails before time is spent, then runs the loop
-in `_train`, which is meant to be read. No step waits for the GPU: losses are read at every LOG_STEPS-th step only.
+`train` prepares a run, trains it, and returns a `Result`. A run can stop after any step and continue later; on the CPU with
+`deterministic` it then ends with the same bits. No step waits for the GPU: losses are read every LOG_STEPS steps only.
+
+- Before the first step: `prepare.py`. Everything that can fail for a wrong option fails there.
+- One step (gradients, update of the weights): `Learner.train_step` in `learner.py`.
+- Where a resumed run continues: `resume.py`. What a checkpoint holds: `state.py`.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ from typing import TYPE_CHECKING
 from headrace.errors import DecodeError, HeadraceError
 from headrace.training import checkpoint
 from headrace.training.devices import Device
-from headrace.training.distributed.ranks import Ranks, leave, lost_ranks_reported
+from headrace.training.distributed.ranks import Ranks, leave_group, lost_ranks_reported
 from headrace.training.evaluation import Scores, evaluate
 from headrace.training.options import Options
 from headrace.training.prepare import prepare
@@ -28,12 +32,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Options", "Result", "TrainingProgress", "TrainingStart", "train"]
 
-LOG_STEPS = 20
+LOG_STEPS = 20  # steps between two lines of metrics
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingStart:
-    """What is known before the first step: the step to go on from (0: the beginning), and which process this is."""
+    """What is known before the first step: the step to continue from (0: from the beginning), and the rank of this process."""
 
     step: int
     ranks: Ranks
@@ -41,7 +45,7 @@ class TrainingStart:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of it. `img_s` (of all ranks) and `wait_share` are of training alone, without warm-up and evaluation."""
+    """The outcome of a run. `img_s` (all ranks) and `wait_share` cover training steps only, without warm-up and evaluation."""
 
     steps: int
     epochs: float
@@ -51,173 +55,141 @@ class Result:
     seconds: float
     device: Device
     ranks: Ranks
-    checkpoint: Path | str | None  # a URL when the run went on from there and nothing was left to do
-    uploaded: str | None  # the newest that is in the object store, read back and compared
-    final: Path | None  # None when stopped before the end
+    checkpoint: Path | str | None  # a URL if the run resumed from there and had nothing left to do
+    uploaded: str | None  # the newest checkpoint in the object store, read back and compared
+    final: Path | None  # the final weights; None if the run was stopped before its end
     resumed_from_step: int | None
     exit_code: int
     losses: tuple[float, ...]
-    skipped: int  # images that could not be decoded, each time another was used instead; of this rank
+    skipped: int  # images of this rank that could not be decoded and were replaced by another, once for each time
 
 
 def train(
     options: Options,
     *,
-    watch: Callable[[TrainingProgress], None] = lambda progress: None,
-    begin: Callable[[TrainingStart], None] = lambda start: None,
+    on_progress: Callable[[TrainingProgress], None] = lambda progress: None,
+    on_start: Callable[[TrainingStart], None] = lambda start: None,
 ) -> Result:
-    """Trains to the end, or to a request to stop (then the exit code is 128 + the signal's number, and resuming goes on).
+    """Train until the last step, or until a signal asks to stop; the exit code is then 128 + the signal's number.
 
-    `watch` is told how it goes; `begin` is called once on every rank when all is prepared, before the first step.
+    `on_progress` receives progress and messages. `on_start` is called on every rank, once, before the first step.
+    Raises HeadraceError and its subclasses; those for wrong options before any step.
+
+        result = train(Options(model="resnet18", data="/data/pets", out="runs/pets", epochs=5))
     """
     import torch
 
     started_s = time.monotonic()
     try:
-        run = prepare(options, watch)
+        run = prepare(options, on_progress)
     except BaseException:
-        leave()
+        leave_group()
         raise
     try:
+        # The last checkpoint is written inside this block: a second SIGTERM must not end the process before it is whole.
         with StopRequest() as stop, lost_ranks_reported(run.ranks):
-            begin(TrainingStart(run.step, run.ranks))
-            _train(run, stop)
-            # Still within: a second SIGTERM must not end the process while the last checkpoint is on its way.
-            _save(run)
-            run.writer.close()
-            finished = run.step == run.total_steps
-            final = _save_final(run) if finished and run.ranks.main else None
-            if run.uploads is not None:
-                run.uploads.close()  # last: what is on this disk is whole, whatever the store does
+            on_start(TrainingStart(run.step, run.ranks))
+            _train_remaining_steps(run, stop)
+            final = _save_last(run)
     except DecodeError:
         if run.ranks.world_size == 1 and run.step % options.optimization.accumulate == 0:
-            _save(run)  # one bad image is no reason to lose the steps before it
+            _save(run)  # keep the steps before the image that cannot be decoded
         raise
     except torch.OutOfMemoryError as error:
         what = f"a batch of {options.batch_size} does not fit into the memory of {run.device.name} at step {run.step + 1}"
         raise HeadraceError(what, hint="--batch-size auto finds one that does; or --accumulate, --precision bf16") from error
     finally:
-        run.writer.wait()
-        if run.uploads is not None:
-            run.uploads.wait()
-        run.loader.close()
-        run.metrics.close()
-        if run.val_loader is not None:
-            run.val_loader.close()
-        if run.lock is not None:
-            run.lock.close()
-        leave()
-    img_s, wait_share = run.pace.read()
-    return Result(
-        steps=run.step,
-        epochs=run.step / len(run.loader),
-        scores=run.scores,
-        img_s=None if img_s is None else img_s * run.ranks.world_size,
-        wait_share=wait_share,
-        seconds=time.monotonic() - started_s,
-        device=run.device,
-        ranks=run.ranks,
-        checkpoint=run.writer.last,
-        uploaded=None if run.uploads is None else run.uploads.last,
-        final=final,
-        resumed_from_step=run.resumed_from_step,
-        exit_code=0 if finished else 128 + run.stop_signal,
-        losses=tuple(run.losses),
-        skipped=run.skipped + run.loader.stats().skipped_count,
-    )
+        run.close()
+        leave_group()
+    return _result(run, final, time.monotonic() - started_s)
 
 
-def _train(run: TrainingRun, stop: StopRequest) -> None:
-    """The loop. Every pass of the outer loop is an epoch, or what is left of one."""
-    while run.step < run.total_steps and not run.stop_signal:
-        _evaluate_if_due(run, stop)
-        _resize_if_due(run)
-        for images, labels in _timed(run):
-            loss = run.learner.learn(run.step, images, labels)
+def _train_remaining_steps(run: TrainingRun, stop: StopRequest) -> None:
+    """The loop. Each pass of the outer loop is one epoch, or the rest of one after a resume."""
+    while not run.finished and not run.stop_signal:
+        _evaluate_if_due(run, stop)  # the last run was stopped after an epoch, before its evaluation
+        _change_image_size_if_due(run)
+        for images, labels in _timed_batches(run):
+            loss = run.learner.train_step(run.step, images, labels)
             run.loader.top_up()
             run.step += 1
             run.loss_monitor.add(run.step, loss)
-            run.pace.end(len(labels))
+            run.timer.end_step(len(labels))
             run.unreported_images += len(labels) * run.ranks.world_size
-            last = run.step == run.total_steps
-            if run.step % LOG_STEPS == 0 or last:
+            if run.step % LOG_STEPS == 0 or run.finished:
                 _report(run)
-            stop_signal, save_now = run.agreement.vote(stop.number, _checkpoint_overdue(run))
-            if last or run.step % run.options.optimization.accumulate == 0:  # between two updates there are gradients to lose
+            stop_signal, save_now = run.vote.cast(stop.number, _checkpoint_overdue(run))
+            if run.finished or run.step % run.options.optimization.accumulate == 0:  # else accumulated gradients would be lost
                 run.stop_signal = stop_signal
                 if save_now or _is_multiple(run.step, run.options.checkpoint_steps):
                     _save(run)
-            if last or run.stop_signal:
+            if run.finished or run.stop_signal:
                 break
-    run.agreement.close()
+    run.vote.close()
     _evaluate_if_due(run, stop)
 
 
-def _resize_if_due(run: TrainingRun) -> None:
-    """Progressive resizing: an epoch whose images have another size gets a loader of its own."""
+def _change_image_size_if_due(run: TrainingRun) -> None:
+    """Progressive resizing: open another loader if the images of this epoch have another size."""
     epoch = run.step // len(run.loader)
-    size = run.feed.size(epoch)
+    size = run.input.size(epoch)
     if size != run.image_size:
         run.skipped += run.loader.stats().skipped_count
         run.loader.close()
-        run.loader, run.image_size = run.feed.loader(epoch), size
+        run.loader, run.image_size = run.input.loader(epoch), size
 
 
-def _timed(run: TrainingRun) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """The loader's batches, on the device, with the clock told when they are asked for and when they arrive."""
+def _timed_batches(run: TrainingRun) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Yield the loader's batches, on the device; tell the timer when each one is requested and when it arrives."""
     batches = iter(run.loader)
-    run.pace.ask()
+    run.timer.request_batch()
     for images, labels in batches:
-        run.pace.begin()
-        if _another_epoch_follows(run):
+        run.timer.begin_step()
+        if _loader_continues_after_this_step(run):
             run.loader.begin_next()
         yield images, labels
-        run.pace.ask()
+        run.timer.request_batch()
 
 
-def _another_epoch_follows(run: TrainingRun) -> bool:
-    """Whether this is the last step of an epoch, after which the same loader goes on."""
+def _loader_continues_after_this_step(run: TrainingRun) -> bool:
+    """Whether the step about to begin is the last of an epoch, and the next epoch uses the same loader."""
     step = run.step + 1
     if step % len(run.loader) or step >= run.total_steps or run.stop_signal:
         return False
-    return run.feed.size(step // len(run.loader)) == run.image_size
+    return run.input.size(step // len(run.loader)) == run.image_size
 
 
 def _save(run: TrainingRun) -> None:
-    """A checkpoint, unless a loss says that it would be of no use."""
+    """Save a checkpoint. Raise HeadraceError instead if a loss was not finite."""
     run.loss_monitor.read(run.loader, saved=run.writer.settled)
     save(run)
 
 
 def _report(run: TrainingRun) -> None:
-    """Reads the losses (where the loop waits for the device), writes a line of metrics, tells the watcher."""
-    value = run.loss_monitor.read(run.loader, saved=run.writer.settled)
-    epoch = (run.step - 1) // len(run.loader)
-    if value is not None:
-        run.losses.append(value)
-    img_s, wait_share = run.pace.read()
+    """Read the losses, which waits for the device; write a line of metrics; report progress."""
+    loss = run.loss_monitor.read(run.loader, saved=run.writer.settled)
+    if loss is not None:
+        run.losses.append(loss)
+    img_s, wait_share = run.rates()  # on every rank: this also releases the timer's CUDA events
     if not run.ranks.main:
         return
-    img_s = None if img_s is None else img_s * run.ranks.world_size
-    rate = run.learner.learning_rate(run.step - 1)
-    run.metrics.write(step=run.step, epoch=epoch, loss=value, learning_rate=rate, img_s=img_s, wait_share=wait_share,
-                      image_size=run.image_size)  # fmt: skip
+    learning_rate = run.learner.learning_rate(run.step - 1)
+    run.metrics.write(step=run.step, epoch=run.epoch, loss=loss, learning_rate=learning_rate, img_s=img_s,
+                      wait_share=wait_share, image_size=run.image_size)  # fmt: skip
     if run.metrics.problem is not None:
-        run.watch(
-            TrainingProgress(run.step, run.total_steps, epoch, 0, None, None, None, remark=f"warning: {run.metrics.problem}")
-        )
+        run.warn(run.metrics.problem)
     images, run.unreported_images = run.unreported_images, 0
-    run.watch(TrainingProgress(run.step, run.total_steps, epoch, images, value, img_s, wait_share, run.scores))
+    run.report_progress(images=images, loss=loss)
 
 
 def _evaluate_if_due(run: TrainingRun, stop: StopRequest) -> None:
-    """After each epoch and at the end; a run that was stopped before it evaluates when it goes on."""
-    whole_epochs = run.step % len(run.loader) == 0 or run.step == run.total_steps
-    if run.val_loader is None or not whole_epochs or run.evaluated_step == run.step or run.stop_signal:
+    """Evaluate after each epoch and at the end, unless a signal asks to stop: then the resumed run does it."""
+    is_epoch_end = run.step % len(run.loader) == 0 or run.finished
+    if run.val_loader is None or not is_epoch_end or run.evaluated_step == run.step or run.stop_signal:
         return
-    run.pace.pause()
+    run.timer.pause()
     scores = evaluate(
-        run.learner.judged,
+        run.learner.evaluated_model,
         run.val_loader,
         device=run.device.torch_name,
         autocast=run.learner.autocast,
@@ -228,11 +200,9 @@ def _evaluate_if_due(run: TrainingRun, stop: StopRequest) -> None:
         run.stop_signal = run.stop_signal or stop.number or signal.SIGTERM
         return
     run.scores, run.evaluated_step = scores, run.step
-    if not run.ranks.main:
-        return
-    epoch = (run.step - 1) // len(run.loader)
-    run.metrics.write(step=run.step, epoch=epoch, evaluation=asdict(run.scores))
-    run.watch(TrainingProgress(run.step, run.total_steps, epoch, 0, None, *run.pace.read(), run.scores))
+    if run.ranks.main:
+        run.metrics.write(step=run.step, epoch=run.epoch, evaluation=asdict(scores))
+        run.report_progress()
 
 
 def _is_multiple(step: int, every: int | None) -> bool:
@@ -240,17 +210,30 @@ def _is_multiple(step: int, every: int | None) -> bool:
 
 
 def _checkpoint_overdue(run: TrainingRun) -> bool:
-    """By the main process's clock: the others follow its vote."""
+    """Whether --checkpoint-minutes have passed, by the clock of rank 0; the vote passes it on to the other ranks."""
     minutes = run.options.checkpoint_minutes
     return run.ranks.main and minutes is not None and time.monotonic() - run.saved_s >= 60 * minutes
 
 
-def _save_final(run: TrainingRun) -> Path:
+def _save_last(run: TrainingRun) -> Path | None:
+    """Save the last checkpoint and, if the run is finished, the final weights; return their path on rank 0.
+
+    The object store comes last: whatever happens there, the files on this disk are whole.
+    """
+    _save(run)
+    run.writer.close()
+    final = _save_final_weights(run) if run.finished and run.ranks.main else None
+    if run.uploads is not None:
+        run.uploads.close()
+    return final
+
+
+def _save_final_weights(run: TrainingRun) -> Path:
     path = Path(run.options.out) / "final.safetensors"
-    weights = {name: tensor.detach().to("cpu", copy=True) for name, tensor in run.learner.judged.state_dict().items()}
+    weights = {name: tensor.detach().to("cpu", copy=True) for name, tensor in run.learner.evaluated_model.state_dict().items()}
     facts = {
         "model": run.options.model,
-        "simulated": run.device.simulated,  # then these are a stand-in's weights, not the model's
+        "simulated": run.device.simulated,  # then the weights are those of a stand-in, not of the model
         "image_size": run.options.image_size,
         "test_size": run.options.optimization.test_size(run.options.image_size),
         "flip_test": run.options.optimization.flip_test,
@@ -260,3 +243,24 @@ def _save_final(run: TrainingRun) -> Path:
     }
     checkpoint.save_weights(path, weights, facts)
     return path
+
+
+def _result(run: TrainingRun, final: Path | None, seconds: float) -> Result:
+    img_s, wait_share = run.rates()
+    return Result(
+        steps=run.step,
+        epochs=run.step / len(run.loader),
+        scores=run.scores,
+        img_s=img_s,
+        wait_share=wait_share,
+        seconds=seconds,
+        device=run.device,
+        ranks=run.ranks,
+        checkpoint=run.writer.last,
+        uploaded=None if run.uploads is None else run.uploads.last,
+        final=final,
+        resumed_from_step=run.resumed_from_step,
+        exit_code=0 if run.finished else 128 + run.stop_signal,
+        losses=tuple(run.losses),
+        skipped=run.skipped + run.loader.stats().skipped_count,
+    )

@@ -1,4 +1,17 @@
-"""Which checkpoint a run goes on from: the newest whole one on the disk or in the object store, the same for all ranks."""
+"""Resuming: which checkpoint a run continues from, and where in the data it continues.
+
+The position is computed; nothing is replayed. A checkpoint holds the number of steps that are done and the state of the loader
+(epoch, records done). The rest follows from them:
+
+- which epoch, and which batch of it: `loader_epoch` here, then `Loader.load_state_dict` (`headrace/loading/loader.py`);
+- which records are in a batch: a function of seed, epoch and position (`headrace/loading/order.py`);
+- random draws of augmentation: a function of seed, epoch and record (`headrace/loading/feed.py`);
+- random draws of a step, such as mixup and dropout: a function of seed, step and rank (`Learner.train_step`);
+- the learning rate: a function of the step (`optimization.learning_rate`);
+- the image size: a function of the epoch (`OptimizationOptions.train_size`).
+
+`state.restore` puts weights, optimizer and position into the run.
+"""
 
 from __future__ import annotations
 
@@ -15,49 +28,50 @@ from headrace.training import checkpoint
 from headrace.training.checkpoint import Checkpoint
 from headrace.training.distributed.ranks import Ranks
 from headrace.training.options import Options
-from headrace.training.uploads import check_writable, load_remote_checkpoint, names
+from headrace.training.uploads import check_writable, load_remote_checkpoint, remote_names
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["find", "newest", "share"]
+__all__ = ["broadcast_checkpoint", "find_checkpoint", "loader_epoch", "newest_checkpoint"]
 
 
-def find(options: Options) -> tuple[Checkpoint | None, list[str]]:
-    """The checkpoint to resume from (None: begin anew), and lines about those that were passed over.
+def loader_epoch(step: int, steps_per_epoch: int) -> int:
+    """Return the epoch of the last of `step` steps: the epoch of the loader whose state the checkpoint holds.
 
-    Raises UsageError when a run would be overwritten, StateError when the checkpoint that was named cannot be read,
-    SourceError when the object store cannot be used.
+    After the last step of epoch 2 this is 2, although the run continues in epoch 3: the state was taken from the loader of
+    epoch 2, whose images may have another size. The loop changes the loader afterwards if the size of epoch 3 differs.
+    """
+    return max(0, step - 1) // steps_per_epoch
+
+
+def find_checkpoint(options: Options) -> tuple[Checkpoint | None, list[str]]:
+    """Return the checkpoint to resume from (None: start from the beginning), and messages about those passed over.
+
+    Raises UsageError if a run would be overwritten, StateError if the checkpoint named by --resume cannot be read,
+    SourceError if the object store cannot be used.
     """
     folder = Path(options.out) / "checkpoints"
     bucket = None if options.checkpoint_url is None else open_bucket(options.checkpoint_url)
     if bucket is not None:
         check_writable(bucket)
-    restarted = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0  # torchrun --max-restarts: go on, not over
+    restarted = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0  # by torchrun --max-restarts: continue
     if options.resume is None and not restarted:
         _refuse_to_overwrite(options, folder, bucket)
         return None, []
     if restarted or options.resume == "auto":
-        found, damaged = newest(folder, bucket)
+        found, damaged = newest_checkpoint(folder, bucket)
         if found is not None or options.resume in (None, "auto"):
-            return _told(found, damaged)
+            return found, _messages(found, damaged)
     if is_url(options.resume):
-        return _named_remote(str(options.resume).rstrip("/"))
+        return _find_remote(str(options.resume).rstrip("/"))
     return checkpoint.load(Path(str(options.resume))), []
 
 
-def _refuse_to_overwrite(options: Options, folder: Path, bucket: Bucket | None) -> None:
-    hint = "--resume auto goes on with it; or choose another"
-    if next(checkpoint.candidates(folder), None) is not None:
-        raise UsageError(f"{options.out} already holds a training run", hint=f"{hint} --out")
-    if bucket is not None and names(bucket):
-        raise UsageError(f"{bucket.url} already holds checkpoints of a run", hint=f"{hint} --checkpoint-url")
-
-
-def newest(folder: Path, bucket: Bucket | None = None) -> tuple[Checkpoint | None, list[str]]:
-    """The newest whole checkpoint of disk and store, and a line about each that is newer and is not whole."""
+def newest_checkpoint(folder: Path, bucket: Bucket | None = None) -> tuple[Checkpoint | None, list[str]]:
+    """Return the newest checkpoint on disk or in the store that is whole, and a line about each newer one that is not."""
     local = {path.name: path for path in checkpoint.candidates(folder)}
-    remote = set(names(bucket)) if bucket is not None else set()
+    remote = set(remote_names(bucket)) if bucket is not None else set()
 
     def attempts() -> Iterator[Callable[[], Checkpoint]]:
         for name in sorted(local.keys() | remote, reverse=True):
@@ -69,33 +83,8 @@ def newest(folder: Path, bucket: Bucket | None = None) -> tuple[Checkpoint | Non
     return checkpoint.first_whole(attempts())
 
 
-def _told(found: Checkpoint | None, damaged: list[str]) -> tuple[Checkpoint | None, list[str]]:
-    lines = [f"warning: {line}" for line in damaged]
-    if damaged and found is not None:
-        where = found.path if is_url(found.path) else found.name
-        lines.append(f"going on from the one before, {where}: the steps after it are trained again")
-    elif damaged:
-        lines.append("none is left: starting from the beginning")
-    elif found is not None and is_url(found.path):
-        lines.append(f"going on from {found.path}: there is none on this disk that is newer")
-    return found, lines
-
-
-def _named_remote(url: str) -> tuple[Checkpoint | None, list[str]]:
-    """The checkpoint at `url`, or the newest whole one below it."""
-    bucket = open_bucket(url)
-    if url.rpartition("/")[2].startswith(checkpoint.PREFIX):
-        return load_remote_checkpoint(bucket, ""), []
-    found, lines = _told(*newest(Path("/nonexistent"), bucket))
-    if found is None:
-        raise StateError(
-            f"{url} holds no whole checkpoint", hint="give the --checkpoint-url of a run, or one of its checkpoints"
-        )
-    return found, lines
-
-
-def share(found: Checkpoint | None, ranks: Ranks) -> Checkpoint | None:
-    """Gives what rank 0 found to all: only one reads, all go on from the same, also where the others see another disk."""
+def broadcast_checkpoint(found: Checkpoint | None, ranks: Ranks) -> Checkpoint | None:
+    """Send rank 0's checkpoint to all ranks and return it. Only rank 0 reads, so all agree even if they see other disks."""
     if ranks.world_size == 1:
         return found
     from safetensors.torch import load, save
@@ -110,8 +99,41 @@ def share(found: Checkpoint | None, ranks: Ranks) -> Checkpoint | None:
     return Checkpoint(load(tensors), document, path)
 
 
+def _refuse_to_overwrite(options: Options, folder: Path, bucket: Bucket | None) -> None:
+    hint = "--resume auto goes on with it; or choose another"
+    if next(checkpoint.candidates(folder), None) is not None:
+        raise UsageError(f"{options.out} already holds a training run", hint=f"{hint} --out")
+    if bucket is not None and remote_names(bucket):
+        raise UsageError(f"{bucket.url} already holds checkpoints of a run", hint=f"{hint} --checkpoint-url")
+
+
+def _messages(found: Checkpoint | None, damaged: list[str]) -> list[str]:
+    lines = [f"warning: {line}" for line in damaged]
+    if damaged and found is not None:
+        where = found.path if is_url(found.path) else found.name
+        lines.append(f"going on from the one before, {where}: the steps after it are trained again")
+    elif damaged:
+        lines.append("none is left: starting from the beginning")
+    elif found is not None and is_url(found.path):
+        lines.append(f"going on from {found.path}: there is none on this disk that is newer")
+    return lines
+
+
+def _find_remote(url: str) -> tuple[Checkpoint | None, list[str]]:
+    """Return the checkpoint at `url`, or the newest whole one below it."""
+    bucket = open_bucket(url)
+    if url.rpartition("/")[2].startswith(checkpoint.PREFIX):
+        return load_remote_checkpoint(bucket, ""), []
+    found, damaged = newest_checkpoint(Path("/nonexistent"), bucket)
+    if found is None:
+        raise StateError(
+            f"{url} holds no whole checkpoint", hint="give the --checkpoint-url of a run, or one of its checkpoints"
+        )
+    return found, _messages(found, damaged)
+
+
 def _broadcast(data: bytes) -> bytes:
-    """Rank 0's bytes, on every rank."""
+    """Return rank 0's bytes, on every rank."""
     import torch
 
     size = torch.tensor([len(data)])

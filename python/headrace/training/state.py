@@ -1,4 +1,8 @@
-"""The state of a training run in memory, and its way to a checkpoint and back."""
+"""The state of a training run: in memory, in a checkpoint, and back.
+
+`TrainingRun` is everything the loop holds. `save` copies the part that a resumed run needs into a checkpoint; `restore` puts
+it back. Where in the data a resumed run continues: `resume.py`.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from headrace.errors import HeadraceError, StateError
 from headrace.loading.loader import Loader
 from headrace.training.checkpoint import Checkpoint, Writer
-from headrace.training.devices import Device, StepTimer
+from headrace.training.devices import Device
 from headrace.training.distributed.ranks import Ranks, RankVote
 from headrace.training.evaluation import Scores
 from headrace.training.input import TrainingInput
@@ -18,6 +22,7 @@ from headrace.training.learner import Learner
 from headrace.training.metrics import Metrics
 from headrace.training.nonfinite_loss import LossMonitor
 from headrace.training.options import Options
+from headrace.training.step_timer import StepTimer
 from headrace.training.uploads import Uploads
 
 if TYPE_CHECKING:
@@ -28,7 +33,10 @@ __all__ = ["TrainingProgress", "TrainingRun", "restore", "save"]
 
 @dataclass(frozen=True, slots=True)
 class TrainingProgress:
-    """What the loop tells while it runs. `wait_share` near 0: input keeps up; near 1: the device mostly waits."""
+    """What a run reports while it trains. With a `remark`, only that and the step matter.
+
+    `img_s` covers all ranks. `wait_share` near 0: input keeps up; near 1: the device mostly waits.
+    """
 
     step: int
     total_steps: int
@@ -43,23 +51,23 @@ class TrainingProgress:
 
 @dataclass(slots=True)
 class TrainingRun:
-    """Everything the loop holds."""
+    """Everything the loop holds. A step is one batch; `step` counts the steps that are done."""
 
     options: Options
     ranks: Ranks
     device: Device
     learner: Learner
     loader: Loader
-    feed: TrainingInput
-    image_size: int  # of `loader`
+    input: TrainingInput
+    image_size: int  # of `loader`, in pixels
     val_loader: Loader | None
     writer: Writer
     uploads: Uploads | None
     metrics: Metrics
-    pace: StepTimer
-    agreement: RankVote
+    timer: StepTimer
+    vote: RankVote
     loss_monitor: LossMonitor
-    watch: Callable[[TrainingProgress], None]
+    on_progress: Callable[[TrainingProgress], None]
     lock: BinaryIO | None
     total_steps: int
     step: int = 0
@@ -71,45 +79,137 @@ class TrainingRun:
     losses: list[float] = field(default_factory=list)
     unreported_images: int = 0
     skipped: int = 0  # images of loaders that are closed
-    stop_signal: int = 0  # agreed by all ranks
+    stop_signal: int = 0  # agreed by all ranks; 0: train on
+
+    @property
+    def finished(self) -> bool:
+        """Whether the last step is done."""
+        return self.step == self.total_steps
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the step that was done last."""
+        return (self.step - 1) // len(self.loader)
+
+    def rates(self) -> tuple[float | None, float | None]:
+        """Return the images a second of all ranks, and the wait share; None before the first measurement."""
+        img_s, wait_share = self.timer.rates()
+        return None if img_s is None else img_s * self.ranks.world_size, wait_share
+
+    def report_progress(self, *, images: int = 0, loss: float | None = None) -> None:
+        """Report rates and scores, with `images` trained since the last report."""
+        self.on_progress(TrainingProgress(self.step, self.total_steps, self.epoch, images, loss, *self.rates(), self.scores))
+
+    def warn(self, message: str) -> None:
+        """Report a problem that does not end the run."""
+        remark = f"warning: {message}"
+        self.on_progress(TrainingProgress(self.step, self.total_steps, self.epoch, 0, None, None, None, remark=remark))
+
+    def close(self) -> None:
+        """Wait for background writes, then close loaders, files and the lock of the output folder."""
+        self.writer.wait()
+        if self.uploads is not None:
+            self.uploads.wait()
+        self.loader.close()
+        self.metrics.close()
+        if self.val_loader is not None:
+            self.val_loader.close()
+        if self.lock is not None:
+            self.lock.close()
 
 
 def save(run: TrainingRun) -> None:
-    """Copies the state to the CPU and has it written in the background."""
-    import torch
+    """Copy the state to the CPU and have it written in the background; nothing if this step is saved already.
 
+    Raises HeadraceError if weights are not finite.
+    """
     if run.saved_step == run.step:
         return
     run.saved_step, run.saved_s = run.step, time.monotonic()
     if not run.ranks.main:
         return
-    tensors = {f"model.{name}": tensor for name, tensor in run.learner.model.state_dict().items()}
-    optimizer = run.learner.optimizer.state_dict()
-    for index, entries in optimizer["state"].items():
-        tensors |= {f"optimizer.{index}.{key}": value for key, value in entries.items() if torch.is_tensor(value)}
-    if run.learner.average is not None:
-        tensors |= {f"average.{name}": tensor for name, tensor in run.learner.average.model.state_dict().items()}
+    tensors, groups = _tensors_and_groups(run.learner)
     copies = {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
-    _refuse_broken(run, copies)
+    _check_finite(run, copies)
     state = {
         "step": run.step,
         "batch_size": run.options.batch_size,
         "loader": run.loader.state_dict(),
         "scaler": run.learner.scaler_state(),
-        "groups": [_numbers(group) for group in optimizer["param_groups"]],  # timm's LAMB counts its steps there
+        "groups": groups,
         "evaluated_step": run.evaluated_step,
         "scores": asdict(run.scores) if run.scores else None,
-        "identity": identity(run),
-        "classes": list(run.loader.dataset.classes),  # for those who read the weights
+        "identity": _identity(run),
+        "classes": list(run.loader.dataset.classes),  # for programs that read the weights
     }
     run.writer.submit(run.step, copies, state)
     for problem in (run.writer.problem, run.uploads.problem if run.uploads else None):
         if problem is not None:
-            run.watch(TrainingProgress(run.step, run.total_steps, 0, 0, None, None, None, remark=f"warning: {problem}"))
+            run.warn(str(problem))
 
 
-def _refuse_broken(run: TrainingRun, copies: Mapping[str, torch.Tensor]) -> None:
-    """Weights that are not finite must never take the place of good ones. Raises HeadraceError."""
+def restore(run: TrainingRun, found: Checkpoint) -> None:
+    """Put a checkpoint into the run: weights, optimizer, loader position, step. Raises StateError if it is of another run."""
+    _check_same_run(found, _identity(run))
+    tensors, state = found.tensors, found.state
+    try:
+        run.learner.model.load_state_dict(_below("model.", tensors))
+        if run.learner.average is not None:
+            run.learner.average.model.load_state_dict(_below("average.", tensors))
+    except RuntimeError as error:
+        raise StateError(f"{found.path} does not fit the model: {str(error).splitlines()[0]}") from error
+    _restore_optimizer(run.learner.optimizer, tensors, state["groups"])
+    run.learner.load_scaler_state(state["scaler"])
+    run.loader.load_state_dict(state["loader"])
+    run.step = run.resumed_from_step = run.saved_step = state["step"]
+    run.evaluated_step = state["evaluated_step"]
+    run.scores = Scores(**state["scores"]) if state["scores"] else None
+    run.writer.last = found.path
+
+
+def _tensors_and_groups(learner: Learner) -> tuple[dict[str, torch.Tensor], list[dict[str, float | list[float]]]]:
+    """Return the tensors to save, by name, and the numbers of the optimizer's parameter groups."""
+    import torch
+
+    tensors = {f"model.{name}": tensor for name, tensor in learner.model.state_dict().items()}
+    optimizer = learner.optimizer.state_dict()
+    for index, entries in optimizer["state"].items():
+        tensors |= {f"optimizer.{index}.{key}": value for key, value in entries.items() if torch.is_tensor(value)}
+    if learner.average is not None:
+        tensors |= {f"average.{name}": tensor for name, tensor in learner.average.model.state_dict().items()}
+    return tensors, [_numbers(group) for group in optimizer["param_groups"]]
+
+
+def _restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, torch.Tensor], groups: Any) -> None:
+    import torch
+
+    state = optimizer.state_dict()
+    state["state"] = {}
+    for name, value in tensors.items():
+        if name.startswith("optimizer."):
+            _, index, key = name.split(".", 2)
+            state["state"].setdefault(int(index), {})[key] = value
+    for group, numbers in zip(state["param_groups"], groups, strict=True):
+        group.update({name: torch.tensor(value[0]) if isinstance(value, list) else value for name, value in numbers.items()})
+    optimizer.load_state_dict(state)
+    for parameter, entries in optimizer.state.items():
+        for key, value in entries.items():
+            if torch.is_tensor(value) and value.shape == parameter.shape:
+                # Use the parameter's memory layout (channels-last): fused kernels walk both in the same order.
+                entries[key] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
+
+
+def _numbers(group: Mapping[str, Any]) -> dict[str, float | list[float]]:
+    """Return the numbers of a parameter group, without the learning rate. A tensor (timm's LAMB counts steps) is a list."""
+    plain: dict[str, float | list[float]] = {
+        name: value for name, value in group.items() if isinstance(value, int | float) and name != "lr"
+    }
+    tensors = {name: value for name, value in group.items() if hasattr(value, "numel") and value.numel() == 1}
+    return plain | {name: [value.item()] for name, value in tensors.items()}
+
+
+def _check_finite(run: TrainingRun, copies: Mapping[str, torch.Tensor]) -> None:
+    """Raise HeadraceError if weights are not finite: they must never replace good ones."""
     for name, _ in run.learner.model.named_parameters():
         if not copies[f"model.{name}"].isfinite().all():
             kept = f"the last good checkpoint is {run.writer.last}" if run.writer.settled() else "nothing was saved before"
@@ -119,8 +219,8 @@ def _refuse_broken(run: TrainingRun, copies: Mapping[str, torch.Tensor]) -> None
             )
 
 
-def identity(run: TrainingRun) -> dict[str, Any]:
-    """What must be the same for a resumed run to be the same run."""
+def _identity(run: TrainingRun) -> dict[str, Any]:
+    """Return what must be equal for a resumed run to be the same run. The keys are part of the checkpoint format."""
     options = run.options
     return {
         "model": options.model,
@@ -132,53 +232,6 @@ def identity(run: TrainingRun) -> dict[str, Any]:
     }
 
 
-def restore(run: TrainingRun, found: Checkpoint) -> None:
-    """Puts a checkpoint into the run. Raises StateError, in words, when it is of another run."""
-    import torch
-
-    _check_same_run(found, identity(run))
-    tensors, state = found.tensors, found.state
-    try:
-        run.learner.model.load_state_dict(_below("model.", tensors))
-        if run.learner.average is not None:
-            run.learner.average.model.load_state_dict(_below("average.", tensors))
-    except RuntimeError as error:
-        raise StateError(f"{found.path} does not fit the model: {str(error).splitlines()[0]}") from error
-    optimizer = run.learner.optimizer.state_dict()
-    optimizer["state"] = {}
-    for name, value in tensors.items():
-        if name.startswith("optimizer."):
-            _, index, key = name.split(".", 2)
-            optimizer["state"].setdefault(int(index), {})[key] = value
-    for group, numbers in zip(optimizer["param_groups"], state["groups"], strict=True):
-        group.update({name: torch.tensor(value[0]) if isinstance(value, list) else value for name, value in numbers.items()})
-    run.learner.optimizer.load_state_dict(optimizer)
-    for parameter, entries in run.learner.optimizer.state.items():
-        for key, value in entries.items():
-            if torch.is_tensor(value) and value.shape == parameter.shape:
-                # In the parameter's own memory layout (channels-last): fused kernels walk both alike.
-                entries[key] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
-    run.learner.load_scaler_state(state["scaler"])
-    run.loader.load_state_dict(state["loader"])
-    run.step = run.resumed_from_step = run.saved_step = state["step"]
-    run.evaluated_step = state["evaluated_step"]
-    run.scores = Scores(**state["scores"]) if state["scores"] else None
-    run.writer.last = found.path
-
-
-def _numbers(group: Mapping[str, Any]) -> dict[str, float | list[float]]:
-    """A parameter group's numbers; one that is a tensor stands in a list."""
-    plain: dict[str, float | list[float]] = {
-        name: value for name, value in group.items() if isinstance(value, int | float) and name != "lr"
-    }
-    tensors = {name: value for name, value in group.items() if hasattr(value, "numel") and value.numel() == 1}
-    return plain | {name: [value.item()] for name, value in tensors.items()}
-
-
-def _below(prefix: str, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
-
-
 def _check_same_run(found: Checkpoint, expected: Mapping[str, Any]) -> None:
     for name, value in expected.items():
         saved = found.state.get("identity", {}).get(name)
@@ -187,3 +240,7 @@ def _check_same_run(found: Checkpoint, expected: Mapping[str, Any]) -> None:
                 f"{found.path} is of another run: its {name.replace('_', ' ')} is {saved!r}, here it is {value!r}",
                 hint="resume with the options it was started with, or choose another --out",
             )
+
+
+def _below(prefix: str, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}

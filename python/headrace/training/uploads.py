@@ -17,7 +17,7 @@ from headrace.errors import HeadraceError, SourceError, StateError
 from headrace.training import checkpoint
 from headrace.training.checkpoint import STATE, TENSORS, Checkpoint
 
-__all__ = ["Uploads", "check_writable", "load_remote_checkpoint", "names"]
+__all__ = ["Uploads", "check_writable", "load_remote_checkpoint", "remote_names"]
 
 PIECE_BYTES = 8 << 20
 CONNECTIONS = 4
@@ -73,7 +73,7 @@ class Uploads:
         for name in (TENSORS, STATE):
             _send_file(self.bucket, f"{path.name}/{name}", path / name)
         self.last = f"{self.bucket.url}/{path.name}"
-        older = [name for name in names(self.bucket) if name <= path.name]
+        older = [name for name in remote_names(self.bucket) if name <= path.name]
         whole = [name for name in older if self.bucket.size(f"{name}/{STATE}") is not None]
         for name in set(older) - set(whole[: self.keep]):  # the oldest, and what was sent in part only
             self.bucket.delete(f"{name}/{STATE}")
@@ -101,7 +101,7 @@ def check_writable(bucket: Bucket) -> None:
     bucket.delete(name)
 
 
-def names(bucket: Bucket) -> list[str]:
+def remote_names(bucket: Bucket) -> list[str]:
     """The checkpoints of which something is in the store, newest first."""
     found = {entry.path.partition("/")[0] for entry in bucket.list() if entry.path.endswith((f"/{STATE}", f"/{TENSORS}"))}
     return sorted((name for name in found if name.startswith(checkpoint.PREFIX)), reverse=True)

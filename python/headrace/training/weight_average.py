@@ -12,25 +12,28 @@ __all__ = ["WeightAverage"]
 
 
 class WeightAverage:
-    """Keeps `model`: the average of what `update` has been shown. Evaluated and saved in place of the trained one."""
+    """Holds `model`, a copy whose weights are the average of those given to `update`."""
+
+    # torch.optim.swa_utils.AveragedModel is not used: it replaces the average by the weights at the first update, prefixes
+    # every tensor with "module.", and averages integer counters. Checkpoints would differ in names and values. The arithmetic
+    # of an update is torch's own.
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.decay = decay
         self.model = copy.deepcopy(model).eval().requires_grad_(False)
 
     def update(self, model: nn.Module, updates: int) -> None:
-        """Moves the average towards `model`; `updates` counts the optimizer's steps before this one.
+        """Move the average towards the weights of `model`; `updates` counts the optimizer's updates before this one.
 
-        The decay starts small and grows to its value, min(decay, (1 + n) / (10 + n)) as in TensorFlow's
-        ExponentialMovingAverage, so that a short run is not dominated by its random beginning. Statistics of
-        batch normalisation are averaged too, counters copied.
+        The decay grows from 0.1 to its value, min(decay, (1 + n) / (10 + n)) as in TensorFlow's ExponentialMovingAverage: the
+        random weights of the beginning then count little in a short run. Statistics of batch normalisation are averaged too;
+        integer counters are copied.
         """
-        import torch
+        from torch.optim.swa_utils import get_ema_multi_avg_fn
 
         decay = min(self.decay, (1 + updates) / (10 + updates))
-        kept, shown = self.model.state_dict(), model.state_dict()
-        floats = [name for name, value in kept.items() if value.is_floating_point()]
-        with torch.no_grad():
-            torch._foreach_lerp_([kept[name] for name in floats], [shown[name] for name in floats], 1 - decay)
-            for name in kept.keys() - set(floats):
-                kept[name].copy_(shown[name])
+        averaged, current = self.model.state_dict(), model.state_dict()
+        floats = [name for name, value in averaged.items() if value.is_floating_point()]
+        get_ema_multi_avg_fn(decay)([averaged[name] for name in floats], [current[name] for name in floats], None)
+        for name in averaged.keys() - set(floats):
+            averaged[name].copy_(current[name])

@@ -1,7 +1,7 @@
-"""Starts one process for each GPU of this machine, passes signals on, and ends all when one fails.
+"""Our launcher: start one process for each GPU of this machine, forward signals, and end all processes when one fails.
 
-torchrun does more (several machines, restarts) and works as well; this launcher makes `headrace train` alone use all GPUs,
-waits for the checkpoint after a signal as long as it takes, and hands on the exit code.
+With it, plain `headrace train` uses all GPUs, waits for the last checkpoint after a signal, and returns the exit code of its
+processes. torchrun works as well, and also covers several machines and restarts.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from headrace.training.distributed.ranks import SPAWNED
 __all__ = ["rank_count", "run_processes"]
 
 POLL_S = 0.05
-GRACE_S = 20.0  # for the others to end after one has failed
+GRACE_S = 20.0  # time for the other processes to end after one has failed
 FORWARDED = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 
 
 def rank_count(wanted: int | None, device: str | None) -> int:
-    """How many ranks this machine is to run: as many as `wanted`, else one for each GPU. Raises UsageError."""
+    """Return how many ranks this machine runs: `wanted`, else one for each visible GPU. Raises UsageError."""
     if wanted is not None:
         if wanted < 1:
             raise UsageError(f"--processes must be at least 1, not {wanted}")
@@ -41,7 +41,7 @@ def rank_count(wanted: int | None, device: str | None) -> int:
 
 
 def run_processes(count: int, arguments: Sequence[str]) -> tuple[int, str]:
-    """Runs `python -m headrace ARGUMENTS` `count` times as ranks of one run; (exit code, what rank 0 printed on stdout).
+    """Run `python -m headrace ARGUMENTS` in `count` processes, as ranks of one run; return (exit code, stdout of rank 0).
 
     The exit code is that of the first process that failed, else 0.
     """
@@ -62,9 +62,9 @@ def run_processes(count: int, arguments: Sequence[str]) -> tuple[int, str]:
                 env=environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
                 stdout=subprocess.PIPE if rank == 0 else subprocess.DEVNULL,
                 text=True,
-                start_new_session=True,  # Ctrl-C reaches them through us, once
+                start_new_session=True,  # else Ctrl-C would reach them twice: from the terminal and from us
             )
-            processes.append(process)  # at once: a signal may come before the next one is started
+            processes.append(process)  # before the next start: a signal must reach every process
         code = _wait(processes)
         assert processes[0].stdout is not None
         return code, processes[0].stdout.read()
@@ -90,7 +90,7 @@ def _forward(processes: list[subprocess.Popen[str]], number: int, frame: FrameTy
 
 
 def _wait(processes: list[subprocess.Popen[str]]) -> int:
-    """Waits for all; once one has failed, the others get a little time and are then killed."""
+    """Wait for all processes. Once one has failed, the others get GRACE_S to end, and are then killed."""
     failed_s: float | None = None
     code = 0
     while True:
@@ -99,9 +99,9 @@ def _wait(processes: list[subprocess.Popen[str]]) -> int:
             code = next((one for one in codes if one), 0)
         if all(one is not None for one in codes):
             return code if code >= 0 else 128 - code
-        # Processes that stop at a request (128 + signal) stop together, in their own time.
+        # An exit code of 128 + signal is a requested stop: the others stop by themselves, each after its checkpoint.
         if code != 0 and code < 128:
-            if failed_s is None:  # the others may be waiting for the one that failed, before they are ready for any step
+            if failed_s is None:  # the others may be waiting for the one that failed
                 failed_s = time.monotonic()
                 _forward(processes, signal.SIGTERM, None)
             elif time.monotonic() - failed_s > GRACE_S:

@@ -1,4 +1,4 @@
-"""The processes of one training run: which one this is, and how they agree without waiting for each other's GPUs."""
+"""The ranks of a training run: which one this process is, how they meet, and how they agree without waiting for GPUs."""
 
 from __future__ import annotations
 
@@ -13,23 +13,32 @@ from typing import TYPE_CHECKING
 
 from headrace.errors import HeadraceError, UsageError
 from headrace.training.devices import Device
-from headrace.training.distributed.rendezvous import meet
+from headrace.training.distributed.rendezvous import agree_on_group_name
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["SPAWNED", "RankVote", "Ranks", "barrier", "join", "leave", "lost_ranks_reported", "ranks_from_environment"]
+__all__ = [
+    "SPAWNED",
+    "RankVote",
+    "Ranks",
+    "barrier",
+    "join_group",
+    "leave_group",
+    "lost_ranks_reported",
+    "ranks_from_environment",
+]
 
-# Set by headrace's own launcher in the processes that it starts.
+# Environment variable that headrace's own launcher sets in the processes it starts.
 SPAWNED = "HEADRACE_SPAWNED"
 PR_SET_PDEATHSIG = 1  # prctl(2)
-JOIN_TIMEOUT_S = 300.0  # for all processes to be there; the slowest may still be reading its index from a cold disk
-STEP_TIMEOUT_S = 600.0  # for one exchange of values: NCCL's own default, which the slowest batch of any rank must keep
+JOIN_TIMEOUT_S = 300.0  # for all processes to start; the slowest may still be reading its index from a cold disk
+STEP_TIMEOUT_S = 600.0  # for one exchange of values, so for the slowest batch of any rank; NCCL's default
 
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """This process's number among `world_size`, and its number and neighbours on this machine."""
+    """The number of this process among all of the run (`rank` of `world_size`), and among those on this machine."""
 
     rank: int = 0
     world_size: int = 1
@@ -38,12 +47,12 @@ class Ranks:
 
     @property
     def main(self) -> bool:
-        """Whether this is the process that writes and speaks."""
+        """Whether this is rank 0, which writes files and reports."""
         return self.rank == 0
 
 
 def ranks_from_environment() -> Ranks:
-    """The variables that torchrun (and our launcher) set; one process alone without them. Raises UsageError."""
+    """Read the variables set by torchrun and by our launcher; without them, one process alone. Raises UsageError."""
     if "WORLD_SIZE" not in os.environ:
         return Ranks()
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
@@ -55,16 +64,16 @@ def ranks_from_environment() -> Ranks:
     return Ranks(rank, world_size, local_rank, local_world_size)
 
 
-def join(ranks: Ranks, device: Device) -> None:
-    """Meets the other processes: NCCL between GPUs, gloo for values on the CPU. Does nothing alone.
+def join_group(ranks: Ranks, device: Device) -> None:
+    """Join the process group: NCCL between GPUs, gloo for values on the CPU. A process alone returns at once.
 
-    Raises HeadraceError when they are not all there after JOIN_TIMEOUT_S.
+    Raises HeadraceError if not all processes have joined after JOIN_TIMEOUT_S.
     """
     if ranks.world_size == 1:
         return
     import torch.distributed
 
-    if os.environ.get(SPAWNED):  # do not train on when the launcher was killed
+    if os.environ.get(SPAWNED):  # end with the launcher if that is killed
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     if device.kind == "cuda":
         torch.cuda.set_device(device.torch_name)
@@ -73,7 +82,7 @@ def join(ranks: Ranks, device: Device) -> None:
     where = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
     try:
         store, _, _ = next(torch.distributed.rendezvous("env://", timeout=timedelta(seconds=JOIN_TIMEOUT_S)))
-        name = meet(store, ranks.rank, ranks.world_size, timeout_s=JOIN_TIMEOUT_S)
+        name = agree_on_group_name(store, ranks.rank, ranks.world_size, timeout_s=JOIN_TIMEOUT_S)
         torch.distributed.init_process_group(
             "cpu:gloo,cuda:nccl" if device.kind == "cuda" else "gloo",
             store=torch.distributed.PrefixStore(name, store),
@@ -90,12 +99,12 @@ def join(ranks: Ranks, device: Device) -> None:
 
 @contextmanager
 def lost_ranks_reported(ranks: Ranks) -> Iterator[None]:
-    """Says in words that another process of the run was lost, where torch raises what its transport saw."""
+    """Turn torch's error of a lost connection into a HeadraceError: another process of the run has ended."""
     try:
         yield
     except RuntimeError as error:
-        said = str(error)
-        if ranks.world_size == 1 or not any(word in said for word in ("gloo", "Gloo", "NCCL", "onnection closed")):
+        message = str(error)
+        if ranks.world_size == 1 or not any(word in message for word in ("gloo", "Gloo", "NCCL", "onnection closed")):
             raise
         raise HeadraceError(
             f"rank {ranks.rank}: another process of this run has ended or does not answer ({_first_line(error)})",
@@ -108,15 +117,15 @@ def _first_line(error: Exception) -> str:
 
 
 def barrier(ranks: Ranks) -> None:
-    """Returns when all processes are here. Does nothing alone."""
+    """Wait until all processes of the run have called this. A process alone returns at once."""
     if ranks.world_size > 1:
         import torch.distributed
 
         torch.distributed.all_reduce(torch.zeros(1))  # on the CPU, by gloo: a barrier of NCCL would occupy a GPU
 
 
-def leave() -> None:
-    """Parts from the other processes."""
+def leave_group() -> None:
+    """Leave the process group, if there is one."""
     import torch.distributed
 
     if torch.distributed.is_available() and torch.distributed.is_initialized():
@@ -124,18 +133,18 @@ def leave() -> None:
 
 
 class RankVote:
-    """A vote of all ranks at every step, whose result is read one step later: nobody ever waits for it.
+    """A vote of all ranks at every step: stop, or save a checkpoint? The result is read one step later, so no rank waits.
 
-    The numbers live on the CPU and travel by gloo, so no GPU is synchronised. Every rank reads the same result at the same
-    step. Alone, the result is one's own vote, at once.
+    The values are on the CPU and are exchanged by gloo, so no GPU is synchronised. Every rank reads the same result at the same
+    step. A process alone gets its own vote back at once.
     """
 
     def __init__(self, ranks: Ranks) -> None:
         self._ranks = ranks
         self._pending: tuple[torch.Tensor, torch.distributed.Work] | None = None
 
-    def vote(self, signal_number: int, save: bool) -> tuple[int, bool]:
-        """Hands in (signal received or 0, wants a checkpoint); returns the largest of what all ranks handed in last time."""
+    def cast(self, signal_number: int, save: bool) -> tuple[int, bool]:
+        """Cast the vote of this step: signal received (or 0), save or not. Return the last step's maximum over all ranks."""
         if self._ranks.world_size == 1:
             return signal_number, save
         import torch.distributed
@@ -155,5 +164,5 @@ class RankVote:
         return int(values[0]), bool(values[1])
 
     def close(self) -> None:
-        """Waits for the vote under way, so that nothing is left in the group."""
+        """Wait for the vote under way, so that no exchange is left open."""
         self._read()

@@ -1,8 +1,8 @@
-"""How the ranks of one attempt find each other in a store that still holds what an earlier attempt left there.
+"""How the ranks of one attempt find each other in a store that still holds the keys of an earlier attempt.
 
-torchrun keeps one store over all its restarts. torch 2.15 gives every restarted process the same keys in it ("a new store for
-every retry" says its rendezvous.py, which is no longer so), so gloo and NCCL read the addresses of processes that are dead,
-and fail or wait for them. TORCHELASTIC_RESTART_COUNT is no remedy: agents on several machines count restarts differently.
+torchrun keeps one store over all its restarts. torch 2.15 gives restarted processes the same keys in it (a comment in its
+rendezvous.py promises a new store, which is no longer true). gloo and NCCL then read the addresses of dead processes, and fail
+or wait for them. TORCHELASTIC_RESTART_COUNT does not help: agents on several machines count restarts differently.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from headrace.errors import HeadraceError
 if TYPE_CHECKING:
     from torch.distributed import Store
 
-__all__ = ["meet"]
+__all__ = ["agree_on_group_name"]
 
 POLL_S = 0.02
 
 
-def meet(store: Store, rank: int, world_size: int, *, timeout_s: float) -> str:
-    """A name that exactly the `world_size` processes of this attempt share; no earlier attempt had it.
+def agree_on_group_name(store: Store, rank: int, world_size: int, *, timeout_s: float) -> str:
+    """Return a name that exactly the `world_size` processes of this attempt share, and no earlier attempt had.
 
-    Every process shows a token of its own. Rank 0 proposes a name made of the tokens it sees, and proposes anew while one of
-    them turns out to be of a dead process, replaced by its successor's; a name counts when every owner of a token in it has
-    agreed. Raises HeadraceError, naming the ranks that did not come, after `timeout_s`.
+    Every process publishes a random token. Rank 0 proposes a name made of the tokens it reads. If a token was that of a dead
+    process, its successor replaces it and rank 0 proposes again. A name is final when the owners of all its tokens agree.
+    Raises HeadraceError after `timeout_s`, naming the ranks that are missing.
     """
     token = uuid.uuid4().hex
-    store.set(_here(rank), token)
+    store.set(_token_key(rank), token)
     deadline_s = time.monotonic() + timeout_s
     proposed = ""
     while time.monotonic() < deadline_s:
@@ -41,8 +41,8 @@ def meet(store: Store, rank: int, world_size: int, *, timeout_s: float) -> str:
                 proposed = name
                 if rank == 0:
                     store.set("proposal", ",".join(tokens))
-                store.set(_agreed(name, rank), "1")
-            if rank == 0 and store.check([_agreed(name, other) for other in range(world_size)]):
+                store.set(_agreed_key(name, rank), "1")
+            if rank == 0 and store.check([_agreed_key(name, other) for other in range(world_size)]):
                 store.set(f"{name}/settled", "1")
             if store.check([f"{name}/settled"]):
                 return name
@@ -54,23 +54,23 @@ def meet(store: Store, rank: int, world_size: int, *, timeout_s: float) -> str:
 
 
 def _tokens(store: Store, world_size: int) -> list[str]:
-    return [_read(store, _here(rank)) for rank in range(world_size)]
+    return [_read(store, _token_key(rank)) for rank in range(world_size)]
 
 
 def _read(store: Store, key: str) -> str:
-    """A value, or nothing where there is none: `get` alone would wait."""
+    """Return a value, or "" if there is none: `get` alone would wait."""
     return store.get(key).decode() if store.check([key]) else ""
 
 
-def _here(rank: int) -> str:
+def _token_key(rank: int) -> str:
     return f"here/{rank}"
 
 
-def _agreed(name: str, rank: int) -> str:
+def _agreed_key(name: str, rank: int) -> str:
     return f"{name}/agreed/{rank}"
 
 
 def _missing(store: Store, proposed: str, rank: int, world_size: int) -> str:
     others = [other for other in range(world_size) if other != rank]
-    absent = [other for other in others if not store.check([_agreed(proposed, other) if proposed else _here(other)])]
+    absent = [other for other in others if not store.check([_agreed_key(proposed, other) if proposed else _token_key(other)])]
     return f"rank {', '.join(map(str, absent))}" if absent else "the others to agree on a beginning"

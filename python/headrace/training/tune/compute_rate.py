@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 
 from headrace.errors import CommandError
 from headrace.training.devices import open_device
-from headrace.training.distributed.ranks import Ranks, join, leave, ranks_from_environment
+from headrace.training.distributed.ranks import Ranks, join_group, leave_group, ranks_from_environment
 from headrace.training.learner import Learner
 from headrace.training.optimization import OptimizationOptions
 from headrace.training.options import Options
@@ -55,7 +55,7 @@ def run_steps(options: Options, *, classes: int, image_size: int | None = None) 
 
     ranks = ranks_from_environment()
     device = open_device(options.device, local_rank=ranks.local_rank)
-    join(ranks, device)
+    join_group(ranks, device)
     learner = Learner(options, device, ranks, classes=classes, total_steps=1 << 30, warmup_steps=1 << 30)
     size = image_size or options.image_size
     layout = torch.channels_last if options.channels_last else torch.contiguous_format
@@ -65,14 +65,14 @@ def run_steps(options: Options, *, classes: int, image_size: int | None = None) 
     labels = torch.randint(0, classes, (options.batch_size,), device=device.torch_name)
     warm_up_s = time.perf_counter()
     for step in range(WARM_UP_STEPS):
-        learner.learn(step, images, labels)
+        learner.train_step(step, images, labels)
         if device.kind == "cpu" and _slowest(time.perf_counter() - warm_up_s, ranks) > MOST_SECONDS:
             break
     _finish(device.torch_name)
     steps, began_s, elapsed_s = 0, time.perf_counter(), 0.0
     while elapsed_s < LEAST_SECONDS:
         for _ in range(STEPS):
-            learner.learn(WARM_UP_STEPS + steps, images, labels)
+            learner.train_step(WARM_UP_STEPS + steps, images, labels)
             steps += 1
             if device.kind == "cpu" and _slowest(time.perf_counter() - began_s, ranks) > MOST_SECONDS:
                 break
@@ -81,7 +81,7 @@ def run_steps(options: Options, *, classes: int, image_size: int | None = None) 
     peak = torch.cuda.max_memory_reserved(device.torch_name) if device.kind == "cuda" else None
     if peak is not None:
         peak = int(_slowest(peak, ranks))
-    leave()
+    leave_group()
     return ComputeRate(options.batch_size, steps * options.batch_size * ranks.world_size / elapsed_s, peak)
 
 

@@ -13,10 +13,11 @@ from pathlib import Path
 from headrace.datasets.records import Dataset
 from headrace.errors import CommandError
 from headrace.training import options_file
-from headrace.training.devices import WARM_UP_STEPS, Device
+from headrace.training.devices import Device
 from headrace.training.distributed.ranks import Ranks
 from headrace.training.input import TrainingInput
 from headrace.training.options import Options
+from headrace.training.step_timer import WARM_UP_STEPS
 from headrace.training.tune.compute_rate import measure_compute_rate
 
 __all__ = ["CombinedRate", "InputRate", "combined_rate", "compute_rate", "input_rate"]

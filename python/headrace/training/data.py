@@ -1,0 +1,47 @@
+"""The training and validation datasets of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from headrace.datasets.open import open_stored
+from headrace.datasets.records import Dataset
+from headrace.datasets.splits import train_and_validation
+from headrace.errors import SourceError
+from headrace.training.options import Options
+
+__all__ = ["open_data"]
+
+
+def open_data(options: Options) -> tuple[Dataset, Dataset | None]:
+    """Open the training data and the validation data (None without any).
+
+    A local folder that holds `train` and `val` (or `test`) stands for both. Raises SourceError for data that cannot be read,
+    for fewer than two classes, and for validation data with other classes.
+    """
+    data, val = options.data, options.val
+    if (inside := train_and_validation(Path(data))) is not None and val is None:
+        data, val = map(str, inside)
+    training = open_stored(data)
+    if len(training.classes) < 2:
+        raise SourceError(
+            f"{data} holds one class only: there is nothing to tell apart", hint="give data of two or more classes"
+        )
+    if val is None:
+        return training, None
+    validation = open_stored(val)
+    if validation.classes != training.classes:
+        raise SourceError(
+            f"{val}: {_class_difference(training.classes, validation.classes)}", hint="use the same class folders"
+        )
+    return training, validation
+
+
+def _class_difference(training: tuple[str, ...], validation: tuple[str, ...]) -> str:
+    missing, surplus = sorted(set(training) - set(validation)), sorted(set(validation) - set(training))
+    words = f"its {len(validation)} classes are not the {len(training)} of the training data"
+    if missing:
+        words += f"; missing: {', '.join(missing[:5])}"
+    if surplus:
+        words += f"; not in training: {', '.join(surplus[:5])}"
+    return words

@@ -1,0 +1,63 @@
+"""The clock of the training loop, on a made-up time."""
+
+from __future__ import annotations
+
+import types
+
+import pytest
+from headrace.training import step_timer
+from headrace.training.devices import Device
+from headrace.training.step_timer import StepTimer
+
+A100 = Device("simulated", "simulated A100", "cpu", 2470.0, "source")
+CPU = Device("cpu", "CPU", "cpu")
+
+
+class Clock:
+    """Time that passes only when told to."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 100.0
+        fake = types.SimpleNamespace(perf_counter=lambda: self.now, sleep=self.sleep)
+        monkeypatch.setattr(step_timer, "time", fake)
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def run_steps(timer: StepTimer, clock: Clock, steps: int, *, wait_s: float, compute_s: float, images: int = 247) -> None:
+    for _ in range(steps):
+        timer.request_batch()
+        clock.sleep(wait_s)
+        timer.begin_step()
+        clock.sleep(compute_s)
+        timer.end_step(images)
+
+
+def test_a_simulated_device_takes_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, timer = Clock(monkeypatch), StepTimer(A100, warm_up_steps=0)
+    run_steps(timer, clock, 10, wait_s=0.0, compute_s=0.02)
+    assert timer.rates() == (pytest.approx(2470.0), pytest.approx(0.0))  # 247 images a 0.1 s, of which 0.02 s were work
+
+
+def test_waiting_for_input_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, timer = Clock(monkeypatch), StepTimer(A100, warm_up_steps=0)
+    run_steps(timer, clock, 10, wait_s=0.3, compute_s=0.02)
+    assert timer.rates() == (pytest.approx(247 / 0.4), pytest.approx(0.75))
+
+
+def test_slow_compute_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, timer = Clock(monkeypatch), StepTimer(A100, warm_up_steps=0)
+    run_steps(timer, clock, 10, wait_s=0.0, compute_s=0.5)
+    assert timer.rates()[0] == pytest.approx(247 / 0.5)
+
+
+def test_warm_up_and_what_lies_between_passes_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, timer = Clock(monkeypatch), StepTimer(CPU, warm_up_steps=3)
+    assert timer.rates() == (None, None)
+    run_steps(timer, clock, 3, wait_s=9.0, compute_s=1.0)
+    assert timer.rates() == (None, None)
+    run_steps(timer, clock, 5, wait_s=0.1, compute_s=0.9, images=50)
+    clock.sleep(60)  # an evaluation
+    run_steps(timer, clock, 5, wait_s=0.1, compute_s=0.9, images=50)
+    assert timer.rates() == (pytest.approx(50), pytest.approx(0.1))
