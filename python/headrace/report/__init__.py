@@ -1,4 +1,4 @@
-"""A diagnosis for people and for other programs: terminal, HTML, JSON, Perfetto trace, OpenMetrics text.
+"""A diagnosis for people and for other programs: terminal, HTML, JSON, Perfetto trace, OpenMetrics text, TensorBoard.
 
-`screen` says what the first screen shows; `text` and `html` draw that same screen, so the two cannot disagree.
+`screen` decides what the first screen holds; `terminal` and `html` draw it, so that the two cannot disagree.
 """

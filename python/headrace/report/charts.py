@@ -1,4 +1,4 @@
-"""The report's small drawings as inline SVG. Shapes only: words and numbers beside them are HTML, readable at any width."""
+"""The small drawings of the report as inline SVG. Text beside them is HTML, so that it stays readable at any width."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ GROUPS = (
     ("waiting for input", ("input_storage", "input_cpu", "input_queue", "input_collate")),
     ("copying", ("h2d",)),
     ("computing", ("compute",)),
-    ("the rest", ("communication", "sync", "periodic", "other")),
+    ("other", ("communication", "sync", "periodic", "other")),
 )
-"""Neighbouring parts of the bar as a manager reads them, in the order of the bar."""
+"""Groups of neighbouring parts of the bar, in the order of the bar."""
 
-BRACKET_FROM = 0.12  # narrower groups have no room for their name
-LABEL_FROM = 0.085  # narrower segments have no room for their number on a wide screen
+MIN_BRACKET_SHARE = 0.12  # a narrower group has no room for its name
+MIN_LABEL_SHARE = 0.085  # a narrower segment has no room for its number
 
 
 def step_bar(parts: Sequence[StepPart]) -> Html:
-    """The one bar: segments that fill it exactly, the numbers of the wide ones, and a bracket over each group."""
+    """Return the bar of one step: segments that fill it exactly, numbers on the wide ones, a bracket over each group."""
     description = ", ".join(f"{part.label} {numbers.percent(part.share)}" for part in parts)
     left = 0.0
     segments, labels = [], []
@@ -33,7 +33,7 @@ def step_bar(parts: Sequence[StepPart]) -> Html:
             tag("rect", tag("title", f"{part.label}: {numbers.percent(part.share, digits=1)}"),
                 x=f"{left:.3f}", y=0, width=f"{width:.3f}", height=10, class_=f"part {part.key}", data_part=part.key)
         )  # fmt: skip
-        if part.share >= LABEL_FROM:
+        if part.share >= MIN_LABEL_SHARE:
             style = f"left:{left:.3f}%;width:{width:.3f}%"
             labels.append(tag("span", f"{part.percent} %", style=style, class_=f"on-{part.key}"))
         left += width
@@ -48,15 +48,18 @@ def _brackets(parts: Sequence[StepPart]) -> Html:
     for name, keys in GROUPS:
         members = [part for part in parts if part.key in keys]
         share, percent = sum(part.share for part in members), sum(part.percent for part in members)
-        if share >= BRACKET_FROM:
-            said = tag("span", f"{name} ", tag("b", f"{percent} %"))
-            spans.append(tag("div", said, style=f"left:{left:.3f}%;width:{100 * share:.3f}%"))
+        if share >= MIN_BRACKET_SHARE:
+            text = tag("span", f"{name} ", tag("b", f"{percent} %"))
+            spans.append(tag("div", text, style=f"left:{left:.3f}%;width:{100 * share:.3f}%"))
         left += 100 * share
     return tag("div", *spans, class_="brackets", aria_hidden="true")
 
 
 def interval(line: FixLine, *, now: float | None, greatest: float) -> Html | None:
-    """Predicted rate (dot) with its interval (band) and the verified one (diamond) on a scale from 0 to `greatest`."""
+    """Return predicted rate (dot), its interval (band) and measured rate (diamond) on a scale from 0 to `greatest` img/s.
+
+    `now`: the present rate, a vertical line. None where nothing was predicted.
+    """
     fix = line.fix
     if fix.predicted_img_s is None or greatest <= 0:
         return None
@@ -71,7 +74,7 @@ def interval(line: FixLine, *, now: float | None, greatest: float) -> Html | Non
         marks.append(tag("line", x1=at(fix.interval[0]), x2=at(fix.interval[1]), y1=9, y2=9, class_="band"))
     marks.append(tag("circle", cx=at(fix.predicted_img_s), cy=9, r=4.5, class_="dot"))
     if fix.verified_img_s is not None:
-        # A nested svg gives the diamond a place in per cent and a size in pixels.
+        # A nested svg has its place in per cent and its size in pixels.
         diamond = tag("path", d="M0 -6L6 0L0 6L-6 0Z", class_="verified")
         marks.append(tag("svg", diamond, x=at(fix.verified_img_s), y=9, overflow="visible"))
     return tag("svg", *marks, class_="interval", role="img", aria_label=_interval_words(line))
@@ -79,16 +82,16 @@ def interval(line: FixLine, *, now: float | None, greatest: float) -> Html | Non
 
 def _interval_words(line: FixLine) -> str:
     fix = line.fix
-    said = f"predicted {numbers.image_rate(fix.predicted_img_s)} images per second"
+    text = f"predicted {numbers.image_rate(fix.predicted_img_s)} images per second"
     if fix.interval:
-        said += f", between {numbers.image_rate(fix.interval[0])} and {numbers.image_rate(fix.interval[1])}"
+        text += f", between {numbers.image_rate(fix.interval[0])} and {numbers.image_rate(fix.interval[1])}"
     if fix.verified_img_s is not None:
-        said += f", verified {numbers.image_rate(fix.verified_img_s)}"
-    return said
+        text += f", measured {numbers.image_rate(fix.verified_img_s)}"
+    return text
 
 
 def share_strip(shares: Sequence[tuple[str, float]], *, label: str) -> Html:
-    """A thin strip of segments for a table cell. `shares`: (class of the segment, share of 1)."""
+    """Return a thin strip of segments for a table cell. `shares`: (CSS class, share 0 to 1) of each segment."""
     left, segments = 0.0, []
     for key, share in shares:
         segments.append(tag("rect", x=f"{left:.2f}", y=0, width=f"{100 * share:.2f}", height=10, class_=f"part {key}"))
@@ -97,7 +100,7 @@ def share_strip(shares: Sequence[tuple[str, float]], *, label: str) -> Html:
 
 
 def term_bar(value: float, greatest: float, *, kind: str, label: str) -> Html:
-    """A horizontal bar for one term of the model; `kind`: term, binding (sets the pace) or measured."""
+    """Return a horizontal bar for one term of the step model. `kind`: "term", "binding" (the largest) or "measured"."""
     width = 100 * value / greatest if greatest > 0 else 0.0
     bar = tag("rect", x=0, y=0, width=f"{width:.2f}", height=10, class_=kind)
     return tag("svg", join(bar), viewbox="0 0 100 10", preserveaspectratio="none", class_="strip", role="img", aria_label=label)

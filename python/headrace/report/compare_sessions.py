@@ -1,4 +1,4 @@
-"""Two sessions side by side: is the second faster beyond the noise, what moved within the step, what was set differently."""
+"""Two sessions compared: whether the rate changed beyond the noise, which parts of the step changed, which settings differ."""
 
 from __future__ import annotations
 
@@ -15,21 +15,23 @@ from headrace.session.model import ObservedLoader, Session
 __all__ = ["MATERIAL", "Difference", "PartChange", "SessionComparison", "compare_sessions"]
 
 MATERIAL = 0.03
-"""A change of the rate below this is called "about the same" even where it is beyond the noise (TraceML: 3 % moderate)."""
+"""Call a smaller change of the rate "about the same", even beyond the noise. TraceML calls 3 % moderate."""
 
 MATERIAL_UNKNOWN_NOISE = 0.08
-"""The same where the noise is not known (TraceML: 8 % material)."""
+"""The same limit where the noise is unknown. TraceML calls 8 % material."""
 
 BLOCKS = 8
-"""The run is cut into so many stretches; the spread of their rates is the noise."""
+"""Number of equal stretches of a run. The spread of their rates is the noise."""
 
-LEAST_STEPS_PER_BLOCK = 3
-MOVED_SHARE = 0.02  # of the earlier step; parts that moved less are not named
+MIN_STEPS_PER_BLOCK = 3
+
+NAMED_CHANGE = 0.02
+"""Name a part of the step if its time changed by at least this share of the earlier step."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartChange:
-    """One part of the step, mean seconds before and after, per `SessionComparison.per`; None is not measured."""
+    """One part of the step: mean seconds before and after, per `SessionComparison.per`. None: not measured."""
 
     part: str
     label: str
@@ -38,13 +40,13 @@ class PartChange:
 
     @property
     def change_s(self) -> float:
-        """How much longer it takes, seconds; 0 where one side was not measured."""
+        """Seconds that the part takes longer now; 0 where one side was not measured."""
         return 0.0 if self.before_s is None or self.after_s is None else self.after_s - self.before_s
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A setting, version or machine fact that is not the same."""
+    """A setting, version or machine fact that differs."""
 
     name: str
     before: str
@@ -53,9 +55,11 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class SessionComparison:
-    """`change` is the later rate over the earlier; `noise` the change that two equal runs could show (about 95 %).
+    """The result of `compare_sessions`. The field names are those of `headrace compare --json`.
 
-    `per`: what the times of `moved` are for: a step, or 1,000 images where the steps differ in size.
+    `change`: later rate over earlier rate. `noise`: relative difference that two equal runs could show (95 %). `word`: faster,
+    slower, about the same or not comparable. `moved`: parts of the step, largest change first. `per`: the unit of their times,
+    a step or, where the batch sizes differ, 1,000 images.
     """
 
     before_img_s: float | None
@@ -72,7 +76,7 @@ class SessionComparison:
 
 
 def compare_sessions(before: Session, after: Session, was: Diagnosis, now: Diagnosis) -> SessionComparison:
-    """What changed from the first session to the second. `was` and `now` are their diagnoses."""
+    """Return what changed from `before` to `after`. `was` and `now` are the diagnoses of the two sessions."""
     change = now.img_s / was.img_s if was.img_s and now.img_s else None
     noise = _noise(before, after)
     per = PER_STEP if _same_size(was, now) else PER_IMAGES
@@ -103,7 +107,7 @@ def _word(change: float | None, noise: float | None) -> str:
 
 
 def _noise(before: Session, after: Session) -> float | None:
-    """Relative half-width of the 95 % interval of the ratio of two mean rates, from the spread between stretches."""
+    """Relative half-width of the 95 % interval of the ratio of two mean rates."""
     errors = [_relative_error(session) for session in (before, after)]
     known = [error for error in errors if error is not None]
     # Twice the standard error; the errors of a quotient add in quadrature.
@@ -111,10 +115,10 @@ def _noise(before: Session, after: Session) -> float | None:
 
 
 def _relative_error(session: Session) -> float | None:
-    """Standard error of the mean step time over the mean, from the means of stretches (they include slow drift)."""
+    """Standard error of the mean step time over the mean. The means of stretches are used, because they include slow drift."""
     steps = [step.step_s for step in session.steps][1:]  # the first step waits for the first batch
     size = len(steps) // BLOCKS
-    if size < LEAST_STEPS_PER_BLOCK:
+    if size < MIN_STEPS_PER_BLOCK:
         return None
     blocks = [math.fsum(steps[start : start + size]) / size for start in range(0, size * BLOCKS, size)]
     centre = mean(blocks)
@@ -167,7 +171,7 @@ HOST_FIELDS = {"machine": "hostname", "CPU": "cpu_model", "cores": "cores", "ker
 
 def _differences(before: Session, after: Session) -> Iterator[Difference]:
     pairs: list[tuple[str, object, object]] = [("command", shlex.join(before.command), shlex.join(after.command))]
-    pairs += [(said, getattr(before.host, name), getattr(after.host, name)) for said, name in HOST_FIELDS.items()]
+    pairs += [(label, getattr(before.host, name), getattr(after.host, name)) for label, name in HOST_FIELDS.items()]
     old_memory, new_memory = (numbers.byte_size(session.host.memory_bytes) for session in (before, after))
     pairs.append(("memory", old_memory, new_memory))
     pairs.append(("GPUs", [gpu.name for gpu in before.host.gpus], [gpu.name for gpu in after.host.gpus]))
@@ -177,10 +181,10 @@ def _differences(before: Session, after: Session) -> Iterator[Difference]:
         pairs += [(name, getattr(first, name), getattr(second, name)) for name in LOADER_FIELDS]
     for name, old, new in pairs:
         if old != new:
-            yield Difference(name, _said(old), _said(new))
+            yield Difference(name, _text(old), _text(new))
 
 
-def _said(value: object) -> str:
+def _text(value: object) -> str:
     if value is None or value == "":
         return "unknown"
     return ", ".join(map(str, value)) or "none" if isinstance(value, list) else str(value)
@@ -191,7 +195,7 @@ def _torch(session: Session) -> str | None:
 
 
 def _training_loader(session: Session) -> ObservedLoader | None:
-    """The loader that gave most of the steps."""
+    """The loader of most steps."""
     counts: dict[tuple[int, int], int] = {}
     for step in session.steps:
         counts[step.pid, step.loader] = counts.get((step.pid, step.loader), 0) + 1
@@ -206,14 +210,16 @@ def _sentences(
         yield "The rates cannot be compared: one of them was not measured."
     else:
         rates = f"from {numbers.image_rate(was.img_s)} to {numbers.image_rate(now.img_s)} img/s ({numbers.gain(change)})"
-        known = f"; equal runs could differ by {numbers.percent(noise)}" if noise is not None else "; the noise is unknown"
+        known = (
+            f"; equal runs could differ by {numbers.percent(noise)}" if noise is not None else "; the noise was not measured"
+        )
         yield f"The second run is {word}: {rates}{known}."
     if was.verdict == now.verdict:
-        yield f"What sets the pace is the same: {was.verdict}."
+        yield f"The verdict is the same: {was.verdict}."
     else:
-        yield f"What sets the pace changed from {was.verdict} to {now.verdict}."
+        yield f"The verdict changed from {was.verdict} to {now.verdict}."
     if whole_s := _whole_s(was, per):
-        named = [part for part in moved if abs(part.change_s) >= MOVED_SHARE * whole_s][:3]
+        named = [part for part in moved if abs(part.change_s) >= NAMED_CHANGE * whole_s][:3]
         for part in named:
             times = f"{numbers.milliseconds(part.before_s)} before, {numbers.milliseconds(part.after_s)} after"
             yield f"Per {per}, {part.label}: {times}."

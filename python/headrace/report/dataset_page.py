@@ -1,11 +1,10 @@
-"""The page of a dataset: what `headrace inspect` found, its class balance and a contact sheet, as one self-contained file."""
+"""The page of a dataset: the facts of `headrace inspect`, class balance and a contact sheet, as one HTML file."""
 
 from __future__ import annotations
 
 import base64
-import os
 from collections.abc import Mapping, Sequence
-from importlib import resources
+from os import PathLike
 from pathlib import Path
 
 from headrace._native import __version__
@@ -13,14 +12,13 @@ from headrace.errors import HeadraceError
 from headrace.inspection.contact_sheet import Picture
 from headrace.inspection.inspect import Inspection, Spread
 from headrace.report.markup import Html, no_break, tag
-from headrace.system.atomic_write import atomic_write
+from headrace.report.page import figure, html_page, write_page
 from headrace.system.sizes import size_text
 
 __all__ = ["render", "write"]
 
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-MOST_BARS = 400  # of the class balance; more classes than this share bars
-MOST_LISTED = 50  # images that cannot be read
+MAX_BARS = 400  # of the class balance; more classes share bars
+MAX_LISTED = 50  # images that cannot be read
 STYLE = """
 .balance svg { display: block; margin-top: 1rem; width: 100%; height: 9rem; border-bottom: 1px solid var(--hair); }
 .balance rect { fill: var(--compute); }
@@ -38,30 +36,16 @@ figcaption .class { color: var(--ink); font-weight: 600; }
 """
 
 
-def write(found: Inspection, pictures: Sequence[Picture], path: str | os.PathLike[str]) -> None:
-    """Writes the page in one piece. Raises HeadraceError when it cannot be written."""
-    target = Path(path)
-    try:
-        atomic_write(target, render(found, pictures).encode("utf-8", "backslashreplace"))
-    except OSError as error:
-        raise HeadraceError(f"cannot write the contact sheet {target}: {error.strerror or error}") from error
+def write(found: Inspection, pictures: Sequence[Picture], path: str | PathLike[str]) -> None:
+    """Write the page of an inspected dataset in one piece. Raises `HeadraceError` when it cannot be written."""
+    write_page(Path(path), render(found, pictures), name="contact sheet", error=HeadraceError)
 
 
 def render(found: Inspection, pictures: Sequence[Picture]) -> str:
-    """The whole page."""
-    css = resources.files("headrace.report").joinpath("page.css").read_text(encoding="utf-8")
-    head = tag(
-        "head",
-        tag("meta", charset="utf-8"),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("meta", name="color-scheme", content="light dark"),
-        tag("meta", http_equiv="Content-Security-Policy", content=POLICY),
-        tag("title", f"{found.path} · headrace"),
-        tag("style", Html(css + STYLE)),
-    )
+    """Return the whole page."""
     scope = f"{found.kind} · sizes and formats from {found.sampled:,} of {found.records:,} images"
-    body = tag(
-        "body",
+    return html_page(
+        f"{found.path} · headrace",
         tag(
             "header",
             tag("span", "headrace", class_="brand"),
@@ -70,25 +54,21 @@ def render(found: Inspection, pictures: Sequence[Picture]) -> str:
         ),
         tag("main", _figures(found), _balance(found), _facts(found), _unreadable(found), _sheet(pictures)),
         tag("footer", tag("p", f"headrace {__version__} · inspect")),
+        css=STYLE,
+        images=True,
     )
-    return "<!doctype html>\n" + tag("html", head, body, lang="en") + "\n"
 
 
 def _figures(found: Inspection) -> Html:
     cost = f"{found.decode_ms:.2f} ms" if found.decode_ms is not None else None
     cells = [
-        _figure(f"{found.records:,}", "images"),
-        _figure(f"{found.classes:,}", "classes"),
-        _figure(size_text(found.bytes) if found.bytes is not None else None, "in all"),
-        _figure(cost, "to decode one, on one core of this machine"),
-        _figure(_share(found.restart_markers), "of the JPEGs have restart markers"),
+        figure(f"{found.records:,}", "images"),
+        figure(f"{found.classes:,}", "classes"),
+        figure(size_text(found.bytes) if found.bytes is not None else None, "of images"),
+        figure(cost, "to decode one image on one core of this machine"),
+        figure(_share(found.restart_markers), "of the JPEGs have restart markers"),
     ]
     return tag("section", tag("div", *cells, class_="money"), id="verdict")
-
-
-def _figure(value: str | None, label: str) -> Html:
-    kind = "value" if value else "value absent"
-    return tag("p", tag("span", no_break(value or "not measured"), class_=kind), tag("span", label, class_="label"))
 
 
 def _share(share: float | None) -> str | None:
@@ -96,11 +76,11 @@ def _share(share: float | None) -> str | None:
 
 
 def _balance(found: Inspection) -> Html | None:
-    """A bar for each class, largest first."""
+    """One bar per class, largest first."""
     counts = sorted(found.records_per_class.values(), reverse=True)
     if not counts or not counts[0]:
         return None
-    bars = min(len(counts), MOST_BARS)
+    bars = min(len(counts), MAX_BARS)
     chosen = [counts[number * len(counts) // bars] for number in range(bars)]
     room = 1000 / bars
     shapes = [
@@ -118,15 +98,15 @@ def _balance(found: Inspection) -> Html | None:
     )
     ends = [f"most: {_named(found.largest_classes)}", f"fewest: {_named(found.smallest_classes)}"]
     if counts[0] == counts[-1]:
-        words = f"Every class has {counts[0]:,} images."
+        sentence = f"Every class has {counts[0]:,} images."
     elif counts[-1]:
-        words = f"The largest class has {counts[0]:,} images, {counts[0] / counts[-1]:,.1f} times as many as the smallest."
+        sentence = f"The largest class has {counts[0]:,} images, {counts[0] / counts[-1]:,.1f} times as many as the smallest."
     else:
-        words = f"The largest class has {counts[0]:,} images; {found.empty_classes:,} classes have none."
+        sentence = f"The largest class has {counts[0]:,} images; {found.empty_classes:,} classes have none."
     return tag(
         "section",
         tag("h2", "Class balance"),
-        tag("p", no_break(words), class_="lead"),
+        tag("p", no_break(sentence), class_="lead"),
         chart,
         tag("p", *(tag("span", end) for end in ends), class_="ends"),
         class_="balance",
@@ -139,18 +119,21 @@ def _named(counts: Mapping[str, int]) -> str:
 
 def _facts(found: Inspection) -> Html:
     rows = [
-        ("records a class", _range(found.per_class)),
+        ("records per class", _range(found.per_class)),
         ("without a label", f"{found.unlabeled:,}" if found.unlabeled else None),
-        ("beside images", ", ".join(f"{name} {count:,}" for name, count in found.extras.items()) or None),
-        ("belong to no image", f"{found.strays:,}" if found.strays else None),
+        ("sidecar files", ", ".join(f"{name} {count:,}" for name, count in found.extras.items()) or None),
+        (
+            "images that ImageFolder skips" if found.kind == "folder" else "files without an image",
+            f"{found.strays:,}" if found.strays else None,
+        ),
         ("formats", _counts(found.formats)),
         ("JPEG subsampling", _counts(found.subsampling)),
         ("JPEG process", _counts(found.processes)),
         ("JPEG quality", _range(found.quality)),
         ("width", _range(found.width, " px")),
         ("height", _range(found.height, " px")),
-        ("bytes of an image", _range(found.size_bytes)),
-        ("bits a pixel", f"{found.bits_per_pixel:.2f}" if found.bits_per_pixel is not None else None),
+        ("bytes per image", _range(found.size_bytes)),
+        ("bits per pixel", f"{found.bits_per_pixel:.2f}" if found.bits_per_pixel is not None else None),
         ("decoding", _cost(found)),
     ]
     lines = [tag("tr", tag("th", name, scope="row"), tag("td", no_break(text))) for name, text in rows if text]
@@ -173,15 +156,15 @@ def _cost(found: Inspection) -> str | None:
         return None
     minutes = found.records * found.decode_ms / 60_000
     once = f"{minutes:,.1f} min" if minutes >= 1 else f"{60 * minutes:,.1f} s"
-    return f"{found.decode_img_s_per_core:,.0f} img/s on one core of this machine; all images once: {once}"
+    return f"{found.decode_img_s_per_core:,.0f} img/s on one core of this machine; all images once take {once}"
 
 
 def _unreadable(found: Inspection) -> Html | None:
     if not found.unreadable:
         return None
     listed = list(found.unreadable.items())
-    items = [tag("li", tag("code", key), f": {reason}") for key, reason in listed[:MOST_LISTED]]
-    more = tag("p", f"and {len(listed) - MOST_LISTED:,} more", class_="note") if len(listed) > MOST_LISTED else None
+    items = [tag("li", tag("code", key), f": {reason}") for key, reason in listed[:MAX_LISTED]]
+    more = tag("p", f"and {len(listed) - MAX_LISTED:,} more", class_="note") if len(listed) > MAX_LISTED else None
     return tag("section", tag("h2", f"Cannot be read: {len(listed):,} of {found.sampled:,}"), tag("ul", *items), more)
 
 
@@ -191,9 +174,11 @@ def _sheet(pictures: Sequence[Picture]) -> Html:
 
 def _one(picture: Picture) -> Html:
     if picture.jpeg is None:
-        shown = tag("div", picture.problem, class_="unseen-image")
+        picture_tag = tag("div", picture.problem, class_="unseen-image")
     else:
         data = base64.b64encode(picture.jpeg).decode()
-        shown = tag("img", src=f"data:image/jpeg;base64,{data}", width=picture.width, height=picture.height, alt=picture.key)
-    said = [tag("span", picture.class_name, class_="class"), tag("span", picture.key)]
-    return tag("figure", shown, tag("figcaption", *said), title=picture.key)
+        picture_tag = tag(
+            "img", src=f"data:image/jpeg;base64,{data}", width=picture.width, height=picture.height, alt=picture.key
+        )
+    caption = [tag("span", picture.class_name, class_="class"), tag("span", picture.key)]
+    return tag("figure", picture_tag, tag("figcaption", *caption), title=picture.key)

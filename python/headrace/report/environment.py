@@ -1,4 +1,4 @@
-"""Where the session ran: machine, software, processes and loaders, as pairs of name and value."""
+"""The environment of a session: machine, software, processes and loaders, as pairs of name and value."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from headrace.session.model import ObservedLoader, Session
 
 __all__ = ["environment"]
 
-SAID_BY_SESSION = frozenset(
+SHOWN_FROM_SESSION = frozenset(
     ["host", "cpu", "cores", "cores_online", "cores_affinity", "quota_cores", "memory_bytes", "memory_limit_bytes", "kernel"]
 ) | {"gpu", "gpus", "driver", "python", "torch", "torch_threads", "loaders", "exit_code"}
-"""Keys of `Diagnosis.environment` that the session's own lines say in better words."""
+"""Keys of `Diagnosis.environment` that are left out because the session's own pairs hold them."""
 
 
 def environment(diagnosis: Diagnosis, session: Session | None) -> list[tuple[str, object]]:
-    """Machine, software and loaders: what the session saw, then what the diagnosis adds."""
+    """Return the pairs of the session, then those that only the diagnosis has. None means "not measured"."""
     pairs = _from_session(session) if session is not None else []
     for key, value in diagnosis.environment.items():
-        if session is not None and key in SAID_BY_SESSION:
+        if session is not None and key in SHOWN_FROM_SESSION:
             continue
         if key.endswith("_bytes") and isinstance(value, int | float):
             key, value = key.removesuffix("_bytes"), numbers.byte_size(value)
@@ -55,8 +55,8 @@ def _from_session(session: Session) -> list[tuple[str, object]]:
 
 def _gpus(session: Session) -> str | None:
     names = Counter(gpu.name for gpu in session.host.gpus)
-    said = ", ".join(name if count == 1 else f"{count} × {name}" for name, count in names.items())
-    return said or ("none seen" if session.host.hostname else None)
+    text = ", ".join(name if count == 1 else f"{count} × {name}" for name, count in names.items())
+    return text or ("none found" if session.host.hostname else None)
 
 
 def _cores(session: Session) -> str | None:

@@ -1,11 +1,10 @@
-"""The report as one HTML file: no network, no dependency, readable without JavaScript, on a phone, in the dark, on paper."""
+"""The report of a diagnosis as one HTML file, readable without a network, without JavaScript, on a phone and on paper."""
 
 from __future__ import annotations
 
 import datetime
 import math
 from collections.abc import Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -14,61 +13,43 @@ from headrace.diagnosis.model import Diagnosis, HeatMap, Timeline
 from headrace.errors import SessionError
 from headrace.report import charts, numbers
 from headrace.report.markup import Html, embedded_json, join, no_break, tag
+from headrace.report.page import asset, figure, html_page, write_page
 from headrace.report.panels import panels
 from headrace.report.screen import FirstScreen, FixLine, StepPart, first_screen
 from headrace.session.model import Session
-from headrace.system.atomic_write import atomic_write
 
 __all__ = ["MAX_BYTES", "render", "write"]
 
 MAX_BYTES = 2_000_000
-"""No report is larger; the series it draws are bounded, so that a long run's report is as small as a short one's."""
+"""Upper limit of a report's size. The drawn series are bounded, so a long run has no larger report than a short one."""
 
 
 def write(diagnosis: Diagnosis, path: str | Path, *, session: Session | None = None, usd_per_hour: float | None = None) -> Path:
-    """Write the report to `path` (its folder is made if missing) in one piece. Returns the path. Raises `SessionError`."""
-    path = Path(path)
+    """Write the report to `path` in one piece and return the path. A missing folder is made. Raises `SessionError`.
+
+    Arguments as in `render`.
+    """
     text = render(diagnosis, session=session, usd_per_hour=usd_per_hour)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        atomic_write(path, text)
-    except OSError as error:
-        raise SessionError(
-            f"cannot write the report {path}: {error.strerror or error}", hint="--out FILE chooses another place"
-        ) from error
-    return path
+    hint = "--out FILE chooses another place"
+    return write_page(Path(path), text, name="report", error=SessionError, hint=hint, make_folder=True)
 
 
 def render(diagnosis: Diagnosis, *, session: Session | None = None, usd_per_hour: float | None = None) -> str:
-    """The whole page. With `session` it also shows machine series and the environment."""
+    """Return the whole page.
+
+    `session` adds the machine's series and the environment. `usd_per_hour`: price of one GPU-hour, for the wasted money.
+    """
     screen = first_screen(diagnosis, session=session, usd_per_hour=usd_per_hour)
-    title = f"{screen.kind} · {screen.command} · headrace"
-    head = tag(
-        "head",
-        tag("meta", charset="utf-8"),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("meta", name="color-scheme", content="light dark"),
-        tag("meta", http_equiv="Content-Security-Policy", content=POLICY),
-        tag("title", title),
-        tag("style", _asset("page.css")),
-    )
-    body = tag(
-        "body",
+    return html_page(
+        f"{screen.kind} · {screen.command} · headrace",
         _top(screen, session),
-        tag("main", _verdict(screen), _fixes(screen), _unknown(screen), *panels(diagnosis, session)),
+        tag("main", _verdict(screen), _fixes(screen), _not_measured(screen), *panels(diagnosis, session)),
         _foot(screen),
-        tag("script", embedded_json(_page_data(diagnosis)), type="application/json", id="data"),
-        tag("script", _asset("page.js")),
+        tag("script", embedded_json(_hover_data(diagnosis)), type="application/json", id="data"),
+        tag("script", asset("page.js")),
+        images=True,
+        scripts=True,
     )
-    return "<!doctype html>\n" + tag("html", head, body, lang="en") + "\n"
-
-
-# Nothing may be fetched, not even by a mistake of ours: only what stands in the file is allowed.
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
-
-
-def _asset(name: str) -> Html:
-    return Html(resources.files("headrace.report").joinpath(name).read_text(encoding="utf-8"))
 
 
 def _top(screen: FirstScreen, session: Session | None) -> Html:
@@ -82,15 +63,15 @@ def _top(screen: FirstScreen, session: Session | None) -> Html:
 
 
 def _verdict(screen: FirstScreen) -> Html:
-    sure = [tag("span", screen.kind.replace("_", " "), class_="kind")]
+    facts = [tag("span", screen.kind.replace("_", " "), class_="kind")]
     if screen.share is not None:
-        sure.append(tag("span", f"{numbers.percent(screen.share)} of the {screen.share_of}"))
-    sure.append(tag("span", f"confidence {screen.confidence_word} ({screen.confidence:.2f})"))
+        facts.append(tag("span", f"{numbers.percent(screen.share)} of the {screen.share_of}"))
+    facts.append(tag("span", f"confidence {screen.confidence_word} ({screen.confidence:.2f})"))
     if screen.simulated:
-        sure.append(tag("span", f"{screen.simulated}: compute is a timed wait", class_="simulated"))
+        facts.append(tag("span", f"{screen.simulated}: compute is a timed wait", class_="simulated"))
     return tag(
         "section",
-        tag("p", *sure, class_="sure"),
+        tag("p", *facts, class_="sure"),
         tag("h1", no_break(screen.headline)),
         tag("p", screen.explanation[0].upper() + screen.explanation[1:] + ".", class_="lead") if screen.explanation else None,
         _money(screen),
@@ -102,21 +83,18 @@ def _verdict(screen: FirstScreen) -> Html:
 
 def _money(screen: FirstScreen) -> Html:
     label = f", {screen.simulated}" if screen.simulated else ""
-    rate = numbers.image_rate(screen.img_s)
-    cells = [_figure(rate, f"images per second now{label}", absent=screen.img_s is None)]
+    rate = None if screen.img_s is None else numbers.image_rate(screen.img_s)
+    ceiling = None if screen.ceiling_img_s is None else numbers.image_rate(screen.ceiling_img_s)
     gain = f" ({numbers.gain(screen.speedup)})" if screen.speedup else ""
-    ceiling = numbers.image_rate(screen.ceiling_img_s)
-    cells.append(_figure(ceiling, f"if the input kept up{gain}{label}", absent=screen.ceiling_img_s is None, accent=True))
+    cells = [
+        figure(rate, f"images per second now{label}"),
+        figure(ceiling, f"if the input kept up{gain}{label}", accent=True),
+    ]
     if screen.wasted_usd is not None:
-        cells.append(_figure(f"${screen.wasted_usd:,.0f}", f"wasted per 100 {screen.wasted_unit}", absent=False))
-    wasted = numbers.NOT_MEASURED if screen.wasted is None else numbers.hours(screen.wasted)
-    cells.append(_figure(wasted, f"of every 100 {screen.wasted_unit} wasted{label}", absent=screen.wasted is None))
+        cells.append(figure(f"${screen.wasted_usd:,.0f}", f"wasted per 100 {screen.wasted_unit}"))
+    wasted = None if screen.wasted is None else numbers.hours(screen.wasted)
+    cells.append(figure(wasted, f"of every 100 {screen.wasted_unit} wasted{label}"))
     return tag("div", *cells, class_="money")
-
-
-def _figure(value: str, label: str, *, absent: bool, accent: bool = False) -> Html:
-    kind = "absent" if absent else "accent" if accent else None
-    return tag("p", tag("span", value, class_=f"value {kind or ''}".strip()), tag("span", label, class_="label"))
 
 
 def _bar(screen: FirstScreen) -> Html:
@@ -154,7 +132,7 @@ def _evidence(screen: FirstScreen) -> Html | None:
         return None
     return tag(
         "div",
-        tag("h2", "Why we say so"),
+        tag("h2", "Evidence"),
         tag("ul", *(tag("li", no_break(sentence)) for sentence in screen.evidence)),
         class_="evidence",
     )
@@ -168,10 +146,11 @@ def _fixes(screen: FirstScreen) -> Html:
         rates += [line.fix.predicted_img_s, line.fix.verified_img_s, line.fix.interval[1] if line.fix.interval else None]
     greatest = 1.04 * max((rate for rate in rates if rate is not None), default=0.0)
     header = tag("tr", *(tag("th", name, scope="col", role="columnheader") for name in
-                 ("Change", "Predicted images per second", "Verified", "Then limited by")), role="row")  # fmt: skip
+                 ("Change", "Predicted images per second", "Measured", "Then limited by")), role="row")  # fmt: skip
     rows = [_fix_row(line, screen.img_s, greatest) for line in screen.fixes]
-    more = f" {screen.more_fixes} more stand in the JSON report." if screen.more_fixes else ""
-    note = "Dot: prediction; band: 80 % interval; diamond: measured after the change; upright line: now." + more
+    note = "Dot: predicted. Band: 80 % interval. Diamond: measured with the change. Vertical line: now."
+    if screen.more_fixes:
+        note += f" The JSON report lists {screen.more_fixes} more."
     if screen.simulated:
         note += f" All rates are for a {screen.simulated}."
     body = tag("table", tag("caption", "Fixes, best first", class_="unseen"), tag("thead", header, role="rowgroup"),
@@ -182,7 +161,7 @@ def _fixes(screen: FirstScreen) -> Html:
 
 def _fix_row(line: FixLine, now: float | None, greatest: float) -> Html:
     fix = line.fix
-    about = " · ".join(said for said in (fix.effort, fix.basis) if said)
+    about = " · ".join(filter(None, (fix.effort, fix.basis)))
     change = tag(
         "td",
         tag("span", no_break(fix.change.removeprefix("≈ 0: ")), class_="change"),
@@ -191,18 +170,18 @@ def _fix_row(line: FixLine, now: float | None, greatest: float) -> Html:
         role="cell",
     )
     measured = fix.verified_img_s
-    change_seen = "" if fix.verified_change is None else f" {numbers.gain(fix.verified_change)}"
+    gain = "" if fix.verified_change is None else f" {numbers.gain(fix.verified_change)}"
     verified = tag("span", "not yet", class_="absent")
     if measured is not None:
-        verified = tag("span", tag("b", numbers.image_rate(measured)), tag("span", change_seen, class_="gain"))
+        verified = tag("span", tag("b", numbers.image_rate(measured)), tag("span", gain, class_="gain"))
     then = tag("span", line.then or "–")
-    cells = (("Predicted", _predicted(line, now, greatest)), ("Verified", verified), ("Then limited by", then))
+    cells = (("Predicted", _predicted(line, now, greatest)), ("Measured", verified), ("Then limited by", then))
     columns = (tag("td", cell, role="cell", data_label=name) for name, cell in cells)
     return tag("tr", change, *columns, role="row", class_="no-help" if line.helps is False else None)
 
 
 def _predicted(line: FixLine, now: float | None, greatest: float) -> Html:
-    """The predicted rate, its gain and interval in numbers, and the same as a drawing."""
+    """The predicted rate with gain and interval, in numbers and as a drawing."""
     fix = line.fix
     if fix.predicted_img_s is None:
         return tag("span", "not predicted", class_="absent")
@@ -212,23 +191,22 @@ def _predicted(line: FixLine, now: float | None, greatest: float) -> Html:
     return join(tag("span", rate, " ", gain, " ", span, class_="rate"), charts.interval(line, now=now, greatest=greatest))
 
 
-def _unknown(screen: FirstScreen) -> Html:
-    found = [tag("li", no_break(sentence)) for sentence in screen.not_measured]
-    nothing = "No step was timed." if screen.step_s is None else "Nothing that headrace looks for was missing."
-    body = tag("ul", *found) if found else tag("p", nothing)
+def _not_measured(screen: FirstScreen) -> Html:
+    entries = [tag("li", no_break(sentence)) for sentence in screen.not_measured]
+    body = tag("ul", *entries) if entries else tag("p", screen.nothing_missing)
     quality = tag("p", no_break(" · ".join(screen.quality)), class_="note") if screen.quality else None
     return tag("section", tag("h2", "What was not measured"), body, quality, id="unknown")
 
 
 def _foot(screen: FirstScreen) -> Html:
-    words_ = f"Made by headrace {__version__} from a saved session; everything measured above comes from it."
+    text = f"Made by headrace {__version__} from a saved session, which holds every measurement on this page."
     if screen.simulated:
-        words_ += f" {screen.simulated}: no such device ran; each step waits as long as the published rate says."
-    return tag("footer", tag("p", words_))
+        text += f" {screen.simulated}: no such device ran; each step waited as long as the published rate says."
+    return tag("footer", tag("p", text))
 
 
-def _page_data(diagnosis: Diagnosis) -> dict[str, Any]:
-    """What the hover read-out needs: short numbers, cores averaged."""
+def _hover_data(diagnosis: Diagnosis) -> dict[str, Any]:
+    """The data of the read-out under the pointer: numbers of five digits, cores averaged."""
     return {"steps": _steps(diagnosis.timeline), "heat": _heat(diagnosis.heat_map)}
 
 

@@ -1,4 +1,4 @@
-"""HTML and SVG as values: what is not `Html` is escaped when it becomes a child or an attribute, so nothing can break out."""
+"""HTML and SVG as values. Plain strings are escaped where they become children or attributes."""
 
 from __future__ import annotations
 
@@ -13,38 +13,40 @@ VOID = frozenset({"br", "hr", "img", "meta", "link", "image", "rect", "line", "p
 
 
 UNIT = re.compile(r"(?<=\d) (?=(?:%|(?:ms|s|min|h|img/s|[KMGT]iB(?:/s)?|[KMGT]?B(?:/s)?)\b))")
-"""The space between a number and its unit."""
+"""Matches the space between a number and its unit."""
 
 
 class Html(str):
-    """Text that is markup already. Only `tag`, `join` and this package's own constants make it."""
+    """Text that is markup. Only `tag`, `join` and constants of this package make it."""
 
     __slots__ = ()
 
 
 def tag(name: str, /, *children: str | None, **attributes: str | float | bool | None) -> Html:
-    """One element. Plain text is escaped; None children and None or False attributes are left out.
+    """Return one element. Plain text is escaped; None children and None or False attributes are left out.
 
-    A trailing underscore of an attribute's name is cut (`class_`), other underscores become dashes (`aria_label`).
+    In attribute names, a trailing underscore is dropped (`class_`) and other underscores become dashes (`aria_label`).
+
+        tag("p", "a < b", class_="note")  # <p class="note">a &lt; b</p>
     """
-    said = "".join(_attribute(key, value) for key, value in attributes.items())
+    written = "".join(_attribute(key, value) for key, value in attributes.items())
     if name in VOID and not children:
-        return Html(f"<{name}{said}/>")
-    return Html(f"<{name}{said}>{join(*children)}</{name}>")
+        return Html(f"<{name}{written}/>")
+    return Html(f"<{name}{written}>{join(*children)}</{name}>")
 
 
 def join(*children: str | None) -> Html:
-    """Children one after the other, escaped unless they are `Html`."""
+    """Return the children one after the other. Those that are not `Html` are escaped; None is left out."""
     return Html("".join(child if isinstance(child, Html) else html.escape(child) for child in children if child is not None))
 
 
 def no_break(sentence: str) -> str:
-    """A sentence whose numbers stay on one line with their units (no-break spaces)."""
+    """Return a sentence whose numbers stay on one line with their units, by no-break spaces."""
     return UNIT.sub("\u00a0", sentence)
 
 
 def embedded_json(value: Any) -> Html:
-    """JSON that may stand within a script element: `<`, `>` and `&` are written as escapes. NaN is refused."""
+    """Return JSON for a script element: `<`, `>` and `&` become escapes. Raises `ValueError` for NaN."""
     text = json.dumps(value, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
     return Html(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
 

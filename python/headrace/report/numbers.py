@@ -1,4 +1,4 @@
-"""How the report says verdicts, causes and numbers: short sentences for people, the same in terminal and HTML."""
+"""Numbers with their units, as text for people, the same on the terminal and in HTML."""
 
 from __future__ import annotations
 
@@ -42,34 +42,34 @@ BINARY_UNITS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, 
 
 
 def limit_text(kind: str) -> str:
-    """Return a verdict or limit in a few words; text that is not a kind's name is returned as it is."""
+    """Return the label of a verdict kind; other text is returned as it is."""
     return verdict_kind(kind).label if kind.isupper() else kind
 
 
 def gain(ratio: float) -> str:
-    """How much faster: +3 % for small gains, ×2.4 for large ones."""
+    """Return a ratio of rates: `+3 %` for small gains, `×2.4` for large ones."""
     return f"×{ratio:.2g}" if ratio >= 1.195 else f"{100 * (ratio - 1):+.0f} %"
 
 
 def hours(value: float) -> str:
-    """Hours of a hundred: whole, and <1 for little that is not nothing."""
+    """Return whole hours; `<1` for less than half an hour, `0` only for 0."""
     return "<1" if 0 < value < 0.5 else f"{value:.0f}"
 
 
 def count(value: float) -> str:
-    """A count with thousands separators."""
+    """Return a count with thousands separators."""
     return f"{value:,.0f}"
 
 
 def image_rate(value: float | None) -> str:
-    """Images per second without the unit: three significant digits below 100, whole above."""
+    """Return images per second without the unit: three significant digits below 100, a whole number above."""
     if value is None or not math.isfinite(value):
         return NOT_MEASURED
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def percent(share: float | None, *, digits: int = 0) -> str:
-    """A share of 1 in per cent; something small but not nothing is `<1 %`."""
+    """Return a share (0 to 1) in per cent; a share that would round to 0 is `<1 %`, and 0 is `0 %`."""
     if share is None or not math.isfinite(share):
         return NOT_MEASURED
     least = 10.0**-digits
@@ -79,7 +79,7 @@ def percent(share: float | None, *, digits: int = 0) -> str:
 
 
 def milliseconds(value_s: float | None, *, digits: int = 3) -> str:
-    """A short duration in ms (s from 1 s on), with `digits` significant digits."""
+    """Return a short duration in ms, or in s from 1 s on, with `digits` significant digits (default 3)."""
     if value_s is None or not math.isfinite(value_s):
         return NOT_MEASURED
     if value_s >= 10:
@@ -90,7 +90,7 @@ def milliseconds(value_s: float | None, *, digits: int = 3) -> str:
 
 
 def seconds(value_s: float | None) -> str:
-    """A duration as 0.25 s, 7.4 s, 2 min 5 s or 3 h 20 min."""
+    """Return a duration as `0.25 s`, `7.4 s`, `2 min 5 s` or `3 h 20 min`."""
     if value_s is None or not math.isfinite(value_s):
         return NOT_MEASURED
     if value_s < 10:
@@ -104,7 +104,7 @@ def seconds(value_s: float | None) -> str:
 
 
 def byte_size(value: float | None) -> str:
-    """An amount of memory in binary units."""
+    """Return a number of bytes in binary units, three significant digits."""
     if value is None:
         return NOT_MEASURED
     for size, unit in BINARY_UNITS:
@@ -114,7 +114,7 @@ def byte_size(value: float | None) -> str:
 
 
 def rounded_to_whole(shares: Sequence[float], *, total: int = 100) -> list[int]:
-    """Whole numbers in the proportion of `shares` that sum to exactly `total` (largest remainder method)."""
+    """Return whole numbers in the proportion of `shares` whose sum is exactly `total` (largest remainder method)."""
     whole = math.fsum(shares)
     if whole <= 0:
         return [0] * len(shares)

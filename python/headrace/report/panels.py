@@ -1,10 +1,10 @@
-"""The page below its first screen: the run over time, tables, findings, environment, thresholds."""
+"""The page below the first screen: the run over time, tables, other findings, environment, thresholds."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headrace.diagnosis.model import Diagnosis
+from headrace.diagnosis.model import Diagnosis, Finding
 from headrace.diagnosis.sagemaker_rules import apply_rules
 from headrace.diagnosis.startup import START_WORDS
 from headrace.report import gpu_counters, numbers, tables, timeline
@@ -18,26 +18,26 @@ __all__ = ["panels"]
 
 
 def panels(diagnosis: Diagnosis, session: Session | None) -> list[Html]:
-    """One section per panel; a panel without data is left out."""
-    timeline = diagnosis.timeline
-    slow = slow_steps(timeline) if timeline is not None else ()
+    """Return one section per panel. A panel without data is left out."""
+    steps = diagnosis.timeline
+    slow = slow_steps(steps) if steps is not None else ()
     rows = tables.percentile_rows(diagnosis, session)
     found = (
         ("over-time", "The run over time", _over_time(diagnosis, slow, session)),
-        ("slow", "Slow steps", tables.slow_step_table(slow, timeline.stride) if slow and timeline is not None else None),
+        ("slow", "Slow steps", tables.slow_step_table(slow, steps.stride) if slow and steps is not None else None),
         ("percentiles", "Percentiles", tables.percentile_table(rows) if rows else None),
         ("gpus", "GPUs", gpu_counters.panel(session) if session is not None else None),
         ("stages", "Loader stages", tables.stage_table(diagnosis.stages) if diagnosis.stages else None),
         ("ranks", "Ranks", tables.rank_table(diagnosis.rank_rows) if diagnosis.rank_rows else None),
-        ("others", "Also seen", _others(diagnosis)),
-        ("configuration", "Settings", _settings(diagnosis)),
+        ("others", "Other findings", _others(diagnosis)),
+        ("configuration", "Settings that cost speed", _settings(diagnosis)),
         (
             "model",
-            "What the verdict rests on",
+            "Step model",
             tables.term_table(diagnosis.terms_s, diagnosis.step_s) if diagnosis.terms_s else None,
         ),
-        ("startup", "Before the first step", _startup(diagnosis)),
-        ("sagemaker", "What SageMaker's rules would have said", _sagemaker(session) if session is not None else None),
+        ("startup", "Start-up time", _startup(diagnosis)),
+        ("sagemaker", "SageMaker Debugger rules on this run", _sagemaker(session) if session is not None else None),
         ("environment", "Environment", tables.definition_list(environment(diagnosis, session))),
         ("thresholds", "Thresholds of the rules", tables.definition_list(thresholds())),
     )
@@ -49,7 +49,7 @@ def _over_time(diagnosis: Diagnosis, slow: Sequence[SlowStep], session: Session 
     lanes = timeline.chart(diagnosis.timeline, diagnosis.heat_map, slow, session, end_s)
     if lanes is None:
         return None
-    key = "The stronger the colour, the busier; grey: not measured." if diagnosis.heat_map is not None else ""
+    key = "Stronger colour: busier. Grey: not measured." if diagnosis.heat_map is not None else ""
     return join(lanes, tag("p", key, id="readout", class_="note"))
 
 
@@ -57,7 +57,7 @@ def _sagemaker(session: Session) -> Html | None:
     if not session.samples:
         return None
     rows = [(found.rule, found.outcome, found.why) for found in apply_rules(session)]
-    note = "The rules of Debugger's ProfilerReport, re-implemented from their documentation; AWS's own may differ."
+    note = "The rules of the ProfilerReport, written anew from their documentation. The rules that AWS runs may differ."
     return join(tables.table("Rules", ("", "outcome", "why"), rows, numeric_from=3, quiet=True), tag("p", note, class_="note"))
 
 
@@ -67,26 +67,33 @@ def _startup(diagnosis: Diagnosis) -> Html | None:
 
 
 def _settings(diagnosis: Diagnosis) -> Html | None:
-    """Settings that cost speed, whatever the verdict, each with what it was seen by and what to do."""
+    """Settings that cost speed whatever the verdict is, each with its evidence and its fix."""
     found = []
     for finding in diagnosis.configuration:
-        said = ". ".join(filter(None, (finding.summary, *finding.evidence)))
+        text = _sentences(finding)
         changes = []
         for fix in finding.fixes:
             gain = f"{numbers.gain(fix.gain)} predicted" if fix.gain is not None else fix.basis
             command = tag("code", fix.command) if fix.command else None
             changes.append(tag("p", f"{fix.change} ({gain}) ", command, class_="note"))
-        found.append(join(tag("dt", finding.kind.replace("_", " ")), tag("dd", said, *changes)))
+        found.append(join(tag("dt", finding.kind.replace("_", " ")), tag("dd", text, *changes)))
     return tag("dl", *found) if found else None
 
 
 def _others(diagnosis: Diagnosis) -> Html | None:
-    """The findings beside the verdict, each with its evidence."""
+    """The findings other than the verdict, each with its evidence."""
     found = []
     for finding in diagnosis.findings:
         if finding.kind == diagnosis.verdict:
             continue
         share = tag("b", numbers.percent(finding.share)) if finding.share is not None else None
-        said = ". ".join(filter(None, (finding.summary, *finding.evidence)))
-        found.append(join(tag("dt", f"{finding.kind.replace('_', ' ')} ", share), tag("dd", said)))
+        text = _sentences(finding)
+        found.append(join(tag("dt", f"{finding.kind.replace('_', ' ')} ", share), tag("dd", text)))
     return tag("dl", *found) if found else None
+
+
+def _sentences(finding: Finding) -> str:
+    """The summary and the evidence of a finding as sentences."""
+    return " ".join(
+        f"{clause[0].upper()}{clause[1:].rstrip('.')}." for clause in (finding.summary, *finding.evidence) if clause
+    )

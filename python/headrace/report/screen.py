@@ -1,4 +1,7 @@
-"""The first screen as data: verdict, money line, the bar of one step, at most five fixes, what was not measured."""
+"""The first screen as data: verdict, rates, the bar of one step, at most five fixes, what was not measured.
+
+`terminal` and `html` draw the same `FirstScreen`, so that they cannot disagree.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from headrace.diagnosis.model import SHARES, Diagnosis, Fix, ending_words
 from headrace.diagnosis.prediction import NO_HELP
 from headrace.report import numbers
 from headrace.session.model import Session
+from headrace.system.sizes import count_text
 
 __all__ = ["MAX_FIXES", "FirstScreen", "FixLine", "StepPart", "first_screen", "simulated_note"]
 
@@ -24,7 +28,7 @@ SIMULATED = re.compile(r"sim:[A-Za-z0-9-]+")
 
 @dataclass(frozen=True, slots=True)
 class StepPart:
-    """One part of a step. `percents` of all parts sum to 100; `mean_s` is its share of the mean step."""
+    """One part of a step. The `percent` of all parts sum to 100; `mean_s` is the part's time in the mean step."""
 
     key: str
     label: str
@@ -36,7 +40,10 @@ class StepPart:
 
 @dataclass(frozen=True, slots=True)
 class FixLine:
-    """One fix as it is shown. `helps` is False where no gain is predicted, None where nothing could be predicted."""
+    """One row of the table of fixes.
+
+    `helps`: whether a gain is predicted; None where nothing could be predicted. `then`: what limits the rate with the fix.
+    """
 
     fix: Fix
     helps: bool | None
@@ -52,9 +59,12 @@ class FixLine:
 
 @dataclass(frozen=True, slots=True)
 class FirstScreen:
-    """Everything on the first screen, in words and numbers. None is "not measured".
+    """Everything on the first screen, in words and numbers. None means "not measured".
 
-    `spread`: (name, p50, p95) in seconds of the waiting and of the computing part of the steps.
+    `share`: of the leading finding, 0 to 1, of `share_of`. `wasted`: hours of every 100 `wasted_unit` that training waits.
+    `spread`: (name, p50, p95) in seconds of the waiting part and of the computing part of the steps. `absent_parts`: parts of
+    the step that were not measured. `quality`: noise, cost of measuring, time to the verdict. `simulated`: label of a simulated
+    device. `advice`: what to do where no fix is predicted.
     """
 
     command: str
@@ -87,17 +97,22 @@ class FirstScreen:
 
     @property
     def no_fix(self) -> str:
-        """What is said in place of an empty table of fixes."""
+        """Replaces the table of fixes when it is empty."""
         return verdict_kind(self.kind).without_fix or self.advice or "No fix is known for this."
 
     @property
+    def nothing_missing(self) -> str:
+        """Replaces the list of what was not measured when it is empty."""
+        return "No step was timed." if self.step_s is None else "Everything that headrace looks for was measured."
+
+    @property
     def is_healthy(self) -> bool:
-        """Whether the verdict is no problem, which colours the page."""
+        """Whether the verdict is no problem; it decides the colour of the page."""
         return verdict_kind(self.kind).severity == "none"
 
 
 def first_screen(diagnosis: Diagnosis, *, session: Session | None = None, usd_per_hour: float | None = None) -> FirstScreen:
-    """What the first screen says. `usd_per_hour`: price of one GPU-hour, for the money line."""
+    """Return the first screen of a diagnosis. `usd_per_hour`: price of one GPU-hour, for the wasted money."""
     simulated = simulated_note(diagnosis, session)
     headline = _headline(diagnosis, simulated, _has_gpu(diagnosis, session))
     parts, absent = _parts(diagnosis)
@@ -137,10 +152,9 @@ def first_screen(diagnosis: Diagnosis, *, session: Session | None = None, usd_pe
 
 
 def simulated_note(diagnosis: Diagnosis, session: Session | None = None) -> str | None:
-    """The label that every figure of a simulated device carries ("simulated A100"), or None for a real run.
+    """Return the label of figures from a simulated device ("simulated A100"), or None for a real run.
 
-    It comes from the diagnosis or the session, or from the command itself: `--device sim:a100`, as `headrace train` and the
-    demo's script take it.
+    It is read from the diagnosis, the session, or the command (`--device sim:a100`).
     """
     facts = session.facts if session else {}
     note = diagnosis.environment.get("simulated") or facts.get("simulated")
@@ -151,7 +165,7 @@ def simulated_note(diagnosis: Diagnosis, session: Session | None = None) -> str 
 
 
 def _command(argv: Sequence[str]) -> str:
-    """The command as one would type it; of an interpreter given by its path, the name is enough."""
+    """The command as typed; an interpreter's path is shortened to its name."""
     if not argv:
         return "(command unknown)"
     first = PurePath(argv[0]).name if PurePath(argv[0]).name.startswith("python") else argv[0]
@@ -159,7 +173,7 @@ def _command(argv: Sequence[str]) -> str:
 
 
 def _has_gpu(diagnosis: Diagnosis, session: Session | None) -> bool:
-    """Whether the job has a GPU: one that the machine has, unless the training process said that it computes elsewhere."""
+    """Whether the job computes on a GPU: the machine has one, and the training process did not report another device."""
     if session is not None and (session.facts.get("configuration") or {}).get("device") == "cpu":
         return False
     named = diagnosis.environment.get("gpu") or diagnosis.environment.get("gpus")
@@ -176,17 +190,17 @@ def _headline(diagnosis: Diagnosis, simulated: str | None, has_gpu: bool) -> str
 
 
 def _explanation(diagnosis: Diagnosis, headline: str) -> str:
-    """The verdict in words; empty where the headline says the same already."""
+    """The verdict in a clause; empty where the headline says nearly the same."""
     said = diagnosis.summary or verdict_kind(diagnosis.verdict).summary
     alike = difflib.SequenceMatcher(None, said.lower(), headline.lower()).ratio()
     return "" if alike > 0.75 else said
 
 
 def _scope(diagnosis: Diagnosis) -> tuple[str, ...]:
-    """How much was seen: steps, ranks, duration, and how the command ended if it failed."""
-    found = [f"{numbers.count(diagnosis.steps)} step{'' if diagnosis.steps == 1 else 's'}"]
+    """Extent of the session: steps, ranks, duration, and how the command ended if it failed."""
+    found = [count_text(diagnosis.steps, "step")]
     if diagnosis.ranks:
-        found.append(f"{diagnosis.ranks} rank{'' if diagnosis.ranks == 1 else 's'}")
+        found.append(count_text(diagnosis.ranks, "rank"))
     if diagnosis.duration_s is not None:
         found.append(numbers.seconds(diagnosis.duration_s))
     if diagnosis.time_limit_s is not None:
@@ -197,7 +211,7 @@ def _scope(diagnosis: Diagnosis) -> tuple[str, ...]:
 
 
 def _quality(diagnosis: Diagnosis) -> tuple[str, ...]:
-    """How far the numbers can be trusted: noise, cost of measuring, time to the verdict."""
+    """Noise, cost of measuring, and time to the verdict."""
     found = []
     if diagnosis.noise:
         found.append(f"noise {diagnosis.noise}")
@@ -209,9 +223,9 @@ def _quality(diagnosis: Diagnosis) -> tuple[str, ...]:
 
 
 def _parts(diagnosis: Diagnosis) -> tuple[tuple[StepPart, ...], tuple[str, ...]]:
-    """The bar in its order, summing to 1 with an explicit rest; and the labels of the parts that were not measured."""
+    """The parts of the bar in order, which sum to 1 (with `other`), and the labels of parts that were not measured."""
     given = {key: share for key, share in diagnosis.share_of_step.items() if math.isfinite(share) and share > 0}
-    if not given.keys() - {"other"}:  # a bar of nothing but the rest tells nothing
+    if not given.keys() - {"other"}:  # a bar of `other` alone says nothing
         return (), tuple(SHARES.values()) if diagnosis.share_of_step else ()
     rest = 1.0 - math.fsum(given.values())
     if rest > 1e-6:

@@ -1,4 +1,4 @@
-"""A session folder as the report needs it: the session, and the diagnosis that was made of it."""
+"""A session folder: its session and its diagnosis, read and written."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ DIAGNOSIS_FILE = "diagnosis.json"
 
 
 def read_session_folder(folder: str | Path) -> tuple[Session, Diagnosis]:
-    """The session of a folder with its saved diagnosis (that one holds the verified values), else one made now.
+    """Return the session and its saved diagnosis, which holds measured gains of fixes; without one, diagnose now.
 
-    A file is read as a trace of PyTorch's profiler.
+    `folder` may also be a trace file of PyTorch's profiler. Raises `SessionError` when it holds no session or the diagnosis is
+    damaged.
     """
     folder = Path(folder)
     if is_trace(folder):
@@ -43,17 +44,17 @@ def read_session_folder(folder: str | Path) -> tuple[Session, Diagnosis]:
 
 
 def write_diagnosis(diagnosis: Diagnosis, folder: Path) -> None:
-    """Write the diagnosis beside its session, where `read_session_folder` finds it. Raises `OSError`."""
+    """Write `diagnosis.json` into the session folder. Raises `OSError`."""
     (folder / DIAGNOSIS_FILE).write_text(json.dumps(diagnosis.to_json(), indent=1), encoding="utf-8")
 
 
 def diagnosis_from_json(document: Mapping[str, Any]) -> Diagnosis:
-    """The diagnosis that `Diagnosis.to_json` wrote. Unknown fields are ignored; raises TypeError when one is missing."""
+    """Return the diagnosis that `Diagnosis.to_json` wrote. Ignore unknown fields. Raises `TypeError` for a missing one."""
     return typing.cast(Diagnosis, _build(Diagnosis, document))
 
 
 def _build(kind: Any, value: Any) -> Any:
-    """`value`, as JSON gives it, in the type `kind`: dataclasses, tuples, unions with None, and plain values."""
+    """Convert `value`, as JSON gives it, to the type `kind`: dataclasses, tuples, unions with None, plain values."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
         return None if value is None else _build(next(one for one in arguments if one is not types.NoneType), value)

@@ -1,4 +1,4 @@
-"""The steps that took much longer than the rest, each with the pause or the wait that explains it."""
+"""The steps that took much longer than the others, each with the pause or wait that explains it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,13 @@ from headrace.diagnosis.stats import median, percentile
 
 __all__ = ["EVENT_WORDS", "SLOW_FACTOR", "SlowStep", "slow_steps"]
 
-SLOW_FACTOR = 2.0  # times the median; SageMaker's notebook views flag at the same factor
-BEYOND_P90 = 1.25  # and this much above the 90th percentile: waits that come every n-th step are the pattern, not outliers
-MOST = 8
+SLOW_FACTOR = 2.0
+"""List a step that takes more than this many times the median. SageMaker's notebook views use the same factor."""
+
+P90_FACTOR = 1.25
+"""A listed step must also take this many times the 90th percentile: waits at every n-th step are a pattern, not outliers."""
+
+MAX_SLOW_STEPS = 8
 
 EVENT_WORDS = {
     "gc": "garbage collection",
@@ -26,7 +30,7 @@ EVENT_WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class SlowStep:
-    """One entry of the timeline: its number from 1, start, length, waiting part, and the cause in words."""
+    """One slow entry of the timeline. `number` counts steps from 1; `wait_s` is part of `step_s`; `cause` is a phrase."""
 
     number: int
     start_s: float
@@ -35,15 +39,15 @@ class SlowStep:
     cause: str
 
 
-def slow_steps(timeline: Timeline, *, most: int = MOST) -> tuple[SlowStep, ...]:
-    """Steps longer than twice the median and well above the usual spread, the longest `most` of them, in order of time."""
+def slow_steps(timeline: Timeline, *, limit: int = MAX_SLOW_STEPS) -> tuple[SlowStep, ...]:
+    """Return the longest `limit` slow steps in order of time: longer than twice the median and well above the usual spread."""
     totals = [wait + compute for wait, compute in zip(timeline.wait_s, timeline.compute_s, strict=True)]
     typical_s, typical_wait_s = median(totals), median(timeline.wait_s)
     if typical_s is None or typical_wait_s is None:
         return ()
-    threshold_s = max(SLOW_FACTOR * typical_s, BEYOND_P90 * percentile(totals, 0.9))
+    threshold_s = max(SLOW_FACTOR * typical_s, P90_FACTOR * percentile(totals, 0.9))
     slow = [index for index, total in enumerate(totals) if total > threshold_s]
-    longest = sorted(slow, key=lambda index: -totals[index])[:most]
+    longest = sorted(slow, key=lambda index: -totals[index])[:limit]
     return tuple(
         SlowStep(
             number=index * timeline.stride + 1,
@@ -57,7 +61,7 @@ def slow_steps(timeline: Timeline, *, most: int = MOST) -> tuple[SlowStep, ...]:
 
 
 def _cause(timeline: Timeline, index: int, step_s: float, excess_s: float, wait_excess_s: float) -> str:
-    """The pause that overlaps most of it, else the part (wait or compute) that the excess lies in."""
+    """The longest pause within the step, else the part (wait or compute) in which the excess time lies."""
     start_s = timeline.start_s[index]
     end_s = start_s + step_s * timeline.stride
     overlapping = [event for event in timeline.events if event.start_s < end_s and event.start_s + event.duration_s > start_s]
@@ -66,7 +70,7 @@ def _cause(timeline: Timeline, index: int, step_s: float, excess_s: float, wait_
         return _event_words(longest)
     if wait_excess_s >= 0.5 * excess_s:
         return "waited for the first batch" if index == 0 else "waited for input"
-    return "long compute, cause not seen"
+    return "long compute, cause unknown"
 
 
 def _event_words(event: TimelineEvent) -> str:

@@ -1,4 +1,4 @@
-"""The report's tables: percentiles, slow steps, loader stages, ranks, model terms."""
+"""The tables of the report: percentiles, slow steps, loader stages, ranks, terms of the step model."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ ABSENT = tag("span", numbers.NOT_MEASURED, class_="absent")
 def table(
     caption: str, headers: Sequence[str], rows: Iterable[Sequence[str]], *, numeric_from: int = 1, quiet: bool = False
 ) -> Html:
-    """A table whose first column heads its row. On a phone it scrolls sideways within its own box.
+    """Return a table whose first column holds the row headings. On a narrow screen it scrolls within its own box.
 
-    `quiet` keeps the caption for screen readers only, where the heading above says the same.
+    `numeric_from`: first column that is aligned to the right (default 1). `quiet`: show the caption to screen readers only.
     """
 
     def side(column: int) -> str | None:
@@ -48,7 +48,7 @@ def table(
 
 
 def percentile_rows(diagnosis: Diagnosis, session: Session | None) -> tuple[Percentiles, ...]:
-    """The diagnosis's own rows, then those of the machine that it does not have yet."""
+    """Return the percentiles of the diagnosis, then those of the machine that it lacks."""
     rows = list(diagnosis.percentiles)
     known = {row.name.lower() for row in rows}
     if "memory" in known:
@@ -91,13 +91,13 @@ SERIES: tuple[tuple[str, str, Read], ...] = (
 
 
 def text_in_unit(value: float | None, unit: str) -> str:
-    """A value in the words of its unit."""
+    """Return a value with its unit, or "not measured"."""
     if value is None:
         return numbers.NOT_MEASURED
     if unit == "s":
         return numbers.milliseconds(value)
     if unit == "share":
-        return numbers.percent(min(1.0, value))  # a rate over a short interval can come out a little above the whole
+        return numbers.percent(min(1.0, value))  # a rate over a short interval can be a little above 1
     if unit == "%":
         return f"{value:.0f} %"
     if unit.startswith("bytes"):
@@ -109,25 +109,25 @@ POINTS = ("min", "p50", "p90", "p95", "p99", "max")
 
 
 def percentile_table(rows: Sequence[Percentiles]) -> Html:
-    """One line per series: least, percentiles, greatest."""
+    """Return one row per series: minimum, percentiles, maximum."""
     cells = [
         (row.name, *(text_in_unit(getattr(row, point), row.unit) for point in POINTS), numbers.count(row.count)) for row in rows
     ]
-    return table("Percentiles", ("", *POINTS, "values"), cells, quiet=True)
+    return table("Percentiles", ("", *POINTS, "count"), cells, quiet=True)
 
 
 def slow_step_table(steps: Sequence[SlowStep], stride: int) -> Html:
-    """The slow steps with their causes."""
+    """Return the slow steps with their causes. `stride`: steps per entry of the timeline."""
     rows = [
         (f"step {step.number:,}", step.cause, _time(step.step_s), _time(step.wait_s), numbers.seconds(step.start_s))
         for step in steps
     ]
     caption = "Steps longer than twice the median" + (f" (means of {stride} steps)" if stride > 1 else "")
-    return table(caption, ("", "cause", "step", "of it waiting", "at"), rows, numeric_from=2)
+    return table(caption, ("", "cause", "step", "waiting", "start"), rows, numeric_from=2)
 
 
 def stage_table(rows: Sequence[StageRow]) -> Html:
-    """Where the workers' time goes, with the split of each batch as a strip."""
+    """Return where the time of each worker goes, with the split of one batch as a strip."""
     body = [
         (
             row.name, _stage_strip(row), numbers.count(row.batches), numbers.milliseconds(row.wall_s), _time(row.cpu_s),
@@ -136,8 +136,8 @@ def stage_table(rows: Sequence[StageRow]) -> Html:
         )
         for row in rows
     ]  # fmt: skip
-    split = ("wall", "on a core", "queues for a core", "blocked", "collate", "idle")
-    headers = ("", "of one batch", "batches", *split, "read", "img/s")
+    split = ("wall", "on CPU", "run queue", "blocked", "collate", "idle")
+    headers = ("", "one batch", "batches", *split, "read", "img/s")
     return table("Mean time per batch", headers, body, numeric_from=2)
 
 
@@ -146,9 +146,9 @@ def _stage_strip(row: StageRow) -> Html:
         return ABSENT
     parts = (("input_cpu", row.cpu_s), ("input_queue", row.queue_s), ("input_storage", row.blocked_s))
     total = max(row.wall_s, math.fsum(value for _, value in parts))
-    names = ("on a core", "queues for a core", "blocked")
-    said = ", ".join(f"{name} {numbers.percent(value / total)}" for name, (_, value) in zip(names, parts, strict=True))
-    return share_strip([(key, value / total) for key, value in parts], label=said)
+    names = ("on CPU", "run queue", "blocked")
+    label = ", ".join(f"{name} {numbers.percent(value / total)}" for name, (_, value) in zip(names, parts, strict=True))
+    return share_strip([(key, value / total) for key, value in parts], label=label)
 
 
 def _time(value_s: float | None) -> str:
@@ -160,7 +160,7 @@ def _bytes(value: float | None) -> str:
 
 
 def rank_table(rows: Sequence[RankRow]) -> Html:
-    """One line per rank: whose own work is longest, and in what."""
+    """Return one row per rank: its times, and the part in which it is slower than the other ranks."""
     body = [
         (
             f"rank {row.rank}", numbers.count(row.steps), numbers.milliseconds(row.step_s), numbers.milliseconds(row.wait_s),
@@ -169,27 +169,27 @@ def rank_table(rows: Sequence[RankRow]) -> Html:
         )
         for row in rows
     ]  # fmt: skip
-    headers = ("", "steps", "step", "waits for input", "the rest", "own work", "waits for other ranks", "slow in")
+    headers = ("", "steps", "step", "waits for input", "after input", "own work", "waits for other ranks", "slow part")
     return table("Medians per step", headers, body)
 
 
 TERM_WORDS = {
-    "compute": "the training process, one step at a time",
-    "workers": "the workers, each batch alone",
-    "cpu": "CPU work over all usable cores",
-    "storage": "reads that storage does one after another",
+    "compute": "training process, one step after another",
+    "workers": "workers, in parallel",
+    "cpu": "CPU work, spread over all usable cores",
+    "storage": "reads that storage serves one after another",
 }
 
 
 def term_table(terms_s: Mapping[str, float], step_s: float | None) -> Html:
-    """The terms of the model: the greatest sets the pace of the step. A term of 0 does not apply to the job."""
+    """Return the terms of the step model, of which the largest sets the pace. Terms of 0 do not apply to the job."""
     used = {name: value for name, value in terms_s.items() if value > 0}
     greatest = max(used.values(), default=0.0)
     scale = max(greatest, step_s or 0.0)
 
     def row(name: str, value: float, kind: str, remark: str) -> tuple[str, ...]:
-        said = numbers.milliseconds(value)
-        return (name, said, term_bar(value, scale, kind=kind, label=said), remark)
+        text = numbers.milliseconds(value)
+        return (name, text, term_bar(value, scale, kind=kind, label=text), remark)
 
     rows = [
         row(
@@ -202,20 +202,20 @@ def term_table(terms_s: Mapping[str, float], step_s: float | None) -> Html:
     ]
     if step_s is not None:
         rows.append(row("measured step, mean", step_s, "measured", ""))
-    return table("A step takes as long as the longest of these", ("", "per step", "", ""), rows, numeric_from=9)
+    return table("Step model: a step takes as long as the longest of these", ("", "per step", "", ""), rows, numeric_from=9)
 
 
 def definition_list(pairs: Iterable[tuple[str, object]]) -> Html:
-    """Names and values; None is "not measured"."""
-    rows = (join(tag("dt", name), tag("dd", ABSENT if value is None else _said(value))) for name, value in pairs)
+    """Return names with their values; None becomes "not measured"."""
+    rows = (join(tag("dt", name), tag("dd", ABSENT if value is None else _text(value))) for name, value in pairs)
     return tag("dl", *(tag("div", row, class_="pair") for row in rows))
 
 
-def _said(value: object) -> str:
+def _text(value: object) -> str:
     if isinstance(value, Mapping):
-        return ", ".join(f"{key} {_said(item)}" for key, item in value.items()) or "none"
+        return ", ".join(f"{key} {_text(item)}" for key, item in value.items()) or "none"
     if isinstance(value, list | tuple | set | frozenset):
-        return ", ".join(_said(item) for item in value) or "none"
+        return ", ".join(_text(item) for item in value) or "none"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):

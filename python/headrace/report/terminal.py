@@ -1,4 +1,4 @@
-"""The first screen for the terminal: at most 24 lines at 80 to 120 columns, as clear without colour as with it."""
+"""The first screen on a terminal: at most 24 lines of 60 to 120 columns, readable without colour."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ __all__ = ["MAX_LINES", "draw", "print_screen", "render", "to_ascii"]
 MAX_LINES = 24
 NARROWEST, WIDEST = 60, 120
 
-# Filling and colour of each part: waiting is warm, computing is the accent, the rest is quiet.
 PART_LOOK = {
     "input_storage": ("▒", "color(130)"),
     "input_cpu": ("▓", "color(208)"),
@@ -31,7 +30,9 @@ PART_LOOK = {
     "periodic": ("╳", "color(245)"),
     "other": ("·", "color(250)"),
 }
-# A file name may hold escape sequences; on a terminal they must not act. Replaced one by one, so styles keep their place.
+"""Filling and colour of each part of the bar: orange for waiting, blue for computing, grey for the rest."""
+
+# A file name may hold escape sequences, which must not act. Each character is replaced by one, so that styles keep their place.
 CONTROL = dict.fromkeys((*range(10), *range(11, 32), *range(127, 160)), "�")
 ASCII = str.maketrans({
     "▒": "s", "▓": "d", "░": "q", "▚": "c", "▞": "h", "█": "C", "╱": "g", "═": "w", "╳": "p", "·": ".",
@@ -42,7 +43,7 @@ ASCII = str.maketrans({
 def render(
     diagnosis: Diagnosis, *, session: Session | None = None, width: int = 100, usd_per_hour: float | None = None
 ) -> Text:
-    """The first screen as rich text (print it with a rich console). `width` is held between 60 and 120 columns."""
+    """Return the first screen as rich text, at most 24 lines. `width`: columns (default 100), clipped to 60 to 120."""
     return draw(first_screen(diagnosis, session=session, usd_per_hour=usd_per_hour), width=width)
 
 
@@ -55,7 +56,7 @@ def print_screen(
 
 
 def draw(screen: FirstScreen, *, width: int = 100) -> Text:
-    """The lines of one screen. When there is little to say, blank lines and more evidence take the room."""
+    """Return the lines of one screen. Spare lines go to blank lines, then to what was not measured, then to evidence."""
     width = max(NARROWEST, min(WIDEST, width))
     head = [_title(screen, width), *_verdict(screen, width)]
     money = _money(screen, width)
@@ -67,7 +68,7 @@ def draw(screen: FirstScreen, *, width: int = 100) -> Text:
             break
     blanks = min(4, max(0, spare))
     spare -= blanks
-    missing = _missing(screen, width, limit=1 + min(3, max(0, spare)))
+    missing = _not_measured(screen, width, limit=1 + min(3, max(0, spare)))
     spare -= len(missing) - 1
     evidence = _evidence(screen, width, limit=max(0, spare))
     lines: list[Text] = []
@@ -81,7 +82,7 @@ def draw(screen: FirstScreen, *, width: int = 100) -> Text:
 
 
 def to_ascii(text: str) -> str:
-    """The same screen for an output that cannot show the block characters."""
+    """Return a screen in ASCII, for an output whose encoding has no block characters."""
     return text.translate(ASCII).encode("ascii", "replace").decode()
 
 
@@ -94,13 +95,13 @@ def _title(screen: FirstScreen, width: int) -> Text:
 
 def _verdict(screen: FirstScreen, width: int) -> list[Text]:
     lines = [Text(line, style="bold") for line in textwrap.wrap(screen.headline, width)[:2]]
-    sure = screen.kind
+    facts = screen.kind
     if screen.share is not None:
-        sure += f" · {numbers.percent(screen.share)} of the {screen.share_of}"
-    sure += f" · confidence {screen.confidence_word} ({screen.confidence:.2f})"
+        facts += f" · {numbers.percent(screen.share)} of the {screen.share_of}"
+    facts += f" · confidence {screen.confidence_word} ({screen.confidence:.2f})"
     if screen.simulated:
-        sure += f" · {screen.simulated}: compute is a timed wait"
-    return [*lines, Text(sure, style="color(31)" if screen.is_healthy else "color(208)")]
+        facts += f" · {screen.simulated}: compute is a timed wait"
+    return [*lines, Text(facts, style="color(31)" if screen.is_healthy else "color(208)")]
 
 
 def _evidence(screen: FirstScreen, width: int, *, limit: int) -> list[Text]:
@@ -114,7 +115,7 @@ def _evidence(screen: FirstScreen, width: int, *, limit: int) -> list[Text]:
 
 
 def _money(screen: FirstScreen, width: int) -> list[Text]:
-    """Rate now, rate with a perfect input, and what the difference costs: one line, two where it is narrow."""
+    """Rate now, rate if the input kept up, and wasted hours: one line, or two on a narrow screen."""
     line = Text()
     if screen.img_s is None:
         line.append(f"images per second: {numbers.NOT_MEASURED}")
@@ -138,12 +139,12 @@ def _money(screen: FirstScreen, width: int) -> list[Text]:
 def _bar(screen: FirstScreen, width: int) -> list[Text]:
     title = Text("Where a step goes", style="bold")
     times = [f"{name} {numbers.milliseconds(value)}" for name, value in (("mean", screen.step_s), ("p95", screen.step_p95_s))]
-    said = "  " + " · ".join(times)
-    for name, p50, p95 in screen.spread:  # of each the median
+    line = "  " + " · ".join(times)
+    for name, p50, p95 in screen.spread:
         more = f"   {name} p50 {numbers.milliseconds(p50)} · p95 {numbers.milliseconds(p95)}"
-        if title.cell_len + len(said + more) <= width:
-            said += more
-    title.append(said, style="not bold")
+        if title.cell_len + len(line + more) <= width:
+            line += more
+    title.append(line, style="not bold")
     if not screen.parts:
         return [title, Text(f"  {numbers.NOT_MEASURED}")]
     bar = Text()
@@ -168,19 +169,19 @@ def _legend(parts: Sequence[StepPart], width: int) -> list[Text]:
 
 
 def _fixes(screen: FirstScreen, width: int, *, command_lines: int) -> list[Text]:
-    """A row per fix and its command below it, which may take `command_lines` lines before it is cut.
+    """One row per fix with its command below, cut after `command_lines` lines.
 
-    Where there is room for that, so is the rest of a change that is wider than its column.
+    With more than one command line, a change that is wider than its column is wrapped instead of cut.
     """
     if not screen.fixes:
         return [Text(line) for line in textwrap.wrap(screen.no_fix, width)]
-    columns = COLUMNS if width >= WIDE else COLUMNS[:2]  # a narrow screen leaves out what limits the rate afterwards
+    columns = COLUMNS if width >= WIDE else COLUMNS[:2]  # a narrow screen has no room for the last column
     room = width - sum(size for _, size in columns)
     lines = [Text(line) for line in textwrap.wrap(screen.advice or "", width)]
     lines.append(Text(_row("Fixes, best first", [name for name, _ in columns], room, columns), style="bold"))
     for number, line in enumerate(screen.fixes, 1):
         style = "dim" if line.helps is False else ""
-        cells = (_predicted(line), _verified(line), line.then)
+        cells = (_predicted(line), _measured(line), line.then)
         change = [" ".join(f"{number} {line.fix.change}".split())]
         if command_lines > 1:
             change = textwrap.wrap(change[0], room - 1, subsequent_indent="  ", break_on_hyphens=False)
@@ -195,7 +196,7 @@ def _fixes(screen: FirstScreen, width: int, *, command_lines: int) -> list[Text]
 
 
 WIDE = 96
-COLUMNS = (("img/s (80 % interval)", 25), ("verified", 10), ("then limited by", 17))
+COLUMNS = (("img/s (80 % interval)", 25), ("measured", 10), ("then limited by", 17))
 """Headings and widths of the columns after the first."""
 
 
@@ -217,13 +218,12 @@ def _predicted(line: FixLine) -> str:
     return f"{numbers.image_rate(fix.predicted_img_s)}{low_high}"
 
 
-def _verified(line: FixLine) -> str:
+def _measured(line: FixLine) -> str:
     return "–" if line.fix.verified_img_s is None else f"✓ {numbers.image_rate(line.fix.verified_img_s)}"
 
 
-def _missing(screen: FirstScreen, width: int, *, limit: int) -> list[Text]:
+def _not_measured(screen: FirstScreen, width: int, *, limit: int) -> list[Text]:
     if not screen.not_measured:
-        nothing = "No step was timed." if screen.step_s is None else "Nothing that headrace looks for was missing."
-        return [Text(nothing, style="dim")]
+        return [Text(screen.nothing_missing, style="dim")]
     text = "Not measured: " + " · ".join(screen.not_measured)
     return [Text(line, style="dim") for line in textwrap.wrap(text, width, max_lines=limit, placeholder=" …")]

@@ -1,4 +1,4 @@
-"""The numbers that the rules use, read from the rules themselves, so that the page cannot say others."""
+"""The thresholds of the rules, read from the modules of the rules, so that the page cannot show other numbers."""
 
 from __future__ import annotations
 

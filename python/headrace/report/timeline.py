@@ -1,4 +1,4 @@
-"""The run over time: step times, GPU rows, CPU cores, disk and network under one another, on one time axis."""
+"""The run over time: step times, GPUs, CPU cores, disk, network and memory as lanes over one time axis."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ CORE_COLOUR = (217, 119, 37)
 GPU_COLOUR = (28, 128, 168)
 WIDTH = 1000
 STEP_HEIGHT = 150
-LETTER = 0.0085  # width of a letter as a share of the plot on a wide screen, rounded up
+LETTER_WIDTH = 0.0085  # of the plot's width, on a wide screen, rounded up
 
 
 def axis_end_s(timeline: Timeline | None, heat_map: HeatMap | None, duration_s: float | None) -> float:
-    """The right end of the time axis, seconds since the command was started."""
+    """Return the end of the time axis in seconds since the start of the command."""
     ends = [duration_s or 0.0]
     if timeline is not None and timeline.start_s:
         ends.append(timeline.start_s[-1] + (timeline.wait_s[-1] + timeline.compute_s[-1]) * timeline.stride)
@@ -35,7 +35,7 @@ def axis_end_s(timeline: Timeline | None, heat_map: HeatMap | None, duration_s: 
 def chart(
     timeline: Timeline | None, heat_map: HeatMap | None, slow: Sequence[SlowStep], session: Session | None, end_s: float
 ) -> Html | None:
-    """All lanes that have data, or None when nothing was recorded over time."""
+    """Return all lanes that have data, or None when nothing was recorded over time."""
     if end_s <= 0:
         return None
     lanes = [
@@ -65,18 +65,22 @@ def _step_lane(timeline: Timeline, slow: Sequence[SlowStep], end_s: float) -> Ht
         aria_label=f"Step time: median {numbers.milliseconds(median_s)}, longest {numbers.milliseconds(max(totals))}",
     )  # fmt: skip
     grid = [_gridline(value_s, top_s) for value_s in _ticks(top_s)]
-    note = "waiting over computing" if timeline.stride == 1 else f"means of {timeline.stride} steps; waiting over computing"
+    note = (
+        "top: waiting, below: computing"
+        if timeline.stride == 1
+        else f"means of {timeline.stride} steps; top: waiting, below: computing"
+    )
     return _lane("step time", note, join(*grid, shapes, *_labels(slow, end_s, top_s)), kind="steps", height=STEP_HEIGHT)
 
 
 def _top(totals: Sequence[float]) -> float:
-    """Upper end of the scale: a few very long steps must not flatten all others; they are cut and carry their value."""
+    """Upper end of the scale. A few very long steps are cut and labelled, so that they do not flatten all others."""
     longest, usual = max(totals), max(2.5 * (median(totals) or 0.0), 1.4 * percentile(totals, 0.95))
     return max(min(longest * 1.05, usual), 1e-9)
 
 
 def _area(timeline: Timeline, heights_s: Sequence[float], end_s: float, top_s: float) -> str:
-    """A staircase: each step is as wide as it lasted and as high as `heights_s` says."""
+    """A staircase path: each step is as wide as its duration and as high as its entry in `heights_s`."""
     found, last = [], None
     for start_s, wait_s, compute_s, height_s in zip(
         timeline.start_s, timeline.wait_s, timeline.compute_s, heights_s, strict=True
@@ -103,20 +107,20 @@ def _gridline(value_s: float, top_s: float) -> Html:
 
 
 def _labels(slow: Sequence[SlowStep], end_s: float, top_s: float) -> list[Html]:
-    """The causes of the longest steps, as many as fit beside one another; a phone shows the first only."""
+    """The causes of the longest steps, as many as fit side by side. A phone shows the first only."""
     placed: list[tuple[float, float]] = []
     found = []
     for step in sorted(slow, key=lambda step: -step.step_s):
-        said = f"{step.cause} {numbers.seconds(step.step_s)}"
+        text = f"{step.cause} {numbers.seconds(step.step_s)}"
         on_left = step.start_s / end_s > 0.7
         at = min(1.0, (step.start_s if on_left else step.start_s + step.step_s) / end_s)
-        left, right = (at - LETTER * len(said), at) if on_left else (at, at + LETTER * len(said))
+        left, right = (at - LETTER_WIDTH * len(text), at) if on_left else (at, at + LETTER_WIDTH * len(text))
         if any(left < other_right and other_left < right for other_left, other_right in placed):
             continue
         side = "left" if on_left else "right"
         height = min(100 * min(1.0, step.step_s / top_s), 88.0)
         kind = f"cause {side}{' wide' if placed else ''}"
-        found.append(tag("div", said, class_=kind, style=f"left:{100 * at:.2f}%;bottom:{height:.1f}%"))
+        found.append(tag("div", text, class_=kind, style=f"left:{100 * at:.2f}%;bottom:{height:.1f}%"))
         placed.append((left, right))
     return found
 
@@ -159,7 +163,7 @@ def _map(
 
 
 def _absent_runs(rows: Sequence[Sequence[float | None]]) -> list[tuple[int, int, int]]:
-    """(row, first column, length) of every stretch that was not measured."""
+    """(row, first column, length) of every stretch of cells that were not measured."""
     runs = []
     for number, row in enumerate(rows):
         start = None
@@ -182,25 +186,25 @@ MACHINE_LANES: tuple[tuple[str, Read, Callable[[float], str]], ...] = (
 
 
 def _machine_lanes(session: Session, end_s: float) -> list[Html]:
-    """Disk, network and memory as thin areas; a series that was never measured has no lane (the page says so elsewhere)."""
+    """Disk, network and memory as thin areas. A series that was never measured has no lane."""
     lanes = []
-    for name, read, said in MACHINE_LANES:
+    for name, read, as_text in MACHINE_LANES:
         points = [(sample.time_s, value) for sample in session.samples if (value := read(sample)) is not None]
         if len(points) < 2:
             continue
         greatest = max(value for _, value in points)
         if greatest <= 0:
-            continue  # nothing happened; the table of percentiles says 0
+            continue  # always 0, as the table of percentiles says
         path = _line(_thinned(points), end_s, greatest)
         body = tag("svg", tag("path", d=path, class_="area machine"), viewbox=f"0 0 {WIDTH} 40", preserveaspectratio="none",
-                   role="img", aria_label=f"{name} over time, at most {said(greatest)}")  # fmt: skip
-        lanes.append(_lane(name, f"at most {said(greatest)}", body, kind="machine", height=40))
+                   role="img", aria_label=f"{name} over time, peak {as_text(greatest)}")  # fmt: skip
+        lanes.append(_lane(name, f"peak {as_text(greatest)}", body, kind="machine", height=40))
     return lanes
 
 
-def _thinned(points: Sequence[tuple[float, float]], most: int = 1000) -> list[tuple[float, float]]:
-    """At most `most` points; of each group the greatest, so that peaks stay."""
-    group = math.ceil(len(points) / most)
+def _thinned(points: Sequence[tuple[float, float]], limit: int = 1000) -> list[tuple[float, float]]:
+    """At most `limit` points: of each group of neighbours the largest, so that peaks stay."""
+    group = math.ceil(len(points) / limit)
     return [max(points[start : start + group], key=lambda point: point[1]) for start in range(0, len(points), group)]
 
 

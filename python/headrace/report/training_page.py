@@ -1,4 +1,4 @@
-"""The page of a training run: its figures and curves, from metrics.jsonl, as one HTML file without network."""
+"""The page of a training run: figures and curves from metrics.jsonl, as one HTML file that needs no network."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import math
 import os
 import tomllib
 from collections.abc import Mapping, Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +14,19 @@ from headrace._native import __version__
 from headrace.diagnosis.model import Diagnosis
 from headrace.errors import SessionError
 from headrace.report.markup import Html, join, no_break, tag
-from headrace.system.atomic_write import atomic_write
+from headrace.report.page import figure, html_page, write_page
+from headrace.system.sizes import count_text
 from headrace.training.options import Options
 from headrace.training.options_file import flatten
 
 __all__ = ["render", "write"]
 
-SMOOTHED_FROM = 40  # points of a loss curve: its mean is drawn over it
-MOST_POINTS = 400  # of one curve: a long run's page is as small as a short one's
-POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+SMOOTHED_FROM = 40
+"""Draw a moving mean over a loss curve of more points than this."""
+
+MAX_POINTS = 400
+"""Points drawn of one curve, so that a long run has no larger page than a short one."""
+
 STYLE = """
 .curves { display: grid; grid-template-columns: repeat(auto-fit, minmax(19rem, 1fr)); gap: 2.2rem 2rem; }
 .curve svg { display: block; width: 100%; height: 9rem; overflow: visible; border-bottom: 1px solid var(--hair); }
@@ -50,19 +53,18 @@ DEFAULTS = flatten(Options("", "", ""))
 
 
 def write(metrics: Path, path: Path, *, title: str, diagnosis: Diagnosis | None = None) -> Path:
-    """Writes the page of the run whose lines are in `metrics` to `path`, in one piece. Raises SessionError.
+    """Write the page of the run recorded in `metrics` (metrics.jsonl) to `path`, in one piece. Return `path`.
 
-    `diagnosis` is that of the run itself; its report is linked as a path relative to the page.
+    `diagnosis`: of the run itself; its report is linked as a path relative to the page. Raises `SessionError` when `metrics`
+    cannot be read or the page cannot be written.
     """
+    hint = "--out FOLDER chooses another place"
     try:
         rows = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
-        options = _options_beside(metrics)
-        text = render(rows, title=title, diagnosis=diagnosis, folder=path.parent, configuration=options)
-        atomic_write(path, text)
     except OSError as error:
-        what = f"cannot write the report {path}: {error.strerror or error}"
-        raise SessionError(what, hint="--out FOLDER chooses another place") from error
-    return path
+        raise SessionError(f"cannot write the report {path}: {error.strerror or error}", hint=hint) from error
+    text = render(rows, title=title, diagnosis=diagnosis, folder=path.parent, configuration=_saved_options(metrics.parent))
+    return write_page(path, text, name="report", error=SessionError, hint=hint)
 
 
 def render(
@@ -73,21 +75,15 @@ def render(
     folder: Path = Path(),
     configuration: Mapping[str, object] | None = None,
 ) -> str:
-    """The whole page. Where a resumed run repeated steps, their last figures count. `configuration`: the run's options."""
-    head = tag(
-        "head",
-        tag("meta", charset="utf-8"),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("meta", name="color-scheme", content="light dark"),
-        tag("meta", http_equiv="Content-Security-Policy", content=POLICY),
-        tag("title", f"{title} · headrace"),
-        tag("style", Html(resources.files("headrace.report").joinpath("page.css").read_text(encoding="utf-8") + STYLE)),
-    )
+    """Return the whole page. Of steps that a resumed run repeated, the last figures count.
+
+    `rows`: the lines of metrics.jsonl. `folder`: where the page will stand. `configuration`: the options of the run.
+    """
     starts = [row for row in rows if "resumed_from_step" in row]
     steps = _last_of_each_step(row for row in rows if "loss" in row)
     scores = _last_of_each_step({**row["evaluation"], "step": row["step"]} for row in rows if "evaluation" in row)
-    body = tag(
-        "body",
+    return html_page(
+        f"{title} · headrace",
         tag("header", tag("span", "headrace", class_="brand"), tag("code", title, class_="command"), _scope(starts)),
         tag(
             "main",
@@ -97,9 +93,9 @@ def render(
             _configuration(configuration),
             _environment(starts),
         ),
-        tag("footer", tag("p", f"headrace {__version__} · {len(steps)} reports of metrics.jsonl")),
+        tag("footer", tag("p", f"headrace {__version__} · {count_text(len(steps), 'report')} in metrics.jsonl")),
+        css=STYLE,
     )
-    return "<!doctype html>\n" + tag("html", head, body, lang="en") + "\n"
 
 
 def _last_of_each_step(rows: Any) -> list[Row]:
@@ -111,53 +107,58 @@ def _scope(starts: Sequence[Row]) -> Html | None:
     if not starts:
         return None
     facts = starts[-1]
-    said = [str(facts["device"]), f"{facts['images']:,} images of {facts['classes']} classes"]
-    said.append(f"batch {facts['batch_size']} × {facts['world_size']} ranks")
+    parts = [str(facts["device"]), f"{facts['images']:,} images of {facts['classes']} classes"]
+    parts.append(f"batch {facts['batch_size']} × {facts['world_size']} ranks")
     resumed = [str(row["resumed_from_step"]) for row in starts if row["resumed_from_step"] is not None]
     if resumed:
-        said.append(f"resumed from step {', '.join(resumed)}")
-    return tag("span", no_break(" · ".join(said)), class_="scope")
+        parts.append(f"resumed from step {', '.join(resumed)}")
+    return tag("span", no_break(" · ".join(parts)), class_="scope")
 
 
 def _figures(steps: Sequence[Row], scores: Sequence[Row]) -> Html:
     last, score = steps[-1] if steps else {}, scores[-1] if scores else {}
     cells = [
-        _figure(_number(last.get("img_s"), ",.0f"), "images per second"),
-        _figure(_number(last.get("wait_share"), ".1%"), "of the time waiting for input"),
-        _figure(_number(last.get("loss"), ".3f"), f"loss at step {last.get('step', 0):,}"),
-        _figure(_number(score.get("top1"), ".2%"), "top-1 accuracy"),
-        _figure(_number(score.get("top5"), ".2%"), "top-5 accuracy"),
+        figure(_number(last.get("img_s"), ",.0f"), "images per second"),
+        figure(_number(last.get("wait_share"), ".1%"), "of the time waiting for input"),
+        figure(_number(last.get("loss"), ".3f"), f"loss at step {last.get('step', 0):,}"),
+        figure(_number(score.get("top1"), ".2%"), "top-1 accuracy"),
+        figure(_number(score.get("top5"), ".2%"), "top-5 accuracy"),
     ]
     return tag("section", tag("div", *cells, class_="money"), id="verdict")
 
 
 def _diagnosis(diagnosis: Diagnosis | None, folder: Path) -> Html | None:
-    """What binds this run, of the last process that trained, and where the whole diagnosis is."""
+    """The verdict on the last process of the run, with a link to its report."""
     if diagnosis is None:
         return None
-    steps = f" Measured over {diagnosis.steps:,} steps of the last process."
+    steps = f" Measured over {count_text(diagnosis.steps, 'step')} of the last process."
     link = None
     if diagnosis.report is not None:
         link = tag(
-            "p", tag("a", "step timeline, shares and evidence", href=os.path.relpath(diagnosis.report, folder.absolute()))
+            "p",
+            tag(
+                "a",
+                "full diagnosis: step timeline, shares and evidence",
+                href=os.path.relpath(diagnosis.report, folder.absolute()),
+            ),
         )
-    return tag("section", tag("h2", "what binds"), tag("p", no_break(f"{diagnosis.verdict}: {diagnosis.summary}{steps}")), link)
+    return tag("section", tag("h2", "bottleneck"), tag("p", no_break(f"{diagnosis.verdict}: {diagnosis.summary}{steps}")), link)
 
 
-def _options_beside(metrics: Path) -> dict[str, object]:
-    """The options that the run saved; none where the file is absent or damaged: the page is worth more than they are."""
+def _saved_options(folder: Path) -> dict[str, object]:
+    """The options that the run saved in config.toml; empty where the file is missing or damaged."""
     try:
-        return tomllib.loads((metrics.parent / "config.toml").read_text(encoding="utf-8"))
+        return tomllib.loads((folder / "config.toml").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
 
 
 def _configuration(options: Mapping[str, object] | None) -> Html | None:
-    """Every option; those that are as they always are stand back."""
+    """All options; defaults are dimmed."""
     if not options:
         return None
     pairs = [(name.replace("_", " "), _option(value), DEFAULTS.get(name) == value) for name, value in options.items()]
-    note = tag("p", "config.toml beside this page holds the same: headrace train --config FILE", class_="note")
+    note = tag("p", "The same options in a file: config.toml beside this page (headrace train --config FILE)", class_="note")
     return tag("section", tag("h2", "configuration"), _pairs(pairs), note, id="configuration")
 
 
@@ -179,11 +180,6 @@ def _environment(starts: Sequence[Row]) -> Html | None:
 def _pairs(pairs: Sequence[tuple[str, str, bool]]) -> Html:
     rows = [tag("div", tag("dt", name), tag("dd", value), class_="default" if usual else None) for name, value, usual in pairs]
     return tag("dl", *rows, class_="pairs")
-
-
-def _figure(value: str | None, label: str) -> Html:
-    kind = "value" if value else "value absent"
-    return tag("p", tag("span", value or "not measured", class_=kind), tag("span", label, class_="label"))
 
 
 def _number(value: object, form: str) -> str | None:
@@ -213,7 +209,7 @@ def _curve(
     from_zero: bool = False,
     second: tuple[str, Sequence[Row]] | None = None,
 ) -> Html | None:
-    """A line over the steps; None where there are fewer than two values. `second`: another line, dashed, and its name."""
+    """One value over the steps, or None where there are fewer than two values. `second`: name and rows of a dashed line."""
     points = _points(rows, field)
     if len(points) < 2:
         return None
@@ -228,8 +224,10 @@ def _curve(
         lines.append(tag("polyline", points=_line(_smoothed(points), points[0][0], last, low, high)))
     if others:
         lines.append(tag("polyline", points=_line(others, points[0][0], last, low, high), class_="second"))
-    said = f"{title}: {_number(points[0][1], form)} at step {points[0][0]}, {_number(points[-1][1], form)} at step {last}"
-    drawing = tag("svg", *lines, viewbox="0 0 100 100", preserveaspectratio="none", role="img", aria_label=said)
+    description = (
+        f"{title}: {_number(points[0][1], form)} at step {points[0][0]}, {_number(points[-1][1], form)} at step {last}"
+    )
+    drawing = tag("svg", *lines, viewbox="0 0 100 100", preserveaspectratio="none", role="img", aria_label=description)
     scale = join(
         tag("span", f"{_number(low, form)} to {_number(high, form)}"), tag("span", f"steps {points[0][0]:,} to {last:,}")
     )
@@ -240,16 +238,16 @@ def _curve(
 
 
 def _points(rows: Sequence[Row], field: str) -> list[tuple[int, float]]:
-    """(step, value) of the rows that have one, at most MOST_POINTS and one more; the last is always among them."""
+    """(step, value) of at most MAX_POINTS + 1 rows that have a value, the last one included."""
     points = [(row["step"], row[field]) for row in rows if isinstance(row.get(field), int | float)]
-    stride = math.ceil(len(points) / MOST_POINTS) or 1
+    stride = math.ceil(len(points) / MAX_POINTS) or 1
     return points[::stride] + ([points[-1]] if (len(points) - 1) % stride else [])
 
 
 def _smoothed(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
-    """Each value replaced by the mean of those around it, a twentieth of all."""
-    reach = max(1, len(points) // 40)
-    parts = [points[max(0, index - reach) : index + reach + 1] for index in range(len(points))]
+    """Moving mean over a twentieth of the points."""
+    half_width = max(1, len(points) // 40)
+    parts = [points[max(0, index - half_width) : index + half_width + 1] for index in range(len(points))]
     return [(step, sum(value for _, value in part) / len(part)) for (step, _), part in zip(points, parts, strict=True)]
 
 

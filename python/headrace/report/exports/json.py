@@ -15,22 +15,25 @@ from headrace.diagnosis.model import SHARES, Diagnosis
 __all__ = ["FORMAT_VERSION", "PANELS", "document", "schema"]
 
 FORMAT_VERSION = 1
-"""Grows when a field changes its meaning or goes; new fields do not change it."""
+"""Grows when a field changes its meaning or is removed. New fields do not change it."""
 
 PANELS = ("heat_map", "timeline")
-"""Long series, left out unless they are asked for."""
+"""Fields with long series, left out by default."""
 
 SCHEMA_ID = "headrace-diagnosis-1"
 
 
 def document(diagnosis: Diagnosis, *, panels: bool = False, report: str | None = None) -> dict[str, Any]:
-    """The document of `headrace diagnose --json` and `headrace report --json`. `report`: path of a page made of it."""
+    """Return the document of `headrace diagnose --json` and `headrace report --json`.
+
+    `panels`: include the long series (default: no). `report`: path of the page, which replaces the one in `diagnosis`.
+    """
     values = diagnosis.to_json() | ({"report": report} if report is not None else {})
     return {"format_version": FORMAT_VERSION} | {name: value for name, value in values.items() if panels or name not in PANELS}
 
 
 def schema() -> dict[str, Any]:
-    """The JSON schema (draft 2020-12) of `document`, read from the dataclasses, so that it cannot lag behind them."""
+    """Return the JSON schema (draft 2020-12) of `document`, made from the dataclasses."""
     definitions: dict[str, Any] = {}
     root = _object(Diagnosis, definitions)
     root["properties"] = {"format_version": {"const": FORMAT_VERSION}, **root["properties"]}
@@ -47,7 +50,7 @@ def schema() -> dict[str, Any]:
 
 
 def _object(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
-    """One dataclass. Fields with a default may be absent; more fields than these are allowed."""
+    """The schema of one dataclass. Fields with a default may be absent; further fields are allowed."""
     hints = typing.get_type_hints(kind)
     own = dataclasses.fields(kind)
     absent = (dataclasses.MISSING, dataclasses.MISSING)

@@ -14,7 +14,7 @@ BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
 def render(diagnosis: Diagnosis, session: Session) -> str:
-    """The exposition, ended by `# EOF`. What was not measured has no sample."""
+    """Return the metrics as text that ends with `# EOF`. A value that was not measured has no sample."""
     return "\n".join([*_families(diagnosis, session), "# EOF"]) + "\n"
 
 

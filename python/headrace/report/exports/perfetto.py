@@ -1,7 +1,7 @@
 """The session as a trace for ui.perfetto.dev or chrome://tracing (Trace Event Format, JSON).
 
-Tracks: one per process (steps with their wait, batches with their collating), one for pauses, counters for the machine.
-Slices on a track nest and never overlap, since Perfetto would move overlapping ones to a track of their own.
+Each process has tracks for steps, batches and pauses; the machine has counters. Slices on a track nest and never overlap,
+because Perfetto would move overlapping slices to another track.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TraceEvent = dict[str, Any]
 
 
 def write(session: Session, path: str | Path) -> Path:
-    """Write the trace, gzip-compressed if the name ends with .gz. Returns the path; raises `SessionError`."""
+    """Write the trace and return its path. A name that ends with .gz is compressed. Raises `SessionError`."""
     path = Path(path)
     data = json.dumps(trace(session), separators=(",", ":"), allow_nan=False).encode()
     try:
@@ -39,7 +39,7 @@ def write(session: Session, path: str | Path) -> Path:
 
 
 def trace(session: Session) -> dict[str, Any]:
-    """The trace as a JSON-serialisable document; times in µs since the command was started."""
+    """Return the trace as a document for JSON. Times are in µs since the start of the command."""
     events = [
         *_names(session),
         *(event for number, step in _numbered(session.steps) for event in _step(number, step)),
@@ -108,10 +108,10 @@ def _ms(value_s: float | None) -> float | None:
 
 
 def _arrows(session: Session) -> Iterator[TraceEvent]:
-    """Flow from each batch to the step that used it, for loaders whose batches and steps can be paired without doubt.
+    """Arrows from each batch to the step that used it, where the two can be paired with certainty.
 
-    DataLoader deals its batches to the workers in turn and hands them out in order, so worker w made steps w, w+n, …;
-    that holds only if as many batches as steps were seen of each worker.
+    DataLoader assigns batches to its n workers in turn and returns them in order, so worker w made steps w, w+n, …. This is
+    certain only if as many batches as steps were recorded of each worker.
     """
     parents = {process.pid: process.parent_pid for process in session.processes}
     for loader in session.loaders:
@@ -136,7 +136,7 @@ def _arrow(identity: str, batch: Batch, step: Step) -> Iterator[TraceEvent]:
 
 
 def _not_overlapping(session: Session) -> Iterator[Any]:
-    """Pauses of each process without those that start within another: on one track they could not be drawn."""
+    """The pauses of each process without those that start within another one: slices of one track must not overlap."""
     ends: dict[int, float] = {}
     for event in session.events:
         if event.start_s >= ends.get(event.pid, float("-inf")):
@@ -145,7 +145,7 @@ def _not_overlapping(session: Session) -> Iterator[Any]:
 
 
 def _counters(sample: Sample) -> Iterator[TraceEvent]:
-    """One counter track per quantity; what was not measured has no point."""
+    """One counter track per quantity. A value that was not measured has no point."""
     series: dict[str, dict[str, float | None]] = {
         "CPU cores in use": {"this job": sample.own_cores, "other programs": sample.foreign_cores},
         "memory GiB": {"used": _gib(sample.memory_used_bytes), "this job": _gib(sample.own_memory_bytes)},

@@ -12,14 +12,14 @@ from headrace.training import tensorboard_events as tfevents
 __all__ = ["FILE_NAME", "scalars", "write"]
 
 FILE_NAME = "events.out.tfevents.headrace"
-"""TensorBoard takes any file that has "tfevents" in its name."""
+"""TensorBoard reads any file with "tfevents" in its name."""
 
 Scalar = tuple[float, int, str, float]
 """(seconds since the start, step number, tag, value)"""
 
 
 def write(session: Session, folder: str | Path) -> Path:
-    """Write the event file into `folder` (made if missing), over an older one. Returns its path; raises `SessionError`."""
+    """Write the event file into `folder` and return its path. An older file is replaced. Raises `SessionError`."""
     path = Path(folder) / FILE_NAME
     began_s = session.started_at or 0.0
     records = [tfevents.head(began_s)]
@@ -33,7 +33,7 @@ def write(session: Session, folder: str | Path) -> Path:
 
 
 def scalars(session: Session) -> Iterator[Scalar]:
-    """Steps of every rank, then the machine over time; what was not measured has no point."""
+    """Yield the steps of every rank, then the samples of the machine. A value that was not measured has no point."""
     ranks = {process.pid: process.rank for process in session.processes}
     seen: dict[int, int] = {}
     for step in session.steps:
