@@ -1,4 +1,4 @@
-//! The orientation of any bytes: no panic, and a turn that keeps every pixel.
+//! Read the orientation of any bytes: no panic, and turning keeps every pixel.
 #![no_main]
 
 use headrace_core::exif::orientation;

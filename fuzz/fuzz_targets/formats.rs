@@ -1,4 +1,5 @@
-//! PNG, WebP, GIF, TIFF, BMP and PBM, PGM, PPM: no panic, no stale pixels, parts equal to the whole, with and without EXIF orientation.
+//! Decode PNG, WebP, GIF, TIFF, BMP, PBM, PGM and PPM with and without EXIF orientation: no panic, no pixels of earlier images, and
+//! a region equals the part of the whole image.
 #![no_main]
 
 use std::cell::RefCell;

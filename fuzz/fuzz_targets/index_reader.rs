@@ -1,5 +1,5 @@
-//! The checkpoint index reader, with checksums made right so that the fuzzer gets past them: no panic, whatever a forged
-//! index says about its image; and what is read is written the same again.
+//! Read JPEG indexes whose checksums are corrected, so that the fuzzer passes them: no panic, whatever a forged index states, and
+//! writing an index again gives an equal index.
 #![no_main]
 
 use std::sync::OnceLock;
@@ -32,7 +32,7 @@ fuzz_target!(|data: &[u8]| {
         return;
     };
     let mut bytes = rest.to_vec();
-    // Bytes 12 to 24 are the image's length and checksum.
+    // Bytes 12 to 24 are length and checksum of the image.
     if let Some(fields) = bytes.get_mut(12..24) {
         fields[..8].copy_from_slice(&(image().len() as u64).to_le_bytes());
         fields[8..].copy_from_slice(&crc32c(image(), 0).to_le_bytes());

@@ -1,4 +1,4 @@
-//! The JPEG header parser and the structure check on any bytes: no panic, and offsets that lie in the file.
+//! Parse JPEG headers and check the structure of any bytes: no panic, and all offsets are in the file.
 #![no_main]
 
 use headrace_core::cpu::Extension;

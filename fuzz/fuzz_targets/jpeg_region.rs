@@ -1,5 +1,5 @@
-//! Decoding a region of a JPEG: the same by a decoder that was used before and a new one, equal to the part of the whole
-//! image, and equal to libjpeg-turbo's pixels where that has nothing to complain about.
+//! Decode a region of a JPEG: a used decoder and a new one give the same pixels, which equal the part of the whole image and, if
+//! libjpeg-turbo decodes the file without a warning, libjpeg-turbo's pixels.
 #![no_main]
 
 use std::cell::RefCell;
@@ -33,7 +33,7 @@ fuzz_target!(|data: &[u8]| {
             assert_eq!(view.region, part);
             rows(view.pixels, view.stride, part)
         });
-        // Once in four: a new decoder costs more than the image.
+        // Once in four runs, because a new decoder costs more than the image.
         if choice[0] & 3 == 0 {
             let extensions = Extension::available();
             let extension = extensions[usize::from(choice[0] >> 2) % extensions.len()];
@@ -46,7 +46,7 @@ fuzz_target!(|data: &[u8]| {
                 "depends on what was decoded before, or on {extension:?}"
             );
         }
-        // The checkpoints that a decode leaves behind must lead to the same pixels.
+        // Decoding with the index that a decode made must give the same pixels.
         if choice[1] & 3 == 0 {
             let mut index = Index::new();
             let first = used

@@ -1,4 +1,4 @@
-//! Masks: no panic, a used decoder gives what a new one gives, and no class appears that is neither stored nor the fill.
+//! Decode and transform masks: no panic, a used decoder and a new one give the same classes, and each class is stored or the fill.
 #![no_main]
 
 use std::cell::RefCell;
@@ -57,14 +57,14 @@ fuzz_target!(|data: &[u8]| {
     };
     let used = USED.with_borrow_mut(|masker| draw(masker, png, size, turn, fill));
     let new = draw(&mut Masker::default(), png, size, turn, fill);
-    assert!(used == new, "another result after other masks");
+    assert!(used == new, "the result depends on earlier masks");
     if let Ok(classes) = new {
-        // Where nothing comes from outside, the fill has no part in it.
+        // Pixels from inside the mask do not depend on the fill.
         let other = draw(&mut Masker::default(), png, size, turn, !fill).unwrap_or_default();
         for (a, b) in classes.iter().zip(&other) {
             assert!(
                 a == b || (*a == fill && *b == !fill),
-                "a class that nobody stored"
+                "a class that is neither stored nor the fill"
             );
         }
     }

@@ -1,5 +1,5 @@
-//! The requantiser: every machine writes the same bytes, which decode without a warning to an image of the same size and are taken
-//! again; a refused file leaves no output.
+//! Requantise any bytes: every extension writes the same bytes, which decode without a warning to an image of the same size and
+//! can be requantised again. A refused file leaves no output.
 #![no_main]
 
 use std::cell::RefCell;
@@ -40,14 +40,14 @@ fuzz_target!(|data: &[u8]| {
             assert!(out.is_empty());
             return;
         }
-        let size = size.expect("what was taken has a size");
+        let size = size.expect("an accepted file has a size");
         assert_eq!(turbo::size(out), Ok(size));
         let whole = Rect::new(0, 0, size.width, size.height);
-        turbo::region(out, whole, &mut Vec::new()).expect("what was written must decode");
+        turbo::region(out, whole, &mut Vec::new()).expect("the output must decode");
         let mut again = Vec::new();
         requantiser
             .write(out, &options, &mut again)
-            .expect("its own output must be taken");
+            .expect("its own output must be accepted");
         assert!(turbo::size(&again) == Ok(size));
     });
 });

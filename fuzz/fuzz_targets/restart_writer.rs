@@ -1,4 +1,5 @@
-//! The restart writer: what it writes decodes without a warning to the same coefficients, and is its own fixed point.
+//! Write restart markers into any bytes: the output decodes without a warning to the same coefficients, and writing it again
+//! gives the same bytes.
 #![no_main]
 
 use std::cell::RefCell;
@@ -47,13 +48,13 @@ fuzz_target!(|data: &[u8]| {
             assert!(out.is_empty());
             return;
         }
-        let marked = coefficients(out).expect("what was written must decode");
+        let marked = coefficients(out).expect("the output must decode");
         if let Ok(original) = coefficients(jpeg) {
             assert!(marked == original, "coefficients or tables changed");
         }
         writer
             .write(out, &options, again)
-            .expect("its own output must be taken");
-        assert!(again == out, "not a fixed point");
+            .expect("its own output must be accepted");
+        assert!(again == out, "writing again changes the bytes");
     });
 });

@@ -1,22 +1,22 @@
-//! What the targets share: regions as bytes, and when a difference from libjpeg-turbo counts.
+//! Helpers of the fuzz targets: regions from bytes, and whether a difference from libjpeg-turbo is a fault.
 
 use headrace_core::geometry::{Rect, Size};
 use headrace_core::jpeg::turbo;
 
-/// Larger images are left out: they cost time and find nothing that small ones do not.
+/// Larger images are skipped: they take time and find nothing that small images do not.
 pub const MAX_PIXELS: u64 = 1 << 16;
 
-/// Whether an image is small enough.
+/// Return whether an image is small enough.
 pub fn is_small(size: Size) -> bool {
     u64::from(size.width) * u64::from(size.height) <= MAX_PIXELS
 }
 
-/// The whole image.
+/// Return the whole image.
 pub fn whole(size: Size) -> Rect {
     Rect::new(0, 0, size.width, size.height)
 }
 
-/// A region of the image from four bytes.
+/// Return a region of the image from four bytes.
 pub fn region(size: Size, choice: [u8; 4]) -> Rect {
     let within = |limit: u32, byte: u8| limit * u32::from(byte) / 256;
     let (x, y) = (
@@ -31,7 +31,7 @@ pub fn region(size: Size, choice: [u8; 4]) -> Rect {
     )
 }
 
-/// Rows of a region without gaps, from rows `stride` bytes apart that begin with it.
+/// Return the rows of a region without gaps; the rows of `pixels` are `stride` bytes apart and begin with the region.
 pub fn rows(pixels: &[u8], stride: usize, part: Rect) -> Vec<u8> {
     let row = |y: usize| &pixels[y * stride..][..part.w as usize * 3];
     (0..part.h as usize)
@@ -39,16 +39,16 @@ pub fn rows(pixels: &[u8], stride: usize, part: Rect) -> Vec<u8> {
         .collect()
 }
 
-/// The part of a whole image's pixels.
+/// Return the part of a whole image's pixels.
 pub fn crop(pixels: &[u8], size: Size, part: Rect) -> Vec<u8> {
     let stride = size.width as usize * 3;
     let start = part.y as usize * stride + part.x as usize * 3;
     rows(&pixels[start..], stride, part)
 }
 
-/// Whether all dequantised coefficients are in the range that an encoder can produce from 8-bit samples, with room to spare:
-/// no block's may sum to 2^13. Beyond it the 16-bit sums of libjpeg-turbo's SIMD transform wrap where its scalar one
-/// does not (the first pass keeps two more bits), so no result is the right one.
+/// Return whether all dequantised coefficients are in the range that an encoder can produce from 8-bit samples, with a margin:
+/// those of each block sum to less than 2^13. Above, the 16-bit sums of libjpeg-turbo's SIMD transform wrap, those of its scalar
+/// transform do not (the first pass keeps two more bits), so no result is correct.
 pub fn is_in_range(jpeg: &[u8]) -> bool {
     let mut largest = [[0i32; 64]; 4];
     let read = turbo::coefficients(jpeg, &mut |rows| {

@@ -1,4 +1,5 @@
-//! Times the augmentation load on decoded pixels: n times (two flips, a rotation by up to 5°), then a RandomResizedCrop to 224 × 224.
+//! Times the augmentation load on decoded pixels: n times (two flips, a rotation by up to 5°), then a RandomResizedCrop to 224 ×
+//! 224.
 //!
 //! Run: `cargo run --release -p headrace-core --example bench_augment`
 
@@ -43,7 +44,7 @@ fn program(load: usize, interpolation: Interpolation, fuse: Fuse) -> Program {
     Program::new(ops, fuse).expect("a valid pipeline")
 }
 
-/// Milliseconds of an image, the mean of `DRAWS` draws, over a tenth of a second or more.
+/// Return the mean time of an image in milliseconds over `DRAWS` draws, measured for at least a tenth of a second.
 fn mean_ms(program: &Program, pixels: &[u8]) -> Result<f64> {
     let (mut renderer, mut route, mut steps) = (Renderer::default(), Route::default(), Vec::new());
     let mut out = vec![0; (SIDE * SIDE * 3) as usize];

@@ -1,8 +1,8 @@
 //! Decoding speed of random-resized-crop boxes, one thread: `bench_decode FOLDER [RESTART_MARKED_FOLDER]`.
 //!
-//! Rows are interleaved in chunks of images, so that a noisy machine slows all alike; a row's time is the sum over chunks of the
-//! median over rounds of the thread's own CPU time. Feature `profile` adds the time of each stage. ROUNDS and LIMIT (number
-//! of images) are environment variables.
+//! Rows are interleaved in chunks of images, so that other load on the machine affects all rows alike. The time of a row is the
+//! sum over chunks of the median over rounds of the thread's CPU time. The feature `profile` adds the time of each stage. ROUNDS
+//! and LIMIT (number of images) are environment variables.
 
 use headrace_core::decode::{DecodeOptions, Decoder};
 use headrace_core::geometry::Rect;
@@ -20,7 +20,7 @@ struct Image {
     region: Rect,
 }
 
-/// CPU time of this thread in ns (Linux; /proc/thread-self/schedstat is only brought up to date at clock ticks).
+/// Return the CPU time of this thread in ns (Linux; /proc/thread-self/schedstat is updated only at clock ticks).
 #[allow(unsafe_code)]
 fn cpu_ns() -> u64 {
     unsafe extern "C" {
@@ -33,7 +33,7 @@ fn cpu_ns() -> u64 {
     (time[0] * 1_000_000_000 + time[1]) as u64
 }
 
-/// Uniform in 0..1 (a linear congruential generator: any will do here).
+/// Return a number drawn uniformly from 0 to 1 (by a linear congruential generator, which is good enough here).
 fn uniform(state: &mut u64) -> f64 {
     *state = state
         .wrapping_mul(6_364_136_223_846_793_005)
@@ -41,7 +41,7 @@ fn uniform(state: &mut u64) -> f64 {
     (*state >> 11) as f64 / (1u64 << 53) as f64
 }
 
-/// torchvision's RandomResizedCrop box with its default scale (0.08, 1) and ratio (3/4, 4/3).
+/// Draw torchvision's RandomResizedCrop box with its default scale (0.08, 1) and ratio (3/4, 4/3).
 fn crop_box(width: u32, height: u32, state: &mut u64) -> Rect {
     let area = f64::from(width) * f64::from(height);
     for _ in 0..10 {
@@ -205,7 +205,7 @@ fn main() {
         "{:28} {:>9} {:>9} {:>8} {:>8} {:>8}",
         "", "us/image", "images/s", "ratio", "quarter", "least"
     );
-    // The least and the quarter tell more than the median about the code when other work shares the core.
+    // If other work shares the core, minimum and first quartile tell more about the code than the median.
     let total = |r: &[Vec<u64>], share: f64| {
         r.iter()
             .map(|t| quantile(&mut t.clone(), share))

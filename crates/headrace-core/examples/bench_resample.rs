@@ -12,7 +12,7 @@ const WIDTH: u32 = 500;
 const HEIGHT: u32 = 375;
 const SIDE: u32 = 224;
 
-/// Boxes as torchvision draws them: area 8 to 100 %, aspect 3/4 to 4/3.
+/// Return boxes as torchvision draws them: area 8 to 100 %, aspect 3/4 to 4/3.
 fn boxes(count: usize) -> Vec<Rect> {
     let mut state = 1_u64;
     let mut uniform = || {

@@ -1,10 +1,10 @@
-//! Where the time of one training image goes, stage by stage, and how far each stage is from its floor: `decode_profile FOLDER`.
+//! The time of each decoding stage of one training image, and its distance to the floor of the stage: `decode_profile FOLDER`.
 //!
 //! FOLDER holds `N.jpg`, `N.marked.jpg` (the same with restart markers) and `N.box` ("x y w h") for N from 0. Prints one JSON
 //! document; `benchmarks/decode.py` makes the folder and turns the document into a table. Needs the feature `profile`.
 //!
-//! Times: for every image and stage the least of ROUNDS (environment variable, default 9), so that other work on the machine,
-//! which only ever adds, falls away; then the mean over images. Floors, each from numbers measured here:
+//! Times: for every image and stage the minimum of ROUNDS (environment variable, default 9), because other load on the machine
+//! only adds time; then the mean over images. Floors, each computed from rates measured here:
 //!
 //! - set-up (the header, the markers, the tables): reading every byte of the file once, because every decode looks for the restart
 //!   markers and the end of the file;
@@ -37,9 +37,10 @@ const STAGES: [&str; 6] = [
     "other",
 ];
 const WAYS: [&str; 3] = ["first sight", "with index", "restart-marked"];
-/// AC symbols that one look-up yields, on photographs (jpeg/huffman.rs).
+/// AC symbols per look-up on photographs (jpeg/huffman.rs).
 const SYMBOLS_PER_LOOK_UP: f64 = 1.6;
-/// Shuffles of the inverse DCT for one vector of blocks (jpeg/idct/x86.rs): two passes of 20, the transposition 24, bytes 16, rows 8.
+/// Shuffles of the inverse DCT for one vector of blocks (jpeg/idct/x86.rs): two passes of 20, the transposition 24, bytes 16,
+/// rows 8.
 const SHUFFLES: f64 = 88.0;
 
 struct Image {
@@ -80,7 +81,7 @@ fn load(folder: &Path) -> Vec<Image> {
     images
 }
 
-/// Nanoseconds of each stage, decoding and resizing one image.
+/// Return the nanoseconds of each stage of decoding and resizing one image.
 fn stages(
     decoder: &mut Decoder,
     resampler: &mut Resampler,
@@ -125,7 +126,7 @@ fn stages(
     ]
 }
 
-/// What an image makes necessary, however it is done.
+/// The work that an image needs, whatever the implementation.
 #[derive(Default, Clone, Copy)]
 struct Work {
     /// Blocks and AC symbols of the MCUs that the crop touches, and of all MCUs down to the crop's end.
@@ -133,7 +134,7 @@ struct Work {
     symbols: f64,
     blocks_above: f64,
     symbols_above: f64,
-    /// Of the crop's AC symbols, those whose code and value do not fit a window: they take a second, longer way.
+    /// AC symbols of the crop whose code and value do not fit in a window, which takes longer.
     long_symbols: f64,
     file_bytes: f64,
     pixels: f64,
@@ -184,7 +185,7 @@ fn work(image: &Image) -> Work {
     work
 }
 
-/// Bits of each symbol's code.
+/// Return the length of each symbol's code in bits.
 fn code_lengths(spec: &HuffmanSpec<'_>) -> [usize; 256] {
     let mut lengths = [0; 256];
     let mut symbols = spec.symbols.iter();
@@ -196,7 +197,7 @@ fn code_lengths(spec: &HuffmanSpec<'_>) -> [usize; 256] {
     lengths
 }
 
-/// AC symbols of a block (coefficients, runs of sixteen zeros, and the end of the block), and how many of them are long.
+/// Return the number of AC symbols of a block (coefficients, runs of sixteen zeros, and the end of the block), and of long ones.
 fn symbols(block: &[i16; 64], lengths: &[usize; 256]) -> (f64, f64) {
     let (mut symbols, mut long, mut last) = (0, 0, 0);
     for (k, &place) in ZIGZAG.iter().enumerate().skip(1) {
@@ -215,7 +216,7 @@ fn symbols(block: &[i16; 64], lengths: &[usize; 256]) -> (f64, f64) {
     (f64::from(symbols as u32), f64::from(long))
 }
 
-/// The least of several times of `work`, in seconds.
+/// Return the minimum time of several runs of `work` in seconds.
 fn least_s(mut work: impl FnMut()) -> f64 {
     (0..15)
         .map(|_| {
@@ -226,7 +227,7 @@ fn least_s(mut work: impl FnMut()) -> f64 {
         .fold(f64::INFINITY, f64::min)
 }
 
-/// Cycles a second, from a chain of multiplications (three cycles on current cores) and rotations (one), which nothing shortens.
+/// Return the clock rate in Hz, from a dependency chain of multiplications (three cycles on current cores) and rotations (one).
 fn clock_hz() -> f64 {
     const STEPS: u32 = 300_000;
     let factor = black_box(0x9E37_79B9_7F4A_7C15u64);
@@ -240,7 +241,7 @@ fn clock_hz() -> f64 {
     4.0 * f64::from(STEPS) / least_s(chain)
 }
 
-/// Seconds of one look-up in a chain: load an entry, turn the window by what it says, take the next index.
+/// Return the time of one look-up in a dependency chain in seconds: load an entry, rotate the window by it, take the next index.
 fn look_up_s() -> f64 {
     const STEPS: u32 = 300_000;
     let table: Vec<u64> = (0..2048u64)
@@ -257,7 +258,7 @@ fn look_up_s() -> f64 {
     least_s(chain) / f64::from(STEPS)
 }
 
-/// Bytes a second: reading the images one after the other, and copying in the L2 cache (read and written bytes both count).
+/// Return bytes per second of reading the images one after the other, and of copying in the L2 cache (bytes read plus written).
 fn bytes_a_second(images: &[Image]) -> (f64, f64) {
     let total: usize = images.iter().map(|image| image.original.len()).sum();
     let reading = least_s(|| {
@@ -278,7 +279,7 @@ fn bytes_a_second(images: &[Image]) -> (f64, f64) {
     (total as f64 / reading, 40.0 * from.len() as f64 / copying)
 }
 
-/// The least time of each stage in microseconds, for an image of `work`.
+/// Return the floor of each stage in microseconds for an image of `work`.
 fn floors(work: &Work, way: usize, clock: f64, look_up: f64, (read, copy): (f64, f64)) -> [f64; 6] {
     // 16-bit lanes of a vector, and 8×8 blocks that one holds a row of.
     let lanes: f64 = match Extension::best() {

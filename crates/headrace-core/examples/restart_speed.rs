@@ -1,12 +1,12 @@
-//! How fast the lossless restart-marker writer is: `cargo run --release --example restart_speed -- FOLDER [SECONDS]`.
-//! One thread, all JPEG files of the folder in memory, whole passes until the time is over; prints the median pass, in time on
-//! the CPU (so that other work on the machine does not count).
+//! Speed of the lossless restart-marker writer: `cargo run --release --example restart_speed -- FOLDER [SECONDS]`. One thread
+//! makes whole passes over all JPEG files of the folder, in memory, until the time is over. It prints the median pass in CPU
+//! time, so that other load on the machine does not count.
 
 use std::time::{Duration, Instant};
 
 use headrace_core::jpeg::restart::{RestartOptions, RestartWriter};
 
-/// Seconds that this thread has been on a CPU (the first number of Linux' schedstat, in nanoseconds).
+/// Return the CPU time of this thread in seconds (the first number of Linux' schedstat, in nanoseconds).
 fn cpu_seconds() -> Result<f64, Box<dyn std::error::Error>> {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat")?;
     let nanoseconds: f64 = text.split(' ').next().unwrap_or_default().parse()?;

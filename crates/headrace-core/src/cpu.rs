@@ -1,11 +1,11 @@
-//! Which SIMD instructions this processor has; kernels are chosen by it at run time, and tests loop over all of it.
+//! The SIMD instructions of this processor. Kernels are chosen by them at run time; tests loop over all that are available.
 
 use std::sync::OnceLock;
 
 /// A family of vector instructions for which kernels exist. Ordered: each later one of an architecture includes the earlier ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Extension {
-    /// No vector instructions: the readable twin that defines every result.
+    /// No vector instructions: the readable reference that defines every result.
     Scalar,
     /// x86-64 with AVX2, FMA, BMI, LZCNT and POPCNT (Haswell 2013, Zen 2017).
     Avx2,
@@ -16,7 +16,7 @@ pub enum Extension {
 }
 
 impl Extension {
-    /// Every extension that this processor can run, [`Extension::Scalar`] first, the fastest last.
+    /// Return every extension that this processor can run, [`Extension::Scalar`] first, the fastest last.
     pub fn available() -> Vec<Extension> {
         [
             Extension::Scalar,
@@ -65,13 +65,13 @@ impl Extension {
         }
     }
 
-    /// Other architectures run the plain code, which the compiler vectorises as far as it can.
+    /// Return false: other architectures run the scalar code, which the compiler vectorises as far as it can.
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     fn is_available(self) -> bool {
         self == Extension::Scalar
     }
 
-    /// The fastest extension of this processor (asked once, then remembered).
+    /// Return the fastest extension of this processor (asked once, then remembered).
     pub fn best() -> Extension {
         static BEST: OnceLock<Extension> = OnceLock::new();
         *BEST.get_or_init(|| Extension::available().pop().unwrap_or(Extension::Scalar))
@@ -79,7 +79,7 @@ impl Extension {
 }
 
 /// Defines a function that runs `$body`, an `#[inline(always)]` function with the same arguments, compiled once per extension: the
-/// compiler's own vectorisation, chosen at run time. Results do not depend on it, as Rust never fuses or reorders float operations.
+/// compiler's own vectorisation, chosen at run time. Results do not depend on it: Rust never fuses or reorders float operations.
 /// On aarch64 one version is enough: the compiler uses NEON everywhere.
 macro_rules! vectorised {
     ($(#[$meta:meta])* $visibility:vis fn $name:ident($($argument:ident: $type:ty),* $(,)?) $(-> $result:ty)? = $body:path) => {
@@ -97,7 +97,7 @@ macro_rules! vectorised {
                     $body($($argument),*)
                 }
                 match extension {
-                    // SAFETY: whoever holds this extension got it from `Extension::available`.
+                    // SAFETY: an extension comes from `Extension::available`, so the processor has it.
                     $crate::cpu::Extension::Avx512 => return unsafe { avx512($($argument),*) },
                     // SAFETY: as above.
                     $crate::cpu::Extension::Avx2 => return unsafe { avx2($($argument),*) },

@@ -1,6 +1,6 @@
 //! CRC-32C (Castagnoli, RFC 3720 appendix B.4), the checksum of packed records and of TFRecord.
 
-/// The checksum of `data`, continued from `crc`, that of the bytes before (0 at the start).
+/// Return the checksum of `data`. `crc` is the checksum of the bytes before `data`, 0 if there are none.
 pub fn crc32c(data: &[u8], crc: u32) -> u32 {
     crc32c::crc32c_append(crc, data)
 }
@@ -10,14 +10,14 @@ mod tests {
     use super::crc32c;
 
     #[test]
-    fn check_values() {
+    fn checksums_match_the_standard() {
         assert_eq!(crc32c(b"123456789", 0), 0xE306_9283);
         assert_eq!(crc32c(&[0; 32], 0), 0x8A91_36AA); // RFC 3720 B.4
         assert_eq!(crc32c(b"", 0), 0);
     }
 
     #[test]
-    fn continues() {
+    fn a_checksum_continues_over_several_pieces() {
         let data: Vec<u8> = (0..10_000u32).map(|i| (i * 7) as u8).collect();
         let whole = crc32c(&data, 0);
         for cut in [0, 1, 63, 64, 4096, 9999] {

@@ -1,4 +1,5 @@
-//! Decode a region of one image of any format to RGB pixels: choose the decoder, and turn the image upright where asked.
+//! The decoder of one image of any format: it reads the header, chooses the library or kernel, and turns the image upright if
+//! asked.
 
 use crate::cpu::Extension;
 use crate::error::{Result, Status};
@@ -10,13 +11,13 @@ use crate::jpeg::index::Index;
 use crate::jpeg::region::{self, RegionDecoder, Request};
 use crate::jpeg::{profile::Stage, structure, turbo};
 
-/// How to decode an image, beside the region.
+/// Options of [`Decoder::decode`].
 #[derive(Debug, Clone, Copy, Default)]
 pub struct DecodeOptions<'a> {
-    /// The index of this very image ([`Index::from_bytes`], or what an earlier decode wrote); one that belongs to other bytes is
-    /// [`Status::BadIndex`]. Images that need none ignore it.
+    /// The index of this image, from [`Index::from_bytes`] or an earlier decode. An index of other bytes is [`Status::BadIndex`].
+    /// Images that need no index ignore it.
     pub index: Option<&'a Index>,
-    /// Reduces a JPEG while decoding it; regions are then those of the reduced image, [`Size::scaled`]. Other formats are
+    /// The scale at which a JPEG is decoded. Regions are then regions of the reduced image, see [`Size::scaled`]. Other formats are
     /// [`Status::Unsupported`] at any scale but full.
     pub scale: Scale,
 }
@@ -41,12 +42,12 @@ enum Choice<'a> {
 }
 
 impl Opened<'_> {
-    /// Width and height in pixels; of the upright image where the decoder turns images.
+    /// Return width and height in pixels, of the upright image if the decoder turns images.
     pub fn size(&self) -> Size {
         self.orientation.upright(self.stored)
     }
 
-    /// True for a JPEG of any kind.
+    /// Return true for a JPEG of any kind.
     pub fn is_jpeg(&self) -> bool {
         !matches!(self.decoder, Choice::Format(_))
     }
@@ -57,18 +58,18 @@ impl Opened<'_> {
 pub struct Decoder {
     own: RegionDecoder,
     pixels: Vec<u8>,
-    /// Decoded samples of formats other than JPEG; a region before it is turned.
+    /// Decoded samples of formats other than JPEG, and the copy that turning an image upright needs.
     scratch: Vec<u8>,
     exif: bool,
 }
 
 impl Decoder {
-    /// A decoder with empty scratch memory.
+    /// Make a decoder with empty scratch memory.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A decoder whose own JPEG kernels use `extension`, which the machine must have ([`Extension::available`]).
+    /// Make a decoder whose own JPEG kernels use `extension`, which the machine must have ([`Extension::available`]).
     pub fn with_extension(extension: Extension) -> Self {
         Decoder {
             own: RegionDecoder::with_extension(extension),
@@ -76,8 +77,8 @@ impl Decoder {
         }
     }
 
-    /// Turn images as their EXIF orientation says (Pillow's `ImageOps.exif_transpose`); off at first. Sizes and regions are then
-    /// those of the upright image. TIFF files are always turned, as Pillow does when it opens them.
+    /// Turn images upright by their EXIF orientation, as Pillow's `ImageOps.exif_transpose` does (default: off). Sizes and regions
+    /// are then those of the upright image. TIFF files are always turned, as Pillow does when it opens them.
     pub fn set_exif(&mut self, exif: bool) {
         self.exif = exif;
     }
@@ -133,9 +134,10 @@ impl Decoder {
         self.decode(&opened, region, options, emit)
     }
 
-    /// Decode `region` (image pixels) of an opened image. The view holds at least that region. The index entries known afterwards,
-    /// those of `options.index` and those passed on the way, are written to `emit`, which stays empty for images that cannot have
-    /// any (restart markers, other formats) and after an error.
+    /// Decode `region` (image pixels) of an opened image. The view holds at least that region.
+    ///
+    /// `emit` receives the entries of `options.index` and those found while decoding. It stays empty after an error, and for images
+    /// that have no index (restart markers, other formats).
     pub fn decode(
         &mut self,
         image: &Opened<'_>,
@@ -184,7 +186,7 @@ impl Decoder {
         })
     }
 
-    /// Time per stage of all images so far.
+    /// Return the time per stage, summed over all images so far.
     #[cfg(feature = "profile")]
     pub fn profile(&self) -> &crate::jpeg::profile::Profile {
         &self.own.profile
@@ -222,8 +224,8 @@ impl Decoder {
         if status == Status::BadIndex {
             return Err(status);
         }
-        // Damaged, or odd in a way that libjpeg-turbo forgives: it has the last word. Sound data do not fail, so an index that
-        // led here is wrong.
+        // The file is damaged, or bends the standard in a way that libjpeg-turbo accepts: libjpeg-turbo decides. Decoding sound
+        // data does not fail, so an index that led here is wrong.
         let stride = self.region_by_turbo(data, scale, region)?;
         if request.index.is_some_and(|index| !index.is_empty()) {
             Err(Status::BadIndex)
@@ -233,12 +235,12 @@ impl Decoder {
     }
 
     fn region_by_turbo(&mut self, data: &[u8], scale: Scale, region: Rect) -> Result<usize> {
-        structure::ends(Extension::best(), data, 2)?;
+        structure::check_end(Extension::best(), data, 2)?;
         turbo::region_scaled(data, scale, region, &mut self.pixels)
     }
 }
 
-/// Read a JPEG's header: by our own parser, and where that refuses the file by libjpeg-turbo's.
+/// Read a JPEG's header with our own parser, or with libjpeg-turbo's if ours refuses the file.
 fn open_jpeg(data: &[u8]) -> Result<(Choice<'_>, Size)> {
     match header::parse(data) {
         Ok(header) => {

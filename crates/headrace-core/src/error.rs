@@ -1,4 +1,4 @@
-//! The outcome of one image. A status is a number that crosses the language border, with a name and a sentence.
+//! The outcome of one image: a status number for Python, with a name and a message.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ pub enum Status {
     Ok = 0,
     /// No bytes at all.
     Empty = 1,
-    /// The bytes are of no image format we read.
+    /// The bytes are not in an image format that headrace reads.
     UnknownFormat = 2,
     /// The data ends before the image does.
     Truncated = 3,
@@ -28,15 +28,15 @@ pub enum Status {
     TooLarge = 9,
     /// The crop box is empty or leaves the image.
     BadBox = 10,
-    /// The checkpoint index does not fit its image.
+    /// The JPEG index does not fit its image.
     BadIndex = 11,
     /// The file could not be read.
     Io = 12,
-    /// A fault of ours (a panic in a worker thread).
+    /// A fault of headrace (a panic in a worker thread).
     Internal = 13,
     /// The image is too small for an operation of the transform.
     TooSmall = 14,
-    /// The mask beside the image cannot be read as one.
+    /// The mask of the image is not a PNG of 8-bit gray samples or palette indices.
     BadMask = 15,
     /// The mask has another size than the image.
     MaskSize = 16,
@@ -64,7 +64,7 @@ impl Status {
         Status::MaskSize,
     ];
 
-    /// One sentence for people.
+    /// Return the message for users.
     pub fn message(self) -> &'static str {
         match self {
             Status::Ok => "ok",

@@ -1,11 +1,10 @@
-//! The EXIF orientation of an image: one number in a TIFF structure that JPEG, PNG, WebP and TIFF files carry; and what it does to
-//! sizes, regions and pixels.
+//! The reader of the EXIF orientation: one number in a TIFF structure that JPEG, PNG, WebP and TIFF files carry.
 
 use crate::geometry::Orientation;
 use crate::jpeg::marker::{self, next_segment};
 
-/// The orientation of an image file of any format that we read. As in Pillow, the EXIF tag counts, and where there is none
-/// the one in the XMP packet.
+/// Return the orientation of an image file of any format that the decoder reads. As in Pillow, the EXIF tag counts; without one,
+/// the tag in the XMP packet.
 pub fn orientation(data: &[u8]) -> Orientation {
     let blocks = match data {
         [0xFF, 0xD8, ..] => jpeg_blocks(data),
@@ -23,14 +22,14 @@ pub fn orientation(data: &[u8]) -> Orientation {
         .unwrap_or_default()
 }
 
-/// Where a file keeps its metadata.
+/// The metadata blocks of a file.
 #[derive(Default)]
 struct Blocks<'a> {
     tiff: Option<&'a [u8]>,
     xmp: Option<&'a [u8]>,
 }
 
-/// What stands before the TIFF structure in JPEG, and sometimes in WebP.
+/// The bytes before the TIFF structure in JPEG, and sometimes in WebP.
 const EXIF_PREFIX: &[u8] = b"Exif\0\0";
 
 fn jpeg_blocks(data: &[u8]) -> Blocks<'_> {
@@ -52,7 +51,7 @@ fn jpeg_blocks(data: &[u8]) -> Blocks<'_> {
     blocks
 }
 
-/// Chunks of a PNG file: length, name, content, checksum (PNG 5.3); the EXIF chunk may stand behind the pixels.
+/// Find the metadata in the chunks of a PNG file: length, name, content, checksum (PNG 5.3). The EXIF chunk may follow the pixels.
 fn png_blocks(data: &[u8]) -> Blocks<'_> {
     let mut blocks = Blocks::default();
     let mut rest = data.get(8..).unwrap_or_default();
@@ -76,7 +75,7 @@ fn png_blocks(data: &[u8]) -> Blocks<'_> {
     blocks
 }
 
-/// Chunks of a RIFF container: name, length, content, padded to an even length.
+/// Find the metadata in the chunks of a RIFF container: name, length, content, padded to an even length.
 fn webp_blocks(data: &[u8]) -> Blocks<'_> {
     let mut blocks = Blocks::default();
     let mut rest = data.get(12..).unwrap_or_default();
@@ -95,7 +94,7 @@ fn webp_blocks(data: &[u8]) -> Blocks<'_> {
     blocks
 }
 
-/// The number behind the first `tiff:Orientation="` or `tiff:Orientation>`.
+/// Return the number after the first `tiff:Orientation="` or `tiff:Orientation>`.
 fn orientation_in_xmp(xmp: &[u8]) -> Option<u32> {
     const NAME: &[u8] = b"tiff:Orientation";
     memchr::memmem::find_iter(xmp, NAME).find_map(|start| match &xmp[start + NAME.len()..] {
@@ -109,9 +108,9 @@ fn orientation_in_xmp(xmp: &[u8]) -> Option<u32> {
 /// The tag's number in the first image directory (EXIF 2.32, table 4).
 const ORIENTATION_TAG: u32 = 0x0112;
 
-/// The orientation number that a TIFF structure (an EXIF block behind its prefix, or a whole TIFF file) states. Damage counts
-/// as none. As in Pillow the last entry counts, of several values the first, and a byte (a type that the standard does not
-/// allow here) counts as none.
+/// Return the orientation number in a TIFF structure (an EXIF block after its prefix, or a whole TIFF file), or `None` if the
+/// structure is damaged. As in Pillow, the last entry counts, the first value of several, and a value of type BYTE, which the
+/// standard does not allow here, is ignored.
 fn orientation_in_tiff(tiff: &[u8]) -> Option<u32> {
     let directory = Directory::first(tiff)?;
     directory
@@ -129,7 +128,7 @@ pub(crate) struct Directory<'a> {
 }
 
 impl<'a> Directory<'a> {
-    /// `None` where the structure has no valid head.
+    /// Find the first directory; `None` if the structure does not begin as TIFF.
     pub(crate) fn first(tiff: &'a [u8]) -> Option<Self> {
         let big_endian = match tiff.get(..4)? {
             b"MM\0*" => true,
@@ -147,7 +146,7 @@ impl<'a> Directory<'a> {
         Some(directory)
     }
 
-    /// Offsets of the entries with this tag, up to the first one that the data do not hold.
+    /// Return the offsets of the entries with this tag, up to the first entry that leaves the data.
     pub(crate) fn entries(&self, tag: u32) -> impl Iterator<Item = usize> + use<'_, 'a> {
         (0..self.count)
             .map_while(|entry| {
@@ -158,7 +157,7 @@ impl<'a> Directory<'a> {
             .filter(move |&offset| self.number(offset, 2) == Some(tag))
     }
 
-    /// The first value of an entry of an integer type: 3 SHORT, 8 SSHORT, 4 LONG, 9 SLONG, 6 SBYTE (TIFF 6.0, section 2).
+    /// Return the first value of an entry of an integer type: 3 SHORT, 8 SSHORT, 4 LONG, 9 SLONG, 6 SBYTE (TIFF 6.0, section 2).
     pub(crate) fn value(&self, entry: usize) -> Option<u32> {
         let bytes = match self.number(entry + 2, 2)? {
             3 | 8 => 2,
@@ -212,13 +211,13 @@ mod tests {
     }
 
     #[test]
-    fn little_endian_and_other_tags_before() {
+    fn the_tag_is_found_in_little_endian_after_other_tags() {
         let tiff = b"II*\0\x08\0\0\0\x02\0\x0f\x01\x02\0\x04\0\0\0abc\0\x12\x01\x03\0\x01\0\0\0\x06\0\0\0\0\0\0\0";
         assert_eq!(in_tiff(tiff), Some(Orientation::Rotate90));
     }
 
     #[test]
-    fn nonsense_is_no_orientation() {
+    fn damaged_blocks_have_no_orientation() {
         assert_eq!(in_tiff(b""), None);
         assert_eq!(in_tiff(b"MM\0*\xff\xff\xff\xff"), None);
         let mut block = orientation_payload(Orientation::FlipX);

@@ -1,4 +1,4 @@
-//! Rectangles and pixel views: the vocabulary between the decoder and the resampler.
+//! Sizes, scales, rectangles, orientations and pixel views: the types that decoder, transforms and resampler share.
 
 use crate::error::{Result, Status};
 
@@ -15,7 +15,7 @@ pub struct Size {
 }
 
 impl Size {
-    /// The size of the image reduced by `scale`.
+    /// Return the size of the image after it is reduced by `scale`.
     pub fn scaled(self, scale: Scale) -> Self {
         let divisor = scale.divisor();
         Size {
@@ -24,7 +24,7 @@ impl Size {
         }
     }
 
-    /// The size itself; [`Status::TooLarge`] above [`MAX_PIXELS`].
+    /// Return the size, or [`Status::TooLarge`] if it has more than [`MAX_PIXELS`] pixels.
     pub fn checked(self) -> Result<Self> {
         let pixels = u64::from(self.width) * u64::from(self.height);
         if pixels > MAX_PIXELS {
@@ -35,10 +35,10 @@ impl Size {
     }
 }
 
-/// The size of the decoded image: reduced ones are cut out of the frequency domain, so they cost less and look softer.
+/// The scale at which a JPEG is decoded. A reduced image comes from the low frequencies alone: it costs less and is softer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
 pub enum Scale {
-    /// As it is.
+    /// Full size.
     #[default]
     Full,
     /// Half the width and height, rounded up.
@@ -48,12 +48,12 @@ pub enum Scale {
 }
 
 impl Scale {
-    /// Samples that a block becomes, each way.
+    /// Return the side of a decoded block in samples: 8, 4 or 2.
     pub fn block(self) -> u32 {
         8 / self.divisor()
     }
 
-    /// The greatest reduction whose crop is still at least as large as what it is resized to, (width, height) both.
+    /// Return the greatest reduction at which the crop is at least as large as the target; both are (width, height).
     pub fn for_target(crop: (u32, u32), target: (u32, u32)) -> Self {
         let room = |scale: Scale| {
             let divisor = scale.divisor();
@@ -65,7 +65,7 @@ impl Scale {
             .unwrap_or(Scale::Full)
     }
 
-    /// 1, 2 or 4.
+    /// Return the factor by which width and height shrink: 1, 2 or 4.
     pub fn divisor(self) -> u32 {
         match self {
             Scale::Full => 1,
@@ -89,12 +89,12 @@ pub struct Rect {
 }
 
 impl Rect {
-    /// The rectangle with this corner and size.
+    /// Make the rectangle with this corner and size.
     pub fn new(x: u32, y: u32, w: u32, h: u32) -> Self {
         Rect { x, y, w, h }
     }
 
-    /// True if it is not empty and lies in an image of `width` × `height` (no overflow on hostile values).
+    /// Return true if the rectangle has pixels and lies in an image of `width` × `height`. No value overflows.
     pub fn fits(&self, width: u32, height: u32) -> bool {
         let inside = |start: u32, length: u32, limit: u32| {
             length > 0 && start.checked_add(length).is_some_and(|end| end <= limit)
@@ -102,7 +102,7 @@ impl Rect {
         inside(self.x, self.w, width) && inside(self.y, self.h, height)
     }
 
-    /// The smallest rectangle that holds both.
+    /// Return the smallest rectangle that contains both.
     #[must_use]
     pub fn around(&self, other: &Rect) -> Rect {
         let (x, y) = (self.x.min(other.x), self.y.min(other.y));
@@ -111,13 +111,13 @@ impl Rect {
         Rect::new(x, y, right - x, bottom - y)
     }
 
-    /// How many pixels it holds.
+    /// Return the number of pixels.
     pub fn area(&self) -> u64 {
         u64::from(self.w) * u64::from(self.h)
     }
 
-    /// The rectangle in the image reduced by `divisor`, which is `width` × `height` then: edges rounded to the nearest of its pixels, at
-    /// least one pixel.
+    /// Return the rectangle in the image reduced by `divisor`, whose size is then `width` × `height`. Edges are rounded to the
+    /// nearest pixel; at least one pixel remains.
     #[must_use]
     pub fn reduced(&self, divisor: u32, width: u32, height: u32) -> Rect {
         let part = |start: u32, length: u32, limit: u32| {
@@ -131,19 +131,19 @@ impl Rect {
     }
 }
 
-/// Decoded pixels: uint8 RGB, interleaved, rows `stride` bytes apart. `origin` says which image pixel the first one is, so a
-/// view of a region can be resampled on the whole image's grid.
+/// Decoded pixels: uint8 RGB, interleaved, rows `stride` bytes apart. `region` says which part of the image they are, so that a
+/// part can be resampled on the grid of the whole image.
 #[derive(Debug, Clone, Copy)]
 pub struct RgbView<'a> {
     /// The bytes, at least `(h - 1) * stride + 3 * w` of them.
     pub pixels: &'a [u8],
     /// Bytes from one row to the next.
     pub stride: usize,
-    /// The region of the image that the view holds.
+    /// The part of the image that the pixels are.
     pub region: Rect,
 }
 
-/// How the stored pixels must be turned to stand upright (EXIF tag 0x0112). 1 is upright already.
+/// How stored pixels must be turned to be upright (EXIF tag 0x0112).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(u8)]
 pub enum Orientation {
@@ -167,7 +167,7 @@ pub enum Orientation {
 }
 
 impl Orientation {
-    /// The orientation with this EXIF number, 1 to 8.
+    /// Return the orientation with this EXIF number, 1 to 8.
     pub fn from_number(number: u32) -> Option<Self> {
         Some(match number {
             1 => Orientation::Upright,
@@ -184,7 +184,7 @@ impl Orientation {
 }
 
 impl Orientation {
-    /// How the upright image reads the stored one: with rows and columns exchanged, from the right, from the bottom.
+    /// Return how to read the stored image: with rows and columns exchanged, from the right, from the bottom.
     fn reading(self) -> (bool, bool, bool) {
         match self {
             Orientation::Upright => (false, false, false),
@@ -198,7 +198,7 @@ impl Orientation {
         }
     }
 
-    /// The upright size of an image that is stored with this size.
+    /// Return the size of the upright image for a `stored` size.
     pub fn upright(self, stored: Size) -> Size {
         match self.reading() {
             (true, _, _) => Size {
@@ -209,7 +209,7 @@ impl Orientation {
         }
     }
 
-    /// The part of the stored image that holds `region` of the upright one (which it must lie in).
+    /// Return the part of the stored image that shows `region`, which must lie in the upright image.
     pub fn stored_region(self, region: Rect, stored: Size) -> Rect {
         let (exchanged, from_right, from_bottom) = self.reading();
         let Rect { x, y, w, h } = match exchanged {
@@ -225,8 +225,8 @@ impl Orientation {
         Rect { x, y, w, h }
     }
 
-    /// Turns the RGB pixels of a stored region of `part`'s size, rows `stride` bytes apart, upright; `out` gets rows without
-    /// gaps.
+    /// Write the RGB pixels of a stored region of `part`'s size, whose rows are `stride` bytes apart, upright into `out`, whose
+    /// rows follow each other without gaps.
     pub fn turn(self, pixels: &[u8], stride: usize, part: Rect, out: &mut Vec<u8>) {
         let (exchanged, from_right, from_bottom) = self.reading();
         let (w, h) = (part.w as usize, part.h as usize);

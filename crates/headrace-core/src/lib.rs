@@ -1,4 +1,8 @@
-//! Decode, resample and pack images for training. Knows no Python; everything here is testable with `cargo test`.
+//! The native core of headrace: decode, resample, augment and pack images for training. It uses no Python and is tested by `cargo
+//! test`.
+//!
+//! A module uses only modules before it in this order, which `tests/layout.rs` checks: error cpu crc rng geometry order store,
+//! jpeg, exif formats decode, resample colour warp, program, render mask pack engine.
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
 

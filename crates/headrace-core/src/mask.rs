@@ -1,7 +1,7 @@
-//! Masks: pictures of class numbers that go through the geometry of their image and nothing else.
+//! Masks: images of class numbers, which get the geometric operations of their image and no others.
 //!
-//! A mask is a PNG of gray samples or palette indices of up to 8 bits; the stored numbers are the classes, no colour is looked up.
-//! Every sampling takes the nearest pixel, one operation after the other, as Pillow does with `Resampling.NEAREST`.
+//! A mask is a PNG of gray samples or palette indices of up to 8 bits. The stored numbers are the classes; the palette is ignored.
+//! Each operation samples the nearest pixel, one after the other, as Pillow does with `Resampling.NEAREST`.
 
 use std::io::Cursor;
 
@@ -25,8 +25,8 @@ pub struct Masker {
 }
 
 impl Masker {
-    /// Draws the mask in `data` as `steps` draw its image of `size`; `fill` is the class of what comes from outside of it.
-    /// `out` gets one byte a pixel.
+    /// Decode the mask in `data`, which has the image's `size`, apply the image's `steps`, and write one byte per pixel to `out`.
+    /// Pixels from outside the image get the class `fill`.
     ///
     /// Errors: [`Status::BadMask`], [`Status::MaskSize`], [`Status::TooLarge`].
     pub fn draw(
@@ -55,7 +55,7 @@ impl Masker {
         Ok(())
     }
 
-    /// The classes of `data`, three times each, because pictures have three channels.
+    /// Decode the classes of `data` to pixels of three equal channels, because the renderer handles three.
     fn decode(&mut self, data: &[u8], size: Size) -> Result<()> {
         let bad = |_| Status::BadMask;
         let limits = png::Limits {
@@ -77,7 +77,7 @@ impl Masker {
             return Err(Status::MaskSize);
         }
         let bytes = reader.output_buffer_size().ok_or(Status::TooLarge)?;
-        self.samples.clear(); // no pixels of another mask remain where the decoder should leave some out
+        self.samples.clear(); // so that no pixels of an earlier mask remain if the decoder skips some
         self.samples.resize(bytes, 0);
         let row_bytes = reader.next_frame(&mut self.samples).map_err(bad)?.line_size;
         let width = size.width as usize;
@@ -92,13 +92,13 @@ impl Masker {
     }
 }
 
-/// Sample `x` of a row of samples of 1, 2, 4 or 8 bits, the first in the highest bits.
+/// Return sample `x` of a row of samples of 1, 2, 4 or 8 bits; the first is in the highest bits.
 fn sample(row: &[u8], x: usize, bits: usize) -> u8 {
     let byte = row[x * bits / 8];
     (byte >> (8 - bits - x * bits % 8)) & (0xFF >> (8 - bits)) as u8
 }
 
-/// What a step does to a mask; None for colours.
+/// Return the step for a mask, which samples the nearest pixel; `None` for a colour operation.
 fn geometry(step: &Step, fill: u8) -> Option<Step> {
     let nearest = Sampling {
         interpolation: Interpolation::Nearest,
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn geometry_is_followed_with_the_nearest_pixel_and_colours_are_not() {
+    fn masks_get_geometry_with_the_nearest_pixel_and_no_colour_operations() {
         let data = png(3, 2, png::ColorType::Grayscale, 8, &[1, 2, 3, 4, 5, 6]);
         let shifted = Step::Crop {
             x: -1,
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_mask_is_refused() {
+    fn other_files_are_refused_as_masks() {
         let data = png(3, 2, png::ColorType::Grayscale, 8, &[1, 2, 3, 4, 5, 6]);
         assert_eq!(drawn(&data, (2, 3), &[STILL]), Err(Status::MaskSize));
         let rgb = png(1, 1, png::ColorType::Rgb, 8, &[1, 2, 3]);

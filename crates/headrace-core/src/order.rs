@@ -1,18 +1,18 @@
-//! The order of an epoch as arithmetic: any position's record at any time, with no list of the epoch in memory.
+//! The order of an epoch, computed: the record at any position, without a list of the epoch in memory.
 
 use crate::rng::{mix, GOLDEN};
 
 const ROUNDS: usize = 6;
 
-/// A 64-bit hash of integers, the same on every machine.
+/// Return a 64-bit hash of integers, the same on every machine.
 pub fn hashed(parts: &[u64]) -> u64 {
     parts.iter().fold(0, |state, &part| {
         mix(state.wrapping_add(GOLDEN).wrapping_add(part))
     })
 }
 
-/// A pseudo-random permutation of 0..size: a six-round Feistel network over the next even power of two, cycle-walked into
-/// range (Black and Rogaway 2002).
+/// A pseudo-random permutation of 0..size: a six-round Feistel network over the next even power of two, restricted to the range
+/// by cycle walking (Black and Rogaway 2002).
 #[derive(Debug, Clone)]
 pub struct Permutation {
     size: u64,
@@ -21,7 +21,7 @@ pub struct Permutation {
 }
 
 impl Permutation {
-    /// The permutation of 0..size under `key`.
+    /// Make the permutation of 0..size under `key`.
     pub fn new(size: u64, key: u64) -> Self {
         let bits = 64 - size.saturating_sub(1).max(1).leading_zeros();
         Permutation {
@@ -31,14 +31,14 @@ impl Permutation {
         }
     }
 
-    /// Where `position` is sent. `None` when it is not below the size.
+    /// Return the image of `position` under the permutation; `None` if `position` is not below the size.
     pub fn get(&self, position: u64) -> Option<u64> {
         if position >= self.size {
             return None;
         }
         let mask = (1u64 << self.half) - 1;
         let mut value = position;
-        // Ends: the network permutes a range less than four times as large, so walking on comes back to where it began, in range.
+        // The loop ends: the network permutes a range less than four times as large, so the walk returns to its start, in range.
         loop {
             let (mut left, mut right) = (value >> self.half, value & mask);
             for key in self.keys {

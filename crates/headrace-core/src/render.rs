@@ -1,4 +1,4 @@
-//! Runs the passes of one image: from decoded pixels to the finished picture, through two buffers at most.
+//! The passes of one image: from decoded pixels to the finished image, through at most two buffers.
 
 use crate::colour::{ColourOp, Colourist};
 use crate::error::{Result, Status};
@@ -7,7 +7,7 @@ use crate::program::cut::Cut;
 use crate::program::route::{Leg, Pass, Route};
 use crate::warp::Warper;
 
-/// The reusable memory of one thread; the steady state allocates nothing.
+/// The reusable memory of one thread. After the first images nothing is allocated.
 #[derive(Default)]
 pub struct Renderer {
     warper: Warper,
@@ -20,14 +20,14 @@ pub struct Renderer {
 const SLACK: usize = 8;
 
 impl Renderer {
-    /// The resampler that crops and resizes go through, to choose its pass order.
+    /// Return the resampler of crops and resizes, to set its pass order.
     pub fn resampler(&mut self) -> &mut crate::resample::Resampler {
         self.warper.resampler()
     }
 
-    /// Runs `route` on `source`, which holds at least [`Route::source`]. The result fills `out`, uint8 RGB without gaps.
+    /// Run `route` on `source`, which holds at least [`Route::source`], and write the result to `out`, uint8 RGB without gaps.
     ///
-    /// Errors: [`Status::Internal`] if `out` has another size than the result, and what the passes say.
+    /// Errors: [`Status::Internal`] if `out` has another size than the result, and the errors of the passes.
     pub fn render(&mut self, source: RgbView<'_>, route: &Route, out: &mut [u8]) -> Result<()> {
         let geometric = |leg: &Leg| !matches!(leg.pass, Pass::Colour(_));
         let Some(last) = route.legs.iter().rposition(geometric) else {
@@ -48,7 +48,7 @@ impl Renderer {
         out: &mut [u8],
     ) -> Result<()> {
         let [current, next] = buffers;
-        let mut region: Option<Rect> = None; // of what `current` holds; None: the source itself
+        let mut region: Option<Rect> = None; // of the pixels in `current`; None: the source itself
         let mut at = 0;
         while at < route.legs.len() {
             let leg = &route.legs[at];
@@ -84,7 +84,7 @@ impl Renderer {
         Ok(())
     }
 
-    /// Collects the colour operations that come first in `legs`; how many there are.
+    /// Collect the colour operations at the start of `legs`; return their number.
     fn take_colours(&mut self, legs: &[Leg]) -> usize {
         self.colours.clear();
         self.colours

@@ -1,6 +1,6 @@
-//! Random numbers that are a pure function of a key, so augmentation does not depend on threads, ranks or resuming.
+//! Random numbers as a pure function of a key, so that augmentation does not depend on threads, ranks or resuming.
 
-/// What a draw depends on: nothing else may influence it.
+/// The key of a random draw: nothing else may influence the draw.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Key {
     /// The loader's seed.
@@ -17,7 +17,7 @@ pub struct Rng {
     state: u64,
 }
 
-/// SplitMix64's finaliser.
+/// Return the output of SplitMix64's finaliser for `z`.
 pub(crate) fn mix(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
@@ -27,7 +27,7 @@ pub(crate) fn mix(mut z: u64) -> u64 {
 pub(crate) const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
 
 impl Rng {
-    /// The stream of operation number `op` of the pipeline under `key`.
+    /// Make the stream of operation number `op` of the pipeline under `key`.
     pub fn new(key: Key, op: u64) -> Self {
         let mut state = mix(key.seed.wrapping_add(GOLDEN));
         for part in [key.epoch, key.draw, op] {
@@ -36,23 +36,24 @@ impl Rng {
         Rng { state }
     }
 
-    /// 64 random bits.
+    /// Return 64 random bits.
     pub fn bits(&mut self) -> u64 {
         self.state = self.state.wrapping_add(GOLDEN);
         mix(self.state)
     }
 
-    /// Uniform in [0, 1), 53 bits.
+    /// Return a number drawn uniformly from [0, 1), with 53 bits.
     pub fn unit(&mut self) -> f64 {
         (self.bits() >> 11) as f64 * (1.0 / (1u64 << 53) as f64)
     }
 
-    /// Uniform in [low, high).
+    /// Return a number drawn uniformly from [low, high).
     pub fn uniform(&mut self, low: f64, high: f64) -> f64 {
         low + (high - low) * self.unit()
     }
 
-    /// Uniform in 0..n (n ≥ 1), by the high half of a product: bias below 2⁻³² for any image size.
+    /// Return an integer drawn uniformly from 0..n (n ≥ 1), as the high half of a product: the bias is below 2⁻³² for any image
+    /// size.
     pub fn below(&mut self, n: u32) -> u32 {
         ((u128::from(self.bits()) * u128::from(n)) >> 64) as u32
     }

@@ -1,7 +1,7 @@
-//! The last step of an image: from uint8 RGB rows into the batch slot, in the caller's layout and dtype.
+//! The last step of an image: the conversion of uint8 RGB rows to the layout and dtype of the batch.
 //!
-//! Every deterministic per-channel elementwise chain (`ToTensor`, `Normalize`, `ToDtype`) is a table of 256 values a channel,
-//! made by the framework's own arithmetic: applying it here is exact by construction.
+//! Every deterministic chain of elementwise operations per channel (`ToTensor`, `Normalize`, `ToDtype`) is a table of 256 values
+//! per channel. The framework's own arithmetic makes the table, so the result is exact.
 
 use crate::error::{Result, Status};
 
@@ -14,18 +14,18 @@ pub enum Layout {
     Chw,
 }
 
-/// What a value becomes.
+/// The values that are stored.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Values {
-    /// uint8 as it is.
+    /// uint8, unchanged.
     U8,
-    /// 16-bit floats (bit patterns), a table of 256 for each of R, G, B.
+    /// 16-bit floats as bit patterns: a table of 256 for each of R, G, B.
     Bits16(Box<[[u16; 256]; 3]>),
-    /// 32-bit floats, a table of 256 for each of R, G, B.
+    /// 32-bit floats: a table of 256 for each of R, G, B.
     F32(Box<[[f32; 256]; 3]>),
 }
 
-/// Layout and values together.
+/// The layout and the values of an output.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Store {
     /// Axis order.
@@ -35,7 +35,7 @@ pub struct Store {
 }
 
 impl Store {
-    /// Bytes of one value.
+    /// Return the size of one value in bytes.
     pub fn value_bytes(&self) -> usize {
         match self.values {
             Values::U8 => 1,
@@ -44,12 +44,12 @@ impl Store {
         }
     }
 
-    /// True where the slot is plain uint8 pixels, so that the resampler can write it directly.
+    /// Return true if the slot holds interleaved uint8 pixels, so that the resampler can write to it directly.
     pub fn is_direct(&self) -> bool {
         self.layout == Layout::Hwc && self.values == Values::U8
     }
 
-    /// Writes `pixels` (uint8 RGB, interleaved, 3 · n bytes) to `slot` (3 · n values).
+    /// Write `pixels` (uint8 RGB, interleaved, 3 · n bytes) to `slot` (3 · n values).
     pub fn write(&self, pixels: &[u8], slot: &mut [u8]) -> Result<()> {
         if slot.len() != pixels.len() * self.value_bytes() || !pixels.len().is_multiple_of(3) {
             return Err(Status::Internal);
@@ -94,7 +94,7 @@ fn interleaved<const N: usize>(
     }
 }
 
-/// One pass over the pixels that fills the three planes side by side: the image (150 KB) is read once, from cache.
+/// Fill the three planes in one pass over the pixels, so that the image (150 KB) is read only once.
 fn planes<const N: usize>(pixels: &[u8], slot: &mut [u8], convert: impl Fn(usize, u8) -> [u8; N]) {
     let plane = slot.len() / 3;
     let (red, rest) = slot.split_at_mut(plane);

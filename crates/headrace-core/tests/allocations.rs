@@ -1,7 +1,7 @@
-//! Decoding JPEGs, and every operation on their pixels, takes no memory from the allocator once every buffer has its size.
+//! Decoding JPEGs, and every operation on their pixels, allocates nothing once every buffer has its size.
 //!
-//! What is outside: libjpeg-turbo, which decodes files that are not baseline, takes its memory in C, where this does not count
-//! (ours beside it takes none); the libraries for PNG, WebP, GIF, TIFF and BMP take new memory for every image.
+//! Exceptions: libjpeg-turbo, which decodes files that are not baseline, allocates in C, which is not counted here (our code
+//! around it allocates nothing); the libraries for PNG, WebP, GIF, TIFF and BMP allocate for every image.
 
 #![allow(clippy::unwrap_used)]
 
@@ -24,7 +24,7 @@ use headrace_core::resample::{Filter, Resampler, ResizeSpec};
 use headrace_core::rng::Key;
 use headrace_core::warp::Interpolation;
 
-/// The system's allocator, counting what the current thread asks of it.
+/// The allocator of the system, which counts the allocations of the current thread.
 struct Counting;
 
 thread_local! {
@@ -32,26 +32,26 @@ thread_local! {
 }
 
 fn count() {
-    // Unreachable while the thread ends; nothing is counted then.
+    // The counter is gone while the thread ends; nothing is counted then.
     let _ = CALLS.try_with(|calls| calls.set(calls.get() + 1));
 }
 
-// SAFETY: every call goes to the system's allocator unchanged.
+// SAFETY: every call goes unchanged to the allocator of the system.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();
-        // SAFETY: as the caller promised.
+        // SAFETY: guaranteed by the caller.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         count();
-        // SAFETY: as the caller promised.
+        // SAFETY: guaranteed by the caller.
         unsafe { System.realloc(pointer, layout, size) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: as the caller promised.
+        // SAFETY: guaranteed by the caller.
         unsafe { System.dealloc(pointer, layout) }
     }
 }
@@ -65,7 +65,7 @@ fn calls_during(work: impl FnOnce()) -> usize {
     CALLS.get() - before
 }
 
-/// Files of different sizes and samplings, with and without restart markers.
+/// Return files of different sizes and samplings, with and without restart markers.
 fn images() -> Vec<(Size, Vec<u8>)> {
     let mut images = Vec::new();
     for (number, factors) in [(1, 1), (2, 1), (2, 2), (1, 2)].into_iter().enumerate() {
@@ -93,12 +93,12 @@ fn images() -> Vec<(Size, Vec<u8>)> {
 }
 
 #[test]
-fn the_counter_counts() {
+fn allocations_are_counted() {
     assert_eq!(calls_during(|| ()), 0);
     assert!(calls_during(|| drop(std::hint::black_box(vec![1u8; 100]))) > 0);
 }
 
-/// A random crop of a training image.
+/// Return a random crop of a training image.
 fn training(size: Size, quarter: u32, flip_x: bool) -> ResizeSpec {
     let (w, h) = (size.width * quarter / 4, size.height * quarter / 4);
     ResizeSpec {
@@ -112,7 +112,7 @@ fn training(size: Size, quarter: u32, flip_x: bool) -> ResizeSpec {
     }
 }
 
-/// `Resize(256)`, then `CenterCrop(224)`.
+/// Return the resampling of `Resize(256)` and `CenterCrop(224)`.
 fn evaluation(size: Size, filter: Filter) -> ResizeSpec {
     let short = size.width.min(size.height);
     let (grid_w, grid_h) = (256 * size.width / short, 256 * size.height / short);
@@ -137,7 +137,8 @@ struct Thread {
 }
 
 impl Thread {
-    /// Decodes and resizes as the engine does: `index` helps where there is one, and what is known afterwards is written down.
+    /// Decode and resize as the engine does, with an `index` if there is one, and write the index entries that are known
+    /// afterwards.
     fn image(&mut self, data: &[u8], spec: &ResizeSpec, index: Option<&Index>) {
         self.slot.resize(224 * 224 * 3, 0);
         let options = DecodeOptions {
@@ -154,18 +155,18 @@ impl Thread {
     }
 }
 
-/// Two passes over the same work: the first makes the buffers, the second must find them all.
+/// Run the same work twice: the first pass allocates the buffers, the second pass must allocate nothing.
 fn assert_steady(what: &str, mut pass: impl FnMut(&mut Thread)) {
     let mut thread = Thread::default();
     assert!(
         calls_during(|| pass(&mut thread)) > 0,
-        "{what}: the first pass makes the buffers"
+        "{what}: the first pass allocates the buffers"
     );
     assert_eq!(calls_during(|| pass(&mut thread)), 0, "{what}");
 }
 
 #[test]
-fn random_crops_of_files_with_and_without_markers() {
+fn random_crops_allocate_nothing() {
     let images = images();
     assert_steady("random crops", |thread| {
         for (number, (size, data)) in images.iter().enumerate() {
@@ -178,7 +179,7 @@ fn random_crops_of_files_with_and_without_markers() {
 }
 
 #[test]
-fn crops_with_an_index() {
+fn crops_with_an_index_allocate_nothing() {
     let images = images();
     let indexes: Vec<Index> = images
         .iter()
@@ -202,7 +203,7 @@ fn crops_with_an_index() {
 }
 
 #[test]
-fn evaluation_by_every_filter() {
+fn evaluation_with_every_filter_allocates_nothing() {
     let images = images();
     assert_steady("evaluation", |thread| {
         for (size, data) in &images {
@@ -214,7 +215,7 @@ fn evaluation_by_every_filter() {
 }
 
 #[test]
-fn half_and_quarter_size() {
+fn reduced_scales_allocate_nothing() {
     let images = images();
     assert_steady("reduced scales", |thread| {
         for (size, data) in &images {
@@ -235,7 +236,7 @@ fn half_and_quarter_size() {
 }
 
 #[test]
-fn our_side_of_the_fallback() {
+fn our_code_around_libjpeg_turbo_allocates_nothing() {
     let size = Size {
         width: 150,
         height: 110,
@@ -272,7 +273,7 @@ fn our_side_of_the_fallback() {
 }
 
 #[test]
-fn no_allocation_per_augmented_image_in_steady_state() {
+fn augmentation_allocates_nothing() {
     let sampling = Sampling {
         interpolation: Interpolation::Bilinear,
         fill: [1, 2, 3],

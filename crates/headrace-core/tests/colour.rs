@@ -43,7 +43,7 @@ fn equals_pillow_on_every_extension() {
     }
 }
 
-/// The two-dimensional convolution of torchvision's `gaussian_blur`, in double precision, before rounding.
+/// Return the two-dimensional convolution of torchvision's `gaussian_blur`, in double precision, before rounding.
 fn blurred(
     image: &[u8],
     width: usize,
@@ -84,7 +84,7 @@ fn blurred(
 }
 
 #[test]
-fn blur_rounds_the_exact_convolution() {
+fn blur_is_the_rounded_convolution() {
     for (kernel, sigma) in [
         ((1, 1), (1.0, 1.0)),
         ((3, 5), (0.4, 2.0)),
@@ -114,7 +114,7 @@ fn blur_rounds_the_exact_convolution() {
 }
 
 #[test]
-fn every_extension_shifts_the_hue_of_every_shade_alike() {
+fn every_extension_shifts_every_hue_alike() {
     let mut shades: Vec<u8> = (0..64 * 64 * 64_u32)
         .flat_map(|i| {
             [
@@ -141,7 +141,7 @@ fn every_extension_shifts_the_hue_of_every_shade_alike() {
 }
 
 #[test]
-fn bad_requests_are_refused_and_change_nothing() {
+fn invalid_operations_are_refused_and_change_nothing() {
     let image = common::pattern(6, 4, 0);
     let mut out = image.clone();
     let mut colourist = Colourist::default();

@@ -1,4 +1,4 @@
-//! Our decoder against libjpeg-turbo's full decode, bit for bit: every subsampling, odd sizes, restart intervals, random crops.
+//! Our decoder gives the pixels of libjpeg-turbo's full decode: every subsampling, odd sizes, restart intervals, random crops.
 
 use headrace_core::cpu::Extension;
 use headrace_core::crc::crc32c;
@@ -11,7 +11,7 @@ use headrace_core::jpeg::turbo::{self, Encoding};
 use jpeg_encoder::{ColorType, Encoder, SamplingFactor};
 use std::path::PathBuf;
 
-/// A small random generator (xorshift64*), so that a failure repeats.
+/// A small random generator (xorshift64*), so that failures are reproducible.
 struct Random(u64);
 
 impl Random {
@@ -38,7 +38,7 @@ impl Random {
     }
 }
 
-/// Something like a photograph: slopes, edges, noise and saturated spots, so that all coefficient sizes occur.
+/// Return an image like a photograph: slopes, edges, noise and saturated spots, so that all coefficient sizes occur.
 fn picture(size: Size, channels: usize, random: &mut Random) -> Vec<u8> {
     let mut pixels = Vec::with_capacity(size.width as usize * size.height as usize * channels);
     let noise = [0, 8, 60, 255][random.below(4) as usize];
@@ -63,12 +63,12 @@ fn crop(full: &[u8], width: u32, region: Rect) -> Vec<u8> {
     rows.flat_map(|y| row(y).iter().copied()).collect()
 }
 
-/// Compares the whole image and `crops` random regions with libjpeg-turbo's full decode.
+/// Compare the whole image and `crops` random regions with libjpeg-turbo's full decode.
 fn assert_exact(decoder: &mut Decoder, data: &[u8], crops: u32, random: &mut Random, what: &str) {
     assert_exact_scaled(decoder, data, Scale::Full, crops, random, what);
 }
 
-/// As [`assert_exact`], at a reduced scale.
+/// Compare as [`assert_exact`] does, at a reduced scale.
 fn assert_exact_scaled(
     decoder: &mut Decoder,
     data: &[u8],
@@ -117,7 +117,7 @@ fn assert_exact_scaled(
     }
 }
 
-/// Decodes `region` with an index and compares it with the same region decoded without; returns what was emitted.
+/// Decode `region` with and without an index, compare the pixels, and return the index that was made.
 fn assert_same_with_index(data: &[u8], region: Rect, index: Option<&Index>, what: &str) -> Index {
     let (mut plain, mut indexed, mut emitted) = (Decoder::new(), Decoder::new(), Index::new());
     let expected = plain.region(data, region).expect("decodes").pixels
@@ -140,7 +140,7 @@ fn assert_same_with_index(data: &[u8], region: Rect, index: Option<&Index>, what
 }
 
 #[test]
-fn indexes_give_the_same_pixels_however_much_they_cover() {
+fn indexes_of_any_coverage_give_the_same_pixels() {
     let mut random = Random(12);
     for factors in FACTORS {
         for (width, height) in [(1, 1), (40, 90), (333, 200)] {
@@ -232,7 +232,7 @@ fn restart_markers_and_other_kinds_need_no_index() {
     }
 }
 
-/// Luma and chroma factors: 4:4:4, 4:2:2, 4:4:0, 4:2:0, then odd ones (some fall back to libjpeg-turbo).
+/// Luma and chroma factors: 4:4:4, 4:2:2, 4:4:0, 4:2:0, then unusual ones (some are decoded by libjpeg-turbo).
 const FACTORS: [[(u8, u8); 3]; 10] = [
     [(1, 1), (1, 1), (1, 1)],
     [(2, 1), (1, 1), (1, 1)],
@@ -247,7 +247,7 @@ const FACTORS: [[(u8, u8); 3]; 10] = [
 ];
 
 #[test]
-fn all_subsamplings_sizes_and_restart_intervals() {
+fn all_subsamplings_sizes_and_restart_intervals_are_exact() {
     let mut random = Random(7);
     let mut decoder = Decoder::new();
     let sizes = [
@@ -289,7 +289,7 @@ fn all_subsamplings_sizes_and_restart_intervals() {
 }
 
 #[test]
-fn grayscale() {
+fn grayscale_is_exact() {
     let mut random = Random(8);
     let mut decoder = Decoder::new();
     for (width, height) in [(1, 1), (9, 8), (64, 64), (201, 77)] {
@@ -317,7 +317,7 @@ fn grayscale() {
 }
 
 #[test]
-fn what_is_not_baseline_goes_to_libjpeg_turbo() {
+fn other_files_are_decoded_by_libjpeg_turbo() {
     let mut random = Random(9);
     let mut decoder = Decoder::new();
     let size = Size {
@@ -356,9 +356,9 @@ fn what_is_not_baseline_goes_to_libjpeg_turbo() {
     }
 }
 
-/// Four bits more hardly move a pixel: no channel, row or byte order is mixed up on the way.
+/// Four more bits hardly change a pixel, so channels, rows and bytes are in the right order.
 #[test]
-fn twelve_bits_show_the_picture_of_eight() {
+fn twelve_bit_files_decode_like_eight_bit_files() {
     let size = Size {
         width: 75,
         height: 50,
@@ -390,7 +390,7 @@ fn twelve_bits_show_the_picture_of_eight() {
 }
 
 #[test]
-fn four_inks() {
+fn cmyk_is_decoded() {
     let mut random = Random(18);
     let mut decoder = Decoder::new();
     for (width, height) in [(1, 1), (9, 17), (75, 50)] {
@@ -414,7 +414,7 @@ fn four_inks() {
     }
 }
 
-/// The JPEG with entries of its quantisation tables replaced: `steps(k)` for the k-th one in file order.
+/// Return the JPEG with entries of its quantisation tables replaced by `steps(k)`, for the k-th entry in file order.
 fn requantised(jpeg: &[u8], steps: impl Fn(usize) -> Option<u8>) -> Vec<u8> {
     let mut changed = jpeg.to_vec();
     let mut at = 2;
@@ -435,9 +435,9 @@ fn requantised(jpeg: &[u8], steps: impl Fn(usize) -> Option<u8>) -> Vec<u8> {
     changed
 }
 
-/// Up to 8191 a dequantised DC value gives libjpeg-turbo's pixels; beyond, ours saturate (docs/exactness.md).
+/// Up to 8191 a dequantised DC value gives libjpeg-turbo's pixels; above, ours saturate (docs/exactness.md).
 #[test]
-fn flat_blocks_beyond_any_encoder_saturate() {
+fn flat_blocks_beyond_the_range_saturate() {
     let size = Size {
         width: 16,
         height: 8,
@@ -468,7 +468,7 @@ fn flat_blocks_beyond_any_encoder_saturate() {
     }
 }
 
-/// Where coefficients overflow 16 bits the plain code defines the result.
+/// If coefficients overflow 16 bits, the scalar code defines the result.
 #[test]
 fn overflowing_coefficients_are_alike_on_every_extension() {
     let mut random = Random(20);
@@ -503,7 +503,7 @@ fn overflowing_coefficients_are_alike_on_every_extension() {
 }
 
 #[test]
-fn the_longest_sides() {
+fn the_longest_sides_are_decoded() {
     let mut random = Random(19);
     let mut decoder = Decoder::new();
     for (width, height) in [(4096, 3), (5, 4096), (4095, 33), (31, 4093)] {
@@ -525,7 +525,7 @@ fn the_longest_sides() {
 }
 
 #[test]
-fn a_large_image() {
+fn a_large_image_is_exact() {
     let mut random = Random(10);
     let size = Size {
         width: 2049,
@@ -549,7 +549,7 @@ fn a_large_image() {
 }
 
 #[test]
-fn reduced_scales() {
+fn reduced_scales_are_exact() {
     let mut random = Random(15);
     let mut decoders: Vec<Decoder> = Extension::available()
         .into_iter()
@@ -609,7 +609,7 @@ fn every_extension_is_exact() {
     }
 }
 
-/// Small files of several kinds, with their size.
+/// Return small files of several kinds, with their size.
 fn small_files(random: &mut Random) -> Vec<(Vec<u8>, Size)> {
     let size = Size {
         width: 75,
@@ -649,7 +649,7 @@ fn small_files(random: &mut Random) -> Vec<(Vec<u8>, Size)> {
 }
 
 #[test]
-fn a_file_cut_short_is_bad_whatever_the_crop() {
+fn a_truncated_file_fails_whatever_the_crop() {
     let mut random = Random(17);
     let mut decoder = Decoder::new();
     for (data, size) in small_files(&mut random) {
@@ -677,7 +677,7 @@ fn a_file_cut_short_is_bad_whatever_the_crop() {
 }
 
 #[test]
-fn damaged_files_never_crash_and_leave_no_trace() {
+fn damaged_files_never_crash_or_change_later_images() {
     let mut random = Random(18);
     let mut reused = Decoder::new();
     for (data, size) in small_files(&mut random) {
@@ -703,12 +703,12 @@ fn damaged_files_never_crash_and_leave_no_trace() {
                 .map(|view| view.pixels[..(region.w * region.h * 3) as usize].to_vec());
             assert!(
                 fresh == again,
-                "the decoder's past shows in {region:?}: {:?} {:?}",
+                "{region:?} depends on earlier images: {:?} {:?}",
                 fresh.err(),
                 again.err()
             );
         }
-        // What was damaged before must not show in a sound image.
+        // Earlier damaged files must not change a sound image.
         assert_exact(&mut reused, &data, 5, &mut random, "after damage");
     }
 }
@@ -750,7 +750,7 @@ fn a_forged_index_never_crashes() {
     }
 }
 
-/// The folder of sample photographs, when there is one.
+/// Return the sample photographs, if there are any.
 fn samples() -> Vec<PathBuf> {
     let root = std::env::var_os("HEADRACE_TEST_DATA").map_or_else(
         || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data"),
@@ -764,7 +764,7 @@ fn samples() -> Vec<PathBuf> {
 }
 
 #[test]
-fn sample_photographs() {
+fn sample_photographs_are_exact() {
     let mut random = Random(11);
     let mut decoder = Decoder::new();
     for path in samples().iter().step_by(7) {

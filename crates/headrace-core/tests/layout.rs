@@ -1,16 +1,16 @@
-//! The modules of the crate have one order, and each uses only modules above it, so that no circle of imports can come about.
+//! The modules of the crate have one order. Each uses only modules before it, so there is no circle of imports.
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// From the ground up. A module uses only modules that stand before it in this list.
+/// The modules in import order: each uses only modules before it in this list.
 const ORDER: [&str; 19] = [
     "error", "cpu", "crc", "rng", "geometry", "order", "store", "jpeg", "exif", "formats",
     "decode", "resample", "colour", "warp", "program", "render", "mask", "pack", "engine",
 ];
 
-/// Every Rust file below `folder`.
+/// Return every Rust file below `folder`.
 fn files(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).unwrap() {
@@ -25,7 +25,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// The module of the crate that a file belongs to, by its first folder or its own name.
+/// Return the module of the crate that a file belongs to, by its first folder or its own name.
 fn module_of(file: &Path, source: &Path) -> String {
     let inside = file.strip_prefix(source).unwrap();
     let first = inside.components().next().unwrap().as_os_str();
@@ -37,7 +37,7 @@ fn module_of(file: &Path, source: &Path) -> String {
         .to_owned()
 }
 
-/// The names that follow `crate::` in the code of a file; its unit tests may use what they like.
+/// Return the names that follow `crate::` in the code of a file, without its unit tests, which may use any module.
 fn used_modules(text: &str) -> Vec<&str> {
     let code = text.split("\n#[cfg(test)]\n").next().unwrap();
     code.lines()
@@ -51,7 +51,7 @@ fn used_modules(text: &str) -> Vec<&str> {
 }
 
 #[test]
-fn each_module_uses_only_modules_above_it() {
+fn each_module_uses_only_modules_before_it() {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let place = |module: &str| ORDER.iter().position(|&name| name == module);
     let mut wrong = Vec::new();

@@ -1,5 +1,5 @@
-//! Damaged files: a status or correct pixels, never a crash, a hang, or pixels of an earlier image. Every mutation is the same
-//! in each run.
+//! A damaged file gives a status or correct pixels, never a crash, a hang, or pixels of an earlier image. The mutations are the
+//! same in each run.
 
 #![allow(clippy::unwrap_used)]
 
@@ -35,7 +35,7 @@ fn jpeg(how: Encoding) -> Vec<u8> {
     turbo::encode(&picture(if how.gray { 1 } else { 3 }), SIZE, &how).unwrap()
 }
 
-/// A gray TIFF of one strip with JPEG compression; no library here writes any.
+/// Return a gray TIFF of one strip with JPEG compression, which none of our libraries writes.
 fn tiff_of_jpeg() -> Vec<u8> {
     let strip = jpeg(Encoding {
         gray: true,
@@ -64,7 +64,7 @@ fn tiff_of_jpeg() -> Vec<u8> {
     [file, strip].concat()
 }
 
-/// Small files of every kind that is decoded.
+/// Return small files of every kind that the decoder reads.
 fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     let plain = Encoding {
         factors: [(2, 2), (1, 1), (1, 1)],
@@ -169,7 +169,7 @@ fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// The pixels of a region, without gaps.
+/// Return the pixels of a region, without gaps.
 fn region(decoder: &mut Decoder, data: &[u8], region: Rect) -> Result<Vec<u8>> {
     let view = decoder.region(data, region)?;
     let rows = (region.y - view.region.y) as usize..(region.y - view.region.y + region.h) as usize;
@@ -185,9 +185,9 @@ fn crop(full: &[u8], width: u32, part: Rect) -> Vec<u8> {
         .collect()
 }
 
-/// Holds `data` against everything that must be true of any bytes at all.
+/// The checks that must hold for any bytes.
 struct Judge {
-    /// Has decoded every image so far: what it says must not depend on that.
+    /// A decoder of all images so far; its results must not depend on them.
     used: Decoder,
     taken: usize,
     refused: usize,
@@ -204,7 +204,7 @@ impl Judge {
         };
         let whole = Rect::new(0, 0, size.width, size.height);
         if u64::from(size.width) * u64::from(size.height) > 1 << 20 {
-            return; // a lie about the size that costs memory only
+            return; // a wrong size, which only costs memory
         }
         let full = region(&mut self.used, data, whole);
         assert_eq!(
@@ -233,7 +233,7 @@ impl Judge {
             assert_eq!(
                 cut,
                 region(&mut Decoder::new(), data, *part),
-                "{what} {part:?}: another decoder differs"
+                "{what} {part:?}: a new decoder gives another result"
             );
             if let (Ok(full), Ok(cut)) = (&full, &cut) {
                 assert_eq!(
@@ -249,7 +249,7 @@ impl Judge {
         }
     }
 
-    /// What is requantised must be whole, and must come out whole.
+    /// Check that a file is requantised only if it is sound, and that the result is sound.
     fn requantise(&self, data: &[u8], full: &Result<Vec<u8>>, size: Size, what: &str) {
         let options = RequantiseOptions {
             quality: 50,
@@ -258,7 +258,7 @@ impl Judge {
         };
         let mut out = vec![1];
         match requantise(data, &options, &mut out) {
-            Err(_) => assert!(out.is_empty(), "{what}: half a file"),
+            Err(_) => assert!(out.is_empty(), "{what}: output after an error"),
             Ok(()) => {
                 assert!(full.is_ok(), "{what}: {full:?}, but requantised");
                 let whole = Rect::new(0, 0, size.width, size.height);
@@ -270,7 +270,8 @@ impl Judge {
         }
     }
 
-    /// What libjpeg-turbo decodes without a warning must come out the same, and nothing that it warns about may pass.
+    /// Check that the pixels equal those of libjpeg-turbo, and that a file is decoded only if libjpeg-turbo decodes it without a
+    /// warning.
     fn compare_with_turbo(&self, data: &[u8], full: &Result<Vec<u8>>, size: Size, what: &str) {
         let mut pixels = Vec::new();
         if !data.starts_with(&[0xFF, 0xD8]) {
@@ -280,7 +281,8 @@ impl Judge {
         let whole = Rect::new(0, 0, size.width, size.height);
         let stride = turbo::region(data, whole, &mut pixels)
             .unwrap_or_else(|status| panic!("{what}: taken, but for libjpeg-turbo {status:?}"));
-        // Beyond the range of any encoder our plain code follows libjpeg-turbo's x86 kernels, not its NEON ones (docs/exactness.md).
+        // Beyond the range of any encoder our scalar code equals libjpeg-turbo's x86 kernels, not its NEON kernels
+        // (docs/exactness.md).
         assert!(
             full == &pixels[..stride * size.height as usize]
                 || cfg!(not(target_arch = "x86_64")) && !is_in_range(data),
@@ -289,7 +291,7 @@ impl Judge {
     }
 }
 
-/// Whether no block's dequantised coefficients can sum to 2^13, as an encoder's cannot.
+/// Return whether the dequantised coefficients of each block sum to less than 2^13, as those of an encoder do.
 fn is_in_range(jpeg: &[u8]) -> bool {
     let mut largest = [[0i64; 64]; 4];
     let read = turbo::coefficients(jpeg, &mut |rows| {
@@ -311,7 +313,7 @@ fn is_in_range(jpeg: &[u8]) -> bool {
     })
 }
 
-/// Runs `mutate` over every seed; returns how many results were taken and refused.
+/// Run `mutate` on every seed; return how many mutations were decoded and how many refused.
 fn judge(mut mutate: impl FnMut(&[u8], &mut dyn FnMut(&[u8], String))) -> (usize, usize) {
     let mut judge = Judge {
         used: Decoder::new(),
@@ -329,7 +331,7 @@ fn judge(mut mutate: impl FnMut(&[u8], &mut dyn FnMut(&[u8], String))) -> (usize
 }
 
 #[test]
-fn truncation_is_always_noticed() {
+fn truncation_is_always_detected() {
     let mut taken = Vec::new();
     for (kind, data) in seeds() {
         for sixteenths in 1..16 {
@@ -340,7 +342,7 @@ fn truncation_is_always_noticed() {
                 if region(&mut decoder, cut, last_row).is_ok() {
                     taken.push((kind, sixteenths));
                 }
-                // JPEG: bad for every crop, even one whose data are there.
+                // A truncated JPEG fails for every crop, even one whose data is present.
                 let corner = region(&mut decoder, cut, Rect::new(0, 0, 1, 1));
                 assert!(
                     corner.is_err() || !data.starts_with(&[0xFF, 0xD8]),
@@ -353,7 +355,7 @@ fn truncation_is_always_noticed() {
 }
 
 #[test]
-fn flipped_bits() {
+fn flipped_bits_are_survived() {
     let (taken, refused) = judge(|data, check| {
         let mut state = 9u32;
         let mut random = || {
@@ -371,7 +373,7 @@ fn flipped_bits() {
 }
 
 #[test]
-fn bytes_lost_doubled_and_zeroed() {
+fn lost_doubled_and_zeroed_bytes_are_survived() {
     judge(|data, check| {
         for start in (0..data.len()).step_by(data.len() / 25 + 1) {
             let (before, behind) = data.split_at(start);
@@ -410,7 +412,7 @@ fn jpeg_segments(data: &[u8]) -> Vec<(u8, std::ops::Range<usize>)> {
 }
 
 #[test]
-fn jpeg_segments_lost_doubled_and_exchanged() {
+fn lost_doubled_and_exchanged_jpeg_segments_are_survived() {
     let (_, refused) = judge(|data, check| {
         let segments = jpeg_segments(data);
         for (number, (code, range)) in segments.iter().enumerate() {
@@ -451,7 +453,7 @@ fn jpeg_segments_lost_doubled_and_exchanged() {
 }
 
 #[test]
-fn jpeg_markers_in_the_wrong_place() {
+fn misplaced_jpeg_markers_are_survived() {
     judge(|data, check| {
         let Some((_, scan)) = jpeg_segments(data)
             .into_iter()
@@ -481,7 +483,7 @@ fn jpeg_markers_in_the_wrong_place() {
 }
 
 #[test]
-fn jpeg_headers_that_lie() {
+fn wrong_values_in_jpeg_headers_are_survived() {
     judge(|data, check| {
         for (code, range) in jpeg_segments(data) {
             let mut set = |offset: usize, bytes: &[u8]| {
@@ -544,9 +546,9 @@ fn jpeg_headers_that_lie() {
     });
 }
 
-/// The same mutations for the restart writer: what it takes, it writes with the same pixels.
+/// The restart writer keeps the pixels of every mutation that it accepts.
 #[test]
-fn the_restart_writer_never_writes_damage() {
+fn the_restart_writer_never_writes_damaged_files() {
     let (mut written, mut refused) = (0, 0);
     let mut out = Vec::new();
     let mut check = |data: &[u8], what: String| {

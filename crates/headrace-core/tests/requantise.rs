@@ -1,4 +1,4 @@
-//! Requantisation against its definition: the coefficients that libjpeg-turbo reads, transformed with cosines in `f64`.
+//! Requantisation equals its definition: the coefficients that libjpeg-turbo reads, transformed with cosines in `f64`.
 
 #![allow(clippy::unwrap_used)]
 
@@ -58,7 +58,8 @@ struct Coefficients {
     tables: [[u16; 64]; 4],
 }
 
-/// `lines` are those of an MCU row for each component; `columns` how many blocks a line of it has.
+/// Return the coefficients of a file. `lines` is the number of lines in an MCU row of each component, `columns` of blocks in a
+/// line.
 fn coefficients(jpeg: &[u8], lines: [usize; 3], columns: [usize; 3]) -> Coefficients {
     let mut blocks: [Vec<Vec<Block>>; 3] = Default::default();
     let tables = turbo::coefficients(jpeg, &mut |rows| {
@@ -84,7 +85,7 @@ fn coefficients(jpeg: &[u8], lines: [usize; 3], columns: [usize; 3]) -> Coeffici
     Coefficients { blocks, tables }
 }
 
-/// The orthonormal DCT of `n` samples.
+/// Return the orthonormal DCT of `n` samples.
 fn dct(n: usize) -> Vec<Vec<f64>> {
     let entry = |frequency: usize, sample: usize| {
         let scale = if frequency == 0 { 1.0 } else { 2.0 } / n as f64;
@@ -96,7 +97,8 @@ fn dct(n: usize) -> Vec<Vec<f64>> {
         .collect()
 }
 
-/// Eight frequencies of eight samples at half the resolution, of the lowest four of two blocks: to four samples each, and back.
+/// Return the eight frequencies of eight samples at half the resolution, from the lowest four frequencies of two blocks: each is
+/// transformed to four samples, and these back.
 fn halved(first: [f64; 4], second: [f64; 4]) -> [f64; 8] {
     let (four, eight) = (dct(4), dct(8));
     let samples: Vec<f64> = [first, second]
@@ -109,7 +111,7 @@ fn halved(first: [f64; 4], second: [f64; 4]) -> [f64; 8] {
     std::array::from_fn(|u| (0..8).map(|x| eight[u][x] * samples[x]).sum())
 }
 
-/// Two blocks made one: side by side, or the second below the first. Beyond the image the picture is reflected.
+/// Merge two blocks, side by side or the second below the first. Outside the image the image is reflected.
 fn merged(first: &Block, second: Option<&Block>, across: bool) -> Block {
     let (along, other) = if across { (1, 8) } else { (8, 1) };
     let mut out = [0.0; 64];
@@ -142,7 +144,7 @@ fn merged_down(lines: &[Vec<Block>]) -> Vec<Vec<Block>> {
 }
 
 #[test]
-fn levels_are_those_of_the_definition() {
+fn levels_equal_the_definition() {
     let mut compared = 0;
     for factors in SAMPLINGS {
         for (size, kind) in [
@@ -241,14 +243,14 @@ fn the_same_quality_keeps_every_coefficient() {
             assert_eq!(
                 requantised(&after, &options(90)),
                 after,
-                "a second time changes nothing"
+                "writing again changes nothing"
             );
         }
     }
 }
 
 #[test]
-fn every_size_and_sampling_comes_out_close_and_the_same_on_every_machine() {
+fn every_size_and_sampling_stays_close_and_equal_on_every_extension() {
     for factors in SAMPLINGS {
         for width in [1, 2, 7, 8, 9, 15, 16, 17, 24, 25, 31, 33, 50] {
             for height in [1, 8, 9, 16, 17, 23, 33] {
@@ -272,12 +274,12 @@ fn every_size_and_sampling_comes_out_close_and_the_same_on_every_machine() {
                     let whole = Rect::new(0, 0, width, height);
                     let [mut a, mut b] = [Vec::new(), Vec::new()];
                     turbo::region(&source, whole, &mut a).unwrap();
-                    turbo::region(&after, whole, &mut b).unwrap(); // no warning: every bit is where it should be
+                    turbo::region(&after, whole, &mut b).unwrap(); // without a warning, so the stream is sound
                     let samples = (width * height * 3) as usize;
                     let error: i64 = (0..samples)
                         .map(|at| (i64::from(a[at]) - i64::from(b[at])).abs())
                         .sum();
-                    // The pattern's colours jump by 240 every few pixels, which halved chroma cannot follow.
+                    // The colours of the pattern change by 240 every few pixels, which halved chroma cannot represent.
                     assert!(
                         error <= 14 * samples as i64,
                         "{factors:?} {size:?}: mean error {}",
@@ -289,9 +291,9 @@ fn every_size_and_sampling_comes_out_close_and_the_same_on_every_machine() {
     }
 }
 
-/// Packs are compared by their digests: no processor, compiler or later version may write other bytes.
+/// Packed datasets are compared by digest, so no processor, compiler or later version may write other bytes.
 #[test]
-fn the_bytes_stay_what_they_are() {
+fn the_written_bytes_never_change() {
     let hashes: Vec<u64> = SAMPLINGS
         .iter()
         .map(|&factors| {
@@ -303,7 +305,7 @@ fn the_bytes_stay_what_they_are() {
             fnv1a(&requantised(&encoded((77, 45), 1, &how), &options(85)))
         })
         .collect();
-    // Only which resolutions chroma has counts, not how the factors say so.
+    // Only the resolution of chroma matters, not how the factors state it.
     let (full, wide, high, quarter) = (
         0x0A2A_5113_321D_013E,
         0xD37B_8F9C_530D_2692,
@@ -314,7 +316,7 @@ fn the_bytes_stay_what_they_are() {
 }
 
 #[test]
-fn restart_markers_and_the_orientation_are_as_asked() {
+fn restart_markers_and_the_orientation_are_written() {
     let how = Encoding {
         quality: 98,
         ..Encoding::default()
@@ -339,7 +341,7 @@ fn restart_markers_and_the_orientation_are_as_asked() {
 }
 
 #[test]
-fn what_has_no_such_coefficients_is_refused() {
+fn unsupported_files_are_refused() {
     let plain = Encoding::default();
     let refused = [
         Encoding { rgb: true, ..plain },

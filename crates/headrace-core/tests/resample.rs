@@ -1,4 +1,4 @@
-//! The resampler against Pillow's recorded results, and its SIMD kernels against the scalar one.
+//! The resampler equals Pillow's recorded results, and its SIMD kernels equal the scalar one.
 
 #![allow(clippy::unwrap_used)]
 
@@ -18,7 +18,7 @@ const FILTERS: [Filter; 6] = [
     Filter::Lanczos,
 ];
 
-/// Resizes from a buffer that holds exactly the needed region, so that a read outside it cannot go unnoticed.
+/// Resize from a buffer that holds exactly the needed region, so that a read outside is detected.
 fn resize(resampler: &mut Resampler, image: &[u8], width: u32, spec: &ResizeSpec) -> Vec<u8> {
     let needed = spec.needed();
     let mut region = Vec::new();
@@ -111,7 +111,7 @@ fn every_extension_equals_scalar() {
 }
 
 #[test]
-fn window_is_a_part_of_the_whole() {
+fn a_window_is_a_part_of_the_whole_result() {
     let image = common::pattern(97, 61, 0);
     let mut resampler = Resampler::default();
     for filter in FILTERS {
@@ -156,7 +156,7 @@ fn bytes_between_output_rows_are_untouched() {
 }
 
 #[test]
-fn bad_requests_are_refused() {
+fn invalid_requests_are_refused() {
     let image = common::pattern(10, 10, 0);
     let view = RgbView {
         pixels: &image,

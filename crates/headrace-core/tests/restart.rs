@@ -1,4 +1,4 @@
-//! The restart writer against libjpeg-turbo: same coefficients, same pixels, whatever the coding of the input.
+//! The restart writer keeps coefficients and pixels, as libjpeg-turbo reads them, whatever the coding of the input.
 
 #![allow(clippy::unwrap_used)]
 
@@ -83,7 +83,7 @@ fn pixels(jpeg: &[u8]) -> Vec<u8> {
     out
 }
 
-/// All coefficients that belong to the image, in MCU rows.
+/// Return all coefficients that belong to the image, in MCU rows.
 fn coefficients(jpeg: &[u8]) -> Vec<[i16; 64]> {
     let mut blocks = Vec::new();
     turbo::coefficients(jpeg, &mut |rows| {
@@ -99,7 +99,7 @@ fn coefficients(jpeg: &[u8]) -> Vec<[i16; 64]> {
 }
 
 fn written(jpeg: &[u8], tile_px: u32) -> Vec<u8> {
-    let mut out = vec![1, 2, 3]; // must not survive
+    let mut out = vec![1, 2, 3]; // must be cleared
     let options = RestartOptions {
         tile_px,
         metadata: Metadata::Keep,
@@ -128,7 +128,7 @@ fn assert_lossless(jpeg: &[u8], what: &str) {
 }
 
 #[test]
-fn all_samplings_and_scan_layouts() {
+fn all_samplings_and_scan_layouts_keep_their_pixels() {
     for sampling in SAMPLINGS {
         for (progressive, optimized) in [(false, false), (false, true), (true, false)] {
             for (width, height) in [(1, 1), (7, 65), (99, 70), (160, 33)] {
@@ -150,7 +150,7 @@ fn all_samplings_and_scan_layouts() {
 }
 
 #[test]
-fn all_colour_types() {
+fn all_colour_types_keep_their_pixels() {
     for colour in [
         ColorType::Luma,
         ColorType::Rgb,
@@ -173,7 +173,7 @@ fn all_colour_types() {
 }
 
 #[test]
-fn more_segments_than_a_byte_counts() {
+fn more_than_256_segments_are_written() {
     let case = Case {
         width: 200,
         height: 190,
@@ -184,7 +184,7 @@ fn more_segments_than_a_byte_counts() {
 }
 
 #[test]
-fn any_restart_interval_of_the_input() {
+fn any_restart_interval_of_the_input_is_read() {
     for restart_interval in [1, 2, 7, 34, 35, 36, 65535] {
         for sampling in [SamplingFactor::F_2_2, SamplingFactor::F_4_1] {
             let case = Case {
@@ -201,8 +201,8 @@ fn any_restart_interval_of_the_input() {
 }
 
 #[test]
-fn the_source_coding_leaves_no_trace() {
-    // Whole MCUs only: blocks beyond the image are the encoder's to choose, and scans of one component do not hold them.
+fn the_output_does_not_depend_on_the_coding_of_the_input() {
+    // Whole MCUs only: the encoder chooses the blocks outside the image, and scans of one component do not contain them.
     let case = || Case {
         width: 96,
         height: 64,
@@ -222,7 +222,7 @@ fn the_source_coding_leaves_no_trace() {
 }
 
 #[test]
-fn large_coefficients() {
+fn large_coefficients_are_kept() {
     // Quality 100 noise: the longest extra bits that occur.
     let mut file = Vec::new();
     let mut state = 1u32;
@@ -243,7 +243,7 @@ fn large_coefficients() {
 }
 
 #[test]
-fn bytes_behind_the_image_are_dropped() {
+fn bytes_after_the_image_are_dropped() {
     let jpeg = Case::default().encode();
     let mut longer = jpeg.clone();
     longer.extend_from_slice(b"\xFF\xD8 a second picture \xFF\xD9");
@@ -251,7 +251,7 @@ fn bytes_behind_the_image_are_dropped() {
 }
 
 #[test]
-fn truncation_anywhere_is_an_error_and_leaves_nothing() {
+fn truncation_is_an_error_without_output() {
     for case in [
         Case::default(),
         Case {
@@ -270,7 +270,7 @@ fn truncation_anywhere_is_an_error_and_leaves_nothing() {
             .chain([jpeg.len() - 1, jpeg.len() - 2])
         {
             let result = restart_markers(&jpeg[..length], &RestartOptions::default(), &mut out);
-            let status = result.expect_err("a cut file was taken");
+            let status = result.expect_err("a truncated file is refused");
             assert!(
                 matches!(
                     status,
@@ -284,7 +284,7 @@ fn truncation_anywhere_is_an_error_and_leaves_nothing() {
 }
 
 #[test]
-fn markers_that_do_not_fit() {
+fn misplaced_restart_markers_are_refused() {
     let jpeg = Case {
         restart_interval: 3,
         ..Case::default()

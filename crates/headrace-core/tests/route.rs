@@ -1,4 +1,5 @@
-//! From random operations to passes: what is folded, what is decoded, and that nothing is allocated on the way is in `allocations.rs`.
+//! Routes: which operations are combined into one pass, and which region is decoded. `allocations.rs` checks that planning
+//! allocates nothing.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -58,7 +59,7 @@ fn route(ops: &[Op], fuse: Fuse, draw: u64) -> Route {
     route
 }
 
-/// A letter for each pass.
+/// Return the passes as one letter each.
 fn passes(ops: &[Op], fuse: Fuse) -> String {
     let letter = |pass: &Pass| match pass {
         Pass::Cut(_) => 'c',
@@ -70,7 +71,7 @@ fn passes(ops: &[Op], fuse: Fuse) -> String {
 }
 
 #[test]
-fn runs_of_geometry_are_one_pass_and_exact_passes_stay_exact() {
+fn geometric_operations_become_one_pass_or_stay_exact() {
     let (turn, flip) = (rotation((5.0, 9.0), [0; 3]), Op::FlipX { p: 1.0 });
     let other = rotation((5.0, 9.0), [1; 3]);
     let resize = Op::ResizeExact {
@@ -99,7 +100,7 @@ fn runs_of_geometry_are_one_pass_and_exact_passes_stay_exact() {
 }
 
 #[test]
-fn only_what_the_last_pass_needs_is_decoded() {
+fn only_the_region_that_the_last_pass_needs_is_decoded() {
     let turn = rotation((-5.0, 5.0), [0; 3]);
     let area = |rect: Rect| f64::from(rect.w * rect.h) / f64::from(IMAGE.width * IMAGE.height);
     let mean = |ops: &[Op], fuse| {
@@ -119,7 +120,7 @@ fn only_what_the_last_pass_needs_is_decoded() {
 }
 
 #[test]
-fn hostile_numbers_give_an_error_and_no_panic() {
+fn extreme_numbers_give_an_error_and_no_panic() {
     let mut renderer = Renderer::default();
     let image = common::pattern(IMAGE.width, IMAGE.height, 0);
     let huge = Op::Pad {

@@ -1,4 +1,4 @@
-//! The warp against Pillow's recorded results, and its SIMD kernels against the scalar one.
+//! Affine sampling equals Pillow's recorded results, and its SIMD kernels equal the scalar one.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -9,7 +9,7 @@ use headrace_core::geometry::{Rect, RgbView};
 use headrace_core::resample::Filter;
 use headrace_core::warp::{Affine, Interpolation, WarpSpec, Warper};
 
-/// Bilinear, black fill, no antialiasing, the image not resized first.
+/// Return a bilinear sampling with black fill, without antialiasing or a resize.
 fn spec(width: u32, height: u32, map: Affine, out: (u32, u32)) -> WarpSpec {
     WarpSpec {
         box_: Rect::new(0, 0, width, height),
@@ -28,7 +28,7 @@ fn spec(width: u32, height: u32, map: Affine, out: (u32, u32)) -> WarpSpec {
     }
 }
 
-/// Warps from a buffer that holds exactly the needed region.
+/// Warp from a buffer that holds exactly the needed region.
 fn warp(extension: Extension, image: &[u8], width: u32, spec: &WarpSpec) -> Vec<u8> {
     let needed = spec.needed();
     let mut region = Vec::new();
@@ -84,7 +84,7 @@ fn every_extension_equals_scalar() {
     for round in 0..80 {
         let (width, height) = (1 + random(120), 1 + random(90));
         let mut number = |scale: f64| (f64::from(random(2001)) - 1000.0) * scale;
-        // Halves and quarters make blends that are exact in binary, the hard case for truncation.
+        // Halves and quarters give blends that are exact in binary, the hardest case for truncation.
         let unit = if round % 4 == 0 { 0.25 } else { 0.001_7 };
         let map = Affine::new([
             number(unit),
@@ -131,8 +131,8 @@ fn flips_are_exact_mirrors() {
 }
 
 #[test]
-fn antialias_averages_what_a_shrinking_map_would_skip() {
-    // Columns alternate black and white: sampled, the result has both extremes; antialiased, all is grey.
+fn antialiasing_averages_the_pixels_that_a_shrinking_map_skips() {
+    // Columns alternate between black and white: sampling gives both extremes, antialiasing gives grey.
     let image: Vec<u8> = (0..64 * 64 * 3).map(|i| (i / 3 % 2 * 255) as u8).collect();
     let map = Affine::new([4.0, 0.0, 0.5, 0.0, 4.0, 0.0]);
     let mut spec = spec(64, 64, map, (16, 16));
@@ -148,7 +148,7 @@ fn antialias_averages_what_a_shrinking_map_would_skip() {
 }
 
 #[test]
-fn bad_requests_are_refused() {
+fn invalid_requests_are_refused() {
     let image = common::pattern(10, 10, 0);
     let view = RgbView {
         pixels: &image,
@@ -200,7 +200,7 @@ fn bad_requests_are_refused() {
         ),
         Err(Status::BadBox)
     );
-    // Everything far outside is fill, and needs next to nothing of the image.
+    // Far outside everything is fill, and almost nothing of the image is needed.
     let far = WarpSpec {
         map: Affine::crop(1e9, -1e9),
         fill: [1, 2, 3],
@@ -213,7 +213,7 @@ fn bad_requests_are_refused() {
 }
 
 #[test]
-fn long_rows_windows_and_flips_are_parts_of_the_whole() {
+fn windows_and_flips_are_parts_of_the_whole_result() {
     let (width, height) = (2300, 40);
     let image = common::pattern(width, height, 1);
     for interpolation in [Interpolation::Nearest, Interpolation::Bilinear] {

@@ -1,11 +1,11 @@
-//! Read the bytes of a Python buffer while the interpreter lock is released.
+//! The bytes of a Python buffer, readable while the interpreter lock is released.
 #![allow(unsafe_code)]
 
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-/// The bytes of a Python buffer, readable without the interpreter lock.
+/// The address and length of a Python buffer.
 #[derive(Clone, Copy)]
 pub struct ReadOnly {
     start: *const u8,
@@ -18,7 +18,7 @@ unsafe impl Send for ReadOnly {}
 unsafe impl Sync for ReadOnly {}
 
 impl ReadOnly {
-    /// The bytes of `buffer`, which the caller holds for as long as this value lives.
+    /// Take the bytes of `buffer`, which the caller must keep while this value is used.
     pub fn new(buffer: &PyBuffer<u8>) -> PyResult<Self> {
         if !buffer.is_c_contiguous() {
             return Err(PyValueError::new_err("an image's bytes must be contiguous"));
@@ -29,13 +29,13 @@ impl ReadOnly {
         })
     }
 
-    /// The bytes as a slice.
+    /// Return the bytes as a slice.
     pub fn slice(&self) -> &[u8] {
         if self.length == 0 {
             return &[];
         }
-        // SAFETY: the buffer that gave the pointer is held by the caller for as long as this value is used; that nobody
-        // writes to it meanwhile is the caller's promise, as with every reader of a Python buffer.
+        // SAFETY: the caller keeps the buffer while this value is used, and guarantees that nobody writes to it meanwhile, as
+        // every reader of a Python buffer must.
         unsafe { std::slice::from_raw_parts(self.start, self.length) }
     }
 }

@@ -1,4 +1,4 @@
-//! `decode_into`: one call for a batch, no state between calls.
+//! `decode_into`: it decodes a batch in one call and keeps no state between calls.
 #![allow(unsafe_code)]
 
 use std::cell::RefCell;
@@ -22,12 +22,12 @@ use crate::index::Index;
 use crate::program::filter;
 
 thread_local! {
-    /// Scratch memory of the calling thread, so that a stream of calls does not allocate; no image data outlives its call.
+    /// Scratch memory of the calling thread, so that repeated calls do not allocate. No image data outlives its call.
     static SCRATCH: RefCell<(Decoder, Resampler)> = RefCell::default();
     static REFERENCE: RefCell<Vec<u8>> = RefCell::default();
 }
 
-/// The names and sentences of the status numbers, in order.
+/// Return name and message of each status number, in order.
 #[pyfunction]
 pub fn status_names() -> Vec<(String, &'static str)> {
     Status::ALL
@@ -36,8 +36,8 @@ pub fn status_names() -> Vec<(String, &'static str)> {
         .collect()
 }
 
-/// Reproduces the resize of this major version of Pillow from now on: 13 changed the order of its two passes. Threads that have
-/// resized already keep what they have.
+/// Reproduce the resize of this major version of Pillow from now on. Version 13 changed the order of the two passes. Threads that
+/// have already resized keep their version.
 #[pyfunction]
 pub fn follow_pillow(major: u32) {
     let order = if major < 13 {
@@ -48,8 +48,8 @@ pub fn follow_pillow(major: u32) {
     order.make_default();
 }
 
-/// Decodes a region (x, y, w, h; None: everything) of a JPEG with libjpeg-turbo alone and returns its RGB bytes; with
-/// `keep=False` nothing is copied out, for timing. For tests and benchmarks. Raises ValueError with the reason.
+/// Decode a region (x, y, w, h; None: everything) of a JPEG with libjpeg-turbo alone and return its RGB bytes; with
+/// `keep=False` return no bytes, for timing. For tests and benchmarks. Raise ValueError with the reason.
 #[pyfunction]
 #[pyo3(signature = (data, region=None, keep=true))]
 pub fn reference_decode<'py>(
@@ -86,7 +86,7 @@ struct Request {
     index: Option<Arc<index::Index>>,
 }
 
-/// What all images of a call have in common.
+/// The options that all images of a call share.
 #[derive(Clone, Copy)]
 struct Output {
     /// Width and height.
@@ -96,9 +96,9 @@ struct Output {
     dct_scale: bool,
 }
 
-/// Decodes, crops, resizes (antialiased, as Pillow) and flips each image into `out`, uint8 [N, H, W, 3]. `boxes` are (x, y, w, h)
-/// in image pixels, None: the whole image. `exif`: images are turned upright first, and boxes lie in the upright image. Returns a
-/// status a slot, 0 = ok; a failed slot is black.
+/// Decode, crop, resize (antialiased, as Pillow) and flip each image into `out`, uint8 [N, H, W, 3]. `boxes` are (x, y, w, h) in
+/// image pixels, None for the whole image. With `exif`, images are turned upright first, and boxes are in the upright image.
+/// Return a status per slot, 0 = ok; a failed slot is black.
 #[pyfunction]
 #[pyo3(signature = (images, out, height, width, boxes, flips, threads, resample, exif = false, indexes = None, dct_scale = false))]
 #[allow(clippy::too_many_arguments)]
@@ -164,7 +164,7 @@ pub fn decode_into(
     }))
 }
 
-/// A box with anything negative or beyond 32 bits becomes one that fits no image.
+/// Convert a box. Values that are negative or exceed 32 bits give a box that fits no image.
 fn rect((x, y, w, h): (i64, i64, i64, i64)) -> Rect {
     let side = |value: i64| u32::try_from(value).unwrap_or(u32::MAX);
     Rect::new(side(x), side(y), side(w), side(h))
@@ -180,7 +180,7 @@ fn fill(requests: &[Request], memory: BatchMemory, output: Output, threads: usiz
             let Some(request) = requests.get(number) else {
                 break;
             };
-            // SAFETY: each number is taken once, so this is the only slice of its slot.
+            // SAFETY: each number is claimed once, so this is the only slice of its slot.
             let slot = unsafe { memory.slot(number) };
             let status = SCRATCH.with_borrow_mut(|(decoder, resampler)| {
                 one(decoder, resampler, request, slot, output)
@@ -231,7 +231,7 @@ fn one(
     if !box_.fits(size.width, size.height) {
         return Err(Status::BadBox);
     }
-    // JPEGs only: nothing else has a frequency domain to be cut in.
+    // Only JPEGs can be decoded at a reduced scale.
     let scale = if dct_scale && opened.is_jpeg() {
         Scale::for_target((box_.w, box_.h), (width, height))
     } else {

@@ -1,15 +1,15 @@
-//! The one place where the interpreter lock is released, and where a long wait notices Ctrl-C.
+//! The only place that releases the interpreter lock, and the wait that reacts to Ctrl-C.
 
 use pyo3::prelude::*;
 use std::time::{Duration, Instant};
 
-/// Runs `work` with the interpreter lock released.
+/// Run `work` with the interpreter lock released.
 pub fn detached<T: Send>(py: Python<'_>, work: impl FnOnce() -> T + Send) -> T {
     py.detach(work)
 }
 
-/// Calls `attempt(timeout)` with the lock released until it returns true or `limit` has passed; signals are handled at least
-/// ten times a second, so Ctrl-C raises KeyboardInterrupt from here.
+/// Call `attempt(timeout)` with the lock released until it returns true or `limit` has passed. Signals are handled at least ten
+/// times a second, so Ctrl-C raises KeyboardInterrupt from here.
 pub fn wait_for(
     py: Python<'_>,
     limit: Option<Duration>,

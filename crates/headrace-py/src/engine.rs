@@ -17,10 +17,10 @@ use pyo3::types::PyDict;
 use crate::detach::{detached, wait_for};
 use crate::program::Program;
 
-/// What the file of checkpoint indexes of one dataset grows to: some 500,000 photographs of 470×400.
+/// Largest size of the JPEG index file of one dataset in bytes: about 500,000 photographs of 470×400.
 const INDEX_FILE_BYTES: u64 = 1 << 30;
 
-/// Where the records' bytes are.
+/// The table of a dataset's records: where the bytes of each are.
 #[pyclass(frozen, module = "headrace._native")]
 pub struct Table {
     inner: Arc<engine::Table>,
@@ -29,10 +29,10 @@ pub struct Table {
 
 #[pymethods]
 impl Table {
-    /// `file` (int32), `offset` (int64) and `size` (int64, -1: the whole file) have one entry a record. Checkpoint indexes of
-    /// JPEGs without restart markers are kept up to `index_bytes`, so that they decode faster the next time, and in the file
-    /// `index_file` for the next process (up to 1 GiB). Encoded bytes are kept up to `cache_bytes` in memory, or in
-    /// `cache_folder`, for which `cache_sizes` (int64) holds the size of every record. Raises OSError where a file fails.
+    /// Make a table: `file` (int32), `offset` (int64) and `size` (int64, -1 for the whole file) have one entry per record.
+    /// Indexes of JPEGs without restart markers are cached in memory up to `index_bytes`, so that these JPEGs decode faster the
+    /// next time, and in `index_file` (up to 1 GiB) for the next process. Encoded bytes are cached up to `cache_bytes` in memory,
+    /// or in `cache_folder`, which needs the size of every record as `cache_sizes` (int64). Raise OSError if a file fails.
     #[new]
     #[pyo3(signature = (files, file, offset, size, index_bytes=0, index_file=None, cache_bytes=0, cache_folder=None, cache_sizes=None))]
     #[allow(clippy::too_many_arguments)]
@@ -81,12 +81,12 @@ impl Table {
         })
     }
 
-    /// How many records had an index in the index file when it was opened.
+    /// Return the number of records that had an index in the index file when it was opened.
     fn indexes_found(&self) -> usize {
         self.indexes.file().map_or(0, engine::IndexFile::found)
     }
 
-    /// Writes indexes that are not in the index file yet.
+    /// Write the indexes that are not in the index file yet.
     fn flush_indexes(&self, py: Python<'_>) {
         detached(py, || {
             if let Some(file) = self.indexes.file() {
@@ -95,13 +95,13 @@ impl Table {
         });
     }
 
-    /// For a forked child: what the threads of the parent may hold locked is never touched again, nor freed.
+    /// Leave the table alone in a forked child: never access or free memory that threads of the parent may have locked.
     fn abandon(&self) {
         std::mem::forget(Arc::clone(&self.indexes));
         std::mem::forget(Arc::clone(&self.inner));
     }
 
-    /// (records that came from the cache, records that did not, bytes that this process put in); None without a cache.
+    /// Return (records read from the cache, records that were not in it, bytes that this process stored); None without a cache.
     fn cache_counts(&self) -> Option<(u64, u64, u64)> {
         let counts = self.inner.cache()?.counts();
         let value = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
@@ -112,7 +112,7 @@ impl Table {
         ))
     }
 
-    /// Memory that the checkpoint indexes use now, in bytes.
+    /// Return the memory that the JPEG indexes use, in bytes.
     fn index_bytes(&self) -> usize {
         self.indexes.used_bytes()
     }
@@ -130,7 +130,8 @@ pub struct Store {
 
 #[pymethods]
 impl Store {
-    /// `layout` "hwc" or "chw"; `table` None for uint8 as it is, else 3 × 256 float32, or uint16 bit patterns of 16-bit floats.
+    /// Make the conversion to a `layout`, "hwc" or "chw", and dtype. `table` is None for unchanged uint8, otherwise 3 × 256
+    /// float32, or uint16 bit patterns of 16-bit floats.
     #[new]
     #[pyo3(signature = (layout, table=None))]
     fn new(py: Python<'_>, layout: &str, table: Option<Bound<'_, PyAny>>) -> PyResult<Self> {
@@ -168,7 +169,7 @@ type Further<'py> = (
     Option<Beside<'py>>,
 );
 
-/// The table of masks, their memory, and the class of what lies outside.
+/// The table of masks, their memory, and the class of pixels from outside the image.
 type Beside<'py> = (PyRef<'py, Table>, PyBuffer<u8>, u8);
 
 fn rows<T: Copy + Default>(values: &[T]) -> PyResult<Box<[[T; 256]; 3]>> {
@@ -185,7 +186,7 @@ fn rows<T: Copy + Default>(values: &[T]) -> PyResult<Box<[[T; 256]; 3]>> {
     Ok(table)
 }
 
-/// A view of `records`; `keep` gets the buffers that it writes to.
+/// Make a view of `records`; the buffers that it writes to are appended to `keep`.
 fn view(
     program: &Program,
     store: &Store,
@@ -200,7 +201,7 @@ fn view(
     let pixels = height as usize * width as usize;
     let mut memory = |out: PyBuffer<u8>, slot_bytes: usize| {
         check_out(&out, slot_bytes * count)?;
-        // SAFETY: the buffer is large enough (checked), and `Job` keeps it until every thread is done with it.
+        // SAFETY: the buffer is large enough (checked), and `Job` keeps it until no thread uses it.
         let memory = unsafe { BatchMemory::new(out.buf_ptr().cast(), slot_bytes, count) };
         keep.push(out);
         PyResult::Ok(memory)
@@ -217,7 +218,7 @@ fn view(
     };
     let len = table.inner.len();
     if records.iter().any(|&record| record as usize >= len) {
-        return Err(PyValueError::new_err("a record without a mask"));
+        return Err(PyValueError::new_err("a record has no mask"));
     }
     let masks = engine::Masks {
         table: Arc::clone(&table.inner),
@@ -248,7 +249,7 @@ pub struct Engine {
 
 #[pymethods]
 impl Engine {
-    /// Starts `threads` threads. Raises OSError when the system refuses.
+    /// Start `threads` threads. Raise OSError if the system refuses.
     #[new]
     fn new(threads: usize) -> PyResult<Self> {
         let inner =
@@ -258,13 +259,13 @@ impl Engine {
         })
     }
 
-    /// Queues a batch: `records` (int64) and `draws` (uint64) have one entry a slot of `out`, a writable C-contiguous buffer.
-    /// `data`: the records' encoded bytes; without it they are read where the table says, and must be in it.
+    /// Queue a batch: `records` (int64) and `draws` (uint64) have one entry per slot of `out`, a writable C-contiguous buffer.
+    /// `data`: the encoded bytes of the records; without it they are read through the table.
+    /// `masks`: (table of the masks, with the same records as `table`; memory with one byte per pixel of each slot; class of
+    /// pixels from outside the image).
+    /// `further`: more views of the same records, each (program, store, seed, out, masks). Each image is decoded once for all
+    /// views if that is less work, and has one status.
     #[allow(clippy::too_many_arguments)]
-    /// `masks`: (table of their bytes, a record of it beside each record of `table`; one byte a pixel for each slot; the class of what
-    /// comes from outside the picture).
-    /// `further`: more views of the same records, each (program, store, seed, out, masks); each image is decoded once for all of
-    /// them where that is less work, and has one status.
     #[pyo3(signature = (table, program, store, seed, epoch, records, draws, out, data=None, masks=None, further=None))]
     fn submit(
         &self,
@@ -310,7 +311,7 @@ impl Engine {
             .as_ref()
             .is_some_and(|data| data.len() != records.len())
         {
-            return Err(PyValueError::new_err("one piece of data a record"));
+            return Err(PyValueError::new_err("data must have one entry per record"));
         }
         let mut keep = Vec::new();
         let mut views = vec![view(program, store, seed, out, masks, &records, &mut keep)?];
@@ -342,7 +343,7 @@ impl Engine {
         })
     }
 
-    /// Stops and joins the threads; images not begun are given up. A second call does nothing.
+    /// Stop and join the threads. Images that no thread has begun are skipped. A second call does nothing.
     fn close(&self, py: Python<'_>) {
         let engine = self
             .inner
@@ -352,7 +353,7 @@ impl Engine {
         detached(py, || drop(engine));
     }
 
-    /// Totals over all threads: images, bytes, and nanoseconds by stage.
+    /// Return the totals over all threads: images, bytes, and nanoseconds per stage.
     fn counters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let totals = PyDict::new(py);
         let engine = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
@@ -373,7 +374,7 @@ impl Engine {
         Ok(totals)
     }
 
-    /// Forgets the threads without joining them: for a forked child, where they do not exist.
+    /// Drop the engine without joining its threads, in a forked child, where they do not exist.
     fn abandon(&self) {
         if let Some(engine) = self
             .inner
@@ -386,7 +387,7 @@ impl Engine {
     }
 }
 
-/// A batch in work. Dropping it waits until no thread touches its memory.
+/// A submitted batch. Dropping it waits until no thread uses its memory.
 #[pyclass(frozen, module = "headrace._native")]
 pub struct Job {
     inner: Arc<engine::Job>,
@@ -395,7 +396,7 @@ pub struct Job {
 
 #[pymethods]
 impl Job {
-    /// Waits until the batch is complete, at most `timeout_s` seconds (None: as long as it takes); true if it is.
+    /// Wait until the batch is complete, at most `timeout_s` seconds (None: no limit); return whether it is.
     #[pyo3(signature = (timeout_s=None))]
     fn wait(&self, py: Python<'_>, timeout_s: Option<f64>) -> PyResult<bool> {
         let limit = timeout_s
@@ -405,12 +406,12 @@ impl Job {
         wait_for(py, limit, |timeout| self.inner.wait(timeout))
     }
 
-    /// The status of each image, 0 = ok; complete once `wait` has returned true.
+    /// Return the status of each image, 0 = ok. The list is complete once `wait` has returned true.
     fn statuses(&self) -> Vec<i32> {
         self.inner.statuses()
     }
 
-    /// Gives up what is not begun and waits for what is.
+    /// Skip the images that no thread has begun, and wait for those in progress.
     fn cancel(&self, py: Python<'_>) {
         detached(py, || self.inner.cancel());
     }
@@ -419,7 +420,7 @@ impl Job {
 impl Drop for Job {
     fn drop(&mut self) {
         if !self.inner.wait(Duration::ZERO) {
-            // The interpreter lock may be held here: the wait is that of the images in work, a few milliseconds.
+            // The interpreter lock may be held here: waiting for the images in progress takes a few milliseconds.
             self.inner.cancel();
         }
     }

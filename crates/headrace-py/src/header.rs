@@ -1,4 +1,4 @@
-//! What the header of an encoded image states; no pixel is decoded.
+//! Headers of encoded images: size and encoding. No pixel is decoded.
 
 use headrace_core::decode::Decoder;
 use headrace_core::jpeg::facts;
@@ -23,7 +23,7 @@ pub fn image_size(py: Python<'_>, data: PyBuffer<u8>) -> PyResult<(u32, u32)> {
 type JpegFacts = (u32, u32, u8, u8, String, &'static str, u16, Option<u8>);
 
 /// Return what the header of a JPEG states: width, height, components, bits per sample, subsampling, process, restart interval and
-/// IJG quality (None where the tables state none). Raise ValueError with the reason for a file that is damaged or cut off.
+/// IJG quality (None without a luminance table of 8 bits). Raise ValueError with the reason if the file is damaged or truncated.
 #[pyfunction]
 pub fn jpeg_facts(py: Python<'_>, data: PyBackedBytes) -> PyResult<JpegFacts> {
     let facts = detached(py, || facts::jpeg_facts(&data))

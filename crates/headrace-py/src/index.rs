@@ -1,4 +1,4 @@
-//! Checkpoint indexes as Python holds them.
+//! JPEG indexes for Python.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ fn refused(status: Status) -> PyErr {
     PyValueError::new_err(status.message())
 }
 
-/// Checkpoints into a JPEG without restart markers: with them a crop costs what its part of the image costs.
+/// The index of a JPEG without restart markers. With it, decoding a crop costs what its part of the image costs.
 #[pyclass(frozen, module = "headrace._native")]
 pub struct Index {
     pub inner: Arc<index::Index>,
@@ -24,7 +24,8 @@ pub struct Index {
 
 #[pymethods]
 impl Index {
-    /// The index of a whole image; empty (0 rows) where none is needed or possible. Raises ValueError with the reason.
+    /// Make the index of a whole image; it is empty (0 rows) if the image needs none or cannot have one. Raise ValueError with
+    /// the reason.
     #[staticmethod]
     fn build(py: Python<'_>, jpeg: &[u8]) -> PyResult<Self> {
         detached(py, || {
@@ -42,7 +43,7 @@ impl Index {
         .map_err(refused)
     }
 
-    /// Reads what `to_bytes` wrote. Raises ValueError for anything else.
+    /// Read the bytes of `to_bytes`. Raise ValueError for any other bytes.
     #[staticmethod]
     fn from_bytes(data: &[u8]) -> PyResult<Self> {
         index::Index::from_bytes(data)
@@ -52,18 +53,18 @@ impl Index {
             .map_err(refused)
     }
 
-    /// The index as bytes, for a side-car file.
+    /// Return the index as bytes, for a file beside the image.
     fn to_bytes<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         PyBytes::new(py, &self.inner.to_bytes())
     }
 
-    /// MCU rows that are covered.
+    /// Return the number of MCU rows that the index covers.
     #[getter]
     fn rows(&self) -> u32 {
         self.inner.rows()
     }
 
-    /// Memory in bytes.
+    /// Return the memory that the index takes in bytes.
     #[getter]
     fn size_bytes(&self) -> usize {
         self.inner.size_bytes()

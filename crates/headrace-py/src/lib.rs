@@ -1,4 +1,4 @@
-//! The Python module `headrace._native`: registration only; one file per concept beside this one.
+//! The Python module `headrace._native`: this file registers the names; each concept has its own file.
 #![deny(unsafe_code)]
 
 mod buffer;
@@ -16,7 +16,7 @@ mod ring;
 
 use pyo3::prelude::*;
 
-/// Decode, resample and pack images. Internal: the public face is the package `headrace`.
+/// The native core of headrace. Internal: use the names of the package `headrace`.
 #[pymodule(gil_used = false)]
 mod _native {
     use super::*;
@@ -45,6 +45,6 @@ mod _native {
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         module.add("__version__", env!("CARGO_PKG_VERSION"))?;
-        module.delattr("__all__") // PyO3's own list, of no use in an internal module
+        module.delattr("__all__") // PyO3 lists all names, which an internal module does not need
     }
 }

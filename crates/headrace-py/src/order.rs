@@ -1,4 +1,4 @@
-//! The order of records, in place over the caller's positions.
+//! The order of records in an epoch.
 
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyValueError;
@@ -6,14 +6,14 @@ use pyo3::prelude::*;
 
 use headrace_core::order::{self, Permutation};
 
-/// A 64-bit hash of integers, the same on every machine.
+/// Return a 64-bit hash of integers, the same on every machine.
 #[pyfunction]
 #[pyo3(signature = (*parts))]
 pub fn hashed(parts: Vec<u64>) -> u64 {
     order::hashed(&parts)
 }
 
-/// Where the pseudo-random permutation of range(size) under `key` sends each of `positions`, written to `out`.
+/// Write the image of each of `positions` under the pseudo-random permutation of range(size) with `key` to `out`.
 #[pyfunction]
 pub fn permute(
     py: Python<'_>,

@@ -1,4 +1,4 @@
-//! Packing records, and encoding pixels, for the packer.
+//! Packing of records, and encoding of pixels, for the packer.
 #![allow(unsafe_code)]
 
 use std::cell::RefCell;
@@ -10,7 +10,7 @@ use headrace_core::exif;
 use headrace_core::geometry::Size;
 use headrace_core::jpeg::requantise::{requantise, RequantiseOptions};
 use headrace_core::pack::{
-    encode_pixels, Bound, EncodeOptions, Keep, Packer, Place, Recipe, Row, Smaller,
+    encode_pixels, Bound, EncodeOptions, Keep, PackOptions, Packer, Place, Row, Smaller,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::ffi;
@@ -24,11 +24,11 @@ thread_local! {
     static PACKER: RefCell<Packer> = RefCell::default();
 }
 
-/// What is done to each JPEG: `keep` is "bytes", "decodable" or "marked" (restart markers about every `tile_px`); `bound` is None,
-/// "max_side", "short_side" or "resize" with its `length` in pixels; with a `quality` images are made smaller.
+/// The options of packing a JPEG. `keep` is "bytes", "decodable" or "marked" (restart markers about every `tile_px` pixels).
+/// `bound` is None, "max_side", "short_side" or "resize" with its `length` in pixels. With a `quality`, images are re-encoded.
 #[pyclass(frozen, module = "headrace._native")]
 pub struct PackRecipe {
-    inner: Recipe,
+    inner: PackOptions,
 }
 
 #[pymethods]
@@ -62,21 +62,20 @@ impl PackRecipe {
             quality,
         });
         Ok(PackRecipe {
-            inner: Recipe { keep, smaller },
+            inner: PackOptions { keep, smaller },
         })
     }
 }
 
-/// Where a record is, and what it is called: path, offset, size (-1: the rest of the file), offset and size of its JSON (0: none),
-/// key, label.
+/// A record to pack: path, offset, size (-1: the rest of the file), offset and size of its JSON (0: none), key, label.
 type Record = (PathBuf, u64, i64, u64, u64, String, i64);
 
-/// The memory of tar members that was given back, for the next ones: fresh pages cost more than filling them.
+/// Memory of earlier tar members, for reuse: fresh pages cost more than filling them.
 static FREE: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
-/// How many blocks are kept, and how large they may be.
+/// Number of blocks that are kept, and their largest size.
 const KEPT: usize = 16;
 const LARGEST_KEPT: usize = 8 << 20;
-/// Bytes that the members of a call usually need: the caller sends about 1 MiB of images at once.
+/// Bytes that the members of one call usually take: the caller sends about 1 MiB of images at once.
 const ROOM: usize = 5 << 18;
 
 /// The tar members of packed records, as a read-only buffer.
@@ -127,8 +126,8 @@ impl Members {
     }
 }
 
-/// Packed records that follow one another: the number of the first, all their tar members, and for each record the image's offset
-/// in these, its size, width, height, CRC-32C, and the JSON's offset and size.
+/// Consecutive packed records: the number of the first, all their tar members, and for each record the offset of the image in
+/// these, its size, width, height, CRC-32C, and offset and size of the JSON.
 type Run<'py> = (
     usize,
     pyo3::Bound<'py, PyMemoryView>,
@@ -141,8 +140,7 @@ struct Piece {
     rows: Vec<Row>,
 }
 
-/// Packs records as far as they are the usual ones. Those that are in no run were declined, for whatever reason, and have to be
-/// looked at one by one.
+/// Pack records. Records that are in no run of the result were declined; the caller handles them one by one.
 #[pyfunction]
 pub fn pack_records<'py>(
     py: Python<'py>,
@@ -174,7 +172,7 @@ pub fn pack_records<'py>(
         .collect()
 }
 
-fn packed(packer: &mut Packer, recipe: &Recipe, records: &[Record]) -> Vec<Piece> {
+fn packed(packer: &mut Packer, recipe: &PackOptions, records: &[Record]) -> Vec<Piece> {
     let mut pieces: Vec<Piece> = Vec::new();
     for (number, (path, offset, size, json_offset, json_size, key, label)) in
         records.iter().enumerate()
@@ -209,8 +207,8 @@ fn packed(packer: &mut Packer, recipe: &Recipe, records: &[Record]) -> Vec<Piece
     pieces
 }
 
-/// Encodes uint8 RGB pixels [height, width, 3] as the packer does: baseline, 4:2:0 (`gray`: one component, of the first channel),
-/// with restart markers about every `tile_px` (0: none), and the orientation that the file `turned_as` states.
+/// Encode uint8 RGB pixels [height, width, 3] as the packer does: baseline, 4:2:0 (`gray`: one component, of the first channel),
+/// with restart markers about every `tile_px` pixels (0: none), and the orientation of the file `turned_as`.
 #[pyfunction]
 #[pyo3(signature = (pixels, width, height, quality, tile_px, gray = false, turned_as = None))]
 #[allow(clippy::too_many_arguments)]
@@ -245,8 +243,8 @@ pub fn encode_jpeg<'py>(
     Ok(PyBytes::new(py, &out))
 }
 
-/// The JPEG `data` at a lower quality, made of its coefficients, as the packer makes it: with restart markers about every `tile_px`
-/// (0: none), and the orientation that it states. None where that cannot be done, and it has to go through pixels.
+/// Return the JPEG `data` at a lower quality, computed from its coefficients, with restart markers about every `tile_px` pixels
+/// (0: none) and its EXIF orientation. Return None if the file must be decoded to pixels for that.
 #[pyfunction]
 pub fn requantise_jpeg<'py>(
     py: Python<'py>,

@@ -1,4 +1,4 @@
-//! The pipeline as Python hands it over: a list of (name, numbers, interpolation).
+//! Pipelines for Python, which passes them as lists of (name, numbers, interpolation).
 
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ const FILTERS: [(&str, Filter); 6] = [
     ("lanczos", Filter::Lanczos),
 ];
 
-/// The filter by torchvision's name.
+/// Return the filter by torchvision's name.
 pub fn filter(name: &str) -> PyResult<Filter> {
     let found = FILTERS.iter().find(|(known, _)| *known == name);
     found.map(|(_, filter)| *filter).ok_or_else(|| {
@@ -43,7 +43,7 @@ pub fn filter(name: &str) -> PyResult<Filter> {
     })
 }
 
-/// One filter, or several: "bilinear or bicubic".
+/// Return one filter, or a choice of several: "bilinear or bicubic".
 fn filters(names: &str) -> PyResult<Filters> {
     let found = names
         .split(" or ")
@@ -63,7 +63,7 @@ fn interpolation(name: &str) -> PyResult<Interpolation> {
     }
 }
 
-/// The numbers of one operation, taken one after the other.
+/// The numbers of one operation, read one after the other.
 struct Numbers<'a> {
     name: &'a str,
     rest: &'a [f64],
@@ -94,7 +94,7 @@ impl Numbers<'_> {
             .map(|[height, width]| (height as u32, width as u32))
     }
 
-    /// A pair that is left out where it starts with NaN.
+    /// Read a range; NaN as its first number means none.
     fn range(&mut self) -> PyResult<Range> {
         self.pair()
             .map(|(low, high)| (!low.is_nan()).then_some((low, high)))
@@ -242,7 +242,7 @@ fn colour(name: &str, numbers: &mut Numbers<'_>) -> PyResult<ColourStep> {
                 "autocontrast" => ColourOp::Autocontrast,
                 "equalize" => ColourOp::Equalize,
                 "posterize" => ColourOp::Posterize(numbers.one()? as u8),
-                // Values below the threshold stay: a threshold between two levels is the upper one.
+                // Values below the threshold stay, so a threshold between two levels is rounded up.
                 "solarize" => ColourOp::Solarize(numbers.one()?.ceil().clamp(0.0, 256.0) as u16),
                 "sharpness" => ColourOp::Sharpness(numbers.one()? as f32),
                 _ => return Err(PyValueError::new_err(format!("no operation {name:?}"))),
@@ -271,7 +271,7 @@ fn colour_name(op: ColourOp) -> (&'static str, f64) {
     }
 }
 
-/// A step as (torchvision's functional name, its arguments); `size` is that of the picture before it.
+/// Return a step as (torchvision's functional name, its arguments); `size` is the size of the image before the step.
 fn described<'py>(
     py: Python<'py>,
     step: &Step,
@@ -365,9 +365,10 @@ fn colour_described(op: ColourOp, arguments: &Bound<'_, PyDict>) -> PyResult<&'s
 
 #[pymethods]
 impl Program {
-    /// Compiles `ops`, a list of (name, numbers, interpolation). `fuse`: fold any run of geometry into one sampling; else only what
-    /// gives exactly the pixels of one operation after the other. `dct_scale`: JPEGs that the first resize shrinks to half or less are
-    /// decoded smaller. Raises ValueError in words when they cannot be compiled.
+    /// Compile `ops`, a list of (name, numbers, interpolation). With `fuse`, all consecutive geometric operations become one
+    /// sampling; otherwise only those whose combination gives exactly the pixels of one operation after the other. With
+    /// `dct_scale`, JPEGs that the first resize shrinks to half or less are decoded at reduced size. Raise ValueError with a
+    /// message if `ops` is not valid.
     #[new]
     #[pyo3(signature = (ops, fuse=true, dct_scale=false))]
     fn new(ops: Vec<(String, Vec<f64>, String)>, fuse: bool, dct_scale: bool) -> PyResult<Self> {
@@ -382,14 +383,14 @@ impl Program {
         })
     }
 
-    /// Output (height, width) in pixels.
+    /// Return the output (height, width) in pixels.
     #[getter]
     fn out(&self) -> (u32, u32) {
         self.inner.out()
     }
 
-    /// The operations that an image of this size gets, in order, as (torchvision's functional name, its arguments); `dilate` and
-    /// `erode`, which torchvision has not, take a `size`. Raises ValueError when the image is too small for them.
+    /// Return the operations on an image of this size, in order, as (torchvision's functional name, its arguments). `dilate` and
+    /// `erode`, which torchvision lacks, take a `size`. Raise ValueError if the image is too small.
     fn parameters<'py>(
         &self,
         py: Python<'py>,
@@ -412,15 +413,15 @@ impl Program {
         Ok(found)
     }
 
-    /// The operations of colour transforms that an image gets, in order, as (name, factor); torchvision's functional names.
+    /// Return the colour operations on an image, in order, as (torchvision's functional name, factor).
     fn colours(&self, seed: u64, epoch: u64, draw: u64) -> Vec<(&'static str, f64)> {
         let mut ops = Vec::new();
         self.inner.colours(Key { seed, epoch, draw }, &mut ops);
         ops.into_iter().map(colour_name).collect()
     }
 
-    /// What an image of this size gets: ((x, y, w, h) of the crop, (w, h) it is resized to, (x, y, w, h) of the visible window,
-    /// flip_x, flip_y). Raises ValueError when the image is too small for it, or gets more than one resampling.
+    /// Return the resampling of an image of this size: ((x, y, w, h) of the crop, (w, h) of the resized crop, (x, y, w, h) of the
+    /// visible window, flip_x, flip_y). Raise ValueError if the image is too small, or takes more than one resampling.
     #[allow(clippy::type_complexity)]
     fn place(
         &self,

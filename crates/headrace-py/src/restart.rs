@@ -10,7 +10,7 @@ use pyo3::types::{PyBytes, PyDict};
 
 use crate::detach::detached;
 
-/// `data` with restart markers about every `tile` pixels. Raises headrace.errors.DecodeError with the reason.
+/// Return the JPEG `data` with restart markers about every `tile` pixels. Raise headrace.errors.DecodeError with the reason.
 #[pyfunction]
 #[pyo3(signature = (data, tile, keep_metadata = true))]
 pub fn restart_markers<'py>(
@@ -43,7 +43,7 @@ pub fn restart_markers<'py>(
     }
 }
 
-/// The package's own exception for a status; it lives in Python because it pickles and has fields.
+/// Return the package's exception for a status. Its class is defined in Python, because it pickles and has fields.
 fn decode_error(py: Python<'_>, status: Status) -> PyErr {
     let error = || -> PyResult<PyErr> {
         let kind = py.import("headrace.errors")?.getattr("DecodeError")?;

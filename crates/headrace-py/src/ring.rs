@@ -1,4 +1,4 @@
-//! Batch memory that returns to its ring when the last array over it has died.
+//! The ring of batch buffers: a buffer returns to the ring when the last array over it is freed.
 #![allow(unsafe_code)]
 
 use std::alloc::{alloc_zeroed, dealloc, handle_alloc_error, Layout};
@@ -10,7 +10,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyMemoryView;
 
-/// One page-aligned block; freed when dropped.
+/// One page-aligned block of memory, freed when dropped.
 struct Block {
     start: *mut u8,
     layout: Layout,
@@ -18,7 +18,7 @@ struct Block {
 
 // SAFETY: a block is plain memory with one owner.
 unsafe impl Send for Block {}
-// SAFETY: shared access never writes through the block itself; the exported buffer is Python's to synchronise.
+// SAFETY: shared access never writes through the block itself; Python synchronises access to the exported buffer.
 unsafe impl Sync for Block {}
 
 impl Block {
@@ -55,7 +55,7 @@ fn lock(shared: &Shared) -> MutexGuard<'_, Free> {
     shared.free.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A set of equal memory blocks. `take` reuses a free one, or makes another (the ring grows, and counts it).
+/// A set of memory blocks of one size. `take` reuses a free block, or adds another to the ring.
 #[pyclass(frozen, module = "headrace._native")]
 pub struct Ring {
     layout: Layout,
@@ -64,7 +64,7 @@ pub struct Ring {
 
 #[pymethods]
 impl Ring {
-    /// A ring of blocks of `block_bytes` bytes; at most `keep` free ones are kept.
+    /// Make a ring of blocks of `block_bytes` bytes, which keeps at most `keep` free blocks.
     #[new]
     fn new(block_bytes: usize, keep: usize) -> PyResult<Self> {
         let layout = Layout::from_size_align(block_bytes.max(1), 4096).map_err(|_| {
@@ -79,7 +79,7 @@ impl Ring {
         })
     }
 
-    /// A block as a writable memoryview of bytes; it returns to the ring when every view over it is gone.
+    /// Return a block as a writable memoryview of bytes. The block returns to the ring when all views over it are freed.
     fn take<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyMemoryView>> {
         let lease = {
             let mut free = lock(&self.shared);
@@ -96,7 +96,7 @@ impl Ring {
         PyMemoryView::from(Bound::new(py, lease)?.as_any())
     }
 
-    /// (blocks made so far, blocks in use now).
+    /// Return (blocks made so far, blocks in use now).
     fn counts(&self) -> (usize, usize) {
         let free = lock(&self.shared);
         (free.made, free.out)
@@ -119,7 +119,7 @@ impl Lease {
     ) -> PyResult<()> {
         let this = slf.get();
         let Some(block) = &this.block else {
-            return Err(PyValueError::new_err("the block is gone"));
+            return Err(PyValueError::new_err("the block has been returned"));
         };
         let (start, size) = (
             block.start.cast::<c_void>(),

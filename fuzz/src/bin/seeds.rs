@@ -1,4 +1,4 @@
-//! Writes small generated images of every kind to `FOLDER/TARGET/`: what the fuzzer starts from. No photographs.
+//! Write the seeds of the fuzzer, small generated images of every kind, to `FOLDER/TARGET/`.
 
 use std::io::Cursor;
 use std::path::{Path, PathBuf};
@@ -35,7 +35,7 @@ fn main() -> Outcome<()> {
     Ok(())
 }
 
-/// A gray PNG of 8 bits; the fuzzer finds other depths and palettes by itself.
+/// Return a gray PNG of 8 bits; the fuzzer finds other depths and palettes itself.
 fn masks() -> Outcome<Vec<Vec<u8>>> {
     let size = Size {
         width: 19,
@@ -51,7 +51,7 @@ fn masks() -> Outcome<Vec<Vec<u8>>> {
     Ok(vec![file])
 }
 
-/// The index of an image like the one that the target has, without its checksum.
+/// Return the index of an image like that of the target, without its checksum.
 fn index() -> Outcome<Vec<u8>> {
     let size = Size {
         width: 200,
@@ -244,7 +244,7 @@ fn others() -> Outcome<Vec<Vec<u8>>> {
     Ok(files)
 }
 
-/// A 4 × 4 lossy WebP file (no encoder for it in Rust): RIFF head and one VP8 key frame.
+/// Return a 4 × 4 lossy WebP file, for which there is no encoder in Rust: RIFF header and one VP8 key frame.
 fn lossy_webp() -> Vec<u8> {
     let frame = LOSSY_FRAME;
     let mut file = b"RIFF".to_vec();

@@ -1,7 +1,8 @@
-//! Brightness, contrast, saturation, grayscale and sharpness, exactly as Pillow's `ImageEnhance` (which torchvision's PIL path calls).
+//! Brightness, contrast, saturation, grayscale and sharpness, exactly as Pillow's `ImageEnhance` (which torchvision's PIL path
+//! calls).
 //!
-//! Each is `Image.blend(degenerate, image, factor)`: `degenerate + factor · (image - degenerate)` in single precision, truncated, clipped
-//! (Pillow `Blend.c`). Results are bit-identical to Pillow's.
+//! Each is `Image.blend(degenerate, image, factor)`: `degenerate + factor · (image - degenerate)` in single precision, truncated
+//! and clipped (Pillow `Blend.c`). Results are bit-identical to Pillow's.
 
 use super::planes::{luma, to_byte, Planes, BLOCK, BLOCK_BYTES};
 use crate::cpu::vectorised;
@@ -13,7 +14,7 @@ fn blend(degenerate: u8, value: u8, factor: f32) -> u8 {
 }
 
 vectorised! {
-    /// Blends every value with one constant: 0 for brightness, the mean luma for contrast.
+    /// Blend every value with one constant: 0 for brightness, the mean luma for contrast.
     pub fn with_constant(pixels: &mut [u8], constant: u8, factor: f32) = with_constant_body
 }
 
@@ -25,7 +26,7 @@ fn with_constant_body(pixels: &mut [u8], constant: u8, factor: f32) {
 }
 
 vectorised! {
-    /// Blends every pixel with its luma.
+    /// Blend every pixel with its luma.
     pub fn saturation(pixels: &mut [u8], factor: f32) = saturation_body
 }
 
@@ -45,7 +46,7 @@ fn saturation_body(pixels: &mut [u8], factor: f32) {
 }
 
 vectorised! {
-    /// Replaces every pixel by its luma.
+    /// Replace every pixel by its luma.
     pub fn grayscale(pixels: &mut [u8]) = grayscale_body
 }
 
@@ -63,7 +64,7 @@ fn grayscale_body(pixels: &mut [u8]) {
 }
 
 vectorised! {
-    /// The sum of all pixels' luma.
+    /// Return the sum of the luma of all pixels.
     fn luma_sum(pixels: &[u8]) -> u64 = luma_sum_body
 }
 
@@ -80,14 +81,14 @@ fn luma_sum_body(pixels: &[u8]) -> u64 {
     total
 }
 
-/// The mean luma, rounded: what contrast blends with.
+/// Return the rounded mean luma, which contrast blends with.
 pub fn mean_luma(extension: crate::cpu::Extension, pixels: &[u8]) -> u8 {
     let count = (pixels.len() / 3) as f64;
     (luma_sum(extension, pixels) as f64 / count + 0.5) as u8
 }
 
 vectorised! {
-    /// One row of sharpness: blends with Pillow's SMOOTH filter, (1 1 1, 1 5 1, 1 1 1) / 13; the first and last pixel stay.
+    /// Sharpen one row: blend it with Pillow's SMOOTH filter, (1 1 1, 1 5 1, 1 1 1) / 13. The first and last pixel stay unchanged.
     pub fn sharpness_row(rows: [&[u8]; 3], output: &mut [u8], factor: f32) = sharpness_row_body
 }
 
@@ -98,7 +99,8 @@ fn sharpness_row_body(rows: [&[u8]; 3], output: &mut [u8], factor: f32) {
     for i in 3..length - 3 {
         let column = |i: usize| u32::from(above[i]) + u32::from(here[i]) + u32::from(below[i]);
         let sum = column(i - 3) + column(i) + column(i + 3) + 4 * u32::from(here[i]);
-        // Pillow rounds sum / 13 + 0.5 down, in floats. No sum is within 1/26 of a whole number there, so integers give the same.
+        // Pillow rounds sum / 13 + 0.5 down, in floats. No sum is within 1/26 of a whole number there, so integers give the same
+        // result.
         let smooth = ((2 * sum + 13) / 26) as u8;
         output[i] = blend(smooth, here[i], factor);
     }

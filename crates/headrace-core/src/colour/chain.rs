@@ -1,16 +1,16 @@
-//! Colour operations one after the other, in as few passes over memory as their meaning allows.
+//! Chains of colour operations, in as few passes over memory as possible.
 
 use super::{ColourOp, Colourist};
 use crate::error::{Result, Status};
 
-/// Bytes that go through all operations of a chain at a time: with the tables they fit the first cache. A multiple of three.
+/// Bytes that go through all operations of a chain at a time: with the tables they fit the L1 cache. A multiple of three.
 const PART: usize = 3 << 12;
 
 impl Colourist {
-    /// Applies `ops` in order, in place, with the result of [`Colourist::apply`] for each.
+    /// Apply `ops` in order and in place, with the same result as [`Colourist::apply`] for each.
     ///
-    /// Runs of operations that treat each pixel by itself take one pass, block by block. An operation that needs something of the whole
-    /// picture first (contrast its mean, autocontrast and equalize their histograms) or of a neighbourhood begins a new pass.
+    /// Consecutive operations on single pixels take one pass, block by block. An operation that first needs a statistic of the
+    /// whole image (contrast the mean, autocontrast and equalize histograms), or reads a neighbourhood, begins a new pass.
     pub fn apply_all(&mut self, ops: &[ColourOp], pixels: &mut [u8], width: u32) -> Result<()> {
         let mut rest = ops;
         while let [first, others @ ..] = rest {

@@ -4,7 +4,7 @@ use super::neighbours::MAX_KERNEL;
 use super::ColourOp;
 use crate::rng::Rng;
 
-/// A range that a factor is drawn from uniformly; None leaves the operation out.
+/// The range from which a factor is drawn uniformly; `None` omits the operation.
 pub type Range = Option<(f64, f64)>;
 
 /// One random step of a pipeline.
@@ -18,7 +18,7 @@ pub enum ColourStep {
         contrast: Range,
         /// `adjust_saturation`, factors of 0 or more.
         saturation: Range,
-        /// `adjust_hue`, shares of the circle from -0.5 to 0.5.
+        /// `adjust_hue`, turns from -0.5 to 0.5.
         hue: Range,
     },
     /// One operation with fixed parameters, with a probability: `RandomGrayscale`, `RandomInvert` and so on.
@@ -35,17 +35,17 @@ pub enum ColourStep {
         /// Range of sigma in pixels.
         sigma: (f64, f64),
     },
-    /// The largest or smallest value of a square neighbourhood: 3 × 3 so many times over.
+    /// The largest or smallest value of a square neighbourhood: a 3 × 3 filter, repeated `radius` times.
     Morphology {
-        /// The largest value; otherwise the smallest.
+        /// True for the largest value, false for the smallest.
         dilate: bool,
-        /// Half the neighbourhood's side, less a half: 1 for 3 × 3.
+        /// Distance from the centre to the edge of the neighbourhood in pixels: 1 for 3 × 3.
         radius: u32,
     },
 }
 
 impl ColourStep {
-    /// Says in words which parameter is out of its range.
+    /// Return an error message if a parameter is out of range.
     pub fn check(&self) -> Result<(), String> {
         let within = |name: &str, range: Range, least: f64, most: f64| match range {
             Some((low, high)) if !(least <= low && low <= high && high <= most) => {
@@ -90,12 +90,12 @@ impl ColourStep {
         }
     }
 
-    /// Appends the operations that `rng` draws.
+    /// Append the operations that `rng` draws.
     pub fn draw(&self, rng: &mut Rng, ops: &mut Vec<ColourOp>) {
         self.draw_each(rng, |op| ops.push(op));
     }
 
-    /// Hands over the operations that `rng` draws, in order. Factors are rounded to single precision, as torch draws them.
+    /// Call `give` with each operation that `rng` draws, in order. Factors are rounded to single precision, as torch draws them.
     pub fn draw_each(&self, rng: &mut Rng, mut give: impl FnMut(ColourOp)) {
         match *self {
             ColourStep::Sometimes { p, op } => {
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_is_not_drawn() {
+    fn omitted_operations_are_not_drawn() {
         let step = ColourStep::Jitter {
             brightness: None,
             contrast: Some((2.0, 2.0)),

@@ -1,12 +1,12 @@
-//! Hue shift through Pillow's 8-bit HSV, as torchvision's PIL path does it; bit-identical.
+//! Hue shift in Pillow's 8-bit HSV, bit-identical to torchvision's PIL path.
 //!
-//! Source of the arithmetic, including where it is single and where double precision: Pillow `Convert.c`, `rgb2hsv_row` and `hsv2rgb`.
+//! Source of the arithmetic, with its mix of single and double precision: Pillow `Convert.c`, `rgb2hsv_row` and `hsv2rgb`.
 
 use super::planes::{Planes, BLOCK, BLOCK_BYTES};
 use crate::cpu::vectorised;
 
 vectorised! {
-    /// Adds `shift` (modulo 256, a full turn) to the hue of every pixel.
+    /// Add `shift` (modulo 256, a full turn) to the hue of every pixel.
     pub fn shift(pixels: &mut [u8], shift: u8) = shift_body
 }
 
@@ -38,11 +38,11 @@ fn shift_body(pixels: &mut [u8], shift: u8) {
     }
 }
 
-/// What Pillow computes from a hue or a saturation alone.
+/// Values that depend on a hue or a saturation alone.
 struct Tables {
-    /// Sixth of the circle, of the shifted hue.
+    /// Sixth of the circle of the shifted hue.
     sector: [i32; 256],
-    /// Place within the sixth, 0 to 1, of the shifted hue.
+    /// Position of the shifted hue in its sixth, 0 to 1.
     part: [f32; 256],
     /// Saturation from 0 to 1.
     share: [f32; 256],
@@ -60,7 +60,7 @@ impl Tables {
     }
 }
 
-/// Truncates a number that lies in 0..256.
+/// Truncate a number from 0 to 256 (exclusive).
 #[inline(always)]
 #[allow(unsafe_code)]
 fn truncate(value: f64) -> i32 {
@@ -69,7 +69,7 @@ fn truncate(value: f64) -> i32 {
     unsafe { value.to_int_unchecked::<i32>() }
 }
 
-/// 8-bit hue and saturation.
+/// Return hue and saturation as 8-bit values.
 #[inline(always)]
 fn to_hue(red: i32, green: i32, blue: i32) -> (i32, i32) {
     let (most, least) = (red.max(green).max(blue), red.min(green).min(blue));
@@ -95,7 +95,7 @@ fn to_hue(red: i32, green: i32, blue: i32) -> (i32, i32) {
     )
 }
 
-/// Red, green and blue; with saturation 0 all three are `value`.
+/// Return red, green and blue. With saturation 0 all three are `value`.
 #[inline(always)]
 fn to_rgb(sector: i32, part: f32, share: f32, value: i32) -> (i32, i32, i32) {
     let level = f64::from(value as f32);

@@ -1,6 +1,5 @@
-//! Operations on the colours of an image, in place on uint8 RGB: exactly what Pillow (and torchvision's PIL path) computes, rounding
-//! included, so that a chain of them equals the chain in Pillow bit for bit. Gaussian blur alone may differ by one level in rare values
-//! (see [`neighbours`]).
+//! Operations on the colours of an image, in place on uint8 RGB. Results equal those of Pillow (and of torchvision's PIL path)
+//! bit for bit, rounding included. Only Gaussian blur may differ by one level in rare values (see [`neighbours`]).
 
 mod blend;
 mod chain;
@@ -14,7 +13,7 @@ use crate::cpu::Extension;
 use crate::error::{Result, Status};
 use neighbours::MAX_KERNEL;
 
-/// One operation; factors have torchvision's meaning, 1 changes nothing.
+/// One operation. Factors have torchvision's meaning; 1 changes nothing.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum ColourOp {
     /// `adjust_brightness`: blend with black.
@@ -23,7 +22,7 @@ pub enum ColourOp {
     Contrast(f32),
     /// `adjust_saturation`: blend with the luma.
     Saturation(f32),
-    /// `adjust_hue`: turn by this share of the circle, -0.5 to 0.5.
+    /// `adjust_hue`: shift by this many turns, -0.5 to 0.5.
     Hue(f64),
     /// `rgb_to_grayscale` with three channels.
     Grayscale,
@@ -53,7 +52,7 @@ pub enum ColourOp {
 }
 
 impl ColourOp {
-    /// True if each pixel's result depends on that pixel alone.
+    /// Return true if each pixel's result depends on that pixel alone.
     pub fn is_pointwise(&self) -> bool {
         matches!(
             self,
@@ -67,12 +66,14 @@ impl ColourOp {
         )
     }
 
-    /// True if mirroring the picture before or after gives the same bits. The blur's sums are taken in an order.
+    /// Return true if mirroring the image before or after the operation gives the same bits. The blur adds in a fixed order, so
+    /// it does not.
     pub fn is_symmetric(&self) -> bool {
         !matches!(self, ColourOp::GaussianBlur { .. })
     }
 
-    /// True if the parameters are numbers in their ranges and a blur kernel's border can be reflected in an image of this size.
+    /// Return true if the parameters are numbers in their ranges and a blur kernel's border can be reflected in an image of this
+    /// size.
     fn fits(&self, width: usize, height: usize) -> bool {
         match *self {
             ColourOp::Brightness(factor)
@@ -93,7 +94,7 @@ impl ColourOp {
     }
 }
 
-/// Applies colour operations; holds the scratch memory, so that the steady state allocates nothing.
+/// The colour operations of one thread, with their scratch memory. After the first images nothing is allocated.
 #[derive(Debug)]
 pub struct Colourist {
     extension: Extension,
@@ -107,7 +108,7 @@ impl Default for Colourist {
 }
 
 impl Colourist {
-    /// A colourist that uses the given instructions, which the processor must have (see [`Extension::available`]).
+    /// Make one whose kernels use `extension`, which the processor must have ([`Extension::available`]).
     pub fn with_extension(extension: Extension) -> Self {
         assert!(
             Extension::available().contains(&extension),
@@ -119,9 +120,10 @@ impl Colourist {
         }
     }
 
-    /// Applies `op` in place to `pixels`: uint8 RGB, rows of `width` pixels without gaps.
+    /// Apply `op` in place to `pixels`, uint8 RGB in rows of `width` pixels without gaps.
     ///
-    /// Errors: [`Status::Internal`] if the buffer is not whole rows or the parameters are out of range; the pixels are then unchanged.
+    /// Errors: [`Status::Internal`] if the buffer is not whole rows or the parameters are out of range; the pixels are then
+    /// unchanged.
     pub fn apply(&mut self, op: ColourOp, pixels: &mut [u8], width: u32) -> Result<()> {
         let width = width as usize;
         if width == 0 || pixels.is_empty() || pixels.len() % (width * 3) != 0 {

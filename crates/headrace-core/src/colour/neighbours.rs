@@ -2,10 +2,11 @@
 
 use crate::cpu::{vectorised, Extension};
 
-/// Largest side of a blur kernel; torchvision's recipes use up to 23.
+/// Largest side of a blur kernel in pixels; torchvision's training scripts use up to 23.
 pub const MAX_KERNEL: usize = 127;
 
-/// Weights of one axis of torchvision's Gaussian: softmax of -(x / sigma)², with x from -limit to limit, limit = (size - 1) / √8.
+/// Write the weights of one axis of torchvision's Gaussian to `weights`: softmax of -(x / sigma)², with x from -limit to limit,
+/// limit = (size - 1) / √8.
 pub fn gaussian(size: usize, sigma: f32, weights: &mut Vec<f32>) {
     let limit = ((size - 1) as f64 / (2.0 * 2.0_f64.sqrt())) as f32;
     let step = if size > 1 {
@@ -15,7 +16,7 @@ pub fn gaussian(size: usize, sigma: f32, weights: &mut Vec<f32>) {
     };
     weights.clear();
     weights.extend((0..size).map(|i| {
-        // Symmetric, as torch.linspace counts from both ends.
+        // Symmetric, because torch.linspace counts from both ends.
         let from_end = i.min(size - 1 - i) as f32;
         let x = (-limit + step * from_end) / sigma;
         (-(x * x)).exp()
@@ -26,7 +27,7 @@ pub fn gaussian(size: usize, sigma: f32, weights: &mut Vec<f32>) {
     }
 }
 
-/// The position that a reflected border repeats (the edge pixel itself is not repeated).
+/// Return the position that a reflected border repeats (the edge pixel itself is not repeated).
 fn reflect(at: isize, length: usize) -> usize {
     let last = length as isize - 1;
     let at = at.abs();
@@ -43,9 +44,9 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// Gaussian blur in place, borders reflected, in single precision, rounded half to even: torchvision's `gaussian_blur` on uint8, up to
-    /// the order of its sums (a value within 10⁻⁴ of a half may round the other way). Kernel sides are odd and at most twice the image's
-    /// side less one.
+    /// Blur in place with a Gaussian: reflected borders, single precision, rounded half to even. The result equals torchvision's
+    /// `gaussian_blur` on uint8 up to the order of sums (a value within 10⁻⁴ of a half may round the other way). Kernel sides are
+    /// odd and at most twice the image's side minus one.
     pub fn blur(
         &mut self,
         extension: Extension,
@@ -85,8 +86,8 @@ impl Scratch {
         pixels.copy_from_slice(&self.bytes);
     }
 
-    /// Replaces every value by the largest (`dilate`) or smallest of its 3 × 3 neighbourhood inside the image (Pillow's `MaxFilter(3)` and
-    /// `MinFilter(3)`).
+    /// Replace every value by the largest (`dilate`) or smallest of its 3 × 3 neighbourhood inside the image (Pillow's
+    /// `MaxFilter(3)` and `MinFilter(3)`).
     pub fn morphology(
         &mut self,
         extension: Extension,
@@ -114,7 +115,8 @@ impl Scratch {
         pixels.copy_from_slice(&self.bytes);
     }
 
-    /// Blends every value with its neighbourhood's mean (see [`super::blend::sharpness_row`]). Images under 3 × 3 stay, as in Pillow.
+    /// Blend every value with the mean of its neighbourhood (see [`super::blend::sharpness_row`]). Images below 3 × 3 pixels stay
+    /// unchanged, as in Pillow.
     pub fn sharpness(
         &mut self,
         extension: Extension,
@@ -136,7 +138,7 @@ impl Scratch {
     }
 }
 
-/// Copies a row with `side` reflected pixels at each end.
+/// Copy a row with `side` reflected pixels at each end.
 fn pad_row(source: &[u8], side: usize, padded: &mut [u8]) {
     let width = source.len() / 3;
     padded[side * 3..][..source.len()].copy_from_slice(source);

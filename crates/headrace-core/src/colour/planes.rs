@@ -14,8 +14,8 @@ pub struct Planes {
 pub const BLOCK_BYTES: usize = BLOCK * 3;
 
 impl Planes {
-    /// The planes of up to a block of interleaved RGB, padded with black. (No closure over blocks: it would be compiled as a function of
-    /// its own, without the extension's instructions.)
+    /// Make the planes of up to one block of interleaved RGB, padded with black. (Not a closure over blocks: the compiler would
+    /// make a separate function of it, without the extension's instructions.)
     #[inline(always)]
     pub fn load(part: &[u8]) -> Self {
         let mut block = [0; BLOCK_BYTES];
@@ -32,7 +32,7 @@ impl Planes {
         Planes { channels }
     }
 
-    /// Writes the planes back.
+    /// Write the planes back as interleaved RGB.
     #[inline(always)]
     pub fn store(&self, part: &mut [u8]) {
         let mut block = [0; BLOCK_BYTES];
@@ -48,14 +48,14 @@ impl Planes {
     }
 }
 
-/// ITU-R 601 luma in 16-bit fixed point, as Pillow's conversion from RGB to L (`Convert.c`, `L24`).
+/// Return the ITU-R 601 luma in 16-bit fixed point, as Pillow's conversion from RGB to L (`Convert.c`, `L24`).
 #[inline(always)]
 pub fn luma(red: u8, green: u8, blue: u8) -> u8 {
     let sum = u32::from(red) * 19595 + u32::from(green) * 38470 + u32::from(blue) * 7471 + 0x8000;
     (sum >> 16) as u8
 }
 
-/// Truncates to a byte; clips what lies outside.
+/// Truncate to a byte; values outside are clipped.
 #[inline(always)]
 #[allow(unsafe_code)]
 #[allow(clippy::manual_clamp)] // clamp keeps NaN; in this order NaN becomes 0

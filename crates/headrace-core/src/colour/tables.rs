@@ -1,19 +1,19 @@
 //! Operations that map each value through a table: invert, posterize, solarize, autocontrast, equalize (Pillow `ImageOps`, exact).
 
-/// What a value becomes, per channel.
+/// The new value of each value, per channel.
 pub type Tables = [[u8; 256]; 3];
 
-/// The table that changes nothing.
+/// Return the table that changes nothing.
 fn identity() -> [u8; 256] {
     std::array::from_fn(|value| value as u8)
 }
 
-/// The same function of the value for all channels.
+/// Return tables with the same `function` of the value for all channels.
 pub fn uniform(function: impl Fn(u8) -> u8) -> Tables {
     [std::array::from_fn(|value| function(value as u8)); 3]
 }
 
-/// How often each value occurs, per channel.
+/// Return how often each value occurs, per channel.
 pub fn histograms(pixels: &[u8]) -> [[u32; 256]; 3] {
     // Two sets in turn, so that runs of equal pixels do not wait for each other's counts.
     let mut counts = [[[0_u32; 256]; 3]; 2];
@@ -29,7 +29,7 @@ pub fn histograms(pixels: &[u8]) -> [[u32; 256]; 3] {
     total
 }
 
-/// Stretches each channel from its darkest and lightest value to 0 and 255 (`ImageOps.autocontrast`, no cutoff).
+/// Stretch each channel from its darkest and lightest value to 0 and 255 (`ImageOps.autocontrast`, no cutoff).
 pub fn autocontrast(histograms: &[[u32; 256]; 3]) -> Tables {
     histograms.map(|counts| {
         let darkest = counts.iter().position(|&count| count > 0).unwrap_or(0);
@@ -44,7 +44,7 @@ pub fn autocontrast(histograms: &[[u32; 256]; 3]) -> Tables {
     })
 }
 
-/// Spreads each channel's values evenly (`ImageOps.equalize`).
+/// Spread each channel's values evenly (`ImageOps.equalize`).
 pub fn equalize(histograms: &[[u32; 256]; 3]) -> Tables {
     histograms.map(|counts| {
         let total: u64 = counts.iter().map(|&count| u64::from(count)).sum();
@@ -62,7 +62,7 @@ pub fn equalize(histograms: &[[u32; 256]; 3]) -> Tables {
     })
 }
 
-/// Maps every value through its channel's table.
+/// Map every value through its channel's table.
 pub fn apply(pixels: &mut [u8], tables: &Tables) {
     for pixel in pixels.chunks_exact_mut(3) {
         for (value, table) in pixel.iter_mut().zip(tables) {

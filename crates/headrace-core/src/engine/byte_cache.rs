@@ -1,7 +1,7 @@
-//! Encoded bytes of records, kept in memory or on a local disk after the first read, for datasets on slow storage.
+//! A cache of the encoded bytes of records, in memory or on a local disk, for datasets on slow storage.
 //!
-//! Nothing is ever evicted: an epoch reads each record once, in an order drawn anew, so what is kept is worth as much as what would
-//! replace it. (The least recently used record is the one whose turn comes soonest: LRU would throw away the best.)
+//! Entries are never evicted. An epoch reads each record once, in a new random order, so a cached record is worth as much as the
+//! one that would replace it. (LRU would evict the record that is needed soonest.)
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
@@ -13,17 +13,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::crc::crc32c;
 
-/// Separate locks, so that threads rarely meet.
+/// Number of separately locked parts, so that threads rarely wait for each other.
 const PARTS: usize = 64;
 
-/// What was found and what was kept.
+/// Counts of hits, misses and stored bytes.
 #[derive(Debug, Default)]
 pub struct CacheCounts {
-    /// Records that came from the cache.
+    /// Records read from the cache.
     pub hits: AtomicU64,
-    /// Records that did not.
+    /// Records that were not in the cache.
     pub misses: AtomicU64,
-    /// Bytes that this process has put in.
+    /// Bytes that this process stored.
     pub bytes: AtomicU64,
 }
 
@@ -39,7 +39,7 @@ enum Place {
 }
 
 impl ByteCache {
-    /// In this process's memory, up to `limit_bytes`.
+    /// Make a cache in the memory of this process, of at most `limit_bytes`.
     pub fn in_memory(limit_bytes: u64) -> Self {
         let parts = (0..PARTS).map(|_| Mutex::default()).collect();
         ByteCache {
@@ -48,8 +48,8 @@ impl ByteCache {
         }
     }
 
-    /// In two files of `folder`, which any number of processes may share, at once or one after the other. `sizes` are those of
-    /// all records, in bytes; the first ones that fit into `limit_bytes` together have a place.
+    /// Make or open a cache of two files in `folder`, which any number of processes may share, at once or one after the other.
+    /// `sizes` are the sizes of all records in bytes; the first records that fit into `limit_bytes` together are cached.
     pub fn on_disk(folder: &Path, sizes: &[i64], limit_bytes: u64) -> io::Result<Self> {
         Ok(ByteCache {
             place: Place::Disk(Disk::new(folder, sizes, limit_bytes)?),
@@ -57,12 +57,12 @@ impl ByteCache {
         })
     }
 
-    /// What happened so far.
+    /// Return the counts so far.
     pub fn counts(&self) -> &CacheCounts {
         &self.counts
     }
 
-    /// Fills `bytes` with those of `record` if they are here; true if so.
+    /// Fill `bytes` with the bytes of `record`; return false if they are not in the cache.
     pub fn get(&self, record: usize, bytes: &mut Vec<u8>) -> bool {
         let found = match &self.place {
             Place::Memory(memory) => memory.get(record, bytes),
@@ -77,7 +77,7 @@ impl ByteCache {
         found
     }
 
-    /// Keeps a copy of the bytes of `record` if there is room.
+    /// Store a copy of the bytes of `record` if there is room.
     pub fn offer(&self, record: usize, bytes: &[u8]) {
         let size = bytes.len() as u64;
         let used = &self.counts.bytes;
@@ -128,19 +128,19 @@ impl Memory {
             .unwrap_or_else(PoisonError::into_inner);
         let known = part.insert(record, Arc::from(bytes)).is_some();
         if known {
-            used.fetch_sub(size, Ordering::Relaxed); // two threads read it at the same time
+            used.fetch_sub(size, Ordering::Relaxed); // another thread stored the record meanwhile
         }
         !known
     }
 }
 
-/// Every record has its own place in the file `bytes`, which is sparse, and 8 bytes in the file `entries`: the CRC-32C of its bytes
-/// and a mark, both little-endian. The entry is written after the bytes, and the bytes are checked against it each time: a
-/// machine that fails in between costs one reading, never a wrong image.
+/// The cache on disk. Each record has its own place in the sparse file `bytes`, and 8 bytes in the file `entries`: the CRC-32C of
+/// its bytes and a mark, both little-endian. The entry is written after the bytes, and each read checks the bytes against it: a
+/// machine that fails in between costs one more read, never a wrong image.
 struct Disk {
     bytes: File,
     entries: File,
-    /// Where each record's bytes lie; those from `starts.len() - 1` on have no place.
+    /// Offset of each record's bytes. Records from `starts.len() - 1` on are not cached.
     starts: Vec<u64>,
     broken: AtomicBool,
 }
@@ -211,7 +211,7 @@ impl Disk {
             return false;
         };
         if size != bytes.len() || self.broken.load(Ordering::Relaxed) {
-            return false; // the file has another size by now, or the disk is full
+            return false; // the file has changed its size, or the disk is full
         }
         let mut entry = [0; 8];
         entry[..4].copy_from_slice(&crc32c(bytes, 0).to_le_bytes());
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_keeps_what_fits_and_no_more() {
+    fn the_memory_cache_keeps_to_its_limit() {
         let cache = ByteCache::in_memory(10);
         for (record, bytes) in [
             (0, &b"abcd"[..]),
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn disk_is_shared_bounded_and_checked() {
+    fn the_disk_cache_is_shared_limited_and_checked() {
         let folder =
             std::env::temp_dir().join(format!("headrace-byte-cache-{}", std::process::id()));
         std::fs::create_dir_all(&folder).expect("a temporary folder");

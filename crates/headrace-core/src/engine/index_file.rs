@@ -1,8 +1,8 @@
-//! Checkpoint indexes in a file, so that another process, or another run, begins with what this one has learned.
+//! A file of JPEG indexes, from which other processes and later runs start.
 //!
-//! A log: entries are only ever appended, also by several processes at once. One: `HRXE`, u32 record, u32 length, then the index as
-//! [`Index::to_bytes`] writes it, which carries its own checksum, and the length and checksum of the image that it belongs to.
-//! So a torn entry is no entry, and an index of a file that has changed is refused by the decoder.
+//! The file is a log: entries are only appended, also by several processes at once. An entry is `HRXE`, u32 record, u32 length,
+//! and the index as [`Index::to_bytes`] writes it, which holds its own checksum and the length and checksum of its image. A torn
+//! entry is therefore ignored, and the decoder refuses the index of a file that has changed.
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
@@ -15,9 +15,9 @@ use crate::jpeg::index::Index;
 
 const MAGIC: [u8; 4] = *b"HRXE";
 const HEAD: usize = 12;
-/// Longest entry that is believed; the index of a 100-megapixel image has some 300 KB.
+/// Longest valid entry in bytes; the index of a 100-megapixel image has about 300 KB.
 const LONGEST: u32 = 1 << 24;
-/// Bytes gathered before they are written.
+/// Bytes that are collected before they are written.
 const GATHERED: usize = 1 << 16;
 
 #[derive(Clone, Copy)]
@@ -28,10 +28,10 @@ struct Place {
 
 struct State {
     path: PathBuf,
-    /// None when there is nothing to read or to write, and after `flush`.
+    /// The open file; `None` if nothing has been read or written yet, and after `flush`.
     file: Option<File>,
     places: HashMap<u32, Place>,
-    /// MCU rows of what was written of each record, as far as this process knows.
+    /// MCU rows of each record's index in the file, as far as this process knows.
     rows: HashMap<u32, u32>,
     gathered: Vec<u8>,
     gathered_places: Vec<(u32, Place)>,
@@ -46,14 +46,14 @@ pub struct IndexFile {
 }
 
 impl IndexFile {
-    /// Reads what is in the file, if it is there; it is made when there is something to write, and grows to about `limit_bytes`.
-    /// A file that cannot be read is as none.
+    /// Read the file if it exists. The first write creates it; it grows to about `limit_bytes`. A file that cannot be read counts
+    /// as empty.
     pub fn open(path: &Path, limit_bytes: u64) -> Self {
         let mut places = HashMap::new();
         let mut written = 0;
         if let Ok(file) = append_to(path, false) {
             written = file.metadata().map_or(0, |facts| facts.len());
-            // A file that breaks off while it is read has no more entries.
+            // An error while reading ends the list of entries.
             drop(scan(&file, written, &mut places));
         }
         IndexFile {
@@ -71,7 +71,7 @@ impl IndexFile {
         }
     }
 
-    /// Records that had an index when the file was opened.
+    /// Return the number of records that had an index when the file was opened.
     pub fn found(&self) -> usize {
         self.found
     }
@@ -80,7 +80,7 @@ impl IndexFile {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The index of `record`, if there is one and it is whole.
+    /// Return the index of `record` if the file holds a complete one.
     pub fn get(&self, record: u32) -> Option<Index> {
         let mut state = self.state();
         let place = *state.places.get(&record)?;
@@ -96,7 +96,7 @@ impl IndexFile {
         index
     }
 
-    /// Appends an index if it says a quarter more than what was written of this record.
+    /// Append an index if it covers at least a quarter more MCU rows than the one in the file.
     pub fn put(&self, record: u32, index: &Index) {
         let mut state = self.state();
         let known = state.rows.get(&record).copied().unwrap_or(0);
@@ -110,7 +110,7 @@ impl IndexFile {
             return;
         };
         state.rows.insert(record, index.rows());
-        let offset = (state.gathered.len() + HEAD) as u64; // from where the gathered bytes will begin
+        let offset = (state.gathered.len() + HEAD) as u64; // from the start of the collected bytes
         state
             .gathered_places
             .push((record, Place { offset, length }));
@@ -123,14 +123,14 @@ impl IndexFile {
         }
     }
 
-    /// Forgets the index of a record whose file has changed; the next one is written whatever it covers.
+    /// Forget the index of a record whose file has changed. The next one is written whatever it covers.
     pub fn forget(&self, record: u32) {
         let mut state = self.state();
         state.places.remove(&record);
         state.rows.remove(&record);
     }
 
-    /// Writes what is gathered, and lets go of the file until it is needed again.
+    /// Write the collected entries, and close the file until it is needed again.
     pub fn flush(&self) {
         let mut state = self.state();
         state.write();
@@ -139,7 +139,7 @@ impl IndexFile {
 }
 
 impl State {
-    /// One write, at the end of the file wherever that is by now. A full disk costs the indexes, nothing else.
+    /// Append the collected entries in one write. After an error, as on a full disk, nothing more is written.
     fn write(&mut self) {
         if self.gathered.is_empty() {
             return;
@@ -153,13 +153,13 @@ impl State {
             }
             self.written += length;
         } else {
-            self.written = u64::MAX >> 1; // no more
+            self.written = u64::MAX >> 1; // write nothing more
         }
         self.gathered.clear();
         self.gathered_places.clear();
     }
 
-    /// Returns where the written bytes end.
+    /// Append the collected bytes and return the offset of their end.
     fn append(&mut self) -> io::Result<u64> {
         self.open(true)?;
         let State { file, gathered, .. } = self;
@@ -190,7 +190,7 @@ impl Drop for IndexFile {
     }
 }
 
-/// Finds where the entries lie; the last one of a record counts. Reads the heads only. After damage the next entry is looked for.
+/// Find the entries, reading only their heads; the last entry of a record counts. After damage, search for the next entry.
 fn scan(file: &File, length: u64, places: &mut HashMap<u32, Place>) -> io::Result<()> {
     let mut at = 0;
     let mut head = [0; HEAD];
@@ -212,7 +212,7 @@ fn scan(file: &File, length: u64, places: &mut HashMap<u32, Place>) -> io::Resul
     Ok(())
 }
 
-/// The first place from `at` on where an entry may begin, or `length`.
+/// Return the first offset from `at` on at which an entry may begin, or `length`.
 fn next_magic(file: &File, mut at: u64, length: u64) -> io::Result<u64> {
     let mut block = [0; 1 << 12];
     while at + HEAD as u64 <= length {
@@ -222,7 +222,7 @@ fn next_magic(file: &File, mut at: u64, length: u64) -> io::Result<u64> {
         if let Some(distance) = found {
             return Ok(at + distance as u64);
         }
-        at += size as u64 - 3; // the mark may lie across two blocks
+        at += size as u64 - 3; // the mark may cross the border of two blocks
     }
     Ok(length)
 }
@@ -233,14 +233,14 @@ mod tests {
     use crate::jpeg::index::tests::sample;
 
     #[test]
-    fn what_one_writes_another_reads_and_damage_is_passed_over() {
+    fn indexes_are_shared_through_the_file_and_damage_is_skipped() {
         let path = std::env::temp_dir().join(format!("headrace-index-file-{}", std::process::id()));
         drop(std::fs::remove_file(&path));
         let index = sample();
         let file = IndexFile::open(&path, 1 << 20);
         for record in [3, 1, 4] {
             file.put(record, &index);
-            file.put(record, &index); // says no more: not written again
+            file.put(record, &index); // covers no more: not written again
         }
         assert!(file.get(3).is_none(), "not written yet");
         file.flush();
@@ -270,7 +270,7 @@ mod tests {
         third.forget(4);
         assert!(third.get(4).is_none());
 
-        // Flipped bits are no index.
+        // An entry with flipped bits is ignored.
         let mut bytes = std::fs::read(&path).expect("read");
         bytes[HEAD + 20] ^= 1;
         std::fs::write(&path, bytes).expect("written");

@@ -1,7 +1,7 @@
-//! Checkpoint indexes of a dataset's images, kept in memory up to a limit, so that the second epoch is faster than the first; and
-//! in a file where one is given, so that the next run's first epoch is as fast.
+//! The JPEG indexes of a dataset's images, in memory up to a limit, so that the second epoch is faster than the first. With a
+//! file, the first epoch of the next run is as fast.
 //!
-//! Nothing is ever evicted: records are drawn uniformly, so what is in the cache is worth as much as what would replace it.
+//! Entries are never evicted: records are drawn uniformly, so a cached index is worth as much as the one that would replace it.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::index_file::IndexFile;
 use crate::jpeg::index::Index;
 
-/// Separate locks, so that threads rarely meet.
+/// Number of separately locked parts, so that threads rarely wait for each other.
 const PARTS: usize = 64;
 
 type Part = HashMap<u32, Arc<Index>>;
@@ -24,7 +24,7 @@ pub struct IndexCache {
 }
 
 impl IndexCache {
-    /// A cache that grows to about `limit_bytes`.
+    /// Make a cache that grows to about `limit_bytes`.
     pub fn new(limit_bytes: usize) -> Self {
         IndexCache {
             limit_bytes,
@@ -34,7 +34,7 @@ impl IndexCache {
         }
     }
 
-    /// The same, with indexes of earlier runs behind it, and those of this run for later ones.
+    /// Read indexes of earlier runs from `file`, and write those of this run to it.
     pub fn with_file(self, file: IndexFile) -> Self {
         IndexCache {
             file: Some(file),
@@ -42,7 +42,7 @@ impl IndexCache {
         }
     }
 
-    /// The file behind it.
+    /// Return the file, if there is one.
     pub fn file(&self) -> Option<&IndexFile> {
         self.file.as_ref()
     }
@@ -53,12 +53,12 @@ impl IndexCache {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Memory in use, in bytes.
+    /// Return the memory in use in bytes.
     pub fn used_bytes(&self) -> usize {
         self.used_bytes.load(Ordering::Relaxed)
     }
 
-    /// The index of `record`, as far as it goes.
+    /// Return the index of `record`, which may cover only a part of the image.
     pub fn get(&self, record: u32) -> Option<Arc<Index>> {
         let known = self.part(record).get(&record).cloned();
         if known.is_some() {
@@ -69,7 +69,7 @@ impl IndexCache {
         Some(Arc::new(index))
     }
 
-    /// Keeps a copy of `index` if it covers more than what is known and there is room.
+    /// Store a copy of `index` if it covers more than the stored one and there is room.
     pub fn offer(&self, record: u32, index: &Index) {
         self.keep(record, index);
         if let Some(file) = &self.file {
@@ -91,7 +91,7 @@ impl IndexCache {
         self.used_bytes.fetch_sub(freed, Ordering::Relaxed);
     }
 
-    /// Forgets the index of a record whose file has changed.
+    /// Forget the index of a record whose file has changed.
     pub fn forget(&self, record: u32) {
         if let Some(file) = &self.file {
             file.forget(record);

@@ -1,7 +1,7 @@
-//! Batch memory shared by threads: a raw slice handed out in disjoint slots.
+//! Batch memory that threads share: a raw slice, divided into slots.
 #![allow(unsafe_code)]
 
-/// A block of memory that several threads fill, each its own slot.
+/// A block of memory that several threads fill, each in its own slots.
 #[derive(Debug, Clone, Copy)]
 pub struct BatchMemory {
     start: *mut u8,
@@ -15,7 +15,7 @@ unsafe impl Send for BatchMemory {}
 unsafe impl Sync for BatchMemory {}
 
 impl BatchMemory {
-    /// Memory of `slots` slots of `slot_bytes` bytes from `start`.
+    /// Make the memory of `slots` slots of `slot_bytes` bytes each, from `start` on.
     ///
     /// # Safety
     /// `start` points to at least `slots * slot_bytes` initialised bytes that stay valid, and that nobody else writes, as long
@@ -28,12 +28,12 @@ impl BatchMemory {
         }
     }
 
-    /// How many slots there are.
+    /// Return the number of slots.
     pub fn slots(&self) -> usize {
         self.slots
     }
 
-    /// The bytes of slot `number`.
+    /// Return the bytes of slot `number`.
     ///
     /// # Safety
     /// No other slice of the same slot is alive.

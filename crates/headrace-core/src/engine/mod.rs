@@ -1,14 +1,15 @@
-//! Threads that fill whole batches: read, decode, resample, store, one image at a time, into the caller's memory.
+//! The engine: threads that fill batches in the caller's memory. Each thread reads, decodes, transforms and stores one image at a
+//! time.
 //!
-//! A job is one batch. Threads take images from the oldest job first, so batches finish in the order they were submitted,
-//! and an image costs no allocation and no lock but the queue's.
+//! A job is one batch. Threads take images from the oldest job first, so batches finish in the order of submission. An image
+//! costs no allocation, and no lock but that of the queue.
 
 mod byte_cache;
 mod index_file;
 mod indexes;
-mod item;
 mod memory;
 mod table;
+mod worker;
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
@@ -19,36 +20,36 @@ use std::time::{Duration, Instant};
 pub use byte_cache::ByteCache;
 pub use index_file::IndexFile;
 pub use indexes::IndexCache;
-pub use item::Worker;
 pub use memory::BatchMemory;
 pub use table::Table;
+pub use worker::Worker;
 
 use crate::error::Status;
 use crate::program::Program;
 use crate::store::Store;
 
-/// The bytes of one record, owned by whoever brought them.
+/// The encoded bytes of one record, kept alive by their owner.
 pub type Encoded = Box<dyn AsRef<[u8]> + Send + Sync>;
 
-/// What a batch is made of and where it goes.
+/// A batch to fill: records, random draws, transforms and memory.
 pub struct Batch {
     /// Where the records' bytes are.
     pub table: Arc<Table>,
-    /// Checkpoint indexes of the table's images.
+    /// JPEG indexes of the table's images.
     pub indexes: Arc<IndexCache>,
     /// Epoch of the random draws.
     pub epoch: u64,
-    /// Which records, in the order of the slots.
+    /// The records in the order of the slots.
     pub records: Vec<u32>,
     /// The draw key of each record (see [`crate::rng::Key::draw`]).
     pub draws: Vec<u64>,
-    /// The encoded bytes of each record, where they come with the batch (streams); else the table is read.
+    /// The encoded bytes of each record, if they come with the batch (streams); otherwise the table is read.
     pub data: Option<Vec<Encoded>>,
-    /// The pictures that are made of each record: one, or several.
+    /// The views of each record: one, or several.
     pub views: Vec<View>,
 }
 
-/// One picture of each record of a batch.
+/// One output image of each record of a batch.
 pub struct View {
     /// The pipeline.
     pub program: Arc<Program>,
@@ -56,27 +57,27 @@ pub struct View {
     pub store: Arc<Store>,
     /// Seed of the random draws.
     pub seed: u64,
-    /// One slot a record.
+    /// One slot per record.
     pub memory: BatchMemory,
-    /// The masks beside the images, where they are wanted.
+    /// The masks of the images, if masks are wanted.
     pub masks: Option<Masks>,
 }
 
 impl View {
-    /// Whether there is a slot for each of `count` records.
+    /// Return whether the memory has a slot for each of `count` records.
     fn has_room(&self, count: usize) -> bool {
         let masks = self.masks.as_ref();
         count <= self.memory.slots() && masks.is_none_or(|masks| count <= masks.memory.slots())
     }
 }
 
-/// Where the masks of a batch come from and go to.
+/// The source and destination of a batch's masks.
 pub struct Masks {
-    /// Where their bytes are: the same records as the images'.
+    /// Where their bytes are; it has the same records as the table of the images.
     pub table: Arc<Table>,
-    /// The class of what comes from outside the picture.
+    /// The class of pixels from outside the image.
     pub fill: u8,
-    /// One slot a record, one byte a pixel.
+    /// One slot per record, one byte per pixel.
     pub memory: BatchMemory,
 }
 
@@ -90,7 +91,7 @@ pub struct Job {
     changed: Condvar,
 }
 
-/// Time spent by all threads together, in nanoseconds, and what they did.
+/// Totals over all threads: images, bytes, and nanoseconds per stage.
 #[derive(Debug, Default)]
 pub struct Counters {
     /// Images finished, good or bad.
@@ -103,7 +104,7 @@ pub struct Counters {
     pub decode_ns: AtomicU64,
     /// Resampling.
     pub resample_ns: AtomicU64,
-    /// Converting into the slot.
+    /// Conversion to the layout and dtype of the slot.
     pub store_ns: AtomicU64,
     /// Waiting for work.
     pub idle_ns: AtomicU64,
@@ -126,13 +127,13 @@ pub struct Engine {
     threads: Vec<JoinHandle<()>>,
 }
 
-/// A poisoned lock only means that a thread panicked while holding it; the data are plain counters and queues.
+/// Lock `mutex`, also if it is poisoned: the data are plain counters and queues, which a panicked thread leaves intact.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Engine {
-    /// Starts `threads` threads (at least one). Fails when the system refuses a thread.
+    /// Start `threads` threads (at least one). Fails if the system refuses a thread.
     pub fn new(threads: usize) -> std::io::Result<Self> {
         let shared = Arc::new(Shared {
             queue: Mutex::new(Queue {
@@ -158,17 +159,17 @@ impl Engine {
         Ok(engine)
     }
 
-    /// How many threads there are.
+    /// Return the number of threads.
     pub fn threads(&self) -> usize {
         self.threads.len()
     }
 
-    /// What the threads did so far.
+    /// Return the totals so far.
     pub fn counters(&self) -> &Counters {
         &self.shared.counters
     }
 
-    /// Queues a batch. `batch.records` and `batch.draws` have one entry a slot.
+    /// Queue a batch. `batch.records` and `batch.draws` have one entry per slot.
     pub fn submit(&self, batch: Batch) -> Arc<Job> {
         let count = batch.records.len();
         assert!(
@@ -206,14 +207,14 @@ impl Drop for Engine {
         }
         self.shared.arrived.notify_all();
         for thread in self.threads.drain(..) {
-            // A worker catches panics per image, so an error here has nothing left to tell.
+            // A worker catches panics per image, so an error of join carries no information.
             drop(thread.join());
         }
     }
 }
 
 impl Job {
-    /// Waits until every image is finished or cancelled, at most `timeout`; true if so.
+    /// Wait until every image is finished or cancelled, at most `timeout`; return whether that is so.
     pub fn wait(&self, timeout: Duration) -> bool {
         let done = lock(&self.done);
         let count = self.statuses.len();
@@ -224,7 +225,7 @@ impl Job {
         *done >= count
     }
 
-    /// The status number of each image, 0 = ok. Complete once `wait` has returned true.
+    /// Return the status number of each image, 0 = ok. The list is complete once `wait` has returned true.
     pub fn statuses(&self) -> Vec<i32> {
         self.statuses
             .iter()
@@ -232,7 +233,7 @@ impl Job {
             .collect()
     }
 
-    /// Gives up the images that no thread has begun, and waits for those in work: afterwards nobody touches the memory.
+    /// Skip the images that no thread has begun, and wait for those in progress. Afterwards no thread accesses the memory.
     pub fn cancel(&self) {
         self.cancel_rest();
         while !self.wait(Duration::from_secs(1)) {}
@@ -240,7 +241,7 @@ impl Job {
 
     fn cancel_rest(&self) {
         self.cancelled.store(true, Ordering::Release);
-        // Claim what is left, so that the count of finished images comes out even.
+        // Claim the remaining images, so that the count of finished images is complete.
         let from = self
             .next
             .swap(self.statuses.len(), Ordering::AcqRel)
@@ -251,13 +252,13 @@ impl Job {
     fn finish(&self, images: usize) {
         let mut done = lock(&self.done);
         *done += images;
-        // Not at every image: the waiting thread would be woken hundreds of times a batch, for nothing.
+        // Only after the last image: otherwise the waiting thread would wake up hundreds of times per batch.
         if *done >= self.statuses.len() {
             self.changed.notify_all();
         }
     }
 
-    /// The next image for a thread, or None when all are taken.
+    /// Return the number of the next image for a thread, or `None` when all are claimed.
     fn claim(&self) -> Option<usize> {
         let count = self.statuses.len();
         self.next
@@ -268,7 +269,8 @@ impl Job {
     }
 }
 
-/// The oldest job with images left, and one of them; blocks until there is one. None: the engine is closing.
+/// Return the oldest job with unclaimed images and the number of one of them. Block until there is one; return `None` when the
+/// engine closes.
 fn take(shared: &Shared) -> Option<(Arc<Job>, usize)> {
     let mut queue = lock(&shared.queue);
     loop {
@@ -300,7 +302,7 @@ fn work(shared: &Shared) {
             Ok(Ok(())) => Status::Ok,
             Ok(Err(status)) => status,
             Err(_) => {
-                worker = Worker::default(); // whatever state the panic left
+                worker = Worker::default(); // the panic may have left any state
                 Status::Internal
             }
         };

@@ -1,4 +1,4 @@
-//! Where the bytes of each record are, in files on local disks.
+//! The table of a dataset's records: where the bytes of each are, in files on local disks.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -9,15 +9,15 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use super::byte_cache::ByteCache;
 use crate::error::{Result, Status};
 
-/// Files read as shards stay open; each is opened once, on first use.
+/// How a file is read.
 enum Handle {
-    /// An image file: opened, read whole and closed each time, so a million files need no million descriptors.
+    /// An image file: it is opened, read whole and closed each time, so that a million files need no million descriptors.
     Whole,
-    /// A shard, kept open.
+    /// A shard: it is opened at the first read and stays open.
     Shard(OnceLock<File>),
 }
 
-/// The records of a dataset: columns, one entry a record, and the files they lie in.
+/// The records of a dataset: columns with one entry per record, and the files that hold them.
 pub struct Table {
     paths: Vec<PathBuf>,
     handles: Vec<Handle>,
@@ -29,7 +29,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// `size` -1 means the whole file. Fails in words when the columns do not fit each other.
+    /// Make a table from columns; `size` -1 means the whole file. Fails with a message if the columns do not fit each other.
     pub fn new(
         paths: Vec<PathBuf>,
         file: Vec<u32>,
@@ -70,7 +70,7 @@ impl Table {
         })
     }
 
-    /// The same, with a cache that is asked first.
+    /// Read records from `cache` first, and store them in it.
     pub fn with_cache(self, cache: ByteCache) -> Self {
         Table {
             cache: Some(cache),
@@ -78,22 +78,22 @@ impl Table {
         }
     }
 
-    /// The cache that is asked first.
+    /// Return the cache, if there is one.
     pub fn cache(&self) -> Option<&ByteCache> {
         self.cache.as_ref()
     }
 
-    /// How many records there are.
+    /// Return the number of records.
     pub fn len(&self) -> usize {
         self.file.len()
     }
 
-    /// True if there are none.
+    /// Return true if the table has no records.
     pub fn is_empty(&self) -> bool {
         self.file.is_empty()
     }
 
-    /// Reads the bytes of `record` into `bytes` (replacing what was there).
+    /// Read the bytes of `record` into `bytes`, replacing its contents.
     pub fn read(&self, record: usize, bytes: &mut Vec<u8>) -> Result<()> {
         let Some(cache) = &self.cache else {
             return self.read_file(record, bytes);
@@ -145,7 +145,7 @@ fn whole(path: &PathBuf, bytes: &mut Vec<u8>) -> io::Result<()> {
     Ok(())
 }
 
-/// A positional read, not a memory map: a shard that shrinks under us is an error, not a crash of the training process.
+/// Read a part of a shard at a given offset. Not through a memory map: a shard that shrinks meanwhile would crash the process.
 fn part(shard: &File, offset: u64, size: usize, bytes: &mut Vec<u8>) -> io::Result<()> {
     if bytes.len() < size {
         bytes
@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whole_files_and_parts_of_shards() {
+    fn whole_files_and_parts_of_shards_are_read() {
         let folder = std::env::temp_dir().join(format!("headrace-table-{}", std::process::id()));
         std::fs::create_dir_all(&folder).expect("a temporary folder");
         let path = folder.join("shard");

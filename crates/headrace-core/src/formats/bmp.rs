@@ -1,11 +1,11 @@
-//! Bitmaps of 16 bits a pixel: the library rounds 5 and 6 bits to 8, Pillow cuts off.
+//! Bitmaps of 16 bits per pixel: the library rounds when it widens 5 and 6 bits to 8, Pillow truncates.
 
 use crate::error::{Result, Status};
 
 /// Bits of red, green and blue.
 type Depths = [u32; 3];
 
-/// The depths of a bitmap of 16 bits a pixel, `None` for other ones. Layouts that Pillow does not read are refused.
+/// Return the depths of a bitmap of 16 bits per pixel, `None` for other bitmaps. Layouts that Pillow does not read are refused.
 fn depths(data: &[u8]) -> Result<Option<Depths>> {
     let number = |offset: usize, bytes: usize| -> u32 {
         let field = data.get(offset..offset + bytes).unwrap_or_default();
@@ -14,7 +14,7 @@ fn depths(data: &[u8]) -> Result<Option<Depths>> {
             .rev()
             .fold(0, |value, &byte| value << 8 | u32::from(byte))
     };
-    // BITMAPINFOHEADER and its successors: bits a pixel at 14, compression at 16, masks at 40, behind 14 bytes of file header.
+    // BITMAPINFOHEADER and its successors: bits per pixel at 14, compression at 16, masks at 40, after 14 bytes of file header.
     let (header_bytes, bits, compression) = (number(14, 4), number(14 + 14, 2), number(14 + 16, 4));
     if header_bytes < 40 || bits != 16 {
         return Ok(None);
@@ -27,8 +27,8 @@ fn depths(data: &[u8]) -> Result<Option<Depths>> {
     }
 }
 
-/// Turns RGB samples that were widened by rounding into ones that were widened as Pillow does: value × 255 / maximum, cut off.
-pub fn cut_off_like_pillow(data: &[u8], rgb: &mut [u8]) -> Result<()> {
+/// Convert RGB samples that were widened by rounding to Pillow's, which truncates value × 255 / maximum.
+pub fn truncate_like_pillow(data: &[u8], rgb: &mut [u8]) -> Result<()> {
     let Some(depths) = depths(data)? else {
         return Ok(());
     };

@@ -1,5 +1,5 @@
-//! The first frame of a GIF as Pillow shows it: colours by palette (transparency ignored), around the frame the transparent
-//! colour or else colour 0, and a canvas that grows where the frame leaves it.
+//! The first frame of a GIF, as Pillow converts it: colours from the palette, transparency ignored. Pixels outside the frame get
+//! the transparent colour, or colour 0 if there is none. The canvas grows if the frame leaves it.
 
 use std::io::Cursor;
 use std::num::NonZeroU64;
@@ -12,7 +12,7 @@ use crate::geometry::{Rect, Size};
 
 type Reader<'a> = Decoder<Cursor<&'a [u8]>>;
 
-/// The canvas' size.
+/// Return the size of the canvas.
 pub fn size(data: &[u8]) -> Result<Size> {
     let mut reader = open(data)?;
     let (screen_width, screen_height) = (reader.width(), reader.height());
@@ -22,7 +22,7 @@ pub fn size(data: &[u8]) -> Result<Size> {
     Ok(Size { width, height })
 }
 
-/// Writes `region` of the canvas as RGB into `pixels`.
+/// Write `region` of the canvas as RGB into `pixels`.
 pub fn region(
     data: &[u8],
     region: Rect,
@@ -42,7 +42,7 @@ pub fn region(
                 .get(start..start + 3)
                 .map_or([0; 3], |rgb| [rgb[0], rgb[1], rgb[2]])
         }
-        None => [index; 3], // no palette at all: gray
+        None => [index; 3], // without a palette: gray
     };
     indices.clear();
     indices.resize(usize::from(frame.width) * usize::from(frame.height), 0);

@@ -1,10 +1,10 @@
-//! Formats other than JPEG, decoded by well-kept libraries to the pixels of Pillow's `open().convert("RGB")`: alpha is
-//! dropped, palettes are applied, 16-bit colour keeps its upper byte, and 16-bit gray is cut off at 255, as Pillow does.
+//! Formats other than JPEG, decoded by maintained libraries to the pixels of Pillow's `open().convert("RGB")`: alpha is
+//! dropped, palettes are applied, 16-bit colour keeps its upper byte, and 16-bit gray is clipped at 255, as Pillow does.
 //!
-//! The whole image is decoded (these formats allow no random access), then the region is converted. Animations give their
-//! first frame. What these libraries read differently from Pillow, or not at all, is [`Status::Unsupported`]: TIFF of
-//! other colours than gray, RGB, CMYK and palettes, with 12 or 32 bits, signed numbers, floating point, or bits in reverse order, and
-//! with JPEG compression of anything but gray, RGB and YCbCr.
+//! The whole image is decoded, because these formats allow no random access, then the region is converted. Of an animation the
+//! first frame is decoded. Images that the libraries read differently from Pillow, or not at all, are [`Status::Unsupported`]:
+//! TIFF with other colours than gray, RGB, CMYK and palettes, with 12 or 32 bits, signed numbers, floating point, or bits in
+//! reverse order, and with JPEG compression of anything but gray, RGB and YCbCr.
 
 mod bmp;
 mod gif;
@@ -20,14 +20,14 @@ use image::{ColorType, ImageDecoder, Limits};
 use crate::error::{Result, Status};
 use crate::geometry::{Rect, Size};
 
-/// Decoded samples and a decoder's working memory may take this much, enough for any image below the pixel limit at four
-/// bytes a pixel.
+/// Limit of decoded samples and of a decoder's working memory in bytes: enough for any image below the pixel limit at four bytes
+/// per pixel.
 const MAX_BYTES: u64 = 1 << 30;
 
-/// A format told by the first bytes of a file.
+/// A format, detected from the first bytes of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
-    /// Portable Network Graphics; of animated ones the default image.
+    /// Portable Network Graphics; of an animation the default image.
     Png,
     /// WebP, lossy or lossless.
     WebP,
@@ -42,7 +42,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// The format of `data` by its signature.
+    /// Return the format of `data` by its signature.
     pub fn of(data: &[u8]) -> Option<Self> {
         match data {
             [0x89, b'P', b'N', b'G', b'\r', b'\n', 0x1A, b'\n', ..] => Some(Format::Png),
@@ -58,7 +58,7 @@ impl Format {
     }
 }
 
-/// The stored size that the header of `data` states, not yet held against the pixel limit; nothing is decoded.
+/// Return the stored size that the header of `data` states, not yet checked against the pixel limit. Nothing is decoded.
 pub fn size(data: &[u8], format: Format) -> Result<Size> {
     let (width, height) = match format {
         Format::Gif => return gif::size(data),
@@ -75,7 +75,7 @@ pub fn size(data: &[u8], format: Format) -> Result<Size> {
     Ok(Size { width, height })
 }
 
-/// Decodes `data`, an image of the `size` that [`size`] returned, and writes `region`, which must lie in it, as RGB rows without
+/// Decode `data`, an image of the `size` that [`size`] returned, and write `region`, which must lie in it, as RGB rows without
 /// gaps into `pixels`. `samples` is reused memory.
 pub fn region(
     data: &[u8],
@@ -95,7 +95,7 @@ pub fn region(
         Format::Png => {
             let png = PngDecoder::with_limits(Cursor::new(data), limits());
             match read(png, samples)? {
-                // The library makes alpha of a transparent gray (tRNS), Pillow keeps the file's own layout.
+                // The library makes an alpha channel of a transparent gray value (tRNS); Pillow keeps the file's own layout.
                 Samples::GrayAlpha16 if png_has_no_alpha(data) => Samples::KeyedGray16,
                 kind => kind,
             }
@@ -104,7 +104,7 @@ pub fn region(
         Format::Bmp => {
             let kind = read(BmpDecoder::new(Cursor::new(data)), samples)?;
             if kind == Samples::Rgb8 {
-                bmp::cut_off_like_pillow(data, samples)?;
+                bmp::truncate_like_pillow(data, samples)?;
             }
             kind
         }
@@ -119,7 +119,7 @@ pub fn region(
     Ok(())
 }
 
-/// Whether the colour type of a PNG (byte 25, in the IHDR chunk that comes first) has no alpha channel.
+/// Return whether the colour type of a PNG (byte 25, in the IHDR chunk that comes first) has no alpha channel.
 fn png_has_no_alpha(data: &[u8]) -> bool {
     data.get(25).is_some_and(|colour_type| colour_type & 4 == 0)
 }
@@ -139,13 +139,14 @@ fn read(decoder: image::ImageResult<impl ImageDecoder>, samples: &mut Vec<u8>) -
         return Err(Status::TooLarge);
     }
     decoder.set_limits(limits()).map_err(damaged)?;
-    samples.clear(); // no pixels of another image remain where a decoder should leave some out
+    samples.clear(); // so that no pixels of an earlier image remain if the decoder skips some
     samples.resize(bytes as usize, 0);
     decoder.read_image(samples).map_err(damaged)?;
     Ok(kind)
 }
 
-/// What an error of the image library means. It reports damage and early ends alike as decoding errors, so the cause decides.
+/// Return the status for an error of the image library. The library reports damage and truncation alike as decoding errors, so the
+/// cause decides.
 fn status_of(error: &ImageError, damaged: Status) -> Status {
     match error {
         ImageError::Unsupported(_) => Status::Unsupported,
@@ -156,14 +157,14 @@ fn status_of(error: &ImageError, damaged: Status) -> Status {
     }
 }
 
-/// Whether an input that ended too early is among the causes of `error`.
+/// Return whether the end of the input is among the causes of `error`.
 fn ended_early(error: &(dyn std::error::Error + 'static)) -> bool {
     std::iter::successors(Some(error), |error| error.source())
         .filter_map(|error| error.downcast_ref::<std::io::Error>())
         .any(|error| error.kind() == ErrorKind::UnexpectedEof)
 }
 
-/// The layout of decoded samples; 16-bit ones are in the machine's byte order.
+/// The layout of decoded samples. 16-bit samples are in the machine's byte order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Samples {
     Gray8,
@@ -172,7 +173,7 @@ enum Samples {
     Rgba8,
     Cmyk8,
     Gray16,
-    /// Gray with alpha that was made of one transparent value.
+    /// Gray with an alpha channel that the library made of one transparent value.
     KeyedGray16,
     GrayAlpha16,
     Rgb16,
@@ -195,7 +196,7 @@ impl Samples {
         })
     }
 
-    /// Bytes of one pixel.
+    /// Return the size of one pixel in bytes.
     fn bytes(self) -> usize {
         match self {
             Samples::Gray8 => 1,
@@ -207,7 +208,7 @@ impl Samples {
         }
     }
 
-    /// RGB of a row of pixels.
+    /// Convert a row of pixels to RGB.
     fn convert(self, row: &[u8], out: &mut [u8]) {
         let wide = |pair: &[u8]| u16::from_ne_bytes([pair[0], pair[1]]);
         let upper = |pair: &[u8]| (wide(pair) >> 8) as u8;
@@ -237,7 +238,7 @@ fn each(row: &[u8], bytes: usize, out: &mut [u8], rgb: impl Fn(&[u8]) -> [u8; 3]
     }
 }
 
-/// Pillow's conversion: (255 - ink) × (255 - key) / 255, rounded.
+/// Convert one pixel as Pillow does: (255 - ink) × (255 - key) / 255, rounded.
 fn rgb_of_cmyk([cyan, magenta, yellow, key]: [u8; 4]) -> [u8; 3] {
     let white = 255 - i32::from(key);
     [cyan, magenta, yellow].map(|ink| {

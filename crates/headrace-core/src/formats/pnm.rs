@@ -1,8 +1,8 @@
 //! Portable bitmaps, graymaps and pixmaps (PBM, PGM, PPM; binary and plain) as Pillow reads them: samples are scaled to 255 with
-//! halves rounded to even, and gray of more than 8 bits, which Pillow scales to 65,535, is cut off at 255.
+//! halves rounded to even, and gray of more than 8 bits, which Pillow scales to 65,535, is clipped at 255.
 //!
-//! Of several images in a file the first is read. Numbers may be of 10 digits; a comment, from `#` to the end of its line, may stand
-//! within one.
+//! Of several images in a file the first is read. Numbers have at most 10 digits. A comment, from `#` to the end of its line, may
+//! stand inside a number.
 
 use super::MAX_BYTES;
 use crate::error::{Result, Status};
@@ -10,10 +10,10 @@ use crate::geometry::{Rect, Size};
 
 const MAX_DIGITS: usize = 10;
 
-/// What the samples of a file are.
+/// The kind of samples in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// One bit a pixel, 1 is black.
+    /// One bit per pixel; 1 is black.
     Bits,
     Gray,
     Rgb,
@@ -24,23 +24,23 @@ struct Header {
     /// Samples are decimal numbers.
     plain: bool,
     size: Size,
-    /// The largest sample, of white.
+    /// The largest sample, which is white.
     maximum: u16,
-    /// Where the samples begin.
+    /// Offset of the samples.
     samples_at: usize,
 }
 
-/// Whether `data` begins as a PBM, PGM or PPM file.
+/// Return whether `data` begins as a PBM, PGM or PPM file.
 pub fn is_pnm(data: &[u8]) -> bool {
     matches!(data, [b'P', b'1'..=b'6', space, ..] if is_space(*space))
 }
 
-/// The size that the header states.
+/// Return the size in the header.
 pub fn size(data: &[u8]) -> Result<Size> {
     Ok(header(data)?.size)
 }
 
-/// Writes `region`, which lies in the image, as RGB into `pixels`; the image is no larger than the pixel limit. `samples` is reused
+/// Write `region`, which lies in the image, as RGB into `pixels`; the image is no larger than the pixel limit. `samples` is reused
 /// memory.
 pub fn region(
     data: &[u8],
@@ -69,7 +69,7 @@ pub fn region(
     if rows.len() / stride < header.size.height as usize {
         return Err(Status::Truncated);
     }
-    // Plain samples have been scaled as they were read.
+    // Plain samples were scaled when they were read.
     let eight_bits: [u8; 256] = std::array::from_fn(|value| {
         if header.plain {
             value as u8
@@ -116,7 +116,7 @@ impl Kind {
 }
 
 impl Header {
-    /// A sample as Pillow's `convert("RGB")` shows it.
+    /// Return the value of a sample after Pillow's `convert("RGB")`.
     fn scaled(&self, sample: u16) -> u8 {
         let wide_gray = self.kind == Kind::Gray && self.maximum > 255;
         let white = if wide_gray { 65_535.0 } else { 255.0 };
@@ -158,7 +158,7 @@ fn header(data: &[u8]) -> Result<Header> {
     }
 }
 
-/// Reads decimal samples and scales them, into `samples`.
+/// Read decimal samples, scale them, and write them to `samples`.
 fn read_plain(stored: &[u8], header: &Header, samples: &mut Vec<u8>) -> Result<()> {
     let Size { width, height } = header.size;
     let count = u64::from(width) * u64::from(height) * header.kind.channels() as u64;
@@ -166,7 +166,8 @@ fn read_plain(stored: &[u8], header: &Header, samples: &mut Vec<u8>) -> Result<(
         return Err(Status::TooLarge);
     }
     let count = count as usize;
-    // A bit takes a byte at least, a number one more, but for the last: no memory is taken for samples that cannot be there.
+    // A bit takes at least one byte, a number at least two except the last. A file that is shorter is refused before memory is
+    // taken.
     let least = if header.kind == Kind::Bits {
         count
     } else {
@@ -202,14 +203,14 @@ fn read_plain(stored: &[u8], header: &Header, samples: &mut Vec<u8>) -> Result<(
     Ok(())
 }
 
-/// Characters without comments.
+/// The characters of a file without comments.
 struct Text<'a> {
     data: &'a [u8],
     at: usize,
 }
 
 impl Text<'_> {
-    /// The next number and the space behind it; `None` at the end.
+    /// Read the next number and the space after it; `None` at the end.
     fn number(&mut self) -> Result<Option<u64>> {
         let (mut digits, mut value) = (0, 0);
         while let Some(character) = self.next() {
@@ -236,7 +237,7 @@ impl Text<'_> {
             while !matches!(self.data.get(self.at), None | Some(b'\n' | b'\r')) {
                 self.at += 1;
             }
-            self.at = self.data.len().min(self.at + 1); // the line's end belongs to the comment
+            self.at = self.data.len().min(self.at + 1); // the end of the line belongs to the comment
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The bit stream of entropy-coded data: a 64-bit window over bytes in which `FF 00` stands for `FF` and a marker ends the data.
 
-/// Reads bits, most significant first. Behind the end of the data (a marker, or the last byte) it delivers zeros, and
-/// [`BitReader::overrun`] tells how many of those have been used, so that the hot loops need no checks.
+/// A reader of bits, most significant first. After the end of the data (a marker, or the last byte) it returns zeros, and
+/// [`BitReader::overrun`] counts how many of them were used, so that the hot loops need no checks.
 #[derive(Debug, Clone, Copy)]
 pub struct BitReader<'a> {
     data: &'a [u8],
@@ -9,13 +9,13 @@ pub struct BitReader<'a> {
     position: usize,
     /// The next bits, left-aligned.
     window: u64,
-    /// Valid bits in the window, invented ones included.
+    /// Valid bits in the window, padding included.
     count: u32,
-    /// Zeros invented behind the end.
-    invented: u32,
+    /// Zero bits that were padded after the end.
+    padded: u32,
 }
 
-/// True if one of the eight bytes is `FF` (the classic zero-byte test on the complement).
+/// Return true if one of the eight bytes is `FF` (the classic zero-byte test on the complement).
 #[inline(always)]
 fn has_ff(word: u64) -> bool {
     let inverted = !word;
@@ -23,28 +23,28 @@ fn has_ff(word: u64) -> bool {
 }
 
 impl<'a> BitReader<'a> {
-    /// A reader whose first bit is bit `bit` (0 = most significant) of the byte at `position`.
+    /// Make a reader whose first bit is bit `bit` (0 = most significant) of the byte at `position`.
     pub fn new(data: &'a [u8], position: usize, bit: u32) -> Self {
         let mut reader = BitReader {
             data,
             position: position.min(data.len()),
             window: 0,
             count: 0,
-            invented: 0,
+            padded: 0,
         };
         reader.refill();
         reader.skip(bit);
         reader
     }
 
-    /// Makes at least 56 bits valid.
+    /// Make at least 56 bits valid.
     #[inline(always)]
     pub fn refill(&mut self) {
         let (window, count) = self.refilled(self.window, self.count);
         (self.window, self.count) = (window, count);
     }
 
-    /// As [`BitReader::refill`], with the window and its number of valid bits kept by the caller, in registers.
+    /// Refill as [`BitReader::refill`] does, for a caller that keeps the window and its number of valid bits in registers.
     #[inline(always)]
     pub fn refilled(&mut self, window: u64, count: u32) -> (u64, u32) {
         if let Some(bytes) = self
@@ -54,12 +54,12 @@ impl<'a> BitReader<'a> {
         {
             let word = u64::from_be_bytes(*bytes);
             if !has_ff(word) {
-                // Bits below `count` may be set already, to the same values: the byte they came from is loaded again.
+                // Bits below `count` may be set already. They have the right values, because their byte is loaded again.
                 self.position += ((63 - count) >> 3) as usize;
                 return (window | word >> count, count | 56);
             }
         }
-        // On a copy: a reader whose address were taken here could not live in registers.
+        // On a copy: a reader whose address is taken cannot stay in registers.
         let mut copy = BitReader {
             window,
             count,
@@ -70,19 +70,19 @@ impl<'a> BitReader<'a> {
         (copy.window, copy.count)
     }
 
-    /// The window and its number of valid bits, to be kept by the caller.
+    /// Return the window and its number of valid bits, for a caller that keeps them in registers.
     #[inline(always)]
     pub fn lend(&self) -> (u64, u32) {
         (self.window, self.count)
     }
 
-    /// Takes back what was lent.
+    /// Store the window and its number of valid bits again after [`BitReader::lend`].
     #[inline(always)]
     pub fn take_back(&mut self, (window, count): (u64, u32)) {
         (self.window, self.count) = (window, count);
     }
 
-    /// Refills where an `FF` or the end of the data is near: whole bytes up to the `FF` at once, then what the `FF` stands for.
+    /// Refill near an `FF` or the end of the data: all bytes before the `FF` at once, then the byte that the `FF` encodes.
     #[cold]
     #[inline(never)]
     fn refill_slowly(&mut self) {
@@ -109,10 +109,10 @@ impl<'a> BitReader<'a> {
                     self.position += 2;
                     self.count += 8;
                 }
-                (Some(&byte), _) if byte != 0xFF => {} // the last bytes of the file come in one by one
+                (Some(&byte), _) if byte != 0xFF => {} // the last bytes of the file are loaded one by one
                 _ => {
                     let zeros = (63 - self.count) / 8 * 8;
-                    self.invented += zeros;
+                    self.padded += zeros;
                     self.count += zeros;
                     return;
                 }
@@ -120,7 +120,7 @@ impl<'a> BitReader<'a> {
         }
     }
 
-    /// How many bytes from here on are no `FF`, at most 8.
+    /// Return the number of bytes up to the next `FF`, at most 8.
     #[inline(always)]
     fn plain_bytes(&self) -> u32 {
         match self
@@ -130,7 +130,7 @@ impl<'a> BitReader<'a> {
         {
             Some(bytes) => {
                 let inverted = !u64::from_le_bytes(*bytes);
-                // The lowest zero byte is found exactly; bytes above it may be mistaken, but do not count.
+                // The test is exact for the lowest zero byte. It may be wrong for bytes above, which do not matter.
                 let zeros = inverted.wrapping_sub(0x0101_0101_0101_0101)
                     & !inverted
                     & 0x8080_8080_8080_8080;
@@ -144,27 +144,27 @@ impl<'a> BitReader<'a> {
         }
     }
 
-    /// The next bits, left-aligned; 56 are valid after [`BitReader::refill`], less those skipped since.
+    /// Return the next bits, left-aligned; 56 are valid after [`BitReader::refill`], less those skipped since.
     #[inline(always)]
     pub fn window(&self) -> u64 {
         self.window
     }
 
-    /// Drops `bits` (below 64; no more than are valid).
+    /// Skip `bits` bits (below 64, and no more than are valid).
     #[inline(always)]
     pub fn skip(&mut self, bits: u32) {
         self.window <<= bits & 63;
         self.count -= bits & 63;
     }
 
-    /// Number of invented bits that have been used: more than 0 means that the data ended too early.
+    /// Return the number of padded bits that were used. More than 0 means that the data ended too early.
     pub fn overrun(&self) -> u32 {
-        self.invented.saturating_sub(self.count)
+        self.padded.saturating_sub(self.count)
     }
 
-    /// Byte offset and bit of the next bit to be read, such that [`BitReader::new`] continues there.
+    /// Return byte offset and bit number of the next bit, from which [`BitReader::new`] continues.
     pub fn tell(&self) -> (usize, u32) {
-        let unread = self.count - self.invented.min(self.count);
+        let unread = self.count - self.padded.min(self.count);
         let mut position = self.position;
         for _ in 0..unread.div_ceil(8) {
             position -= 1;
@@ -180,7 +180,7 @@ impl<'a> BitReader<'a> {
 mod tests {
     use super::*;
 
-    /// All bits of `data` with stuffing removed, up to the first marker.
+    /// Return all bits of `data` with stuffing removed, up to the first marker.
     fn plain_bits(data: &[u8]) -> Vec<u8> {
         let mut bits = Vec::new();
         let mut at = 0;
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn tell_names_the_place_where_reading_goes_on() {
+    fn a_new_reader_continues_where_tell_points() {
         let data = sample();
         let mut reader = BitReader::new(&data, 0, 0);
         for _ in 0..120 {

@@ -1,8 +1,8 @@
 //! Huffman decoding of runs of MCUs (T.81 F.2.2) into coefficients.
 //!
-//! Decoding one stream is a chain: the next look-up waits for the length that the last one found. Where an image offers several
-//! places to start from (restart markers, an index), two runs are decoded at once, step by step in turn, so that the chains
-//! overlap; which run ends a block first does not matter, as each has all its state to itself.
+//! Decoding one stream is a dependency chain: each look-up needs the length that the look-up before it found. If an image has
+//! several places to start from (restart markers, an index), two runs are decoded at once, in alternating steps, so that the
+//! chains overlap. Each run has its own state, so either may end a block first.
 #![allow(unsafe_code)]
 
 use super::bits::BitReader;
@@ -11,18 +11,18 @@ use super::huffman::{resolve, DcTable, PairTable, END_OF_BLOCK, NOT_HELD, WINDOW
 use crate::cpu::Extension;
 use crate::error::{Result, Status};
 
-/// Blocks that are stored side by side: row r of block b lies at `r * 32 + b * 8`, so that one row of all four is one vector.
+/// Blocks that are stored side by side: row r of block b is at `r * 32 + b * 8`, so that one row of all four is one vector.
 pub const GROUP: usize = 4;
 
 /// Coefficients of four blocks, not yet dequantised.
 pub type Group = [i16; 64 * GROUP];
 
-/// Look-ups that one refill (56 bits) is good for.
+/// Look-ups per refill (56 bits).
 const LOOK_UPS: u32 = 56 / WINDOW;
 
 /// Position in a [`Group`] (of its first block) of the k-th coefficient in file order, for k below 64. Indexed by a `u8`, so
-/// without a bounds check; from 128 on it repeats (see [`PairTable`]), and a k that leaves the block falls on its last place,
-/// where the first symbol of a pair is stored after the second.
+/// without a bounds check. From 128 on it repeats (see [`PairTable`]). A k that leaves the block gives the last place, where the
+/// first symbol of a pair is stored after the second.
 static PLACE: [u8; 256] = places();
 
 const fn places() -> [u8; 256] {
@@ -45,14 +45,14 @@ pub struct Tables {
     pub ac: PairTable,
 }
 
-/// A block of the MCU: where it is stored and how it is coded.
+/// A block of the MCU: where to store it and how it is coded.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Slot {
-    /// Which tables it uses.
+    /// Index of its tables.
     pub tables: usize,
     /// Its component, for the DC predictor.
     pub component: usize,
-    /// The group that holds the first block of its row of blocks.
+    /// Group of the first block in its row of blocks.
     pub first_group: usize,
     /// Blocks per MCU horizontally.
     pub h: usize,
@@ -60,7 +60,7 @@ pub struct Slot {
     pub x: usize,
 }
 
-/// Where reading can start: a place in the bits and the DC predictors there.
+/// A position from which decoding can start: a bit of the file and the DC predictors there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Cursor {
     /// Offset in the file of the byte with the next bit.
@@ -69,16 +69,16 @@ pub struct Cursor {
     pub bit: u32,
     /// DC predictors of the components.
     pub predictors: [i32; 3],
-    /// The MCU that comes next, counted from the start of the image.
+    /// Number of the next MCU, counted from the start of the image.
     pub mcu: u32,
 }
 
-/// MCUs to decode: from `start` on, the first `skip` are passed over, the next `count` are stored from window column `column` on.
+/// MCUs to decode: from `start` on, skip the first `skip`, and store the next `count` from window column `column` on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Run {
     /// Where to start.
     pub start: Cursor,
-    /// MCUs to pass over first.
+    /// MCUs to skip first.
     pub skip: u32,
     /// Column of the window (in MCUs) of the first stored one.
     pub column: u32,
@@ -86,7 +86,7 @@ pub struct Run {
     pub count: u32,
 }
 
-/// What all runs of an MCU row share.
+/// The data, tables and output that all runs of an MCU row share.
 pub struct Row<'r> {
     data: &'r [u8],
     blocks: [Block<'r>; MAX_BLOCKS],
@@ -105,8 +105,8 @@ struct Block<'r> {
 }
 
 impl<'r> Row<'r> {
-    /// A row of the file `data` whose MCUs consist of `slots`, at most [`MAX_BLOCKS`]. Coefficients go to `groups`, all zero before;
-    /// its last one takes the blocks that nobody wants.
+    /// Make a row of the file `data`, whose MCUs consist of `slots`, at most [`MAX_BLOCKS`]. Coefficients are stored in `groups`,
+    /// which must be all zero; the last group receives skipped blocks.
     pub fn new(
         data: &'r [u8],
         slots: &[Slot],
@@ -138,15 +138,15 @@ struct Lane<'r> {
     hot: Hot,
     predictors: [i32; 3],
     slot: usize,
-    /// Window column of the current MCU; negative while passing over.
+    /// Window column of the current MCU; negative while MCUs are skipped.
     column: i64,
     end: i64,
 }
 
-/// The state that every look-up changes or needs.
+/// The state that every look-up reads or changes.
 #[derive(Clone, Copy)]
 struct Hot {
-    /// The bits to come, left-aligned, and how many of them are valid: lent by the lane's reader.
+    /// The next bits, left-aligned, and how many of them are valid, borrowed from the lane's reader.
     window: u64,
     count: u32,
     /// Place in the block, in file order.
@@ -162,7 +162,7 @@ fn index(bits: &BitReader<'_>) -> usize {
     (bits.window() >> (64 - WINDOW)) as usize
 }
 
-/// The DC difference; refills before, so at least 25 bits are left.
+/// Refill, and decode a DC difference. At least 25 bits are left.
 #[inline(always)]
 fn dc_difference(bits: &mut BitReader<'_>, table: &DcTable) -> Result<i32> {
     bits.refill();
@@ -171,20 +171,20 @@ fn dc_difference(bits: &mut BitReader<'_>, table: &DcTable) -> Result<i32> {
     Ok(value)
 }
 
-/// Advance over all symbols of an entry.
+/// Return the advance over all symbols of an entry.
 #[inline(always)]
 fn advance_of(entry: u64) -> u32 {
     (entry >> 8) as u32 & 0xFF
 }
 
-/// Stores the values of an entry met at place `k`.
+/// Store the values of an entry at place `k`.
 #[inline(always)]
 fn store_pair(entry: u64, k: u32, mut store: impl FnMut(u32, i16)) {
     store(k + advance_of(entry), (entry >> 32) as i16);
     store(k + ((entry >> 48) as u32 & 0xFF), (entry >> 16) as i16);
 }
 
-/// Decodes a symbol that its window does not hold; true when the block has ended with it. Leaves as many bits as a refill.
+/// Decode a symbol that does not fit in the window; return true if it ends the block. As many bits as after a refill are left.
 #[inline(always)]
 fn long_symbol(
     bits: &mut BitReader<'_>,
@@ -214,7 +214,7 @@ fn long_symbol(
     }
 }
 
-/// Handles an entry that leads to or over the end of the block; true, or an error, when the block has ended.
+/// Handle an entry that reaches the end of the block; return true, or an error, if the block has ended.
 #[inline(always)]
 fn finish_entry(
     bits: &mut BitReader<'_>,
@@ -224,11 +224,11 @@ fn finish_entry(
 ) -> Result<bool> {
     store_pair(entry, *k, store);
     if *k + ((entry >> 48) as u32 & 0xFF) == 63 {
-        bits.skip((entry >> 56) as u32); // the block is full: the second symbol is none of its own
+        bits.skip((entry >> 56) as u32); // the block is full: the second symbol belongs to the next block
         return Ok(true);
     }
     bits.skip(entry as u32 & 0xFF);
-    // In the block, or behind it by an end of block met inside.
+    // In the block, or beyond it because of an end-of-block symbol inside.
     let last = *k + advance_of(entry);
     if last == 63 || (128..192).contains(&last) {
         Ok(true)
@@ -237,15 +237,15 @@ fn finish_entry(
     }
 }
 
-/// Look-ups of lane `$lane`, whose hot state is in the local `$hot`; `$over` is evaluated at the end of its run, with the lane up
-/// to date.
+/// Performs the look-ups of lane `$lane`, whose hot state is in the local `$hot`. `$over` is evaluated at the end of its run, after
+/// the lane has been updated.
 macro_rules! look_up {
     ($lane:ident, $hot:ident, $row:ident, $over:expr) => {
         // SAFETY: an index of WINDOW bits fits the table, which `row` keeps alive.
         let entry = unsafe { *$hot.entries.add(($hot.window >> (64 - WINDOW)) as usize) };
         let advance = advance_of(entry);
         let last = $hot.k + advance;
-        // Asked first and apart: the two ways out of the loop are then told apart by which branch was mispredicted.
+        // A separate branch first, so that the branch predictor distinguishes the two exits of the loop.
         if advance == u32::from(NOT_HELD) {
             $lane.hot = $hot;
             if !$lane.turn::<BMI, false>(entry, $row)? {
@@ -277,7 +277,7 @@ macro_rules! refill {
     };
 }
 
-/// Where the coefficient at place `k` in file order lies.
+/// Return a pointer to the coefficient at place `k` in file order.
 ///
 /// # Safety
 /// `block` is a block of a [`Group`]: its first coefficient is at 0, 8, 16 or 24.
@@ -309,7 +309,7 @@ impl<'r> Lane<'r> {
         Ok(lane)
     }
 
-    /// Starts the block of the current slot: finds its place and tables, and decodes its DC coefficient.
+    /// Start the block of the current slot: find its place and tables, and decode its DC coefficient.
     #[inline(always)]
     fn begin_block(&mut self, mut bits: BitReader<'r>, row: &mut Row<'r>) -> Result<()> {
         let Block { tables, slot } = &row.blocks[self.slot];
@@ -337,8 +337,8 @@ impl<'r> Lane<'r> {
         Ok(())
     }
 
-    /// Handles an entry that [`finish_entry`] is for, and moves on to the next block if this one has ended; false when the run is
-    /// over. Leaves as many bits as a refill.
+    /// Handle an entry by [`finish_entry`], and start the next block if this one has ended; return false at the end of the run.
+    /// As many bits as after a refill are left.
     #[inline(always)]
     fn turn<const BMI: bool, const HELD: bool>(
         &mut self,
@@ -353,7 +353,7 @@ impl<'r> Lane<'r> {
         self.turn_plain::<HELD>(entry, row)
     }
 
-    /// Out of line, for the loops' registers.
+    /// As `turn`, not inlined, so that the loops keep their registers.
     #[cfg(target_arch = "x86_64")]
     #[inline(never)]
     #[target_feature(enable = "bmi1,bmi2,lzcnt")]
@@ -376,7 +376,7 @@ impl<'r> Lane<'r> {
             mut k,
             ..
         } = self.hot;
-        let mut bits = self.bits; // a copy lives in registers
+        let mut bits = self.bits; // a copy stays in registers
         bits.take_back((window, count));
         // SAFETY: as in `look_up`.
         let store = |k, value| unsafe { *place(block, k) = value };
@@ -404,7 +404,7 @@ impl<'r> Lane<'r> {
         Ok(true)
     }
 
-    /// Ends the run: the cursor behind it if `wanted`, unless the data was too short for it.
+    /// End the run: return the cursor after it if `wanted`, or an error if the data was too short.
     #[inline(always)]
     fn close(&self, run: &Run, wanted: bool) -> Result<Option<Cursor>> {
         if self.bits.overrun() > 0 {
@@ -423,7 +423,7 @@ impl<'r> Lane<'r> {
         }))
     }
 
-    /// Decodes the rest of the run.
+    /// Decode the rest of the run.
     #[inline(always)]
     fn finish<const BMI: bool>(
         mut self,
@@ -441,7 +441,7 @@ impl<'r> Lane<'r> {
     }
 }
 
-/// Decodes all `runs`, none of which is empty, two at a time; returns the place behind the last one.
+/// Decode all `runs`, none of which is empty, two at a time; return the cursor after the last one.
 #[inline(always)]
 fn decode_runs_anywhere<const BMI: bool>(
     row: &mut Row<'_>,
@@ -487,9 +487,9 @@ fn decode_runs_anywhere<const BMI: bool>(
     Ok(rest.finish::<BMI>(run, row, is_last(run))?.or(reached))
 }
 
-/// Passes over `count` MCUs, keeping the DC predictors.
+/// Skip `count` MCUs, updating the DC predictors.
 #[inline(always)]
-fn pass_over_anywhere(cursor: &mut Cursor, row: &Row<'_>, count: u32) -> Result<()> {
+fn skip_mcus_anywhere(cursor: &mut Cursor, row: &Row<'_>, count: u32) -> Result<()> {
     let mut bits = BitReader::new(row.data, cursor.position, cursor.bit);
     for _ in 0..count {
         for Block { tables, slot } in &row.blocks[..row.count] {
@@ -523,7 +523,7 @@ fn pass_over_anywhere(cursor: &mut Cursor, row: &Row<'_>, count: u32) -> Result<
     Ok(())
 }
 
-/// The same code compiled for shifts and counts of BMI, which take one step where the plain ones take three.
+/// The same code compiled with the shift and count instructions of BMI, which replace three instructions each.
 #[cfg(target_arch = "x86_64")]
 mod bmi {
     use super::*;
@@ -534,12 +534,12 @@ mod bmi {
     }
 
     #[target_feature(enable = "bmi1,bmi2,lzcnt")]
-    pub fn pass_over(cursor: &mut Cursor, row: &Row<'_>, count: u32) -> Result<()> {
-        pass_over_anywhere(cursor, row, count)
+    pub fn skip_mcus(cursor: &mut Cursor, row: &Row<'_>, count: u32) -> Result<()> {
+        skip_mcus_anywhere(cursor, row, count)
     }
 }
 
-/// Decodes all `runs`, none of which is empty; returns the place behind the last one.
+/// Decode all `runs`, none of which is empty; return the cursor after the last one.
 pub fn decode_runs(
     extension: Extension,
     row: &mut Row<'_>,
@@ -555,19 +555,19 @@ pub fn decode_runs(
     }
 }
 
-/// Passes over `count` MCUs, keeping the DC predictors.
-pub fn pass_over(
+/// Skip `count` MCUs, updating the DC predictors.
+pub fn skip_mcus(
     extension: Extension,
     cursor: &mut Cursor,
     row: &Row<'_>,
     count: u32,
 ) -> Result<()> {
     match extension {
-        Extension::Scalar | Extension::Neon => pass_over_anywhere(cursor, row, count),
+        Extension::Scalar | Extension::Neon => skip_mcus_anywhere(cursor, row, count),
         // SAFETY: as in `decode_runs`.
         #[cfg(target_arch = "x86_64")]
-        Extension::Avx2 | Extension::Avx512 => unsafe { bmi::pass_over(cursor, row, count) },
+        Extension::Avx2 | Extension::Avx512 => unsafe { bmi::skip_mcus(cursor, row, count) },
         #[cfg(not(target_arch = "x86_64"))]
-        _ => pass_over_anywhere(cursor, row, count),
+        _ => skip_mcus_anywhere(cursor, row, count),
     }
 }

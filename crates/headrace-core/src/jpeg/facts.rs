@@ -1,6 +1,7 @@
 //! The facts that a JPEG's header states: size, encoding and quality. Nothing is decoded.
 //!
-//! This reader is strict, unlike [`super::header`]: a file that bends the rules, or has no end marker, is refused with the reason.
+//! This reader is stricter than [`super::header`]: it refuses a file that breaks the standard or has no end marker, with the
+//! reason.
 
 use std::fmt;
 use std::ops::Range;
@@ -25,7 +26,7 @@ pub struct JpegFacts {
     pub restart_interval: u16,
     /// The IJG quality that the sum of the first luminance table corresponds to; `None` without such a table of 8 bits.
     pub quality: Option<u8>,
-    /// Where the component specifications of the frame header stand in the file, three bytes each.
+    /// Byte range of the component specifications in the file, three bytes each.
     specifications: Range<usize>,
 }
 
@@ -43,7 +44,7 @@ pub enum Process {
 }
 
 impl Process {
-    /// The process in one word.
+    /// Return the process in one word.
     pub fn name(self) -> &'static str {
         match self {
             Process::Baseline => "baseline",
@@ -179,7 +180,7 @@ pub fn jpeg_facts(data: &[u8]) -> Result<JpegFacts, HeaderFault> {
     })
 }
 
-/// The facts in the payload of an SOF segment, which begins at `start` in the file.
+/// Return the facts in the payload of an SOF segment, which begins at `start` in the file.
 fn read_frame(code: u8, payload: &[u8], start: usize) -> Result<JpegFacts, HeaderFault> {
     let &[bits, y1, y0, x1, x0, components, ref rest @ ..] = payload else {
         return Err(HeaderFault::FrameTooShort);
@@ -215,8 +216,8 @@ fn read_frame(code: u8, payload: &[u8], start: usize) -> Result<JpegFacts, Heade
 }
 
 impl JpegFacts {
-    /// The chroma subsampling of `data`, the file that these facts were read from: `4:2:0` and the like, `grey` for one component,
-    /// else the sampling factors of each component, as in `2x1,1x2,1x1`.
+    /// Return the chroma subsampling of `data`, the file that these facts were read from: `4:2:0` and the like, `grey` for one
+    /// component, otherwise the sampling factors of each component, as in `2x1,1x2,1x1`.
     pub fn subsampling(&self, data: &[u8]) -> String {
         let specifications = data.get(self.specifications.clone()).unwrap_or_default();
         let factors: Vec<(u8, u8)> = specifications
@@ -244,7 +245,7 @@ impl JpegFacts {
     }
 }
 
-/// How many times finer luma is sampled than chroma, across and down; `None` where that is no whole number.
+/// Return the ratio of luma to chroma sampling, across and down; `None` if it is not a whole number.
 fn ratio(luma: (u8, u8), chroma: (u8, u8)) -> Option<(u8, u8)> {
     let whole = |fine: u8, coarse: u8| {
         let ratio = fine.checked_div(coarse)?;
@@ -269,8 +270,8 @@ const SUMS: [u32; 100] = {
     sums
 };
 
-/// The quality whose luminance table has the sum nearest to that of the first table in a DQT payload; encoders with tables of
-/// their own get a similar one.
+/// Return the quality whose luminance table has the sum nearest to that of the first table in a DQT payload; encoders with tables
+/// of their own get a similar one.
 fn estimate_quality(payload: &[u8]) -> Option<u8> {
     let (head, table) = payload.split_first()?;
     let total: u32 = table.get(..64)?.iter().map(|&value| u32::from(value)).sum();
@@ -292,7 +293,7 @@ mod tests {
     use crate::jpeg::turbo::{encode, Encoding};
 
     #[test]
-    fn facts_of_what_libjpeg_turbo_writes() {
+    fn facts_of_files_from_libjpeg_turbo() {
         let size = Size {
             width: 40,
             height: 30,
@@ -339,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_names_the_byte() {
+    fn a_refusal_states_the_offset() {
         let fault = |data: &[u8]| jpeg_facts(data).unwrap_err().to_string();
         assert_eq!(
             fault(&[0xFF, 0xD8, 0xFF]),

@@ -1,7 +1,7 @@
-//! The marker segments of a JPEG up to its first scan. Everything borrows from the file; nothing is copied but numbers.
+//! The parser of a JPEG's header: the marker segments up to its first scan. The result borrows from the file.
 //!
-//! Source of the format: ITU-T T.81 (B.2), JFIF 1.02, Adobe TN 5116. Where real files bend the rules (garbage between
-//! segments, fill bytes, 16-bit quantisation tables in SOF0), this reader bends as far as libjpeg-turbo does.
+//! Source of the format: ITU-T T.81 (B.2), JFIF 1.02, Adobe TN 5116. The parser accepts the same deviations as libjpeg-turbo:
+//! garbage between segments, fill bytes, 16-bit quantisation tables in SOF0.
 
 use super::marker::{self, next_segment};
 use crate::error::{Result, Status};
@@ -13,7 +13,7 @@ pub const ZIGZAG: [u8; 64] = [
     52, 45, 38, 31, 39, 46, 53, 60, 61, 54, 47, 55, 62, 63,
 ];
 
-/// A Huffman table as the file states it (T.81 B.2.4.2).
+/// A Huffman table in the file (T.81 B.2.4.2).
 #[derive(Debug, Clone, Copy)]
 pub struct HuffmanSpec<'a> {
     /// Number of codes of each length, 1 to 16 bits.
@@ -22,7 +22,7 @@ pub struct HuffmanSpec<'a> {
     pub symbols: &'a [u8],
 }
 
-/// A component of the frame and the tables that its scan chose.
+/// A component of the frame, and the tables that its scan uses.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Component {
     /// Identifier in the file.
@@ -39,7 +39,7 @@ pub struct Component {
     pub ac: u8,
 }
 
-/// How the components become RGB.
+/// The colour conversion of the components to RGB.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Colour {
     /// One component.
@@ -50,8 +50,8 @@ pub enum Colour {
     Rgb,
 }
 
-/// All that decoding the first scan needs. Only baseline and extended sequential Huffman files of 8 bits with one or three
-/// components in a single scan have one; [`parse`] refuses the rest with [`Status::Unsupported`].
+/// The header data that decoding the first scan needs. [`parse`] returns it for baseline and extended sequential Huffman files of
+/// 8 bits with one or three components in a single scan, and refuses all others with [`Status::Unsupported`].
 #[derive(Debug, Clone, Copy)]
 pub struct Header<'a> {
     /// Width in pixels.
@@ -60,7 +60,7 @@ pub struct Header<'a> {
     pub height: u32,
     /// The components; the first `count` are used.
     pub components: [Component; 3],
-    /// 1 or 3.
+    /// Number of components, 1 or 3.
     pub count: usize,
     /// Quantisation tables in block order (row × 8 + column).
     pub quant: [Option<[u16; 64]>; 4],
@@ -77,19 +77,19 @@ pub struct Header<'a> {
 }
 
 impl<'a> Header<'a> {
-    /// The components that exist.
+    /// Return the components of the image.
     pub fn components(&self) -> &[Component] {
         &self.components[..self.count]
     }
 
-    /// Largest sampling factors (horizontal, vertical).
+    /// Return the largest sampling factors (horizontal, vertical).
     pub fn max_factors(&self) -> (u32, u32) {
         let largest =
             |of: fn(&Component) -> u8| self.components().iter().map(of).max().unwrap_or(1);
         (u32::from(largest(|c| c.h)), u32::from(largest(|c| c.v)))
     }
 
-    /// Number of MCUs across and down. A single component has one block per MCU whatever its factors say (T.81 A.2.2).
+    /// Return the number of MCUs across and down. A single component has one block per MCU, whatever its factors are (T.81 A.2.2).
     pub fn mcus(&self) -> (u32, u32) {
         let (h, v) = self.max_factors();
         (self.width.div_ceil(8 * h), self.height.div_ceil(8 * v))
@@ -139,10 +139,10 @@ impl<'a> Header<'a> {
     }
 }
 
-/// A frame header as it stands (T.81 B.2.2); which of its kinds can be decoded is for its reader to say.
+/// A frame header (T.81 B.2.2). The caller decides which kinds it supports.
 #[derive(Debug, Clone, Copy)]
 pub struct Frame<'a> {
-    /// Bits of a sample.
+    /// Bits per sample.
     pub precision: u8,
     /// Width in pixels, not 0.
     pub width: u32,
@@ -153,7 +153,7 @@ pub struct Frame<'a> {
 }
 
 impl<'a> Frame<'a> {
-    /// Reads and checks the payload of an SOF segment.
+    /// Read and check the payload of an SOF segment.
     pub fn read(payload: &'a [u8]) -> Result<Self> {
         let &[precision, y1, y0, x1, x0, count, ref raw @ ..] = payload else {
             return Err(Status::CorruptHeader);
@@ -176,12 +176,12 @@ impl<'a> Frame<'a> {
         Ok(frame)
     }
 
-    /// Number of components.
+    /// Return the number of components.
     pub fn count(&self) -> usize {
         self.raw.len() / 3
     }
 
-    /// The components in their order, without Huffman tables.
+    /// Return the components in their order, without Huffman tables.
     pub fn components(&self) -> impl Iterator<Item = Component> + 'a {
         self.raw.chunks_exact(3).map(|raw| Component {
             id: raw[0],
@@ -194,7 +194,7 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// What a symbol means: DC symbols are sizes, AC symbols are run and size.
+/// The class of a Huffman table: DC symbols are sizes, AC symbols are runs and sizes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
     /// Differences of DC coefficients.
@@ -203,7 +203,7 @@ pub enum Class {
     Ac,
 }
 
-/// Passes the tables of a DHT segment (T.81 B.2.4.2) on, with their class and number (0 to 3).
+/// Call `each` with class, number (0 to 3) and content of each table in a DHT segment (T.81 B.2.4.2).
 pub fn huffman_tables<'a>(
     mut payload: &'a [u8],
     mut each: impl FnMut(Class, usize, HuffmanSpec<'a>),
@@ -229,7 +229,7 @@ pub fn huffman_tables<'a>(
     Ok(())
 }
 
-/// Passes the tables of a DQT segment (T.81 B.2.4.1) on, in block order, with their number (0 to 3).
+/// Call `each` with number (0 to 3) and values, in block order, of each table in a DQT segment (T.81 B.2.4.1).
 pub fn quantisation_tables(
     mut payload: &[u8],
     mut each: impl FnMut(usize, [u16; 64]),
@@ -254,12 +254,12 @@ pub fn quantisation_tables(
     Ok(())
 }
 
-/// The components of an SOS segment (T.81 B.2.3): identifier, DC table and AC table of each.
+/// Return the components of an SOS segment (T.81 B.2.3): identifier, DC table and AC table of each.
 pub fn scan_components(payload: &[u8]) -> Result<impl ExactSizeIterator<Item = (u8, u8, u8)> + '_> {
     let &[count, ref rest @ ..] = payload else {
         return Err(Status::CorruptHeader);
     };
-    // Behind them stand the spectral selection and the bit positions, three bytes.
+    // Spectral selection and bit positions follow, three bytes.
     let (raw, _) = rest
         .split_last_chunk::<3>()
         .filter(|(raw, _)| raw.len() == 2 * usize::from(count))
@@ -269,7 +269,7 @@ pub fn scan_components(payload: &[u8]) -> Result<impl ExactSizeIterator<Item = (
         .map(|raw| (raw[0], raw[1] >> 4, raw[1] & 15)))
 }
 
-/// Adobe's and JFIF's markers, which decide the colour space of three components (libjpeg's rules).
+/// The Adobe and JFIF markers, which determine the colour space of three components (libjpeg's rules).
 #[derive(Default)]
 struct ColourHints {
     jfif: bool,
@@ -295,7 +295,7 @@ impl ColourHints {
     }
 }
 
-/// Reads the segments up to the first scan. [`Status::Unsupported`] means a valid kind of file that only libjpeg-turbo reads.
+/// Parse the segments up to the first scan. [`Status::Unsupported`] means a valid file that only libjpeg-turbo decodes.
 pub fn parse(data: &[u8]) -> Result<Header<'_>> {
     if !data.starts_with(&[0xFF, marker::SOI]) {
         return Err(Status::UnknownFormat);
@@ -348,11 +348,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn short_or_lying_headers_are_refused() {
+    fn short_or_inconsistent_headers_are_refused() {
         assert_eq!(parse(b"GIF89a").err(), Some(Status::UnknownFormat));
         assert_eq!(parse(&[0xFF, 0xD8]).err(), Some(Status::Truncated));
-        let lying_length = [0xFF, 0xD8, 0xFF, 0xDB, 0xFF, 0xFF, 0x00];
-        assert_eq!(parse(&lying_length).err(), Some(Status::Truncated));
+        let wrong_length = [0xFF, 0xD8, 0xFF, 0xDB, 0xFF, 0xFF, 0x00];
+        assert_eq!(parse(&wrong_length).err(), Some(Status::Truncated));
         let empty_frame = [0xFF, 0xD8, 0xFF, 0xC0, 0, 11, 8, 0, 0, 0, 9, 1, 1, 0x11, 0];
         assert_eq!(parse(&empty_frame).err(), Some(Status::CorruptHeader));
         let progressive = [0xFF, 0xD8, 0xFF, 0xC2, 0, 11, 8, 0, 9, 0, 9, 1, 1, 0x11, 0];

@@ -1,25 +1,25 @@
-//! Huffman tables for decoding: one look-up gives the code's length, the run, and the coefficient itself where its bits fit;
-//! for AC coefficients a second symbol as well, where that fits too (6 of 10 look-ups on photographs).
+//! Huffman tables for decoding. One look-up gives the length of the code, the run, and the coefficient if its bits fit; for AC
+//! coefficients also a second symbol if it fits (6 of 10 look-ups on photographs).
 //!
-//! The window is the next [`WINDOW`] bits of the stream. An entry of [`Table`] packs, from the low end: bits consumed (8), advance
-//! in the block (8), value (16, signed). Codes whose magnitude bits do not fit in the window have advance 0 and carry the code
-//! length and the symbol instead; codes longer than the window have length 0 and are found by [`Codes::find`]. An entry of
-//! [`PairTable`] is described there.
+//! The window is the next [`WINDOW`] bits of the stream. An entry of [`Table`] packs, from the low end: bits consumed (8),
+//! advance in the block (8), value (16, signed). Codes whose magnitude bits do not fit in the window have advance 0 and hold code
+//! length and symbol instead. Codes longer than the window have length 0 and are found by [`Codes::find`]. [`PairTable`]
+//! describes its own entries.
 
 use super::header::{Class, HuffmanSpec};
 use crate::error::{Result, Status};
 
-/// Bits of one look-up. 2^11 pairs of 8 bytes: luma and chroma tables together fill two thirds of a 48 KiB L1 cache, and as the
-/// bits of a good code are all but random, every entry is in use.
+/// Bits of one look-up. With 2^11 entries of 8 bytes, luma and chroma tables together fill two thirds of a 48 KiB L1 cache. The
+/// bits of a good code are almost random, so all entries are used.
 pub const WINDOW: u32 = 11;
 
-/// Advance of the end-of-block symbol: beyond any block, so that one comparison ends the loop.
+/// Advance of the end-of-block symbol: larger than any block, so that one comparison ends the loop.
 pub const END_OF_BLOCK: u8 = 128;
 
-/// Advance that says that a window holds no whole symbol: beyond any block, so that the same comparison finds it.
+/// Advance of a window without a whole symbol: larger than any block, so that the same comparison detects it.
 pub const NOT_HELD: u8 = 255;
 
-/// The codes of a table in order: finds any of them, however long.
+/// The codes of a table in order, to find codes of any length.
 #[derive(Clone)]
 pub struct Codes {
     /// For each length: the first code beyond it, left-aligned in 16 bits (T.81 F.2.2.3's MAXCODE, shifted and exclusive).
@@ -40,7 +40,7 @@ impl Default for Codes {
 }
 
 impl Codes {
-    /// Reads the file's specification and calls `each(length, symbol)` for every code in order; refuses codes that overflow their
+    /// Read the specification in the file and call `each(length, symbol)` for every code in order. Refuse codes that overflow their
     /// length, and DC sizes above 15.
     fn build(
         &mut self,
@@ -70,7 +70,7 @@ impl Codes {
         Ok(())
     }
 
-    /// Length and symbol of the next code; `peek` is the next 16 bits of the stream.
+    /// Return length and symbol of the next code; `peek` is the next 16 bits of the stream.
     #[cold]
     #[inline(never)]
     pub fn find(&self, peek: u32) -> Result<(u32, u8)> {
@@ -92,8 +92,8 @@ impl Codes {
 /// Bits of one look-up of a DC code.
 pub const DC_WINDOW: u32 = 9;
 
-/// A table of DC differences: code length (low byte) and size for each window; 0 where the window does not hold the code. It is
-/// small, so that it does not push the AC tables out of the L1 cache; the difference itself is a few shifts away.
+/// A table of DC differences: code length (low byte) and size for each window, 0 if the code does not fit in the window. It is
+/// small, so that the AC tables stay in the L1 cache; the difference itself takes a few shifts more.
 #[derive(Clone)]
 pub struct DcTable {
     entries: [u16; 1 << DC_WINDOW],
@@ -110,7 +110,7 @@ impl Default for DcTable {
 }
 
 impl DcTable {
-    /// Fills the table from the file's specification for DC differences.
+    /// Fill the table from the file's specification for DC differences.
     pub fn build(&mut self, spec: &HuffmanSpec<'_>) -> Result<()> {
         let DcTable { entries, codes } = self;
         let mut at = 0;
@@ -125,7 +125,7 @@ impl DcTable {
         Ok(())
     }
 
-    /// Bits and value of the next difference; `window` is the stream, left-aligned.
+    /// Return bits and value of the next difference; `window` is the stream, left-aligned.
     #[inline(always)]
     pub fn difference(&self, window: u64) -> Result<(u32, i32)> {
         let entry = self.entries[(window >> (64 - DC_WINDOW)) as usize];
@@ -139,7 +139,7 @@ impl DcTable {
     }
 }
 
-/// A table of single symbols; built in place so that its memory can be reused.
+/// A table of single symbols, built in place so that its memory is reused.
 #[derive(Clone)]
 pub struct Table {
     /// One entry for each window.
@@ -156,14 +156,14 @@ impl Default for Table {
     }
 }
 
-/// Extends `bits` (of `size` bits) to a signed value (T.81 F.2.2.1, EXTEND).
+/// Extend `bits` (of `size` bits) to a signed value (T.81 F.2.2.1, EXTEND).
 #[inline(always)]
 pub fn extend(bits: u32, size: u32) -> i32 {
     let sign_missing = (bits >> (size.max(1) - 1)) ^ 1;
     bits as i32 - (((1i32 << size) - 1) & -(sign_missing as i32 & i32::from(size > 0)))
 }
 
-/// Advance of an AC symbol: run + 1, 16 for a run of 16 zeros, [`END_OF_BLOCK`] for the rest (as libjpeg reads them).
+/// Return the advance of an AC symbol: run + 1, 16 for a run of 16 zeros, [`END_OF_BLOCK`] for all others, as in libjpeg.
 fn advance(class: Class, symbol: u8) -> u8 {
     match (class, symbol >> 4, symbol & 15) {
         (Class::Dc, ..) => 1,
@@ -174,7 +174,7 @@ fn advance(class: Class, symbol: u8) -> u8 {
 }
 
 impl Table {
-    /// Fills the table from the file's specification.
+    /// Fill the table from the file's specification.
     pub fn build(&mut self, spec: &HuffmanSpec<'_>, class: Class) -> Result<()> {
         let Table { entries, codes } = self;
         let mut at = 0;
@@ -188,7 +188,7 @@ impl Table {
     }
 }
 
-/// Writes the entries of one code (codes come in the order of their windows) and returns where the next code starts.
+/// Write the entries of one code and return the start of the next one. Codes come in the order of their windows.
 fn fill(
     entries: &mut [u32; 1 << WINDOW],
     at: usize,
@@ -199,7 +199,7 @@ fn fill(
     let span = 1usize << (WINDOW - length);
     let size = u32::from(symbol & 15);
     let Some(entries) = entries.get_mut(at..at + span) else {
-        return at; // more codes than the length holds: the table is refused
+        return at; // more codes than the length allows: the table is refused
     };
     if length + size > WINDOW {
         entries.fill(length | u32::from(symbol) << 16);
@@ -214,11 +214,11 @@ fn fill(
 
 /// A table of AC symbols that decodes up to two at once. An entry packs, from the low end: bits consumed by both (8), advance
 /// over both (8), value of the first (16), value of the second (16), advance over the first (8), bits of the first (8). A
-/// single symbol is its own second: storing it twice in one place does no harm, and saves a branch. An advance of
-/// [`NOT_HELD`] means that the window does not hold the first symbol; the rest of the entry is then that of [`Table`].
+/// single symbol is stored as its own second symbol: storing it twice in one place saves a branch. An advance of [`NOT_HELD`] means
+/// that the first symbol does not fit in the window; the rest of the entry is then that of [`Table`].
 ///
-/// End of block is an advance of 128 on top of the place it is met at: behind another symbol it names that symbol's place
-/// (modulo 128) and value again; alone, with 129, the place after the last, which is zero anyway.
+/// End of block adds 128 to the current place. After another symbol it repeats that symbol's place (modulo 128) and value; alone,
+/// with 129, it gives the place after the last coefficient, which is zero anyway.
 #[derive(Clone)]
 pub struct PairTable {
     /// One entry for each window.
@@ -237,7 +237,7 @@ impl Default for PairTable {
 }
 
 impl PairTable {
-    /// Fills the table from the file's specification for AC coefficients.
+    /// Fill the table from the file's specification for AC coefficients.
     pub fn build(&mut self, spec: &HuffmanSpec<'_>) -> Result<()> {
         self.single.build(spec, Class::Ac)?;
         for (window, (pair, &first)) in self
@@ -247,7 +247,7 @@ impl PairTable {
             .enumerate()
         {
             let (bits, advance, value) = (first & 0xFF, first >> 8 & 0xFF, first >> 16);
-            // The bits behind the first symbol; zeros come in from the right, so a longer second symbol may seem to fit.
+            // The bits after the first symbol. Zeros fill in from the right, so a longer second symbol may seem to fit.
             let second = self.single.entries[window << (bits & 15) & ((1 << WINDOW) - 1)];
             let (bits2, advance2, value2) = (second & 0xFF, second >> 8 & 0xFF, second >> 16);
             let two = advance2 != 0 && bits + bits2 <= WINDOW;
@@ -269,7 +269,7 @@ impl PairTable {
     }
 }
 
-/// Bits, advance and value of a symbol whose entry had advance 0; `window` is the stream, left-aligned in 64 bits.
+/// Return bits, advance and value of a symbol whose entry has advance 0; `window` is the stream, left-aligned in 64 bits.
 #[inline(always)]
 pub fn resolve(table: &Table, entry: u32, window: u64, class: Class) -> Result<(u32, u8, i32)> {
     let (length, symbol) = match entry & 0xFF {
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn every_window_decodes_as_the_canonical_search_says() {
+    fn every_window_decodes_like_the_canonical_search() {
         let mut table = Table::default();
         let mut dc = DcTable::default();
         dc.build(&HuffmanSpec {

@@ -1,44 +1,45 @@
-//! Checkpoints into the Huffman stream of a JPEG without restart markers: bit offset and DC predictors at the start of every column
-//! group of every MCU row, as far down as somebody has decoded. With them a region costs what its tiles cost; without, all that
-//! lies above it and beside it must be decoded as well. They come for nothing: decoding passes every checkpoint anyway.
+//! The JPEG index: entries into the Huffman stream of a JPEG without restart markers. An entry is the bit offset and the DC
+//! predictors at the start of a column group of an MCU row. With an index, decoding a region costs what its tiles cost; without
+//! one, everything above and beside the region must be decoded too. Decoding an image makes its index at almost no cost.
 //!
-//! Idea: Android's tile index (Skia, 2011) and OpenSlide's restart-marker offsets; the layout here is ours.
+//! The idea is that of Android's tile index (Skia, 2011) and OpenSlide's restart-marker offsets; the layout is our own.
 
 use super::entropy::Cursor;
 use super::header::Header;
 use crate::crc::crc32c;
 use crate::error::{Result, Status};
 
-/// Width of a column group in pixels, about: a checkpoint costs some 7 bytes, and half a group is decoded in vain for each row.
+/// Approximate width of a column group in pixels. An entry takes about 7 bytes; on average half a group per row is decoded
+/// without use.
 const GROUP_WIDTH: u32 = 64;
 
 const MAGIC: [u8; 4] = *b"HRIX";
 const VERSION: u8 = 1;
 
-/// A place in the stream. Predictors are kept modulo 2^16, as coefficients are.
+/// A position in the stream. Predictors are stored modulo 2^16, like coefficients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-struct Checkpoint {
+struct Entry {
     position: u32,
     bit: u8,
     predictors: [i16; 3],
 }
 
-/// The checkpoints of one image, for its first [`Index::rows`] MCU rows.
+/// The index of one image, for its first [`Index::rows`] MCU rows.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Index {
-    /// Length and checksum of the image that it belongs to.
+    /// Length and checksum of the image's bytes.
     length: u64,
     checksum: u32,
     /// MCUs across, and MCUs per column group.
     across: u32,
     spacing: u32,
     components: u8,
-    /// Row by row, then the place where the first row that is not covered starts.
-    checkpoints: Vec<Checkpoint>,
+    /// The entries row by row, then the start of the first row that is not covered.
+    entries: Vec<Entry>,
 }
 
 impl Index {
-    /// An index that covers nothing yet. Its memory can be used again for other images.
+    /// Make an empty index, whose memory can be reused for several images.
     pub fn new() -> Self {
         Self::default()
     }
@@ -47,41 +48,41 @@ impl Index {
         self.across.div_ceil(self.spacing.max(1)).max(1) as usize
     }
 
-    /// MCU rows that are covered.
+    /// Return the number of MCU rows that the index covers.
     pub fn rows(&self) -> u32 {
-        (self.checkpoints.len().saturating_sub(1) / self.groups()) as u32
+        (self.entries.len().saturating_sub(1) / self.groups()) as u32
     }
 
-    /// True if it covers nothing: the image has restart markers of its own, or is of another kind.
+    /// Return true if the index covers nothing: the image has restart markers, or is of another kind.
     pub fn is_empty(&self) -> bool {
         self.rows() == 0
     }
 
-    /// True if it can grow: the image's first checkpoint is there.
+    /// Return true if the index has its first entry, so that decoding can extend it.
     pub(super) fn can_grow(&self) -> bool {
-        !self.checkpoints.is_empty()
+        !self.entries.is_empty()
     }
 
-    /// Forgets everything.
+    /// Remove all entries.
     pub fn clear(&mut self) {
-        self.checkpoints.clear();
+        self.entries.clear();
     }
 
-    /// Memory in bytes, for caches.
+    /// Return the memory that the index takes in bytes.
     pub fn size_bytes(&self) -> usize {
-        std::mem::size_of::<Self>() + self.checkpoints.len() * std::mem::size_of::<Checkpoint>()
+        std::mem::size_of::<Self>() + self.entries.len() * std::mem::size_of::<Entry>()
     }
 
-    /// Starts an index of the image `data`; it stays empty if there are restart markers, or 4 GiB.
+    /// Start an index of the image `data`. It stays empty if the image has restart markers, or 4 GiB or more.
     pub(super) fn begin(&mut self, data: &[u8], header: &Header<'_>) {
         self.length = data.len() as u64;
         self.checksum = crc32c(data, 0);
         self.across = header.mcus().0;
         self.spacing = (GROUP_WIDTH / (8 * header.max_factors().0)).max(1);
         self.components = header.count as u8;
-        self.checkpoints.clear();
+        self.entries.clear();
         if header.restart_interval > 0 || u32::try_from(data.len()).is_err() {
-            return; // covers nothing
+            return; // stays empty
         }
         self.push(&Cursor {
             position: header.scan,
@@ -91,30 +92,30 @@ impl Index {
         });
     }
 
-    /// Becomes a copy of `other`.
+    /// Become a copy of `other`.
     pub(super) fn copy_from(&mut self, other: &Index) {
-        self.checkpoints.clear();
-        self.checkpoints.extend_from_slice(&other.checkpoints);
+        self.entries.clear();
+        self.entries.extend_from_slice(&other.entries);
         (self.length, self.checksum) = (other.length, other.checksum);
         (self.across, self.spacing, self.components) =
             (other.across, other.spacing, other.components);
     }
 
-    /// MCUs per column group.
+    /// Return the MCUs per column group.
     pub(super) fn spacing(&self) -> u32 {
         self.spacing
     }
 
-    /// Adds the next checkpoint.
+    /// Append the next entry.
     pub(super) fn push(&mut self, cursor: &Cursor) {
-        self.checkpoints.push(Checkpoint {
+        self.entries.push(Entry {
             position: cursor.position as u32,
             bit: cursor.bit as u8,
             predictors: cursor.predictors.map(|predictor| predictor as i16),
         });
     }
 
-    /// Refuses an index that belongs to other bytes.
+    /// Refuse an index that belongs to other bytes.
     pub(super) fn check(&self, data: &[u8], header: &Header<'_>) -> Result<()> {
         let fits = self.length == data.len() as u64
             && self.across == header.mcus().0
@@ -128,7 +129,7 @@ impl Index {
         }
     }
 
-    /// The last checkpoint at or before MCU `mcu`, and the MCU at which the next one lies.
+    /// Return the last entry at or before MCU `mcu`, and the MCU of the next entry.
     pub(super) fn nearest(&self, mcu: u32) -> Option<(Cursor, u32)> {
         let (row, column) = (mcu / self.across.max(1), mcu % self.across.max(1));
         let (rows, groups) = (self.rows(), self.groups());
@@ -143,7 +144,7 @@ impl Index {
         } else {
             (rows as usize * groups, rows * self.across, u32::MAX)
         };
-        let point = self.checkpoints.get(at)?;
+        let point = self.entries.get(at)?;
         let predictors = point.predictors.map(i32::from);
         Some((
             Cursor {
@@ -156,20 +157,21 @@ impl Index {
         ))
     }
 
-    /// The index as bytes: `HRIX`, version, components, u16 spacing, u32 MCUs across, u64 image length, u32 image checksum, u32
-    /// number of checkpoints; for each checkpoint the bits since the last one and the change of each component's predictor as
-    /// variable-length integers (7 bits a byte, low first; changes zigzag-coded); the CRC-32C of all that. Little-endian.
+    /// Return the index as bytes: `HRIX`, version, components, u16 spacing, u32 MCUs across, u64 image length, u32 image
+    /// checksum, u32 number of entries; for each entry the bits since the last one and the change of each component's predictor
+    /// as variable-length integers (7 bits per byte, low first; changes zigzag-coded); the CRC-32C of all these bytes.
+    /// Little-endian.
     pub fn to_bytes(&self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(32 + self.checkpoints.len() * 8);
+        let mut bytes = Vec::with_capacity(32 + self.entries.len() * 8);
         bytes.extend(MAGIC);
         bytes.extend([VERSION, self.components]);
         bytes.extend((self.spacing as u16).to_le_bytes());
         bytes.extend(self.across.to_le_bytes());
         bytes.extend(self.length.to_le_bytes());
         bytes.extend(self.checksum.to_le_bytes());
-        bytes.extend((self.checkpoints.len() as u32).to_le_bytes());
+        bytes.extend((self.entries.len() as u32).to_le_bytes());
         let mut last = (0, [0; 3]);
-        for point in &self.checkpoints {
+        for point in &self.entries {
             let bits = u64::from(point.position) * 8 + u64::from(point.bit);
             write_varint(&mut bytes, bits.wrapping_sub(last.0));
             for (now, before) in point
@@ -190,7 +192,7 @@ impl Index {
         bytes
     }
 
-    /// Reads what [`Index::to_bytes`] wrote; anything else is [`Status::BadIndex`].
+    /// Read what [`Index::to_bytes`] wrote; anything else is [`Status::BadIndex`].
     pub fn from_bytes(bytes: &[u8]) -> Result<Index> {
         let (body, checksum) = bytes.split_last_chunk::<4>().ok_or(Status::BadIndex)?;
         if crc32c(body, 0) != u32::from_le_bytes(*checksum) {
@@ -207,10 +209,10 @@ impl Index {
             across: u32::from_le_bytes(reader.take()?),
             length: u64::from_le_bytes(reader.take()?),
             checksum: u32::from_le_bytes(reader.take()?),
-            checkpoints: Vec::new(),
+            entries: Vec::new(),
         };
         let count = u32::from_le_bytes(reader.take()?) as usize;
-        // Every checkpoint takes at least a byte, so a lying count cannot ask for much memory.
+        // Every entry takes at least one byte, so a wrong count cannot ask for much memory.
         let plausible =
             count <= reader.0.len() && usize::from(components) <= 3 && index.across <= 1 << 16;
         if !plausible || (count > 0 && (index.spacing == 0 || components == 0)) {
@@ -224,7 +226,7 @@ impl Index {
                 *predictor = predictor.wrapping_add(((coded >> 1) as i16) ^ -((coded & 1) as i16));
             }
             let position = u32::try_from(last.0 >> 3).map_err(|_| Status::BadIndex)?;
-            index.checkpoints.push(Checkpoint {
+            index.entries.push(Entry {
                 position,
                 bit: (last.0 & 7) as u8,
                 predictors: last.1,
@@ -246,7 +248,7 @@ fn write_varint(bytes: &mut Vec<u8>, mut value: u64) {
     bytes.push(value as u8);
 }
 
-/// Takes fields off the front of bytes.
+/// A reader of fields from the front of bytes.
 struct Reader<'a>(&'a [u8]);
 
 impl Reader<'_> {
@@ -274,8 +276,8 @@ pub(crate) mod tests {
     use super::*;
 
     pub(crate) fn sample() -> Index {
-        let checkpoints = (0..21u32)
-            .map(|i| Checkpoint {
+        let entries = (0..21u32)
+            .map(|i| Entry {
                 position: 600 + i * 900,
                 bit: (i * 5 % 8) as u8,
                 predictors: [
@@ -291,12 +293,12 @@ pub(crate) mod tests {
             across: 39,
             spacing: 8,
             components: 3,
-            checkpoints,
+            entries,
         }
     }
 
     #[test]
-    fn bytes_come_back() {
+    fn an_index_survives_writing_and_reading() {
         let index = sample();
         assert_eq!(index.rows(), 4);
         assert_eq!(Index::from_bytes(&index.to_bytes()), Ok(index));
@@ -307,7 +309,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn any_damage_is_noticed() {
+    fn any_damage_is_detected() {
         let bytes = sample().to_bytes();
         for cut in 0..bytes.len() {
             assert_eq!(Index::from_bytes(&bytes[..cut]), Err(Status::BadIndex));
@@ -320,7 +322,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_nearest_checkpoint_is_at_or_before() {
+    fn the_nearest_entry_is_at_or_before() {
         let index = sample();
         let (cursor, next) = index.nearest(39 * 2 + 17).expect("covered");
         assert_eq!(

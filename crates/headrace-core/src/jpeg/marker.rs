@@ -31,7 +31,7 @@ pub struct Segment<'a> {
     pub end: usize,
 }
 
-/// The segment at or after `from`: garbage before the marker is skipped, as libjpeg does. `None` when the data ends first.
+/// Return the segment at or after `from`: garbage before the marker is skipped, as libjpeg does. `None` when the data ends first.
 pub fn next_segment(data: &[u8], from: usize) -> Option<Segment<'_>> {
     let mut at = from;
     loop {

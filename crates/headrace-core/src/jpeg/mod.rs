@@ -1,5 +1,5 @@
-//! JPEG: our own region decoder for baseline files, writers that keep the coefficients or requantise them, and libjpeg-turbo (the
-//! reference for the decoder, and the fallback for all other files).
+//! JPEG: our own region decoder for baseline files, writers that keep or requantise the coefficients, and libjpeg-turbo, which is
+//! the reference of the decoder and decodes all other files.
 
 pub mod bits;
 pub mod entropy;

@@ -1,4 +1,4 @@
-//! The samples of one component that a region needs, from the inverse DCT to rows of the image's width.
+//! The samples of one component that a region needs, between inverse DCT and colour conversion.
 
 use super::entropy::GROUP;
 use super::upsample;
@@ -6,7 +6,7 @@ use crate::cpu::Extension;
 use crate::geometry::Rect;
 use std::ops::Range;
 
-/// Bytes before and behind every row of a plane, for replicated edge samples and for vectors that reach over.
+/// Bytes before and after every row of a plane, for replicated edge samples and for vectors that read beyond the row.
 pub const MARGIN: usize = 64;
 
 /// A quantisation table in block order.
@@ -24,9 +24,9 @@ pub struct Plane {
     /// Blocks per MCU, horizontally and vertically.
     pub h: u32,
     pub v: u32,
-    /// Samples that a block is transformed to, each way: 8, or fewer at a reduced scale.
+    /// Side of a transformed block in samples: 8, or fewer at a reduced scale.
     pub size: u32,
-    /// The image has this many times more pixels than the component has samples: 1 or 2 each way.
+    /// Pixels of the image per sample of the component, 1 or 2, horizontally and vertically.
     pub expand_x: u32,
     pub expand_y: u32,
     /// Size of the component in samples.
@@ -47,7 +47,7 @@ pub struct Plane {
 }
 
 impl Plane {
-    /// Samples that pixels `from..to` need along one axis: with a triangle filter, the neighbour on the far side too.
+    /// Return the samples that pixels `from..to` need along one axis; the triangle filter needs a neighbour on each side.
     pub fn needed(from: u32, to: u32, expand: u32, samples: u32) -> Range<u32> {
         match expand {
             1 => from..to,
@@ -55,23 +55,23 @@ impl Plane {
         }
     }
 
-    /// Offset in `samples` of row `y`, column `left` of the component.
+    /// Return the offset in `samples` of row `y`, column `left` of the component.
     pub fn row(&self, y: u32) -> usize {
         (y - self.top) as usize * self.stride + MARGIN
     }
 
-    /// Samples in a row of all groups.
+    /// Return the number of samples in a row of all groups.
     pub fn row_samples(&self) -> usize {
         self.groups * GROUP * self.size as usize
     }
 
-    /// Narrow chroma is repeated, not filtered (jdsample.c, jinit_upsampler).
+    /// Return whether upsampling filters. Chroma of at most two columns is repeated instead (jdsample.c, jinit_upsampler).
     pub fn filtered(&self) -> bool {
         self.expand_x == 1 || self.width > 2
     }
 }
 
-/// The filter sees the first and last samples of a row repeated.
+/// Repeat the first and the last sample of each row beyond the edges, for the upsampling filter.
 pub fn replicate_edges(plane: &mut Plane, block_row: u32) {
     for y in block_row * plane.size..(block_row + 1) * plane.size {
         let at = plane.row(y);
@@ -83,7 +83,7 @@ pub fn replicate_edges(plane: &mut Plane, block_row: u32) {
     }
 }
 
-/// Row `y` of the image, from the component's samples: a slice of the plane itself or, upsampled, of `row`.
+/// Return row `y` of the region at full resolution: a slice of the plane or, if upsampled, of `row`.
 pub fn upsampled<'a>(
     extension: Extension,
     plane: &'a Plane,
@@ -116,7 +116,7 @@ pub fn upsampled<'a>(
     }
     let odd = (region.x & 1) as usize; // the region starts with the second pixel of a pair
     let pairs = (width + odd).div_ceil(2);
-    let column = column.wrapping_sub(1); // the sample before; the margin holds it for the first column
+    let column = column.wrapping_sub(1); // the sample before; for the first column it is in the margin
     let samples = |y: u32| &plane.samples[plane.row(y).wrapping_add(column)..];
     if !plane.filtered() {
         upsample::repeat_row(samples(near), pairs, row);

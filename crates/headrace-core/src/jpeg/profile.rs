@@ -1,4 +1,4 @@
-//! Time per stage of the decoder, counted only with the feature `profile`; without it every call is empty.
+//! Time per stage of the decoder, measured only with the feature `profile`. Without it every call does nothing.
 
 /// The stages, in the order in which an image passes them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// Starts the clock.
+    /// Start the clock.
     #[inline(always)]
     pub fn start(&mut self) {
         #[cfg(feature = "profile")]
@@ -32,7 +32,7 @@ impl Profile {
         }
     }
 
-    /// Counts the time since the last call for `stage`.
+    /// Add the time since the last call to `stage`.
     #[inline(always)]
     pub fn lap(&mut self, stage: Stage) {
         let _ = stage;
@@ -48,7 +48,7 @@ impl Profile {
 
 #[cfg(feature = "profile")]
 impl Profile {
-    /// Nanoseconds of each [`Stage`] so far, in their order.
+    /// Return the nanoseconds of each [`Stage`] so far, in their order.
     pub fn ns(&self) -> [u64; 4] {
         self.ns
     }

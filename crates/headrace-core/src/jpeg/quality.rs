@@ -1,4 +1,4 @@
-//! The quantisation tables that libjpeg's quality setting stands for.
+//! The quantisation tables of libjpeg's quality setting.
 
 /// ITU-T T.81 table K.1 (luminance), in natural order: libjpeg's quality 50.
 pub const LUMINANCE: [u16; 64] = [
@@ -14,7 +14,7 @@ pub const CHROMINANCE: [u16; 64] = [
     99, 99, 99, 99, 99, 99, 99, 99, 99, 99, 99, 99, 99, 99, 99, 99,
 ];
 
-/// `base` at `quality` (1 to 100) in eight bits (libjpeg's `jpeg_quality_scaling` and `jpeg_add_quant_table`).
+/// Return `base` scaled to `quality` (1 to 100), in eight bits (libjpeg's `jpeg_quality_scaling` and `jpeg_add_quant_table`).
 pub const fn table(base: &[u16; 64], quality: u8) -> [u16; 64] {
     let quality = quality as u32;
     let scale = if quality < 50 {

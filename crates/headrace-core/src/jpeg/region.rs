@@ -1,4 +1,5 @@
-//! Our own baseline decoder: entropy-decodes only what a region needs, then transforms, upsamples and converts it row by row.
+//! Our own baseline decoder. It entropy-decodes only the MCUs that a region needs, then transforms, upsamples and converts them
+//! row by row.
 
 use super::entropy::{self, Cursor, Group, Row, Run, Slot, Tables, GROUP};
 use super::header::{Colour, Header};
@@ -11,7 +12,7 @@ use crate::error::{Result, Status};
 use crate::geometry::{Rect, Scale};
 use std::ops::Range;
 
-/// Grows to what it covers.
+/// The start value of a range that grows to cover others.
 const NOTHING: Range<u32> = Range {
     start: u32::MAX,
     end: 0,
@@ -25,15 +26,15 @@ struct Window {
     across: u32,
 }
 
-/// What to decode, with what help.
+/// A region to decode, and the index to use and to extend.
 pub struct Request<'r> {
     /// The scale of the decoded image.
     pub scale: Scale,
-    /// The pixels wanted, of the image at that scale.
+    /// The region in pixels of the image at that scale.
     pub region: Rect,
-    /// Checkpoints of this image, if there are any.
+    /// The index of this image, if there is one.
     pub index: Option<&'r Index>,
-    /// Where to write the checkpoints that are known afterwards: those of `index` and those passed.
+    /// Receives the entries of `index` and those found while decoding.
     pub emit: Option<&'r mut Index>,
 }
 
@@ -44,7 +45,7 @@ pub struct CoefficientRow<'r> {
 }
 
 impl CoefficientRow<'_> {
-    /// Line `y` of a component's blocks, from the left; blocks behind those of the last MCU are zero.
+    /// Return line `y` of a component's blocks, from the left. Blocks after the last MCU are zero.
     pub fn line(&self, component: usize, y: usize) -> &[Group] {
         let plane = &self.planes[component];
         &self.groups[plane.first_group + y * plane.groups..][..plane.groups]
@@ -57,7 +58,7 @@ pub struct RegionDecoder {
     tables: [Tables; 3],
     planes: [Plane; 3],
     slots: Vec<Slot>,
-    /// Coefficients of one MCU row; zero but while it is decoded. The last group is for blocks that are passed over.
+    /// Coefficients of one MCU row, all zero between rows. The last group receives skipped blocks.
     coefficients: Vec<Group>,
     starts: Vec<usize>,
     runs: Vec<Run>,
@@ -72,7 +73,7 @@ impl Default for RegionDecoder {
     }
 }
 
-/// MCUs from one restart marker to the next; all of them if there are none.
+/// Return the number of MCUs between restart markers; all MCUs if there are no markers.
 fn interval(header: &Header<'_>) -> u32 {
     let (across, down) = header.mcus();
     match header.restart_interval {
@@ -81,7 +82,7 @@ fn interval(header: &Header<'_>) -> u32 {
     }
 }
 
-/// True if this decoder reads files with such a header; the rest is for libjpeg-turbo.
+/// Return true if this decoder decodes files with such a header. libjpeg-turbo decodes the others.
 pub fn supports(header: &Header<'_>) -> bool {
     let (h_max, v_max) = header.max_factors();
     let fits = |factor: u8, max: u32| {
@@ -99,7 +100,7 @@ pub fn supports(header: &Header<'_>) -> bool {
 }
 
 impl RegionDecoder {
-    /// A decoder whose kernels use `extension`, which the machine must have ([`Extension::available`]).
+    /// Make a decoder whose kernels use `extension`, which the machine must have ([`Extension::available`]).
     pub fn with_extension(extension: Extension) -> Self {
         RegionDecoder {
             extension,
@@ -114,7 +115,7 @@ impl RegionDecoder {
         }
     }
 
-    /// Checks what can be checked without decoding: markers, their count and order, and the end of the file.
+    /// Check the structure without decoding: restart markers, their number and order, and the end of the file.
     pub fn check(&mut self, data: &[u8], header: &Header<'_>) -> Result<()> {
         self.profile.start();
         let (across, down) = header.mcus();
@@ -128,8 +129,8 @@ impl RegionDecoder {
         )
     }
 
-    /// Decodes a region, which lies in the image, to RGB rows of `stride` bytes in `out`. Follows [`RegionDecoder::check`] on the
-    /// same data.
+    /// Decode a region, which must lie in the image, to RGB rows of `stride` bytes in `out`. Call [`RegionDecoder::check`] on the
+    /// same data first.
     pub fn decode(
         &mut self,
         data: &[u8],
@@ -147,7 +148,7 @@ impl RegionDecoder {
         self.build_tables(header)?;
         let window = self.lay_out(header, scale, region);
         self.reserve_samples(header.count, region.w);
-        // Restart markers are an index of their own.
+        // A file with restart markers needs no index.
         let unmarked = header.restart_interval == 0;
         let index = index.filter(|index| unmarked && !index.is_empty());
         if let Some(index) = index {
@@ -190,8 +191,8 @@ impl RegionDecoder {
         Ok(())
     }
 
-    /// Decodes the whole image to coefficients and hands them to `each` by MCU rows, from the top. Follows
-    /// [`RegionDecoder::check`] on the same data.
+    /// Decode the whole image to coefficients and call `each` with each MCU row, from the top. Call [`RegionDecoder::check`] on the
+    /// same data first.
     pub fn coefficient_rows(
         &mut self,
         data: &[u8],
@@ -215,7 +216,7 @@ impl RegionDecoder {
         Ok(())
     }
 
-    /// Coefficients are all zero before each row, whatever became of the last one.
+    /// Clear the coefficients after an error, because each row starts with zeros.
     fn clean_after<T>(&mut self, result: Result<T>) -> Result<T> {
         if result.is_err() {
             self.coefficients.fill([0; 64 * GROUP]);
@@ -244,7 +245,7 @@ impl RegionDecoder {
         Ok(())
     }
 
-    /// Decides which MCUs and samples `region` needs and sizes the scratch memory for them.
+    /// Compute which MCUs and samples `region` needs, and size the scratch memory for them.
     fn lay_out(&mut self, header: &Header<'_>, scale: Scale, region: Rect) -> Window {
         let (h_max, v_max) = header.max_factors();
         let mut window = Window {
@@ -255,7 +256,7 @@ impl RegionDecoder {
         for (plane, component) in self.planes.iter_mut().zip(header.components()) {
             (plane.h, plane.v) = (u32::from(component.h), u32::from(component.v));
             let (least, wide, high) = (scale.block(), h_max * scale.block(), v_max * scale.block());
-            // Chroma that is smaller is reduced less rather than upsampled (jdmaster.c, jpeg_calc_output_dimensions).
+            // Subsampled chroma is reduced less instead of being upsampled (jdmaster.c, jpeg_calc_output_dimensions).
             plane.size = least;
             while plane.size < 8
                 && wide.is_multiple_of(plane.h * plane.size * 2)
@@ -299,7 +300,7 @@ impl RegionDecoder {
             }
             first_group += plane.groups * plane.v as usize;
         }
-        // One more for blocks that are passed over, which may be dirty from the last image.
+        // One more group for skipped blocks, which may hold values of the last image.
         if let Some(last) = self.coefficients.last_mut() {
             last.fill(0);
         }
@@ -308,7 +309,7 @@ impl RegionDecoder {
         window
     }
 
-    /// Makes room for the samples of the region that was laid out, `width` pixels wide.
+    /// Reserve memory for the samples of a region that was laid out, `width` pixels wide.
     fn reserve_samples(&mut self, count: usize, width: u32) {
         for plane in &mut self.planes[..count] {
             plane.stride = plane.row_samples() + 2 * MARGIN;
@@ -324,8 +325,8 @@ impl RegionDecoder {
         }
     }
 
-    /// Lists the runs of MCUs that MCU row `row` of the window needs: one for each place to start from. `resume` is where the
-    /// rows above ended.
+    /// List the runs of MCUs that MCU row `row` of the window needs, one for each start position. `resume` is the end of the rows
+    /// above.
     fn plan_row(
         &mut self,
         header: &Header<'_>,
@@ -341,7 +342,7 @@ impl RegionDecoder {
         let mut mcu = first;
         while mcu < end {
             let segment = mcu / interval;
-            let position = self.starts[segment as usize]; // as many as there are segments: `check` counted
+            let position = self.starts[segment as usize]; // one per segment: `check` counted them
             let start = Cursor {
                 position,
                 bit: 0,
@@ -352,7 +353,7 @@ impl RegionDecoder {
             let (start, next) = index
                 .and_then(|index| index.nearest(mcu))
                 .unwrap_or((start, next));
-            // A segment that began in the row above goes on where that row left it.
+            // A segment that began in the row above continues where that row ended.
             let start = resume
                 .filter(|r| start.mcu < r.mcu && r.mcu <= mcu)
                 .unwrap_or(start);
@@ -367,7 +368,7 @@ impl RegionDecoder {
         }
     }
 
-    /// Entropy-decodes the whole MCU row that `emit` covers next, storing the columns `wanted` only, and adds its checkpoints.
+    /// Entropy-decode the whole MCU row that `emit` covers next, store only the columns `wanted`, and append its index entries.
     fn decode_row_emitting(
         &mut self,
         data: &[u8],
@@ -384,7 +385,7 @@ impl RegionDecoder {
         for start in (0..window.across).step_by(spacing as usize) {
             let end = (start + spacing).min(window.across);
             let (from, to) = (wanted.start.clamp(start, end), wanted.end.clamp(start, end));
-            entropy::pass_over(self.extension, &mut cursor, &row, from - start)?;
+            entropy::skip_mcus(self.extension, &mut cursor, &row, from - start)?;
             if from < to {
                 let run = Run {
                     start: cursor,
@@ -394,25 +395,25 @@ impl RegionDecoder {
                 };
                 cursor = entropy::decode_runs(self.extension, &mut row, &[run])?.unwrap_or(cursor);
             }
-            entropy::pass_over(self.extension, &mut cursor, &row, end - to.max(from))?;
+            entropy::skip_mcus(self.extension, &mut cursor, &row, end - to.max(from))?;
             emit.push(&cursor);
         }
         Ok(())
     }
 
-    /// Entropy-decodes the planned runs; returns the furthest place reached.
+    /// Entropy-decode the planned runs; return the last position.
     fn decode_row(&mut self, data: &[u8]) -> Result<Option<Cursor>> {
         let mut row = Row::new(data, &self.slots, &self.tables, &mut self.coefficients);
         if let [only] = &mut self.runs[..] {
-            // Alone, so nothing is decoded beside it: passing over without storing is faster.
-            entropy::pass_over(self.extension, &mut only.start, &row, only.skip)?;
+            // A single run has no partner to overlap with: skipping without storing is faster.
+            entropy::skip_mcus(self.extension, &mut only.start, &row, only.skip)?;
             only.skip = 0;
         }
         let reached = entropy::decode_runs(self.extension, &mut row, &self.runs);
         self.clean_after(reached)
     }
 
-    /// Transforms the coefficients of MCU row `row` into samples and clears them.
+    /// Transform the coefficients of MCU row `row` into samples and clear them.
     fn transform_row(&mut self, count: usize, row: u32) {
         for plane in &mut self.planes[..count] {
             for y in 0..plane.v {
@@ -447,7 +448,7 @@ impl RegionDecoder {
         }
     }
 
-    /// First pixel row that cannot be converted yet after MCU row `row`.
+    /// Return the first pixel row that cannot be converted yet after MCU row `row`.
     fn ready(&self, header: &Header<'_>, scale: Scale, last: bool, row: u32, region: Rect) -> u32 {
         let end = region.y + region.h;
         if last {

@@ -1,12 +1,12 @@
-//! A JPEG of lower quality and the same size, made of its coefficients: they are divided by the new quantisation steps, and the
-//! picture never becomes pixels. That takes less time than decoding and encoding, and loses less: neither samples nor colours
-//! are rounded in between.
+//! The requantiser: it writes a JPEG at lower quality and the same size from its coefficients, dividing them by the new
+//! quantisation steps. The image is never decoded to pixels. This takes less time than decoding and encoding, and loses less,
+//! because neither samples nor colours are rounded in between.
 //!
-//! Chroma of full resolution becomes 4:2:0: of two blocks side by side the lower four frequencies are what a block of half the
-//! resolution can show, and [`HALVE`] takes them there (as a reduced inverse DCT followed by the DCT would). On photographs that
-//! is a little closer to the original than the mean of 2×2 samples that encoders take.
+//! Chroma of full resolution becomes 4:2:0. A block of half the resolution can represent the lower four frequencies of two
+//! neighbouring blocks; [`HALVE`] computes it (as a reduced inverse DCT followed by the DCT would). On photographs the result is
+//! slightly closer to the original than the mean of 2×2 samples that encoders use.
 //!
-//! All arithmetic is `f32` multiplication and addition in a fixed order: every machine writes the same bytes.
+//! All arithmetic is `f32` multiplication and addition in a fixed order, so every machine writes the same bytes.
 #![allow(unsafe_code)]
 
 use std::cell::RefCell;
@@ -28,21 +28,21 @@ use crate::geometry::{Orientation, MAX_PIXELS};
 /// A block's values in natural order.
 type Block<T> = [T; 64];
 
-/// The largest coefficient that baseline codes hold for samples of 8 bits (T.81 table F.2; also keeps DC differences to 11 bits).
+/// The largest coefficient of baseline codes for 8-bit samples (T.81 table F.2). It also limits DC differences to 11 bits.
 const LARGEST: f32 = 1023.0;
 
-/// What [`Requantiser::write`] makes.
+/// Options of [`Requantiser::write`].
 #[derive(Debug, Clone, Copy)]
 pub struct RequantiseOptions {
     /// IJG quality, 1 to 100.
     pub quality: u8,
-    /// Pixels of width between restart markers; `None`: there are none.
+    /// Pixels of width between restart markers; `None` for no markers.
     pub tile_px: Option<u32>,
-    /// Noted in an EXIF segment where it is not upright.
+    /// Orientation to state in an EXIF segment unless it is upright.
     pub orientation: Orientation,
 }
 
-/// Writes `jpeg` anew, see [`Requantiser::write`].
+/// Requantise `jpeg` with a writer of the calling thread, see [`Requantiser::write`].
 pub fn requantise(jpeg: &[u8], options: &RequantiseOptions, out: &mut Vec<u8>) -> Result<()> {
     thread_local! {
         static REQUANTISER: RefCell<Requantiser> = RefCell::default();
@@ -50,7 +50,7 @@ pub fn requantise(jpeg: &[u8], options: &RequantiseOptions, out: &mut Vec<u8>) -
     REQUANTISER.with_borrow_mut(|requantiser| requantiser.write(jpeg, options, out))
 }
 
-/// Writes one file after another; reuses its memory.
+/// The requantiser of one thread, with its reusable memory.
 pub struct Requantiser {
     extension: Extension,
     decoder: RegionDecoder,
@@ -66,7 +66,7 @@ impl Default for Requantiser {
 }
 
 impl Requantiser {
-    /// One whose kernels use `extension`, which the machine must have ([`Extension::available`]).
+    /// Make one whose kernels use `extension`, which the machine must have ([`Extension::available`]).
     pub fn with_extension(extension: Extension) -> Self {
         Requantiser {
             extension,
@@ -77,9 +77,11 @@ impl Requantiser {
         }
     }
 
-    /// Writes `jpeg` anew into `out`, which is cleared first and left empty on an error: grey, or YCbCr 4:2:0, baseline with
-    /// optimal Huffman tables, without metadata. [`Status::Unsupported`] for files whose coefficients are not those of a
-    /// baseline YCbCr or grey image with luma at full resolution and chroma at full or half.
+    /// Requantise `jpeg` into `out`, which is cleared first and left empty after an error. The result is grey or YCbCr 4:2:0,
+    /// baseline with optimal Huffman tables, without metadata.
+    ///
+    /// Errors: [`Status::Unsupported`] unless the file is a baseline YCbCr or grey image with luma at full resolution and chroma at
+    /// full or half.
     pub fn write(
         &mut self,
         jpeg: &[u8],
@@ -125,7 +127,7 @@ impl Requantiser {
     }
 }
 
-/// Everything up to the Huffman tables, as libjpeg writes it.
+/// Append all segments before the Huffman tables, as libjpeg writes them.
 fn append_head(
     header: &Header<'_>,
     tables: &[Block<u16>; 2],
@@ -156,23 +158,23 @@ fn append_head(
     append_segment(marker::SOF0, &frame, out);
 }
 
-/// How the blocks of a file become those of its new MCUs.
+/// The geometry of the blocks in the file and in the new MCUs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Layout {
-    /// Pixels on a side of a new MCU: 8 in grey, 16 in colour.
+    /// Side of a new MCU in pixels: 8 in grey, 16 in colour.
     mcu_px: usize,
-    /// Luma blocks on a side of a new MCU.
+    /// Side of a new MCU in luma blocks.
     side: usize,
     /// New MCUs across and down.
     columns: usize,
     rows: usize,
-    /// Blocks across of the image in the file: of luma, and of chroma. What pads the last MCU is left behind.
+    /// Blocks across of the image in the file, of luma and of chroma, without the padding of the last MCU.
     across: [usize; 2],
     /// Lines of luma blocks of the image.
     down: usize,
-    /// Lines of blocks in an MCU row of the file: of luma, and of chroma.
+    /// Lines of blocks in an MCU row of the file, of luma and of chroma.
     lines: [usize; 2],
-    /// Whether chroma has luma's resolution: across, and down.
+    /// Whether chroma has the resolution of luma, across and down, and must be halved.
     halve: (bool, bool),
 }
 
@@ -187,7 +189,7 @@ impl Layout {
         };
         let colour = header.count > 1;
         let (luma, chroma) = (factors(0), factors(usize::from(colour)));
-        // Chroma that is finer than luma, or unlike in its two components, is nothing a camera writes.
+        // Cameras do not write chroma that is finer than luma, or chroma components with different sampling.
         if luma != header.max_factors() || luma.0 > 2 || luma.1 > 2 {
             return Err(Status::Unsupported);
         }
@@ -213,24 +215,24 @@ impl Layout {
 /// Blocks of a new MCU row.
 #[derive(Default)]
 struct Blocks {
-    /// New levels of luma: as many lines as a new MCU has, each as long as the new MCUs reach; the file may have one less across.
+    /// New levels of luma: the lines of one row of new MCUs. The file may have one block less across.
     luma: Vec<Block<i16>>,
-    /// Dequantised coefficients of chroma: a line for each component. Where chroma is halved, the lower frequencies of the blocks
-    /// that meet in one lie side by side.
+    /// Dequantised coefficients of chroma, one line for each component. If chroma is halved, the lower frequencies of the blocks
+    /// that are merged are stored side by side.
     chroma: [Vec<Block<f32>>; 2],
 }
 
-/// A new MCU row in the making: one or two MCU rows of the file.
+/// A new MCU row while it is made from one or two MCU rows of the file.
 struct OutputRow<'r> {
     layout: Layout,
     components: usize,
     interval: usize,
-    /// The new level for an old level of 1, in luma.
+    /// The new luma level for an old level of 1.
     luma_ratio: Block<f32>,
-    /// The old steps of both chroma components, and one by their new step.
+    /// The old steps of both chroma components, and the inverse of their new step.
     chroma_steps: [Block<f32>; 2],
     chroma_inverse: Block<f32>,
-    /// Lines of luma that are here, and that were taken from the file.
+    /// Lines of luma that were read from the file for this row.
     taken: usize,
     done: usize,
     blocks: &'r mut Blocks,
@@ -248,7 +250,7 @@ impl<'r> OutputRow<'r> {
     ) -> Self {
         let steps = |component: &header::Component| {
             let table = header.quant[usize::from(component.quant)];
-            table.unwrap_or([1; 64]).map(f32::from) // `supports` saw that it is there
+            table.unwrap_or([1; 64]).map(f32::from) // `supports` checked that the table exists
         };
         let [of_luma, of_cb, of_cr] = [0, 1, 2].map(|index| steps(&header.components[index]));
         let [luma, chroma] = tables.map(|table| table.map(|step| 1.0 / f32::from(step)));
@@ -272,7 +274,7 @@ impl<'r> OutputRow<'r> {
         }
     }
 
-    /// Takes the next MCU row of the file, or its end, and records the new row when it is whole.
+    /// Add the next MCU row of the file, or its end, and record the new row when it is complete.
     fn take(
         &mut self,
         extension: Extension,
@@ -290,7 +292,7 @@ impl<'r> OutputRow<'r> {
         }
     }
 
-    /// The same code compiled for wider vectors.
+    /// As `take`, compiled for wider vectors.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt")]
     fn take_avx2(
@@ -301,7 +303,7 @@ impl<'r> OutputRow<'r> {
         self.take_anywhere(from, stream, block::symbols)
     }
 
-    /// The same, with a kernel of its own for symbols.
+    /// As `take_avx2`, with a separate kernel for symbols.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(
         enable = "avx512f,avx512bw,avx512vl,avx512cd,avx512vbmi,avx512vbmi2,bmi1,bmi2,lzcnt,popcnt"
@@ -387,7 +389,7 @@ impl<'r> OutputRow<'r> {
             self.until_restart -= 1;
             stream.reserve_mcu()?;
             for (y, x) in (0..side).flat_map(|y| (0..side).map(move |x| (y, column * side + x))) {
-                let mut beyond = [0; 64]; // what the image does not reach costs least so
+                let mut beyond = [0; 64]; // blocks outside the image take the fewest bits this way
                 beyond[0] = self.predictors[0];
                 let there = y < self.taken && x < across[0];
                 let block = if there {
@@ -428,11 +430,11 @@ impl<'r> OutputRow<'r> {
     }
 }
 
-/// The nearest levels that baseline codes hold; halves go away from zero.
+/// Return the nearest levels that baseline codes can represent; halves are rounded away from zero.
 #[inline(always)]
 fn levels(values: [f32; 8]) -> [i16; 8] {
     values.map(|value| {
-        // Not clamp(): what it does with a NaN, which cannot be here, costs a third more.
+        // Not clamp(): its handling of NaN, which cannot occur here, costs a third more.
         let value = if value > LARGEST { LARGEST } else { value };
         let value = if value < -LARGEST { -LARGEST } else { value };
         // SAFETY: a number within ±1024; no product of finite factors this small is a NaN.
@@ -440,7 +442,7 @@ fn levels(values: [f32; 8]) -> [i16; 8] {
     })
 }
 
-/// The new levels of a group's first blocks, as many as `blocks` has.
+/// Write the new levels of the first blocks of a group to `blocks`.
 #[inline(always)]
 fn quantise(group: &Group, ratio: &Block<f32>, blocks: &mut [Block<i16>]) {
     let (from, _) = group.as_chunks::<8>();
@@ -453,8 +455,8 @@ fn quantise(group: &Group, ratio: &Block<f32>, blocks: &mut [Block<i16>]) {
     }
 }
 
-/// Dequantises the first W frequencies across and H down of a line's blocks, and puts them where [`Blocks::chroma`] has them:
-/// of 4, two blocks meet in one.
+/// Dequantise the first W frequencies across and H down of a line's blocks, and store them as [`Blocks::chroma`] describes: with 4,
+/// two blocks share one.
 #[inline(always)]
 fn gather<const W: usize, const H: usize>(
     (line, across): (&[Group], usize),
@@ -473,15 +475,15 @@ fn gather<const W: usize, const H: usize>(
             let values: [f32; 8 * GROUP] =
                 std::array::from_fn(|k| f32::from(from[k]) * steps[k % 8]);
             for (lane, values) in values.chunks_exact(8).take(lanes).enumerate() {
-                let left = (number * GROUP + lane) * W; // of 8 a block
+                let left = (number * GROUP + lane) * W; // 8 per block
                 to[left / 8][(top + row) * 8 + left % 8..][..W].copy_from_slice(&values[..W]);
             }
         }
     }
 }
 
-/// Fills the second half of an axis as if the picture were reflected there: what lies beyond the image, as smooth as can be.
-/// `along` and `across` are the strides of the axis and of the other one.
+/// Fill the second half of an axis, which lies outside the image, as if the image were reflected there, which is smooth. `along`
+/// and `across` are the strides of the axis and of the other one.
 #[inline(always)]
 fn mirror(block: &mut Block<f32>, along: usize, across: usize) {
     for place in (0..8).map(|line| line * across) {
@@ -493,10 +495,10 @@ fn mirror(block: &mut Block<f32>, along: usize, across: usize) {
     }
 }
 
-/// The odd frequencies of a block of eight samples, of which each half has the lowest four frequencies of eight samples at twice
-/// the resolution: what the first half contributes. (The even ones take 0.5 of the frequency at half their number; the second
-/// half contributes the same with the signs of a reflection.) It is `D8[1, 3, 5, 7][0..4] * inverse(D4) / sqrt(2)`, where Dn is
-/// the orthonormal DCT of n samples.
+/// Contribution of the first half to the odd frequencies of a block of eight samples; each half comes from the lowest four
+/// frequencies of eight samples at twice the resolution. (The even frequencies take 0.5 of the frequency at half their number.
+/// The second half contributes the same with the signs of a reflection.) It is `D8[1, 3, 5, 7][0..4] * inverse(D4) / sqrt(2)`,
+/// where Dn is the orthonormal DCT of n samples.
 const HALVE: [[f32; 4]; 4] = [
     [0.453_063_72, 0.207_867_4, -0.037_328_917, 0.011_443_663],
     [-0.159_094_82, 0.395_532_54, 0.256_64, -0.048_772_58],
@@ -504,7 +506,7 @@ const HALVE: [[f32; 4]; 4] = [
     [-0.090_119_98, 0.138_892_56, -0.187_665_14, 0.432_861_46],
 ];
 
-/// The whole of what [`HALVE`] says, by input: `[input][output]`, so that a row of the picture is a sum of rows of this.
+/// The complete matrix of [`HALVE`] as `[input][output]`, so that a row of the result is a sum of rows of this matrix.
 const HALVE_BY_INPUT: [[f32; 8]; 8] = {
     let mut matrix = [[0.0; 8]; 8];
     let mut input = 0;
@@ -527,8 +529,8 @@ const HALVE_BY_INPUT: [[f32; 8]; 8] = {
     matrix
 };
 
-/// One block of half the resolution down: of rows 0 to 3 and of rows 4 to 7, the lowest frequencies of the upper and the lower
-/// block.
+/// Return one block of half the vertical resolution. Rows 0 to 3 and 4 to 7 of `block` are the lowest frequencies of the upper and
+/// the lower block.
 #[inline(always)]
 fn halved_down(block: &Block<f32>) -> Block<f32> {
     let at = |row: usize, column: usize| block[row * 8 + column];
@@ -548,7 +550,7 @@ fn halved_down(block: &Block<f32>) -> Block<f32> {
     out
 }
 
-/// The same across, of columns 0 to 3 and 4 to 7: sums of vectors, where transposing would take longer.
+/// Return one block of half the horizontal resolution, from columns 0 to 3 and 4 to 7. Sums of vectors are faster than transposing.
 #[inline(always)]
 fn halved_across(block: &Block<f32>) -> Block<f32> {
     let mut out = [0.0; 64];

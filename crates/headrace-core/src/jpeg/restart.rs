@@ -1,10 +1,10 @@
-//! The lossless restart-marker writer: the same coefficients as a baseline JPEG cut into independently decodable segments
-//! about one tile wide, with optimal Huffman tables.
+//! The lossless restart-marker writer: it writes the same coefficients as a baseline JPEG with optimal Huffman tables, divided into
+//! segments of about one tile width that can be decoded independently.
 //!
-//! A baseline file's symbols are copied, never turned into coefficients. Progressive, arithmetic and multi-scan files go
-//! through libjpeg-turbo's coefficient reader into the same writer. Kept: every quantisation table that is used, the frame
-//! header, and the metadata asked for. Not kept: bytes behind the end-of-image marker (so the multi-picture index that
-//! points there goes too), and metadata behind the first scan.
+//! The symbols of a baseline file are copied without decoding them to coefficients. Progressive, arithmetic and multi-scan files
+//! are read by libjpeg-turbo's coefficient reader and written by the same writer. Kept are every quantisation table in use, the
+//! frame header, and the metadata asked for. Dropped are the bytes after the end-of-image marker (and the multi-picture index
+//! that points to them), and metadata after the first scan.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -24,7 +24,7 @@ use super::writer::{
 use crate::error::{Result, Status};
 use crate::geometry::{Orientation, MAX_PIXELS};
 
-/// What of a file's metadata to keep. Segments that decide how pixels are read (JFIF, Adobe) are always kept.
+/// Which metadata to keep. Segments that determine the colour space (JFIF, Adobe) are always kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Metadata {
     /// All application segments and comments.
@@ -34,10 +34,10 @@ pub enum Metadata {
     Orientation(Orientation),
 }
 
-/// How to cut a file.
+/// Options of [`restart_markers`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RestartOptions {
-    /// Width in pixels that a segment should cover: 32 lets a random crop skip about half of a file for 1.3 % more bytes.
+    /// Target width of a segment in pixels. With 32 a random crop skips about half of a file for 1.3 % more bytes.
     pub tile_px: u32,
     /// What metadata to keep.
     pub metadata: Metadata,
@@ -52,8 +52,8 @@ impl Default for RestartOptions {
     }
 }
 
-/// Writes `jpeg` with restart markers into `out`, which is cleared first and left empty on an error. The pixels stay
-/// exactly the same; writing its own output again changes nothing.
+/// Write `jpeg` with restart markers into `out`, which is cleared first and left empty after an error. The pixels stay the same.
+/// Writing the output again gives the same bytes.
 pub fn restart_markers(jpeg: &[u8], options: &RestartOptions, out: &mut Vec<u8>) -> Result<()> {
     thread_local! {
         static WRITER: RefCell<RestartWriter> = RefCell::default();
@@ -61,7 +61,7 @@ pub fn restart_markers(jpeg: &[u8], options: &RestartOptions, out: &mut Vec<u8>)
     WRITER.with_borrow_mut(|writer| writer.write(jpeg, options, out))
 }
 
-/// The writer with its reusable memory (about four times the size of the largest file seen).
+/// The writer of one thread, with its reusable memory (about four times the size of the largest file so far).
 #[derive(Default)]
 pub struct RestartWriter {
     stream: SymbolStream,
@@ -70,7 +70,7 @@ pub struct RestartWriter {
 }
 
 impl RestartWriter {
-    /// See [`restart_markers`].
+    /// Write `jpeg` with restart markers, see [`restart_markers`].
     pub fn write(
         &mut self,
         jpeg: &[u8],
@@ -86,7 +86,7 @@ impl RestartWriter {
         result
     }
 
-    /// Reads the whole file: its symbols go to `stream`, the rest is returned.
+    /// Read the whole file: record its symbols in `stream`, and return its header.
     fn record<'a>(&mut self, jpeg: &'a [u8], options: &RestartOptions) -> Result<Header<'a>> {
         let mut header = Header::parse(jpeg)?;
         header.interval =
@@ -149,14 +149,14 @@ impl RestartWriter {
         )
     }
 
-    /// The same from libjpeg-turbo's coefficients, for what the symbol copier does not read.
+    /// Record the symbols of libjpeg-turbo's coefficients, for files that cannot be copied symbol by symbol.
     fn record_coefficients(&mut self, jpeg: &[u8], header: &mut Header<'_>) -> Result<()> {
         if header.components.iter().map(|c| c.h * c.v).sum::<usize>() > MAX_BLOCKS_IN_MCU
             && header.components.len() > 1
         {
             return Err(Status::Unsupported); // such components cannot share one scan
         }
-        // One scan in frame order comes out.
+        // The output has one scan in frame order.
         header
             .components
             .sort_unstable_by_key(|component| component.index);
@@ -206,7 +206,7 @@ struct Component {
     tables: (u8, u8),
 }
 
-/// Input DC table, input AC table and output table: components alike in these share their look-up tables.
+/// Input DC table, input AC table and output table. Components with equal values share their look-up tables.
 type TableKind = (u8, u8, usize);
 
 struct Tables {
@@ -220,13 +220,13 @@ impl Component {
     }
 }
 
-/// All that a file says up to its first scan.
+/// The content of a file up to its first scan.
 struct Header<'a> {
     /// Application segments and comments in their order.
     metadata: Vec<Segment<'a>>,
     /// Contents of the quantisation segments.
     quantisation: Vec<Vec<u8>>,
-    /// Which of the four quantisation tables are there.
+    /// Which of the four quantisation tables the file has.
     quantisation_seen: [bool; 4],
     /// Payloads of the Huffman segments, in order: later tables replace earlier ones.
     huffman: Vec<&'a [u8]>,
@@ -234,11 +234,11 @@ struct Header<'a> {
     frame: Vec<u8>,
     width: usize,
     height: usize,
-    /// In the order of the first scan where that holds all of them.
+    /// The components, in the order of the first scan if it contains all of them.
     components: Vec<Component>,
     components_in_scan: usize,
     scan_start: usize,
-    /// MCUs between restart markers of the input; 0: none.
+    /// MCUs between restart markers of the input; 0 for no markers.
     input_interval: usize,
     /// MCUs between restart markers of the output.
     interval: usize,
@@ -340,7 +340,7 @@ impl<'a> Header<'a> {
             return Err(Status::CorruptHeader);
         }
         for (place, (id, dc, ac)) in chosen.enumerate() {
-            // Components of the scan move to the front in its order; one that is named twice is not found again.
+            // Components of the scan move to the front in its order. A component that is listed twice is not found again.
             let rest = self.components.get(place..).unwrap_or_default();
             let found = rest
                 .iter()
@@ -352,7 +352,8 @@ impl<'a> Header<'a> {
         Ok(())
     }
 
-    /// Whether the file is sequential Huffman with all components in its first scan; checks what that needs.
+    /// Return whether the file is sequential Huffman with all components in its first scan, after checking the limits of such
+    /// files.
     fn is_one_huffman_scan(&self) -> Result<bool> {
         if !matches!(self.frame_marker, 0xC0 | 0xC1)
             || self.components_in_scan < self.components.len()
@@ -366,7 +367,7 @@ impl<'a> Header<'a> {
         Ok(true)
     }
 
-    /// The tables of each kind of component that occurs (see [`Component::table_kind`]).
+    /// Return the tables of each kind of component in the file (see [`Component::table_kind`]).
     fn huffman_tables(&self) -> Result<Vec<(TableKind, Tables)>> {
         let mut definitions = [[None::<HuffmanSpec<'_>>; 4]; 2];
         for payload in &self.huffman {
@@ -399,7 +400,7 @@ impl<'a> Header<'a> {
         (h, self.components.iter().map(|c| c.v).max().unwrap_or(1))
     }
 
-    /// Pixels; a scan of one component has MCUs of one block, whatever its sampling factors.
+    /// Return the width of an MCU in pixels. A scan of one component has MCUs of one block, whatever its sampling factors are.
     fn mcu_width(&self) -> usize {
         if self.components.len() == 1 {
             8
@@ -424,7 +425,7 @@ impl<'a> Header<'a> {
         self.mcus_per_row() * self.height.div_ceil(self.mcu_height())
     }
 
-    /// Baseline comes out, but where a 16-bit quantisation table forbids the name (T.81 B.2.4.1): extended sequential.
+    /// Return the marker of the output: baseline, or extended sequential if there is a 16-bit quantisation table (T.81 B.2.4.1).
     fn output_frame_marker(&self) -> u8 {
         match self.frame_marker {
             0xC0 | 0xC1 => self.frame_marker,
@@ -439,7 +440,7 @@ impl<'a> Header<'a> {
         }
     }
 
-    /// States the tables that libjpeg-turbo used for each component: scans may have redefined them.
+    /// Store the quantisation tables that libjpeg-turbo used for each component, because scans may have redefined them.
     fn rewrite_quantisation(&mut self, tables: &[[u16; 64]; 4]) {
         self.quantisation.clear();
         let mut written: Vec<&[u16; 64]> = Vec::new();
@@ -474,8 +475,8 @@ impl<'a> Header<'a> {
     }
 }
 
-/// JFIF and Adobe segments decide the colour space; the multi-picture index (CIPA DC-007) points at pictures behind the
-/// first one, which are gone.
+/// Return whether to keep a segment. JFIF and Adobe segments determine the colour space. The multi-picture index (CIPA DC-007)
+/// points to images after the first one, which are dropped.
 fn segment_is_kept(segment: &Segment<'_>, metadata: Metadata) -> bool {
     let starts = |prefix: &[u8]| segment.payload.starts_with(prefix);
     match segment.code {
@@ -486,8 +487,8 @@ fn segment_is_kept(segment: &Segment<'_>, metadata: Metadata) -> bool {
     }
 }
 
-/// Copies entropy-coded data from `start` on into `out` without stuffing, with [`PADDING`] behind it, and lists the restart
-/// segments. Returns where the marker that ends the scan lies.
+/// Copy entropy-coded data from `start` on into `out` without stuffing, followed by [`PADDING`], and list the restart segments.
+/// Return the offset of the marker that ends the scan.
 fn destuff(
     jpeg: &[u8],
     start: usize,
@@ -513,7 +514,7 @@ fn destuff(
         match marker {
             0 => out.push(0xFF),
             0xD0..=0xD7 => {
-                // Numbers run from 0 to 7 and round again (T.81 B.2.1).
+                // Marker numbers are counted modulo 8 (T.81 B.2.1).
                 if usize::from(marker & 7) != segments.len() & 7 {
                     return Err(Status::BadRestart);
                 }
@@ -528,7 +529,7 @@ fn destuff(
     Ok(end)
 }
 
-/// Whether the file ends at `position` or after segments that change nothing; false: another scan follows.
+/// Return true if the file ends at `position` or after segments without effect, false if another scan follows.
 fn ends_in_eoi(jpeg: &[u8], position: usize) -> Result<bool> {
     let mut at = position;
     loop {
@@ -537,13 +538,13 @@ fn ends_in_eoi(jpeg: &[u8], position: usize) -> Result<bool> {
         match segment.code {
             marker::EOI => return Ok(true),
             marker::SOS => return Ok(false),
-            0xDC => return Err(Status::Unsupported), // DNL: the height comes behind the first scan
+            0xDC => return Err(Status::Unsupported), // DNL: the height follows the first scan
             _ => {}
         }
     }
 }
 
-/// Turns rows of coefficients into symbols of an interleaved scan.
+/// The recorder of coefficients as symbols of an interleaved scan.
 struct CoefficientRecorder<'r, 'a> {
     stream: &'r mut SymbolStream,
     header: &'r Header<'a>,
@@ -552,8 +553,7 @@ struct CoefficientRecorder<'r, 'a> {
 }
 
 impl CoefficientRecorder<'_, '_> {
-    /// `rows(component, line)` are the blocks of one line of the MCU row; blocks and lines that the image does not reach,
-    /// which no decoder shows, repeat the DC value before them.
+    /// Record one MCU row. Blocks and lines outside the image, which no decoder shows, repeat the DC value before them.
     fn record_mcu_row(&mut self, rows: &turbo::BlockRows<'_>) -> Result<()> {
         let single = self.header.components.len() == 1;
         for mcu in 0..self.header.mcus_per_row() {

@@ -1,5 +1,5 @@
-//! Where the entropy-coded data of a scan ends, and where its restart markers are. Reading this on every decode, whatever the
-//! crop, makes an image's status a function of its bytes: a file cut short is bad in every epoch.
+//! The structure of a scan: its restart markers and its end. Every decode checks the structure, whatever the crop, so that the
+//! status of an image is a function of its bytes: a truncated file fails in every epoch.
 #![allow(unsafe_code)]
 
 use super::marker::{self, next_segment};
@@ -8,7 +8,7 @@ use crate::error::{Result, Status};
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 
-/// Offset of the first marker at or after `from`: an `FF` followed by neither 00 nor FF. `None` when the data ends first.
+/// Return the offset of the first marker at or after `from`: an `FF` followed by neither 00 nor FF. `None` if the data ends first.
 pub fn next_marker(extension: Extension, data: &[u8], from: usize) -> Option<usize> {
     match extension {
         // SAFETY: an extension is only named on a machine that has it (`Extension::available`).
@@ -21,7 +21,7 @@ pub fn next_marker(extension: Extension, data: &[u8], from: usize) -> Option<usi
     }
 }
 
-/// 32 positions at a time: those with `FF` here, and behind it anything but 00 and `FF`.
+/// Search 32 positions at a time for an `FF` that is followed by neither 00 nor `FF`.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 fn next_marker_avx2(data: &[u8], from: usize) -> Option<usize> {
@@ -54,7 +54,7 @@ fn next_marker_avx2(data: &[u8], from: usize) -> Option<usize> {
     next_marker_plain(data, from + searched)
 }
 
-/// As [`next_marker_avx2`] with 64 positions.
+/// Search as [`next_marker_avx2`] does, 64 positions at a time.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw")]
 fn next_marker_avx512(data: &[u8], from: usize) -> Option<usize> {
@@ -99,8 +99,8 @@ fn next_marker_plain(data: &[u8], from: usize) -> Option<usize> {
     }
 }
 
-/// Finds the segments of the scan whose data starts at `scan`: `starts` receives the offset of each segment's first byte.
-/// There must be as many as `expected`, their markers in order, and the file must go on to an end-of-image marker.
+/// Find the restart segments of the scan whose data starts at `scan`; `starts` receives the offset of the first byte of each. Their
+/// number must be `expected`, their markers in order, and an end-of-image marker must follow.
 pub fn segments(
     extension: Extension,
     data: &[u8],
@@ -123,7 +123,7 @@ pub fn segments(
         at += 2;
         starts.push(at);
     };
-    // Some encoders write a restart marker behind the last segment too; libjpeg passes over it.
+    // Some encoders write a restart marker after the last segment too; libjpeg ignores it.
     let trailing = starts.len() == expected + 1 && starts.last() == Some(&end);
     if trailing {
         starts.pop();
@@ -131,11 +131,11 @@ pub fn segments(
     if starts.len() != expected {
         return Err(Status::BadRestart);
     }
-    ends(extension, data, end)
+    check_end(extension, data, end)
 }
 
-/// Checks that the segments from `from` on lead to an end-of-image marker, over further scans if there are any.
-pub fn ends(extension: Extension, data: &[u8], from: usize) -> Result<()> {
+/// Check that the segments from `from` on, further scans included, lead to an end-of-image marker.
+pub fn check_end(extension: Extension, data: &[u8], from: usize) -> Result<()> {
     let mut at = from;
     loop {
         let segment = next_segment(data, at).ok_or(Status::Truncated)?;
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_marker_behind_the_last_segment_is_passed_over() {
+    fn a_marker_after_the_last_segment_is_ignored() {
         assert_eq!(
             starts(&[1, 0xFF, 0xD0, 2, 0xFF, 0xD1, 0xFF, 0xD9], 2),
             Ok(vec![0, 3])

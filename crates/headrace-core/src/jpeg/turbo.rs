@@ -1,5 +1,5 @@
-//! libjpeg-turbo through its libjpeg API (`turbo_shim.c`): the reference for our own decoder and the fallback for what it
-//! does not do (progressive, arithmetic, CMYK, 12 bits). The TurboJPEG API is not used: it cannot skip scanlines or read coefficients.
+//! libjpeg-turbo through its libjpeg API (`turbo_shim.c`): the reference of our own decoder, and the decoder of all files that ours
+//! does not support (progressive, arithmetic, CMYK, 12 bits). The TurboJPEG API cannot skip scanlines or read coefficients.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
@@ -59,7 +59,7 @@ fn check(status: i32) -> Result<()> {
     }
 }
 
-/// Width and height from the header.
+/// Return width and height from the header.
 pub fn size(data: &[u8]) -> Result<Size> {
     let (mut width, mut height) = (0, 0);
     // SAFETY: the pointers are valid for the call, and the shim reads at most `length` bytes.
@@ -67,12 +67,12 @@ pub fn size(data: &[u8]) -> Result<Size> {
     Ok(Size { width, height })
 }
 
-/// Decodes `region`, which must lie in the image, into `pixels` (resized as needed); returns the row stride in bytes.
+/// Decode `region`, which must lie in the image, into `pixels` (resized as needed); return the row stride in bytes.
 pub fn region(data: &[u8], region: Rect, pixels: &mut Vec<u8>) -> Result<usize> {
     region_scaled(data, Scale::Full, region, pixels)
 }
 
-/// As [`region`], of the image reduced by `scale`.
+/// Decode as [`region`] does, from the image reduced by `scale`.
 pub fn region_scaled(
     data: &[u8],
     scale: Scale,
@@ -86,7 +86,7 @@ pub fn region_scaled(
     }
     let stride = region.w as usize * 3;
     let image = stride * region.h as usize;
-    // The line buffer sits behind the image: one row of the whole width, 8 bytes a pixel for CMYK of 12 bits.
+    // The line buffer follows the pixels: one row of the whole width, 8 bytes per pixel for CMYK of 12 bits.
     let needed = image + size.width as usize * 8 + 64;
     if pixels.len() < needed {
         pixels.resize(needed, 0);
@@ -113,20 +113,20 @@ pub fn region_scaled(
     Ok(stride)
 }
 
-/// How [`encode`] makes a file: what the packer writes, and every kind that a decoder's tests need.
+/// Options of [`encode`]: for the files of the packer, and for every kind of file that the tests need.
 #[derive(Debug, Clone, Copy)]
 pub struct Encoding {
     /// Horizontal and vertical sampling factor of each component; one component (grayscale) uses the first.
     pub factors: [(u8, u8); 3],
-    /// One component.
+    /// Write one component.
     pub gray: bool,
     /// Store RGB without conversion (Adobe transform 0).
     pub rgb: bool,
-    /// 1 to 100.
+    /// IJG quality, 1 to 100.
     pub quality: u8,
     /// MCUs between restart markers, 0 for none.
     pub restart_interval: u32,
-    /// Huffman tables made for the image.
+    /// Huffman tables optimised for the image.
     pub optimised: bool,
     /// Progressive.
     pub progressive: bool,
@@ -134,7 +134,7 @@ pub struct Encoding {
     pub separate_scans: bool,
     /// Arithmetic coding.
     pub arithmetic: bool,
-    /// Samples of 12 bits: the pixels times 16, and something below.
+    /// Samples of 12 bits: the pixels times 16, plus varying low bits.
     pub twelve_bits: bool,
 }
 
@@ -155,14 +155,14 @@ impl Default for Encoding {
     }
 }
 
-/// Encodes interleaved RGB (or gray) pixels with libjpeg-turbo.
+/// Encode interleaved RGB (or gray) pixels with libjpeg-turbo.
 pub fn encode(pixels: &[u8], size: Size, how: &Encoding) -> Result<Vec<u8>> {
     let mut out = Vec::new();
     encode_into(pixels, size, how, &mut out)?;
     Ok(out)
 }
 
-/// As [`encode`], into `out`, whose memory is reused.
+/// Encode as [`encode`] does, into `out`, whose memory is reused.
 pub fn encode_into(pixels: &[u8], size: Size, how: &Encoding, out: &mut Vec<u8>) -> Result<()> {
     let samples = size.width as usize * size.height as usize * if how.gray { 1 } else { 3 };
     if pixels.len() < samples {
@@ -212,7 +212,7 @@ pub struct BlockRows<'a> {
 }
 
 impl BlockRows<'_> {
-    /// The block in `column` of `line` (0 to 3) of a component (0 to 3); `None` where the image does not reach.
+    /// Return the block in `column` of `line` (0 to 3) of a component (0 to 3); `None` outside the image.
     pub fn block(&self, component: usize, line: usize, column: usize) -> Option<&[i16; 64]> {
         let row = self.rows[4 * component + line];
         if row.is_null() || column >= self.widths[component] as usize {
@@ -246,8 +246,8 @@ extern "C" fn on_row(context: *mut c_void, rows: *const *const i16, widths: *con
     }
 }
 
-/// Reads the coefficients of a JPEG of any coding (progressive, arithmetic, several scans) and passes them on by MCU rows;
-/// returns the quantisation tables of up to four components in natural order.
+/// Read the coefficients of a JPEG of any coding (progressive, arithmetic, several scans) and call `each_row` with each MCU row.
+/// Return the quantisation tables of up to four components in natural order.
 pub fn coefficients(
     data: &[u8],
     each_row: &mut dyn FnMut(&BlockRows<'_>) -> Result<()>,

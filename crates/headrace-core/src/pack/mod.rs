@@ -1,8 +1,8 @@
-//! Packing the usual record in one go: read the file, keep or rewrite the JPEG, and append its tar members.
+//! The fast path of packing a record: read the file, keep or rewrite the JPEG, and append its tar members.
 //!
-//! Only JPEGs that need no second look are taken. Everything else (other formats, damage, missing files, odd headers) is
-//! declined without an error, and the caller, who has words for it, looks at that record alone. Whether a record is taken
-//! depends on its bytes and the recipe, so the result is the same bytes every time.
+//! It handles sound JPEGs only. All other records (other formats, damage, missing files, unusual headers) are declined without an
+//! error; the Python packer handles them one by one, with a message where needed. Whether a record is handled here depends on its
+//! bytes and the options alone, so packing writes the same bytes every time.
 
 mod reencode;
 pub mod tar;
@@ -19,70 +19,70 @@ use crate::jpeg::facts::{jpeg_facts, JpegFacts};
 use crate::jpeg::restart::{Metadata, RestartOptions, RestartWriter};
 use reencode::Reencoder;
 
-/// What is done to each JPEG.
+/// The treatment of each JPEG.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Recipe {
-    /// What happens to files that are not encoded anew.
+pub struct PackOptions {
+    /// The treatment of files that are not re-encoded.
     pub keep: Keep,
-    /// Images are brought to this size and quality; `None`: every coefficient stays.
+    /// Target size and quality; `None` if every coefficient stays.
     pub smaller: Option<Smaller>,
 }
 
-/// How a file keeps every pixel.
+/// The treatment of a file that keeps all its pixels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Keep {
-    /// Its bytes stay.
+    /// Keep the bytes.
     Bytes,
-    /// Its bytes stay, and it must decode.
+    /// Keep the bytes, and check that they decode.
     Decodable,
-    /// Restart markers at about so many pixels of width are put in.
+    /// Insert restart markers about every so many pixels of width.
     Marked(u32),
 }
 
-/// When an image is encoded anew, and how.
+/// When an image is re-encoded, and how.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Smaller {
-    /// The size.
+    /// The target size.
     pub bound: Bound,
-    /// Files of a higher quality than this are encoded anew even if their size stays, where that takes fewer bytes.
+    /// Re-encode files of a higher quality than this even if their size stays, provided that the result is smaller.
     pub above_quality: Option<u8>,
-    /// Of what is encoded, 1 to 100.
+    /// IJG quality of re-encoded images, 1 to 100.
     pub quality: u8,
 }
 
-/// Where a record's bytes are.
+/// The location of a record's bytes.
 #[derive(Debug, Clone, Copy)]
 pub struct Place<'a> {
     /// The file.
     pub path: &'a Path,
-    /// Bytes from its start.
+    /// Offset in the file in bytes.
     pub offset: u64,
-    /// Bytes; `None`: up to the end of the file.
+    /// Size in bytes; `None`: up to the end of the file.
     pub size: Option<u64>,
-    /// Offset and bytes of the record's JSON in the same file.
+    /// Offset and size in bytes of the record's JSON in the same file.
     pub json: Option<(u64, u64)>,
 }
 
-/// A packed record's row of the index; offsets are into the memory that [`Packer::append`] was given.
+/// A packed record's row of the shard index. Offsets are relative to the start of the output of [`Packer::append`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Row {
-    /// Where the image begins.
+    /// Offset of the image.
     pub offset: u64,
-    /// Bytes of the image.
+    /// Size of the image in bytes.
     pub size: u64,
-    /// Pixels, as stored.
+    /// Width in pixels, as stored.
     pub width: u32,
-    /// Pixels, as stored.
+    /// Height in pixels, as stored.
     pub height: u32,
     /// CRC-32C of the image.
     pub crc32c: u32,
-    /// Where the JSON begins.
+    /// Offset of the JSON.
     pub json_offset: u64,
-    /// Bytes of the JSON; 0: there is none.
+    /// Size of the JSON in bytes; 0 if there is none.
     pub json_size: u64,
 }
 
-/// Packs records one after another; reuses its memory.
+/// The packer of one thread, with its reusable memory.
 #[derive(Default)]
 pub struct Packer {
     source: Vec<u8>,
@@ -92,18 +92,18 @@ pub struct Packer {
 }
 
 impl Packer {
-    /// Appends the members of a record to `out`: image, label, JSON where it has some. `None`, and `out` as it was, when the
-    /// record is not one of the usual ones.
+    /// Append the members of a record to `out`: image, label, and JSON if there is one. Return `None` and leave `out` unchanged
+    /// if the record is declined.
     pub fn append(
         &mut self,
-        recipe: &Recipe,
+        options: &PackOptions,
         place: &Place<'_>,
         key: &str,
         label: i64,
         out: &mut Vec<u8>,
     ) -> Option<Row> {
         let before = out.len();
-        let row = self.try_append(recipe, place, key, label, out);
+        let row = self.try_append(options, place, key, label, out);
         if row.is_none() {
             out.truncate(before);
         }
@@ -112,17 +112,17 @@ impl Packer {
 
     fn try_append(
         &mut self,
-        recipe: &Recipe,
+        options: &PackOptions,
         place: &Place<'_>,
         key: &str,
         label: i64,
         out: &mut Vec<u8>,
     ) -> Option<Row> {
         let mut file = File::open(place.path).ok()?;
-        let (offset, size) = if recipe.keep == Keep::Bytes && recipe.smaller.is_none() {
+        let (offset, size) = if options.keep == Keep::Bytes && options.smaller.is_none() {
             self.append_as_it_is(&mut file, place, key, out)?
         } else {
-            self.append_image(&mut file, recipe, place, key, out)?
+            self.append_image(&mut file, options, place, key, out)?
         };
         let image = &out[offset..];
         let mut row = Row {
@@ -148,7 +148,7 @@ impl Packer {
         Some(row)
     }
 
-    /// Header and bytes of the image, read to where they stay; returns where they begin and the size in pixels.
+    /// Append header and bytes of an image that is kept; the bytes are read in place. Return their offset and the size in pixels.
     fn append_as_it_is(
         &mut self,
         file: &mut File,
@@ -158,7 +158,7 @@ impl Packer {
     ) -> Option<(usize, Size)> {
         let header = out.len();
         let name = format!("{key}.jpg");
-        tar::append_header(&name, 0, out); // as long as the right one
+        tar::append_header(&name, 0, out); // as long as the final header, which replaces it below
         let start = out.len();
         read(file, place.offset, place.size, out)?;
         let facts = jpeg_facts(&out[start..]).ok()?;
@@ -177,11 +177,11 @@ impl Packer {
         Some((start, size))
     }
 
-    /// Header and bytes of the image as the recipe asks for it; returns where they begin and the size in pixels.
+    /// Append header and bytes of an image that the options may change. Return the offset of the bytes and the size in pixels.
     fn append_image(
         &mut self,
         file: &mut File,
-        recipe: &Recipe,
+        options: &PackOptions,
         place: &Place<'_>,
         key: &str,
         out: &mut Vec<u8>,
@@ -189,7 +189,7 @@ impl Packer {
         self.source.clear();
         read(file, place.offset, place.size, &mut self.source)?;
         let facts = jpeg_facts(&self.source).ok()?;
-        let (image, size) = self.image(recipe, &facts)?;
+        let (image, size) = self.image(options, &facts)?;
         if image.len() as u64 > tar::MAX_SIZE {
             return None;
         }
@@ -198,30 +198,30 @@ impl Packer {
         Some((out.len() - image.len(), size))
     }
 
-    /// The bytes to store of the image in `source`, and its size in pixels.
-    fn image(&mut self, recipe: &Recipe, facts: &JpegFacts) -> Option<(&[u8], Size)> {
+    /// Return the bytes to store for the image in `source`, and its size in pixels.
+    fn image(&mut self, options: &PackOptions, facts: &JpegFacts) -> Option<(&[u8], Size)> {
         let stored = Size {
             width: facts.width,
             height: facts.height,
         };
-        if let Some(smaller) = &recipe.smaller {
+        if let Some(smaller) = &options.smaller {
             let target = smaller.bound.target(stored);
             let limit = smaller.above_quality.unwrap_or(u8::MAX);
             if target.is_some() || facts.quality.unwrap_or(u8::MAX - 1) > limit {
                 let size = target.unwrap_or(stored);
-                let tile_px = match recipe.keep {
+                let tile_px = match options.keep {
                     Keep::Marked(tile_px) => Some(tile_px),
                     _ => None,
                 };
                 self.reencoder
                     .encode(&self.source, facts, size, smaller.quality, tile_px)?;
-                // Worse and not even smaller is nothing that anybody asks for.
+                // A file of lower quality must at least be smaller.
                 if target.is_some() || self.reencoder.encoded().len() < self.source.len() {
                     return Some((self.reencoder.encoded(), size));
                 }
             }
         }
-        let image = match recipe.keep {
+        let image = match options.keep {
             Keep::Bytes => &self.source,
             Keep::Decodable => {
                 self.reencoder.check(&self.source, facts)?;
@@ -240,7 +240,7 @@ impl Packer {
     }
 }
 
-/// Appends `size` bytes of the file from `offset` on, or all to its end; `None` when it cannot be read or is shorter.
+/// Append `size` bytes of the file from `offset` on, or all up to its end. Return `None` if the file cannot be read or is shorter.
 fn read(file: &mut File, offset: u64, size: Option<u64>, out: &mut Vec<u8>) -> Option<()> {
     if offset > 0 {
         file.seek(SeekFrom::Start(offset)).ok()?;
@@ -248,7 +248,7 @@ fn read(file: &mut File, offset: u64, size: Option<u64>, out: &mut Vec<u8>) -> O
     match size {
         None => file.read_to_end(out).ok().map(|_| ()),
         Some(size) => {
-            // Not reserved in advance: the size may lie.
+            // Not reserved in advance: the stated size may be wrong.
             let count = file.take(size).read_to_end(out).ok()?;
             (count as u64 == size).then_some(())
         }

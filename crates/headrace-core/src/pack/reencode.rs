@@ -1,5 +1,5 @@
-//! Images made smaller: resized ones are decoded and resized as Pillow does and encoded by libjpeg-turbo; what keeps its size is
-//! requantised.
+//! Re-encoding for the packer. An image that changes its size is decoded, resized as Pillow does, and encoded by libjpeg-turbo;
+//! an image that keeps its size is requantised.
 
 use crate::decode::{DecodeOptions, Decoder};
 use crate::error::Result;
@@ -11,21 +11,21 @@ use crate::jpeg::turbo::{self, Encoding};
 use crate::jpeg::{exif_segment, marker};
 use crate::resample::{Filter, PassOrder, Resampler, ResizeSpec};
 
-/// The size that images are brought to.
+/// The rule for the size of packed images.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Bound {
-    /// The size stays.
+    /// Keep the size.
     None,
-    /// Larger images: the longer side becomes this.
+    /// Shrink larger images so that the longer side is this many pixels.
     MaxSide(u32),
-    /// Larger images: the shorter side becomes this.
+    /// Shrink larger images so that the shorter side is this many pixels.
     ShortSide(u32),
-    /// All images: the shorter side becomes this.
+    /// Resize all images so that the shorter side is this many pixels.
     Resize(u32),
 }
 
 impl Bound {
-    /// The size that an image is brought to; `None`: it keeps its own.
+    /// Return the new size of an image, or `None` if it keeps its own.
     pub fn target(self, stored: Size) -> Option<Size> {
         let (longer, shorter) = (
             stored.width.max(stored.height),
@@ -38,7 +38,7 @@ impl Bound {
             Bound::ShortSide(length) => ratio(length, shorter).min(1.0),
             Bound::Resize(length) => ratio(length, shorter),
         };
-        // Halves to even, as Python's round().
+        // Halves are rounded to even, as by Python's round().
         let side = |length: u32| ((f64::from(length) * scale).round_ties_even() as u32).max(1);
         let size = Size {
             width: side(stored.width),
@@ -48,10 +48,10 @@ impl Bound {
     }
 }
 
-/// Pixels on a side of a JPEG (libjpeg's `JPEG_MAX_DIMENSION`): a narrow image that is made wider may get longer than that.
+/// Longest side of a JPEG in pixels (libjpeg's `JPEG_MAX_DIMENSION`). A narrow image that is enlarged may exceed it.
 const MAX_SIDE: u32 = 65_500;
 
-/// Re-encodes images one after another; reuses its memory.
+/// The re-encoder of one thread, with its reusable memory.
 pub struct Reencoder {
     requantiser: Requantiser,
     decoder: Decoder,
@@ -63,7 +63,7 @@ pub struct Reencoder {
 impl Default for Reencoder {
     fn default() -> Self {
         let mut resampler = Resampler::default();
-        // Not the order that a script in this process may have asked for: the bytes depend on source and options alone.
+        // The order of a fixed version, whatever the process has chosen: the bytes depend on source and options alone.
         resampler.set_pass_order(PassOrder::Pillow13);
         Reencoder {
             requantiser: Requantiser::default(),
@@ -76,14 +76,14 @@ impl Default for Reencoder {
 }
 
 impl Reencoder {
-    /// `None` when some of `jpeg` does not decode, or it has to be looked at.
+    /// Check that all of `jpeg` decodes; `None` if it does not.
     pub fn check(&mut self, jpeg: &[u8], facts: &JpegFacts) -> Option<()> {
         let whole = Rect::new(0, 0, facts.width, facts.height);
         self.decoder.region(jpeg, whole).ok().map(|_| ())
     }
 
-    /// Makes a JPEG ([`Reencoder::encoded`]) of `jpeg` at `size`, resized as Pillow's bicubic filter does; `None` for what has to
-    /// be looked at.
+    /// Encode `jpeg` at `size`, resized with Pillow's bicubic filter; [`Reencoder::encoded`] returns the result. `None` if the
+    /// record is declined.
     pub fn encode(
         &mut self,
         jpeg: &[u8],
@@ -145,27 +145,27 @@ impl Reencoder {
         encode_pixels(pixels, size, &how, &mut self.encoded).ok()
     }
 
-    /// What [`Reencoder::encode`] made last.
+    /// Return the last result of [`Reencoder::encode`].
     pub fn encoded(&self) -> &[u8] {
         &self.encoded
     }
 }
 
-/// How [`encode_pixels`] writes an image.
+/// Options of [`encode_pixels`].
 #[derive(Debug, Clone, Copy)]
 pub struct EncodeOptions {
-    /// One component, made of the first of each three samples.
+    /// Write one component, from the first of each three samples.
     pub gray: bool,
-    /// 1 to 100.
+    /// IJG quality, 1 to 100.
     pub quality: u8,
-    /// Pixels of width between restart markers.
+    /// Pixels of width between restart markers; `None` for no markers.
     pub tile_px: Option<u32>,
-    /// Noted in an EXIF segment where it is not upright: the pixels stay as they are.
+    /// Orientation to state in an EXIF segment unless it is upright. The pixels are not turned.
     pub orientation: Orientation,
 }
 
-/// Encodes RGB pixels as a baseline JPEG into `out`: 4:2:0 as Pillow, OpenCV and FFCV write it, the slow integer DCT, and the
-/// standard Huffman tables. Optimal ones would save 5 % of the bytes and cost a third more time (measured on 400 ImageNet files
+/// Encode RGB pixels as a baseline JPEG into `out`: 4:2:0 as Pillow, OpenCV and FFCV write it, the slow integer DCT, and the
+/// standard Huffman tables. Optimal tables would save 5 % of the bytes and take a third more time (measured on 400 ImageNet files
 /// at quality 90).
 pub fn encode_pixels(
     pixels: &[u8],
@@ -193,7 +193,7 @@ pub fn encode_pixels(
     Ok(())
 }
 
-/// Puts an EXIF segment behind the JFIF one, which libjpeg writes first.
+/// Insert an EXIF segment after the JFIF segment, which libjpeg writes first.
 fn insert_orientation(orientation: Orientation, jpeg: &mut Vec<u8>) {
     let block = exif_segment::orientation_payload(orientation);
     let length = block.len() as u16 + 2;
@@ -209,7 +209,7 @@ mod tests {
     use crate::jpeg::facts::jpeg_facts;
 
     #[test]
-    fn an_orientation_is_found_again() {
+    fn the_orientation_is_written_and_read_back() {
         let size = Size {
             width: 33,
             height: 17,
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_size_that_no_jpeg_has_is_declined_before_it_takes_memory() {
+    fn a_size_above_the_jpeg_limit_is_declined_before_memory_is_taken() {
         let stored = Size {
             width: 4,
             height: 400,
@@ -267,11 +267,11 @@ mod tests {
         };
         assert_eq!(encode(8, 800), (true, true));
         assert_eq!(encode(700, 70_000), (false, false));
-        assert_eq!(encode(14_000, 14_000), (false, false)); // more pixels than a Loader decodes
+        assert_eq!(encode(14_000, 14_000), (false, false)); // more pixels than a loader decodes
     }
 
     #[test]
-    fn sizes_are_those_of_python() {
+    fn sizes_are_rounded_as_in_python() {
         let size = |(width, height)| Size { width, height };
         for (bound, stored, target) in [
             (Bound::MaxSide(500), (1000, 333), Some((500, 166))), // 166.5 to even

@@ -1,12 +1,12 @@
-//! Tar members as `docs/format.md` fixes them: the twin of `headrace/datasets/shards/tar.py`, which says why.
+//! Tar members as `docs/format.md` defines them; `headrace/datasets/shards/tar.py` writes the same bytes and explains the choices.
 
 /// Bytes of a tar block.
 pub const BLOCK: usize = 512;
 const NAME_BYTES: usize = 100;
-/// What eleven octal digits hold: 8 GiB - 1.
+/// The largest number in eleven octal digits: 8 GiB - 1.
 pub const MAX_SIZE: u64 = (1 << 33) - 1;
 
-/// Appends the header block(s) of a regular file of `size` bytes, at most [`MAX_SIZE`].
+/// Append the header block(s) of a regular file of `size` bytes, at most [`MAX_SIZE`].
 pub fn append_header(name: &str, size: u64, out: &mut Vec<u8>) {
     let raw = name.as_bytes();
     if raw.len() <= NAME_BYTES && raw.is_ascii() {
@@ -20,19 +20,19 @@ pub fn append_header(name: &str, size: u64, out: &mut Vec<u8>) {
     out.extend_from_slice(&block(&short(raw), size, b'0'));
 }
 
-/// Appends the zeros that fill the last block of `size` bytes.
+/// Append the zeros that fill the last block of `size` bytes.
 pub fn append_padding(size: usize, out: &mut Vec<u8>) {
     out.resize(out.len() + size.wrapping_neg() % BLOCK, 0);
 }
 
-/// Appends a whole member.
+/// Append a whole member.
 pub fn append_member(name: &str, data: &[u8], out: &mut Vec<u8>) {
     append_header(name, data.len() as u64, out);
     out.extend_from_slice(data);
     append_padding(data.len(), out);
 }
 
-/// A ustar header (POSIX.1-2017, pax, "ustar Interchange Format"): mode 0644, nobody's, time 0.
+/// Return a ustar header (POSIX.1-2017, pax, "ustar Interchange Format") with mode 0644, owner 0 and time 0.
 fn block(name: &[u8], size: u64, kind: u8) -> [u8; BLOCK] {
     let mut block = [0; BLOCK];
     let mut set = |at: usize, bytes: &[u8]| block[at..at + bytes.len()].copy_from_slice(bytes);
@@ -48,7 +48,7 @@ fn block(name: &[u8], size: u64, kind: u8) -> [u8; BLOCK] {
     block
 }
 
-/// `LENGTH path=NAME\n`, where LENGTH counts its own digits.
+/// Return `LENGTH path=NAME\n`, where LENGTH counts its own digits too.
 fn pax_record(path: &[u8]) -> Vec<u8> {
     let body = path.len() + " path=\n".len();
     let mut length = body;
@@ -58,7 +58,7 @@ fn pax_record(path: &[u8]) -> Vec<u8> {
     [length.to_string().as_bytes(), b" path=", path, b"\n"].concat()
 }
 
-/// What readers without pax support see: the end of the name, in ASCII.
+/// Return the name for readers without pax support: the end of the full name, in ASCII.
 fn short(raw: &[u8]) -> Vec<u8> {
     let end = &raw[raw.len().saturating_sub(NAME_BYTES)..];
     let ascii = end.iter().map(|&byte| if byte < 128 { byte } else { b'_' });
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_member_is_header_data_and_zeros() {
+    fn a_member_is_header_data_and_padding() {
         let mut out = Vec::new();
         append_member("a/b.cls", b"12", &mut out);
         assert_eq!(out.len(), 2 * BLOCK);

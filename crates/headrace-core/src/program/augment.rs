@@ -1,4 +1,4 @@
-//! RandAugment, TrivialAugmentWide and AutoAugment: which operations, how strong. Numbers from torchvision 0.29
+//! RandAugment, TrivialAugmentWide and AutoAugment: the operations and their magnitudes, from torchvision 0.29
 //! (`transforms/v2/_auto_augment.py`, `transforms/autoaugment.py`).
 
 use super::step::{Sampling, Step};
@@ -13,15 +13,15 @@ use Kind::{
 /// An automatic augmentation.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Augment {
-    /// Which one.
+    /// The policy.
     pub policy: Policy,
-    /// Of its rotations, shears and shifts.
+    /// Sampling of its rotations, shears and shifts.
     pub sampling: Sampling,
-    /// Whose rounding.
+    /// The set of transforms whose rounding is used.
     pub generation: Generation,
 }
 
-/// torchvision's two sets of transforms round the magnitudes of solarize and posterize at different places.
+/// torchvision's two sets of transforms, which round the magnitudes of solarize and posterize differently.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Generation {
     /// `torchvision.transforms`.
@@ -30,14 +30,14 @@ pub enum Generation {
     V2,
 }
 
-/// Which operations are drawn, how many, how strong.
+/// Which operations are drawn, their number and magnitude.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Policy {
     /// `RandAugment(num_ops, magnitude, num_magnitude_bins)`.
     Rand {
-        /// Operations one after the other.
+        /// Number of operations, applied one after the other.
         ops: u32,
-        /// The bin of all of them.
+        /// Magnitude bin of all operations.
         magnitude: u32,
         /// Number of bins.
         bins: u32,
@@ -93,19 +93,19 @@ const SPACE: [Kind; 14] = [
     Equalize,
 ];
 
-/// How strong the strongest bin is.
+/// The magnitudes of the strongest bin.
 struct Most {
     shear: f64,
-    /// (x, y) in pixels.
+    /// Shift in pixels, (x, y).
     translate: (f64, f64),
     rotate: f64,
     enhance: f64,
-    /// Bits that posterize takes away.
+    /// Number of bits that posterize removes.
     posterize: f32,
 }
 
 impl Augment {
-    /// Says in words which number is out of its range.
+    /// Return an error message if a number is out of range.
     pub fn check(&self) -> Result<(), String> {
         match self.policy {
             Policy::Rand {
@@ -118,7 +118,7 @@ impl Augment {
         }
     }
 
-    /// Appends what `rng` draws for a picture of `size`.
+    /// Append the steps that `rng` draws for an image of `size`.
     pub fn draw(&self, size: Size, rng: &mut Rng, steps: &mut Vec<Step>) {
         let (width, height) = (f64::from(size.width), f64::from(size.height));
         let most = Most {
@@ -219,7 +219,7 @@ impl Augment {
     }
 }
 
-/// The value of a bin of `torch.linspace(start, end, bins)`, which counts from both ends, in fused single precision.
+/// Return element `bin` of `torch.linspace(start, end, bins)`, which counts from both ends, in fused single precision.
 fn linspace(start: f64, end: f64, (bin, bins): (u32, u32)) -> f64 {
     let (start, end) = (start as f32, end as f32);
     let step = (end - start) / (bins - 1) as f32;

@@ -1,24 +1,25 @@
-//! Crops, flips and one resize, folded into one resampling that is exactly Pillow's.
+//! Crops, flips and one resize, combined into one resampling with exactly Pillow's result.
 
 use crate::geometry::{Rect, Scale, Size};
 use crate::resample::{Filter, ResizeSpec};
 
-/// What one image needs: a single resampling, and where its result lies in the output (fill around it).
+/// A single resampling, and the place of its result in the output, which is filled around it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Placement {
     /// The resampling.
     pub spec: ResizeSpec,
     /// Left and top of the resampled pixels in the output image.
     pub at: (u32, u32),
-    /// True where the resampled pixels do not fill the output.
+    /// True if the resampled pixels do not fill the output.
     pub padded: bool,
-    /// False where nothing of the image is visible (a crop of padding only).
+    /// False if nothing of the image is visible (a crop of padding only).
     pub visible: bool,
     /// Colour around the resampled pixels.
     pub fill: [u8; 3],
 }
 
-/// Geometry so far, on a picture of a certain size. `window` is in the coordinates of the unflipped grid and may leave it (padding).
+/// The crops, flips and resize so far, of an image of a given size. `window` is in coordinates of the unflipped grid and may
+/// leave it (padding).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Cut {
     source: Rect,
@@ -37,7 +38,8 @@ struct Window {
     h: i64,
 }
 
-/// The part of an affine run that an exact resize does: from a box of the source to a grid, and what of the grid shows, how flipped.
+/// The exact resize at the start of an affine run: from a box of the source to a grid, with the visible part of the grid and its
+/// flips.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Base {
     /// Source box.
@@ -46,16 +48,16 @@ pub struct Base {
     pub grid: (u32, u32),
     /// Filter of the resize.
     pub filter: Filter,
-    /// What shows of the grid; may leave it.
+    /// The visible part of the grid; may leave it.
     pub window: (i64, i64, i64, i64),
-    /// Mirrored left to right.
+    /// True if mirrored left to right.
     pub flip_x: bool,
-    /// Mirrored top to bottom.
+    /// True if mirrored top to bottom.
     pub flip_y: bool,
 }
 
 impl Base {
-    /// True if the whole grid shows, as it is.
+    /// Return true if the whole grid is visible and not flipped.
     pub fn is_plain(&self) -> bool {
         let whole = (0, 0, i64::from(self.grid.0), i64::from(self.grid.1));
         self.window == whole && !self.flip_x && !self.flip_y
@@ -63,7 +65,7 @@ impl Base {
 }
 
 impl Cut {
-    /// All of a picture, as it is.
+    /// Make the cut that keeps an image of `size` unchanged.
     pub fn whole(size: Size) -> Self {
         Cut {
             source: Rect::new(0, 0, size.width, size.height),
@@ -80,7 +82,7 @@ impl Cut {
         }
     }
 
-    /// The size of the result.
+    /// Return the size of the result.
     pub fn size(&self) -> Size {
         Size {
             width: self.window.w as u32,
@@ -88,7 +90,7 @@ impl Cut {
         }
     }
 
-    /// True if nothing would change.
+    /// Return true if the cut changes nothing.
     pub fn is_identity(&self) -> bool {
         *self
             == Cut::whole(Size {
@@ -104,22 +106,22 @@ impl Cut {
         (w, h)
     }
 
-    /// Whether the window reaches out of the grid on any side.
+    /// Return whether the window leaves the grid on any side.
     fn is_padded(&self) -> bool {
         let (grid_w, grid_h) = self.grid();
         let Window { x, y, w, h } = self.window;
         x < 0 || y < 0 || x + w > i64::from(grid_w) || y + h > i64::from(grid_h)
     }
 
-    /// Whether the window holds the whole grid, so that growing it shows nothing that was cut off before.
+    /// Return whether the window contains the whole grid, so that enlarging it reveals nothing that was cropped before.
     fn holds_grid(&self) -> bool {
         let (grid_w, grid_h) = self.grid();
         let Window { x, y, w, h } = self.window;
         x <= 0 && y <= 0 && x + w >= i64::from(grid_w) && y + h >= i64::from(grid_h)
     }
 
-    /// Cuts a rectangle given in the current, possibly flipped, picture. False, and nothing done, where that is not one resampling:
-    /// padding around a part of the picture, or of another colour than the padding before.
+    /// Crop to a rectangle in coordinates of the current, possibly flipped, image. Return false and change nothing if the result
+    /// is not a single resampling: padding around a part of the image, or padding of another colour than before.
     #[must_use]
     pub fn crop(&mut self, x: i64, y: i64, w: i64, h: i64, fill: [u8; 3]) -> bool {
         let leaves = x < 0 || y < 0 || x + w > self.window.w || y + h > self.window.h;
@@ -148,8 +150,8 @@ impl Cut {
         true
     }
 
-    /// Resizes what is visible now. False, and nothing done, where that is not one exact resampling: a second resize, padding, or
-    /// a flip before a filter that is not symmetric.
+    /// Resize the visible part. Return false and change nothing if the result is not a single exact resampling: a second resize,
+    /// padding, or a flip before a filter that is not symmetric.
     #[must_use]
     pub fn resize(&mut self, (height, width): (u32, u32), filter: Filter) -> bool {
         let mirrored = self.flip_x || self.flip_y;
@@ -174,17 +176,17 @@ impl Cut {
         true
     }
 
-    /// Mirrors left to right.
+    /// Mirror left to right.
     pub fn flip_x(&mut self) {
         self.flip_x = !self.flip_x;
     }
 
-    /// Mirrors top to bottom.
+    /// Mirror top to bottom.
     pub fn flip_y(&mut self) {
         self.flip_y = !self.flip_y;
     }
 
-    /// Where a JPEG of `size` may be decoded smaller for this: the scale, and the source is then a part of the smaller image.
+    /// Return the scale at which a JPEG of `size` can be decoded for this cut, and move the source to the image at that scale.
     pub fn reduce(&mut self, size: Size) -> Scale {
         let Some((width, height, _)) = self.resized else {
             return Scale::Full;
@@ -197,7 +199,7 @@ impl Cut {
         scale
     }
 
-    /// The same in the terms of an affine run.
+    /// Return the cut as the start of an affine run.
     pub fn base(&self) -> Base {
         let Window { x, y, w, h } = self.window;
         let (grid_w, grid_h) = self.grid();
@@ -212,7 +214,7 @@ impl Cut {
             flip_y: self.flip_y,
         };
         if self.resized.is_none() && !self.is_padded() {
-            // Only a part of the picture: it is the source, and nothing outside it may show again.
+            // Only a part of the image is left. It becomes the source, because nothing outside may become visible again.
             base.box_ = Rect::new(
                 self.source.x + x as u32,
                 self.source.y + y as u32,
@@ -225,12 +227,12 @@ impl Cut {
         base
     }
 
-    /// Colour of the padding.
+    /// Return the colour of the padding.
     pub fn fill(&self) -> [u8; 3] {
         self.fill
     }
 
-    /// Only this rectangle of the result.
+    /// Return the cut that computes only this rectangle of the result.
     pub fn part(&self, wanted: Rect) -> Cut {
         let mut part = *self;
         let inside = part.crop(
@@ -244,7 +246,7 @@ impl Cut {
         part
     }
 
-    /// The resampling, and its place in the result.
+    /// Return the resampling, and its place in the result.
     pub fn placement(&self) -> Placement {
         let (grid_w, grid_h) = self.grid();
         let filter = self

@@ -1,12 +1,12 @@
-//! One resampling filter, or several of which each image gets one (timm's `interpolation="random"`).
+//! One resampling filter, or several from which each image draws one (timm's `interpolation="random"`).
 
 use crate::resample::Filter;
 use crate::rng::Rng;
 
-/// Most filters to draw from: all that there are.
+/// Largest number of filters: all that exist.
 const MOST: usize = 6;
 
-/// Filters at even chances.
+/// Filters that are drawn with equal probability.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Filters {
     known: [Filter; MOST],
@@ -23,7 +23,7 @@ impl From<Filter> for Filters {
 }
 
 impl Filters {
-    /// Of one to six filters; `None` for another number.
+    /// Make a choice of one to six filters; `None` for another number.
     pub fn new(filters: &[Filter]) -> Option<Self> {
         let mut found = Filters::from(*filters.first()?);
         found
@@ -34,7 +34,7 @@ impl Filters {
         Some(found)
     }
 
-    /// One of them. A single filter takes no random number, so that the numbers after it stay what they are.
+    /// Draw one of them. A single filter takes no random number, so that later draws do not change.
     pub fn draw(&self, rng: &mut Rng) -> Filter {
         match self.count {
             1 => self.known[0],
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn one_filter_draws_nothing() {
+    fn one_filter_takes_no_random_number() {
         let mut drawn = rng(0);
         assert_eq!(
             Filters::from(Filter::Bicubic).draw(&mut drawn),
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn several_come_at_even_chances() {
+    fn several_filters_are_drawn_equally_often() {
         let filters = Filters::new(&[Filter::Bilinear, Filter::Bicubic]).expect("two");
         let bicubic = (0..10_000)
             .filter(|&draw| filters.draw(&mut rng(draw)) == Filter::Bicubic)

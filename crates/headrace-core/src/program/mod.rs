@@ -1,7 +1,7 @@
-//! A pipeline of random operations as data, and what becomes of it on one image.
+//! A pipeline of random operations as data, and its steps for one image.
 //!
-//! [`Program::draw`] turns the operations into concrete [`step::Step`]s, by torchvision's algorithms and a random stream of their own for
-//! each; [`route::Route::plan`] turns the steps into passes over the pixels.
+//! [`Program::draw`] turns the operations into concrete [`step::Step`]s with torchvision's algorithms and a separate random
+//! stream for each operation. [`route::Route::plan`] turns the steps into passes over the pixels.
 
 pub mod augment;
 pub mod cut;
@@ -20,7 +20,7 @@ use op::Op;
 use route::{Fuse, Pass, Route};
 use step::Step;
 
-/// Operations in order, ending in images of one size.
+/// A pipeline: operations in order, after which all images have one size.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Program {
     ops: Vec<Op>,
@@ -29,11 +29,11 @@ pub struct Program {
     dct_scale: bool,
 }
 
-/// Most pixels of an output image.
+/// Largest number of pixels in an output image.
 const MAX_OUT: u64 = 1 << 28;
 
 impl Program {
-    /// Checks the operations, and that every image ends in one size; says in words why not.
+    /// Check the operations, and that all images end with one size. Fails with a message.
     pub fn new(ops: Vec<Op>, fuse: Fuse) -> std::result::Result<Self, String> {
         for (number, op) in ops.iter().enumerate() {
             op.check()?;
@@ -57,28 +57,28 @@ impl Program {
         })
     }
 
-    /// Output height and width in pixels.
+    /// Return output height and width in pixels.
     pub fn out(&self) -> (u32, u32) {
         self.out
     }
 
-    /// What is folded into one sampling.
+    /// Return which steps are combined into one sampling.
     pub fn fuse(&self) -> Fuse {
         self.fuse
     }
 
-    /// Lets JPEGs be decoded at half or quarter size where the first resize shrinks them that much.
+    /// Allow decoding JPEGs at half or quarter size if the first resize shrinks them that much.
     #[must_use]
     pub fn with_dct_scale(self, dct_scale: bool) -> Self {
         Program { dct_scale, ..self }
     }
 
-    /// See [`Program::with_dct_scale`].
+    /// Return whether JPEGs may be decoded at reduced size, see [`Program::with_dct_scale`].
     pub fn dct_scale(&self) -> bool {
         self.dct_scale
     }
 
-    /// The colour operations of `ColorJitter` and the like under this key, in order, in place of what `ops` held.
+    /// Replace the contents of `ops` by the colour operations (`ColorJitter` and the like) under this key, in order.
     pub fn colours(&self, key: Key, ops: &mut Vec<ColourOp>) {
         ops.clear();
         for (number, op) in self.ops.iter().enumerate() {
@@ -88,9 +88,9 @@ impl Program {
         }
     }
 
-    /// The concrete operations for an image of this size under this key, in place of what `steps` held.
+    /// Replace the contents of `steps` by the concrete operations for an image of this size under this key.
     ///
-    /// Errors: [`Status::BadBox`] where a crop does not fit, [`Status::TooSmall`] where a blur does not, [`Status::TooLarge`].
+    /// Errors: [`Status::BadBox`] if a crop does not fit, [`Status::TooSmall`] if a blur does not, [`Status::TooLarge`].
     pub fn draw(&self, size: Size, key: Key, steps: &mut Vec<Step>) -> Result<()> {
         steps.clear();
         let mut size = size;
@@ -113,7 +113,9 @@ impl Program {
         Ok(())
     }
 
-    /// The single resampling for an image of this size under this key. Error: [`Status::Unsupported`] where it takes more than one pass.
+    /// Return the single resampling for an image of this size under this key.
+    ///
+    /// Errors: those of [`Program::draw`], and [`Status::Unsupported`] if the image takes more than one pass.
     pub fn place(&self, size: Size, key: Key) -> Result<Placement> {
         let (mut steps, mut route) = (Vec::new(), Route::default());
         self.draw(size, key, &mut steps)?;
@@ -130,7 +132,7 @@ impl Program {
     }
 }
 
-/// The output size after `ops`, if it is the same for every image; `before` is that of what they get.
+/// Return the output size (height, width) after `ops` if it is the same for every image; `before` is the size before them.
 fn out_after(ops: &[Op], before: Option<(u32, u32)>) -> Option<(u32, u32)> {
     let mut out = before;
     let mut number = 0;
@@ -298,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_size_is_refused_in_words() {
+    fn pipelines_without_one_output_size_are_refused_with_a_message() {
         let resize = Op::ResizeShort {
             short: 256,
             max: 0,

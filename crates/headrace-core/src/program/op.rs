@@ -1,4 +1,4 @@
-//! The operations that a program is made of, and the steps that each draws for an image.
+//! The operations of a pipeline, and the steps that each draws for an image.
 
 use super::augment::Augment;
 use super::filters::Filters;
@@ -31,7 +31,7 @@ pub enum Op {
         /// Resampling filter.
         filter: Filter,
     },
-    /// `Resize(size, max_size=…)`: the shorter side becomes `short`, the longer keeps the ratio but is at most `max` (0: no limit).
+    /// `Resize(size, max_size=…)`: the shorter side becomes `short`; the longer keeps the ratio but is at most `max` (0: no limit).
     ResizeShort {
         /// Length of the shorter side.
         short: u32,
@@ -40,18 +40,18 @@ pub enum Op {
         /// Resampling filter.
         filter: Filter,
     },
-    /// `CenterCrop(size)`; pads with black where the image is smaller.
+    /// `CenterCrop(size)`, which pads smaller images with black.
     CenterCrop {
         /// Output height and width.
         size: (u32, u32),
     },
-    /// `RandomCrop(size, padding)`: pads (left, top, right, bottom) with black, then cuts.
+    /// `RandomCrop(size, padding)`: pads (left, top, right, bottom) with black, then crops.
     RandomCrop {
         /// Output height and width.
         size: (u32, u32),
         /// Pixels added at the left, top, right and bottom.
         padding: [u32; 4],
-        /// Pad more where the image is still too small; otherwise that is an error.
+        /// Pad more if the image is still too small; otherwise a small image is an error.
         pad_if_needed: bool,
     },
     /// `Pad(padding, fill)`.
@@ -75,9 +75,9 @@ pub enum Op {
     RandomRotation {
         /// Range of the angle.
         degrees: (f64, f64),
-        /// Grow the picture so that all of it stays visible.
+        /// Enlarge the output so that the whole image stays visible.
         expand: bool,
-        /// Centre (x, y) in pixels; None: the picture's middle.
+        /// Centre (x, y) in pixels; `None` for the centre of the image.
         center: Option<(f64, f64)>,
         /// Interpolation and fill.
         sampling: Sampling,
@@ -92,7 +92,7 @@ pub enum Op {
         scale: Option<(f64, f64)>,
         /// Ranges of the shear along x and along y.
         shear: [(f64, f64); 2],
-        /// Centre (x, y) in pixels; None: the picture's middle.
+        /// Centre (x, y) in pixels; `None` for the centre of the image.
         center: Option<(f64, f64)>,
         /// Interpolation and fill.
         sampling: Sampling,
@@ -101,12 +101,12 @@ pub enum Op {
     Apply {
         /// Probability.
         p: f64,
-        /// How many operations.
+        /// Number of operations.
         count: u32,
     },
     /// RandAugment, TrivialAugmentWide, AutoAugment.
     Augment(Augment),
-    /// Colours and small neighbourhoods; no pixel moves.
+    /// An operation on colours or small neighbourhoods, which moves no pixel.
     Colour(ColourStep),
 }
 
@@ -134,7 +134,7 @@ fn check_center(center: Option<(f64, f64)>) -> std::result::Result<(), String> {
 }
 
 impl Op {
-    /// Says in words which parameter is out of its range.
+    /// Return an error message if a parameter is out of range.
     pub(super) fn check(&self) -> std::result::Result<(), String> {
         match *self {
             Op::RandomResizedCrop { scale, ratio, .. } => {
@@ -181,7 +181,7 @@ impl Op {
         }
     }
 
-    /// Appends the steps that `rng` draws for a picture of `size`.
+    /// Append the steps that `rng` draws for an image of `size`.
     pub(super) fn draw(&self, size: Size, rng: &mut Rng, steps: &mut Vec<Step>) -> Result<()> {
         let (width, height) = (i64::from(size.width), i64::from(size.height));
         match *self {
@@ -279,7 +279,7 @@ impl Op {
             Op::Augment(augment) => augment.draw(size, rng, steps),
             Op::Colour(step) => {
                 if let ColourStep::Blur { kernel, .. } = step {
-                    // Reflected borders need that many pixels.
+                    // A reflected border needs that many pixels.
                     if width <= i64::from(kernel.0 / 2) || height <= i64::from(kernel.1 / 2) {
                         return Err(Status::TooSmall);
                     }
@@ -292,7 +292,7 @@ impl Op {
     }
 }
 
-/// torchvision's `RandomCrop`: pads, pads more on both sides where it is too small and may, then cuts; y is drawn first.
+/// Draw torchvision's `RandomCrop`: pad, pad a small image more on both sides if allowed, then crop. y is drawn first.
 fn random_crop(
     (width, height): (i64, i64),
     (w, h): (i64, i64),

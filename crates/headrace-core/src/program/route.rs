@@ -1,9 +1,9 @@
-//! From the steps of one image to the passes over its pixels, and which part of each pass's result is needed at all.
+//! The passes over the pixels of one image, planned from its steps.
 //!
-//! Crops, flips and one resize are one exact pass in any case ([`Cut`]). With [`Fuse::Geometry`], a run of geometric steps with
-//! rotations or affines in it becomes one sampling; what left the picture at any step of the run stays fill ([`Edge`]). With
-//! [`Fuse::Off`] every affine step is a pass of its own, as in Pillow. In both, a pass computes only the part of its result that
-//! the later ones read, and the decoder delivers only what the first one reads.
+//! Crops, flips and one resize are always one exact pass ([`Cut`]). With [`Fuse::Geometry`], consecutive geometric steps that
+//! contain rotations or affine steps become one sampling; pixels that left the image at any of these steps stay fill ([`Edge`]).
+//! With [`Fuse::Off`] every affine step is a separate pass, as in Pillow. Each pass computes only the part of its result that
+//! later passes read, and the decoder decodes only the part that the first pass reads.
 
 use super::cut::{Base, Cut};
 use super::step::{Motion, Sampling, Step};
@@ -13,13 +13,13 @@ use crate::geometry::{Rect, Scale, Size};
 use crate::resample::Filter;
 use crate::warp::{Affine, Edge, Interpolation, WarpSpec};
 
-/// What is folded into one sampling.
+/// Which steps are combined into one sampling.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Fuse {
-    /// Any run of geometric operations.
+    /// All consecutive geometric operations.
     #[default]
     Geometry,
-    /// Only what gives exactly the pixels of doing one operation after the other.
+    /// Only steps whose combination gives exactly the pixels of one operation after the other.
     Off,
 }
 
@@ -28,52 +28,52 @@ pub enum Fuse {
 pub enum Pass {
     /// Crop, resize and flip.
     Cut(Cut),
-    /// Affine sampling; what to clip is `edges` of [`Route::edges`].
+    /// Affine sampling, clipped to `edges` of [`Route::edges`].
     Warp {
         /// The sampling.
         spec: WarpSpec,
-        /// First edge and number of edges.
+        /// Index of the first edge, and number of edges.
         edges: (usize, usize),
     },
     /// A colour operation, in place.
     Colour(ColourOp),
 }
 
-/// A pass, and which part of its result is computed.
+/// A pass, and the part of its result that is computed.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Leg {
-    /// What to do.
+    /// The pass.
     pub pass: Pass,
-    /// The part of the result, in its pixels.
+    /// The part of the result that is computed, in pixels of the result.
     pub window: Rect,
     /// Size of the whole result.
     pub size: Size,
 }
 
-/// The passes of one image. Made anew for each image in the same memory.
+/// The passes of one image. Each image reuses the memory.
 #[derive(Debug, Default)]
 pub struct Route {
-    /// In order; the first is geometric.
+    /// The passes in order; the first is geometric.
     pub legs: Vec<Leg>,
-    /// Half-planes that warps clip to.
+    /// Half-planes to which affine passes are clipped.
     pub edges: Vec<Edge>,
     /// The region of the image that the decoder must deliver.
     pub source: Rect,
 }
 
-/// Geometry that is not yet a pass.
+/// Geometric steps that are not yet a pass.
 enum Open {
     Cut(Cut),
     Run(Run),
 }
 
-/// An affine run: `base`, then `map` from output points to points of the base's window.
+/// Consecutive geometric steps: `base`, then `map` from output points to points of the base's window.
 struct Run {
     base: Base,
     map: Affine,
     size: Size,
     sampling: Sampling,
-    /// The resolution changes after the map: sample smoothly, average where it shrinks.
+    /// True if the resolution changes after the map: sample bilinearly, and antialias if it shrinks.
     antialias: bool,
     first_edge: usize,
     flip_x: bool,
@@ -87,7 +87,7 @@ struct Builder<'a> {
 }
 
 impl Route {
-    /// The passes for `steps` on an image of `size`.
+    /// Plan the passes for `steps` on an image of `size`.
     pub fn plan(&mut self, steps: &[Step], size: Size, fuse: Fuse) -> Result<()> {
         self.legs.clear();
         self.edges.clear();
@@ -104,7 +104,8 @@ impl Route {
         Ok(())
     }
 
-    /// Lets a JPEG of `size` be decoded at half or quarter size where the first pass shrinks it that much, which changes the result.
+    /// Return the scale at which a JPEG of `size` can be decoded, and adapt the first pass to it. Reduced decoding changes the
+    /// result.
     pub fn reduce(&mut self, size: Size) -> Scale {
         let scale = match self.legs.first_mut().map(|leg| &mut leg.pass) {
             Some(Pass::Cut(cut)) => cut.reduce(size),
@@ -117,7 +118,7 @@ impl Route {
         scale
     }
 
-    /// From the last pass to the first: only what the later ones need.
+    /// Reduce each pass, from the last to the first, to the part that later passes need.
     fn narrow(&mut self) {
         let Some(last) = self.legs.last() else {
             return;
@@ -186,7 +187,7 @@ impl Builder<'_> {
         }
     }
 
-    /// Makes a pass of what is open, and opens a cut of its result.
+    /// Make a pass of the open steps, and open a cut of its result.
     fn close(&mut self) {
         let size = self.size();
         let pass = match &self.open {
@@ -201,7 +202,7 @@ impl Builder<'_> {
         self.open = Open::Cut(Cut::whole(size));
     }
 
-    /// Mirrors. Colour operations treat both sides alike, so that a flip after them joins the geometry before them.
+    /// Mirror the image. Colour operations are symmetric, so a flip after them joins the geometric steps before them.
     fn flip(&mut self, x: bool, y: bool) {
         let fuse = self.fuse;
         match &mut self.open {
@@ -354,7 +355,7 @@ fn mirror(cut: &mut Cut, x: bool, y: bool) {
 }
 
 impl Base {
-    /// Point of the shown picture to point of the grid.
+    /// Return the map from points of the visible image to points of the grid.
     fn shown(&self) -> Affine {
         let (x, y, w, h) = self.window;
         let mut map = Affine::crop(x as f64, y as f64);
@@ -373,13 +374,13 @@ impl Base {
 }
 
 impl Run {
-    /// Appends a motion that needs no new edges.
+    /// Append a map that needs no new edges.
     fn follow(&mut self, map: &Affine, after: Size, edges: &mut [Edge]) {
         let first = edges.len();
         self.follow_all(map, after, edges, first);
     }
 
-    /// Appends a motion. Edges from `new` on are in the coordinates of its source, like those before.
+    /// Append a map. The edges from `new` on are in the coordinates of its source, like those before.
     fn follow_all(&mut self, map: &Affine, after: Size, edges: &mut [Edge], new: usize) {
         debug_assert!(new <= edges.len());
         for edge in &mut edges[self.first_edge..] {
@@ -389,7 +390,7 @@ impl Run {
         self.size = after;
     }
 
-    /// The pass; edges that cut nothing off are dropped.
+    /// Return the pass, without the edges that clip nothing.
     fn pass(&self, edges: &mut Vec<Edge>) -> Pass {
         let size = self.size;
         let mut kept = self.first_edge;

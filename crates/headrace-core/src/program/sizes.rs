@@ -4,8 +4,8 @@ use crate::error::{Result, Status};
 use crate::geometry::{Rect, Size, MAX_PIXELS};
 use crate::rng::Rng;
 
-/// Where a centred cut of `part` pixels starts in `whole` (torchvision: `int(round((whole - part) / 2))`, Python's rounding
-/// to even; where the image is smaller it is padded by half the difference, rounded down, at the start).
+/// Return the start of a centred crop of `part` pixels in `whole` (torchvision: `int(round((whole - part) / 2))` with Python's
+/// rounding to even). A smaller image is padded at the start by half the difference, rounded down.
 pub fn centre(whole: i64, part: i64) -> i64 {
     if part > whole {
         -((part - whole) / 2)
@@ -14,7 +14,7 @@ pub fn centre(whole: i64, part: i64) -> i64 {
     }
 }
 
-/// Output (height, width) of `Resize(short, max_size=max)`, with torchvision's truncation.
+/// Return the output (height, width) of `Resize(short, max_size=max)`, with torchvision's truncation.
 pub fn resized(size: Size, short: u32, max: u32) -> Result<(u32, u32)> {
     let Size { width, height } = size;
     let (small, large) = (width.min(height), width.max(height));
@@ -34,7 +34,7 @@ pub fn resized(size: Size, short: u32, max: u32) -> Result<(u32, u32)> {
     })
 }
 
-/// torchvision's `RandomResizedCrop.get_params`: ten tries of a random area and log-uniform ratio, else a central crop.
+/// Draw torchvision's `RandomResizedCrop.get_params`: ten attempts with a random area and log-uniform ratio, then a central crop.
 pub fn random_resized_crop(
     size: Size,
     scale: (f64, f64),
@@ -79,7 +79,7 @@ mod tests {
     use crate::rng::Key;
 
     #[test]
-    fn narrow_images_fall_back_to_a_central_crop() {
+    fn narrow_images_get_a_central_crop() {
         let key = Key {
             seed: 7,
             epoch: 0,

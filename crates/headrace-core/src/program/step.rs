@@ -1,4 +1,4 @@
-//! One concrete operation on one image: what a random operation has become after its draw.
+//! A concrete operation on one image: a random operation after its draw.
 
 use crate::colour::ColourOp;
 use crate::error::{Result, Status};
@@ -9,26 +9,26 @@ use crate::warp::{Affine, Interpolation};
 /// How an affine operation samples its source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sampling {
-    /// Between pixels.
+    /// Interpolation between pixels.
     pub interpolation: Interpolation,
-    /// Colour of what comes from outside the picture.
+    /// Colour of pixels from outside the image.
     pub fill: [u8; 3],
 }
 
-/// An operation with all its numbers, in the meaning of torchvision's functional of the same name on a Pillow image.
+/// An operation with all its numbers, with the meaning of torchvision's functional of the same name on a Pillow image.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Step {
-    /// `crop`; what lies outside the picture gets the fill colour (`pad`, then `crop`).
+    /// `crop`. Pixels outside the image get the fill colour (`pad`, then `crop`).
     Crop {
-        /// Left edge; negative: padding.
+        /// Left edge; negative for padding.
         x: i64,
-        /// Top edge; negative: padding.
+        /// Top edge; negative for padding.
         y: i64,
         /// Width in pixels.
         w: i64,
         /// Height in pixels.
         h: i64,
-        /// Colour outside the picture.
+        /// Colour outside the image.
         fill: [u8; 3],
     },
     /// `resize` to (height, width), antialiased.
@@ -46,9 +46,9 @@ pub enum Step {
     Rotate {
         /// Angle in degrees.
         degrees: f64,
-        /// Grow the picture so that all of it stays visible.
+        /// Enlarge the output so that the whole image stays visible.
         expand: bool,
-        /// Centre (x, y) in pixels; None: the picture's middle.
+        /// Centre (x, y) in pixels; `None` for the centre of the image.
         center: Option<(f64, f64)>,
         /// Interpolation and fill.
         sampling: Sampling,
@@ -59,32 +59,32 @@ pub enum Step {
         angle: f64,
         /// Shift in pixels, (x, y).
         translate: (f64, f64),
-        /// Enlargement.
+        /// Scale factor.
         scale: f64,
         /// Shear in degrees, (x, y).
         shear: (f64, f64),
-        /// Centre (x, y) in pixels; None: the picture's middle.
+        /// Centre (x, y) in pixels; `None` for the centre of the image.
         center: Option<(f64, f64)>,
         /// Interpolation and fill.
         sampling: Sampling,
     },
-    /// A change of colours or of small neighbourhoods; no pixel moves.
+    /// An operation on colours or small neighbourhoods, which moves no pixel.
     Colour(ColourOp),
 }
 
-/// What an affine step comes to on a picture of a certain size.
+/// The effect of an affine step on an image of a given size.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Motion {
-    /// Nothing moves.
+    /// No pixel moves.
     Still,
     /// A half turn, which is two flips.
     HalfTurn,
-    /// Output point to source point, and the size of the result.
+    /// The map from output points to source points, and the size of the result.
     Map(Affine, Size),
 }
 
 impl Step {
-    /// The picture's size afterwards. Errors: [`Status::BadBox`] for an empty crop, [`Status::TooLarge`].
+    /// Return the size of the image after the step. Errors: [`Status::BadBox`] for an empty crop, [`Status::TooLarge`].
     pub fn size_after(&self, size: Size) -> Result<Size> {
         let checked = |width: i64, height: i64| {
             if width < 1 || height < 1 {
@@ -114,7 +114,7 @@ impl Step {
         }
     }
 
-    /// The motion of a `Rotate` or `Affine` step on a picture of this size; [`Motion::Still`] for any other step.
+    /// Return the effect of a `Rotate` or `Affine` step on an image of this size; [`Motion::Still`] for any other step.
     pub fn motion(&self, size: Size) -> Motion {
         match *self {
             Step::Rotate {
@@ -146,7 +146,7 @@ fn middle(size: Size) -> (f64, f64) {
     (f64::from(size.width) * 0.5, f64::from(size.height) * 0.5)
 }
 
-/// Pillow's `Image.rotate`, its short cuts for whole quarter turns included.
+/// Return the effect of Pillow's `Image.rotate`, with its short cuts for quarter turns.
 fn rotation(degrees: f64, expand: bool, center: Option<(f64, f64)>, size: Size) -> Motion {
     let turn = degrees.rem_euclid(360.0);
     if center.is_none() {

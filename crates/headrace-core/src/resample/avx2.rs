@@ -1,11 +1,11 @@
-//! The two passes with AVX2, bit-identical to [`super::scalar`].
+//! The two passes of a resize with AVX2, bit-identical to [`super::scalar`].
 //!
 //! A weight is the exact sum `high << 16 + low`, `high` a signed byte and `low` a signed 16-bit number. Taps are taken in pairs:
-//! `vpmaddubsw` sums pixel × high of a pair into 16 bits, `vpmaddwd` pixel × low into 32 bits. With S the exact sum,
-//! `S >> 16 = Σ high + (Σ low >> 16)` holds modulo 2¹⁶, and S fits 32 bits, so 16-bit lanes hold it exactly; six more bits are fraction.
+//! `vpmaddubsw` sums pixel × high of a pair into 16 bits, `vpmaddwd` pixel × low into 32 bits. With S the exact sum, `S >> 16 = Σ
+//! high + (Σ low >> 16)` holds modulo 2¹⁶, and S fits 32 bits, so 16-bit lanes hold it exactly; six more bits are fraction.
 //! `vpmaddubsw` must not saturate: `|high₀| + |high₁| ≤ 128` for every pair is checked when the tables are made.
 #![allow(unsafe_code)]
-// The kernels are unsafe from end to end: each one states what its caller vouches for.
+// The kernels are unsafe throughout: each one states what its caller must guarantee.
 #![allow(unsafe_op_in_unsafe_fn)]
 
 use std::arch::x86_64::*;
@@ -17,17 +17,17 @@ use super::Rows;
 const UPPER_BITS: i32 = WEIGHT_BITS as i32 - 16;
 /// The rounding constant in the upper half of a sum.
 const HALF_UPPER: i16 = 1 << (UPPER_BITS - 1);
-/// Index byte with which `vpshufb` gives zero.
+/// Index byte for which `vpshufb` returns zero.
 const NOTHING: u8 = 0x80;
 
-/// Splits a weight into (high, low) with `weight = high << 16 + low`; `high` fits a byte for every filter.
+/// Split a weight into (high, low) with `weight = high << 16 + low`; `high` fits a byte for every filter.
 #[inline(always)]
 fn split(weight: i32) -> (i32, i16) {
     let low = weight as i16;
     ((weight - i32::from(low)) >> 16, low)
 }
 
-/// The two weights from tap `tap` on, split; the second is zero past the end. None if `vpmaddubsw` could saturate.
+/// Return the two weights from tap `tap` on, split; the second is zero past the end. `None` if `vpmaddubsw` could saturate.
 #[inline(always)]
 fn split_pair(weights: &[i32], tap: usize) -> Option<([i8; 2], [i16; 2])> {
     let first = split(weights[tap]);
@@ -36,8 +36,8 @@ fn split_pair(weights: &[i32], tap: usize) -> Option<([i8; 2], [i16; 2])> {
     safe.then_some(([first.0 as i8, second.0 as i8], [first.1, second.1]))
 }
 
-/// One pair of taps of one vector of output values. A lane holds two pixels (six values and two idle), or one if the image shrinks so
-/// much that two pixels' taps lie more than 16 bytes apart.
+/// One pair of taps of one vector of output values. A lane holds two pixels (six values and two unused), or one pixel if the image
+/// shrinks so much that the taps of two pixels are more than 16 bytes apart.
 #[derive(Debug, Clone, Copy)]
 #[repr(C, align(32))]
 struct Pair {
@@ -49,7 +49,7 @@ struct Pair {
     low_first: [i16; 16],
     /// Lower digits of values 4..8 of each lane.
     low_second: [i16; 16],
-    /// Where each lane's 16 source bytes start.
+    /// Offset of each lane's 16 source bytes.
     starts: [u32; 2],
 }
 
@@ -72,8 +72,8 @@ pub struct Columns {
 }
 
 impl Columns {
-    /// Builds the tables for source rows of `source_bytes` bytes. False if the pass does not fit this kernel: rows shorter than 16 bytes
-    /// or weights that could saturate.
+    /// Build the tables for source rows of `source_bytes` bytes. False if the pass does not fit this kernel: rows shorter than 16
+    /// bytes or weights that could saturate.
     pub fn fill(&mut self, weights: &Weights, source_bytes: usize) -> bool {
         self.values = weights.starts.len() * 3;
         self.pairs = weights.taps.div_ceil(2);
@@ -95,7 +95,7 @@ impl Columns {
             .all(|pixel| self.fill_lane(weights, pixel))
     }
 
-    /// Fills the lane that holds `pixel` first.
+    /// Fill the lane that holds `pixel` first.
     fn fill_lane(&mut self, weights: &Weights, pixel: usize) -> bool {
         let lane = pixel / self.lane_pixels;
         let pixels = pixel..(pixel + self.lane_pixels).min(weights.starts.len());
@@ -106,7 +106,7 @@ impl Columns {
             .unwrap_or(0) as usize;
         for pair in 0..self.pairs {
             let entry = &mut self.table[lane / 2 * self.pairs + pair];
-            // A load must stay in the row; the bytes picked shift accordingly.
+            // A load must stay in the row, so the indices of the selected bytes shift accordingly.
             let start = (first * 3 + pair * 6).min(self.source_bytes - 16);
             entry.starts[lane % 2] = start as u32;
             for (slot, pixel) in pixels.clone().enumerate() {
@@ -138,7 +138,8 @@ impl Columns {
         true
     }
 
-    /// Horizontal pass of `count` rows of `source` from row `first` on, into rows of `output` that are `output_stride` bytes apart.
+    /// Run the horizontal pass on `count` rows of `source` from row `first` on, into rows of `output` that are `output_stride`
+    /// bytes apart.
     pub fn run(
         &self,
         source: &Rows<'_>,
@@ -150,11 +151,11 @@ impl Columns {
         assert!(count > 0);
         assert!((first + count - 1) * source.stride + self.source_bytes <= source.bytes.len());
         assert!((count - 1) * output_stride + self.values <= output.len());
-        // SAFETY: the extension was checked when the resampler was made; `fill` keeps every 16-byte load within `source_bytes` of its
-        // row, and rows are bounded above.
+        // SAFETY: the extension was checked when the resampler was made; `fill` keeps every 16-byte load within `source_bytes` of
+        // its row, and rows are bounded above.
         unsafe {
             for row in (0..count).step_by(2) {
-                let next = (row + 1).min(count - 1); // an odd last row is done twice
+                let next = (row + 1).min(count - 1); // an odd last row is computed twice
                 let input =
                     [row, next].map(|row| source.bytes.as_ptr().add((first + row) * source.stride));
                 let output = [row, next].map(|row| output.as_mut_ptr().add(row * output_stride));
@@ -168,7 +169,8 @@ impl Columns {
         }
     }
 
-    /// Two rows at once, so that each table entry is loaded once for both. `PAIRS` is the number of pairs, or 0 if known only at run time.
+    /// Compute two rows at once, so that each table entry is loaded once for both. `PAIRS` is the number of pairs, or 0 if it is
+    /// known only at run time.
     #[target_feature(enable = "avx2")]
     unsafe fn run_rows<const LANE_PIXELS: usize, const PAIRS: usize>(
         &self,
@@ -184,7 +186,8 @@ impl Columns {
                 _mm256_castsi256_si128(bytes),
                 _mm256_extracti128_si256::<1>(bytes),
             );
-            // Eight bytes are stored where six (or three) count; the next store overwrites the rest, so the row's end needs care.
+            // Eight bytes are stored of which six (or three) are valid. The next store overwrites the rest; at the end of the row
+            // it must not.
             if at + lane_bytes + 8 <= self.values {
                 for (lane, half) in [left, right].into_iter().enumerate() {
                     let at = at + lane * lane_bytes;
@@ -207,7 +210,7 @@ impl Columns {
     }
 }
 
-/// One vector of each of two rows: in each 128-bit lane, eight bytes of the first row, then eight of the second.
+/// Return one vector of two rows: in each 128-bit lane, eight bytes of the first row, then eight of the second.
 #[inline]
 #[target_feature(enable = "avx2")]
 unsafe fn sum_pairs(entries: &[Pair], input: [*const u8; 2]) -> __m256i {
@@ -241,7 +244,7 @@ unsafe fn sum_pairs(entries: &[Pair], input: [*const u8; 2]) -> __m256i {
     _mm256_packus_epi16(first, second)
 }
 
-/// The whole part of 16 sums from their digits' sums.
+/// Return the integer part of 16 sums from the sums of their digits.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn join(high: __m256i, low_first: __m256i, low_second: __m256i) -> __m256i {
@@ -252,7 +255,7 @@ fn join(high: __m256i, low_first: __m256i, low_second: __m256i) -> __m256i {
     _mm256_srai_epi16::<UPPER_BITS>(_mm256_add_epi16(high, carry))
 }
 
-/// Tables of the vertical pass: the digits of each pair of weights, as they are broadcast.
+/// Tables of the vertical pass: the digits of each pair of weights, in the order of the broadcast.
 #[derive(Debug, Default)]
 pub struct RowPairs {
     pairs: usize,
@@ -260,7 +263,7 @@ pub struct RowPairs {
 }
 
 impl RowPairs {
-    /// Builds the table for all output rows; false if the weights could saturate.
+    /// Build the table for all output rows; false if the weights could saturate.
     pub fn fill(&mut self, weights: &Weights) -> bool {
         self.pairs = weights.taps.div_ceil(2);
         self.digits.clear();
@@ -277,7 +280,8 @@ impl RowPairs {
         true
     }
 
-    /// Vertical pass of output row `row`, which reads `taps` rows of `source` from row `start` on. `output` holds 32 bytes or more.
+    /// Compute output row `row` of the vertical pass, which reads `taps` rows of `source` from row `start` on. `output` holds at
+    /// least 32 bytes.
     pub fn run(&self, row: usize, source: &Rows<'_>, start: usize, taps: usize, output: &mut [u8]) {
         let length = output.len();
         assert!(taps > 0 && length >= 32);
@@ -291,7 +295,7 @@ impl RowPairs {
     }
 }
 
-/// One output row of 32 bytes or more; the last block ends with the row.
+/// Compute one output row of at least 32 bytes; the last block ends with the row.
 ///
 /// # Safety
 /// `taps` rows as long as `output` are readable from `input` on, `stride` bytes apart; `digits` has an entry per two taps.
@@ -311,7 +315,7 @@ unsafe fn vertical_row(
     }
 }
 
-/// 32 bytes of one output row.
+/// Return 32 bytes of one output row.
 #[inline]
 #[target_feature(enable = "avx2")]
 unsafe fn vertical_block(
@@ -325,7 +329,7 @@ unsafe fn vertical_block(
     let mut low = [[zero; 2]; 2];
     for (pair, &(high_digits, low_digits)) in digits.iter().enumerate() {
         let first = _mm256_loadu_si256(input.add(pair * 2 * stride).cast());
-        // A row past the last has weight zero; reading the last one again is safe.
+        // A row after the last has weight zero; the last row is read instead.
         let next = (pair * 2 + 1).min(taps - 1);
         let second = _mm256_loadu_si256(input.add(next * stride).cast());
         let high_weights = _mm256_set1_epi16(high_digits);

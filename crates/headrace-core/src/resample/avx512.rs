@@ -1,10 +1,11 @@
-//! The two passes with AVX-512 VBMI and VNNI, bit-identical to [`super::scalar`].
+//! The two passes of a resize with AVX-512 VBMI and VNNI, bit-identical to [`super::scalar`].
 //!
-//! A weight has 22 fraction bits and a sign, so it is the exact sum of three signed bytes, `high << 16 + middle << 8 + low`. `vpdpbusd`
-//! multiplies four unsigned pixels by four signed bytes and adds the products to a 32-bit lane without rounding or saturation, so three of
-//! them per four taps give the exact sum (modulo 2³², like the scalar `wrapping_add`). Nothing is approximated.
+//! A weight has 22 fraction bits and a sign, so it is the exact sum of three signed bytes, `high << 16 + middle << 8 + low`.
+//! `vpdpbusd` multiplies four unsigned pixels by four signed bytes and adds the products to a 32-bit lane without rounding or
+//! saturation, so three of them per four taps give the exact sum (modulo 2³², like the scalar `wrapping_add`). Nothing is
+//! approximated.
 #![allow(unsafe_code)]
-// The kernels are unsafe from end to end: each one states what its caller vouches for.
+// The kernels are unsafe throughout: each one states what its caller must guarantee.
 #![allow(unsafe_op_in_unsafe_fn)]
 
 use std::arch::x86_64::*;
@@ -14,10 +15,10 @@ use super::Rows;
 
 /// Values (bytes of the output row) that one block computes: four vectors of 16 lanes.
 const BLOCK: usize = 64;
-/// Rounding constant after division by 2¹⁶, as the accumulator starts with the high digit.
+/// Rounding constant after division by 2¹⁶, because the accumulator starts with the high digit.
 const HALF_HIGH: i32 = 1 << (WEIGHT_BITS - 1 - 16);
 
-/// Splits a weight into (high, middle, low) bytes with `weight = high << 16 + middle << 8 + low`, each in -128..=127.
+/// Split a weight into (high, middle, low) bytes with `weight = high << 16 + middle << 8 + low`, each in -128..=127.
 #[inline(always)]
 fn digits(weight: i32) -> (u8, u8, u8) {
     let low = weight as i8;
@@ -27,7 +28,7 @@ fn digits(weight: i32) -> (u8, u8, u8) {
     (high as u8, middle as u8, low as u8)
 }
 
-/// One lane's four weights, as three vectors of bytes for `vpdpbusd`.
+/// Return one lane's four weights, as three vectors of bytes for `vpdpbusd`.
 #[inline(always)]
 fn quad_digits(weights: &[i32]) -> [u32; 3] {
     let mut quad = [[0_u8; 4]; 3];
@@ -44,17 +45,17 @@ pub struct Columns {
     values: usize,
     /// Groups of four taps.
     quads: usize,
-    /// Where the 64 source bytes of each 16 values start, per quad: `windows[quad * groups + group]`.
+    /// Offset of the 64 source bytes of each 16 values, per quad: `windows[quad * groups + group]`.
     windows: Vec<u32>,
-    /// Which four of the 64 bytes feed a lane.
+    /// The four of the 64 bytes that each lane reads.
     pick: Vec<u32>,
     /// The weights' digits, highest first.
     digits: [Vec<u32>; 3],
 }
 
 impl Columns {
-    /// Builds the tables for source rows of `source_bytes` bytes. False if the pass does not fit this kernel: rows shorter than a vector,
-    /// or so strong a reduction that 16 output values read more than 64 source bytes (about 2.6 times).
+    /// Build the tables for source rows of `source_bytes` bytes. False if the pass does not fit this kernel: rows shorter than a
+    /// vector, or so strong a reduction that 16 output values read more than 64 source bytes (about 2.6 times).
     pub fn fill(&mut self, weights: &Weights, source_bytes: usize) -> bool {
         let pixels = weights.starts.len();
         self.values = pixels * 3;
@@ -95,7 +96,7 @@ impl Columns {
                 }
             }
             if begin == usize::MAX {
-                continue; // this quad is all padding here: weights stay zero
+                continue; // only padding: the weights stay zero
             }
             if end - begin > 64 {
                 return false;
@@ -109,7 +110,8 @@ impl Columns {
                 }
                 let split = quad_digits(&weights.of(pixel)[first_tap..count]);
                 let offset = (weights.starts[pixel] as usize + first_tap) * 3 - window;
-                // Taps are three bytes apart. A tap past the window has weight zero, and `vpermb` ignores the bits above the sixth.
+                // Taps are three bytes apart. A tap after the window has weight zero, and `vpermb` ignores the bits above the
+                // sixth.
                 let taps = (offset as u32) * 0x0101_0101 + 0x0906_0300;
                 for channel in 0..3 {
                     let value = pixel * 3 + channel;
@@ -126,7 +128,8 @@ impl Columns {
         true
     }
 
-    /// Horizontal pass of `count` rows of `source` from row `first` on, into rows of `output` that are `output_stride` bytes apart.
+    /// Run the horizontal pass on `count` rows of `source` from row `first` on, into rows of `output` that are `output_stride`
+    /// bytes apart.
     pub fn run(
         &self,
         source: &Rows<'_>,
@@ -138,8 +141,8 @@ impl Columns {
         let reach = self.windows.iter().copied().max().unwrap_or(0) as usize + 64;
         assert!(count > 0 && (first + count - 1) * source.stride + reach <= source.bytes.len());
         assert!((count - 1) * output_stride + self.values <= output.len());
-        // SAFETY: the extension was checked when the resampler was made; the asserts bound every load of 64 bytes at a window and every
-        // (masked) store; the tables are padded to whole blocks by `fill`.
+        // SAFETY: the extension was checked when the resampler was made; the asserts bound every load of 64 bytes at a window and
+        // every (masked) store; the tables are padded to whole blocks by `fill`.
         unsafe {
             let input = source.bytes.as_ptr().add(first * source.stride);
             let output = output.as_mut_ptr();
@@ -151,7 +154,7 @@ impl Columns {
         }
     }
 
-    /// At most four taps: the block's tables stay in registers over all rows.
+    /// Compute rows with at most four taps: the tables of a block stay in registers for all rows.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,avx512vnni")]
     unsafe fn run_single(
         &self,
@@ -193,7 +196,7 @@ impl Columns {
         }
     }
 
-    /// Any number of taps: one accumulator per digit, tables read per row.
+    /// Compute rows with any number of taps: one accumulator per digit, and the tables are read for each row.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,avx512vnni")]
     unsafe fn run_many(
         &self,
@@ -248,7 +251,7 @@ pub struct RowQuads {
 }
 
 impl RowQuads {
-    /// Builds the table for all output rows.
+    /// Build the table for all output rows.
     pub fn fill(&mut self, weights: &Weights) {
         self.quads = weights.taps.div_ceil(4);
         self.digits.clear();
@@ -258,12 +261,13 @@ impl RowQuads {
         }
     }
 
-    /// Vertical pass of output row `row`, which reads `taps` rows of `source` from row `start` on.
+    /// Compute output row `row` of the vertical pass, which reads `taps` rows of `source` from row `start` on.
     pub fn run(&self, row: usize, source: &Rows<'_>, start: usize, taps: usize, output: &mut [u8]) {
         let length = output.len();
         assert!(taps > 0 && (start + taps - 1) * source.stride + length <= source.bytes.len());
         let digits = &self.digits[row * self.quads..][..taps.div_ceil(4)];
-        // SAFETY: the extension was checked when the resampler was made; the assert bounds the loads, which are masked like the stores.
+        // SAFETY: the extension was checked when the resampler was made; the assert bounds the loads, which are masked like the
+        // stores.
         unsafe {
             let input = source.bytes.as_ptr().add(start * source.stride);
             vertical_row(input, source.stride, taps, digits, output);
@@ -271,7 +275,7 @@ impl RowQuads {
     }
 }
 
-/// One output row.
+/// Compute one output row.
 ///
 /// # Safety
 /// `taps` rows as long as `output` are readable from `input` on, `stride` bytes apart; `digits` has an entry per four taps.
@@ -297,7 +301,7 @@ unsafe fn vertical_row(
     }
 }
 
-/// One block of one output row.
+/// Return one block of one output row.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,avx512vnni")]
 unsafe fn vertical_block(
@@ -312,7 +316,7 @@ unsafe fn vertical_block(
     let (mut middle, mut low) = ([zero; 4], [zero; 4]);
     for (quad, split) in digits.iter().enumerate() {
         let row = |tap: usize| {
-            // Rows past the last have weight zero; reading the last one again is safe.
+            // Rows after the last have weight zero; the last row is read instead.
             let tap = (quad * 4 + tap).min(taps - 1);
             _mm512_maskz_loadu_epi8(mask, input.add(tap * stride).cast())
         };
@@ -350,7 +354,7 @@ unsafe fn load(from: *const u32) -> __m512i {
     _mm512_loadu_si512(from.cast())
 }
 
-/// The mask of the bytes to store when `left` remain.
+/// Return the mask of the bytes to store when `left` remain.
 #[inline(always)]
 fn store_mask(left: usize) -> __mmask64 {
     if left >= BLOCK {
@@ -360,7 +364,7 @@ fn store_mask(left: usize) -> __mmask64 {
     }
 }
 
-/// The three digit sums as one.
+/// Combine the sums of the three digits.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn join(sums: [__m512i; 3]) -> __m512i {
@@ -368,7 +372,7 @@ fn join(sums: [__m512i; 3]) -> __m512i {
     _mm512_add_epi32(_mm512_slli_epi32::<8>(upper), sums[2])
 }
 
-/// Drops the fraction bits and clips to bytes; within each 128-bit lane, four bytes of each vector in turn.
+/// Drop the fraction bits and clip to bytes. Each 128-bit lane of the result holds four bytes of each vector in turn.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 fn to_pixels(sums: [__m512i; 4]) -> __m512i {
@@ -379,7 +383,7 @@ fn to_pixels(sums: [__m512i; 4]) -> __m512i {
     )
 }
 
-/// Puts the bytes of [`to_pixels`] into the order group 0, 1, 2, 3: a transpose of 4 × 4 groups of four bytes.
+/// Reorder the bytes of [`to_pixels`] to group 0, 1, 2, 3: a transpose of 4 × 4 groups of four bytes.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn transpose_groups(bytes: __m512i) -> __m512i {

@@ -1,24 +1,24 @@
 //! Filter weights of one axis, exactly as Pillow computes them.
 //!
 //! Source of the formulas: Pillow `src/libImaging/Resample.c` (`precompute_coeffs`, `normalize_coeffs_8bpc`) and, for nearest,
-//! `Geometry.c` (`ImagingScaleAffine`). Weights are normalised in double precision, then rounded to 22 fraction bits; the order of the
-//! floating-point operations below is the order there, because the last bit decides.
+//! `Geometry.c` (`ImagingScaleAffine`). Weights are normalised in double precision, then rounded to 22 fraction bits; the order
+//! of the floating-point operations below is the same, because the last bit matters.
 
 use std::f64::consts::PI;
 
 use crate::cpu::{vectorised, Extension};
 
-/// Fraction bits of a weight: 32 bits less 8 of the pixel, less 2 for filters that overshoot (Pillow's `PRECISION_BITS`).
+/// Fraction bits of a weight: 32 bits minus 8 for the pixel, minus 2 for filters that overshoot (Pillow's `PRECISION_BITS`).
 pub const WEIGHT_BITS: u32 = 32 - 8 - 2;
 
-/// How pixels are combined; the names and results are Pillow's.
+/// A resampling filter; names and results are Pillow's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Filter {
-    /// The pixel under the centre, no averaging.
+    /// The pixel under the centre, without averaging.
     Nearest,
     /// Mean over the footprint.
     Box,
-    /// Triangle over twice the footprint (antialiased when it shrinks).
+    /// Triangle over twice the footprint (antialiased if the image shrinks).
     #[default]
     Bilinear,
     /// Hamming window over twice the footprint.
@@ -30,7 +30,7 @@ pub enum Filter {
 }
 
 impl Filter {
-    /// Half the width of the filter at scale 1, in source pixels.
+    /// Return half the width of the filter at scale 1, in source pixels.
     fn support(self) -> f64 {
         match self {
             Filter::Nearest | Filter::Box => 0.5,
@@ -40,7 +40,7 @@ impl Filter {
         }
     }
 
-    /// The filter's value at `x`, in units of the footprint.
+    /// Return the filter's value at `x`, in units of the footprint.
     #[inline(always)]
     fn value(self, x: f64) -> f64 {
         match self {
@@ -70,7 +70,7 @@ fn hamming(x: f64) -> f64 {
         return 0.0;
     }
     let x = x * PI;
-    // Pillow writes these two constants as C floats, so the double carries the float's rounding.
+    // Pillow writes these two constants as C floats, so the double has the rounding of a float.
     x.sin() / x * (f64::from(0.54_f32) + f64::from(0.46_f32) * x.cos())
 }
 
@@ -85,23 +85,23 @@ fn cubic(x: f64) -> f64 {
     }
 }
 
-/// One axis of a resize: `source` pixels become `grid` pixels, of which `count` from `first` on are wanted.
+/// One axis of a resize: `source` pixels become `grid` pixels, of which `count` from `first` on are computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Axis {
     /// Length of the source box in pixels.
     pub source: u32,
     /// Length of the resized grid in pixels.
     pub grid: u32,
-    /// First wanted grid position.
+    /// First computed grid position.
     pub first: u32,
-    /// Number of wanted grid positions.
+    /// Number of computed grid positions.
     pub count: u32,
     /// The filter.
     pub filter: Filter,
 }
 
 impl Axis {
-    /// True if the axis keeps its length, so that Pillow skips its pass.
+    /// Return true if the axis keeps its length, so that Pillow skips its pass.
     pub fn is_identity(&self) -> bool {
         self.source == self.grid
     }
@@ -122,7 +122,7 @@ impl Axis {
         }
     }
 
-    /// The half-open range of source positions that the wanted positions read.
+    /// Return the half-open range of source positions that the computed positions read.
     pub fn needed(&self) -> (u32, u32) {
         let last = self.first + self.count - 1;
         if self.is_identity() {
@@ -162,7 +162,7 @@ impl Footing {
         (f64::from(position) + 0.5) * self.scale
     }
 
-    /// First source position and number of positions under the filter at a grid position.
+    /// Return the first source position and the number of positions under the filter at a grid position.
     #[inline(always)]
     fn span(&self, position: u32) -> (u32, u32) {
         let center = self.center(position);
@@ -187,7 +187,7 @@ pub struct Weights {
 }
 
 impl Weights {
-    /// Computes the table of `axis`, positions relative to source position `origin`; `reverse` lists the outputs last to first.
+    /// Compute the table of `axis`, positions relative to source position `origin`; `reverse` lists the outputs last to first.
     pub fn fill(&mut self, extension: Extension, axis: &Axis, origin: u32, reverse: bool) {
         let count = axis.count as usize;
         self.starts.clear();
@@ -210,7 +210,7 @@ impl Weights {
         }
     }
 
-    /// One source pixel of weight one per output: identity and nearest.
+    /// Fill the table with one source pixel of weight one per output, for identity and nearest.
     fn fill_single(&mut self, axis: &Axis, origin: u32) {
         self.taps = 1;
         let step = axis.scale();
@@ -219,7 +219,7 @@ impl Weights {
             if position >= axis.first {
                 self.starts.push((at as u32).min(axis.source - 1) - origin);
             }
-            at += step; // Pillow accumulates, and so must we
+            at += step; // accumulated, as in Pillow
         }
         self.counts.resize(axis.count as usize, 1);
         self.values.resize(axis.count as usize, 1 << WEIGHT_BITS);
@@ -237,7 +237,7 @@ impl Weights {
         self.taps = self.counts.iter().copied().max().unwrap_or(0) as usize;
         self.values.resize(self.taps * axis.count as usize, 0);
         self.exact.resize(self.taps * LANES, 0.0);
-        // Filters of plain arithmetic vectorise; the others spend their time in sine and cosine.
+        // Filters of simple arithmetic vectorise; the others spend their time in sine and cosine.
         let fill = match axis.filter {
             Filter::Bilinear => fill_bilinear,
             Filter::Bicubic => fill_bicubic,
@@ -246,7 +246,7 @@ impl Weights {
         fill(extension, self, axis, origin);
     }
 
-    /// The weights of one output, padding included.
+    /// Return the weights of one output, padding included.
     #[inline]
     pub fn of(&self, output: usize) -> &[i32] {
         &self.values[output * self.taps..][..self.taps]
@@ -279,7 +279,7 @@ fn fill_any(_: Extension, weights: &mut Weights, axis: &Axis, origin: u32) {
     fill_values(weights, axis, origin, |x| filter.value(x));
 }
 
-/// Computes the weights of all outputs, [`LANES`] at a time.
+/// Compute the weights of all outputs, [`LANES`] at a time.
 #[inline(always)]
 fn fill_values(weights: &mut Weights, axis: &Axis, origin: u32, value: impl Fn(f64) -> f64) {
     let footing = axis.footing();
@@ -297,7 +297,7 @@ fn fill_values(weights: &mut Weights, axis: &Axis, origin: u32, value: impl Fn(f
         for (tap, exact) in weights.exact.chunks_exact_mut(LANES).enumerate() {
             for lane in 0..LANES {
                 let x = (begin[lane] + tap as f64 - center[lane] + 0.5) * footing.inverse_stretch;
-                // Padding adds zero, which leaves the sum as it is.
+                // Padding adds zero to the sum.
                 exact[lane] = if (tap as u32) < count[lane] {
                     value(x)
                 } else {
@@ -319,7 +319,7 @@ fn fill_values(weights: &mut Weights, axis: &Axis, origin: u32, value: impl Fn(f
     }
 }
 
-/// Rounds half away from zero to [`WEIGHT_BITS`] fraction bits.
+/// Round half away from zero to [`WEIGHT_BITS`] fraction bits.
 fn to_fixed(weight: f64) -> i32 {
     let scaled = weight * f64::from(1 << WEIGHT_BITS);
     (if weight < 0.0 {

@@ -1,4 +1,4 @@
-//! Chooses the kernel of each pass and owns its tables.
+//! The choice of the kernel of each pass, with its tables.
 
 use super::coefficients::Weights;
 use super::{scalar, Rows};
@@ -9,7 +9,7 @@ use super::neon;
 #[cfg(target_arch = "x86_64")]
 use super::{avx2, avx512};
 
-/// Which kernel a pass runs on; decided when its tables are made.
+/// The kernel of a pass, chosen when its tables are made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Kernel {
     #[default]
@@ -37,7 +37,7 @@ pub struct Horizontal {
 }
 
 impl Horizontal {
-    /// Makes the tables for source rows of `source_bytes` bytes, for the fastest kernel up to `extension` that fits.
+    /// Make the tables for source rows of `source_bytes` bytes, for the fastest kernel up to `extension` that fits.
     pub fn prepare(&mut self, extension: Extension, source_bytes: usize) {
         self.kernel = Kernel::Scalar;
         #[cfg(target_arch = "x86_64")]
@@ -53,7 +53,7 @@ impl Horizontal {
         let _ = (extension, source_bytes); // unused where no vector kernel exists
     }
 
-    /// Runs `count` rows of `source` from row `first` on, into rows of `output` that are `output_stride` bytes apart.
+    /// Run `count` rows of `source` from row `first` on, into rows of `output` that are `output_stride` bytes apart.
     pub fn run(
         &self,
         source: &Rows<'_>,
@@ -93,7 +93,7 @@ pub struct Vertical {
 }
 
 impl Vertical {
-    /// Makes the tables for rows of `row_bytes` bytes, for the fastest kernel up to `extension` that fits.
+    /// Make the tables for rows of `row_bytes` bytes, for the fastest kernel up to `extension` that fits.
     pub fn prepare(&mut self, extension: Extension, row_bytes: usize) {
         self.kernel = Kernel::Scalar;
         #[cfg(target_arch = "x86_64")]
@@ -110,7 +110,7 @@ impl Vertical {
         let _ = (extension, row_bytes); // unused where no vector kernel exists
     }
 
-    /// The source rows that output row `row` reads: first and number.
+    /// Return the first source row that output row `row` reads, and the number of rows.
     pub fn span(&self, row: usize) -> (usize, usize) {
         (
             self.weights.starts[row] as usize,
@@ -118,7 +118,7 @@ impl Vertical {
         )
     }
 
-    /// Computes output row `row`.
+    /// Compute output row `row`.
     pub fn run(&self, row: usize, source: &Rows<'_>, output: &mut [u8]) {
         let (start, count) = self.span(row);
         match self.kernel {

@@ -1,7 +1,8 @@
 //! Antialiased resize of RGB pixels, bit-identical to Pillow's `image.crop(box).resize(size, filter)`.
 //!
-//! Horizontal pass, rounded to 8 bits, then vertical pass, as in Pillow; a pass whose length does not change is skipped. Only what the
-//! wanted window of the resized grid needs is computed, and flips cost nothing: they permute the output positions.
+//! The horizontal pass comes first and is rounded to 8 bits, then the vertical pass, as in Pillow. A pass whose length does not
+//! change is skipped. Only the pixels that the window of the resized grid needs are computed. Flips cost nothing: they permute
+//! the output positions.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -22,25 +23,25 @@ use crate::error::{Result, Status};
 use crate::geometry::{Rect, RgbView};
 use kernels::{Horizontal, Vertical};
 
-/// Longest side of a resized grid; Pillow's own buffers end near here, and it bounds the tables of a hostile request.
+/// Longest side of a resized grid. Pillow's own buffers have a similar limit; it bounds the tables of a hostile request.
 pub const MAX_GRID: u32 = 1 << 20;
 
-/// Longest side of a source box: up to here, Pillow's single-precision box is exact.
+/// Longest side of a source box: up to this length, Pillow's single-precision box is exact.
 pub const MAX_SOURCE: u32 = 1 << 24;
 
-/// Rows that the horizontal pass does at a time: enough to use each table entry several times, few enough to stay in the first cache.
+/// Rows that the horizontal pass computes at a time: enough to use each table entry several times, few enough for the L1 cache.
 const ROWS_AT_ONCE: usize = 8;
 
-/// What to compute: `image.crop(box_).resize((grid_w, grid_h), filter).crop(window)`, then flipped.
+/// A resize: `image.crop(box_).resize((grid_w, grid_h), filter).crop(window)`, then flipped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ResizeSpec {
-    /// Source rectangle in image pixels: what Pillow's `crop()` would keep.
+    /// Source rectangle in image pixels: the box of Pillow's `crop()`.
     pub box_: Rect,
     /// Width that the box is resized to.
     pub grid_w: u32,
     /// Height that the box is resized to.
     pub grid_h: u32,
-    /// The part of the resized grid that is wanted; all of it is `Rect::new(0, 0, grid_w, grid_h)`.
+    /// The part of the resized grid to compute; the whole grid is `Rect::new(0, 0, grid_w, grid_h)`.
     pub window: Rect,
     /// The filter.
     pub filter: Filter,
@@ -51,7 +52,7 @@ pub struct ResizeSpec {
 }
 
 impl ResizeSpec {
-    /// The whole of `box_` resized to `width` × `height`, bilinear, not flipped.
+    /// Make the resize of `box_` to `width` × `height`, bilinear and not flipped.
     pub fn new(box_: Rect, width: u32, height: u32) -> Self {
         ResizeSpec {
             box_,
@@ -84,7 +85,7 @@ impl ResizeSpec {
         }
     }
 
-    /// True if the box is not empty and the window lies in the grid.
+    /// Return true if the box is not empty and the window lies in the grid.
     pub fn is_valid(&self) -> bool {
         let reachable = |start: u32, length: u32| length > 0 && start.checked_add(length).is_some();
         reachable(self.box_.x, self.box_.w)
@@ -96,7 +97,7 @@ impl ResizeSpec {
             && self.window.fits(self.grid_w, self.grid_h)
     }
 
-    /// The image region that the decoder must deliver for this window; an empty rectangle if the request is not valid.
+    /// Return the image region that the window needs; an empty rectangle if the request is not valid.
     pub fn needed(&self) -> Rect {
         if !self.is_valid() {
             return Rect::default();
@@ -112,21 +113,21 @@ impl ResizeSpec {
     }
 }
 
-/// Which pass comes first. The first one rounds to 8 bits, so the order shows in the result.
+/// The order of the passes. The first pass rounds to 8 bits, so the order changes the result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum PassOrder {
-    /// Pillow 13 and later: vertical first when the height shrinks by more than twice as many pixels as the width.
+    /// Pillow 13 and later: vertical first if the height shrinks by more than twice as many pixels as the width.
     #[default]
     Pillow13,
     /// Pillow before 13: always horizontal first.
     HorizontalFirst,
 }
 
-/// True: resamplers made from now on go horizontally first.
+/// The default order of new resamplers; true for horizontal first.
 static HORIZONTAL_FIRST: AtomicBool = AtomicBool::new(false);
 
 impl PassOrder {
-    /// Makes this the order of all resamplers made from now on in this process.
+    /// Make this the default order of resamplers that this process creates from now on.
     pub fn make_default(self) {
         HORIZONTAL_FIRST.store(self == PassOrder::HorizontalFirst, Ordering::Relaxed);
     }
@@ -139,7 +140,7 @@ impl PassOrder {
         }
     }
 
-    /// Source of the rule: Pillow 13.0.0 `Resample.c`, `ImagingResampleInner`.
+    /// Return whether the vertical pass comes first. Source of the rule: Pillow 13.0.0 `Resample.c`, `ImagingResampleInner`.
     fn vertical_first(self, spec: &ResizeSpec) -> bool {
         let shrink = |source: u32, grid: u32| i64::from(source) - i64::from(grid);
         let rows = shrink(spec.box_.h, spec.grid_h);
@@ -147,7 +148,7 @@ impl PassOrder {
     }
 }
 
-/// Resizes images one after another; holds the tables and the intermediate rows, so that the steady state allocates nothing.
+/// The resampler of one thread, with its tables and intermediate rows. After the first images nothing is allocated.
 #[derive(Debug)]
 pub struct Resampler {
     extension: Extension,
@@ -164,7 +165,7 @@ impl Default for Resampler {
 }
 
 impl Resampler {
-    /// A resampler that uses the given instructions, which the processor must have (see [`Extension::available`]).
+    /// Make a resampler whose kernels use `extension`, which the processor must have ([`Extension::available`]).
     pub fn with_extension(extension: Extension) -> Self {
         assert!(
             Extension::available().contains(&extension),
@@ -179,15 +180,16 @@ impl Resampler {
         }
     }
 
-    /// Chooses the Pillow version whose results are reproduced.
+    /// Set the Pillow version whose results are reproduced.
     pub fn set_pass_order(&mut self, order: PassOrder) {
         self.order = order;
     }
 
-    /// Resizes `src`, which holds at least [`ResizeSpec::needed`], into `out`: uint8 RGB, `spec.window.h` rows of `spec.window.w`
+    /// Resize `src`, which holds at least [`ResizeSpec::needed`], into `out`: uint8 RGB, `spec.window.h` rows of `spec.window.w`
     /// pixels, `out_stride` bytes from row to row.
     ///
-    /// Errors: [`Status::BadBox`] if the request is not valid or `src` lacks needed pixels, [`Status::Internal`] if a buffer is too small.
+    /// Errors: [`Status::BadBox`] if the request is not valid or `src` lacks needed pixels, [`Status::Internal`] if a buffer is
+    /// too small.
     pub fn resize_into(
         &mut self,
         src: RgbView<'_>,
@@ -242,7 +244,7 @@ impl Resampler {
                 }
             }
             (true, false) => {
-                // Rows that are stored upside down are not one run.
+                // Rows of a flipped output are not contiguous.
                 let at_once = if spec.flip_y { 1 } else { height };
                 for row in (0..height).step_by(at_once) {
                     let (rows, stride) = output.rows(row, at_once);
@@ -262,7 +264,8 @@ impl Resampler {
         Ok(())
     }
 
-    /// Both passes, rows made narrow a few at a time just before the vertical filter needs them, so that they are still in the cache.
+    /// Run both passes. A few rows at a time are resized horizontally just before the vertical pass reads them, so that they are
+    /// still in the cache.
     fn horizontal_then_vertical(&mut self, source: &Rows<'_>, output: &mut Output<'_>) {
         let row_bytes = output.row_bytes;
         let (start, count) = self.vertical.span(output.height - 1);
@@ -286,7 +289,7 @@ impl Resampler {
         }
     }
 
-    /// Both passes in the other order, a few output rows at a time through a buffer of as many short rows.
+    /// Run both passes in the other order, a few output rows at a time through a buffer of as many rows.
     fn vertical_then_horizontal(
         &mut self,
         source: &Rows<'_>,
@@ -311,7 +314,7 @@ impl Resampler {
     }
 }
 
-/// Makes the scratch memory at least `bytes` long. What it holds from an earlier image is overwritten before it is read.
+/// Make the scratch memory at least `bytes` long. Contents of an earlier image are overwritten before they are read.
 fn grow(scratch: &mut Vec<u8>, bytes: usize) {
     if scratch.len() < bytes {
         scratch.resize(bytes, 0);
@@ -326,13 +329,13 @@ struct Rows<'a> {
 }
 
 impl<'a> Rows<'a> {
-    /// The bytes from the start of a row to the end of the buffer.
+    /// Return the bytes from the start of a row to the end of the buffer.
     fn from(&self, row: usize) -> &'a [u8] {
         &self.bytes[row * self.stride..]
     }
 }
 
-/// Rows to write; counts them from the bottom when flipped.
+/// Rows to write; if flipped, they are counted from the bottom.
 struct Output<'a> {
     bytes: &'a mut [u8],
     stride: usize,
@@ -351,7 +354,7 @@ impl Output<'_> {
         &mut self.bytes[row * self.stride..][..self.row_bytes]
     }
 
-    /// `count` rows from `row` on and the bytes from one to the next; a flipped output has them only one by one.
+    /// Return `count` rows from `row` on, and their distance in bytes. A flipped output returns one row at a time.
     fn rows(&mut self, row: usize, count: usize) -> (&mut [u8], usize) {
         debug_assert!(count == 1 || !self.flip);
         if count == 1 {
@@ -363,7 +366,7 @@ impl Output<'_> {
     }
 }
 
-/// The bytes of `src` from the first pixel of `needed` on, after checking that all of `needed` is there.
+/// Return the bytes of `src` from the first pixel of `needed` on, after checking that `src` contains `needed`.
 pub(crate) fn view_of<'a>(src: &RgbView<'a>, needed: Rect) -> Result<&'a [u8]> {
     let region = src.region;
     let inside = |start: u32, length: u32, from: u32, size: u32| {

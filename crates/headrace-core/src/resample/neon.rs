@@ -1,9 +1,9 @@
-//! The two passes with NEON, bit-identical to [`super::scalar`].
+//! The two passes of a resize with NEON, bit-identical to [`super::scalar`].
 //!
-//! Pixels are spread to 32-bit lanes by a table look-up and multiplied with the whole weights: the sums of the plain code, which wrap as
-//! it does, so that every filter fits.
+//! A table look-up spreads pixels to 32-bit lanes, which are multiplied by the full weights. The sums wrap like those of the scalar
+//! code, so every filter fits.
 #![allow(unsafe_code)]
-// The kernels are unsafe from end to end: each one states what its caller vouches for.
+// The kernels are unsafe throughout: each one states what its caller must guarantee.
 #![allow(unsafe_op_in_unsafe_fn)]
 
 use std::arch::aarch64::*;
@@ -13,12 +13,12 @@ use super::Rows;
 
 /// The rounding constant.
 const HALF: i32 = 1 << (WEIGHT_BITS - 1);
-/// Index byte with which `tbl` gives zero, also with the offset of a [`Quad`] added.
+/// Index byte for which `tbl` returns zero, also after the offset of a [`Quad`] is added.
 const NOTHING: u8 = 0x80;
 /// Rows of the horizontal pass that share each load of a table entry.
 const TOGETHER: usize = 4;
 
-/// Which bytes of 16 make the 32-bit lanes of four taps: the three channels of a pixel and an idle lane.
+/// The bytes of 16 that make the 32-bit lanes of four taps: the three channels of a pixel and an unused lane.
 static TAPS: [[u8; 16]; 4] = {
     let mut pick = [[NOTHING; 16]; 4];
     let mut i = 0;
@@ -29,7 +29,7 @@ static TAPS: [[u8; 16]; 4] = {
     pick
 };
 
-/// Which bytes of 16 make the 32-bit lanes of each four of them.
+/// The bytes of 16 that make the 32-bit lanes of each four bytes.
 static FOURS: [[u8; 16]; 4] = {
     let mut pick = [[NOTHING; 16]; 4];
     let mut i = 0;
@@ -40,7 +40,7 @@ static FOURS: [[u8; 16]; 4] = {
     pick
 };
 
-/// Eight sums to eight pixels: two shifts, both of which saturate, the first at zero.
+/// Convert eight sums to eight pixels by two saturating shifts, the first of which clips at zero.
 #[inline]
 #[target_feature(enable = "neon")]
 fn to_pixels(low: int32x4_t, high: int32x4_t) -> uint8x8_t {
@@ -48,7 +48,7 @@ fn to_pixels(low: int32x4_t, high: int32x4_t) -> uint8x8_t {
     vqshrn_n_u16::<{ WEIGHT_BITS as i32 - 16 }>(upper)
 }
 
-/// `sum + pixels * weight`, the pixels being those bytes of `source` that `pick` names.
+/// Return `sum + pixels * weight`; the pixels are the bytes of `source` at the indices `pick`.
 #[inline]
 #[target_feature(enable = "neon")]
 fn accumulate(
@@ -64,11 +64,11 @@ fn accumulate(
 /// Four taps of one pixel of the horizontal pass.
 #[derive(Debug, Clone, Copy)]
 struct Quad {
-    /// The weights; those past the last are zero.
+    /// The weights; after the last they are zero.
     weights: [i32; 4],
-    /// Where the 16 source bytes start that hold the taps.
+    /// Offset of the 16 source bytes that hold the taps.
     start: u32,
-    /// Where in them the first tap starts: not at zero if they had to be moved to end with the row.
+    /// Offset of the first tap in these bytes; more than zero if they were moved to end with the row.
     offset: u8,
 }
 
@@ -77,12 +77,12 @@ struct Quad {
 pub struct Columns {
     source_bytes: usize,
     quads: Vec<Quad>,
-    /// Number of quads up to and with each pixel.
+    /// Number of quads up to each pixel, inclusive.
     ends: Vec<u32>,
 }
 
 impl Columns {
-    /// Builds the tables for source rows of `source_bytes` bytes. False if those are shorter than 16.
+    /// Build the tables for source rows of `source_bytes` bytes. False if rows are shorter than 16 bytes.
     pub fn fill(&mut self, weights: &Weights, source_bytes: usize) -> bool {
         self.source_bytes = source_bytes;
         if source_bytes < 16 {
@@ -108,7 +108,8 @@ impl Columns {
         true
     }
 
-    /// Horizontal pass of `count` rows of `source` from row `first` on, into rows of `output` that are `output_stride` bytes apart.
+    /// Run the horizontal pass on `count` rows of `source` from row `first` on, into rows of `output` that are `output_stride`
+    /// bytes apart.
     pub fn run(
         &self,
         source: &Rows<'_>,
@@ -121,8 +122,8 @@ impl Columns {
         assert!((first + count - 1) * source.stride + self.source_bytes <= source.bytes.len());
         assert!((count - 1) * output_stride + self.ends.len() * 3 <= output.len());
         let whole = count - count % TOGETHER;
-        // SAFETY: the extension was checked when the resampler was made; `fill` keeps every 16-byte load within `source_bytes` of its
-        // row, and rows are bounded above.
+        // SAFETY: the extension was checked when the resampler was made; `fill` keeps every 16-byte load within `source_bytes` of
+        // its row, and rows are bounded above.
         unsafe {
             let mut input = source.bytes.as_ptr().add(first * source.stride);
             let mut output = output.as_mut_ptr();
@@ -139,7 +140,7 @@ impl Columns {
         }
     }
 
-    /// `ROWS` (at most four) rows at once.
+    /// Compute `ROWS` (at most four) rows at once.
     ///
     /// # Safety
     /// `ROWS` rows of `source_bytes` are readable from `input` on, `ROWS` rows of three bytes per pixel writable from `output` on.
@@ -182,7 +183,8 @@ impl Columns {
             vst1q_u32(buffer.as_mut_ptr(), pixels);
             for (row, four) in buffer.iter().enumerate().take(ROWS) {
                 let to = output.add(row * output_stride + pixel * 3);
-                // Four bytes are stored where three count; the next store overwrites the rest, so the row's end needs care.
+                // Four bytes are stored of which three are valid. The next store overwrites the rest; at the end of the row it
+                // must not.
                 if pixel * 3 + 4 <= values {
                     to.cast::<u32>().write_unaligned(*four);
                 } else {
@@ -193,7 +195,8 @@ impl Columns {
     }
 }
 
-/// Vertical pass of one output row: `taps` rows of `source` from row `start` on, one per weight. `output` holds 16 bytes or more.
+/// Compute one output row of the vertical pass from rows of `source` from row `start` on, one per weight. `output` holds at least
+/// 16 bytes.
 pub fn vertical(weights: &[i32], source: &Rows<'_>, start: usize, output: &mut [u8]) {
     let length = output.len();
     assert!(!weights.is_empty() && length >= 16);
@@ -205,7 +208,7 @@ pub fn vertical(weights: &[i32], source: &Rows<'_>, start: usize, output: &mut [
     }
 }
 
-/// One output row of 16 bytes or more; the last block ends with the row.
+/// Compute one output row of at least 16 bytes; the last block ends with the row.
 ///
 /// # Safety
 /// A row as long as `output` is readable for each weight from `input` on, `stride` bytes apart.

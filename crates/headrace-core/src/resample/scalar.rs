@@ -1,16 +1,16 @@
-//! The two passes in plain Rust: the definition that every vector kernel must reproduce bit for bit.
+//! The two passes of a resize in scalar Rust: the reference that every vector kernel must reproduce bit for bit.
 
 use super::coefficients::{Weights, WEIGHT_BITS};
 
 const HALF: i32 = 1 << (WEIGHT_BITS - 1);
 
-/// Rounds an accumulator to a pixel. Sums wrap like Pillow's `int`, which no real filter reaches.
+/// Round an accumulator to a pixel. Sums wrap like Pillow's `int`; no real filter reaches that.
 #[inline(always)]
 fn to_pixel(sum: i32) -> u8 {
     (sum >> WEIGHT_BITS).clamp(0, 255) as u8
 }
 
-/// Horizontal pass of one row: interleaved RGB `source` to `output` (3 bytes per entry of `weights`).
+/// Run the horizontal pass on one row: from interleaved RGB `source` to `output`, 3 bytes per entry of `weights`.
 pub fn horizontal(weights: &Weights, source: &[u8], output: &mut [u8]) {
     for (i, pixel) in output.chunks_exact_mut(3).enumerate() {
         let count = weights.counts[i] as usize;
@@ -27,7 +27,8 @@ pub fn horizontal(weights: &Weights, source: &[u8], output: &mut [u8]) {
     }
 }
 
-/// Vertical pass of one output row: `rows` starts at the first source row, rows are `stride` bytes apart, one per weight.
+/// Compute one output row of the vertical pass. `rows` starts at the first source row; rows are `stride` bytes apart, one per
+/// weight.
 pub fn vertical(weights: &[i32], rows: &[u8], stride: usize, output: &mut [u8]) {
     for (i, value) in output.iter_mut().enumerate() {
         let mut sum = HALF;

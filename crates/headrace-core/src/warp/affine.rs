@@ -2,8 +2,8 @@
 
 use std::io::Write;
 
-/// `x' = a·x + b·y + c`, `y' = d·x + e·y + f`: where the output point (x, y) comes from. Coordinates are continuous: pixel i covers
-/// [i, i + 1), its centre is i + 0.5. The field order is that of Pillow's `Image.transform(size, AFFINE, data)`.
+/// The source point of an output point (x, y): `x' = a·x + b·y + c`, `y' = d·x + e·y + f`. Coordinates are continuous: pixel i
+/// covers [i, i + 1), its centre is i + 0.5. The field order is that of Pillow's `Image.transform(size, AFFINE, data)`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Affine {
     /// Source x per output x.
@@ -21,7 +21,7 @@ pub struct Affine {
 }
 
 impl Affine {
-    /// Leaves every point where it is.
+    /// The identity.
     pub const IDENTITY: Affine = Affine {
         a: 1.0,
         b: 0.0,
@@ -31,13 +31,13 @@ impl Affine {
         f: 0.0,
     };
 
-    /// The map with these six numbers, in the order a, b, c, d, e, f.
+    /// Make the map with these six numbers, in the order a, b, c, d, e, f.
     pub fn new(data: [f64; 6]) -> Self {
         let [a, b, c, d, e, f] = data;
         Affine { a, b, c, d, e, f }
     }
 
-    /// Mirrors an image of `width` left to right.
+    /// Make the map that mirrors an image of `width` left to right.
     pub fn flip_x(width: u32) -> Self {
         Affine {
             a: -1.0,
@@ -46,7 +46,7 @@ impl Affine {
         }
     }
 
-    /// Mirrors an image of `height` top to bottom.
+    /// Make the map that mirrors an image of `height` top to bottom.
     pub fn flip_y(height: u32) -> Self {
         Affine {
             e: -1.0,
@@ -55,7 +55,7 @@ impl Affine {
         }
     }
 
-    /// Takes the part of the source whose corner is at (x, y); negative values pad.
+    /// Make the map of a crop whose corner is at (x, y); negative values pad.
     pub fn crop(x: f64, y: f64) -> Self {
         Affine {
             c: x,
@@ -64,14 +64,14 @@ impl Affine {
         }
     }
 
-    /// Rotates an image of `width` × `height` by `degrees` counter-clockwise about its centre, as Pillow's `Image.rotate` does without
-    /// `expand`: cosine and sine are rounded to 15 decimals.
+    /// Make the map that rotates an image of `width` × `height` by `degrees` counter-clockwise about its centre, as Pillow's
+    /// `Image.rotate` does without `expand`: cosine and sine are rounded to 15 decimals.
     pub fn rotation(degrees: f64, width: u32, height: u32) -> Self {
         let center = (f64::from(width) / 2.0, f64::from(height) / 2.0);
         Self::rotation_about(degrees, center)
     }
 
-    /// Like [`Affine::rotation`], about any centre (continuous coordinates).
+    /// Make the map of a rotation about any centre (continuous coordinates), see [`Affine::rotation`].
     pub fn rotation_about(degrees: f64, center: (f64, f64)) -> Self {
         let radians = -degrees.rem_euclid(360.0).to_radians();
         let (sin, cos) = (radians.sin(), radians.cos());
@@ -87,7 +87,8 @@ impl Affine {
         }
     }
 
-    /// The inverse of torchvision's `affine(angle, translate, scale, shear, center)`: angle and shear in degrees, translate in pixels.
+    /// Make the inverse map of torchvision's `affine(angle, translate, scale, shear, center)`, with angle and shear in degrees and
+    /// translate in pixels.
     /// Source of the formula: torchvision `_get_inverse_affine_matrix`.
     pub fn torchvision(
         angle: f64,
@@ -119,7 +120,8 @@ impl Affine {
         }
     }
 
-    /// The map of doing `self` first and `next` on its result: an output point goes through `next`, then through `self`.
+    /// Return the map of applying `self` to an image first, and `next` to the result. A point goes through `next`, then through
+    /// `self`.
     pub fn then(&self, next: &Affine) -> Affine {
         let (x, y) = self.apply(next.c, next.f);
         Affine {
@@ -132,7 +134,7 @@ impl Affine {
         }
     }
 
-    /// Where the output point (x, y) comes from.
+    /// Return the source point of the output point (x, y).
     pub fn apply(&self, x: f64, y: f64) -> (f64, f64) {
         (
             self.a * x + self.b * y + self.c,
@@ -140,7 +142,7 @@ impl Affine {
         )
     }
 
-    /// The same map onto a source that is `x` × `y` times as large.
+    /// Return the map to a source that is `x` × `y` times as large.
     pub fn scaled(&self, x: f64, y: f64) -> Affine {
         Affine {
             a: self.a * x,
@@ -152,12 +154,12 @@ impl Affine {
         }
     }
 
-    /// How many source columns and rows one output pixel covers: above 1 the map shrinks.
+    /// Return the number of source columns and rows that one output pixel covers. Above 1 the map shrinks the image.
     pub fn footprint(&self) -> (f64, f64) {
         (self.a.hypot(self.b), self.d.hypot(self.e))
     }
 
-    /// (mirrored left to right, mirrored top to bottom) if that is all the map does to an image of `width` × `height`.
+    /// Return (mirrored left to right, mirrored top to bottom) if the map only mirrors an image of `width` × `height`.
     pub fn as_flips(&self, width: u32, height: u32) -> Option<(bool, bool)> {
         let flip = |scale: f64, shift: f64, length: u32| match (scale, shift) {
             (1.0, 0.0) => Some(false),
@@ -170,7 +172,7 @@ impl Affine {
         Some((flip(self.a, self.c, width)?, flip(self.e, self.f, height)?))
     }
 
-    /// True if the map takes every pixel centre to a pixel centre.
+    /// Return true if the map takes every pixel centre to a pixel centre.
     pub fn is_lattice(&self) -> bool {
         let whole = |value: f64| value.fract() == 0.0 && value.abs() < 1e9;
         let (x, y) = self.apply(0.5, 0.5);
@@ -179,7 +181,7 @@ impl Affine {
             .all(whole)
     }
 
-    /// True if every number is finite, so that the map can be used at all.
+    /// Return true if every number is finite.
     pub fn is_finite(&self) -> bool {
         [self.a, self.b, self.c, self.d, self.e, self.f]
             .iter()
@@ -187,7 +189,7 @@ impl Affine {
     }
 }
 
-/// Python's `round(value, 15)` for |value| ≤ 1: correctly rounded decimals, then the nearest double. No allocation.
+/// Return Python's `round(value, 15)` for |value| ≤ 1: correctly rounded decimals, then the nearest double. It allocates nothing.
 fn round_decimals(value: f64) -> f64 {
     let mut text = [0_u8; 32];
     let mut rest = &mut text[..];

@@ -1,8 +1,8 @@
 //! Bilinear sampling, 8 pixels at a time, bit-identical to [`super::scalar`]; the method is that of [`super::avx512`].
 //!
-//! Pixels are loaded one by one: gathers are slow on the processors that have AVX2 only.
+//! Pixels are loaded one by one, because gathers are slow on processors without AVX-512.
 #![allow(unsafe_code)]
-// The kernel is unsafe from end to end; `bilinear` vouches for it.
+// The kernel is unsafe throughout; `bilinear` guarantees what it needs.
 #![allow(unsafe_op_in_unsafe_fn)]
 
 use std::arch::x86_64::*;
@@ -10,20 +10,20 @@ use std::arch::x86_64::*;
 use super::span::{Cells, Course, DOUBT, LONGEST_PART, NEAR};
 use super::{scalar, Affine, Line, Picture};
 
-/// A part of an output row, of at most [`LONGEST_PART`] pixels.
+/// Sample a part of an output row bilinearly, at most [`LONGEST_PART`] pixels.
 pub fn bilinear(picture: &Picture<'_>, map: &Affine, line: Line, output: &mut [u8]) {
     let pixels = output.len() / 3;
     debug_assert!(pixels <= LONGEST_PART);
     let cells = Cells::of_row(picture, map, line, pixels);
     cells.fill_outside(line.fill, output);
     scalar::bilinear_part(picture, map, line, output, cells.visible..cells.first);
-    // SAFETY: the extension was checked when the warper was made; `Cells` promises that the pixels from `first` to `end` read eight
-    // bytes within the picture's buffer.
+    // SAFETY: the extension was checked when the warper was made; `Cells` guarantees that the pixels from `first` to `end` read
+    // eight bytes within the picture's buffer.
     unsafe { inner(picture, map, line, &cells, output) };
     scalar::bilinear_part(picture, map, line, output, cells.end..cells.hidden);
 }
 
-/// The pixels inside.
+/// Sample the pixels inside the image.
 ///
 /// # Safety
 /// The processor has the features; `cells` belongs to this row.
@@ -55,8 +55,8 @@ unsafe fn inner(picture: &Picture<'_>, map: &Affine, line: Line, cells: &Cells, 
     }
 }
 
-/// Nearest neighbours of a part of a row: pixel i comes from the window's `at + i * step`, 16.16 fixed point. One pixel at a time, four
-/// bytes at a time: gathers are slow on the processors that have AVX2 only.
+/// Sample the nearest neighbours of a part of a row: pixel i comes from the window's `at + i * step`, 16.16 fixed point. One
+/// pixel is loaded at a time, as four bytes, because gathers are slow on processors without AVX-512.
 ///
 /// # Safety
 /// Every pixel of `output` comes from inside the picture's window, where four bytes are readable.
@@ -80,7 +80,7 @@ pub unsafe fn nearest(picture: &Picture<'_>, at: (i64, i64), step: (i64, i64), o
     }
 }
 
-/// Coordinates of pixels 0, 1, 4, 5 and of 2, 3, 6, 7: [`even`] puts them in order.
+/// Return the coordinates of pixels 0, 1, 4, 5 and of 2, 3, 6, 7, the order that [`even`] restores.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn ramp(line: Course) -> [__m256i; 2] {
@@ -91,7 +91,7 @@ fn ramp(line: Course) -> [__m256i; 2] {
     ]
 }
 
-/// The lower 32 bits of each 64, in the order of the pixels.
+/// Return the lower 32 bits of each 64, in the order of the pixels.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn even(halves: [__m256i; 2]) -> __m256i {
@@ -99,18 +99,18 @@ fn even(halves: [__m256i; 2]) -> __m256i {
     _mm256_castps_si256(_mm256_shuffle_ps::<0b10_00_10_00>(first, second))
 }
 
-/// One bit per lane from its sign.
+/// Return one bit per lane from its sign.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn mask(lanes: __m256i) -> u32 {
     _mm256_movemask_ps(_mm256_castsi256_ps(lanes)) as u32
 }
 
-/// 8 coordinates, taken apart.
+/// 8 coordinates, split into whole part and fraction.
 struct Place {
     whole: __m256i,
     share: __m256,
-    /// All ones where the other side of a whole number may be right.
+    /// All ones if the whole part may be wrong by one.
     doubtful: __m256i,
 }
 
@@ -133,10 +133,10 @@ impl Place {
     }
 }
 
-/// The four pixels around each point, as 32-bit words with red in the lowest byte (the highest is arbitrary).
+/// Return the four pixels around each point, as 32-bit words with red in the lowest byte (the highest is arbitrary).
 ///
-/// # Safety
-/// For each of the first `count` lanes, eight bytes are readable at the column and row of the picture's buffer, and in the next row.
+/// # Safety For each of the first `count` lanes, eight bytes are readable at the column and row of the picture's buffer, and in
+/// the next row.
 #[inline]
 #[target_feature(enable = "avx2")]
 unsafe fn corners(
@@ -150,7 +150,7 @@ unsafe fn corners(
     let at = _mm256_add_epi32(at, _mm256_slli_epi32::<1>(columns));
     let mut offsets = [0_i32; 8];
     _mm256_storeu_si256(offsets.as_mut_ptr().cast(), at);
-    // Lanes past the row's inside point anywhere; let them read the first pixels of the buffer.
+    // Lanes after the inside of the row may point anywhere, so they read the first pixels of the buffer.
     if count < 8 {
         offsets[count..].fill(0);
     }
@@ -160,7 +160,7 @@ unsafe fn corners(
         _mm_unpacklo_epi64(low, high)
     };
     let pair = |base: *const u8| {
-        // Eight bytes hold a pixel, the next one, and two bytes of no use.
+        // Eight bytes hold a pixel, the next one, and two unused bytes.
         let words = [
             _mm256_set_m128i(two(base, 4), two(base, 0)),
             _mm256_set_m128i(two(base, 6), two(base, 2)),
@@ -219,7 +219,7 @@ fn blend(corners: [__m256i; 4], across: __m256, down: __m256) -> Blended {
     let least = _mm256_min_ps(_mm256_min_ps(away[0], away[1]), away[2]);
     let mut doubtful = _mm256_movemask_ps(near(least)) as u32;
     if doubtful != 0 {
-        // Rare but for flat areas, where there is no doubt.
+        // Rare except in flat areas, which are exact.
         let [first, second, third, fourth] = corners;
         let unequal = _mm256_or_si256(
             _mm256_or_si256(
@@ -238,7 +238,7 @@ fn blend(corners: [__m256i; 4], across: __m256, down: __m256) -> Blended {
     Blended { words, doubtful }
 }
 
-/// Stores bytes 0, 1, 2 of each word, as many as `output` holds.
+/// Store bytes 0, 1, 2 of each word, as many as `output` holds.
 #[inline]
 #[target_feature(enable = "avx2")]
 unsafe fn store(words: __m256i, output: &mut [u8]) {
@@ -252,7 +252,7 @@ unsafe fn store(words: __m256i, output: &mut [u8]) {
         _mm256_extracti128_si256::<1>(bytes),
     ];
     if output.len() >= 28 {
-        // 16 bytes are stored where 12 count: the next store overwrites the rest.
+        // 16 bytes are stored of which 12 are valid. The next store overwrites the rest.
         _mm_storeu_si128(output.as_mut_ptr().cast(), halves[0]);
         _mm_storeu_si128(output.as_mut_ptr().add(12).cast(), halves[1]);
         return;

@@ -1,11 +1,11 @@
 //! Bilinear sampling, 16 pixels at a time, bit-identical to [`super::scalar`].
 //!
-//! Pixels well inside the picture take the fast way: coordinates in 32.32 fixed point, the blend in single precision, both with errors far
-//! below [`DOUBT`](super::span::DOUBT). Where a blended value lies so near a whole number that truncation could differ, or a point so near the border between
-//! two cells that it could have fallen into the wrong one, the scalar code recomputes the pixel; four equal pixels leave no doubt. Pixels
-//! at the picture's edge are left to the scalar code altogether.
+//! Pixels well inside the image are computed with coordinates in 32.32 fixed point and a blend in single precision, both with
+//! errors far below [`DOUBT`](super::span::DOUBT). The scalar code recomputes a pixel if a blended value is so near a whole
+//! number that truncation could differ, or a point so near the border of two cells that it could be in the other one; four equal
+//! pixels are always exact. The scalar code also computes all pixels at the edge of the image.
 #![allow(unsafe_code)]
-// The kernel is unsafe from end to end; `bilinear` vouches for it.
+// The kernel is unsafe throughout; `bilinear` guarantees what it needs.
 #![allow(unsafe_op_in_unsafe_fn)]
 
 use std::arch::x86_64::*;
@@ -13,20 +13,20 @@ use std::arch::x86_64::*;
 use super::span::{Cells, DOUBT, LONGEST_PART};
 use super::{scalar, Affine, Line, Picture};
 
-/// A part of an output row, of at most [`LONGEST_PART`] pixels.
+/// Sample a part of an output row bilinearly, at most [`LONGEST_PART`] pixels.
 pub fn bilinear(picture: &Picture<'_>, map: &Affine, line: Line, output: &mut [u8]) {
     let pixels = output.len() / 3;
     debug_assert!(pixels <= LONGEST_PART);
     let cells = Cells::of_row(picture, map, line, pixels);
     cells.fill_outside(line.fill, output);
     scalar::bilinear_part(picture, map, line, output, cells.visible..cells.first);
-    // SAFETY: the extension was checked when the warper was made; `Cells` promises that the pixels from `first` to `end` read eight
-    // bytes within the picture's buffer.
+    // SAFETY: the extension was checked when the warper was made; `Cells` guarantees that the pixels from `first` to `end` read
+    // eight bytes within the picture's buffer.
     unsafe { inner(picture, map, line, &cells, output) };
     scalar::bilinear_part(picture, map, line, output, cells.end..cells.hidden);
 }
 
-/// The pixels inside.
+/// Sample the pixels inside the image.
 ///
 /// # Safety
 /// The processor has the features; `cells` belongs to this row.
@@ -74,11 +74,10 @@ unsafe fn inner(picture: &Picture<'_>, map: &Affine, line: Line, cells: &Cells, 
     }
 }
 
-/// Nearest neighbours of a part of a row: pixel i comes from the window's `at + i * step`, 16.16 fixed point.
+/// Sample the nearest neighbours of a part of a row: pixel i comes from the window's `at + i * step`, 16.16 fixed point.
 ///
-/// # Safety
-/// The processor has the features; every pixel of `output` comes from inside the picture's window, where four bytes are readable, and the
-/// picture's bytes are counted in 31 bits.
+/// # Safety The processor has the features; every pixel of `output` comes from inside the picture's window, where four bytes are
+/// readable; the picture has fewer than 2³¹ bytes.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi")]
 pub unsafe fn nearest(picture: &Picture<'_>, at: (i64, i64), step: (i64, i64), output: &mut [u8]) {
     let lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
@@ -112,7 +111,7 @@ pub unsafe fn nearest(picture: &Picture<'_>, at: (i64, i64), step: (i64, i64), o
     }
 }
 
-/// Picks bytes 0, 1, 2 of each 32-bit lane.
+/// Indices of bytes 0, 1, 2 of each 32-bit lane.
 const COMPRESS: [u8; 64] = {
     let mut order = [0; 64];
     let mut at = 0;
@@ -123,11 +122,11 @@ const COMPRESS: [u8; 64] = {
     order
 };
 
-/// 16 coordinates, taken apart.
+/// 16 coordinates, split into whole part and fraction.
 struct Place {
     whole: __m512i,
     share: __m512,
-    /// So near a whole number that the other side of it may be right.
+    /// Set if the whole part may be wrong by one.
     doubtful: __mmask16,
 }
 
@@ -151,7 +150,7 @@ impl Place {
     }
 }
 
-/// The four pixels around each point, as 32-bit words with red in the lowest byte (the highest is arbitrary).
+/// Return the four pixels around each point, as 32-bit words with red in the lowest byte (the highest is arbitrary).
 ///
 /// # Safety
 /// For every lane of `lanes`, eight bytes are readable at the column and row of the picture's buffer, and in the next row.
@@ -166,7 +165,7 @@ unsafe fn corners(
     let stride = _mm512_set1_epi32(picture.stride as i32);
     let at = _mm512_add_epi32(_mm512_mullo_epi32(rows, stride), columns);
     let at = _mm512_add_epi32(at, _mm512_slli_epi32::<1>(columns));
-    // Lanes past the row's inside point anywhere; let them read the first pixels of the buffer.
+    // Lanes after the inside of the row may point anywhere, so they read the first pixels of the buffer.
     let at = _mm512_maskz_mov_epi32(lanes, at);
     let halves = [
         _mm512_castsi512_si256(at),
@@ -174,7 +173,7 @@ unsafe fn corners(
     ];
     let even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
     let pair = |base: *const u8| {
-        // Eight bytes hold a pixel, the next one, and two bytes of no use.
+        // Eight bytes hold a pixel, the next one, and two unused bytes.
         let words = halves.map(|half| _mm512_i32gather_epi64::<1>(half, base.cast()));
         let next = words.map(|words| _mm512_srli_epi64::<24>(words));
         [
@@ -219,13 +218,13 @@ fn blend(corners: [__m512i; 4], across: __m512, down: __m512) -> Blended {
         _mm512_or_si512(bytes[0], _mm512_slli_epi32::<8>(bytes[1])),
         _mm512_slli_epi32::<16>(bytes[2]),
     );
-    // The distance to the nearest whole number, and the smallest of the three.
+    // The distance to the nearest whole number, the smallest of the three channels.
     let away = values.map(|value| _mm512_reduce_ps::<0>(value));
     let least = _mm512_range_ps::<0b1010>(_mm512_range_ps::<0b1010>(away[0], away[1]), away[2]);
     let doubt = _mm512_set1_ps(DOUBT);
     let mut doubtful = _mm512_cmp_ps_mask::<_CMP_LT_OQ>(least, doubt);
     if doubtful != 0 {
-        // Rare but for flat areas, where there is no doubt.
+        // Rare except in flat areas, which are exact.
         let unequal = _mm512_or_si512(
             _mm512_or_si512(
                 _mm512_xor_si512(first, second),

@@ -1,8 +1,8 @@
-//! Half-planes of the output that show a picture; beyond them is fill.
+//! Half-planes of the output in which the image is visible; outside them is fill.
 
 use super::Affine;
 
-/// Shows the output pixels whose centre (x, y) has `p·x + q·y + r >= 0`.
+/// A half-plane: the image is visible at output pixels whose centre (x, y) has `p·x + q·y + r >= 0`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Edge {
     p: f64,
@@ -11,7 +11,7 @@ pub struct Edge {
 }
 
 impl Edge {
-    /// Appends the four edges of a picture of `width` × `height`.
+    /// Append the four edges of an image of `width` × `height`.
     pub fn around(width: f64, height: f64, edges: &mut Vec<Edge>) {
         let edge = |p, q, r| Edge { p, q, r };
         edges.extend([
@@ -22,7 +22,7 @@ impl Edge {
         ]);
     }
 
-    /// The same edge in the coordinates of a picture whose points `map` takes to this one's.
+    /// Return the edge in the coordinates of an image whose points `map` maps to the current coordinates.
     #[must_use]
     pub fn seen_through(&self, map: &Affine) -> Edge {
         Edge {
@@ -36,15 +36,15 @@ impl Edge {
         self.p * x + self.q * y + self.r
     }
 
-    /// Whether any pixel of a picture of `width` × `height` lies beyond.
+    /// Return whether any pixel of an image of `width` × `height` is outside.
     pub fn cuts(&self, width: u32, height: u32) -> bool {
         let (right, bottom) = (f64::from(width) - 0.5, f64::from(height) - 0.5);
         let corners = [(0.5, 0.5), (right, 0.5), (0.5, bottom), (right, bottom)];
-        // Written so that NaN counts as beyond.
+        // Written so that NaN counts as outside.
         !corners.into_iter().all(|(x, y)| self.at(x, y) >= 0.0)
     }
 
-    /// The pixels of row `y` that show, of those from `first` on, `count` in all: a range counted from `first`.
+    /// Return the range of visible pixels among the `count` pixels of row `y` from `first` on, counted from `first`.
     pub fn shown(&self, y: u32, first: u32, count: usize) -> (usize, usize) {
         // At pixel i: value + p·i.
         let value = self.at(f64::from(first) + 0.5, f64::from(y) + 0.5);

@@ -1,9 +1,9 @@
-//! One affine sampling per image: any chain of flips, rotations, shears and shifts after a resize.
+//! One affine sampling of an image: any chain of flips, rotations, shears and shifts after a resize.
 //!
-//! The request is Pillow's `image.crop(box).resize(grid).transform(size, AFFINE, matrix)`. The resize is the exact antialiased one of
-//! [`crate::resample`]; the sampling is bit-identical to Pillow's, nearest or bilinear. Where the map shrinks its source, which Pillow
-//! samples with aliasing, `antialias` makes the resize go to a smaller grid instead, so that the footprint of an output pixel is one pixel
-//! of the grid: a triangle prefilter at no extra pass.
+//! The operation is Pillow's `image.crop(box).resize(grid).transform(size, AFFINE, matrix)`. The resize is the antialiased one of
+//! [`crate::resample`]; the sampling, nearest or bilinear, is bit-identical to Pillow's. A map that shrinks its source aliases in
+//! Pillow. With `antialias` the resize uses a smaller grid instead, so that one output pixel covers one pixel of the grid: a
+//! triangle prefilter without an extra pass.
 
 mod affine;
 #[cfg(target_arch = "x86_64")]
@@ -25,7 +25,7 @@ use crate::geometry::{Rect, RgbView, Scale, Size};
 use crate::resample::{Filter, Resampler, ResizeSpec};
 use nearest::Nearest;
 
-/// How a sample is taken between pixels.
+/// Interpolation between pixels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Interpolation {
     /// The pixel under the point.
@@ -35,30 +35,30 @@ pub enum Interpolation {
     Bilinear,
 }
 
-/// What to compute: `image.crop(box_).resize((grid_w, grid_h), filter).transform((width, height), AFFINE, map, fillcolor=fill)`.
+/// An affine sampling: `image.crop(box_).resize((grid_w, grid_h), filter).transform((width, height), AFFINE, map, fillcolor=fill)`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct WarpSpec {
-    /// Source rectangle in image pixels; nothing outside it shows.
+    /// Source rectangle in image pixels; nothing outside it is visible.
     pub box_: Rect,
-    /// Width of the grid that the box is resized to; the box's width if it is not resized.
+    /// Width of the grid that the box is resized to; the width of the box if it is not resized.
     pub grid_w: u32,
     /// Height of the grid that the box is resized to.
     pub grid_h: u32,
     /// Filter of the resize.
     pub filter: Filter,
-    /// Output point to grid point.
+    /// Map from output points to grid points.
     pub map: Affine,
     /// Output width in pixels.
     pub width: u32,
     /// Output height in pixels.
     pub height: u32,
-    /// How the grid is sampled.
+    /// Interpolation of the grid.
     pub interpolation: Interpolation,
-    /// Colour of output pixels whose centre falls outside the grid.
+    /// Colour of output pixels whose centre is outside the grid.
     pub fill: [u8; 3],
-    /// Shrinks the grid first where the map shrinks it (bilinear only). Off reproduces Pillow, aliasing included.
+    /// Shrink the grid first if the map shrinks it (bilinear only). Off reproduces Pillow, aliasing included.
     pub antialias: bool,
-    /// The part of the output that is wanted, as it is after flipping.
+    /// The part of the output to compute, after flipping.
     pub window: Rect,
     /// Mirror the output left to right.
     pub flip_x: bool,
@@ -67,7 +67,7 @@ pub struct WarpSpec {
 }
 
 impl WarpSpec {
-    /// The grid and the map onto it after antialiasing, if asked for and needed.
+    /// Return the grid and the map to it, reduced for antialiasing if asked for and needed.
     fn reduced(&self) -> (u32, u32, Affine) {
         if !self.antialias || self.interpolation == Interpolation::Nearest {
             return (self.grid_w, self.grid_h, self.map);
@@ -83,7 +83,7 @@ impl WarpSpec {
         (width, height, map)
     }
 
-    /// Where a JPEG of `size` may be decoded smaller for this: the scale, and the box is then a part of the smaller image.
+    /// Return the scale at which a JPEG of `size` can be decoded for this sampling, and move the box to the image at that scale.
     pub fn reduce(&mut self, size: Size) -> Scale {
         let (width, height, map) = self.reduced();
         let scale = Scale::for_target((self.box_.w, self.box_.h), (width, height));
@@ -98,7 +98,7 @@ impl WarpSpec {
         scale
     }
 
-    /// The resize that comes first: from the box to the part of the (possibly smaller) grid that the map can reach.
+    /// Return the first step, the resize from the box to the part of the (possibly smaller) grid that the map reads.
     fn resize(&self) -> ResizeSpec {
         let (grid_w, grid_h, map) = self.reduced();
         ResizeSpec {
@@ -112,7 +112,7 @@ impl WarpSpec {
         }
     }
 
-    /// The window before flipping.
+    /// Return the window before flipping.
     fn upright(&self) -> Rect {
         let Rect { x, y, w, h } = self.window;
         let mirrored = |flip: bool, length: u32, start: u32, part: u32| {
@@ -130,7 +130,7 @@ impl WarpSpec {
         )
     }
 
-    /// True if the map is finite, the output not empty, and the resize valid.
+    /// Return true if the map is finite, the output has pixels, and the resize is valid.
     pub fn is_valid(&self) -> bool {
         self.map.is_finite()
             && self.window.fits(self.width, self.height)
@@ -139,8 +139,8 @@ impl WarpSpec {
             && self.resize().is_valid()
     }
 
-    /// The image region that the decoder must deliver; an empty rectangle if the request is not valid. It holds at least one pixel even
-    /// if all of the output is fill.
+    /// Return the image region that the sampling needs; an empty rectangle if the request is not valid. It holds at least one
+    /// pixel even if the whole output is fill.
     pub fn needed(&self) -> Rect {
         if !self.is_valid() {
             return Rect::default();
@@ -149,7 +149,7 @@ impl WarpSpec {
     }
 }
 
-/// The part of a grid of `grid_w` × `grid_h` that samples of a part of the output read, with a pixel to spare.
+/// Return the part of a grid of `grid_w` × `grid_h` that samples of a part of the output read, with a margin of one pixel.
 fn reach(map: &Affine, output: Rect, grid_w: u32, grid_h: u32) -> Rect {
     let (left, top) = (f64::from(output.x), f64::from(output.y));
     let (right, bottom) = (left + f64::from(output.w), top + f64::from(output.h));
@@ -167,7 +167,7 @@ fn reach(map: &Affine, output: Rect, grid_w: u32, grid_h: u32) -> Rect {
     Rect::new(x, y, w, h)
 }
 
-/// The pixels that are sampled: a window of a picture of `width` × `height`.
+/// The sampled pixels: a window of an image of `width` × `height`.
 #[derive(Debug, Clone, Copy)]
 struct Picture<'a> {
     bytes: &'a [u8],
@@ -178,7 +178,8 @@ struct Picture<'a> {
 }
 
 impl Picture<'_> {
-    /// A pixel, coordinates clamped to the picture (and to the window, which holds all that a sample inside the picture touches).
+    /// Return a pixel, with coordinates clamped to the image and to the window, which holds all pixels that a sample inside the
+    /// image reads.
     #[inline(always)]
     fn pixel(&self, x: i64, y: i64) -> [u8; 3] {
         let place = |at: i64, first: u32, count: u32| {
@@ -190,7 +191,7 @@ impl Picture<'_> {
         [self.bytes[at], self.bytes[at + 1], self.bytes[at + 2]]
     }
 
-    /// A pixel, or None outside the picture.
+    /// Return a pixel, or `None` outside the image.
     #[inline(always)]
     fn inside(&self, x: i64, y: i64) -> Option<[u8; 3]> {
         let within = |at: i64, length: u32| at >= 0 && at < i64::from(length);
@@ -198,7 +199,7 @@ impl Picture<'_> {
     }
 }
 
-/// Warps images one after another; holds the resized grid, so that the steady state allocates nothing.
+/// The affine sampler of one thread, with the memory of the resized grid. After the first images nothing is allocated.
 #[derive(Debug)]
 pub struct Warper {
     extension: Extension,
@@ -213,7 +214,7 @@ impl Default for Warper {
 }
 
 impl Warper {
-    /// A warper that uses the given instructions, which the processor must have (see [`Extension::available`]).
+    /// Make one whose kernels use `extension`, which the processor must have ([`Extension::available`]).
     pub fn with_extension(extension: Extension) -> Self {
         Warper {
             extension,
@@ -222,15 +223,16 @@ impl Warper {
         }
     }
 
-    /// The resampler of the first step, to choose its pass order or to use it alone.
+    /// Return the resampler of the first step, to set its pass order or to use it alone.
     pub fn resampler(&mut self) -> &mut Resampler {
         &mut self.resampler
     }
 
-    /// Warps `src`, which holds at least [`WarpSpec::needed`], into `out`: uint8 RGB, the window's rows, `out_stride` bytes from row to
-    /// row. What lies beyond one of `edges` (in the coordinates of the output before flipping) is fill.
+    /// Sample `src`, which holds at least [`WarpSpec::needed`], into `out`: the rows of the window as uint8 RGB, `out_stride`
+    /// bytes apart. Pixels outside one of `edges` (in coordinates of the output before flipping) are fill.
     ///
-    /// Errors: [`Status::BadBox`] if the request is not valid or `src` lacks needed pixels, [`Status::Internal`] if a buffer is too small.
+    /// Errors: [`Status::BadBox`] if the request is not valid or `src` lacks needed pixels, [`Status::Internal`] if a buffer is
+    /// too small.
     pub fn warp_into(
         &mut self,
         src: RgbView<'_>,
@@ -329,7 +331,7 @@ impl Warper {
 }
 
 impl Warper {
-    /// A row, a part at a time.
+    /// Sample a row bilinearly, one part at a time.
     fn bilinear(&self, picture: &Picture<'_>, map: &Affine, line: Line, output: &mut [u8]) {
         for (number, part) in output.chunks_mut(PART * 3).enumerate() {
             let line = Line {
@@ -347,7 +349,7 @@ impl Warper {
     }
 }
 
-/// Most pixels that a bilinear kernel does at a time; the error bound of the vector kernels is made for it.
+/// Largest number of pixels that a bilinear kernel computes at a time; the error bound of the vector kernels depends on it.
 const PART: usize = 1024;
 
 fn paint(pixels: &mut [u8], colour: [u8; 3]) {
@@ -356,7 +358,7 @@ fn paint(pixels: &mut [u8], colour: [u8; 3]) {
     }
 }
 
-/// Reverses the pixels of a row.
+/// Reverse the pixels of a row.
 fn mirror(row: &mut [u8]) {
     let middle = row.len() / 6 * 3;
     let (left, right) = row.split_at_mut(middle);
@@ -365,7 +367,7 @@ fn mirror(row: &mut [u8]) {
     }
 }
 
-/// A part of an output row: which row, its first pixel, and what is outside the picture.
+/// A part of an output row: the row, its first pixel, and the colour outside the image.
 #[derive(Debug, Clone, Copy)]
 struct Line {
     first: u32,

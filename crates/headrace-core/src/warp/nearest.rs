@@ -1,5 +1,5 @@
-//! Nearest neighbour. Pillow has three arithmetics here, which differ in rare pixels: accumulated doubles where the axes stay
-//! straight, 16.16 fixed point otherwise, and accumulated doubles again where that would overflow (`Geometry.c`).
+//! Nearest neighbour sampling. Pillow has three arithmetics for it, which differ in rare pixels: accumulated doubles if the axes
+//! stay straight, 16.16 fixed point otherwise, and accumulated doubles again if fixed point would overflow (`Geometry.c`).
 
 #![allow(unsafe_code)]
 
@@ -8,14 +8,14 @@ use crate::cpu::Extension;
 
 /// The walk over the rows of one output, in Pillow's arithmetic.
 pub enum Nearest {
-    /// 16.16 fixed point: the place of any pixel follows at once.
+    /// 16.16 fixed point: the source of any pixel is computed directly.
     Fixed(Walk<i64>, Extension),
-    /// Doubles that are added up, pixel by pixel and row by row, from the output's corner; the row that `start` stands at.
+    /// Doubles that are accumulated pixel by pixel and row by row from the corner of the output, and the row of `start`.
     Added(Walk<f64>, u32),
 }
 
 impl Nearest {
-    /// For the whole output of `spec`, whatever its window is.
+    /// Make the walk for the whole output of `spec`, whatever its window is.
     pub fn new(picture: &Picture<'_>, map: &Affine, spec: &WarpSpec, extension: Extension) -> Self {
         let fits = |x: u32, y: u32| {
             let (x, y) = map.apply(f64::from(x), f64::from(y));
@@ -24,7 +24,7 @@ impl Nearest {
         let straight = map.b == 0.0 && map.d == 0.0;
         let (w, h) = (spec.width, spec.height);
         let in_range = fits(0, 0) && fits(w, 0) && fits(0, h) && fits(w, h);
-        // A picture whose bytes are counted in more than 31 bits is left to the plain code.
+        // The scalar code handles pictures of 2³¹ bytes or more.
         let small = i32::try_from(picture.bytes.len()).is_ok();
         if !straight && in_range {
             let fixed = Walk::new(map, |value| (value * 65536.0 + 0.5).floor() as i64);
@@ -35,7 +35,7 @@ impl Nearest {
         }
     }
 
-    /// Samples a row; rows must come in order.
+    /// Sample a row; rows must come in order.
     pub fn row(&mut self, picture: &Picture<'_>, line: Line, output: &mut [u8]) {
         match self {
             Nearest::Fixed(walk, extension) => {
@@ -67,7 +67,7 @@ impl Nearest {
     }
 }
 
-/// Source coordinates that advance by addition, as Pillow's do.
+/// Source coordinates that advance by addition, as in Pillow.
 pub struct Walk<T> {
     start: (T, T),
     step_x: (T, T),
@@ -92,7 +92,7 @@ impl<T: Copy + std::ops::Add<Output = T>> Walk<T> {
     }
 }
 
-/// One row in fixed point: pixel i comes from `at + i * step`.
+/// Sample one row in fixed point: pixel i comes from `at + i * step`.
 fn fixed(
     extension: Extension,
     picture: &Picture<'_>,
@@ -109,7 +109,7 @@ fn fixed(
     let (first, end) = overlap(x, y);
     super::paint(&mut output[..first * 3], fill);
     super::paint(&mut output[end * 3..], fill);
-    // What the vector code reads lies in the window for certain.
+    // The vector code reads only pixels that are certainly in the window.
     let x = within(at.0, step.0, (window.x, window.x + window.w), count);
     let y = within(at.1, step.1, (window.y, window.y + window.h), count);
     let (inner, stop) = overlap(overlap(x, y), (first, end));
@@ -138,23 +138,23 @@ fn fixed(
     let output = &mut output[inner * 3..stop * 3];
     match extension {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: the extension was checked when the warper was made; every pixel of `output` comes from inside the window, and four
-        // bytes can be read there.
+        // SAFETY: the extension was checked when the warper was made; every pixel of `output` comes from inside the window, and
+        // four bytes can be read there.
         Extension::Avx512 => unsafe { super::avx512::nearest(picture, place, step, output) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as above.
         Extension::Avx2 => unsafe { super::avx2::nearest(picture, place, step, output) },
         _ => {
-            let _ = (place, output); // unused where there are no kernels
+            let _ = (place, output); // unused on architectures without kernels
         }
     }
 }
 
-/// The range of i in 0..count in which the whole part of `at + i * step` (16.16) lies in the range of `pixels`.
+/// Return the range of i in 0..count in which the whole part of `at + i * step` (16.16) lies in the range of `pixels`.
 fn within(at: i64, step: i64, pixels: (u32, u32), count: usize) -> (usize, usize) {
     let (low, high) = (i64::from(pixels.0) << 16, (i64::from(pixels.1) << 16) - 1);
     let clip = |i: i64| i.clamp(0, count as i64) as usize;
-    // The first i at which the distance still to go is used up, rounded up.
+    // The first i at which the remaining distance is covered, rounded up.
     let steps = |distance: i64, step: i64| (distance + step - 1).div_euclid(step);
     match step {
         0 if (low..=high).contains(&at) => (0, count),
@@ -170,14 +170,14 @@ fn within(at: i64, step: i64, pixels: (u32, u32), count: usize) -> (usize, usize
     }
 }
 
-/// What two ranges have in common; an empty range begins and ends at the same place.
+/// Return the intersection of two ranges; an empty range begins and ends at the same place.
 fn overlap(a: (usize, usize), b: (usize, usize)) -> (usize, usize) {
     let first = a.0.max(b.0);
     (first, a.1.min(b.1).max(first))
 }
 
-/// Whether a row that runs from source row `from` to `to` (16.16) may read four bytes at each pixel: the very last pixel of the buffer
-/// may lack the fourth.
+/// Return whether a row that runs from source row `from` to `to` (16.16) may read four bytes at each pixel. The last pixel of the
+/// buffer may lack the fourth byte.
 fn readable(picture: &Picture<'_>, from: i64, to: i64) -> bool {
     let window = picture.window;
     let used = (window.h as usize - 1) * picture.stride + window.w as usize * 3;

@@ -1,10 +1,10 @@
-//! Sampling in plain Rust, in the arithmetic of Pillow's `Geometry.c`: the definition for the vector kernels.
+//! Sampling in scalar Rust with the arithmetic of Pillow's `Geometry.c`: the reference of the vector kernels.
 
 use std::ops::Range;
 
 use super::{Affine, Line, Picture};
 
-/// One output pixel, bilinear; None outside the picture.
+/// Return one bilinear output pixel, or `None` outside the image.
 #[inline]
 pub fn bilinear_pixel(picture: &Picture<'_>, map: &Affine, x: u32, y: u32) -> Option<[u8; 3]> {
     let (x, y) = map.apply(f64::from(x) + 0.5, f64::from(y) + 0.5);
@@ -15,7 +15,7 @@ pub fn bilinear_pixel(picture: &Picture<'_>, map: &Affine, x: u32, y: u32) -> Op
     let (x, y) = (x - 0.5, y - 0.5);
     let (column, row) = (floor(x), floor(y));
     let (across, down) = (x - column as f64, y - row as f64);
-    // The row below the last one and the column right of it repeat the edge, which gives what Pillow's special case gives.
+    // The edge is repeated below the last row and right of the last column, which equals Pillow's special case.
     let upper = [picture.pixel(column, row), picture.pixel(column + 1, row)];
     let lower = [
         picture.pixel(column, row + 1),
@@ -30,14 +30,14 @@ pub fn bilinear_pixel(picture: &Picture<'_>, map: &Affine, x: u32, y: u32) -> Op
     }))
 }
 
-/// The whole number at or below `value` (without SSE4.1, `f64::floor` is a function call).
+/// Return the largest integer at or below `value` (without SSE4.1, `f64::floor` is a function call).
 #[inline(always)]
 fn floor(value: f64) -> i64 {
     let whole = value as i64;
     whole - i64::from(value < whole as f64)
 }
 
-/// Some pixels of one output row, counted from the line's first, bilinear.
+/// Sample some pixels of one output row bilinearly, counted from the first pixel of the line.
 pub fn bilinear_part(
     picture: &Picture<'_>,
     map: &Affine,
@@ -51,7 +51,8 @@ pub fn bilinear_part(
     }
 }
 
-/// A map that takes pixel centres to pixel centres (flips, quarter turns, shifts by whole pixels): each sample is one pixel.
+/// Sample a row for a map from pixel centres to pixel centres (flips, quarter turns, shifts by whole pixels): each sample is one
+/// pixel.
 pub fn lattice(picture: &Picture<'_>, map: &Affine, line: Line, output: &mut [u8]) {
     let first = f64::from(line.first) + 0.5;
     for (x, pixel) in output.chunks_exact_mut(3).enumerate() {

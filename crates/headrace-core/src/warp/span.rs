@@ -1,54 +1,55 @@
-//! Which pixels of an output row lie well inside the picture, and their coordinates in fixed point: shared by the vector kernels.
+//! The pixels of an output row that are well inside the image, and their coordinates in fixed point, for the vector kernels.
 
 use super::{Affine, Line, Picture};
 
-/// Most pixels of a row at a time, so that the fixed-point error stays below the kernels' bound.
+/// Largest number of pixels of a row at a time, so that the fixed-point error stays below the bound of the kernels.
 pub const LONGEST_PART: usize = super::PART;
 
-/// Bound of the error of a blended value, with margin. Fixed point: a share is off by at most 2¹⁰ steps of 2⁻³³, plus 2⁻²⁵ of its own
-/// conversion, so 2⁻²² or so; two shares times 255 make 1.2·10⁻⁴. Three fused multiply-adds add 2⁻¹⁷ each.
+/// Bound of the error of a blended value, with margin. In fixed point a fraction is off by at most 2¹⁰ steps of 2⁻³³, plus 2⁻²⁵
+/// from its conversion, about 2⁻²² in total. Two fractions times 255 make 1.2·10⁻⁴. Three fused multiply-adds add 2⁻¹⁷ each.
 pub const DOUBT: f32 = 1.0 / 4096.0;
 
-/// A fraction of a coordinate within so many steps of 2⁻³² of a whole number may belong to the neighbouring cell.
+/// Distance in steps of 2⁻³²: a coordinate this near to a whole number may belong to the neighbouring cell.
 pub const NEAR: u32 = 1 << 12;
 
-/// A coordinate along the row, 32.32 fixed point: its value at the first pixel inside, and what a pixel adds.
+/// A coordinate along the row in 32.32 fixed point: its value at the first pixel inside, and its change per pixel.
 #[derive(Debug, Clone, Copy)]
 pub struct Course {
-    /// At the first pixel inside.
+    /// Value at the first pixel inside.
     pub start: i64,
-    /// Per pixel.
+    /// Change per pixel.
     pub step: i64,
 }
 
-/// The pixels from `first` to `end` of a row, whose four neighbours all lie in the window and can be read eight bytes at a time.
+/// The pixels from `first` to `end` of a row: their four neighbours are in the window and can be read eight bytes at a time.
 #[derive(Debug, Clone, Copy)]
 pub struct Cells {
-    /// Pixels before this one are outside the picture.
+    /// Pixels before this one are outside the image.
     pub visible: usize,
     /// First pixel inside.
     pub first: usize,
     /// One past the last pixel inside.
     pub end: usize,
-    /// From this pixel on all are outside the picture.
+    /// Pixels from this one on are outside the image.
     pub hidden: usize,
-    /// Column of the left neighbour, from the window's first.
+    /// Column of the left neighbour in the window.
     pub x: Course,
-    /// Row of the upper neighbour, from the window's first.
+    /// Row of the upper neighbour in the window.
     pub y: Course,
 }
 
 impl Cells {
-    /// The inside of an output row of `pixels` pixels.
+    /// Find the inside of an output row of `pixels` pixels.
     pub fn of_row(picture: &Picture<'_>, map: &Affine, line: Line, pixels: usize) -> Self {
         let window = picture.window;
         let (across, down) = (f64::from(line.first) + 0.5, f64::from(line.y) + 0.5);
-        // Cell coordinates: a pixel's centre is a whole number.
+        // Cell coordinates: the centre of a pixel is a whole number.
         let origin_x = map.a * across + map.b * down + map.c - 0.5 - f64::from(window.x);
         let origin_y = map.d * across + map.e * down + map.f - 0.5 - f64::from(window.y);
         let used = (window.h as usize - 1) * picture.stride + window.w as usize * 3;
         let small = picture.bytes.len() <= i32::MAX as usize && window.w > 2 && window.h > 2;
-        // Reading eight bytes at the last but one column of the last row needs two bytes after it; else that row is left out.
+        // Reading eight bytes at the last column but one of the last row needs two bytes after it; without them that row is
+        // excluded.
         let spare = picture.bytes.len() >= used + 2;
         let columns = f64::from(window.w) - 1.0 - MARGIN;
         let rows = f64::from(window.h) - if spare { 1.0 } else { 2.0 };
@@ -88,7 +89,7 @@ impl Cells {
 }
 
 impl Cells {
-    /// Gives the pixels outside the picture their colour.
+    /// Fill the pixels outside the image.
     pub fn fill_outside(&self, fill: [u8; 3], output: &mut [u8]) {
         let (head, tail) = output.split_at_mut(self.hidden * 3);
         for pixel in head[..self.visible * 3]
@@ -100,10 +101,10 @@ impl Cells {
     }
 }
 
-/// Far more than the error of a fixed-point coordinate, so that its whole part cannot leave the window.
+/// Margin in pixels, far more than the error of a fixed-point coordinate, so that its whole part stays in the window.
 const MARGIN: f64 = 1e-3;
 
-/// A range of i in 0..count in which `low <= origin + i * step <= high`, at most one short at either end.
+/// Return a range of i in 0..count in which `low <= origin + i * step <= high`, at most one short at either end.
 fn between(origin: f64, step: f64, low: f64, high: f64, count: usize) -> (usize, usize) {
     let (low, high) = (low - origin, high - origin);
     if step == 0.0 {
@@ -114,7 +115,7 @@ fn between(origin: f64, step: f64, low: f64, high: f64, count: usize) -> (usize,
     } else {
         (high / step, low / step)
     };
-    // Casts clip: what is negative becomes 0.
+    // The casts clip negative values to 0.
     let first = if from <= 0.0 {
         0
     } else {

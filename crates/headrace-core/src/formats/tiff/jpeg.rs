@@ -1,5 +1,5 @@
-//! TIFF with JPEG compression: each strip or tile is a JPEG, whose tables may stand in a tag of the file. libjpeg-turbo decodes them
-//! to the pixels that Pillow's libtiff gives.
+//! TIFF with JPEG compression: each strip or tile is a JPEG, whose tables may be in a tag of the file. libjpeg-turbo decodes them
+//! to the pixels of Pillow's libtiff.
 
 use tiff::tags::{CompressionMethod, PhotometricInterpretation, PlanarConfiguration, Tag};
 
@@ -10,21 +10,21 @@ use crate::geometry::{Rect, Size, MAX_PIXELS};
 use crate::jpeg::marker::{self, next_segment};
 use crate::jpeg::{structure, turbo};
 
-/// What the tags say of the strips or tiles.
+/// The strips or tiles as the tags describe them.
 struct Layout {
-    /// Of a strip or tile; those at the right and lower edge of the image may hold more than its pixels.
+    /// Size of a strip or tile in pixels. At the right and lower edge it may extend beyond the image.
     width: u32,
     height: u32,
     offsets: Vec<u64>,
     sizes: Vec<u64>,
-    /// Quantisation and Huffman tables, between the markers of a JPEG's begin and end.
+    /// Quantisation and Huffman tables: the segments between SOI and EOI.
     tables: Vec<u8>,
     /// Colours are stored as luma and chroma.
     luma_chroma: bool,
     components: u8,
 }
 
-/// Decodes the whole image as RGB into `out` where it has this compression; whether it has.
+/// Decode the whole image as RGB into `out`; return false if the file has another compression.
 pub fn rgb(data: &[u8], reader: &mut Reader<'_>, size: Size, out: &mut Vec<u8>) -> Result<bool> {
     if number(reader, Tag::Compression)? != Some(u32::from(CompressionMethod::ModernJPEG.to_u16()))
     {
@@ -48,7 +48,8 @@ pub fn rgb(data: &[u8], reader: &mut Reader<'_>, size: Size, out: &mut Vec<u8>) 
         layout.assemble(data, number, part, &mut file)?;
         let stride = turbo::region(&file, part, &mut pixels)?;
         if x == 0 {
-            out.resize(out.len() + part.h as usize * row_bytes, 0); // no more than what has been decoded calls for
+            // Only as much as has been decoded, because the stated size may be wrong.
+            out.resize(out.len() + part.h as usize * row_bytes, 0);
         }
         let begin = y as usize * row_bytes + x as usize * 3;
         let bytes = part.w as usize * 3;
@@ -124,7 +125,7 @@ fn number(reader: &mut Reader<'_>, tag: Tag) -> Result<Option<u32>> {
 }
 
 impl Layout {
-    /// The JPEG of a strip or tile with its tables, into `file`; it holds at least `part`.
+    /// Write the JPEG of a strip or tile, which holds at least `part`, with its tables to `file`.
     fn assemble(&self, data: &[u8], number: usize, part: Rect, file: &mut Vec<u8>) -> Result<()> {
         let place = |column: &[u64]| column.get(number).map(|&value| usize::try_from(value));
         let (Some(Ok(offset)), Some(Ok(size))) = (place(&self.offsets), place(&self.sizes)) else {
@@ -138,16 +139,16 @@ impl Layout {
         self.check(stored, part)?;
         file.clear();
         file.extend([0xFF, marker::SOI]);
-        // Adobe's marker says which colours there are, as the TIFF's tags do.
+        // Adobe's marker states the colour space, which the tags of the TIFF state.
         file.extend([0xFF, marker::APP14, 0, 14]);
         file.extend(b"Adobe\0\x64\0\0\0\0");
         file.push(u8::from(self.luma_chroma));
         file.extend(&self.tables);
         file.extend(body);
-        structure::ends(Extension::best(), file, 2)
+        structure::check_end(Extension::best(), file, 2)
     }
 
-    /// Refuses strips and tiles of another size or kind than the tags say, and such as speak of their colours themselves.
+    /// Refuse strips and tiles of another size or kind than the tags state, and those that state a colour space themselves.
     fn check(&self, stored: &[u8], part: Rect) -> Result<()> {
         let mut at = 2;
         loop {

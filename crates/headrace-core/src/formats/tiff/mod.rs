@@ -1,4 +1,4 @@
-//! The first image of a TIFF file as samples that Pillow would see.
+//! The first image of a TIFF file, decoded to the samples that Pillow reads.
 
 mod jpeg;
 
@@ -15,7 +15,7 @@ use crate::geometry::Size;
 
 type Reader<'a> = Decoder<Cursor<&'a [u8]>>;
 
-/// The stored size (before any orientation).
+/// Return the stored size (before any orientation).
 pub fn size(data: &[u8]) -> Result<Size> {
     let (width, height) = open(data)?
         .dimensions()
@@ -26,7 +26,7 @@ pub fn size(data: &[u8]) -> Result<Size> {
     Ok(Size { width, height })
 }
 
-/// Decodes the whole image, of the size that [`size`] found, into `out`.
+/// Decode the whole image, of the size that [`size`] found, into `out`.
 pub fn samples(data: &[u8], size: Size, out: &mut Vec<u8>) -> Result<Samples> {
     if jpeg::rgb(data, &mut open(data)?, size, out)? {
         return Ok(Samples::Rgb8);
@@ -77,7 +77,7 @@ pub fn samples(data: &[u8], size: Size, out: &mut Vec<u8>) -> Result<Samples> {
             }
         }
         (kind, DecodingResult::U16(values), None) => {
-            // The library makes white the largest value, Pillow leaves 16-bit gray as it is stored.
+            // The library inverts images in which 0 is white; Pillow leaves 16-bit gray as stored.
             let as_stored = if facts.white_is_zero { u16::MAX } else { 0 };
             out.extend(
                 values
@@ -96,7 +96,7 @@ pub fn samples(data: &[u8], size: Size, out: &mut Vec<u8>) -> Result<Samples> {
     };
     if layout.planes > 1 {
         if samples == Samples::Rgba8 && facts.alpha.is_none() {
-            return Err(Status::Unsupported); // Pillow does not always find the fourth plane
+            return Err(Status::Unsupported); // Pillow does not always read the fourth plane
         }
         interleave(out, layout.planes, samples.bytes())?;
     }
@@ -120,7 +120,7 @@ pub fn samples(data: &[u8], size: Size, out: &mut Vec<u8>) -> Result<Samples> {
     Ok(samples)
 }
 
-/// Samples of `bits` bits, eight at most; each row begins with a new byte.
+/// Return the samples of `bits` bits each, at most 8. Each row begins with a new byte.
 fn unpacked(packed: &[u8], width: usize, bits: u8) -> impl Iterator<Item = usize> + '_ {
     let bits = usize::from(bits);
     let in_a_byte = 8 / bits;
@@ -134,10 +134,10 @@ fn unpacked(packed: &[u8], width: usize, bits: u8) -> impl Iterator<Item = usize
         })
 }
 
-/// Brings the samples of each pixel together, of an image whose channels lie one after the other.
+/// Interleave the samples of an image whose channels are stored one after the other.
 fn interleave(samples: &mut Vec<u8>, channels: usize, pixel_bytes: usize) -> Result<()> {
     if pixel_bytes != channels {
-        return Err(Status::Unsupported); // Pillow takes 16-bit samples in planes of their own for 8-bit ones
+        return Err(Status::Unsupported); // Pillow reads 16-bit samples in separate planes as 8-bit samples
     }
     let mut together = vec![0; samples.len()];
     let plane = samples.len() / channels;
@@ -150,7 +150,7 @@ fn interleave(samples: &mut Vec<u8>, channels: usize, pixel_bytes: usize) -> Res
     Ok(())
 }
 
-/// Colours of RGBA pixels that were multiplied by alpha, as Pillow brings them back: cut off, and black where alpha is 0.
+/// Divide premultiplied RGBA pixels by alpha as Pillow does: clipped at 255, and black where alpha is 0.
 fn divide_by_alpha(rgba: &mut [u8]) {
     for pixel in rgba.chunks_exact_mut(4) {
         let alpha = u32::from(pixel[3]);
@@ -171,16 +171,16 @@ fn open(data: &[u8]) -> Result<Reader<'_>> {
         .map_err(|error| status_of(&error, Status::CorruptHeader))
 }
 
-/// What the library leaves to its caller.
+/// Tags that the library does not interpret.
 struct Facts {
-    /// What the first channel beyond the colours is.
+    /// The kind of the first channel after the colours.
     alpha: Option<u16>,
-    /// Of gray: the largest value is black.
+    /// In gray images the largest value is black.
     white_is_zero: bool,
 }
 
 impl Facts {
-    /// Refuses what would decode, but not to Pillow's pixels.
+    /// Read the tags; refuse images that the library would decode differently from Pillow.
     fn of(reader: &mut Reader<'_>) -> Result<Self> {
         let mut first = |tag: Tag| {
             let values = reader.find_tag_unsigned_vec::<u16>(tag).ok().flatten();
@@ -201,7 +201,8 @@ impl Facts {
 
 const PHOTOMETRIC_TAG: u32 = 262;
 
-/// The colours of an image with a palette: all reds, all greens, all blues, of 16 bits, whose upper bytes count.
+/// Return the palette of an image, or `None`. The file stores all reds, all greens, all blues as 16 bits, of which the upper byte
+/// counts.
 fn palette(data: &[u8]) -> Result<Option<Vec<[u8; 3]>>> {
     let mut reader = open(data)?;
     let header = |error: TiffError| status_of(&error, Status::CorruptHeader);
@@ -221,7 +222,7 @@ fn palette(data: &[u8]) -> Result<Option<Vec<[u8; 3]>>> {
     Ok(Some((0..colours).map(colour).collect()))
 }
 
-/// The file with its palette declared as gray, because the library reads no palettes.
+/// Return a copy of the file that is declared as gray, because the library does not read palettes.
 fn with_palette_read_as_gray(data: &[u8]) -> Result<Vec<u8>> {
     let entry = Directory::first(data)
         .and_then(|directory| directory.entries(PHOTOMETRIC_TAG).last())

@@ -1,6 +1,6 @@
-//! The inverse DCT of libjpeg-turbo's "islow", bit for bit as its SIMD code computes it: 16-bit coefficients and sums, 32-bit
-//! products, saturation after each pass. (Its C code differs only where dequantised coefficients leave the range of any
-//! real image.) Source of the algorithm: Loeffler, Ligtenberg, Moschytz 1989, with 13-bit constants.
+//! The inverse DCT "islow" of libjpeg-turbo, bit for bit as its SIMD code computes it: 16-bit coefficients and sums, 32-bit
+//! products, saturation after each pass. (Its C code differs only for dequantised coefficients that no real image has.) Source of
+//! the algorithm: Loeffler, Ligtenberg, Moschytz 1989, with 13-bit constants.
 
 #![allow(unsafe_code)]
 
@@ -37,7 +37,7 @@ pub mod constant {
     pub const F3_072: i32 = 25172;
 }
 
-/// One-dimensional transform of eight values.
+/// Return the one-dimensional transform of eight values.
 fn transform(input: [i16; 8], shift: u32) -> [i16; 8] {
     use constant::*;
     let wide = |x: i16| i32::from(x);
@@ -77,7 +77,7 @@ fn transform(input: [i16; 8], shift: u32) -> [i16; 8] {
     output
 }
 
-/// Transforms block `lane` of `group` with its quantisation table and writes 8 rows of 8 samples at `out[at]`.
+/// Transform block `lane` of `group` with its quantisation table and write 8 rows of 8 samples at `out[at]`.
 pub fn block(
     group: &Group,
     lane: usize,
@@ -102,7 +102,7 @@ pub fn block(
     }
 }
 
-/// Transforms the four blocks of `group`, writes 8 rows of 32 samples at `out[at]`, and clears the group.
+/// Transform the four blocks of `group`, write 8 rows of 32 samples at `out[at]`, and clear the group.
 pub fn group(
     extension: Extension,
     group: &mut Group,
@@ -112,7 +112,7 @@ pub fn group(
     stride: usize,
 ) {
     match extension {
-        // SAFETY: an extension other than `Scalar` is only ever named on a machine that has it (`Extension::available`).
+        // SAFETY: an extension other than `Scalar` is only named on a machine that has it (`Extension::available`).
         #[cfg(target_arch = "x86_64")]
         Extension::Avx512 => unsafe { x86::group_avx512(group, quant, out, at, stride) },
         // SAFETY: as above.
@@ -134,7 +134,7 @@ pub fn group(
 mod tests {
     use super::*;
 
-    /// Coefficients as they occur (few, small) and as they never should (any 16-bit value).
+    /// Return coefficients as in real images (few, small) or, if `wild`, any 16-bit values.
     fn coefficients(random: &mut u64, wild: bool) -> Group {
         std::array::from_fn(|_| {
             *random = random
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn every_extension_agrees_with_the_plain_code() {
+    fn every_extension_agrees_with_the_scalar_code() {
         let mut random = 1;
         for round in 0..2000 {
             let original = coefficients(&mut random, round % 4 == 0);

@@ -20,7 +20,7 @@ fn sub(a: Wide, b: Wide) -> Wide {
     [vsubq_s32(a[0], b[0]), vsubq_s32(a[1], b[1])]
 }
 
-/// `a * fa + b * fb` in 32 bits; the factors fit 16.
+/// Return `a * fa + b * fb` in 32 bits; the factors fit 16 bits.
 #[inline]
 #[target_feature(enable = "neon")]
 fn rotate(a: int16x8_t, fa: i32, b: int16x8_t, fb: i32) -> Wide {
@@ -31,8 +31,8 @@ fn rotate(a: int16x8_t, fa: i32, b: int16x8_t, fb: i32) -> Wide {
     ]
 }
 
-/// The even and the odd part of one pass over eight vectors, the rounding of the shift to come included; see the plain code for
-/// the names. Output i is `even[i] + odd[i]`, output 7 - i is `even[i] - odd[i]`, both shifted right by `SHIFT`.
+/// Return the even and the odd part of one pass over eight vectors, with the rounding of the following shift; see the scalar code
+/// for the names. Output i is `even[i] + odd[i]`, output 7 - i is `even[i] - odd[i]`, both shifted right by `SHIFT`.
 #[inline]
 #[target_feature(enable = "neon")]
 fn parts<const SHIFT: u32>(x: [int16x8_t; 8]) -> ([Wide; 4], [Wide; 4]) {
@@ -66,7 +66,7 @@ fn parts<const SHIFT: u32>(x: [int16x8_t; 8]) -> ([Wide; 4], [Wide; 4]) {
     (even, odd)
 }
 
-/// The first pass: eight rows to eight rows of 16 bits, saturated.
+/// Run the first pass: eight rows to eight rows of 16 bits, saturated.
 #[inline]
 #[target_feature(enable = "neon")]
 fn first_pass(rows: [int16x8_t; 8]) -> [int16x8_t; 8] {
@@ -89,8 +89,8 @@ fn first_pass(rows: [int16x8_t; 8]) -> [int16x8_t; 8] {
     ]
 }
 
-/// The second pass: eight columns to eight columns of signed samples. The upper half of a sum is it shifted right by 16; the rest of the
-/// shift and the saturation are one instruction.
+/// Run the second pass: eight columns to eight columns of signed samples. Taking the upper half of a sum shifts it by 16; the
+/// rest of the shift and the saturation are one instruction.
 #[inline]
 #[target_feature(enable = "neon")]
 fn second_pass(columns: [int16x8_t; 8]) -> [int8x8_t; 8] {
@@ -116,7 +116,7 @@ fn second_pass(columns: [int16x8_t; 8]) -> [int8x8_t; 8] {
     ]
 }
 
-/// Transposes an 8×8 matrix of 16-bit values.
+/// Transpose an 8×8 matrix of 16-bit values.
 #[inline]
 #[target_feature(enable = "neon")]
 fn transpose(x: [int16x8_t; 8]) -> [int16x8_t; 8] {
@@ -151,7 +151,7 @@ fn transpose(x: [int16x8_t; 8]) -> [int16x8_t; 8] {
     })
 }
 
-/// Columns of signed samples of two blocks, side by side, to rows of samples.
+/// Convert columns of signed samples of two neighbouring blocks to rows of samples.
 #[inline]
 #[target_feature(enable = "neon")]
 fn bytes(x: [int8x16_t; 8]) -> [uint8x16_t; 8] {
@@ -185,7 +185,7 @@ fn bytes(x: [int8x16_t; 8]) -> [uint8x16_t; 8] {
     })
 }
 
-/// Transforms the four blocks of `group` to 8 rows of 32 samples at `out[at]`, and clears the group.
+/// Transform the four blocks of `group` to 8 rows of 32 samples at `out[at]`, and clear the group.
 #[target_feature(enable = "neon")]
 pub fn group(group: &mut Group, quant: &[u16; 64], out: &mut [u8], at: usize, stride: usize) {
     let out = &mut out[at..at + 7 * stride + 32];

@@ -1,5 +1,5 @@
-//! The inverse DCT at half and at quarter size (4×4 or 2×2 samples of a block), as libjpeg computes it (jidctred.c): pass 1 over
-//! columns, pass 2 over rows, with the odd coefficients that the small output can show.
+//! The inverse DCT at half and quarter size (4×4 or 2×2 samples per block), as libjpeg computes it (jidctred.c): pass 1 over
+//! columns, pass 2 over rows, with the odd coefficients that the small output can represent.
 #![allow(unsafe_code)]
 
 use crate::cpu::Extension;
@@ -26,7 +26,7 @@ mod constant {
     pub const F3_624: i32 = 29692;
 }
 
-/// Four values of eight coefficients (the fifth has no part in them), before scaling down by `shift`.
+/// Return four values of eight coefficients, scaled down by `shift`; the fifth coefficient is not used.
 #[inline(always)]
 fn four(x: [i32; 8], shift: u32) -> [i32; 4] {
     use constant::*;
@@ -59,7 +59,7 @@ fn four(x: [i32; 8], shift: u32) -> [i32; 4] {
     ]
 }
 
-/// Two values of eight coefficients (the even ones but the first have no part in them), before scaling down by `shift`.
+/// Return two values of eight coefficients, scaled down by `shift`; of the even coefficients only the first is used.
 #[inline(always)]
 fn two(x: [i32; 8], shift: u32) -> [i32; 2] {
     use constant::*;
@@ -79,7 +79,7 @@ fn two(x: [i32; 8], shift: u32) -> [i32; 2] {
     ]
 }
 
-/// Both passes; `N` samples a block each way, and `transform` makes `N` of eight.
+/// Run both passes for blocks of `N` × `N` samples; `transform` computes `N` values of eight.
 #[inline(always)]
 fn reduce<const N: usize>(
     group: &mut Group,
@@ -89,7 +89,7 @@ fn reduce<const N: usize>(
     stride: usize,
     transform: impl Fn([i32; 8], u32) -> [i32; N],
 ) {
-    let extra = (8 / N).ilog2(); // the transforms scale up by this many bits for each halving
+    let extra = (8 / N).ilog2(); // each halving scales up by one bit
     let mut half = [[0i32; 8 * GROUP]; N];
     for column in 0..8 * GROUP {
         let input = std::array::from_fn(|row| {
@@ -119,7 +119,7 @@ fn reduce<const N: usize>(
     *group = [0; 64 * GROUP];
 }
 
-/// The same code compiled for wider vectors.
+/// As the function it calls, compiled for wider vectors.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 fn group_avx2(
@@ -136,7 +136,7 @@ fn group_avx2(
     }
 }
 
-/// Transforms the four blocks of `group` to `size` (4 or 2) rows of `size` samples each at `out[at]`, and clears the group.
+/// Transform the four blocks of `group` to `size` (4 or 2) rows of `size` samples each at `out[at]`, and clear the group.
 pub fn group(
     extension: Extension,
     size: u32,

@@ -7,7 +7,7 @@ use super::{BITS, SHIFT1, SHIFT2};
 use crate::jpeg::entropy::Group;
 use std::arch::x86_64::*;
 
-/// Two 16-bit factors for `pmaddwd`: `low` meets the first operand of the interleaving.
+/// Return two 16-bit factors for `pmaddwd`; `low` multiplies the first operand of the interleaving.
 const fn pair(low: i32, high: i32) -> i32 {
     (low & 0xFFFF) | high << 16
 }
@@ -20,7 +20,7 @@ macro_rules! kernel {
         mod $name {
             use super::*;
 
-            /// One pass of the transform in every lane; see the plain code for the names.
+            /// Run one pass of the transform in every lane; see the scalar code for the names.
             #[inline]
             #[target_feature(enable = $features)]
             pub fn transform<const SHIFT: i32>(x: [$vector; 8]) -> [$vector; 8] {
@@ -37,7 +37,7 @@ macro_rules! kernel {
                 let sub =
                     |a: [$vector; 2], b: [$vector; 2]| [$sub32(a[0], b[0]), $sub32(a[1], b[1])];
                 let round = $set32(1 << (SHIFT - 1));
-                // Widens to 32 bits, times 2^13; the rounding of the last step is added here, once for two outputs.
+                // Widened to 32 bits, times 2^13. The rounding of the last step is added here, once for two outputs.
                 let scaled = |a| {
                     both($zero(), a).map(|half| $add32($sra32::<{ 16 - BITS as i32 }>(half), round))
                 };
@@ -79,7 +79,7 @@ macro_rules! kernel {
                 ]
             }
 
-            /// Transposes the 8×8 matrix of 16-bit values in every lane.
+            /// Transpose the 8×8 matrix of 16-bit values in every lane.
             #[inline]
             #[target_feature(enable = $features)]
             pub fn transpose(x: [$vector; 8]) -> [$vector; 8] {
@@ -115,13 +115,14 @@ macro_rules! kernel {
                 ]
             }
 
-            /// Columns of samples (16 bits) to rows of bytes: result r holds rows 2r and 2r + 1, eight bytes each, per lane.
+            /// Convert columns of samples (16 bits) to rows of bytes: result r holds rows 2r and 2r + 1, eight bytes each, per
+            /// lane.
             #[inline]
             #[target_feature(enable = $features)]
             pub fn bytes(columns: [$vector; 8]) -> [$vector; 4] {
                 let centre = $set8(-128);
                 let pack = |a, b| $xor($pack16(columns[a], columns[b]), centre);
-                // Columns 0|4, 1|5, ... so that three byte-wise interleavings transpose.
+                // Columns 0|4, 1|5, ...: three byte-wise interleavings then transpose.
                 let (p0, p1, p2, p3) = (pack(0, 4), pack(1, 5), pack(2, 6), pack(3, 7));
                 let (c02, c46) = ($low8(p0, p2), $high8(p0, p2));
                 let (c13, c57) = ($low8(p1, p3), $high8(p1, p3));
@@ -190,14 +191,14 @@ kernel!(
     _mm512_set1_epi8
 );
 
-/// `_mm512_srai_epi32` with the signed shift constant that its AVX2 sister takes.
+/// Shift as `_mm512_srai_epi32`, with the signed shift constant of the AVX2 intrinsic.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn srai512<const SHIFT: i32>(x: __m512i) -> __m512i {
     _mm512_sra_epi32(x, _mm_cvtsi32_si128(SHIFT))
 }
 
-/// Transforms the four blocks of `group` to 8 rows of 32 samples at `out[at]`, and clears the group.
+/// Transform the four blocks of `group` to 8 rows of 32 samples at `out[at]`, and clear the group.
 #[target_feature(enable = "avx2")]
 pub fn group_avx2(group: &mut Group, quant: &[u16; 64], out: &mut [u8], at: usize, stride: usize) {
     let out = &mut out[at..at + 7 * stride + 32];
@@ -220,7 +221,8 @@ pub fn group_avx2(group: &mut Group, quant: &[u16; 64], out: &mut [u8], at: usiz
         let pairs = avx2::bytes(avx2::transform::<{ SHIFT2 as i32 }>(columns));
         for (r, pair) in pairs.into_iter().enumerate() {
             let pair = _mm256_permute4x64_epi64::<0b11_01_10_00>(pair); // row 2r of both blocks, then row 2r + 1
-                                                                        // SAFETY: rows up to 7, 16 bytes at column 0 or 16, all inside the slice cut above.
+                                                                        // SAFETY: rows up to 7, 16 bytes at column 0 or 16, all
+                                                                        // inside the slice cut above.
             unsafe {
                 let to = out.as_mut_ptr().add(2 * r * stride + half * 16);
                 _mm_storeu_si128(to.cast(), _mm256_castsi256_si128(pair));
@@ -230,7 +232,7 @@ pub fn group_avx2(group: &mut Group, quant: &[u16; 64], out: &mut [u8], at: usiz
     }
 }
 
-/// As [`group_avx2`], all four blocks at once.
+/// Transform as [`group_avx2`] does, all four blocks at once.
 #[target_feature(enable = "avx512f,avx512bw")]
 pub fn group_avx512(
     group: &mut Group,

@@ -1,5 +1,6 @@
-//! libjpeg's "fancy" (triangle) upsampling of chroma, and the conversion to interleaved RGB. The plain code here is the truth for
-//! the vector twins. Doubling works on whole pairs of pixels; the samples before the first and behind the last pair must be readable.
+//! libjpeg's "fancy" (triangle) upsampling of chroma, and the conversion to interleaved RGB. The scalar code here is the
+//! reference of the vector kernels. Doubling works on whole pairs of pixels; the samples before the first and after the last pair
+//! must be readable.
 #![allow(unsafe_code)]
 
 use crate::cpu::Extension;
@@ -9,11 +10,12 @@ mod neon;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
-/// Samples that [`double_row`] and [`double_blended`] may read, and pixels that they may write, beyond what they are asked for.
+/// Number of samples that [`double_row`] and [`double_blended`] may read, and of pixels that they may write, beyond the requested
+/// ones.
 pub const SLACK: usize = 32;
 
-/// Vertical blend of two chroma rows, nearer row first: `(3 near + far + bias) >> 2`, bias 1 for the upper of a pair of rows and
-/// 2 for the lower (jdsample.c, h1v2_fancy_upsample).
+/// Blend two chroma rows vertically: `(3 near + far + bias) >> 2`, with bias 1 for the upper of a pair of rows and 2 for the lower
+/// (jdsample.c, h1v2_fancy_upsample).
 pub fn blend_rows(extension: Extension, near: &[u8], far: &[u8], bias: u16, out: &mut [u8]) {
     #[inline(always)]
     fn blend(near: &[u8], far: &[u8], bias: u16, out: &mut [u8]) {
@@ -34,7 +36,7 @@ pub fn blend_rows(extension: Extension, near: &[u8], far: &[u8], bias: u16, out:
     }
 }
 
-/// Doubles a row: pixels 2i and 2i + 1 of `out` lie in sample i, which is `samples[i + 1]` (jdsample.c, h2v1_fancy_upsample).
+/// Double a row: pixels 2i and 2i + 1 of `out` are in sample i, which is `samples[i + 1]` (jdsample.c, h2v1_fancy_upsample).
 /// `samples` holds `pairs + 2 + SLACK` values, `out` has room for `2 * pairs + SLACK`.
 pub fn double_row(extension: Extension, samples: &[u8], pairs: usize, out: &mut [u8]) {
     match extension {
@@ -58,7 +60,7 @@ pub fn double_row(extension: Extension, samples: &[u8], pairs: usize, out: &mut 
     }
 }
 
-/// Doubles a row in both directions, with the sums of both before one rounding (jdsample.c, h2v2_fancy_upsample). Sizes as for
+/// Double a row in both directions, with one rounding after both sums (jdsample.c, h2v2_fancy_upsample). Sizes as for
 /// [`double_row`].
 pub fn double_blended(extension: Extension, near: &[u8], far: &[u8], pairs: usize, out: &mut [u8]) {
     match extension {
@@ -80,14 +82,15 @@ pub fn double_blended(extension: Extension, near: &[u8], far: &[u8], pairs: usiz
     }
 }
 
-/// Doubles a row without a filter, as libjpeg does where chroma is at most two samples wide. `samples` as in [`double_row`].
+/// Double a row without a filter, as libjpeg does if chroma is at most two samples wide. `samples` as in [`double_row`].
 pub fn repeat_row(samples: &[u8], pairs: usize, out: &mut [u8]) {
     for (sample, out) in samples[1..].iter().zip(out.chunks_exact_mut(2)).take(pairs) {
         out.fill(*sample);
     }
 }
 
-/// YCbCr to interleaved RGB with libjpeg's 16-bit fixed-point tables (jdcolor.c, build_ycc_rgb_table). All slices fit `out`.
+/// Convert YCbCr to interleaved RGB with libjpeg's 16-bit fixed-point tables (jdcolor.c, build_ycc_rgb_table). All slices fit
+/// `out`.
 pub fn ycc_to_rgb(extension: Extension, y: &[u8], cb: &[u8], cr: &[u8], out: &mut [u8]) {
     match extension {
         // SAFETY: extensions are only named on machines that have them (`Extension::available`).
@@ -114,7 +117,7 @@ fn ycc_to_rgb_plain(y: &[u8], cb: &[u8], cr: &[u8], out: &mut [u8]) {
     }
 }
 
-/// Three planes to interleaved RGB, unchanged.
+/// Interleave three planes to RGB, unchanged.
 pub fn interleave(r: &[u8], g: &[u8], b: &[u8], out: &mut [u8]) {
     for (((out, &r), &g), &b) in out.chunks_exact_mut(3).zip(r).zip(g).zip(b) {
         out.copy_from_slice(&[r, g, b]);

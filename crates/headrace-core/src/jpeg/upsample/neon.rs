@@ -3,10 +3,10 @@
 use super::{ycc_to_rgb_plain, SLACK};
 use std::arch::aarch64::*;
 
-/// Eight 16-bit values of the first eight samples, eight of the others.
+/// 16-bit values of the first eight samples, and of the other eight.
 type Wide = [uint16x8_t; 2];
 
-/// Sixteen bytes at `at`.
+/// Return the sixteen bytes at `at`.
 #[inline]
 #[target_feature(enable = "neon")]
 fn load(bytes: &[u8], at: usize) -> uint8x16_t {
@@ -15,7 +15,7 @@ fn load(bytes: &[u8], at: usize) -> uint8x16_t {
     unsafe { vld1q_u8(sixteen.as_ptr()) }
 }
 
-/// `3 * a + b`.
+/// Return `3 * a + b`.
 #[inline]
 #[target_feature(enable = "neon")]
 fn thrice_and(a: uint8x16_t, b: uint8x16_t) -> Wide {
@@ -26,7 +26,7 @@ fn thrice_and(a: uint8x16_t, b: uint8x16_t) -> Wide {
     ]
 }
 
-/// Stores sixteen pairs.
+/// Store sixteen pairs.
 #[inline]
 #[target_feature(enable = "neon")]
 fn store_pairs(even: uint8x16_t, odd: uint8x16_t, out: &mut [u8], at: usize) {
@@ -35,7 +35,7 @@ fn store_pairs(even: uint8x16_t, odd: uint8x16_t, out: &mut [u8], at: usize) {
     unsafe { vst2q_u8(room.as_mut_ptr(), uint8x16x2_t(even, odd)) };
 }
 
-/// See [`super::double_row`].
+/// Double a row, see [`super::double_row`].
 #[target_feature(enable = "neon")]
 pub fn double_row(samples: &[u8], pairs: usize, out: &mut [u8]) {
     assert!(samples.len() >= pairs + 2 + SLACK / 2 && out.len() >= 2 * pairs + SLACK);
@@ -53,7 +53,7 @@ pub fn double_row(samples: &[u8], pairs: usize, out: &mut [u8]) {
     }
 }
 
-/// See [`super::double_blended`].
+/// Double a row in both directions, see [`super::double_blended`].
 #[target_feature(enable = "neon")]
 pub fn double_blended(near: &[u8], far: &[u8], pairs: usize, out: &mut [u8]) {
     assert!(near.len().min(far.len()) >= pairs + 2 + SLACK / 2 && out.len() >= 2 * pairs + SLACK);
@@ -72,9 +72,9 @@ pub fn double_blended(near: &[u8], far: &[u8], pairs: usize, out: &mut [u8]) {
     }
 }
 
-/// Eight pixels, `(y, cb - 128, cr - 128)` to clamped `[r, g, b]`.
+/// Convert eight pixels from `(y, cb - 128, cr - 128)` to clamped `[r, g, b]`.
 ///
-/// The factors of jdcolor.c, brought into 16 bits: 1.402 = 1 + 26345/65536, 1.772 = 2 - 14942/65536, and for green
+/// The factors of jdcolor.c, scaled to 16 bits: 1.402 = 1 + 26345/65536, 1.772 = 2 - 14942/65536, and for green
 /// -0.71414 = -1 + 18734/65536. `sqdmulh` is `(2x * f) >> 16`; plus 1, halved, that is `(x * f + 32768) >> 16` exactly.
 #[inline]
 #[target_feature(enable = "neon")]
@@ -90,7 +90,7 @@ fn convert(y: int16x8_t, cb: int16x8_t, cr: int16x8_t) -> [uint8x8_t; 3] {
     [red, green, blue].map(|channel| vqmovun_s16(channel))
 }
 
-/// See [`super::ycc_to_rgb`]; the last 16 pixels again if the width is no multiple.
+/// Convert YCbCr to RGB, see [`super::ycc_to_rgb`]. If the width is not a multiple of 16, the last 16 pixels are converted again.
 #[target_feature(enable = "neon")]
 pub fn ycc_to_rgb(y: &[u8], cb: &[u8], cr: &[u8], out: &mut [u8]) {
     let width = out.len() / 3;

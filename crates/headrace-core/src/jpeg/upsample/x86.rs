@@ -1,9 +1,9 @@
-//! Upsampling and colour conversion with vectors.
+//! Upsampling and colour conversion with AVX2 and AVX-512.
 
 use super::{ycc_to_rgb_plain, SLACK};
 use std::arch::x86_64::*;
 
-/// Sixteen bytes at `at`, widened to 16 bits.
+/// Return the sixteen bytes at `at`, widened to 16 bits.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn widen(bytes: &[u8], at: usize) -> __m256i {
@@ -12,7 +12,7 @@ fn widen(bytes: &[u8], at: usize) -> __m256i {
     _mm256_cvtepu8_epi16(unsafe { _mm_loadu_si128(sixteen.as_ptr().cast()) })
 }
 
-/// Stores sixteen pairs, even pixels in the low bytes of `even` and odd ones in those of `odd`.
+/// Store sixteen pairs, even pixels in the low bytes of `even` and odd ones in those of `odd`.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn store_pairs(even: __m256i, odd: __m256i, out: &mut [u8], at: usize) {
@@ -22,7 +22,7 @@ fn store_pairs(even: __m256i, odd: __m256i, out: &mut [u8], at: usize) {
     unsafe { _mm256_storeu_si256(room.as_mut_ptr().cast(), pairs) };
 }
 
-/// See [`super::double_row`].
+/// Double a row, see [`super::double_row`].
 #[target_feature(enable = "avx2")]
 pub fn double_row(samples: &[u8], pairs: usize, out: &mut [u8]) {
     assert!(samples.len() >= pairs + 2 + SLACK / 2 && out.len() >= 2 * pairs + SLACK);
@@ -44,7 +44,7 @@ pub fn double_row(samples: &[u8], pairs: usize, out: &mut [u8]) {
     }
 }
 
-/// See [`super::double_blended`].
+/// Double a row in both directions, see [`super::double_blended`].
 #[target_feature(enable = "avx2")]
 pub fn double_blended(near: &[u8], far: &[u8], pairs: usize, out: &mut [u8]) {
     assert!(near.len().min(far.len()) >= pairs + 2 + SLACK / 2 && out.len() >= 2 * pairs + SLACK);
@@ -70,7 +70,7 @@ pub fn double_blended(near: &[u8], far: &[u8], pairs: usize, out: &mut [u8]) {
 
 /// Defines the conversion of 16-bit lanes: `(y, cb - 128, cr - 128)` to unclamped `(r, g, b)`.
 ///
-/// The factors of jdcolor.c, brought into 16 bits: 1.402 = 1 + 26345/65536, 1.772 = 2 - 14942/65536, and for green
+/// The factors of jdcolor.c, scaled to 16 bits: 1.402 = 1 + 26345/65536, 1.772 = 2 - 14942/65536, and for green
 /// -0.71414 = -1 + 18734/65536. `(2x * f) >> 16`, plus 1, halved is `(x * f + 32768) >> 16` exactly.
 macro_rules! convert {
     ($name:ident, $features:literal, $vector:ty, $set16:ident, $set32:ident, $add16:ident, $sub16:ident, $high:ident, $sra16:ident,
@@ -127,21 +127,22 @@ convert!(
     _mm512_packs_epi32
 );
 
-/// `_mm512_srai_epi16` with the signed shift constant that its AVX2 sister takes.
+/// Shift as `_mm512_srai_epi16`, with the signed shift constant of the AVX2 intrinsic.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 fn srai16<const SHIFT: i32>(x: __m512i) -> __m512i {
     _mm512_sra_epi16(x, _mm_cvtsi32_si128(SHIFT))
 }
 
-/// `_mm512_srai_epi32`, likewise.
+/// Shift as `_mm512_srai_epi32`, with the signed shift constant of the AVX2 intrinsic.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn srai32<const SHIFT: i32>(x: __m512i) -> __m512i {
     _mm512_sra_epi32(x, _mm_cvtsi32_si128(SHIFT))
 }
 
-/// See [`super::ycc_to_rgb`]; 32 pixels at a time, the last ones again if the width is no multiple.
+/// Convert YCbCr to RGB, 32 pixels at a time, see [`super::ycc_to_rgb`]. If the width is not a multiple of 32, the last 32 pixels
+/// are converted again.
 #[target_feature(enable = "avx2")]
 pub fn ycc_to_rgb_avx2(y: &[u8], cb: &[u8], cr: &[u8], out: &mut [u8]) {
     let width = out.len() / 3;
@@ -159,7 +160,7 @@ pub fn ycc_to_rgb_avx2(y: &[u8], cb: &[u8], cr: &[u8], out: &mut [u8]) {
             );
             convert_avx2(half(y, offset), cb, cr)
         });
-        // Packing works within lanes and so leaves pixels 0-7, 16-23 | 8-15, 24-31; the permutation restores the order.
+        // Packing works within lanes and gives pixels 0-7, 16-23 | 8-15, 24-31; the permutation restores the order.
         let bytes = |c: usize| {
             _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_packus_epi16(low[c], high[c]))
         };
@@ -167,11 +168,11 @@ pub fn ycc_to_rgb_avx2(y: &[u8], cb: &[u8], cr: &[u8], out: &mut [u8]) {
     }
 }
 
-/// Interleaves 32 pixels. Byte j of the result is channel j mod 3 of pixel j div 3.
+/// Interleave 32 pixels. Byte j of the result is channel j mod 3 of pixel j div 3.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn store_rgb(r: __m256i, g: __m256i, b: __m256i, out: &mut [u8]) {
-    /// For each of the three 16-byte pieces that 16 pixels make: which byte of each channel goes where (-1: none).
+    /// For each third of the 48 bytes of 16 pixels: the index of each channel's byte at each place (-1: none).
     static PICK: [[[i8; 16]; 3]; 3] = {
         let mut pick = [[[-1; 16]; 3]; 3];
         let mut j = 0;
@@ -202,10 +203,10 @@ fn store_rgb(r: __m256i, g: __m256i, b: __m256i, out: &mut [u8]) {
     }
 }
 
-/// See [`super::ycc_to_rgb`]; 64 pixels at a time, the last ones under a mask.
+/// Convert YCbCr to RGB, 64 pixels at a time, the last ones under a mask, see [`super::ycc_to_rgb`].
 #[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
 pub fn ycc_to_rgb_avx512(y: &[u8], cb: &[u8], cr: &[u8], out: &mut [u8]) {
-    /// Which byte of (channel 0, channel 1) or of channel 2 makes byte j of each third of the output.
+    /// For each third of the output: the index in (channel 0, channel 1) or in channel 2 of byte j.
     static PICK: [[u8; 64]; 3] = {
         let mut pick = [[0; 64]; 3];
         let mut j = 0;
@@ -228,7 +229,7 @@ pub fn ycc_to_rgb_avx512(y: &[u8], cb: &[u8], cr: &[u8], out: &mut [u8]) {
     };
     let width = out.len() / 3;
     assert!(y.len() >= width && cb.len() >= width && cr.len() >= width);
-    // The order that undoes the lane-wise unpacking is not needed: unpack and pack are inverse to each other.
+    // No reordering is needed: the lane-wise unpacking and packing cancel out.
     let zero = _mm512_setzero_si512();
     let centre = _mm512_set1_epi16(128);
     for at in (0..width).step_by(64) {

@@ -1,4 +1,4 @@
-//! Writes recorded symbols as entropy-coded segments with restart markers between them.
+//! The writer of recorded symbols as entropy-coded segments with restart markers between them.
 #![allow(unsafe_code)]
 
 use super::optimal::HuffmanCode;
@@ -6,11 +6,11 @@ use super::optimal::HuffmanCode;
 use super::symbols::has_bmi;
 use super::symbols::{SymbolStream, TABLES};
 
-/// Per symbol: bits 0–31 the code shifted left past its extra bits, bits 32–37 code and extra bits together.
+/// Per symbol: bits 0–31 the code, shifted left by the number of its extra bits; bits 32–37 the length of code and extra bits.
 pub struct WriteTable([u64; 256 * TABLES]);
 
 impl WriteTable {
-    /// The table for codes of DC 0, AC 0, DC 1, AC 1.
+    /// Make the table for codes of DC 0, AC 0, DC 1, AC 1.
     pub fn new(codes: &[HuffmanCode; TABLES]) -> Self {
         let mut table = [0; 256 * TABLES];
         for (entries, code) in table.chunks_exact_mut(256).zip(codes) {
@@ -34,7 +34,7 @@ impl WriteTable {
     }
 }
 
-/// Appends all segments to `out`, each padded with ones, RST0 to RST7 in turn between them. `scratch` is reused memory.
+/// Append all segments to `out`, each padded with ones, RST0 to RST7 in turn between them. `scratch` is reused memory.
 pub fn write_segments(
     stream: &SymbolStream,
     table: &WriteTable,
@@ -50,7 +50,7 @@ pub fn write_segments(
     }
 }
 
-/// Writes the bits of `words` into `scratch`, padded with ones to whole bytes; returns the number of bytes.
+/// Write the bits of `words` into `scratch`, padded with ones to whole bytes; return the number of bytes.
 fn write_unstuffed(words: &[u32], table: &WriteTable, scratch: &mut Vec<u8>) -> usize {
     #[cfg(target_arch = "x86_64")]
     if has_bmi() {
@@ -60,7 +60,7 @@ fn write_unstuffed(words: &[u32], table: &WriteTable, scratch: &mut Vec<u8>) -> 
     write_unstuffed_any(words, table, scratch)
 }
 
-/// The same code, compiled for newer processors.
+/// As `write_unstuffed_any`, compiled for processors with BMI.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "bmi1,bmi2,lzcnt")]
 unsafe fn write_unstuffed_bmi(words: &[u32], table: &WriteTable, scratch: &mut Vec<u8>) -> usize {
@@ -103,14 +103,14 @@ fn write_unstuffed_any(words: &[u32], table: &WriteTable, scratch: &mut Vec<u8>)
 struct BitSink<'a> {
     bytes: &'a mut [u8],
     position: usize,
-    /// The last bits put; only the lowest `pending_bits` (0 to 7 between calls) are not yet written for good.
+    /// The last bits; the lowest `pending_bits` of them (0 to 7 between calls) are not yet final in `bytes`.
     pending: u64,
     pending_bits: u32,
 }
 
 impl BitSink<'_> {
-    /// Appends the lowest `length` (at most 56) bits. Stores eight bytes and moves on by the full ones: no branch on how
-    /// full the window is.
+    /// Append the lowest `length` (at most 56) bits. Each call stores eight bytes and advances by the full ones, without a branch
+    /// on the number of pending bits.
     #[inline(always)]
     fn put(&mut self, bits: u64, length: u32) {
         self.pending = self.pending << length | bits;
@@ -124,7 +124,7 @@ impl BitSink<'_> {
     }
 }
 
-/// Appends `bytes` with a zero byte after each 0xFF.
+/// Append `bytes` with a zero byte after each 0xFF.
 fn append_stuffed(bytes: &[u8], out: &mut Vec<u8>) {
     let mut rest = bytes;
     while let Some(position) = memchr::memchr(0xFF, rest) {

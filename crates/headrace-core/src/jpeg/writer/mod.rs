@@ -1,4 +1,4 @@
-//! What writes a baseline JPEG: recorded symbols, optimal Huffman codes for them, and the marker segments around them.
+//! The writer of baseline JPEGs: recorded symbols, optimal Huffman codes for them, and the marker segments.
 
 mod bits;
 pub mod block;
@@ -11,13 +11,14 @@ use self::symbols::{SymbolStream, TABLES};
 use super::header::ZIGZAG;
 use super::marker;
 
-/// First component and a fourth one (luma, key) share tables, the others (chroma) too: two of each kind, as baseline allows.
+/// Return the output table of a component: 0 for the first and fourth (luma, key), 1 for the others (chroma). Baseline allows two
+/// tables of each kind.
 pub fn output_table(component: usize) -> usize {
     usize::from(matches!(component, 1 | 2))
 }
 
-/// MCUs in a segment: at least the wanted width. A number that divides the row keeps tiles upright, so the smallest one
-/// below twice that width is taken where there is one; else segments straddle rows.
+/// Return the number of MCUs in a segment, which cover at least `tile_px`. With a divisor of the row, tiles form columns, so the
+/// smallest divisor below twice that width is used if there is one. Otherwise segments cross rows.
 pub fn restart_interval(mcus_per_row: usize, mcu_width: usize, tile_px: u32) -> usize {
     let wanted = (tile_px as usize).div_ceil(mcu_width).clamp(1, 0xFFFF);
     if wanted >= mcus_per_row {
@@ -29,7 +30,7 @@ pub fn restart_interval(mcus_per_row: usize, mcu_width: usize, tile_px: u32) -> 
         .min(0xFFFF)
 }
 
-/// Gives memory back that an unusually large image needed: a writer keeps at most as much as 16 million symbols or bytes take.
+/// Free the memory that an unusually large image needed. A writer keeps memory for at most 16 million symbols or bytes.
 pub fn shrink(stream: &mut SymbolStream, scratch: &mut Vec<u8>) {
     const KEPT: usize = 1 << 24;
     stream.shrink(KEPT);
@@ -38,7 +39,7 @@ pub fn shrink(stream: &mut SymbolStream, scratch: &mut Vec<u8>) {
     }
 }
 
-/// Appends everything from the Huffman tables to the end of the image: a scan of the (identifier, index) of each of
+/// Append everything from the Huffman tables to the end of the image: a scan of the (identifier, index) of each of
 /// `components`, with a restart marker after each `interval` of its `mcus`. `scratch` is reused memory.
 pub fn append_scan(
     stream: &SymbolStream,
@@ -65,7 +66,7 @@ pub fn append_scan(
     out.extend_from_slice(&[0xFF, marker::EOI]);
 }
 
-/// Appends a marker segment.
+/// Append a marker segment.
 pub fn append_segment(marker: u8, payload: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(&[0xFF, marker]);
     out.extend_from_slice(&(payload.len() as u16 + 2).to_be_bytes());
@@ -87,7 +88,7 @@ fn append_huffman_tables(codes: &[HuffmanCode; TABLES], out: &mut Vec<u8>) {
     append_segment(marker::DHT, &payload, out);
 }
 
-/// The payload of a DQT segment that defines table `number`, which is in natural order.
+/// Return the payload of a DQT segment that defines table `number`; `table` is in natural order.
 pub fn quantisation_payload(number: u8, table: &[u16; 64]) -> Vec<u8> {
     let wide = table.iter().any(|&step| step > 255);
     let mut payload = vec![u8::from(wide) << 4 | number];

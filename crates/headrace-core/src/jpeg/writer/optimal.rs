@@ -1,27 +1,28 @@
-//! Optimal Huffman codes for given symbol counts under JPEG's two rules: at most 16 bits, and no code of ones only.
+//! Optimal Huffman codes for given symbol counts under JPEG's two rules: codes have at most 16 bits, and no code consists of ones
+//! only.
 
 /// JPEG's longest code (ITU-T T.81, table B.5: sixteen counts).
 const LONGEST: usize = 16;
-/// 256 symbols and the one that keeps the code of ones only free.
+/// 256 symbols, and one more that reserves the code of ones only.
 const MAX_LEAVES: usize = 257;
 
-/// A Huffman code as a DHT segment states it, and the code words it implies.
+/// A Huffman code as a DHT segment defines it, with its code words.
 pub struct HuffmanCode {
-    /// How many codes have 1, 2, … 16 bits.
+    /// Number of codes of 1, 2, … 16 bits.
     pub counts: [u8; LONGEST],
     /// The symbols in the order of their codes.
     pub symbols: Vec<u8>,
     /// Code word of a symbol.
     pub codes: [u16; 256],
-    /// Bits of a symbol's code word; 0: the symbol does not occur.
+    /// Bits of a symbol's code word; 0 if the symbol does not occur.
     pub lengths: [u8; 256],
 }
 
-/// The code with the fewest bits in all for 256 symbols that occur `frequencies[symbol]` times. Deterministic: equal
-/// frequencies are ordered by symbol.
+/// Return the code with the fewest total bits for 256 symbols that occur `frequencies[symbol]` times. The result is deterministic:
+/// equal frequencies are ordered by symbol.
 pub fn optimal_code(frequencies: &[u32]) -> HuffmanCode {
-    // Ascending by frequency. A leaf of weight 0 stands first: as the rarest it gets a longest code, which canonical
-    // numbering makes the code of ones only, and which is then left out (T.81 K.2 does the same with weight 1).
+    // Ascending by frequency. The first leaf has weight 0: as the rarest it gets a longest code, which canonical numbering makes
+    // the code of ones only, and which is then omitted (T.81 K.2 does the same with weight 1).
     let mut order: Vec<(u32, u8)> = (0..=255u8)
         .filter(|&symbol| frequencies[usize::from(symbol)] > 0)
         .map(|symbol| (frequencies[usize::from(symbol)], 255 - symbol))
@@ -52,7 +53,7 @@ pub fn optimal_code(frequencies: &[u32]) -> HuffmanCode {
     code
 }
 
-/// Code lengths for ascending `weights`, never above [`LONGEST`]; lengths never ascend.
+/// Return code lengths for ascending `weights`, at most [`LONGEST`]. The lengths do not ascend.
 fn code_lengths(weights: &[u64]) -> Vec<u8> {
     if weights.len() == 1 {
         return vec![1];
@@ -64,7 +65,8 @@ fn code_lengths(weights: &[u64]) -> Vec<u8> {
     package_merge_lengths(weights)
 }
 
-/// Plain Huffman by two queues: the leaves, and the inner nodes, which come into being in ascending order.
+/// Return the lengths of Huffman's algorithm with two queues: the leaves, and the inner nodes, which are created in ascending
+/// order.
 fn huffman_lengths(weights: &[u64]) -> Vec<u8> {
     let leaves = weights.len();
     let mut inner: Vec<u64> = Vec::with_capacity(leaves - 1);
@@ -85,7 +87,7 @@ fn huffman_lengths(weights: &[u64]) -> Vec<u8> {
         }
         inner.push(sum);
     }
-    // The root is the last inner node; every parent lies behind its children.
+    // The root is the last inner node; every parent comes after its children.
     let mut depth = vec![0u8; leaves - 1];
     for node in (0..leaves - 2).rev() {
         depth[node] = depth[usize::from(parent[leaves + node])].saturating_add(1);
@@ -95,7 +97,7 @@ fn huffman_lengths(weights: &[u64]) -> Vec<u8> {
         .collect()
 }
 
-/// Optimal lengths of at most [`LONGEST`] bits by package-merge (Larmore and Hirschberg, JACM 37(3), 1990).
+/// Return optimal lengths of at most [`LONGEST`] bits by package-merge (Larmore and Hirschberg, JACM 37(3), 1990).
 fn package_merge_lengths(weights: &[u64]) -> Vec<u8> {
     let leaves = weights.len();
     // is_leaf[level][i]: whether the i-th lightest item of that level is a leaf (else a package of two from the level before).
@@ -169,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_frequencies_of_all_symbols() {
+    fn equal_frequencies_give_codes_of_nearly_equal_length() {
         let frequencies = [7; 256];
         let code = optimal_code(&frequencies);
         assert_valid(&frequencies, &code);
@@ -178,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn one_symbol_and_none() {
+    fn one_symbol_or_none_is_coded() {
         let mut frequencies = [0; 256];
         assert!(optimal_code(&frequencies).symbols.is_empty());
         frequencies[9] = 5;
@@ -201,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn the_limited_code_equals_plain_huffman_where_no_limit_binds() {
+    fn the_limited_code_equals_huffmans_if_no_code_is_too_long() {
         let weights: Vec<u64> = std::iter::once(0)
             .chain((1..200u64).map(|i| i * i % 97 + 1))
             .collect();
@@ -221,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn deterministic_and_cheaper_than_a_flat_code() {
+    fn the_code_is_deterministic_and_shorter_than_a_flat_code() {
         let mut frequencies = [0u32; 256];
         let mut state = 1u32;
         for frequency in &mut frequencies {

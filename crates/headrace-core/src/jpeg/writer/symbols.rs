@@ -1,34 +1,34 @@
-//! The entropy-coded data of a scan as a stream of Huffman symbols with their extra bits: all that changes places when
-//! restart markers are put in. Coefficients are never rebuilt; only DC differences change, where a segment begins.
+//! The entropy-coded data of a scan as a stream of Huffman symbols with their extra bits. Inserting restart markers only reorders
+//! these bits: coefficients are not decoded, and only the DC difference at the start of a segment changes.
 //!
-//! A symbol is a `u32`: bits 0–9 the symbol with its output table (see [`table_base`]), bits 16–31 the extra bits.
+//! A symbol is a `u32`: bits 0–9 are the symbol with its output table (see [`table_base`]), bits 16–31 the extra bits.
 #![allow(unsafe_code)]
 
 use super::block::{self, size_and_extra, SYMBOLS_IN_BLOCK};
 use crate::error::{Result, Status};
 use crate::jpeg::header::HuffmanSpec;
 
-/// Blocks in an interleaved MCU, at most (T.81 B.2.3).
+/// Largest number of blocks in an interleaved MCU (T.81 B.2.3).
 pub const MAX_BLOCKS_IN_MCU: usize = 10;
 /// Output tables: DC and AC of two destinations, the number baseline allows.
 pub const TABLES: usize = 4;
-/// More symbols than this are refused (1 GiB of memory); no real image comes near.
+/// Files with more symbols are refused (1 GiB of memory). No real image has that many.
 const MAX_SYMBOLS: usize = 1 << 28;
 
-/// Where the symbols of output table `table` (0 or 1) begin among the 1024: DC first, AC 256 later.
+/// Return the first of the 1024 symbols that belongs to output table `table` (0 or 1): DC first, AC 256 later.
 pub fn table_base(table: usize) -> u32 {
     512 * table as u32
 }
 
-/// The recorded symbols of a whole scan, cut into output segments. Reusable.
+/// The recorded symbols of a whole scan, divided into output segments. The memory is reusable.
 pub struct SymbolStream {
-    /// Symbols in scan order; only the first `used` count.
+    /// Symbols in scan order; only the first `used` are valid.
     words: Vec<u32>,
     used: usize,
-    /// Index behind the last symbol of each segment.
+    /// Index after the last symbol of each segment.
     segment_ends: Vec<usize>,
-    /// How often each of the 1024 symbols occurs, in four parts: a count that was just raised can only be raised again when the
-    /// processor has stored it, and equal symbols often follow each other.
+    /// Number of occurrences of each of the 1024 symbols, in four parts. Equal symbols often follow each other, and incrementing
+    /// one counter twice would wait for the first store.
     counts: Box<[[u32; 256 * TABLES]; 4]>,
 }
 
@@ -44,21 +44,21 @@ impl Default for SymbolStream {
 }
 
 impl SymbolStream {
-    /// Forgets everything but the memory.
+    /// Remove all symbols but keep the memory.
     pub fn clear(&mut self) {
         self.used = 0;
         self.segment_ends.clear();
         self.counts.fill([0; 256 * TABLES]);
     }
 
-    /// Gives memory back that an unusually large image needed.
+    /// Free the memory if it holds more than `words` symbols.
     pub fn shrink(&mut self, words: usize) {
         if self.words.len() > words {
             self.words = Vec::new();
         }
     }
 
-    /// The symbols of each segment in order.
+    /// Return the symbols of each segment in order.
     pub fn segments(&self) -> impl Iterator<Item = &[u32]> {
         let mut start = 0;
         self.segment_ends.iter().map(move |&end| {
@@ -68,12 +68,12 @@ impl SymbolStream {
         })
     }
 
-    /// How often each symbol of output table `index` (DC 0, AC 0, DC 1, AC 1) occurs.
+    /// Return the number of occurrences of each symbol of output table `index` (DC 0, AC 0, DC 1, AC 1) occurs.
     pub fn frequencies(&self, index: usize) -> [u32; 256] {
         std::array::from_fn(|symbol| self.counts.iter().map(|c| c[256 * index + symbol]).sum())
     }
 
-    /// A segment of [`SymbolStream::record_block`] ends here.
+    /// End a segment that was recorded by [`SymbolStream::record_block`], and count its symbols.
     pub fn end_segment(&mut self) {
         let start = self.segment_ends.last().copied().unwrap_or(0);
         let (fours, rest) = self.words[start..self.used].as_chunks::<4>();
@@ -88,12 +88,12 @@ impl SymbolStream {
         self.end_counted_segment();
     }
 
-    /// A segment ends here whose symbols have been counted one by one: free where the next look-up has to be waited for anyway.
+    /// End a segment whose symbols were counted while they were recorded, which is free where the next look-up must be waited for.
     fn end_counted_segment(&mut self) {
         self.segment_ends.push(self.used);
     }
 
-    /// Makes room for one more MCU: of [`SymbolStream::record_block`] calls, or of a scan's.
+    /// Reserve memory for one more MCU.
     pub fn reserve_mcu(&mut self) -> Result<()> {
         let needed = self.used + MAX_BLOCKS_IN_MCU * SYMBOLS_IN_BLOCK + block::ROOM;
         if self.words.len() < needed {
@@ -106,8 +106,8 @@ impl SymbolStream {
         Ok(())
     }
 
-    /// Records one block of coefficients in natural order (see [`ZIGZAG`](crate::jpeg::header::ZIGZAG)) after the DC value
-    /// `predictor`, by `symbols`, one of those in [`block`]. Call [`SymbolStream::reserve_mcu`] first.
+    /// Record one block of coefficients in natural order (see [`ZIGZAG`](crate::jpeg::header::ZIGZAG)) after the DC value
+    /// `predictor`. `symbols` is one of the functions in [`block`]. Call [`SymbolStream::reserve_mcu`] first.
     #[inline(always)]
     pub fn record_block(
         &mut self,
@@ -117,35 +117,34 @@ impl SymbolStream {
         symbols: impl Fn(&[i16; 64], i16, u32, &mut [u32; block::ROOM]) -> Result<usize>,
     ) -> Result<()> {
         let words = self.words[self.used..].first_chunk_mut();
-        let words = words.ok_or(Status::Internal)?; // reserve_mcu made the room
+        let words = words.ok_or(Status::Internal)?; // reserve_mcu reserved the memory
         self.used += symbols(coefficients, predictor, base, words)?;
         Ok(())
     }
 }
 
-/// Bits that one table look-up sees; longer codes take the slow way.
+/// Bits of one table look-up; longer codes are searched.
 const LOOK: u32 = 10;
 
-/// A Huffman table made for transcoding. An entry says what one symbol means for the reader:
-/// bits 0–5 code and extra bits together (where a shift takes its count from, without a mask), 8–11 extra bits, 12–19 how far
-/// the block's position moves ([`END_OF_BLOCK`] for EOB), 22–31 the symbol to record. 0: no such code, or one longer than
-/// [`LOOK`] bits.
+/// A Huffman table for transcoding. An entry describes one symbol: bits 0–5 the length of code and extra bits (where a shift
+/// takes its count from without a mask), 8–11 the number of extra bits, 12–19 the advance in the block ([`END_OF_BLOCK`] for
+/// EOB), 22–31 the symbol to record. 0 means no such code, or one longer than [`LOOK`] bits.
 pub struct TranscodeTable {
     look: [u32; 1 << LOOK],
-    /// Behind the last code of each length, left-aligned to 16 bits.
+    /// The first value after the last code of each length, left-aligned to 16 bits.
     limit: [u32; 17],
-    /// What to add to a code's number among those of its length to get its index in `symbols`.
+    /// For each length: what to add to the number of a code among those of its length to get its index in `symbols`.
     offset: [i32; 17],
     symbols: [u8; 256],
-    /// What to add to a symbol to record it; none: a DC table, whose symbols are not recorded as they are.
+    /// What to add to a symbol to record it; `None` for a DC table, whose symbols are not recorded unchanged.
     base: Option<u32>,
 }
 
-/// Moves past every position a block has, and tells EOB from a run that leaves the block.
+/// Advance of EOB: larger than every position in a block, and different from a run that leaves the block.
 const END_OF_BLOCK: u32 = 128;
 
 impl TranscodeTable {
-    /// A DC table.
+    /// Make a DC table.
     pub fn for_dc(spec: &HuffmanSpec<'_>) -> Result<Self> {
         if spec.symbols.iter().any(|&symbol| symbol > 15) {
             return Err(Status::CorruptHeader);
@@ -153,7 +152,7 @@ impl TranscodeTable {
         Self::new(spec, None)
     }
 
-    /// An AC table, for symbols that are recorded as `base` and more.
+    /// Make an AC table whose symbols are recorded with `base` added.
     pub fn for_ac(spec: &HuffmanSpec<'_>, base: u32) -> Result<Self> {
         Self::new(spec, Some(base))
     }
@@ -196,7 +195,7 @@ impl TranscodeTable {
 
     fn entry(&self, symbol: u8, length: u32) -> u32 {
         let (run, size) = (u32::from(symbol >> 4), u32::from(symbol & 15));
-        // As for libjpeg, a run below 15 without a value ends the block, whatever the run.
+        // As in libjpeg, a run below 15 without a value ends the block, whatever the run.
         let (symbol, advance) = match (self.base, size, run) {
             (None, _, _) => (0, 0),
             (Some(base), 0, 0..=14) => (base, END_OF_BLOCK),
@@ -205,7 +204,7 @@ impl TranscodeTable {
         (length + size) | size << 8 | advance << 12 | symbol << 22
     }
 
-    /// The entry for a code of more than [`LOOK`] bits at the top of `window`.
+    /// Return the entry for a code of more than [`LOOK`] bits at the top of `window`.
     #[cold]
     #[inline(never)]
     fn long_entry(&self, window: u64) -> Result<u32> {
@@ -224,7 +223,7 @@ impl TranscodeTable {
     }
 }
 
-/// A block's part of an MCU: which tables read it, which output table its symbols go to, whose DC predictor it uses.
+/// A block of an MCU: the tables of the input, the output table, and the component whose DC predictor it uses.
 #[derive(Clone, Copy)]
 pub struct BlockPlan<'t> {
     /// The DC table of the input.
@@ -242,24 +241,24 @@ pub struct BlockPlan<'t> {
 pub struct Intervals {
     /// MCUs in the scan.
     pub mcus: usize,
-    /// MCUs between restart markers of the input; `mcus` or more: there are none.
+    /// MCUs between restart markers of the input; `mcus` or more for no markers.
     pub input: usize,
     /// MCUs between restart markers of the output.
     pub output: usize,
 }
 
-/// Reads de-stuffed entropy-coded data from the most significant bit on.
+/// A reader of de-stuffed entropy-coded data, most significant bit first.
 struct BitReader<'a> {
     data: &'a [u8],
-    /// Next byte that is not in the window.
+    /// Offset of the next byte that is not in the window.
     position: usize,
-    /// Upcoming bits, left-aligned; bits below the `available` ones are either zero or already right.
+    /// The next bits, left-aligned; bits below the `available` ones are zero or already correct.
     window: u64,
     available: u32,
 }
 
 impl<'a> BitReader<'a> {
-    /// Starts at byte `start`. Behind the data there must be [`PADDING`] bytes.
+    /// Start at byte `start`. [`PADDING`] bytes must follow the data.
     fn new(data: &'a [u8], start: usize) -> Self {
         BitReader {
             data,
@@ -269,14 +268,14 @@ impl<'a> BitReader<'a> {
         }
     }
 
-    /// At least 56 bits are in the window afterwards. No branches: this runs once a symbol.
+    /// Refill the window to at least 56 bits, without branches, because this runs once per symbol.
     ///
     /// # Safety
     /// `position` is at most 8 bytes before the end of `data`.
     #[inline(always)]
     unsafe fn refill(&mut self) {
         debug_assert!(self.position + 8 <= self.data.len());
-        // SAFETY: as the caller promised.
+        // SAFETY: guaranteed by the caller.
         let bytes: [u8; 8] =
             unsafe { std::ptr::read_unaligned(self.data.as_ptr().add(self.position).cast()) };
         self.window |= u64::from_be_bytes(bytes) >> self.available;
@@ -284,10 +283,10 @@ impl<'a> BitReader<'a> {
         self.available |= 56;
     }
 
-    /// Takes `entry`'s code and extra bits; returns the extra bits.
+    /// Take `entry`'s code and extra bits; return the extra bits.
     #[inline(always)]
     fn take(&mut self, entry: u32) -> u32 {
-        // Shifts by a count modulo 64 are what processors do; an entry takes at least one bit.
+        // Processors shift by the count modulo 64; an entry takes at least one bit.
         let taken = self.window >> (0u32.wrapping_sub(entry) & 63);
         let extra = taken & ((1u64 << (entry >> 8 & 15)) - 1);
         self.window <<= entry & 63;
@@ -300,10 +299,10 @@ impl<'a> BitReader<'a> {
     }
 }
 
-/// Zero bytes needed behind de-stuffed data: more than one MCU can take (640 symbols of at most 31 bits).
+/// Number of zero bytes that must follow de-stuffed data: more than one MCU can take (640 symbols of at most 31 bits).
 pub const PADDING: usize = MAX_BLOCKS_IN_MCU * SYMBOLS_IN_BLOCK * 4 + 16;
 
-/// Records all symbols of a scan. `segments` are the byte ranges of the input's restart segments in `data`, which is
+/// Record all symbols of a scan. `segments` are the byte ranges of the input's restart segments in `data`, which is
 /// de-stuffed and ends in [`PADDING`] zero bytes.
 pub fn record_scan(
     data: &[u8],
@@ -320,7 +319,7 @@ pub fn record_scan(
     record_scan_any(data, segments, blocks, intervals, out)
 }
 
-/// Whether shifts by a variable and counts of leading zeros are single instructions: a third of the time.
+/// Return whether the processor has BMI and LZCNT, which save a third of the time.
 #[cfg(target_arch = "x86_64")]
 pub fn has_bmi() -> bool {
     is_x86_feature_detected!("bmi1")
@@ -328,7 +327,7 @@ pub fn has_bmi() -> bool {
         && is_x86_feature_detected!("lzcnt")
 }
 
-/// The same code, compiled for newer processors.
+/// As `record_scan_any`, compiled for processors with BMI.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "bmi1,bmi2,lzcnt")]
 unsafe fn record_scan_bmi(
@@ -349,14 +348,14 @@ fn record_scan_any(
     intervals: Intervals,
     out: &mut SymbolStream,
 ) -> Result<()> {
-    // What the reader's unchecked loads rely on.
+    // The unchecked loads of the reader rely on this.
     if segments
         .iter()
         .any(|segment| segment.end + PADDING > data.len())
     {
         return Err(Status::Internal);
     }
-    // Some encoders write a restart marker behind the last MCU too; nothing may follow it.
+    // Some encoders write a restart marker after the last MCU too; nothing may follow it.
     let segments = match segments {
         [segments @ .., last] if last.is_empty() => segments,
         segments => segments,
@@ -426,10 +425,10 @@ fn record_block(
     let counts = &mut counts[0];
     let words: &mut [u32; SYMBOLS_IN_BLOCK] = match words[*used..].first_chunk_mut() {
         Some(words) => words,
-        None => return Err(Status::Internal), // reserve_mcu made the room
+        None => return Err(Status::Internal), // reserve_mcu reserved the memory
     };
 
-    // SAFETY: the caller checked that the MCU begins inside the data, behind which PADDING bytes lie, more than one MCU takes.
+    // SAFETY: the caller checked that the MCU begins inside the data; PADDING bytes follow, more than one MCU takes.
     unsafe { reader.refill() };
     let mut entry = plan.dc.look[(reader.window >> (64 - LOOK)) as usize];
     if entry == 0 {
@@ -444,7 +443,7 @@ fn record_block(
         extra
     };
     *input_predictor = input_predictor.wrapping_add(difference);
-    // Decoders keep DC in 16 bits; so does the difference to another predictor, or it cannot be written.
+    // Decoders store DC in 16 bits. The difference to another predictor must fit too, or it cannot be written.
     let value = i32::from(*input_predictor as i16);
     let (size, extra) = size_and_extra(value - *output_predictor);
     if size > 15 {
@@ -470,7 +469,7 @@ fn record_block(
         count += 1;
         position += entry >> 12 & 255;
     }
-    // Position 64 is a full block, END_OF_BLOCK and more an EOB; between them a run left the block.
+    // Position 64 is a full block, END_OF_BLOCK or more an EOB; between them, a run has left the block.
     if position > 64 && position < END_OF_BLOCK {
         return Err(Status::CorruptData);
     }

@@ -1,5 +1,5 @@
-//! [`super::symbols`] for all coefficients of a block at once: zeros are squeezed out of the values and of their numbers, whose
-//! differences are the runs.
+//! [`super::symbols`] for all coefficients of a block at once. Zeros are removed from the values and from their positions; the
+//! differences of the positions are the runs.
 #![allow(unsafe_code)]
 
 use std::arch::x86_64::*;
@@ -8,7 +8,7 @@ use super::{coded, dc_symbol, symbols, ROOM};
 use crate::error::Result;
 use crate::jpeg::header::ZIGZAG;
 
-/// Numbers of 32 coefficients in file order, from `first` on, in natural order.
+/// Return the positions in natural order of 32 coefficients in file order, from `first` on.
 const fn order(first: usize) -> [i16; 32] {
     let mut order = [0; 32];
     let mut k = 0;
@@ -21,7 +21,7 @@ const fn order(first: usize) -> [i16; 32] {
 
 static FIRST: [i16; 32] = order(0);
 static SECOND: [i16; 32] = order(32);
-/// 0 to 63.
+/// The numbers 0 to 63.
 static NUMBERS: [u8; 64] = {
     let mut numbers = [0; 64];
     let mut k = 0;
@@ -32,7 +32,7 @@ static NUMBERS: [u8; 64] = {
     numbers
 };
 
-/// Sixteen symbols of `values` with their `runs`.
+/// Return the symbols of sixteen `values` with their `runs`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512cd")]
 fn sixteen(values: __m256i, runs: __m128i, base: __m512i) -> __m512i {
@@ -41,7 +41,7 @@ fn sixteen(values: __m256i, runs: __m128i, base: __m512i) -> __m512i {
         _mm512_set1_epi32(32),
         _mm512_lzcnt_epi32(_mm512_abs_epi32(value)),
     );
-    // Negative values less one, and of these the lowest bits.
+    // The lowest bits of the value; of negative values minus one.
     let less = _mm512_add_epi32(value, _mm512_srai_epi32::<31>(value));
     let above = _mm512_sllv_epi32(_mm512_set1_epi32(-1), size);
     let extra = _mm512_slli_epi32::<16>(_mm512_andnot_si512(above, less));
@@ -50,7 +50,7 @@ fn sixteen(values: __m256i, runs: __m128i, base: __m512i) -> __m512i {
     _mm512_or_si512(symbol, extra)
 }
 
-/// See [`super::symbols`].
+/// Write the symbols of a block, see [`super::symbols`].
 #[inline]
 #[target_feature(
     enable = "avx512f,avx512bw,avx512vl,avx512cd,avx512vbmi,avx512vbmi2,bmi1,bmi2,lzcnt,popcnt"

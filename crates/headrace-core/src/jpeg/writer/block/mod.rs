@@ -1,5 +1,5 @@
-//! The symbols of one block of coefficients (T.81 F.1.2): a DC difference, then each coefficient that is not zero with the run of
-//! zeros before it, sixteen zeros, and the end of the block. What a symbol looks like is said in [`super::symbols`].
+//! The symbols of one block of coefficients (T.81 F.1.2): a DC difference, then each nonzero coefficient with the run of zeros
+//! before it, runs of sixteen zeros, and the end of the block. [`super::symbols`] describes the layout of a symbol.
 #![allow(unsafe_code)]
 
 use crate::error::{Result, Status};
@@ -10,16 +10,16 @@ mod avx512;
 #[cfg(target_arch = "x86_64")]
 pub use avx512::symbols_avx512;
 
-/// Symbols of one block, at most: one for DC, 63 for AC.
+/// Largest number of symbols of one block: one for DC, 63 for AC.
 pub const SYMBOLS_IN_BLOCK: usize = 64;
 
-/// Symbols that fit into what a block is written to: more than it has, as vectors are stored whole.
+/// Size of the output for the symbols of a block. It is larger than a block needs, because whole vectors are stored.
 pub const ROOM: usize = SYMBOLS_IN_BLOCK + 16;
 
-/// Sixteen zeros.
+/// The symbol of a run of sixteen zeros.
 const ZEROS: u32 = 0xF0;
 
-/// Writes the symbols of a block in natural order to `words`; returns how many. `predictor` is the DC value before it, `base` is
+/// Write the symbols of a block in natural order to `words`; return how many. `predictor` is the DC value before it, `base` is
 /// where its table's DC symbols begin ([`super::symbols::table_base`]). [`Status::Unsupported`] for a value without a code.
 #[inline(always)]
 pub fn symbols(
@@ -31,7 +31,7 @@ pub fn symbols(
     let mut count = 0;
     let words = words.as_mut_ptr();
     let mut push = |word: u32| {
-        // SAFETY: each symbol stands for one place of the block or more, so there are no more of them than places.
+        // SAFETY: each symbol covers at least one place of the block, so there are no more symbols than places.
         unsafe { *words.add(count) = word };
         count += 1;
     };
@@ -69,14 +69,14 @@ pub fn symbols(
     coded(widest, count)
 }
 
-/// The symbol of the DC difference, and its size.
+/// Return the symbol of the DC difference, and its size.
 #[inline(always)]
 fn dc_symbol(coefficients: &[i16; 64], predictor: i16, base: u32) -> (u32, u32) {
     let (size, extra) = size_and_extra(i32::from(coefficients[0]) - i32::from(predictor));
     ((base + size) | extra << 16, size)
 }
 
-/// Whether codes exist for sizes up to `widest`, or several that were or'ed.
+/// Return `count` if codes exist for sizes up to `widest`, which may be the bitwise or of several sizes.
 #[inline(always)]
 fn coded(widest: u32, count: usize) -> Result<usize> {
     // There is no baseline code for more than 15 bits; libjpeg refuses to write them too.
@@ -86,7 +86,7 @@ fn coded(widest: u32, count: usize) -> Result<usize> {
     Ok(count)
 }
 
-/// [`size_and_extra`] of -1024 to 1023, as a symbol has them: all that images of 8 bits have, and faster looked up than made.
+/// [`size_and_extra`] of -1024 to 1023 in the layout of a symbol. These are all values of 8-bit images, and a look-up is faster.
 static SMALL: [u32; 2048] = {
     let mut table = [0; 2048];
     let mut at = 0;
@@ -98,7 +98,7 @@ static SMALL: [u32; 2048] = {
     table
 };
 
-/// For each row of a block and each set of its columns, the same places in file order.
+/// For each row of a block and each set of its columns, the set of the same places in file order.
 static IN_FILE_ORDER: [[u64; 256]; 8] = {
     let mut table = [[0; 256]; 8];
     let mut k = 0;
@@ -116,7 +116,7 @@ static IN_FILE_ORDER: [[u64; 256]; 8] = {
     table
 };
 
-/// A set of places in natural order, in file order: cheaper than bringing the values themselves into that order.
+/// Convert a set of places from natural order to file order, which is cheaper than reordering the values.
 #[inline(always)]
 fn in_file_order(natural: u64) -> u64 {
     let rows = natural.to_le_bytes();
@@ -125,7 +125,7 @@ fn in_file_order(natural: u64) -> u64 {
     })
 }
 
-/// Bit k is set where value k is not 0.
+/// Return a mask in which bit k is set if value k is not 0.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn nonzero(values: &[i16; 64]) -> u64 {
@@ -144,20 +144,20 @@ fn nonzero(values: &[i16; 64]) -> u64 {
     })
 }
 
-/// Bit k is set where value k is not 0.
+/// Return a mask in which bit k is set if value k is not 0.
 #[cfg(not(target_arch = "x86_64"))]
 #[inline(always)]
 fn nonzero(values: &[i16; 64]) -> u64 {
-    nonzero_plain(values)
+    nonzero_scalar(values)
 }
 
-/// The twin of [`nonzero`] without vectors.
+/// As [`nonzero`], in scalar code.
 #[cfg(any(test, not(target_arch = "x86_64")))]
-fn nonzero_plain(values: &[i16; 64]) -> u64 {
+fn nonzero_scalar(values: &[i16; 64]) -> u64 {
     (0..64).fold(0, |mask, k| mask | u64::from(values[k] != 0) << k)
 }
 
-/// Number of bits of a difference or coefficient, and those bits (T.81 F.1.2.1: negative values less one).
+/// Return the number of bits of a difference or coefficient, and the bits (T.81 F.1.2.1: of a negative value minus one).
 #[inline(always)]
 pub const fn size_and_extra(value: i32) -> (u32, u32) {
     let size = 32 - value.unsigned_abs().leading_zeros();
@@ -170,8 +170,12 @@ pub const fn size_and_extra(value: i32) -> (u32, u32) {
 mod tests {
     use super::*;
 
-    /// Written after T.81 F.1.2, a value at a time.
-    fn plainly(coefficients: &[i16; 64], predictor: i16, base: u32) -> Result<Vec<u32>> {
+    /// Return the symbols of a block, computed one value at a time after T.81 F.1.2.
+    fn symbols_by_the_standard(
+        coefficients: &[i16; 64],
+        predictor: i16,
+        base: u32,
+    ) -> Result<Vec<u32>> {
         let mut words = Vec::new();
         let mut push = |symbol: u32, value: i32| {
             let size = 32 - value.unsigned_abs().leading_zeros();
@@ -204,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn every_way_to_write_a_block_agrees_with_the_standard() {
+    fn every_kernel_agrees_with_the_standard() {
         let mut state = 9u64;
         let mut random = move || {
             state = state
@@ -214,7 +218,7 @@ mod tests {
         };
         let mut refused = 0;
         for round in 0..20_000u32 {
-            // From blocks without a zero to blocks of nothing else, of small values and of all there are.
+            // Blocks from no zeros to only zeros, with small values and with any value.
             let (sparse, bits) = (
                 random() % 65,
                 1 + random() % if round % 50 == 0 { 16 } else { 10 },
@@ -228,7 +232,7 @@ mod tests {
                 }
             });
             let predictor = random() as i16 >> 4;
-            let expected = plainly(&block, predictor, 512);
+            let expected = symbols_by_the_standard(&block, predictor, 512);
             refused += usize::from(expected.is_err());
             let check = |name: &str, how: &dyn Fn(&mut [u32; ROOM]) -> Result<usize>| {
                 let mut words = [7; ROOM];
@@ -243,7 +247,7 @@ mod tests {
                     symbols_avx512(&block, predictor, 512, words)
                 });
             }
-            assert_eq!(nonzero(&block), nonzero_plain(&block));
+            assert_eq!(nonzero(&block), nonzero_scalar(&block));
         }
         assert!(refused > 0, "no value was too large");
     }

@@ -1,4 +1,5 @@
-//! One image: bytes → pixels of the crop → resampled → the batch slot; for several views of it one after the other.
+//! A worker thread of the engine: it reads one image, decodes the crop, applies the transforms, and stores the result in the
+//! batch slot of each view.
 
 use std::ops::Range;
 use std::time::Instant;
@@ -27,7 +28,7 @@ pub struct Worker {
     size: Size,
 }
 
-/// What one view of the image goes through.
+/// The steps of one view of the image, and the passes that they take.
 #[derive(Default)]
 struct Drawing {
     steps: Vec<Step>,
@@ -35,11 +36,11 @@ struct Drawing {
 }
 
 impl Worker {
-    /// Fills slot `image` of each view of the batch. On an error the slots are black, never stale.
+    /// Fill slot `image` of each view of the batch. After an error the slots are black; they never hold an earlier image.
     pub fn fill(&mut self, batch: &Batch, image: usize, counters: &Counters) -> Result<()> {
         let mut result = self.try_fill(batch, image, counters);
         if result == Err(Status::BadIndex) {
-            // An index is checked by length and checksum of the bytes: the file has changed since it was made.
+            // The index is checked against length and checksum of the bytes, so the file has changed since the index was made.
             batch.indexes.forget(batch.records[image]);
             result = self.try_fill(batch, image, counters);
         }
@@ -48,7 +49,8 @@ impl Worker {
         }
         if result.is_err() {
             for view in &batch.views {
-                // SAFETY: `image` was claimed by this thread alone (`Job::claim` hands out each number once), which holds one slice of it.
+                // SAFETY: only this thread has claimed `image` (`Job::claim` returns each number once), and it holds one slice of
+                // the slot.
                 #[allow(unsafe_code)]
                 let slot = unsafe { view.memory.slot(image) };
                 slot.fill(0);
@@ -57,7 +59,7 @@ impl Worker {
         result
     }
 
-    /// Fills the slots of the masks, by the steps that the image was just drawn by.
+    /// Fill the slots of the masks with the steps that were just drawn for the image.
     fn fill_masks(&mut self, batch: &Batch, image: usize) -> Result<()> {
         let record = batch.records[image] as usize;
         for (view, drawing) in batch.views.iter().zip(&self.drawings) {
@@ -80,7 +82,7 @@ impl Worker {
         if batch.data.is_none() {
             batch.table.read(record, &mut self.bytes)?;
         }
-        // Taken out, so that what follows may change the rest of the worker's memory.
+        // Taken out of `self`, so that the calls below can borrow the rest of the worker's memory.
         let own = std::mem::take(&mut self.bytes);
         let bytes = match &batch.data {
             Some(data) => data[image].as_ref().as_ref(),
@@ -92,13 +94,13 @@ impl Worker {
             .fetch_add(bytes.len() as u64, std::sync::atomic::Ordering::Relaxed);
         let result = self.decoder.open(bytes).and_then(|opened| {
             self.plan(batch, image, &opened)?;
-            self.make(batch, image, &opened, counters)
+            self.render(batch, image, &opened, counters)
         });
         self.bytes = own;
         result
     }
 
-    /// Draws what each view does with the image.
+    /// Draw the steps of each view and plan the passes.
     fn plan(&mut self, batch: &Batch, image: usize, opened: &Opened<'_>) -> Result<()> {
         self.size = opened.size();
         self.drawings
@@ -117,8 +119,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Decodes once for all views where that is less work, else for each view what it needs.
-    fn make(
+    /// Decode once for all views if that is less work, otherwise once for each view.
+    fn render(
         &mut self,
         batch: &Batch,
         image: usize,
@@ -127,7 +129,7 @@ impl Worker {
     ) -> Result<()> {
         let count = batch.views.len();
         if let Some(region) = self.shared_region(&batch.views, opened) {
-            return self.make_some(
+            return self.decode_views(
                 batch,
                 image,
                 opened,
@@ -139,14 +141,14 @@ impl Worker {
         }
         for number in 0..count {
             let route = &mut self.drawings[number].route;
-            // JPEGs only: nothing else has a frequency domain to be cut in.
+            // Only JPEGs can be decoded at a reduced scale.
             let scale = if batch.views[number].program.dct_scale() && opened.is_jpeg() {
                 route.reduce(self.size)
             } else {
                 Scale::Full
             };
             let region = route.source;
-            self.make_some(
+            self.decode_views(
                 batch,
                 image,
                 opened,
@@ -159,7 +161,7 @@ impl Worker {
         Ok(())
     }
 
-    /// The region that all views need together, if decoding it is less work than decoding what each one needs.
+    /// Return the region that contains the regions of all views, if decoding it is less work than decoding each of them.
     fn shared_region(&self, views: &[View], opened: &Opened<'_>) -> Option<Rect> {
         if views.len() < 2 || views.iter().any(|view| view.program.dct_scale()) {
             return None;
@@ -167,12 +169,13 @@ impl Worker {
         let sources = self.drawings.iter().map(|drawing| drawing.route.source);
         let apart: u64 = sources.clone().map(|source| source.area()).sum();
         let region = sources.reduce(|all, source| all.around(&source))?;
-        // Other formats are decoded as a whole in any case.
+        // Images of other formats are always decoded whole.
         (region.area() <= apart || !opened.is_jpeg()).then_some(region)
     }
 
     #[allow(clippy::too_many_arguments)]
-    fn make_some(
+    /// Decode `region` and render the `views` of it into their slots.
+    fn decode_views(
         &mut self,
         batch: &Batch,
         image: usize,
