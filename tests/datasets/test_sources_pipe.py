@@ -398,7 +398,7 @@ def test_the_buffer_is_bounded() -> None:
             yield number, StreamRecord(str(number), 0, bytes(1000))
 
     seen = []
-    for number, _ in streaming._mixed(records(), 20_000, random.Random(0)):
+    for number, _ in streaming._shuffle_in_buffer(records(), 20_000, random.Random(0)):
         held -= 1
         seen.append(number)
     assert sorted(seen) == list(range(500)) and most <= 21

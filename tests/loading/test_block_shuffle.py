@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from headrace.datasets.records import RecordTable
 from headrace.errors import StateError, UsageError
-from headrace.loading.block_shuffle import Blocks, window_bytes
+from headrace.loading.block_shuffle import BlockLayout, window_bytes
 from headrace.loading.order import EpochOrder
 from headrace.packing import pack
 from hypothesis import given, settings
@@ -30,7 +30,7 @@ def table(counts: list[int], size: int = 1000) -> RecordTable:
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=20), st.integers(1, 40_000), st.integers(0, 5), st.integers(0, 3))
 def test_an_epoch_is_a_permutation(counts: list[int], window: int, seed: int, epoch: int) -> None:
-    blocks = Blocks.of(table(counts), window)
+    blocks = BlockLayout.from_table(table(counts), window)
     n = sum(counts)
     rows = blocks.order(seed, epoch).rows(np.arange(n))
     assert sorted(rows.tolist()) == list(range(n))
@@ -39,7 +39,7 @@ def test_an_epoch_is_a_permutation(counts: list[int], window: int, seed: int, ep
 
 
 def test_only_the_shards_of_a_window_are_mixed() -> None:
-    blocks = Blocks.of(table([50] * 32), 4 * 50_000)
+    blocks = BlockLayout.from_table(table([50] * 32), 4 * 50_000)
     assert blocks.window == 8  # halves of shards: a window has at least eight blocks
     order = blocks.order(1, 0)
     shard = order.rows(np.arange(1600)) // 25
@@ -51,7 +51,7 @@ def test_only_the_shards_of_a_window_are_mixed() -> None:
 
 
 def test_the_order_is_the_same_on_every_machine() -> None:
-    rows = Blocks.of(table([3, 4, 5, 6]), 9000).order(7, 2).rows(np.arange(18))
+    rows = BlockLayout.from_table(table([3, 4, 5, 6]), 9000).order(7, 2).rows(np.arange(18))
     assert rows.tolist() == GOLDEN
 
 
@@ -59,14 +59,14 @@ GOLDEN = [8, 9, 12, 6, 13, 2, 11, 4, 7, 3, 1, 17, 5, 16, 14, 10, 15, 0]
 
 
 def test_one_large_shard_is_cut_into_blocks() -> None:
-    blocks = Blocks.of(table([1000]), 100_000)
+    blocks = BlockLayout.from_table(table([1000]), 100_000)
     assert len(blocks) > 70 and 7 <= blocks.window <= 9
-    assert Blocks.of(table([]), 1000).order(0, 0).rows(np.arange(0)).tolist() == []
+    assert BlockLayout.from_table(table([]), 1000).order(0, 0).rows(np.arange(0)).tolist() == []
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 4])
 def test_every_world_size_sees_the_same_global_batches(world_size: int) -> None:
-    blocks = Blocks.of(table([17, 5, 30, 12]), 20_000)
+    blocks = BlockLayout.from_table(table([17, 5, 30, 12]), 20_000)
 
     def batch(step: int) -> list[int]:
         orders = [
@@ -81,7 +81,7 @@ def test_every_world_size_sees_the_same_global_batches(world_size: int) -> None:
 
 
 def test_the_quality_is_the_share_of_neighbours_from_one_shard_and_class() -> None:
-    blocks = Blocks.of(table([100] * 16), 800_000)
+    blocks = BlockLayout.from_table(table([100] * 16), 800_000)
     labels = np.repeat(np.arange(16), 100)  # a class a shard: the worst case
     quality = blocks.quality(labels, 0, 0)
     rows = blocks.order(0, 0).rows(np.arange(1600))
@@ -99,12 +99,12 @@ def test_the_numbers_that_the_documentation_gives() -> None:
     rows = np.arange(n)
     zeros = np.zeros(n, dtype=np.int64)
     one = RecordTable(("",) * 1024, (rows * 1024 // n).astype(np.int32), zeros, zeros + 110_000, zeros, [])
-    blocks = Blocks.of(one, 2 << 30)
-    assert blocks.describe() == "blocks: 1024 runs of records in random order, 16 mixed at a time (2.0 GiB)"
+    blocks = BlockLayout.from_table(one, 2 << 30)
+    assert blocks.describe() == "blocks: 1024 runs of records in random order, 16 shuffled at a time (2.0 GiB)"
     ordered = blocks.quality(rows * 1000 // n, 0, 0)
     drawn = blocks.quality(np.random.default_rng(0).integers(0, 1000, n), 0, 0)
-    assert "6.25% (all mixed: 0.10%), that they are of one class 4.23% (all mixed: 0.10%)" in ordered.describe()
-    assert "of one class 0.10% (all mixed: 0.10%)" in drawn.describe()
+    assert "6.25% (full shuffle: 0.10%), that they are of one class 4.23% (full shuffle: 0.10%)" in ordered.describe()
+    assert "of one class 0.10% (full shuffle: 0.10%)" in drawn.describe()
 
 
 @pytest.mark.parametrize("text", ["blocks", "block:", "block:much", "block:0", "window"])
@@ -146,7 +146,7 @@ def test_each_record_once_and_the_quality_is_told(packed: Path) -> None:
     labels = np.concatenate([labels for _, labels in data])
     assert Counter(labels.tolist()) == {0: 10, 1: 10, 2: 10, 3: 10}
     text = data.explain()
-    assert "in random order" in text and "all mixed" in text
+    assert "in random order" in text and "full shuffle" in text
     quality = data.stats().shuffle
     assert quality is not None and quality.same_class > quality.uniform_same_class
     assert loader(packed, shuffle=True).stats().shuffle is None

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from headrace.loading.batch_transforms import BatchKey, apply
+from headrace.loading.batch_transforms import BatchKey, apply_batch_transforms
 from headrace.transforms import CutMix, MixUp
 
 torch = pytest.importorskip("torch")
@@ -48,12 +48,12 @@ def test_loader_mixes_as_before(batch: tuple[Any, Any], step: int) -> None:
     key = BatchKey(3, 0, step, 0, np.arange(8, dtype=np.uint64))
     drawn, rectangle, own = LOADER[step]
 
-    mixed, soft = apply([MixUp(alpha=0.4)], images.clone(), labels, key, 5)
+    mixed, soft = apply_batch_transforms([MixUp(alpha=0.4)], images.clone(), labels, key, 5)
     assert float(soft[1, 1]) == pytest.approx(drawn, rel=1e-6)
     share = float(np.random.Generator(np.random.PCG64(hash_of(key))).beta(0.4, 0.4))
     assert torch.equal(mixed, images.roll(1, 0) * (1.0 - share) + images * share)
 
-    mixed, soft = apply([CutMix()], images.clone(), labels, key, 5)
+    mixed, soft = apply_batch_transforms([CutMix()], images.clone(), labels, key, 5)
     assert torch.equal(mixed, pasted(images, rectangle))
     assert float(soft[1, 1]) == pytest.approx(own, rel=1e-6)
 

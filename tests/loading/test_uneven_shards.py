@@ -88,7 +88,7 @@ def test_draws_differ_between_parts_and_states_belong_to_all(hosts: list[Path]) 
     data = [headrace.open(host, part=True) for host in hosts]
     counts = [len(part) for part in data]
     first, second = (loader(part, rank=rank, world_size=2, parts=counts) for rank, part in enumerate(data))
-    assert first._share.first_draw == 0 and second._share.first_draw == counts[0]
+    assert first._part.first_draw == 0 and second._part.first_draw == counts[0]
     next(iter(first))
     second.load_state_dict(first.state_dict())  # rank 0 saves, all ranks load
     assert len(list(second)) == len(first) - 1
@@ -124,7 +124,7 @@ for drop_last in (True, False):
     loader = headrace.Loader(
         data, 2, headrace.transforms.imagenet_train(24), parts="agree", threads=1, output="numpy", drop_last=drop_last
     )
-    share = loader._share
+    share = loader._part
     told[str(drop_last)] = [len(list(loader)), share.rank, share.world_size, share.fingerprint]
 if rank < world - 1:  # the last one stays silent
     parts._TIMEOUT_S = 3.0

@@ -1,8 +1,8 @@
-"""RandomErasing, MixUp and CutMix on a finished batch, in torch, on the CPU or the GPU that it is on.
+"""RandomErasing, MixUp and CutMix on a finished batch, in torch, on the device of the batch.
 
-Distributions and arithmetic are torchvision v2's (`transforms/v2/_augment.py`). Draws are pure functions of (seed, epoch,
-record) for RandomErasing, and of (seed, epoch, step, rank) for what concerns a whole batch: resuming repeats them. The partner
-of an image is its neighbour in the rank's own batch, so with another world size the pairs are others.
+Distributions and arithmetic are torchvision v2's (`transforms/v2/_augment.py`). Draws are pure functions: of (seed, epoch,
+record) for RandomErasing, of (seed, epoch, step, rank) for a whole batch. Resuming repeats them. The partner of an image is its
+neighbour in the rank's own batch, so another world size gives other pairs.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from headrace.transforms.batch import CutMix, MixUp, RandomChoice, RandomErasing
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["BatchKey", "apply", "check_dtype"]
+__all__ = ["BatchKey", "apply_batch_transforms", "check_dtype"]
 
-_ATTEMPTS = 10  # torchvision's: then the image stays as it is
+_ATTEMPTS = 10  # as in torchvision: an image for which no rectangle fits stays unchanged
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 @dataclass(frozen=True, slots=True)
 class BatchKey:
-    """What the draws of a batch depend on. `draws` [N] are the keys of its records."""
+    """The numbers that decide the draws of a batch. `draws` [N] are the keys of its records."""
 
     seed: int
     epoch: int
@@ -43,7 +43,7 @@ class BatchKey:
 
 
 def check_dtype(steps: Sequence[Transform], dtype: str) -> None:
-    """Raises UsageError, in words, for a step that cannot work on values of `dtype`."""
+    """Raise UsageError for a step that cannot work on values of `dtype`."""
     for step in steps:
         if isinstance(step, RandomChoice):
             check_dtype(step.transforms, dtype)
@@ -53,10 +53,10 @@ def check_dtype(steps: Sequence[Transform], dtype: str) -> None:
             )
 
 
-def apply(
+def apply_batch_transforms(
     steps: Sequence[Transform], images: torch.Tensor, labels: torch.Tensor, key: BatchKey, classes: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(images, labels) after `steps`. `images` [N, 3, H, W] may be written to; `labels` int64 [N], or float [N, classes]."""
+    """Return images [N, 3, H, W], which may be changed in place, and labels, int64 [N] or float [N, classes], after `steps`."""
     for number, step in enumerate(steps):
         random = np.random.Generator(np.random.PCG64(hashed(key.seed, key.epoch, key.step, key.rank, key.view, number)))
         if isinstance(step, RandomChoice):
@@ -101,7 +101,7 @@ def _erase(step: RandomErasing, images: torch.Tensor, key: BatchKey, number: int
 
     height, width = images.shape[-2:]
     for slot, (draw, uniform) in enumerate(zip(key.draws.tolist(), _uniforms(key, number), strict=True)):
-        box = _box(step, height, width, uniform)
+        box = _erased_rectangle(step, height, width, uniform)
         if box is None:
             continue
         top, left, tall, wide = box
@@ -116,8 +116,8 @@ def _erase(step: RandomErasing, images: torch.Tensor, key: BatchKey, number: int
                 channel.fill_(value)
 
 
-def _box(step: RandomErasing, height: int, width: int, uniform: Any) -> tuple[int, int, int, int] | None:
-    """(top, left, height, width) of what is erased; None: nothing."""
+def _erased_rectangle(step: RandomErasing, height: int, width: int, uniform: Any) -> tuple[int, int, int, int] | None:
+    """Return (top, left, height, width) of the rectangle to erase, or None."""
     if uniform[0] >= step.p:
         return None
     low, high = math.log(step.ratio[0]), math.log(step.ratio[1])
@@ -138,7 +138,7 @@ def _mix64(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
 
 
 def _uniforms(key: BatchKey, number: int) -> npt.NDArray[np.float64]:
-    """[N, 1 + 4 * attempts] uniform in [0, 1): SplitMix64 streams keyed by (seed, epoch, record, step of the pipeline)."""
+    """Return [N, 1 + 4 * attempts] numbers in [0, 1): SplitMix64 streams keyed by (seed, epoch, record, pipeline step)."""
     with np.errstate(over="ignore"):
         state = _mix64(key.draws + np.uint64(hashed(key.seed, key.epoch, key.view, number)))
         counters = np.arange(1, 2 + 4 * _ATTEMPTS, dtype=np.uint64) * _GOLDEN

@@ -1,7 +1,7 @@
-"""Batches to the GPU: pinned memory, an asynchronous copy on a stream of its own, values made on the GPU.
+"""Copy of batches to the GPU: pinned memory, an asynchronous copy on its own stream, normalisation on the GPU.
 
-uint8 crosses the bus (a quarter of float32's bytes); the table of values is applied on the other side. The pinned memory is
-torch's: its allocator does not hand out a block again before the copy that reads it is done.
+uint8 crosses the bus, a quarter of float32's bytes. torch's allocator of pinned memory does not hand out a block again before
+the copy that reads it has finished.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ class Transfer:
         self._table = None if table is None else torch.from_numpy(table).to(self.device)
 
     def allocate(self, size_bytes: int) -> tuple[npt.NDArray[np.uint8], torch.Tensor]:
-        """Pinned host memory as an array for the native threads, and the tensor that owns it."""
+        """Return pinned host memory as an array for the native threads, and the tensor that owns it."""
         tensor = self._torch.empty(size_bytes, dtype=self._torch.uint8, pin_memory=True)
         return tensor.numpy(), tensor
 
     def to_device(self, pinned: torch.Tensor, shape: tuple[int, int, int, int], labels: torch.Tensor) -> tuple[Any, Any]:
-        """Starts the copy; returns images (N, 3, H, W) over channels-last memory and labels, ready for the current stream."""
+        """Start the copy. Return images [N, 3, H, W] over channels-last memory and labels, for the current stream."""
         torch = self._torch
         with torch.cuda.device(self.device), torch.cuda.stream(self._stream):
             images = pinned.view(shape).to(self.device, non_blocking=True).permute(0, 3, 1, 2)
@@ -57,13 +57,13 @@ class Transfer:
             labels = labels.pin_memory().to(self.device, non_blocking=True)
         current = torch.cuda.current_stream(self.device)
         current.wait_stream(self._stream)
-        # The tensors were made on the copy stream; their memory may be reused only after the consumer's stream is done.
+        # The tensors belong to the copy stream; their memory may be reused only after the consumer's stream has finished.
         images.record_stream(current)
         labels.record_stream(current)
         return images, labels
 
     def _values(self, images: torch.Tensor) -> torch.Tensor:
-        """The table as one multiply-add a channel: it is affine by construction (ToDtype, Normalize)."""
+        """Return the table's values by one multiply-add a channel: ToDtype and Normalize are affine."""
         assert self._table is not None
         offset = self._table[:, 0].view(1, 3, 1, 1)
         slope = ((self._table[:, 255] - self._table[:, 0]) / 255).view(1, 3, 1, 1)

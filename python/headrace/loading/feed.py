@@ -1,7 +1,7 @@
-"""The feed: a stream of index batches becomes a stream of filled batches, in order, decoded ahead by native threads.
+"""The feed: index batches become filled batches, in order, decoded ahead by native threads.
 
-Loader drives it with its own order, `headrace run` with the script's sampler. All work ahead is submitted from the consumer's
-own `next()`; there are no Python threads, so nothing runs when nobody asks and nothing survives `close()`.
+All work ahead is submitted from the consumer's own `next()`. There are no Python threads: nothing is submitted while nobody
+asks, and nothing survives `close()`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -22,46 +22,46 @@ from headrace.datasets.records import Dataset, PendingRecords, RecordFetcher, Re
 from headrace.datasets.sources.readahead import readahead
 from headrace.errors import DecodeError, UsageError
 from headrace.images.decode import UNSUPPORTED
-from headrace.loading.byte_cache import Kept
+from headrace.loading.byte_cache import CacheLocation
 from headrace.loading.jpeg_index_cache import index_file
+from headrace.loading.options import LoaderOptions
 from headrace.loading.order import hashed
 from headrace.loading.stats import CacheStats, FeedStats, Stopwatch
 from headrace.system import open_files as descriptors
 from headrace.transforms.compile import NUMPY_DTYPES, Pipeline, encode
 
-__all__ = ["Begun", "Feed", "Filled", "IndexBatch", "Masks", "OnError"]
+__all__ = ["BatchAllocator", "Feed", "FeedPass", "FilledBatch", "IndexBatch", "Masks"]
 
-OnError = Literal["raise", "skip"]
-# Checkpoint indexes of JPEGs without restart markers: about 4 KB for a 470×400 photograph, made while decoding.
+# Limit of memory for JPEG indexes, which are made while decoding: about 4 KB for a 470×400 photograph without restart markers.
 INDEX_BYTES = 1 << 30
-_SUBSTITUTES = 100  # tries to find a good record in place of a bad one, before giving up
-_REPAIR = "repair or remove it"
-_REMEDIES = {UNSUPPORTED: "make it a JPEG (headrace pack --quality 95)"}  # nothing is wrong with it
-_FETCHED_AHEAD = 3  # times `prefetch`: batches of a remote dataset whose records are on their way
+_MAX_SUBSTITUTES = 100  # records tried in place of a bad one before the pass fails
+_REPAIR_HINT = "repair or remove it"
+_HINTS = {UNSUPPORTED: "make it a JPEG (headrace pack --quality 95)"}  # the file is sound
+_FETCHED_AHEAD = 3  # fetch the records of up to this many times `prefetch` batches of a remote dataset
 _STATUS = status_names()
 
 
 @dataclass(frozen=True, slots=True)
 class IndexBatch:
-    """Which records, and the key of each one's random draws (the record itself, unless a sampler repeats records)."""
+    """The records of a batch, and the key of each one's random draws: the record itself, or its number over all parts."""
 
     records: npt.NDArray[np.int64]  # [n]
     draws: npt.NDArray[np.uint64]  # [n]
-    data: list[bytes] | None = None  # [n] the encoded images, where they are not read from the table's files
-    labels: npt.NDArray[np.int64] | None = None  # [n] of a stream, whose records are in no table
-    keys: list[str] | None = None  # [n] likewise
+    data: list[bytes] | None = None  # [n] the encoded images, if they are not read from the table's files
+    labels: npt.NDArray[np.int64] | None = None  # [n] for a stream, whose records are in no table
+    keys: list[str] | None = None  # [n] for a stream
 
 
 @dataclass(frozen=True, slots=True)
-class Filled:
-    """A finished batch. `records` are those in the batch: substitutes in place of bad records where they are skipped."""
+class FilledBatch:
+    """A decoded batch. With on_error="skip", `records` and `labels` are those of the substitutes of bad records."""
 
     pixels: npt.NDArray[Any]  # Pipeline.shape(n), dtype NUMPY_DTYPES[pipeline.dtype]
     records: npt.NDArray[np.int64]  # [n]
-    labels: npt.NDArray[np.int64] | None  # [n] where the batch brought them
+    labels: npt.NDArray[np.int64] | None  # [n] for a stream
     draws: npt.NDArray[np.uint64]  # [n] the keys of their random draws
-    owner: Any  # what `allocate` gave beside the memory: a tensor over it, or None
-    masks: npt.NDArray[np.uint8] | None = None  # [n, H, W] where the feed has masks
+    owner: Any  # the tensor that owns the memory, or None
+    masks: npt.NDArray[np.uint8] | None = None  # [n, H, W] if the feed has masks
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,158 +69,151 @@ class Masks:
     """The masks beside the images of a dataset."""
 
     table: RecordTable  # a row for each record of the dataset
-    fill: int  # class of what comes from outside the image, 0 to 255
+    fill: int  # class of pixels outside the image, 0 to 255
 
 
-class Allocate(Protocol):
-    """Gives memory for a batch of `size_bytes` bytes as a flat uint8 array, and an owner to hand on with the batch."""
+class BatchAllocator(Protocol):
+    """Return memory for a batch of `size_bytes` bytes as a flat uint8 array, and the tensor that owns the memory or None."""
 
     def __call__(self, size_bytes: int, /) -> tuple[npt.NDArray[np.uint8], Any]: ...
 
 
 class Feed:
-    """Decodes batches of `dataset` on `threads` native threads, up to `prefetch` batches ahead of the consumer."""
+    """Decodes batches of `dataset` on `options.threads` native threads, up to `options.prefetch` ahead of the consumer.
+
+    primary: for a further view of the same records, the feed of the first view, whose threads and table this feed uses.
+    view: number of the view, which decides its random draws.
+    """
 
     def __init__(
         self,
         dataset: Dataset,
         pipeline: Pipeline,
+        options: LoaderOptions,
         *,
-        batch_size: int,
-        threads: int,
-        prefetch: int = 3,
-        seed: int = 0,
-        on_error: OnError = "raise",
-        allocate: Allocate | None = None,
-        index_bytes: int = INDEX_BYTES,
-        cache: Kept | None = None,
-        view_of: Feed | None = None,
+        allocate: BatchAllocator | None = None,
+        cache: CacheLocation | None = None,
+        primary: Feed | None = None,
         view: int = 0,
         masks: Masks | None = None,
     ) -> None:
-        if threads < 1 or prefetch < 1:
-            raise UsageError(f"threads and prefetch must be at least 1, not {threads} and {prefetch}")
-        if on_error not in ("raise", "skip"):
-            raise UsageError(f"on_error must be 'raise' or 'skip', not {on_error!r}")
-        self.dataset, self.pipeline = dataset, pipeline
-        self.threads, self.prefetch, self.seed, self.on_error = threads, prefetch, seed, on_error
-        self.stats = FeedStats(threads=threads)
+        self.dataset, self.pipeline, self.options = dataset, pipeline, options
+        self.stats = FeedStats(threads=options.threads)
         table = dataset.table
         if len(table) and bool((table.size >= 0).any()):
             shards = len(table.files) + (0 if masks is None or bool((masks.table.size < 0).all()) else len(masks.table.files))
             descriptors.need(shards, dataset.root)
-        # Of a local dataset the system is told what comes next, by the first view; a cache knows better what must be read.
-        told = readahead(table) if view_of is None and cache is None else None
-        self._fetcher: RecordFetcher | None = dataset.fetcher if dataset.fetcher is not None else told
-        # A further view of the same records: its own pixels and draws, the other feed's threads and table.
-        self._view_of, self._draw_seed = view_of, hashed(seed, view) if view else seed
-        self._index_bytes, self._cache = index_bytes, cache
-        if cache is not None and cache.used is not None:
-            weakref.finalize(self, os.close, cache.used)
-        self._made_table: Table | None = None if view_of is not None else self._make_table()
+        # For a local dataset the first view asks the kernel to read ahead. With a cache most records are not read from there.
+        local_readahead = readahead(table) if primary is None and cache is None else None
+        self._fetcher: RecordFetcher | None = dataset.fetcher if dataset.fetcher is not None else local_readahead
+        self._primary, self._draw_seed = primary, hashed(options.seed, view) if view else options.seed
+        self._cache = cache
+        if cache is not None and cache.lock_descriptor is not None:
+            weakref.finalize(self, os.close, cache.lock_descriptor)
+        self._own_table: Table | None = None if primary is not None else self._open_table()
         self._masks = masks
         self._mask_table: Table | None = None
         self._store = pipeline.store()
-        self._ring = Ring(batch_size * pipeline.image_bytes(), prefetch + 3)
+        self._ring = Ring(options.batch_size * pipeline.image_bytes(), options.prefetch + 3)
         self._allocate = allocate  # not a bound method: a cycle would keep the threads until the collector runs
         self._engine: Engine | None = None
-        _live.add(self)
+        _live_feeds.add(self)
 
-    def begin(self, batches: Iterable[IndexBatch], epoch: int, views: Sequence[Feed] = ()) -> Begun:
-        """A pass over the batches, for `run`; nothing is in work yet."""
-        return Begun(_Resident(batches, self._fetcher, _FETCHED_AHEAD * self.prefetch), epoch, tuple(views))
+    def begin(self, batches: Iterable[IndexBatch], epoch: int, views: Sequence[Feed] = ()) -> FeedPass:
+        """Return a pass over the batches, for `run`. Nothing is submitted yet."""
+        fetched = _FetchedBatches(batches, self._fetcher, _FETCHED_AHEAD * self.options.prefetch)
+        return FeedPass(fetched, epoch, tuple(views))
 
-    def start(self, begun: Begun) -> None:
-        """Starts on the first batches of a pass whose `run` comes later; does not wait for records on their way."""
+    def start(self, feed_pass: FeedPass) -> None:
+        """Submit the next batches of a pass whose `run` comes later. Does not wait for records that are being fetched."""
         try:
-            if begun.source.is_next_here():
-                self._refill(begun)
+            if feed_pass.source.is_next_here():
+                self._refill(feed_pass)
         except BaseException:
-            begun.cancel()
+            feed_pass.cancel()
             raise
 
-    def run(self, begun: Begun) -> Generator[tuple[Filled, ...], None, None]:
-        """Yields the batches of `begin`, filled, in order, each with those of further views. Abandoning it gives up what is in
-        work.
+    def run(self, feed_pass: FeedPass) -> Generator[tuple[FilledBatch, ...], None, None]:
+        """Yield the filled batches of a pass in order, those of all views at a time. Closing the generator cancels the pass.
 
-        Raises DecodeError, with the record's key and the reason, for a bad record when on_error is "raise".
+        Raises DecodeError with the record's key and the reason for a bad record, unless on_error is "skip".
         """
         try:
             while True:
-                self._refill(begun)
-                if not begun.ahead:
+                self._refill(feed_pass)
+                if not feed_pass.ahead:
                     return
                 with Stopwatch(self.stats, "wait_ns"):
-                    begun.ahead[0].job.wait()
-                yield self._finish(begun.ahead.popleft(), begun.epoch)
+                    feed_pass.ahead[0].job.wait()
+                yield self._finish(feed_pass.ahead.popleft(), feed_pass.epoch)
         finally:
-            begun.cancel()
-            (self._view_of or self).flush()
+            feed_pass.cancel()
+            (self._primary or self).flush()
 
-    def _refill(self, begun: Begun) -> None:
-        ahead, source = begun.ahead, begun.source
-        # While one batch is in work, the next is not waited for: its records may still be on their way.
-        while len(ahead) < self.prefetch and (not ahead or source.is_next_here()):
+    def _refill(self, feed_pass: FeedPass) -> None:
+        ahead, source = feed_pass.ahead, feed_pass.source
+        # Wait for the records of the next batch only if no other batch is being decoded.
+        while len(ahead) < self.options.prefetch and (not ahead or source.is_next_here()):
             if (batch := next(source, None)) is None:
                 break
-            rooms = tuple(feed._room(len(batch.records)) for feed in (self, *begun.views))
-            ahead.append(_InWork(batch, rooms, self._fill(batch, rooms, begun.epoch)))
+            memories = tuple(feed._batch_memory(len(batch.records)) for feed in (self, *feed_pass.views))
+            ahead.append(_PendingBatch(batch, memories, self._fill(batch, memories, feed_pass.epoch)))
 
     def close(self) -> None:
-        """Stops and joins the native threads. The feed may be used again: it starts new ones."""
+        """Stop and join the native threads. A feed that is used again starts new ones."""
         if self._engine is not None:
             self.stats.add_counters(self._engine.counters())
             self._engine.close()
             self._engine = None
 
     def counters(self) -> dict[str, int]:
-        """Totals of the native stages so far (nanoseconds over all threads, images, bytes)."""
+        """Return totals of the native stages so far: nanoseconds over all threads, images, bytes."""
         return self.stats.counters(self._engine.counters() if self._engine else {})
 
     def indexes(self) -> tuple[int, int]:
-        """Bytes of memory that checkpoint indexes use now, and how many records had one from an earlier run."""
+        """Return the bytes of memory that JPEG indexes use, and the number of records that had one from an earlier run."""
         return self._table.index_bytes(), self._table.indexes_found()
 
     def cache_stats(self) -> CacheStats | None:
-        """What the cache of encoded bytes did; None without one."""
+        """Return the counts of the byte cache; None without `cache=`."""
         counts = self._table.cache_counts()
         return None if counts is None else CacheStats(*counts)
 
     def ring_batches(self) -> int:
-        """Batches of memory made so far and not given back to the system."""
+        """Return the number of batch buffers in the ring."""
         return self._ring.counts()[0]
 
     def abandon(self) -> None:
-        """In a forked child: forgets the threads, which exist in the parent only, and the table, whose locks they may hold."""
+        """Forget threads and tables in a forked child, where the threads do not exist and may have left the tables locked."""
         if self._engine is not None:
             self._engine.abandon()
             self._engine = None
-        if self._made_table is not None:
-            self._made_table.abandon()
-            self._made_table = None
+        if self._own_table is not None:
+            self._own_table.abandon()
+            self._own_table = None
         if self._mask_table is not None:
             self._mask_table.abandon()
             self._mask_table = None
 
     def flush(self) -> None:
-        """Writes down what was learned of the files, for later runs."""
-        if self._made_table is not None:
-            self._made_table.flush_indexes()
+        """Write the JPEG indexes that were made to disk, for later runs."""
+        if self._own_table is not None:
+            self._own_table.flush_indexes()
 
     @property
     def _table(self) -> Table:
-        if self._view_of is not None:
-            return self._view_of._table
-        if self._made_table is None:
-            self._made_table = self._make_table()
-        return self._made_table
+        if self._primary is not None:
+            return self._primary._table
+        if self._own_table is None:
+            self._own_table = self._open_table()
+        return self._own_table
 
-    def _make_table(self) -> Table:
+    def _open_table(self) -> Table:
         table, cache = self.dataset.table, self._cache
         return Table(
             *_columns(table),
-            self._index_bytes,
-            index_file(table.files, table.file, table.offset, table.size) if self._index_bytes and len(table) else None,
+            INDEX_BYTES,
+            index_file(table.files, table.file, table.offset, table.size) if len(table) else None,
             cache.limit_bytes if cache else 0,
             cache.folder if cache else None,
             cache.sizes if cache else None,
@@ -229,8 +222,8 @@ class Feed:
     def _from_ring(self, size_bytes: int) -> tuple[npt.NDArray[np.uint8], Any]:
         return np.frombuffer(self._ring.take(), dtype=np.uint8, count=size_bytes), None
 
-    def _room(self, count: int) -> _Room:
-        # With callables the native part leaves uint8 pixels, which are then mapped to the batch's own dtype.
+    def _batch_memory(self, count: int) -> _BatchMemory:
+        # The user's functions need uint8 pixels, which are mapped to the batch's own dtype after them.
         final, owner = (self._allocate or self._from_ring)(count * self.pipeline.image_bytes())
         if self.pipeline.functions:
             raw = np.empty(count * self.pipeline.height * self.pipeline.width * 3, dtype=np.uint8)
@@ -239,88 +232,89 @@ class Feed:
         masks = None
         if self._masks is not None:
             masks = np.empty((count, self.pipeline.height, self.pipeline.width), dtype=np.uint8)
-        return _Room(self, final, owner, raw, masks)
+        return _BatchMemory(self, final, owner, raw, masks)
 
-    def _fill(self, batch: IndexBatch, rooms: Sequence[_Room], epoch: int) -> Job:
-        (program, store, seed, memory, masks), *further = (room.feed._view(room) for room in rooms)
-        return self._running().submit(
-            self._table, program, store, seed, epoch, batch.records, batch.draws, memory, batch.data, masks, further
+    def _fill(self, batch: IndexBatch, memories: Sequence[_BatchMemory], epoch: int) -> Job:
+        (program, store, seed, pixels, masks), *further = (memory.feed._native_view(memory) for memory in memories)
+        return self._running_engine().submit(
+            self._table, program, store, seed, epoch, batch.records, batch.draws, pixels, batch.data, masks, further
         )
 
-    def _view(self, room: _Room) -> _View:
-        beside = None
-        if self._masks is not None and room.masks is not None:
+    def _native_view(self, memory: _BatchMemory) -> _NativeView:
+        masks = None
+        if self._masks is not None and memory.masks is not None:
             if self._mask_table is None:
                 self._mask_table = Table(*_columns(self._masks.table))
-            beside = (self._mask_table, room.masks.reshape(-1), self._masks.fill)
-        return self.pipeline.program, self._store, self._draw_seed, room.raw, beside
+            masks = (self._mask_table, memory.masks.reshape(-1), self._masks.fill)
+        return self.pipeline.program, self._store, self._draw_seed, memory.raw, masks
 
-    def _running(self) -> Engine:
-        if self._view_of is not None:
-            return self._view_of._running()
+    def _running_engine(self) -> Engine:
+        if self._primary is not None:
+            return self._primary._running_engine()
         if self._engine is None:
-            self._engine = Engine(self.threads)
+            self._engine = Engine(self.options.threads)
         return self._engine
 
-    def _finish(self, work: _InWork, epoch: int) -> tuple[Filled, ...]:
-        records, labels = work.batch.records, work.batch.labels
-        statuses = np.asarray(work.job.statuses(), dtype=np.int32)
+    def _finish(self, pending: _PendingBatch, epoch: int) -> tuple[FilledBatch, ...]:
+        records, labels = pending.batch.records, pending.batch.labels
+        statuses = np.asarray(pending.job.statuses(), dtype=np.int32)
         bad = np.flatnonzero(statuses)
         if len(bad):
             records, labels = records.copy(), None if labels is None else labels.copy()
             for slot in bad.tolist():
-                rooms = [room.slot(slot, len(records)) for room in work.rooms]
-                other = self._substitute(work.batch, slot, int(statuses[slot]), rooms, epoch)
+                memories = [memory.slot(slot, len(records)) for memory in pending.memories]
+                other = self._substitute(pending.batch, slot, int(statuses[slot]), memories, epoch)
                 records[slot] = other.records[0]
                 if labels is not None and other.labels is not None:
                     labels[slot] = other.labels[0]
         self.stats.batches += 1
+        count, draws = len(records), pending.batch.draws
         return tuple(
-            Filled(room.feed._pixels(room, len(records)), records, labels, work.batch.draws, room.owner, room.masks)
-            for room in work.rooms
+            FilledBatch(memory.feed._pixels(memory, count), records, labels, draws, memory.owner, memory.masks)
+            for memory in pending.memories
         )
 
-    def _pixels(self, room: _Room, count: int) -> npt.NDArray[Any]:
-        """The batch as the pipeline wants it, after the user's functions."""
+    def _pixels(self, memory: _BatchMemory, count: int) -> npt.NDArray[Any]:
+        """Return the batch in the pipeline's shape and dtype, after the user's functions."""
         if self.pipeline.functions:
-            self._call(room.raw.reshape(count, self.pipeline.height, self.pipeline.width, 3), room.final)
-        return room.final.view(NUMPY_DTYPES[self.pipeline.dtype]).reshape(self.pipeline.shape(count))
+            self._run_functions(memory.raw.reshape(count, self.pipeline.height, self.pipeline.width, 3), memory.final)
+        return memory.final.view(NUMPY_DTYPES[self.pipeline.dtype]).reshape(self.pipeline.shape(count))
 
     def _substitute(
         self,
         bad: IndexBatch,
         slot: int,
         status: int,
-        rooms: Sequence[_Room],
+        memories: Sequence[_BatchMemory],
         epoch: int,
     ) -> IndexBatch:
-        """Puts a good record in a bad one's slot: the same one each time for (seed, epoch, draw). Returns it."""
+        """Fill a bad record's slot with a good record and return it: the same one each time for (seed, epoch, draw)."""
         record, draw = int(bad.records[slot]), int(bad.draws[slot])
         key = bad.keys[slot] if bad.keys is not None else self.dataset.table.keys[record]
         reason = _STATUS[status][1]
-        if self.on_error == "raise":
+        if self.options.on_error == "raise":
             raise DecodeError(
                 f"record {key!r} ({self._where(bad, record)}): {reason}",
                 key=key,
                 status=status,
-                hint=f"{_REMEDIES.get(status, _REPAIR)}, or pass on_error='skip' to substitute such records and count them",
+                hint=f"{_HINTS.get(status, _REPAIR_HINT)}, or pass on_error='skip' to substitute such records and count them",
             )
         self.stats.skip(key, reason)
-        for attempt in range(_SUBSTITUTES):
-            other = self._other(bad, draw, hashed(self.seed, epoch, draw, attempt))
-            job = self._fill(other, rooms, epoch)
+        for attempt in range(_MAX_SUBSTITUTES):
+            other = self._substitute_record(bad, draw, hashed(self.options.seed, epoch, draw, attempt))
+            job = self._fill(other, memories, epoch)
             job.wait()
             if job.statuses() == [0]:
                 return other
         raise DecodeError(
-            f"record {key!r}: {reason}; and none of {_SUBSTITUTES} records tried in its place could be decoded",
+            f"record {key!r}: {reason}; and none of {_MAX_SUBSTITUTES} records tried in its place could be decoded",
             key=key,
             status=status,
             hint=f"check the dataset:  headrace verify {self.dataset.root}",
         )
 
-    def _other(self, bad: IndexBatch, draw: int, chosen: int) -> IndexBatch:
-        """Any record, drawn by `chosen`; of a stream one of the same batch: there are no others any more."""
+    def _substitute_record(self, bad: IndexBatch, draw: int, chosen: int) -> IndexBatch:
+        """Return the record that the hash `chosen` selects: of the dataset, or of the same batch for a stream."""
         draws = np.array([draw], dtype=np.uint64)
         if bad.labels is not None and bad.data is not None:
             at = chosen % len(bad.records)
@@ -336,14 +330,14 @@ class Feed:
         path = table.files[table.file[record]]
         return path if table.size[record] < 0 else f"{path} at byte {table.offset[record]}"
 
-    def _call(self, images: npt.NDArray[np.uint8], final: npt.NDArray[np.uint8]) -> None:
-        """Runs the user's functions on each image in place, then maps the values into `final`."""
+    def _run_functions(self, images: npt.NDArray[np.uint8], final: npt.NDArray[np.uint8]) -> None:
+        """Run the user's functions on each image in place, then map the values into `final`."""
         with Stopwatch(self.stats, "python_ns"):
             for image in images:
                 result = image
                 for function in self.pipeline.functions:
                     result = function(result)
-                _checked(result, image.shape, self.pipeline.functions[-1])
+                _check_result(result, image.shape, self.pipeline.functions[-1])
                 if result is not image:
                     image[...] = result
             values = images if self.pipeline.layout == "hwc" else images.transpose(0, 3, 1, 2)
@@ -357,16 +351,16 @@ class Feed:
                 target[axis] = table[channel][values[axis]]
 
 
-class _Resident:
-    """The batches, each when its records are on local disk; those of a remote dataset are fetched some batches ahead."""
+class _FetchedBatches:
+    """An iterator over batches that fetches the records of a remote dataset ahead, and yields a batch when they are local."""
 
     def __init__(self, batches: Iterable[IndexBatch], fetcher: RecordFetcher | None, ahead: int) -> None:
         self._batches = iter(batches)
-        self._is_next_here = getattr(batches, "is_next_here", None)  # of a stream: a batch may still be on its way
+        self._is_next_here = getattr(batches, "is_next_here", None)  # a stream's next batch may still be read
         self._fetcher = fetcher
         self._ahead = ahead
-        self._allowed = 1  # the first batch has the link for itself
-        self._coming: deque[tuple[IndexBatch, PendingRecords]] = deque()
+        self._allowed = 1  # batches in flight; the first batch has the network for itself
+        self._in_flight: deque[tuple[IndexBatch, PendingRecords]] = deque()
 
     def __iter__(self) -> Iterator[IndexBatch]:
         return self
@@ -375,31 +369,31 @@ class _Resident:
         if self._fetcher is None:
             return next(self._batches)
         self._fetch(self._fetcher)
-        if not self._coming:
+        if not self._in_flight:
             raise StopIteration
-        batch, arrival = self._coming.popleft()
-        data = arrival.wait()
+        batch, pending = self._in_flight.popleft()
+        data = pending.wait()
         self._allowed = self._ahead
         return batch if data is None else replace(batch, data=data)
 
     def is_next_here(self) -> bool:
-        """Whether the next batch can be had at once."""
+        """Return whether the next batch is there without a wait."""
         if self._fetcher is None:
             return self._is_next_here is None or self._is_next_here()
         self._fetch(self._fetcher)
-        return not self._coming or self._coming[0][1].done()
+        return not self._in_flight or self._in_flight[0][1].done()
 
     def cancel(self) -> None:
-        """Gives up what is on its way."""
-        for _, arrival in self._coming:
-            arrival.cancel()
+        """Cancel the fetches in flight."""
+        for _, pending in self._in_flight:
+            pending.cancel()
 
     def _fetch(self, fetcher: RecordFetcher) -> None:
-        while len(self._coming) < self._allowed and (batch := next(self._batches, None)) is not None:
-            self._coming.append((batch, fetcher.begin(batch.records)))
+        while len(self._in_flight) < self._allowed and (batch := next(self._batches, None)) is not None:
+            self._in_flight.append((batch, fetcher.begin(batch.records)))
 
 
-_View = tuple[
+_NativeView = tuple[
     Program,
     Store,
     int,
@@ -409,42 +403,44 @@ _View = tuple[
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
-    """A pass whose first batches are in work, or not yet."""
+class FeedPass:
+    """One pass over the data. `ahead` holds the batches that are being decoded."""
 
-    source: _Resident
+    source: _FetchedBatches
     epoch: int
     views: tuple[Feed, ...]
-    ahead: deque[_InWork] = field(default_factory=deque)
+    ahead: deque[_PendingBatch] = field(default_factory=deque)
 
     def cancel(self) -> None:
-        """Gives up what is on its way and in work."""
+        """Cancel all fetches and decodes of the pass."""
         self.source.cancel()
-        for work in self.ahead:
-            work.job.cancel()
+        for pending in self.ahead:
+            pending.job.cancel()
 
 
 @dataclass(frozen=True, slots=True)
-class _Room:
-    """Where the images of a batch go, of one view."""
+class _BatchMemory:
+    """Memory of a batch of one view."""
 
     feed: Feed
-    final: npt.NDArray[np.uint8]
+    final: npt.NDArray[np.uint8]  # what the consumer gets
     owner: Any
-    raw: npt.NDArray[np.uint8]  # what the native part fills
+    raw: npt.NDArray[np.uint8]  # what native code fills: `final`, or uint8 pixels for the user's functions
     masks: npt.NDArray[np.uint8] | None
 
-    def slot(self, number: int, slots: int) -> _Room:
-        """The part for one image, of which only the native part is asked."""
+    def slot(self, number: int, slots: int) -> _BatchMemory:
+        """Return the memory of one image, for native code to fill."""
         size = self.raw.nbytes // slots
         masks = None if self.masks is None else self.masks[number : number + 1]
         return replace(self, raw=self.raw[number * size : (number + 1) * size], masks=masks)
 
 
 @dataclass(frozen=True, slots=True)
-class _InWork:
+class _PendingBatch:
+    """A batch that is being decoded."""
+
     batch: IndexBatch
-    rooms: tuple[_Room, ...]
+    memories: tuple[_BatchMemory, ...]
     job: Job
 
 
@@ -454,23 +450,23 @@ def _columns(
     return list(table.files), table.file, table.offset, table.size
 
 
-def _checked(result: Any, shape: tuple[int, ...], function: Callable[[Any], Any]) -> None:
+def _check_result(result: Any, shape: tuple[int, ...], function: Callable[[Any], Any]) -> None:
     if not isinstance(result, np.ndarray) or result.shape != shape or result.dtype != np.uint8:
         got = f"{result.dtype} {list(result.shape)}" if isinstance(result, np.ndarray) else type(result).__name__
         name = getattr(function, "__qualname__", type(function).__name__)
         raise UsageError(f"the transform {name} returned {got}; a uint8 array of shape {list(shape)} is needed")
 
 
-_live: weakref.WeakSet[Feed] = weakref.WeakSet()
+_live_feeds: weakref.WeakSet[Feed] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
-    for feed in list(_live):
+    for feed in list(_live_feeds):
         feed.abandon()
 
 
 def _at_exit() -> None:
-    for feed in list(_live):
+    for feed in list(_live_feeds):
         feed.flush()
 
 

@@ -1,11 +1,11 @@
-"""Where checkpoint indexes of JPEGs are kept from one run to the next: a file for each list of records, in a bounded folder.
+"""The folder that keeps JPEG indexes from one run to the next: a file for each list of records.
 
-An index says where in a JPEG's bit stream each part of the image begins; decoding a crop with it costs what the crop costs
-(crates/headrace-core/src/jpeg/index.rs). It carries length and CRC-32C of the bytes that it was made from, and the decoder
-checks both each time: an index of a file that has changed is never used, and is made anew.
+A JPEG index holds bit offsets inside one JPEG from which decoding can start, so that a crop costs only its own part
+(crates/headrace-core/src/jpeg/index.rs). It carries length and CRC-32C of the bytes that it was made from. The decoder checks
+both each time: the index of a file that has changed is never used, and is made again.
 
 The folder is `$HEADRACE_INDEX_CACHE` ("off": none), else `jpeg-index` in the cache folder (`$HEADRACE_CACHE`, else
-`~/.cache/headrace`). Its files are removed, those not used for longest first, when they take more than 2 GiB together.
+`~/.cache/headrace`). When its files take more than 2 GiB together, the least recently used are removed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _OFF = ("off", "0", "no", "none")
 
 
 def index_folder() -> Path | None:
-    """The folder, or None where it is turned off."""
+    """Return the folder, or None if it is turned off."""
     given = os.environ.get(INDEX_FOLDER)
     if not given:
         return cache_folder() / "jpeg-index"
@@ -39,9 +39,9 @@ def index_folder() -> Path | None:
 def index_file(
     files: Sequence[str], file: npt.NDArray[np.int32], offset: npt.NDArray[np.int64], size: npt.NDArray[np.int64]
 ) -> Path | None:
-    """The index file of the records that these columns list; None where there is none to be had (turned off, not writable).
+    """Return the index file of the records in these columns, which need not exist yet; None if turned off or not writable.
 
-    It need not exist yet. Its name is a digest of the list, so that record numbers mean the same in every process that uses it.
+    Its name is a digest of the columns, so that record numbers mean the same in every process that uses it.
     """
     folder = index_folder()
     if folder is None:
@@ -58,12 +58,12 @@ def index_file(
             os.utime(path)
         _make_room(folder, path)
     except OSError:
-        return None  # a read-only home costs the indexes between runs, nothing else
+        return None  # without the folder each run makes its indexes again
     return path
 
 
 def _make_room(folder: Path, keep: Path) -> None:
-    """Removes files that were not used for longest, until all take at most the limit."""
+    """Remove the least recently used files until all together take at most the limit."""
     with os.scandir(folder) as entries:
         found = [
             (entry.stat().st_mtime, entry.stat().st_size, entry.path) for entry in entries if entry.name.endswith(".index")

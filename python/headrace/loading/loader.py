@@ -1,15 +1,17 @@
-"""Loader: a dataset and a pipeline of transforms become batches, exactly once per epoch, in an order that is arithmetic."""
+"""Loader: a dataset and a pipeline of transforms become batches, each record exactly once per epoch.
+
+Where things are: `options` checks the arguments, `order` computes which records a batch holds, `views` and `feed` decode them,
+`streaming` reads streams, `resume` says what a saved state holds and how resume positions are computed.
+"""
 
 from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from functools import cached_property
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -17,59 +19,193 @@ import numpy.typing as npt
 from headrace.datasets.open import open as open_dataset
 from headrace.datasets.records import Dataset, Stream
 from headrace.datasets.sources.masks import with_masks
-from headrace.errors import FormatError, SourceError, StateError, UsageError
+from headrace.errors import FormatError, SourceError, UsageError
 from headrace.loading.batch_transforms import BatchKey
-from headrace.loading.block_shuffle import WINDOW, Blocks, window_bytes
-from headrace.loading.byte_cache import open_cache, parse_cache
-from headrace.loading.feed import Begun, Filled, IndexBatch, Masks, OnError
+from headrace.loading.block_shuffle import WINDOW, BlockLayout, window_bytes
+from headrace.loading.feed import FeedPass, FilledBatch, IndexBatch, Masks
+from headrace.loading.options import LoaderOptions, OnError, Output, resolve_rank
 from headrace.loading.order import EpochOrder
-from headrace.loading.shuffle_prefetch import announced
-from headrace.loading.stats import LoaderStats, ShuffleQuality, summarise
-from headrace.loading.streaming import BUFFER, StreamOptions, StreamPass
-from headrace.loading.uneven_shards import Parts, Share, agree
-from headrace.loading.views import Output, begin_views, make_views, run_views, transform_hash
+from headrace.loading.resume import make_state, read_position
+from headrace.loading.shuffle_prefetch import prefetch_windows
+from headrace.loading.stats import LoaderStats, ShuffleQuality
+from headrace.loading.streaming import BUFFER_SIZE, StreamOptions, StreamPass
+from headrace.loading.uneven_shards import Parts, RankPart, assign_part
+from headrace.loading.views import LoaderViews
 from headrace.system import machine
 from headrace.system.sizes import parse_size
 from headrace.transforms.base import Transform
-from headrace.transforms.compile import DctScale, Dtype, Fuse
+from headrace.transforms.compile import DctScale, Dtype, Fuse, Pipeline
 from headrace.transforms.composition import Views
+
+if TYPE_CHECKING:
+    import torch
+    from typing_extensions import TypeVar
+
+    Batch = TypeVar("Batch", covariant=True, default=tuple[Any, ...])
+else:
+    from typing import TypeVar
+
+    Batch = TypeVar("Batch", covariant=True)
 
 __all__ = ["Loader"]
 
-_STATE_VERSION = 1
 
+class Loader(Generic[Batch]):
+    """Iterate over batches of a dataset. One pass is one epoch.
 
-class Loader:
-    """Iterates over batches of `data` (a Dataset, or a path for `headrace.open`); one pass is one epoch.
+    Yields (images, labels). output="torch": images are a tensor [N, 3, H, W] over channels-last memory, labels int64 [N].
+    output="numpy": images are an array [N, H, W, 3], labels int64 [N]. With MixUp or CutMix, labels are float32 [N, classes].
+    With `Views`, images are a tuple of batches. With `mask` and `with_json`, the tuple gets longer: see there.
 
-    Yields (images, labels). With output="torch": images are (N, 3, H, W) over channels-last memory, labels int64 [N]; with
-    output="numpy": images [N, H, W, 3]. dtype is "uint8", "float32", "float16" or "bfloat16" (torch only). `batch_size` is per
-    rank; `rank` and `world_size` default to torch.distributed's, else 0 of 1. device="cuda" yields tensors on the GPU.
+    The order and the random draws depend on (seed, epoch, record) alone: not on threads, ranks or resuming. A finished pass
+    advances the epoch; a pass that is left early starts again. N is `batch_size`, but for the last batch with drop_last=False.
 
-    A finished pass advances the epoch; leaving a pass early and iterating again starts the same epoch anew. The order, and the
-    draws of random transforms, depend on (seed, epoch, record) alone: not on threads, ranks or resuming.
+    data: a Dataset, or a path or URL for `headrace.open`.
+    batch_size: images per batch and rank.
+    transform: a transform of `headrace.transforms`, or a function on one image, with a fixed output size. Required.
+    seed (0): decides order and random draws; 0 to 2**63 - 1.
+    shuffle (True): True shuffles all records; False keeps the dataset's order; "block" or "block:SIZE" takes shards in random
+        order and shuffles the records of SIZE bytes of shards (2 GiB) at a time, which reads an object store in large pieces.
+        `explain` tells how well that shuffles this dataset. For a stream, SIZE is the buffer (512 MiB).
+    drop_last (True): drop the last, incomplete batch of an epoch. False: keep it; ranks then share it, and up to
+        world_size - 1 records come twice, so that all ranks have the same number of batches.
+    rank, world_size (None): None: those of torch.distributed if it is initialized, else 0 and 1. Give both or neither.
+    threads (None): native decoding threads; None: the cores that this process may use.
+    prefetch (3): batches that are decoded ahead of the one in use.
+    device ("cpu"): "cuda" or "cuda:N" yields tensors on that GPU, normalized there, by asynchronous copies.
+    dtype ("uint8"): of the images: "uint8", "float32", "float16", "bfloat16" (torch only). Floats are 0 to 1 before Normalize.
+    output ("torch"): "torch" or "numpy".
+    on_error ("raise"): "raise" raises DecodeError at a bad record; "skip" substitutes another record, always the same one, and
+        counts and lists it in `stats`.
+    mask (None): yield (images, labels, masks), masks uint8 [N, H, W]: class numbers that follow the geometry of their image,
+        sampled at the nearest pixel, without its colour changes. Either the ending of the masks in a tar ("mask.png" for
+        `7.mask.png` beside `7.jpg`), or a folder with `KEY.png` for each image `KEY.jpg`. PNG, gray or palette, up to 8 bits.
+    mask_fill (0): class of pixels outside the image, 0 to 255; 255 is often "ignore".
+    with_json (False): append to the batch a list of the parsed JSON beside each image in its shard or tar; None without JSON.
+    cache (None): "ram:8GiB" or "disk:FOLDER:200GiB" keeps encoded records after their first read, for slow storage.
+    parts (None): None: every rank opens the same dataset. "agree": each host has only its own shards (ShardedByS3Key), and the
+        ranks exchange their numbers of records, to make equally many batches. A list: each rank's number of records.
+    fuse ("geometry"): do any run of crops, resizes, flips, rotations and affines in one sampling; "off": one operation after
+        the other, bit for bit as torchvision on Pillow images (docs/exactness.md gives the differences).
+    dct_scale ("off"): "auto" decodes JPEGs at half or quarter size if they are shrunk that much anyway: faster, not exact.
 
-    shuffle: True mixes everything; "block" or "block:SIZE" takes shards in random order and mixes the records of SIZE bytes of
-    shards (2 GiB) at a time, which reads an object store in large pieces; `explain` says how good that is for this dataset.
-    parts: None when every rank opens the same dataset. Where each host has only its own shards (ShardedByS3Key): "agree", the
-    ranks tell each other how many records they have and make equally many batches; or a list of each rank's number.
+    Raises UsageError for arguments that are wrong or do not fit each other, SourceError for data that cannot be opened, and
+    MissingDependencyError without PyTorch. Iterating raises DecodeError for a bad record, SourceError for data that is gone.
 
-    fuse: "geometry" does any run of crops, resizes, flips, rotations and affines in one sampling; "off" does one operation
-    after the other, bit for bit as torchvision on Pillow images (docs/exactness.md says what differs).
-    dct_scale: "auto" decodes JPEGs at half or quarter size where they are shrunk that much anyway: faster and not exact.
+        loader = headrace.Loader("data/train", 256, headrace.transforms.imagenet_train(224), device="cuda", dtype="bfloat16")
+        for epoch in range(90):
+            for images, labels in loader: ...
 
-    on_error: "raise" a DecodeError at a bad record, or "skip": substitute a deterministic other record, count and list it.
-    mask: batches are (images, labels, masks), masks uint8 [N, H, W]: class numbers that follow the geometry of their image with
-    the nearest pixel, and none of its colours. Either the ending of the members of a tar that are masks ("mask.png" for
-    `7.mask.png` beside `7.jpg`), or a folder with `KEY.png` for each image `KEY.jpg` of any dataset; PNG of gray or palette
-    indices, up to 8 bits.
-    mask_fill: the class where the transform shows what is outside the image (0 to 255; 255 is often "ignore").
-    with_json: batches are (images, labels, documents): the JSON that lies beside each image in its shard or tar, parsed;
-    they come last, after masks.
-    cache: "ram:8GiB" or "disk:FOLDER:200GiB" keeps the encoded bytes of records after their first read, for slow storage; see
-    `headrace.loading.byte_cache`.
-    Close the loader (or use `with`) to stop its threads at once; otherwise they stop when it is collected.
+    Close the loader, or use it in a `with`, to stop its threads at once. Otherwise they stop when it is garbage-collected.
     """
+
+    @overload
+    def __init__(
+        self: Loader[tuple[Any, ...]],
+        data: Dataset | str | os.PathLike[str],
+        batch_size: int,
+        transform: Views,
+        *,
+        seed: int = ...,
+        shuffle: bool | str = ...,
+        drop_last: bool = ...,
+        rank: int | None = ...,
+        world_size: int | None = ...,
+        threads: int | None = ...,
+        prefetch: int = ...,
+        device: str = ...,
+        dtype: Dtype = ...,
+        output: Output = ...,
+        on_error: OnError = ...,
+        mask: str | os.PathLike[str] | None = ...,
+        mask_fill: int = ...,
+        with_json: bool = ...,
+        cache: str | None = ...,
+        parts: Parts = ...,
+        fuse: Fuse = ...,
+        dct_scale: DctScale = ...,
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: Loader[tuple[torch.Tensor, torch.Tensor]],
+        data: Dataset | str | os.PathLike[str],
+        batch_size: int,
+        transform: Transform | Callable[[Any], Any],
+        *,
+        seed: int = ...,
+        shuffle: bool | str = ...,
+        drop_last: bool = ...,
+        rank: int | None = ...,
+        world_size: int | None = ...,
+        threads: int | None = ...,
+        prefetch: int = ...,
+        device: str = ...,
+        dtype: Dtype = ...,
+        output: Literal["torch"] = ...,
+        on_error: OnError = ...,
+        mask: None = ...,
+        mask_fill: int = ...,
+        with_json: Literal[False] = ...,
+        cache: str | None = ...,
+        parts: Parts = ...,
+        fuse: Fuse = ...,
+        dct_scale: DctScale = ...,
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: Loader[tuple[npt.NDArray[Any], npt.NDArray[np.int64]]],
+        data: Dataset | str | os.PathLike[str],
+        batch_size: int,
+        transform: Transform | Callable[[Any], Any],
+        *,
+        seed: int = ...,
+        shuffle: bool | str = ...,
+        drop_last: bool = ...,
+        rank: int | None = ...,
+        world_size: int | None = ...,
+        threads: int | None = ...,
+        prefetch: int = ...,
+        device: str = ...,
+        dtype: Dtype = ...,
+        output: Literal["numpy"],
+        on_error: OnError = ...,
+        mask: None = ...,
+        mask_fill: int = ...,
+        with_json: Literal[False] = ...,
+        cache: str | None = ...,
+        parts: Parts = ...,
+        fuse: Fuse = ...,
+        dct_scale: DctScale = ...,
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: Loader[tuple[Any, ...]],
+        data: Dataset | str | os.PathLike[str],
+        batch_size: int,
+        transform: Transform | Callable[[Any], Any],
+        *,
+        seed: int = ...,
+        shuffle: bool | str = ...,
+        drop_last: bool = ...,
+        rank: int | None = ...,
+        world_size: int | None = ...,
+        threads: int | None = ...,
+        prefetch: int = ...,
+        device: str = ...,
+        dtype: Dtype = ...,
+        output: Output = ...,
+        on_error: OnError = ...,
+        mask: str | os.PathLike[str] | None = ...,
+        mask_fill: int = ...,
+        with_json: bool = ...,
+        cache: str | None = ...,
+        parts: Parts = ...,
+        fuse: Fuse = ...,
+        dct_scale: DctScale = ...,
+    ) -> None: ...
 
     def __init__(
         self,
@@ -97,79 +233,90 @@ class Loader:
         dct_scale: DctScale = "off",
     ) -> None:
         self.dataset = data if isinstance(data, Dataset) else open_dataset(data)
-        self._masks = None
-        if mask is not None:
-            if not 0 <= mask_fill <= 255:
-                raise UsageError(f"mask_fill must be from 0 to 255, not {mask_fill}")
-            self.dataset, mask_table = with_masks(self.dataset, mask)
-            self._masks = Masks(mask_table, mask_fill)
-        bytes_cache, self._cached = None if cache is None else parse_cache(cache), cache
-        if output not in ("torch", "numpy"):
-            raise UsageError(f"output must be 'torch' or 'numpy', not {output!r}")
-        if output == "numpy" and (dtype == "bfloat16" or device != "cpu"):
-            raise UsageError("output='numpy' offers no bfloat16 and no GPU; use output='torch'")
-        if not 0 <= seed < 2**63:
-            raise UsageError(f"seed must be 0 or more and below 2**63, not {seed}")
-        self.batch_size, self.seed, self.shuffle, self.drop_last = batch_size, seed, shuffle, drop_last
-        self.output, self.device, self.dtype = output, device, dtype
-        self.rank, self.world_size = _world(rank, world_size)
-        self._epoch, self._step = 0, 0
-        self._resume_step: int | None = None
-        self._blocks: Blocks | None = None
-        self._passing: StreamPass | None = None
-        self._begun: Begun | None = None
-        self._under_way: Begun | None = None  # the pass of which a batch was handed out last, and there are more
-        self._share = Share(self.rank, self.world_size, None, 0, "")
-        self._order(0, 0)  # checks batch_size, rank and world_size now, not at the first batch
-        self._share = agree(
-            parts, self.dataset, rank=self.rank, world_size=self.world_size, batch_size=batch_size, drop_last=drop_last
-        )
-        window = window_bytes(shuffle, BUFFER if self.dataset.stream is not None else WINDOW)
-        self._blocks = None if window is None or self.dataset.stream is not None else Blocks.of(self.dataset.table, window)
-        self._mixing = bool(shuffle) if window is None else f"block:{window}"  # as saved states call it
-        self._stream_options = StreamOptions(
+        self.rank, self.world_size = resolve_rank(rank, world_size)
+        self.options = LoaderOptions(
             batch_size=batch_size,
-            rank=self._share.rank,
-            world_size=self._share.world_size,
-            drop_last=drop_last,
+            rank=self.rank,
+            world_size=self.world_size,
+            threads=threads if threads is not None else max(1, round(machine.cores().usable)),
             seed=seed,
-            buffer_bytes=(window or parse_size(BUFFER)) if shuffle else 0,
-            ahead=prefetch,
-            steps=self._share.steps,
-        )
-        self._views = make_views(
-            self.dataset,
-            transform,
+            shuffle=shuffle,
+            drop_last=drop_last,
+            prefetch=prefetch,
+            device=device,
             dtype=dtype,
+            output=output,
+            on_error=on_error,
+            mask=mask,
+            mask_fill=mask_fill,
+            with_json=with_json,
+            cache=cache,
+            parts=parts,
             fuse=fuse,
             dct_scale=dct_scale,
-            output=output,
-            device=device,
-            batch_size=batch_size,
-            threads=threads if threads is not None else max(1, round(machine.cores().usable)),
-            prefetch=prefetch,
-            seed=seed,
-            on_error=on_error,
-            cache=lambda: None if bytes_cache is None else open_cache(bytes_cache, self.dataset),
-            masks=self._masks,
         )
-        self._several, self._with_json = isinstance(transform, Views), with_json
-        if with_json and self.dataset.table.json_size is None:
+        self._prepare(transform)
+
+    def _prepare(self, transform: Transform | Callable[[Any], Any] | None) -> None:
+        """Set what follows from the options and the dataset. Raises as the constructor does."""
+        options = self.options
+        self.batch_size, self.seed, self.shuffle = options.batch_size, options.seed, options.shuffle
+        self.drop_last, self.output = options.drop_last, options.output
+        self.device, self.dtype = options.device, options.dtype
+        masks = None
+        if options.mask is not None:
+            self.dataset, mask_table = with_masks(self.dataset, options.mask)
+            masks = Masks(mask_table, options.mask_fill)
+        # The next pass begins at (epoch, step). `_resume_step` is set while no pass has begun since load_state_dict.
+        self._epoch, self._step = 0, 0
+        self._resume_step: int | None = None
+        self._stream_pass: StreamPass | None = None
+        self._started_pass: FeedPass | None = None  # by begin_next
+        self._current_pass: FeedPass | None = None  # until its last batch is handed out
+        self._part: RankPart = assign_part(
+            options.parts,
+            self.dataset,
+            rank=options.rank,
+            world_size=options.world_size,
+            batch_size=options.batch_size,
+            drop_last=options.drop_last,
+        )
+        is_stream = self.dataset.stream is not None
+        window = window_bytes(options.shuffle, BUFFER_SIZE if is_stream else WINDOW)
+        self._blocks = None if window is None or is_stream else BlockLayout.from_table(self.dataset.table, window)
+        self._shuffle: bool | str = bool(options.shuffle) if window is None else f"block:{window}"  # in saved states
+        self._stream_options = StreamOptions(
+            batch_size=options.batch_size,
+            rank=self._part.rank,
+            world_size=self._part.world_size,
+            drop_last=options.drop_last,
+            seed=options.seed,
+            buffer_bytes=(window or parse_size(BUFFER_SIZE)) if options.shuffle else 0,
+            prefetch=options.prefetch,
+            steps=self._part.steps,
+        )
+        self._views = LoaderViews(self.dataset, transform, options, masks)
+        if options.with_json and self.dataset.table.json_size is None:
             raise UsageError(f"the records of {self.dataset.root} have no JSON beside them", hint="drop with_json")
-        self.pipeline = self._views[0].pipeline
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """The compiled pipeline, of the first view."""
+        return self._views.pipeline
 
     def __len__(self) -> int:
+        """Return the batches of an epoch on each rank. Raises UnknownLengthError for a stream of unknown length."""
         return len(self._order(self._epoch))
 
     def __reduce__(self) -> NoReturn:
-        # TypeError is what pickle, copy and multiprocessing expect of an object that stays where it is.
+        # pickle, copy and multiprocessing expect a TypeError from an object that cannot be copied.
         raise TypeError("a headrace.Loader has threads and memory of its own and cannot be pickled: make one in each process")
 
-    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+    def __iter__(self) -> Iterator[Batch]:
         if self.dataset.stream is not None:
             first, self._resume_step = self._resume_step or 0, None
             self._step = first
-            return self._stream_pass(self.dataset.stream, first)
+            return self._iterate_stream(self.dataset.stream, first)
         order = self._order(self._epoch)
         if len(order) == 0:
             raise SourceError(
@@ -178,97 +325,90 @@ class Loader:
             )
         first = self._resume_step or 0
         self._resume_step, self._step = None, first
-        return self._pass(order, first)
+        return self._iterate(order, first)
 
     def begin_next(self) -> None:
-        """Starts on the first batches of the next pass now, so that it begins without a wait; not of a stream.
+        """Start decoding the first batches of the next pass, so that it begins without a wait. No effect on a stream.
 
-        For the moment at which the last batch of a pass was handed out and another pass is certain to follow. Where the next
-        pass is another one after all (`set_epoch`, `load_state_dict`), the work is given up.
+        Call it when the last batch of a pass was handed out and another pass will follow. If `set_epoch` or `load_state_dict`
+        then asks for a different pass, the work is dropped.
         """
-        self._give_up_begun()
+        self._cancel_started_pass()
         order = self._order(self._epoch)
         if self.dataset.stream is None and self._resume_step is None and len(order):
-            self._begun = self._begin(order, 0)
-            self._views[0].feed.start(self._begun)
+            self._started_pass = self._begin(order, 0)
+            self._views.start(self._started_pass)
 
-    def _begin(self, order: EpochOrder, first: int) -> Begun:
+    def top_up(self) -> None:
+        """Submit the batches that the next `next()` would submit, now. No effect on a stream.
+
+        Call it when the device has just been given work: threads that start while a batch is taken compete with the caller
+        for cores.
+        """
+        if self._current_pass is not None:
+            self._views.start(self._current_pass)
+
+    def _begin(self, order: EpochOrder, first: int) -> FeedPass:
         steps: Iterable[int] = range(first, len(order))
         if self._blocks is not None and self.dataset.fetcher is not None:
-            steps = announced(steps, order, self._blocks, self.dataset.fetcher)
-        first_draw = self._share.first_draw  # not `self` below: a cycle would keep the threads until the collector runs
-        return begin_views(self._views, (_index_batch(order, step, first_draw) for step in steps), order.epoch)
+            steps = prefetch_windows(steps, order, self._blocks, self.dataset.fetcher)
+        first_draw = self._part.first_draw  # not `self` below: a cycle would keep the threads until the collector runs
+        return self._views.begin((_index_batch(order, step, first_draw) for step in steps), order.epoch)
 
-    def _give_up_begun(self) -> None:
-        if self._begun is not None:
-            self._begun.cancel()
-            self._begun = None
+    def _cancel_started_pass(self) -> None:
+        if self._started_pass is not None:
+            self._started_pass.cancel()
+            self._started_pass = None
 
-    def _pass(self, order: EpochOrder, first: int) -> Iterator[tuple[Any, ...]]:
-        begun, self._begun = self._begun, None
-        if begun is not None and (first != 0 or begun.epoch != order.epoch):
-            begun.cancel()
-            begun = None
-        begun = begun or self._begin(order, first)
+    def _iterate(self, order: EpochOrder, first: int) -> Iterator[Any]:
+        feed_pass, self._started_pass = self._started_pass, None
+        if feed_pass is not None and (first != 0 or feed_pass.epoch != order.epoch):
+            feed_pass.cancel()
+            feed_pass = None
+        feed_pass = feed_pass or self._begin(order, first)
         labels = self.dataset.table.label
-        self._under_way = begun
-        for step, filled in enumerate(run_views(self._views, begun), first):
+        self._current_pass = feed_pass
+        for step, filled in enumerate(self._views.run(feed_pass), first):
             self._step = step + 1
             if self._step == len(order):
                 # Before the last batch is handed out: a state saved while it is in use belongs to the next epoch.
                 self._epoch, self._step = order.epoch + 1, 0
-                self._under_way = None
-            yield self._finished(filled, labels, order.epoch, step)
+                self._current_pass = None
+            yield self._output_batch(filled, labels, order.epoch, step)
 
-    def top_up(self) -> None:
-        """Starts on what the next batch's taking would start on, now: for a loop that has just given its device work.
-
-        Threads that begin to work while a batch is being taken compete with the taker for cores, in its way; not of a stream.
-        """
-        if self._under_way is not None:
-            self._views[0].feed.start(self._under_way)
-
-    def _stream_pass(self, stream: Stream, first: int) -> Iterator[tuple[Any, ...]]:
+    def _iterate_stream(self, stream: Stream, first: int) -> Iterator[Any]:
         epoch = self._epoch
-        self._end_pass()  # a pipe has one reader
-        batches = self._passing = StreamPass(stream, self._stream_options, epoch, first)
+        self._close_stream_pass()  # a pipe has one reader
+        batches = self._stream_pass = StreamPass(stream, self._stream_options, epoch, first)
         try:
-            for step, filled in enumerate(run_views(self._views, begin_views(self._views, batches, epoch)), first):
+            for step, filled in enumerate(self._views.run(self._views.begin(batches, epoch)), first):
                 self._step = step + 1
                 if self._step == batches.total:
                     self._epoch, self._step = epoch + 1, 0
-                yield self._finished(filled, None, epoch, step)
-            if self._step and self._step == batches.total:  # resumed behind the last batch
+                yield self._output_batch(filled, None, epoch, step)
+            if self._step and self._step == batches.total:  # resumed after the last batch
                 self._epoch, self._step = epoch + 1, 0
         finally:
             batches.close()
 
-    def _end_pass(self) -> None:
-        """Ends a pass over a stream that was left and not given up."""
-        if self._passing is not None:
-            self._passing.close()
-            self._passing = None
+    def _close_stream_pass(self) -> None:
+        if self._stream_pass is not None:
+            self._stream_pass.close()
+            self._stream_pass = None
 
-    def _finished(
-        self, filled: tuple[Filled, ...], labels: npt.NDArray[np.int64] | None, epoch: int, step: int
+    def _output_batch(
+        self, filled: tuple[FilledBatch, ...], table_labels: npt.NDArray[np.int64] | None, epoch: int, step: int
     ) -> tuple[Any, ...]:
-        """The batch as it is handed out; `labels` are those of the table, where a batch does not bring its own."""
+        """Return the batch for the user. `table_labels` are those of all records; a stream's batch brings its own."""
         first = filled[0]
-        given = first.labels if first.labels is not None else first.records if labels is None else labels[first.records]
-        key = BatchKey(self.seed, epoch, step, self.rank, first.draws)
-        classes = len(self.dataset.classes)
-        batches = [
-            view.finished(one, given, replace(key, view=number), classes)
-            for number, (view, one) in enumerate(zip(self._views, filled, strict=True))
-        ]
-        batch: tuple[Any, ...] = (tuple(images for images, _ in batches), batches[0][1]) if self._several else batches[0]
-        if self._masks is not None:
-            masks = tuple(view.masks(one, self.device) for view, one in zip(self._views, filled, strict=True))
-            batch = (*batch, masks if self._several else masks[0])
-        return (*batch, [self._document(record) for record in first.records.tolist()]) if self._with_json else batch
+        if first.labels is not None:
+            labels = first.labels
+        else:
+            labels = first.records if table_labels is None else table_labels[first.records]
+        batch = self._views.output_batch(filled, labels, BatchKey(self.seed, epoch, step, self.rank, first.draws))
+        return (*batch, [self._read_json(record) for record in first.records.tolist()]) if self.options.with_json else batch
 
-    def _document(self, record: int) -> Any:
-        """The record's JSON, parsed; None where it has none."""
+    def _read_json(self, record: int) -> Any:
         raw = self.dataset.read_json(record)
         try:
             return json.loads(raw) if raw else None
@@ -278,115 +418,96 @@ class Loader:
                 hint="repair it, or drop with_json",
             ) from error
 
-    def _order(self, epoch: int, records: int | None = None) -> EpochOrder:
+    def _order(self, epoch: int) -> EpochOrder:
         return EpochOrder(
-            records=len(self.dataset) if records is None else records,
+            records=len(self.dataset),
             batch_size=self.batch_size,
-            rank=self._share.rank,
-            world_size=self._share.world_size,
-            steps=self._share.steps,
-            shuffle=bool(self.shuffle),
-            drop_last=self.drop_last,
+            rank=self._part.rank,
+            world_size=self._part.world_size,
+            steps=self._part.steps,
+            shuffle=bool(self.options.shuffle),
+            drop_last=self.options.drop_last,
             seed=self.seed,
             epoch=epoch,
-            mixed=None if self._blocks is None else self._blocks.order(self.seed, epoch).rows,
+            block_shuffle=None if self._blocks is None else self._blocks.order(self.seed, epoch).rows,
         )
 
     def batch_records(self, epoch: int, step: int) -> npt.NDArray[np.int64]:
-        """The rows of the dataset's table that batch `step` of `epoch` holds on this rank; not of a stream."""
+        """Return the rows of the dataset's table in batch `step` of `epoch` on this rank, int64 [n].
+
+        Raises SourceError for a stream. Example: `[loader.dataset.table.keys[row] for row in loader.batch_records(0, 0)]`.
+        """
         self.dataset.check_stored()
         return self._order(epoch).batch(step)
 
     def set_epoch(self, epoch: int) -> None:
-        """The next pass is this epoch, from its beginning."""
+        """Begin the next pass at the first batch of `epoch` (0 or more). Raises UsageError for a negative epoch."""
         if epoch < 0:
             raise UsageError(f"epoch must be 0 or more, not {epoch}")
         self._epoch, self._step, self._resume_step = epoch, 0, None
 
     @property
     def epoch(self) -> int:
-        """The epoch of the current pass, or of the next one if none is under way."""
+        """The epoch of the current pass, or of the next one between passes."""
         return self._epoch
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the loader is, as plain JSON values: what was handed out counts, what is prefetched does not."""
-        return {
-            "version": _STATE_VERSION,
-            "epoch": self._epoch,
-            "records_done": self._step * self.batch_size * self.world_size,
-            "global_batch": self.batch_size * self.world_size,
-            "seed": self.seed,
-            "shuffle": self._mixing,
-            "drop_last": self.drop_last,
-            "dataset": self._share.fingerprint,
-            "transform": transform_hash(self._views),
-        }
+        """Return the position of the loader as JSON values, of constant size, to continue with `load_state_dict`.
+
+        The position follows the last batch that was handed out; prefetched batches do not count. After the last batch of an
+        epoch it is the beginning of the next one. `headrace.loading.resume` says how positions are computed.
+
+        Example: `json.dump(loader.state_dict(), file)`.
+        """
+        return make_state(
+            self._epoch,
+            self._step,
+            self.options,
+            shuffle=self._shuffle,
+            fingerprint=self._part.fingerprint,
+            transform=self._views.transform_hash,
+        )
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continues where `state` was taken: the next pass yields the remaining batches, bit for bit.
+        """Continue where `state` was saved: the next pass yields the remaining batches of the epoch, bit for bit.
 
-        Raises StateError, in words, for another version, dataset, transform, seed, order or global batch; another world size is
-        fine as long as batch_size * world_size is the same.
+        The world size may differ, if batch_size * world_size is the same. Raises StateError for a state of another version,
+        dataset, transform, seed, order or global batch. Example: `loader.load_state_dict(json.load(file))`.
         """
-        expected = self.state_dict()
-        for name, what in _STATE_MEANINGS.items():
-            if state.get(name) != expected[name]:
-                raise StateError(
-                    f"the saved state does not fit: its {what} is {state.get(name)!r}, this loader's is {expected[name]!r}",
-                    hint="resume with the same data, transform, seed and global batch, or start without the state",
-                )
-        epoch, done = state.get("epoch"), state.get("records_done")
-        if not isinstance(epoch, int) or not isinstance(done, int) or epoch < 0 or done < 0:
-            raise StateError(f"the saved state is damaged: epoch {epoch!r}, records_done {done!r}")
-        step = done // expected["global_batch"]
-        if done % expected["global_batch"] or (self.dataset.stream is None and step >= max(1, len(self._order(epoch)))):
-            raise StateError(f"the saved state is damaged: records_done {done} in an epoch of {len(self.dataset)} records")
-        self._epoch, self._step, self._resume_step = epoch, step, step
+        is_stream = self.dataset.stream is not None
+        self._epoch, self._step = read_position(
+            state, self.state_dict(), steps=lambda epoch: None if is_stream else len(self._order(epoch))
+        )
+        self._resume_step = self._step
 
     def stats(self) -> LoaderStats:
-        """Counts and times of every stage so far."""
-        feed = self._views[0].feed
-        feed.stats.cache = feed.cache_stats()
-        totals = summarise(
-            feed.stats,
-            feed.counters(),
-            ring_batches=sum(view.feed.ring_batches() for view in self._views),
-            indexes=feed.indexes(),
-        )
-        return replace(totals, shuffle=self._quality if self._passing is None else self._passing.quality())
+        """Return counts and times of every stage since the loader was made. Example: `loader.stats().wait_s`."""
+        return self._views.stats(self._block_quality if self._stream_pass is None else self._stream_pass.quality())
 
     @cached_property
-    def _quality(self) -> ShuffleQuality | None:
-        """How well a block shuffle mixes the first epoch; None for another order."""
+    def _block_quality(self) -> ShuffleQuality | None:
+        """How well a block shuffle shuffles the first epoch; None for another order."""
         return None if self._blocks is None else self._blocks.quality(self.dataset.table.label, self.seed, 0)
 
     def explain(self) -> str:
-        """The compiled pipeline in words: what runs where, in which order, and what it costs in memory."""
-        feed = self._views[0].feed
-        lines = [f"{self.dataset!r}", f"native, {feed.threads} threads, up to {feed.prefetch} batches ahead:"]
+        """Return the compiled pipeline in words: what runs where, in which order, and the memory of a batch."""
+        lines = [f"{self.dataset!r}", f"native, {self.options.threads} threads, up to {self.options.prefetch} batches ahead:"]
         if self.dataset.stream is not None:
             lines.append(self._stream_options.describe(self.dataset.stream))
-            mixed = None if self._passing is None else self._passing.quality()
-            lines += [] if mixed is None else [f"  so far: {mixed.describe()}"]
-        if self._blocks is not None and self._quality is not None:
-            lines += [self._blocks.describe(), f"  {self._quality.describe()}"]
-        for number, view in enumerate(self._views):
-            lines += [f"view {number}:"] if self._several else []
-            lines += view.describe(self.batch_size, on_gpu=self.device != "cpu")
-        if self._masks is not None:
-            size = f"[N, {self.pipeline.height}, {self.pipeline.width}]"
-            lines.append(f"masks: native, uint8 {size}, the geometry above with the nearest pixel; {self._masks.fill} outside")
-        lines += [] if self._cached is None else [f"encoded bytes kept after their first read: {self._cached}"]
-        return "\n".join(lines)
+            quality = None if self._stream_pass is None else self._stream_pass.quality()
+            lines += [] if quality is None else [f"  so far: {quality.describe()}"]
+        if self._blocks is not None and self._block_quality is not None:
+            lines += [self._blocks.describe(), f"  {self._block_quality.describe()}"]
+        return "\n".join([*lines, *self._views.describe()])
 
     def close(self) -> None:
-        """Stops and joins the threads."""
-        self._end_pass()
-        self._under_way = None
-        self._give_up_begun()
-        self._views[0].feed.close()
+        """Stop and join the threads. A loader that is used again starts new ones."""
+        self._close_stream_pass()
+        self._current_pass = None
+        self._cancel_started_pass()
+        self._views.close()
 
-    def __enter__(self) -> Loader:
+    def __enter__(self) -> Loader[Batch]:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -397,29 +518,6 @@ class Loader:
         return f"Loader({self.dataset!r}, batch_size={self.batch_size}{batches}, epoch={self._epoch})"
 
 
-_STATE_MEANINGS = {
-    "version": "version",
-    "dataset": "dataset (fingerprint)",
-    "transform": "transform (hash)",
-    "seed": "seed",
-    "shuffle": "shuffle",
-    "drop_last": "drop_last",
-    "global_batch": "global batch (batch_size * world_size)",
-}
-
-
 def _index_batch(order: EpochOrder, step: int, first_draw: int) -> IndexBatch:
     records = order.batch(step)
     return IndexBatch(records, records.astype(np.uint64) + np.uint64(first_draw))
-
-
-def _world(rank: int | None, world_size: int | None) -> tuple[int, int]:
-    """Rank and world size: as given, else torch.distributed's where it is initialised, else 0 of 1."""
-    if (rank is None) != (world_size is None):
-        raise UsageError("give rank and world_size together, or neither")
-    if rank is not None and world_size is not None:
-        return rank, world_size
-    distributed = sys.modules.get("torch.distributed")  # not imported: not initialised either
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
-        return int(distributed.get_rank()), int(distributed.get_world_size())
-    return 0, 1

@@ -1,7 +1,7 @@
 """The order of records as arithmetic: (seed, epoch, position) -> record, with no list of the epoch in memory.
 
-The shuffle is a format-preserving permutation, computed by the native part (`crates/headrace-core/src/order.rs`). Any
-position can be asked at any time, so resuming costs nothing.
+The shuffle is a format-preserving permutation, computed by native code (`crates/headrace-core/src/order.rs`). The record at any
+position can be computed at any time, so resuming costs nothing (`resume` says what a saved state holds).
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ Positions = npt.NDArray[np.int64]
 
 
 def hashed(*parts: int) -> int:
-    """A 64-bit hash of integers, the same on every machine."""
+    """Return a 64-bit hash of integers, the same on every machine."""
     return native_hashed(*(part & (2**64 - 1) for part in parts))
 
 
 def permutation(positions: Positions, size: int, key: int) -> Positions:
-    """Where a pseudo-random permutation of range(size) under `key` sends `positions`, each in range(size); int64 in and out."""
-    sent = np.empty(len(positions), dtype=np.int64)
-    permute(np.ascontiguousarray(positions), size, key, sent)
-    return sent
+    """Return the images of `positions` under a pseudo-random permutation of range(size), which `key` selects; int64."""
+    images = np.empty(len(positions), dtype=np.int64)
+    permute(np.ascontiguousarray(positions), size, key, images)
+    return images
 
 
 @dataclass(frozen=True, slots=True)
 class EpochOrder:
     """One rank's batches of one epoch over `records` records.
 
-    Step s of the whole job takes positions [s * G, (s + 1) * G), G = batch_size * world_size, and rank r the r-th block of
-    `batch_size` of them: every world size that divides G sees the same global batches. The last, incomplete step is dropped
-    with `drop_last`; otherwise each rank takes an equal share of it, and at most world_size - 1 records from the front of the
-    epoch fill the shares up, so that all ranks have the same number of batches, always.
+    Step s of the whole job takes positions [s * G, (s + 1) * G), G = batch_size * world_size. Rank r takes the r-th block of
+    `batch_size` of them: every world size that divides G sees the same global batches. `drop_last` drops the last, incomplete
+    step. Otherwise each rank takes an equal part of it; at most world_size - 1 records from the front of the epoch fill the
+    parts up, so that all ranks always have the same number of batches.
     """
 
     records: int
@@ -51,8 +51,8 @@ class EpochOrder:
     drop_last: bool
     seed: int
     epoch: int
-    mixed: Callable[[Positions], Positions] | None = None  # another shuffle: positions of this epoch to records
-    steps: int | None = None  # as many batches, all of them whole: the front of the epoch fills up (datasets in parts)
+    block_shuffle: Callable[[Positions], Positions] | None = None  # maps positions to records instead of the full shuffle
+    steps: int | None = None  # fixed number of whole batches, filled up from the front of the epoch (datasets in parts)
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
@@ -66,28 +66,28 @@ class EpochOrder:
         return self.batch_size * self.world_size
 
     def __len__(self) -> int:
-        """Batches in the epoch: the same on every rank."""
+        """Return the number of batches in the epoch, the same on every rank."""
         if self.steps is not None:
             return self.steps
         whole, tail = divmod(self.records, self.global_batch)
         return whole + (1 if tail and not self.drop_last else 0)
 
     def ranks_of(self, positions: Positions) -> Positions:
-        """The rank that takes each position of a whole step."""
+        """Return the rank that takes each position of a whole step."""
         return positions % self.global_batch // self.batch_size
 
     def batch(self, step: int) -> Positions:
-        """The records of this rank's batch `step`, int64."""
+        """Return the records of this rank's batch `step`, int64 [n]. Resuming at a step calls this with the step: no replay."""
         start = step * self.global_batch
         left = self.records - start
         if left >= self.global_batch or self.steps is not None:
-            share = self.batch_size
+            count = self.batch_size
         else:
-            share = -(-left // self.world_size)
-        positions = np.arange(share, dtype=np.int64) + (start + self.rank * share)
+            count = -(-left // self.world_size)
+        positions = np.arange(count, dtype=np.int64) + (start + self.rank * count)
         positions %= self.records
         if not self.shuffle:
             return positions
-        if self.mixed is not None:
-            return self.mixed(positions)
+        if self.block_shuffle is not None:
+            return self.block_shuffle(positions)
         return permutation(positions, self.records, hashed(self.seed, self.epoch))

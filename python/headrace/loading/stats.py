@@ -1,4 +1,4 @@
-"""What the feed counts and times. Missing is None, never 0."""
+"""Counts and times of a loader. A value that was not measured is None, never 0."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Literal
 
-__all__ = ["CacheStats", "FeedStats", "LoaderStats", "ShuffleQuality", "Skipped", "StageStats", "Stopwatch"]
+__all__ = ["CacheStats", "FeedStats", "LoaderStats", "ShuffleQuality", "SkippedRecord", "StageStats", "Stopwatch", "summarize"]
 
 Timer = Literal["wait_ns", "python_ns"]
-_LISTED = 1000  # skipped records kept by name; all are counted
+_MAX_LISTED = 1000  # list at most this many skipped records by name; all are counted
 
 
 @dataclass(frozen=True, slots=True)
-class Skipped:
-    """A record that was substituted, and why."""
+class SkippedRecord:
+    """A bad record that was substituted: its key and the reason."""
 
     key: str
     reason: str
@@ -23,7 +23,7 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class CacheStats:
-    """What `cache=` did, in records, and the bytes that this process has put in."""
+    """Records found and not found in the byte cache, and the bytes that this process added to it."""
 
     hits: int
     misses: int
@@ -36,30 +36,30 @@ class FeedStats:
 
     threads: int
     batches: int = 0
-    wait_ns: int = 0  # the consumer waited for a batch
-    python_ns: int = 0  # in the user's own functions
+    wait_ns: int = 0  # the consumer's wait for batches
+    python_ns: int = 0  # the user's own functions
     skipped_count: int = 0
-    skipped: list[Skipped] = field(default_factory=list)
+    skipped: list[SkippedRecord] = field(default_factory=list)
     cache: CacheStats | None = None
-    closed: dict[str, int] = field(default_factory=dict)  # native counters of engines that have ended
+    closed: dict[str, int] = field(default_factory=dict)  # native counters of closed engines
 
     def skip(self, key: str, reason: str) -> None:
-        """Counts a substituted record; the first thousand are listed."""
+        """Count a substituted record, and list it if there is room."""
         self.skipped_count += 1
-        if len(self.skipped) < _LISTED:
-            self.skipped.append(Skipped(key, reason))
+        if len(self.skipped) < _MAX_LISTED:
+            self.skipped.append(SkippedRecord(key, reason))
 
     def add_counters(self, counters: dict[str, int]) -> None:
-        """Adds the totals of an engine that ends."""
+        """Add the totals of an engine that is being closed."""
         self.closed = self.counters(counters)
 
     def counters(self, current: dict[str, int]) -> dict[str, int]:
-        """The totals of all engines so far, with those of the running one."""
+        """Return the totals of all closed engines plus `current`, those of the running one."""
         return {name: self.closed.get(name, 0) + current.get(name, 0) for name in self.closed | current}
 
 
 class Stopwatch:
-    """Adds the time of a `with` block to a field of FeedStats."""
+    """A context manager that adds the time of its block to a field of FeedStats."""
 
     __slots__ = ("_began", "_stats", "_timer")
 
@@ -76,7 +76,7 @@ class Stopwatch:
 
 @dataclass(frozen=True, slots=True)
 class StageStats:
-    """One step of the feed, over all threads: seconds in all, and milliseconds an image (None before the first image)."""
+    """One stage over all threads: total seconds, and milliseconds an image (None before the first image)."""
 
     name: str
     total_s: float
@@ -85,57 +85,64 @@ class StageStats:
 
 @dataclass(frozen=True, slots=True)
 class ShuffleQuality:
-    """How well an epoch is mixed: the chance that two records next to each other come from one shard, and are of one class.
+    """How well an epoch is shuffled: the chance that neighbours come from one shard, or are of one class.
 
-    Both are Simpson's concentration, the sum of n(n-1) over N(N-1) (Simpson 1949, "Measurement of Diversity"), of what is
-    mixed together; `uniform_…` are those of the whole dataset, which no shuffle can better. Where shards hold one class
-    after the other, a window that is too small shows in `same_class`.
+    Both chances are Simpson's concentration, the sum of n(n-1) over N(N-1) (Simpson 1949, "Measurement of Diversity"), within a
+    window; `uniform_same_shard` and `uniform_same_class` are those of the whole dataset, the best that a shuffle can reach. A
+    window that is too small for a dataset sorted by class shows in `same_class`.
 
-    Of a stream it is counted while records are handed out, of neighbours in this order; what shards it has is not known, but
-    how far apart neighbours lay in it: `distance` is their mean distance over that of a random order of n records, (n + 1) / 3
-    (the mean of |i - j| over all pairs), so 1 is all mixed and near 0 the order of the stream.
+    For a stream the neighbours are counted while records are handed out. Its shards are not known; `distance` is the mean
+    distance in the stream between neighbours, over that of a full shuffle of n records, (n + 1) / 3 (the mean of |i - j| over
+    all pairs). 1 is a full shuffle, near 0 the order of the stream. `distance` is None for other datasets.
     """
 
     same_shard: float | None
     uniform_same_shard: float | None
     same_class: float
     uniform_same_class: float
-    distance: float | None = None  # None: no stream
+    distance: float | None = None
 
     def describe(self) -> str:
-        """One sentence."""
+        """Return one sentence."""
         if self.same_shard is None or self.uniform_same_shard is None:
             return (
-                f"neighbours lay {self.distance or 0:.0%} as far apart in the stream as all mixed,"
-                f" and are of one class {self.same_class:.2%} of the time (all mixed: {self.uniform_same_class:.2%})"
+                f"neighbours lay {self.distance or 0:.0%} as far apart in the stream as after a full shuffle,"
+                f" and are of one class {self.same_class:.2%} of the time (full shuffle: {self.uniform_same_class:.2%})"
             )
         return (
-            f"chance that two neighbours come from one shard {self.same_shard:.2%} (all mixed: {self.uniform_same_shard:.2%}),"
-            f" that they are of one class {self.same_class:.2%} (all mixed: {self.uniform_same_class:.2%})"
+            f"chance that neighbours come from one shard {self.same_shard:.2%} (full shuffle: {self.uniform_same_shard:.2%}),"
+            f" that they are of one class {self.same_class:.2%} (full shuffle: {self.uniform_same_class:.2%})"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class LoaderStats:
-    """What a loader did so far."""
+    """Counts and times of a loader since it was made."""
 
     batches: int
     images: int
     bytes_read: int
     stages: tuple[StageStats, ...]  # read, decode, resample, store, python
-    wait_s: float  # the consumer waited in next(): near 0 = the loader keeps up
-    occupancy: float | None  # share of the threads' time spent working; near 1 = more threads may help; None: not started
+    wait_s: float  # the consumer's wait in next(); near 0: the loader keeps up
+    occupancy: float | None  # share of the threads' time spent working; near 1: more threads may help; None: not started
     skipped_count: int
-    skipped: tuple[Skipped, ...]
+    skipped: tuple[SkippedRecord, ...]
     ring_batches: int  # batches of memory in the ring
-    index_bytes: int  # memory of checkpoint indexes, which make later epochs decode less
-    indexes_found: int  # records whose index an earlier run has left
+    index_bytes: int  # memory of JPEG indexes, with which later epochs decode less
+    indexes_found: int  # records whose JPEG index an earlier run made
     cache: CacheStats | None  # None: without `cache=`
-    shuffle: ShuffleQuality | None = None  # of a block shuffle; of a stream, of what was handed out in the last pass
+    shuffle: ShuffleQuality | None = None  # of a block shuffle's first epoch, or of a stream's last pass so far
 
 
-def summarise(stats: FeedStats, counters: dict[str, int], *, ring_batches: int, indexes: tuple[int, int]) -> LoaderStats:
-    """The public form of the running totals. `indexes`: bytes in memory, and records that had one from an earlier run."""
+def summarize(
+    stats: FeedStats,
+    counters: dict[str, int],
+    *,
+    ring_batches: int,
+    indexes: tuple[int, int],
+    shuffle: ShuffleQuality | None,
+) -> LoaderStats:
+    """Return the public form of the running totals. `indexes`: `Feed.indexes()`."""
     images = counters.get("images", 0)
 
     def stage(name: str, time_ns: int) -> StageStats:
@@ -157,4 +164,5 @@ def summarise(stats: FeedStats, counters: dict[str, int], *, ring_batches: int, 
         index_bytes=indexes[0],
         indexes_found=indexes[1],
         cache=stats.cache,
+        shuffle=shuffle,
     )

@@ -1,18 +1,19 @@
-"""A pass over a stream as batches: a thread reads ahead, and mixes records in a buffer of bounded size.
+"""A pass over a stream as batches: a thread reads ahead and shuffles records in a buffer of bounded size.
 
-The order is a pure function of (seed, epoch, order of the stream): a full buffer gives up a record drawn by a generator
-that is seeded so, and takes the next one. A resumed pass reads the stream from its beginning and throws away, without
-decoding, what was handed out before.
+The order is a pure function of (seed, epoch, order of the stream): when the buffer is full, a generator with that seed draws
+the record to hand out. A resumed pass reads the stream from its beginning and drops the records handed out before, without
+decoding them.
 """
 
 from __future__ import annotations
 
+import itertools
 import queue
 import random
 import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import count, islice
+from itertools import islice
 from typing import Literal
 
 import numpy as np
@@ -24,10 +25,10 @@ from headrace.loading.order import hashed
 from headrace.loading.stats import ShuffleQuality
 from headrace.system.sizes import size_text
 
-__all__ = ["BUFFER", "StreamOptions", "StreamPass"]
+__all__ = ["BUFFER_SIZE", "StreamOptions", "StreamPass"]
 
-BUFFER = "512MiB"  # about 4,700 photographs of ImageNet's size
-_POLL_S = 0.1
+BUFFER_SIZE = "512MiB"  # of the shuffle: about 4,700 photographs of ImageNet's size
+_POLL_S = 0.1  # check for a closed pass at this interval while the queue is full
 
 _Numbered = tuple[int, StreamRecord]
 _End = Literal["end"]
@@ -35,7 +36,7 @@ _End = Literal["end"]
 
 @dataclass(frozen=True, slots=True)
 class StreamOptions:
-    """How a pass is cut. `batch_size` is per rank; all ranks read the same stream."""
+    """How a pass is cut into batches. `batch_size` is per rank; all ranks read the same stream."""
 
     batch_size: int
     rank: int
@@ -43,30 +44,30 @@ class StreamOptions:
     drop_last: bool
     seed: int
     buffer_bytes: int  # 0: no shuffle
-    ahead: int  # batches read before they are asked for
-    steps: int | None = None  # batches of a pass, where each rank has a stream of its own; None: as many as there are
+    prefetch: int  # batches read before they are asked for
+    steps: int | None = None  # batches of a pass if each rank has a stream of its own; None: until the stream ends
 
     def describe(self, stream: Stream) -> str:
-        """The order, in words."""
+        """Return the order in words."""
         if not self.buffer_bytes:
             return f"a stream, in its own order: {stream.name}"
         size = size_text(self.buffer_bytes)
         return (
-            f"a stream, mixed in a buffer of {size}: {stream.name}\n"
-            "  records that lie farther apart are hardly mixed: let the sender shuffle shards too (SageMaker's ShuffleConfig)"
+            f"a stream, shuffled in a buffer of {size}: {stream.name}\n"
+            "  records farther apart are hardly shuffled: let the sender shuffle shards too (SageMaker's ShuffleConfig)"
         )
 
 
-class _Mixture:
-    """Counts how well records are mixed, while they go by."""
+class _ShuffleMeter:
+    """Counts how well the records of a pass are shuffled."""
 
     def __init__(self) -> None:
         self._last: _Numbered | None = None
         self._count = self._same = self._twins = self._distance = self._highest = 0
         self._of_class: dict[int | str | None, int] = {}
 
-    def counted(self, records: Iterable[_Numbered]) -> Iterator[_Numbered]:
-        """`records` as they are."""
+    def count(self, records: Iterable[_Numbered]) -> Iterator[_Numbered]:
+        """Yield the records unchanged, and count them."""
         for number, record in records:
             if self._last is not None:
                 self._same += record.label == self._last[1].label
@@ -79,7 +80,7 @@ class _Mixture:
             yield number, record
 
     def quality(self) -> ShuffleQuality | None:
-        """Of what has gone by; None before the second record."""
+        """Return the quality so far; None before the second record."""
         count = self._count
         if count < 2:
             return None
@@ -93,13 +94,13 @@ class _Mixture:
 
 
 class StreamPass:
-    """The batches of one pass, from batch `first` on. Raises what the stream raises, where it is iterated."""
+    """The batches of one pass, from batch `first` on. Iterating raises the errors of the stream."""
 
     def __init__(self, stream: Stream, options: StreamOptions, epoch: int, first: int = 0) -> None:
         self.stream, self.options, self.epoch, self.first = stream, options, epoch, first
         self.total: int | None = None  # batches of the pass; known when the last one is handed out
-        self._queue: queue.Queue[IndexBatch | _End | BaseException] = queue.Queue(maxsize=options.ahead)
-        self._mixture = _Mixture()
+        self._queue: queue.Queue[IndexBatch | _End | BaseException] = queue.Queue(maxsize=options.prefetch)
+        self._meter = _ShuffleMeter()
         self._stopped = threading.Event()
         self._reading = stream.read()
         self._thread = threading.Thread(target=self._run, name="headrace-stream", daemon=True)
@@ -112,21 +113,21 @@ class StreamPass:
         item = self._queue.get()
         if isinstance(item, IndexBatch):
             return item
-        self._queue.put(item)  # whoever asks again gets the same answer
+        self._queue.put(item)  # a second call gets the same answer
         if isinstance(item, BaseException):
             raise item
         raise StopIteration
 
     def is_next_here(self) -> bool:
-        """Whether the next batch can be had at once."""
+        """Return whether the next batch is there without a wait."""
         return not self._queue.empty()
 
     def quality(self) -> ShuffleQuality | None:
-        """How well this pass is mixed, so far."""
-        return self._mixture.quality()
+        """Return how well this pass is shuffled so far."""
+        return self._meter.quality()
 
     def close(self) -> None:
-        """Stops reading, and joins the thread; who still iterates gets an error."""
+        """Stop reading and join the thread. Iterating on raises SourceError."""
         self._stopped.set()
         self._reading.stop()
         self._thread.join()
@@ -139,7 +140,7 @@ class StreamPass:
     def _run(self) -> None:
         try:
             batches = self._batches(iter(self._reading))
-            held: IndexBatch | None = None  # one batch is held back, so that the last one is known as such
+            held: IndexBatch | None = None  # hold one batch back, so that `total` is known before the last one is handed out
             done = self.first
             for batch in batches:
                 if held is not None:
@@ -148,12 +149,12 @@ class StreamPass:
                 if self._stopped.is_set():
                     return
             if self.options.steps is not None and done < self.options.steps:
-                raise SourceError(f"{self.stream.name} ended after {done} batches; {self.options.steps} were agreed on")
+                raise SourceError(f"{self.stream.name} ended after {done} batches; `parts` promises {self.options.steps}")
             self.total = done
             if held is not None:
                 self._put(held)
             self._put("end")
-        except BaseException as error:  # to whoever waits for the next batch
+        except BaseException as error:  # raised in the consumer's thread
             self._put(error)
 
     def _put(self, item: IndexBatch | _End | BaseException) -> None:
@@ -167,11 +168,11 @@ class StreamPass:
     def _batches(self, records: Iterator[StreamRecord]) -> Iterator[IndexBatch]:
         options = self.options
         draw = random.Random(hashed(options.seed, self.epoch))
-        mixed = self._mixture.counted(_mixed(enumerate(records), options.buffer_bytes, draw))
+        shuffled = self._meter.count(_shuffle_in_buffer(enumerate(records), options.buffer_bytes, draw))
         whole = options.batch_size * options.world_size
-        front: list[_Numbered] = []  # fills up the shares of the last step, as EpochOrder does
-        for step in count() if options.steps is None else range(options.steps):
-            taken = list(islice(mixed, whole))
+        front: list[_Numbered] = []  # fills up the parts of the last step, as EpochOrder does
+        for step in itertools.count() if options.steps is None else range(options.steps):
+            taken = list(islice(shuffled, whole))
             if len(front) < options.world_size:
                 front += taken[: options.world_size]
             if len(taken) < whole:
@@ -184,9 +185,9 @@ class StreamPass:
                     )
                 if options.drop_last or not taken:
                     return
-            share = -(-len(taken) // options.world_size)
+            count = -(-len(taken) // options.world_size)  # per rank
             if step >= self.first:
-                yield self._batch([*taken, *front * share][options.rank * share : (options.rank + 1) * share])
+                yield self._batch([*taken, *front * count][options.rank * count : (options.rank + 1) * count])
             if len(taken) < whole:
                 return
 
@@ -212,15 +213,15 @@ class StreamPass:
         )
 
 
-def _mixed(records: Iterable[_Numbered], buffer_bytes: int, draw: random.Random) -> Iterator[_Numbered]:
-    """The records, mixed in a buffer of `buffer_bytes` bytes of images."""
+def _shuffle_in_buffer(records: Iterable[_Numbered], buffer_bytes: int, draw: random.Random) -> Iterator[_Numbered]:
+    """Yield the records, shuffled in a buffer of `buffer_bytes` bytes of images."""
     if not buffer_bytes:
         yield from records
         return
     buffer: list[_Numbered] = []
     held_bytes = 0
 
-    def drawn() -> _Numbered:
+    def draw_record() -> _Numbered:
         place = int(draw.random() * len(buffer))
         buffer[place], buffer[-1] = buffer[-1], buffer[place]
         return buffer.pop()
@@ -229,8 +230,8 @@ def _mixed(records: Iterable[_Numbered], buffer_bytes: int, draw: random.Random)
         buffer.append(record)
         held_bytes += len(record[1].data)
         while held_bytes > buffer_bytes and len(buffer) > 1:
-            given = drawn()
-            held_bytes -= len(given[1].data)
-            yield given
+            drawn = draw_record()
+            held_bytes -= len(drawn[1].data)
+            yield drawn
     while buffer:
-        yield drawn()
+        yield draw_record()

@@ -1,7 +1,7 @@
 """Datasets in parts: each host sees only its own shards (SageMaker's ShardedByS3Key), and all ranks make equally many batches.
 
-A dropped tail is what the larger parts have more than the smallest; a wrapped one repeats records of the smaller parts, so
-that those of the largest all come. Ranks that see the same part (those of one host) divide it among them.
+With drop_last=True every part yields as many batches as the smallest one has. Otherwise smaller parts repeat records until the
+largest part is read. Ranks that see the same part, those of one host, divide it among them.
 """
 
 from __future__ import annotations
@@ -16,48 +16,49 @@ from typing import Literal
 from headrace.datasets.records import Dataset
 from headrace.errors import SourceError, UsageError
 
-__all__ = ["Parts", "Share", "agree"]
+__all__ = ["Parts", "RankPart", "assign_part"]
 
 Parts = Literal["agree"] | Sequence[int] | None
-_TIMEOUT_S = 60.0  # for all ranks to say what they have
-_Holding = tuple[str, int]  # fingerprint and records of a rank's part
+_TIMEOUT_S = 60.0  # fail when a rank has not sent its number of records after this time
+_PartSize = tuple[str, int]  # fingerprint and records of a rank's part
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
-    """What one rank has of a dataset in parts."""
+class RankPart:
+    """The part of the dataset that one rank reads, and its place among the ranks that read the same part."""
 
     rank: int  # among the ranks of the same part
     world_size: int  # ranks of the same part
-    steps: int | None  # batches of an epoch, the same on all ranks; None: as the whole dataset gives
-    first_draw: int  # records of the parts before: random draws differ from part to part
-    fingerprint: str  # of all parts, and how they are divided
+    steps: int | None  # batches of an epoch, the same on all ranks; None: as many as the whole dataset has
+    first_draw: int  # records of the parts before this one, so that random draws differ between parts
+    fingerprint: str  # of all parts, and of how they are divided
 
 
-def agree(parts: Parts, dataset: Dataset, *, rank: int, world_size: int, batch_size: int, drop_last: bool) -> Share:
-    """What this rank does; `dataset` is its part, or with parts=None the whole.
+def assign_part(parts: Parts, dataset: Dataset, *, rank: int, world_size: int, batch_size: int, drop_last: bool) -> RankPart:
+    """Return what this rank reads. `dataset` is its part, or the whole dataset with parts=None.
 
-    "agree": the ranks tell each other, through torch.distributed; a sequence: each rank's number of records.
-    Raises UsageError when neither can be, SourceError when a rank stays silent or the numbers are not the data's.
+    parts: "agree": the ranks exchange their numbers of records through torch.distributed; a sequence: each rank's number.
+    Raises UsageError for parts that do not fit the ranks, SourceError for numbers that do not fit the data and for a rank that
+    does not answer.
     """
     if parts is None:
-        return Share(rank, world_size, None, 0, dataset.fingerprint)
+        return RankPart(rank, world_size, None, 0, dataset.fingerprint)
     if dataset.stream is not None and not drop_last:
-        raise UsageError("parts of a stream need drop_last=True: what has gone by cannot be repeated")
+        raise UsageError("parts of a stream need drop_last=True, because a stream cannot repeat records")
     if parts == "agree":
-        held = _told((dataset.fingerprint, len(dataset)), rank, world_size)
+        sizes = _gather_sizes((dataset.fingerprint, len(dataset)), rank, world_size)
     elif isinstance(parts, str):
         raise UsageError(f"parts must be None, 'agree' or a number of records for each rank, not {parts!r}")
     else:
-        held = _listed(parts, len(dataset), rank, world_size)
-    ranks = {part: [other for other, its in enumerate(held) if its == part] for part in held}
-    for part, its in ranks.items():
+        sizes = _listed_sizes(parts, len(dataset), rank, world_size)
+    ranks = {part: [number for number, other in enumerate(sizes) if other == part] for part in sizes}
+    for part, readers in ranks.items():
         if part[1] == 0:
-            raise SourceError(f"the part of rank {its[0]} has no records", hint="give every host at least one shard")
-    steps = [_steps(part[1], len(its) * batch_size, drop_last) for part, its in ranks.items()]
-    own = held[rank]
+            raise SourceError(f"the part of rank {readers[0]} has no records", hint="give every host at least one shard")
+    steps = [_steps(part[1], len(readers) * batch_size, drop_last) for part, readers in ranks.items()]
+    own = sizes[rank]
     text = "".join(f"{name}:{count}:{len(ranks[name, count]) * batch_size}\n" for name, count in sorted(ranks))
-    return Share(
+    return RankPart(
         rank=ranks[own].index(rank),
         world_size=len(ranks[own]),
         steps=min(steps) if drop_last else max(steps),
@@ -70,8 +71,8 @@ def _steps(records: int, global_batch: int, drop_last: bool) -> int:
     return records // global_batch if drop_last else -(-records // global_batch)
 
 
-def _listed(counts: Sequence[int], records: int, rank: int, world_size: int) -> list[_Holding]:
-    """Each rank has a part of its own."""
+def _listed_sizes(counts: Sequence[int], records: int, rank: int, world_size: int) -> list[_PartSize]:
+    """Return the sizes given as a list, in which each rank has a part of its own."""
     if len(counts) != world_size or any(not isinstance(count, int) or count < 0 for count in counts):
         raise UsageError(f"parts must hold the number of records of each of {world_size} ranks, not {list(counts)!r}")
     if counts[rank] != records:
@@ -79,27 +80,27 @@ def _listed(counts: Sequence[int], records: int, rank: int, world_size: int) -> 
     return [(f"part {number:08d}", count) for number, count in enumerate(counts)]
 
 
-def _told(own: _Holding, rank: int, world_size: int) -> list[_Holding]:
-    """What every rank has, as they say."""
+def _gather_sizes(own: _PartSize, rank: int, world_size: int) -> list[_PartSize]:
+    """Return the sizes that all ranks report through torch.distributed."""
     if world_size == 1:
         return [own]
-    distributed = sys.modules.get("torch.distributed")  # not imported: not initialised either
+    distributed = sys.modules.get("torch.distributed")  # if it is not imported, it is not initialized either
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         raise UsageError(
-            "parts='agree' needs torch.distributed, through which the ranks tell each other how much they have",
+            "parts='agree' needs torch.distributed, through which the ranks exchange their numbers of records",
             hint="torch.distributed.init_process_group(…) first, or parts=[records of rank 0, of rank 1, …]",
         )
     if distributed.get_world_size() != world_size or distributed.get_rank() != rank:
         raise UsageError("parts='agree' needs the rank and world_size of torch.distributed: leave them out")
-    held: list[_Holding] = [("", 0)] * world_size
-    try:  # a group of its own: with a time limit, on the CPU, and beside what the training sends
+    sizes: list[_PartSize] = [("", 0)] * world_size
+    try:  # a group of its own: on the CPU, with a time limit, and apart from the training's messages
         group = distributed.new_group(backend="gloo", timeout=timedelta(seconds=_TIMEOUT_S))
-        distributed.all_gather_object(held, own, group=group)
+        distributed.all_gather_object(sizes, own, group=group)
         distributed.destroy_process_group(group)
     except RuntimeError as error:
         raise SourceError(
-            f"rank {rank} waited {_TIMEOUT_S:.0f} s for the others to say how many records they have: "
+            f"rank {rank} waited {_TIMEOUT_S:.0f} s for the other ranks' answers how many records they have: "
             f"{(str(error).splitlines() or [''])[0]}",
-            hint="every rank must make its Loader with parts='agree', in the same order; see what the others say",
+            hint="every rank must make its Loader with parts='agree', in the same order; see the messages of the other ranks",
         ) from error
-    return held
+    return sizes

@@ -1,7 +1,7 @@
-"""The views of a loader: for each pipeline of `Views` (usually one, without it) its pipeline, its feed, and what is handed out.
+"""The views of a loader: one pipeline and feed for each pipeline of `Views`, usually a single one.
 
-All views of a record are made in the same epoch from the same bytes by the same threads; each has draws of its own. An image is
-decoded once for all views where that is less work than decoding the part that each one needs.
+All views of a record are made in the same epoch, from the same bytes, by the same threads; each view has its own random draws.
+The native engine decodes an image once for all views if that is less work than decoding the region of each view.
 """
 
 from __future__ import annotations
@@ -9,44 +9,46 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from headrace.datasets.records import Dataset
 from headrace.errors import MissingDependencyError, UsageError
-from headrace.loading.batch_transforms import BatchKey, apply, check_dtype
-from headrace.loading.byte_cache import Kept
+from headrace.loading.batch_transforms import BatchKey, apply_batch_transforms, check_dtype
+from headrace.loading.byte_cache import open_cache, parse_cache
 from headrace.loading.cuda_transfer import Transfer
-from headrace.loading.feed import Begun, Feed, Filled, IndexBatch, Masks, OnError
+from headrace.loading.feed import Feed, FeedPass, FilledBatch, IndexBatch, Masks
+from headrace.loading.options import LoaderOptions, Output
+from headrace.loading.stats import LoaderStats, ShuffleQuality, summarize
 from headrace.transforms.base import Transform
 from headrace.transforms.batch import CutMix, MixUp, RandomChoice
-from headrace.transforms.compile import DctScale, Dtype, Fuse, Pipeline, compile_pipeline
+from headrace.transforms.compile import Pipeline, compile_pipeline
 from headrace.transforms.composition import Views
 
-__all__ = ["Output", "View", "begin_views", "make_views", "run_views", "transform_hash"]
+__all__ = ["LoaderViews", "View"]
 
-Output = Literal["torch", "numpy"]
-Emit = Callable[[Filled, npt.NDArray[np.int64]], tuple[Any, Any]]
+ToOutput = Callable[[FilledBatch, npt.NDArray[np.int64]], tuple[Any, Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """One pipeline of a loader. `pipeline` is what the user asked for (on a GPU the feed's own stops at uint8)."""
+    """One pipeline of a loader. `pipeline` is the user's; on a GPU the feed's own pipeline stops at uint8."""
 
     pipeline: Pipeline
     feed: Feed
-    emit: Emit
+    to_output: ToOutput
     output: Output
 
-    def finished(self, filled: Filled, labels: npt.NDArray[np.int64], key: BatchKey, classes: int) -> tuple[Any, Any]:
-        """(images, labels) as they are handed out."""
-        images, given = self.emit(filled, labels)
-        return apply(self.pipeline.batch, images, given, key, classes) if self.pipeline.batch else (images, given)
+    def output_batch(self, filled: FilledBatch, labels: npt.NDArray[np.int64], key: BatchKey, classes: int) -> tuple[Any, Any]:
+        """Return (images, labels) for the user, after the batch transforms."""
+        images, labels_out = self.to_output(filled, labels)
+        steps = self.pipeline.batch
+        return apply_batch_transforms(steps, images, labels_out, key, classes) if steps else (images, labels_out)
 
-    def masks(self, filled: Filled, device: str) -> Any:
-        """The masks beside `finished`'s images: uint8 [N, H, W], where and what those are."""
+    def output_masks(self, filled: FilledBatch, device: str) -> Any:
+        """Return the masks of the images for the user: uint8 [N, H, W], a tensor on `device` or an array."""
         if isinstance(filled.masks, np.ndarray) and self.output == "torch":
             import torch
 
@@ -54,7 +56,7 @@ class View:
         return filled.masks
 
     def describe(self, batch_size: int, *, on_gpu: bool) -> Iterator[str]:
-        """The pipeline in words, a line a stage."""
+        """Yield the pipeline in words, a line a stage."""
         pipeline = self.pipeline
         yield from (f"  {line}" for line in pipeline.describe())
         for function in pipeline.functions:
@@ -68,83 +70,117 @@ class View:
         yield f"batch: {pipeline.dtype} {list(pipeline.shape(batch_size))}, {size:.1f} MiB"
 
 
-def make_views(
-    dataset: Dataset,
-    transform: Transform | Callable[[Any], Any] | None,
-    *,
-    dtype: Dtype,
-    fuse: Fuse,
-    dct_scale: DctScale,
-    output: Output,
-    device: str,
-    batch_size: int,
-    threads: int,
-    prefetch: int,
-    seed: int,
-    on_error: OnError,
-    cache: Callable[[], Kept | None],
-    masks: Masks | None = None,
-) -> tuple[View, ...]:
-    """Compile each pipeline and make its feed; the first one has the threads. Raises UsageError as `compile_pipeline` does."""
-    several = isinstance(transform, Views)
-    transforms = transform.transforms if isinstance(transform, Views) else (transform,)
-    pipelines = [compile_pipeline(one, dtype=dtype, fuse=fuse, dct_scale=dct_scale) for one in transforms]
-    for pipeline in pipelines:
-        _check_batch_part(pipeline, output, dtype, several=several, masked=masks is not None)
-    kept = cache()
-    made: list[View] = []
-    for number, pipeline in enumerate(pipelines):
-        transfer = None if device == "cpu" else Transfer(device, pipeline.table, dtype)
-        feed = Feed(
-            dataset,
-            # With a GPU the batches cross the bus as uint8, and the values are made there.
-            pipeline if transfer is None else replace(pipeline, table=None, dtype="uint8"),
-            batch_size=batch_size,
-            threads=threads,
-            prefetch=prefetch,
-            seed=seed,
-            on_error=on_error,
-            allocate=None if transfer is None else transfer.allocate,
-            cache=kept if number == 0 else None,
-            view_of=made[0].feed if made else None,
-            view=number,
-            masks=masks,
-        )
-        made.append(View(pipeline, feed, _emitter(output, pipeline, transfer), output))
-    return tuple(made)
+class LoaderViews:
+    """All views of a loader, which share threads and a table of records. A Loader does all its decoding through this object."""
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        transform: Transform | Callable[[Any], Any] | None,
+        options: LoaderOptions,
+        masks: Masks | None,
+    ) -> None:
+        """Compile each pipeline and make its feed. Raises UsageError as `compile_pipeline` and `open_cache` do."""
+        self.several = isinstance(transform, Views)
+        self._dataset, self._options, self._masks = dataset, options, masks
+        transforms = transform.transforms if isinstance(transform, Views) else (transform,)
+        pipelines = [
+            compile_pipeline(one, dtype=options.dtype, fuse=options.fuse, dct_scale=options.dct_scale) for one in transforms
+        ]
+        for pipeline in pipelines:
+            _check_batch_transforms(pipeline, options, several=self.several, masked=masks is not None)
+        cache = None if options.cache is None else open_cache(parse_cache(options.cache), dataset)
+        views: list[View] = []
+        for number, pipeline in enumerate(pipelines):
+            transfer = None if options.device == "cpu" else Transfer(options.device, pipeline.table, options.dtype)
+            feed = Feed(
+                dataset,
+                # With a GPU the batches cross the bus as uint8, and the values are made there.
+                pipeline if transfer is None else replace(pipeline, table=None, dtype="uint8"),
+                options,
+                allocate=None if transfer is None else transfer.allocate,
+                cache=cache if number == 0 else None,
+                primary=views[0].feed if views else None,
+                view=number,
+                masks=masks,
+            )
+            views.append(View(pipeline, feed, _converter(options.output, pipeline, transfer), options.output))
+        self._views, self._feed = tuple(views), views[0].feed
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """The pipeline of the first view."""
+        return self._views[0].pipeline
+
+    @property
+    def transform_hash(self) -> str:
+        """A hash of all pipelines; a saved state with another hash is refused."""
+        hashes = [view.pipeline.hash for view in self._views]
+        return hashes[0] if len(hashes) == 1 else hashlib.sha256(" ".join(hashes).encode()).hexdigest()[:16]
+
+    def begin(self, batches: Iterable[IndexBatch], epoch: int) -> FeedPass:
+        """Return a pass over the batches, for `run`. Nothing is submitted yet."""
+        return self._feed.begin(batches, epoch, [view.feed for view in self._views[1:]])
+
+    def start(self, feed_pass: FeedPass) -> None:
+        """Submit the next batches of a pass to the native threads, without waiting."""
+        self._feed.start(feed_pass)
+
+    def run(self, feed_pass: FeedPass) -> Generator[tuple[FilledBatch, ...], None, None]:
+        """Return an iterator over the filled batches of a pass, those of all views at a time. Raises as `Feed.run` does."""
+        return self._feed.run(feed_pass)
+
+    def output_batch(self, filled: tuple[FilledBatch, ...], labels: npt.NDArray[np.int64], key: BatchKey) -> tuple[Any, ...]:
+        """Return (images, labels) or (images, labels, masks) for the user; of several views, tuples of images and masks."""
+        classes = len(self._dataset.classes)
+        batches = [
+            view.output_batch(one, labels, replace(key, view=number) if number else key, classes)
+            for number, (view, one) in enumerate(zip(self._views, filled, strict=True))
+        ]
+        batch: tuple[Any, ...] = (tuple(images for images, _ in batches), batches[0][1]) if self.several else batches[0]
+        if self._masks is None:
+            return batch
+        masks = tuple(view.output_masks(one, self._options.device) for view, one in zip(self._views, filled, strict=True))
+        return (*batch, masks if self.several else masks[0])
+
+    def stats(self, shuffle: ShuffleQuality | None) -> LoaderStats:
+        """Return the counts and times of every stage so far."""
+        feed = self._feed
+        feed.stats.cache = feed.cache_stats()
+        ring_batches = sum(view.feed.ring_batches() for view in self._views)
+        return summarize(feed.stats, feed.counters(), ring_batches=ring_batches, indexes=feed.indexes(), shuffle=shuffle)
+
+    def describe(self) -> Iterator[str]:
+        """Yield the pipelines, masks and cache in words."""
+        options = self._options
+        for number, view in enumerate(self._views):
+            if self.several:
+                yield f"view {number}:"
+            yield from view.describe(options.batch_size, on_gpu=options.device != "cpu")
+        if self._masks is not None:
+            size = f"[N, {self.pipeline.height}, {self.pipeline.width}]"
+            yield f"masks: native, uint8 {size}, the geometry above with the nearest pixel; {self._masks.fill} outside"
+        if options.cache is not None:
+            yield f"encoded bytes kept after their first read: {options.cache}"
+
+    def close(self) -> None:
+        """Stop and join the native threads."""
+        self._feed.close()
 
 
-def _check_batch_part(pipeline: Pipeline, output: Output, dtype: Dtype, *, several: bool, masked: bool) -> None:
-    if pipeline.batch and output == "numpy":
+def _check_batch_transforms(pipeline: Pipeline, options: LoaderOptions, *, several: bool, masked: bool) -> None:
+    if pipeline.batch and options.output == "numpy":
         raise UsageError(f"{type(pipeline.batch[0]).__name__} works in torch", hint="use output='torch'")
     mixing = [step for step in pipeline.batch if isinstance(step, MixUp | CutMix | RandomChoice)]
     if several and mixing:
         raise UsageError(f"{type(mixing[0]).__name__} cannot be used in Views, which have one label together")
     if masked and mixing:
         raise UsageError(f"{type(mixing[0]).__name__} mixes images, which masks do not follow")
-    check_dtype(pipeline.batch, dtype)
+    check_dtype(pipeline.batch, options.dtype)
 
 
-def transform_hash(views: tuple[View, ...]) -> str:
-    """Changes when any of the pipelines changes; guards resumed states."""
-    if len(views) == 1:
-        return views[0].pipeline.hash
-    return hashlib.sha256(" ".join(view.pipeline.hash for view in views).encode()).hexdigest()[:16]
-
-
-def begin_views(views: tuple[View, ...], batches: Iterable[IndexBatch], epoch: int) -> Begun:
-    """A pass over the batches, for `run_views`."""
-    first, *others = (view.feed for view in views)
-    return first.begin(batches, epoch, others)
-
-
-def run_views(views: tuple[View, ...], begun: Begun) -> Generator[tuple[Filled, ...], None, None]:
-    """The batches, filled, those of all views at a time."""
-    return views[0].feed.run(begun)
-
-
-def _emitter(output: Output, pipeline: Pipeline, transfer: Transfer | None) -> Emit:
-    """What turns a filled batch and its labels into what the caller asked for."""
+def _converter(output: Output, pipeline: Pipeline, transfer: Transfer | None) -> ToOutput:
+    """Return the function that turns a filled batch and its labels into arrays, or tensors on their device."""
     if output == "numpy":
         return lambda filled, labels: (filled.pixels, labels)
     try:
@@ -156,11 +192,11 @@ def _emitter(output: Output, pipeline: Pipeline, transfer: Transfer | None) -> E
     if transfer is not None:
         return lambda filled, labels: transfer.to_device(filled.owner, pipeline.shape(len(labels)), torch.from_numpy(labels))
 
-    def emit(filled: Filled, labels: npt.NDArray[np.int64]) -> tuple[Any, Any]:
-        # The tensor keeps the array, and with it the ring's memory, alive: a kept batch never changes.
+    def to_tensors(filled: FilledBatch, labels: npt.NDArray[np.int64]) -> tuple[Any, Any]:
+        # The tensor keeps the array alive, and with it the ring's memory: a batch that the user keeps never changes.
         images = torch.from_numpy(filled.pixels)
         if pipeline.dtype == "bfloat16":
             images = images.view(torch.bfloat16)
         return images.permute(0, 3, 1, 2), torch.from_numpy(labels)
 
-    return emit
+    return to_tensors

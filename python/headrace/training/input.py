@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headrace.datasets.records import Dataset
-from headrace.loading.feed import OnError
 from headrace.loading.loader import Loader
+from headrace.loading.options import OnError
 from headrace.system import machine
 from headrace.training.devices import Device
 from headrace.training.distributed.ranks import Ranks

@@ -1,0 +1,80 @@
+"""The options of a Loader, checked."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from headrace.errors import UsageError
+from headrace.loading.byte_cache import parse_cache
+from headrace.loading.uneven_shards import Parts
+from headrace.transforms.compile import DctScale, Dtype, Fuse
+
+__all__ = ["LoaderOptions", "OnError", "Output", "resolve_rank"]
+
+OnError: TypeAlias = Literal["raise", "skip"]
+Output: TypeAlias = Literal["torch", "numpy"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoaderOptions:
+    """The options of a Loader, which documents each of them. Raises UsageError for values that are out of range."""
+
+    batch_size: int
+    rank: int
+    world_size: int
+    threads: int
+    seed: int = 0
+    shuffle: bool | str = True
+    drop_last: bool = True
+    prefetch: int = 3
+    device: str = "cpu"
+    dtype: Dtype = "uint8"
+    output: Output = "torch"
+    on_error: OnError = "raise"
+    mask: str | os.PathLike[str] | None = None
+    mask_fill: int = 0
+    with_json: bool = False
+    cache: str | None = None
+    parts: Parts = None
+    fuse: Fuse = "geometry"
+    dct_scale: DctScale = "off"
+
+    def __post_init__(self) -> None:
+        if self.mask is not None and not 0 <= self.mask_fill <= 255:
+            raise UsageError(f"mask_fill must be from 0 to 255, not {self.mask_fill}")
+        if self.cache is not None:
+            parse_cache(self.cache)
+        if self.output not in ("torch", "numpy"):
+            raise UsageError(f"output must be 'torch' or 'numpy', not {self.output!r}")
+        if self.output == "numpy" and (self.dtype == "bfloat16" or self.device != "cpu"):
+            raise UsageError("output='numpy' offers no bfloat16 and no GPU; use output='torch'")
+        if not 0 <= self.seed < 2**63:
+            raise UsageError(f"seed must be 0 or more and below 2**63, not {self.seed}")
+        if self.batch_size < 1:
+            raise UsageError(f"batch_size must be at least 1, not {self.batch_size}")
+        if self.world_size < 1 or not 0 <= self.rank < self.world_size:
+            raise UsageError(f"rank {self.rank} of world size {self.world_size}: the rank must be in [0, world_size)")
+        if self.threads < 1 or self.prefetch < 1:
+            raise UsageError(f"threads and prefetch must be at least 1, not {self.threads} and {self.prefetch}")
+        if self.on_error not in ("raise", "skip"):
+            raise UsageError(f"on_error must be 'raise' or 'skip', not {self.on_error!r}")
+
+    @property
+    def global_batch(self) -> int:
+        """Records of one step over all ranks."""
+        return self.batch_size * self.world_size
+
+
+def resolve_rank(rank: int | None, world_size: int | None) -> tuple[int, int]:
+    """Return rank and world size as given, else torch.distributed's if it is initialized, else 0 and 1."""
+    if (rank is None) != (world_size is None):
+        raise UsageError("give rank and world_size together, or neither")
+    if rank is not None and world_size is not None:
+        return rank, world_size
+    distributed = sys.modules.get("torch.distributed")  # if it is not imported, it is not initialized either
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return int(distributed.get_rank()), int(distributed.get_world_size())
+    return 0, 1
