@@ -41,7 +41,7 @@ def test_a_prediction_that_holds(verify) -> None:
 def test_a_prediction_that_fails_on_a_quiet_machine_costs_confidence(verify) -> None:
     found, said = verify(SLOW, SLOW, SLOW)
     assert found.confidence < diagnose(SLOW).confidence
-    assert "the model of this job is wrong somewhere" in said
+    assert "the step model is wrong for this job" in said
 
 
 def test_a_prediction_that_fails_on_a_busy_machine_says_nothing(verify) -> None:

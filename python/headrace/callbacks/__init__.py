@@ -1,1 +1,1 @@
-"""`headrace.watch` as a callback: `headrace.callbacks.lightning` and `headrace.callbacks.transformers`."""
+"""`headrace.watch` as a callback of a trainer: `headrace.callbacks.lightning` and `headrace.callbacks.transformers`."""

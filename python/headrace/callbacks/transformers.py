@@ -1,4 +1,4 @@
-"""A callback for Hugging Face's Trainer that watches `train()` and reports why it is slow."""
+"""A callback for Hugging Face's Trainer that records `train()` and diagnoses it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ __all__ = ["HeadraceCallback"]
 
 
 class HeadraceCallback(TrainerCallback):
-    """`Trainer(..., callbacks=[HeadraceCallback()])`; `out` and `report` as in `headrace.watch`. `diagnosis` afterwards.
+    """Records each `train()`. `out` and `report` as in `headrace.watch`.
 
-    The Trainer tells nobody that a training raised: such a one is reported when the process ends, and a further
-    `train()` before that goes on in the same session.
+    The Trainer does not call its callbacks when a training raises. Such a training is diagnosed when the process ends, and a
+    further `train()` before that continues the same session.
+
+        trainer = Trainer(..., callbacks=[HeadraceCallback()])
     """
 
     def __init__(self, out: str | Path | None = None, *, report: bool = True) -> None:
@@ -26,24 +28,24 @@ class HeadraceCallback(TrainerCallback):
 
     @property
     def diagnosis(self) -> Any:
-        """The diagnosis of the last training, once it has ended."""
+        """The diagnosis of the last training; None until it has ended."""
         return self._watch.diagnosis if self._watch is not None else None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Before the data loader is iterated."""
+        """Begin to record, before the data loader is iterated."""
         if self._watch is not None and self._watch.active:
-            return  # the one before raised, and is tried again
+            return  # the training before raised, and this one repeats it
         self._watch = Watch(self._out, report=self._report)
         self._watch.start()
         atexit.register(self._end_failed)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """After the last step."""
+        """Diagnose, after the last step."""
         atexit.unregister(self._end_failed)
         if self._watch is not None:
             self._watch.stop()
 
     def _end_failed(self) -> None:
-        """The process ends, and no training has."""
+        """Diagnose a training that raised, when the process ends."""
         if self._watch is not None:
             self._watch.stop(failed=True, exiting=True)

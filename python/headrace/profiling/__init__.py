@@ -1,1 +1,1 @@
-"""Run a training job while it is watched, then measure, diagnose and report."""
+"""Watch a training job, then measure its images and files, diagnose and report."""

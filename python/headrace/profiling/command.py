@@ -1,4 +1,4 @@
-"""Run a command while hooks and the sampler watch it, and leave a session folder behind."""
+"""Run a command under the hooks and the sampler, which record its session in a folder."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ def watch(
     time_limit_s: float | None = None,
     log: IO[bytes] | None = None,
 ) -> Finished:
-    """Run `command` to its end, or to `time_limit_s`, and write its session to `folder`. `log` takes all it prints.
+    """Run `command` to its end and write its session to `folder`.
+
+    `hooks`: modules that attach to the command's Python processes. `env`: further environment variables. `time_limit_s`:
+    stop the command after this many seconds (default: never). `log`: file for the command's output (default: pass it on).
 
     Raises `UsageError` when the folder already holds a session, `CommandError` when the command cannot be started.
     """
@@ -61,7 +64,7 @@ def watch(
 
 
 def begin_session(folder: Path, command: Sequence[str]) -> None:
-    """Make the folder and write the first line. Raises `UsageError` when the folder already holds a session."""
+    """Make the folder and write the first line of a session. Raises `UsageError` when the folder already holds one."""
     folder.mkdir(parents=True, exist_ok=True)
     if any(folder.glob("*.jsonl")):
         raise UsageError(f"{folder} already holds a session", hint="give another folder with --out, or remove that one")
@@ -77,12 +80,12 @@ def begin_session(folder: Path, command: Sequence[str]) -> None:
 
 
 def end_session(folder: Path, code: int, ended_s: float) -> None:
-    """Write how the command ended; `ended_s` is monotonic."""
+    """Write the exit code of the command and its end on the monotonic clock, in seconds."""
     _write(folder, kind="exit", code=code, monotonic_s=ended_s)
 
 
 def add_fact(folder: Path, name: str, value: Any) -> None:
-    """Add something measured afterwards to the session; `Session.facts[name]` has it."""
+    """Add a later measurement to the session. `Session.facts[name]` holds it."""
     _write(folder, kind="fact", name=name, value=value)
 
 
@@ -92,7 +95,7 @@ def _write(folder: Path, **line: Any) -> None:
 
 
 def end_sampler(process: subprocess.Popen[bytes], *, patience_s: float) -> None:
-    """The sampler ends by itself soon after the process that it follows; it is not waited for longer than that."""
+    """Wait `patience_s` seconds for the sampler, which ends by itself after the process it follows; then terminate it."""
     with suppress(subprocess.TimeoutExpired):
         process.wait(patience_s)
         return

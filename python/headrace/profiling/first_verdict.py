@@ -16,22 +16,25 @@ __all__ = ["FirstVerdict"]
 
 STEPS = 50
 SECONDS = 60.0
-LEAST_STEPS = 10
+MIN_STEPS = 10
 POLL_S = 1.0
 
-LEAST_IDLE = 20
-"""Reading a session without steps that has grown long takes time; between two looks there is so many times as much rest."""
+IDLE_FACTOR = 20
+"""Rest this many times as long as the last look took: reading a long session takes time."""
 
 
 class FirstVerdict:
-    """Looks at the growing session once a second and gives the first diagnosis to `tell`, once.
+    """Context manager around a run that reads the growing session and calls `on_verdict` once, with the first diagnosis.
 
-    Use it as a context manager around the run. `after_s`: seconds from the start of the command to the verdict.
+    `after_s`: seconds from the start of the command to that call; None before.
+
+        with FirstVerdict(folder, print) as first:
+            watch(command, folder)
     """
 
-    def __init__(self, folder: Path, tell: Callable[[Diagnosis], None]) -> None:
+    def __init__(self, folder: Path, on_verdict: Callable[[Diagnosis], None]) -> None:
         self._folder = folder
-        self._tell = tell
+        self._on_verdict = on_verdict
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="headrace-first-verdict", daemon=True)
         self.after_s: float | None = None
@@ -55,15 +58,15 @@ class FirstVerdict:
                 continue
             if self._due(session):
                 diagnosis = diagnose(session)
-                if diagnosis.verdict != "INSUFFICIENT_DATA" and diagnosis.steps >= LEAST_STEPS:
+                if diagnosis.verdict != "INSUFFICIENT_DATA" and diagnosis.steps >= MIN_STEPS:
                     self.after_s = time.monotonic() - self._began_s
-                    self._tell(diagnosis)
+                    self._on_verdict(diagnosis)
                     return
-            pause_s = max(POLL_S, LEAST_IDLE * (time.monotonic() - began_s))
+            pause_s = max(POLL_S, IDLE_FACTOR * (time.monotonic() - began_s))
 
     def _due(self, session: Session) -> bool:
-        if len(session.steps) < LEAST_STEPS:
+        if len(session.steps) < MIN_STEPS:
             return False
         ranks = len({step.pid for step in session.steps})
         passed_s = time.monotonic() - self._began_s - session.steps[0].start_s
-        return len(session.steps) / ranks >= STEPS + LEAST_STEPS or passed_s >= SECONDS
+        return len(session.steps) / ranks >= STEPS + MIN_STEPS or passed_s >= SECONDS

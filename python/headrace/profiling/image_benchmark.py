@@ -1,7 +1,7 @@
-"""What decoding costs on this machine for this job's own images: the usual way, headrace's way, and made smaller first.
+"""The image benchmark: CPU time of decoding a job's own images with Pillow, with headrace, and shrunk beforehand.
 
-One thread, CPU time, a second or two. The usual way is what torchvision does with Pillow: decode the whole image, crop,
-resize bilinearly to 224, convert to float.
+It uses one thread and takes a second or two. With Pillow means as torchvision does it: decode the whole image, crop, resize
+bilinearly to 224 × 224, convert to float.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ __all__ = ["ImageBenchmark", "measure_images", "with_image_benchmark"]
 
 SIZE = 224
 SHORT_SIDE = 256
-MOST_IMAGES = 24
-MOST_SECONDS = 0.8
+MAX_IMAGES = 24
+MAX_SECONDS = 0.8
 QUALITY = 90
 
 Box = tuple[int, int, int, int]
@@ -34,9 +34,11 @@ Box = tuple[int, int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class ImageBenchmark:
-    """CPU seconds per image; `pre_resized_bytes_ratio`: size of the shrunk file over the original's.
+    """CPU seconds per image. None: not measured.
 
-    What is None could not be measured; of shrinking, where no image is larger than shrunk ones are.
+    `plain_s`: with Pillow. `headrace_s`: with headrace, for JPEGs only. `pre_resized_s`: with Pillow, of images shrunk
+    beforehand to a short side of 256; None where no image is larger. `pre_resized_bytes_ratio`: bytes of the shrunk files
+    over those of the originals.
     """
 
     images: int
@@ -46,17 +48,44 @@ class ImageBenchmark:
     pre_resized_bytes_ratio: float | None
 
 
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    """One image file and one crop of it, as it is and shrunk to a short side of 256."""
+
+    data: bytes
+    box: Box
+    shrunk: bytes
+    shrunk_box: Box
+    is_larger: bool
+
+
 def measure_images(paths: Sequence[str], *, seed: int = 0) -> ImageBenchmark | None:
-    """Time up to 24 of `paths`. None when Pillow is missing or no file can be read."""
+    """Time decoding up to 24 of the images in `paths`. None when Pillow is missing or no file can be read."""
+    samples = _read_samples(paths[:MAX_IMAGES], random.Random(seed))
+    if not samples:
+        return None
+    files = [(sample.data, sample.box) for sample in samples]
+    shrunk = [(sample.shrunk, sample.shrunk_box) for sample in samples]
+    is_jpeg = all(data[:2] == b"\xff\xd8" for data, _ in files)
+    has_larger = any(sample.is_larger for sample in samples)
+    bytes_ratio = sum(len(data) for data, _ in shrunk) / sum(len(data) for data, _ in files)
+    return ImageBenchmark(
+        images=len(files),
+        plain_s=_seconds_per_image(_decode_with_pillow, files),
+        headrace_s=_native_seconds(files) if is_jpeg else None,
+        pre_resized_s=_seconds_per_image(_decode_with_pillow, shrunk) if has_larger else None,
+        pre_resized_bytes_ratio=bytes_ratio if has_larger else None,
+    )
+
+
+def _read_samples(paths: Sequence[str], generator: random.Random) -> list[_Sample]:
+    """The files that Pillow can read, each with a random crop. Empty where Pillow is missing."""
     try:
         from PIL import Image
     except ImportError:
-        return None
-    random_boxes = random.Random(seed)
-    files: list[tuple[bytes, Box]] = []
-    small: list[tuple[bytes, Box]] = []
-    shrinks = False
-    for path in paths[:MOST_IMAGES]:
+        return []
+    samples = []
+    for path in paths:
         try:
             data = Path(path).read_bytes()
             with Image.open(io.BytesIO(data)) as image:
@@ -64,57 +93,48 @@ def measure_images(paths: Sequence[str], *, seed: int = 0) -> ImageBenchmark | N
                 shrunk = _shrunk(image.convert("RGB"))
         except (OSError, ValueError, SyntaxError):  # Pillow's errors for broken files
             continue
-        share = _crop(random_boxes)
-        files.append((data, _box(size, share)))
-        shrinks = shrinks or min(size) > SHORT_SIDE
+        crop = _random_crop(generator)
         with Image.open(io.BytesIO(shrunk)) as image:
-            small.append((shrunk, _box(image.size, share)))
-    if not files:
-        return None
+            shrunk_box = _box(image.size, crop)
+        samples.append(_Sample(data, _box(size, crop), shrunk, shrunk_box, min(size) > SHORT_SIDE))
+    return samples
 
-    def plain(data: bytes, box: Box) -> None:
-        x, y, width, height = box
-        image = Image.open(io.BytesIO(data)).convert("RGB").crop((x, y, x + width, y + height))
-        pixels = np.asarray(image.resize((SIZE, SIZE), Image.Resampling.BILINEAR))
-        np.ascontiguousarray(pixels.transpose(2, 0, 1)).astype(np.float32) / 255
 
+def _decode_with_pillow(data: bytes, box: Box) -> None:
+    from PIL import Image
+
+    x, y, width, height = box
+    image = Image.open(io.BytesIO(data)).convert("RGB").crop((x, y, x + width, y + height))
+    pixels = np.asarray(image.resize((SIZE, SIZE), Image.Resampling.BILINEAR))
+    np.ascontiguousarray(pixels.transpose(2, 0, 1)).astype(np.float32) / 255
+
+
+def _native_seconds(files: Sequence[tuple[bytes, Box]]) -> float | None:
+    """CPU seconds per image with headrace. None where one of the images cannot be decoded."""
     out = np.empty((1, SIZE, SIZE, 3), np.uint8)
 
-    def native(data: bytes, box: Box) -> None:
-        status = decode_into([data], out, boxes=[box], threads=1)
-        if int(status[0]):
+    def decode(data: bytes, box: Box) -> None:
+        if int(decode_into([data], out, boxes=[box], threads=1)[0]):
             raise HeadraceError("not decodable")
 
-    is_jpeg = all(data[:2] == b"\xff\xd8" for data, _ in files)
-    bytes_ratio = sum(len(data) for data, _ in small) / sum(len(data) for data, _ in files)
-    return ImageBenchmark(
-        images=len(files),
-        plain_s=_seconds_per_image(plain, files),
-        headrace_s=_native_seconds(native, files) if is_jpeg else None,
-        pre_resized_s=_seconds_per_image(plain, small) if shrinks else None,
-        pre_resized_bytes_ratio=bytes_ratio if shrinks else None,
-    )
-
-
-def _native_seconds(native: Callable[[bytes, Box], None], files: Sequence[tuple[bytes, Box]]) -> float | None:
     try:
-        return _seconds_per_image(native, files)
+        return _seconds_per_image(decode, files)
     except HeadraceError:
         return None
 
 
 def _seconds_per_image(function: Callable[[bytes, Box], None], files: Sequence[tuple[bytes, Box]]) -> float:
-    """The lower quartile of passes over the files, in CPU time of the process, after one pass that warms up."""
+    """Lower quartile over passes of the CPU time of the process per image, after a few images to warm up."""
     for data, box in files[:4]:
         function(data, box)
     passes: list[float] = []
     begin_s = time.monotonic()
-    while len(passes) < 2 or (len(passes) < 8 and time.monotonic() - begin_s < MOST_SECONDS):
+    while len(passes) < 2 or (len(passes) < 8 and time.monotonic() - begin_s < MAX_SECONDS):
         cpu_s = time.process_time()
         for data, box in files:
             function(data, box)
         passes.append((time.process_time() - cpu_s) / len(files))
-        if time.monotonic() - begin_s > 2 * MOST_SECONDS:
+        if time.monotonic() - begin_s > 2 * MAX_SECONDS:
             break
     return sorted(passes)[len(passes) // 4]
 
@@ -130,18 +150,18 @@ def _shrunk(image: Any) -> bytes:
     return file.getvalue()
 
 
-def _crop(generator: random.Random) -> tuple[float, float, float]:
-    """Area, and position in both directions, as RandomResizedCrop draws them (area 0.08 to 1)."""
+def _random_crop(generator: random.Random) -> tuple[float, float, float]:
+    """Area (0.08 to 1, as RandomResizedCrop draws it) and position in both directions (0 to 1)."""
     return generator.uniform(0.08, 1.0), generator.random(), generator.random()
 
 
-def _box(size: tuple[int, int], share: tuple[float, float, float]) -> Box:
-    width, height = (max(1, int(side * share[0] ** 0.5)) for side in size)
-    return int((size[0] - width) * share[1]), int((size[1] - height) * share[2]), width, height
+def _box(size: tuple[int, int], crop: tuple[float, float, float]) -> Box:
+    width, height = (max(1, int(side * crop[0] ** 0.5)) for side in size)
+    return int((size[0] - width) * crop[1]), int((size[1] - height) * crop[2]), width, height
 
 
 def with_image_benchmark(session: Session, folder: Path) -> Session:
-    """Decode a few of the job's own images, where it reads image files, and note the times in the session."""
+    """Return the session with the image benchmark, also written to `folder`; unchanged where no image files are known."""
     paths = next((loader.sample_paths for loader in session.loaders if loader.sample_paths), ())
     found = measure_images(paths) if paths else None
     if found is None:

@@ -1,4 +1,4 @@
-"""`with headrace.watch():` around a training loop: what `headrace diagnose` measures, from inside the script itself.
+"""`headrace.watch()`: record and diagnose a training loop from inside the script, in a `with` block.
 
 For notebooks, for jobs whose command cannot be changed, and for the callbacks of Lightning and Hugging Face's Trainer.
 """
@@ -27,18 +27,22 @@ __all__ = ["Watch", "watch"]
 
 
 def watch(out: str | Path | None = None, *, report: bool = True) -> Watch:
-    """Watch the training loop in a `with` block, and say when it ends why it is slow.
+    """Record the training loop in a `with` block, and diagnose it when the block ends.
 
-    `out`: folder of the session (default: headrace-sessions/TIME). `report`: write `report.html` there and print the
-    verdict to stderr. Below `headrace diagnose`, which watches already, and within another block, it does nothing. With
-    several ranks each calls it; the first of each machine writes the report. Of worker processes started before the
-    block only their batches' arrival is seen. Entering raises `UsageError` when the folder already holds a session.
+    `out`: folder of the session (default: headrace-sessions/TIME). `report`: write `report.html` there and print the verdict to
+    stderr (default: yes). With several ranks each calls it; the first rank of each machine writes the report. Under `headrace
+    diagnose` and inside another block it does nothing. Of workers that started before the block, only the arrival of their
+    batches is recorded. Entering the block raises `UsageError` when the folder already holds a session.
+
+        with headrace.watch() as block:
+            train(model, loader)
+        print(block.diagnosis.verdict)
     """
     return Watch(out, report=report)
 
 
 class Watch:
-    """The block. `folder` is the session's; `diagnosis` is there when it has ended (on the first rank of a machine)."""
+    """The block of `watch`. `folder`: of the session. `diagnosis`: set when the block ends, on the first rank of a machine."""
 
     def __init__(self, out: str | Path | None = None, *, report: bool = True) -> None:
         _, local_rank, world_size = rank_from_environment()
@@ -58,7 +62,7 @@ class Watch:
         self.stop(failed=error is not None)
 
     def start(self) -> None:
-        """Begin to record; for callbacks, which have no block."""
+        """Begin to record. For callbacks, which have no block. Raises `UsageError` when the folder already holds a session."""
         if startup.SESSION_VARIABLE in os.environ:
             outer = os.environ[startup.SESSION_VARIABLE]
             log.say(f"headrace.watch: this process is being watched already (session in {outer})")
@@ -76,7 +80,7 @@ class Watch:
 
     @property
     def active(self) -> bool:
-        """Whether it records now: `start` was called, and `stop` not yet."""
+        """Whether it is recording: `start` was called, `stop` or `end` was not."""
         return self._active
 
     def stop(self, *, failed: bool = False, exiting: bool = False) -> Diagnosis | None:
@@ -115,12 +119,12 @@ class Watch:
         return True
 
     def _set_environment(self) -> None:
-        """What spawned workers and ranks need to attach themselves; forked ones have the hooks already."""
+        """Set the variables by which spawned workers and ranks attach themselves. Forked ones have the hooks already."""
         paths = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
-        hooks_there = [name for name in os.environ.get(startup.HOOKS_VARIABLE, "").split(",") if name]  # `headrace run`'s
+        given_hooks = [name for name in os.environ.get(startup.HOOKS_VARIABLE, "").split(",") if name]  # `headrace run`'s
         wanted = {
             startup.SESSION_VARIABLE: str(self.folder),
-            startup.HOOKS_VARIABLE: ",".join([*hooks_there, *HOOKS]),
+            startup.HOOKS_VARIABLE: ",".join([*given_hooks, *HOOKS]),
             "PYTHONPATH": os.pathsep.join([str(SITE_FOLDER), *paths]),
         }
         self._environment = {name: os.environ.get(name) for name in wanted}
@@ -128,7 +132,7 @@ class Watch:
 
 
 def _summary(diagnosis: Diagnosis) -> str:
-    """Two or three lines: the verdict, the best fix, where the report is."""
+    """Two or three lines: the verdict, the best fix, the path of the report."""
     rate = f", {diagnosis.img_s:,.0f} img/s" if diagnosis.img_s is not None else ""
     lines = [f"headrace.watch: {diagnosis.verdict}: {diagnosis.summary}{rate} (confidence {diagnosis.confidence_word})"]
     best = next((fix for fix in diagnosis.fixes if (fix.gain or 0.0) > 1.0), None)
@@ -139,7 +143,7 @@ def _summary(diagnosis: Diagnosis) -> str:
 
 
 def _default_folder(world_size: int) -> Path:
-    """A name by the time; with several ranks one that all of a machine agree on: their launcher's number and start."""
+    """A name by the time. With several ranks, a name that all ranks of a machine share: pid and start of their launcher."""
     if world_size == 1:
         return Path("headrace-sessions") / time.strftime("%Y-%m-%d-%H%M%S")
     launcher = os.getppid()

@@ -1,7 +1,7 @@
-"""How fast storage hands out a job's own files when 1, 2, 4, 8 or 16 readers ask at a time: B(c) of the model.
+"""The read sweep: the rate at which storage delivers a job's own files to 1, 2, 4, 8 and 16 readers, B(c) of the step model.
 
-Read cold: each file's pages are dropped first (`posix_fadvise`, which needs no privilege), since warm ones say nothing of
-the disk. A few seconds, and only where the job's own reads came from a disk.
+The pages of each file are dropped from the page cache before it is read (`posix_fadvise`, which needs no privilege), because
+cached reads tell nothing about the disk. The sweep takes a few seconds and runs only for a job that read from a disk.
 """
 
 from __future__ import annotations
@@ -20,13 +20,15 @@ __all__ = ["sweep", "with_read_sweep"]
 
 READERS = (1, 2, 4, 8, 16)
 SECONDS = 0.5
-LEAST_FILES = 16
-LEAST_BYTES, COLD_SHARE = 10_000_000, 0.5
-"""Bytes that the job read, and the share of them that came from a disk, from which its storage matters."""
+MIN_FILES = 16
+MIN_BYTES = 10_000_000  # that the job read
+
+DISK_SHARE = 0.5
+"""Sweep only if at least this share of the bytes came from a disk."""
 
 
 def sweep(paths: Sequence[str]) -> dict[str, float]:
-    """Bytes per second by the number of readers (as text, as JSON has keys). Empty where files cannot be read."""
+    """Return bytes per second by the number of readers (text, as keys in JSON are). Empty where a file cannot be read."""
     rates: dict[str, float] = {}
     for readers in READERS:
         rate = _rate(paths, readers)
@@ -37,11 +39,11 @@ def sweep(paths: Sequence[str]) -> dict[str, float]:
 
 
 def with_read_sweep(session: Session, folder: Path) -> Session:
-    """The session with a sweep over the job's own files, where the job read them from a disk; noted in the folder too."""
+    """Return the session with the read sweep, also written to `folder`; unchanged where the job did not read from a disk."""
     paths = next((loader.sample_paths for loader in session.loaders if loader.sample_paths), ())
     read = sum(batch.read_bytes or 0 for batch in session.batches)
-    cold = sum(batch.disk_bytes or 0 for batch in session.batches)
-    if len(paths) < LEAST_FILES or read < LEAST_BYTES or cold < COLD_SHARE * read:
+    from_disk = sum(batch.disk_bytes or 0 for batch in session.batches)
+    if len(paths) < MIN_FILES or read < MIN_BYTES or from_disk < DISK_SHARE * read:
         return session
     rates = sweep(paths)
     if not rates:
@@ -51,7 +53,7 @@ def with_read_sweep(session: Session, folder: Path) -> Session:
 
 
 def _rate(paths: Sequence[str], readers: int) -> float | None:
-    """Bytes per second of that many threads, each with its own share of the files, for half a second."""
+    """Bytes per second of `readers` threads over `SECONDS`, each with its own share of the files."""
     end_s = time.monotonic() + SECONDS
     begin_s = time.monotonic()
     with ThreadPoolExecutor(readers) as pool:
@@ -61,7 +63,7 @@ def _rate(paths: Sequence[str], readers: int) -> float | None:
 
 
 def _read_until(paths: Sequence[str], end_s: float) -> int:
-    """Bytes read, file after file and again from the first, until the time is over."""
+    """Bytes read until `end_s` on the monotonic clock, starting again after the last file."""
     total = 0
     while paths and time.monotonic() < end_s:
         for path in paths:

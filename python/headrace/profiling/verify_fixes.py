@@ -1,7 +1,7 @@
-"""Measure what a fix really brings: run the command again for a short while with the change, and once more without it.
+"""`diagnose --verify`: measure the gain of a fix by running the command briefly with the fix and without it.
 
-A, B, A: the rate with the change is set against the mean of the rates before and after, so that slow drift of the
-machine cancels. Each run is ended after its window; what the script writes in that time it writes again.
+The order is without, with, without. The rate with the fix is compared with the mean of the two rates without it, so that slow
+drift of the machine cancels. Each run is stopped after its window. The script writes its files again in each of these runs.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ __all__ = ["Launch", "launch_with", "remeasure_fixes"]
 OVERRIDES_HOOK = "headrace.attach.overrides"
 REPLAY_HOOK = "headrace.attach.replay"
 
-LEAST_WINDOW_S = 8.0
-MOST_WINDOW_S = 60.0
+MIN_WINDOW_S = 8.0
+MAX_WINDOW_S = 60.0
 WINDOW_STEPS = 60
-MOST_RERUNS = 6
+MAX_FIXES_MEASURED = 6
 
 MODEL_MISSED = 0.25
-"""A prediction that is off by more than this makes the others doubtful as well."""
+"""Lower the confidence when a prediction is off by more than this share."""
 
 REPLAY_LIMIT_S = 60.0
 
@@ -66,45 +66,23 @@ def launch_with(fix: Fix, loader: ObservedLoader) -> Launch | None:
 
 
 def remeasure_fixes(diagnosis: Diagnosis, session: Session, folder: Path, *, log: Callable[[str], None]) -> Diagnosis:
-    """The diagnosis with `verified_img_s` for each fix, of whatever finding, that can be applied from outside.
+    """Return the diagnosis with `verified_img_s` for every fix that can be applied without an edit of the script.
 
-    Fixes that rest on what the model's own work costs are predicted anew from a replayed batch first.
+    Fixes of the model's own computation are first predicted again from a replayed batch. `folder`: of the session; every
+    run gets a folder in it. `log`: takes one line at a time.
     """
     loader = _training_loader(session)
     if not diagnosis.findings or loader is None or diagnosis.img_s is None:
         return diagnosis
     window_s = _window_s(diagnosis)
     diagnosis = _with_replay(diagnosis, session, folder, loader, window_s, log)
-    fixes = [(fix, launch) for fix in diagnosis.fixes if (launch := launch_with(fix, loader)) is not None]
-    measured: dict[str, tuple[float, float]] = {}
-    missed: list[float] = []
-    noise: list[str] = []
-
-    def rate(name: str, launch: Launch) -> float | None:
-        img_s, disturbed = _rate(session.command, folder / name, launch, window_s)
-        if disturbed:
-            noise.append(disturbed)
-        return img_s
-
-    before = rate("verify-0-unchanged", Launch()) if fixes else None
-    for number, (fix, launch) in enumerate(fixes[:MOST_RERUNS], start=1):
-        log(f"verify {fix.id}: running the command again for about {window_s:.0f} s with this change, then without")
-        with_fix = rate(f"verify-{number}-{fix.id.replace('=', '-')}", launch)
-        after = rate(f"verify-{number}-unchanged", Launch())
-        known = [img_s for img_s in (before, after) if img_s is not None]
-        if with_fix is None or not known:
-            log(f"verify {fix.id}: the changed run gave too few steps to measure")
-        else:
-            change = with_fix * len(known) / sum(known)
-            measured[fix.id] = (with_fix, change)
-            log(f"verify {fix.id}: {with_fix:,.0f} img/s ({change:.2f} times; {_against(fix, change)})")
-            if fix.gain is not None:
-                missed.append(abs(fix.gain / change - 1))
-        before = after if after is not None else before
+    launches = [(fix, launch) for fix in diagnosis.fixes if (launch := launch_with(fix, loader)) is not None]
+    measured, noise = _measure(launches[:MAX_FIXES_MEASURED], session.command, folder, window_s, log)
+    errors = [abs(fix.gain / measured[fix.id].change - 1) for fix, _ in launches if fix.gain is not None and fix.id in measured]
     if noise:
-        log(f"verify: {noise[0]} meanwhile; what was measured is unsure, so measure again when nothing else runs")
-    elif missed and max(missed) > MODEL_MISSED:
-        log("verify: the model of this job is wrong somewhere; trust the measured figures, and the other predictions less")
+        log(f"--verify: {noise[0]} meanwhile, so the measured rates are unsure; measure again when nothing else runs")
+    elif errors and max(errors) > MODEL_MISSED:
+        log("--verify: the step model is wrong for this job; trust the measured rates more than the other predictions")
         diagnosis = replace(diagnosis, confidence=round(max(0.1, diagnosis.confidence - 0.2), 2))
     return replace(
         diagnosis,
@@ -113,8 +91,45 @@ def remeasure_fixes(diagnosis: Diagnosis, session: Session, folder: Path, *, log
     )
 
 
-def _against(fix: Fix, change: float) -> str:
-    """The prediction beside what was measured; both as changes, since the machine may have been faster or slower meanwhile."""
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """Rate with a fix, and that rate over the mean rate without the fix."""
+
+    img_s: float
+    change: float
+
+
+def _measure(
+    launches: Sequence[tuple[Fix, Launch]], command: Sequence[str], folder: Path, window_s: float, log: Callable[[str], None]
+) -> tuple[dict[str, _Measured], list[str]]:
+    """What was measured by fix id, and the disturbances that were seen meanwhile."""
+    measured: dict[str, _Measured] = {}
+    noise: list[str] = []
+
+    def rate(name: str, launch: Launch) -> float | None:
+        img_s, disturbance = _rate(command, folder / name, launch, window_s)
+        if disturbance:
+            noise.append(disturbance)
+        return img_s
+
+    before = rate("verify-0-unchanged", Launch()) if launches else None
+    for number, (fix, launch) in enumerate(launches, start=1):
+        log(f"--verify {fix.id}: running the command for about {window_s:.0f} s with this fix, then without it")
+        with_fix = rate(f"verify-{number}-{fix.id.replace('=', '-')}", launch)
+        after = rate(f"verify-{number}-unchanged", Launch())
+        without = [img_s for img_s in (before, after) if img_s is not None]
+        if with_fix is None or not without:
+            log(f"--verify {fix.id}: not measured, too few steps")
+        else:
+            measured[fix.id] = found = _Measured(with_fix, with_fix * len(without) / sum(without))
+            gains = f"{found.change:.2f} times; {_prediction(fix, found.change)}"
+            log(f"--verify {fix.id}: measured {with_fix:,.0f} img/s ({gains})")
+        before = after if after is not None else before
+    return measured, noise
+
+
+def _prediction(fix: Fix, change: float) -> str:
+    """The predicted gain and its error. Gains are compared, not rates: the machine may have become faster or slower."""
     if fix.gain is None:
         return "not predicted"
     return f"predicted {fix.gain:.2f} times, off by {fix.gain / change - 1:+.0%}"
@@ -123,25 +138,25 @@ def _against(fix: Fix, change: float) -> str:
 def _with_replay(
     diagnosis: Diagnosis, session: Session, folder: Path, loader: ObservedLoader, window_s: float, log: Callable[[str], None]
 ) -> Diagnosis:
-    """The diagnosis with fixes of the model's own work predicted from one more run, where there are any."""
+    """The diagnosis with the fixes of the model's computation predicted from a replayed batch, where there are such fixes."""
     if loader.family != "torch" or not needs_replay([fix.id for fix in diagnosis.fixes], diagnosis.verdict):
         return diagnosis
-    log("verify: running the command once more with one batch replayed at several sizes and settings")
+    log("--verify: running the command once more to replay one batch at several sizes and settings")
     match = json.dumps({"num_workers": loader.num_workers, "batch_size": loader.batch_size})
     limit_s = window_s + REPLAY_LIMIT_S
     watch(session.command, folder / "replay", hooks=(REPLAY_HOOK,), env={MATCH_VARIABLE: match}, time_limit_s=limit_s)
     found = Session.load(folder / "replay").facts.get("replay")
     if not found:
-        log("verify: no batch could be replayed; those fixes stay as they are")
+        log("--verify: no batch could be replayed; the predictions that need one stay as they are")
         return diagnosis
     add_fact(folder, "replay", found)
     fresh = diagnose(replace(session, facts={**session.facts, "replay": found}))
     return replace(fresh, session=diagnosis.session, report=diagnosis.report, time_to_verdict_s=diagnosis.time_to_verdict_s)
 
 
-def _with_measured(found: Finding, measured: dict[str, tuple[float, float]]) -> Finding:
+def _with_measured(found: Finding, measured: dict[str, _Measured]) -> Finding:
     fixes = tuple(
-        replace(fix, verified_img_s=float(f"{measured[fix.id][0]:.4g}"), verified_change=round(measured[fix.id][1], 3))
+        replace(fix, verified_img_s=float(f"{measured[fix.id].img_s:.4g}"), verified_change=round(measured[fix.id].change, 3))
         if fix.id in measured
         else fix
         for fix in found.fixes
@@ -156,15 +171,15 @@ def _training_loader(session: Session) -> ObservedLoader | None:
 
 
 def _window_s(diagnosis: Diagnosis) -> float:
-    """Start-up, which the first run showed, and enough steps."""
+    """Seconds of one run: the start-up time of the first run and enough steps."""
     start_s = sum(diagnosis.startup_s.values())
     steps_s = WINDOW_STEPS * (diagnosis.step_s or 0.1)
-    return 1.3 * start_s + min(MOST_WINDOW_S, max(LEAST_WINDOW_S, steps_s))
+    return 1.3 * start_s + min(MAX_WINDOW_S, max(MIN_WINDOW_S, steps_s))
 
 
 def _rate(command: Sequence[str], folder: Path, launch: Launch, window_s: float) -> tuple[float | None, str | None]:
-    """Images per second of one more run, and what disturbed it."""
+    """Images per second of one run, and what disturbed the run."""
     watch(command, folder, hooks=launch.hooks, env=dict(launch.env), time_limit_s=window_s)
     found = diagnose(Session.load(folder))
-    level, _, words = (found.noise or "").partition(": ")
-    return found.img_s, words if level == "high" else None
+    level, _, disturbance = (found.noise or "").partition(": ")
+    return found.img_s, disturbance if level == "high" else None
