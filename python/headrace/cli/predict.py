@@ -16,7 +16,7 @@ from rich.table import Table
 from headrace.cli import output
 from headrace.errors import SourceError, UsageError
 from headrace.training.devices import open_device
-from headrace.training.inference import Prediction, answer, open_images
+from headrace.training.inference import Prediction, open_images, predict
 from headrace.training.models.trained_weights import load_model
 
 SUMMARY = "the most probable classes of images, by trained weights"
@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     began_s = time.monotonic()
     answers: list[Prediction] = []
     with output.progress(f"{weights.model}", len(data)) as meter:
-        for one in answer(
+        for one in predict(
             model,
             weights,
             data,

@@ -115,7 +115,7 @@ def _chosen_compile(options: Options, ranks: int) -> Compile:
     if "WORLD_SIZE" in os.environ:
         raise UsageError("--compile auto cannot be asked of each rank by itself", hint="give torchrun --compile on or off")
     data, _ = open_data(options)
-    choice = choose_compile(options, device=device, classes=len(data.classes), processes=ranks, watch=output.log)
+    choice = choose_compile(options, device=device, classes=len(data.classes), processes=ranks, log=output.log)
     known = " (tried before; remembered)" if choice.remembered else ""
     output.log(f"compile {choice.mode}{known}")
     return choice.mode
@@ -145,7 +145,7 @@ def _chosen_batch_size(chosen: ResolvedOptions, ranks: int) -> int:
         global_batch=chosen.global_batch,
         processes=ranks,
         seconds=CPU_SECONDS if device.kind == "cpu" else None,
-        watch=_show_trial,
+        on_trial=_log_trial,
     )
     if (said := choice.left_out_message()) is not None:
         output.log(said)
@@ -153,7 +153,7 @@ def _chosen_batch_size(chosen: ResolvedOptions, ranks: int) -> int:
     return choice.batch_size
 
 
-def _show_trial(trial: ComputeRate) -> None:
+def _log_trial(trial: ComputeRate) -> None:
     memory = f", {trial.memory_bytes / 2**30:.1f} GiB" if trial.memory_bytes is not None else ""
     result = "does not fit" if trial.img_s is None else f"{trial.img_s:,.0f} img/s{memory}"
     output.log(f"  {trial.batch_size:>5}: {result}")

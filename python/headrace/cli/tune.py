@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
         output.log(f"note: {small}")
     driver = find_driver()[0] if device.kind == "cuda" else None
     memory_bytes = min(gpu.memory_bytes for gpu in driver.gpus) if driver and driver.gpus else None
-    found = tune(chosen, data, device, ranks=ranks, seconds=args.seconds, memory_bytes=memory_bytes, watch=output.log)
+    found = tune(chosen, data, device, ranks=ranks, seconds=args.seconds, memory_bytes=memory_bytes, log=output.log)
     if args.write is not None:
         options_file.write(replace(found.options, resume=None), args.write)
     output.emit(args, _document(found, args.write), lambda: _render(found, args.write))

@@ -1,1 +1,1 @@
-"""The parts of the trainer: options, state, preparation, metrics. The loop itself is `headrace.training.loop`."""
+"""The trainer behind `headrace train`. Start reading at `loop.py`."""

@@ -1,8 +1,8 @@
-"""Checkpoints that are either whole or absent: tensors in safetensors, everything else in JSON, both checksummed.
+"""Checkpoints: tensors in safetensors, everything else in JSON, both with SHA-256.
 
 A checkpoint is a folder `step-NNNNNNNNN` with `tensors.safetensors` and `state.json`. It is written under another name,
-flushed to the disk, and renamed into place, so a crash or a full disk leaves the earlier ones untouched. Nothing is
-ever unpickled.
+flushed to the disk, and renamed. A crash or a full disk therefore leaves earlier checkpoints untouched, and a checkpoint is
+either whole or absent. Nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ STATE = "state.json"
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A checkpoint in memory: named tensors (CPU) and a JSON-able state; `path` (a URL too) is where it was read from."""
+    """A checkpoint in memory: CPU tensors by name, a state of JSON values, and the path or URL it was read from."""
 
     tensors: dict[str, torch.Tensor]
     state: dict[str, Any]
@@ -69,10 +69,10 @@ def save(
     keep: int = 2,
     spare: Collection[Path] = (),
 ) -> Path:
-    """Writes one checkpoint under `folder` and removes older ones, except the newest `keep` and those in `spare`.
+    """Write a checkpoint under `folder`, remove older ones, and return its path.
 
-    Newer ones, which a damaged state may have left, do not count. Returns its path. Raises HeadraceError, naming the folder
-    and what was kept, when it cannot be written.
+    The newest `keep` and those in `spare` stay. Checkpoints of later steps, left by a run that resumed from an earlier one, are
+    neither counted nor removed. Raises HeadraceError if it cannot be written, naming the newest that exists.
     """
     target = folder / f"{PREFIX}{step:09d}"
     partial = folder / f"{TEMPORARY_PREFIX}{target.name}-{os.getpid()}"  # a folder; `replacing` is for files
@@ -103,9 +103,9 @@ def save(
 
 
 def save_weights(path: Path, tensors: Mapping[str, torch.Tensor], facts: Mapping[str, Any]) -> None:
-    """Writes weights alone as one safetensors file, atomically. `facts` go into its header as JSON, under "headrace"."""
+    """Write weights as one safetensors file, atomically. `facts` go into its header as JSON under "headrace"."""
     try:
-        # One entry: safetensors writes several in an order that changes from run to run, and the file's bytes with it.
+        # One entry: safetensors writes several in a random order, and the bytes of the file would differ from run to run.
         _write_tensors(path, tensors, {"headrace": json.dumps(facts, sort_keys=True)})
         sync_folder(path.parent)
     except OSError as error:
@@ -115,23 +115,23 @@ def save_weights(path: Path, tensors: Mapping[str, torch.Tensor], facts: Mapping
 
 
 def remove_partial(folder: Path) -> None:
-    """Removes what a killed process left half-written."""
+    """Remove the unfinished checkpoints of a killed process."""
     for path in folder.glob(f"{TEMPORARY_PREFIX}*"):
         shutil.rmtree(path, ignore_errors=True)
 
 
 def candidates(folder: Path) -> Iterator[Path]:
-    """Checkpoint folders, newest first."""
+    """List the checkpoint folders below `folder`, newest first."""
     return iter(sorted(folder.glob(f"{PREFIX}[0-9]*"), reverse=True))
 
 
 def newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
-    """The newest checkpoint that is whole, and a line about each newer one that is not. (None, …) when there is none."""
+    """Load the newest checkpoint that is whole (None without one); also return a line about each newer, damaged one."""
     return first_whole(functools.partial(load, path) for path in candidates(folder))
 
 
 def first_whole(attempts: Iterable[Callable[[], Checkpoint]]) -> tuple[Checkpoint | None, list[str]]:
-    """What the first attempt gives that raises no StateError, and a line about each before it that did."""
+    """Return the result of the first attempt that raises no StateError, and the messages of those that did."""
     damaged: list[str] = []
     for attempt in attempts:
         try:
@@ -142,7 +142,7 @@ def first_whole(attempts: Iterable[Callable[[], Checkpoint]]) -> tuple[Checkpoin
 
 
 def load(path: Path) -> Checkpoint:
-    """Reads one checkpoint and checks every byte. Raises StateError naming the file that is missing, damaged or too new."""
+    """Read one checkpoint and check every byte. Raise StateError naming the file that is missing, damaged or too new."""
     try:
         return parse(path, lambda name: (path / name).read_bytes())
     except OSError as error:
@@ -150,7 +150,7 @@ def load(path: Path) -> Checkpoint:
 
 
 def parse(path: Path | str, read: Callable[[str], bytes]) -> Checkpoint:
-    """The checkpoint whose files `read` gives by their names, every byte checked; `path` is what errors call it."""
+    """Build a checkpoint from the files that `read` returns by name, and check every byte. Errors call it `path`."""
     from safetensors import SafetensorError
     from safetensors.torch import load as parse_tensors
 
@@ -170,11 +170,11 @@ def parse(path: Path | str, read: Callable[[str], bytes]) -> Checkpoint:
 
 
 class Writer:
-    """Saves checkpoints from a thread of its own, one at a time, so that training goes on meanwhile.
+    """Writes checkpoints in a background thread, one at a time, while training continues.
 
-    The caller hands over tensors that nobody changes any more. A failed write is told by `problem` and raised by `close`;
-    training may go on with the earlier checkpoints. `done` is called with the path of each that is whole; those that
-    `held` names are not removed yet.
+    The caller must not change the tensors it submits. A failed write is stored in `problem` and raised by `close`; training
+    may continue with the earlier checkpoints. `done` is called with the path of each checkpoint that is whole. The paths
+    returned by `held` are not removed yet. `last` is the newest whole checkpoint.
     """
 
     def __init__(
@@ -191,7 +191,7 @@ class Writer:
         self._thread: threading.Thread | None = None
 
     def submit(self, step: int, tensors: Mapping[str, torch.Tensor], state: Mapping[str, Any]) -> None:
-        """Starts writing; waits only if the previous checkpoint is still being written."""
+        """Start writing. Wait only if the previous checkpoint is still being written."""
         self.wait()
         self._thread = threading.Thread(target=self._save, args=(step, tensors, state), name="headrace-checkpoint")
         self._thread.start()
@@ -205,18 +205,18 @@ class Writer:
             self.problem = error
 
     def settled(self) -> Path | str | None:
-        """`last`, when nothing is being written any more."""
+        """Wait for the checkpoint being written, and return `last`."""
         self.wait()
         return self.last
 
     def wait(self) -> None:
-        """Returns when nothing is being written any more."""
+        """Wait for the checkpoint being written, if any."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
 
     def close(self) -> None:
-        """Waits, and raises the last write's problem if it had one."""
+        """Wait for the checkpoint being written, and raise its problem if it had one."""
         self.wait()
         if self.problem is not None:
             raise self.problem

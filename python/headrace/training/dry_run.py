@@ -1,4 +1,4 @@
-"""What a run would be, before it is begun: steps, sizes, time, memory and money, from short measurements."""
+"""The dry run: what a training run would take (steps, sizes, time, memory, money), from short measurements."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from headrace.training.tune.rates import compute_rate, input_rate
 
 __all__ = ["DryRun", "measure_dry_run"]
 
-EVALUATION_SPEED = 3.0  # of training's: without the backward pass, which costs about two forward passes
+EVALUATION_SPEED = 3.0  # times as fast as training: without the backward pass, which costs about two forward passes
 
 
 @dataclass(frozen=True, slots=True)
 class DryRun:
-    """The plan. Rates are measured on this machine (a simulated device's is stated); seconds follow from them.
+    """What a run would take. Rates are measured on this machine (that of a simulated device is stated); times follow from them.
 
-    `sizes`: (epoch from which, pixels). Compute at smaller sizes is taken to grow with the pixels. `memory_bytes`: the GPU's
-    peak in the trial; None on CPUs. `usd` None without a price.
+    `sizes`: pairs (first epoch, pixels). The time of compute is assumed to grow with the number of pixels. `memory_bytes` is
+    the GPU's peak in the measurement, None on CPUs. `usd` is None without a price.
     """
 
     images: int
@@ -56,7 +56,7 @@ def measure_dry_run(
     seconds: float,
     usd_per_hour: float | None = None,
 ) -> DryRun:
-    """Measures input for `seconds` and compute for about as long. Writes nothing."""
+    """Measure input for `seconds` and compute for about as long, and estimate the run. Write nothing."""
     optimization = options.optimization
     model = factory.build_model(
         options.model, classes=len(data.classes), image_size=options.image_size, blurpool=optimization.blurpool
@@ -104,7 +104,7 @@ def _seconds(
     ranks: int,
     val: Dataset | None,
 ) -> float:
-    """Training of all steps, each epoch at its size, and an evaluation after each epoch."""
+    """Return the seconds of all training steps, each epoch at its image size, and of an evaluation after each epoch."""
     spent, left = 0.0, total
     for size in sizes:
         steps = min(left, per_epoch)

@@ -1,4 +1,4 @@
-"""Images that are much smaller than the size they are trained at: they are enlarged, which costs compute and brings nothing."""
+"""Images much smaller than the training size: enlarging them costs compute and adds no information."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from headrace.images.header import read_header
 
 __all__ = ["enlargement_note"]
 
-SAMPLE = 32
-TIMES = 2.0  # fewer is usual: photographs of 180 pixels among those of ImageNet
+SAMPLE = 32  # images whose headers are read where the index has no sizes
+TIMES = 2.0  # report enlarging by this factor or more; less is usual (ImageNet has images of 180 pixels)
 
 
 def enlargement_note(data: Dataset, image_size: int) -> str | None:
-    """What to say where images have to be enlarged a lot to `image_size` pixels; None where they do not, or nobody knows.
+    """Return advice if images must be enlarged a lot to `image_size` pixels; None if not, or if their sizes are unknown.
 
-    Sizes are the index's, else those in the headers of some images, if they lie on a local disk.
+    Sizes come from the index, else from the headers of some images on a local disk.
     """
     side = _short_side(data)
     if side is None or image_size < TIMES * side:
@@ -30,7 +30,7 @@ def enlargement_note(data: Dataset, image_size: int) -> str | None:
 
 
 def _short_side(data: Dataset) -> int | None:
-    """The median, in pixels."""
+    """Return the median of the shorter sides, in pixels."""
     table = data.table
     if data.stream is not None or not len(table):
         return None
@@ -42,7 +42,7 @@ def _short_side(data: Dataset) -> int | None:
     for record in np.linspace(0, len(table) - 1, min(SAMPLE, len(table)), dtype=np.int64):
         try:
             header = read_header(data.read(int(record)))
-        except HeadraceError:  # training says which images cannot be read, and does what --on-error asks
+        except HeadraceError:  # training reports it, and does what --on-error says
             continue
         sides.append(min(header.width, header.height))
     return int(np.median(sides)) if sides else None

@@ -1,4 +1,4 @@
-"""Where a run trained: machine and software, as lines of metrics.jsonl and the page keep it."""
+"""Machine and software of a run, for the first line of metrics.jsonl and the report."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["environment"]
 
 
 def environment(device: Device) -> dict[str, str]:
-    """Names and values, for people."""
+    """Return names and values, for people."""
     import torch
 
     cores = machine.cores()

@@ -1,4 +1,4 @@
-"""How good a model is on a validation set: top-1 and top-5 accuracy, every image counted exactly once."""
+"""Evaluation: top-1 and top-5 accuracy on a validation set, every image counted exactly once."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ __all__ = ["Scores", "evaluate", "model_scores"]
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """Shares in [0, 1] of images whose label is the first, or among the first five, of the model's answers.
+    """Accuracy as shares (0 to 1) of images whose label has the highest score, or one of the five highest.
 
-    `top5` is None with five classes or fewer, where it would say nothing. `loss` is the mean cross entropy.
+    `top5` is None with five classes or fewer, where it would always be 1. `loss` is the mean cross entropy.
     """
 
     top1: float
@@ -38,17 +38,17 @@ def evaluate(
     confusion: torch.Tensor | None = None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> Scores | None:
-    """Runs `model` in evaluation mode over one pass of `loader`; leaves the model in the mode it was in.
+    """Evaluate `model` over one pass of `loader`, and leave it in the mode (training or evaluation) it was in.
 
-    Under torch.distributed every rank evaluates its share and all get the scores of the whole set. None, on all
-    ranks, when `stopped` became true on one of them on the way. `flip`: see `model_scores`.
-    `confusion`, int64 [classes, classes] on the device, has images added to row label, column answer (of this rank).
+    Under torch.distributed every rank evaluates its part, and all return the scores of the whole set. If `stopped` returns True
+    on any rank, all return None. `flip`: see `model_scores`. `confusion`, int64 [classes, classes] on the device, counts this
+    rank's images: row is the label, column the predicted class.
     """
     import torch
 
     was_training = model.training
     model.eval()
-    # correct among first 1, among first 5, summed loss, images, ranks that were stopped
+    # label has the highest score, one of the five highest, sum of losses, images, ranks that were stopped
     totals = torch.zeros(5, dtype=torch.float64, device=device)
     loader.set_epoch(0)
     step = 0
@@ -60,14 +60,14 @@ def evaluate(
             if stopped():
                 totals[4] = 1
                 break
-            answers = model_scores(model, images, flip=flip)[:real]
+            scores = model_scores(model, images, flip=flip)[:real]
             labels = labels[:real]
-            ranked = answers.topk(min(5, answers.shape[1]), dim=1).indices == labels[:, None]
-            loss = torch.nn.functional.cross_entropy(answers, labels, reduction="sum")
+            ranked = scores.topk(min(5, scores.shape[1]), dim=1).indices == labels[:, None]
+            loss = torch.nn.functional.cross_entropy(scores, labels, reduction="sum")
             totals[:3] += torch.stack([ranked[:, 0].sum(), ranked.sum(), loss])
             totals[3] += real
             if confusion is not None:
-                pairs = labels * confusion.shape[1] + answers.argmax(1)
+                pairs = labels * confusion.shape[1] + scores.argmax(1)
                 confusion += torch.bincount(pairs, minlength=confusion.numel()).view_as(confusion)
     model.train(was_training)
     if torch.distributed.is_available() and torch.distributed.is_initialized():
@@ -80,13 +80,13 @@ def evaluate(
 
 
 def model_scores(model: nn.Module, images: torch.Tensor, *, flip: bool) -> torch.Tensor:
-    """The model's answers, float32 [N, classes]; with `flip`, the mean of those to the images and to their mirror images."""
-    answers: torch.Tensor = model(images).float()
-    return (answers + model(images.flip(3)).float()) / 2 if flip else answers
+    """Return the scores before softmax, float32 [N, classes]; with `flip`, their mean over each image and its mirror image."""
+    scores: torch.Tensor = model(images).float()
+    return (scores + model(images.flip(3)).float()) / 2 if flip else scores
 
 
 def _real_images(loader: Loader, step: int, images: int) -> int:
-    """How many of a batch are this rank's own: the last batch may be filled up from the front so that ranks stay in step."""
+    """Return how many images of a batch count: the last batch repeats images from the front, so that ranks stay in step."""
     start = step * loader.batch_size * loader.world_size
     left = len(loader.dataset) - start
     if left >= loader.batch_size * loader.world_size:

@@ -1,8 +1,8 @@
-"""Trained weights in the formats of others, each compared with the model's own answers before it counts as written.
+"""Export of trained weights to other formats. Each file is loaded again and its scores are compared with the model's.
 
-The exported model takes float32 images [N, 3, H, W], normalised by ImageNet's mean and deviation, N as one likes, and gives
-the classes' scores [N, classes] before softmax. What is needed to use it (classes, size, mean, deviation) is inside the
-file as JSON under "headrace".
+The exported model takes float32 images [N, 3, H, W] for any N, normalised by ImageNet's mean and standard deviation. It returns
+the scores of the classes before softmax, [N, classes]. Classes, image size, mean and deviation are inside the file, as JSON
+under "headrace".
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 __all__ = ["FORMATS", "Exported", "export"]
 
-LARGEST_DIFFERENCE = 1e-3  # of the largest score: float32 summed in another order
-OPSET = 18
-BATCHES = (2, 3)  # of the comparison: the number of images must not be frozen
+LARGEST_DIFFERENCE = 1e-3  # share of the largest score; float32 sums in another order differ by less
+OPSET = 18  # of ONNX
+BATCHES = (2, 3)  # images in the two compared batches: the exported model must not fix the number
 
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """`difference`: the largest one from the model's scores, as a share of the largest score."""
+    """An exported file. `difference`: largest difference from the model's scores, as a share of the largest score."""
 
     path: Path
     format: str
@@ -44,7 +44,7 @@ class Exported:
 
 
 def export(model: nn.Module, weights: Weights, path: Path, format: str, *, image_size: int | None = None) -> Exported:
-    """Writes `model` to `path` in one of FORMATS and compares its answers. Raises HeadraceError when they differ."""
+    """Write `model` to `path` in one of FORMATS, unless its scores differ from the model's: then raise HeadraceError."""
     import torch
 
     if format not in FORMATS:
@@ -59,7 +59,7 @@ def export(model: nn.Module, weights: Weights, path: Path, format: str, *, image
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as unfinished:
             with warnings.catch_warnings(), redirect_stdout(io.StringIO()), torch.no_grad():
-                warnings.simplefilter("ignore")  # of the exporters' own making
+                warnings.simplefilter("ignore")  # those of the exporters concern their own code
                 run = FORMATS[format](model, weights, unfinished, batches[0], facts)
                 difference = max(_difference(run(images), model(images)) for images in batches)
             if not difference <= LARGEST_DIFFERENCE:
@@ -83,7 +83,7 @@ Runner = Callable[["torch.Tensor"], Any]
 
 
 def _safetensors(model: nn.Module, weights: Weights, path: Path, images: torch.Tensor, facts: dict[str, Any]) -> Runner:
-    """As `headrace train` writes them: for `predict`, `evaluate`, and anyone who builds the same model."""
+    """Write weights as `headrace train` does, for `predict`, `evaluate`, and programs that build the same model."""
     header = {"model": weights.model, "simulated": False, "image_size": weights.image_size, "test_size": weights.test_size}
     header |= {"flip_test": weights.flip_test, "blurpool": weights.blurpool, "classes": list(weights.classes)}
     tensors = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}

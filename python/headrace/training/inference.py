@@ -1,4 +1,4 @@
-"""What a trained model says of images: files, folders of any shape, or packed datasets; one bad image does not end it."""
+"""Prediction: the most probable classes of images in files, folders or datasets. A bad image does not end it."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from headrace.training.models.trained_weights import Weights
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["Prediction", "answer", "open_images"]
+__all__ = ["Prediction", "open_images", "predict"]
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """`likely`: (class, probability), the most probable first; empty with an `error`."""
+    """The prediction for one image. `likely`: pairs (class, probability), the most probable first; empty with an `error`."""
 
     image: str
     likely: tuple[tuple[str, float], ...]
@@ -36,9 +36,9 @@ class Prediction:
 
 
 def open_images(places: Sequence[Path]) -> Dataset:
-    """The images at `places` as a dataset: image files, all images below folders, or one packed dataset or container.
+    """Open the images at `places` as a dataset: image files, all images below folders, or one packed dataset or container.
 
-    Raises SourceError where there is nothing.
+    Raises SourceError if there are none.
     """
     if len(places) == 1 and (found := _packed(places[0])) is not None:
         return found
@@ -64,19 +64,19 @@ def open_images(places: Sequence[Path]) -> Dataset:
 
 
 def _packed(place: Path) -> Dataset | None:
-    """The dataset at `place`, unless it is an image or a folder of images."""
+    """Open the dataset at `place`; None if that is an image or a folder of images."""
     if place.is_file() and place.suffix.lower() in IMAGE_EXTENSIONS:
         return None
     try:
         found = open_stored(place)
     except SourceError:
-        if place.is_dir():  # images without class folders, or a deeper tree
+        if place.is_dir():  # images without class folders, or in deeper folders
             return None
         raise
     return None if found.kind == "folder" else found
 
 
-def answer(
+def predict(
     model: nn.Module,
     weights: Weights,
     data: Dataset,
@@ -88,11 +88,14 @@ def answer(
     flip: bool | None = None,
     threads: int | None = None,
 ) -> Iterator[Prediction]:
-    """The model's answer to each image of `data`, in order; `top` classes each. What is None is as the run evaluated."""
+    """Yield the model's prediction for each image of `data`, in order, with the `top` most probable classes.
+
+    `image_size` and `flip` are by default those of the run's own evaluation; `threads` is that of the machine.
+    """
     import torch
 
     count = len(data)
-    # Labels are the records' numbers: where another image had to stand in for a bad one, its number says so.
+    # Each record's label is its own number. Where the loader replaced a bad image, the number of the other image shows it.
     numbered = replace(data, table=replace(data.table, label=np.arange(count, dtype=np.int64)))
     size, flip = image_size or weights.test_size, weights.flip_test if flip is None else flip
     small = weights.image_size <= SMALL_IMAGE
@@ -104,10 +107,10 @@ def answer(
         record = 0
         try:
             for images, numbers in loader:
-                shares = model_scores(model, images.to(device.torch_name), flip=flip).softmax(1).cpu()
-                values, indices = shares.topk(min(top, shares.shape[1]), dim=1)
+                probabilities = model_scores(model, images.to(device.torch_name), flip=flip).softmax(1).cpu()
+                values, indices = probabilities.topk(min(top, probabilities.shape[1]), dim=1)
                 for number, value, index in zip(numbers.tolist(), values.tolist(), indices.tolist(), strict=True):
-                    if record == count:  # the last batch is filled up from the front
+                    if record == count:  # the last batch repeats images from the front
                         return
                     key = data.table.keys[record]
                     if number == record:
@@ -120,7 +123,7 @@ def answer(
         except DecodeError:
             if record:
                 raise
-            for key in data.table.keys:  # not one of them is an image: there is nothing to stand in
+            for key in data.table.keys:  # none of them can be decoded, so nothing could replace them
                 yield Prediction(key, (), _reason(loader, key))
 
 

@@ -1,4 +1,4 @@
-"""The batches of a run: which images, how they are cut and changed, at which size; and the size of the next epoch."""
+"""The input of a run: loaders for training and evaluation, with their transforms and image sizes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SMALL_CROP_PADDING = 4  # CIFAR's usual augmentation: pad by 4, crop back, flip 
 
 @dataclass(frozen=True, slots=True)
 class TrainingInput:
-    """Makes the training loader of any epoch; they differ in image size only (progressive resizing)."""
+    """Opens training loaders. Those of different epochs differ only in image size (progressive resizing)."""
 
     options: Options
     data: Dataset
@@ -38,11 +38,11 @@ class TrainingInput:
     ranks: Ranks
 
     def size(self, epoch: int) -> int:
-        """Pixels of the images of `epoch`; a run of `--steps` has the sizes of its epochs too."""
+        """Return the image size of `epoch` in pixels. It depends on --epochs, also in a run that --steps ends earlier."""
         return self.options.optimization.train_size(self.options.image_size, epoch / max(1, self.options.epochs))
 
     def loader(self, epoch: int) -> Loader:
-        """A loader at the beginning of `epoch`."""
+        """Open a loader at the beginning of `epoch`."""
         small = self.options.image_size <= factory.SMALL_IMAGE
         steps = _augmentation(self.options.optimization, self.size(epoch), small=small)
         loader = _loader(self.options, self.data, self.device, self.ranks, steps, training=True)
@@ -51,8 +51,10 @@ class TrainingInput:
 
 
 def validation_loader(options: Options, data: Dataset, device: Device, ranks: Ranks) -> Loader:
-    """Every image once, in order, each rank its share."""
-    steps = _undisturbed(options.optimization.test_size(options.image_size), small=options.image_size <= factory.SMALL_IMAGE)
+    """Open the loader for evaluation during training: every image once, in order, each rank its part."""
+    steps = _evaluation_transforms(
+        options.optimization.test_size(options.image_size), small=options.image_size <= factory.SMALL_IMAGE
+    )
     return _loader(options, data, device, ranks, steps, training=False)
 
 
@@ -66,11 +68,11 @@ def evaluation_loader(
     threads: int | None = None,
     on_error: OnError = "raise",
 ) -> Loader:
-    """The batches on which a trained model is judged: in order, each once, float32, as validation sees them.
+    """Open the loader to evaluate trained weights: every image once, in order, float32, with the transforms of validation.
 
-    `small`: the model was trained on images of up to SMALL_IMAGE pixels, which are not cut at the border.
+    `small`: the model was trained on images of up to SMALL_IMAGE pixels, which are resized without a margin to crop.
     """
-    pipeline = _normalized(_undisturbed(image_size, small=small))
+    pipeline = _normalized(_evaluation_transforms(image_size, small=small))
     return Loader(
         data,
         batch_size,
@@ -85,7 +87,7 @@ def evaluation_loader(
 
 
 def _loader(options: Options, data: Dataset, device: Device, ranks: Ranks, steps: list[Transform], *, training: bool) -> Loader:
-    """Normalised on the GPU where there is one; a simulated GPU gets uint8, as a real one would over the bus."""
+    """Open a loader. A GPU normalises; a simulated GPU gets uint8, which is what crosses the bus to a real one."""
     dtype: Dtype = "uint8" if device.simulated else "float32"
     if device.kind == "cuda" and (half := autocast_dtype(options.precision, device)) is not None:
         dtype = "bfloat16" if str(half) == "torch.bfloat16" else "float16"
@@ -127,7 +129,7 @@ def _augmentation(optimization: OptimizationOptions, size: int, *, small: bool) 
     return crop + more[optimization.augment]
 
 
-def _undisturbed(size: int, *, small: bool) -> list[Transform]:
+def _evaluation_transforms(size: int, *, small: bool) -> list[Transform]:
     if small:
         return [Resize(size), CenterCrop(size)]
     return [Resize(round(size / 0.875)), CenterCrop(size)]

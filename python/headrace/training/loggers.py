@@ -1,7 +1,7 @@
-"""Where a run's figures go besides metrics.jsonl: TensorBoard's event files, MLflow, Weights & Biases.
+"""Loggers: copies of the metrics for TensorBoard, MLflow, and Weights & Biases.
 
-Event files are written by ourselves. MLflow and W&B are imported when asked for, and write below the run's folder unless
-their own environment variables say otherwise (MLFLOW_TRACKING_URI; WANDB_MODE, default offline).
+We write TensorBoard's event files ourselves. MLflow and W&B are imported when asked for. They write below the run's folder
+unless their environment variables say otherwise (MLFLOW_TRACKING_URI; WANDB_MODE, default offline).
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ __all__ = ["LOGGERS", "Logger", "Loggers", "figures"]
 
 
 class Logger(Protocol):
-    """A place for figures."""
+    """Receives the metrics of a run."""
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        """Takes the values of one step."""
+        """Log the values of one step."""
 
     def close(self) -> None:
-        """Writes what is left."""
+        """Write what is still buffered."""
 
 
 class TensorBoard:
-    """One event file a process under OUT/tensorboard; `tensorboard --logdir OUT` shows it."""
+    """Writes one event file per process under OUT/tensorboard; view it with `tensorboard --logdir OUT`."""
 
     def __init__(self, out: Path, config: Mapping[str, Any]) -> None:
         folder = out / "tensorboard"
@@ -42,17 +42,17 @@ class TensorBoard:
             raise UsageError(f"--log tensorboard: {folder}: {error.strerror}", hint="choose another --out") from error
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        """Appends the values."""
+        """Append the values."""
         now_s = time.time()
         with open(self._path, "ab") as file:
             file.write(b"".join(tfevents.scalar(now_s, step, name, value) for name, value in values.items()))
 
     def close(self) -> None:
-        """Nothing is left: every write is complete."""
+        """Do nothing: every write is complete."""
 
 
 class MLflow:
-    """A run of MLflow's experiment "headrace", in OUT/mlflow.db unless MLFLOW_TRACKING_URI is set."""
+    """Logs to a run of MLflow's experiment "headrace", in OUT/mlflow.db unless MLFLOW_TRACKING_URI is set."""
 
     def __init__(self, out: Path, config: Mapping[str, Any]) -> None:
         self._mlflow = _imported("mlflow")
@@ -63,16 +63,16 @@ class MLflow:
         self._mlflow.log_params({name: str(value) for name, value in config.items()})
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        """Logs the values. MLflow's names know no colon and such; ours have none."""
+        """Log the values. MLflow allows no colons in names; ours have none."""
         self._mlflow.log_metrics(dict(values), step=step)
 
     def close(self) -> None:
-        """Ends the run."""
+        """End the run."""
         self._mlflow.end_run()
 
 
 class WandB:
-    """A run of the project "headrace", offline below OUT/wandb unless WANDB_MODE says otherwise."""
+    """Logs to a run of the W&B project "headrace", offline below OUT/wandb unless WANDB_MODE says otherwise."""
 
     def __init__(self, out: Path, config: Mapping[str, Any]) -> None:
         wandb = _imported("wandb")
@@ -80,11 +80,11 @@ class WandB:
         self._run = wandb.init(project="headrace", name=out.name, dir=str(out), mode=mode, config=dict(config))
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        """Logs the values."""
+        """Log the values."""
         self._run.log(dict(values), step=step)
 
     def close(self) -> None:
-        """Ends the run."""
+        """End the run."""
         self._run.finish()
 
 
@@ -92,7 +92,7 @@ LOGGERS: dict[str, Callable[[Path, Mapping[str, Any]], Logger]] = {"tensorboard"
 
 
 class Loggers:
-    """The chosen ones. One that fails on the way is told of by `warn` and left out: no figure is worth a training run."""
+    """All loggers of a run. One that fails is reported by `warn` and dropped: a logger must not end a training run."""
 
     def __init__(self, names: Sequence[str], out: Path, config: Mapping[str, Any], *, warn: Callable[[str], None]) -> None:
         for name in names:
@@ -102,26 +102,26 @@ class Loggers:
         self._warn = warn
 
     def write(self, facts: Mapping[str, Any]) -> None:
-        """Passes on the figures of a line of metrics.jsonl."""
+        """Log the numbers of a line of metrics.jsonl."""
         values = figures(facts)
         for name, logger in list(self._open.items()) if values else []:
             self._attempt(name, lambda logger=logger: logger.write(int(facts["step"]), values))  # type: ignore[misc]
 
     def close(self) -> None:
-        """Ends all."""
+        """Close all loggers."""
         for name, logger in list(self._open.items()):
             self._attempt(name, logger.close)
 
     def _attempt(self, name: str, action: Callable[[], None]) -> None:
         try:
             action()
-        except Exception as error:  # theirs are of any kind: servers gone, disks full, protocols changed
+        except Exception as error:  # servers vanish, disks fill up: these packages raise anything
             del self._open[name]
             self._warn(f"warning: no more figures to {name}: {type(error).__name__}: {error}")
 
 
 def figures(facts: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers of a line: `train/loss`, `train/img_s` …, `evaluation/top1` …; what was not measured is absent."""
+    """Return the numbers of a line: `train/loss`, `train/img_s` …, `evaluation/top1` …; those not measured are absent."""
     named = {f"train/{name}": facts.get(name) for name in ("loss", "learning_rate", "img_s", "wait_share", "image_size")}
     named |= {f"evaluation/{name}": facts.get("evaluation", {}).get(name) for name in ("top1", "top5", "loss")}
     if "loss" not in facts:

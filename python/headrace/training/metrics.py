@@ -1,4 +1,4 @@
-"""metrics.jsonl: what a training run says of itself, one JSON object a line, for people and for programs."""
+"""metrics.jsonl: the metrics of a training run, one JSON object a line."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ __all__ = ["Metrics"]
 
 
 class Metrics:
-    """Appends to `path`; every line says how many seconds after the start it was written. Raises UsageError.
+    """Appends lines to `path`, each with the seconds since the start, and passes the numbers on to `loggers`.
 
-    Lines are whole: what a killed process left of one is removed first, and a full disk costs the line, which `problem` tells,
-    and not the training. `loggers` get the figures too.
+    Lines are whole: the rest of a killed process's last line is removed first. A full disk loses the line, which `problem`
+    says, but does not end the training. Raises UsageError if the file cannot be written at the start.
     """
 
     def __init__(self, path: Path, loggers: Loggers | None = None) -> None:
@@ -36,7 +36,7 @@ class Metrics:
                 file.truncate(data.rfind(b"\n") + 1)
 
     def write(self, **facts: object) -> None:
-        """Writes one line."""
+        """Write one line."""
         line = {"seconds": round(time.monotonic() - self._started_s, 3), **facts}
         text = (json.dumps(line, allow_nan=False) + "\n").encode()
         try:
@@ -52,6 +52,6 @@ class Metrics:
             self._loggers.write(facts)
 
     def close(self) -> None:
-        """Ends the loggers."""
+        """Close the loggers."""
         if self._loggers is not None:
             self._loggers.close()

@@ -1,4 +1,4 @@
-"""A loss that is not a number: which step, which records, and whether to go on without that update."""
+"""Losses that are not finite: report the step and its records; skip its update, or end the run."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 __all__ = ["BadStep", "LossMonitor"]
 
-NAMED = 3  # records that the message names; metrics.jsonl has all
+NAMED = 3  # records named in the message; metrics.jsonl has all of them
 
 
 @dataclass(frozen=True, slots=True)
 class BadStep:
-    """A step whose loss was not finite, and this rank's records of its batch with the files they lie in."""
+    """A step whose loss was not finite; the keys of this rank's records in its batch, and the files that hold them."""
 
     step: int
     epoch: int
@@ -29,32 +29,32 @@ class BadStep:
     files: tuple[str, ...]
 
     def describe(self) -> str:
-        """One line for people."""
+        """Return one line for people."""
         names = ", ".join(self.records[:NAMED]) + (f" and {len(self.records) - NAMED} more" if self.records[NAMED:] else "")
         where = f", of {', '.join(self.files[:NAMED])}" if len(self.files) < len(self.records) else ""
         return f"the loss is {self.loss} at step {self.step} (epoch {self.epoch}); its batch: {names}{where}"
 
 
 class LossMonitor:
-    """Keeps the losses of steps on the device and reads them a few at a time: no step waits.
+    """Collects the losses of steps on the device, and reads several at a time so that no step waits for the device.
 
-    `allowed` bad steps are passed over and told to `tell`; one more raises HeadraceError.
+    Each bad step is given to `report`. The first `allowed` bad steps are skipped; the next one raises HeadraceError.
     """
 
-    def __init__(self, allowed: int, steps_per_epoch: int, tell: Callable[[BadStep], None]) -> None:
-        self.allowed, self._steps_per_epoch, self._tell = allowed, steps_per_epoch, tell
+    def __init__(self, allowed: int, steps_per_epoch: int, report: Callable[[BadStep], None]) -> None:
+        self.allowed, self._steps_per_epoch, self._report = allowed, steps_per_epoch, report
         self.bad = 0
         self._pending: list[tuple[int, torch.Tensor]] = []
         self._last: float | None = None
 
     def add(self, step: int, loss: torch.Tensor) -> None:
-        """The loss of `step` (counted from 1), which may not be computed yet."""
+        """Add the loss of `step` (counted from 1). The device may not have computed it yet."""
         self._pending.append((step, loss))
 
     def read(self, loader: Loader, *, saved: Callable[[], object]) -> float | None:
-        """Waits for the losses handed in since the last time; the newest finite one.
+        """Wait for the losses added since the last call; return the newest finite loss.
 
-        Raises HeadraceError at a bad one that is not allowed; `saved` gives the last checkpoint, for its message.
+        Raises HeadraceError for a bad step beyond `allowed`; `saved` returns the last checkpoint, for the message.
         """
         if not self._pending:
             return self._last
@@ -68,7 +68,7 @@ class LossMonitor:
                 self._last = value
                 continue
             found = self._bad_step(loader, step, value)
-            self._tell(found)
+            self._report(found)
             self.bad += 1
             if self.bad > self.allowed:
                 raise HeadraceError(f"{found.describe()}. {self._so_far()}{_kept(saved())}", hint=_HINT)

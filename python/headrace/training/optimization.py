@@ -1,4 +1,4 @@
-"""How a model is optimised: learning rate over time, parameter groups, optimizer. Numbers carry their source."""
+"""Optimization: learning rate schedule, optimizer, parameter groups. Numbers carry their source."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ OPTIMIZERS = ("sgd", "adamw", "lamb", "lars")
 SCHEDULES = ("cosine", "step", "linear")
 AUGMENTATIONS = ("crop", "randaugment", "trivialaugment", "autoaugment")
 
-# Optimizer → (learning rate for a batch of 256, weight decay, power of the batch by which the rate grows). Sources:
+# Optimizer → (learning rate for a batch of 256, weight decay, exponent of the batch size in the rate). Sources:
 #   sgd    NVIDIA DeepLearningExamples, PyTorch ResNet-50 v1.5
 #   adamw  ConvNeXt (Liu et al. 2022): 4e-3 for 4096, decay 0.05
 #   lamb   "ResNet strikes back", A1 (Wightman et al. 2021): 5e-3 for 2048, decay 0.02
 #   lars   NVIDIA's MLPerf 4.0 ResNet-50: 11 for 3200; the decay is SGD's
-# Linear growth: Goyal et al. 2017. The square root for Adam's kin is timm's rule (train.py, --lr-base-scale).
+# Linear growth with the batch: Goyal et al. 2017. Square root for AdamW and LAMB: timm (train.py, --lr-base-scale).
 DEFAULTS: dict[str, tuple[float, float, float]] = {
     "sgd": (0.256, 2.0**-15, 1.0),
     "adamw": (1e-3, 0.05, 0.5),
@@ -45,19 +45,21 @@ _UP_TO_ONE = ("erase", "resize_begin", "resize_end")
 
 @dataclass(frozen=True, slots=True)
 class OptimizationOptions:
-    """The ingredients. `learning_rate` is for a global batch of 256 and grows with it (`peak_rate`).
+    """How to optimise. `learning_rate` is for a global batch of 256 and grows with the batch (`peak_rate`).
 
     Defaults: NVIDIA DeepLearningExamples, PyTorch ResNet-50 v1.5 (0.256 per 256, momentum 0.875, weight decay 2**-15,
-    label smoothing 0.1, cosine after a linear warm-up, no decay of norms and biases). Learning rate and weight decay of
-    another optimizer have defaults of their own (DEFAULTS). Raises UsageError for a number that makes no sense.
+    label smoothing 0.1, cosine after a linear warm-up, no decay of norms and biases). Other optimizers have their own defaults
+    for learning rate and weight decay (DEFAULTS). Raises UsageError for a value out of range.
+
+        OptimizationOptions(optimizer="adamw", mixup=0.2, average=0.999)
     """
 
     optimizer: Optimizer = "sgd"
-    learning_rate: float | None = None  # None: the optimizer's default; a number after that
-    momentum: float = 0.875  # of sgd and lars; adamw and lamb have 0.9 and 0.999
+    learning_rate: float | None = None  # None: the optimizer's default, which replaces it
+    momentum: float = 0.875  # for sgd and lars; adamw and lamb use 0.9 and 0.999
     nesterov: bool = True
     weight_decay: float | None = None
-    decay_norms: bool = False  # weight decay on norms and biases too
+    decay_norms: bool = False  # apply weight decay to norms and biases too
     schedule: Schedule = "cosine"
     warmup_epochs: float | None = None  # None: a tenth of the run, at most 5
     label_smoothing: float = 0.1
@@ -67,14 +69,14 @@ class OptimizationOptions:
     cutmix: float = 0.0
     average: float = 0.0  # decay of the moving average of the weights; 0: off
     clip_norm: float = 0.0  # largest norm of the gradients; 0: off
-    accumulate: int = 1  # batches whose gradients are added before the optimizer moves
+    accumulate: int = 1  # batches whose gradients are added before an update
     blurpool: bool = False
-    start_scale: float = 1.0  # the first epochs' image size, as a share of the last's
-    resize_begin: float = 11 / 16  # shares of the run between which it grows (FFCV: epochs 11 to 13 of 16)
+    start_scale: float = 1.0  # image size of the first epochs, as a share of the last epoch's
+    resize_begin: float = 11 / 16  # it grows between these shares of the run (FFCV: epochs 11 to 13 of 16)
     resize_end: float = 13 / 16
-    test_scale: float = 1.0  # the evaluation's image size, as a share of the training's
-    flip_test: bool = False  # the mean of an image's answers and its mirror image's
-    body_rate: float = 1.0  # learning rate of all but the classifier's last layer, as a share of that layer's
+    test_scale: float = 1.0  # image size of the evaluation, as a share of that of training
+    flip_test: bool = False  # evaluate the mean of each image and its mirror image
+    body_rate: float = 1.0  # learning rate of all layers but the last, as a share of the last layer's
 
     def __post_init__(self) -> None:
         for name, known in (("optimizer", OPTIMIZERS), ("schedule", SCHEDULES), ("augment", AUGMENTATIONS)):
@@ -106,37 +108,40 @@ class OptimizationOptions:
             raise UsageError(f"accumulate must be at least 1, not {self.accumulate}")
 
     def warmup_steps(self, epochs: int, steps_per_epoch: int) -> int:
-        """Steps of linear warm-up."""
+        """Return the number of warm-up steps."""
         chosen = min(5.0, epochs / 10) if self.warmup_epochs is None else self.warmup_epochs
         return round(chosen * steps_per_epoch)
 
     def peak_rate(self, global_batch: int) -> float:
-        """The highest learning rate, for `global_batch` images to an optimizer step: linear in it, or by its square root."""
+        """Return the highest learning rate for `global_batch` images per update: linear in it, or in its square root."""
         assert self.learning_rate is not None  # __post_init__
         return self.learning_rate * math.pow(global_batch / 256, DEFAULTS[self.optimizer][2])
 
     def train_size(self, image_size: int, progress: float) -> int:
-        """Pixels of training images at `progress` (0 to 1) of the run: constant, then linear, then `image_size`."""
+        """Return the pixels of training images at `progress` (0 to 1) of the run: constant, then linear, then `image_size`."""
         if self.start_scale == 1 or progress >= self.resize_end:
             return image_size
         grown = max(0.0, progress - self.resize_begin) / max(1e-9, self.resize_end - self.resize_begin)
         return _rounded(image_size * (self.start_scale + (1 - self.start_scale) * grown), at_most=image_size)
 
     def test_size(self, image_size: int) -> int:
-        """Pixels of validation images."""
+        """Return the pixels of validation images."""
         return image_size if self.test_scale == 1 else _rounded(image_size * self.test_scale)
 
 
 def _rounded(size: float, *, at_most: int | None = None) -> int:
-    """To a multiple of 32, as FFCV does (few shapes, fast kernels); of 4 where images are small."""
+    """Round to a multiple of 32, as FFCV does (few shapes, fast kernels); to a multiple of 4 below 128 pixels."""
     unit = 32 if size >= 128 else 4
     nearest = max(unit, round(size / unit) * unit)
     return nearest if at_most is None else min(nearest, at_most)
 
 
 def learning_rate(step: int, *, peak: float, warmup_steps: int, total_steps: int, schedule: Schedule = "cosine") -> float:
-    """Linear from 0 to `peak` over the warm-up, then a half cosine or a line to 0 at `total_steps`, or a tenth of it after
-    each of STEP_SHARES of all steps; a function of the step alone."""
+    """Return the learning rate of a step (counted from 0); a function of the step alone.
+
+    It rises linearly to `peak` over the warm-up. Then "cosine" and "linear" fall to 0 at `total_steps`; "step" multiplies it by
+    STEP_FACTOR at each of STEP_SHARES of all steps.
+    """
     if step < warmup_steps:
         return peak * (step + 1) / (warmup_steps + 1)
     if schedule == "step":
@@ -146,10 +151,10 @@ def learning_rate(step: int, *, peak: float, warmup_steps: int, total_steps: int
 
 
 def make_optimizer(model: nn.Module, options: OptimizationOptions, *, fused: bool) -> torch.optim.Optimizer:
-    """The recipe's optimizer; weights of layers decay, norms and biases (one-dimensional) do not, unless asked.
+    """Make the optimizer. Weight decay skips norms and biases (one-dimensional parameters) unless `decay_norms` is set.
 
-    Each group's "scale" multiplies the learning rate: `body_rate`, and 1 for the last layer. Raises UsageError without
-    anything to train, MissingDependencyError for LAMB and LARS without timm.
+    The "scale" of a parameter group multiplies the learning rate: 1 for the last layer, `body_rate` for the others. Raises
+    UsageError for a model without parameters to train, MissingDependencyError for LAMB and LARS without timm.
     """
     import torch
 
@@ -186,6 +191,6 @@ def _optimizer(torch: Any, groups: list[dict[str, Any]], options: OptimizationOp
 
 
 def _head(model: nn.Module) -> list[nn.Parameter]:
-    """The parameters of the classifier, the model's last layer."""
+    """Return the parameters of the classifier, the model's last layer."""
     name = classifier(model)
     return list(model.get_submodule(name).parameters(recurse=False)) if name else []

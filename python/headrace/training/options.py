@@ -1,4 +1,4 @@
-"""What to train, on what, and how."""
+"""The options of a training run."""
 
 from __future__ import annotations
 
@@ -18,14 +18,20 @@ COMPILE: tuple[Compile, ...] = ("off", "on", "graphs")
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What to train, on what, and how. `batch_size` is over all ranks' own share: per rank."""
+    """The options of a training run: the model, the data, the machine, and how to optimise.
+
+    `batch_size` is per rank, `image_size` in pixels. `out` is the folder for checkpoints, metrics and weights. The page
+    `docs/training.md` explains the options.
+
+        Options(model="resnet50", data="/data/imagenet", out="runs/one", epochs=16, precision="bf16")
+    """
 
     model: str
     data: str
     out: str
     val: str | None = None
     epochs: int = 16
-    steps: int | None = None  # stop after so many, whatever the epochs say
+    steps: int | None = None  # stop after so many steps, before all epochs are done
     batch_size: int = 256
     image_size: int = 224
     precision: Precision = "auto"
@@ -33,25 +39,25 @@ class Options:
     seed: int = 0
     deterministic: bool = False
     resume: str | None = None  # None, "auto", or a checkpoint's folder or URL
-    nan_steps: int = 0  # so many steps whose loss is not finite are passed over; the next one ends the run
-    sync_batch_norm: bool = False  # statistics of batch normalisation over all ranks
-    checkpoint_url: str | None = None  # an object store in which checkpoints are kept too
+    nan_steps: int = 0  # skip so many steps whose loss is not finite; the next one ends the run
+    sync_batch_norm: bool = False  # batch normalisation over the batches of all ranks
+    checkpoint_url: str | None = None  # an object store that gets a copy of the checkpoints
     checkpoint_steps: int | None = None
     checkpoint_minutes: float | None = 10.0
-    keep: int = 2
+    keep: int = 2  # newest checkpoints to keep
     threads: int | None = None
-    prefetch: int = 3  # batches that are made ahead
-    on_error: Literal["raise", "skip"] = "raise"  # an image that cannot be decoded: stop, or use another and count it
+    prefetch: int = 3  # batches made ahead
+    on_error: Literal["raise", "skip"] = "raise"  # an image that cannot be decoded: stop, or replace and count it
     compile: Compile = "off"  # torch.compile; "graphs": with CUDA graphs
     channels_last: bool = True
     tf32: bool = True  # float32 products of CUDA GPUs in TF32
-    pretrained: str | None = None  # a file of weights, or "auto": those of torchvision or timm, downloaded
-    log: tuple[str, ...] = ()  # besides metrics.jsonl: tensorboard, mlflow, wandb
+    pretrained: str | None = None  # a file of weights, or "auto": download those of torchvision or timm
+    log: tuple[str, ...] = ()  # loggers besides metrics.jsonl: tensorboard, mlflow, wandb
     optimization: OptimizationOptions = field(default_factory=OptimizationOptions)
 
 
 def check(options: Options) -> None:
-    """Raises UsageError for a number that makes no sense."""
+    """Raise UsageError for a value out of range."""
     for name in ("epochs", "batch_size", "image_size", "keep", "prefetch"):
         if getattr(options, name) < 1:
             raise UsageError(f"--{name.replace('_', '-')} must be at least 1, not {getattr(options, name)}")

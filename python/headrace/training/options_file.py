@@ -1,4 +1,4 @@
-"""Options of a training run as a TOML file: read for `--config`, and written beside what the run leaves behind."""
+"""Options of a training run as a TOML file: read for `--config`, written as config.toml into the run's folder."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from headrace.training.options import Options
 
 __all__ = ["flatten", "read", "toml_text", "write"]
 
-_NOT_SAVED = ("resume",)  # of the process, not of the run
+_NOT_SAVED = ("resume",)  # belongs to one process, not to the run
 
 
 def read(path: Path, known: Sequence[str]) -> dict[str, Any]:
-    """The options in `path`, by names with underscores. Raises UsageError for what is no TOML or no option."""
+    """Read the options in `path`, by names with underscores. Raise UsageError if it is not TOML or has an unknown option."""
     try:
         with open(path, "rb") as file:
             table = tomllib.load(file)
@@ -45,19 +45,19 @@ def read(path: Path, known: Sequence[str]) -> dict[str, Any]:
 
 
 def flatten(options: Options) -> dict[str, Any]:
-    """All options and ingredients of the recipe in one table; what is not set is absent."""
+    """Return all options, those of the optimization too, in one table; options that are None are absent."""
     values = asdict(options)
     values |= values.pop("optimization")
     return {name: value for name, value in values.items() if value is not None and name not in _NOT_SAVED}
 
 
 def toml_text(values: Mapping[str, Any]) -> str:
-    """`values` as TOML."""
+    """Format `values` as TOML."""
     return "".join(f"{name} = {_value(value)}\n" for name, value in values.items())
 
 
 def write(options: Options, path: Path) -> None:
-    """Saves the options with a run. Raises UsageError when the file cannot be written."""
+    """Write the options to `path`. Raise UsageError if the file cannot be written."""
     try:
         path.write_text("# headrace train --config THIS_FILE trains the same; what the command line says comes on top\n"
                         + toml_text(flatten(options)), encoding="utf-8")  # fmt: skip

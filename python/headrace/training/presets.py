@@ -1,4 +1,4 @@
-"""Recipes by name: options that belong together, and where they come from. What the command line says comes on top."""
+"""Presets (`--recipe NAME`): options that belong together, with their source. Options on the command line come on top."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["PRESETS", "Preset"]
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """A recipe with the length of run and the image size it was made for. `pretrained`: it starts from trained weights."""
+    """Optimization options with the epochs and the image size they were made for. `pretrained`: start from trained weights."""
 
     source: str
     epochs: int

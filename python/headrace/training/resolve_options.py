@@ -1,4 +1,4 @@
-"""How the options of a run come about: defaults, then a recipe by name, then a TOML file, then the command line."""
+"""Resolve the options of a run: defaults, then a preset, then a TOML file, then the command line; the last one wins."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from headrace.training.presets import PRESETS, Preset
 __all__ = ["KEYS", "ResolvedOptions", "resolve_options", "with_global_batch"]
 
 _OPTIONS = tuple(field.name for field in fields(Options) if field.name != "optimization")
-_INGREDIENTS = tuple(field.name for field in fields(OptimizationOptions))
-# What a TOML file may say: every option of a run, and what is decided before it starts.
-KEYS = (*_OPTIONS, "recipe", *_INGREDIENTS, "global_batch", "processes")
+_OPTIMIZATION = tuple(field.name for field in fields(OptimizationOptions))
+# Names allowed in a TOML file: every option of a run, and those decided before it starts.
+KEYS = (*_OPTIONS, "recipe", *_OPTIMIZATION, "global_batch", "processes")
 _OF_THE_OPTIMIZER = ("learning_rate", "weight_decay")
 
 
 @dataclass(frozen=True, slots=True)
 class ResolvedOptions:
-    """`options`, with a batch size and a compile mode that may still have to be found out."""
+    """The resolved options. With `auto_batch_size` or `auto_compile`, that option must still be measured."""
 
     options: Options
     preset: Preset | None
@@ -33,16 +33,16 @@ class ResolvedOptions:
 
 
 def resolve_options(given: Mapping[str, Any]) -> ResolvedOptions:
-    """Puts what was `given` (by name: KEYS) on top of the recipe's and the general defaults. Raises UsageError."""
+    """Apply the `given` options (by their names in KEYS) on top of the preset and the defaults. Raises UsageError."""
     for name in ("model", "data"):
         if name not in given:
             raise UsageError(f"--{name} is missing", hint=f"--{name} on the command line, or {name} = … in --config FILE")
     preset = PRESETS[given["recipe"]] if "recipe" in given else None
-    ingredients = {} if preset is None else asdict(preset.optimization)
-    if given.get("optimizer", ingredients.get("optimizer")) != ingredients.get("optimizer"):
-        for key in _OF_THE_OPTIMIZER:  # a rate for SGD would be far too high for Adam
-            ingredients.pop(key, None)
-    optimization = OptimizationOptions(**{**ingredients, **{key: given[key] for key in _INGREDIENTS if key in given}})
+    from_preset = {} if preset is None else asdict(preset.optimization)
+    if given.get("optimizer", from_preset.get("optimizer")) != from_preset.get("optimizer"):
+        for key in _OF_THE_OPTIMIZER:  # a learning rate for SGD is far too high for Adam
+            from_preset.pop(key, None)
+    optimization = OptimizationOptions(**{**from_preset, **{key: given[key] for key in _OPTIMIZATION if key in given}})
     options: dict[str, Any] = {"out": "run"}
     if preset is not None:
         options |= {"epochs": preset.epochs, "image_size": preset.image_size}
@@ -63,7 +63,7 @@ def resolve_options(given: Mapping[str, Any]) -> ResolvedOptions:
 
 
 def with_global_batch(options: Options, global_batch: int | None, ranks: int) -> Options:
-    """Adds up as many batches as make `global_batch`, where it is given. Raises UsageError when none do."""
+    """Set `accumulate` so that an update covers `global_batch` images, if given. Raise UsageError if that is impossible."""
     if global_batch is None:
         return options
     step = options.batch_size * ranks

@@ -1,4 +1,4 @@
-"""Being asked to stop: SIGTERM (spot machines, SageMaker), SIGUSR1 (Slurm) and Ctrl-C become a flag that a loop reads."""
+"""Requests to stop: SIGTERM (spot machines, SageMaker), SIGUSR1 (Slurm) and Ctrl-C set a flag that the loop reads."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 
 
 class StopRequest:
-    """While the block runs, the first signal only sets `signal`; a second Ctrl-C interrupts at once, as usual.
+    """A context manager: inside the block, a signal only sets `signal`. A second Ctrl-C raises KeyboardInterrupt.
 
-    Outside the main thread, where Python allows no handlers, it never gets set.
+    Outside the main thread Python allows no handlers, and `signal` stays None.
+
+        with StopRequest() as stop:
+            while stop.signal is None: ...
     """
 
     def __init__(self) -> None:
@@ -23,7 +26,7 @@ class StopRequest:
 
     @property
     def number(self) -> int:
-        """The signal's number; 0 without one."""
+        """The number of the signal; 0 without one."""
         return 0 if self.signal is None else int(self.signal)
 
     def __enter__(self) -> StopRequest:

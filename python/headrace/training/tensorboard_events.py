@@ -14,12 +14,12 @@ __all__ = ["head", "scalar"]
 
 
 def head(wall_time_s: float) -> bytes:
-    """The record with which a file begins."""
+    """Return the first record of a file."""
     return _record(_event(wall_time_s, 0, _bytes(3, b"brain.Event:2")))
 
 
 def scalar(wall_time_s: float, step: int, tag: str, value: float) -> bytes:
-    """The record of one value. `wall_time_s`: seconds since 1970."""
+    """Return the record of one value. `wall_time_s`: seconds since 1970."""
     return _record(
         _event(wall_time_s, step, _bytes(5, _bytes(1, _bytes(1, tag.encode()) + b"\x15" + struct.pack("<f", value))))
     )
@@ -37,7 +37,7 @@ def _event(wall_time_s: float, step: int, rest: bytes) -> bytes:
 
 
 def _bytes(field: int, data: bytes) -> bytes:
-    """A length-delimited protobuf field."""
+    """Return a length-delimited protobuf field."""
     return _varint(field << 3 | 2) + _varint(len(data)) + data
 
 

@@ -1,7 +1,7 @@
-"""Checkpoints in an object store: sent in the background, read back and compared, and found again from there.
+"""Checkpoints in an object store: uploaded in the background, read back and compared, and loaded from there.
 
-`URL/step-NNNNNNNNN/` holds the files of the local folder of that name. Its state is sent last, after everything else was
-read back: a checkpoint whose state is there is whole.
+`URL/step-NNNNNNNNN/` holds the files of the local folder of that name. `state.json` is uploaded last, after everything else was
+read back: a checkpoint that has it is whole.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ __all__ = ["Uploads", "check_writable", "load_remote_checkpoint", "remote_names"
 
 PIECE_BYTES = 8 << 20
 CONNECTIONS = 4
-SENDINGS = 2  # of a file whose bytes came back different
+ATTEMPTS = 2  # uploads of a file whose bytes came back different
 
 
 class Uploads:
-    """Sends checkpoints to `url` from a thread of its own, the newest first, and keeps `keep` there.
+    """Uploads checkpoints to `url` in a background thread, and keeps the newest `keep` there.
 
-    A newer checkpoint takes the place of one that still waits: a slow link delays nobody. What fails is told by `problem`
-    and raised by `close`; the next checkpoint is sent all the same. `last` is the newest that was sent and read back.
+    A newer checkpoint replaces one that still waits, so a slow link delays nothing. A failure is stored in `problem` and raised
+    by `close`; the next checkpoint is uploaded all the same. `last` is the newest that was uploaded and read back.
     """
 
     def __init__(self, url: str, *, keep: int) -> None:
@@ -41,7 +41,7 @@ class Uploads:
         self._thread: threading.Thread | None = None
 
     def submit(self, path: Path) -> None:
-        """Sends the checkpoint in the folder `path` as soon as the one that is being sent is done."""
+        """Upload the checkpoint in the folder `path` as soon as the current upload is done."""
         with self._lock:
             self._waiting = path
             if self._thread is None:
@@ -49,7 +49,7 @@ class Uploads:
                 self._thread.start()
 
     def held(self) -> set[Path]:
-        """The folders that are still needed."""
+        """Return the folders that must not be removed yet."""
         with self._lock:
             return {path for path in (self._waiting, self._sending) if path is not None}
 
@@ -75,25 +75,25 @@ class Uploads:
         self.last = f"{self.bucket.url}/{path.name}"
         older = [name for name in remote_names(self.bucket) if name <= path.name]
         whole = [name for name in older if self.bucket.size(f"{name}/{STATE}") is not None]
-        for name in set(older) - set(whole[: self.keep]):  # the oldest, and what was sent in part only
+        for name in set(older) - set(whole[: self.keep]):  # the oldest, and those uploaded in part
             self.bucket.delete(f"{name}/{STATE}")
             self.bucket.delete(f"{name}/{TENSORS}")
 
     def wait(self) -> None:
-        """Returns when nothing is being sent any more."""
+        """Wait for all uploads."""
         thread = self._thread
         if thread is not None:
             thread.join()
 
     def close(self) -> None:
-        """Waits, and raises the last sending's problem if it had one."""
+        """Wait for all uploads, and raise the problem of the last one if it had one."""
         self.wait()
         if self.problem is not None:
             raise self.problem
 
 
 def check_writable(bucket: Bucket) -> None:
-    """Writes, reads and removes a small object, so that missing rights are known before training. Raises SourceError."""
+    """Write, read and remove a small object, so that missing rights show before training. Raises SourceError."""
     name, text = "headrace-may-write", b"written to see whether checkpoints can be; it may be removed"
     bucket.write(name, text)
     if bucket.read(name) != text:
@@ -102,13 +102,13 @@ def check_writable(bucket: Bucket) -> None:
 
 
 def remote_names(bucket: Bucket) -> list[str]:
-    """The checkpoints of which something is in the store, newest first."""
+    """List the checkpoints in the store, newest first, incomplete ones too."""
     found = {entry.path.partition("/")[0] for entry in bucket.list() if entry.path.endswith((f"/{STATE}", f"/{TENSORS}"))}
     return sorted((name for name in found if name.startswith(checkpoint.PREFIX)), reverse=True)
 
 
 def load_remote_checkpoint(bucket: Bucket, name: str) -> Checkpoint:
-    """Reads the checkpoint `name`, every byte checked. Raises StateError naming what is missing or damaged."""
+    """Load the checkpoint `name` and check every byte. Raise StateError naming the file that is missing or damaged."""
     where = f"{bucket.url}/{name}".rstrip("/")
 
     def read(file: str) -> bytes:
@@ -122,12 +122,12 @@ def load_remote_checkpoint(bucket: Bucket, name: str) -> Checkpoint:
 
 
 def _send_file(bucket: Bucket, path: str, file: Path) -> None:
-    """Sends a file and compares size and digest of what the store gives back with it. Raises SourceError."""
+    """Upload a file, read it back, and compare size and digest. Raises SourceError if they differ."""
     size = file.stat().st_size
     with open(file, "rb") as opened:
         digest = hashlib.file_digest(opened, "sha256").hexdigest()
     there: int | None = None
-    for _ in range(SENDINGS):
+    for _ in range(ATTEMPTS):
         bucket.write(path, file)
         there = bucket.size(path)
         if there == size and _digest(bucket, path, size) == digest:
@@ -143,7 +143,7 @@ def _digest(bucket: Bucket, path: str, size: int) -> str:
 
 
 def _pieces(bucket: Bucket, path: str, size: int) -> Iterator[bytes]:
-    """An object's bytes in order, several pieces on their way at a time."""
+    """Yield the bytes of an object in order, reading several pieces at a time."""
     with ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="headrace-download") as pool:
         for begin in range(0, size, CONNECTIONS * PIECE_BYTES):
             starts = range(begin, min(size, begin + CONNECTIONS * PIECE_BYTES), PIECE_BYTES)

@@ -1,1 +1,1 @@
-"""The processes of one training run: started, numbered, and brought together."""
+"""Several processes of one training run: our launcher, ranks, and how the ranks meet."""

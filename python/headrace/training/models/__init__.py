@@ -1,1 +1,1 @@
-"""The models that can be trained: built by name, started from pretrained weights, read back from a run."""
+"""Models: built by name, initialised with pretrained weights, read back from a run."""

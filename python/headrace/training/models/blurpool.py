@@ -1,4 +1,4 @@
-"""BlurPool: a small low-pass filter before whatever throws pixels away, so that a shifted image gives much the same answer.
+"""BlurPool: a small low-pass filter before each subsampling, so that a shifted image gives nearly the same scores.
 
 Zhang 2019, "Making Convolutional Networks Shift-Invariant Again" (arXiv 1904.11486). As in FFCV's and Composer's ResNet
 recipes: the 3 × 3 binomial filter before every strided convolution of 16 or more input channels, and for max pooling
@@ -19,7 +19,7 @@ FEWEST_CHANNELS = 16
 
 
 def add_blurpool(model: nn.Module) -> int:
-    """Puts the filter into `model`, in place; returns in how many places."""
+    """Add the filter to `model` in place; return the number of layers that got one."""
     from torch import nn
 
     count = 0
@@ -31,7 +31,7 @@ def add_blurpool(model: nn.Module) -> int:
             module.register_forward_hook(_blur_output)
         else:
             continue
-        # Not part of the saved weights. A buffer, so that it lies where the model lies: no copy in each step.
+        # A buffer, so that it moves to the device with the model. Not persistent, so that the saved weights do not contain it.
         module.register_buffer("blur_kernel", _kernel(), persistent=False)
         count += 1
     return count
@@ -42,7 +42,7 @@ def _pair(value: Any) -> tuple[int, int]:
 
 
 def _kernel() -> torch.Tensor:
-    """[1, 2, 1]ᵀ [1, 2, 1] / 16, float32 [1, 1, 3, 3]."""
+    """Return [1, 2, 1]ᵀ [1, 2, 1] / 16, float32 [1, 1, 3, 3]."""
     import torch
 
     line = torch.tensor([1.0, 2.0, 1.0])
@@ -58,7 +58,7 @@ def _blur_output(module: Any, given: tuple[torch.Tensor, ...], found: torch.Tens
 
 
 def _blurred(images: torch.Tensor, kernel: torch.Tensor, stride: Any) -> torch.Tensor:
-    """Each channel filtered, borders as zeros."""
+    """Filter each channel, with zeros beyond the border."""
     from torch.nn.functional import conv2d
 
     channels = images.shape[1]

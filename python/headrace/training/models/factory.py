@@ -1,4 +1,4 @@
-"""Models by name: torchvision's and timm's classifiers, the small ResNets for 32 × 32 images, or one's own factory."""
+"""Models by name: classifiers of torchvision and timm, small ResNets for 32 × 32 images, or the user's own factory."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ if TYPE_CHECKING:
 
 __all__ = ["SMALL_IMAGE", "SMALL_RESNETS", "build_model", "build_stand_in"]
 
-# Images this small lose everything in ImageNet's stem (stride 4 before the first block): it is replaced below this.
+# Pixels. Images up to this size are too small for ImageNet's stem (stride 4 before the first block), which is replaced.
 SMALL_IMAGE = 64
-# Depth → blocks a stage: He et al., "Deep Residual Learning for Image Recognition", section 4.2 (CIFAR-10).
+# Name → blocks per stage: He et al., "Deep Residual Learning for Image Recognition", section 4.2 (CIFAR-10).
 SMALL_RESNETS = {"resnet20": 3, "resnet32": 5, "resnet44": 7, "resnet56": 9}
 
 
 def build_model(name: str, *, classes: int, image_size: int, blurpool: bool = False) -> nn.Module:
-    """The model `name` with `classes` outputs, randomly initialised from torch's current seed.
+    """Build the model `name` with `classes` outputs, randomly initialised from torch's current seed.
 
     `module:factory` calls `factory(num_classes=classes)` from an importable module. A torchvision ResNet for images of up to
-    64 pixels gets a 3 × 3 stem without pooling, as is usual for CIFAR. With `blurpool`, strided convolutions and max pooling
-    are filtered. Raises UsageError for an unknown name, and for `blurpool` where there is no place for it.
+    64 pixels gets a 3 × 3 stem without pooling, as is usual for CIFAR. `blurpool` adds a low-pass filter before strided
+    convolutions and in max pooling. Raises UsageError for an unknown name, and for `blurpool` in a model without either.
     """
-    model = _plain(name, classes, image_size)
+    model = _build_plain(name, classes, image_size)
     if blurpool and not add_blurpool(model):
         raise UsageError(f"--blurpool: {name} has no strided convolution and no max pooling", hint="--no-blurpool")
     return model
 
 
-def _plain(name: str, classes: int, image_size: int) -> nn.Module:
+def _build_plain(name: str, classes: int, image_size: int) -> nn.Module:
     if ":" in name:
-        return _own(name, classes)
+        return _call_user_factory(name, classes)
     if name in SMALL_RESNETS:
         return _small_resnet(SMALL_RESNETS[name], classes)
     try:
@@ -54,7 +54,7 @@ def _plain(name: str, classes: int, image_size: int) -> nn.Module:
     return _from_timm(name, classes, known)
 
 
-def _own(name: str, classes: int) -> nn.Module:
+def _call_user_factory(name: str, classes: int) -> nn.Module:
     module_name, _, attribute = name.partition(":")
     try:
         factory: Callable[..., nn.Module] = getattr(importlib.import_module(module_name), attribute)
@@ -86,8 +86,10 @@ def _small_stem(model: Any) -> None:
 
 
 def _small_resnet(blocks: int, classes: int) -> nn.Module:
-    """The CIFAR ResNet of He et al., section 4.2: 16, 32, 64 channels, `blocks` basic blocks each, identity shortcuts by
-    torchvision's BasicBlock (its 1 × 1 projection where the shape changes: option B of the paper)."""
+    """Build the CIFAR ResNet of He et al., section 4.2: 16, 32 and 64 channels with `blocks` basic blocks each.
+
+    Shortcuts are those of torchvision's BasicBlock, with a 1 × 1 projection where the shape changes (option B of the paper).
+    """
     from torch import nn
     from torchvision.models.resnet import BasicBlock
 
@@ -109,7 +111,7 @@ def _small_resnet(blocks: int, classes: int) -> nn.Module:
 
 
 def build_stand_in(classes: int) -> nn.Module:
-    """For simulated devices: a linear classifier on a 7 × 7 grid of pixels. It learns, and costs the CPU next to nothing."""
+    """Build the model of simulated devices: a linear classifier on a 7 × 7 grid of pixels, which costs almost no compute."""
     from torch import nn
 
     class StandIn(nn.Module):
@@ -127,6 +129,6 @@ def build_stand_in(classes: int) -> nn.Module:
 
 
 def _grid(size: int) -> slice:
-    """Seven evenly spaced positions of `size` (at least 7)."""
+    """Return seven evenly spaced positions of `size` (at least 7)."""
     step = size // 7
     return slice(step // 2, step // 2 + 7 * step, step)

@@ -1,4 +1,4 @@
-"""Weights to start from: a file of one's own, or those that torchvision and timm offer. Nothing but tensors is unpickled."""
+"""Pretrained weights: from a file, or those of torchvision and timm. Nothing but tensors is unpickled."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ _PREFIXES = ("module.", "_orig_mod.")  # of DistributedDataParallel and torch.co
 
 
 def load_pretrained(model: nn.Module, source: str, *, name: str) -> str:
-    """Puts the weights of `source` (a file, or "auto": torchvision's or timm's for `name`) into `model`; says what it did.
+    """Load the weights of `source` (a file, or "auto": torchvision's or timm's for `name`) and return a line about them.
 
-    All must fit but the last layer, which starts anew where its shape is another. Raises StateError naming what does not fit.
+    All weights must fit, except those of the last layer, which stays random if its shape differs. Raises StateError naming
+    the first that does not fit.
     """
-    tensors = _offered(name) if source == "auto" else _read(Path(source))
+    tensors = _download(name) if source == "auto" else _read(Path(source))
     where = f"the weights that {name} is offered with" if source == "auto" else source
     own = model.state_dict()
     fitting = {key: value for key, value in tensors.items() if key in own and own[key].shape == value.shape}
@@ -42,7 +43,7 @@ def load_pretrained(model: nn.Module, source: str, *, name: str) -> str:
 
 
 def classifier(model: nn.Module) -> str:
-    """The name of the last layer that has a weight of two or more dimensions; "" without one."""
+    """Return the name of the last layer that has a weight of two or more dimensions; "" without one."""
     names = [name for name, module in model.named_modules() if any(one.ndim > 1 for one in module.parameters(recurse=False))]
     return names[-1] if names else ""
 
@@ -63,7 +64,7 @@ def _read(path: Path) -> dict[str, torch.Tensor]:
     except OSError as error:
         raise UsageError(f"cannot read --pretrained {path}: {error.strerror or error}", hint=hint) from error
     except (SafetensorError, UnpicklingError, RuntimeError, ValueError, EOFError, KeyError) as error:
-        # Not torch's words: they advise to read it unsafely.
+        # torch's own message is left out: it advises to load the file unsafely.
         raise StateError(f"{path} holds no weights that can be read safely ({type(error).__name__})", hint=hint) from error
     for wrapper in _WRAPPERS:
         if isinstance(found, dict) and isinstance(found.get(wrapper), dict):
@@ -79,8 +80,8 @@ def _plain(key: str) -> str:
     return key
 
 
-def _offered(name: str) -> dict[str, torch.Tensor]:
-    """Torchvision's default weights of the model, else timm's. Raises StateError when they cannot be downloaded."""
+def _download(name: str) -> dict[str, torch.Tensor]:
+    """Return torchvision's default weights of the model, else timm's. Raise StateError if they cannot be downloaded."""
     try:
         from torchvision import models
 

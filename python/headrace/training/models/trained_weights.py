@@ -1,4 +1,4 @@
-"""Trained weights and what they are weights of: reads what `headrace train` leaves behind, finished or not."""
+"""Trained weights and their model, read from the folder, the final weights or a checkpoint of `headrace train`."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _HINT = "give the final.safetensors of a finished run, a checkpoint's folder, or
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """What is known of the weights: the model's name, the size of images it was trained on, its classes in order, the steps.
+    """Facts about trained weights. `image_size`, in pixels, is that of training; `classes` are in the order of the scores.
 
-    `test_size`: the size at which the run judged it; `flip_test`: whether together with mirror images.
+    `test_size` is the image size of the run's own evaluation; `flip_test`: it averaged each image with its mirror image.
     """
 
     path: Path
@@ -42,10 +42,13 @@ class Weights:
 
 
 def load_model(path: Path) -> tuple[nn.Module, Weights]:
-    """The trained model, on the CPU and in evaluation mode, and its facts. `path`: the final weights' file, a checkpoint's
-    folder, or the run's folder (then the final weights, or the newest whole checkpoint).
+    """Load a trained model, on the CPU and in evaluation mode, and its facts.
 
-    Of a checkpoint the averaged weights are taken, where there are any. Raises StateError naming what does not fit.
+    `path` is a file of final weights, the folder of a checkpoint, or the folder of a run: then its final weights, else its
+    newest whole checkpoint. Of a checkpoint, the averaged weights are used if there are any. Raises StateError naming what
+    does not fit.
+
+        model, weights = load_model(Path("runs/one"))
     """
     tensors, weights = _found(path)
     if weights.simulated:
@@ -63,20 +66,20 @@ def load_model(path: Path) -> tuple[nn.Module, Weights]:
 def _found(path: Path) -> tuple[dict[str, torch.Tensor], Weights]:
     if path.is_dir():
         if (path / FINAL).is_file():
-            return _final(path / FINAL)
+            return _read_final(path / FINAL)
         if (path / checkpoint.STATE).is_file():
-            return _of_checkpoint(checkpoint.load(path))
+            return _from_checkpoint(checkpoint.load(path))
         found, damaged = checkpoint.newest(path / "checkpoints")
         if found is None:
             why = f": {damaged[0]}" if damaged else ""
             raise StateError(f"cannot read weights {path}: no final weights and no whole checkpoint there{why}", hint=_HINT)
-        return _of_checkpoint(found)
+        return _from_checkpoint(found)
     if not path.is_file():
         raise StateError(f"cannot read weights {path}: there is no such file", hint=_HINT)
-    return _final(path)
+    return _read_final(path)
 
 
-def _final(path: Path) -> tuple[dict[str, torch.Tensor], Weights]:
+def _read_final(path: Path) -> tuple[dict[str, torch.Tensor], Weights]:
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -104,7 +107,7 @@ def _weights(path: Path, facts: Mapping[str, Any]) -> Weights:
     )
 
 
-def _of_checkpoint(found: checkpoint.Checkpoint) -> tuple[dict[str, torch.Tensor], Weights]:
+def _from_checkpoint(found: checkpoint.Checkpoint) -> tuple[dict[str, torch.Tensor], Weights]:
     prefix = "average." if any(name.startswith("average.") for name in found.tensors) else "model."
     tensors = {name.removeprefix(prefix): value for name, value in found.tensors.items() if name.startswith(prefix)}
     try:

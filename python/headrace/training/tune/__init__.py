@@ -1,1 +1,1 @@
-"""Short measurements that choose a run's settings: rates, batch size, compilation."""
+"""Short measurements that choose the settings of a run: batch size, compile mode, threads, prefetch."""

@@ -1,6 +1,6 @@
-"""Chooses a batch size by throughput: the smallest that is nearly as fast as the fastest, not the largest that fits.
+"""Choose a batch size by throughput: the smallest that is nearly as fast as the fastest, not the largest that fits.
 
-Larger batches train faster only up to a knee; beyond it they cost memory and, without a longer schedule, accuracy.
+Larger batches are faster only up to a knee. Beyond it they cost memory and, without a longer schedule, accuracy.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from headrace.training.tune.compute_rate import ComputeRate, measure_compute_rat
 __all__ = ["CPU_SECONDS", "BatchSizeChoice", "candidate_sizes", "choose_batch_size"]
 
 SMALLEST, LARGEST = 32, 8192
-ENOUGH_GAIN = 0.02  # two sizes in a row that gain less end the search
-NEARLY = 0.97  # of the best rate
-MEMORY_SHARE = 0.95  # of the GPU's memory that a choice may have used at its peak
-CPU_SECONDS = 120.0  # for a search on the CPU, where steps of large batches take minutes and seldom gain anything
-LEAST_STEPS = 2  # of a trial: one that warms up, one that counts
+ENOUGH_GAIN = 0.02  # end the search after two sizes in a row that gain less than this share
+NEARLY = 0.97  # choose the smallest size that reaches this share of the best rate
+MEMORY_SHARE = 0.95  # reject sizes whose peak exceeds this share of the GPU's memory
+CPU_SECONDS = 120.0  # limit of a search on the CPU, where steps of large batches take minutes and seldom gain anything
+LEAST_STEPS = 2  # steps of a measurement: one to warm up, one that counts
 
 
 @dataclass(frozen=True, slots=True)
 class BatchSizeChoice:
-    """The chosen size per rank, everything that was tried, and the sizes for which no time was left."""
+    """The chosen size per rank, all measurements, and the sizes that were left out for lack of time."""
 
     batch_size: int
     trials: tuple[ComputeRate, ...]
     left_out: tuple[int, ...] = ()
 
     def left_out_message(self) -> str | None:
-        """In words, that there was no time for some sizes; None when there was."""
+        """Return a sentence about the sizes that were left out; None if there were none."""
         if not self.left_out:
             return None
         return (
@@ -42,7 +42,7 @@ class BatchSizeChoice:
 
 
 def candidate_sizes(smallest: int = SMALLEST, largest: int = LARGEST) -> list[int]:
-    """Powers of two and one and a half times them: 32, 48, 64, 96, 128 …"""
+    """Return powers of two and one and a half times them: 32, 48, 64, 96, 128 …"""
     found, size = [], smallest
     while size <= largest:
         found += [size, size * 3 // 2]
@@ -61,13 +61,14 @@ def choose_batch_size(
     seconds: float | None = None,
     clock: Callable[[], float] = time.monotonic,
     try_size: Callable[..., ComputeRate] = measure_compute_rate,
-    watch: Callable[[ComputeRate], None] = lambda trial: None,
+    on_trial: Callable[[ComputeRate], None] = lambda trial: None,
 ) -> BatchSizeChoice:
-    """Tries sizes upwards until they stop gaining or do not fit. `images`: all ranks' batches are at most a tenth of the data.
+    """Measure growing sizes until they stop gaining or do not fit, and choose one.
 
-    `memory_bytes`: the GPU's memory. `global_batch`: only sizes of which a whole number on `processes` ranks makes it.
-    `seconds`: after the first size, none is tried that would, by the rates so far, end later than that.
-    Raises UsageError when not even the smallest fits.
+    The batches of all ranks together are at most a tenth of `images`. `memory_bytes` is the GPU's memory. With `global_batch`,
+    only sizes are measured of which a whole number on `processes` ranks makes it. With `seconds`, a size after the first is
+    left out if, by the rates so far, it would end later. `on_trial` receives each measurement. Raises UsageError if not even
+    the smallest size fits.
     """
     trials: list[ComputeRate] = []
     flat = 0
@@ -79,18 +80,20 @@ def choose_batch_size(
         if not candidates:
             what = f"no batch size of {SMALLEST} or more on {processes} ranks divides --global-batch {global_batch}"
             raise UsageError(what, hint="another --global-batch (a power of two), or --batch-size N")
-    alone = replace(options.optimization, accumulate=1)
+    without_accumulation = replace(options.optimization, accumulate=1)
     for number, size in enumerate(candidates):
         if seconds is not None and trials:
             now_s = clock()
-            rate = trials[-1].img_s or 1.0  # a size without a rate has ended the search
+            rate = trials[-1].img_s or 1.0  # never None here: a size without a rate ends the search
             if now_s - began_s + max(now_s - trial_began_s, LEAST_STEPS * size * processes / rate) > seconds:
                 left_out = candidates[number:]
                 break
         trial_began_s = clock()
-        trial = try_size(replace(options, batch_size=size, optimization=alone), classes=classes, processes=processes)
+        trial = try_size(
+            replace(options, batch_size=size, optimization=without_accumulation), classes=classes, processes=processes
+        )
         trials.append(trial)
-        watch(trial)
+        on_trial(trial)
         if trial.img_s is None or _too_full(trial, memory_bytes):
             break
         before = max((one.img_s for one in trials[:-1] if one.img_s is not None), default=0.0)

@@ -1,4 +1,4 @@
-"""Whether torch.compile, and CUDA graphs, make this model faster on this machine: tried once and remembered."""
+"""Choose a compile mode: measure whether torch.compile and CUDA graphs make this model faster here, and cache the answer."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from headrace.training.tune.compute_rate import ComputeRate, measure_compute_rat
 
 __all__ = ["LEAST_GAIN", "CompileChoice", "choose_compile"]
 
-LEAST_GAIN = 1.03  # compiling costs time at the start, and now and then correctness: it has to pay
+LEAST_GAIN = 1.03  # required speed-up over eager mode: compiling takes time at the start, and has bugs of its own
 
 
 @dataclass(frozen=True, slots=True)
 class CompileChoice:
-    """The mode, the rate of each mode that ran (images a second), why others did not, and whether it was known before."""
+    """The chosen mode, the rate in img/s of each mode that ran, why others failed, and whether this came from the cache."""
 
     mode: Compile
     img_s: dict[str, float]
@@ -38,15 +38,15 @@ def choose_compile(
     classes: int,
     processes: int = 1,
     try_mode: Callable[..., ComputeRate] = measure_compute_rate,
-    watch: Callable[[str], None] = lambda line: None,
+    log: Callable[[str], None] = lambda line: None,
 ) -> CompileChoice:
-    """The fastest of COMPILE if it is 3 % faster than eager, else "off"; always "off" on CPUs and simulated devices.
+    """Choose the fastest of COMPILE if it is 3 % faster than eager mode, else "off"; "off" on CPUs and simulated devices.
 
-    The answer is kept for the same model, sizes, precision, GPU and version of torch.
+    The answer is cached for the same model, sizes, precision, GPU and version of torch. `log` receives a line for each mode.
     """
     if device.kind != "cuda":
         return CompileChoice("off", {}, {})
-    path = _remembered(options, device, classes, processes)
+    path = _cache_file(options, device, classes, processes)
     with contextlib.suppress(OSError, ValueError, TypeError):
         return replace(CompileChoice(**json.loads(path.read_text())), remembered=True)
     rates: dict[str, float] = {}
@@ -63,7 +63,7 @@ def choose_compile(
                 failed[mode] = "does not fit"
             else:
                 rates[mode] = trial.img_s
-        watch(f"compile {mode}: " + (f"{rates[mode]:,.0f} img/s" if mode in rates else failed[mode]))
+        log(f"compile {mode}: " + (f"{rates[mode]:,.0f} img/s" if mode in rates else failed[mode]))
     choice = CompileChoice(_best(rates), rates, failed)
     with contextlib.suppress(OSError):  # it is only tried again
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -79,7 +79,7 @@ def _best(rates: dict[str, float]) -> Compile:
     return fastest
 
 
-def _remembered(options: Options, device: Device, classes: int, processes: int) -> Path:
+def _cache_file(options: Options, device: Device, classes: int, processes: int) -> Path:
     import torch
 
     facts = [options.model, options.batch_size, options.image_size, options.precision, options.channels_last, options.tf32]

@@ -1,8 +1,9 @@
-"""How fast a model trains when input costs nothing: a short run on one made-up batch, in a process of its own.
+"""The compute rate of a model: how fast it trains on one random batch that is already on the device.
 
-A process of its own, because a batch that does not fit leaves the allocator, cuDNN's workspaces and sometimes the CUDA
-context in a state that would spoil what comes after. Run as `python -m headrace.training.tune.compute_rate OPTIONS_AS_JSON`;
-for several ranks under torchrun, so that gradients are exchanged as they will be.
+It is measured in a process of its own: a batch that does not fit leaves the allocator, cuDNN's workspaces and sometimes the
+CUDA context in a state that would falsify later measurements. The child is
+`python -m headrace.training.tune.compute_rate OPTIONS_AS_JSON`, under torchrun for several ranks, so that gradients are
+exchanged as in training.
 """
 
 from __future__ import annotations
@@ -26,8 +27,7 @@ WARM_UP_STEPS, STEPS, LEAST_SECONDS, MOST_SECONDS = 5, 20, 0.5, 10.0
 TIMEOUT_S = 600.0
 MARK = "headrace-trial:"
 
-# What running out of memory looks like, in words of torch and cuDNN. The last is what cuDNN says to batch normalisation of a
-# batch that is too large.
+# Messages of torch and cuDNN when memory runs out. The last is cuDNN's for batch normalisation of too large a batch.
 OUT_OF_MEMORY = (
     "out of memory",
     "DefaultCPUAllocator: can't allocate memory",
@@ -39,9 +39,9 @@ OUT_OF_MEMORY = (
 
 @dataclass(frozen=True, slots=True)
 class ComputeRate:
-    """What a batch size gave. `img_s` None: it did not fit. `memory_bytes`: the GPU's peak (None on the CPU).
+    """The measurement of one batch size per rank. `img_s` is None if it did not fit. `memory_bytes` is None on the CPU.
 
-    With several ranks: of all of them together, and of the fullest one.
+    With several ranks, `img_s` is that of all together, and `memory_bytes` the highest peak of any GPU.
     """
 
     batch_size: int
@@ -50,7 +50,7 @@ class ComputeRate:
 
 
 def run_steps(options: Options, *, classes: int, image_size: int | None = None) -> ComputeRate:
-    """Trains `options.model` on one random batch here and now, for some steps; raises what torch raises."""
+    """Train `options.model` for some steps on one random batch, in this process. Raises what torch raises."""
     import torch
 
     ranks = ranks_from_environment()
@@ -66,27 +66,29 @@ def run_steps(options: Options, *, classes: int, image_size: int | None = None) 
     warm_up_s = time.perf_counter()
     for step in range(WARM_UP_STEPS):
         learner.train_step(step, images, labels)
-        if device.kind == "cpu" and _slowest(time.perf_counter() - warm_up_s, ranks) > MOST_SECONDS:
+        if device.kind == "cpu" and _largest(time.perf_counter() - warm_up_s, ranks) > MOST_SECONDS:
             break
-    _finish(device.torch_name)
+    _synchronize(device.torch_name)
     steps, began_s, elapsed_s = 0, time.perf_counter(), 0.0
     while elapsed_s < LEAST_SECONDS:
         for _ in range(STEPS):
             learner.train_step(WARM_UP_STEPS + steps, images, labels)
             steps += 1
-            if device.kind == "cpu" and _slowest(time.perf_counter() - began_s, ranks) > MOST_SECONDS:
+            if device.kind == "cpu" and _largest(time.perf_counter() - began_s, ranks) > MOST_SECONDS:
                 break
-        _finish(device.torch_name)
-        elapsed_s = _slowest(time.perf_counter() - began_s, ranks)  # all stop after the same step
+        _synchronize(device.torch_name)
+        elapsed_s = _largest(
+            time.perf_counter() - began_s, ranks
+        )  # the same on all ranks, so that all stop after the same step
     peak = torch.cuda.max_memory_reserved(device.torch_name) if device.kind == "cuda" else None
     if peak is not None:
-        peak = int(_slowest(peak, ranks))
+        peak = int(_largest(peak, ranks))
     leave_group()
     return ComputeRate(options.batch_size, steps * options.batch_size * ranks.world_size / elapsed_s, peak)
 
 
-def _slowest(value: float, ranks: Ranks) -> float:
-    """The largest of all ranks' values."""
+def _largest(value: float, ranks: Ranks) -> float:
+    """Return the largest value of all ranks."""
     import torch.distributed
 
     if ranks.world_size == 1:
@@ -96,7 +98,7 @@ def _slowest(value: float, ranks: Ranks) -> float:
     return float(values[0])
 
 
-def _finish(device: str) -> None:
+def _synchronize(device: str) -> None:
     import torch
 
     if device.startswith("cuda"):
@@ -108,10 +110,10 @@ def measure_compute_rate(options: Options, *, classes: int, processes: int = 1) 
 
     A batch that does not fit gives a ComputeRate without rate. Raises CommandError when the measurement fails otherwise.
     """
-    # Rates do not depend on the values of weights.
-    question = json.dumps({**asdict(replace(options, pretrained=None)), "classes": classes})
+    # Rates do not depend on the values of the weights.
+    arguments = json.dumps({**asdict(replace(options, pretrained=None)), "classes": classes})
     torchrun = ["torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", "-m"] if processes > 1 else []
-    command = [sys.executable, "-m", *torchrun, "headrace.training.tune.compute_rate", question]
+    command = [sys.executable, "-m", *torchrun, "headrace.training.tune.compute_rate", arguments]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
     except subprocess.TimeoutExpired as error:
@@ -119,16 +121,16 @@ def measure_compute_rate(options: Options, *, classes: int, processes: int = 1) 
     for line in done.stdout.splitlines():
         if line.startswith(MARK):
             return ComputeRate(**json.loads(line.removeprefix(MARK)))
-    said = done.stdout + done.stderr
-    # A CPU trial that takes all memory is killed by the kernel, without words.
-    if any(words in said for words in OUT_OF_MEMORY) or done.returncode == -9:
+    printed = done.stdout + done.stderr
+    # The kernel kills a process that takes all memory of the machine (signal 9), without a message.
+    if any(words in printed for words in OUT_OF_MEMORY) or done.returncode == -9:
         return ComputeRate(options.batch_size, None, None)
-    last = (said.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+    last = (printed.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
     raise CommandError(f"trying a batch of {options.batch_size} failed: {last}")
 
 
 def main() -> None:
-    """The child's part: one JSON object in, one line out."""
+    """Run in the child process: options as JSON in, one line of JSON out."""
     given = json.loads(sys.argv[1])
     classes = given.pop("classes")
     options = Options(**{**given, "optimization": OptimizationOptions(**given["optimization"])})

@@ -1,4 +1,4 @@
-"""The rates that bound a training run: input without a model, the model without input, and both together."""
+"""Three rates that bound a training run: input without a model, compute without input, and both together."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from headrace.training.tune.compute_rate import measure_compute_rate
 
 __all__ = ["CombinedRate", "InputRate", "combined_rate", "compute_rate", "input_rate"]
 
-WARM_UP_BATCHES = 4  # the ring is filled, threads have started
+WARM_UP_BATCHES = 4  # not counted: threads start, the ring of batches fills
 LEAST_STEPS, MOST_STEPS = 30, 2000
-MOST_SECONDS = 60.0  # where steps are slow; LEAST_COUNTED of them, after those that warm up, have to be waited for
+MOST_SECONDS = 60.0  # limit where steps are slow, but LEAST_COUNTED steps after the warm-up are always run
 LEAST_COUNTED = 3
 TIMEOUT_S = 1800.0
 
 
 @dataclass(frozen=True, slots=True)
 class InputRate:
-    """Images a second of the loader alone. `cores`: how many it kept busy; fewer than threads: it waits for storage."""
+    """The loader alone, in images a second. `cores`: how many it kept busy; if fewer than `threads`, it waits for storage."""
 
     threads: int
     img_s: float
@@ -40,7 +40,7 @@ class InputRate:
 
 @dataclass(frozen=True, slots=True)
 class CombinedRate:
-    """A short run of the real thing, all ranks: images a second, and the share of time that the device waited for input."""
+    """A short training run of all ranks: images a second, and the share of time (0 to 1) that the device waited for input."""
 
     prefetch: int
     img_s: float
@@ -48,7 +48,7 @@ class CombinedRate:
 
 
 def input_rate(options: Options, data: Dataset, device: Device, *, threads: int, seconds: float) -> InputRate:
-    """Takes batches as fast as they come for `seconds`, on this machine's one loader with `threads` threads."""
+    """Measure one loader with `threads` threads for `seconds`: take batches as fast as they come."""
     feed = TrainingInput(replace(options, threads=threads), data, device, Ranks())
     with feed.loader(max(0, options.epochs - 1)) as loader:  # the last epoch: the full image size
         images, batches, began_s, began_cpu_s, now_s = 0, 0, 0.0, 0.0, 0.0
@@ -65,9 +65,9 @@ def input_rate(options: Options, data: Dataset, device: Device, *, threads: int,
 
 
 def compute_rate(options: Options, device: Device, *, classes: int, ranks: int) -> tuple[float | None, int | None]:
-    """(images a second of all ranks on one batch that is already there, the GPU's peak memory in bytes or None).
+    """Return the compute rate of all ranks in images a second, and the GPU's peak memory in bytes (None on the CPU).
 
-    A simulated device's is the stated one. None: the batch does not fit.
+    The rate of a simulated device is the stated one. It is None if the batch does not fit.
     """
     if device.img_s is not None:
         return device.img_s, None
@@ -78,7 +78,7 @@ def compute_rate(options: Options, device: Device, *, classes: int, ranks: int) 
 
 
 def combined_rate(options: Options, data: Dataset, *, ranks: int, expected_img_s: float, seconds: float) -> CombinedRate:
-    """`headrace train` for about `seconds`, in processes of its own, without evaluation. Raises CommandError."""
+    """Run `headrace train` for about `seconds` in processes of its own, without evaluation. Raises CommandError."""
     per_second = expected_img_s / (options.batch_size * ranks)
     steps = round(seconds * per_second) + LEAST_STEPS
     steps = max(WARM_UP_STEPS + LEAST_COUNTED, min(steps, round(max(MOST_SECONDS, seconds) * per_second)))

@@ -1,6 +1,7 @@
-"""Finds a training run's settings on this machine: batch size, compile mode, threads, batches ahead; and says what binds.
+"""The measurements of `headrace tune`: batch size, compile mode, threads, batches ahead; and what binds the training.
 
-The trio of MXNet's benchmarks (`--test-io 1`, `--benchmark 1`) and DS-Analyzer: input alone, compute alone, both together.
+Input alone, compute alone, and both together are measured, as in MXNet's benchmarks (`--test-io 1`, `--benchmark 1`) and
+DS-Analyzer.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ from headrace.training.tune.rates import CombinedRate, InputRate, combined_rate,
 
 __all__ = ["TuningResult", "tune"]
 
-ENOUGH = 1.10  # input that is this much faster than compute never makes it wait (the trainer's own promise)
-NEARLY = 0.97  # of the best rate: the fewest threads that reach it
-KEEPS_UP = 0.95  # of compute alone, together: nothing but compute binds
-WAITS = 0.02  # share of time; more than this, and more batches ahead are tried
-BUSY = 0.8  # of the threads' cores: below it, threads wait for storage
+ENOUGH = 1.10  # input this many times as fast as compute never makes it wait
+NEARLY = 0.97  # choose the fewest threads that reach this share of the best rate
+KEEPS_UP = 0.95  # compute binds if both together reach this share of compute alone
+WAITS = 0.02  # try more batches ahead if the device waits for more than this share of the time
+BUSY = 0.8  # threads wait for storage if they keep less than this share of their cores busy
 DEPTHS = (3, 6, 12)
 
 
 @dataclass(frozen=True, slots=True)
 class TuningResult:
-    """The settings found, what was measured, and what binds: "compute", "input: CPU", "input: storage" or "overlap"."""
+    """The chosen settings, the measurements, and what binds: "compute", "input: CPU", "input: storage" or "overlap"."""
 
     options: Options
     device: str
@@ -53,9 +54,9 @@ def tune(
     ranks: int = 1,
     seconds: float = 5.0,
     memory_bytes: int | None = None,
-    watch: Callable[[str], None] = lambda line: None,
+    log: Callable[[str], None] = lambda line: None,
 ) -> TuningResult:
-    """Measures for about `seconds` at each setting. Raises UsageError when the batch does not fit."""
+    """Measure each setting for about `seconds`. `log` receives a line for each. Raises UsageError if the batch does not fit."""
     options = chosen.options
     sizes: tuple[tuple[int, float | None], ...] = ()
     left_out: tuple[int, ...] = ()
@@ -68,25 +69,27 @@ def tune(
             global_batch=chosen.global_batch,
             processes=ranks,
             seconds=CPU_SECONDS if device.kind == "cpu" else None,
-            watch=lambda one: watch(f"batch {one.batch_size}: " + (f"{one.img_s:,.0f} img/s" if one.img_s else "does not fit")),
+            on_trial=lambda one: log(
+                f"batch {one.batch_size}: " + (f"{one.img_s:,.0f} img/s" if one.img_s else "does not fit")
+            ),
         )
         options = replace(options, batch_size=choice.batch_size)
         sizes = tuple((one.batch_size, one.img_s) for one in choice.trials)
         left_out = choice.left_out
-        if (said := choice.left_out_message()) is not None:
-            watch(said)
+        if (message := choice.left_out_message()) is not None:
+            log(message)
     options = with_global_batch(options, chosen.global_batch, ranks)
-    compiled = choose_compile(options, device=device, classes=len(data.classes), processes=ranks, watch=watch)
+    compiled = choose_compile(options, device=device, classes=len(data.classes), processes=ranks, log=log)
     if chosen.auto_compile:
         options = replace(options, compile=compiled.mode)
     compute, _ = compute_rate(options, device, classes=len(data.classes), ranks=ranks)
     if compute is None:
         raise UsageError(f"a batch of {options.batch_size} does not fit on {device.name}", hint="--batch-size auto")
-    watch(f"compute alone: {compute:,.0f} img/s")
-    ingest = _by_threads(options, data, device, compute=compute, seconds=seconds, watch=watch)
+    log(f"compute alone: {compute:,.0f} img/s")
+    ingest = _by_threads(options, data, device, compute=compute, seconds=seconds, log=log)
     best = _fewest_threads(ingest, compute)
     options = replace(options, threads=max(1, best.threads // ranks))
-    together = _by_depth(options, data, ranks=ranks, compute=compute, ingest=best, seconds=seconds, watch=watch)
+    together = _by_depth(options, data, ranks=ranks, compute=compute, ingest=best, seconds=seconds, log=log)
     fastest = max(together, key=lambda one: one.img_s)
     deepest = min(one.prefetch for one in together if one.img_s >= NEARLY * fastest.img_s)
     binds, advice = _verdict(compute, best, fastest)
@@ -106,14 +109,14 @@ def tune(
 
 
 def _by_threads(
-    options: Options, data: Dataset, device: Device, *, compute: float, seconds: float, watch: Callable[[str], None]
+    options: Options, data: Dataset, device: Device, *, compute: float, seconds: float, log: Callable[[str], None]
 ) -> tuple[InputRate, ...]:
-    """All usable cores first, then half as many as long as that might still be enough."""
+    """Measure with all usable cores, then with half as many as long as that might still be enough."""
     found: list[InputRate] = []
     threads = max(1, round(machine.cores().usable))
     while threads:
         one = input_rate(options, data, device, threads=threads, seconds=seconds)
-        watch(f"input alone, {threads} threads: {one.img_s:,.0f} img/s")
+        log(f"input alone, {threads} threads: {one.img_s:,.0f} img/s")
         found.append(one)
         if one.img_s < ENOUGH * compute and one.img_s < NEARLY * max(other.img_s for other in found):
             break
@@ -123,7 +126,7 @@ def _by_threads(
 
 def _fewest_threads(ingest: tuple[InputRate, ...], compute: float) -> InputRate:
     best = max(one.img_s for one in ingest)
-    wanted = min(NEARLY * best, ENOUGH * compute * 1.5)  # with half as much again in reserve, for the training's own threads
+    wanted = min(NEARLY * best, ENOUGH * compute * 1.5)  # half as much again in reserve, for the threads of training itself
     return min((one for one in ingest if one.img_s >= wanted), key=lambda one: one.threads)
 
 
@@ -135,15 +138,15 @@ def _by_depth(
     compute: float,
     ingest: InputRate,
     seconds: float,
-    watch: Callable[[str], None],
+    log: Callable[[str], None],
 ) -> tuple[CombinedRate, ...]:
-    """Batches ahead: more only while the device waits although the input would be fast enough."""
+    """Measure with more batches ahead as long as the device waits although the input alone is fast enough."""
     found: list[CombinedRate] = []
     for depth in DEPTHS:
         expected = min(compute, ingest.img_s)
         deeper = replace(options, prefetch=depth)
         one = combined_rate(deeper, data, ranks=ranks, expected_img_s=expected, seconds=seconds)
-        watch(f"together, {depth} batches ahead: {one.img_s:,.0f} img/s, {one.wait_share:.1%} waiting")
+        log(f"together, {depth} batches ahead: {one.img_s:,.0f} img/s, {one.wait_share:.1%} waiting")
         found.append(one)
         if one.wait_share <= WAITS or ingest.img_s < ENOUGH * compute:
             break
