@@ -1,22 +1,219 @@
-"""The command reference, made by `make docs`, knows every verb and option."""
+"""The documents are true: their commands parse, their Python names exist, their paths and links lead somewhere."""
 
 from __future__ import annotations
 
 import argparse
+import ast
 import importlib
+import importlib.util
+import inspect
+import re
+import shlex
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
+from headrace.cli import main as command_line
 from headrace.cli.main import VERBS
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "cli.md"
+REPOSITORY = Path(__file__).resolve().parent.parent
+PAGE = REPOSITORY / "docs" / "cli.md"
+DOCUMENTS = [
+    REPOSITORY / "README.md",
+    REPOSITORY / "CHANGELOG.md",
+    *sorted((REPOSITORY / "docs").rglob("*.md")),
+    *sorted((REPOSITORY / "benchmarks" / "results").rglob("*.md")),
+]
+PATH = re.compile(
+    r"(?<![\w/.:-])(?:python|benchmarks|scripts|tests|docs|crates|fuzz|headrace|training|jpeg)/[\w./-]*\w\.(?:py|sh|rs|md|toml|json|txt)\b"
+)
+ROOTS = ("", "python", "python/headrace", "crates/headrace-core/src", "docs")
+"""Folders that paths in prose are relative to."""
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(REPOSITORY))
+
+
+@cache
+def code_blocks(path: Path) -> list[tuple[str, str]]:
+    """(language, text) of the fenced and the indented code blocks of a document."""
+    blocks: list[tuple[str, str]] = []
+    language: str | None = None
+    lines: list[str] = []
+    for line in [*path.read_text(encoding="utf-8").splitlines(), ""]:
+        if line.startswith("```"):
+            if language is not None:
+                blocks.append((language, "\n".join(lines)))
+            language, lines = (line.strip("`").strip(), []) if language is None else (None, [])
+        elif language is not None:
+            lines.append(line)
+        elif line.startswith("    "):
+            lines.append(line[4:])
+        elif lines:
+            blocks.append(("", "\n".join(lines)))
+            lines = []
+    return blocks
+
+
+def commands(path: Path) -> Iterator[str]:
+    """Command lines in the code blocks of a document, without the words that explain them."""
+    for language, text in code_blocks(path):
+        if language in ("", "sh", "bash"):
+            for line in text.replace("\\\n", " ").splitlines():
+                yield re.split(r"\s+#|\s{2,}", line.strip().removeprefix("$ "))[0]
+
+
+def documents_with(word: str) -> list[Path]:
+    return [path for path in DOCUMENTS if path != PAGE and any(line.startswith(word) for line in commands(path))]
+
+
+def section_of(verb: str) -> str:
+    return PAGE.read_text(encoding="utf-8").partition(f"## headrace {verb}\n")[2].partition("\n## ")[0]
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_the_command_reference_is_up_to_date(verb: str) -> None:
-    text = PAGE.read_text(encoding="utf-8").partition(f"## headrace {verb}\n")[2].partition("\n## ")[0]
+def test_the_command_reference_is_up_to_date(verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
     parser = argparse.ArgumentParser()
     importlib.import_module(f"headrace.cli.{verb}").add_arguments(parser)
     for action in parser._actions:
         for option in action.option_strings or [action.metavar or action.dest]:
-            assert str(option) in text, f"{option} of `headrace {verb}` is not in docs/cli.md: run make docs"
+            assert str(option) in section_of(verb), f"{option} of `headrace {verb}` is not in docs/cli.md: run make results"
+    monkeypatch.syspath_prepend(str(REPOSITORY / "benchmarks"))
+    printed = importlib.import_module("pages.command_line").help_of(verb)
+    assert section_of(verb).strip() == f"```\n{printed}\n```", "docs/cli.md is not what the command prints: run make results"
+
+
+@pytest.mark.parametrize("path", documents_with("headrace "), ids=name_of)
+def test_every_command_in_the_documents_parses(path: Path) -> None:
+    lines = [line for line in commands(path) if line.startswith("headrace ")]
+    assert lines
+    for line in lines:
+        words = [word for word in shlex.split(line)[1:] if word not in ("…", "...")]
+        verb = command_line._load(words[0])
+        assert command_line._parse(verb, words), line
+
+
+@cache
+def options_of(verb: str) -> frozenset[str]:
+    """The option strings of a verb, and the names of its presets and sub-verbs."""
+    parser = argparse.ArgumentParser()
+    importlib.import_module(f"headrace.cli.{verb}").add_arguments(parser)
+    return frozenset(option for action in parser._actions for option in action.option_strings) | {
+        "--json",
+        "--",
+        "--help",
+        "-h",
+    }
+
+
+def test_every_invocation_in_prose_names_verbs_and_options_that_exist() -> None:
+    found = 0
+    for path in DOCUMENTS:
+        prose = re.sub(r"```.*?```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+        for span in re.findall(r"`headrace\s+([^`]+)`", prose):
+            words = re.sub(r"\s+", " ", span).split(" -- ")[0].split()
+            if words[0].isupper() or words[0] in ("-h", "WORDS"):
+                continue
+            found += 1
+            assert words[0] in VERBS, f"{name_of(path)}: headrace {span}"
+            for word in words[1:]:
+                if word.startswith("--"):
+                    assert word.split("=")[0] in options_of(words[0]), f"{name_of(path)}: headrace {span}"
+    assert found > 50
+
+
+@pytest.mark.parametrize("path", documents_with("make "), ids=name_of)
+def test_every_make_target_in_the_documents_exists(path: Path) -> None:
+    makefile = (REPOSITORY / "Makefile").read_text(encoding="utf-8")
+    targets = {word for line in makefile.splitlines() if re.match(r"[a-z]", line) for word in line.split(":")[0].split()}
+    for line in commands(path):
+        if line.startswith("make "):
+            assert line.split()[1] in targets, line
+    for target in re.findall(r"`make ([\w-]+)", path.read_text(encoding="utf-8")):
+        assert target in targets, f"make {target}"
+
+
+def python_blocks() -> list[tuple[Path, str]]:
+    return [(path, text) for path in DOCUMENTS for language, text in code_blocks(path) if language == "python"]
+
+
+def resolved(dotted: str) -> Any:
+    """The object of a dotted name below `headrace`; None where a package that is not installed is needed."""
+    parts = dotted.split(".")
+    for end in range(len(parts), 0, -1):
+        try:
+            if importlib.util.find_spec(".".join(parts[:end])) is None:
+                continue
+        except ModuleNotFoundError:
+            continue
+        try:
+            found: Any = importlib.import_module(".".join(parts[:end]))
+        except ImportError as error:
+            if (error.name or "headrace").startswith("headrace"):
+                raise
+            return None
+        for part in parts[end:]:
+            found = getattr(found, part)
+        return found
+    raise ModuleNotFoundError(dotted)
+
+
+@pytest.mark.parametrize(("path", "text"), python_blocks(), ids=lambda value: name_of(value) if isinstance(value, Path) else "")
+def test_every_python_example_compiles_and_its_names_exist(path: Path, text: str) -> None:
+    tree = ast.parse(text)
+    names = {"headrace": "headrace", "hr": "headrace"}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("headrace"):
+            for alias in node.names:
+                resolved(f"{node.module}.{alias.name}")
+                names[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                if alias.name.startswith("headrace"):
+                    names[alias.asname or alias.name] = alias.name
+    for node in ast.walk(tree):
+        dotted = ast.unparse(node) if isinstance(node, ast.Attribute) else ""
+        first, _, rest = dotted.partition(".")
+        if first in names and re.fullmatch(r"[\w.]+", rest):
+            resolved(f"{names[first]}.{rest}")
+    for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+        first, _, rest = ast.unparse(call.func).partition(".")
+        function = resolved(f"{names[first]}.{rest}".rstrip(".")) if first in names else None
+        if function is not None:
+            values = {word.arg: None for word in call.keywords if word.arg}
+            inspect.signature(function).bind(*call.args, **values)
+
+
+def test_every_dotted_name_in_the_documents_exists() -> None:
+    found = set()
+    for path in DOCUMENTS:
+        for dotted in re.findall(r"`(headrace(?:\.\w+)+)", path.read_text(encoding="utf-8")):
+            if not dotted.endswith((".json", ".prom", ".egg")):
+                found.add(dotted)
+                try:
+                    resolved(dotted)
+                except (AttributeError, ModuleNotFoundError):
+                    pytest.fail(f"{name_of(path)}: {dotted} does not exist")
+    assert len(found) > 5
+
+
+def test_every_path_in_the_documents_exists() -> None:
+    found = [(path, word) for path in DOCUMENTS for word in PATH.findall(path.read_text(encoding="utf-8"))]
+    absent = [
+        f"{name_of(path)}: {word}" for path, word in found if not any((REPOSITORY / root / word).exists() for root in ROOTS)
+    ]
+    assert not absent
+    assert len(found) > 30
+
+
+def test_every_link_in_the_documents_leads_somewhere() -> None:
+    found = 0
+    for path in DOCUMENTS:
+        for target in re.findall(r"\]\(([^)\s]+)\)", path.read_text(encoding="utf-8")):
+            if not target.startswith(("http:", "https:", "#")):
+                found += 1
+                assert (path.parent / target.split("#")[0]).exists(), f"{name_of(path)}: {target}"
+    assert found > 30

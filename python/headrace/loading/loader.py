@@ -489,6 +489,11 @@ class Loader(Generic[Batch]):
         """How well a block shuffle shuffles the first epoch; None for another order."""
         return None if self._blocks is None else self._blocks.quality(self.dataset.table.label, self.seed, 0)
 
+    @property
+    def plan(self) -> Pipeline:
+        """Return the compiled pipeline; `pipeline` under the name that it had first."""
+        return self.pipeline
+
     def explain(self) -> str:
         """Return the compiled pipeline in words: what runs where, in which order, and the memory of a batch."""
         lines = [f"{self.dataset!r}", f"native, {self.options.threads} threads, up to {self.options.prefetch} batches ahead:"]
