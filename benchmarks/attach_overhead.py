@@ -68,18 +68,18 @@ class Iterator:
 
 recorder = Recorder(Path(tempfile.mkdtemp()))
 clock = StepClock(CudaClock(), steps.DEVICE_COLUMNS, lambda loader, row: recorder.row("steps", loader, row))
-watch = steps.Watch(recorder, clock)
-watch.operators.done = True
+step_recorder = steps.StepRecorder(recorder, clock)
+step_recorder.operators.done = True
 iterator, batch = Iterator(), (torch.zeros(4, 16), torch.zeros(4))
-iterator._headrace = steps._Iteration(0, 0, watch.session)
-timed = steps.timed_next(lambda self: batch, watch)
+iterator._headrace = steps._Iteration(0, 0, step_recorder.session)
+timed = steps.timed_next(lambda self: batch, step_recorder)
 least = 1e9
 for _ in range(LOOPS):
     begin = time.thread_time()
     for _ in range(LOOP_STEPS):
         timed(iterator)
     least = min(least, (time.thread_time() - begin) / LOOP_STEPS)
-assert not watch.off
+assert not step_recorder.off
 print(least * 1e6)
 """
 LOOPS, LOOP_STEPS = 40, 500

@@ -16,8 +16,8 @@ def taken_over(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """Installs the hook for one test; yields the lines that it says."""
     lines: list[str] = []
     original, init = DataLoader._get_iterator, _BaseDataLoaderIter.__init__
-    monkeypatch.setattr(hook, "say", lines.append)
-    monkeypatch.setattr(hook, "_said", set())
+    monkeypatch.setattr(hook, "log_line", lines.append)
+    monkeypatch.setattr(hook, "_printed", set())
     hook.install()
     yield lines
     DataLoader._get_iterator, _BaseDataLoaderIter.__init__ = original, init

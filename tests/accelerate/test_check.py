@@ -12,10 +12,10 @@ import pytest
 import torch
 from headrace.accelerate import hook
 from headrace.accelerate.check import check
-from headrace.accelerate.compile import Work, compile_work
+from headrace.accelerate.compile import CompiledLoader, compile_loader
 from headrace.accelerate.recognise import recognise
 from headrace.accelerate.settings import CHECK
-from headrace.accelerate.translate import Refused
+from headrace.accelerate.translate import Unsupported
 from torch.utils.data import DataLoader
 from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
@@ -24,8 +24,8 @@ from torchvision.transforms import v2
 TRAIN = [v1.RandomResizedCrop(48, (0.2, 0.9)), v1.RandomHorizontalFlip(0.3), v1.ToTensor(), v1.Normalize([0.4], [0.2])]
 
 
-def work_for(folder: Path, *operations: Any) -> Work:
-    return compile_work(recognise(DataLoader(ImageFolder(str(folder), v1.Compose(list(operations))), 5)), 1)
+def compiled_for(folder: Path, *operations: Any) -> CompiledLoader:
+    return compile_loader(recognise(DataLoader(ImageFolder(str(folder), v1.Compose(list(operations))), 5)), 1)
 
 
 STACKS: dict[str, tuple[list[Any], tuple[str, ...]]] = {
@@ -70,23 +70,23 @@ STACKS: dict[str, tuple[list[Any], tuple[str, ...]]] = {
 def test_passes(name: str, folder: Path) -> None:
     operations, draws = STACKS[name]
     state = torch.get_rng_state()
-    found = check(work_for(folder, *operations), 50)
+    found = check(compiled_for(folder, *operations), 50)
     assert found.passed, str(found)
     assert found.compared + found.left == 20 and found.compared >= 17
     assert found.draws == draws
     assert torch.equal(state, torch.get_rng_state())
 
 
-def changed(work: Work, index: int, **arguments: Any) -> Work:
-    """`work`, with one step's arguments changed behind the script's back."""
-    other = list(work.recognition.expressed.geometry)
+def changed(compiled: CompiledLoader, index: int, **arguments: Any) -> CompiledLoader:
+    """`compiled`, with one step's arguments changed behind the script's back."""
+    other = list(compiled.recognition.transform.geometry)
     other[index] = dataclasses.replace(other[index], arguments={**other[index].arguments, **arguments})
-    expressed = dataclasses.replace(work.recognition.expressed, geometry=tuple(other))
-    return compile_work(dataclasses.replace(work.recognition, expressed=expressed), 1)
+    transform = dataclasses.replace(compiled.recognition.transform, geometry=tuple(other))
+    return compile_loader(dataclasses.replace(compiled.recognition, transform=transform), 1)
 
 
 def test_finds_other_values(folder: Path) -> None:
-    found = check(changed(work_for(folder, v1.Resize((40, 40)), v1.ToTensor()), 0, interpolation="bicubic"), 10)
+    found = check(changed(compiled_for(folder, v1.Resize((40, 40)), v1.ToTensor()), 0, interpolation="bicubic"), 10)
     assert not found.passed and "images differ, first " in str(found)
 
 
@@ -95,24 +95,24 @@ def test_finds_other_values(folder: Path) -> None:
     [(0, {"scale": (0.3, 0.9)}, "crop boxes"), (0, {"ratio": (0.7, 1.3)}, "crop boxes"), (1, {"p": 0.45}, "Flip rate")],
 )
 def test_finds_other_distributions(folder: Path, index: int, arguments: dict[str, Any], words: str) -> None:
-    found = check(changed(work_for(folder, *TRAIN), index, **arguments), 1)
+    found = check(changed(compiled_for(folder, *TRAIN), index, **arguments), 1)
     assert not found.passed and words in str(found)
 
 
 def test_what_headrace_does_not_offer_is_refused_and_breaks_nothing(folder: Path) -> None:
-    with pytest.raises(Refused, match="bits"):
-        work_for(folder, v1.Resize((40, 40)), v1.RandomPosterize(0), v1.ToTensor())
+    with pytest.raises(Unsupported, match="bits"):
+        compiled_for(folder, v1.Resize((40, 40)), v1.RandomPosterize(0), v1.ToTensor())
 
 
 def test_finds_other_angles(folder: Path) -> None:
-    work = work_for(folder, v1.Resize((40, 40)), v1.RandomRotation(20), v1.ToTensor())
-    found = check(changed(work, 1, degrees=(-26.0, 26.0)), 1)
+    compiled = compiled_for(folder, v1.Resize((40, 40)), v1.RandomRotation(20), v1.ToTensor())
+    found = check(changed(compiled, 1, degrees=(-26.0, 26.0)), 1)
     assert not found.passed and "RandomRotation parameters" in str(found)
 
 
 def test_finds_other_colours(folder: Path) -> None:
-    work = work_for(folder, v1.Resize((40, 40)), v1.ColorJitter(0.4, 0.4, 0.4), v1.ToTensor())
-    found = check(changed(work, 1, saturation=(0.7, 1.3)), 1)
+    compiled = compiled_for(folder, v1.Resize((40, 40)), v1.ColorJitter(0.4, 0.4, 0.4), v1.ToTensor())
+    found = check(changed(compiled, 1, saturation=(0.7, 1.3)), 1)
     assert not found.passed and "ColorJitter factors" in str(found)
 
 
@@ -124,7 +124,7 @@ def test_a_loader_that_differs_is_left_alone(
     loader = DataLoader(ImageFolder(str(folder), v1.Compose(TRAIN)), 5)
     next(iter(loader))
     assert re.search(r"check: [78] images equal in every value.*crop boxes, .* distributed alike", lines[-1]), lines
-    compiled = hook.compile_work
-    monkeypatch.setattr(hook, "compile_work", lambda found, threads: changed(compiled(found, threads), 1, p=0.9))
+    original = hook.compile_loader
+    monkeypatch.setattr(hook, "compile_loader", lambda found, threads: changed(original(found, threads), 1, p=0.9))
     next(iter(DataLoader(ImageFolder(str(folder), v1.Compose(TRAIN)), 5)))
     assert "not taken over: check failed: random draws" in lines[-1]

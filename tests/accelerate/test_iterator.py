@@ -13,7 +13,7 @@ import numpy
 import pytest
 import torch
 from accelerate_helpers import assert_same, plainly
-from headrace.accelerate.iterator import FeedIterator
+from headrace.accelerate.iterator import NativeIterator
 from PIL import Image
 from torch.utils.data import (
     BatchSampler,
@@ -45,7 +45,7 @@ def both(make: Callable[[], Any]) -> tuple[list[Any], list[Any]]:
     torch.manual_seed(5)
     loader = make()
     iterator = iter(loader)
-    assert isinstance(iterator, FeedIterator)
+    assert isinstance(iterator, NativeIterator)
     return list(iterator), theirs
 
 
@@ -162,7 +162,7 @@ def test_sampler_is_asked_no_further_ahead(folder: Path, taken_over: list[str]) 
 
     data = ImageFolder(str(folder), EVALUATE)
     iterator = iter(DataLoader(data, batch_sampler=Recorder(), num_workers=1, prefetch_factor=3))
-    assert isinstance(iterator, FeedIterator) and len(asked) == 3
+    assert isinstance(iterator, NativeIterator) and len(asked) == 3
     next(iterator)
     assert len(asked) == 4
     asked.clear()
@@ -250,7 +250,7 @@ def test_a_bad_file_raises_the_scripts_own_error(folder: Path, taken_over: list[
     data = ImageFolder(str(folder), EVALUATE)
     Path(data.samples[7][0]).write_bytes(b"no image at all")
     iterator = iter(DataLoader(data, 5, num_workers=1))
-    assert isinstance(iterator, FeedIterator)
+    assert isinstance(iterator, NativeIterator)
     next(iterator)
     from PIL import UnidentifiedImageError
 
@@ -279,7 +279,7 @@ def test_a_fault_of_ours_falls_back(folder: Path, taken_over: list[str], monkeyp
     expected = plainly(loader)
     for delivered in (0, 2):
         iterator = iter(loader)
-        assert isinstance(iterator, FeedIterator)
+        assert isinstance(iterator, NativeIterator)
         batches = [next(iterator) for _ in range(delivered)]
 
         class Broken:
@@ -306,7 +306,7 @@ def test_no_thread_per_loader(folder: Path, taken_over: list[str]) -> None:
 
 def test_forked_children_end(folder: Path, taken_over: list[str]) -> None:
     iterator = iter(DataLoader(ImageFolder(str(folder), TRAIN), 5, num_workers=1))
-    assert isinstance(iterator, FeedIterator) and iterator._jobs
+    assert isinstance(iterator, NativeIterator) and iterator._jobs
     child = os.fork()
     if child == 0:
         try:
@@ -376,9 +376,9 @@ def test_worker_init_fn(folder: Path, taken_over: list[str]) -> None:
         random.seed(seed)
 
     data = ImageFolder(str(folder), EVALUATE)
-    assert isinstance(iter(DataLoader(data, 5, num_workers=1, worker_init_fn=seeds)), FeedIterator)
+    assert isinstance(iter(DataLoader(data, 5, num_workers=1, worker_init_fn=seeds)), NativeIterator)
     assert "worker_init_fn, which only seeds, is not called" in taken_over[-1]
     other = iter(DataLoader(data, 5, num_workers=1, worker_init_fn=lambda worker: data.samples.reverse()))
-    assert not isinstance(other, FeedIterator)
+    assert not isinstance(other, NativeIterator)
     assert "worker_init_fn may do more" in taken_over[-1]
     list(other)

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 from accelerate_helpers import assert_same, plainly
-from headrace.accelerate import native_decode as head
-from headrace.accelerate.iterator import FeedIterator
+from headrace.accelerate import native_decode
+from headrace.accelerate.iterator import NativeIterator
 from PIL import Image, UnidentifiedImageError
 from torch.utils.data import ConcatDataset, DataLoader, Subset
 from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
@@ -104,12 +104,12 @@ def test_bad_files_raise_the_scripts_own_error(folder: Path, taken_over: list[st
 
 
 def test_an_item_that_differs_is_noticed(folder: Path, taken_over: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    call = head.Headed.__call__
+    call = native_decode.NativeImageLoader.__call__
 
     def darker(self: Any, path: Any) -> Any:
         return Image.fromarray(np.asarray(call(self, path)) // 2)
 
-    monkeypatch.setattr(head.Headed, "__call__", darker)
+    monkeypatch.setattr(native_decode.NativeImageLoader, "__call__", darker)
     iterator = iter(DataLoader(ImageFolder(str(folder), STACKS["colour"][0]), 5))
     assert type(iterator) is _SingleProcessDataLoaderIter
     assert "not taken over: transform GaussianBlur; item 0 came out different" in taken_over[-1]
@@ -125,6 +125,6 @@ NOTHING_TO_DO: dict[str, Callable[[], Any]] = {
 @pytest.mark.parametrize("name", NOTHING_TO_DO)
 def test_nothing_to_do(name: str, folder: Path, taken_over: list[str]) -> None:
     iterator = iter(DataLoader(ImageFolder(str(folder), NOTHING_TO_DO[name]()), 5, collate_fn=list))
-    assert not isinstance(iterator, FeedIterator)
+    assert not isinstance(iterator, NativeIterator)
     assert len(next(iterator)) == 5
     assert "not taken over" in taken_over[-1]

@@ -11,8 +11,8 @@ import pytest
 import torch
 from accelerate_helpers import plainly
 from headrace.accelerate.check import check
-from headrace.accelerate.compile import compile_work
-from headrace.accelerate.iterator import FeedIterator
+from headrace.accelerate.compile import compile_loader
+from headrace.accelerate.iterator import NativeIterator
 from headrace.accelerate.recognise import recognise
 from headrace.accelerate.translate import translate
 
@@ -59,7 +59,7 @@ def assert_equal(ours: list[Any], theirs: list[Any]) -> None:
 def test_evaluation(folder: Path, taken_over: list[str], prefetcher: bool) -> None:
     made = inner(loader(folder, training=False, prefetcher=prefetcher, interpolation="bicubic", crop_pct=0.875))
     iterator = iter(made)
-    assert isinstance(iterator, FeedIterator), taken_over
+    assert isinstance(iterator, NativeIterator), taken_over
     assert_equal(list(iterator), plainly(made))
 
 
@@ -71,21 +71,21 @@ def test_training_without_colour(folder: Path, taken_over: list[str]) -> None:
     assert "taken over: decode, crop, resize in 1 native thread" in taken_over[-1]
     assert "worker_init_fn, which only seeds" in taken_over[-1]
     made = loader(folder, training=True, color_jitter=None, interpolation="bicubic", re_prob=0.3, prefetcher=False)
-    assert isinstance(iter(made), FeedIterator), taken_over
+    assert isinstance(iter(made), NativeIterator), taken_over
     assert len(list(made)) == 2
 
 
 def test_training_by_default(folder: Path, taken_over: list[str]) -> None:
     made = inner(loader(folder, training=True, interpolation="random"))
     iterator = iter(made)
-    assert isinstance(iterator, FeedIterator), taken_over
+    assert isinstance(iterator, NativeIterator), taken_over
     assert sum(len(batch[0]) for batch in iterator) == 14
     assert "taken over: decode, crop, resize" in taken_over[-1] and "in part" not in taken_over[-1]
 
 
 def test_check_covers_the_filters(folder: Path) -> None:
     made = inner(loader(folder, training=True, interpolation="random", color_jitter=None))
-    found = check(compile_work(recognise(made), 1), 50)
+    found = check(compile_loader(recognise(made), 1), 50)
     assert found.passed, str(found)
     assert found.draws == ("crop boxes", "interpolation", "RandomHorizontalFlip rate")
     assert translate(made.dataset.transform).geometry[0].arguments["interpolation"] == ("bilinear", "bicubic")

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 import torchvision
-from headrace.accelerate.pointwise import tabulate
-from headrace.accelerate.translate import Refused, translate
+from headrace.accelerate.pointwise import ValueTable, tabulate
+from headrace.accelerate.translate import Unsupported, translate
 from PIL import Image
 from torchvision import transforms as v1
 from torchvision.transforms import InterpolationMode, v2
@@ -200,15 +200,15 @@ def test_the_two_generations_of_automatic_augmentation_are_told_apart() -> None:
 @pytest.mark.parametrize("name", TAKEN)
 def test_taken_apart(name: str) -> None:
     transform, names = TAKEN[name]
-    expressed = translate(transform)
-    assert [step.name for step in expressed.geometry] == names
-    assert expressed.pointwise
+    parts = translate(transform)
+    assert [step.name for step in parts.geometry] == names
+    assert parts.pointwise
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_refused(name: str) -> None:
     transform, words = REFUSED[name]
-    with pytest.raises(Refused, match=words):
+    with pytest.raises(Unsupported, match=words):
         translate(transform)
 
 
@@ -233,8 +233,13 @@ def test_arguments_are_the_scripts_own() -> None:
 
 def test_random_erasing_is_left_to_the_script() -> None:
     erasing = v1.RandomErasing(p=0.1)
-    expressed = translate(v1.Compose([v1.CenterCrop(8), v1.ToTensor(), erasing]))
-    assert expressed.per_image == (erasing,)
+    parts = translate(v1.Compose([v1.CenterCrop(8), v1.ToTensor(), erasing]))
+    assert parts.per_image == (erasing,)
+
+
+def look_up(table: ValueTable, pixels: torch.Tensor) -> torch.Tensor:
+    """[N, 3, H, W] of the table's values for uint8 pixels [N, H, W, 3]."""
+    return torch.stack([table.values[channel][pixels[..., channel].long()] for channel in range(3)], dim=1)
 
 
 @pytest.mark.parametrize("name", TAKEN)
@@ -244,6 +249,6 @@ def test_value_table_is_bit_identical(name: str) -> None:
     images: list[Any] = [Image.fromarray(image) for image in pixels]
     for operation in operations:
         images = [operation(image) for image in images]
-    result = tabulate(operations).apply(torch.from_numpy(pixels))
+    result = look_up(tabulate(operations), torch.from_numpy(pixels))
     assert result.is_contiguous() and result.dtype == images[0].dtype
     assert torch.equal(result, torch.stack([image.as_subclass(torch.Tensor) for image in images]))

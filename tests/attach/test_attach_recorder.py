@@ -84,9 +84,9 @@ def test_device_times_are_filled_when_the_device_has_passed() -> None:
     clock.now = 1.0
     assert steps.after_next() == 1  # the device had nothing queued before
     clock.now = 1.5
-    begin = steps.copying()
+    begin = steps.begin_copy()
     clock.now = 1.7
-    steps.copied(begin)
+    steps.end_copy(begin)
     clock.now = 4.0
     steps.close_step(0, [None, None, None])
     steps.before_next()

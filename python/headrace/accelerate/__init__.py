@@ -1,1 +1,5 @@
-"""`headrace run`: a PyTorch script's image loading, replaced by headrace's where that is provably the same job."""
+"""`headrace run`: replace the image loading of a PyTorch script where the replacement is provably equal.
+
+`hook` decides for each DataLoader, `recognise` holds the rules, `translate` the transforms, `compile` and `iterator` the native
+loading, `native_decode` the decode-only way, `check` the comparison of `--check`.
+"""

@@ -1,37 +1,39 @@
-"""A taken-over loader's pipeline in words, for `headrace run --explain`."""
+"""The lines of `headrace run --explain` on a loader that is taken over."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from headrace.accelerate.compile import Work, index_limit_bytes
-from headrace.accelerate.translate import shown
+from headrace.accelerate.compile import CompiledLoader, index_limit_bytes
+from headrace.accelerate.translate import display_name
 from headrace.loading.jpeg_index_cache import index_folder
+from headrace.system.sizes import count_text
 
 __all__ = ["explain"]
 
 
-def explain(work: Work) -> Iterator[str]:
-    """One line a stage: what, where it runs, and what it corresponds to in the script."""
-    recognition, pipeline = work.recognition, work.pipeline
+def explain(compiled: CompiledLoader) -> Iterator[str]:
+    """Yield one line for each stage: where it runs, and the transform of the script that it replaces."""
+    recognition, pipeline = compiled.recognition, compiled.pipeline
     records = sum(len(folder.samples) for folder in recognition.folders)
     datasets = len(recognition.folders)
     yield f"{records:,} files" + (f" of {datasets} datasets" if datasets > 1 else "")
     limit = f"{index_limit_bytes() >> 20} MiB"
-    yield f"native   read and decode; an index in memory, of up to {limit}, makes later epochs' JPEG decoding faster"
+    yield f"native   read and decode; JPEG indexes in memory, up to {limit}, speed up decoding in later epochs"
     folder = index_folder()
     if folder is not None:
-        yield f"         it is kept for later runs in {folder}; {work.table.indexes_found():,} of these files had one"
-    for step in recognition.expressed.geometry:
-        yield f"native   {step}"
-    names = ", ".join(shown(operation) for operation in recognition.expressed.pointwise)
-    stored = "stored as they are" if recognition.table.identity else "looked up in the table that they give for 3 x 256 values"
-    yield f"native   {names}: {stored}"
-    for operation in recognition.expressed.per_image:
-        yield f"Python   {shown(operation)}: the script's own, on each finished image"
+        found = f"{compiled.table.indexes_found():,} of these files had one"
+        yield f"         the indexes are saved for later runs in {folder}; {found}"
+    for transform in recognition.transform.geometry:
+        yield f"native   {transform}"
+    names = ", ".join(display_name(operation) for operation in recognition.transform.pointwise)
+    looked_up = "looked up in the table that they give for 3 x 256 values"
+    yield f"native   {names}: {'stored as they are' if recognition.value_table.identity else looked_up}"
+    for operation in recognition.transform.per_image:
+        yield f"Python   {display_name(operation)}: the script's own, on each finished image"
     if any(folder.target_transform is not None for folder in recognition.folders):
         yield "Python   target_transform: the script's own, for each label"
-    if recognition.pack == "own":
+    if recognition.collate == "own":
         yield "Python   collate_fn: the script's own, on the items of each batch, in the main process"
     shape = f"[N, 3, {pipeline.height}, {pipeline.width}]"
-    yield f"batch    {str(work.dtype).removeprefix('torch.')} {shape}, {work.threads} thread{'' if work.threads == 1 else 's'}"
+    yield f"batch    {str(compiled.dtype).removeprefix('torch.')} {shape}, {count_text(compiled.threads, 'thread')}"

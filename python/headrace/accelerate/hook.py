@@ -1,6 +1,14 @@
-"""Runs in the script's process: puts headrace's iterator in the place of DataLoader's where that is the same job.
+"""The hook of `headrace run`: decide for each DataLoader of the script how its batches are loaded.
 
-Fails open: whatever goes wrong here, the script gets its own iterator and one line on stderr says so.
+The hook replaces `DataLoader._get_iterator`. For each loader it tries, in this order (`_iterator`):
+
+1. Take over the whole loading: `recognise` accepts the loader, `compile_loader` compiles it, and `--check`, if asked for,
+   finds no difference. The script gets a `NativeIterator`.
+2. Decode natively in the script's own workers (`with_native_decode`), where 1 is not possible.
+3. Leave the loader alone.
+
+It prints one line for each loader with the decision and its reason. After any error of headrace the script gets its own
+iterator, and the line says so.
 """
 
 from __future__ import annotations
@@ -18,13 +26,13 @@ from torch.utils.data.dataloader import DataLoader, _BaseDataLoaderIter
 
 from headrace._native import follow_pillow
 from headrace.accelerate.check import check
-from headrace.accelerate.compile import Work, compile_work
+from headrace.accelerate.compile import CompiledLoader, compile_loader
 from headrace.accelerate.explain import explain
-from headrace.accelerate.iterator import FeedIterator
-from headrace.accelerate.native_decode import with_native_head
-from headrace.accelerate.recognise import Refused, describe, recognise
+from headrace.accelerate.iterator import NativeIterator
+from headrace.accelerate.native_decode import with_native_decode
+from headrace.accelerate.recognise import Unsupported, describe, recognise
 from headrace.accelerate.settings import Settings
-from headrace.attach.log import say
+from headrace.attach.log import log_line
 from headrace.system.machine import cores as usable_cores
 from headrace.system.sizes import count_text
 
@@ -33,7 +41,7 @@ __all__ = ["install"]
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What was done with one loader, as `headrace run --json` lists it."""
+    """The decision on one loader, with the fields that `headrace run --json` lists."""
 
     dataset: str
     taken_over: bool
@@ -44,28 +52,28 @@ class Decision:
 
 
 PARTLY = "in part: "
-"""How the reason of a loader begins of whose work only the head is native."""
+"""The reason begins with these words where only decoding is native."""
 
-_said: set[Decision] = set()
+_printed: set[Decision] = set()
 
 
 class _CheckFailed(Exception):
-    """`--check` found a difference: nothing of ours is trusted with this loader."""
+    """`--check` found a difference. The loader is then left alone altogether."""
 
 
 _decided: WeakKeyDictionary[Any, Decision] = WeakKeyDictionary()
 
 
 def _follow_pillow() -> None:
-    """The script's pixels are those of the Pillow that it has: version 13 changed the order of the passes of a resize."""
+    """Resize as the installed Pillow does: its version 13 changed the order of the two passes."""
     try:
         follow_pillow(int(importlib.metadata.version("pillow").partition(".")[0]))
     except (importlib.metadata.PackageNotFoundError, ValueError):
-        return  # no Pillow: no loader of its images will be taken over
+        return  # without Pillow, no loader is taken over
 
 
 def install() -> None:
-    """Wraps `DataLoader._get_iterator`. Called once, when torch's data loader has been imported."""
+    """Wrap `DataLoader._get_iterator`. Called once, when torch's data loader has been imported."""
     settings = Settings.read()
     if settings.off or getattr(DataLoader._get_iterator, "_headrace", False):
         return
@@ -77,20 +85,20 @@ def install() -> None:
 
     get_iterator._headrace = True  # type: ignore[attr-defined]
     DataLoader._get_iterator = get_iterator
-    _watch_others(settings)
+    _report_other_iterators(settings)
 
 
-def _watch_others(settings: Settings) -> None:
-    """Says so of loaders whose class makes its iterators itself (torchdata's StatefulDataLoader): they never ask us."""
+def _report_other_iterators(settings: Settings) -> None:
+    """Report loaders whose class makes its own iterators (torchdata's StatefulDataLoader). They cannot be taken over."""
     original = _BaseDataLoaderIter.__init__
 
     def init(self: Any, loader: Any, *arguments: Any, **options: Any) -> None:
         try:
             if type(loader)._get_iterator is not DataLoader._get_iterator and torch.utils.data.get_worker_info() is None:
                 reason = f"{type(loader).__name__} makes its own iterators"
-                _decide(loader, Decision(describe(loader.dataset), False, reason), settings)
+                _report(loader, Decision(describe(loader.dataset), False, reason), settings)
         except Exception as error:
-            say(f"headrace run: {_shown(error)}")
+            log_line(f"headrace run: {_error_text(error)}")
         original(self, loader, *arguments, **options)
 
     _BaseDataLoaderIter.__init__ = init
@@ -100,71 +108,71 @@ def _iterator(loader: Any, original: Callable[[Any], Any], settings: Settings) -
     if torch.utils.data.get_worker_info() is not None:
         return original(loader)  # a loader inside a worker process
     try:
-        work = compile_work(recognise(loader), _threads(loader, settings))
-        checked = _checked(loader, work, settings)
+        compiled = compile_loader(recognise(loader), _threads(loader, settings))
+        checked = _run_check(loader, compiled, settings)
     except _CheckFailed as reason:
-        _decide(loader, Decision(describe(loader.dataset), False, str(reason)), settings)
+        _report(loader, Decision(describe(loader.dataset), False, str(reason)), settings)
         return original(loader)
-    except Refused as reason:
-        return _second_best(loader, original, str(reason), settings)
+    except Unsupported as reason:
+        return _try_decode_only(loader, original, str(reason), settings)
     except Exception as error:
-        _decide(loader, Decision(describe(loader.dataset), False, f"internal error, {_shown(error)}"), settings)
+        _report(loader, Decision(describe(loader.dataset), False, f"internal error, {_error_text(error)}"), settings)
         return original(loader)
     try:
-        iterator = FeedIterator(loader, work, lambda: original(loader), say)
+        iterator = NativeIterator(loader, compiled, lambda: original(loader), log_line)
     except Exception as error:
-        _decide(loader, Decision(describe(loader.dataset), False, f"internal error, {_shown(error)}"), settings)
+        _report(loader, Decision(describe(loader.dataset), False, f"internal error, {_error_text(error)}"), settings)
         return original(loader)
-    _decide(loader, _taken(loader, work, checked), settings)
+    _report(loader, _taken_over(loader, compiled, checked), settings)
     return iterator
 
 
-def _second_best(loader: Any, original: Callable[[Any], Any], reason: str, settings: Settings) -> Any:
-    """Where the whole job cannot be taken over: its head, inside the script's own workers, or nothing."""
+def _try_decode_only(loader: Any, original: Callable[[Any], Any], reason: str, settings: Settings) -> Any:
+    """Decode natively in the script's own workers, or leave the loader alone. `reason`: why it is not taken over as a whole."""
     name = describe(loader.dataset)
     try:
-        changed, head = with_native_head(loader)
+        changed, first_transform = with_native_decode(loader)
         iterator = original(changed)
-    except Refused as second:
+    except Unsupported as second:
         same = str(second) in reason
-        _decide(loader, Decision(name, False, reason if same else f"{reason}; {second}"), settings)
+        _report(loader, Decision(name, False, reason if same else f"{reason}; {second}"), settings)
         return original(loader)
     except Exception as error:
-        _decide(loader, Decision(name, False, f"{reason}; internal error, {_shown(error)}"), settings)
+        _report(loader, Decision(name, False, f"{reason}; internal error, {_error_text(error)}"), settings)
         return original(loader)
     where = f"its own {count_text(loader.num_workers, 'worker')}" if loader.num_workers else "the main process"
-    said = f"{PARTLY}decode and {head} are native in {where}; the rest is the script's own ({reason})"
-    _decide(loader, Decision(name, True, said), settings)
+    words = f"{PARTLY}decode and {first_transform} are native in {where}; the rest is the script's own ({reason})"
+    _report(loader, Decision(name, True, words), settings)
     return iterator
 
 
-def _checked(loader: Any, work: Work, settings: Settings) -> str | None:
-    """The outcome of `--check`, made once for each loader; raises `_CheckFailed` if the two ways differ."""
+def _run_check(loader: Any, compiled: CompiledLoader, settings: Settings) -> str | None:
+    """Return the result of `--check`, which runs once for each loader. Raise `_CheckFailed` if images or draws differ."""
     if not settings.check:
         return None
     if loader in _decided and _decided[loader].check is not None:
         return _decided[loader].check
-    comparison = check(work, settings.check)
-    if not comparison.passed:
-        raise _CheckFailed(f"check failed: {comparison}")
-    return str(comparison)
+    result = check(compiled, settings.check)
+    if not result.passed:
+        raise _CheckFailed(f"check failed: {result}")
+    return str(result)
 
 
-def _taken(loader: Any, work: Work, checked: str | None) -> Decision:
-    parts = "decode, crop, resize, normalise" if not work.recognition.table.identity else "decode, crop, resize"
+def _taken_over(loader: Any, compiled: CompiledLoader, checked: str | None) -> Decision:
+    steps = "decode, crop, resize" if compiled.recognition.value_table.identity else "decode, crop, resize, normalise"
     instead = count_text(loader.num_workers, "worker") if loader.num_workers else "the main process"
-    reason = f"{parts} in {count_text(work.threads, 'native thread')} instead of {instead}"
+    reason = f"{steps} in {count_text(compiled.threads, 'native thread')} instead of {instead}"
     if loader.num_workers and loader.worker_init_fn is not None:
         reason += "; worker_init_fn, which only seeds, is not called"
-    if found := work.table.indexes_found():
+    if found := compiled.table.indexes_found():
         reason += f"; {found:,} files have an index from an earlier run"
-    return Decision(describe(loader.dataset), True, reason, work.threads, tuple(explain(work)), checked)
+    return Decision(describe(loader.dataset), True, reason, compiled.threads, tuple(explain(compiled)), checked)
 
 
 def _threads(loader: Any, settings: Settings) -> int:
-    """As many native threads as the script has workers, at most one for each core that this process may use.
+    """Return the number of native threads: one for each worker of the loader, and at most one for each usable core.
 
-    A script without workers gets its share of the cores: all of them divided by the processes of its job on this host.
+    A loader without workers gets the usable cores divided by the number of the job's processes on this host.
     """
     if settings.threads is not None:
         return settings.threads
@@ -175,20 +183,20 @@ def _threads(loader: Any, settings: Settings) -> int:
     return max(1, cores // (int(local) if local.isdigit() and int(local) > 0 else 1))
 
 
-def _decide(loader: Any, decision: Decision, settings: Settings) -> None:
-    """Says and writes down what was done with this loader: once, also where a script makes such a loader for every epoch."""
+def _report(loader: Any, decision: Decision, settings: Settings) -> None:
+    """Print and record the decision, once: a script may make an equal loader for each epoch."""
     _decided[loader] = decision
-    if decision in _said:
+    if decision in _printed:
         return
-    _said.add(decision)
+    _printed.add(decision)
     if os.environ.get("RANK", "0") == "0":
         verdict = "taken over" if decision.taken_over else "not taken over"
         colon = "" if decision.reason.startswith(PARTLY) else ":"
-        say(f"headrace run: loader over {decision.dataset} {verdict}{colon} {decision.reason}")
+        log_line(f"headrace run: loader over {decision.dataset} {verdict}{colon} {decision.reason}")
         if decision.check:
-            say(f"headrace run:   check: {decision.check}")
+            log_line(f"headrace run:   check: {decision.check}")
         for line in decision.pipeline if settings.explain else ():
-            say(f"headrace run:   {line}")
+            log_line(f"headrace run:   {line}")
     if settings.folder is not None:
         record = {name: getattr(decision, name) for name in Decision.__dataclass_fields__}
         record |= {"rank": os.environ.get("RANK"), "pid": os.getpid()}
@@ -196,8 +204,8 @@ def _decide(loader: Any, decision: Decision, settings: Settings) -> None:
             with open(settings.folder / f"loaders-{os.getpid()}.jsonl", "a", encoding="utf-8") as file:
                 file.write(json.dumps(record) + "\n")
         except OSError as error:
-            say(f"headrace run: cannot write what was done: {error}")
+            log_line(f"headrace run: cannot write the decision: {error}")
 
 
-def _shown(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"

@@ -1,10 +1,9 @@
-"""The second best: the script keeps its workers and its transforms, and only the head of each item is native.
+"""Native decode inside the script's own workers, for a loader that cannot be taken over as a whole.
 
-Where a transform or a collate function is not one that headrace can express, the first steps often still are: open the file,
-decode it, cut a random box, resize. Those are done by one native call inside the script's own worker process (or its main
-process), which decodes only what the box needs; the script's remaining transforms and its collate function run as ever. The
-parameters of the cut are drawn by the script's own object from the script's own generator, so every item is the same as without
-us, bit for bit, random draws included. A few items are compared before anything is changed.
+One native call replaces the first steps of each item: open the file, decode it, crop a random box, resize. It decodes only
+what the box needs. It runs where the item is made: in a worker of the script, or in the main process. The script's remaining
+transforms and its collate function run as before. The script's own object draws the box from the script's own generator, so
+each item stays equal bit for bit, random draws included. A few items are compared before the loader is changed.
 """
 
 from __future__ import annotations
@@ -22,32 +21,33 @@ import torch
 
 from headrace._native import decode_into, image_size
 from headrace.accelerate.randomness import separate_randomness
-from headrace.accelerate.recognise import Folder, find_folder, open_rgb, refuse_other_formats
+from headrace.accelerate.recognise import FolderDataset, as_folder_dataset, open_rgb, require_native_formats
 from headrace.accelerate.translate import (
     PILLOW_FILTERS,
     TIMM,
     V1,
     V2,
-    Refused,
+    Unsupported,
+    display_name,
     flatten,
+    full_name,
     interpolation_name,
-    name_of,
-    shown,
 )
 
-__all__ = ["Headed", "with_native_head"]
+__all__ = ["NativeImageLoader", "with_native_decode"]
 
-#: Items compared with the script's own before a loader is changed.
-PROVED_ITEMS = 3
+#: Compare this many items with the script's own before a loader is changed.
+COMPARED_ITEMS = 3
 
 Box = tuple[int, int, int, int]
 
 
-class Headed:
-    """A stand-in for a folder dataset's image loader: path -> Pillow image, already cut and resized.
+class NativeImageLoader:
+    """The image loader that replaces that of a folder dataset: path -> Pillow image, cropped and resized.
 
-    `first` is the script's own transform that is done here; `plain_loader` its own image loader, for files that the native side
-    does not decode. `resized` is false where only the cut is done here (the script resizes tensors, with other arithmetic).
+    `first`: the script's first transform, which is applied here. `plain_loader`: the dataset's own image loader, for files that
+    are not decoded natively. `resized`: False if only the crop is applied here, because the script resizes tensors, whose
+    arithmetic differs.
     """
 
     def __init__(self, first: Any, plain_loader: Callable[[Any], Any], *, resized: bool) -> None:
@@ -56,7 +56,7 @@ class Headed:
         self.resized = resized
 
     def __call__(self, path: Any) -> Any:
-        """The image that the script's loader and its first transform would make of a file."""
+        """Return the image that the script's image loader and its first transform would make of a file."""
         from PIL import Image
 
         with open(path, "rb") as file:
@@ -78,17 +78,17 @@ class Headed:
         return image.resize((out_width, out_height), Image.Resampling[resample.upper()]) if self.resized else image
 
     def _draw(self, width: int, height: int) -> tuple[Box, tuple[int, int], str]:
-        """(box, (height, width) of the result, filter), from the script's own object and its own generator."""
+        """Draw box, result size (height, width) and filter by the script's own object from its own generator."""
         kind = type(self.first).__name__
         if kind == "Resize":
             return (0, 0, width, height), _resized_size(self.first, width, height), interpolation_name(self.first.interpolation)
-        # One byte, seen as a whole image: only its size is asked for. (A meta tensor costs a second of imports the first time.)
-        stand_in = torch.empty((), dtype=torch.uint8).expand(3, height, width)
-        if name_of(self.first).startswith(V2):
-            drawn = self.first.make_params([stand_in])
+        # One byte, viewed as a whole image: only the size matters. A meta tensor would cost a second of imports the first time.
+        image = torch.empty((), dtype=torch.uint8).expand(3, height, width)
+        if full_name(self.first).startswith(V2):
+            drawn = self.first.make_params([image])
             box = (drawn["left"], drawn["top"], drawn["width"], drawn["height"])
         else:
-            top, left, cut_height, cut_width = self.first.get_params(stand_in, self.first.scale, self.first.ratio)
+            top, left, cut_height, cut_width = self.first.get_params(image, self.first.scale, self.first.ratio)
             box = (left, top, cut_width, cut_height)
         if not self.resized:
             return box, (box[3], box[2]), "bilinear"
@@ -99,7 +99,7 @@ class Headed:
 
 
 class ResizeOnly:
-    """The resize of a RandomResizedCrop whose cut is already done: the script's own, on a tensor."""
+    """The resize of the script's RandomResizedCrop, on a tensor that is already cropped."""
 
     def __init__(self, crop: Any) -> None:
         self.crop = crop
@@ -111,32 +111,31 @@ class ResizeOnly:
         return id(self.crop)
 
     def __call__(self, image: Any) -> Any:
-        """Resizes as the crop's own `forward` does after cutting."""
-        package = (
-            "torchvision.transforms.v2.functional" if name_of(self.crop).startswith(V2) else "torchvision.transforms.functional"
-        )
+        """Resize as the transform's own `forward` does after its crop."""
+        is_v2 = full_name(self.crop).startswith(V2)
+        package = "torchvision.transforms.v2.functional" if is_v2 else "torchvision.transforms.functional"
         crop = self.crop
         return sys.modules[package].resize(image, list(crop.size), interpolation=crop.interpolation, antialias=crop.antialias)
 
 
 def _resized_size(resize: Any, width: int, height: int) -> tuple[int, int]:
-    """(height, width) after torchvision's Resize of one int or two (`_compute_resized_output_size`)."""
+    """Return (height, width) after torchvision's Resize (`_compute_resized_output_size`)."""
     functional = sys.modules["torchvision.transforms.functional"]
     size = [resize.size] if isinstance(resize.size, int) else list(resize.size)
     out_height, out_width = functional._compute_resized_output_size((height, width), size, resize.max_size)
     return int(out_height), int(out_width)
 
 
-class HeadedImageDataset(torch.utils.data.Dataset[Any]):
-    """timm's ImageDataset, with a native head in place of opening the file and the first transform."""
+class NativeDecodeDataset(torch.utils.data.Dataset[Any]):
+    """timm's ImageDataset, with native decode in place of opening the file and the first transform."""
 
-    def __init__(self, dataset: Any, head: Headed, rest: Rest) -> None:
+    def __init__(self, dataset: Any, image_loader: NativeImageLoader, remaining: RemainingTransforms) -> None:
         self.dataset = dataset
-        self.head = head
-        self.rest = rest
+        self.image_loader = image_loader
+        self.remaining = remaining
 
     def __getattr__(self, name: str) -> Any:
-        if name == "dataset":  # not there yet while it is unpickled
+        if name == "dataset":  # absent while the object is unpickled
             raise AttributeError(name)
         return getattr(self.dataset, name)
 
@@ -144,110 +143,113 @@ class HeadedImageDataset(torch.utils.data.Dataset[Any]):
         return len(self.dataset)
 
     def __getitem__(self, index: int) -> Any:
-        """An item as `ImageDataset.__getitem__` gives it, which also takes over where a file cannot be opened."""
+        """Return an item as `ImageDataset.__getitem__` does, which is called where a file cannot be opened."""
         path, target = self.dataset.reader.samples[index]
         try:
-            image = self.head(path)
+            image = self.image_loader(path)
         except OSError:
             return self.dataset[index]
-        image = self.rest(image)
+        image = self.remaining(image)
         transform = self.dataset.target_transform
         return image, target if transform is None else transform(target)
 
 
-class Rest:
-    """The script's remaining transforms, one after the other."""
+class RemainingTransforms:
+    """The script's transforms after the first, applied one after the other."""
 
     def __init__(self, operations: Sequence[Any]) -> None:
         self.operations = tuple(operations)
 
     def __call__(self, image: Any) -> Any:
-        """What the script's whole transform returns, given the head's image."""
+        """Return the result of the script's whole transform for an image of `NativeImageLoader`."""
         for operation in self.operations:
             image = operation(image)
         return image
 
 
 @dataclass(frozen=True, slots=True)
-class _Done:
+class _ReplacedTransform:
+    """The transform of one folder dataset: the step that is applied natively, and the remaining steps."""
+
     first: Any
-    rest: tuple[Any, ...]
+    remaining: tuple[Any, ...]
     resized: bool
 
 
-#: The operations with which a loader's items were found equal, so that the next epoch need not compare again.
-_proved: WeakKeyDictionary[Any, tuple[Any, ...]] = WeakKeyDictionary()
+#: The transforms with which the items of a loader were equal, so that the next epoch need not compare again.
+_compared: WeakKeyDictionary[Any, tuple[Any, ...]] = WeakKeyDictionary()
 
 
-def with_native_head(loader: Any) -> tuple[Any, str]:
-    """(a copy of the DataLoader whose items have a native head, what the head does); the script's own loader is not changed.
+def with_native_decode(loader: Any) -> tuple[Any, str]:
+    """Return a copy of the DataLoader that decodes natively, and the name of the transform that is applied natively.
 
-    Raises `Refused` where there is no head to do, or where an item comes out different.
+    The script's own loader is not changed. Raise `Unsupported` if the first transform has no native equivalent, or if an item
+    comes out different.
     """
     data = sys.modules["torch.utils.data"]
     if isinstance(loader.dataset, data.IterableDataset):
-        raise Refused("its dataset is iterable, without indices")
-    done: list[_Done] = []
-    dataset = _headed(loader.dataset, done)
-    operations = tuple(operation for head in done for operation in (head.first, *head.rest))
-    if _proved.get(loader) != operations:
-        _prove(loader.dataset, dataset)
-        _proved[loader] = operations
+        raise Unsupported("its dataset is iterable, without indices")
+    replaced: list[_ReplacedTransform] = []
+    dataset = _with_native_decode(loader.dataset, replaced)
+    operations = tuple(operation for one in replaced for operation in (one.first, *one.remaining))
+    if _compared.get(loader) != operations:
+        _require_equal_items(loader.dataset, dataset)
+        _compared[loader] = operations
     changed = copy.copy(loader)
     changed.__dict__["dataset"] = dataset  # DataLoader's __setattr__ forbids it after __init__; this is a copy
-    return changed, f"{shown(done[0].first)}{'' if done[0].resized else ' (its cut)'}"
+    return changed, f"{display_name(replaced[0].first)}{'' if replaced[0].resized else ' (the crop only)'}"
 
 
-def _headed(dataset: Any, done: list[_Done]) -> Any:
+def _with_native_decode(dataset: Any, replaced: list[_ReplacedTransform]) -> Any:
     data = sys.modules["torch.utils.data"]
     changed = copy.copy(dataset)
     if type(dataset) is data.Subset:
-        changed.dataset = _headed(dataset.dataset, done)
+        changed.dataset = _with_native_decode(dataset.dataset, replaced)
     elif type(dataset) is data.ConcatDataset:
-        changed.datasets = [_headed(part, done) for part in dataset.datasets]
+        changed.datasets = [_with_native_decode(part, replaced) for part in dataset.datasets]
     else:
-        folder = find_folder(dataset, 0)
-        refuse_other_formats([folder])
-        head, rest = _split(folder)
+        folder = as_folder_dataset(dataset, 0)
+        require_native_formats([folder])
+        image_loader, remaining = _split_transform(folder)
         if folder.open_image is open_rgb:
-            changed = HeadedImageDataset(dataset, head, Rest(rest))
+            changed = NativeDecodeDataset(dataset, image_loader, RemainingTransforms(remaining))
         else:
-            changed.loader, changed.transform = head, Rest(rest)
-        done.append(_Done(head.first, tuple(rest), head.resized))
+            changed.loader, changed.transform = image_loader, RemainingTransforms(remaining)
+        replaced.append(_ReplacedTransform(image_loader.first, tuple(remaining), image_loader.resized))
     return changed
 
 
-def _split(folder: Folder) -> tuple[Headed, list[Any]]:
-    """The head of a folder dataset's transform and the operations that remain."""
+def _split_transform(folder: FolderDataset) -> tuple[NativeImageLoader, list[Any]]:
+    """Return the native image loader for a folder dataset, and the transforms that remain for the script."""
     operations = list(flatten(folder.dataset.transform))
-    names = [name_of(operation) for operation in operations]
+    names = [full_name(operation) for operation in operations]
     if not operations:
-        raise Refused("it has no transform")
+        raise Unsupported("it has no transform")
     crops = (V1 + "RandomResizedCrop", V2 + "RandomResizedCrop")
     if names[0] in (*crops, V1 + "Resize", V2 + "Resize", TIMM + "transforms.RandomResizedCropAndInterpolation"):
         filters = interpolation_name(operations[0].interpolation)
         if not set(filters.split(" or ")) <= PILLOW_FILTERS:
-            raise Refused(f"interpolation {filters}")
-        return Headed(operations[0], folder.open_image, resized=True), operations[1:]
+            raise Unsupported(f"interpolation {filters}")
+        return NativeImageLoader(operations[0], folder.open_image, resized=True), operations[1:]
     to_tensor = (V2 + "ToImage", V2 + "PILToTensor", V1 + "PILToTensor")
     if len(names) > 1 and names[0] in to_tensor and names[1] in crops:
-        head = Headed(operations[1], folder.open_image, resized=False)
-        return head, [operations[0], ResizeOnly(operations[1]), *operations[2:]]
-    raise Refused(f"transform {shown(operations[0])} comes first")
+        image_loader = NativeImageLoader(operations[1], folder.open_image, resized=False)
+        return image_loader, [operations[0], ResizeOnly(operations[1]), *operations[2:]]
+    raise Unsupported(f"transform {display_name(operations[0])} comes first")
 
 
-def _prove(plain: Any, headed: Any) -> None:
-    """Compares a few items with the script's own, with the same draws; raises `Refused` if they are not equal."""
+def _require_equal_items(plain: Any, native: Any) -> None:
+    """Compare a few items with the script's own, with equal draws. Raise `Unsupported` if an item differs."""
     count = len(plain)
-    for seed, index in enumerate(sorted({0, count // 2, count - 1})[:PROVED_ITEMS]):
+    for seed, index in enumerate(sorted({0, count // 2, count - 1})[:COMPARED_ITEMS]):
         with separate_randomness(seed):
             theirs = plain[index]
             after = torch.get_rng_state()
         with separate_randomness(seed):
-            ours = headed[index]
+            ours = native[index]
             same_draws = torch.equal(after, torch.get_rng_state())
         if not same_draws or not _equal(ours, theirs):
-            raise Refused(f"item {index} came out different")
+            raise Unsupported(f"item {index} came out different")
 
 
 def _equal(ours: Any, theirs: Any) -> bool:

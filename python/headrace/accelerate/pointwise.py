@@ -1,8 +1,8 @@
-"""The value table of a script's own pointwise transforms: what each uint8 value of each channel becomes.
+"""The value table of a script's pointwise transforms: the result for each uint8 value of each channel.
 
-ToTensor, ToDtype, Normalize and the like change every value by itself, so their joint effect on a uint8 RGB image is a table of
-3 × 256 numbers. The table is made by running the script's own objects once on a picture of all values: the native side only
-looks up, and no order of operations, rounding or library version can make the result differ.
+ToTensor, ToDtype, Normalize and similar transforms change each value by itself. Their joint effect on a uint8 RGB image is
+therefore a table of 3 × 256 numbers. The script's own objects make the table from an image of all values. The native engine
+only looks values up, so no order of operations, rounding or library version can change the result.
 """
 
 from __future__ import annotations
@@ -14,38 +14,28 @@ from typing import Any
 import numpy as np
 import torch
 
-from headrace.accelerate.translate import Refused
+from headrace.accelerate.translate import Unsupported
 
 __all__ = ["ValueTable", "tabulate"]
 
 
 @dataclass(frozen=True, slots=True)
 class ValueTable:
-    """What the pointwise part of a transform yields.
+    """The results of the pointwise transforms.
 
-    `values` is [3, 256] in `dtype`: the result for channel c and input value v. `identity` is true where the result is the
-    input itself (uint8 unchanged).
+    `values` is a tensor [3, 256] of `dtype`: the result for channel c and input value v. `identity`: each result equals its
+    input (uint8).
     """
 
     values: torch.Tensor
     dtype: torch.dtype
     identity: bool
 
-    def apply(self, pixels: torch.Tensor) -> torch.Tensor:
-        """The tensor that the script's own objects would make of uint8 pixels [N, H, W, 3]: `dtype` [N, 3, H, W]."""
-        planes = pixels.permute(0, 3, 1, 2)
-        if self.identity:
-            return planes.contiguous()
-        result = torch.empty(planes.shape, dtype=self.dtype)
-        for channel in range(3):
-            torch.take(self.values[channel], planes[:, channel].long(), out=result[:, channel])
-        return result
-
 
 def tabulate(operations: Sequence[Callable[[Any], Any]]) -> ValueTable:
-    """Runs the script's own pointwise objects on an image that holds every value in every channel.
+    """Run the script's pointwise transforms on an image that holds each value in each channel.
 
-    Raises `Refused` if the outcome is no [3, H, W] tensor, or if two pixels of one value came out different.
+    Raise `Unsupported` if the result is not a tensor [3, H, W] on the CPU, or if equal values give different results.
     """
     from PIL import Image  # the script's own images are Pillow's, so it is there
 
@@ -56,10 +46,10 @@ def tabulate(operations: Sequence[Callable[[Any], Any]]) -> ValueTable:
         for operation in operations:
             result = operation(result)
     if not isinstance(result, torch.Tensor) or tuple(result.shape) != (3, 2, 256) or result.device.type != "cpu":
-        raise Refused("its transform does not yield a tensor of three channels")
+        raise Unsupported("its transform does not yield a tensor of three channels")
     result = result.as_subclass(torch.Tensor)
     if not torch.equal(result[:, 0], result[:, 1].flip(-1)):
-        raise Refused("its transform depends on more than each value")
+        raise Unsupported("its transform gives different results for equal values")
     values = result[:, 0].contiguous().clone()
     identity = values.dtype == torch.uint8 and bool((values == torch.from_numpy(ramp)).all())
     return ValueTable(values, values.dtype, identity)

@@ -1,4 +1,4 @@
-"""Generators of their own for the script's code that we run in its main process."""
+"""Random generators for the parts of the script that headrace runs in the main process."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ __all__ = ["separate_randomness"]
 
 @contextmanager
 def separate_randomness(seed: int) -> Iterator[None]:
-    """Runs the script's own small parts (targets, erasing, a file we cannot decode) as a worker process would: with seeded
-    generators of their own, leaving those of this process as they were."""
+    """Seed the generators of torch, Python and NumPy for the block, and restore their states afterwards.
+
+    Code of the script that its workers would run (target transforms, erasing, files that are not decoded natively) must not
+    change the generators of the main process.
+    """
     torch_state, python_state, numpy_state = torch.get_rng_state(), random.getstate(), np.random.get_state()
     torch.default_generator.manual_seed(seed & 0x7FFF_FFFF_FFFF_FFFF)
     random.seed(seed)

@@ -1,8 +1,24 @@
-"""What a DataLoader's work is, and whether headrace can do the same work exactly.
+"""The rules by which `headrace run` takes over a DataLoader.
 
-`recognise` reads a `torch.utils.data.DataLoader` and returns a `Recognition` (the records, the transform taken apart, the value
-table), or raises `Refused` with the reason in words. It looks at exact types and at the functions that would really run, so a
-subclass that changes what an item is, is left alone. It never changes the loader.
+`recognise` applies the rules in this order. It raises `Unsupported` with the reason at the first rule that fails.
+
+1. The loader: its dataset has indices (it is no IterableDataset), torch's default device is the CPU, and `batch_size` is not
+   None.
+2. The collate function is torch's `default_collate`, timm's `fast_collate`, or a function of the script that calls
+   `default_collate`.
+3. A `worker_init_fn`, where there are workers, can do nothing but seed random generators.
+4. The dataset is torchvision's `ImageFolder` or `DatasetFolder`, timm's `ImageDataset` over folders, or a `Subset` or
+   `ConcatDataset` of these. It is not empty, and its images are opened by Pillow. A subclass must keep `__getitem__` and
+   `__len__`.
+5. All parts of the dataset share one transform.
+6. Each step of the transform has an exact native equivalent (`translate.py`).
+7. The transform fixes the size of the images.
+8. At most 2 % of the files have a format that is not decoded natively.
+9. The value-by-value steps (ToTensor, Normalize, …) give the same result for equal values (`pointwise.py`).
+
+`compile.py` then refuses value types that the native engine cannot write, and `--check` (`check.py`) refuses a loader whose
+images differ. A loader that fails a rule may still be decoded natively inside its own workers (`native_decode.py`). `hook.py`
+calls all of these in turn. Nothing here changes the loader.
 """
 
 from __future__ import annotations
@@ -18,29 +34,38 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from headrace.accelerate.pointwise import ValueTable, tabulate
-from headrace.accelerate.translate import Expressed, Refused, name_of, shown, translate
+from headrace.accelerate.translate import TransformParts, Unsupported, display_name, full_name, translate
 
-__all__ = ["Folder", "Recognition", "Refused", "describe", "find_folder", "locate", "recognise", "refuse_other_formats"]
+__all__ = [
+    "FolderDataset",
+    "RecognisedLoader",
+    "Unsupported",
+    "as_folder_dataset",
+    "describe",
+    "locate",
+    "recognise",
+    "require_native_formats",
+]
 
-Pack = Literal["list", "timm", "own"]
+CollateKind = Literal["list", "timm", "own"]
 
-#: Endings of files that the native side decodes exactly as Pillow does.
+#: The endings of files that the native decoder decodes exactly as Pillow does.
 NATIVE_ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm", ".pgm", ".pbm")
 
-#: Share of files that may be others: they go through the script's own path one by one, which is only fast if they are few.
+#: Refuse a dataset if more than this share of its files has other endings: the script's own, slow code loads such files.
 MAX_OTHER_SHARE = 0.02
 
-#: How many paths are looked at to estimate that share.
+#: The number of paths from which that share is estimated.
 SAMPLED_PATHS = 4096
 
-#: Modules, and attributes of theirs, that a worker_init_fn may name if all it does is seed generators that the native path does
+#: The modules and attributes that a worker_init_fn may name. With these it can only seed generators that the native engine does
 #: not use.
 SEEDED_MODULES = frozenset({"random", "numpy", "numpy.random", "torch", "torch.random", "torch.utils.data"})
 SEEDING_NAMES = frozenset(
     {"initial_seed", "seed", "manual_seed", "get_worker_info", "random", "utils", "data", "id", "seed_all", "numpy", "torch"}
 )
 
-#: worker_init_fns of frameworks, known to seed only (functools.partial of them too).
+#: The worker_init_fns of frameworks that only seed, also inside functools.partial.
 FRAMEWORK_SEEDING = frozenset(
     {
         "lightning.fabric.utilities.seed.pl_worker_init_function",
@@ -51,11 +76,11 @@ FRAMEWORK_SEEDING = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Folder:
-    """One folder dataset (`ImageFolder` and kin) below the loader's dataset.
+class FolderDataset:
+    """One folder dataset (such as `ImageFolder`) in the loader's dataset.
 
-    `samples` is the dataset's own list of (path, target); its first one is record number `first` of all folders together.
-    `open_image` is what the dataset itself makes a Pillow image of a path with.
+    `samples` is the dataset's own list of (path, target). Its first sample is number `first` among the samples of all folder
+    datasets. `open_image` is the function with which the dataset opens a path as a Pillow image.
     """
 
     dataset: Any
@@ -66,38 +91,38 @@ class Folder:
 
 
 @dataclass(frozen=True, slots=True)
-class Recognition:
-    """A DataLoader whose work is understood.
+class RecognisedLoader:
+    """A DataLoader that fulfils the rules.
 
-    `locate(index)` gives the folder and the position in it of an index of the loader's dataset. `pack` says what the collate
-    function makes of images and targets: a list of the batch and default_collate's targets, timm's tuple with int64, or what
-    the script's own function makes of the items ("own").
+    `locate(index)` returns the folder dataset and the position in it for an index of the loader's dataset. `collate` is the
+    kind of the collate function: "list" for `default_collate`, "timm" for timm's tuple with int64 targets, "own" for a
+    function of the script.
     """
 
-    folders: tuple[Folder, ...]
-    locate: Callable[[int], tuple[Folder, int]]
-    expressed: Expressed
-    table: ValueTable
-    pack: Pack
+    folders: tuple[FolderDataset, ...]
+    locate: Callable[[int], tuple[FolderDataset, int]]
+    transform: TransformParts
+    value_table: ValueTable
+    collate: CollateKind
 
 
-def recognise(loader: Any) -> Recognition:
-    """Understands a DataLoader's work, or raises `Refused`."""
-    _refuse_loader(loader)
-    folders: list[Folder] = []
+def recognise(loader: Any) -> RecognisedLoader:
+    """Apply the rules to a DataLoader. Raise `Unsupported` with the first rule that fails."""
+    _check_loader(loader)
+    folders: list[FolderDataset] = []
     find = locate(loader.dataset, folders)
     transform = folders[0].dataset.transform
     for folder in folders[1:]:
         if folder.dataset.transform is not transform:
-            raise Refused("its parts have different transforms")
-    expressed = translate(transform)
-    _refuse_open_size(expressed)
-    refuse_other_formats(folders)
-    return Recognition(tuple(folders), find, expressed, tabulate(expressed.pointwise), _pack(loader.collate_fn))
+            raise Unsupported("its parts have different transforms")
+    parts = translate(transform)
+    _require_fixed_size(parts)
+    require_native_formats(folders)
+    return RecognisedLoader(tuple(folders), find, parts, tabulate(parts.pointwise), _collate_kind(loader.collate_fn))
 
 
 def describe(dataset: Any) -> str:
-    """A dataset in a few words: `ImageFolder(/data/train)`, `Subset of ImageFolder(/data/train)`."""
+    """Name a dataset: `ImageFolder(/data/train)`, `Subset of ImageFolder(/data/train)`."""
     name = type(dataset).__name__
     if name == "Subset":
         return f"Subset of {describe(dataset.dataset)}"
@@ -107,10 +132,11 @@ def describe(dataset: Any) -> str:
     return f"{name}({root})" if isinstance(root, str | os.PathLike) else name
 
 
-def locate(dataset: Any, folders: list[Folder]) -> Callable[[int], tuple[Folder, int]]:
-    """A function from an index of `dataset` to (folder, position in it); the folders found are added to `folders`.
+def locate(dataset: Any, folders: list[FolderDataset]) -> Callable[[int], tuple[FolderDataset, int]]:
+    """Return a function that maps an index of `dataset` to a folder dataset and the position in it.
 
-    Understands `Subset` and `ConcatDataset` (nested) of folder datasets; raises `Refused` for anything else.
+    The folder datasets found are appended to `folders`. `Subset` and `ConcatDataset` may be nested. Raise `Unsupported` for any
+    other dataset.
     """
     data = sys.modules["torch.utils.data"]
     if type(dataset) is data.Subset:
@@ -118,22 +144,22 @@ def locate(dataset: Any, folders: list[Folder]) -> Callable[[int], tuple[Folder,
         return lambda index: inner(indices[index])
     if type(dataset) is data.ConcatDataset:
         return _locate_in_parts(dataset, folders)
-    folder = find_folder(dataset, sum(len(folder.samples) for folder in folders))
+    folder = as_folder_dataset(dataset, sum(len(folder.samples) for folder in folders))
     folders.append(folder)
     count = len(folder.samples)
 
-    def find(index: int) -> tuple[Folder, int]:
+    def find(index: int) -> tuple[FolderDataset, int]:
         position = operator.index(index)  # a Subset's indices may be a tensor's or an array's elements
         return folder, position + count if position < 0 else position
 
     return find
 
 
-def _locate_in_parts(dataset: Any, folders: list[Folder]) -> Callable[[int], tuple[Folder, int]]:
+def _locate_in_parts(dataset: Any, folders: list[FolderDataset]) -> Callable[[int], tuple[FolderDataset, int]]:
     inner = [locate(part, folders) for part in dataset.datasets]
     ends = list(dataset.cumulative_sizes)
 
-    def find(index: int) -> tuple[Folder, int]:
+    def find(index: int) -> tuple[FolderDataset, int]:
         if index < 0:
             if -index > ends[-1]:
                 raise ValueError("absolute value of index should not exceed dataset length")
@@ -144,81 +170,84 @@ def _locate_in_parts(dataset: Any, folders: list[Folder]) -> Callable[[int], tup
     return find
 
 
-def find_folder(dataset: Any, first: int) -> Folder:
-    """The dataset as a folder of images that torchvision's own `__getitem__` reads with Pillow, or `Refused`."""
-    if name_of(dataset) == "timm.data.dataset.ImageDataset":
+def as_folder_dataset(dataset: Any, first: int) -> FolderDataset:
+    """Read a dataset as a folder of images that its library's own `__getitem__` opens with Pillow, or raise `Unsupported`."""
+    if full_name(dataset) == "timm.data.dataset.ImageDataset":
         return _timm_folder(dataset, first)
     folder_module = sys.modules.get("torchvision.datasets.folder")
     name = type(dataset).__name__
     if folder_module is None or not isinstance(dataset, folder_module.DatasetFolder):
-        raise Refused(f"dataset {name} is not an image folder")
+        raise Unsupported(f"dataset {name} is not an image folder")
     for method in ("__getitem__", "__len__"):
         if getattr(type(dataset), method) is not getattr(folder_module.DatasetFolder, method):
-            raise Refused(f"dataset {name} has its own {method}")
+            raise Unsupported(f"dataset {name} has its own {method}")
     if getattr(dataset, "__getitems__", None) is not None:
-        raise Refused(f"dataset {name} has its own __getitems__")
-    _refuse_image_loader(dataset, folder_module)
+        raise Unsupported(f"dataset {name} has its own __getitems__")
+    _require_pillow_loader(dataset, folder_module)
     if not dataset.samples:
-        raise Refused(f"dataset {name} is empty")
-    return Folder(dataset, first, dataset.samples, dataset.loader, dataset.target_transform)
+        raise Unsupported(f"dataset {name} is empty")
+    return FolderDataset(dataset, first, dataset.samples, dataset.loader, dataset.target_transform)
 
 
-def _timm_folder(dataset: Any, first: int) -> Folder:
-    """timm's ImageDataset over its folder reader: opens, converts to RGB, transforms (`timm/data/dataset.py`)."""
+def _timm_folder(dataset: Any, first: int) -> FolderDataset:
+    """Read timm's ImageDataset over its folder reader, which opens, converts to RGB, transforms (`timm/data/dataset.py`)."""
     reader = dataset.reader
-    if name_of(reader) != "timm.data.readers.reader_image_folder.ReaderImageFolder":
-        raise Refused(f"timm's {type(reader).__name__}")
+    if full_name(reader) != "timm.data.readers.reader_image_folder.ReaderImageFolder":
+        raise Unsupported(f"timm's {type(reader).__name__}")
     if dataset.load_bytes or dataset.input_img_mode != "RGB" or getattr(dataset, "additional_features", None) is not None:
-        raise Refused("timm's ImageDataset with other than RGB images and targets")
+        raise Unsupported("timm's ImageDataset with other than RGB images and targets")
     if not reader.samples:
-        raise Refused("dataset ImageDataset is empty")
-    return Folder(dataset, first, reader.samples, open_rgb, dataset.target_transform)
+        raise Unsupported("dataset ImageDataset is empty")
+    return FolderDataset(dataset, first, reader.samples, open_rgb, dataset.target_transform)
 
 
 def open_rgb(path: Any) -> Any:
-    """A file as an RGB Pillow image, as timm's ImageDataset opens it."""
+    """Open a file as an RGB Pillow image, as timm's ImageDataset does."""
     from PIL import Image
 
     with open(path, "rb") as file:
         return Image.open(file).convert("RGB")
 
 
-def _refuse_image_loader(dataset: Any, folder_module: Any) -> None:
+def _require_pillow_loader(dataset: Any, folder_module: Any) -> None:
     torchvision = sys.modules["torchvision"]
     pillow = dataset.loader is folder_module.pil_loader or (
         dataset.loader is folder_module.default_loader and torchvision.get_image_backend() == "PIL"
     )
     if not pillow:
-        shown = getattr(dataset.loader, "__name__", type(dataset.loader).__name__)
-        raise Refused(f"its image loader is {shown}, not torchvision's Pillow loader")
+        display_name = getattr(dataset.loader, "__name__", type(dataset.loader).__name__)
+        raise Unsupported(f"its image loader is {display_name}, not torchvision's Pillow loader")
 
 
-def _refuse_loader(loader: Any) -> None:
+def _check_loader(loader: Any) -> None:
     data = sys.modules["torch.utils.data"]
     if isinstance(loader.dataset, data.IterableDataset):
-        raise Refused("its dataset is iterable, without indices")
+        raise Unsupported("its dataset is iterable, without indices")
     if sys.modules["torch"].get_default_device().type != "cpu":
-        raise Refused("torch's default device is not the CPU")
+        raise Unsupported("torch's default device is not the CPU")
     if loader.batch_sampler is None:
-        raise Refused("batch_size=None")
-    _pack(loader.collate_fn)
+        raise Unsupported("batch_size=None")
+    _collate_kind(loader.collate_fn)
     if loader.num_workers > 0 and loader.worker_init_fn is not None and not only_seeds(loader.worker_init_fn):
-        raise Refused("worker_init_fn may do more than seed")
+        raise Unsupported("worker_init_fn may do more than seed")
 
 
-def _pack(collate: Any) -> Pack:
+def _collate_kind(collate: Any) -> CollateKind:
     if collate is sys.modules["torch.utils.data"].default_collate:
         return "list"
     if f"{getattr(collate, '__module__', '')}.{getattr(collate, '__qualname__', '')}" == "timm.data.loader.fast_collate":
         return "timm"
-    if _begins_with_default(collate):
+    if _uses_default_collate(collate):
         return "own"
-    raise Refused(f"collate_fn {shown(collate)}")
+    raise Unsupported(f"collate_fn {display_name(collate)}")
 
 
-def _begins_with_default(collate: Any) -> bool:
-    """True if a script's collate function names torch's default_collate and no worker: then it takes a list of (image, target)
-    like any other and works on the whole batch, as mixup and cutmix do, and may be called in the main process."""
+def _uses_default_collate(collate: Any) -> bool:
+    """Whether a collate function of the script names torch's default_collate, and does not ask which worker runs it.
+
+    Such a function takes a list of (image, target) and changes the whole batch, as MixUp and CutMix do. The main process may
+    call it.
+    """
     function = collate if hasattr(collate, "__code__") else vars(type(collate)).get("__call__")
     code = getattr(function, "__code__", None)
     if code is None or function is None or "get_worker_info" in code.co_names:
@@ -237,10 +266,10 @@ def _filled(cell: types.CellType) -> bool:
 
 
 def only_seeds(function: Any) -> bool:
-    """True if a worker_init_fn can do nothing but seed generators.
+    """Whether a worker_init_fn can do nothing but seed random generators.
 
-    Either it is a framework's known one, or every name in its code is a seeding module, a function of one that seeds or asks
-    for a seed, or a plain number.
+    True for the known functions of frameworks. True also where each name in the function's code is a module with generators, a
+    function of such a module that sets or returns a seed, or a number.
     """
     inner = function.func if isinstance(function, functools.partial) else function
     if f"{getattr(inner, '__module__', '')}.{getattr(inner, '__qualname__', '')}" in FRAMEWORK_SEEDING:
@@ -263,22 +292,22 @@ def _seeds_or_number(value: Any) -> bool:
     )
 
 
-def _refuse_open_size(expressed: Expressed) -> None:
-    """default_collate stacks, so every image must have one size: the last sizing step fixes it."""
-    for step in reversed(expressed.geometry):
+def _require_fixed_size(parts: TransformParts) -> None:
+    """Raise `Unsupported` unless a step fixes the image size: default_collate stacks images of one size only."""
+    for step in reversed(parts.geometry):
         if step.name in ("RandomResizedCrop", "CenterCrop", "RandomCrop"):
             return
         if step.name == "Resize" and isinstance(step.arguments["size"], tuple):
             return
-    raise Refused("its transform does not fix the image size")
+    raise Unsupported("its transform does not fix the image size")
 
 
-def refuse_other_formats(folders: Sequence[Folder]) -> None:
-    """Raises `Refused` if more than a few of the files, by their names, are in formats that the native side does not decode."""
+def require_native_formats(folders: Sequence[FolderDataset]) -> None:
+    """Raise `Unsupported` if more than 2 % of the files, by their names, have formats that are not decoded natively."""
     paths = [str(folder.samples[i][0]) for folder in folders for i in _spread(len(folder.samples))]
     others = sum(not path.lower().endswith(NATIVE_ENDINGS) for path in paths)
     if others > MAX_OTHER_SHARE * len(paths):
-        raise Refused(f"{others / len(paths):.0%} of its files are in formats that are not decoded natively")
+        raise Unsupported(f"{others / len(paths):.0%} of its files are in formats that are not decoded natively")
 
 
 def _spread(count: int) -> range:

@@ -1,6 +1,6 @@
-"""How `headrace run` tells the processes it starts what to do: the names of environment variables, and their values.
+"""The settings of `headrace run`, which reach the script's processes as environment variables.
 
-Standard library only: read by the command line, which must not load torch, and inside the script's process.
+This module must not import torch: the command line uses it too.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from headrace.loading.jpeg_index_cache import INDEX_FOLDER
 
 __all__ = ["HOOK", "Settings"]
 
-#: The module that `headrace.attach` loads in the script's process.
+#: The hook module that `headrace.attach` loads in the script's process.
 HOOK = "headrace.accelerate.hook"
 
 SWITCH = "HEADRACE"
@@ -26,11 +26,12 @@ FOLDER = "HEADRACE_RUN_DIR"
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What to do in the script's process.
+    """The settings of one run.
 
-    `threads` None means the loader's own number of workers. `check` is the number of images to compare before a loader is
-    taken over (0: none). `folder` is where each process writes what it did (`loaders-PID.jsonl`), or None. `index_cache` is the
-    folder of checkpoint indexes, "off", or None for the usual one (headrace.loading.jpeg_index_cache).
+    `threads`: native threads for each loader; None: as many as the loader has workers. `check`: number of images to compare
+    before a loader is taken over; 0: none. `explain`: print the stages of each loader. `folder`: where each process writes its
+    decisions (`loaders-PID.jsonl`), or None. `index_cache`: the folder of JPEG indexes, "off", or None for the default folder
+    (headrace.loading.jpeg_index_cache).
     """
 
     off: bool = False
@@ -42,7 +43,7 @@ class Settings:
 
     @classmethod
     def read(cls, environment: Mapping[str, str] = os.environ) -> Settings:
-        """The settings in an environment; a number that is none counts as not given."""
+        """Read the settings from an environment. A value that is not a number counts as absent."""
         folder = environment.get(FOLDER)
         return cls(
             off=environment.get(SWITCH, "").lower() in ("off", "0", "false", "no"),
@@ -54,7 +55,7 @@ class Settings:
         )
 
     def variables(self) -> dict[str, str]:
-        """The environment variables that `read` turns into these settings."""
+        """Return the environment variables from which `read` makes these settings."""
         return {
             CHECK: str(self.check),
             EXPLAIN: "1" if self.explain else "0",

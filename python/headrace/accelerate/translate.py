@@ -1,17 +1,17 @@
-"""What a torchvision transform does, said as data: the part of it that headrace can do itself, and the script's own rest.
+"""Translate torchvision and timm transforms into headrace's.
 
-A stack of transforms on a Pillow image has up to three parts, in this order:
+The transforms on a Pillow image have up to three parts, in this order:
 
-geometry    what moves pixels or changes colours, as `Step(name, arguments)` by the names of `headrace.transforms`;
-pointwise   the script's own callables that turn the image into a tensor and change each value by itself (ToTensor,
-            Normalize, …): they are not imitated but *tabulated* (`pointwise.py`), so that no rounding can differ;
-per_image   the script's own callables on one finished tensor that are cheap but not pointwise (RandomErasing).
+geometry    transforms that move pixels or change colours, as `NativeTransform(name, arguments)`;
+pointwise   the script's own objects that make a tensor and change each value by itself (ToTensor, Normalize, …). A table of
+            their results replaces them (`pointwise.py`), so no rounding can differ;
+per_image   the script's own objects on one finished tensor that are cheap but not pointwise (RandomErasing).
 
-Classes are recognised by their exact type's full name, never by a base class: a subclass may do anything. Nothing here
-imports torchvision; a script that uses it has done so.
+A class is recognised by the full name of its exact type, never by a base class, because a subclass may do anything. This module
+does not import torchvision; a script that uses torchvision has imported it.
 
-Sources: torchvision 0.19–0.29, `transforms/transforms.py` and `transforms/v2/`; timm 1.0, `data/transforms.py`. What differs
-between them is refused.
+Sources: torchvision 0.19 to 0.29, `transforms/transforms.py` and `transforms/v2/`; timm 1.0, `data/transforms.py`. Arguments
+whose meaning differs between these versions are refused.
 """
 
 from __future__ import annotations
@@ -22,27 +22,36 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-__all__ = ["Expressed", "Refused", "Step", "flatten", "interpolation_name", "name_of", "shown", "translate"]
+__all__ = [
+    "NativeTransform",
+    "TransformParts",
+    "Unsupported",
+    "display_name",
+    "flatten",
+    "full_name",
+    "interpolation_name",
+    "translate",
+]
 
 V1 = "torchvision.transforms.transforms."
 V1_AUTOAUGMENT = "torchvision.transforms.autoaugment."
 V2 = "torchvision.transforms.v2."
 TIMM = "timm.data."
 
-#: Interpolations that the native resampler does bit for bit as Pillow does.
+#: The interpolations for which the native resampler equals Pillow bit for bit.
 PILLOW_FILTERS = frozenset({"bilinear", "bicubic", "lanczos"})
 
 #: Pillow's integer constants, which torchvision still accepts (`_interpolation_modes_from_int`).
 FILTER_BY_NUMBER = MappingProxyType({0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"})
 
 
-class Refused(Exception):
-    """This loader, dataset or transform is not one that headrace can replace exactly; the message says why, for people."""
+class Unsupported(Exception):
+    """headrace cannot replace this loader, dataset or transform exactly. The message is the reason that `run` prints."""
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """One transform of the image: a name of `headrace.transforms` and the arguments to make it with."""
+class NativeTransform:
+    """One transform of `headrace.transforms`: its name and its arguments."""
 
     name: str
     arguments: MappingProxyType[str, Any]
@@ -52,16 +61,16 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Expressed:
-    """A transform, taken apart (see the module's text)."""
+class TransformParts:
+    """The three parts of a transform (see the module's docstring)."""
 
-    geometry: tuple[Step, ...]
+    geometry: tuple[NativeTransform, ...]
     pointwise: tuple[Callable[[Any], Any], ...]
     per_image: tuple[Callable[[Any], Any], ...]
 
 
-def name_of(operation: object) -> str:
-    """The full name of an object's exact type; private module names (`v2._geometry`) are left out."""
+def full_name(operation: object) -> str:
+    """Return the full name of an object's exact type, without private module names (`v2._geometry`)."""
     kind = type(operation)
     module = kind.__module__
     if module.startswith(V2):
@@ -69,22 +78,22 @@ def name_of(operation: object) -> str:
     return f"{module}.{kind.__qualname__}"
 
 
-def shown(operation: object) -> str:
-    """What to call a transform in a message: its class, or the name of a function."""
+def display_name(operation: object) -> str:
+    """Name a transform in a message: its class, or the name of a function."""
     return getattr(operation, "__name__", None) or type(operation).__name__
 
 
 def flatten(operation: object) -> Iterator[Any]:
-    """The elementary transforms of nested Compose and Sequential objects, in order.
+    """Yield the transforms in nested Compose and Sequential objects, in order.
 
-    Raises `Refused` for one whose behaviour was changed from outside (a hook, a replaced method).
+    Raise `Unsupported` for a transform that was changed from outside (a hook, a replaced method).
     """
     if operation is None:
         return
     if not callable(operation):
-        raise Refused(f"its transform is a {type(operation).__name__}, which cannot be called")
-    _refuse_altered(operation)
-    name = name_of(operation)
+        raise Unsupported(f"its transform is a {type(operation).__name__}, which cannot be called")
+    _require_unmodified(operation)
+    name = full_name(operation)
     if name in (V1 + "Compose", V2 + "Compose"):
         for part in operation.transforms:  # type: ignore[attr-defined]
             yield from flatten(part)
@@ -100,7 +109,7 @@ def flatten(operation: object) -> Iterator[Any]:
 
 
 def _image_classification(preset: Any) -> Iterator[Any]:
-    """The steps of `weights.transforms()`: its `forward` is these five calls (`torchvision/transforms/_presets.py`)."""
+    """Yield the five steps of `weights.transforms()`, as its `forward` does (`torchvision/transforms/_presets.py`)."""
     transforms = sys.modules["torchvision.transforms"]
     yield transforms.Resize(preset.resize_size, interpolation=preset.interpolation, antialias=preset.antialias)
     yield transforms.CenterCrop(preset.crop_size)
@@ -110,9 +119,9 @@ def _image_classification(preset: Any) -> Iterator[Any]:
 
 
 def _forwards_to(operation: object) -> str | None:
-    """The attribute that a script's own wrapper class hands its one argument to: `return self.transforms(image)`.
+    """Return the attribute to which a wrapper class of the script passes its argument: `return self.transforms(image)`.
 
-    Proved by comparing the method's byte code with that of exactly this statement, compiled by the same interpreter.
+    The byte code of the method must equal that of exactly this statement, compiled by the same interpreter.
     """
     kind = type(operation)
     method = kind.__dict__.get("__call__") or kind.__dict__.get("forward")
@@ -121,7 +130,7 @@ def _forwards_to(operation: object) -> str | None:
         return None
     name: str = code.co_names[0]
     scope: dict[str, Any] = {}
-    exec(f"def method(self, image):\n    return self.{name}(image)", scope)  # a known text, of a checked identifier
+    exec(f"def method(self, image):\n    return self.{name}(image)", scope)  # a fixed text with a checked identifier
     template = scope["method"].__code__
     same = (code.co_code, code.co_argcount, code.co_flags & 0xF) == (
         template.co_code,
@@ -131,62 +140,62 @@ def _forwards_to(operation: object) -> str | None:
     return name if same and hasattr(operation, name) else None
 
 
-def _refuse_altered(operation: object) -> None:
+def _require_unmodified(operation: object) -> None:
     state = getattr(operation, "__dict__", {})
     if any(key in state for key in ("forward", "__call__", "transform", "make_params", "get_params")):
-        raise Refused(f"transform {type(operation).__name__} has a replaced method")
+        raise Unsupported(f"transform {type(operation).__name__} has a replaced method")
     if any(state.get(key) for key in ("_forward_hooks", "_forward_pre_hooks")):
-        raise Refused(f"transform {type(operation).__name__} has forward hooks")
+        raise Unsupported(f"transform {type(operation).__name__} has forward hooks")
 
 
-def translate(transform: object) -> Expressed:
-    """Takes a transform apart, or raises `Refused` with the transform that is in the way.
+def translate(transform: object) -> TransformParts:
+    """Split a transform into its three parts. Raise `Unsupported` naming the first transform without an equivalent.
 
-    A geometric step that comes after the conversion to a tensor is moved before it where that cannot change a value:
-    flips and crops only move pixels, and a pointwise change does the same to a pixel wherever it lies.
+    A flip after the conversion to a tensor moves before it. That cannot change a value: a flip only moves pixels, and a
+    pointwise transform does not depend on the position.
     """
-    geometry: list[Step] = []
+    geometry: list[NativeTransform] = []
     pointwise: list[Callable[[Any], Any]] = []
     per_image: list[Callable[[Any], Any]] = []
     tensor = False
     for operation in flatten(transform):
-        name = name_of(operation)
-        kind = shown(operation)
+        name = full_name(operation)
+        kind = display_name(operation)
         if name in _IDENTITY or (name in _COLOUR_JITTER and _changes_no_colour(operation)):
             continue
         if per_image and name not in _PER_IMAGE:
-            raise Refused(f"transform {kind} after {type(per_image[-1]).__name__}")
+            raise Unsupported(f"transform {kind} after {type(per_image[-1]).__name__}")
         if name in _TO_TENSOR:
             if not tensor:
                 pointwise.append(operation)
             elif name not in _TO_TENSOR_TWICE:
-                raise Refused(f"transform {kind} on a tensor")
+                raise Unsupported(f"transform {kind} on a tensor")
             tensor = True
         elif name in _POINTWISE:
             if not tensor:
-                raise Refused(f"transform {kind} on a Pillow image")
+                raise Unsupported(f"transform {kind} on a Pillow image")
             pointwise.append(operation)
         elif name in _PER_IMAGE:
             if not tensor:
-                raise Refused(f"transform {kind} on a Pillow image")
+                raise Unsupported(f"transform {kind} on a Pillow image")
             per_image.append(operation)
         elif (make := _GEOMETRY.get(name)) is not None:
             if tensor and kind not in _MOVES_PIXELS_ONLY:
-                raise Refused(f"transform {kind} on a tensor (its arithmetic differs from Pillow's)")
+                raise Unsupported(f"transform {kind} on a tensor (its arithmetic differs from Pillow's)")
             geometry.append(make(operation))
         else:
-            raise Refused(f"transform {kind}{' of timm' if name.startswith(TIMM) else ''}")
+            raise Unsupported(f"transform {kind}{' of timm' if name.startswith(TIMM) else ''}")
     if not tensor:
-        raise Refused("its transform yields no tensor" if transform is not None else "it has no transform")
-    return Expressed(tuple(geometry), tuple(pointwise), tuple(per_image))
+        raise Unsupported("its transform yields no tensor" if transform is not None else "it has no transform")
+    return TransformParts(tuple(geometry), tuple(pointwise), tuple(per_image))
 
 
-def _step(name: str, **arguments: Any) -> Step:
-    return Step(name, MappingProxyType(arguments))
+def _native(name: str, **arguments: Any) -> NativeTransform:
+    return NativeTransform(name, MappingProxyType(arguments))
 
 
 def interpolation_name(value: object) -> str:
-    """The name of torchvision's enum member, of its string, or of Pillow's number; of timm's tuple, all of them."""
+    """Name an interpolation given as torchvision's enum member, a string, Pillow's number, or timm's tuple of several."""
     if isinstance(value, tuple | list):
         return " or ".join(interpolation_name(one) for one in value)
     return str(FILTER_BY_NUMBER.get(value) if isinstance(value, int) else getattr(value, "value", value))
@@ -195,28 +204,28 @@ def interpolation_name(value: object) -> str:
 def _interpolation(value: object) -> str:
     name = interpolation_name(value)
     if name not in PILLOW_FILTERS:
-        raise Refused(f"interpolation {name!r}")
+        raise Unsupported(f"interpolation {name!r}")
     return name
 
 
 def _interpolations(value: object) -> str | tuple[str, ...]:
-    """Of timm's crop: one filter, or several of which each image draws one (`random.choice`)."""
+    """Return the interpolation of timm's crop: one, or several of which each image draws one (`random.choice`)."""
     if isinstance(value, tuple | list) and value:
         return tuple(_interpolation(one) for one in value)
     return _interpolation(value)
 
 
 def _pair(size: Any) -> tuple[int, int]:
-    """(height, width) of an int or of a sequence of one or two (torchvision's `_setup_size`)."""
+    """Return (height, width) for an int or a sequence of one or two ints (torchvision's `_setup_size`)."""
     if isinstance(size, int):
         return size, size
     if isinstance(size, Sequence) and len(size) in (1, 2):
         return int(size[0]), int(size[-1])
-    raise Refused(f"size {size!r}")
+    raise Unsupported(f"size {size!r}")
 
 
-def _random_resized_crop(operation: Any) -> Step:
-    return _step(
+def _random_resized_crop(operation: Any) -> NativeTransform:
+    return _native(
         "RandomResizedCrop",
         size=_pair(operation.size),
         scale=_interval(operation.scale),
@@ -228,64 +237,66 @@ def _random_resized_crop(operation: Any) -> Step:
 def _interval(value: Any) -> tuple[float, float]:
     low, high = float(value[0]), float(value[1])
     if not 0 < low <= high:
-        raise Refused(f"range {value!r}")
+        raise Unsupported(f"range {value!r}")
     return low, high
 
 
-def _resize(operation: Any) -> Step:
+def _resize(operation: Any) -> NativeTransform:
     size = operation.size
     if operation.max_size is not None or size is None:
-        raise Refused("transform Resize with max_size")
+        raise Unsupported("transform Resize with max_size")
     if isinstance(size, Sequence):
         size = tuple(int(edge) for edge in size) if len(size) == 2 else int(size[0])
-    return _step("Resize", size=size, interpolation=_interpolation(operation.interpolation))
+    return _native("Resize", size=size, interpolation=_interpolation(operation.interpolation))
 
 
-def _center_crop(operation: Any) -> Step:
-    return _step("CenterCrop", size=_pair(operation.size))
+def _center_crop(operation: Any) -> NativeTransform:
+    return _native("CenterCrop", size=_pair(operation.size))
 
 
-def _random_crop(operation: Any) -> Step:
+def _random_crop(operation: Any) -> NativeTransform:
     padding = operation.padding
     if padding is not None and not isinstance(padding, int):
         padding = tuple(int(edge) for edge in padding)
     padded = bool(padding) or operation.pad_if_needed
     if padded and (operation.padding_mode != "constant" or not _is_black(operation.fill)):
-        raise Refused("transform RandomCrop with padding that is not black")
-    return _step("RandomCrop", size=_pair(operation.size), padding=padding, pad_if_needed=bool(operation.pad_if_needed))
+        raise Unsupported("transform RandomCrop with padding that is not black")
+    return _native("RandomCrop", size=_pair(operation.size), padding=padding, pad_if_needed=bool(operation.pad_if_needed))
 
 
 def _is_black(fill: Any) -> bool:
-    """Whether a `fill` argument means zero in every channel (v2 keeps a dict by type; None means zero)."""
+    """Whether a `fill` argument is zero in each channel. v2 has a dict by type; None means zero."""
     if isinstance(fill, dict):
         return all(_is_black(value) for value in fill.values())
     return not any(fill) if isinstance(fill, Sequence) else not fill
 
 
-def _color_jitter(operation: Any) -> Step:
-    return _step("ColorJitter", **{name: getattr(operation, name) for name in ("brightness", "contrast", "saturation", "hue")})
+def _color_jitter(operation: Any) -> NativeTransform:
+    return _native(
+        "ColorJitter", **{name: getattr(operation, name) for name in ("brightness", "contrast", "saturation", "hue")}
+    )
 
 
-def _flip(operation: Any) -> Step:
-    return _step(type(operation).__name__, p=float(operation.p))
+def _flip(operation: Any) -> NativeTransform:
+    return _native(type(operation).__name__, p=float(operation.p))
 
 
 def _fill(fill: Any) -> tuple[int, ...]:
-    """R, G, B of a `fill` argument on a Pillow image, as `_parse_fill` makes it."""
+    """Return R, G, B of a `fill` argument for a Pillow image, as torchvision's `_parse_fill` does."""
     if isinstance(fill, dict):
         image = sys.modules["PIL.Image"].Image
         fill = fill.get(image, fill.get("others"))
     values = tuple(fill) if isinstance(fill, Sequence) else (fill or 0,)
     values = values * 3 if len(values) == 1 else values
     if len(values) != 3 or any(not isinstance(value, int | float) or not 0 <= value <= 255 for value in values):
-        raise Refused(f"fill {fill!r}")
+        raise Unsupported(f"fill {fill!r}")
     return tuple(int(value) for value in values)
 
 
 def _sampling(operation: Any) -> dict[str, Any]:
     name = interpolation_name(operation.interpolation)
     if name not in ("nearest", "bilinear"):
-        raise Refused(f"transform {type(operation).__name__} with interpolation {name!r}")
+        raise Unsupported(f"transform {type(operation).__name__} with interpolation {name!r}")
     return {"interpolation": name, "fill": _fill(operation.fill)}
 
 
@@ -293,54 +304,54 @@ def _floats(values: Any) -> tuple[float, ...] | None:
     return None if values is None else tuple(float(value) for value in values)
 
 
-def _rotation(operation: Any) -> Step:
+def _rotation(operation: Any) -> NativeTransform:
     if operation.expand and operation.center is not None:
-        raise Refused("transform RandomRotation with expand and a center")
+        raise Unsupported("transform RandomRotation with expand and a center")
     degrees, center = _floats(operation.degrees), _floats(operation.center)
-    return _step("RandomRotation", degrees=degrees, expand=bool(operation.expand), center=center, **_sampling(operation))
+    return _native("RandomRotation", degrees=degrees, expand=bool(operation.expand), center=center, **_sampling(operation))
 
 
-def _affine(operation: Any) -> Step:
+def _affine(operation: Any) -> NativeTransform:
     names = ("degrees", "translate", "scale", "shear", "center")
-    return _step("RandomAffine", **{name: _floats(getattr(operation, name)) for name in names}, **_sampling(operation))
+    return _native("RandomAffine", **{name: _floats(getattr(operation, name)) for name in names}, **_sampling(operation))
 
 
-def _pad(operation: Any) -> Step:
+def _pad(operation: Any) -> NativeTransform:
     if operation.padding_mode != "constant":
-        raise Refused(f"transform Pad with padding_mode {operation.padding_mode!r}")
+        raise Unsupported(f"transform Pad with padding_mode {operation.padding_mode!r}")
     padding = operation.padding
     padding = padding if isinstance(padding, int) else tuple(int(edge) for edge in padding)
-    return _step("Pad", padding=padding, fill=_fill(operation.fill))
+    return _native("Pad", padding=padding, fill=_fill(operation.fill))
 
 
-def _posterize(operation: Any) -> Step:
-    return _step("RandomPosterize", bits=int(operation.bits), p=float(operation.p))
+def _posterize(operation: Any) -> NativeTransform:
+    return _native("RandomPosterize", bits=int(operation.bits), p=float(operation.p))
 
 
-def _solarize(operation: Any) -> Step:
+def _solarize(operation: Any) -> NativeTransform:
     threshold = float(operation.threshold)
     if not 0 <= threshold <= 256:
-        raise Refused(f"transform RandomSolarize with threshold {threshold!r}")
-    return _step("RandomSolarize", threshold=threshold, p=float(operation.p))
+        raise Unsupported(f"transform RandomSolarize with threshold {threshold!r}")
+    return _native("RandomSolarize", threshold=threshold, p=float(operation.p))
 
 
-def _sharpness(operation: Any) -> Step:
-    return _step("RandomAdjustSharpness", sharpness_factor=float(operation.sharpness_factor), p=float(operation.p))
+def _sharpness(operation: Any) -> NativeTransform:
+    return _native("RandomAdjustSharpness", sharpness_factor=float(operation.sharpness_factor), p=float(operation.p))
 
 
-def _grayscale(operation: Any) -> Step:
+def _grayscale(operation: Any) -> NativeTransform:
     if operation.num_output_channels != 3:
-        raise Refused("transform Grayscale with one channel")
-    return _step("Grayscale", num_output_channels=3)
+        raise Unsupported("transform Grayscale with one channel")
+    return _native("Grayscale", num_output_channels=3)
 
 
 def _version(operation: Any) -> int:
-    """Which of torchvision's two automatic augmentations: their solarize and posterize round at different places."""
-    return 1 if name_of(operation).startswith(V1_AUTOAUGMENT) else 2
+    """Return which of torchvision's two automatic augmentations it is: their solarize and posterize round differently."""
+    return 1 if full_name(operation).startswith(V1_AUTOAUGMENT) else 2
 
 
-def _rand_augment(operation: Any) -> Step:
-    return _step(
+def _rand_augment(operation: Any) -> NativeTransform:
+    return _native(
         "RandAugment",
         num_ops=int(operation.num_ops),
         magnitude=int(operation.magnitude),
@@ -350,17 +361,17 @@ def _rand_augment(operation: Any) -> Step:
     )
 
 
-def _trivial_augment(operation: Any) -> Step:
+def _trivial_augment(operation: Any) -> NativeTransform:
     bins = int(operation.num_magnitude_bins)
-    return _step("TrivialAugmentWide", num_magnitude_bins=bins, version=_version(operation), **_sampling(operation))
+    return _native("TrivialAugmentWide", num_magnitude_bins=bins, version=_version(operation), **_sampling(operation))
 
 
-def _auto_augment(operation: Any) -> Step:
-    return _step("AutoAugment", policy=str(operation.policy.value), version=_version(operation), **_sampling(operation))
+def _auto_augment(operation: Any) -> NativeTransform:
+    return _native("AutoAugment", policy=str(operation.policy.value), version=_version(operation), **_sampling(operation))
 
 
 def _changes_no_colour(operation: Any) -> bool:
-    """ColorJitter(0, 0, 0, 0) keeps None for each; timm makes one for `--color-jitter 0`."""
+    """Whether a ColorJitter changes nothing: timm makes ColorJitter(0, 0, 0, 0) for `--color-jitter 0`."""
     return all(getattr(operation, name) is None for name in ("brightness", "contrast", "saturation", "hue"))
 
 
@@ -383,7 +394,7 @@ _TO_TENSOR_TWICE = frozenset({V2 + "ToTensor", V2 + "PILToTensor", V2 + "ToImage
 _POINTWISE = frozenset({V1 + "ConvertImageDtype", V1 + "Normalize", V2 + "ConvertImageDtype", V2 + "ToDtype", V2 + "Normalize"})
 _PER_IMAGE = frozenset({V1 + "RandomErasing", V2 + "RandomErasing", TIMM + "random_erasing.RandomErasing"})
 _MOVES_PIXELS_ONLY = frozenset({"RandomHorizontalFlip", "RandomVerticalFlip"})
-_GEOMETRY: MappingProxyType[str, Callable[[Any], Step]] = MappingProxyType(
+_GEOMETRY: MappingProxyType[str, Callable[[Any], NativeTransform]] = MappingProxyType(
     {
         prefix + name: make
         for prefix in (V1, V2)

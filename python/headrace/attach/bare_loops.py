@@ -10,9 +10,9 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from headrace.attach import load_hooks as startup
+from headrace.attach import load_hooks
 from headrace.attach.counters import COUNTERS
-from headrace.attach.steps import Watch
+from headrace.attach.steps import StepRecorder
 
 __all__ = ["install"]
 
@@ -20,11 +20,11 @@ FIRST_STEPS = 3
 """Optimizer steps without a batch of a known loader, after which there is none."""
 
 
-def install(watch: Watch) -> None:
-    """Watch optimizer steps."""
+def install(step_recorder: StepRecorder) -> None:
+    """StepRecorder optimizer steps."""
     from torch.optim import optimizer
 
-    optimizer.register_optimizer_step_post_hook(_BareLoop(watch).after_optimizer)
+    optimizer.register_optimizer_step_post_hook(_BareLoop(step_recorder).after_optimizer)
 
 
 class _Source:
@@ -34,13 +34,13 @@ class _Source:
 class _BareLoop:
     """One process. `_optimizer`: the one whose steps count, where there are several."""
 
-    def __init__(self, watch: Watch) -> None:
-        self._watch = watch
+    def __init__(self, step_recorder: StepRecorder) -> None:
+        self._step_recorder = step_recorder
         self._session = -1
         self._begin()
 
     def _begin(self) -> None:
-        self._session = self._watch.session
+        self._session = self._step_recorder.session
         self._off = False
         self._steps = 0
         self._optimizer: int | None = None
@@ -51,11 +51,11 @@ class _BareLoop:
 
     def after_optimizer(self, optimizer: Any, *_: Any) -> None:
         """An optimizer has taken a step."""
-        watch = self._watch
-        if watch.off:
+        step_recorder = self._step_recorder
+        if step_recorder.off:
             return
         try:
-            if self._session != watch.session:
+            if self._session != step_recorder.session:
                 self._begin()
             if not self._off and not self._is_fed() and self._is_first(optimizer):
                 self._steps += 1
@@ -63,11 +63,11 @@ class _BareLoop:
                     self._open()
         except Exception:
             self._off = True
-            startup.disable("timing of loops without a loader")
+            load_hooks.disable("timing of loops without a loader")
 
     def _is_fed(self) -> bool:
         """Whether a known loader has given a batch: then its steps are those that count."""
-        self._off = self._off or self._watch.begun
+        self._off = self._off or self._step_recorder.has_batch
         return self._off
 
     def _is_first(self, optimizer: Any) -> bool:
@@ -80,8 +80,8 @@ class _BareLoop:
         from torch.nn.modules import module
 
         if self._current is None:
-            self._watch.number(self._source, self._source, _describe, family="none")
-        self._current = self._watch.before(self._source)
+            self._step_recorder.number(self._source, self._source, _describe, family="none")
+        self._current = self._step_recorder.before_next(self._source)
         self._thread = threading.get_ident()
         self._sync = COUNTERS.sync_s, COUNTERS.sync_count
         self._copy_s = COUNTERS.copy_s
@@ -101,15 +101,15 @@ class _BareLoop:
                 self._take(inputs)
         except Exception:
             self._off = True
-            startup.disable("timing of loops without a loader")
+            load_hooks.disable("timing of loops without a loader")
 
     def _take(self, inputs: Any) -> None:
-        current, watch = self._current, self._watch
+        current, step_recorder = self._current, self._step_recorder
         waited_s, waits = COUNTERS.sync_s - self._sync[0], COUNTERS.sync_count - self._sync[1]
         device_s = waited_s + COUNTERS.copy_s - self._copy_s
-        watch.begun = self._told  # the start of the job is told once
-        watch.after(current, inputs)
-        watch.begun, self._told = False, True  # no known loader has given a batch
+        step_recorder.has_batch = self._told  # the start of the job is told once
+        step_recorder.after_next(current, inputs)
+        step_recorder.has_batch, self._told = False, True  # no known loader has given a batch
         # Waits for the device are the step's own: of the results of the one before, or of the copy of a batch that is there.
         current.wait_s = max(0.0, current.wait_s - device_s)
         current.end_s = current.start_s + current.wait_s

@@ -112,12 +112,12 @@ class StepClock:
         self._copies = []
         return drained
 
-    def copying(self) -> Any:
-        """A copy to the device begins; give what this returns to `copied`."""
+    def begin_copy(self) -> Any:
+        """A copy to the device begins; give what this returns to `end_copy`."""
         wanted = self._after is not None and len(self._copies) < MAX_COPIES and self._clock.usable()
         return self._clock.record() if wanted else None
 
-    def copied(self, begin: Any) -> None:
+    def end_copy(self, begin: Any) -> None:
         """The copy has been queued."""
         if begin is not None:
             self._copies.append((begin, self._clock.record()))

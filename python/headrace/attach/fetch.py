@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from headrace.attach import load_hooks as startup
+from headrace.attach import load_hooks
 from headrace.attach.probe import Probe
 from headrace.attach.recorder import Recorder
 from headrace.attach.threads import IoCounters, read_io, run_queue_delay_s, tcp_connections
@@ -35,31 +35,31 @@ def install(recorder: Recorder) -> None:
     """Patch PyTorch's fetchers and Python's sockets."""
     from torch.utils.data._utils import fetch
 
-    watch = _Watch(recorder)
+    timer = _BatchTimer(recorder)
     for fetcher in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
-        fetcher.fetch = _timed_fetch(fetcher.fetch, watch)
+        fetcher.fetch = _timed_fetch(fetcher.fetch, timer)
     for kind in (socket.socket, ssl.SSLSocket):
         for name in ("recv", "recv_into"):
             setattr(kind, name, _timed_receive(getattr(kind, name)))
 
 
-def _timed_fetch(original: Callable[..., Any], watch: _Watch) -> Callable[..., Any]:
+def _timed_fetch(original: Callable[..., Any], timer: _BatchTimer) -> Callable[..., Any]:
     def fetch(self: Any, possibly_batched_index: Any) -> Any:
-        if watch.off:
+        if timer.off:
             return original(self, possibly_batched_index)
         try:
-            watch.begin(self)
+            timer.begin(self)
         except Exception:
-            watch.fail()
+            timer.fail()
             return original(self, possibly_batched_index)
         try:
             data = original(self, possibly_batched_index)
         finally:
             _timing.active = False
         try:
-            watch.end(possibly_batched_index)
+            timer.end(possibly_batched_index)
         except Exception:
-            watch.fail()
+            timer.fail()
         return data
 
     return fetch
@@ -97,7 +97,7 @@ class _Collate:
             _timing.collate_cpu_s += time.thread_time() - begin_cpu_s
 
 
-class _Watch:
+class _BatchTimer:
     """The clocks at the beginning of the batch that is being made; one per process, workers have one thread."""
 
     def __init__(self, recorder: Recorder) -> None:
@@ -182,7 +182,7 @@ class _Watch:
 
     def fail(self) -> None:
         self.off = True
-        startup.disable("timing of batches")
+        load_hooks.disable("timing of batches")
 
 
 def note_loader(number: int) -> None:

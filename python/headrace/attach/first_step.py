@@ -13,10 +13,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from headrace.attach import load_hooks as startup
+from headrace.attach import load_hooks
 from headrace.attach.recorder import Recorder
 
-__all__ = ["CompileWatch", "install", "tell"]
+__all__ = ["CompileTimer", "install", "record_startup"]
 
 LEAST_DOWNLOAD_BYTES = 1_000_000
 LONGEST_LIST = 5
@@ -41,7 +41,7 @@ _download = _Download()
 
 
 def install() -> None:
-    """Patch Python's sockets, once, whoever asks. The time of reads is taken until `tell` is called."""
+    """Patch Python's sockets, once, whoever asks. The time of reads is taken until `record_startup` is called."""
     if _download.installed:
         return
     _download.on = _download.installed = True
@@ -67,9 +67,9 @@ def _timed_receive(original: Callable[..., Any]) -> Callable[..., Any]:
     return receive
 
 
-def tell(recorder: Recorder) -> None:
+def record_startup(recorder: Recorder) -> None:
     """The first batch is there: record what was imported and downloaded until now, once."""
-    imports = startup.stop_timing_imports()
+    imports = load_hooks.stop_timing_imports()
     if imports:
         recorder.event("imports", imports[0][1], sum(seconds for _, _, seconds in imports), _longest(imports))
     if _download.on and _download.bytes >= LEAST_DOWNLOAD_BYTES:
@@ -83,7 +83,7 @@ def _longest(imports: Sequence[tuple[str, float, float]]) -> str:
     return ", ".join(f"{name} {seconds:.1f} s" for name, _, seconds in longest if seconds >= 0.1)
 
 
-class CompileWatch:
+class CompileTimer:
     """Looks after each step whether `torch.compile` has been at work in it."""
 
     def __init__(self, recorder: Recorder) -> None:

@@ -19,7 +19,7 @@ from headrace.attach import procfs
 from headrace.attach.load_hooks import HOOKS_VARIABLE, SESSION_VARIABLE
 from headrace.errors import CommandError, UsageError
 
-__all__ = ["SITE_FOLDER", "Finished", "attached_environment", "spawn"]
+__all__ = ["SITE_FOLDER", "FinishedCommand", "attached_environment", "spawn"]
 
 SITE_FOLDER = Path(__file__).parent / "site"
 
@@ -31,7 +31,7 @@ FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class FinishedCommand:
     """How the command ended. `returncode` is negative for a signal, as `subprocess` has it; times are monotonic.
 
     `timed_out`: the time limit ended it.
@@ -71,7 +71,7 @@ def spawn(
     stderr: IO[bytes] | IO[str] | int | None = None,
     on_start: Callable[[subprocess.Popen[bytes]], None] | None = None,
     time_limit_s: float | None = None,
-) -> Finished:
+) -> FinishedCommand:
     """Run `command` to its end with `hooks` (module names with an `install()`) in every Python process below it.
 
     The child inherits stdin and, unless `stdout` and `stderr` say otherwise, those two. SIGTERM, SIGHUP and SIGUSR1/2 are
@@ -94,7 +94,7 @@ def spawn(
         if on_start is not None:
             on_start(child)
         returncode, timed_out = _wait(child, time_limit_s)
-    return Finished(tuple(command), returncode, child.pid, started_s, time.monotonic(), timed_out)
+    return FinishedCommand(tuple(command), returncode, child.pid, started_s, time.monotonic(), timed_out)
 
 
 def _not_a_command(command: Sequence[str]) -> CommandError:

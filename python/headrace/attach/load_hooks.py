@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from types import ModuleType
 
-from headrace.attach import log as remarks
+from headrace.attach import log
 
 __all__ = [
     "HOOKS_VARIABLE",
@@ -115,7 +115,7 @@ def disable(where: str) -> None:
         _state["disabled"] = True
         reason = traceback.format_exc(limit=-1).strip().splitlines()
         detail = f"{reason[-1]} ({reason[1].strip()})" if len(reason) > 2 else reason[-1]
-        remarks.say(f"headrace: {where} is off in process {os.getpid()}: {detail}")
+        log.log_line(f"headrace: {where} is off in process {os.getpid()}: {detail}")
 
 
 def _install() -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import sys
 
-__all__ = ["say"]
+__all__ = ["log_line"]
 
 _process = os.getpid()
 
 
-def say(words: str) -> None:
+def log_line(words: str) -> None:
     """Print one or more whole lines on stderr. An open bar of tqdm, where the script has imported it, moves below them.
 
     Never imports tqdm, and raises nothing of its.

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from headrace.attach import load_hooks as startup
+from headrace.attach import load_hooks
 from headrace.attach.recorder import Recorder
 
 __all__ = ["install"]
@@ -18,10 +18,10 @@ AFTER_STEPS = 5
 
 def install(recorder: Recorder) -> None:
     """Watch the optimizer's first steps; what is patched is put back after them."""
-    _Look(recorder).begin()
+    _SettingsReader(recorder).begin()
 
 
-class _Look:
+class _SettingsReader:
     """One look. `autocast`: the number format of the last autocast region that was entered."""
 
     def __init__(self, recorder: Recorder) -> None:
@@ -36,15 +36,15 @@ class _Look:
         from torch.optim import optimizer
 
         optimizer.register_optimizer_step_post_hook(self._after_step)  # stays: torch walks over its hooks while it calls one
-        self._replace(torch.amp.autocast_mode.autocast, "__enter__", self._watch_autocast)
-        self._replace(torch.nn.DataParallel, "forward", self._watch_data_parallel)
+        self._patch(torch.amp.autocast_mode.autocast, "__enter__", self._noting_autocast)
+        self._patch(torch.nn.DataParallel, "forward", self._noting_data_parallel)
 
-    def _replace(self, owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    def _patch(self, owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
         original = getattr(owner, name)
         setattr(owner, name, make(original))
         self._restore.append(lambda: setattr(owner, name, original))
 
-    def _watch_autocast(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _noting_autocast(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def __enter__(region: Any) -> Any:
             if getattr(region, "_enabled", False):
                 self._autocast = str(getattr(region, "fast_dtype", "")).removeprefix("torch.")
@@ -52,7 +52,7 @@ class _Look:
 
         return __enter__
 
-    def _watch_data_parallel(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _noting_data_parallel(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def forward(module: Any, *args: Any, **options: Any) -> Any:
             self._data_parallel = len(module.device_ids)
             return original(module, *args, **options)
@@ -68,7 +68,7 @@ class _Look:
                 restore()
             self._recorder.line("fact", name="configuration", value=self._facts(optimizer))
         except Exception:
-            startup.disable("the look at the configuration")
+            load_hooks.disable("reading of the model's settings")
 
     def _facts(self, optimizer: Any) -> dict[str, Any]:
         import torch

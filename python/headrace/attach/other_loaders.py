@@ -7,8 +7,8 @@ from functools import partial
 from types import ModuleType
 from typing import Any
 
-from headrace.attach import load_hooks as startup
-from headrace.attach.steps import Watch, timed_next
+from headrace.attach import load_hooks
+from headrace.attach.steps import StepRecorder, timed_next
 
 __all__ = ["install"]
 
@@ -19,40 +19,42 @@ ITERATORS = (("nvidia.dali.plugin.pytorch", "DALIGenericIterator"),)
 """Classes that are iterators themselves."""
 
 
-def install(watch: Watch) -> None:
+def install(step_recorder: StepRecorder) -> None:
     """Patch each class now, or when its module has been imported."""
     for module, name in ITERABLES:
-        startup.when_imported(module, partial(_patch_class, _patch_iterable, name, watch))
+        load_hooks.when_imported(module, partial(_patch_class, _patch_iterable, name, step_recorder))
     for module, name in ITERATORS:
-        startup.when_imported(module, partial(_patch_class, _patch_iterator, name, watch))
+        load_hooks.when_imported(module, partial(_patch_class, _patch_iterator, name, step_recorder))
 
 
-def _patch_class(patch: Callable[[Any, Watch], None], name: str, watch: Watch, module: ModuleType) -> None:
-    patch(getattr(module, name), watch)
+def _patch_class(
+    patch: Callable[[Any, StepRecorder], None], name: str, step_recorder: StepRecorder, module: ModuleType
+) -> None:
+    patch(getattr(module, name), step_recorder)
 
 
-def _patch_iterable(kind: Any, watch: Watch) -> None:
+def _patch_iterable(kind: Any, step_recorder: StepRecorder) -> None:
     original: Callable[[Any], Iterator[Any]] = kind.__iter__
 
     def __iter__(self: Any) -> Iterator[Any]:
         inner = original(self)
-        if watch.off:
+        if step_recorder.off:
             return inner
-        return _TimedPass(inner, self, watch)
+        return _TimedPass(inner, self, step_recorder)
 
     kind.__iter__ = __iter__
 
 
-def _patch_iterator(kind: Any, watch: Watch) -> None:
+def _patch_iterator(kind: Any, step_recorder: StepRecorder) -> None:
     def prepared(self: Any) -> Any:
         return original(self)
 
     original: Callable[[Any], Any] = kind.__next__
-    timed = timed_next(prepared, watch)
+    timed = timed_next(prepared, step_recorder)
 
     def __next__(self: Any) -> Any:
         if not hasattr(self, "_headrace"):
-            watch.guarded(watch.starting_other, self, self)
+            step_recorder.guarded(step_recorder.starting_other, self, self)
         return timed(self)
 
     kind.__next__ = __next__
@@ -63,10 +65,10 @@ class _TimedPass:
 
     _num_workers = 0
 
-    def __init__(self, inner: Iterator[Any], loader: Any, watch: Watch) -> None:
+    def __init__(self, inner: Iterator[Any], loader: Any, step_recorder: StepRecorder) -> None:
         self._inner = inner
-        self._timed = timed_next(lambda timed: next(inner), watch)
-        watch.guarded(watch.starting_other, self, loader)
+        self._timed = timed_next(lambda timed: next(inner), step_recorder)
+        step_recorder.guarded(step_recorder.starting_other, self, loader)
 
     def __iter__(self) -> _TimedPass:
         return self

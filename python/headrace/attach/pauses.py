@@ -20,14 +20,14 @@ def install(recorder: Recorder) -> None:
     """Add a gc callback and patch `torch.save`."""
     import torch
 
-    gc.callbacks.append(_gc_watch(recorder))
+    gc.callbacks.append(_gc_timer(recorder))
     torch.save = _timed_save(torch.save, recorder)
 
 
-def _gc_watch(recorder: Recorder) -> Callable[[str, dict[str, int]], None]:
+def _gc_timer(recorder: Recorder) -> Callable[[str, dict[str, int]], None]:
     started = threading.local()
 
-    def watch(phase: str, info: dict[str, int]) -> None:
+    def time_collection(phase: str, info: dict[str, int]) -> None:
         if phase == "start":
             started.at_s = time.monotonic()
             return
@@ -35,7 +35,7 @@ def _gc_watch(recorder: Recorder) -> Callable[[str, dict[str, int]], None]:
         if begin_s is not None and time.monotonic() - begin_s >= LEAST_PAUSE_S:
             recorder.event("gc", begin_s, time.monotonic() - begin_s, f"generation {info['generation']}")
 
-    return watch
+    return time_collection
 
 
 def _timed_save(original: Callable[..., Any], recorder: Recorder) -> Callable[..., Any]:

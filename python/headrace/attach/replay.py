@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any
 
-from headrace.attach import load_hooks as startup
+from headrace.attach import load_hooks
 from headrace.attach.processes import rank_from_environment
 from headrace.attach.recorder import Recorder, recorder
 
@@ -48,7 +48,7 @@ def install() -> None:
         try:
             return replay.next()
         except Exception:
-            startup.disable("the replay of a batch")
+            load_hooks.disable("the replay of a batch")
             return original(self)
 
     base.__next__ = __next__

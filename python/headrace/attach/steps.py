@@ -17,9 +17,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from headrace.attach import fetch
-from headrace.attach import first_step as beginning
-from headrace.attach import load_hooks as startup
+from headrace.attach import fetch, first_step, load_hooks
 from headrace.attach.counters import COUNTERS
 from headrace.attach.device_clock import DeviceClock, StepClock
 from headrace.attach.operators import OperatorProfile
@@ -28,76 +26,76 @@ from headrace.attach.recorder import Recorder
 from headrace.attach.threads import run_queue_delay_s
 from headrace.session.model import STEP_FIELDS
 
-__all__ = ["WATCHES", "Watch", "install", "timed_next"]
+__all__ = ["STEP_RECORDERS", "StepRecorder", "install", "timed_next"]
 
 SAMPLE_PATHS = 64
 DEVICE_COLUMNS = (STEP_FIELDS.index("gpu_wait_s"), STEP_FIELDS.index("gpu_step_s"), STEP_FIELDS.index("h2d_s"))
 
 
-WATCHES: list[Watch] = []
+STEP_RECORDERS: list[StepRecorder] = []
 """Those of this process: one over PyTorch's and similar loaders, one over TensorFlow's."""
 
 
-def install(recorder: Recorder, clock: DeviceClock) -> Watch:
-    """Patch PyTorch's DataLoader iterators. Returns the watch over the steps, for other loaders and copies to use."""
+def install(recorder: Recorder, clock: DeviceClock) -> StepRecorder:
+    """Patch PyTorch's DataLoader iterators. Returns the step_recorder over the steps, for other loaders and copies to use."""
     from torch.utils.data import dataloader
 
     base = dataloader._BaseDataLoaderIter
     step_clock = StepClock(clock, DEVICE_COLUMNS, lambda loader, row: recorder.row("steps", loader, row))
     atexit.register(step_clock.drain)
-    watch = Watch(recorder, step_clock)
-    WATCHES.append(watch)
-    base.__next__ = timed_next(base.__next__, watch)
-    base._reset = _watched_reset(base._reset, watch)
-    base.__init__ = _watched_init(base.__init__, watch)
+    step_recorder = StepRecorder(recorder, step_clock)
+    STEP_RECORDERS.append(step_recorder)
+    base.__next__ = timed_next(base.__next__, step_recorder)
+    base._reset = _recorded_reset(base._reset, step_recorder)
+    base.__init__ = _recorded_init(base.__init__, step_recorder)
     workers = dataloader._MultiProcessingDataLoaderIter
-    workers.__init__ = _timed_start(workers.__init__, watch)
-    return watch
+    workers.__init__ = _timed_start(workers.__init__, step_recorder)
+    return step_recorder
 
 
-def timed_next(original: Callable[[Any], Any], watch: Watch) -> Callable[[Any], Any]:
+def timed_next(original: Callable[[Any], Any], step_recorder: StepRecorder) -> Callable[[Any], Any]:
     """`original`, a `__next__`, timed as a step of the iterator's loader."""
 
     def __next__(self: Any) -> Any:
-        if watch.off:
+        if step_recorder.off:
             return original(self)
         try:
-            current = watch.before(self)
+            current = step_recorder.before_next(self)
         except Exception:
-            watch.fail()
+            step_recorder.fail()
             return original(self)
         try:
             data = original(self)
         except StopIteration:
-            watch.guarded(watch.finished, current)
+            step_recorder.guarded(step_recorder.finished, current)
             raise
-        watch.guarded(watch.after, current, data)
+        step_recorder.guarded(step_recorder.after_next, current, data)
         return data
 
     return __next__
 
 
-def _watched_reset(original: Callable[..., None], watch: Watch) -> Callable[..., None]:
+def _recorded_reset(original: Callable[..., None], step_recorder: StepRecorder) -> Callable[..., None]:
     def _reset(self: Any, *args: Any, **options: Any) -> None:
-        watch.guarded(watch.restarted, self)
+        step_recorder.guarded(step_recorder.restarted, self)
         original(self, *args, **options)
 
     return _reset
 
 
-def _watched_init(original: Callable[..., None], watch: Watch) -> Callable[..., None]:
+def _recorded_init(original: Callable[..., None], step_recorder: StepRecorder) -> Callable[..., None]:
     def __init__(self: Any, loader: Any, *args: Any, **options: Any) -> None:
-        watch.guarded(watch.starting, self, loader)
+        step_recorder.guarded(step_recorder.starting, self, loader)
         original(self, loader, *args, **options)
 
     return __init__
 
 
-def _timed_start(original: Callable[..., None], watch: Watch) -> Callable[..., None]:
+def _timed_start(original: Callable[..., None], step_recorder: StepRecorder) -> Callable[..., None]:
     def __init__(self: Any, loader: Any, *args: Any, **options: Any) -> None:
         begin_s = time.monotonic()
         original(self, loader, *args, **options)
-        watch.guarded(watch.started, self, begin_s)
+        step_recorder.guarded(step_recorder.started, self, begin_s)
 
     return __init__
 
@@ -126,7 +124,7 @@ class _Iteration:
         self.batch_bytes: int | None = None
 
 
-class Watch:
+class StepRecorder:
     """What is known of the loaders of this process."""
 
     def __init__(self, recorder: Recorder, step_clock: StepClock, *, first_number: int = 0) -> None:
@@ -141,8 +139,8 @@ class Watch:
         """Forget what belongs to an earlier session of this process."""
         self.off = self.failed
         self.session += 1
-        self.begun = False
-        self.compilation = beginning.CompileWatch(self.recorder)
+        self.has_batch = False
+        self.compilation = first_step.CompileTimer(self.recorder)
         self.operators = OperatorProfile(self.recorder)
         self.loaders: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self.epochs: dict[int, int] = {}
@@ -159,7 +157,7 @@ class Watch:
 
     def fail(self) -> None:
         self.off = self.failed = True
-        startup.disable("timing of steps")
+        load_hooks.disable("timing of steps")
 
     # The life of an iterator.
 
@@ -207,7 +205,7 @@ class Watch:
 
     # One step.
 
-    def before(self, iterator: Any) -> _Iteration:
+    def before_next(self, iterator: Any) -> _Iteration:
         current: _Iteration | None = getattr(iterator, "_headrace", None)
         if current is None or current.session != self.session:
             current = self._adopt(iterator)
@@ -224,7 +222,7 @@ class Watch:
         current.start_s = time.monotonic()
         return current
 
-    def after(self, current: _Iteration, data: Any) -> None:
+    def after_next(self, current: _Iteration, data: Any) -> None:
         current.end_s = end_s = time.monotonic()
         current.wait_s = end_s - current.start_s
         current.drained = self.step_clock.after_next()
@@ -235,9 +233,9 @@ class Watch:
             self._note_format(current.loader, data)
         current.items = _batch_size(data)
         current.count += 1
-        if not self.begun:
-            self.begun = True
-            beginning.tell(self.recorder)
+        if not self.has_batch:
+            self.has_batch = True
+            first_step.record_startup(self.recorder)
         COUNTERS.reset(end_s)
         current.queue_s = run_queue_delay_s()
         current.cpu_s = time.thread_time()

@@ -15,11 +15,10 @@ from functools import partial
 from types import ModuleType
 from typing import Any
 
-from headrace.attach import first_step as beginning
-from headrace.attach import load_hooks as startup
+from headrace.attach import first_step, load_hooks
 from headrace.attach.device_clock import StepClock
 from headrace.attach.recorder import Recorder, recorder
-from headrace.attach.steps import DEVICE_COLUMNS, WATCHES, Watch, timed_next
+from headrace.attach.steps import DEVICE_COLUMNS, STEP_RECORDERS, StepRecorder, timed_next
 
 __all__ = ["install", "pipeline_of"]
 
@@ -57,27 +56,27 @@ def install() -> None:
     target = recorder()
     step_clock = StepClock(_NoClock(), DEVICE_COLUMNS, lambda loader, row: target.row("steps", loader, row))
     atexit.register(step_clock.drain)
-    watch = Watch(target, step_clock, first_number=FIRST_NUMBER)
-    WATCHES.append(watch)
-    beginning.install()
+    step_recorder = StepRecorder(target, step_clock, first_number=FIRST_NUMBER)
+    STEP_RECORDERS.append(step_recorder)
+    first_step.install()
     kind = iterator_ops.OwnedIterator
-    kind.__next__ = _timed(kind.__next__, watch)
-    dataset_ops.DatasetV2.__iter__ = _numbered(dataset_ops.DatasetV2.__iter__, watch)
-    startup.when_imported(KERAS_TRAINER, partial(_patch_keras, kind))
+    kind.__next__ = _timed(kind.__next__, step_recorder)
+    dataset_ops.DatasetV2.__iter__ = _numbered(dataset_ops.DatasetV2.__iter__, step_recorder)
+    load_hooks.when_imported(KERAS_TRAINER, partial(_patch_keras, kind))
 
 
-def _numbered(original: Callable[[Any], Any], watch: Watch) -> Callable[[Any], Any]:
+def _numbered(original: Callable[[Any], Any], step_recorder: StepRecorder) -> Callable[[Any], Any]:
     """A dataset is iterated: its iterator belongs to a loader of that name."""
 
     def __iter__(self: Any) -> Any:
         iterator = original(self)
-        watch.guarded(_start, watch, iterator, self)
+        step_recorder.guarded(_start, step_recorder, iterator, self)
         return iterator
 
     return __iter__
 
 
-def _start(watch: Watch, iterator: Any, dataset: Any) -> None:
+def _start(step_recorder: StepRecorder, iterator: Any, dataset: Any) -> None:
     stages = pipeline_of(dataset)
     overlapped = any(word in stage for stage in stages for word in OVERLAPPING)
     iterator._headrace_overlapped = overlapped
@@ -88,7 +87,7 @@ def _start(watch: Watch, iterator: Any, dataset: Any) -> None:
         "dataset_length": None,
         "pipeline": list(stages),
     }
-    watch.number(iterator, dataset, lambda _: description, family="tensorflow")
+    step_recorder.number(iterator, dataset, lambda _: description, family="tensorflow")
 
 
 def pipeline_of(dataset: Any) -> tuple[str, ...]:
@@ -131,18 +130,18 @@ def _batch_size(dataset: Any) -> int | None:
         return None
 
 
-def _timed(original: Callable[[Any], Any], watch: Watch) -> Callable[[Any], Any]:
+def _timed(original: Callable[[Any], Any], step_recorder: StepRecorder) -> Callable[[Any], Any]:
     """`__next__` timed as a step; where the pipeline does nothing ahead, that time is also the making of the batch."""
 
     def made(self: Any) -> Any:
-        if watch.off or getattr(self, "_headrace_overlapped", True):
+        if step_recorder.off or getattr(self, "_headrace_overlapped", True):
             return original(self)
         begin_s, begin_cpu_s = time.monotonic(), time.process_time()
         data = original(self)
-        watch.guarded(_record_batch, watch.recorder, self, begin_s, time.process_time() - begin_cpu_s)
+        step_recorder.guarded(_record_batch, step_recorder.recorder, self, begin_s, time.process_time() - begin_cpu_s)
         return data
 
-    return timed_next(made, watch)
+    return timed_next(made, step_recorder)
 
 
 def _record_batch(target: Recorder, iterator: Any, begin_s: float, cpu_s: float) -> None:

@@ -10,20 +10,14 @@ from pathlib import Path
 from headrace.attach import (
     bare_loops,
     fetch,
+    first_step,
+    load_hooks,
+    model_settings,
     other_loaders,
     pauses,
     ranks,
     steps,
     transfers,
-)
-from headrace.attach import (
-    first_step as beginning,
-)
-from headrace.attach import (
-    load_hooks as startup,
-)
-from headrace.attach import (
-    model_settings as configuration,
 )
 from headrace.attach.device_clock import CudaClock, DeviceClock
 from headrace.attach.recorder import recorder
@@ -38,39 +32,39 @@ def install() -> None:
     """Patch PyTorch in this process. Each part that cannot be installed is reported and left out."""
     target = recorder()
     clock = _device_clock()
-    watch = steps.install(target, clock)
+    step_recorder = steps.install(target, clock)
     parts: tuple[tuple[str, Callable[[], None]], ...] = (
         ("timing of batches", lambda: fetch.install(target)),
-        ("timing of downloads", beginning.install),
-        ("timing of other loaders", lambda: other_loaders.install(watch)),
-        ("the look at the configuration", lambda: configuration.install(target)),
+        ("timing of downloads", first_step.install),
+        ("timing of other loaders", lambda: other_loaders.install(step_recorder)),
+        ("reading of the model's settings", lambda: model_settings.install(target)),
         ("timing of pauses", lambda: pauses.install(target)),
         ("timing of ranks", ranks.install),
-        ("timing of loops without a loader", lambda: bare_loops.install(watch)),
-        ("timing of transfers", lambda: transfers.install(watch.step_clock)),
+        ("timing of loops without a loader", lambda: bare_loops.install(step_recorder)),
+        ("timing of transfers", lambda: transfers.install(step_recorder.step_clock)),
     )
     for name, part in parts:
         try:
             part()
         except Exception:
-            startup.disable(name)
+            load_hooks.disable(name)
 
 
 def pause() -> None:
     """The session ends although this process goes on: what is buffered is written, nothing more is recorded."""
-    for watch in steps.WATCHES:
-        watch.operators.cancel()
-        watch.step_clock.drain()
-        watch.off = True
-        watch.recorder.close()
+    for step_recorder in steps.STEP_RECORDERS:
+        step_recorder.operators.cancel()
+        step_recorder.step_clock.drain()
+        step_recorder.off = True
+        step_recorder.recorder.close()
 
 
 def resume(folder: Path) -> bool:
     """Record into another session with the hooks that are there. False when none are installed in this process yet."""
-    for watch in steps.WATCHES:
-        watch.recorder.move(folder)
-        watch.begin_session()
-    return bool(steps.WATCHES)
+    for step_recorder in steps.STEP_RECORDERS:
+        step_recorder.recorder.move(folder)
+        step_recorder.begin_session()
+    return bool(steps.STEP_RECORDERS)
 
 
 def _device_clock() -> DeviceClock:

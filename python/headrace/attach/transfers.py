@@ -61,11 +61,11 @@ def _timed_copy(original: Callable[..., Any], step_clock: StepClock) -> Callable
     def copy(self: Any, *args: Any, **options: Any) -> Any:
         if not self.is_cpu:
             return original(self, *args, **options)
-        begin, begin_s = step_clock.copying(), time.monotonic()
+        begin, begin_s = step_clock.begin_copy(), time.monotonic()
         result = original(self, *args, **options)
         if not result.is_cpu:
             COUNTERS.copy_s += time.monotonic() - begin_s
-            step_clock.copied(begin)
+            step_clock.end_copy(begin)
         return result
 
     return _named_like(copy, original)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from headrace.attach import sampler
-from headrace.attach.launch import Finished, spawn
+from headrace.attach.launch import FinishedCommand, spawn
 from headrace.errors import UsageError
 from headrace.session.model import SESSION_VERSION
 
@@ -32,7 +32,7 @@ def watch(
     env: Mapping[str, str] | None = None,
     time_limit_s: float | None = None,
     log: IO[bytes] | None = None,
-) -> Finished:
+) -> FinishedCommand:
     """Run `command` to its end and write its session to `folder`.
 
     `hooks`: modules that attach to the command's Python processes. `env`: further environment variables. `time_limit_s`:

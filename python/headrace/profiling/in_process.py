@@ -12,8 +12,7 @@ import time
 from pathlib import Path
 from types import TracebackType
 
-from headrace.attach import load_hooks as startup
-from headrace.attach import log, sampler
+from headrace.attach import load_hooks, log, sampler
 from headrace.attach import torch_hooks as hooks
 from headrace.attach.launch import SITE_FOLDER
 from headrace.attach.processes import rank_from_environment
@@ -63,9 +62,9 @@ class Watch:
 
     def start(self) -> None:
         """Begin to record. For callbacks, which have no block. Raises `UsageError` when the folder already holds a session."""
-        if startup.SESSION_VARIABLE in os.environ:
-            outer = os.environ[startup.SESSION_VARIABLE]
-            log.say(f"headrace.watch: this process is being watched already (session in {outer})")
+        if load_hooks.SESSION_VARIABLE in os.environ:
+            outer = os.environ[load_hooks.SESSION_VARIABLE]
+            log.log_line(f"headrace.watch: this process is being watched already (session in {outer})")
             return
         if self._leads:
             begin_session(self.folder, [Path(sys.executable).name, *sys.argv])
@@ -75,7 +74,7 @@ class Watch:
         if self._leads:
             self._sampler = sampler.start(self.folder, os.getpid())
         if not hooks.resume(self.folder):
-            startup.start()
+            load_hooks.start()
         self._active = True
 
     @property
@@ -92,12 +91,12 @@ class Watch:
         try:
             if not self.end(failed=failed):
                 return None
-            _, self.diagnosis = finish(self.folder, log=log.say, report=self._report, threads_allowed=not exiting)
+            _, self.diagnosis = finish(self.folder, log=log.log_line, report=self._report, threads_allowed=not exiting)
         except Exception as error:  # the script goes on: its model may not be saved yet
-            log.say(f"headrace.watch: not diagnosed: {error if isinstance(error, HeadraceError) else repr(error)}")
+            log.log_line(f"headrace.watch: not diagnosed: {error if isinstance(error, HeadraceError) else repr(error)}")
             return None
         if self._report:
-            log.say(_summary(self.diagnosis))
+            log.log_line(_summary(self.diagnosis))
         return self.diagnosis
 
     def end(self, *, failed: bool = False) -> bool:
@@ -121,10 +120,10 @@ class Watch:
     def _set_environment(self) -> None:
         """Set the variables by which spawned workers and ranks attach themselves. Forked ones have the hooks already."""
         paths = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
-        given_hooks = [name for name in os.environ.get(startup.HOOKS_VARIABLE, "").split(",") if name]  # `headrace run`'s
+        given_hooks = [name for name in os.environ.get(load_hooks.HOOKS_VARIABLE, "").split(",") if name]  # `headrace run`'s
         wanted = {
-            startup.SESSION_VARIABLE: str(self.folder),
-            startup.HOOKS_VARIABLE: ",".join([*given_hooks, *HOOKS]),
+            load_hooks.SESSION_VARIABLE: str(self.folder),
+            load_hooks.HOOKS_VARIABLE: ",".join([*given_hooks, *HOOKS]),
             "PYTHONPATH": os.pathsep.join([str(SITE_FOLDER), *paths]),
         }
         self._environment = {name: os.environ.get(name) for name in wanted}

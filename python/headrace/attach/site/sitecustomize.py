@@ -36,9 +36,9 @@ def _start_headrace() -> None:
         module = importlib.util.module_from_spec(spec)
         sys.modules["headrace"] = module
         spec.loader.exec_module(module)
-    from headrace.attach import load_hooks as startup
+    from headrace.attach import load_hooks
 
-    startup.start()
+    load_hooks.start()
 
 
 if os.environ.get("HEADRACE_HOOKS"):
