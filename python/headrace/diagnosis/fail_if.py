@@ -1,8 +1,8 @@
 """`--fail-if`: a condition on the result of a diagnosis, such as `input_share > 0.1 and steps >= 50`.
 
-Names are those of `share_of_step`, `input_share` (the sum of its input parts), the plain fields of the JSON result
-(`img_s`, `ceiling_img_s`, `wait_share`, `step_s`, `confidence`, `steps`, …) and `verdict`. Only comparisons, `and`, `or`,
-`not`, numbers and quoted words are understood; nothing is executed.
+A condition names parts of `share_of_step`, `input_share` (the sum of its input parts), fields of the JSON result that hold
+one value (`img_s`, `ceiling_img_s`, `wait_share`, `step_s`, `confidence`, `steps`, …) or `verdict`. It consists of
+comparisons, `and`, `or`, `not`, numbers and quoted words. No code of the condition is executed.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any
 from headrace.diagnosis.model import SHARES, Diagnosis
 from headrace.errors import HeadraceError, UsageError
 
-__all__ = ["Condition", "values"]
+__all__ = ["Condition", "condition_values"]
 
-PLAIN = (
+FIELDS = (
     "verdict", "confidence", "img_s", "ceiling_img_s", "wait_share", "step_s", "step_p95_s", "steps", "ranks",
     "wasted_gpu_hours_per_100", "exit_code", "duration_s",
 )  # fmt: skip
@@ -32,16 +32,16 @@ COMPARISONS: Mapping[type[ast.cmpop], Callable[[Any, Any], bool]] = {
 }
 
 
-def values(diagnosis: Diagnosis) -> dict[str, Any]:
-    """Everything a condition can name."""
-    named: dict[str, Any] = {name: getattr(diagnosis, name) for name in PLAIN}
+def condition_values(diagnosis: Diagnosis) -> dict[str, Any]:
+    """Return everything that a condition can name, with its value; None means not measured."""
+    named: dict[str, Any] = {name: getattr(diagnosis, name) for name in FIELDS}
     named.update(diagnosis.share_of_step)
     named["input_share"] = sum(share for name, share in diagnosis.share_of_step.items() if name.startswith("input_"))
     return named
 
 
 class Condition:
-    """A parsed condition. Raises `UsageError` for anything but comparisons of known names."""
+    """A parsed condition, such as `Condition("input_share > 0.1")`. Raises `UsageError` for anything else than comparisons."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -52,11 +52,11 @@ class Condition:
         self._check(self._tree)
 
     def holds(self, diagnosis: Diagnosis) -> bool:
-        """Whether it is true of `diagnosis`. Raises `HeadraceError` when a value it needs was not measured."""
-        return bool(self._value(self._tree, values(diagnosis)))
+        """Return whether the condition is true. Raises `HeadraceError` when a value that it names was not measured."""
+        return bool(self._value(self._tree, condition_values(diagnosis)))
 
     def _check(self, node: ast.expr) -> None:
-        known = {*PLAIN, *SHARES, "input_share"}
+        known = {*FIELDS, *SHARES, "input_share"}
         if isinstance(node, ast.BoolOp):
             for part in node.values:
                 self._check(part)

@@ -18,18 +18,18 @@ from headrace.diagnosis.step_model import TERM_WORDS, StepModel
 __all__ = ["NO_HELP", "ceiling_img_s", "predict_gain", "predicted_fix", "round_rate"]
 
 BASE_ERROR = 0.08
-"""Half-width of an 80 % interval where the model fits perfectly: what repeated runs of one job differ by."""
+"""Half-width of an 80 % interval when the model fits exactly: repeated runs of one job differ by this share."""
 
 CPU_ERROR = 0.15
-"""Added where cores bind: how a scheduler shares them with others is not known beforehand."""
+"""Widen the interval by this share when cores bind: how the kernel shares them out cannot be predicted."""
 
 NO_HELP = 1.03
-"""Gains below this are called ≈ 0."""
+"""Call a predicted gain "≈ 0" below this ratio."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Rate and interval after a change, and what binds then."""
+    """What a change brings: images/s with an 80 % interval, the ratio to the present rate, and the next limit."""
 
     img_s: float
     interval: tuple[float, float]
@@ -38,12 +38,11 @@ class Prediction:
 
 
 def ceiling_img_s(job: MeasuredJob) -> float | None:
-    """Images per second of this rank if every batch were there in time: items / (G + M)."""
+    """Return the images per second of this rank if no batch were late: items / (compute + hand-over)."""
     return _ceiling_with(job.rank, job.rank.handover_s)
 
 
 def _ceiling_with(rank: Rank, handover_s: float) -> float | None:
-    """The same, where taking over a batch costs so much."""
     if rank.items is None:
         return None
     floor_s = rank.compute_s + (min(handover_s, rank.net_wait_s) if rank.workers else 0.0)
@@ -53,7 +52,13 @@ def _ceiling_with(rank: Rank, handover_s: float) -> float | None:
 def predict_gain(
     job: MeasuredJob, after: StepModel, *, error: float = 0.0, scale: float = 1.0, before: StepModel | None = None
 ) -> Prediction | None:
-    """From the model now (or `before`) and `after`; `scale` is the batch size after over the one now."""
+    """Return what a change brings, or None without a model or a count of images.
+
+    after: the step model after the change.
+    error: half-width to add to the interval, for the uncertainty of this change.
+    scale: images per step after the change over images per step now.
+    before: the step model before the change; by default the job's.
+    """
     now, rank = before or job.model, job.rank
     if now is None or rank.items is None or rank.step_s <= 0:
         return None
@@ -63,7 +68,6 @@ def predict_gain(
     if after.binding == "cpu" or after.terms_s["cpu"] > 0.85 * after.step_s:
         spread += CPU_ERROR
     present = rank.items / rank.step_s
-    # Where the model is slower than the job it describes, the present rate is the better witness.
     img_s = present * max(gain, 1e-3)
     low, high = img_s * math.exp(-spread), img_s * math.exp(spread)
     ceiling = _ceiling_with(rank, after.handover_s)
@@ -86,7 +90,11 @@ def predicted_fix(
     scale: float = 1.0,
     before: StepModel | None = None,
 ) -> Fix:
-    """One fix, predicted where there is a model of it."""
+    """Return a fix, predicted from the step model after it (`after`); without a model, named but not predicted.
+
+    name: the fix id. change: what is changed, in words. command: what to type, if one line says it. basis: what the
+    prediction rests on. effort: how much the user has to edit. The other arguments are those of `predict_gain`.
+    """
     found = predict_gain(job, after, error=error, scale=scale, before=before) if after is not None else None
     if found is None:
         return Fix(name, change, command=command, basis="not predicted: " + basis, effort=effort)
@@ -105,5 +113,5 @@ def predicted_fix(
 
 
 def round_rate(value: float) -> float:
-    """Four significant digits."""
+    """Return a rate rounded to four significant digits."""
     return float(f"{value:.4g}")

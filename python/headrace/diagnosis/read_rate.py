@@ -1,4 +1,4 @@
-"""How fast the storage of a job's own files can be read at most, from the read sweep that a session holds."""
+"""The highest rate at which storage delivers a job's own files, from the read sweep in a session."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ __all__ = ["best_rate"]
 
 
 def best_rate(session: Session) -> float | None:
-    """The most bytes per second that any number of readers got, or None where that was not measured."""
+    """Return the bytes per second of the best number of readers, or None without a read sweep."""
     rates = session.facts.get("read_sweep") or {}
     return max(rates.values(), default=None)

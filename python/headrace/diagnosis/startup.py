@@ -1,6 +1,8 @@
-"""The time from the command to the end of the first step, by what was going on."""
+"""The start-up of a job: the time from the command to the end of the first step, in parts."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 from headrace.diagnosis.measure import Rank
 from headrace.session.model import Event, Session
@@ -10,7 +12,7 @@ __all__ = ["LARGE_PART", "START_WORDS", "startup_parts_s"]
 LARGE_PART = 0.2
 """Offer a fix for one part of the start when the part takes more than this share of it."""
 
-START_WORDS = {
+START_WORDS: Mapping[str, str] = {
     "launch": "launching Python",
     "imports": "imports",
     "download": "downloading",
@@ -20,14 +22,15 @@ START_WORDS = {
     "compile": "torch.compile",
     "first_step": "the rest of the first step (device start, tuning)",
 }
+"""The parts of the start in words, in order of time."""
 
 
 def startup_parts_s(session: Session, rank: Rank) -> dict[str, float]:
-    """Seconds of each part, in order of time; parts that did not occur or were not seen are left out, none is below 0.
+    """Return the seconds of each part (`START_WORDS`), in order of time. Parts that were not seen are left out.
 
-    `set_up` is what is left between the start of Python and the first `iter()` of the loader, so where imports were
-    not timed (torch was there when the watch began) it holds them. `first_step` is what the first step took beyond
-    a usual one.
+    `set_up` is the rest of the time between the start of Python and the first `iter()` of the loader. It includes the
+    imports when they were not timed, because torch was imported before the watch began. `first_step` is the time of the
+    first step beyond a usual step.
     """
     if not rank.all_steps or rank.first_batch_s is None:
         return {}

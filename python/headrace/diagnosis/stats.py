@@ -9,17 +9,17 @@ __all__ = ["fit_line", "mean", "mean_of_known", "median", "overlap_s", "percenti
 
 
 def mean(values: Sequence[float]) -> float | None:
-    """Arithmetic mean, or None of nothing."""
+    """Return the arithmetic mean; None of an empty series."""
     return math.fsum(values) / len(values) if values else None
 
 
 def median(values: Sequence[float]) -> float | None:
-    """Middle value, or None of nothing."""
+    """Return the middle value; None of an empty series."""
     return percentile(values, 0.5) if values else None
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The value below which `share` (0..1) of `values` lie, linearly interpolated (numpy's default). Not of nothing."""
+    """Return the value below which a share (0 to 1) of a non-empty series lies, with the linear interpolation of NumPy."""
     ordered = sorted(values)
     position = share * (len(ordered) - 1)
     low = math.floor(position)
@@ -28,20 +28,23 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 def mean_of_known(values: Iterable[float | None]) -> float | None:
+    """Return the mean of the values that are not None; None when there are none."""
     return mean([float(value) for value in values if value is not None])
 
 
 def required(value: float | None) -> float:
+    """Return a value that cannot be None here, for the type checker."""
     assert value is not None
     return value
 
 
 def overlap_s(begin_s: float, end_s: float, other_begin_s: float, other_end_s: float) -> float:
+    """Return how many seconds two intervals have in common."""
     return max(0.0, min(end_s, other_end_s) - max(begin_s, other_begin_s))
 
 
 def fit_line(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Slope of the least-squares line, and r²."""
+    """Return slope and r² of the least-squares line through (x, y) points; (0, 0) when x or y does not vary."""
     count = len(points)
     mean_x = math.fsum(x for x, _ in points) / count
     mean_y = math.fsum(y for _, y in points) / count

@@ -1,4 +1,10 @@
-"""The model of the step: which of four resources sets its pace, now and after a change."""
+"""The step model: which of four resources sets the pace of a step, now and after a change.
+
+    step ≈ max(G + M, (C + S + K) / n, p·(C + c) / P, p·x)
+
+G is compute and M the hand-over in the training process. Each of n workers needs C seconds on a core, S blocked, and K for
+sending, per batch. P cores also run the training process (c). Storage serves one batch in x seconds. p ranks share P and x.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +16,7 @@ from headrace.diagnosis.measure import Machine, Rank
 __all__ = ["StepModel", "build_model"]
 
 SHARPNESS = 12
-"""Set by the jobs of benchmarks/scenarios/jobs.py that are near the knee after their fix."""
+"""Exponent of the power mean; fitted to the jobs of benchmarks/scenarios/jobs.py whose two sides are close after their fix."""
 
 TERM_WORDS: Mapping[str, str] = {
     "compute": "the training process",
@@ -22,11 +28,18 @@ TERM_WORDS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class StepModel:
-    """Seconds per batch of each demand, and the resources they meet; `step_s` is what follows.
+    """What one batch demands, in seconds, and the resources that serve it.
 
-    `compute_s` G, `handover_s` M, `cpu_s` C (collating included), `blocked_s` S beside nobody, `send_s` CPU of a worker
-    process outside the fetching thread, `main_cpu_s` c, `serial_s` x: seconds for which one batch keeps storage busy.
-    `cores` is what is left to the job, `ranks` p the processes that share it, `workers` n per rank (0: in the process).
+    compute_s: G, computation in the training process.
+    handover_s: M, taking over a ready batch.
+    cpu_s: C, a worker on a core, collating included.
+    blocked_s: S, a worker blocked when no other worker reads.
+    send_s: K, CPU of a worker process outside the fetching thread.
+    main_cpu_s: c, CPU of the training process.
+    serial_s: x, time for which one batch keeps storage busy.
+    cores: P, cores that other programs leave to the job.
+    ranks: p, training processes that share the cores.
+    workers: n, worker processes per rank; 0 when the training process makes the batches.
     """
 
     compute_s: float
@@ -42,7 +55,7 @@ class StepModel:
 
     @property
     def terms_s(self) -> dict[str, float]:
-        """Seconds per step that each resource would need alone."""
+        """Seconds per step that each resource alone would need: compute, workers, cpu, storage."""
         workers = max(1, self.workers)
         made_s = self.cpu_s + self.blocked_s + self.send_s
         consumer_s = self.compute_s + self.handover_s
@@ -55,10 +68,10 @@ class StepModel:
 
     @property
     def step_s(self) -> float:
-        """The slower of the two sides, and a little more where they are close: steps vary, and each side waits.
+        """Modelled seconds per step: the power mean of the training process and of the largest term of the input.
 
-        The training process is one side, the making of batches (its largest term) the other. A power mean: two equal
-        sides give 6 % more than either, one of half the other's size adds nothing.
+        Steps vary, so two sides that are nearly equal wait for each other at times: two equal sides give 6 % more than
+        either. A side of half the size adds nothing.
         """
         terms = self.terms_s
         consumer_s = terms.pop("compute")
@@ -66,24 +79,20 @@ class StepModel:
 
     @property
     def binding(self) -> str:
-        """The name of the largest term."""
+        """The name of the largest term, which sets the pace."""
         terms = self.terms_s
         return max(terms, key=lambda name: terms[name])
 
-    @property
-    def runner_up_s(self) -> float:
-        """The second largest term: the bound of what removing the first can bring."""
-        return sorted(self.terms_s.values())[-2]
-
     def changed(self, **changes: float) -> StepModel:
-        """The model after a change."""
+        """Return the model with other values in some fields."""
         return replace(self, **changes)  # type: ignore[arg-type]
 
 
 def build_model(rank: Rank, ranks: int, machine: Machine, *, read_rate: float | None = None) -> StepModel | None:
-    """The model of what was measured, or None when no batch was seen being made.
+    """Return the model of a measured rank, or None when no batch was seen being made.
 
-    `read_rate`: the most bytes per second that storage gave to any number of readers, where that was tried.
+    ranks: number of training processes on this machine.
+    read_rate: the highest rate of storage in bytes per second, where the read sweep measured it.
     """
     cost = rank.batch_cost
     if cost is None:
@@ -93,7 +102,7 @@ def build_model(rank: Rank, ranks: int, machine: Machine, *, read_rate: float | 
     ratio = max(1.0, cost.alone_ratio or 1.0)
     workers = rank.workers
     alone_s = blocked_s / ratio
-    # Blocked time grows from `alone_s` (ratio 1) to workers·alone_s (ratio = workers) as storage serves one at a time.
+    # A ratio of 1 means that storage serves all workers at once; a ratio of `workers`, one at a time.
     serial_s = alone_s * min(1.0, (ratio - 1) / (workers - 1)) if workers > 1 else 0.0
     if read_rate and cost.disk_bytes:
         serial_s = max(serial_s, cost.disk_bytes / read_rate)
@@ -106,14 +115,14 @@ def build_model(rank: Rank, ranks: int, machine: Machine, *, read_rate: float | 
         send_s=cost.other_cpu_s,
         main_cpu_s=rank.process_cpu_s or 0.0,
         serial_s=serial_s,
-        cores=usable_cores(machine),
+        cores=_usable_cores(machine),
         ranks=max(1, ranks),
         workers=workers,
     )
 
 
-def usable_cores(machine: Machine) -> float:
-    """Cores left to the job: those it may use, less what other programs take of them."""
+def _usable_cores(machine: Machine) -> float:
+    """Return the cores that other programs leave to the job, at least a quarter of the cores that it may use."""
     cores = machine.cores or 1.0
     free = (machine.core_count or cores) - (machine.foreign_cores or 0.0)
     return max(0.25 * cores, min(cores, free))

@@ -12,18 +12,26 @@ from headrace.session.model import Batch, ObservedLoader, Process, Step
 __all__ = ["BatchCost", "measure_batch_cost"]
 
 UNDISTURBED = 0.2
-"""Of a batch made alone, for which another worker may have been at work all the same."""
+"""Accept the experiment when other workers were busy for at most this share of the time of the batch made alone."""
 
-AROUND, LEAST_AROUND = 20, 3
-"""Batches nearest to the one made alone that it is set against, but for the two at its sides; fewer than three tell nothing."""
+NEAREST, LEAST_NEAREST = 20, 3
+"""Compare the batch made alone with this many batches nearest in time, the two nearest left out; need at least so many."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchCost:
-    """Making one batch, mean seconds in one worker: on a core, queueing for one, blocked, collating, other threads.
+    """The mean cost of making one batch in one worker. Times are seconds; None means not measured.
 
-    `cpu_s` includes `collate_cpu_s`. `alone_ratio`: blocked time beside the other workers over blocked time alone
-    (1: storage does not mind; the number of workers: it serves one at a time), None where that was not tried.
+    wall_s: the whole time.
+    cpu_s: on a core, collating included.
+    queue_s: ready to run, waiting for a core.
+    blocked_s: neither: waiting for storage, network or a lock.
+    collate_s, collate_cpu_s: in the collate function, and on a core there.
+    other_cpu_s: CPU time of the worker process outside the fetching thread (serialising, native threads).
+    socket_s: in reads from sockets.
+    read_bytes, disk_bytes: read by system calls, and of these from a disk.
+    alone_ratio: blocked time beside the other workers over blocked time alone. 1 means that storage serves all readers
+        equally well; the number of workers means that storage serves one at a time. None without the experiment.
     """
 
     wall_s: float
@@ -36,13 +44,11 @@ class BatchCost:
     socket_s: float
     read_bytes: float | None
     disk_bytes: float | None
-    batches: int
     alone_ratio: float | None
-    late_share: float | None
 
     @property
     def off_core_s(self) -> float:
-        """Blocked; where queueing for a core was not measured, both together, as far as they can be told from collating."""
+        """Seconds blocked. Where queueing was not measured, seconds blocked or queueing, outside the collate function."""
         if self.blocked_s is not None or self.cpu_s is None:
             return self.blocked_s or 0.0
         return max(0.0, self.wall_s - self.cpu_s - max(0.0, self.collate_s - self.collate_cpu_s))
@@ -66,17 +72,15 @@ class BatchCost:
 def measure_batch_cost(
     batches: Sequence[Batch], process: Process, loader: ObservedLoader, steps: Sequence[Step], processes: Sequence[Process]
 ) -> BatchCost | None:
-    """The mean batch made while the steady steps ran."""
+    """Return the mean cost of the batches made during the steady steps, or None when no batch was seen being made."""
     own = {item.pid for item in processes if item.role == "worker" and item.parent_pid == process.pid} | {process.pid}
     begin_s, end_s = steps[0].start_s, steps[-1].start_s + steps[-1].step_s
     mine = [batch for batch in batches if batch.pid in own and batch.loader == loader.loader]
-    if not mine:  # spawned by a fork server: the parent is not the training process
+    if not mine:  # workers of a fork server do not have the training process as their parent
         mine = [batch for batch in batches if batch.loader == loader.loader and batch.worker >= 0]
     made = [batch for batch in mine if begin_s <= batch.start_s <= end_s and not batch.alone] or mine
     if not made:
         return None
-    late = [batch.idle_s for batch in made if batch.idle_s is not None]
-    other = mean_of_known(batch.other_cpu_s for batch in made)
     return BatchCost(
         wall_s=required(mean([batch.wall_s for batch in made])),
         cpu_s=mean_of_known(batch.cpu_s for batch in made),
@@ -84,20 +88,19 @@ def measure_batch_cost(
         blocked_s=mean_of_known(batch.blocked_s for batch in made),
         collate_s=mean_of_known(batch.collate_s for batch in made) or 0.0,
         collate_cpu_s=mean_of_known(batch.collate_cpu_s for batch in made) or 0.0,
-        other_cpu_s=other or 0.0,
+        other_cpu_s=mean_of_known(batch.other_cpu_s for batch in made) or 0.0,
         socket_s=mean_of_known(batch.socket_s for batch in made) or 0.0,
         read_bytes=mean_of_known(batch.read_bytes for batch in made),
         disk_bytes=mean_of_known(batch.disk_bytes for batch in made),
-        batches=len(made),
         alone_ratio=_alone_ratio(mine),
-        late_share=mean([float(idle_s < 0.002) for idle_s in late]),
     )
 
 
 def _alone_ratio(batches: Sequence[Batch]) -> float | None:
-    """Blocked time of batches beside other workers' over that of one made alone, by the same worker and of the same kind.
+    """Return the blocked time of a batch beside other workers over that of a batch made alone, by the same worker.
 
-    None where the other workers did not pause for it, or too few batches around it were read as it was (from a disk, or not).
+    Only batches that were read like the one made alone count: from a disk, or from the page cache. Return None when the
+    other workers did not pause during the experiment, or when too few batches can be compared.
     """
     for single in (batch for batch in reversed(batches) if batch.alone):
         begin_s, end_s = single.start_s, single.start_s + single.wall_s
@@ -107,12 +110,12 @@ def _alone_ratio(batches: Sequence[Batch]) -> float | None:
             continue
         own = [batch for batch in batches if batch.pid == single.pid and not batch.alone][1:]
         alike = [batch for batch in own if _is_cold(batch) == _is_cold(single) and batch.blocked_s is not None]
-        near = sorted(alike, key=lambda batch: abs(batch.start_s - single.start_s))[2:AROUND]
-        if len(near) >= LEAST_AROUND:
+        near = sorted(alike, key=lambda batch: abs(batch.start_s - single.start_s))[2:NEAREST]
+        if len(near) >= LEAST_NEAREST:
             return required(median([batch.blocked_s or 0.0 for batch in near])) / single.blocked_s
     return None
 
 
 def _is_cold(batch: Batch) -> bool:
-    """Whether most of what it read came from a disk."""
+    """Return whether most bytes of a batch came from a disk."""
     return bool(batch.read_bytes and batch.disk_bytes) and 2 * (batch.disk_bytes or 0) > (batch.read_bytes or 0)

@@ -13,15 +13,29 @@ from headrace.session.model import Session
 __all__ = ["Machine", "measure_machine"]
 
 SETTLED_S = 120.0
+"""Expect a job's memory to settle within this time: caches, allocators, pages that forked workers copy."""
 
 FAST_GROWTH = 0.2
+"""Before memory has settled, report growth only when it has added this share of the memory held."""
+
+LEAST_FIT = 0.9
+"""Call growth steady when a straight line explains at least this share of its variance (r²)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Means over the samples taken while steps were running. None is not measured.
+    """Means over the samples taken while steps were running. Shares are 0 to 1; None means not measured.
 
-    `core_count`: cores the job may run on, `cores`: how many it may use of them (quota); `core_busy` is of those alone.
+    cores: cores that the job may use at once (online, affinity, quota).
+    core_count: cores that the job may run on.
+    core_busy: use of each of those cores, by anything.
+    own_cores, foreign_cores: cores used by the job, and by other programs.
+    queue_share: share of their runnable time in which the job's threads wait for a core.
+    throttled_share: time in which the CPU quota stopped the job, over the time, added up over cores.
+    gpu_busy: share of the time with a kernel running.
+    gpu_throttle_share, gpu_throttle: share of the samples with a lowered clock, and the reasons.
+    gpu_clock_share: median clock over the highest one.
+    memory_growth_bytes_s: steady growth of the job's own memory; 0 without.
     """
 
     cores: float | None
@@ -39,23 +53,22 @@ class Machine:
     memory_growth_bytes_s: float | None
     memory_used_bytes: int | None
     memory_limit_bytes: int | None
-    samples: int
 
     @property
     def busy_share(self) -> float | None:
-        """Share of the usable cores in use by anything, 0..1; under a quota of fewer than there are, the job's use of it."""
+        """Share of the usable cores in use by anything, 0 to 1. Under a quota: the share of the quota that the job uses."""
         if self.own_cores is not None and self.cores and self.core_count and self.cores < self.core_count:
             return min(1.0, self.own_cores / self.cores)
         return mean(self.core_busy)
 
     @property
     def foreign_share(self) -> float | None:
-        """Share of the usable cores taken by other programs."""
+        """Share of the job's cores that other programs use, 0 to 1."""
         return None if self.foreign_cores is None or not self.core_count else min(1.0, self.foreign_cores / self.core_count)
 
 
 def measure_machine(session: Session, ranks: Sequence[Rank]) -> Machine:
-    """What the samples say for the time in which the first rank's steady steps ran (all of them without steps)."""
+    """Return means over the samples from the time of the first rank's steady steps; without steps, over all samples."""
     samples = list(session.samples)
     if ranks:
         begin_s, end_s = ranks[0].steps[0].start_s, ranks[0].steps[-1].start_s + ranks[0].steps[-1].step_s
@@ -93,16 +106,14 @@ def measure_machine(session: Session, ranks: Sequence[Rank]) -> Machine:
         memory_growth_bytes_s=_growth(session),
         memory_used_bytes=used[-1] if used else None,
         memory_limit_bytes=limits[-1] if limits else session.host.memory_limit_bytes or session.host.memory_bytes,
-        samples=len(samples),
     )
 
 
 def _growth(session: Session) -> float | None:
-    """Bytes per second by which the job's own memory grows, when it does so steadily; 0 when it does not, None unknown.
+    """Return the steady growth of the job's own memory in bytes per second; 0.0 without growth, None when not measured.
 
-    Only samples with the same number of processes count: starting workers is not growth. Pages that forked workers come to
-    own, allocators and caches grow for the first minutes of every job: within `SETTLED_S` only a leak that has added
-    `FAST_GROWTH` of the memory held counts. Growth that slows down ends by itself: each third of the time must grow.
+    Only samples with the same number of processes count, since new workers are no growth. Growth that slows down ends by
+    itself, so each third of the time must grow.
     """
     counts = Counter(sample.processes for sample in session.samples if sample.own_memory_bytes is not None)
     if not counts:
@@ -123,5 +134,5 @@ def _growth(session: Session) -> float | None:
     slowest = min(fit_line(part)[0] for part in (points[:third], points[third : 2 * third], points[2 * third :]))
     settled = points[0][0] >= SETTLED_S
     added = points[-1][1] - points[0][1]
-    steady = fit > 0.9 and slope > 0 and slowest > 0.4 * slope
+    steady = fit > LEAST_FIT and slope > 0 and slowest > 0.4 * slope
     return slope if steady and (settled or added > FAST_GROWTH * points[0][1]) else 0.0

@@ -14,12 +14,18 @@ from headrace.session.model import Event, ObservedLoader, Step
 __all__ = ["EpochGaps", "Pauses", "is_start_of", "measure_epoch_gaps", "measure_pauses", "steps_by_epoch"]
 
 PAUSE_FACTOR = 0.6
-"""A step is a pause when its compute exceeds the median by this share of it and by six median deviations."""
+"""Count a step as a pause when its compute exceeds the median by this share of it and by six median deviations."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pauses:
-    """Time lost to single long steps, seconds per step in the mean, by cause; `period` in steps, where regular."""
+    """Time lost to single long steps, by cause: seconds per step, averaged over all steady steps.
+
+    gc_s, save_s, other_loader_s, compile_s, unknown_s: garbage collection, `torch.save`, steps of another loader
+        (validation), `torch.compile`, and the rest.
+    period: steps from one pause to the next, or None when the pauses are irregular.
+    count, longest_s: number of pauses, and the longest one.
+    """
 
     gc_s: float
     save_s: float
@@ -32,15 +38,17 @@ class Pauses:
 
     @property
     def periodic_s(self) -> float:
-        """All but garbage collection."""
+        """Pauses of all causes but garbage collection, seconds per step."""
         return self.save_s + self.other_loader_s + self.unknown_s + self.compile_s
 
 
 @dataclass(frozen=True, slots=True)
 class EpochGaps:
-    """Seconds between epochs in all, starting workers excepted: in steps of other loaders, in torch.save, and altogether.
+    """Time between the epochs of a loader, seconds summed over the run, without the start of workers.
 
-    `other_wait_s`: of the steps of other loaders, waiting for their input.
+    all_s: the whole gaps.
+    other_loader_s, other_wait_s: in steps of other loaders (validation), and in these waiting for input.
+    save_s: in `torch.save`.
     """
 
     all_s: float
@@ -50,7 +58,7 @@ class EpochGaps:
 
 
 def measure_pauses(steps: Sequence[Step], events: Sequence[Event], others: Sequence[Step]) -> tuple[Pauses, float]:
-    """Long steps, by cause, and the compute time of a step without them (a mean over the others)."""
+    """Return the pauses, and the mean compute time of a step without a pause, in seconds."""
     net = [max(0.0, step.compute_s - (step.queue_s or 0.0)) for step in steps]
     typical_s = required(median(net))
     spread_s = required(median([abs(value - typical_s) for value in net]))
@@ -87,7 +95,7 @@ def measure_pauses(steps: Sequence[Step], events: Sequence[Event], others: Seque
 
 
 def _named_pauses(step: Step, events: Sequence[Event], others: Sequence[Step]) -> dict[str, float]:
-    """Seconds of this step's compute within gc, torch.save and torch.compile, and within steps of another loader."""
+    """Return the seconds of a step's compute in gc, `torch.save`, `torch.compile`, and steps of another loader."""
     begin_s, end_s = step.start_s + step.wait_s, step.start_s + step.step_s
     known = {"gc": 0.0, "save": 0.0, "compile": 0.0, "other": 0.0}
     for event in events:
@@ -99,7 +107,7 @@ def _named_pauses(step: Step, events: Sequence[Event], others: Sequence[Step]) -
 
 
 def _period(positions: Sequence[int]) -> int | None:
-    """Steps between long steps, where the most common distance explains at least 60 % of at least two distances."""
+    """Return the most common distance between pauses, in steps; None unless at least 60 % of the distances are close to it."""
     gaps = [after - before for before, after in pairwise(positions) if after - before > 1]
     if len(gaps) < 2:
         return None
@@ -111,7 +119,7 @@ def _period(positions: Sequence[int]) -> int | None:
 def measure_epoch_gaps(
     steps: Sequence[Step], events: Sequence[Event], others: Sequence[Step], loader: ObservedLoader
 ) -> EpochGaps:
-    """What lies between the epochs of a loader: the end of one's last step, the start of the next one's first `next()`."""
+    """Return what happened between the end of an epoch's last step and the first `next()` of the epoch after it."""
     epochs = sorted(steps_by_epoch(steps).values(), key=lambda group: group[0].start_s)
     all_s = other_s = wait_s = save_s = 0.0
     for before, after in pairwise(epochs):
@@ -127,6 +135,7 @@ def measure_epoch_gaps(
 
 
 def steps_by_epoch(steps: Iterable[Step]) -> dict[int, list[Step]]:
+    """Return the steps of each epoch, in the order given."""
     epochs: dict[int, list[Step]] = {}
     for step in steps:
         epochs.setdefault(step.epoch, []).append(step)
@@ -134,4 +143,5 @@ def steps_by_epoch(steps: Iterable[Step]) -> dict[int, list[Step]]:
 
 
 def is_start_of(event: Event, loader: ObservedLoader) -> bool:
+    """Return whether an event is the start of a loader's workers."""
     return event.name == "workers_start" and event.detail == f"loader {loader.loader}"

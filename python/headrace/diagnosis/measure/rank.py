@@ -15,25 +15,47 @@ from headrace.session.model import Batch, Event, ObservedLoader, Process, Sessio
 __all__ = ["Rank", "measure_ranks"]
 
 LEAST_STEPS = 8
-"""Steady steps below which nothing is said."""
+"""Measure a process only when it has at least this many steady steps."""
+
+LEAST_TRACED_STEPS = 2
+"""The same for a profiler's trace, whose few steps come after a warm-up of its own."""
 
 HANDOVER_WAKE_S = 0.0005
-"""Sleeping and waking between two processes while a batch is handed over; the rest of it is CPU time."""
+"""Allow this time for waking up during a hand-over. The rest of a hand-over is CPU time."""
 
 AT_ONCE_S = 0.001
-"""A batch that is there is handed over in this time and twice what that usually takes."""
+"""Count a batch as there at once when the wait is at most this time and twice the usual hand-over."""
 
 TOGETHER = 0.8
-"""Of the steps, that take a batch of another loader too, from which the two are iterated together; validation comes rarely."""
+"""Treat two loaders as iterated together when at least this share of the steps takes a batch of both."""
+
+MOST_SKIPPED = 3
+"""Leave out at most one step in this many at the start of an epoch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """One training process and its loader. Times are means per steady step unless their name says otherwise.
+    """One training process and its loader. Times are means per steady step in seconds; None means not measured.
 
-    `epoch_start_s`: of all epochs, starting the workers (`workers_start_s`) and waiting for the first batch beyond a usual
-    wait; `between`: from an epoch's last step to the start of the next epoch; `loop_s`: all
-    steps, those first waits included. `elsewhere`: another thread than the one that trains iterates the loader.
+    elsewhere: whether another thread than the training thread iterates the loader.
+    all_steps, steps: all steps, and the steady ones that the means are taken over.
+    step_s = wait_s + compute_s: the time in `next()`, and the rest.
+    net_wait_s: `wait_s` without queueing for a core.
+    typical_compute_s: mean compute of the steps without a pause.
+    handover_s: what `next()` takes when the batch is ready.
+    ready_share: share of the batches that were ready.
+    items: images per batch.
+    main_cpu_s, main_queue_s: training thread on a core, and waiting for one; `compute_queue_s` outside `next()` only.
+    process_cpu_s: CPU time of the whole training process.
+    sync_s, sync_count, h2d_s: waits for the device, their number, and copies to it.
+    gpu_wait_s, gpu_step_s: GPU idle because of `next()`, and GPU time of a step, on the GPU's clock.
+    drained_share: share of the steps before which the device had finished all work.
+    own_s, collective_s: the step without waiting for other ranks, and that wait.
+    forward_s, backward_s: phases of a step, with several ranks only.
+    batch_cost: mean cost of making a batch.
+    epoch_start_s, workers_start_s: summed over the run: starts of epochs beyond a usual wait, and starts of workers in them.
+    loop_s: all steps of the run together.
+    first_batch_s: when the first batch arrived, seconds since the command was started.
     """
 
     process: Process
@@ -68,13 +90,13 @@ class Rank:
     epoch_start_s: float
     workers_start_s: float
     epochs: int
-    between: EpochGaps
+    epoch_gaps: EpochGaps
     loop_s: float
     first_batch_s: float | None
 
     @property
     def at_once_share(self) -> float:
-        """Share of the batches that came without a wait worth the name."""
+        """Share of the batches that came without a wait beyond the hand-over."""
         at_once_s = 2 * self.handover_s + AT_ONCE_S
         return sum(net_wait_s(step) <= at_once_s for step in self.steps) / len(self.steps)
 
@@ -95,12 +117,12 @@ class Rank:
 
     @property
     def exposed_wait_s(self) -> float:
-        """Wait for input: what the device felt of it on its own clock, else `next()` without queueing for a core."""
+        """Wait for input that delays the device: on the GPU's clock, or `net_wait_s` where that is less or not measured."""
         return min(self.net_wait_s, self.gpu_wait_s) if self.gpu_wait_s is not None else self.net_wait_s
 
 
 def measure_ranks(session: Session) -> tuple[Rank, ...]:
-    """One `Rank` per process that iterated a training loader and has enough steady steps, in order of rank."""
+    """Return one `Rank` per training process with at least `LEAST_STEPS` steady steps, in order of rank."""
     processes = {process.pid: process for process in session.processes}
     loaders = {(loader.pid, loader.loader): loader for loader in session.loaders}
     groups: dict[tuple[int, int], list[Step]] = {}
@@ -114,11 +136,11 @@ def measure_ranks(session: Session) -> tuple[Rank, ...]:
             rank = _measure(session, process, loaders[key], groups[key], groups)
             if rank is not None:
                 ranks.append(rank)
-    return tuple(sorted(_together(ranks), key=lambda rank: rank.process.rank))
+    return tuple(sorted(_of_one_job(ranks), key=lambda rank: rank.process.rank))
 
 
-def _together(ranks: Sequence[Rank]) -> list[Rank]:
-    """The ranks that train at the same time as the one with most steps' time; a process before or after it is another job."""
+def _of_one_job(ranks: Sequence[Rank]) -> list[Rank]:
+    """Return the ranks that train at the same time as the longest one. A process before or after it is another job."""
     if not ranks:
         return []
     longest = max(ranks, key=lambda rank: rank.loop_s)
@@ -136,9 +158,9 @@ def _span(rank: Rank) -> tuple[float, float]:
 
 
 def _training_loader(pid: int, groups: dict[tuple[int, int], list[Step]]) -> tuple[int, int]:
-    """The loader whose steps the optimizer takes; without an optimizer, the one that most time goes into.
+    """Return the loader whose steps an optimizer takes; without an optimizer, the loader with most time in its steps.
 
-    Of loaders that each step takes a batch from, the one that is waited for longest.
+    When each step takes a batch from several loaders, return the loader with the longest waits.
     """
 
     def weight(key: tuple[int, int]) -> tuple[int, float]:
@@ -151,28 +173,25 @@ def _training_loader(pid: int, groups: dict[tuple[int, int], list[Step]]) -> tup
 
 
 def _iterated_with(others: Sequence[Step], steps: Sequence[Step]) -> bool:
-    """Whether nearly each step takes a batch of another loader as well, as `zip(one, other)` does."""
+    """Return whether nearly every step takes a batch of another loader as well, as `zip(one, other)` does."""
     starts = sorted(step.start_s for step in others)
     both = sum(bisect_right(starts, step.start_s + step.step_s) > bisect_right(starts, step.start_s) for step in steps)
     return both >= TOGETHER * len(steps)
 
 
 def steady_steps(steps: Sequence[Step], loader: ObservedLoader) -> list[Step]:
-    """Without the steps that filling the queue distorts: the first batches of each epoch, when all workers start.
+    """Return the steps without those at the start of each epoch, while the queue of batches fills.
 
-    The first `num_workers · prefetch_factor` batches are made before or while the first step runs, so they arrive at
-    another pace than the rest. Short epochs keep most of their steps: at most a third is left out.
+    The first `num_workers · prefetch_factor` batches are made before or during the first step, so they arrive at another
+    pace than the rest. At most a third of an epoch is left out.
     """
-    epochs: dict[int, list[Step]] = {}
-    for step in steps:
-        epochs.setdefault(step.epoch, []).append(step)
-    kept: list[Step] = []
-    for number, (_, members) in enumerate(sorted(epochs.items())):
+    steady: list[Step] = []
+    for number, (_, members) in enumerate(sorted(steps_by_epoch(steps).items())):
         filling = loader.num_workers * (loader.prefetch_factor or 1) + (3 if number == 0 else 1)
         refills = number == 0 or not loader.persistent_workers
-        skipped = min(filling if refills else 1, max(1, len(members) // 3))
-        kept += members[skipped:]
-    return kept
+        skipped = min(filling if refills else 1, max(1, len(members) // MOST_SKIPPED))
+        steady += members[skipped:]
+    return steady
 
 
 def _measure(
@@ -183,9 +202,9 @@ def _measure(
     groups: dict[tuple[int, int], list[Step]],
 ) -> Rank | None:
     probes = [event for event in session.events if event.name == "probe"]
-    traced = session.facts.get("source") == "kineto"  # a trace's few steps come after its own warm-up
-    steady = steps if traced else [step for step in steady_steps(steps, loader) if not _overlaps_any(step, probes)]
-    if len(steady) < (2 if traced else LEAST_STEPS):
+    traced = session.facts.get("source") == "kineto"
+    steady = steps if traced else [step for step in steady_steps(steps, loader) if not _is_disturbed(step, probes)]
+    if len(steady) < (LEAST_TRACED_STEPS if traced else LEAST_STEPS):
         return None
     events = [event for event in session.events if event.pid == process.pid]
     others = [step for key, group in groups.items() if key[0] == process.pid and group is not steps for step in group]
@@ -228,14 +247,14 @@ def _measure(
         epoch_start_s=math.fsum(max(0.0, step.wait_s - usual_wait_s) for step in first) + starts_s,
         workers_start_s=starts_s,
         epochs=len(first),
-        between=measure_epoch_gaps(steps, events, others, loader),
+        epoch_gaps=measure_epoch_gaps(steps, events, others, loader),
         loop_s=math.fsum(step.step_s for step in steps),
         first_batch_s=first[0].start_s + first[0].wait_s if first else None,
     )
 
 
-def _overlaps_any(step: Step, probes: list[Event]) -> bool:
-    """Whether headrace's own experiment was under way; it also delays the few steps after it."""
+def _is_disturbed(step: Step, probes: list[Event]) -> bool:
+    """Return whether headrace's own experiment disturbed a step. It also delays the few steps after it."""
     return any(
         step.start_s < event.start_s + 2 * event.duration_s + 0.05 and step.start_s + step.step_s > event.start_s
         for event in probes
@@ -243,20 +262,21 @@ def _overlaps_any(step: Step, probes: list[Event]) -> bool:
 
 
 def net_wait_s(step: Step) -> float:
-    """Time in `next()` without the time in which the training thread could run but got no core."""
+    """Return the seconds in `next()` without those in which the training thread was ready to run but had no core."""
     return max(0.0, step.wait_s - (step.wait_queue_s or 0.0))
 
 
 def _handover_s(steps: Sequence[Step], batches: Sequence[Batch], loader: ObservedLoader) -> float:
-    """M: what `next()` takes when the batch is there already (unpickling, mapping, re-ordering).
+    """Return what `next()` takes when the batch is ready (unpickling, mapping shared memory, re-ordering), in seconds.
 
-    From the ready batches; with too few of them, from the time between the end of a worker's batch and the return of
-    the `next()` that waited for it, sending included. The shortest waits are an upper bound.
+    Measured on ready batches. With fewer than five of them, measured from the end of a worker's batch to the return of the
+    `next()` that waited for it, sending included. The shortest waits are an upper bound.
     """
     ready = [net_wait_s(step) for step in steps if step.ready == 1]
     own = mean_of_known(step.wait_cpu_s for step in steps)
     if len(ready) >= 5:
-        # A ready batch is fetched through a thread of its worker: while that is busy in Python, this waits for it.
+        # A thread of the worker sends the batch. While the worker is busy in Python, that thread waits for the interpreter,
+        # so the wait can be longer than the hand-over.
         limit_s = math.inf if own is None else HANDOVER_WAKE_S + 1.5 * own
         return min(limit_s, required(median(ready)))
     ends = sorted(b.start_s + b.wall_s for b in batches if b.loader == loader.loader and b.worker >= 0)
@@ -271,7 +291,7 @@ def _handover_s(steps: Sequence[Step], batches: Sequence[Batch], loader: Observe
 
 
 def _process_cpu_s(steps: Sequence[Step], batches: Sequence[Batch], process: Process, loader: ObservedLoader) -> float | None:
-    """CPU seconds of the training process per step, without the making of batches (`num_workers=0`)."""
+    """Return the CPU seconds of the training process per step, without the batches that it makes with `num_workers=0`."""
     total_s = mean_of_known(step.process_cpu_s for step in steps)
     if total_s is None or loader.num_workers:
         return total_s

@@ -9,9 +9,10 @@ __all__ = ["duration", "make_finding"]
 
 
 def make_finding(kind: str, share: float | None, *evidence: str) -> Finding:
-    """A finding with the verdict's own words as its summary."""
+    """Return a finding with the summary of its kind. `share` is a share of the step, 0 to 1; `evidence` holds sentences."""
     return Finding(kind, None if share is None else round(min(1.0, max(0.0, share)), 4), evidence, summary=KINDS[kind].summary)
 
 
 def duration(seconds: float) -> str:
+    """Return a time in words: 3.1 ms, 1.25 s."""
     return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.2f} s"

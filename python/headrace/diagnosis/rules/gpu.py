@@ -10,13 +10,26 @@ from headrace.diagnosis.rules.input import is_small_handover
 __all__ = ["compute_bound", "h2d_bound", "overhead_bound", "sync_bound"]
 
 H2D_SHARE = 0.12
+"""Report copies to the GPU when they take at least this share of the step."""
 
 SYNC_SHARE = 0.10
+"""Report waits for the device when they cost at least this share of the step."""
 
 OVERHEAD_SHARE = 0.40
+"""Report Python overhead when it takes at least this share of the step."""
+
+DRAINED_SHARE = 0.8
+"""Count the GPU as starved when it had finished all work before more than this share of the steps."""
+
+BUSY_THREAD = 0.6
+"""Without a GPU, look for overhead only when the training thread is on a core for at least this share of the compute time."""
+
+LITTLE_HEADROOM = 0.3
+"""Warn that the input is the next limit when it could be faster by less than this share."""
 
 
 def h2d_bound(job: MeasuredJob) -> Finding | None:
+    """Report that copying batches to the GPU takes the time."""
     copied = job.rank.h2d_s
     if copied is None or job.share(copied) < H2D_SHARE:
         return None
@@ -27,11 +40,11 @@ def h2d_bound(job: MeasuredJob) -> Finding | None:
 
 
 def sync_bound(job: MeasuredJob) -> Finding | None:
-    """The script waits several times per step, and has work of its own in between, in which the device idles."""
+    """Report that the script waits for the device several times per step, and that the device idles in between."""
     rank, machine = job.rank, job.machine
     if rank.sync_count is None or rank.sync_s is None or rank.sync_count < 2:
         return None
-    idle_s = min(rank.host_work_s, rank.sync_s)  # what could overlap if nobody waited
+    idle_s = min(rank.host_work_s, rank.sync_s)  # without the waits, this much would run side by side
     if machine.gpu_busy is not None:
         idle_s = min(idle_s, (1 - machine.gpu_busy) * rank.step_s)
     share = job.share(idle_s)
@@ -46,19 +59,19 @@ def sync_bound(job: MeasuredJob) -> Finding | None:
 
 
 def overhead_bound(job: MeasuredJob) -> Finding | None:
-    """The training thread computes on its core all the time, but little of that is PyTorch's operators or the GPU's."""
+    """Report that the training thread is always busy, but little of its time goes into operators or GPU kernels."""
     rank, machine = job.rank, job.machine
     size = f"the batch has {rank.items:.0f} images" if rank.items else "the batch is small"
     if machine.gpu_busy is not None and rank.gpu_step_s is not None:
-        # On the GPU the training thread waits in copies and in .item(); what is left is Python and launches.
+        # The GPU idles while the thread waits for input, copies, or waits in .item(). The rest of its idle time is overhead.
         taken_s = rank.exposed_wait_s + (rank.h2d_s or 0.0) + (rank.sync_s or 0.0)
         idle = max(0.0, 1 - machine.gpu_busy - taken_s / rank.step_s)
-        drained = rank.drained_share is not None and rank.drained_share > 0.8
+        drained = rank.drained_share is not None and rank.drained_share > DRAINED_SHARE
         if idle < OVERHEAD_SHARE or not drained:
             return None
-        words = f"the GPU runs kernels {machine.gpu_busy:.0%} of the time and has always finished before the next step"
+        words = f"the GPU runs kernels {machine.gpu_busy:.0%} of the time and has finished before the next step starts"
         return make_finding("OVERHEAD_BOUND", idle, words, size)
-    if rank.main_cpu_s is None or rank.main_cpu_s < 0.6 * rank.typical_compute_s:
+    if rank.main_cpu_s is None or rank.main_cpu_s < BUSY_THREAD * rank.typical_compute_s:
         return None
     operators = job.operator_share
     if operators is None:
@@ -76,22 +89,23 @@ def overhead_bound(job: MeasuredJob) -> Finding | None:
 
 
 def compute_bound(job: MeasuredJob) -> Finding:
+    """Report that computation sets the pace, and how much faster the input could go."""
     rank = job.rank
     share = job.share(rank.compute_s)
     evidence = [f"{duration(rank.compute_s)} of each {duration(rank.step_s)} step is computation"]
     if job.machine.gpu_busy is not None:
         evidence.append(f"the GPU runs kernels {job.machine.gpu_busy:.0%} of the time")
-    room = input_headroom(job)
+    room = _input_headroom(job)
     if room is not None:
         evidence.append(
             f"the input could be {room:.0%} faster than the model takes it"
-            + (": anything that speeds the model up by more makes the input the limit" if room < 0.3 else "")
+            + ("; a model that is faster by more than that makes the input the limit" if room < LITTLE_HEADROOM else "")
         )
     return make_finding("COMPUTE_BOUND", share, *evidence)
 
 
-def input_headroom(job: MeasuredJob) -> float | None:
-    """How much faster than the step the input could go, 0.1 = 10 %; None where it was not measured."""
+def _input_headroom(job: MeasuredJob) -> float | None:
+    """Return how much faster than the step the input could go (0.1 is 10 %); None where that was not measured."""
     if job.model is None or not job.model.workers:
         return None
     terms = job.model.terms_s

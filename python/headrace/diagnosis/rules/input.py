@@ -1,4 +1,8 @@
-"""The rules for the input: does training wait for batches, and which resource limits their making?"""
+"""The rules for the input: whether training waits for batches, and which resource limits their making.
+
+All input kinds share one rule, `slow_input`. `input_kind` decides among them: NO_OVERLAP, COLLATE_IPC, then storage
+(STORAGE_LATENCY, STORAGE_BANDWIDTH, NETWORK) or CPU (CPU_PREP, CPU_SATURATED, CPU_UNEVEN, CPU_OVERSUBSCRIBED).
+"""
 
 from __future__ import annotations
 
@@ -23,32 +27,42 @@ __all__ = [
 ]
 
 INPUT_SHARE = 0.07
-"""Waiting for input below this share of the step is no finding (XProf: 5 % moderate, 20 % high)."""
+"""Report input as a cause when waiting for it takes at least this share of the step (XProf: 5 % moderate, 20 % high)."""
 
 SMALL_BATCH_BYTES = 1_000_000
-"""Handing over less than this costs wake-ups and calls, not the moving of bytes."""
+"""Count a batch as small below this size: its hand-over then costs calls and wake-ups, not copying."""
 
 LEAST_IMAGE_BYTES = 1000.0
-"""Less than this is no image: the bytes come another way."""
+"""Assume that images come another way than by `read()` when fewer bytes per image were read."""
 
 QUEUE_SHARE = 0.30
-"""Of a batch's making, spent waiting for a core: more threads want to run than there are cores."""
+"""Blame queueing when workers wait for a core for more than this share of the time that a batch takes."""
 
 NEEDED = 1.1
-"""Times longer that a step takes with fewer workers, from which they are needed although they crowd the cores."""
+"""Keep the workers if removing them makes the modelled step more than this many times as long as the measured step."""
 
 BUSY_SHARE = 0.85
-"""Cores in use on average from which the CPU counts as full: samples of half a second hide short idle times."""
+"""Count the CPU as full from this mean use of the cores: samples of half a second hide short idle times."""
+
+TRANSPORT_SHARE = 0.5
+"""Blame collating and hand-over when they take more than this share of a batch's cost per worker."""
+
+SHORTER_ALONE = 1.2
+"""Report that a batch made alone is blocked for a shorter time from this ratio on."""
+
+READY_SHARE = 0.9
+"""Count the input as in time when more than this share of the batches was ready."""
 
 
 def slow_input(job: MeasuredJob) -> Finding | None:
+    """Report that training waits for its batches, with the kind of resource that limits their making."""
     rank, cost = job.rank, job.rank.batch_cost
     if is_small_handover(rank):
         return None
     share = job.share(input_wait_s(job))
     if share < INPUT_SHARE:
         return None
-    if workers_are_needed(job):  # what they take from the training thread is what making batches costs, too
+    if workers_are_needed(job):  # the cores that they take from the training thread are a cost of the input as well
         share = min(1.0, share + job.share(rank.main_queue_s or 0.0))
     kind, evidence = input_kind(job, cost) if cost is not None else unseen_input_kind(job)
     ready = f"; {rank.at_once_share:.0%} of the batches came at once" if rank.workers else ""
@@ -58,29 +72,29 @@ def slow_input(job: MeasuredJob) -> Finding | None:
 
 
 def _common_wait_s(job: MeasuredJob) -> float:
-    """What every rank waits for input per step: those that have their batches wait for one that has not, a straggler."""
+    """Return the seconds per step that every rank waits for input. What one rank waits longer is the straggler's finding."""
     return min(rank.exposed_wait_s for rank in job.ranks)
 
 
 def input_wait_s(job: MeasuredJob) -> float:
-    """The same, taking over ready batches left out where that is little."""
+    """Return the seconds per step that training waits for input, without the hand-over of ready batches when that is short."""
     rank = job.rank
     return max(0.0, _common_wait_s(job) - (rank.handover_s if _handover_is_small(rank) else 0.0))
 
 
 def _handover_is_small(rank: Rank) -> bool:
-    """Whether taking a ready batch over costs little; otherwise it is itself the input problem."""
+    """Return whether the hand-over of a ready batch is short. A long hand-over is itself an input problem."""
     return rank.handover_s < INPUT_SHARE * rank.step_s
 
 
 def is_small_handover(rank: Rank) -> bool:
-    """Whether all of the wait is taking over batches that are ready and small: overhead of a small step, not input."""
-    in_time = rank.ready_share is not None and rank.ready_share > 0.9
+    """Return whether the wait is the hand-over of small, ready batches: overhead of a short step, not slow input."""
+    in_time = rank.ready_share is not None and rank.ready_share > READY_SHARE
     return in_time and rank.batch_bytes < SMALL_BATCH_BYTES and rank.handover_s > 0.6 * rank.net_wait_s
 
 
 def workers_are_needed(job: MeasuredJob) -> bool:
-    """Whether as many as leave the training thread a core would be slower than today's: too much work, not too many threads."""
+    """Return whether fewer workers, which leave a core to the training thread, would make the step longer."""
     model, cores = job.model, job.machine.cores
     if model is None or not cores or model.workers < 2:
         return False
@@ -88,22 +102,22 @@ def workers_are_needed(job: MeasuredJob) -> bool:
 
 
 def workers_that_fit(workers: int, cores: float) -> int:
-    """Workers that leave a core to the training thread, one fewer at least."""
+    """Return how many workers leave one core to the training thread: at least one fewer than now, and at least one."""
     return max(1, min(workers - 1, int(cores) - 1))
 
 
 def unseen_input_kind(job: MeasuredJob) -> tuple[str, tuple[str, ...]]:
-    """Batches made where no hook sees it, in native threads of the training process: its CPU use tells something."""
+    """Return kind and evidence when no hook sees the making of batches, from the CPU use of the training process."""
     rank, machine = job.rank, job.machine
     if rank.loader.family == "kineto":
         kind = "CPU_PREP" if rank.workers else "NO_OVERLAP"
-        return kind, ("a trace does not show what makes batches slow, CPU or storage: run headrace diagnose to tell",)
+        return kind, ("a trace does not show whether CPU or storage makes batches slow; headrace diagnose measures that",)
     made_s = mean([step.wait_cpu_s for step in rank.steps if step.wait_cpu_s is not None]) or 0.0
     if rank.loader.family == "none" and made_s > 0.5 * rank.net_wait_s:
         words = f"the training thread itself works for {duration(made_s)} of that: it makes the batch, or does other work there"
         return "NO_OVERLAP", (words,)
     used = (rank.process_cpu_s or 0.0) / rank.step_s
-    makers = "code of the script's own makes" if rank.loader.family == "none" else "the loader's own threads make"
+    makers = "the script's own code makes" if rank.loader.family == "none" else "the loader's own threads make"
     words = f"{makers} the batches; the training process uses {used:.1f} cores"
     ours = machine.own_cores is None or machine.own_cores >= 0.5 * (machine.cores or 1.0)
     if machine.busy_share is not None and machine.busy_share >= BUSY_SHARE and ours:
@@ -114,6 +128,7 @@ def unseen_input_kind(job: MeasuredJob) -> tuple[str, tuple[str, ...]]:
 
 
 def input_kind(job: MeasuredJob, cost: BatchCost) -> tuple[str, tuple[str, ...]]:
+    """Return kind and evidence of a slow input, from the mean cost of a batch."""
     rank = job.rank
     parts = cost.parts_s
     split = ", ".join(f"{duration(seconds)} {name}" for name, seconds in parts.items() if seconds >= 0.01 * cost.wall_s)
@@ -121,13 +136,12 @@ def input_kind(job: MeasuredJob, cost: BatchCost) -> tuple[str, tuple[str, ...]]
     if rank.workers == 0:
         return "NO_OVERLAP", (made, "num_workers=0: the device idles while a batch is made")
     transport_s = rank.handover_s + (cost.collate_s + cost.other_cpu_s) / rank.workers
-    if transport_s > 0.5 * (rank.handover_s + cost.wall_s / rank.workers + cost.other_cpu_s / rank.workers):
-        words = f"; a batch has {rank.batch_bytes / 1e6:.0f} MB" if rank.batch_bytes else ""
-        return "COLLATE_IPC", (made, f"collating and handing over take {duration(transport_s)} per batch{words}")
-    blocked_s, queue_s, cpu_s = parts["blocked"], parts["queueing for a core"], parts["on a core"]
-    if blocked_s >= max(queue_s, cpu_s):
+    if transport_s > TRANSPORT_SHARE * (rank.handover_s + cost.wall_s / rank.workers + cost.other_cpu_s / rank.workers):
+        size = f"; a batch has {rank.batch_bytes / 1e6:.0f} MB" if rank.batch_bytes else ""
+        return "COLLATE_IPC", (made, f"collating and handing over take {duration(transport_s)} per batch{size}")
+    if parts["blocked"] >= max(parts["queueing for a core"], parts["on a core"]):
         return _storage_kind(job, cost, made)
-    return _cpu_kind(job, cost, made, queue_s, cpu_s)
+    return _cpu_kind(job, cost, made)
 
 
 def _storage_kind(job: MeasuredJob, cost: BatchCost, made: str) -> tuple[str, tuple[str, ...]]:
@@ -138,9 +152,11 @@ def _storage_kind(job: MeasuredJob, cost: BatchCost, made: str) -> tuple[str, tu
         evidence.append(f"{min(1.0, cost.disk_bytes / cost.read_bytes):.0%} of the bytes came from a disk, not the page cache")
     if cost.alone_ratio is not None:
         others = "another" if rank.workers == 2 else f"{rank.workers - 1} others"
-        shorter = f"alone, a batch is blocked {cost.alone_ratio:.1f} times shorter than beside {others}"
-        evidence.append(shorter if cost.alone_ratio >= 1.2 else f"a batch is blocked as long alone as beside {others}")
-    evidence += _swept(job)
+        if cost.alone_ratio >= SHORTER_ALONE:
+            evidence.append(f"alone, a batch is blocked {cost.alone_ratio:.1f} times shorter than beside {others}")
+        else:
+            evidence.append(f"a batch is blocked as long alone as beside {others}")
+    evidence += _read_sweep_words(job)
     if cost.socket_s > 0.5 * blocked_s:
         return "NETWORK", (*evidence, f"{duration(cost.socket_s)} of it in reads from sockets")
     network = job.machine.network_bytes_s
@@ -152,41 +168,42 @@ def _storage_kind(job: MeasuredJob, cost: BatchCost, made: str) -> tuple[str, tu
     return "STORAGE_LATENCY", tuple(evidence)
 
 
-def _swept(job: MeasuredJob) -> list[str]:
-    """What the job's own files, read cold, gave to one reader and to the number of readers that got most."""
+def _read_sweep_words(job: MeasuredJob) -> list[str]:
+    """Return the rates of the read sweep over the job's own files: of one reader, and of the best number of readers."""
     rates: dict[str, float] = job.session.facts.get("read_sweep") or {}
     if "1" not in rates:
         return []
     readers = max(rates, key=lambda count: rates[count])
     one, most = rates["1"] / 1e6, rates[readers] / 1e6
     if readers == "1":
-        return [f"its files, read cold, come at {one:,.0f} MB/s to one reader, and no faster to more: concurrency is the limit"]
-    return [f"its files, read cold, come at {one:,.0f} MB/s to one reader, at most at {most:,.0f} MB/s, to {readers}"]
+        return [f"one reader gets {one:,.0f} MB/s of the job's files, read cold, and more readers get no more"]
+    return [f"one reader gets {one:,.0f} MB/s of the job's files, read cold; {readers} readers get the most, {most:,.0f} MB/s"]
 
 
 def _network_bytes_expected(job: MeasuredJob, cost: BatchCost) -> float:
-    """Bytes per step that must arrive at least for the workers to be waiting for the network.
+    """Return how many bytes must arrive per step before workers count as waiting for the network.
 
-    What a library reads from a connection counts nowhere, so any traffic of some size will do. Without a connection only a
-    network file system is left, whose reads do count.
+    The kernel does not count what a library reads from a connection, so one small image per record is enough. A process
+    without connections can only read from a network file system, and the kernel counts those reads.
     """
     images = job.rank.items or 1.0
     read = cost.read_bytes or 0.0
     known = [int(event.detail or 0) for event in job.session.events if event.name == "tcp_connections"]
     if len(job.ranks) > 1 and not any(known):
-        return math.inf  # the ranks' own gradients are traffic too
+        return math.inf  # the traffic may be gradients
     if known and not any(known):
         return 0.5 * read if read > LEAST_IMAGE_BYTES * images else math.inf
     return max(0.5 * read, LEAST_IMAGE_BYTES * images)
 
 
-def _cpu_kind(job: MeasuredJob, cost: BatchCost, made: str, queue_s: float, cpu_s: float) -> tuple[str, tuple[str, ...]]:
+def _cpu_kind(job: MeasuredJob, cost: BatchCost, made: str) -> tuple[str, tuple[str, ...]]:
     rank, machine = job.rank, job.machine
     cores = machine.cores or 1.0
     busy = machine.busy_share
     full = f"; the cores are {busy:.0%} busy" if busy is not None else ""
+    queue_s = cost.parts_s["queueing for a core"]
     if queue_s > QUEUE_SHARE * cost.wall_s:
-        # Under a quota cores may idle that the job is not allowed to use: `busy` then is of the quota.
+        # Under a quota, cores may idle that the job must not use; `busy` is then the used share of the quota.
         if busy is not None and busy < 0.7 and len(machine.core_busy) >= rank.workers:
             rows = sorted(machine.core_busy)
             return "CPU_UNEVEN", (

@@ -12,29 +12,39 @@ from headrace.diagnosis.stats import median
 __all__ = ["cpu_oversubscribed", "cpu_quota", "external_cpu", "hours_until_full", "memory_growth", "thermal_throttle"]
 
 FOREIGN_SHARE = 0.20
-"""Of the cores; with queueing that delays the step. Below it, other programs rarely matter."""
+"""Report other programs when they use at least this share of the cores and delay the step (`LEAST_FOREIGN_DELAY`)."""
 
 LEAST_FOREIGN_DELAY = 0.02
-"""Of the step, lost to queueing beside other programs: below it they are noise, not a cause."""
+"""Ignore other programs when queueing for a core takes less than this share of the step."""
 
 QUOTA_SHARE = 0.05
+"""Report the CPU quota when it stops the job for at least this share of the time."""
 
 THROTTLE_SHARE = 0.20
+"""Report throttling when at least this share of the GPU samples shows a reason for it."""
+
+SLOWER = 1.15
+"""Report a slow-down during the run when compute takes more than this many times as long from some step to the end."""
 
 OVERSUBSCRIBED_SHARE = 0.18
-"""Of the step, lost by the training thread to queueing. One busy worker beside two compute threads on two cores costs
-about 0.1, which is no fault."""
+"""Report too many threads when the training thread waits for a core for at least this share of the step.
+
+One busy worker beside two compute threads on two cores costs about 0.1, which is no fault."""
 
 GROWTH_HOURS = 12.0
-"""Memory growth counts as a fault when it fills what is left within this time."""
+"""Report memory growth when it fills the free memory within this time."""
+
+LEAST_GROWTH_BYTES_S = 1e5
+"""Ignore slower memory growth."""
 
 
 def cpu_quota(job: MeasuredJob) -> Finding | None:
+    """Report that the CPU quota of the container stops the job."""
     throttled = job.machine.throttled_share
     if throttled is None:
         return None
-    # The kernel counts each core's stop. One busy core loses that share of the time; of several, it is the share of what
-    # they would have run.
+    # The kernel adds up the stops of all cores. With one busy core that sum is the share of the time lost; with several
+    # it has to be related to the time that they would have run.
     share = throttled / max(1.0, throttled + (job.machine.own_cores or 0.0))
     if share < QUOTA_SHARE:
         return None
@@ -44,23 +54,24 @@ def cpu_quota(job: MeasuredJob) -> Finding | None:
 
 
 def thermal_throttle(job: MeasuredJob) -> Finding | None:
+    """Report that the GPU lowers its clock because of heat or power."""
     machine = job.machine
     if not machine.gpu_throttle_share or machine.gpu_throttle_share < THROTTLE_SHARE:
         return None
-    slower = _slow_down(job.rank)
+    slower = _slow_down_share(job.rank)
     clock = machine.gpu_clock_share
     share = max(1 - clock if clock is not None else 0.0, slower or 0.0, 0.1)
     words = [f"{machine.gpu_throttle_share:.0%} of the GPU samples were throttled: {', '.join(machine.gpu_throttle)}"]
     if clock is not None:
         words.append(f"the clock was at {clock:.0%} of its maximum")
-    change = change_point(job.rank)
+    change = _change_point(job.rank)
     if slower and change is not None:
-        words.append(f"compute is {slower:.0%} of the step longer from step {change} on")
+        words.append(f"from step {change} on, compute takes longer, by {slower:.0%} of its time there")
     return make_finding("THERMAL_THROTTLE", share, *words)
 
 
-def change_point(rank: Rank) -> int | None:
-    """The step from which compute takes at least 15 % longer to the end, or None: the best single split of means."""
+def _change_point(rank: Rank) -> int | None:
+    """Return the step from which compute is slower to the end of the run, or None: the best single split into two means."""
     values = [step.compute_s for step in rank.steps]
     if len(values) < 20:
         return None
@@ -71,13 +82,14 @@ def change_point(rank: Rank) -> int | None:
         if 5 <= index <= len(values) - 5:
             left, right = before / index, (total - before) / (len(values) - index)
             gain = (right - left) ** 2 * index * (len(values) - index)
-            if right > 1.15 * left and gain > best:
+            if right > SLOWER * left and gain > best:
                 best, found = gain, index
     return None if found is None else found + len(rank.all_steps) - len(values)
 
 
-def _slow_down(rank: Rank) -> float | None:
-    change = change_point(rank)
+def _slow_down_share(rank: Rank) -> float | None:
+    """Return how much of a late step is slow-down, 0 to 1; None without a change during the run."""
+    change = _change_point(rank)
     if change is None:
         return None
     index = change - (len(rank.all_steps) - len(rank.steps))
@@ -87,6 +99,7 @@ def _slow_down(rank: Rank) -> float | None:
 
 
 def external_cpu(job: MeasuredJob) -> Finding | None:
+    """Report that other programs take the CPU and thereby delay the step."""
     foreign = job.machine.foreign_share
     if foreign is None or foreign < FOREIGN_SHARE:
         return None
@@ -95,7 +108,7 @@ def external_cpu(job: MeasuredJob) -> Finding | None:
         return None
     share = job.share(delayed)
     if share < LEAST_FOREIGN_DELAY:
-        return None  # they are there, and not in the way
+        return None  # other programs run, but do not delay the job
     queued = job.machine.queue_share
     words = [f"other programs use {job.machine.foreign_cores:.1f} of {job.machine.cores:g} cores"]
     if queued is not None:
@@ -105,7 +118,7 @@ def external_cpu(job: MeasuredJob) -> Finding | None:
 
 
 def _queueing_s(job: MeasuredJob) -> float | None:
-    """Seconds of the step lost to waiting for a core: in the training process, and through late batches."""
+    """Return the seconds per step lost to waiting for a core: by the training process, and through late batches."""
     rank = job.rank
     if rank.main_queue_s is None and (rank.batch_cost is None or rank.batch_cost.queue_s is None):
         return None
@@ -116,7 +129,7 @@ def _queueing_s(job: MeasuredJob) -> float | None:
 
 
 def cpu_oversubscribed(job: MeasuredJob) -> Finding | None:
-    """The training process itself queues for cores that the job's own threads fill."""
+    """Report that the training process waits for a core because the job has more busy threads than cores."""
     rank, machine = job.rank, job.machine
     foreign = machine.foreign_share
     if rank.main_queue_s is None or foreign is None or foreign >= FOREIGN_SHARE or not machine.cores:
@@ -126,7 +139,7 @@ def cpu_oversubscribed(job: MeasuredJob) -> Finding | None:
     if share < OVERSUBSCRIBED_SHARE or threads <= machine.cores:
         return None
     if job.share(input_wait_s(job)) >= INPUT_SHARE and workers_are_needed(job):
-        return None  # the cost of making batches, which the input's finding names
+        return None  # this is a cost of making batches, which `slow_input` reports
     return make_finding(
         "CPU_OVERSUBSCRIBED",
         share,
@@ -136,8 +149,9 @@ def cpu_oversubscribed(job: MeasuredJob) -> Finding | None:
 
 
 def memory_growth(job: MeasuredJob) -> Finding | None:
+    """Report that the memory of the job grows steadily and will be full soon."""
     growth, hours = job.machine.memory_growth_bytes_s, hours_until_full(job)
-    if not growth or hours is None or hours > GROWTH_HOURS or growth < 1e5:
+    if not growth or hours is None or hours > GROWTH_HOURS or growth < LEAST_GROWTH_BYTES_S:
         return None
     per_step = growth * job.rank.step_s
     left_s = hours * 3600
@@ -149,6 +163,7 @@ def memory_growth(job: MeasuredJob) -> Finding | None:
 
 
 def hours_until_full(job: MeasuredJob) -> float | None:
+    """Return the hours until memory is full at the present growth; None when it does not grow or was not measured."""
     machine = job.machine
     growth, used, limit = machine.memory_growth_bytes_s, machine.memory_used_bytes, machine.memory_limit_bytes
     return max(0, limit - used) / growth / 3600 if growth and used is not None and limit is not None else None

@@ -14,25 +14,37 @@ from headrace.diagnosis.startup import START_WORDS, startup_parts_s
 __all__ = ["gc_pause", "periodic_stall", "startup"]
 
 PAUSE_SHARE = 0.04
+"""Report pauses when they take at least this share of the step on average."""
 
-BETWEEN_SHARE = 0.25
-"""Of the training loop, spent between epochs: validation of a fifth of the images takes about a tenth."""
+EPOCH_GAP_SHARE = 0.25
+"""Report gaps between epochs when they take at least this share of the run.
+
+Validation of a fifth of the images takes about a tenth, which is no fault."""
 
 LONG_PAUSE_S = 0.25
-"""Schedulers and disks delay single steps by less than this now and then."""
+"""Count a single pause as long above this time: schedulers and disks delay steps by less now and then."""
 
-STARTUP_SHARE = 0.15
+EPOCH_START_SHARE = 0.15
+"""Report slow starts of epochs when they take at least this share of the run."""
 
-ORDINARY_START_S, LONG_START_S = 10.0, 15.0
-"""Launching and importing PyTorch take 3 to 10 s on an ordinary machine; a start is long that takes so much beyond that."""
+ORDINARY_START_S = 10.0
+"""Allow at most this time for launching Python and importing PyTorch, which take 3 to 10 s on an ordinary machine."""
+
+LONG_START_S = 15.0
+"""Report a start that takes at least this much longer than launch and imports."""
 
 START_SHARE = 0.30
+"""Report a long start of a finished run when it takes at least this share of the run."""
 
 VERY_LONG_START_S = 60.0
-"""Said of a job that is still running, or was cut short, too."""
+"""Report a long start of an unfinished run when it takes at least this time."""
+
+NAMED_PART = 0.03
+"""Name a part of a gap or of a start in the evidence when it takes at least this share of it."""
 
 
 def gc_pause(job: MeasuredJob) -> Finding | None:
+    """Report that Python's garbage collector stops the training process."""
     lost = job.rank.pauses.gc_s
     share = job.share(lost)
     if share < PAUSE_SHARE:
@@ -44,17 +56,18 @@ def gc_pause(job: MeasuredJob) -> Finding | None:
     return make_finding(
         "GC_PAUSE",
         share,
-        f"garbage collection takes {duration(lost)} per step in the mean; the longest stopped training for {duration(longest)}",
+        f"garbage collection takes {duration(lost)} per step on average; the longest collection took {duration(longest)}",
     )
 
 
 def periodic_stall(job: MeasuredJob) -> Finding | None:
-    """Of pauses in the steps and between the epochs, those that take the larger share."""
-    found = [finding for rule in (_periodic, _between_epochs) if (finding := rule(job)) is not None]
+    """Report pauses within the steps or between the epochs, whichever take the larger share."""
+    found = [finding for rule in (_pauses_in_steps, _gaps_between_epochs) if (finding := rule(job)) is not None]
     return max(found, key=lambda item: item.share or 0.0, default=None)
 
 
-def _periodic(job: MeasuredJob) -> Finding | None:
+def _pauses_in_steps(job: MeasuredJob) -> Finding | None:
+    """Irregular pauses of unknown cause are noise, unless they are few and long."""
     pauses = job.rank.pauses
     share = job.share(pauses.periodic_s)
     if share < PAUSE_SHARE or pauses.count < 2:
@@ -62,56 +75,54 @@ def _periodic(job: MeasuredJob) -> Finding | None:
     parts = {
         "torch.save": pauses.save_s,
         "another loader (validation)": pauses.other_loader_s,
-        "torch.compile, which compiles again": pauses.compile_s,
+        "torch.compile (compiling again)": pauses.compile_s,
         "unknown": pauses.unknown_s,
     }
     cause = max(parts, key=lambda name: parts[name])
     if cause == "unknown" and pauses.period is None and not _few_and_long(pauses, job.rank.typical_compute_s):
-        return None  # irregular and nameless: noise, not a stall
+        return None
     every = f"every {pauses.period} steps" if pauses.period else f"{pauses.count} times"
     return make_finding(
         "PERIODIC_STALL",
         share,
-        f"{every} a step takes up to {duration(pauses.longest_s)} longer, {duration(pauses.periodic_s)} per step in the mean",
-        f"most of it is {cause}"
-        if cause != "unknown"
-        else "what happens there was not seen (no torch.save, gc or other loader)",
+        f"{every} a step takes up to {duration(pauses.longest_s)} longer, on average {duration(pauses.periodic_s)} per step",
+        "the cause was not seen (no torch.save, gc or other loader)" if cause == "unknown" else f"most of it is {cause}",
     )
 
 
-def _between_epochs(job: MeasuredJob) -> Finding | None:
-    """Validation and checkpoints between the epochs are in no step; of the run they can be a large part."""
-    rank, between = job.rank, job.rank.between
-    share = between.all_s / max(1e-9, rank.loop_s + rank.workers_start_s + between.all_s)
-    if rank.epochs < 2 or share < BETWEEN_SHARE:
+def _gaps_between_epochs(job: MeasuredJob) -> Finding | None:
+    """Validation and checkpoints between the epochs belong to no step, so their share is one of the run."""
+    rank, gaps = job.rank, job.rank.epoch_gaps
+    share = gaps.all_s / max(1e-9, rank.loop_s + rank.workers_start_s + gaps.all_s)
+    if rank.epochs < 2 or share < EPOCH_GAP_SHARE:
         return None
     validation = "in the steps of another loader (validation)"
-    if between.other_wait_s > INPUT_SHARE * between.other_loader_s:
-        validation += f", {between.other_wait_s / between.other_loader_s:.0%} of them waiting for its input"
-    parts = {validation: between.other_loader_s, "in torch.save": between.save_s}
-    named = ", ".join(f"{duration(seconds)} {words}" for words, seconds in parts.items() if seconds > 0.03 * between.all_s)
+    if gaps.other_wait_s > INPUT_SHARE * gaps.other_loader_s:
+        validation += f", {gaps.other_wait_s / gaps.other_loader_s:.0%} of them waiting for its input"
+    parts = {validation: gaps.other_loader_s, "in torch.save": gaps.save_s}
+    named = ", ".join(f"{duration(seconds)} {words}" for words, seconds in parts.items() if seconds > NAMED_PART * gaps.all_s)
     found = make_finding(
         "PERIODIC_STALL",
         share,
-        f"{share:.0%} of the time from the first step to the last passes between the {rank.epochs} epochs: "
-        f"{duration(between.all_s)} in all{f', of it {named}' if named else ''}",
+        f"{share:.0%} of the time from the first step to the last passes between the {rank.epochs} epochs, "
+        f"{duration(gaps.all_s)} in all{f', of which {named}' if named else ''}",
     )
     return replace(found, share_of="run")
 
 
 def _few_and_long(pauses: Pauses, typical_s: float) -> bool:
-    """Two or three pauses, too few for a period to show, but each far longer than a step."""
+    """Return whether there are two or three pauses, too few to show a period, each far longer than a step."""
     return pauses.count <= 3 and pauses.longest_s > max(LONG_PAUSE_S, 5 * typical_s)
 
 
 def startup(job: MeasuredJob) -> Finding | None:
-    """Of the beginning of the job and of its epochs, the one that takes the larger share."""
+    """Report a slow start of the job or of its epochs, whichever takes the larger share."""
     found = [finding for rule in (_slow_start, _slow_epochs) if (finding := rule(job)) is not None]
     return max(found, key=lambda item: item.share or 0.0, default=None)
 
 
 def _slow_start(job: MeasuredJob) -> Finding | None:
-    """The time until the first step is done, of a job that ran to its end; of one that was cut short it has no share."""
+    """The start of a run that did not end by itself has no share, since the length of the whole run is unknown."""
     parts = startup_parts_s(job.session, job.rank)
     start_s, whole_s = sum(parts.values()), job.session.duration_s
     ended = job.session.exit_code == 0 and whole_s is not None
@@ -120,7 +131,9 @@ def _slow_start(job: MeasuredJob) -> Finding | None:
     if beyond_s < LONG_START_S or (share < START_SHARE if share is not None else start_s < VERY_LONG_START_S):
         return None
     longest = sorted(parts.items(), key=lambda item: -item[1])
-    words = ", ".join(f"{duration(seconds)} {START_WORDS[name]}" for name, seconds in longest if seconds >= 0.03 * start_s)
+    words = ", ".join(
+        f"{duration(seconds)} {START_WORDS[name]}" for name, seconds in longest if seconds >= NAMED_PART * start_s
+    )
     of_run = f", {share:.0%} of the run" if share is not None else ""
     details = [
         f"{event.name}: {event.detail}"
@@ -136,13 +149,13 @@ def _slow_epochs(job: MeasuredJob) -> Finding | None:
     if rank.epochs < 2:
         return None
     share = min(1.0, rank.epoch_start_s / max(1e-9, rank.loop_s + rank.workers_start_s))
-    if share < STARTUP_SHARE:
+    if share < EPOCH_START_SHARE:
         return None
     again = ""
     if rank.loader.remade:
         again = f"; the script made its DataLoader {rank.loader.remade + 1} times, and its workers with it"
     elif rank.workers and not rank.loader.persistent_workers:
-        again = "; persistent_workers is off, so workers are started anew each time"
+        again = "; persistent_workers is off, so each epoch starts new workers"
     found = make_finding(
         "STARTUP",
         share,

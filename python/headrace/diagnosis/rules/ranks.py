@@ -14,15 +14,16 @@ from headrace.diagnosis.stats import median
 __all__ = ["communication", "rank_straggler", "slow_phase", "straggler_input"]
 
 COMMUNICATION_SHARE = 0.15
+"""Report the exchange of gradients when every rank waits for it for at least this share of the step."""
 
 STRAGGLER_SHARE = 0.08
-"""A rank's own time above the median of all ranks, over the step (TraceML warns at 10 %)."""
+"""Report a slow rank when it needs this share of the step longer than the others do (TraceML warns at 10 %)."""
 
 LOADER_PHASE = "the loader"
 
 
 def rank_straggler(job: MeasuredJob) -> Finding | None:
-    """The rank whose own time (all but the wait for the others) is longest, and the phase it differs in."""
+    """Report that one rank needs longer than the others for its own part of the step, and in which phase."""
     known = [rank for rank in job.ranks if rank.own_s is not None]
     if len(known) < 2:
         return None
@@ -47,7 +48,7 @@ def rank_straggler(job: MeasuredJob) -> Finding | None:
 
 
 def straggler_input(job: MeasuredJob) -> tuple[str, tuple[str, ...]] | None:
-    """What a rank waits for that is slow in its loader: the kind of cause, and what shows it. None for other stragglers."""
+    """Return kind and evidence of the slow input of a rank that is slow in its loader; None for other slow ranks."""
     rest = [rank for rank in job.ranks if rank is not job.rank]
     if job.rank.batch_cost is None or not rest or slow_phase(job.rank, rest)[0] != LOADER_PHASE:
         return None
@@ -55,7 +56,7 @@ def straggler_input(job: MeasuredJob) -> tuple[str, tuple[str, ...]] | None:
 
 
 def slow_phase(slow: Rank, rest: Sequence[Rank]) -> tuple[str, float]:
-    """The phase in which `slow` differs most from the median of the rest, and by how many seconds."""
+    """Return the phase in which `slow` exceeds the median of the rest most, and by how many seconds."""
 
     def phases(rank: Rank) -> dict[str, float]:
         forward, backward = rank.forward_s or 0.0, rank.backward_s or 0.0
@@ -69,12 +70,13 @@ def slow_phase(slow: Rank, rest: Sequence[Rank]) -> tuple[str, float]:
 
 
 def communication(job: MeasuredJob) -> Finding | None:
+    """Report that all ranks, the slowest included, wait for the exchange of gradients."""
     if len(job.ranks) < 2:
         return None
     waits = [rank.collective_s for rank in job.ranks if rank.collective_s is not None]
     if len(waits) < len(job.ranks):
         return None
-    common = min(waits)  # even the slowest rank waits this long: not a straggler, the exchange itself
+    common = min(waits)  # even the slowest rank waits this long, so no rank is to blame
     share = job.share(common)
     if share < COMMUNICATION_SHARE:
         return None
