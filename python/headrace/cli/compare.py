@@ -1,4 +1,4 @@
-"""`headrace compare A B`: what changed between two saved sessions, in words."""
+"""`headrace compare A B`: compare the rates, the parts of the step and the settings of two saved sessions."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from headrace.report import numbers
 from headrace.report.compare_sessions import SessionComparison, compare_sessions
 from headrace.report.session_folder import read_session_folder
 
-SUMMARY = "compare two saved sessions: faster beyond the noise? what moved, what was set differently"
+SUMMARY = "compare two saved sessions: change of the rate beyond noise, changed parts of the step, changed settings"
 EXAMPLE = "headrace compare headrace-sessions/before headrace-sessions/after"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `headrace compare`."""
+    """Add the arguments of `headrace compare`."""
     parser.add_argument("before", type=Path, metavar="A", help="session folder of the earlier run")
     parser.add_argument("after", type=Path, metavar="B", help="session folder of the later run")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Reads both, compares, prints."""
+    """Read both sessions, compare them, and print the result."""
     before, was = read_session_folder(args.before)
     after, now = read_session_folder(args.after)
     found = compare_sessions(before, after, was, now)
@@ -44,7 +44,7 @@ def _show(found: SessionComparison) -> None:
     if found.differences:
         output.stdout_console.print()
         rows = [(difference.name, difference.before, difference.after) for difference in found.differences]
-        output.stdout_console.print(_table(("set differently", "before", "after"), rows))
+        output.stdout_console.print(_table(("setting", "before", "after"), rows))
 
 
 def _table(headers: tuple[str, ...], rows: list[tuple[str, str, str]]) -> Table:

@@ -1,22 +1,20 @@
-"""`headrace diagnose -- COMMAND`: run a training command, unmodified, and say why it is slow and what would help."""
+"""`headrace diagnose -- COMMAND`: run a training command unmodified, find what makes it slow, and predict the gain of fixes."""
 
 from __future__ import annotations
 
 import argparse
-import time
-from pathlib import Path
 
 from headrace.cli import output
+from headrace.cli.session_command import add_session_options, print_diagnosis, session_folder
 from headrace.diagnosis.fail_if import Condition
 from headrace.diagnosis.model import Diagnosis, command_ended
 from headrace.profiling.command import watch
 from headrace.profiling.finish import finish
 from headrace.profiling.first_verdict import FirstVerdict
-from headrace.report import terminal
 from headrace.report.exports.json import document
-from headrace.session.model import Session
+from headrace.system.sizes import count_text
 
-SUMMARY = "why a training command is slow: the cause, the evidence, and the predicted gain of each fix"
+SUMMARY = "find why a training command is slow: the cause, the evidence, and the predicted gain of each fix"
 EXAMPLE = """
 headrace diagnose -- python train.py --data /data/imagenet
 headrace diagnose --verify --seconds 120 -- torchrun --nproc-per-node 4 train.py
@@ -26,52 +24,42 @@ TAKES_COMMAND = True
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `headrace diagnose`."""
-    parser.add_argument("--out", type=Path, metavar="DIR", help="folder for the session (default: headrace-sessions/TIME)")
-    parser.add_argument("--seconds", type=_positive, metavar="N", help="end the command after N seconds")
+    """Add the options of `headrace diagnose`."""
+    add_session_options(parser)
     parser.add_argument(
-        "--verify", action="store_true", help="run the command again, for short, with each fix that can be applied from outside"
+        "--verify",
+        action="store_true",
+        help="measure each fix that needs no edit: run the command again, briefly, with it and without it",
     )
-    parser.add_argument("--fail-if", type=str, metavar="EXPR", help='exit with 1 if this holds, e.g. "input_share>0.1"')
-    parser.add_argument("--no-report", action="store_true", help="write no HTML report")
+    parser.add_argument(
+        "--fail-if", type=str, metavar="EXPR", help='exit with 1 if this expression is true, e.g. "input_share>0.1"'
+    )
+    parser.add_argument("--no-report", action="store_true", help="do not write report.html")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run, diagnose, report. 1 when the command failed (a report is given all the same) or `--fail-if` holds."""
+    """Run the command, diagnose and report. Return 1 if the command failed (it is still diagnosed) or `--fail-if` is true."""
     condition = Condition(args.fail_if) if args.fail_if else None
-    folder = (args.out or Path("headrace-sessions") / time.strftime("%Y-%m-%d-%H%M%S")).absolute()
+    folder = session_folder(args)
     output.log(f"headrace diagnose: session in {folder}")
-    with FirstVerdict(folder, _tell_first) as first:
+    with FirstVerdict(folder, _log_first_verdict) as first:
         finished = watch(args.command, folder, time_limit_s=args.seconds)
     session, diagnosis = finish(
         folder, log=output.log, report=not args.no_report, remeasure=args.verify, time_to_verdict_s=first.after_s
     )
-    output.emit(args, document(diagnosis), lambda: _show(diagnosis, session))
+    output.emit(args, document(diagnosis), lambda: print_diagnosis(diagnosis, session))
     failed = finished.returncode != 0 and not finished.timed_out
     if failed:
         output.log(f"headrace diagnose: {command_ended(finished.returncode)}")
     if condition is not None and condition.holds(diagnosis):
-        output.log(f"headrace diagnose: --fail-if {condition.text} holds")
+        output.log(f"headrace diagnose: --fail-if {condition.text} is true")
         failed = True
     return 1 if failed else 0
 
 
-def _tell_first(diagnosis: Diagnosis) -> None:
+def _log_first_verdict(diagnosis: Diagnosis) -> None:
     rate = f", {diagnosis.img_s:,.0f} img/s" if diagnosis.img_s is not None else ""
     output.log(
-        f"headrace diagnose: after {diagnosis.steps} steps: {diagnosis.verdict}, {diagnosis.summary}{rate} "
-        f"(confidence {diagnosis.confidence_word}; the report follows when the command ends)"
+        f"headrace diagnose: first verdict after {count_text(diagnosis.steps, 'step')}: {diagnosis.verdict}, "
+        f"{diagnosis.summary}{rate} (confidence {diagnosis.confidence_word}; the report follows when the command ends)"
     )
-
-
-def _show(diagnosis: Diagnosis, session: Session) -> None:
-    terminal.print_screen(output.stdout_console, diagnosis, session=session)
-    if diagnosis.report is not None:
-        print(f"report: {diagnosis.report}")
-
-
-def _positive(text: str) -> float:
-    value = float(text)
-    if value <= 0:
-        raise argparse.ArgumentTypeError(f"{text} is not above 0")
-    return value

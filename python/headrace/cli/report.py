@@ -1,4 +1,4 @@
-"""`headrace report SESSION`: a saved session as terminal screen, HTML page, JSON, Perfetto trace or OpenMetrics text."""
+"""`headrace report SESSION`: show a saved session as terminal screen, HTML, JSON, Perfetto trace, metrics or scalars."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headrace.report.exports.json import document
 from headrace.report.session_folder import read_session_folder
 from headrace.session.model import Session
 
-SUMMARY = "show a saved session: terminal screen, HTML page, JSON, traces, metrics"
+SUMMARY = "show a saved session as terminal screen, HTML page, JSON, trace or metrics"
 EXAMPLE = """
 headrace report headrace-sessions/2026-11-20-141205
 headrace report headrace-sessions/2026-11-20-141205 --html --out report.html
@@ -25,29 +25,36 @@ headrace report trace.json.gz                                       # from torch
 """
 
 FILES = {"html": "report.html", "perfetto": "trace.json.gz", "tensorboard": "tensorboard"}
-"""Forms that are files (or a folder) by nature, and their names in the session folder."""
+"""Formats that are written to a file or folder, and its name in the session folder."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `headrace report`."""
+    """Add the options of `headrace report`."""
     parser.add_argument(
-        "session", type=Path, metavar="SESSION", help="folder that `headrace diagnose` named, or a trace of torch.profiler"
+        "session",
+        type=Path,
+        metavar="SESSION",
+        help="session folder of diagnose, watch or train, or a trace file of torch.profiler",
     )
     kind = parser.add_mutually_exclusive_group()
-    for name, words in (
-        ("text", "the first screen (the default)"),
-        ("html", "one self-contained page"),
-        ("perfetto", "a trace of steps, batches and pauses for ui.perfetto.dev"),
-        ("openmetrics", "metrics as text for Prometheus"),
-        ("tensorboard", "scalars for TensorBoard; --out is a folder"),
+    for name, text in (
+        ("text", "print the first screen (default)"),
+        ("html", "write one HTML file that needs no network"),
+        ("perfetto", "write a trace of steps, batches and pauses for ui.perfetto.dev"),
+        ("openmetrics", "print metrics as text for Prometheus"),
+        ("tensorboard", "write scalars for TensorBoard; --out is a folder"),
     ):
-        kind.add_argument(f"--{name}", action="store_const", const=name, dest="kind", help=words)
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write there (default of pages and traces: in SESSION)")
-    parser.add_argument("--usd-per-hour", type=float, metavar="USD", help="price of one GPU-hour, to say the waste in money")
+        kind.add_argument(f"--{name}", action="store_const", const=name, dest="kind", help=text)
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help="file to write (default for --html, --perfetto, --tensorboard: in SESSION)"
+    )
+    parser.add_argument(
+        "--usd-per-hour", type=float, metavar="USD", help="price of one GPU-hour in USD, to show the wasted money"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Reads the folder and writes the wanted form."""
+    """Read the session and print or write the chosen format."""
     session, diagnosis = read_session_folder(args.session)
     path = args.out or (_beside(args.session, FILES[args.kind]) if args.kind in FILES else None)
     if path is None:
@@ -59,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _beside(session: Path, name: str) -> Path:
-    """In the session's folder; for a trace, which is a file, next to it."""
+    """The path of a file in the session folder, or beside a trace file."""
     return session / name if session.is_dir() else session.with_name(f"{session.name}.{name}")
 
 

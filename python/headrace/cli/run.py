@@ -1,4 +1,4 @@
-"""`headrace run`: a training script, unmodified, with its image loading replaced where that is provably the same job."""
+"""`headrace run`: run a training script unmodified, and load its images with headrace where that gives the same job."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from headrace.accelerate.settings import HOOK, Settings
 from headrace.attach.launch import spawn
 from headrace.cli import output
 
-SUMMARY = "run a PyTorch script unmodified, its image loading done by headrace where that is the same job"
+SUMMARY = "run a PyTorch script unmodified, and load its images with headrace where that gives the same job"
 EXAMPLE = """
 headrace run --check --explain -- python train.py --data /data/imagenet
-HEADRACE=off headrace run -- python train.py   # as if headrace were not there
+HEADRACE=off headrace run -- python train.py   # run the script as it is
 """
 TAKES_COMMAND = True
 
-#: How many images `--check` compares for each loader.
 CHECKED_IMAGES = 32
+"""Images of each loader that `--check` compares."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `headrace run`."""
+    """Add the options of `headrace run`."""
     parser.add_argument(
         "--check",
         nargs="?",
@@ -31,23 +31,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         const=CHECKED_IMAGES,
         default=0,
         metavar="N",
-        help=f"first compare both ways of loading on N images (default {CHECKED_IMAGES}) of each loader; a loader that "
-        "differs is left alone",
+        help=f"first compare both ways of loading on N images of each loader (default: {CHECKED_IMAGES}); leave a loader alone "
+        "if they differ",
     )
-    parser.add_argument("--explain", action="store_true", help="print what runs where for each loader taken over")
+    parser.add_argument(
+        "--explain", action="store_true", help="print the transforms of each loader taken over, and where each one runs"
+    )
     parser.add_argument(
         "--threads", type=_count, metavar="N", help="native threads per process (default: the script's num_workers)"
     )
     parser.add_argument(
         "--index-cache",
         metavar="FOLDER|off",
-        help="where indexes of JPEGs are kept, with which a later run decodes faster from its first epoch on "
-        "(default: ~/.cache/headrace/jpeg-index; off: nowhere)",
+        help="folder of the JPEG indexes, with which a later run decodes faster from its first epoch on "
+        "(default: ~/.cache/headrace/jpeg-index; off: keep none)",
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Runs the command; the exit code is the command's own (128 + n if signal n ended it)."""
+    """Run the command. Return its exit code, or 128 + n if signal n ended it."""
     with tempfile.TemporaryDirectory(prefix="headrace-run-") as folder:
         settings = Settings(
             threads=args.threads, check=args.check, explain=args.explain, folder=Path(folder), index_cache=args.index_cache
@@ -58,20 +60,20 @@ def run(args: argparse.Namespace) -> int:
     code = finished.returncode if finished.returncode >= 0 else 128 - finished.returncode
     seconds = finished.ended_s - finished.started_s
     document = {"command": args.command, "exit_code": code, "seconds": seconds, "off": off, "loaders": loaders}
-    output.emit(args, document, lambda: _remark(off, loaders))
+    output.emit(args, document, lambda: _log_remarks(off, loaders))
     return code
 
 
-def _remark(off: bool, loaders: list[dict[str, object]]) -> None:
+def _log_remarks(off: bool, loaders: list[dict[str, object]]) -> None:
     if off:
-        output.log("headrace run: HEADRACE=off, the script ran as it is")
+        output.log("headrace run: HEADRACE=off, so the script ran as it is")
     elif not loaders:
-        output.log("headrace run: the script iterated over no torch.utils.data.DataLoader that could be seen")
-        output.log("(it is for PyTorch only; `headrace diagnose` times TensorFlow's input as well)")
+        output.log("headrace run: no torch.utils.data.DataLoader was iterated in the script")
+        output.log("(headrace run is for PyTorch only; headrace diagnose measures TensorFlow input too)")
 
 
 def _loaders(folder: Path) -> list[dict[str, object]]:
-    """What every process wrote about its loaders, in the order of process numbers and then of time."""
+    """What every process wrote about its loaders, ordered by process and then by time."""
     return [
         json.loads(line)
         for file in sorted(folder.glob("loaders-*.jsonl"))
@@ -81,5 +83,5 @@ def _loaders(folder: Path) -> list[dict[str, object]]:
 
 def _count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a number of 1 or more")
+        raise argparse.ArgumentTypeError(f"{text} is not a whole number of 1 or more")
     return int(text)

@@ -1,4 +1,4 @@
-"""The diagnosis of a training run by itself: always on, in a session folder of its own, never in the way of the training."""
+"""The diagnosis of every `headrace train` run, in a session folder of its own. A failing diagnosis never fails the training."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ __all__ = ["RunWatch"]
 
 
 class RunWatch:
-    """Watches the loop of `headrace train`: `begin` before its first step on every rank, `end` after its last.
+    """Records the loop of `headrace train`. Every rank calls `begin` before the first step and `end` after the last one.
 
-    The session is `OUT/sessions/from-STEP`, of the step that the process went on from, and `…-machine-N` on further machines.
-    Below `headrace diagnose`, which watches already, it does nothing. What fails here is said and left out.
+    The session folder is `OUT/sessions/from-STEP`, where STEP is the step that the process resumed from (0 for a new run), and
+    `…-machine-N` on further machines. Under `headrace diagnose` it does nothing. Failures are logged.
     """
 
     def __init__(self, options: Options) -> None:
@@ -30,7 +30,7 @@ class RunWatch:
         self._watch: Watch | None = None
 
     def begin(self, start: TrainingStart) -> None:
-        """Begins to record; the first rank of a machine empties the folder of an attempt that got no further."""
+        """Begin to record. The first rank of a machine removes the session of an attempt that resumed from the same step."""
         if SESSION_VARIABLE in os.environ:
             return
         machine = os.environ.get("GROUP_RANK", "0")
@@ -40,7 +40,7 @@ class RunWatch:
             if start.ranks.local_rank == 0:
                 shutil.rmtree(watch.folder, ignore_errors=True)
                 watch.start()
-            barrier(start.ranks)  # the others write into the folder that is there now
+            barrier(start.ranks)  # the other ranks write into the folder that exists now
             if start.ranks.local_rank != 0:
                 watch.start()
         except (HeadraceError, OSError) as error:

@@ -16,7 +16,7 @@ from headrace.attach.launch import FinishedCommand, spawn
 from headrace.errors import UsageError
 from headrace.session.model import SESSION_VERSION
 
-__all__ = ["HOOK", "HOOKS", "add_fact", "begin_session", "end_sampler", "end_session", "watch"]
+__all__ = ["HOOK", "HOOKS", "add_fact", "begin_session", "default_session_folder", "end_sampler", "end_session", "watch"]
 
 HOOK = "headrace.attach.torch_hooks"
 HOOKS = (HOOK, "tensorflow:headrace.attach.tensorflow_hooks")
@@ -61,6 +61,11 @@ def watch(
         add_fact(folder, "time_limit_s", time_limit_s)
     end_session(folder, finished.returncode, finished.ended_s)
     return finished
+
+
+def default_session_folder() -> Path:
+    """Return the folder of a new session, named after the time: `headrace-sessions/2026-11-20-141205`."""
+    return Path("headrace-sessions") / time.strftime("%Y-%m-%d-%H%M%S")
 
 
 def begin_session(folder: Path, command: Sequence[str]) -> None:

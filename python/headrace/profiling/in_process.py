@@ -18,7 +18,7 @@ from headrace.attach.launch import SITE_FOLDER
 from headrace.attach.processes import rank_from_environment
 from headrace.diagnosis.model import Diagnosis
 from headrace.errors import HeadraceError
-from headrace.profiling.command import HOOKS, begin_session, end_sampler, end_session
+from headrace.profiling.command import HOOKS, begin_session, default_session_folder, end_sampler, end_session
 from headrace.profiling.finish import finish
 from headrace.report import numbers
 
@@ -144,7 +144,7 @@ def _summary(diagnosis: Diagnosis) -> str:
 def _default_folder(world_size: int) -> Path:
     """A name by the time. With several ranks, a name that all ranks of a machine share: pid and start of their launcher."""
     if world_size == 1:
-        return Path("headrace-sessions") / time.strftime("%Y-%m-%d-%H%M%S")
+        return default_session_folder()
     launcher = os.getppid()
     try:  # field 22 of /proc/PID/stat, the third after the name's closing bracket being number 3
         started = Path(f"/proc/{launcher}/stat").read_text().rpartition(")")[2].split()[19]

@@ -1,0 +1,43 @@
+"""Options and output that `headrace diagnose` and `headrace watch` share."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from headrace.cli import output
+from headrace.diagnosis.model import Diagnosis
+from headrace.profiling.command import default_session_folder
+from headrace.report import terminal
+from headrace.session.model import Session
+
+__all__ = ["add_session_options", "positive_number", "print_diagnosis", "session_folder"]
+
+
+def add_session_options(parser: argparse.ArgumentParser) -> None:
+    """Add `--out` and `--seconds`."""
+    parser.add_argument("--out", type=Path, metavar="DIR", help="folder for the session (default: headrace-sessions/TIME)")
+    parser.add_argument(
+        "--seconds", type=positive_number, metavar="N", help="stop the command after N seconds (default: never)"
+    )
+
+
+def session_folder(args: argparse.Namespace) -> Path:
+    """Return the absolute path of the folder that `--out` names, or of a new one named after the time."""
+    folder: Path = args.out or default_session_folder()
+    return folder.absolute()
+
+
+def print_diagnosis(diagnosis: Diagnosis, session: Session) -> None:
+    """Print the first screen, and the path of the report if there is one."""
+    terminal.print_screen(output.stdout_console, diagnosis, session=session)
+    if diagnosis.report is not None:
+        print(f"report: {diagnosis.report}")
+
+
+def positive_number(text: str) -> float:
+    """Return the number that an option holds. Raises `ArgumentTypeError` unless it is above 0."""
+    value = float(text)
+    if not value > 0:
+        raise argparse.ArgumentTypeError(f"{text} is not above 0")
+    return value
