@@ -78,7 +78,7 @@ impl Status {
             Status::Unsupported => "a valid image of a kind that headrace does not decode",
             Status::TooLarge => "the image is larger than the pixel limit",
             Status::BadBox => "the crop box is empty or leaves the image",
-            Status::BadIndex => "the checkpoint index does not fit its image",
+            Status::BadIndex => "the JPEG index does not fit its image",
             Status::Io => "the file could not be read",
             Status::TooSmall => "the image is too small for an operation of the transform",
             Status::BadMask => "its mask is not a sound PNG of 8-bit gray or palette indices",

@@ -9,12 +9,11 @@ use headrace_core::decode::{DecodeOptions, Decoder};
 use headrace_core::engine::BatchMemory;
 use headrace_core::error::{Result, Status};
 use headrace_core::geometry::{Rect, Scale};
-use headrace_core::jpeg::{index, turbo};
+use headrace_core::jpeg::index;
 use headrace_core::resample::{Filter, PassOrder, Resampler, ResizeSpec};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
 
 use crate::buffer::ReadOnly;
 use crate::detach::detached;
@@ -24,16 +23,6 @@ use crate::program::filter;
 thread_local! {
     /// Scratch memory of the calling thread, so that repeated calls do not allocate. No image data outlives its call.
     static SCRATCH: RefCell<(Decoder, Resampler)> = RefCell::default();
-    static REFERENCE: RefCell<Vec<u8>> = RefCell::default();
-}
-
-/// Return name and message of each status number, in order.
-#[pyfunction]
-pub fn status_names() -> Vec<(String, &'static str)> {
-    Status::ALL
-        .iter()
-        .map(|status| (format!("{status:?}"), status.message()))
-        .collect()
 }
 
 /// Reproduce the resize of this major version of Pillow from now on. Version 13 changed the order of the two passes. Threads that
@@ -46,37 +35,6 @@ pub fn follow_pillow(major: u32) {
         PassOrder::Pillow13
     };
     order.make_default();
-}
-
-/// Decode a region (x, y, w, h; None: everything) of a JPEG with libjpeg-turbo alone and return its RGB bytes; with
-/// `keep=False` return no bytes, for timing. For tests and benchmarks. Raise ValueError with the reason.
-#[pyfunction]
-#[pyo3(signature = (data, region=None, keep=true))]
-pub fn reference_decode<'py>(
-    py: Python<'py>,
-    data: PyBuffer<u8>,
-    region: Option<(u32, u32, u32, u32)>,
-    keep: bool,
-) -> PyResult<Bound<'py, PyBytes>> {
-    let bytes = ReadOnly::new(&data)?;
-    let decode = |pixels: &mut Vec<u8>| {
-        let size = turbo::size(bytes.slice())?;
-        let (x, y, w, h) = region.unwrap_or((0, 0, size.width, size.height));
-        let stride = turbo::region(bytes.slice(), Rect::new(x, y, w, h), pixels)?;
-        Ok(stride * h as usize)
-    };
-    detached(py, || {
-        REFERENCE.with_borrow_mut(|pixels| {
-            let length = decode(pixels)?;
-            Ok(if keep {
-                pixels[..length].to_vec()
-            } else {
-                Vec::new()
-            })
-        })
-    })
-    .map(|pixels| PyBytes::new(py, &pixels))
-    .map_err(|status: Status| PyValueError::new_err(status.message()))
 }
 
 struct Request {

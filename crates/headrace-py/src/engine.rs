@@ -1,13 +1,11 @@
 //! The thread pool and its jobs.
 #![allow(unsafe_code)]
 
-use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use headrace_core::engine::{self, BatchMemory, Encoded};
-use headrace_core::store::{self, Layout, Values};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyOSError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
@@ -16,149 +14,8 @@ use pyo3::types::PyDict;
 
 use crate::detach::{detached, wait_for};
 use crate::program::Program;
-
-/// Largest size of the JPEG index file of one dataset in bytes: about 500,000 photographs of 470×400.
-const INDEX_FILE_BYTES: u64 = 1 << 30;
-
-/// The table of a dataset's records: where the bytes of each are.
-#[pyclass(frozen, module = "headrace._native")]
-pub struct Table {
-    inner: Arc<engine::Table>,
-    indexes: Arc<engine::IndexCache>,
-}
-
-#[pymethods]
-impl Table {
-    /// Make a table: `file` (int32), `offset` (int64) and `size` (int64, -1 for the whole file) have one entry per record.
-    /// Indexes of JPEGs without restart markers are cached in memory up to `index_bytes`, so that these JPEGs decode faster the
-    /// next time, and in `index_file` (up to 1 GiB) for the next process. Encoded bytes are cached up to `cache_bytes` in memory,
-    /// or in `cache_folder`, which needs the size of every record as `cache_sizes` (int64). Raise OSError if a file fails.
-    #[new]
-    #[pyo3(signature = (files, file, offset, size, index_bytes=0, index_file=None, cache_bytes=0, cache_folder=None, cache_sizes=None))]
-    #[allow(clippy::too_many_arguments)]
-    fn new(
-        py: Python<'_>,
-        files: Vec<PathBuf>,
-        file: PyBuffer<i32>,
-        offset: PyBuffer<i64>,
-        size: PyBuffer<i64>,
-        index_bytes: usize,
-        index_file: Option<PathBuf>,
-        cache_bytes: u64,
-        cache_folder: Option<PathBuf>,
-        cache_sizes: Option<PyBuffer<i64>>,
-    ) -> PyResult<Self> {
-        let negative = |_| PyValueError::new_err("a negative file number or offset");
-        let file = file
-            .to_vec(py)?
-            .into_iter()
-            .map(u32::try_from)
-            .collect::<Result<_, _>>()
-            .map_err(negative)?;
-        let offset = offset
-            .to_vec(py)?
-            .into_iter()
-            .map(u64::try_from)
-            .collect::<Result<_, _>>()
-            .map_err(negative)?;
-        let inner = engine::Table::new(files, file, offset, size.to_vec(py)?)
-            .map_err(PyValueError::new_err)?;
-        let inner = match (cache_folder, cache_sizes) {
-            (Some(folder), Some(sizes)) => {
-                let sizes = sizes.to_vec(py)?;
-                inner.with_cache(engine::ByteCache::on_disk(&folder, &sizes, cache_bytes)?)
-            }
-            _ if cache_bytes > 0 => inner.with_cache(engine::ByteCache::in_memory(cache_bytes)),
-            _ => inner,
-        };
-        let mut indexes = engine::IndexCache::new(index_bytes);
-        if let Some(path) = index_file {
-            indexes = indexes.with_file(engine::IndexFile::open(&path, INDEX_FILE_BYTES));
-        }
-        Ok(Table {
-            inner: Arc::new(inner),
-            indexes: Arc::new(indexes),
-        })
-    }
-
-    /// Return the number of records that had an index in the index file when it was opened.
-    fn indexes_found(&self) -> usize {
-        self.indexes.file().map_or(0, engine::IndexFile::found)
-    }
-
-    /// Write the indexes that are not in the index file yet.
-    fn flush_indexes(&self, py: Python<'_>) {
-        detached(py, || {
-            if let Some(file) = self.indexes.file() {
-                file.flush();
-            }
-        });
-    }
-
-    /// Leave the table alone in a forked child: never access or free memory that threads of the parent may have locked.
-    fn abandon(&self) {
-        std::mem::forget(Arc::clone(&self.indexes));
-        std::mem::forget(Arc::clone(&self.inner));
-    }
-
-    /// Return (records read from the cache, records that were not in it, bytes that this process stored); None without a cache.
-    fn cache_counts(&self) -> Option<(u64, u64, u64)> {
-        let counts = self.inner.cache()?.counts();
-        let value = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
-        Some((
-            value(&counts.hits),
-            value(&counts.misses),
-            value(&counts.bytes),
-        ))
-    }
-
-    /// Return the memory that the JPEG indexes use, in bytes.
-    fn index_bytes(&self) -> usize {
-        self.indexes.used_bytes()
-    }
-
-    fn __len__(&self) -> usize {
-        self.inner.len()
-    }
-}
-
-/// Layout and values of the output.
-#[pyclass(frozen, module = "headrace._native")]
-pub struct Store {
-    inner: Arc<store::Store>,
-}
-
-#[pymethods]
-impl Store {
-    /// Make the conversion to a `layout`, "hwc" or "chw", and dtype. `table` is None for unchanged uint8, otherwise 3 × 256
-    /// float32, or uint16 bit patterns of 16-bit floats.
-    #[new]
-    #[pyo3(signature = (layout, table=None))]
-    fn new(py: Python<'_>, layout: &str, table: Option<Bound<'_, PyAny>>) -> PyResult<Self> {
-        let layout = match layout {
-            "hwc" => Layout::Hwc,
-            "chw" => Layout::Chw,
-            _ => {
-                return Err(PyValueError::new_err(format!(
-                    "layout {layout:?}; there are hwc and chw"
-                )))
-            }
-        };
-        let values = match table {
-            None => Values::U8,
-            Some(table) => {
-                if let Ok(buffer) = PyBuffer::<f32>::get(&table) {
-                    Values::F32(rows(&buffer.to_vec(py)?)?)
-                } else {
-                    Values::Bits16(rows(&PyBuffer::<u16>::get(&table)?.to_vec(py)?)?)
-                }
-            }
-        };
-        Ok(Store {
-            inner: Arc::new(store::Store { layout, values }),
-        })
-    }
-}
+use crate::store::Store;
+use crate::table::Table;
 
 /// A further view: program, store, seed, memory, and masks as in `submit`.
 type Further<'py> = (
@@ -171,20 +28,6 @@ type Further<'py> = (
 
 /// The table of masks, their memory, and the class of pixels from outside the image.
 type Beside<'py> = (PyRef<'py, Table>, PyBuffer<u8>, u8);
-
-fn rows<T: Copy + Default>(values: &[T]) -> PyResult<Box<[[T; 256]; 3]>> {
-    if values.len() != 3 * 256 {
-        return Err(PyValueError::new_err(format!(
-            "a table of {} values, not 3 × 256",
-            values.len()
-        )));
-    }
-    let mut table = Box::new([[T::default(); 256]; 3]);
-    for (row, chunk) in table.iter_mut().zip(values.chunks_exact(256)) {
-        row.copy_from_slice(chunk);
-    }
-    Ok(table)
-}
 
 /// Make a view of `records`; the buffers that it writes to are appended to `keep`.
 fn view(
@@ -241,6 +84,17 @@ fn check_out(out: &PyBuffer<u8>, bytes: usize) -> PyResult<()> {
     Ok(())
 }
 
+/// Check that each record is below `count`.
+fn known_records(records: &[i64], count: usize) -> PyResult<Vec<u32>> {
+    let known = |&record: &i64| {
+        u32::try_from(record)
+            .ok()
+            .filter(|&record| (record as usize) < count)
+            .ok_or_else(|| PyValueError::new_err(format!("record {record} of {count}")))
+    };
+    records.iter().map(known).collect()
+}
+
 /// A pool of native threads that fill batches.
 #[pyclass(frozen, module = "headrace._native")]
 pub struct Engine {
@@ -286,19 +140,7 @@ impl Engine {
             Some(_) => u32::MAX as usize,
             None => table.inner.len(),
         };
-        let known = |record: i64| {
-            u32::try_from(record)
-                .ok()
-                .filter(|&record| (record as usize) < count)
-        };
-        let records: Vec<u32> = records
-            .to_vec(py)?
-            .into_iter()
-            .map(|record| {
-                known(record)
-                    .ok_or_else(|| PyValueError::new_err(format!("record {record} of {count}")))
-            })
-            .collect::<PyResult<_>>()?;
+        let records = known_records(&records.to_vec(py)?, count)?;
         let draws = draws.to_vec(py)?;
         if draws.len() != records.len() {
             return Err(PyValueError::new_err(format!(

@@ -5,14 +5,19 @@ mod buffer;
 mod crc;
 mod decode;
 mod detach;
+mod encode;
 mod engine;
 mod header;
 mod index;
 mod order;
 mod pack;
 mod program;
+mod reference;
 mod restart;
 mod ring;
+mod status;
+mod store;
+mod table;
 
 use pyo3::prelude::*;
 
@@ -24,9 +29,11 @@ mod _native {
     #[pymodule_export]
     use super::crc::crc32c;
     #[pymodule_export]
-    use super::decode::{decode_into, follow_pillow, reference_decode, status_names};
+    use super::decode::{decode_into, follow_pillow};
     #[pymodule_export]
-    use super::engine::{Engine, Job, Store, Table};
+    use super::encode::{encode_jpeg, requantise_jpeg};
+    #[pymodule_export]
+    use super::engine::{Engine, Job};
     #[pymodule_export]
     use super::header::{image_size, jpeg_facts};
     #[pymodule_export]
@@ -34,13 +41,21 @@ mod _native {
     #[pymodule_export]
     use super::order::{hashed, permute};
     #[pymodule_export]
-    use super::pack::{encode_jpeg, pack_records, requantise_jpeg, PackRecipe};
+    use super::pack::{pack_records, PackRecipe};
     #[pymodule_export]
     use super::program::Program;
+    #[pymodule_export]
+    use super::reference::reference_decode;
     #[pymodule_export]
     use super::restart::restart_markers;
     #[pymodule_export]
     use super::ring::Ring;
+    #[pymodule_export]
+    use super::status::status_names;
+    #[pymodule_export]
+    use super::store::Store;
+    #[pymodule_export]
+    use super::table::Table;
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -1,14 +1,14 @@
 //! Lossless restart markers, for the packer and for callers with their own containers.
 
-use headrace_core::error::Status;
 use headrace_core::exif;
 use headrace_core::jpeg::restart::{restart_markers as write, Metadata, RestartOptions};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
-use pyo3::types::{PyBytes, PyDict};
+use pyo3::types::PyBytes;
 
 use crate::detach::detached;
+use crate::status::decode_error;
 
 /// Return the JPEG `data` with restart markers about every `tile` pixels. Raise headrace.errors.DecodeError with the reason.
 #[pyfunction]
@@ -41,17 +41,4 @@ pub fn restart_markers<'py>(
         Ok(()) => Ok(PyBytes::new(py, &out)),
         Err(status) => Err(decode_error(py, status)),
     }
-}
-
-/// Return the package's exception for a status. Its class is defined in Python, because it pickles and has fields.
-fn decode_error(py: Python<'_>, status: Status) -> PyErr {
-    let error = || -> PyResult<PyErr> {
-        let kind = py.import("headrace.errors")?.getattr("DecodeError")?;
-        let fields = PyDict::new(py);
-        fields.set_item("status", status as i32)?;
-        Ok(PyErr::from_value(
-            kind.call((status.message(),), Some(&fields))?,
-        ))
-    };
-    error().unwrap_or_else(|failure| failure)
 }

@@ -6,7 +6,7 @@ use super::sizes;
 use super::step::{Sampling, Step};
 use crate::colour::draw::ColourStep;
 use crate::error::{Result, Status};
-use crate::geometry::Size;
+use crate::geometry::{Rect, Size};
 use crate::resample::Filter;
 use crate::rng::Rng;
 
@@ -191,18 +191,11 @@ impl Op {
                 ratio,
                 filters,
             } => {
-                let crop = sizes::random_resized_crop(size, scale, ratio, rng);
-                steps.push(Step::Crop {
-                    x: i64::from(crop.x),
-                    y: i64::from(crop.y),
-                    w: i64::from(crop.w),
-                    h: i64::from(crop.h),
-                    fill: [0; 3],
-                });
-                steps.push(Step::Resize {
-                    size: out,
-                    filter: filters.draw(rng),
-                });
+                let Rect { x, y, w, h } = sizes::random_resized_crop(size, scale, ratio, rng);
+                let [x, y, w, h] = [x, y, w, h].map(i64::from);
+                steps.push(crop((x, y), (w, h), [0; 3]));
+                let filter = filters.draw(rng);
+                steps.push(Step::Resize { size: out, filter });
             }
             Op::ResizeExact { size, filter } => steps.push(Step::Resize { size, filter }),
             Op::ResizeShort { short, max, filter } => {
@@ -211,13 +204,8 @@ impl Op {
             }
             Op::CenterCrop { size: (h, w) } => {
                 let (w, h) = (i64::from(w), i64::from(h));
-                steps.push(Step::Crop {
-                    x: sizes::centre(width, w),
-                    y: sizes::centre(height, h),
-                    w,
-                    h,
-                    fill: [0; 3],
-                });
+                let corner = (sizes::centre(width, w), sizes::centre(height, h));
+                steps.push(crop(corner, (w, h), [0; 3]));
             }
             Op::RandomCrop {
                 size: (h, w),
@@ -230,13 +218,8 @@ impl Op {
             }
             Op::Pad { padding, fill } => {
                 let [left, top, right, bottom] = padding.map(i64::from);
-                steps.push(Step::Crop {
-                    x: -left,
-                    y: -top,
-                    w: width + left + right,
-                    h: height + top + bottom,
-                    fill,
-                });
+                let size = (width + left + right, height + top + bottom);
+                steps.push(crop((-left, -top), size, fill));
             }
             Op::FlipX { p } => steps.extend((rng.unit() < p).then_some(Step::FlipX)),
             Op::FlipY { p } => steps.extend((rng.unit() < p).then_some(Step::FlipY)),
@@ -251,31 +234,7 @@ impl Op {
                 center,
                 sampling,
             }),
-            Op::RandomAffine {
-                degrees,
-                translate,
-                scale,
-                shear,
-                center,
-                sampling,
-            } => {
-                let angle = rng.uniform(degrees.0, degrees.1);
-                let mut shift = |most: f64| rng.uniform(-most, most).round_ties_even();
-                let translate = translate.map_or((0.0, 0.0), |(x, y)| {
-                    (shift(x * width as f64), shift(y * height as f64))
-                });
-                steps.push(Step::Affine {
-                    angle,
-                    translate,
-                    scale: scale.map_or(1.0, |(low, high)| rng.uniform(low, high)),
-                    shear: (
-                        rng.uniform(shear[0].0, shear[0].1),
-                        rng.uniform(shear[1].0, shear[1].1),
-                    ),
-                    center,
-                    sampling,
-                });
-            }
+            Op::RandomAffine { .. } => steps.extend(self.draw_affine(size, rng)),
             Op::Augment(augment) => augment.draw(size, rng, steps),
             Op::Colour(step) => {
                 if let ColourStep::Blur { kernel, .. } = step {
@@ -290,6 +249,45 @@ impl Op {
         }
         Ok(())
     }
+
+    /// Return the step that `rng` draws for [`Op::RandomAffine`]; `None` for other operations.
+    fn draw_affine(&self, size: Size, rng: &mut Rng) -> Option<Step> {
+        let Op::RandomAffine {
+            degrees,
+            translate,
+            scale,
+            shear,
+            center,
+            sampling,
+        } = *self
+        else {
+            return None;
+        };
+        let angle = rng.uniform(degrees.0, degrees.1);
+        let mut shift = |most: f64| rng.uniform(-most, most).round_ties_even();
+        let translate = translate.map_or((0.0, 0.0), |(x, y)| {
+            (
+                shift(x * f64::from(size.width)),
+                shift(y * f64::from(size.height)),
+            )
+        });
+        Some(Step::Affine {
+            angle,
+            translate,
+            scale: scale.map_or(1.0, |(low, high)| rng.uniform(low, high)),
+            shear: (
+                rng.uniform(shear[0].0, shear[0].1),
+                rng.uniform(shear[1].0, shear[1].1),
+            ),
+            center,
+            sampling,
+        })
+    }
+}
+
+/// Return the step that crops to a rectangle at `(x, y)` of size `(w, h)`.
+fn crop((x, y): (i64, i64), (w, h): (i64, i64), fill: [u8; 3]) -> Step {
+    Step::Crop { x, y, w, h, fill }
 }
 
 /// Draw torchvision's `RandomCrop`: pad, pad a small image more on both sides if allowed, then crop. y is drawn first.
@@ -308,11 +306,6 @@ fn random_crop(
     }
     let y = rng.below((padded_h + 2 * grow_y - h + 1) as u32);
     let x = rng.below((padded_w + 2 * grow_x - w + 1) as u32);
-    Ok(Step::Crop {
-        x: i64::from(x) - grow_x - left,
-        y: i64::from(y) - grow_y - top,
-        w,
-        h,
-        fill: [0; 3],
-    })
+    let corner = (i64::from(x) - grow_x - left, i64::from(y) - grow_y - top);
+    Ok(crop(corner, (w, h), [0; 3]))
 }

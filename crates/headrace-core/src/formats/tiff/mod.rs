@@ -41,28 +41,65 @@ pub fn samples(data: &[u8], size: Size, out: &mut Vec<u8>) -> Result<Samples> {
         .colortype()
         .map_err(|error| status_of(&error, Status::CorruptHeader))?;
     let facts = Facts::of(&mut reader)?;
-    let premultiplied = facts.alpha == Some(ExtraSamples::AssociatedAlpha as u16);
     let mut image = DecodingResult::U8(Vec::new());
     let layout = reader
         .read_image_to_buffer(&mut image)
         .map_err(|error| status_of(&error, Status::CorruptData))?;
     out.clear();
     let width = size.width as usize;
-    let samples = match (kind, image, palette) {
-        (ColorType::Gray(bits @ (1 | 2 | 4 | 8)), DecodingResult::U8(packed), Some(palette)) => {
-            if palette.len() != 1 << bits {
-                return Err(Status::Unsupported);
-            }
-            out.extend(unpacked(&packed, width, bits).flat_map(|index| palette[index]));
-            Samples::Rgb8
+    let samples = match palette {
+        Some(palette) => apply_palette(kind, image, width, &palette, out)?,
+        None => store_values(kind, image, width, facts.white_is_zero, out)?,
+    };
+    if layout.planes > 1 {
+        if samples == Samples::Rgba8 && facts.alpha.is_none() {
+            return Err(Status::Unsupported); // Pillow does not always read the fourth plane
         }
-        (_, _, Some(_)) => return Err(Status::Unsupported),
-        (ColorType::Gray(bits @ (1 | 2 | 4)), DecodingResult::U8(packed), None) => {
+        interleave(out, layout.planes, samples.bytes())?;
+    }
+    if out.len() < width * size.height as usize * samples.bytes() {
+        return Err(Status::Truncated);
+    }
+    if facts.alpha == Some(ExtraSamples::AssociatedAlpha as u16) {
+        return undo_premultiplication(samples, out);
+    }
+    Ok(samples)
+}
+
+/// Write the colours of palette indices to `out`, in rows of `width` pixels.
+fn apply_palette(
+    kind: ColorType,
+    image: DecodingResult,
+    width: usize,
+    palette: &[[u8; 3]],
+    out: &mut Vec<u8>,
+) -> Result<Samples> {
+    let (ColorType::Gray(bits @ (1 | 2 | 4 | 8)), DecodingResult::U8(packed)) = (kind, image)
+    else {
+        return Err(Status::Unsupported);
+    };
+    if palette.len() != 1 << bits {
+        return Err(Status::Unsupported);
+    }
+    out.extend(unpacked(&packed, width, bits).flat_map(|index| palette[index]));
+    Ok(Samples::Rgb8)
+}
+
+/// Write the samples of an image without a palette to `out`, in rows of `width` pixels.
+fn store_values(
+    kind: ColorType,
+    image: DecodingResult,
+    width: usize,
+    white_is_zero: bool,
+    out: &mut Vec<u8>,
+) -> Result<Samples> {
+    Ok(match (kind, image) {
+        (ColorType::Gray(bits @ (1 | 2 | 4)), DecodingResult::U8(packed)) => {
             let step = 255 / ((1u8 << bits) - 1);
             out.extend(unpacked(&packed, width, bits).map(|value| value as u8 * step));
             Samples::Gray8
         }
-        (kind, DecodingResult::U8(values), None) => {
+        (kind, DecodingResult::U8(values)) => {
             *out = values;
             match kind {
                 ColorType::Gray(8) => Samples::Gray8,
@@ -76,9 +113,9 @@ pub fn samples(data: &[u8], size: Size, out: &mut Vec<u8>) -> Result<Samples> {
                 _ => return Err(Status::Unsupported),
             }
         }
-        (kind, DecodingResult::U16(values), None) => {
+        (kind, DecodingResult::U16(values)) => {
             // The library inverts images in which 0 is white; Pillow leaves 16-bit gray as stored.
-            let as_stored = if facts.white_is_zero { u16::MAX } else { 0 };
+            let as_stored = if white_is_zero { u16::MAX } else { 0 };
             out.extend(
                 values
                     .iter()
@@ -93,31 +130,24 @@ pub fn samples(data: &[u8], size: Size, out: &mut Vec<u8>) -> Result<Samples> {
             }
         }
         _ => return Err(Status::Unsupported),
-    };
-    if layout.planes > 1 {
-        if samples == Samples::Rgba8 && facts.alpha.is_none() {
-            return Err(Status::Unsupported); // Pillow does not always read the fourth plane
-        }
-        interleave(out, layout.planes, samples.bytes())?;
-    }
-    if out.len() < width * size.height as usize * samples.bytes() {
-        return Err(Status::Truncated);
-    }
+    })
+}
+
+/// Divide premultiplied samples by alpha, as Pillow does; return their new layout.
+fn undo_premultiplication(samples: Samples, out: &mut Vec<u8>) -> Result<Samples> {
     match samples {
-        Samples::Rgba8 if premultiplied => divide_by_alpha(out),
-        Samples::Rgba16 if premultiplied => {
+        Samples::Rgba8 => {}
+        Samples::Rgba16 => {
             // Pillow keeps the upper bytes before it divides.
             *out = out
                 .chunks_exact(2)
                 .map(|pair| (u16::from_ne_bytes([pair[0], pair[1]]) >> 8) as u8)
                 .collect();
-            divide_by_alpha(out);
-            return Ok(Samples::Rgba8);
         }
-        _ if premultiplied => return Err(Status::Unsupported),
-        _ => {}
+        _ => return Err(Status::Unsupported),
     }
-    Ok(samples)
+    divide_by_alpha(out);
+    Ok(Samples::Rgba8)
 }
 
 /// Return the samples of `bits` bits each, at most 8. Each row begins with a new byte.
