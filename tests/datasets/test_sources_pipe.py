@@ -239,7 +239,7 @@ def test_a_length_that_nobody_knows(tmp_path: Path) -> None:
         assert len(list(training)) == 3
     with channel(tmp_path, [data, data]) as path:
         assert len(loader(path, 6, batch_size=2)) == 3
-        with pytest.raises(SourceError, match="were promised"):
+        with pytest.raises(SourceError, match="were expected"):
             list(loader(path.with_name("train_0"), 7, batch_size=2))
         list(loader(path.with_name("train_1"), 6, batch_size=2))
 

@@ -504,9 +504,9 @@ def test_what_was_announced_stays_until_it_is_read(many: Path, bucket: Bucket, m
     times = np.zeros(len(shard), dtype=np.int64)
     fetched = fetch._fetch
 
-    def counted(wanted: list[int], promise: Reservation | None = None) -> dict[int, bytes]:
+    def counted(wanted: list[int], reservation: Reservation | None = None) -> dict[int, bytes]:
         times[wanted] += 1
-        return fetched(wanted, promise)
+        return fetched(wanted, reservation)
 
     monkeypatch.setattr(fetch, "_fetch", counted)
     fetch.prefetch(windows[0])

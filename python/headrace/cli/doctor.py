@@ -1,4 +1,4 @@
-"""`headrace doctor`: what this machine has for training, what does not fit, and what to do about it."""
+"""`headrace doctor`: print facts about this machine, what does not fit together, and the remedies."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headrace._native import __version__
 from headrace.cli import output
 from headrace.inspection.doctor import Advice, Examination, advise, examine
 
-SUMMARY = "examine this machine: cores, memory, disk, GPU, driver and PyTorch; say what does not fit"
+SUMMARY = "examine this machine: cores, memory, disk, GPU, driver, PyTorch; report what does not fit together"
 EXAMPLE = "headrace doctor --path /data/imagenet"
 
 GIB = 1 << 30
@@ -21,15 +21,17 @@ STYLES = {"problem": "bold red", "warning": "yellow", "note": "cyan"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `headrace doctor`."""
+    """Declare the verb's arguments."""
     parser.add_argument(
         "--path", type=Path, default=Path.cwd(), metavar="FOLDER", help="storage to measure (default: this folder)"
     )
-    parser.add_argument("--url", metavar="URL", help="also try an object store: s3://bucket/prefix or https://…")
+    parser.add_argument(
+        "--url", metavar="URL", help="also probe an object store: s3://, gs:// or az://bucket/prefix, or https://…"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Examines, advises, and prints."""
+    """Examine the machine and print facts and advice."""
     output.log("examining this machine (importing PyTorch and reading the disk takes some seconds)")
     found = examine(__version__, path=args.path, url=args.url)
     advice = advise(found)

@@ -1,4 +1,4 @@
-"""`headrace inspect`: what is in a dataset."""
+"""`headrace inspect`: print facts about a dataset."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from headrace.inspection.inspect import SAMPLE, Inspection, Spread, inspect_data
 from headrace.report.dataset_page import write
 from headrace.system.sizes import count_text, size_text
 
-SUMMARY = "says what is in a dataset: classes, sizes, formats, quality, restart markers, cost of decoding"
+SUMMARY = "print facts about a dataset: classes, sizes, formats, quality, restart markers, cost of decoding"
 EXAMPLE = "headrace inspect photos/ --contact-sheet photos.html"
 
 _SHOWN = 5
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the verb's arguments."""
+    """Declare the verb's arguments."""
     parser.add_argument(
         "path", metavar="PATH", help="packed dataset, image folder, .tar, .rec, .tfrecord, .lst, .csv, .parquet"
     )
-    parser.add_argument("--root", metavar="FOLDER", help="where the images of a list are (beside it)")
-    parser.add_argument("--sample", type=int, default=SAMPLE, metavar="N", help=f"look at N images ({SAMPLE})")
+    parser.add_argument("--root", metavar="FOLDER", help="folder of a list's images (default: the folder of the list)")
+    parser.add_argument("--sample", type=int, default=SAMPLE, metavar="N", help=f"read N images ({SAMPLE})")
     parser.add_argument(
         "--contact-sheet",
         metavar="FILE",
-        help="write small pictures of 48 images to this file: .png, or .html with everything else that was found",
+        help="write thumbnails of 48 images to this file: .png, or .html with all facts",
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Inspects and prints; exit code 1 when an image of the sample cannot be read."""
+    """Inspect and print; return exit code 1 if an image of the sample cannot be read."""
     sheet = args.contact_sheet
     if sheet is not None and not sheet.endswith((".png", ".html")):
         raise UsageError(f"--contact-sheet {sheet}: a file that ends in .png or .html is expected")
@@ -101,7 +101,7 @@ def _list(counts: Mapping[str, int]) -> str:
 
 
 def _range(spread: Spread) -> str:
-    """Median, the middle 90 %, and the ends; of one value, that."""
+    """Return median, 5th to 95th percentile, and minimum to maximum as text; a single value alone."""
     if spread.min == spread.max:
         return f"{spread.min:,.0f}"
     return f"{spread.p50:,.0f} (5–95 %: {spread.p5:,.0f}–{spread.p95:,.0f}, all: {spread.min:,.0f}–{spread.max:,.0f})"

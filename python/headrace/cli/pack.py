@@ -14,38 +14,40 @@ from headrace.packing import Estimate, PackResult, pack
 from headrace.packing.job import ENGINES
 from headrace.system.sizes import count_text, parse_size, size_text
 
-SUMMARY = "packs an image dataset into shards that stream, losslessly unless told otherwise"
+SUMMARY = "pack an image dataset into tar shards that stream; lossless by default"
 EXAMPLE = """
 headrace pack photos/ packed/
 headrace pack photos/ packed/ --max-side 500 --quality 90 --train-ratio 0.9
 """
 
-FRAMING_SHARE = 0.25  # of the shards' bytes: from here on it is what one wonders about
+FRAMING_SHARE = 0.25  # explain tar headers and padding if they take more than this share of the shards
 
-# Command-line names of the PackOptions fields that are passed on as they are, when given.
+# PackOptions fields that are passed on unchanged if given.
 _PASSED = ("codec", "max_side", "short_side", "resize", "quality", "transform", "shard_size", "shuffle")
 _PASSED_TOO = ("train_ratio", "test_ratio", "unlabeled", "undecodable", "duplicates", "extras")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the verb's arguments."""
+    """Declare the verb's arguments."""
     parser.add_argument(
         "src",
         metavar="SRC",
         help="image folder; .tar, .rec, .tfrecord, a folder of these, or a pattern with *; "
         "a list (.lst, .csv, .tsv, .parquet); or any of these by the URL of a store (s3:// gs:// az:// https://)",
     )
-    parser.add_argument("--root", metavar="FOLDER", help="where the images of a list are (beside it)")
+    parser.add_argument("--root", metavar="FOLDER", help="folder of a list's images (default: the folder of the list)")
     parser.add_argument("dst", metavar="DST", help="new folder for the shards, or URL; an unfinished pack there continues")
     size = parser.add_argument_group("size (without these, every pixel stays as it is)")
-    size.add_argument("--max-side", type=int, metavar="PX", help="reduce larger images: longer side PX")
-    size.add_argument("--short-side", type=int, metavar="PX", help="reduce larger images: shorter side PX")
-    size.add_argument("--resize", type=int, metavar="PX", help="shorter side PX, smaller ones enlarged (as im2rec)")
+    size.add_argument("--max-side", type=int, metavar="PX", help="reduce larger images to this longer side")
+    size.add_argument("--short-side", type=int, metavar="PX", help="reduce larger images to this shorter side")
+    size.add_argument(
+        "--resize", type=int, metavar="PX", help="give every image this shorter side, enlarging smaller ones (as im2rec)"
+    )
     size.add_argument(
         "--quality",
         type=int,
         metavar="1-100",
-        help="of re-encoded JPEGs (95); when given, those of higher quality are re-encoded too",
+        help="quality of re-encoded JPEGs (95); if given, JPEGs of higher quality are re-encoded too",
     )
     size.add_argument("--transform", metavar="OPS", help='deterministic operations: "Resize(256), CenterCrop(224)"')
     size.add_argument("--keep-bytes", action="store_true", help="keep every file byte for byte")
@@ -53,33 +55,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--restart-markers",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="insert restart markers, without loss: a crop then decodes in half the time (on)",
+        help="insert restart markers, losslessly: a crop then decodes in half the time (on)",
     )
     what = parser.add_argument_group("what")
     what.add_argument("--codec", choices=["jpeg"], help="how images are stored (jpeg)")
-    what.add_argument("--shard-size", type=_bytes, metavar="SIZE", help="about, for example 128MiB (the default)")
-    what.add_argument("--shuffle", type=int, nargs="?", const=0, metavar="SEED", help="random order of records")
-    what.add_argument("--train-ratio", type=float, metavar="0-1", help="this share into DST/train, the rest DST/val")
-    what.add_argument("--test-ratio", type=float, metavar="0-1", help="this share into DST/test")
-    what.add_argument("--classes", metavar="A,B,…", help="only these classes, in this order")
-    bad = parser.add_argument_group("what to do with (skipped records are listed in DST/errors.jsonl)")
+    what.add_argument("--shard-size", type=_bytes, metavar="SIZE", help="approximate size of a shard (128MiB)")
+    what.add_argument("--shuffle", type=int, nargs="?", const=0, metavar="SEED", help="shuffle the records with this seed (0)")
+    what.add_argument(
+        "--train-ratio", type=float, metavar="0-1", help="share of the records in DST/train; the rest goes to DST/val"
+    )
+    what.add_argument("--test-ratio", type=float, metavar="0-1", help="share of the records in DST/test")
+    what.add_argument("--classes", metavar="A,B,…", help="pack only these classes, in this order")
+    bad = parser.add_argument_group("rejected records (DST/errors.jsonl lists skipped ones)")
     bad.add_argument("--undecodable", choices=["skip", "stop"], help="images that cannot be decoded or read (skip)")
     bad.add_argument("--unlabeled", choices=["skip", "stop"], help="images outside class folders (skip)")
     bad.add_argument("--duplicates", choices=["stop", "skip", "rename"], help="records with equal keys (stop)")
-    bad.add_argument(
-        "--extras", choices=["keep", "drop"], help="members of archives beside the images: masks, captions, … (keep)"
-    )
+    bad.add_argument("--extras", choices=["keep", "drop"], help="sidecar files: masks, captions, second images (keep)")
     how = parser.add_argument_group("how")
-    how.add_argument("--workers", type=int, metavar="N", help="threads, with Ray processes (one for each core)")
-    how.add_argument(
-        "--engine", choices=ENGINES, default="local", help="this machine, or the Ray cluster it is part of (local)"
-    )
-    how.add_argument("--sync", action="store_true", help="wait for the disk, so that even a power failure loses nothing")
-    how.add_argument("--unit", type=_share, metavar="i/N", help="only every N-th shard, for an array of N jobs")
+    how.add_argument("--workers", type=int, metavar="N", help="threads, or processes of the Ray cluster (one for each core)")
+    how.add_argument("--engine", choices=ENGINES, default="local", help="pack on this machine or on the Ray cluster (local)")
+    how.add_argument("--sync", action="store_true", help="wait for the disk, so that the pack survives a power failure")
+    how.add_argument("--unit", type=_share, metavar="i/N", help="pack every N-th shard from the i-th, for an array of N jobs")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Packs and prints what was done."""
+    """Pack, and print counts and sizes."""
     options = {name: value for name in (*_PASSED, *_PASSED_TOO) if (value := getattr(args, name)) is not None}
     if args.classes is not None:
         options["classes"] = tuple(name for name in args.classes.split(",") if name)
@@ -120,10 +120,10 @@ def _say_estimate(expected: Estimate) -> None:
 
 def _render(result: PackResult) -> None:
     if result.repacked:
-        print(f"{result.repacked:,} shards of an earlier run were packed again: files of the source have changed since")
+        print(f"{count_text(result.repacked, 'shard')} of an earlier run packed again because source files have changed")
     rate = f", {result.img_s:,.0f} img/s" if result.img_s else ""
     if not result.complete:
-        print(f"{result.path}: this job's {count_text(result.shards, 'shard')} done{rate}; others are still missing")
+        print(f"{result.path}: {count_text(result.shards, 'shard')} of this job done{rate}; other jobs' shards are missing")
         return
     print(
         f"{result.path}: {count_text(result.records, 'record')} in {count_text(result.shards, 'shard')}, "
@@ -139,12 +139,12 @@ def _render(result: PackResult) -> None:
         print(f"  {part.path}: {count_text(part.records, 'record')}")
     if result.extras:
         kept = ", ".join(f"{name} {count:,}" for name, count in result.extras.items())
-        print(f"  beside the images, kept as they are: {kept}")
+        print(f"  sidecar files, unchanged: {kept}")
     if result.renamed:
-        print(f"  {result.renamed:,} records had a key that came before; theirs end in ~2, ~3, …")
+        print(f"  {count_text(result.renamed, 'record')} with the key of another record: the new keys end in ~2, ~3, …")
     for part in result.parts or (result,):
         if part.errors:
-            print(f"  {part.errors:,} records were not packed: see {part.path}/{ERRORS}")
+            print(f"  {count_text(part.errors, 'record')} not packed: see {part.path}/{ERRORS}")
 
 
 def _bytes(text: str) -> int:

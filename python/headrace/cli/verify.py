@@ -1,4 +1,4 @@
-"""`headrace verify`: is a packed dataset intact?"""
+"""`headrace verify`: check a packed dataset."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from headrace.cli.output import ProgressBar, emit, log, progress
 from headrace.inspection.verify import VerifyResult, verify
 from headrace.system.sizes import count_text
 
-SUMMARY = "checks a packed dataset: manifest, digests, every record's checksum, every image with --decode"
+SUMMARY = "check a packed dataset: manifest, digests, every record's checksum; with --decode every image"
 EXAMPLE = "headrace verify packed/ --decode"
 
 _SHOWN = 20  # problems printed; --json lists all
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the verb's arguments."""
+    """Declare the verb's arguments."""
     parser.add_argument("path", metavar="PATH", help="folder of a packed dataset")
-    parser.add_argument("--decode", action="store_true", help="also decode every image completely")
+    parser.add_argument("--decode", action="store_true", help="decode every image completely")
     parser.add_argument("--workers", type=int, metavar="N", help="threads (one for each core)")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Verifies and prints what is off; exit code 1 when anything is."""
+    """Verify and print the problems; return exit code 1 if there are any."""
     with ExitStack() as stack:
         meters: list[ProgressBar] = []
         result = verify(

@@ -1,1 +1,1 @@
-"""What is read: records, packed shards, and the sources that hold them."""
+"""Datasets: records, packed shards, and the sources that records are read from."""

@@ -1,7 +1,7 @@
-"""What a dataset is: a table of records (where the bytes are, which label) plus class names and a fingerprint.
+"""A dataset: a table of records (location of the bytes, label), class names and a fingerprint.
 
-A record is one image with key and label. The table is columns, one row a record, so that a million records are a few
-arrays (memory-mapped where the source has an index on disk) and cross into native code without copying.
+A record is one image with key and label. The table is stored as columns with one row a record. A million records are
+therefore a few arrays, memory-mapped if the source has an index on disk, which native code reads without a copy.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ Kind = Literal["folder", "lst", "shards", "tar", "rec", "tfrecord", "pipe"]
 
 @dataclass(frozen=True, slots=True)
 class RecordTable:
-    """Where each record's bytes are; n rows. `size` -1 means the whole file from `offset` (an image file)."""
+    """The location and label of each of n records. `size` -1 means the file from `offset` to its end (an image file)."""
 
     files: tuple[str, ...]  # paths of image files, or of shards
     file: npt.NDArray[np.int32]  # [n] index into `files`
     offset: npt.NDArray[np.int64]  # [n] bytes from the start of the file
     size: npt.NDArray[np.int64]  # [n] bytes, or -1
     label: npt.NDArray[np.int64]  # [n] class index
-    keys: Sequence[str]  # [n] the record's name: unique in the dataset, for messages and joins
-    width: npt.NDArray[np.int32] | None = None  # [n] pixels, where the source knows
+    keys: Sequence[str]  # [n] name of the record, unique in the dataset
+    width: npt.NDArray[np.int32] | None = None  # [n] pixels; None: the source does not store them
     height: npt.NDArray[np.int32] | None = None
-    json_offset: npt.NDArray[np.int64] | None = None  # [n] where the record's JSON lies, in the same file
-    json_size: npt.NDArray[np.int64] | None = None  # [n] bytes, 0 = it has none
-    sidecars: SidecarFiles | None = None  # members beside the images, where there are any
+    json_offset: npt.NDArray[np.int64] | None = None  # [n] bytes from the start of the same file to the record's JSON
+    json_size: npt.NDArray[np.int64] | None = None  # [n] bytes of the JSON; 0: the record has none
+    sidecars: SidecarFiles | None = None  # None: no record has any
 
     def __len__(self) -> int:
         return len(self.label)
 
 
 class PendingRecords(Protocol):
-    """Records on their way. `wait` returns their bytes, in order, or None: they lie in the table's files now."""
+    """Records being fetched. `wait` returns their bytes in order, or None if the table's files now hold them."""
 
     def done(self) -> bool: ...
     def wait(self) -> list[bytes] | None: ...
@@ -53,61 +53,61 @@ class PendingRecords(Protocol):
 
 
 class RecordFetcher(Protocol):
-    """Brings records from elsewhere; what cannot come is a SourceError when it is waited for."""
+    """The fetching of records that are not on local disk. `wait` raises SourceError for a record that cannot be fetched."""
 
     def begin(self, records: npt.NDArray[np.int64], /) -> PendingRecords:
-        """Starts to fetch records; returns at once."""
+        """Start fetching records and return at once."""
 
     def prefetch(self, records: npt.NDArray[np.int64], /) -> None:
-        """Says that these will be wanted soon, after all that were begun; returns at once."""
+        """Announce records that will be read soon, after all begun ones, and return at once."""
 
     def read(self, record: int, offset: int, size: int, /) -> bytes | None:
-        """Bytes of the file of one record, around or behind its image; None: they lie in the table's file now."""
+        """Return bytes of the file that holds a record, or None if the table's file now holds them."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamRecord:
-    """A record that came with its bytes."""
+    """A record read from a stream, with its bytes."""
 
     key: str
-    label: int | str | None  # a number, a class name, or nothing
+    label: int | str | None  # a class index, a class name, or None
     data: bytes  # the encoded image
     json: bytes = b""
 
 
 class StreamPass(Protocol):
-    """A pass over a stream under way."""
+    """One pass over a stream."""
 
     def __iter__(self) -> Iterator[StreamRecord]: ...
 
     def stop(self) -> None:
-        """Ends it, also when it waits in another thread."""
+        """End the pass, even if another thread waits for its next record."""
 
 
 class Stream(Protocol):
-    """A dataset that can only be read in order, once in each pass."""
+    """A dataset that can only be read in order, once a pass."""
 
     name: str
 
     def records(self) -> int:
-        """Records of one pass. Raises UnknownLengthError."""
+        """Return the number of records of one pass. Raise UnknownLengthError if nothing states it before the data."""
 
     def read(self) -> StreamPass:
-        """Begins the next pass."""
+        """Begin the next pass."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """An opened dataset: what `headrace.open` returns and `headrace.Loader` reads."""
+    """An opened dataset, as `headrace.open` returns it and `headrace.Loader` reads it."""
 
     root: str
     kind: Kind
     table: RecordTable
     classes: tuple[str, ...]
-    fingerprint: str  # changes when records, their order, sizes or labels change
+    fingerprint: str  # differs if records, their order, sizes or labels differ
     fetcher: RecordFetcher | None = None  # None: everything is on local disk
-    stream: Stream | None = None  # of a stream; its table is empty
-    strays: tuple[str, ...] = ()  # members of archives that belong to no image; images that ImageFolder does not take
+    stream: Stream | None = None  # None: not a stream; the table of a stream is empty
+    strays: tuple[str, ...] = ()  # members of archives without an image; images that ImageFolder ignores
 
     def __len__(self) -> int:
         return len(self.table) if self.stream is None else self.stream.records()
@@ -118,12 +118,12 @@ class Dataset:
         return f"Dataset({self.root!r}, kind={self.kind!r}, records={len(self)}, classes={len(self.classes)})"
 
     def read(self, record: int) -> bytes:
-        """The encoded bytes of one record. Raises SourceError when the file is gone or shorter than the index says."""
+        """Return the encoded bytes of one record. Raise SourceError if its file is missing or shorter than the index says."""
         self.check_stored()
         return self._read(record, int(self.table.offset[record]), int(self.table.size[record]))
 
     def check_stored(self) -> None:
-        """Raises SourceError for a stream: it has no records that can be asked for."""
+        """Raise SourceError for a stream, whose records cannot be read in any order."""
         if self.stream is not None:
             raise SourceError(
                 f"{self.root} is a stream: its records can only be read in order, by a Loader",
@@ -131,14 +131,14 @@ class Dataset:
             )
 
     def read_json(self, record: int) -> bytes:
-        """The JSON that belongs to a record, empty where it has none. Raises as `read` does."""
+        """Return the JSON of a record, b"" if it has none. Raises what `read` raises."""
         offset, size = self.table.json_offset, self.table.json_size
         if offset is None or size is None or not size[record]:
             return b""
         return self._read(record, int(offset[record]), int(size[record]))
 
     def read_extras(self, record: int) -> list[tuple[str, bytes]]:
-        """Name (what follows KEY and a dot) and bytes of each member beside the image. Raises as `read` does."""
+        """Return name (`seg.png` of KEY.seg.png) and bytes of each sidecar file of a record. Raises what `read` raises."""
         sidecars = self.table.sidecars
         members = sidecars.members(record) if sidecars is not None else []
         return [(name, self._read(record, offset, size)) for name, offset, size in members]
@@ -163,7 +163,7 @@ class Dataset:
 
 
 def fingerprint(keys: Sequence[str], sizes: npt.NDArray[np.int64], labels: npt.NDArray[np.int64]) -> str:
-    """A digest of what the records are, independent of where they lie: SHA-256 of keys, sizes and labels, 32 hex digits."""
+    """Return the SHA-256 of keys, sizes and labels, 32 hex digits; it does not depend on paths."""
     digest = hashlib.sha256()
     for key in keys:
         digest.update(os.fsencode(key))
@@ -174,7 +174,7 @@ def fingerprint(keys: Sequence[str], sizes: npt.NDArray[np.int64], labels: npt.N
 
 
 def existing(path: str | os.PathLike[str]) -> Path:
-    """`path` as an absolute Path. Raises SourceError when nothing is there."""
+    """Return `path` as an absolute Path. Raise SourceError if it does not exist."""
     found = Path(path).expanduser().absolute()
     if not found.exists():
         raise SourceError(f"no such file or folder: {found}", hint="check the path (a URL begins with s3:// or the like)")

@@ -1,4 +1,4 @@
-"""Members beside the images of a dataset: masks, captions, further images (`KEY.seg.png`, `KEY.txt`), as ragged columns."""
+"""Sidecar files: masks, captions, second images (`KEY.seg.png`, `KEY.txt`) of each record, as ragged columns."""
 
 from __future__ import annotations
 
@@ -10,22 +10,25 @@ import numpy.typing as npt
 
 __all__ = ["SidecarFile", "SidecarFiles"]
 
-SidecarFile = tuple[str, int, int]  # what follows KEY and a dot in its name; bytes from the start of the file; bytes
+SidecarFile = tuple[str, int, int]  # (name without KEY and a dot, bytes from the start of the archive, size in bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class SidecarFiles:
-    """Record `i` has the members `start[i]` to `start[i + 1]`; they lie in the file of its image. Label and JSON are none."""
+    """The sidecar files of all records. Record `i` has the rows `start[i]` to `start[i + 1]`, in the archive of its image.
+
+    Labels (`KEY.cls`) and JSON (`KEY.json`) are not sidecar files.
+    """
 
     start: npt.NDArray[np.int64]  # [n + 1]
-    offset: npt.NDArray[np.int64]  # [members] bytes from the start of the file
-    size: npt.NDArray[np.int64]  # [members] bytes
-    name: npt.NDArray[np.int64]  # [members] index into `names`
-    names: tuple[str, ...]  # what follows KEY and a dot: "seg.png"; sorted, each once
+    offset: npt.NDArray[np.int64]  # [rows] bytes from the start of the archive
+    size: npt.NDArray[np.int64]  # [rows] bytes
+    name: npt.NDArray[np.int64]  # [rows] index into `names`
+    names: tuple[str, ...]  # names without KEY and a dot, as "seg.png"; sorted, unique
 
     @staticmethod
     def of(records: Sequence[Sequence[SidecarFile]]) -> SidecarFiles | None:
-        """The members of each record, None where no record has any."""
+        """Store the sidecar files of each record; return None if no record has any."""
         members = [member for record in records for member in record]
         if not members:
             return None
@@ -41,7 +44,7 @@ class SidecarFiles:
 
     @staticmethod
     def joined(parts: Sequence[tuple[SidecarFiles | None, int]]) -> SidecarFiles | None:
-        """Those of several datasets, one after the other; each with its number of records."""
+        """Concatenate the sidecar files of several datasets; each part is (sidecar files or None, number of records)."""
         some = [sidecars for sidecars, _ in parts if sidecars is not None]
         if not some:
             return None
@@ -60,16 +63,16 @@ class SidecarFiles:
         return len(self.offset)
 
     def members(self, record: int) -> list[SidecarFile]:
-        """The members of one record."""
+        """Return the sidecar files of one record."""
         places = range(int(self.start[record]), int(self.start[record + 1]))
         return [(self.names[self.name[i]], int(self.offset[i]), int(self.size[i])) for i in places]
 
     def of_records(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """How many members each of these records has."""
+        """Return the number of sidecar files of each of these records."""
         return self.start[rows + 1] - self.start[rows]
 
     def selected(self, rows: npt.NDArray[np.int64]) -> SidecarFiles | None:
-        """Those of some records, in this order; None when these have none."""
+        """Return the sidecar files of some records, in this order; None if these have none."""
         count = self.of_records(rows)
         start = np.concatenate([[0], np.cumsum(count)]).astype(np.int64)
         if not start[-1]:
@@ -79,11 +82,11 @@ class SidecarFiles:
         return SidecarFiles(start, self.offset[places], self.size[places], name, tuple(self.names[i] for i in used.tolist()))
 
     def counts(self) -> Mapping[str, int]:
-        """How many members there are of each name."""
+        """Return the number of sidecar files by name."""
         return dict(zip(self.names, np.bincount(self.name, minlength=len(self.names)).tolist(), strict=True))
 
     def problem(self) -> str | None:
-        """What contradicts itself in columns that came from a file, in words, or None."""
+        """Return what is inconsistent in columns read from a file, or None."""
         members = len(self.offset)
         if len(self.size) != members or len(self.name) != members:
             return "the columns of the extra members differ in length"

@@ -1,1 +1,1 @@
-"""Look at datasets, object stores and machines: inspect, verify, contact sheets, doctor."""
+"""Inspection of datasets, object stores and machines: inspect, verify, contact sheets, doctor."""

@@ -1,4 +1,4 @@
-"""A contact sheet: small pictures of images spread over a dataset, as one PNG file (RFC 2083), or one by one for a page."""
+"""A contact sheet: thumbnails of images spread evenly over a dataset, as one PNG file or one by one for a page."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from headrace.packing.lossless import decoded
 
 __all__ = ["Picture", "contact_sheet", "pictures"]
 
-COLUMNS, ROWS, SIDE, GAP = 8, 6, 128, 4  # pictures, pictures, pixels, pixels
+COLUMNS, ROWS, SIDE, GAP = 8, 6, 128, 4  # pictures a row, rows, pixels, pixels
 _BACKGROUND, _MISSING = 255, 200
-_QUALITY = 80  # of the pictures on a page
+_QUALITY = 80  # JPEG quality of the pictures on a page
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A small picture of one image; `jpeg` None: it could not be made, for the reason `problem`."""
+    """A thumbnail of one image, or the reason why there is none."""
 
     key: str
-    class_name: str  # "" where it has no label
-    width: int  # pixels of the picture
+    class_name: str  # "": no label
+    width: int  # pixels of the thumbnail
     height: int
     jpeg: bytes | None
     problem: str = ""
 
 
 def contact_sheet(dataset: Dataset) -> bytes:
-    """A PNG of the middle squares of up to 48 images spread evenly over the dataset; one that fails is a grey square."""
+    """Return a PNG of the central squares of up to 48 images spread evenly over the dataset; unreadable ones are grey."""
     rows = _chosen(dataset)
     lines = -(-len(rows) // COLUMNS)
     step = SIDE + GAP
@@ -48,7 +48,7 @@ def contact_sheet(dataset: Dataset) -> bytes:
 
 
 def pictures(dataset: Dataset) -> list[Picture]:
-    """Whole images, reduced to 128 pixels, of up to 48 records spread evenly over the dataset."""
+    """Return thumbnails, at most 128 pixels wide and high, of up to 48 records spread evenly over the dataset."""
     return [_picture(dataset, int(row)) for row in _chosen(dataset)]
 
 
@@ -87,5 +87,5 @@ def _square(dataset: Dataset, row: int) -> npt.NDArray[np.uint8]:
             image = decoded(data).convert("RGB")  # Pillow reads formats that decode_into does not
             square[:] = np.asarray(image.resize((SIDE, SIDE), box=(x, y, x + side, y + side)))
     except (SourceError, DecodeError, MissingDependencyError):
-        pass  # it stays grey: a sheet shows that something is wrong, `inspect` lists what
+        pass  # it stays grey; `inspect` lists the reason
     return square

@@ -1,7 +1,7 @@
-"""Examines this machine for training: what it has, what does not fit together, and one command for each remedy.
+"""The examination of a machine before training: hardware, software, what does not fit together, a command for each remedy.
 
-`examine` collects facts, `advise` judges them. Only facts are judged: what could not be found out is said to be
-unknown, never assumed to be fine.
+`examine` collects facts, `advise` judges them. A fact that could not be measured is reported as unknown, never assumed to be
+fine.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ __all__ = ["Advice", "Examination", "advise", "examine"]
 
 Level = Literal["problem", "warning", "note"]
 
-# Newest first: CUDA versions for which PyTorch publishes wheels (https://download.pytorch.org/whl).
+# CUDA versions for which PyTorch publishes wheels, newest first (https://download.pytorch.org/whl).
 TORCH_WHEELS = ((13, 0), (12, 9), (12, 8), (12, 6), (12, 4), (12, 1), (11, 8))
 NVIDIA_VENDOR = "0x10de"
 GIB = 1 << 30
-# Below this, a few workers' batches (256 × 224 × 224 × 3 float32 = 154 MB each) already fill /dev/shm.
+# Warn about less free shared memory: a few workers' batches (256 × 224 × 224 × 3 float32 = 154 MB each) fill it.
 SMALL_SHARED_MEMORY_BYTES = GIB
-# An image folder on storage slower than this cannot feed even one V100 (about 1,200 ResNet-50 img/s) from one reader
-# per core on an eight-core machine.
+# Warn about slower small reads: with one reader for each of eight cores, an image folder could not feed even one V100
+# (about 1,200 ResNet-50 img/s).
 SLOW_SMALL_READ_S = 0.010
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """One thing that is wrong and its remedy. `problem`: the GPU cannot train; `warning`: slow or fragile."""
+    """A fault of the machine and its remedy. Levels: `problem`: the GPU cannot train; `warning`: slow or fragile."""
 
     level: Level
     what: str
@@ -40,7 +40,7 @@ class Advice:
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """All that was found; `driver` is None without an NVIDIA driver, `driver_source` says how it was sought."""
+    """The facts about a machine. `driver` is None without an NVIDIA driver; `driver_source` says where it was looked for."""
 
     software: software.Software
     cores: machine.Cores
@@ -56,7 +56,12 @@ class Examination:
 
 
 def examine(headrace_version: str, *, path: Path, url: str | None = None) -> Examination:
-    """Collects the facts in about ten seconds; `path`: storage to measure, `url`: an object store to try, if any."""
+    """Collect the facts, in about ten seconds.
+
+    headrace_version: for the report.
+    path: folder on the storage to measure.
+    url: object store to probe. Default: none.
+    """
     driver, source = nvml.find_driver()
     return Examination(
         software=software.ask(headrace_version),
@@ -74,7 +79,7 @@ def examine(headrace_version: str, *, path: Path, url: str | None = None) -> Exa
 
 
 def count_pci_gpus(root: Path = Path("/")) -> int:
-    """NVIDIA display and 3D controllers (PCI class 03) on the bus: seen even where no driver is installed."""
+    """Return the number of NVIDIA display and 3D controllers (PCI class 03) on the bus; no driver is needed."""
     count = 0
     for device in (root / "sys/bus/pci/devices").glob("*"):
         try:
@@ -86,7 +91,7 @@ def count_pci_gpus(root: Path = Path("/")) -> int:
 
 
 def advise(found: Examination) -> list[Advice]:
-    """What does not fit, most serious first."""
+    """Return the faults of a machine with their remedies, most serious first."""
     advice = [
         *_torch_advice(found),
         *_gpu_advice(found),
@@ -99,7 +104,7 @@ def advise(found: Examination) -> list[Advice]:
 
 
 def runs_on(architectures: tuple[str, ...], capability: tuple[int, int]) -> bool:
-    """Whether code for `architectures` runs on a GPU of this compute capability.
+    """Return whether code for `architectures` runs on a GPU of this compute capability.
 
     Machine code `sm_XY` runs within its major version from minor Y on; `sm_XYa` only on exactly that GPU; portable
     code `compute_XY` on every later GPU (NVIDIA, CUDA C++ Programming Guide, "Binary and PTX Compatibility").
@@ -120,7 +125,7 @@ def runs_on(architectures: tuple[str, ...], capability: tuple[int, int]) -> bool
 
 
 def _install_torch(cuda: tuple[int, int] | None) -> str:
-    """The pip command for the newest torch that this driver runs."""
+    """Return the pip command for the newest torch that this driver runs."""
     if cuda is None:
         return "pip install torch torchvision"
     for wheel in TORCH_WHEELS:

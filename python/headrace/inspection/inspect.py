@@ -1,7 +1,7 @@
-"""`headrace inspect`: what a dataset holds, from its index and the headers of a sample of its images.
+"""`headrace inspect`: facts about a dataset, from its index and the headers of a sample of its images.
 
-Counts and class balance are exact. Sizes, formats and qualities come from `sampled` images spread evenly over the
-dataset (all of them when it is small). The cost of decoding is measured here, as CPU time.
+Counts and class balance are exact. Sizes, formats and qualities come from `sampled` images spread evenly over the dataset (all
+images of a small one). The cost of decoding is measured as CPU time on this machine.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from headrace.system import machine
 
 __all__ = ["Inspection", "Spread", "inspect_dataset"]
 
-SAMPLE = 2000  # images; a share is then known to about ±2 percentage points (95 %)
-_TIMED = 48  # images that are decoded to measure the cost
-_TIMED_S = 1.5  # and for how long at most
-_CROP = 224  # what they are decoded to
+SAMPLE = 2000  # images; gives a share to about ±2 percentage points (95 %)
+_TIMED = 48  # most images decoded to measure the cost
+_TIMED_S = 1.5  # longest time for it
+_CROP = 224  # pixels; output size of that decoding
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """How a number is distributed over the sample."""
+    """The distribution of a number over the sample."""
 
     mean: float
     min: float
@@ -47,33 +47,33 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """What a dataset holds. `None` means not measured."""
+    """The facts about a dataset. `None` means not measured."""
 
     path: str
     kind: str
     records: int
     classes: int
-    per_class: Spread | None  # records a class
+    per_class: Spread | None  # records in a class
     records_per_class: Mapping[str, int]
     empty_classes: int
     smallest_classes: Mapping[str, int]
     largest_classes: Mapping[str, int]
     unlabeled: int
-    extras: Mapping[str, int]  # members of archives beside the images, by name
-    strays: int  # members of archives that belong to no image; images that ImageFolder does not take
+    extras: Mapping[str, int]  # number of sidecar files by name
+    strays: int  # members of archives without an image; images that ImageFolder ignores
     bytes: int | None  # of all images
     sampled: int
-    unreadable: Mapping[str, str]  # key -> reason, of the sample
+    unreadable: Mapping[str, str]  # key -> reason, in the sample
     formats: Mapping[str, int]
     subsampling: Mapping[str, int]  # of JPEGs
     processes: Mapping[str, int]  # of JPEGs: baseline, progressive, …
-    restart_markers: float | None  # share of the JPEGs that have them
-    quality: Spread | None  # of JPEGs: IJG quality by their luminance table
+    restart_markers: float | None  # share of the JPEGs with restart markers, 0 to 1
+    quality: Spread | None  # of JPEGs: IJG quality, from the luminance table
     width: Spread | None  # pixels
     height: Spread | None
     size_bytes: Spread | None
     bits_per_pixel: float | None
-    decode_ms: float | None  # an image, whole, on one core of this machine, resized to 224
+    decode_ms: float | None  # for one whole image on one core of this machine, resized to 224 x 224
     decode_img_s_per_core: float | None
     contact_sheet: str | None
 
@@ -92,9 +92,14 @@ def inspect_dataset(
     sheet: str | os.PathLike[str] | None = None,
     workers: int | None = None,
 ) -> Inspection:
-    """Looks into the dataset at `path`; `sheet` is the PNG file that a contact sheet is written to.
+    """Return facts about the dataset at `path`.
 
-    Raises what `headrace.open` raises, and UsageError for a sample below 1.
+    path: path or URL for `headrace.open`, or an open dataset.
+    sample: number of images to read. Default: 2,000.
+    sheet: PNG file to write a contact sheet to. Default: none.
+    workers: threads. Default: one for each core.
+
+    Raises what `headrace.open` raises, UsageError for a sample below 1, HeadraceError if the sheet cannot be written.
     """
     if sample < 1:
         raise UsageError(f"sample is {sample}; at least 1 image is needed")
@@ -158,9 +163,9 @@ def _look(dataset: Dataset, row: int) -> _SampledImage:
 
 
 def _decode_cost_s(dataset: Dataset, rows: list[int]) -> float | None:
-    """CPU seconds to decode one whole image and resize it, the mean over a few images.
+    """Return the mean CPU seconds to decode and resize one whole image.
 
-    CPU time and not wall time: it is the same on a machine that is busy with something else.
+    CPU time, because wall time depends on what else the machine does.
     """
     out = np.empty((1, _CROP, _CROP, 3), dtype=np.uint8)
     times_s = []
@@ -168,7 +173,7 @@ def _decode_cost_s(dataset: Dataset, rows: list[int]) -> float | None:
     for row in rows[:: max(1, len(rows) // _TIMED)]:
         data = dataset.read(row)
         start_s = time.thread_time()
-        if not decode_into([data], out)[0]:  # with one thread it works on the calling one
+        if not decode_into([data], out)[0]:  # with one thread it runs on the calling one, whose CPU time is measured
             times_s.append(time.thread_time() - start_s)
         if time.perf_counter() - begin_s > _TIMED_S:
             break
@@ -176,7 +181,7 @@ def _decode_cost_s(dataset: Dataset, rows: list[int]) -> float | None:
 
 
 def _bytes(dataset: Dataset, looks: list[_SampledImage]) -> int | None:
-    """Bytes of all images: from the index, or when all were looked at; files outside the sample are not measured."""
+    """Return the bytes of all images if the index has them or all images were sampled, else None."""
     if (dataset.table.size >= 0).all():
         return int(dataset.table.size.sum())
     return sum(look.size for look in looks) if len(looks) == len(dataset) else None

@@ -1,7 +1,12 @@
-"""`headrace.verify`: whether a packed dataset is what its manifest says, down to every byte, and if asked every pixel.
+"""`headrace.verify`: check a packed dataset against its manifest, every byte, and on request every pixel.
 
-Checked: the manifest, each file's size and SHA-256, the index against the manifest, each record's CRC-32C, and that
-the tar members around a record carry its key and label. With `decode`, every image is decoded completely.
+Checks, in this order:
+1. Manifest and index can be read; the index has the size and SHA-256 that the manifest states (`_check_files`).
+2. The index agrees with the manifest: records, classes, counts, unique keys, places inside the shards (`_check_files`).
+3. errors.jsonl has the stated number of lines; the folder has no other files (`_check_files`).
+4. Each shard has the stated size and SHA-256 (`_ShardCheck`).
+5. Each record has its CRC-32C, its label and its sidecar files beside it (`_ShardCheck._check_record`).
+6. With `decode`: each image decodes completely and has the stated width and height (`_ShardCheck._check_record`).
 """
 
 from __future__ import annotations
@@ -35,7 +40,7 @@ __all__ = ["Problem", "VerifyResult", "verify"]
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is off: in which file, at which record (key, or empty), in words."""
+    """A fault of a packed dataset: the file, the record's key (or ""), and the fault as a sentence."""
 
     file: str
     key: str
@@ -44,13 +49,13 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class VerifyResult:
-    """What was checked, and what is wrong with it."""
+    """The result of a check. `ok`: no problem was found."""
 
     path: str
     ok: bool
     records: int
     shards: int
-    bytes: int  # of the shards that were read
+    bytes: int  # of all shards
     decoded: bool  # whether every image was decoded
     problems: tuple[Problem, ...]
 
@@ -63,10 +68,15 @@ def verify(
     on_start: Callable[[int], None] | None = None,
     on_progress: Callable[[int], None] | None = None,
 ) -> VerifyResult:
-    """Checks the packed dataset at `path`; a problem is listed, not raised.
+    """Check every checksum of the packed dataset at `path`; return the problems found.
 
-    `on_start` is told how many bytes there are to read, `on_progress` how many more were. Raises SourceError when
-    there is no packed dataset at `path` at all, an unfinished one or several, UsageError for a wrong number of workers.
+    path: folder or URL of a packed dataset; one in an object store is copied to the cache first.
+    decode: also decode every image completely. Default: False.
+    workers: threads. Default: one for each core.
+    on_start: called with the bytes to read. on_progress: called with the bytes just read. Default: None.
+
+    Raises SourceError if `path` holds no packed dataset, an unfinished one or several, UsageError for less than one worker.
+    Example: `assert headrace.verify("packed/").ok`.
     """
     folder = local_copy(str(path)) if is_url(path) else Path(path).expanduser().absolute()
     where = str(path) if is_url(path) else str(folder)
@@ -82,7 +92,7 @@ def verify(
         columns = read_columns(folder / manifest.index.file)
     except FormatError as error:
         return VerifyResult(where, False, 0, 0, 0, decode, (Problem(MANIFEST, "", str(error)),))
-    problems = list(_around(folder, manifest, columns))
+    problems = list(_check_files(folder, manifest, columns))
     total = sum(shard.size for shard in manifest.shards)
     if on_start:
         on_start(total)
@@ -95,25 +105,25 @@ def verify(
     return VerifyResult(where, not problems, manifest.records, len(manifest.shards), total, decode, tuple(problems))
 
 
-def _around(folder: Path, manifest: Manifest, columns: Columns) -> Iterator[Problem]:
-    """What is wrong outside the shards."""
+def _check_files(folder: Path, manifest: Manifest, columns: Columns) -> Iterator[Problem]:
+    """Yield the problems of manifest, index and folder."""
     index = folder / manifest.index.file
     raw = index.read_bytes()
     if len(raw) != manifest.index.size or hashlib.sha256(raw).hexdigest() != manifest.index.sha256:
-        yield Problem(manifest.index.file, "", "its bytes are not those that the manifest has the SHA-256 of")
+        yield Problem(manifest.index.file, "", "its SHA-256 is not the manifest's: the bytes have changed")
         return
-    problem = contradiction(folder, manifest, columns)  # a missing or resized shard is found with the shards
+    problem = contradiction(folder, manifest, columns)  # _ShardCheck reports missing and resized shards
     if problem:
         yield Problem(manifest.index.file, "", problem)
         return
     counts = np.bincount(columns.label, minlength=len(manifest.classes)).tolist()
     if counts != list(manifest.per_class):
-        yield Problem(MANIFEST, "", "counts.per_class is not what the index's labels add up to")
+        yield Problem(MANIFEST, "", "counts.per_class differs from the labels of the index")
     if int(columns.size.sum()) != manifest.image_bytes:
-        yield Problem(MANIFEST, "", "counts.image_bytes is not what the index's sizes add up to")
+        yield Problem(MANIFEST, "", "counts.image_bytes differs from the sizes of the index")
     rows = np.bincount(columns.shard, minlength=len(manifest.shards)).tolist()
     if rows != [shard.records for shard in manifest.shards] or np.any(np.diff(columns.shard) < 0):
-        yield Problem(MANIFEST, "", "the shards' record counts are not those of the index")
+        yield Problem(MANIFEST, "", "the shards' record counts differ from the index")
     keys = Keys(columns.keys, columns.key_start)
     if len(set(keys)) != len(keys):
         yield Problem(manifest.index.file, "", "two records have the same key")
@@ -144,19 +154,19 @@ class _ShardCheck:
                 if not size:
                     return [Problem(shard.file, "", "is empty: even a shard without records has an end")]
                 with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data, memoryview(data) as view:
-                    return list(self._problems(shard, number, view))
+                    return list(self._check_records(shard, number, view))
         except OSError as error:
             return [Problem(shard.file, "", error.strerror or str(error))]
 
-    def _problems(self, shard: ShardFacts, number: int, data: memoryview) -> Iterator[Problem]:
+    def _check_records(self, shard: ShardFacts, number: int, data: memoryview) -> Iterator[Problem]:
         if not self._digest_is(shard.sha256, data):
-            yield Problem(shard.file, "", "its bytes are not those that the manifest has the SHA-256 of")
+            yield Problem(shard.file, "", "its SHA-256 is not the manifest's: the bytes have changed")
         keys = Keys(self.columns.keys, self.columns.key_start)
         rows: npt.NDArray[np.int64] = np.flatnonzero(self.columns.shard == number)
         for row in rows.tolist():
             try:
-                detail = self._record(row, keys[row], data)
-            except FormatError as error:  # a name that no member can have
+                detail = self._check_record(row, keys[row], data)
+            except FormatError as error:  # a key that no member name can hold
                 detail = str(error)
             if detail:
                 yield Problem(shard.file, keys[row], detail)
@@ -169,16 +179,16 @@ class _ShardCheck:
                 self.on_progress(len(piece))
         return digest.hexdigest() == expected
 
-    def _beside(self, row: int) -> list[SidecarFile]:
-        """The members of a record behind its label, by the index."""
+    def _sidecars(self, row: int) -> list[SidecarFile]:
+        """Return JSON and sidecar files of a record, as the index locates them."""
         columns = self.columns
         found = columns.sidecars.members(row) if columns.sidecars is not None else []
         if columns.json_offset is not None and columns.json_size is not None and columns.json_size[row]:
             found.append(("json", int(columns.json_offset[row]), int(columns.json_size[row])))
         return found
 
-    def _record(self, row: int, key: str, data: memoryview) -> str | None:
-        """What is wrong with one record, in words, or None."""
+    def _check_record(self, row: int, key: str, data: memoryview) -> str | None:
+        """Return what is wrong with one record, or None."""
         offset, size = int(self.columns.offset[row]), int(self.columns.size[row])
         image = bytes(data[offset : offset + size])
         if crc32c(image) != int(self.columns.crc32c[row]):
@@ -186,8 +196,8 @@ class _ShardCheck:
         behind = offset + size + len(tar.padding(size))
         label = tar.member(f"{key}.cls", b"%d" % self.columns.label[row])
         if data[behind : behind + len(label)] != label:
-            return "the member behind it is not its label"
-        for name, at, length in self._beside(row):
+            return "the member after it is not its label"
+        for name, at, length in self._sidecars(row):
             expected_header = tar.header(f"{key}.{name}", length)
             if data[at - len(expected_header) : at] != expected_header:
                 return f"there is no member {name!r} of {length:,} bytes where the index says"

@@ -1,4 +1,4 @@
-"""The seam between what is to be packed and who does it."""
+"""The interface of an engine, which packs units: `local.LocalEngine` here, `ray_cluster.RayEngine` on a cluster."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from headrace.packing.work import WorkFolder
 __all__ = ["Engine", "OnProgress"]
 
 OnProgress = Callable[[int, int], None]
-"""Is told how many more records are done, and how many bytes were written for them."""
+"""Called with the number of records just finished and the bytes written for them."""
 
 
 class Engine(Protocol):
-    """Packs units; the bytes do not depend on which engine does it, nor on its number of workers."""
+    """The packing of units. The bytes do not depend on the engine, nor on its number of workers."""
 
     @property
     def workers(self) -> int:
-        """How many images are worked on at once."""
+        """Return the number of images that are packed at the same time."""
 
     def pack_units(
         self,
@@ -31,7 +31,7 @@ class Engine(Protocol):
         work: WorkFolder,
         on_progress: OnProgress,
     ) -> None:
-        """Packs the given units of the plan and marks them done in `work`.
+        """Pack the given units of the plan and mark them done in `work`.
 
-        `part` is "" or which part of the split `listing` is.
+        part: "", or the split that `listing` is: train, val or test.
         """

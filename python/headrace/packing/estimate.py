@@ -1,4 +1,4 @@
-"""What re-encoding will do to size and speed, measured before a long pack begins."""
+"""An estimate of the size and time of a pack that re-encodes images, measured before it begins."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _SAMPLE = 24  # images
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What re-encoding does to size and speed, measured on a few images spread over the source before packing."""
+    """The effect of re-encoding on size and time, measured on a few images spread over the source."""
 
     images: int
-    source_bytes: int  # of the sample
-    packed_bytes: int  # of the sample
-    total_bytes: int  # of the whole pack, expected
-    seconds: float  # for the whole pack, expected
+    source_bytes: int  # of the measured images
+    packed_bytes: int  # of the measured images
+    total_bytes: int  # expected bytes of all shards
+    seconds: float  # expected for the whole pack
 
 
 def estimate(listing: Listing, encoder: ImageEncoder, workers: int) -> Estimate:
-    """Re-encodes a few images spread evenly over the listing; which ones depends on the listing alone."""
+    """Re-encode a few images spread evenly over the listing, the same ones every time, and return the estimate."""
     at = np.unique(np.linspace(0, len(listing) - 1, _SAMPLE).astype(np.int64))
     source = packed = around = 0
     started_s = time.perf_counter()
@@ -37,7 +37,7 @@ def estimate(listing: Listing, encoder: ImageEncoder, workers: int) -> Estimate:
         if isinstance(one, PackedRecords):
             source += int(listing.sizes[position])
             packed += one.rows[0][1]
-            around += len(one.members) - one.rows[0][1]  # headers, label, and what fills the blocks
+            around += len(one.members) - one.rows[0][1]  # headers, label and padding
     seconds = time.perf_counter() - started_s
     share = packed / source if source else 1.0
     return Estimate(

@@ -1,4 +1,4 @@
-"""What is done to each image: in native code where it is a JPEG as usual, else in Python, which has words for what is wrong."""
+"""The encoding of each image: in native code for ordinary JPEGs, else in Python, which also names an image's faults."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ImageEncoder:
 
 
 def image_encoder(options: PackOptions) -> ImageEncoder:
-    """Raises UsageError for a transform that cannot be read, MissingDependencyError without Pillow where it is needed."""
+    """Return the encoder for `options`. Raise UsageError for a malformed transform, MissingDependencyError without Pillow."""
     lossless = lossless_encoder(options)
     encode = reencoder(options, lossless) if options.reencodes else lossless
     return ImageEncoder(encode, None if options.transform else _native_recipe(options), options.extras == "keep")

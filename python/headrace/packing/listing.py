@@ -1,4 +1,4 @@
-"""What a pack will hold: the source's records with their keys, and the files that cannot be records, with reasons."""
+"""The listing of a pack: the source's records with their keys, and the rejected ones with reasons."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Reason = Literal["unlabeled", "duplicate", "unreadable", "undecodable", "no imag
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """A source record that is not packed: `file` is its name in the source, `detail` says more in words."""
+    """A source record that is not packed. `file`: its name in the source; `detail`: the reason as a sentence."""
 
     file: str
     reason: Reason
@@ -36,46 +36,46 @@ class Rejection:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """Records in the order in which they are packed; all columns have one entry a record."""
+    """The records to pack, in packing order; all columns have one entry a record."""
 
     dataset: Dataset
     rows: npt.NDArray[np.int64]  # rows of `dataset.table`
     keys: tuple[str, ...]  # unique, escaped
     sizes: npt.NDArray[np.int64]  # bytes in the source
-    changed: npt.NDArray[np.int64]  # when each record's file last changed, ns since 1970; 0 where that is not known
+    changed: npt.NDArray[np.int64]  # time of the last change of each record's file, ns since 1970; 0: unknown
     labels: npt.NDArray[np.int64]  # indices into `classes`
     classes: tuple[str, ...]
     rejected: tuple[Rejection, ...]
-    renamed: int  # duplicate keys that got a number
+    renamed: int  # number of duplicate keys that got a suffix
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def sidecar_counts(self) -> Mapping[str, int]:
-        """How many members beside the images there are of each name, in the source."""
+        """Return the number of sidecar files by name, in the source."""
         chosen = self.dataset.table.sidecars.selected(self.rows) if self.dataset.table.sidecars is not None else None
         return {} if chosen is None else chosen.counts()
 
     def name(self, at: int) -> str:
-        """The record's name in the source, for messages."""
+        """Return the record's name in the source, for messages."""
         return self.dataset.table.keys[int(self.rows[at])]
 
     def change_digest(self, begin: int, end: int) -> str:
-        """A digest of when the files of the records from `begin` to `end` last changed, 32 hex digits."""
+        """Return a digest of the times of change of the records' files from `begin` to `end`, 32 hex digits."""
         return blake2b(self.changed[begin:end].astype("<i8").tobytes(), digest_size=16).hexdigest()
 
     def selected(self, chosen: npt.NDArray[np.int64], *, rejected: tuple[Rejection, ...]) -> Listing:
-        """The records at the positions `chosen`, in that order."""
+        """Return the records at the positions `chosen`, in that order."""
         keys = tuple(self.keys[i] for i in chosen)
         columns = (self.rows[chosen], keys, self.sizes[chosen], self.changed[chosen], self.labels[chosen])
         return Listing(self.dataset, *columns, self.classes, rejected, self.renamed)
 
 
 def list_records(dataset: Dataset, options: PackOptions) -> Listing:
-    """Lists what of `dataset` is to be packed, in the order that `options.shuffle` asks for.
+    """List the records of `dataset` to pack, in the order of `options.shuffle`.
 
-    Raises SourceError for unlabeled, unreadable or duplicate records where the options say stop, and when nothing is left;
-    UsageError for a class that does not exist.
+    Raises SourceError for unlabeled, unreadable or duplicate records if the options say "stop", and if no record is left;
+    UsageError for an unknown class.
     """
     table = dataset.table
     classes, labels = _relabeled(dataset, options.classes)
@@ -116,9 +116,9 @@ def list_records(dataset: Dataset, options: PackOptions) -> Listing:
 
 
 def split(listing: Listing, options: PackOptions) -> dict[str, Listing]:
-    """`listing` cut into DST's folders: `{"": everything}`, or train, val and test by the options' ratios.
+    """Return the listing of each folder in DST: `{"": listing}`, or train, val and test by the options' ratios.
 
-    The choice depends on keys alone; the order inside each part stays. Rejections are listed with the first part.
+    The choice depends on the keys alone; each split keeps the order. Rejections are listed with the first split.
     """
     if not options.splits:
         return {"": listing}
@@ -132,39 +132,39 @@ def split(listing: Listing, options: PackOptions) -> dict[str, Listing]:
 
 
 def _random_order(keys: tuple[str, ...], salt: str) -> npt.NDArray[np.int64]:
-    """A permutation that depends on nothing but keys and salt: not on NumPy's version, as its generators' may."""
+    """Return a permutation that depends on keys and salt only; NumPy's generators may change with its version."""
     drawn = b"".join(blake2b(key.encode(), digest_size=8, salt=salt.encode()[:16]).digest() for key in keys)
     return np.argsort(np.frombuffer(drawn, dtype="<u8"), kind="stable")
 
 
 def _relabeled(dataset: Dataset, wanted: tuple[str, ...] | None) -> tuple[tuple[str, ...], npt.NDArray[np.int64]]:
-    """Classes and labels after the class filter; label -1 marks what is left out."""
+    """Return classes and labels after the class filter; label -1 marks records that are left out."""
     if wanted is None:
         return dataset.classes, dataset.table.label
     missing = [name for name in wanted if name not in dataset.classes]
     if missing:
         known = ", ".join(dataset.classes[:5]) + (" …" if len(dataset.classes) > 5 else "")
         raise UsageError(f"no class {missing[0]!r} in {dataset.root}; it has: {known}")
-    new = np.full(len(dataset.classes) + 1, -1, dtype=np.int64)  # the last entry serves label -1
+    new = np.full(len(dataset.classes) + 1, -1, dtype=np.int64)  # the last entry is for label -1
     for label, name in enumerate(wanted):
         new[dataset.classes.index(name)] = label
     return wanted, new[dataset.table.label]
 
 
 def _refuse_masks_that_would_not_fit(listing: Listing, options: PackOptions) -> None:
-    """Extra members are kept byte for byte: a mask would be larger than an image that is made smaller."""
+    """Raise SourceError if images change their size and sidecar images do not: masks would not fit."""
     if options.extras == "drop" or not options.resizes:
         return
     images = [name for name in listing.sidecar_counts() if name.lower().endswith(IMAGE_EXTENSIONS)]
     if images:
         raise SourceError(
-            f"{listing.dataset.root} holds {images[0]} beside its images; images of another size would not fit it",
+            f"{listing.dataset.root} holds {images[0]} beside its images, which would not fit images of another size",
             hint="leave it out:  --extras drop; or leave out what changes the size",
         )
 
 
 def _outside_classes(dataset: Dataset) -> Iterator[str]:
-    """Images that lie in an image folder but in no class folder; torchvision passes them over without a word."""
+    """Yield images in an image folder that are in no class folder; torchvision ignores them silently."""
     if dataset.kind == "folder" and Path(dataset.root).is_dir():
         with os.scandir(dataset.root) as entries:
             yield from sorted(
@@ -173,7 +173,7 @@ def _outside_classes(dataset: Dataset) -> Iterator[str]:
 
 
 def _keys(dataset: Dataset, rows: npt.NDArray[np.int64]) -> list[str]:
-    """Keys by docs/format.md: from file names where records are files, else the container's own keys made safe."""
+    """Return keys as docs/format.md defines them: from file names if records are files, else the container's keys, escaped."""
     names = [dataset.table.keys[int(row)] for row in rows]
     if dataset.kind == "shards":
         return names
@@ -183,14 +183,14 @@ def _keys(dataset: Dataset, rows: npt.NDArray[np.int64]) -> list[str]:
 
 
 def _relative(name: str) -> str:
-    """A path of a list, which may be absolute: a member of an archive that begins with a slash leads out of it."""
+    """Make a path of a list relative: a tar member whose name begins with a slash is unsafe to extract."""
     return "/".join(part for part in name.split("/") if part not in ("", "."))
 
 
 def _without_duplicates(
     dataset: Dataset, rows: npt.NDArray[np.int64], keys: list[str], options: PackOptions
 ) -> tuple[npt.NDArray[np.int64], list[str], list[Rejection], int]:
-    """Positions to keep, their keys, what was rejected, how many were renamed."""
+    """Return the positions to keep, their keys, the rejected records, and the number of renamed keys."""
     seen: set[str] = set(keys) if options.duplicates == "rename" else set()
     met: set[str] = set()
     keep, kept, rejected, renamed = [], [], [], 0
@@ -221,10 +221,10 @@ def _numbered(key: str, taken: set[str]) -> str:
 
 
 def _facts(dataset: Dataset, rows: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Source bytes of each record, and when its file last changed.
+    """Return the size of each record in bytes, and the time of its file's last change.
 
-    A file that is gone counts as 0 bytes here and is rejected when it is read; -1: it is no file. The cache's files of a
-    dataset that is read by ranges change whenever something comes; their folder's name says which objects they are of.
+    A missing file counts as 0 bytes here and is rejected when it is read; -1 means not a regular file. Cache files of a remote
+    dataset change with every fetch, so the name of their folder, which identifies the objects, stands for the time.
     """
     table = dataset.table
     sizes, file = table.size[rows].copy(), table.file[rows]
@@ -235,7 +235,7 @@ def _facts(dataset: Dataset, rows: npt.NDArray[np.int64]) -> tuple[npt.NDArray[n
         except OSError:
             sizes[at] = 0
             continue
-        regular = stat.S_ISREG(facts.st_mode)  # reading a pipe or a device may never end
+        regular = stat.S_ISREG(facts.st_mode)  # a read from a pipe or a device may never return
         sizes[at] = max(0, facts.st_size - table.offset[rows[at]]) if regular else -1
         times[file[at]] = facts.st_mtime_ns
     for number in set(file[table.size[rows] >= 0].tolist()):  # np.unique imports numpy.ma: 9 ms of a short command
@@ -243,6 +243,6 @@ def _facts(dataset: Dataset, rows: npt.NDArray[np.int64]) -> tuple[npt.NDArray[n
         if dataset.fetcher is not None:
             times[number] = int.from_bytes(blake2b(os.fsencode(Path(path).parent.name), digest_size=7).digest())
             continue
-        with contextlib.suppress(OSError):  # said when it is read
+        with contextlib.suppress(OSError):  # reading the file reports the error
             times[number] = os.stat(path).st_mtime_ns  # noqa: PTH116 (as above)
     return sizes, times[file]

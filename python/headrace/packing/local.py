@@ -1,7 +1,7 @@
 """Packing with threads of this process.
 
-Threads and not processes: reading, re-encoding, checksums and writing all release the interpreter's lock. One thread
-writes, in the plan's order, so the bytes do not depend on how many there are.
+Threads suffice: reading, re-encoding, checksums and writing release the interpreter's lock. One thread writes in the order of
+the plan, so the bytes do not depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from headrace.packing.work import WorkFolder
 
 __all__ = ["LocalEngine", "chunks"]
 
-# Records and source bytes of a task: enough to amortise its bookkeeping (about 50 µs), little enough to share out.
+# Most records and source bytes of a chunk: enough to amortise its overhead (about 50 µs), few enough for all workers.
 _CHUNK = 256
 _CHUNK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class LocalEngine:
-    """Packs with a pool of `workers` threads."""
+    """An engine with a pool of `workers` threads."""
 
     encoder: ImageEncoder
     options: PackOptions
@@ -68,7 +68,7 @@ class LocalEngine:
     def _in_order(
         self, pool: ThreadPoolExecutor, listing: Listing, plan: PackPlan, units: Sequence[int]
     ) -> Iterator[list[PackedRecords | Rejection]]:
-        """Packed records in the plan's order; at most a few chunks for each worker are in memory."""
+        """Yield packed records in the plan's order; hold at most a few chunks for each worker in memory."""
         window: deque[Future[list[PackedRecords | Rejection]]] = deque()
         for number in units:
             for chunk in chunks(listing, plan.cuts[number], plan.cuts[number + 1]):
@@ -80,7 +80,7 @@ class LocalEngine:
 
 
 def chunks(listing: Listing, begin: int, end: int) -> Iterator[range]:
-    """The positions from `begin` to `end` in pieces that are worth a task each."""
+    """Yield the positions from `begin` to `end` in chunks of similar work."""
     ends = np.cumsum(listing.sizes[begin:end])
     at, count = 0, end - begin
     while at < count:

@@ -1,4 +1,4 @@
-"""From a source image's bytes to the bytes that are packed, every pixel kept: as they are, or with restart markers."""
+"""Lossless packing of an image: byte for byte, or with restart markers."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ __all__ = ["Encode", "EncodedImage", "check_pixels", "decoded", "lossless_encode
 
 @dataclass(frozen=True, slots=True)
 class EncodedImage:
-    """An image as it goes into a shard. `extension` is None where there is none of our own for its format."""
+    """An image as it is stored in a shard."""
 
     data: bytes
     format: str  # as in ImageHeader
-    extension: str | None
+    extension: str | None  # None: the format has no extension of its own
     width: int
     height: int
 
@@ -37,16 +37,16 @@ Encode = Callable[[bytes], EncodedImage]
 
 
 def lossless_encoder(options: PackOptions) -> Encode:
-    """The function that keeps every pixel: as `options.keep_bytes` and `options.restart_markers` ask.
+    """Return the function that packs an image without loss, as `options.keep_bytes` and `options.restart_markers` say.
 
-    It raises DecodeError for images that cannot be packed, and may be called from several threads.
+    It raises DecodeError for an image that cannot be packed, and is safe to call from several threads.
     """
     if options.keep_bytes:
-        return _without_change
+        return _keep_bytes
     return _with_restart_markers if options.restart_markers else _checked
 
 
-def _without_change(data: bytes) -> EncodedImage:
+def _keep_bytes(data: bytes) -> EncodedImage:
     return _unchanged(data, read_header(data))
 
 
@@ -57,13 +57,13 @@ def _checked(data: bytes) -> EncodedImage:
 
 
 def _check_for_loaders(data: bytes, header: ImageHeader) -> None:
-    """As check_pixels, and says what can be done about sound images of kinds that no Loader could decode later."""
+    """Raise DecodeError for an image that a Loader cannot decode; for a valid image of another kind, say what to do."""
     try:
         check_pixels(data, header)
     except DecodeError as error:
         if error.status not in NOT_DECODED:
             raise
-        decoded(data)  # the reason why it cannot be decoded at all comes first
+        decoded(data)  # raises its own reason if Pillow cannot decode the image either
         raise DecodeError(
             f"{header.format}: {reason(UNSUPPORTED)}; --quality {DEFAULT_QUALITY} packs it as a JPEG, --keep-bytes as it is",
             status=error.status,
@@ -71,11 +71,11 @@ def _check_for_loaders(data: bytes, header: ImageHeader) -> None:
 
 
 def check_pixels(data: bytes, header: ImageHeader) -> None:
-    """Decodes all of an image, as a Loader does. Raises DecodeError when that fails, also for kinds that it does not decode."""
-    if header.jpeg is None:  # decoded as a whole, whatever part is asked for
+    """Decode a whole image as a Loader does. Raise DecodeError if that fails or the Loader does not support its kind."""
+    if header.jpeg is None:  # such an image is decoded as a whole for any box
         status = int(decode_into([data], np.empty((1, 1, 1, 3), dtype=np.uint8), boxes=[(0, 0, 1, 1)])[0])
     elif header.width * header.height > MAX_PIXELS:
-        status = TOO_LARGE  # before it takes the memory
+        status = TOO_LARGE  # refuse before allocating
     else:
         status = int(decode_into([data], np.empty((1, header.height, header.width, 3), dtype=np.uint8))[0])
     if status:
@@ -85,14 +85,14 @@ def check_pixels(data: bytes, header: ImageHeader) -> None:
 def _with_restart_markers(data: bytes) -> EncodedImage:
     header = read_header(data)
     if header.jpeg is None:
-        _check_for_loaders(data, header)  # nothing is inserted, but a damaged file must be found now
+        _check_for_loaders(data, header)  # no markers are inserted, but a damaged file must be found now
         return _unchanged(data, header)
     try:
         marked = restart_markers(data, RESTART_TILE)
     except DecodeError as error:
         if error.status != UNSUPPORTED:
             raise
-        return _checked(data)  # a valid file of a kind without restart markers (12-bit, lossless): kept as it is
+        return _checked(data)  # a valid JPEG that cannot have restart markers (12-bit, lossless)
     return _unchanged(marked, header)
 
 
@@ -101,18 +101,18 @@ def _unchanged(data: bytes, header: ImageHeader) -> EncodedImage:
 
 
 def decoded(data: bytes) -> Image.Image:
-    """Decodes with Pillow, all pixels. Raises DecodeError with Pillow's reason."""
+    """Decode a whole image with Pillow. Raise DecodeError with Pillow's reason."""
     library = pillow()
     try:
         image: Image.Image = library.open(io.BytesIO(data))
         image.load()
-    except Exception as error:  # Pillow's plugins raise many kinds; each means that this image cannot be decoded
+    except Exception as error:  # Pillow's plugins raise many kinds of errors for damaged images
         raise DecodeError(f"cannot be decoded: {error}") from error
     return image
 
 
 def pillow() -> ModuleType:
-    """`PIL.Image`. Raises MissingDependencyError when Pillow is not installed."""
+    """Return `PIL.Image`. Raise MissingDependencyError if Pillow is not installed."""
     try:
         import PIL.Image
     except ImportError as error:

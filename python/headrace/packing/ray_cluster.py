@@ -1,7 +1,7 @@
-"""Packing on a Ray cluster: each worker packs whole units in its memory, and the driver writes them.
+"""Packing on a Ray cluster: each worker packs whole units in memory, and the driver writes them.
 
-The workers need to see the source (a shared file system, or a store's URL) and have headrace installed, not the destination:
-a unit's bytes come back through Ray's object store. A worker whose node dies is started again elsewhere and repeats its unit.
+Workers need headrace and access to the source (a shared file system, or a store's URL), but not to the destination: the bytes
+of a unit return through Ray's object store. A worker whose node dies is restarted elsewhere and repeats its unit.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = ["RayEngine"]
 
 @dataclass(frozen=True, slots=True)
 class _Unit:
-    """A packed unit on its way to the driver."""
+    """A packed unit, returned to the driver."""
 
     data: bytes
     columns: Columns | None
@@ -45,7 +45,7 @@ class _Unit:
 
 
 class _Worker:
-    """Lives in a process of the cluster; lists the source by itself, once."""
+    """A process of the cluster that packs units; it lists the source itself, once."""
 
     def __init__(self, src: str, root: str | None, options: PackOptions, fingerprint: str, version: str) -> None:
         host = os.uname().nodename
@@ -58,7 +58,7 @@ class _Worker:
         self.parts = split(list_records(dataset, options), options)
 
     def pack(self, part: str, begin: int, end: int) -> _Unit | HeadraceError:
-        """One unit; an error of ours is returned, because Ray wraps what is raised."""
+        """Pack one unit. A HeadraceError is returned instead of raised, because Ray wraps exceptions."""
         listing = self.parts[part]
         file = io.BytesIO()
         try:
@@ -73,7 +73,7 @@ class _Worker:
 
 
 class RayEngine:
-    """Packs on the cluster that Ray is connected to, or else finds or starts by its own rules (RAY_ADDRESS)."""
+    """An engine on the Ray cluster: the connected one, else the one Ray finds or starts by its own rules (RAY_ADDRESS)."""
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class RayEngine:
                 self._ray.kill(actor)
 
     def _finish(self, number: int, mark: str, reference: Any, work: WorkFolder) -> int:
-        """Puts a unit in place; returns its bytes."""
+        """Write a unit to its place; return its size in bytes."""
         try:
             unit = self._ray.get(reference)
         except self._ray.exceptions.RayError as error:

@@ -1,5 +1,6 @@
-"""Making images smaller: decode, resize, prepare, encode. What only changes its quality stays in the frequency domain, and what
-needs nothing keeps its coefficients."""
+"""Re-encoding of images: decode, resize, transform, encode.
+
+An image that only changes its quality stays in the frequency domain; one that needs no change keeps its coefficients."""
 
 from __future__ import annotations
 
@@ -20,20 +21,21 @@ if TYPE_CHECKING:
 
 __all__ = ["reencoder"]
 
-_MAX_SIDE = 65500  # pixels; libjpeg's JPEG_MAX_DIMENSION
+_MAX_SIDE = 65500  # pixels; the largest side of a JPEG (libjpeg's JPEG_MAX_DIMENSION)
 
 
 def reencoder(options: PackOptions, lossless: Encode) -> Encode:
-    """The function that every image goes through when options ask for smaller ones.
+    """Return the function that packs an image with options that may re-encode it.
 
-    An image is encoded anew when it is too large, when there is a transform, or when `options.quality` is given and it
-    is no JPEG or one of higher quality; `lossless` takes all others, and JPEGs that would only get worse, not smaller,
-    but nothing that no Loader would decode. A JPEG that keeps its size is made of its coefficients. Raises UsageError for a
-    transform that cannot be read, MissingDependencyError without Pillow; the function raises DecodeError.
+    An image is re-encoded if it is too large, if there is a transform, or if `options.quality` is given and the image is no
+    JPEG or a JPEG of higher quality. `lossless` packs all others, and JPEGs that re-encoding would not make smaller. Images
+    that a Loader cannot decode are always re-encoded. A JPEG that keeps its size is requantised without decoding to pixels.
+
+    Raises UsageError for a malformed transform, MissingDependencyError without Pillow; the function raises DecodeError.
     """
     prepare = parsed(options.transform) if options.transform else None
     quality = options.quality or DEFAULT_QUALITY
-    pillow()  # say now, not at the first image, that it is missing
+    pillow()  # raise now, not at the first image, if it is missing
 
     def reencode(data: bytes) -> EncodedImage:
         header = read_header(data)
@@ -51,7 +53,7 @@ def reencoder(options: PackOptions, lossless: Encode) -> Encode:
         except DecodeError as error:
             if error.status not in NOT_DECODED:
                 raise
-            return through_pixels(data, header, None)  # a sound image that only Pillow decodes; other pixels are allowed
+            return through_pixels(data, header, None)  # a valid image that only Pillow decodes
 
     def coarsened(data: bytes, header: ImageHeader) -> EncodedImage:
         requantised = requantise_jpeg(data, quality, RESTART_TILE * options.restart_markers)
@@ -61,7 +63,7 @@ def reencoder(options: PackOptions, lossless: Encode) -> Encode:
 
     def through_pixels(data: bytes, header: ImageHeader, size: tuple[int, int] | None) -> EncodedImage:
         if size is not None:
-            _refuse_too_large(size)  # before it takes the memory
+            _refuse_too_large(size)  # refuse before allocating
         image = _pixels(data, header, size or (header.width, header.height))
         if prepare is not None:
             image = prepare(image)
@@ -73,7 +75,7 @@ def reencoder(options: PackOptions, lossless: Encode) -> Encode:
 
 
 def _target(options: PackOptions, width: int, height: int) -> tuple[int, int] | None:
-    """The size an image is brought to, or None when it keeps its own."""
+    """Return the (width, height) that an image is resized to, or None if it keeps its size."""
     longer, shorter = max(width, height), min(width, height)
     if options.max_side is not None:
         scale = min(1.0, options.max_side / longer)
@@ -88,7 +90,7 @@ def _target(options: PackOptions, width: int, height: int) -> tuple[int, int] | 
 
 
 def _refuse_too_large(size: tuple[int, int]) -> None:
-    """Raises DecodeError for a size (width, height) that no JPEG can have, or no Loader would decode: an image was enlarged."""
+    """Raise DecodeError for a (width, height) that a JPEG cannot have or a Loader does not decode, after an enlargement."""
     would = f"would become {size[0]:,} x {size[1]:,} pixels"
     if max(size) > _MAX_SIDE:
         raise DecodeError(f"{would}; a JPEG has at most {_MAX_SIDE:,} on a side")
@@ -97,18 +99,18 @@ def _refuse_too_large(size: tuple[int, int]) -> None:
 
 
 def _is_finer(header: ImageHeader, quality: int | None) -> bool:
-    """Whether encoding at `quality` takes something away; at the same quality or below it would only add damage."""
+    """Return whether encoding at `quality` reduces the image; an image of that quality or lower would only lose detail."""
     if quality is None:
         return False
     return header.jpeg is None or header.jpeg.quality is None or header.jpeg.quality > quality
 
 
 def _pixels(data: bytes, header: ImageHeader, size: tuple[int, int]) -> Image.Image:
-    """The image at `size` (width, height), grey or RGB, resized as Pillow's bicubic filter does."""
+    """Return the image at `size` (width, height), grey or RGB, resized with Pillow's bicubic filter."""
     jpeg = header.jpeg
     if jpeg is not None and jpeg.bits == 8 and jpeg.components in (1, 3):
         if header.width * header.height > MAX_PIXELS:
-            raise DecodeError(reason(TOO_LARGE), status=TOO_LARGE)  # before it takes the memory
+            raise DecodeError(reason(TOO_LARGE), status=TOO_LARGE)  # refuse before allocating
         out = np.empty((1, size[1], size[0], 3), dtype=np.uint8)
         status = int(decode_into([data], out, resample="bicubic")[0])
         if status == 0:
@@ -121,16 +123,16 @@ def _pixels(data: bytes, header: ImageHeader, size: tuple[int, int]) -> Image.Im
 
 
 def _plain(image: Image.Image) -> Image.Image:
-    """Grey or RGB, as a JPEG holds it and as torchvision's loader sees it."""
+    """Convert to grey or RGB, which a JPEG can hold and torchvision's loader gives."""
     if image.mode in ("RGB", "L"):
         return image
     return image.convert("L" if image.mode in ("1", "I;16") else "RGB")
 
 
 def _encoded(image: Image.Image, quality: int, source: bytes, *, marks: bool) -> bytes:
-    """The JPEG of a grey or RGB image; by the same encoder as in native code, whichever one Pillow was built with."""
+    """Return a grey or RGB image as a JPEG, with headrace's own encoder, so that the bytes do not depend on Pillow's build."""
     gray = image.mode == "L"
     pixels = np.asarray(image.convert("RGB"))
-    turned_as = None if format_of(source) == "tiff" else source  # Pillow has turned a TIFF upright
+    turned_as = None if format_of(source) == "tiff" else source  # Pillow has applied the orientation of a TIFF
     height, width, _ = pixels.shape
     return encode_jpeg(pixels.tobytes(), width, height, quality, RESTART_TILE * marks, gray=gray, turned_as=turned_as)

@@ -1,7 +1,7 @@
-"""`--transform`: deterministic operations that move out of training into the pack, read from a line of text.
+"""`--transform`: deterministic operations, parsed from a line of text, that packing applies instead of training.
 
 Names and arguments are torchvision's: `Resize(size)`, `CenterCrop(size)`, `Grayscale(num_output_channels=1)`, `RGB()`.
-Random operations are refused: their place is in training, where each epoch draws anew.
+Random operations are refused: they belong in training, where each epoch draws again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Operation = Callable[["Image.Image"], "Image.Image"]
 
 
 def parsed(text: str) -> Operation:
-    """The operations of `text`, in their order. Raises UsageError when one is unknown or its arguments are wrong."""
+    """Return the function that applies the operations in `text`. Raise UsageError for unknown ones or wrong arguments."""
     try:
         tree = ast.parse(f"[{text}]", mode="eval").body
     except SyntaxError as error:
@@ -58,7 +58,7 @@ def _operation(node: ast.expr, text: str) -> Operation:
 
 
 def _pair(size: Any) -> tuple[int, int]:
-    """(height, width) from a number or a pair."""
+    """Return (height, width) from a number or a pair."""
     values = (size, size) if isinstance(size, int) else tuple(size)
     if len(values) != 2 or not all(isinstance(value, int) and 1 <= value <= 65535 for value in values):
         raise ValueError(f"size {size!r} is not a number of pixels or a pair of them")
@@ -66,7 +66,7 @@ def _pair(size: Any) -> tuple[int, int]:
 
 
 def _resize(size: Any) -> Operation:
-    """torchvision's Resize: a number is the shorter side, the other is cut to whole pixels; a pair: height, width."""
+    """Return torchvision's Resize. A number is the shorter side (the other is rounded down), a pair is (height, width)."""
     pair = _pair(size)
 
     def apply(image: Image.Image) -> Image.Image:
@@ -85,12 +85,12 @@ def _center_crop(size: Any) -> Operation:
     height, width = _pair(size)
 
     def first(length: int, wanted: int) -> int:
-        """Where the crop begins; torchvision pads a shorter side first, and rounds down then."""
+        """Return the start of the crop. torchvision pads a shorter side first, and then rounds down."""
         return round((length - wanted) / 2.0) if length >= wanted else -((wanted - length) // 2)
 
     def apply(image: Image.Image) -> Image.Image:
         left, top = first(image.width, width), first(image.height, height)
-        return image.crop((left, top, left + width, top + height))  # outside is black, as torchvision pads
+        return image.crop((left, top, left + width, top + height))  # black outside the image, as in torchvision
 
     return apply
 

@@ -1,4 +1,4 @@
-"""One unit of work: source records become tar members in one shard, and rows of the index."""
+"""One unit: source records become tar members of one shard, and rows of the index."""
 
 from __future__ import annotations
 
@@ -22,35 +22,35 @@ from headrace.packing.image_encoder import ImageEncoder
 from headrace.packing.listing import Listing, Rejection
 from headrace.packing.options import PackOptions
 
-_FLUSH = 1 << 20  # bytes that are written and digested at once
-_DIGESTS = 4  # pieces that wait for their digest before writing waits for it: a unit ends when the last one has it
+_FLUSH = 1 << 20  # bytes of one write and one digest update
+_DIGESTS = 4  # most pieces that wait for their digest; writing waits then
 
 __all__ = ["PackedRecords", "UnitWriter", "pack_chunk", "pack_record"]
 
 
 @dataclass(frozen=True, slots=True)
 class PackedRecords:
-    """Packed records that follow one another, ready to be written."""
+    """Packed consecutive records, ready to be written."""
 
-    first: int  # position in the listing
-    members: bytes | memoryview  # of all records, as they lie in the shard
-    # A row for each record: the image's offset in `members`, its size, width, height, CRC-32C, and the JSON's offset and size
-    # (0 = it has none).
+    first: int  # position of the first record in the listing
+    members: bytes | memoryview  # tar members of all records
+    # For each record: the image's offset in `members`, size, width, height and CRC-32C, and the JSON's offset and size
+    # (0: the record has no JSON).
     rows: Sequence[tuple[int, int, int, int, int, int, int]]
-    sidecars: Sequence[SidecarFile] = ()  # of a single record, with offsets in `members`
+    sidecars: Sequence[SidecarFile] = ()  # of a single record; offsets in `members`
 
 
 def pack_chunk(listing: Listing, encoder: ImageEncoder, positions: range) -> list[PackedRecords | Rejection]:
-    """Reads and recodes the records at these positions of the listing. Safe to call from several threads."""
+    """Read and encode the records at these positions of the listing. Safe to call from several threads."""
     fetcher, in_files = listing.dataset.fetcher, True
     if fetcher is not None:
-        # Bytes instead of None: the cache holds a part of the dataset only, and its files have holes.
+        # `wait` returns bytes if the cache holds only a part of the dataset; its files then have holes.
         in_files = fetcher.begin(listing.rows[positions.start : positions.stop]).wait() is None
     found: list[PackedRecords | Rejection] = []
     at = positions.start
     sidecars = listing.dataset.table.sidecars if encoder.keeps_sidecars else None
     with_sidecars = sidecars is not None and sidecars.of_records(listing.rows[positions.start : positions.stop]).any()
-    for number, members, rows in _usual(listing, encoder, positions) if in_files and not with_sidecars else []:
+    for number, members, rows in _pack_natively(listing, encoder, positions) if in_files and not with_sidecars else []:
         first = positions.start + number
         found += [pack_record(listing, encoder, i) for i in range(at, first)]
         found.append(PackedRecords(first, members, rows))
@@ -59,10 +59,10 @@ def pack_chunk(listing: Listing, encoder: ImageEncoder, positions: range) -> lis
     return found
 
 
-def _usual(
+def _pack_natively(
     listing: Listing, encoder: ImageEncoder, positions: range
 ) -> list[tuple[int, memoryview, list[tuple[int, int, int, int, int, int, int]]]]:
-    """What native code packs of these records: undamaged JPEGs as cameras and encoders write them."""
+    """Pack with native code those of these records that it supports: intact, ordinary JPEGs."""
     if encoder.native is None:
         return []
     chosen = slice(positions.start, positions.stop)
@@ -81,17 +81,17 @@ def _usual(
 
 
 def pack_record(listing: Listing, encoder: ImageEncoder, at: int) -> PackedRecords | Rejection:
-    """Reads and recodes one record, of whatever kind it is. Safe to call from several threads."""
+    """Read and encode one record of any kind. Safe to call from several threads."""
     row = int(listing.rows[at])
     try:
         image = encoder.encode(listing.dataset.read(row))
         json = listing.dataset.read_json(row)
         sidecars = listing.dataset.read_extras(row) if encoder.keeps_sidecars else []
     except SourceError as error:
-        # Not the message: it holds the absolute path, which must not enter the dataset.
+        # The message holds the absolute path, which must not enter the dataset.
         cause = error.__cause__
-        words = cause.strerror if isinstance(cause, OSError) and cause.strerror else "shorter than the source's index says"
-        return Rejection(listing.name(at), "unreadable", words)
+        reason = cause.strerror if isinstance(cause, OSError) and cause.strerror else "shorter than the source's index says"
+        return Rejection(listing.name(at), "unreadable", reason)
     except DecodeError as error:
         return Rejection(listing.name(at), "undecodable", str(error))
     key = listing.keys[at]
@@ -106,7 +106,7 @@ def pack_record(listing: Listing, encoder: ImageEncoder, at: int) -> PackedRecor
     beside: list[SidecarFile] = []
     for name, data in sidecars:
         while name in (extension, "cls", "json", *(taken for taken, _, _ in beside)):
-            name = f"other.{name}"  # the image may have got another ending by its bytes
+            name = f"other.{name}"  # the image's extension follows from its bytes and may be another one than its file's
         tail += tar.header(f"{key}.{name}", len(data))
         beside.append((name, len(header) + len(image.data) + len(tail), len(data)))
         tail += data + tar.padding(len(data))
@@ -115,30 +115,30 @@ def pack_record(listing: Listing, encoder: ImageEncoder, at: int) -> PackedRecor
 
 
 def _own_extension(listing: Listing, at: int) -> str:
-    """That of the record's file, for images whose bytes do not tell their format; empty where the record is no file."""
+    """Return the extension of the record's file, for images of unknown format; "" if the record is no file."""
     return PurePosixPath(listing.name(at)).suffix[1:].lower() if listing.dataset.kind in ("folder", "lst") else ""
 
 
 class UnitWriter:
-    """Writes one unit's shard and collects its part of the index."""
+    """The writer of one unit's shard and its part of the index."""
 
     def __init__(self, file: BinaryIO, listing: Listing, digester: Executor) -> None:
         self.file, self.listing = file, listing
-        self.digester = digester  # one thread, so that pieces are digested in their order
+        self.digester = digester  # one thread, so that pieces are digested in order
         self.digest = hashlib.sha256()
         self.pieces: list[bytes | memoryview] = []  # not yet written
         self.waiting: deque[Future[None]] = deque()
-        self.size = 0  # bytes, with those not yet written
+        self.size = 0  # bytes, including those not yet written
         self.written = 0
         self.seen = 0  # records, packed or rejected
-        self.rows: list[tuple[int, ...]] = []  # at, offset, size, width, height, crc32c, JSON's offset and size
+        self.rows: list[tuple[int, ...]] = []  # position, offset, size, width, height, crc32c, JSON's offset and size
         self.sidecars: list[list[SidecarFile]] = []  # of each row
         self.rejected: list[Rejection] = []
 
     def add(self, outcome: Sequence[PackedRecords | Rejection], options: PackOptions) -> int:
-        """Writes packed records, notes rejected ones; returns how many there were of both.
+        """Write packed records and collect rejected ones; return the number of both together.
 
-        Raises DecodeError for rejected ones when the options say stop.
+        Raises DecodeError for a rejected record if the options say "stop".
         """
         before = self.seen
         for one in outcome:
@@ -164,7 +164,7 @@ class UnitWriter:
         self._write(run.members)
 
     def end(self) -> str:
-        """Ends the archive; returns its SHA-256."""
+        """End the archive; return its SHA-256."""
         self._write(tar.END)
         self._flush()
         while self.waiting:
@@ -172,7 +172,7 @@ class UnitWriter:
         return self.digest.hexdigest()
 
     def columns(self) -> Columns | None:
-        """The unit's part of the index, or None when it has no records."""
+        """Return the unit's part of the index, or None without records."""
         if not self.rows:
             return None
         at, offset, size, width, height, crc32c, json_offset, json_size = np.array(self.rows, dtype=np.int64).T
@@ -183,7 +183,7 @@ class UnitWriter:
             offset=offset,
             size=size,
             height=height.astype(np.int32),
-            shard=np.zeros(len(at), dtype=np.int32),  # the commit fills it in
+            shard=np.zeros(len(at), dtype=np.int32),  # set at the commit
             width=width.astype(np.int32),
             crc32c=crc32c.astype(np.uint32),
             keys=keys.blob,

@@ -1,4 +1,4 @@
-"""Packing to an object store: the dataset is made in the cache folder, then uploaded, the manifests last."""
+"""Packing to an object store: the dataset is packed in the cache folder, then uploaded, the manifests last."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from headrace.errors import UsageError
 
 __all__ = ["check_free", "staging_folder", "upload"]
 
-_UPLOADS = 4  # files at once; each is sent in parts by several connections
+_UPLOADS = 4  # concurrent files; each is sent in parts by several connections
 
 
 def staging_folder(url: str) -> Path:
-    """Where a dataset for `url` is made: the same place every time, so an interrupted pack continues."""
+    """Return the folder in which a dataset for `url` is packed, always the same, so that an interrupted pack continues."""
     return cache_folder() / "pack" / hashlib.sha256(url.rstrip("/").encode()).hexdigest()[:32]
 
 
 def check_free(bucket: Bucket, parts: list[str], staging: Path) -> None:
-    """Raises UsageError when one of the parts ("" or train, val, test) is already a packed dataset.
+    """Raise UsageError if one of the parts ("" or train, val, test) is already a packed dataset.
 
-    Not when it is what lies in the folder `staging` too: then an upload of several parts was interrupted.
+    A part with the same manifest in the folder `staging` is allowed: its upload was interrupted.
     """
     for part in parts:
         there = bucket.read(f"{part}/{MANIFEST}".lstrip("/"))
@@ -35,7 +35,7 @@ def check_free(bucket: Bucket, parts: list[str], staging: Path) -> None:
 
 
 def upload(bucket: Bucket, folder: Path) -> None:
-    """Uploads everything in `folder` and removes it. A reader never sees a manifest before what it describes."""
+    """Upload everything in `folder`, then delete it. A reader never sees a manifest before the files that it describes."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     for last in (False, True):
         chosen = [path for path in files if (path.name == MANIFEST) == last]

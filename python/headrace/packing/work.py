@@ -1,9 +1,9 @@
-"""`DST/.packing`: what a pack has done so far, so that it can be stopped at any moment and continued (docs/format.md).
+"""`DST/.packing`: the state of a pack on disk, from which it continues after an interruption (docs/format.md; see `resume`).
 
-A unit is done when its `unit-N.json` exists and its shard has the size noted there; that file is written after the shard
-and the unit's part of the index, each to a temporary name and renamed. The dataset is complete when `headrace.json`
-exists: written last. With `sync` each file is on the disk before it is renamed, so this also holds when the power fails;
-without, it holds when processes die, and a loss of power costs at most a shard that `verify` finds and packing repeats.
+A unit is done if its `unit-N.json` exists and its shard has the size stated there. That file is written after the shard and
+the unit's part of the index; each is written to a temporary name and renamed. The dataset is complete if `headrace.json`,
+which is written last, exists. With `sync`, each file is on the disk before it is renamed, so this survives a power failure.
+Without `sync` it survives killed processes; a power failure may damage shards, which `verify` finds and packing repeats.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ __all__ = ["WORK", "WorkFolder", "check_empty", "shard_name"]
 
 WORK = ".packing"
 _PLAN = "plan.json"
-_LOCK = "lock"  # held while a plan is made
+_LOCK = "lock"  # locked while a plan is made
 
 
 def shard_name(unit: int) -> str:
-    """The file name of a unit's shard."""
+    """Return the file name of a unit's shard."""
     return f"shard-{unit:06d}.tar"
 
 
 def check_empty(destination: Path, own: Iterable[str]) -> None:
-    """Raises UsageError when the folder is a file, or holds anything but what is named in `own`."""
+    """Raise UsageError if `destination` is a file, or a folder with other content than the names in `own`."""
     if not destination.exists():
         return
     if not destination.is_dir():
@@ -52,7 +52,7 @@ def check_empty(destination: Path, own: Iterable[str]) -> None:
 
 
 class WorkFolder:
-    """The state of one pack on disk. Several processes may work in it, each on its own units."""
+    """The state of one pack on disk. Several processes may use it, each for its own units."""
 
     def __init__(self, destination: Path, *, sync: bool) -> None:
         self.destination = destination
@@ -60,7 +60,7 @@ class WorkFolder:
         self.folder = destination / WORK
 
     def plan(self) -> PackPlan | None:
-        """The plan of the pack that was begun here, or None. Raises FormatError when it is damaged."""
+        """Return the plan of the pack that was begun here, or None. Raise FormatError if it is damaged."""
         path = self.folder / _PLAN
         try:
             return PackPlan.parsed(path.read_bytes())
@@ -70,25 +70,25 @@ class WorkFolder:
             raise FormatError(f"{path} is damaged: {error}", hint=f"start again:  rm -r {self.folder}") from error
 
     def begin(self, plan: PackPlan) -> PackPlan:
-        """Begins a pack, and returns its plan: another one where another process has begun in the meantime.
+        """Begin a pack and return its plan, which is another process's plan if that process has begun in the meantime.
 
-        Raises UsageError when the destination holds something else.
+        Raises UsageError if the destination has other content.
         """
         try:
             check_empty(self.destination, [WORK])
-        except UsageError:  # or is it a shard of another process, which began in the meantime?
+        except UsageError:  # unless the content is from another process that began in the meantime
             if self.plan() is None:
                 raise
         self.folder.mkdir(parents=True, exist_ok=True)
         with open(self.folder / _LOCK, "ab") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # of two plans one holds, also when their options differ
+            fcntl.flock(lock, fcntl.LOCK_EX)  # only one of two plans is written, even if their options differ
             if (there := self.plan()) is not None:
                 return there
             self._write(self.folder / _PLAN, plan.serialized())
             return plan
 
     def is_done(self, unit: int, mark: str | None = None) -> bool:
-        """Whether the unit's shard is complete and in place; with `mark`, also whether its files had that mark."""
+        """Return whether the unit's shard is complete and in place; with `mark`, also whether its change digest is `mark`."""
         try:
             facts = json.loads(self._facts_path(unit).read_bytes())
             if mark not in (None, facts["mark"]):
@@ -99,7 +99,7 @@ class WorkFolder:
             return False
 
     def open_part(self, unit: int) -> BinaryIO:
-        """A new temporary file for a unit's shard. Raises UsageError when another process is writing it."""
+        """Open the temporary file of a unit's shard. Raise UsageError if another process is writing it."""
         file = open(self.folder / f"{shard_name(unit)}.part", "ab")  # noqa: SIM115 (the caller closes it)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -109,20 +109,21 @@ class WorkFolder:
                 f"another process is packing {shard_name(unit)} in {self.destination}",
                 hint="wait for it, or give each process its own share:  --unit 0/2, --unit 1/2",
             ) from error
-        if os.fstat(file.fileno()).st_size:  # a file that was truncated is written to the disk by ext4 when it is closed
+        if os.fstat(file.fileno()).st_size:  # only if needed: ext4 writes a truncated file to the disk when it is closed
             file.truncate(0)
         return file
 
     def forget(self, unit: int) -> None:
-        """Makes a done unit one that is still to be packed, so that nobody commits it as it is."""
+        """Mark a done unit as missing, so that no process commits it."""
         self._facts_path(unit).unlink(missing_ok=True)
 
     def finish(
         self, unit: int, mark: str, file: BinaryIO, columns: Columns | None, digest: str, rejected: Sequence[Rejection]
     ) -> None:
-        """Puts a unit's shard in place and marks the unit done; `columns` None: all of its records were rejected.
+        """Put a unit's shard in place and mark the unit done.
 
-        `mark` is that of the source's files as they were listed (`Listing.change_digest`).
+        mark: the change digest of the unit's source files when they were listed (`Listing.change_digest`).
+        columns: the unit's part of the index; None: all of its records were rejected.
         """
         file.flush()
         part = self.folder / f"{shard_name(unit)}.part"
@@ -140,9 +141,9 @@ class WorkFolder:
         self._write(self._facts_path(unit), json.dumps(facts).encode())
 
     def commit(self, plan: PackPlan, listing: Listing) -> Manifest:
-        """Writes errors, index and manifest, and removes this folder. All units must be done.
+        """Write errors, index and manifest, and delete this folder. All units must be done.
 
-        Raises SourceError when every record was rejected. Several processes may commit at once: they write equal bytes.
+        Several processes may commit at the same time: they write equal bytes. Raises SourceError if every record was rejected.
         """
         units = [json.loads(self._facts_path(unit).read_bytes()) for unit in range(plan.units)]
         shards = [ShardFacts(**unit["shard"]) for unit in units if unit["shard"]]
@@ -172,14 +173,14 @@ class WorkFolder:
             lines = (json.dumps(asdict(one), ensure_ascii=False) + "\n" for one in rejected)
             self._write(self.destination / ERRORS, "".join(lines).encode("utf-8", "backslashreplace"))
         self._write(self.destination / INDEX, index)
-        self._synchronise()  # shards and index must be there before the file that says so
+        self._synchronise()  # shards and index must be on the disk before the manifest
         self._write(self.destination / MANIFEST, manifest.serialized())
         self._synchronise()
         self.remove()
         return manifest
 
     def remove(self) -> None:
-        """Removes this folder, where it exists."""
+        """Delete this folder if it exists."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _facts_path(self, unit: int) -> Path:
@@ -189,12 +190,12 @@ class WorkFolder:
         return self.folder / f"unit-{unit:06d}.safetensors"
 
     def _write(self, path: Path, data: bytes) -> None:
-        """Writes a file so that it is either there, whole, or not there."""
+        """Write a file so that it exists either completely or not at all."""
         # A killed pack leaves the temporary file where `remove` finds it, not in the destination.
         atomic_write(path, data, sync=self.sync, temporary_folder=self.folder)
 
     def _synchronise(self) -> None:
-        """Makes renames in the destination durable."""
+        """Write the renames in the destination to the disk."""
         if self.sync:
             sync_folder(self.destination)
 

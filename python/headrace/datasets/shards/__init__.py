@@ -1,1 +1,1 @@
-"""The packed format of docs/format.md: keys, tar members, index and manifest. It is written and read here only."""
+"""The packed format of docs/format.md: keys, tar members, index and manifest. No other module writes or parses it."""

@@ -1,4 +1,4 @@
-"""`index.safetensors`: where every record lies, as columns mapped into memory (docs/format.md, "Index")."""
+"""`index.safetensors`: the location of every record, as memory-mapped columns (docs/format.md, "Index")."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
 
 class Keys(Sequence[str]):
-    """Record keys as one UTF-8 blob and the place where each starts; a key becomes a `str` when it is asked for."""
+    """Record keys, stored as one UTF-8 blob and the start of each key; indexing decodes a key."""
 
     __slots__ = ("blob", "start")
 
@@ -38,7 +38,7 @@ class Keys(Sequence[str]):
 
     @staticmethod
     def of(keys: Sequence[str]) -> Keys:
-        """Packs strings; bytes of names that are not UTF-8 (lone surrogates, as Python has them) stay what they were."""
+        """Store these keys. Bytes of names that are not UTF-8 (lone surrogates in Python) are preserved."""
         raw = [key.encode("utf-8", "surrogateescape") for key in keys]
         start = np.zeros(len(raw) + 1, dtype=np.int64)
         np.cumsum([len(key) for key in raw], out=start[1:])
@@ -75,8 +75,8 @@ class Keys(Sequence[str]):
 class Columns:
     """The columns of an index, one row a record, in the order of the shards and of the records inside them.
 
-    The fields stand in the order in which they lie in the file (widest first, so that each is aligned to its own size),
-    but for the optional ones: those of 8 bytes come first where they are, the names of extra members last.
+    The fields have the order of the file: widest type first, so that each is aligned to its own size. Optional columns of
+    8 bytes precede them in the file, the names of sidecar files follow them.
     """
 
     key_start: npt.NDArray[np.int64]  # [n + 1] bytes into `keys`
@@ -86,11 +86,11 @@ class Columns:
     height: npt.NDArray[np.int32]  # [n] pixels, as stored (EXIF orientation not applied)
     shard: npt.NDArray[np.int32]  # [n] index into the manifest's `shards`
     width: npt.NDArray[np.int32]  # [n] pixels
-    crc32c: npt.NDArray[np.uint32]  # [n] of the image's bytes (Castagnoli)
+    crc32c: npt.NDArray[np.uint32]  # [n] CRC-32C (Castagnoli) of the image's bytes
     keys: npt.NDArray[np.uint8]  # [bytes of all keys] UTF-8
     json_offset: npt.NDArray[np.int64] | None = None  # [n] as `offset`, of the record's JSON
-    json_size: npt.NDArray[np.int64] | None = None  # [n] bytes, 0 = it has none; only where some record has one
-    sidecars: SidecarFiles | None = None  # the columns extra_…; only where some record has any
+    json_size: npt.NDArray[np.int64] | None = None  # [n] bytes, 0: the record has none; None: no record has any
+    sidecars: SidecarFiles | None = None  # the columns extra_…; None: no record has any
 
     def __len__(self) -> int:
         return len(self.label)
@@ -109,16 +109,16 @@ _EXPECTED = {
 }
 _OPTIONAL = {"json_offset": "I64", "json_size": "I64"}
 _EXTRA = {"extra_start": "I64", "extra_offset": "I64", "extra_size": "I64", "extra_name": "I64"}
-_EXTRA_NAMES = {"extra_names": "U8"}  # one after the other, a line feed behind each
+_EXTRA_NAMES = {"extra_names": "U8"}  # concatenated, a line feed after each
 _KNOWN = _OPTIONAL | _EXTRA | _EXPECTED | _EXTRA_NAMES
 assert [*_EXPECTED, *_OPTIONAL, "sidecars"] == [field.name for field in fields(Columns)]
 
 
 def serialized(columns: Columns) -> bytes:
-    """The bytes of an index file.
+    """Return the bytes of an index file.
 
-    Written here and not by the safetensors library, whose order of equal-sized tensors and header spacing may change
-    with its version: these bytes are digested.
+    Not written by the safetensors library: its order of equal-sized tensors and its header spacing may change with the
+    version, and the manifest holds a digest of these bytes.
     """
     values = {name: getattr(columns, name) for name in (*_OPTIONAL, *_EXPECTED)}
     if columns.sidecars is not None:
@@ -138,10 +138,10 @@ def serialized(columns: Columns) -> bytes:
 
 
 def read_columns(path: Path) -> Columns:
-    """Maps an index. Raises FormatError when it is no safetensors file, or a column is missing or of another type."""
+    """Map an index into memory. Raise FormatError if it is no safetensors file, or a column is missing or has another type."""
     try:
         with safetensors.safe_open(str(path), framework="numpy"):
-            pass  # the library checks the header: sizes, overlaps, holes, overflow
+            pass  # the library checks the header: sizes, overlaps, gaps, overflow
         arrays = _mapped(path)
     except OSError as error:
         raise FormatError(f"cannot read {path}: {error.strerror or error}") from error
@@ -166,7 +166,7 @@ def _sidecars(arrays: Mapping[str, npt.NDArray[Any]]) -> SidecarFiles | None:
 
 
 def selected(columns: Columns, rows: npt.NDArray[np.int64], shard: npt.NDArray[np.int32]) -> Columns:
-    """Some rows of an index, in this order, with other numbers of their shards."""
+    """Return some rows of an index, in this order, with the shard numbers `shard`."""
     begins, sizes = columns.key_start[:-1][rows], np.diff(columns.key_start)[rows]
     start = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
     places = np.arange(int(start[-1]), dtype=np.int64) + np.repeat(begins - start[:-1], sizes)
@@ -180,7 +180,7 @@ def selected(columns: Columns, rows: npt.NDArray[np.int64], shard: npt.NDArray[n
 
 
 def concatenate(parts: Sequence[Columns]) -> Columns:
-    """The rows of all parts, one after the other. `parts` must not be empty."""
+    """Return the rows of all parts, one after the other. `parts` must not be empty."""
     ends = np.cumsum([0, *(len(part.keys) for part in parts)])
     starts = [part.key_start[:-1] + base for part, base in zip(parts, ends[:-1], strict=True)]
     names = [name for name in _EXPECTED if name != "key_start"]
@@ -215,7 +215,7 @@ def _mapped(path: Path) -> Mapping[str, npt.NDArray[Any]]:
 
 
 def _problem(arrays: Mapping[str, npt.NDArray[Any]]) -> str | None:
-    """What is wrong with the columns, in words, or None. Cheap: shapes, types and the key table, not the rows."""
+    """Return what is wrong with shapes, types or the key table, or None. Rows are not checked: this is cheap."""
     for name, kind in _KNOWN.items():
         if name not in arrays and name not in _EXPECTED:
             continue

@@ -1,7 +1,7 @@
-"""Record keys: a file's name made safe for WebDataset readers, and back (docs/format.md, "Keys").
+"""Record keys: conversion between file names and keys that WebDataset readers accept (docs/format.md, "Keys").
 
-WebDataset readers take everything before a name's first dot as the key, so the dots inside are escaped; two files that
-differ only in their extension would share a key, so their extension becomes part of it.
+WebDataset readers take everything before a name's first dot as the key, so dots in a key are escaped. Two files that differ
+only in their extension would share a key, so the extension becomes part of theirs.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _ESCAPED = re.compile(rb"%([0-9A-F]{2})")
 
 
 def escape(text: str) -> str:
-    """`text` with dots, percent signs, equal signs, backslashes, control characters and non-UTF-8 bytes as `%XX`."""
+    """Return `text` with dots, percent signs, equal signs, backslashes, control characters and non-UTF-8 bytes as `%XX`."""
     return _UNSAFE.sub(lambda match: f"%{_raw(match[0])[0]:02X}", text)
 
 
 def unescape(text: str) -> str:
-    """What `escape` was given. Raises FormatError when `text` holds a percent sign that starts no escape."""
+    """Undo `escape`. Raise FormatError if `text` holds a percent sign that starts no escape."""
     raw = _raw(text)
     if raw.count(b"%") != len(_ESCAPED.findall(raw)):
         raise FormatError(f"key {text!r} holds a percent sign without two upper-case hex digits after it")
@@ -34,11 +34,11 @@ def unescape(text: str) -> str:
 
 
 def keys_of(names: Sequence[str]) -> list[str]:
-    """A unique key for each of the relative file names: `n01/a.b.JPEG` -> `n01/a%2Eb`.
+    """Return a unique key for each of the relative file names: `n01/a.b.JPEG` -> `n01/a%2Eb`.
 
-    Names that differ only in what follows the last dot get it back behind an equal sign: `n01/a.jpg`, `n01/a.png` ->
-    `n01/a=jpg`, `n01/a=png`; a name without extension ends in one: `n01/a` -> `n01/a=`. Equal names stay equal: the
-    caller decides what duplicates mean.
+    Names that differ only in their extension get it after an equal sign: `n01/a.jpg`, `n01/a.png` -> `n01/a=jpg`,
+    `n01/a=png`. A name without extension ends in an equal sign: `n01/a` -> `n01/a=`. Equal names give equal keys: the
+    caller decides about duplicates.
     """
     parts = [_split(name) for name in names]
     different = set(zip(names, (stem for stem, _ in parts), strict=True))
@@ -47,7 +47,7 @@ def keys_of(names: Sequence[str]) -> list[str]:
 
 
 def name_of(key: str, extension: str) -> str:
-    """The file name a key was made from; `extension` is used where the key does not hold its own.
+    """Return the file name that a key was made from. `extension` is used if the key does not contain one.
 
     The case of an extension that is not in the key is lost (`.JPEG` and `.jpg` both pack as `.jpg`).
     """
@@ -62,6 +62,6 @@ def _raw(text: str) -> bytes:
 
 
 def _split(name: str) -> tuple[str, str]:
-    """The name before and after the last dot of its last part; a leading dot starts no extension."""
+    """Return stem and extension: the name before and after the last dot of its last part; a leading dot starts no extension."""
     stem, end = os.path.splitext(name)  # noqa: PTH122 (the names are not paths of this machine)
     return stem, end[1:]

@@ -1,4 +1,4 @@
-"""`headrace.json`: what a packed dataset is; a folder that has one is complete (docs/format.md, "Manifest")."""
+"""`headrace.json`, the manifest of a packed dataset; a folder with a manifest is complete (docs/format.md, "Manifest")."""
 
 from __future__ import annotations
 
@@ -45,18 +45,18 @@ class Manifest:
     """The content of `headrace.json`."""
 
     records: int
-    image_bytes: int  # of all images, without tar headers and padding
+    image_bytes: int  # bytes of all images, without tar headers and padding
     rejected: int  # source records that are not in the shards; `errors.jsonl` lists them
     classes: tuple[str, ...]
     per_class: tuple[int, ...]  # records of each class
     shards: tuple[ShardFacts, ...]
     index: FileFacts
-    options: Mapping[str, Any]  # those that affect bytes
+    options: Mapping[str, Any]  # the options that affect bytes
     source_kind: str
     source_fingerprint: str
 
     def serialized(self) -> bytes:
-        """The file's bytes: JSON with fixed order and spacing, UTF-8, one line feed at the end."""
+        """Return the file's bytes: JSON with fixed order and spacing, UTF-8, one line feed at the end."""
         document = {
             "format": FORMAT,
             "version": VERSION,
@@ -72,12 +72,12 @@ class Manifest:
             "options": dict(self.options),
             "source": {"kind": self.source_kind, "fingerprint": self.source_fingerprint},
         }
-        # Class names from a file system that is not UTF-8 hold lone surrogates: JSON can escape them, UTF-8 cannot.
+        # Class names from a file system that is not UTF-8 hold lone surrogates, which JSON can escape and UTF-8 cannot encode.
         return (json.dumps(document, indent=1, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Reads and checks `folder/headrace.json`. Raises FormatError: missing, malformed, or of a newer version."""
+    """Read and check `folder/headrace.json`. Raise FormatError if it is missing, malformed or of another version."""
     path = folder / MANIFEST
     try:
         document = json.loads(path.read_bytes())

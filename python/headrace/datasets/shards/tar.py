@@ -1,7 +1,7 @@
-"""Tar members as this format writes them: POSIX ustar, every header field fixed but name, size and checksum.
+"""Tar members of a packed dataset: POSIX ustar; every header field but name, size and checksum is constant.
 
-The same bytes therefore come out on every machine and at every time. Names that do not fit into ustar's 100 ASCII bytes
-are given by a pax header (POSIX.1-2001) in front, which every tar since then reads.
+The bytes are therefore the same on every machine and at every time. A name that does not fit into ustar's 100 ASCII bytes
+gets a pax header (POSIX.1-2001) before it, which every tar since 2001 reads.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ END = bytes(2 * BLOCK)  # two zero blocks end an archive
 _NAME_BYTES = 100  # field `name` of a ustar header
 _MAX_SIZE = 8**11 - 1  # 11 octal digits: 8 GiB - 1
 
-# Constant: what lies between name and size, and behind the checksum (POSIX.1-2017, pax, "ustar Interchange Format").
+# The constant fields between name and size, and after the checksum (POSIX.1-2017, pax, "ustar Interchange Format").
 _BEFORE_SIZE = b"0000644\0" + b"0000000\0" + b"0000000\0"  # mode, uid, gid
 _MTIME = b"00000000000\0"
 _TAIL = bytes(100) + b"ustar\x0000" + bytes(64) + b"0000000\0" * 2 + bytes(167)  # link, magic, users, devices, prefix
 
 
 def header(name: str, size: int) -> bytes:
-    """The header block(s) of a regular file of `size` bytes. Raises FormatError when size or name cannot be stored."""
+    """Return the header blocks of a regular file of `size` bytes. Raise FormatError if size or name cannot be stored."""
     if not 0 <= size <= _MAX_SIZE:
         raise FormatError(f"{name}: {size} bytes do not fit into a tar member (8 GiB - 1 at most)")
     raw = os.fsencode(name)
@@ -39,12 +39,12 @@ def header(name: str, size: int) -> bytes:
 
 
 def member(name: str, data: bytes) -> bytes:
-    """One whole member: header, data, padding to the next block."""
+    """Return one whole member: header, data, padding to the next block."""
     return header(name, len(data)) + data + padding(len(data))
 
 
 def padding(size: int) -> bytes:
-    """The zero bytes that fill the last block of `size` bytes."""
+    """Return the zero bytes that fill the last block of `size` bytes."""
     return bytes(-size % BLOCK)
 
 
@@ -56,7 +56,7 @@ def _block(name: bytes, size: int, kind: bytes) -> bytes:
 
 
 def _pax_record(path: bytes) -> bytes:
-    """`LENGTH path=NAME\\n`, where LENGTH counts its own digits."""
+    """Return `LENGTH path=NAME\\n`, where LENGTH counts its own digits."""
     body = b" path=" + path + b"\n"
     length = len(body)
     while len(b"%d" % length) + len(body) != length:
@@ -65,5 +65,5 @@ def _pax_record(path: bytes) -> bytes:
 
 
 def _short(raw: bytes) -> bytes:
-    """What readers without pax support see: the end of the name, which holds the extension, in ASCII."""
+    """Return the name for readers without pax support: its end, which holds the extension, in ASCII."""
     return bytes(byte if byte < 128 else ord("_") for byte in raw[-_NAME_BYTES:]).lstrip(b"/")

@@ -1,7 +1,7 @@
-"""Indexes of containers that have none of their own (tar, RecordIO, TFRecord): built on first sight, kept in a cache.
+"""Cached indexes of containers without an index (tar, RecordIO, TFRecord); the first open builds one.
 
 The cache folder is `$HEADRACE_CACHE`, else `$XDG_CACHE_HOME/headrace`, else `~/.cache/headrace`. An entry belongs to the
-exact files (path, size, time of change); when one changes, the entry is built anew. Deleting the folder costs only time.
+exact files (path, size, time of change); when one changes, the index is built again. The folder may be deleted at any time.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from headrace.system.atomic_write import atomic_write
 
 __all__ = ["Scan", "cache_folder", "cached_scan"]
 
-_VERSION = 7  # raise it when scanning changes what it finds
+_VERSION = 7  # increase it when the scanners find something else than before
 
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """What lies in a set of containers. `columns.shard` counts the containers, then `extra` if there is one.
+    """The records of a set of containers. `columns.shard` numbers the containers, then `extra` if there is one.
 
-    `extra` holds records that do not lie in one piece in their container; it is stored as a file of the cache.
+    `extra` holds records that their container stores in several pieces; it becomes a file of the cache.
     """
 
     columns: Columns
     classes: tuple[str, ...]
     extra: bytes = b""
-    strays: tuple[str, ...] = ()  # names of members that belong to no image
+    strays: tuple[str, ...] = ()  # names of members without an image
 
 
 def cache_folder() -> Path:
-    """Where indexes and downloaded data are kept."""
+    """Return the folder of cached indexes and downloaded data."""
     own = os.environ.get("HEADRACE_CACHE")
     if own:
         return Path(own).expanduser()
@@ -46,14 +46,14 @@ def cache_folder() -> Path:
 
 
 def cached_scan(kind: str, files: Sequence[Path], build: Callable[[], Scan]) -> tuple[Scan, str]:
-    """The scan of `files`, from the cache where it is there, and the path of the file that holds `extra` ("": none).
+    """Return the scan of `files`, from the cache if possible, and the path of the file that holds `extra` ("": none).
 
-    Raises what `build` raises, and SourceError when a file cannot be looked at, or `extra` cannot be stored.
+    Raises what `build` raises, and SourceError if a file cannot be read or `extra` cannot be stored.
     """
     folder = cache_folder() / "index"
     stem = _name(kind, files)
     columns_path, extra_path, facts_path = (folder / f"{stem}.{end}" for end in ("safetensors", "bin", "json"))
-    with contextlib.suppress(FormatError, OSError, ValueError, KeyError):  # absent or damaged: it is built anew
+    with contextlib.suppress(FormatError, OSError, ValueError, KeyError):  # missing or damaged: build it again
         facts = json.loads(facts_path.read_bytes())
         if facts["extra"] == 0 or extra_path.stat().st_size == facts["extra"]:
             scan = Scan(read_columns(columns_path), tuple(facts["classes"]), strays=tuple(facts["strays"]))
@@ -65,14 +65,14 @@ def cached_scan(kind: str, files: Sequence[Path], build: Callable[[], Scan]) -> 
             atomic_write(extra_path, scan.extra)
         atomic_write(columns_path, serialized(scan.columns))
         facts = {"classes": scan.classes, "extra": len(scan.extra), "strays": scan.strays}
-        atomic_write(facts_path, json.dumps(facts).encode())  # last: it says "whole"
+        atomic_write(facts_path, json.dumps(facts).encode())  # last: it marks the entry as complete
     except OSError as error:
         if scan.extra:
             raise SourceError(
                 f"cannot write to the cache folder {folder}: {error.strerror}",
                 hint="set HEADRACE_CACHE to another folder",
             ) from error
-        # Without a cache the next open takes as long as this one; nothing else is lost.
+        # Without a cache the next open takes as long as this one.
     return scan, str(extra_path) if scan.extra else ""
 
 

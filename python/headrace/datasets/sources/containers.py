@@ -1,4 +1,4 @@
-"""What tar, RecordIO and TFRecord files have in common on their way to a Dataset: found records, labels, classes."""
+"""Shared by tar, RecordIO and TFRecord: the records found in containers become one Dataset."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ if TYPE_CHECKING:
 
 __all__ = ["MAX_CLASSES", "ContainerRecords", "merged", "numbered", "open_containers", "record_table", "unique_stems"]
 
-MAX_CLASSES = 10_000_000  # a label beyond this is damage, and would cost memory for every class below it
+MAX_CLASSES = 10_000_000  # a larger label means damage; each class below it would take memory
 _SCANNERS = 8  # threads: scanning waits for storage most of the time
 
 
 @dataclass(slots=True)
 class ContainerRecords:
-    """Records of one container in its order; a list has one entry a record."""
+    """The records of one container in its order; each list has one entry a record."""
 
     keys: list[str] = field(default_factory=list)
     offsets: list[int] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
-    labels: list[int | str | None] = field(default_factory=list)  # a number, a class name, or nothing
-    json_offsets: list[int] = field(default_factory=list)  # empty when no record has any
+    labels: list[int | str | None] = field(default_factory=list)  # a class index, a class name, or None
+    json_offsets: list[int] = field(default_factory=list)  # empty: no record has any
     json_sizes: list[int] = field(default_factory=list)
-    sidecars: dict[int, list[SidecarFile]] = field(default_factory=dict)  # record -> members beside its image
-    strays: list[str] = field(default_factory=list)  # names of members that belong to no image
-    pieces: dict[int, bytes] = field(default_factory=dict)  # record -> bytes that do not lie in one piece in the file
-    names: dict[int, str] = field(default_factory=dict)  # label -> class name, where the container says it
+    sidecars: dict[int, list[SidecarFile]] = field(default_factory=dict)  # record -> its sidecar files
+    strays: list[str] = field(default_factory=list)  # names of members without an image
+    pieces: dict[int, bytes] = field(default_factory=dict)  # record -> bytes that the file stores in several pieces
+    names: dict[int, str] = field(default_factory=dict)  # label -> class name, if the container holds it
 
 
 def open_containers(root: Path, kind: Kind, files: Sequence[Path], scan: Callable[[Path], ContainerRecords]) -> Dataset:
-    """Opens `files` as one dataset; `scan` reads the index of one of them and raises FormatError when it is damaged.
+    """Open `files` as one dataset. `scan` finds the records of one file and raises FormatError if it is damaged.
 
-    Raises SourceError when no records are found.
+    Raises SourceError if no records are found.
     """
     found, extra = cached_scan(kind, files, lambda: _scanned(files, scan))
     if not len(found.columns):
@@ -55,7 +55,7 @@ def open_containers(root: Path, kind: Kind, files: Sequence[Path], scan: Callabl
 
 
 def record_table(files: Sequence[str], columns: Columns) -> RecordTable:
-    """Where the records of an index lie; sizes of images as the index has them are left out."""
+    """Return the record table of an index, without the images' widths and heights."""
     return RecordTable(
         files=tuple(files),
         file=columns.shard,
@@ -70,11 +70,11 @@ def record_table(files: Sequence[str], columns: Columns) -> RecordTable:
 
 
 def unique_stems(files: Sequence[Path]) -> dict[Path, str]:
-    """A short name for each file to begin its records' keys with: "" for one file alone, else what its name starts with."""
+    """Return the prefix of the keys of each file's records: "" for a single file, else the start of the file's name."""
     if len(files) == 1:
         return {files[0]: ""}
     stems = {path: path.name.split(".")[0] for path in files}
-    if len(set(stems.values())) < len(files):  # data.tfrecord-00000-of-00002 and its like
+    if len(set(stems.values())) < len(files):  # as in data.tfrecord-00000-of-00002
         stems = {path: path.name for path in files}
     return {path: f"{stem}/" for path, stem in stems.items()}
 
@@ -85,7 +85,7 @@ def _scanned(files: Sequence[Path], scan: Callable[[Path], ContainerRecords]) ->
 
 
 def merged(parts: Sequence[ContainerRecords]) -> Scan:
-    """What lies in several containers, one after the other."""
+    """Concatenate the records of several containers."""
     keys = Keys.of([key for part in parts for key in part.keys])
     labels, classes = numbered([label for part in parts for label in part.labels], _names(parts))
     shard = np.repeat(np.arange(len(parts), dtype=np.int32), [len(part.keys) for part in parts])
@@ -105,7 +105,7 @@ def merged(parts: Sequence[ContainerRecords]) -> Scan:
         label=labels,
         offset=offset,
         size=size,
-        height=none,  # not known before the image's own header is read
+        height=none,  # unknown until the image's header is read
         shard=shard,
         width=none,
         crc32c=none.astype(np.uint32),
@@ -124,7 +124,7 @@ def _column(parts: Iterable[list[int]]) -> np.ndarray[tuple[int], np.dtype[np.in
 
 
 def _names(parts: Sequence[ContainerRecords]) -> dict[int, str]:
-    """Class names by label, where all containers agree on them; else none."""
+    """Return class names by label, or {} if containers contradict each other."""
     names: dict[int, str] = {}
     for part in parts:
         for label, name in part.names.items():
@@ -136,7 +136,7 @@ def _names(parts: Sequence[ContainerRecords]) -> dict[int, str]:
 def numbered(
     labels: Sequence[int | str | None], names: dict[int, str]
 ) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], tuple[str, ...]]:
-    """Labels as class indices (-1: none), and the classes: numbers stand for themselves, names are sorted."""
+    """Return labels as class indices (-1: none), and class names. Numbers keep their value; names are sorted and numbered."""
     texts = {label for label in labels if isinstance(label, str)}
     if texts:
         classes = tuple(sorted({str(label) for label in labels if label is not None}))

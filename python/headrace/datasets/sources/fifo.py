@@ -1,4 +1,4 @@
-"""Named pipes: where SageMaker's Pipe mode puts a channel."""
+"""Named pipes, through which SageMaker's Pipe mode sends a channel."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["find_pipe"]
 
 
 def find_pipe(path: Path) -> Path | None:
-    """The named pipe that `path` is, or the first one of the channel `path`; None when it is neither."""
+    """Return `path` if it is a named pipe, `PATH_0` if that is one (the first pipe of a channel), else None."""
     for candidate in (path, path.with_name(f"{path.name}_0")):
         with contextlib.suppress(OSError):
             if stat.S_ISFIFO(candidate.stat().st_mode):

@@ -17,15 +17,15 @@ __all__ = ["IMAGE_EXTENSIONS", "open_folder"]
 
 # torchvision.datasets.folder.IMG_EXTENSIONS
 IMAGE_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
-# Other endings of images: ImageFolder passes them over without a word, here they are told.
+# Other extensions of images, which ImageFolder ignores silently; headrace reports them.
 _PASSED_OVER = (".gif", ".jfif", ".jpe", ".heic", ".heif", ".avif", ".jp2", ".jxl")
 
 
 def open_folder(root: Path) -> Dataset:
-    """Opens an image folder: the same classes, files and order as torchvision's `ImageFolder(root)`.
+    """Open an image folder: the same classes, files and order as torchvision's `ImageFolder(root)`.
 
-    Raises SourceError when `root` has no class folders, no images, an empty class or an unreadable folder, or when it holds
-    `train` and `val` (or `test`) with the class folders inside them.
+    Raises SourceError if `root` has no class folders, no images, an empty class or an unreadable folder, or if it holds
+    splits (`train` and `val` or `test`) with class folders inside them.
     """
     if not root.is_dir():
         raise SourceError(
@@ -88,9 +88,9 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
 
 
 def _images(folder: Path, strays: list[str]) -> Iterator[tuple[str, int]]:
-    """Image files below `folder` with their sizes in bytes, in ImageFolder's order (`os.walk`, sorted by folder, then name).
+    """Yield path and size in bytes of each image below `folder`, in ImageFolder's order (by folder, then by name).
 
-    Images that ImageFolder does not take are added to `strays`.
+    Images that ImageFolder ignores are added to `strays`.
     """
 
     def fail(error: OSError) -> None:
@@ -111,7 +111,7 @@ def _images(folder: Path, strays: list[str]) -> Iterator[tuple[str, int]]:
                     raise SourceError(
                         f"cannot read {path}: {error.strerror}", hint="remove it, or repair the broken link"
                     ) from error
-                if not stat.S_ISREG(facts.st_mode):  # reading a pipe or a device may never end
+                if not stat.S_ISREG(facts.st_mode):  # a read from a pipe or a device may never return
                     raise SourceError(f"{path} is a pipe, a device or a folder, not an image", hint="remove or rename it")
                 yield path, facts.st_size
             elif name.lower().endswith(_PASSED_OVER):
@@ -119,10 +119,10 @@ def _images(folder: Path, strays: list[str]) -> Iterator[tuple[str, int]]:
 
 
 def _refuse_loop(parent: str, name: str) -> None:
-    """Raises SourceError for a link to a folder that it lies in: following it would never end."""
+    """Raise SourceError for a link to a folder above it, which makes an endless loop."""
     path = os.path.join(parent, name)  # noqa: PTH118 (as above)
     if os.path.islink(path) and f"{os.path.realpath(parent)}/".startswith(f"{os.path.realpath(path).rstrip('/')}/"):  # noqa: PTH114
-        raise SourceError(f"{path} is a link to a folder that it lies in", hint="remove the link")
+        raise SourceError(f"{path} is a link to a folder above it: following it would never end", hint="remove the link")
 
 
 def _no_classes(root: Path) -> str:

@@ -1,4 +1,4 @@
-"""im2rec's list files: `NUMBER <tab> LABEL <tab> PATH` a line, paths relative to a folder of images."""
+"""Lists of im2rec (`.lst`): lines of `NUMBER <tab> LABEL <tab> PATH`, paths relative to a folder of images."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ __all__ = ["open_lst"]
 
 
 def open_lst(path: Path, root: Path | None = None) -> Dataset:
-    """Opens a list of images; paths in it are relative to `root`, by default the folder that the list lies in.
+    """Open a list of images. Its paths are relative to `root`, by default the folder of the list.
 
-    Images that do not exist are found when they are read. Raises FormatError for a line that is none, SourceError for a
-    list without lines or whose first image is not there.
+    Only the first image is checked for existence; reading reports other missing ones. Raises FormatError for a line of another
+    form, SourceError for an empty list or a missing first image.
     """
     folder = root if root is not None else path.parent
     names: list[str] = []

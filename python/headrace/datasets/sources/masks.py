@@ -1,4 +1,4 @@
-"""Where the masks of a dataset lie: beside the images in its tar archives, or in a folder of their own."""
+"""The masks of a dataset: sidecar files in its tar archives, or files of a folder."""
 
 from __future__ import annotations
 
@@ -19,11 +19,13 @@ __all__ = ["with_masks"]
 
 
 def with_masks(dataset: Dataset, mask: str | os.PathLike[str]) -> tuple[Dataset, RecordTable]:
-    """The dataset, and a table with the mask of each of its records.
+    """Return the dataset and a table that locates the mask of each of its records.
 
-    `mask` is the ending of the members of a tar or packed dataset that are masks ("mask.png"), or a folder that holds `KEY.png`
-    for each image `KEY.jpg`, of any dataset. Members that are masks are no records of the dataset (in an archive without labels
-    they were). Raises SourceError that names a record without a mask.
+    mask: the ending of the masks in a tar or packed dataset ("mask.png" for `KEY.mask.png`), or a folder that holds `KEY.png`
+        for each image `KEY.jpg` of any dataset.
+
+    In an archive without labels, masks were records; they are removed from the dataset. Raises SourceError that names a record
+    without a mask, UsageError if the dataset cannot have masks.
     """
     if dataset.stream is not None:
         raise UsageError(f"{dataset.root} is a stream; masks are not offered for streams", hint="use File mode")
@@ -50,7 +52,7 @@ def _in_folder(dataset: Dataset, folder: Path) -> RecordTable:
 
 
 def _stem(key: str) -> str:
-    """A key without an image's extension: those of packed datasets have none."""
+    """Return a key without an image's extension; keys of packed datasets have none."""
     stem, dot, end = key.rpartition(".")
     return stem if f"{dot}{end}".lower() in IMAGE_EXTENSIONS else key
 
@@ -95,7 +97,7 @@ def _refuse_missing(dataset: Dataset, keys: Sequence[str], where: str) -> None:
 
 
 def _selected(dataset: Dataset, rows: npt.NDArray[np.int64]) -> Dataset:
-    """The dataset with these records only."""
+    """Return the dataset with these records only."""
     table = dataset.table
     keys = [table.keys[row] for row in rows.tolist()]
     kept = replace(

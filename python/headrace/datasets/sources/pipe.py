@@ -1,8 +1,7 @@
 """SageMaker's Pipe mode: a channel arrives as a stream in a named pipe, CHANNEL_0 for the first pass, CHANNEL_1 for the next.
 
-Nothing is kept on disk: a stream is read once, in order, while it comes. A pipe has one reader; where several processes of a
-host need the data, use FastFile mode. `copy_pipe` copies the first stream to the cache, for what needs more than one
-pass in order (pack, inspect, train).
+A stream is read once, in order, and not stored. A pipe has one reader: if several processes of a host need the data, use
+FastFile mode. `copy_pipe` copies the first stream to the cache for callers that need any order (pack, inspect, train).
 """
 
 from __future__ import annotations
@@ -30,26 +29,26 @@ from headrace.errors import SourceError, UnknownLengthError
 
 __all__ = ["PipeStream", "copy_pipe", "open_pipe"]
 
-_WAIT_S = 300.0  # for a pipe, and for the next bytes: SageMaker begins to send when the pipe is opened
+_WAIT_S = 300.0  # wait this long for a pipe to appear and for the next bytes; SageMaker sends after the pipe is opened
 _POLL_MS = 100
-_READ = 1 << 20  # bytes; also the size that the pipe's own buffer is given
+_READ = 1 << 20  # bytes; also the size set for the pipe's buffer
 _copies: dict[tuple[str, int, int], Dataset] = {}  # of this process
 
 
 class PipeStream:
-    """The passes over a channel; each takes the next pipe. `pipe` is the first one."""
+    """The passes over a channel. Each pass reads the next pipe; `pipe` is the first one."""
 
     def __init__(self, pipe: Path, records: int | None = None) -> None:
         name = re.fullmatch(r"(.*_)(\d+)", pipe.name)
         self._stem, self._next = (name[1], int(name[2])) if name else ("", 0)
         self._pipe, self._records = pipe, records
-        self._begun: PipePass | None = None  # a pass whose first record was asked for by `records`
+        self._begun: PipePass | None = None  # a pass that `records` has begun
         self.name = str(pipe)
 
     def records(self) -> int:
-        """Records of one pass: as told, or as the manifest says that comes first in a packed dataset's stream.
+        """Return the number of records of one pass: as given, or from the manifest at the head of a packed dataset's stream.
 
-        Raises UnknownLengthError when nobody says so before the data.
+        Raises UnknownLengthError if neither states it before the data.
         """
         if self._records is None and self._begun is None:
             self._begun = self.read()
@@ -62,7 +61,7 @@ class PipeStream:
         return self._records
 
     def read(self) -> PipePass:
-        """The next pass. It raises SourceError when no pipe or no byte comes, FormatError for a damaged stream."""
+        """Return the next pass. It raises SourceError if no pipe or no byte arrives, FormatError for a damaged stream."""
         if self._begun is not None:
             reading, self._begun = self._begun, None
             return reading
@@ -70,22 +69,22 @@ class PipeStream:
         self._next += 1
         return PipePass(pipe, self)
 
-    def told(self, records: int) -> None:
-        """The manifest in a stream says how many records there are."""
+    def set_records(self, records: int) -> None:
+        """Set the number of records that a manifest in the stream states."""
         if self._records is None:
             self._records = records
 
     def check(self, pipe: Path, count: int) -> None:
-        """A pass has ended after `count` records. Raises SourceError when that is not what was promised."""
+        """Raise SourceError if a pass ended after another number of records than stated."""
         if self._records is not None and count != self._records:
             raise SourceError(
-                f"{pipe} ended after {count} records; {self._records} were promised",
-                hint="see whether the manifest (or records=) is that of these data",
+                f"{pipe} ended after {count} records; {self._records} were expected",
+                hint="check that the manifest (or records=) belongs to these data",
             )
 
 
 class PipePass:
-    """One pass: the records that come through one pipe."""
+    """One pass: the records that arrive through one pipe."""
 
     def __init__(self, pipe: Path, stream: PipeStream) -> None:
         self._stop = threading.Event()
@@ -95,17 +94,17 @@ class PipePass:
         return self._records
 
     def begin(self) -> None:
-        """Reads as far as the first record, and keeps it."""
+        """Read up to the first record and hold it for the iteration."""
         first = next(self._records, None)
         self._records = chain([] if first is None else [first], self._records)
 
     def stop(self) -> None:
-        """Ends it, also when it waits in another thread."""
+        """End the pass, even if another thread waits for its next record."""
         self._stop.set()
 
     def _counted(self, pipe: Path, stream: PipeStream) -> Iterator[StreamRecord]:
         count = 0
-        for record in stream_records(ByteStream(_pieces(pipe, self._stop), pipe), stream.told):
+        for record in stream_records(ByteStream(_pieces(pipe, self._stop), pipe), stream.set_records):
             count += 1
             yield record
         if not self._stop.is_set():
@@ -113,17 +112,17 @@ class PipePass:
 
 
 def open_pipe(pipe: Path, records: int | None = None) -> Dataset:
-    """A dataset that is read once in each epoch, in order. Nothing is read yet."""
+    """Return a dataset that is read in order, once an epoch. Nothing is read yet."""
     none = np.zeros(0, dtype=np.int64)
     table = RecordTable((), none.astype(np.int32), none, none, none, [])
-    # What the stream will hold cannot be known: the name stands for it.
+    # The content is unknown before it is read: the fingerprint is the pipe's name.
     return Dataset(str(pipe), "pipe", table, (), f"pipe:{pipe.name}", stream=PipeStream(pipe, records))
 
 
 def copy_pipe(pipe: Path) -> Dataset:
-    """Reads the named pipe to its end into the cache, and opens what came.
+    """Copy the stream of a named pipe into the cache, and open the copy.
 
-    Raises SourceError when nothing is sent or the cache has no room, FormatError for a damaged stream.
+    Raises SourceError if nothing is sent or the cache has no room, FormatError for a damaged stream.
     """
     facts = pipe.stat()
     key = (str(pipe), facts.st_dev, facts.st_ino)
@@ -167,8 +166,10 @@ def _stored(pipe: Path, target: Path) -> Dataset:
 
 
 def _own_folder() -> Path:
-    """This process's folder for streams. Nothing on disk says whether a pipe is the one of an earlier job, so copies are not
-    shared or kept: they go when the process ends, or when the next one finds those of a process that was killed."""
+    """Return this process's folder for copies of streams; delete those of processes that were killed.
+
+    Nothing on disk tells a pipe from the one of an earlier job, so copies are not shared and are deleted at exit.
+    """
     base = cache_folder() / "pipe"
     own = base / str(os.getpid())
     with contextlib.suppress(FileNotFoundError):
@@ -180,12 +181,12 @@ def _own_folder() -> Path:
 
 
 def _pieces(pipe: Path, stop: threading.Event) -> Iterator[bytes]:
-    """What comes through the pipe, until its sender closes it or `stop` is set. Nothing here waits for ever."""
+    """Yield the bytes of the pipe until its sender closes it or `stop` is set. Raise SourceError after a silence of _WAIT_S."""
     descriptor = _opened(pipe, stop)
     if descriptor is None:
         return
     try:
-        with contextlib.suppress(OSError):  # more than the system allows: it stays at 64 KiB
+        with contextlib.suppress(OSError):  # larger than the system allows: the buffer stays at 64 KiB
             fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, _READ)
         waiter = select.poll()
         waiter.register(descriptor, select.POLLIN)
@@ -198,18 +199,18 @@ def _pieces(pipe: Path, stop: threading.Event) -> Iterator[bytes]:
                     return
                 yield piece
                 came, deadline_s = True, time.monotonic() + _WAIT_S
-            elif came and events:  # the sender has closed it, and everything is read
+            elif came and events:  # the sender has closed the pipe and all of it is read
                 return
             elif time.monotonic() > deadline_s:
                 raise SourceError(f"nothing came through {pipe} in {_WAIT_S:.0f} s", hint="is another process reading it?")
             elif events:
-                stop.wait(0.01)  # a pipe without a sender reports itself at once
+                stop.wait(0.01)  # poll returns at once for a pipe without a sender
     finally:
         os.close(descriptor)
 
 
 def _opened(pipe: Path, stop: threading.Event) -> int | None:
-    """The pipe's descriptor, once it is there. Opened without blocking: a plain open would wait for a sender for ever."""
+    """Wait for the pipe and return its descriptor; None if `stop` was set. A blocking open would wait for a sender for ever."""
     deadline_s = time.monotonic() + _WAIT_S
     while not stop.is_set():
         try:

@@ -1,7 +1,7 @@
-"""Shards on local disk: the system is told which records come next, so that it reads them before a thread asks.
+"""Readahead of shards on local disk: announce the next records to the kernel, which reads them before a thread needs them.
 
-Without that, a cold disk serves as many requests at once as there are threads, and each random read drags in what lies behind
-it (128 KiB of readahead by default). Records already in the page cache cost a system call of about a microsecond.
+Without it a cold disk gets only as many requests at once as there are threads, and each random read also loads the bytes that
+follow (128 KiB of readahead by default). For a record in the page cache it costs a system call of about a microsecond.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["Readahead", "readahead"]
 
 
 class Readahead:
-    """Announces records to the system (posix_fadvise(2), WILLNEED)."""
+    """The announcement of records to the kernel (posix_fadvise(2), WILLNEED)."""
 
     def __init__(self, table: RecordTable) -> None:
         self._table = table
@@ -31,9 +31,9 @@ class Readahead:
                 os.close(descriptor)
 
     def begin(self, records: npt.NDArray[np.int64]) -> _Announced:
-        """Announces records; there is nothing to wait for."""
+        """Announce records; there is nothing to wait for."""
         table = self._table
-        with contextlib.suppress(OSError):  # whoever reads the record says what is wrong with its file
+        with contextlib.suppress(OSError):  # reading the record reports what is wrong with its file
             for shard, offset, size in zip(
                 *(column[records].tolist() for column in (table.file, table.offset, table.size)), strict=True
             ):
@@ -43,15 +43,15 @@ class Readahead:
         return _ANNOUNCED
 
     def prefetch(self, records: npt.NDArray[np.int64]) -> None:
-        """Nothing: pages announced too early would be thrown out again."""
+        """Do nothing: the kernel would drop pages that are announced too early."""
 
     def read(self, record: int, offset: int, size: int) -> bytes | None:
-        """Nothing is elsewhere: the file is read."""
+        """Return None: all bytes are in the file."""
         return None
 
 
 class _Announced:
-    """Records that are here already."""
+    """Records on local disk, which need no fetching."""
 
     def done(self) -> bool:
         return True
@@ -67,7 +67,7 @@ _ANNOUNCED = _Announced()
 
 
 def readahead(table: RecordTable) -> Readahead | None:
-    """For a table of shards; None for image files, which are opened and read whole, and where descriptors are short."""
+    """Return the readahead of a table of shards; None for image files, which are read whole, or if descriptors are scarce."""
     if not len(table) or bool((table.size < 0).any()) or not descriptors.allow(2 * len(table.files)):
         return None
     return Readahead(table)

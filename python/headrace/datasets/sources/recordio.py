@@ -28,16 +28,16 @@ _WHOLE, _FIRST, _MIDDLE, _LAST = 0, 1, 2, 3  # continuation flags
 
 
 def open_recordio(root: Path, files: Sequence[Path]) -> Dataset:
-    """Opens .rec files as one dataset; a .idx beside one gives its records' order and keys.
+    """Open .rec files as one dataset. An .idx file beside one gives the order and the keys of its records.
 
-    Raises FormatError when a file is damaged or truncated, an index does not fit it, or a record has not exactly one
-    whole-numbered label.
+    Raises FormatError if a file is damaged or truncated, an index does not fit it, or a record does not have exactly one
+    integer label.
     """
     return open_containers(root, "rec", files, scan_recordio(files))
 
 
 def scan_recordio(files: Sequence[Path]) -> Callable[[Path], ContainerRecords]:
-    """What finds the records in one of these files."""
+    """Return the function that finds the records in one of these files."""
     begin = unique_stems(files)
     return lambda path: _scan(path, begin[path])
 
@@ -54,7 +54,7 @@ def _scan(path: Path, begin: str) -> ContainerRecords:
             listed.add(at)
         if index.exists() and (rest := sum(at not in listed for _, at in reader.walk())):
             found.strays.append(f"{path.name} ({rest} records that {index.name} does not list)")
-        if len(set(numbers)) != len(numbers):  # ids that were never set: count instead
+        if len(set(numbers)) != len(numbers):  # ids that were never set: number the records
             numbers = list(range(len(numbers)))
         found.keys = [f"{begin}{number:08d}" for number in numbers]
         return found
@@ -63,7 +63,7 @@ def _scan(path: Path, begin: str) -> ContainerRecords:
 
 
 def _listed(index: Path) -> Iterator[tuple[int | None, int]]:
-    """(key, offset) of each line of an .idx file."""
+    """Yield (key, offset) of each line of an .idx file."""
     with open(index, "rb") as file:
         for number, line in enumerate(file, 1):
             key, _, at = line.strip().partition(b"\t")
@@ -81,7 +81,7 @@ class _Reader:
         self.end = os.fstat(descriptor).st_size
 
     def walk(self) -> Iterator[tuple[int | None, int]]:
-        """Where each record begins."""
+        """Yield the offset of each record."""
         at = 0
         while at < self.end:
             yield None, at
@@ -93,7 +93,7 @@ class _Reader:
                     break
 
     def record(self, at: int, found: ContainerRecords) -> int:
-        """Adds the record at byte `at`; returns the id in its header."""
+        """Add the record at byte `at`; return the id in its header."""
         flag, data, length = self._part(at)
         if flag not in (_WHOLE, _FIRST):
             raise self._broken(at, "is the middle of a record")
@@ -112,7 +112,7 @@ class _Reader:
         return number
 
     def _part(self, at: int) -> tuple[int, int, int]:
-        """Continuation flag, where the data begins, its length."""
+        """Return continuation flag, offset and length of the data of the part at byte `at`."""
         raw = os.pread(self.descriptor, _WORDS.size, at)
         if len(raw) < _WORDS.size:
             raise self._broken(at, "is cut off: the file is truncated")
@@ -127,7 +127,7 @@ class _Reader:
         return flag, at + _WORDS.size, length
 
     def _joined(self, at: int) -> bytes:
-        """The data of a record that was cut into parts: the magic number stood between them."""
+        """Return the data of a record that is split into parts; the magic number separated them."""
         parts, expected = list[bytes](), {_FIRST}
         while True:
             flag, data, length = self._part(at)
@@ -139,7 +139,7 @@ class _Reader:
             at, expected = data + length + -length % 4, {_MIDDLE, _LAST}
 
     def _header(self, head: bytes, length: int, at: int) -> tuple[int, int, int]:
-        """Bytes before the image, label, id."""
+        """Return the number of bytes before the image, the label and the id."""
         try:
             return image_header(head, length)
         except ValueError as error:
@@ -150,7 +150,10 @@ class _Reader:
 
 
 def image_header(head: bytes, length: int) -> tuple[int, int, int]:
-    """Bytes before the image, label and id, from the beginning of a record of `length` bytes. Raises ValueError, in words."""
+    """Return the number of bytes before the image, the label and the id, from the head of a record of `length` bytes.
+
+    Raises ValueError with the words for an error message.
+    """
     if len(head) < _IMAGE.size:
         raise ValueError(f"has {length} bytes, too few for an image header")
     flag, label, number, _ = _IMAGE.unpack_from(head)

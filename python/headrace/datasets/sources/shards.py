@@ -1,4 +1,4 @@
-"""Packed datasets (docs/format.md): the index is mapped into memory, so opening takes milliseconds at any size."""
+"""Packed datasets on local disk (docs/format.md). The index is memory-mapped, so opening takes milliseconds at any size."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from headrace.errors import FormatError, SourceError
 
 __all__ = ["contradiction", "is_packed", "no_manifest", "open_shards"]
 
-_PARTS = ("train", "val", "test")  # what `pack --train-ratio` makes
+_PARTS = ("train", "val", "test")  # folders that `pack --train-ratio` makes
 
 
 def is_packed(folder: Path) -> bool:
-    """Whether `folder` holds a packed dataset, an unfinished one, or the parts of one."""
+    """Return whether `folder` holds a packed dataset, an unfinished one, or the splits of one."""
     names = (MANIFEST, ".packing", *(f"{part}/{MANIFEST}" for part in _PARTS))
     return any((folder / name).exists() for name in names)
 
 
 def open_shards(folder: Path, *, part: bool = False) -> Dataset:
-    """Opens a packed dataset; with `part` those of its shards that are there.
+    """Open a packed dataset; with `part`, the shards that are present.
 
-    Raises FormatError when manifest, index and shards do not fit each other, SourceError when the pack is unfinished
-    or `folder` holds several of them. Bytes inside the shards are not read: that is `headrace verify`.
+    Raises FormatError if manifest, index and shards contradict each other, SourceError if the pack is unfinished or `folder`
+    holds several datasets. The bytes of the shards are not read: `headrace verify` checks them.
     """
     if not (folder / MANIFEST).exists():
         raise no_manifest(folder)
@@ -46,7 +46,7 @@ def open_shards(folder: Path, *, part: bool = False) -> Dataset:
         raise FormatError(problem, hint=_HINT)
     table = record_table([str(folder / shard.file) for shard in manifest.shards], columns)
     table = replace(table, width=columns.width, height=columns.height)
-    # The index names every record, its size and its label, so its digest changes when one of them does.
+    # The index holds every record's key, size and label, so its digest changes with any of them.
     digest = manifest.index.sha256[:32]
     return Dataset(str(folder), "shards", table, manifest.classes, fingerprint_of(digest, manifest) if part else digest)
 
@@ -58,13 +58,13 @@ _HINT = (
 
 
 def fingerprint_of(digest: str, manifest: Manifest) -> str:
-    """The fingerprint of some of a dataset's shards."""
+    """Return the fingerprint of a part of a dataset's shards."""
     names = "".join(f"{shard.file}\n" for shard in manifest.shards)
     return hashlib.sha256(f"{digest}\n{names}".encode()).hexdigest()[:32]
 
 
 def _those_here(folder: Path, manifest: Manifest, columns: Columns) -> tuple[Manifest, Columns]:
-    """Manifest and index of the shards that are there. Raises SourceError when there are none."""
+    """Return manifest and index of the shards that are present. Raise SourceError if there are none."""
     here = [number for number, shard in enumerate(manifest.shards) if (folder / shard.file).is_file()]
     if not here:
         raise SourceError(f"{folder} holds the manifest of a packed dataset, and none of its shards")
@@ -75,7 +75,7 @@ def _those_here(folder: Path, manifest: Manifest, columns: Columns) -> tuple[Man
 
 
 def _missing(folder: Path, manifest: Manifest) -> str | None:
-    """Which shard is not there, or not as large as the manifest says, in words, or None. Reads no shard."""
+    """Return which shard is missing or has another size than the manifest says, or None. Shards are not read."""
     for shard in manifest.shards:
         path = folder / shard.file
         if not path.is_file():
@@ -86,7 +86,7 @@ def _missing(folder: Path, manifest: Manifest) -> str | None:
 
 
 def contradiction(folder: Path, manifest: Manifest, columns: Columns) -> str | None:
-    """Where the index contradicts the manifest, so that it cannot be followed, in words, or None. Looks at no shard."""
+    """Return where the index contradicts the manifest so that records cannot be located, or None. Shards are not read."""
     if len(columns) != manifest.records:
         return f"{folder / manifest.index.file} has {len(columns)} rows, the manifest says {manifest.records} records"
     if np.any((columns.shard < 0) | (columns.shard >= len(manifest.shards))):
@@ -110,12 +110,12 @@ def contradiction(folder: Path, manifest: Manifest, columns: Columns) -> str | N
 
 
 def _outside(offset: npt.NDArray[np.int64], size: npt.NDArray[np.int64], room: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    # `offset > room - size` and not `offset + size > room`: the sum of two lies may overflow.
+    # `offset > room - size` instead of `offset + size > room`: the sum of two wrong values may overflow.
     return (offset < 0) | (size < 0) | (size > room) | (offset > room - size)
 
 
 def no_manifest(folder: Path) -> SourceError:
-    """Says why a folder of packed data has no manifest: it is unfinished, or holds several datasets."""
+    """Return the error for packed data without a manifest: the pack is unfinished, or the folder holds several datasets."""
     if (folder / ".packing").exists():
         return SourceError(
             f"the pack in {folder} is unfinished", hint=f"give its `headrace pack … {folder}` command again: it continues"

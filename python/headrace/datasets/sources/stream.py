@@ -1,8 +1,8 @@
-"""Records out of a stream of bytes that can be read only once, in order: what SageMaker sends through a named pipe.
+"""Records from a stream of bytes that can be read only once, in order, as SageMaker sends it through a named pipe.
 
-A stream holds objects, one behind the other: tar archives in WebDataset's layout, the other files of a packed dataset (its
-manifest tells the number of records), or RecordIO with MXNet's image header; as they are, or wrapped (RecordWrapperType
-RecordIO: each object is one record). An augmented manifest's stream has records in turn: an image, then its label.
+A stream is a sequence of objects: tar archives in WebDataset's layout, the other files of a packed dataset (its manifest states
+the number of records), or RecordIO with MXNet's image header. Objects come plain or wrapped (RecordWrapperType RecordIO: each
+object is one record). The stream of an augmented manifest alternates records: an image, then its label.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["ByteStream", "stream_records"]
 
 _HEAD = struct.Struct("<II")
 _MAGIC = MAGIC.to_bytes(4, "little")
-_MAX_RECORD = 1 << 28  # bytes of one image, label or manifest: anything larger is damage, and would fill the memory
+_MAX_RECORD = 1 << 28  # bytes of one image, label or manifest; more means damage and would fill the memory
 _MAX_HEADER = 100_000_000  # bytes of a safetensors header, the format's own limit
 _IMAGES = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"RIFF", b"BM", b"II*\0", b"MM\0*")
 
@@ -38,22 +38,22 @@ OnCount = Callable[[int], None]
 
 
 class ByteStream:
-    """Pieces of bytes read as one, with a look ahead."""
+    """A sequence of pieces of bytes, read as one stream with look-ahead."""
 
     def __init__(self, pieces: Iterable[bytes], path: Path) -> None:
         self.path = path
-        self.at = 0  # bytes taken
+        self.at = 0  # bytes consumed so far
         self._pieces = iter(pieces)
         self._buffer = b""
         self._begin = 0
 
     def peek(self, count: int) -> bytes:
-        """The next `count` bytes, fewer at the end."""
+        """Return the next `count` bytes, fewer at the end, without consuming them."""
         self._fill(count)
         return self._buffer[self._begin : self._begin + count]
 
     def take(self, count: int) -> bytes:
-        """Exactly `count` bytes. Raises FormatError when the stream ends before."""
+        """Consume exactly `count` bytes. Raise FormatError if the stream ends before."""
         if count > _MAX_RECORD:
             raise self.broken(f"has a member of {count:,} bytes; {_MAX_RECORD:,} are the most that one may have in a stream")
         data = self.peek(count)
@@ -64,15 +64,15 @@ class ByteStream:
         return data
 
     def skip(self, count: int) -> None:
-        """Throws `count` bytes away."""
+        """Skip `count` bytes."""
         while count > 0:
             count -= len(self.take(min(count, 1 << 20)))
 
     def broken(self, what: str) -> FormatError:
-        """The error that says `what` is wrong here."""
+        """Return the error that says `what` is wrong here."""
         return FormatError(
             f"{self.path}, byte {self.at:,}: the stream {what}",
-            hint="see whether its sender was stopped; `headrace verify` checks the data where they come from",
+            hint="check whether the sender was stopped; `headrace verify` checks the data at their source",
         )
 
     def _fill(self, count: int) -> None:
@@ -87,9 +87,9 @@ class ByteStream:
 
 
 def stream_records(source: ByteStream, on_count: OnCount) -> Iterator[StreamRecord]:
-    """The records of a stream. `on_count` is told how many there are in all, when a manifest in the stream says so.
+    """Yield the records of a stream. Call `on_count` with the number of all records if a manifest in the stream states it.
 
-    Raises FormatError for a stream that is damaged, ends early, or is none of the kinds above.
+    Raises FormatError for a stream that is damaged, ends early, or is of another kind than those above.
     """
     head = source.peek(_HEAD.size + BLOCK)
     if not head.startswith(_MAGIC):
@@ -105,7 +105,7 @@ def stream_records(source: ByteStream, on_count: OnCount) -> Iterator[StreamReco
 
 
 def _objects(source: ByteStream, on_count: OnCount) -> Iterator[StreamRecord]:
-    """Objects in turn, each known by how it begins."""
+    """Yield the records of all objects; detect the format of each from its first bytes."""
     tar, number = _Tar(source), 0
     while head := source.peek(BLOCK):
         if head.startswith(_MAGIC):
@@ -131,25 +131,25 @@ def _objects(source: ByteStream, on_count: OnCount) -> Iterator[StreamRecord]:
 
 
 class _Tar:
-    """Archives in a stream, header by header."""
+    """The tar archives in a stream, read header by header."""
 
     def __init__(self, source: ByteStream) -> None:
         self.source = source
         self.headers = Headers(source.path)
-        self.open = False  # inside an archive: its end has not come
+        self.open = False  # inside an archive, before its end
         self._zeros = 0
         self._key: str | None = None
-        self._ends: set[str] = set()  # what the sample's members end in
-        self._parts: dict[str, bytes] = {}  # those of them that belong to its record
+        self._ends: set[str] = set()  # extensions of the sample's members
+        self._parts: dict[str, bytes] = {}  # image, label and JSON of the sample
 
     def blank(self, count: int) -> None:
-        """Zeros have come: two blocks of them end an archive."""
+        """Take `count` zero bytes: two blocks of them end an archive."""
         self._zeros += count
         if self._zeros >= 2 * BLOCK:
             self.open = False
 
     def step(self) -> Iterator[StreamRecord]:
-        """One header and its data; yields the sample that it ends."""
+        """Read one header and its data; yield the sample that ended before it."""
         self.open, self._zeros = True, 0
         source = self.source
         kind, name, size = self.headers.parsed(source.take(BLOCK), source.at)
@@ -162,7 +162,7 @@ class _Tar:
             source.skip(padded)
             return
         key, end = split_name(own)
-        if key != self._key or end in self._ends:  # one that comes again begins another sample
+        if key != self._key or end in self._ends:  # a repeated extension begins another sample
             yield from self.finished()
             self._key = key
         self._ends.add(end)
@@ -172,7 +172,10 @@ class _Tar:
             source.skip(padded)
 
     def _belongs(self, end: str) -> bool:
-        """Whether a member is label, JSON or image: the first, but `7.png` rather than `7.mask.png`, as in a tar on disk."""
+        """Return whether a member is the label, the JSON or the image of its sample.
+
+        The image is the first one, but `7.png` before `7.mask.png`, as in a tar on disk.
+        """
         if end in ("cls", "json"):
             return True
         held = next(filter(is_image, self._parts), None)
@@ -183,7 +186,7 @@ class _Tar:
         return True
 
     def finished(self) -> Iterator[StreamRecord]:
-        """The sample whose members have all come."""
+        """Yield the current sample, whose members are complete."""
         key, parts = self._key, self._parts
         self._key, self._ends, self._parts = None, set(), {}
         image = next((data for end, data in parts.items() if is_image(end)), None)
@@ -194,7 +197,7 @@ class _Tar:
             yield StreamRecord(key, label, image, parts.get("json", b""))
 
     def ended(self) -> None:
-        """The stream has ended. Raises FormatError when an archive has not."""
+        """Raise FormatError if the stream ended inside an archive."""
         if self.open:
             raise self.source.broken("ended inside an archive")
 
@@ -204,7 +207,7 @@ def _is_tar(head: bytes) -> bool:
 
 
 def _json(source: ByteStream, on_count: OnCount) -> None:
-    """The manifest of a packed dataset, or a line of its list of errors."""
+    """Read the manifest of a packed dataset, or one line of its errors.jsonl."""
     line = _until(source, b"\n")
     try:
         document = json.loads(line if line != b"{\n" else line + _until(source, b"\n}\n"))
@@ -225,7 +228,7 @@ def _until(source: ByteStream, end: bytes) -> bytes:
 
 
 def _safetensors_header(head: bytes) -> int:
-    """Bytes of the header when a safetensors file begins here, else 0."""
+    """Return the size of the header in bytes if a safetensors file begins here, else 0."""
     (size,) = struct.unpack_from("<Q", head) if len(head) > 8 else (0,)
     return int(size) if head[8:9] == b"{" and size < _MAX_HEADER else 0
 
@@ -241,7 +244,7 @@ def _skip_safetensors(source: ByteStream, header: int) -> None:
 
 
 def _part(source: ByteStream) -> tuple[int, int]:
-    """Continuation flag and length of the part of a record that begins here."""
+    """Read the head of a part of a record; return its continuation flag and length."""
     magic, word = _HEAD.unpack(source.take(_HEAD.size))
     flag, length = word >> 29, word & ((1 << 29) - 1)
     if magic != MAGIC or flag > 3:
@@ -250,7 +253,7 @@ def _part(source: ByteStream) -> tuple[int, int]:
 
 
 def _record(source: ByteStream) -> bytes:
-    """The data of one record, its parts joined by the magic number that stood between them (dmlc-core `recordio.h`)."""
+    """Read one record; join its parts by the magic number that separated them (dmlc-core `recordio.h`)."""
     parts = list[bytes]()
     while True:
         flag, length = _part(source)
@@ -263,7 +266,7 @@ def _record(source: ByteStream) -> bytes:
 
 
 def _payloads(source: ByteStream) -> Iterator[bytes]:
-    """The data of all records, in pieces."""
+    """Yield the data of all records, in pieces."""
     while source.peek(1):
         flag, length = _part(source)
         if flag in (2, 3):
@@ -286,7 +289,7 @@ def _image(source: ByteStream, number: int) -> StreamRecord:
 
 
 def _augmented(source: ByteStream) -> Iterator[StreamRecord]:
-    """An image, its label, and so on: the attributes of an augmented manifest in the order `source-ref`, label."""
+    """Yield the records of an augmented manifest with the attributes `source-ref` and label: an image, its label, and so on."""
     number = 0
     while source.peek(1):
         image = _record(source)

@@ -1,4 +1,4 @@
-"""Lists of images as tables: CSV, TSV and Parquet files with a column of paths and one of labels."""
+"""Tables of images: CSV, TSV and Parquet files with a column of paths and a column of labels."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from headrace.errors import FormatError, MissingDependencyError, SourceError
 __all__ = ["TABLES", "open_table"]
 
 TABLES = (".csv", ".tsv", ".parquet")
-# Names of columns as they occur in public datasets' lists, in order of preference; upper and lower case are the same.
+# Column names that occur in lists of public datasets, in order of preference; case is ignored.
 _PATHS = ("path", "filepath", "file_path", "image_path", "filename", "file_name", "file", "image", "img")
 _LABELS = ("label", "labels", "class", "class_id", "target", "category")
-_NUMBER = re.compile(r"[+-]?[0-9]{1,18}(\.[0-9]*)?")  # "3.0" is how pandas writes a 3 in a column with gaps
+_NUMBER = re.compile(r"[+-]?[0-9]{1,18}(\.[0-9]*)?")  # pandas writes a 3 as "3.0" in a column with missing values
 
 
 def open_table(path: Path, root: Path | None = None) -> Dataset:
-    """Opens a table of images; paths in it are relative to `root`, by default the folder that the table lies in.
+    """Open a table of images. Its paths are relative to `root`, by default the folder of the table.
 
-    Labels are whole numbers, or names of classes, which are then sorted; an empty one means that there is none. Raises
-    FormatError when there is no column of paths or labels, SourceError for an empty table or when the first image is not
-    there, MissingDependencyError for Parquet without pyarrow.
+    Labels are integers, or class names, which are sorted and numbered; an empty label means none. Raises FormatError if a
+    column of paths or labels is missing, SourceError for an empty table or a missing first image, MissingDependencyError for
+    Parquet without pyarrow.
     """
     folder = root if root is not None else path.parent
     names, texts = _parquet(path) if path.suffix == ".parquet" else _csv(path)
@@ -69,7 +69,7 @@ def _csv(path: Path) -> tuple[list[str], list[str]]:
                     raise FormatError(f"{path}, line {reader.line_num}: {len(header)} columns are expected, {len(row)} found")
                 names.append(row[at])
                 labels.append(row[label])
-        except csv.Error as error:  # a quotation mark that is never closed, for one
+        except csv.Error as error:  # for example an unclosed quotation mark
             raise FormatError(f"{path}, line {reader.line_num}: {error}") from error
     return names, labels
 
@@ -82,8 +82,8 @@ def _parquet(path: Path) -> tuple[list[str], list[str]]:
     try:
         columns = library.read_schema(path).names
         at, label = (columns[i] for i in _columns(path, columns))
-        table = library.read_table(path, columns=[at, label])  # the others may hold the images themselves
-    except (OSError, ValueError) as error:  # pyarrow's own errors are kinds of these
+        table = library.read_table(path, columns=[at, label])  # other columns may hold the images themselves
+    except (OSError, ValueError) as error:  # pyarrow's errors derive from these
         raise FormatError(f"{path} is not a Parquet file that can be read: {str(error).splitlines()[0]}") from error
     names, labels = table.column(at).to_pylist(), table.column(label).to_pylist()
     if not all(isinstance(name, str) for name in names):
@@ -92,7 +92,7 @@ def _parquet(path: Path) -> tuple[list[str], list[str]]:
 
 
 def _columns(path: Path, header: Sequence[str]) -> tuple[int, int]:
-    """Which columns hold paths and labels."""
+    """Return the positions of the columns of paths and of labels."""
     lower = [name.strip().lower() for name in header]
     found = [next((lower.index(name) for name in names if name in lower), None) for names in (_PATHS, _LABELS)]
     if found[0] is None or found[1] is None:
@@ -102,7 +102,7 @@ def _columns(path: Path, header: Sequence[str]) -> tuple[int, int]:
 
 
 def _labels(path: Path, names: Sequence[str], texts: Sequence[str]) -> list[int | str | None]:
-    """Numbers where all labels are numbers, else names; None: it has none. Raises FormatError for a number that is no label."""
+    """Return integers if all labels are numbers, else names; None: no label. Raise FormatError for an invalid number."""
     texts = [text.strip() for text in texts]
     if not all(_NUMBER.fullmatch(text) for text in texts if text):
         return [text or None for text in texts]

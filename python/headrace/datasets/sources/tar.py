@@ -1,7 +1,7 @@
-"""Foreign tar archives, in WebDataset's layout or plain (`CLASS/image.jpg`), read in place by an index.
+"""Tar archives of other tools, in WebDataset's layout or plain (`CLASS/image.jpg`), indexed and read in place.
 
-Nothing is ever extracted. Members that could hurt somebody who does extract them (absolute names, `..`) are refused, and
-so are images that are links. Layout: POSIX.1-2017 pax, "ustar Interchange Format", and GNU tar's long names and sizes.
+Nothing is extracted. Members whose extraction would be unsafe (absolute names, `..`) are refused, and so are images that are
+links. Layout: POSIX.1-2017 pax, "ustar Interchange Format", and GNU tar's long names and sizes.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from headrace.errors import FormatError
 
 __all__ = ["Headers", "TarMember", "is_image", "label_of_cls", "label_of_json", "open_tar", "samples", "scan_tar", "split_name"]
 
-_IMAGES = frozenset((*IMAGE_EXTENSIONS, ".gif"))  # in folders a GIF is no image, in packed datasets it may be
+_IMAGES = frozenset((*IMAGE_EXTENSIONS, ".gif"))  # ImageFolder ignores GIF files; archives and packed datasets may hold them
 BLOCK = 512
-MAX_META = 1 << 20  # bytes of one long name or pax header; far more than any name, far less than memory
-_SMALL = 1 << 24  # bytes of one .cls or .json that is read for its label
-_FILE = (b"0", b"\0", b"7")  # the second: tars from before POSIX
+MAX_META = 1 << 20  # bytes of one long name or pax header; far more than any name needs
+_SMALL = 1 << 24  # bytes of a .cls or .json; larger ones are not read for a label
+_FILE = (b"0", b"\0", b"7")  # NUL: archives from before POSIX
 _LINKS, _LONG_NAME, _PAX = b"12", b"L", b"x"
-EXTENSIONS = (_LONG_NAME, _PAX)  # types that say something about the member behind them
+EXTENSIONS = (_LONG_NAME, _PAX)  # types of headers that describe the next member
 
 
 def open_tar(root: Path, files: Sequence[Path]) -> Dataset:
-    """Opens tar archives as one dataset.
+    """Open tar archives as one dataset.
 
     A sample is a run of members whose names agree up to the first dot of their last part. Its image is the first member
     with an image's extension, a plain one (`7.png`) before others (`7.mask.png`). Its label is in `.cls`, else in `.json`
@@ -44,14 +44,14 @@ def open_tar(root: Path, files: Sequence[Path]) -> Dataset:
 
 
 def scan_tar(files: Sequence[Path]) -> Callable[[Path], ContainerRecords]:
-    """What finds the samples in one of these archives."""
+    """Return the function that finds the samples in one of these archives."""
     begin = unique_stems(files)
     return lambda path: _scan(path, begin[path])
 
 
 @dataclass(frozen=True, slots=True)
 class TarMember:
-    """A regular file in an archive: its name, and where its bytes lie."""
+    """A regular file in an archive: name, offset and size in bytes."""
 
     name: str
     offset: int
@@ -59,9 +59,9 @@ class TarMember:
 
 
 def members(path: Path, links: list[str]) -> Iterator[TarMember]:
-    """The regular files of an archive, in its order; the names of links are added to `links`.
+    """Yield the regular files of an archive in its order; add the names of links to `links`.
 
-    Raises FormatError for what is no whole tar archive.
+    Raises FormatError if the file is not a complete tar archive.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY)
@@ -74,7 +74,7 @@ def members(path: Path, links: list[str]) -> Iterator[TarMember]:
 
 
 class _Walk:
-    """Steps from header to header."""
+    """A walk over an archive from header to header."""
 
     def __init__(self, path: Path, descriptor: int, links: list[str]) -> None:
         self.headers, self.descriptor, self.links = Headers(path), descriptor, links
@@ -111,7 +111,7 @@ class _Walk:
 
 
 class Headers:
-    """Reads headers one after the other; what an extended one says is kept for the member behind it."""
+    """The parser of headers. An extended header's values apply to the next member."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -119,7 +119,7 @@ class Headers:
         self.long_size: int | None = None
 
     def parsed(self, block: bytes, at: int) -> tuple[bytes, str, int]:
-        """Type, name and size of the data. Raises FormatError when the block is no header."""
+        """Return type, name and size of a member. Raise FormatError if the block is no header."""
         stored = block[148:156].split(b"\0")[0].strip()
         total = sum(block) - sum(block[148:156]) + 8 * ord(" ")
         if not stored or not _is_octal(stored) or int(stored, 8) != total:
@@ -137,15 +137,15 @@ class Headers:
         return kind, name, self._size(block[124:136], at) if size is None else size
 
     def whole_name(self, name: str) -> str:
-        """The long name that was said before this header, which is spent by it, or else the header's own."""
+        """Return the long name from the extended header before this one, if there was any, else the header's own name."""
         whole, self.long_name = self.long_name, None
         return name if whole is None else whole
 
     def file_name(self, kind: bytes, name: str) -> str | None:
-        """The whole, harmless name of a member that is a regular file, None for others; images that are links are refused."""
+        """Return the safe, complete name of a regular file; None: another member. Raise FormatError for a link to an image."""
         name = self.whole_name(name)
         if kind in _FILE:
-            return None if name.endswith("/") else self._safe(name)  # with a slash: a folder, from before POSIX
+            return None if name.endswith("/") else self._safe(name)  # ends in a slash: a folder, before POSIX
         if kind in _LINKS and name.lower().endswith(IMAGE_EXTENSIONS):
             raise self.broken(
                 f"holds a link, {name!r}; links are not followed", "tar -h --hard-dereference packs the files themselves"
@@ -153,7 +153,7 @@ class Headers:
         return None
 
     def extend(self, kind: bytes, raw: bytes, at: int) -> None:
-        """Takes a long name, or a pax header's `path` and `size`, for the next member."""
+        """Store a long name, or `path` and `size` of a pax header, for the next member."""
         if len(raw) > MAX_META:
             raise self.broken(f"has an extended header of more than {MAX_META:,} bytes at byte {at:,}")
         if kind == _LONG_NAME:
@@ -188,7 +188,7 @@ class Headers:
         return "/".join(part for part in parts if part not in ("", "."))
 
     def broken(self, what: str, hint: str | None = None) -> FormatError:
-        """The error that says `what` is wrong with the archive."""
+        """Return the error that says `what` is wrong with the archive."""
         return FormatError(f"{self.path} {what}", hint=hint or "copy it again, or make it again")
 
 
@@ -211,7 +211,7 @@ def _scan(path: Path, begin: str) -> ContainerRecords:
 
 
 def _found(path: Path, begin: str, runs: Sequence[tuple[str, list[tuple[str, TarMember]]]]) -> ContainerRecords:
-    # Without any label in the archive it is a packed folder, in which each image stands for itself.
+    # An archive without labels is an image folder in a tar: each image is a record.
     if any(end in ("cls", "json") for _, parts in runs for end, _ in parts):
         return _scan_labeled(path, begin, runs)
     images = [(key, end, part, parts) for key, parts in runs for end, part in parts if is_image(end)]
@@ -236,7 +236,7 @@ def _scan_labeled(path: Path, begin: str, runs: Sequence[tuple[str, list[tuple[s
     try:
         for key, parts in runs:
             images = [(end, part) for end, part in parts if is_image(end)]
-            # A plain extension before others: of 7.mask.png and 7.png the second is the image.
+            # A plain extension comes before others: of 7.mask.png and 7.png the second is the image.
             image = min(images, key=lambda found: "." in found[0], default=(None, None))[1]
             if image is None:
                 found.strays += [part.name for _, part in parts]
@@ -258,7 +258,7 @@ def _scan_labeled(path: Path, begin: str, runs: Sequence[tuple[str, list[tuple[s
 
 
 def _add_sidecars(found: ContainerRecords, parts: Sequence[tuple[str, TarMember]]) -> None:
-    """Notes members beside the image of the record that comes next; names are made safe for an index, as keys are."""
+    """Add the sidecar files of the next record; names are escaped as keys are."""
     found.strays += [part.name for end, part in parts if not end]
     beside = [(".".join(map(escape, end.split("."))), part.offset, part.size) for end, part in parts if end]
     if beside:
@@ -266,14 +266,14 @@ def _add_sidecars(found: ContainerRecords, parts: Sequence[tuple[str, TarMember]
 
 
 def is_image(end: str) -> bool:
-    """Whether a member's extension, what follows the first dot of its name, is an image's."""
+    """Return whether a member is an image. `end`: its name after the first dot."""
     return f".{end.rpartition('.')[2]}" in _IMAGES
 
 
 def samples(path: Path, links: list[str] | None = None) -> Iterator[tuple[str, list[tuple[str, TarMember]]]]:
-    """Runs of members with the same key: (key, [(extension in lower case, member), …]); names of links go to `links`.
+    """Yield runs of members with the same key: (key, [(extension in lower case, member), …]); add names of links to `links`.
 
-    An extension that comes again begins another sample, so that whoever reads them sees that there are two of one key.
+    A repeated extension begins another sample, so that callers see two samples with one key.
     """
     current, parts = "", list[tuple[str, TarMember]]()
     for member in members(path, [] if links is None else links):
@@ -288,7 +288,7 @@ def samples(path: Path, links: list[str] | None = None) -> Iterator[tuple[str, l
 
 
 def split_name(name: str) -> tuple[str, str]:
-    """A member's key, up to the first dot of its last part but for one that it begins with, and its extension in lower case."""
+    """Return key and extension (in lower case) of a member; the last part of its name is split at the first inner dot."""
     folder, slash, base = name.rpartition("/")
     rest = base.lstrip(".")
     stem, _, end = rest.partition(".")
@@ -296,7 +296,7 @@ def split_name(name: str) -> tuple[str, str]:
 
 
 def _label(path: Path, descriptor: int, parts: dict[str, TarMember]) -> int | str | None:
-    """The sample's label: a number, or a class name, or None."""
+    """Return the sample's label: a class index, a class name, or None."""
     for end in ("cls", "json"):
         member = parts.get(end)
         if member is None:
@@ -313,14 +313,14 @@ def _label(path: Path, descriptor: int, parts: dict[str, TarMember]) -> int | st
 
 
 def label_of_cls(raw: bytes) -> int | str | None:
-    """What a `.cls` says: a number, or a class name, or nothing."""
+    """Return the label in a `.cls`: a class index, a class name, or None."""
     text = raw.decode("utf-8", "replace").strip()
     digits = text.removeprefix("-")
     return int(text) if digits.isascii() and digits.isdigit() and len(digits) < 19 else text or None
 
 
 def label_of_json(raw: bytes) -> int | str | None:
-    """What a `.json` says under `label`, `cls` or `class`."""
+    """Return the label in a `.json` under `label`, `cls` or `class`, or None."""
     try:
         document = json.loads(raw)
     except (ValueError, RecursionError):

@@ -27,16 +27,16 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # wire types
 
 
 def open_tfrecord(root: Path, files: Sequence[Path]) -> Dataset:
-    """Opens TFRecord files as one dataset. All checksums are checked when a file is seen for the first time.
+    """Open TFRecord files as one dataset. The first open of a file checks all its checksums.
 
-    Labels stay as they are (TensorFlow's ImageNet counts from 1). Raises FormatError when a file is damaged or
+    Labels stay as they are (TensorFlow's ImageNet counts from 1). Raises FormatError if a file is damaged or
     truncated, or an example has no image.
     """
     return open_containers(root, "tfrecord", files, scan_tfrecord(files))
 
 
 def scan_tfrecord(files: Sequence[Path]) -> Callable[[Path], ContainerRecords]:
-    """What finds the examples in one of these files."""
+    """Return the function that finds the examples in one of these files."""
     begin = unique_stems(files)
     return lambda path: _scan(path, begin[path])
 
@@ -72,7 +72,7 @@ def _scan(path: Path, begin: str) -> ContainerRecords:
 
 
 def _records(path: Path, data: mmap.mmap) -> Iterator[tuple[int, int]]:
-    """Where each record's data lies, checksums checked."""
+    """Yield offset and size of each record's data; check the checksums."""
     at, end = 0, len(data)
     while at < end:
         if at + _HEAD.size > end:
@@ -103,14 +103,14 @@ def _broken(path: Path, at: int, what: str) -> FormatError:
 
 @dataclass(frozen=True, slots=True)
 class _Feature:
-    """A feature's message inside an example: `data[begin:end]`."""
+    """The message of one feature in an example: `data[begin:end]`."""
 
     data: bytes
     begin: int
     end: int
 
     def blob(self) -> tuple[int, int]:
-        """Place and size of the first value of a bytes_list."""
+        """Return offset and size of the first value of a bytes_list."""
         for field, _, begin, end in _fields(self.data, self.begin, self.end):
             if field == 1:  # bytes_list
                 for inner, _, at, stop in _fields(self.data, begin, end):
@@ -119,7 +119,7 @@ class _Feature:
         raise ValueError("a bytes feature is expected")
 
     def text(self) -> str:
-        """The first value of a bytes_list as UTF-8, or nothing."""
+        """Return the first value of a bytes_list as UTF-8, or ""."""
         try:
             at, size = self.blob()
         except ValueError:
@@ -127,7 +127,7 @@ class _Feature:
         return self.data[at : at + size].decode("utf-8", "replace")
 
     def number(self) -> int:
-        """The first value of an int64_list."""
+        """Return the first value of an int64_list."""
         for field, _, begin, end in _fields(self.data, self.begin, self.end):
             if field == 3:  # int64_list
                 for inner, wire, at, _ in _fields(self.data, begin, end):
@@ -138,7 +138,7 @@ class _Feature:
 
 
 def _features(example: bytes) -> Iterator[tuple[str, _Feature]]:
-    """Names and features of an Example."""
+    """Yield name and feature of each entry of an Example."""
     for field, wire, begin, end in _fields(example, 0, len(example)):
         if field == 1 and wire == _BYTES:
             for inner, kind, at, stop in _fields(example, begin, end):
@@ -157,7 +157,7 @@ def _entry(example: bytes, begin: int, end: int) -> tuple[str, _Feature]:
 
 
 def _fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-    """(field number, wire type, begin, end of the value) of each field in `data[at:end]`. Raises ValueError for damage."""
+    """Yield (field number, wire type, begin, end of the value) of each field in `data[at:end]`. Raise ValueError for damage."""
     while at < end:
         tag, at = _varint(data, at, end)
         wire, begin = tag & 7, at
@@ -176,7 +176,7 @@ def _fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int
 
 
 def _varint(data: bytes, at: int, end: int) -> tuple[int, int]:
-    """A variable-length number and where it ends."""
+    """Return a variable-length integer and the offset after it."""
     value = shift = 0
     while at < end and shift < 70:
         byte = data[at]

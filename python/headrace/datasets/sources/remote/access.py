@@ -1,6 +1,6 @@
-"""How each kind of store is reached: what the environment says of endpoints and credentials, and what to say without.
+"""Access to each kind of store: endpoints and credentials from the environment, and hints for when they are missing.
 
-The variables are those of each cloud's own tools, read by obstore; `docs/packing.md` lists them.
+obstore reads the variables of each cloud's own tools; `docs/packing.md` lists them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from headrace.errors import SourceError
 
 __all__ = ["access_options", "credentials_hint", "is_unknown_user"]
 
-# Variables that name an endpoint; of a plain http:// one it is said that this is meant.
+# Variables that name an endpoint. If one holds an http:// address, plain HTTP is allowed.
 _ENDPOINTS = {
     "s3": ("AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
     "gs": ("GOOGLE_BASE_URL", "STORAGE_EMULATOR_HOST"),
@@ -28,43 +28,43 @@ _HINTS = {
     "az": "set AZURE_STORAGE_ACCOUNT_NAME, and AZURE_STORAGE_ACCOUNT_KEY or AZURE_STORAGE_SAS_TOKEN (or after az login "
     "AZURE_USE_AZURE_CLI=true); for a public container AZURE_SKIP_SIGNATURE=true",
 }
-# Azurite has an account of its own.
+# One of these must name the account; the emulator Azurite has its own.
 _AZURE_ACCOUNTS = ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_ACCOUNT_NAME", "AZURE_STORAGE_USE_EMULATOR")
-# Parts of the addresses at which machines in a cloud ask who they are: AWS, Google, Azure.
-_WHO_AM_I = ("/latest/api/token", "/latest/meta-data/", "/computeMetadata/", "/metadata/identity/")
+# Parts of the addresses of the metadata servers of AWS, Google and Azure, which give a machine its role's credentials.
+_METADATA_PATHS = ("/latest/api/token", "/latest/meta-data/", "/computeMetadata/", "/metadata/identity/")
 
 
 def access_options(url: str) -> dict[str, Any]:
-    """Arguments for obstore's `from_url`, but for how patient it is. Raises SourceError where something is missing."""
+    """Return the arguments for obstore's `from_url` but retries and timeout. Raise SourceError if a setting is missing."""
     scheme = url.partition("://")[0].lower()
     options: dict[str, Any] = {"client_options": {"allow_http": _plain(scheme)}}
     if scheme == "s3" and not os.environ.get("AWS_ACCESS_KEY_ID"):
         options |= _boto3_credentials()
-    emulator = os.environ.get("STORAGE_EMULATOR_HOST")  # as Google's own libraries have it
+    emulator = os.environ.get("STORAGE_EMULATOR_HOST")  # the variable of Google's own libraries
     if scheme == "gs" and emulator:
         address = emulator if "://" in emulator else f"http://{emulator}"
-        nobody = {
+        anonymous = {
             "gcs_base_url": address.rstrip("/"),
             "disable_oauth": True,
             "client_email": "",
             "private_key": "",
             "private_key_id": "",
         }
-        options["service_account_key"] = json.dumps(nobody)
+        options["service_account_key"] = json.dumps(anonymous)
     if scheme == "az" and not any(os.environ.get(name) for name in _AZURE_ACCOUNTS):
         raise SourceError(f"{url} cannot be opened: the storage account is not known", hint=_HINTS["az"])
     return options
 
 
 def credentials_hint(url: str) -> str | None:
-    """What to do where a store does not know who asks; None for those that have no credentials."""
+    """Return what to do without credentials for a store; None for stores that need none."""
     return _HINTS.get(url.partition("://")[0].lower())
 
 
 def is_unknown_user(error: BaseException) -> bool:
-    """Whether a request failed because there are no credentials, and the machine has no role either that would give some."""
+    """Return whether a request failed because neither the environment nor a role of the machine gives credentials."""
     words = str(error)
-    return any(part in words for part in _WHO_AM_I)
+    return any(part in words for part in _METADATA_PATHS)
 
 
 def _plain(scheme: str) -> bool:
@@ -77,7 +77,7 @@ def _plain(scheme: str) -> bool:
 
 
 def _boto3_credentials() -> dict[str, Any]:
-    """boto3's credential chain where boto3 is installed and finds any; else obstore's own (environment, instance role)."""
+    """Return boto3's credential chain if boto3 is installed and finds credentials; else {}: obstore uses its own chain."""
     if os.environ.get("AWS_SKIP_SIGNATURE"):
         return {}
     try:

@@ -1,7 +1,7 @@
-"""Tar, RecordIO and TFRecord files in an object store that do not fit into the cache: read by ranges, as packed datasets are.
+"""Tar, RecordIO and TFRecord files in an object store that are larger than the cache: records are fetched by ranged reads.
 
-At first sight each file is read once, one after the other, to find its records and their CRC-32C; what was found is kept
-beside the cache's sparse files. From then on records come by ranged reads and are checked like those of a packed dataset.
+The first open reads each file once, one after the other, to find its records and their CRC-32C, and stores an index beside the
+cache's sparse files. After that, records are fetched and checked like those of a packed dataset.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = ["open_remote_containers"]
 
-_LAYOUT = "containers 1"  # of the cache's folders: another one is another entry
+_LAYOUT = "containers 1"  # version of the cache's folders; another version makes a new entry
 _STRAYS = "strays.json"
 Scan = Callable[[Path], ContainerRecords]
 
@@ -44,10 +44,10 @@ Scan = Callable[[Path], ContainerRecords]
 def open_remote_containers(
     bucket: Bucket, objects: Sequence[RemoteObject], cache: Path, kind: Kind, scanner: Callable[[Sequence[Path]], Scan]
 ) -> Dataset:
-    """Opens `objects`, all of one kind, as one dataset; `scanner` makes what finds the records of one of these files.
+    """Open `objects`, all of one kind, as one dataset. `scanner` returns the function that finds the records of one file.
 
-    Raises SourceError when the store does not answer or the largest of the files does not fit into the cache, FormatError
-    when one is damaged.
+    Raises SourceError if the store does not answer or the largest file does not fit into the cache, FormatError if a file is
+    damaged.
     """
     listing = "".join(f"{entry.path}\0{entry.size}\0{entry.tag}\0" for entry in objects)
     name = hashlib.sha256(f"{_LAYOUT}\0{bucket.url}\0{listing}".encode("utf-8", "surrogateescape")).hexdigest()[:32]
@@ -76,9 +76,9 @@ def open_remote_containers(
 def _prepare(
     bucket: Bucket, objects: Sequence[RemoteObject], folder: Path, kind: Kind, scanner: Callable[[Sequence[Path]], Scan]
 ) -> None:
-    """Reads each file once, and notes what is in it."""
+    """Read each file once, and store the index of all records."""
     total, largest = sum(entry.size for entry in objects), max(entry.size for entry in objects)
-    around = 64 * 4096 + 8192 * len(objects)  # not known better before the records are counted
+    around = 64 * 4096 + 8192 * len(objects)  # an upper estimate: records are not counted yet
     reserve_some(folder, total + around, at_least=largest + around)
     data = folder / "data"
     paths = [data / entry.path for entry in objects]
@@ -88,8 +88,8 @@ def _prepare(
         parts.append(scan(path))
         if parts[-1].pieces:
             raise SourceError(
-                f"{bucket.url}/{entry.path} holds records that lie there in several parts, and is too large for the cache",
-                hint="set HEADRACE_CACHE to a larger disk, or pack it where it lies on disk:  headrace pack",
+                f"{bucket.url}/{entry.path} holds records stored in several parts, and is too large for the cache",
+                hint="set HEADRACE_CACHE to a larger disk, or pack a local copy:  headrace pack",
             )
         digest = _checksums(path, parts[-1], crc32c)
         shards.append(ShardFacts(f"container-{number:06d}", entry.size, digest, len(parts[-1].keys)))
@@ -109,7 +109,7 @@ def _prepare(
 
 
 def _checksums(path: Path, found: ContainerRecords, into: list[int]) -> str:
-    """Adds the CRC-32C of each record of a file; returns the file's SHA-256."""
+    """Append the CRC-32C of each record of a file to `into`; return the file's SHA-256."""
     with open(path, "rb") as file:
         for offset, size in zip(found.offsets, found.sizes, strict=True):
             file.seek(offset)
@@ -119,7 +119,7 @@ def _checksums(path: Path, found: ContainerRecords, into: list[int]) -> str:
 
 
 def _manifest(columns: Columns, classes: tuple[str, ...], shards: Sequence[ShardFacts], kind: Kind) -> Manifest:
-    """What the cache notes about the files, in the form in which it notes packed datasets."""
+    """Return the manifest of the files for the cache, in the form of a packed dataset's."""
     index = serialized(columns)
     counts = np.bincount(columns.label[columns.label >= 0], minlength=len(classes)).tolist()
     return Manifest(

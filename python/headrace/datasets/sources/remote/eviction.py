@@ -1,7 +1,7 @@
-"""The bound of the cache of remote data: entries that were not used for longest make room; nothing grows beyond it.
+"""The size limit of the cache of remote data, and the eviction of the least recently used entries.
 
-The bound is `$HEADRACE_CACHE_SIZE` (for example 200GiB), else nine tenths of what the disk has free. Each entry is a
-folder; it counts as large as it may become (`size`), and is in use while a process holds its `.use` shared.
+The limit is `$HEADRACE_CACHE_SIZE` (for example 200GiB), else nine tenths of the free disk space. Each entry is a folder. It
+counts with the size it may grow to (file `size`), and is in use while a process holds a shared lock on its file `.use`.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from headrace.system.sizes import parse_size, size_text
 __all__ = ["cache_limit_bytes", "mark_in_use", "reserve", "reserve_some", "reserved_bytes"]
 
 _FREE_SHARE = 0.9
-_SHARED = 0.9  # of what is left, for a dataset that is larger than that
+_SHARED = 0.9  # share of the remaining space given to a dataset that is larger than it
 
 
 def cache_limit_bytes(cache: Path) -> int:
-    """Bytes that all entries together may take. Raises UsageError when the variable is no size."""
+    """Return the bytes that all entries together may take. Raise UsageError if the variable is no size."""
     text = os.environ.get("HEADRACE_CACHE_SIZE")
     if not text:
         return int((shutil.disk_usage(cache).free + _taken(cache)) * _FREE_SHARE)
@@ -32,20 +32,21 @@ def cache_limit_bytes(cache: Path) -> int:
 
 
 def reserve(entry: Path, size: int) -> None:
-    """Makes room for `size` bytes in the folder `entry`. Raises SourceError when the bound does not allow them."""
+    """Reserve `size` bytes for the folder `entry`. Raise SourceError if the limit does not allow them."""
     if reserve_some(entry, size, at_least=size) < size:
         raise AssertionError("unreachable")
 
 
 def reserve_some(entry: Path, size: int, *, at_least: int, limit: int | None = None) -> int:
-    """Makes room for `size` bytes, or for as many as there can be, in the folder `entry`; returns how many.
+    """Reserve `size` bytes, or as many as possible, for the folder `entry`; return how many.
 
-    All entries together take at most `limit` bytes (None: `cache_limit_bytes`).
-    Of less than `size`, a tenth stays free for others. Raises SourceError when that is below `at_least`.
+    limit: bytes that all entries together may take. Default: `cache_limit_bytes`.
+
+    If `size` does not fit, a tenth of the space stays free for others. Raises SourceError if less than `at_least` is left.
     """
     cache = entry.parent
     with open(cache / ".lock", "ab") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # two processes do not promise the same bytes
+        fcntl.flock(lock, fcntl.LOCK_EX)  # two processes must not reserve the same bytes
         limit = cache_limit_bytes(cache) if limit is None else limit
         if at_least > limit:
             raise SourceError(
@@ -70,7 +71,7 @@ def reserve_some(entry: Path, size: int, *, at_least: int, limit: int | None = N
 
 
 def reserved_bytes(entry: Path) -> int:
-    """Bytes that the entry may take."""
+    """Return the bytes that are reserved for the entry."""
     try:
         return int((entry / "size").read_text())
     except (OSError, ValueError):
@@ -78,7 +79,7 @@ def reserved_bytes(entry: Path) -> int:
 
 
 def mark_in_use(entry: Path) -> int:
-    """Marks the entry as used now, and in use until the returned descriptor is closed."""
+    """Mark the entry as used now, and as in use until the returned descriptor is closed."""
     os.utime(entry)
     descriptor = os.open(entry / ".use", os.O_RDWR | os.O_CREAT, 0o644)
     fcntl.flock(descriptor, fcntl.LOCK_SH)
@@ -86,7 +87,7 @@ def mark_in_use(entry: Path) -> int:
 
 
 def _evict(entry: Path) -> int:
-    """Removes an entry that nobody uses; returns the bytes that this gives back."""
+    """Remove an entry unless it is in use; return the bytes that become free."""
     size = reserved_bytes(entry)
     descriptor = os.open(entry / ".use", os.O_RDWR | os.O_CREAT, 0o644)
     try:
@@ -101,7 +102,7 @@ def _evict(entry: Path) -> int:
 
 
 def _taken(cache: Path) -> int:
-    """Bytes on disk: a mirror's are all there, the files of a remote dataset are sparse."""
+    """Return the bytes on disk: all of a mirror's, the allocated blocks of sparse shards."""
     entries = [path for path in cache.iterdir() if path.is_dir()]
     sparse = sum(file.stat().st_blocks * 512 for entry in entries for file in entry.iterdir() if file.is_file())
     return sparse + sum(reserved_bytes(entry) for entry in entries if (entry / "complete").exists())

@@ -1,7 +1,7 @@
-"""Who fetches what: a claim on a run of records, so that no two threads or processes of a machine fetch the same bytes.
+"""Claims on runs of records, so that no two threads or processes of a machine fetch the same bytes.
 
-A claim is a lock on a range of an empty file, one byte a record (open file description locks, fcntl(2)): the system gives
-it back when its holder closes the file or dies.
+A claim is a lock on a range of an empty file, one byte a record (open file description locks, fcntl(2)). The kernel releases
+it when its holder closes the file or dies.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ __all__ = ["claim"]
 
 _FLOCK = "hhqqi4x"  # struct flock on 64-bit Linux: l_type, l_whence, l_start, l_len, l_pid
 _POLL_S = 0.005
-_PATIENCE_S = 60.0  # a holder that was stopped (SIGSTOP) must not stop the others: they fetch for themselves
+_PATIENCE_S = 60.0  # after this time the bytes are fetched without the claim: its holder may be stopped (SIGSTOP)
 
 
 @contextlib.contextmanager
 def claim(path: Path, first: int, last: int) -> Iterator[bool]:
-    """Holds the records `first` to `last`; yields whether somebody else held some of them before."""
+    """Claim the records `first` to `last`; yield True if another holder had to be waited for."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     wish = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, first, last - first + 1, 0)
     deadline_s, waited = time.monotonic() + _PATIENCE_S, False
@@ -32,10 +32,10 @@ def claim(path: Path, first: int, last: int) -> Iterator[bool]:
             try:
                 fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, wish)
                 break
-            except (BlockingIOError, PermissionError):  # EAGAIN or EACCES: held
+            except (BlockingIOError, PermissionError):  # EAGAIN or EACCES: another holder
                 waited = True
                 time.sleep(_POLL_S)
-            except OSError:  # a file system without such locks: two may then fetch the same, which costs only time
+            except OSError:  # a file system without such locks: two may fetch the same bytes, which is slower and still right
                 break
         yield waited
     finally:

@@ -1,6 +1,6 @@
-"""Anything in an object store that is no packed dataset (image folders, tars, .rec, .tfrecord) is copied to the cache.
+"""Copies of whole datasets from object stores in the cache: image folders, tars, .rec, .tfrecord.
 
-Objects are read in parallel, large ones in parts, to temporary names; what is there already is not read again.
+Objects are read in parallel, large ones in parts, to temporary names. An interrupted copy continues with the missing objects.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from headrace.errors import SourceError
 __all__ = ["copy_object", "mirror"]
 
 _CONNECTIONS = 32
-_held: list[int] = []  # a copy is read by path, at any time: it stays in use until this process ends
+_held: list[int] = []  # descriptors that mark copies as in use until this process ends: they may be read by path at any time
 _PART = 8 << 20  # bytes of one request
 
 
@@ -29,11 +29,11 @@ def mirror(
     objects: list[RemoteObject] | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Path:
-    """The folder that holds a copy of everything below the bucket's URL, or of those `objects` of it.
+    """Return the folder with a copy of everything below the bucket's URL, or of `objects`; make the copy if there is none.
 
-    `on_progress` is told bytes done and bytes in all.
+    on_progress: called with the bytes done and the bytes in all.
 
-    Raises SourceError when nothing is there, the store does not answer, or the cache has no room for it.
+    Raises SourceError if there are no objects, the store does not answer, or the cache has no room.
     """
     objects = bucket.list() if objects is None else objects
     if not objects:
@@ -43,7 +43,7 @@ def mirror(
     entry.mkdir(parents=True, exist_ok=True)
     total = sum(found.size for found in objects)
     with open(entry / ".lock", "ab") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # a second process waits here and then finds all of it
+        fcntl.flock(lock, fcntl.LOCK_EX)  # a second process waits here and then finds the whole copy
         _held.append(mark_in_use(entry))
         if not (entry / "complete").exists():
             reserve(entry, total)
@@ -71,7 +71,7 @@ def _copy(
 
 
 def copy_object(bucket: Bucket, entry: RemoteObject, folder: Path) -> int:
-    """Copies one object into `folder`, where it is not there yet; returns its bytes."""
+    """Copy one object into `folder` unless it is there; return its size in bytes."""
     path = folder / entry.path
     if path.exists() and path.stat().st_size == entry.size:
         return entry.size
@@ -80,7 +80,7 @@ def copy_object(bucket: Bucket, entry: RemoteObject, folder: Path) -> int:
     with open(part, "wb") as file:
         for at in range(0, entry.size, _PART):
             file.write(bucket.read_range(entry.path, at, min(_PART, entry.size - at)))
-    os.utime(part, (entry.modified_s, entry.modified_s))  # a copy that is made again is not taken for a changed file
+    os.utime(part, (entry.modified_s, entry.modified_s))  # so that a second copy does not look like a changed file
     # Not by `replacing`: a copy that is made again after a kill overwrites the same `.part` file instead of adding one.
     os.replace(part, path)  # noqa: PTH105 (a million of them)
     return entry.size

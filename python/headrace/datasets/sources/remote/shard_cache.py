@@ -1,9 +1,8 @@
-"""Records of a remote dataset on local disk: sparse files of the shards' sizes, shared by the processes of a machine.
+"""The cached records of a remote dataset: sparse files of the shards' sizes, shared by the processes of a machine.
 
-With room for the whole dataset nothing is ever given up, and native code reads the files as if they were whole. With less
-room (`allowance`), shards that were not used for longest are emptied when others need the space, but none that holds a record
-that is wanted soon and was not read yet; whoever reads then checks the record's CRC-32C, so that bytes that were emptied
-meanwhile count as absent and are never taken for data.
+With room for the whole dataset nothing is evicted, and native code reads the files as if they were complete. With less room
+(`allowance`), the least recently used shards are emptied when others need space, except shards with announced records that
+were not read yet. Every read then checks the record's CRC-32C, so that emptied bytes are never taken for data.
 """
 
 from __future__ import annotations
@@ -30,87 +29,87 @@ from headrace.system.atomic_write import atomic_write
 
 __all__ = ["WRITING", "Reservation", "ShardCache", "boot", "no_room"]
 
-WRITING = ".writing"  # the lock of whoever changes the shards
-_ABSENT, _PRESENT, _CLAIMED = 0, 1, 2  # claimed: written before the machine was last started, so checked before use
+WRITING = ".writing"  # locked by the process that changes the shards
+_ABSENT, _PRESENT, _UNCHECKED = 0, 1, 2  # unchecked: written before the machine was last started
 _PAGE = 4096
-_SLACK = 8 * _PAGE  # of one write: its first and last page, and what the file system needs to note where they are
+_SLACK = 8 * _PAGE  # bytes beyond the data of one write: its first and last page, and the file system's metadata
 
 
 @dataclass(slots=True)
 class Reservation:
-    """Room in the cache that was given and not used yet."""
+    """Room in the cache that is reserved and not used yet."""
 
     size_bytes: int
 
 
 class ShardCache:
-    """What is on local disk of the dataset in `folder`. `allowance`: bytes it may take, or None for all."""
+    """The cached records of the dataset in `folder`. `allowance`: bytes they may take; None: all fit."""
 
     def __init__(self, folder: Path, manifest: Manifest, columns: Columns, allowance: int | None) -> None:
         self.folder, self.columns, self.allowance = folder, columns, allowance
         self._present: npt.NDArray[np.uint8] = _shared(folder / "present", np.dtype(np.uint8))
         self._facts: npt.NDArray[np.int64] = _shared(folder / "use", np.dtype(np.int64)).reshape(2, -1)
-        self._disk_bytes, self._last_use = self._facts[0], self._facts[1]  # [shards]; last use in ns since the epoch
+        self._disk_bytes, self._last_use = self._facts[0], self._facts[1]  # [shards]; last use in ns since 1970
         self._sizes = [shard.size for shard in manifest.shards]
         self._files = [os.open(folder / shard.file, os.O_RDWR) for shard in manifest.shards]
-        self._wanted = np.zeros(len(columns), dtype=bool)  # announced and not read since
-        self._told = np.empty(0, dtype=np.int64)  # what was announced last
-        self._promised_bytes = 0  # room for what is being fetched
+        self._wanted = np.zeros(len(columns), dtype=bool)  # [records] announced and not read since
+        self._announced = np.empty(0, dtype=np.int64)  # records of the last announcement
+        self._reserved_bytes = 0  # room for records that are being fetched
         self._lock, self._lock_file = self._locks()
-        self._claim_after_restart()
+        self._distrust_after_restart()
 
     def _locks(self) -> tuple[threading.Lock, int]:
-        """One for this process's threads, and one for all processes, which is one for all threads of a process."""
+        """Return the lock for this process's threads, and the lock file for processes (one for all threads of a process)."""
         return threading.Lock(), os.open(self.folder / WRITING, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
 
     def after_fork(self) -> None:
-        """In the child: its own locks; those of the parent may be held by a thread that is not here, or shared with it."""
+        """Make new locks in a forked child: a thread of the parent may hold the inherited ones for ever."""
         os.close(self._lock_file)
         self._lock, self._lock_file = self._locks()
 
     def close(self) -> None:
-        """Closes the files. The object is of no use afterwards."""
+        """Close the files. The object cannot be used afterwards."""
         for descriptor in (*self._files, self._lock_file):
             os.close(descriptor)
         self._files = []
 
     def missing(self, records: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Those of `records` that are not known to be here, ascending."""
+        """Return those of `records` that are not known to be cached, ascending."""
         return np.unique(records[self._present[records] != _PRESENT])
 
-    def has(self, record: int) -> bool:
-        """Whether the record is here. Only without an allowance is that sure to last."""
-        if self._present[record] == _CLAIMED and self.read(record) is not None:
+    def holds(self, record: int) -> bool:
+        """Return whether the record is cached. With an allowance it may be evicted at any time."""
+        if self._present[record] == _UNCHECKED and self.read(record) is not None:
             self._present[record] = _PRESENT
         return bool(self._present[record] == _PRESENT)
 
-    def want(self, records: npt.NDArray[np.int64]) -> None:
-        """Says that `records` are wanted soon, after those that were announced before; what was before these is past."""
-        unread = self._told[self._wanted[self._told]]
-        self._told = records
+    def announce(self, records: npt.NDArray[np.int64]) -> None:
+        """Protect `records` from eviction until they are read. Of earlier announcements only the last stays in force."""
+        unread = self._announced[self._wanted[self._announced]]
+        self._announced = records
         self._wanted[:] = False
         self._wanted[unread] = self._wanted[records] = True
 
-    def used(self, records: list[int]) -> None:
-        """Says that these records were read: an epoch wants each of them once."""
+    def mark_read(self, records: list[int]) -> None:
+        """End the protection of records that were read: an epoch reads each record once."""
         self._wanted[records] = False
 
     @contextlib.contextmanager
-    def promised(self, shard: int, size: int) -> Iterator[Reservation | None]:
-        """Room for `size` bytes of a shard while the block runs, for `keep`; None: there is none that may be taken."""
-        promise = Reservation(size + 2 * _SLACK)
+    def reserve(self, shard: int, size: int) -> Iterator[Reservation | None]:
+        """Reserve room for `size` bytes of a shard while the block runs, for `store`; None: nothing may be evicted for it."""
+        reservation = Reservation(size + 2 * _SLACK)
         with self._alone():
-            if not self._has_room(shard, promise.size_bytes, evict=True):
-                promise.size_bytes = 0
-            self._promised_bytes += promise.size_bytes
+            if not self._has_room(shard, reservation.size_bytes, evict=True):
+                reservation.size_bytes = 0
+            self._reserved_bytes += reservation.size_bytes
         try:
-            yield promise if promise.size_bytes else None
+            yield reservation if reservation.size_bytes else None
         finally:
             with self._alone():
-                self._promised_bytes -= promise.size_bytes
+                self._reserved_bytes -= reservation.size_bytes
 
     def read(self, record: int) -> bytes | None:
-        """The record's image, checked, or None when it is not here."""
+        """Return the record's image after a check of its CRC-32C, or None if it is not cached."""
         if self._present[record] == _ABSENT:
             return None
         columns = self.columns
@@ -122,16 +121,16 @@ class ShardCache:
         return data
 
     def intact(self, data: bytes, record: int) -> bool:
-        """Whether `data` is the record's image."""
+        """Return whether `data` has the CRC-32C of the record's image."""
         return crc32c(data) == int(self.columns.crc32c[record])
 
-    def keep(self, shard: int, begin: int, data: bytes, records: list[int], promise: Reservation | None = None) -> bool:
-        """Writes `data` at byte `begin` of a shard: it holds `records`. False: there is no room.
+    def store(self, shard: int, begin: int, data: bytes, records: list[int], reservation: Reservation | None = None) -> bool:
+        """Write `data`, which holds `records`, at byte `begin` of a shard; return False if there is no room.
 
-        What is written is taken off the `promise`. Raises SourceError when the disk is full.
+        The bytes written are taken off the `reservation`. Raises SourceError if the disk is full.
         """
         with self._alone():
-            own = promise or Reservation(0)
+            own = reservation or Reservation(0)
             if not self._has_room(shard, len(data) + _SLACK - own.size_bytes, evict=False):
                 return False
             try:
@@ -143,27 +142,27 @@ class ShardCache:
             self._present[records] = _PRESENT
             self._last_use[shard] = time.time_ns()
             self._measure(shard)
-            used = min(own.size_bytes, len(data))  # it is on the disk now, and must not count twice
+            used = min(own.size_bytes, len(data))  # these bytes are on the disk now and must not count twice
             own.size_bytes -= used
-            self._promised_bytes -= used
+            self._reserved_bytes -= used
         return True
 
     def disk_bytes(self) -> int:
-        """What the shards take on disk."""
+        """Return the bytes that the shards take on disk."""
         return int(self._disk_bytes.sum())
 
     def _has_room(self, shard: int, size: int, *, evict: bool) -> bool:
         if self.allowance is None:
             return True
-        while self.disk_bytes() + self._promised_bytes + size > self.allowance:
-            others = self._expendable(shard) if evict else np.empty(0, dtype=np.int64)
+        while self.disk_bytes() + self._reserved_bytes + size > self.allowance:
+            others = self._evictable(shard) if evict else np.empty(0, dtype=np.int64)
             if not len(others):
                 return False
             self._empty(int(others[np.argmin(self._last_use[others])]))
         return True
 
-    def _expendable(self, shard: int) -> npt.NDArray[np.int64]:
-        """Shards with something on disk, but for `shard` and those that hold a record that is wanted soon."""
+    def _evictable(self, shard: int) -> npt.NDArray[np.int64]:
+        """Return the shards with bytes on disk except `shard` and those with a protected record."""
         there = self._disk_bytes > 0
         there[self.columns.shard[self._wanted & (self._present != _ABSENT)]] = False
         there[shard] = False
@@ -188,11 +187,11 @@ class ShardCache:
             finally:
                 fcntl.flock(self._lock_file, fcntl.LOCK_UN)
 
-    def _claim_after_restart(self) -> None:
-        """After a restart of the machine, what was marked may never have reached the disk."""
+    def _distrust_after_restart(self) -> None:
+        """Mark records as unchecked after a restart of the machine: their bytes may never have reached the disk."""
         path = self.folder / "boot"
         if path.read_text() != boot():
-            self._present[self._present == _PRESENT] = _CLAIMED
+            self._present[self._present == _PRESENT] = _UNCHECKED
             for shard in range(len(self._files)):
                 self._measure(shard)
             atomic_write(path, boot())
@@ -204,15 +203,15 @@ def _shared(path: Path, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
 
 
 def no_room(folder: Path, why: str | None) -> SourceError:
-    """The error that says why nothing can be written."""
+    """Return the error for a failed write to the cache."""
     return SourceError(
         f"cannot write to the cache {folder}: {why}",
-        hint="free some space, or set HEADRACE_CACHE to another disk, or HEADRACE_CACHE_SIZE to what there is",
+        hint="free some space, or set HEADRACE_CACHE to another disk, or HEADRACE_CACHE_SIZE to the free space",
     )
 
 
 def boot() -> str:
-    """Names the time since the machine was started (Linux, proc(5))."""
+    """Return the id of the machine's current boot (Linux, proc(5))."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:

@@ -1,9 +1,9 @@
-"""Packed datasets in an object store, read by ranges as they are needed, with a cache on local disk.
+"""Packed datasets in an object store: records are fetched by ranged reads when they are needed, through a cache on local disk.
 
-The index says where every record lies, so a batch is a few hundred ranged reads at once, in any order, and the first batch
-needs no shard to be downloaded; what is announced early (a block shuffle's next shards) is read in large pieces. What came
-is checked against the record's CRC-32C. A dataset that fits into the cache is read from there by native code; of a larger
-one the cache holds what it may, and records travel to native code as bytes.
+The index locates every record, so a batch is a few hundred concurrent ranged reads in any order, and the first batch needs no
+whole shard. Records announced early (a block shuffle's next shards) are read in large pieces. Every answer is checked against
+the records' CRC-32C. Native code reads a dataset that fits into the cache from the cache's files; of a larger dataset the cache
+holds a part, and records reach native code as bytes.
 """
 
 from __future__ import annotations
@@ -34,31 +34,33 @@ from headrace.system.atomic_write import atomic_write
 
 __all__ = ["RemoteShards", "empty_files", "open_remote_shards", "overhead"]
 
-_LAYOUT = b"2\0"  # of the cache's folders: another one is another entry
-_CONNECTIONS = 64  # requests at once; S3 gives about 50 to 90 MB/s for each connection, and one a few tens of ms to begin
-_AHEAD_CONNECTIONS = 16  # besides, for what is wanted later
-_COALESCE = 4 << 20  # bytes: neighbours in a shard are read together up to this size
+_LAYOUT = b"2\0"  # version of the cache's folders; another version makes a new entry
+_CONNECTIONS = 64  # concurrent requests; S3 gives 50 to 90 MB/s a connection, after some tens of ms to the first byte
+_AHEAD_CONNECTIONS = 16  # more of them, for announced records
+_COALESCE = 4 << 20  # bytes; neighbours in a shard are read by one request up to this size
 _COALESCE_AHEAD = 8 << 20
-_GAP = 1 << 16  # bytes between neighbours that are read and thrown away rather than asked for separately
+_GAP = 1 << 16  # bytes; a smaller gap between neighbours is read and dropped instead of making two requests
 
 Records = npt.NDArray[np.int64]
 
 
 def open_remote_shards(bucket: Bucket, manifest_bytes: bytes, cache: Path) -> Dataset:
-    """Opens the packed dataset at the bucket's URL; images are fetched when they are needed.
+    """Open the packed dataset at the bucket's URL; images are fetched when they are read.
 
-    Raises FormatError when manifest and index contradict each other, SourceError when the store does not answer or the
-    index does not fit into the cache.
+    Raises FormatError if manifest and index contradict each other, SourceError if the store does not answer or the index does
+    not fit into the cache.
     """
     folder = cache / hashlib.sha256(_LAYOUT + bucket.url.encode() + b"\0" + manifest_bytes).hexdigest()[:32]
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / ".lock", "ab") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # two processes that open at once make the files once
+        fcntl.flock(lock, fcntl.LOCK_EX)  # so that two processes that open at the same time make the files once
         used = mark_in_use(folder)
         try:
             manifest = _prepare(bucket, manifest_bytes, folder)
-            descriptors.need(2 * len(manifest.shards), bucket.url)  # those of native code, too
-            with open(folder / WRITING, "ab") as writing:  # a shard that is being emptied has no size for a moment
+            descriptors.need(2 * len(manifest.shards), bucket.url)  # native code opens them too
+            with open(
+                folder / WRITING, "ab"
+            ) as writing:  # a shard that another process empties has the wrong size for a moment
                 fcntl.flock(writing, fcntl.LOCK_SH)
                 dataset = open_shards(folder)
             fetcher = RemoteShards(bucket, folder, manifest, read_columns(folder / manifest.index.file), used)
@@ -71,10 +73,10 @@ def open_remote_shards(bucket: Bucket, manifest_bytes: bytes, cache: Path) -> Da
 
 
 def _prepare(bucket: Bucket, manifest_bytes: bytes, folder: Path) -> Manifest:
-    """Manifest, index and empty shards of the right sizes."""
+    """Return the manifest; make index and empty shards in the cache if they are missing."""
     if (folder / MANIFEST).exists():
         return read_manifest(folder)
-    # The manifest says that the folder is complete: it stands apart until the index is there.
+    # A manifest in the folder means that it is complete, so it stays in `new` until the index is there.
     (folder / "new").mkdir(exist_ok=True)
     atomic_write(folder / "new" / MANIFEST, manifest_bytes)
     manifest = read_manifest(folder / "new")
@@ -92,27 +94,29 @@ def _prepare(bucket: Bucket, manifest_bytes: bytes, folder: Path) -> Manifest:
 
 
 def empty_files(folder: Path, manifest: Manifest) -> None:
-    """Makes the sparse files of the shards, and the marks of what is in them."""
+    """Make the sparse files of the shards, and the files that mark cached records and last uses."""
     for shard in manifest.shards:
         with open(folder / shard.file, "ab") as file:
             file.truncate(shard.size)
     for name, size in (("present", manifest.records), ("use", 16 * len(manifest.shards))):
-        with open(folder / name, "wb") as file:  # with its blocks: it is mapped, and a full disk would be a SIGBUS later
+        with open(
+            folder / name, "wb"
+        ) as file:  # allocate its blocks: the file is mapped, and a full disk would raise SIGBUS later
             os.posix_fallocate(file.fileno(), 0, max(16, size))
 
 
 def overhead(manifest: Manifest) -> int:
-    """Bytes on disk beside the shards: index and manifest, marks for each record and shard."""
+    """Return the bytes on disk beside the shards: index, manifest, and the marks of each record and shard."""
     return manifest.index.size + manifest.records + (len(manifest.shards) + 16) * 4096
 
 
 class RemoteShards:
-    """Brings records of a remote dataset; `begin` and `prefetch` return at once."""
+    """The record fetcher of a remote dataset. `begin` and `prefetch` return at once."""
 
     def __init__(self, bucket: Bucket, folder: Path, manifest: Manifest, columns: Columns, used: int) -> None:
         self.bucket, self.folder, self.manifest, self.columns = bucket, folder, manifest, columns
-        self._names = _names(folder, manifest)  # of the shards in the store
-        self.requests = 0  # ranged reads so far, and what they brought, for tests and reports
+        self._names = _names(folder, manifest)  # names of the shards in the store
+        self.requests = 0  # ranged reads so far, and below the bytes they brought; for tests and reports
         self.fetched_bytes = 0
         allowance = max(0, reserved_bytes(folder) - overhead(manifest))
         self.allowance = None if allowance >= sum(shard.size for shard in manifest.shards) else allowance
@@ -131,32 +135,32 @@ class RemoteShards:
         return _reopened, (self.bucket.url, self.folder)  # in a spawned process: same cache, own threads
 
     def begin(self, records: Records) -> Fetch:
-        """Starts to fetch the records that are not here yet."""
+        """Start fetching the records that are not cached."""
         self._after_fork()
         if self.allowance is None:
             missing = self._cache.missing(records)
-            return Fetch([self._pool.submit(self._bring, group) for group in self._groups(missing, _COALESCE)], None)
+            return Fetch([self._pool.submit(self._ensure_cached, group) for group in self._groups(missing, _COALESCE)], None)
         groups = self._groups(np.unique(records), _COALESCE)
-        return Fetch([self._pool.submit(self._bytes, group) for group in groups], records)
+        return Fetch([self._pool.submit(self._read_group, group) for group in groups], records)
 
     def prefetch(self, records: Records) -> None:
-        """Fetches `records` into the cache, in large pieces, as far as there is room beside what is still to be read."""
+        """Start fetching `records` into the cache in large pieces, as far as there is room beside protected records."""
         self._after_fork()
-        self._cache.want(records)
+        self._cache.announce(records)
         for group in self._groups(self._cache.missing(records), _COALESCE_AHEAD):
-            self._ahead.submit(self._bring_ahead, group)
+            self._ahead.submit(self._cache_ahead, group)
 
     def read(self, record: int, offset: int, size: int) -> bytes | None:
-        """Bytes of the record's shard: its image, its JSON, which lies behind the image, or a member behind that."""
+        """Return bytes of the record's shard (image, JSON or sidecar file), or None if the cache's file holds them."""
         if self.allowance is None and offset + size <= self._end(record):
             self.begin(np.array([record])).wait()
             return None
         if offset == self.columns.offset[record] and size == self.columns.size[record]:
-            return self._bytes([record])[record]
+            return self._read_group([record])[record]
         return self.bucket.read_range(self._names[int(self.columns.shard[record])], offset, size)
 
     def _groups(self, records: Records, coalesce: int) -> Iterator[list[int]]:
-        """Records (ascending, so in the order of the shards) cut into runs that are read by one request each."""
+        """Cut ascending `records` into groups and yield them; one request reads each group, of at most `coalesce` bytes."""
         group: list[int] = []
         for record in records.tolist():
             if group and not self._follows(group, record, coalesce):
@@ -173,32 +177,32 @@ class RemoteShards:
         return bool(columns.shard[last] == columns.shard[record]) and near and short
 
     def _end(self, record: int) -> int:
-        """Where a record ends in its shard, with its JSON, which lies behind the image."""
+        """Return the end of a record in its shard: of its JSON, which follows the image, if it has any."""
         columns = self.columns
         end = int(columns.offset[record] + columns.size[record])
         if columns.json_offset is not None and columns.json_size is not None and columns.json_size[record]:
             end = max(end, int(columns.json_offset[record] + columns.json_size[record]))
         return end
 
-    def _bring_ahead(self, group: list[int]) -> None:
-        """As `_bring`, where there is room: what cannot be kept would be fetched twice."""
+    def _cache_ahead(self, group: list[int]) -> None:
+        """Fetch a group into the cache if there is room: without room its bytes would be fetched twice."""
         size = self._end(group[-1]) - int(self.columns.offset[group[0]])
-        with self._cache.promised(int(self.columns.shard[group[0]]), size) as promise:
-            if promise:
-                self._bring(group, promise)
+        with self._cache.reserve(int(self.columns.shard[group[0]]), size) as reservation:
+            if reservation:
+                self._ensure_cached(group, reservation)
 
-    def _bring(self, group: list[int], promise: Reservation | None = None) -> None:
-        """Makes sure that a group is in the cache."""
-        wanted = [record for record in group if not self._cache.has(record)]
+    def _ensure_cached(self, group: list[int], reservation: Reservation | None = None) -> None:
+        """Fetch those records of a group that are not cached."""
+        wanted = [record for record in group if not self._cache.holds(record)]
         if wanted:
             with claim(self.folder / ".claims", wanted[0], wanted[-1]) as waited:
-                if waited:  # somebody else has fetched some of them
-                    wanted = [record for record in wanted if not self._cache.has(record)]
+                if waited:  # another holder has fetched some of them
+                    wanted = [record for record in wanted if not self._cache.holds(record)]
                 for part in self._groups(np.array(wanted, dtype=np.int64), _COALESCE_AHEAD):
-                    self._fetch(part, promise)
+                    self._fetch(part, reservation)
 
-    def _bytes(self, group: list[int]) -> dict[int, bytes]:
-        """The images of a group, from the cache or the store."""
+    def _read_group(self, group: list[int]) -> dict[int, bytes]:
+        """Return the images of a group from the cache or the store."""
         found = {record: data for record in group if (data := self._cache.read(record)) is not None}
         wanted = [record for record in group if record not in found]
         if wanted:
@@ -208,11 +212,11 @@ class RemoteShards:
                     wanted = [record for record in wanted if record not in found]
                 if wanted:
                     found |= self._fetch(wanted)
-        self._cache.used(group)
+        self._cache.mark_read(group)
         return found
 
-    def _fetch(self, wanted: list[int], promise: Reservation | None = None) -> dict[int, bytes]:
-        """Reads a run of records from the store and keeps it where there is room."""
+    def _fetch(self, wanted: list[int], reservation: Reservation | None = None) -> dict[int, bytes]:
+        """Fetch a group from the store, and cache it if there is room."""
         columns, shard = self.columns, int(self.columns.shard[wanted[0]])
         begin = int(columns.offset[wanted[0]])
         end = self._end(wanted[-1])
@@ -226,17 +230,17 @@ class RemoteShards:
         self.requests += 1
         data = self.bucket.read_range(self._names[shard], begin, end - begin, intact)
         self.fetched_bytes += len(data)
-        self._cache.keep(shard, begin, data, wanted, promise)
+        self._cache.store(shard, begin, data, wanted, reservation)
         return {} if self.allowance is None else {record: part(data, record) for record in wanted}
 
     def _after_fork(self) -> None:
-        if os.getpid() != self._process:  # threads do not survive a fork
+        if os.getpid() != self._process:  # a forked child has none of the threads
             self._process, self._pool, self._ahead = os.getpid(), _pool(_CONNECTIONS), _pool(_AHEAD_CONNECTIONS)
             self._cache.after_fork()
 
 
 def _names(folder: Path, manifest: Manifest) -> Sequence[str]:
-    """What the shards are called in the store: foreign containers have names of their own there."""
+    """Return the names of the shards in the store; those of containers differ from the names in the cache."""
     try:
         names: list[str] = json.loads((folder / "names.json").read_bytes())
     except FileNotFoundError:
@@ -251,24 +255,24 @@ def _reopened(url: str, folder: Path) -> RemoteShards:
 
 
 class Fetch:
-    """Records on their way: `records` are those whose bytes are asked for, None when they go to the table's files."""
+    """Records being fetched. `records`: those whose bytes `wait` returns; None: they go to the cache's files."""
 
     def __init__(self, parts: list[Future[None]] | list[Future[dict[int, bytes]]], records: Records | None) -> None:
         self._parts, self._records = parts, records
 
     def done(self) -> bool:
-        """Whether `wait` would return at once."""
+        """Return whether `wait` would return at once."""
         return all(part.done() for part in self._parts)
 
     def wait(self) -> list[bytes] | None:
-        """Waits until all are here. Raises SourceError when one could not be fetched."""
+        """Wait for all records. Raise SourceError if one could not be fetched."""
         found: dict[int, bytes] = {}
         for part in self._parts:
             found.update(part.result() or {})
         return None if self._records is None else [found[record] for record in self._records.tolist()]
 
     def cancel(self) -> None:
-        """Gives up what has not begun."""
+        """Cancel the requests that have not begun."""
         for part in self._parts:
             part.cancel()
 
