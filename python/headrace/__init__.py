@@ -1,17 +1,17 @@
-"""headrace keeps GPUs fed: it finds why an image training job waits, and removes the wait.
+"""headrace keeps GPUs fed: it finds out why an image training job waits, and removes the wait.
 
-Importing this package is light: torch, boto3 and numpy are loaded when a name that needs them is first used.
+Importing this package is light: torch, boto3 and numpy are imported when a name that needs them is first used.
 """
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from headrace import errors
 
 if TYPE_CHECKING:
     from headrace import transforms
+    from headrace._native import __version__
     from headrace.datasets.open import open
     from headrace.datasets.records import Dataset
     from headrace.images.decode import checkpoint_index, decode_into
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Dataset",
     "Loader",
+    "__version__",
     "checkpoint_index",
     "decode_into",
     "errors",
@@ -35,30 +36,35 @@ __all__ = [
     "watch",
 ]
 
-# Name -> (module, attribute); None: the module itself.
-_LAZY: dict[str, tuple[str, str | None]] = {
-    "Dataset": ("headrace.datasets.records", "Dataset"),
-    "Loader": ("headrace.loading.loader", "Loader"),
-    "checkpoint_index": ("headrace.images.decode", "checkpoint_index"),
-    "decode_into": ("headrace.images.decode", "decode_into"),
-    "open": ("headrace.datasets.open", "open"),
-    "pack": ("headrace.packing", "pack"),
-    "restart_markers": ("headrace.images.restart_markers", "restart_markers"),
-    "transforms": ("headrace.transforms", None),
-    "verify": ("headrace.inspection.verify", "verify"),
-    "watch": ("headrace.profiling.in_process", "watch"),
+# A public name and the module that defines it; `transforms` is a module itself.
+_LAZY = {
+    "Dataset": "headrace.datasets.records",
+    "Loader": "headrace.loading.loader",
+    "__version__": "headrace._native",
+    "checkpoint_index": "headrace.images.decode",
+    "decode_into": "headrace.images.decode",
+    "open": "headrace.datasets.open",
+    "pack": "headrace.packing",
+    "restart_markers": "headrace.images.restart_markers",
+    "transforms": "headrace",
+    "verify": "headrace.inspection.verify",
+    "watch": "headrace.profiling.in_process",
 }
 
+if not TYPE_CHECKING:  # else a type checker would accept any name
 
-def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module 'headrace' has no attribute {name!r}")
-    module_name, attribute = _LAZY[name]
-    module = importlib.import_module(module_name)
-    value = module if attribute is None else getattr(module, attribute)
-    globals()[name] = value
-    return value
+    def __getattr__(name: str) -> object:
+        import importlib
+
+        if name not in _LAZY:
+            raise AttributeError(f"module 'headrace' has no attribute {name!r}")
+        if _LAZY[name] == "headrace":
+            value = importlib.import_module(f"headrace.{name}")
+        else:
+            value = getattr(importlib.import_module(_LAZY[name]), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_LAZY])
+    return __all__

@@ -1,4 +1,4 @@
-"""The compiled part of headrace. Internal: use the package's own names."""
+"""Types of the compiled module. Internal: use the public names of headrace."""
 
 import os
 from collections.abc import Sequence

@@ -1,0 +1,99 @@
+"""The types of the public names, as a user's type checker sees them: a right script passes, each wrong line is an error."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+
+import headrace
+import pytest
+
+RIGHT = """\
+import headrace as hr
+loader = hr.Loader(hr.open("photos"), 8, hr.transforms.imagenet_train(224), threads=2)
+for images, labels in loader:
+    reveal_type(images)
+    print(images.shape, labels.sum().item(), loader.stats().wait_s)
+for pixels, numbers in hr.Loader("photos", 8, hr.transforms.CenterCrop(8), output="numpy"):
+    reveal_type(pixels)
+    print(pixels.mean(), numbers.max())
+for views, _, masks in hr.Loader("photos", 8, hr.transforms.Views([hr.transforms.CenterCrop(8)]), mask="masks"):
+    print(views[0].shape, masks.shape)
+def step(data: hr.Loader) -> int:
+    return len(data)
+print(hr.__version__, step(loader), hr.pack("photos", "packed", quality=95).shards)
+"""
+WRONG = """\
+import headrace as hr
+hr.Loadr
+hr.Loader("photos", 8, hr.transforms.CenterCrop(8), shufle=True)
+hr.Loader("photos", 8, hr.transforms.CenterCrop(8), output="tensorflow")
+hr.Loader("photos", 8, "crop")
+hr.Loader("photos")
+hr.open(["photos"])
+hr.pack("photos", "packed", no_such_option=1)
+hr.transforms.RandomResizedCrop(224, scale="large")
+hr.transforms.RandomCropp(224)
+"""
+
+
+def run_mypy(folder: Path) -> str:
+    return _output([sys.executable, "-m", "mypy", "--strict", "--config-file=", "right.py", "wrong.py"], folder)
+
+
+def run_pyright(folder: Path) -> str:
+    if importlib.util.find_spec("pyright") is None:
+        pytest.skip("pyright is not installed: pip install 'headrace[dev]'")
+    command = [sys.executable, "-m", "pyright"]
+    if subprocess.run([*command, "--version"], capture_output=True, timeout=60, check=False).returncode:
+        pytest.skip("pyright does not start: its Node.js is missing")
+    (folder / "pyrightconfig.json").write_text('{"typeCheckingMode": "strict"}')
+    return _output([*command, "--pythonpath", sys.executable, "right.py", "wrong.py"], folder)
+
+
+def _output(command: list[str], folder: Path) -> str:
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=110, check=False).stdout
+
+
+@pytest.mark.parametrize("check", [run_mypy, run_pyright])
+def test_type_checkers_know_the_public_names(check: Callable[[Path], str], tmp_path: Path) -> None:
+    torch = importlib.util.find_spec("torch") is not None
+    (tmp_path / "right.py").write_text(RIGHT)
+    (tmp_path / "wrong.py").write_text(WRONG)
+    output = check(tmp_path)
+    found = re.findall(r"(right|wrong)\.py:(\d+).*?(error)", output)
+    assert not [one for one in found if one[0] == "right"], output
+    assert {int(line) for name, line, _ in found if name == "wrong"} == set(range(2, WRONG.count("\n") + 1)), output
+    revealed = re.findall(r"right\.py:(\d+).*[Tt]ype (?:of \"\w+\" )?is \"(.*)\"", output)
+    images, pixels = (dict(revealed)[line] for line in ("4", "7"))
+    assert images.rpartition(".")[2] == ("Tensor" if torch else "Any"), output
+    assert "ndarray" in pixels, output
+
+
+def test_dir_lists_the_public_names_only() -> None:
+    assert dir(headrace) == sorted(headrace.__all__)
+    assert all(getattr(headrace, name) is not None for name in dir(headrace))
+    with pytest.raises(AttributeError, match="Loadr"):
+        headrace.Loadr  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_public_functions_bear_their_public_names() -> None:
+    functions = [name for name in headrace.__all__ if callable(getattr(headrace, name))]
+    assert {"Dataset", "Loader", "open", "pack", "verify", "watch"} <= set(functions)
+    for name in functions:
+        assert getattr(headrace, name).__name__ == name
+        assert getattr(headrace, name).__doc__
+
+
+def test_version_is_that_of_the_package() -> None:
+    assert re.fullmatch(r"\d+\.\d+\.\d+.*", headrace.__version__)
+    try:
+        installed = metadata.version("headrace")
+    except metadata.PackageNotFoundError:
+        pytest.skip("headrace is not installed as a package")
+    assert headrace.__version__ == installed
