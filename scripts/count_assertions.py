@@ -1,4 +1,4 @@
-"""Print the number of assertions in the Python tests below each folder, and in all.   python scripts/count_assertions.py [FOLDER …]
+"""Print the number of assertions in Python tests, for each folder given.   python scripts/count_assertions.py [FOLDER …]
 
 Counted are `assert`, `pytest.raises`, `pytest.warns`, `pytest.fail`, and `assert_*` of `numpy.testing` and `torch.testing`.
 """

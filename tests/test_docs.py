@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from headrace import errors
 from headrace.cli import main as command_line
 from headrace.cli.main import VERBS
 
@@ -217,3 +218,26 @@ def test_every_link_in_the_documents_leads_somewhere() -> None:
                 found += 1
                 assert (path.parent / target.split("#")[0]).exists(), f"{name_of(path)}: {target}"
     assert found > 30
+
+
+def test_the_tree_of_errors_in_the_module_is_the_tree_of_the_classes() -> None:
+    drawn: dict[str, str] = {}
+    above = ["HeadraceError"]
+    for line in (errors.__doc__ or "").splitlines():
+        if match := re.match(r"([│ ]*)[├└]── (\w+)", line):
+            depth = len(match[1]) // 4 + 1
+            del above[depth:]
+            drawn[match[2]] = above[-1]
+            above.append(match[2])
+    classes = {name: getattr(errors, name) for name in errors.__all__ if name != "HeadraceError"}
+    assert drawn == {name: value.__bases__[0].__name__ for name, value in classes.items()}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_example_of_a_verb_parses(verb: str) -> None:
+    example = importlib.import_module(f"headrace.cli.{verb}").EXAMPLE.strip().replace("\\\n", " ")
+    for line in example.splitlines():
+        words = [word for word in shlex.split(line.split("  #")[0]) if word != "HEADRACE=off"]
+        assert words[0] == "headrace" and words[1] in VERBS
+        assert command_line._parse(command_line._load(words[1]), words[1:])
+    assert f"headrace {verb}" in example

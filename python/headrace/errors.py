@@ -1,16 +1,17 @@
 """Every error that headrace raises on purpose.
 
 HeadraceError
-├── UsageError           the call or command line is wrong (exit code 2)
+├── UsageError           the call or the command line is wrong (exit code 2)
 ├── SourceError          a dataset path or URL cannot be opened, or holds no images
+│   └── UnknownLengthError   the number of records of a stream is not known (also a TypeError)
 ├── DecodeError          an image cannot be decoded; names its key and the reason
 ├── FormatError          a packed dataset (shard, index, manifest) breaks its format
-├── StateError           a loader state or checkpoint does not fit this dataset, transform or version
+├── StateError           a saved state or checkpoint does not fit this dataset, transform or version
 ├── SessionError         a saved session cannot be read, or holds nothing to report
 ├── CommandError         the user's command could not be started, or failed
-└── MissingDependencyError   an optional package is needed; says the exact install command
+└── MissingDependencyError   an optional package is missing; names the command that installs it
 
-Each message says what was found, where, and what to do next. All of them pickle (they cross process borders).
+Each message says what was found, where, and what to do next. All errors can be pickled, because they cross process borders.
 """
 
 from __future__ import annotations
