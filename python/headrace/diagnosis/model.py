@@ -1,6 +1,6 @@
-"""What a diagnosis says: verdict, findings, fixes and the series that a report draws. Plain data, JSON in and out.
+"""The result of a diagnosis as plain data: verdict, findings, fixes, and the series that a report draws.
 
-The names of the fields are those of `headrace diagnose --json`. Missing is `None` ("not measured"), never 0.
+The fields are those of `headrace diagnose --json`. A value that was not measured is None, never 0.
 """
 
 from __future__ import annotations
@@ -37,15 +37,22 @@ SHARES: Mapping[str, str] = {
     "periodic": "pauses (checkpoint, validation, gc)",
     "other": "other",
 }
-"""Parts of the step, in the order of the bar; the values of `Diagnosis.share_of_step` sum to 1."""
+"""Parts of the step in words, in the order of the bar. The values of `Diagnosis.share_of_step` sum to 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fix:
-    """One change. `predicted_img_s` images/s after it, `interval` its 80 % interval; `verified_img_s` once re-measured.
+    """One change that a user can make, with its predicted and its measured gain.
 
-    `id` is one of the closed list of fix ids (`num_workers=8`, `pin_memory`, `headrace_run`, …). `gain` is the
-    predicted rate over the present one; 1.0 means that it will not help, and `change` then says so.
+    id: one of the closed list of fix ids (`num_workers=8`, `pin_memory`, `headrace_run`, …).
+    change: the change in words. Begins with "≈ 0" when it will not help.
+    predicted_img_s, interval: predicted images/s of the job, and their 80 % interval; None when not predicted.
+    verified_img_s, verified_change: images/s of a re-run with the fix, and their ratio to re-runs without it.
+    command: what to type or write, if one line says it.
+    gain: predicted rate over the present rate.
+    next_bottleneck: what sets the pace after the fix.
+    basis: what the prediction rests on.
+    effort: how much the user has to edit.
     """
 
     id: str
@@ -63,8 +70,12 @@ class Fix:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One cause. `share`: how much of the step (or of the run: `share_of`) it accounts for, 0..1; `evidence`: sentences with
-    the numbers seen.
+    """One cause.
+
+    kind: a name in `headrace.diagnosis.kinds`.
+    share: how much of the step the cause accounts for, 0 to 1; of the whole run when `share_of` is "run".
+    evidence: sentences with the measured numbers.
+    summary: the cause in a clause.
     """
 
     kind: str
@@ -78,7 +89,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Percentiles:
-    """Of one series: least, median, 90th, 95th and 99th percentile, greatest. `unit` is s, %, bytes, …"""
+    """Minimum, percentiles and maximum of one series. `unit` is s, % or bytes."""
 
     name: str
     unit: str
@@ -93,7 +104,7 @@ class Percentiles:
 
 @dataclass(frozen=True, slots=True)
 class HeatMap:
-    """CPU cores and GPUs over time. `cores[c][t]` and `gpus[g][t]` are 0..1, or None where not measured."""
+    """The use of CPU cores and GPUs over time. `cores[c][t]` and `gpus[g][t]` are 0 to 1; None means not measured."""
 
     time_s: tuple[float, ...]
     cores: tuple[tuple[float | None, ...], ...]
@@ -112,7 +123,7 @@ class TimelineEvent:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Steps of the first rank in order, at most about 2,000 (then each entry is the mean over `stride` steps)."""
+    """The steps of the slowest rank in order. Each entry is the mean of `stride` neighbouring steps."""
 
     start_s: tuple[float, ...]
     wait_s: tuple[float, ...]
@@ -123,7 +134,7 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True)
 class StageRow:
-    """Where the time of one worker goes, mean seconds per batch. None is not measured."""
+    """Where the time of one worker goes, mean seconds per batch. None means not measured."""
 
     name: str
     pid: int
@@ -140,7 +151,7 @@ class StageRow:
 
 @dataclass(frozen=True, slots=True)
 class RankRow:
-    """One rank: median seconds per step, and which part it is slow in."""
+    """One rank: median seconds per step, and the phase that it is slow in."""
 
     rank: int
     pid: int
@@ -154,7 +165,7 @@ class RankRow:
 
 
 def ending_words(code: int) -> str:
-    """How a command that did not end well ended. Negative codes are signals, as `subprocess` gives them."""
+    """Return how a command with a non-zero exit code ended. Negative codes are signals, as in `subprocess`."""
     if code > 0:
         return f"failed with exit code {code}"
     known = {one.value: one.name for one in signal.Signals}
@@ -162,13 +173,24 @@ def ending_words(code: int) -> str:
 
 
 def command_ended(code: int) -> str:
-    """The same as a sentence about the command."""
+    """Return the end of a command with a non-zero exit code as a clause."""
     return f"the command {'was ' if code < 0 else ''}{ending_words(code)}"
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """The whole answer. `session` and `report` are paths (filled in by the command); see the module docstring."""
+    """The whole result for one session.
+
+    verdict, confidence, summary: kind of the leading finding, 0 to 1, and the cause in a clause.
+    share_of_step: parts of the step by the names in `SHARES`, each 0 to 1.
+    findings, configuration: causes, the verdict first; and findings about settings.
+    img_s, ceiling_img_s: images/s of all ranks now, and without any wait for input.
+    wait_share: share of the step that waits for input.
+    wasted_gpu_hours_per_100: GPU-hours lost of each 100.
+    terms_s, startup_s: terms of the step model, and parts of the start, in seconds.
+    hook_cost_share: share of the step that measuring costs.
+    report, session: paths, which the command fills in.
+    """
 
     verdict: str
     confidence: float
@@ -205,12 +227,12 @@ class Diagnosis:
 
     @property
     def primary(self) -> Finding | None:
-        """The finding that gave the verdict."""
+        """The finding of the verdict, or None when no finding has its kind."""
         return next((finding for finding in self.findings if finding.kind == self.verdict), None)
 
     @property
     def fixes(self) -> tuple[Fix, ...]:
-        """All fixes of all findings, those about settings too, each id once; best predicted gain first, unpredicted last."""
+        """The fixes of all findings and settings, each id once; the largest predicted gain first, unpredicted fixes last."""
         first: dict[str, Fix] = {}
         for finding in (*self.findings, *self.configuration):
             for fix in finding.fixes:
@@ -223,5 +245,5 @@ class Diagnosis:
         return "high" if self.confidence >= 0.75 else "medium" if self.confidence >= 0.5 else "low"
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON-serialisable document, `fixes` included under their findings."""
+        """Return the diagnosis as a JSON-serialisable document."""
         return asdict(self)

@@ -1,4 +1,4 @@
-"""Series and tables that a report draws, as pure functions of a session."""
+"""Series that a report draws, computed from a session: cores over time, the timeline of steps, stages of the workers."""
 
 from __future__ import annotations
 
@@ -12,12 +12,17 @@ from headrace.session.model import Batch, Process, Sample, Session, Step, owners
 __all__ = ["heat_map", "percentiles", "stages", "timeline"]
 
 MAX_TIMELINE = 2000
+"""Average neighbouring steps so that a timeline has at most this many entries."""
 
 MAX_HEAT_COLUMNS = 600
+"""Average neighbouring samples so that a heat map has at most this many columns."""
+
+NOT_ON_TIMELINE = ("probe", "tcp_connections", "operators", "imports", "download", "iterated_elsewhere")
+"""Events that are no pause."""
 
 
 def percentiles(name: str, unit: str, values: Sequence[float]) -> Percentiles | None:
-    """The table row of one series, or None of nothing."""
+    """Return the percentiles of one series; None of an empty series."""
     if not values:
         return None
     points = [percentile(values, share) for share in (0.0, 0.5, 0.9, 0.95, 0.99, 1.0)]
@@ -25,7 +30,7 @@ def percentiles(name: str, unit: str, values: Sequence[float]) -> Percentiles | 
 
 
 def heat_map(session: Session) -> HeatMap | None:
-    """Cores and GPUs over time, neighbouring samples averaged down to at most 600 columns. None without samples."""
+    """Return the use of cores and GPUs over time, in at most `MAX_HEAT_COLUMNS` columns; None without samples."""
     samples = [sample for sample in session.samples if sample.core_busy]
     if not samples:
         return None
@@ -50,7 +55,7 @@ def heat_map(session: Session) -> HeatMap | None:
 
 
 def timeline(session: Session, steps: Sequence[Step]) -> Timeline | None:
-    """The given steps in order, averaged down to at most 2,000 entries, with the pauses seen in their process."""
+    """Return the steps in order, in at most `MAX_TIMELINE` entries, with the pauses of their process; None without steps."""
     if not steps:
         return None
     stride = math.ceil(len(steps) / MAX_TIMELINE)
@@ -58,8 +63,7 @@ def timeline(session: Session, steps: Sequence[Step]) -> Timeline | None:
     events = tuple(
         TimelineEvent(event.name, event.start_s, event.duration_s)
         for event in session.events
-        if event.pid == steps[0].pid
-        and event.name not in ("probe", "tcp_connections", "operators", "imports", "download", "iterated_elsewhere")
+        if event.pid == steps[0].pid and event.name not in NOT_ON_TIMELINE
     )
     return Timeline(
         start_s=tuple(group[0].start_s for group in groups),
@@ -71,9 +75,9 @@ def timeline(session: Session, steps: Sequence[Step]) -> Timeline | None:
 
 
 def stages(batches: Sequence[Batch], processes: Sequence[Process] = ()) -> tuple[StageRow, ...]:
-    """One row per worker of each rank: mean seconds per batch by what they were spent on.
+    """Return one row per worker of each rank: mean seconds per batch, by what they were spent on.
 
-    A worker that is started anew in each epoch stays the same one; `pid` is its first process.
+    The processes of a worker that is started in every epoch count as one worker; `pid` is its first process.
     """
     parents = owners(processes)
     ranks = {process.pid: process.rank for process in processes if process.role == "main"}

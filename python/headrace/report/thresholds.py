@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from headrace.diagnosis import diagnose, gpu_settings, prediction
+from headrace.diagnosis import confidence, diagnose, gpu_settings, prediction
 from headrace.diagnosis.fixes import batches, images, training_process, workers
 from headrace.diagnosis.measure import batch_cost, pauses, rank
 from headrace.diagnosis.measure import machine as measured_machine
@@ -23,6 +23,7 @@ SOURCES: tuple[tuple[str, ModuleType], ...] = (
     ("GPU", gpu),
     ("order of causes", order),
     ("diagnosis", diagnose),
+    ("confidence", confidence),
     ("measured ranks", rank),
     ("measured batches", batch_cost),
     ("measured pauses", pauses),

@@ -1,1 +1,1 @@
-"""What a run saw, saved as data: the session model, and the sources a session can be read from."""
+"""Sessions: what a run recorded, as data. `model` defines and stores them, `kineto` reads them from profiler traces."""

@@ -1,7 +1,7 @@
-"""A session from a trace that PyTorch's profiler has written elsewhere (`export_chrome_trace`, Kineto's JSON).
+"""Read a session from a trace of PyTorch's profiler (`export_chrome_trace`, Kineto's JSON).
 
-A trace holds the steps that `prof.step()` marks, the loader's `next()`, and what ran on the GPU; workers, storage, cores and
-memory are not in it, so an input wait gets no finer cause. Times in a trace are microseconds.
+A trace holds the steps that `prof.step()` marks, the loader's `next()`, and what ran on the GPU. It lacks workers, storage,
+cores and memory, so the diagnosis cannot say why an input is slow. Times in a trace are microseconds.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ WAITS = (
 )
 
 Span = tuple[float, float]
-"""Begin and end, seconds since the trace's first step."""
+"""Begin and end, in seconds since the first step of the trace."""
 
 
 def is_trace(path: Path) -> bool:
-    """Whether the name is one that a trace has."""
+    """Return whether a path is a file with a name that traces have (`.json`, `.json.gz`)."""
     return path.name.endswith((".json", ".json.gz")) and path.is_file()
 
 
 def read_trace(path: Path) -> Session:
-    """One process's trace as a session. Raises `SessionError` where it is none, or holds no marked step."""
+    """Return the trace of one process as a session. Raises `SessionError` when it is no trace or marks fewer than 2 steps."""
     try:
         data = path.read_bytes()
         document = json.loads(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data)
@@ -60,7 +60,7 @@ def read_trace(path: Path) -> Session:
             f"{path} has {len(marks)} marked steps; at least 2 are needed",
             hint="call prof.step() after each step, with torch.profiler.schedule(wait=1, warmup=2, active=3) or more",
         )
-    return _session(path, document, whole, marks)
+    return _session_of(path, document, whole, marks)
 
 
 def _number(value: Any) -> bool:
@@ -73,7 +73,7 @@ def _name(event: dict[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Spans:
-    """Everything of one trace by what it is; GPU spans without overlaps, in order."""
+    """The spans of one trace by type. Spans on the GPU do not overlap and are in order."""
 
     waits: list[Span]
     compute: list[Span]
@@ -83,7 +83,7 @@ class _Spans:
     syncs: list[Span]
 
 
-def _session(
+def _session_of(
     path: Path, document: dict[str, Any], events: Sequence[dict[str, Any]], marks: Sequence[dict[str, Any]]
 ) -> Session:
     zero = float(marks[0]["ts"])
@@ -164,7 +164,7 @@ def _gpus(document: dict[str, Any]) -> tuple[GpuProperties, ...]:
 
 
 def _merged(spans: Sequence[Span]) -> list[Span]:
-    """The union of the spans, which are in order of their begin."""
+    """Return the union of spans that are in order of their begin."""
     merged: list[Span] = []
     for begin, end in spans:
         if merged and begin <= merged[-1][1]:
@@ -175,7 +175,7 @@ def _merged(spans: Sequence[Span]) -> list[Span]:
 
 
 def _within(spans: Sequence[Span], begin_s: float, end_s: float) -> float:
-    """Seconds of the spans (which do not overlap, in order) between two times."""
+    """Return how many seconds of the spans lie between two times. The spans are in order and do not overlap."""
     first = max(0, bisect_left(spans, (begin_s, begin_s)) - 1)
     total = 0.0
     for begin, end in spans[first:]:
@@ -186,5 +186,5 @@ def _within(spans: Sequence[Span], begin_s: float, end_s: float) -> float:
 
 
 def _shared(one: Sequence[Span], other: Sequence[Span], begin_s: float, end_s: float) -> float:
-    """Seconds that two unions have in common between two times."""
+    """Return how many seconds two unions of spans have in common between two times."""
     return sum(_within(other, max(begin, begin_s), min(end, end_s)) for begin, end in one if end > begin_s and begin < end_s)

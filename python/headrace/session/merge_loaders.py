@@ -1,4 +1,4 @@
-"""A script that makes its DataLoader anew for each epoch has one loader all the same, and its epochs follow one another."""
+"""Merge the loaders of a script that creates its DataLoader again in each epoch: one loader with several epochs."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from headrace.session.model import Batch, Event, ObservedLoader, Session, Step, 
 __all__ = ["merge_recreated_loaders"]
 
 Key = tuple[int, int]
-"""Process and number of a loader."""
+"""Pid and number of a loader."""
 
 
 def merge_recreated_loaders(session: Session) -> Session:
-    """The session with loaders of one process taken as one where they are alike and were iterated one after the other.
+    """Return the session with alike loaders of a process merged when they were iterated one after the other.
 
-    Alike: the same settings and the same kind of dataset, and all or none of them trained (an optimizer took steps).
-    Steps, batches and events get the first one's number; epochs are counted anew.
+    Loaders are alike when they have the same arguments and the same type of dataset, and when an optimizer took steps with
+    all of them or with none. Steps, batches and events get the number of the first loader; epochs are renumbered.
     """
     groups: dict[Key, list[Step]] = {}
     for step in session.steps:
@@ -27,7 +27,7 @@ def merge_recreated_loaders(session: Session) -> Session:
         return session
     epochs = _epochs(groups, first)
     steps = [
-        replace(step, loader=_number(first, step), epoch=epochs[step.pid, step.loader, step.epoch])
+        replace(step, loader=_loader_number(first, step), epoch=epochs[step.pid, step.loader, step.epoch])
         if (step.pid, step.loader, step.epoch) in epochs
         else step
         for step in session.steps
@@ -37,26 +37,26 @@ def merge_recreated_loaders(session: Session) -> Session:
     by_number = {loader: number for (_, loader), number in first.items()}
 
     def renumbered(batch: Batch) -> Batch:
-        owner = parents.get(batch.pid, batch.pid)  # or a fork server, which knows nothing of loaders
+        owner = parents.get(batch.pid, batch.pid)  # a fork server owns no loader itself
         number = first.get((owner, batch.loader)) if owner in trained else by_number.get(batch.loader)
         return batch if number is None else replace(batch, loader=number)
 
     return replace(
         session,
-        loaders=tuple(_counted(loader, first) for loader in session.loaders if (loader.pid, loader.loader) not in first),
+        loaders=tuple(_with_count(loader, first) for loader in session.loaders if (loader.pid, loader.loader) not in first),
         steps=tuple(steps),
         batches=tuple(renumbered(batch) for batch in session.batches),
-        events=tuple(_renamed(event, first) for event in session.events),
+        events=tuple(_renumbered_event(event, first) for event in session.events),
     )
 
 
-def _counted(loader: ObservedLoader, first: Mapping[Key, int]) -> ObservedLoader:
-    """The loader that stays, with the number of those that were taken as the same."""
+def _with_count(loader: ObservedLoader, first: Mapping[Key, int]) -> ObservedLoader:
+    """Return a loader that stays, with the number of loaders that were merged into it."""
     return replace(loader, remade=sum((pid, number) == (loader.pid, loader.loader) for (pid, _), number in first.items()))
 
 
 def _first_of_kind(loaders: Sequence[ObservedLoader], groups: Mapping[Key, Sequence[Step]]) -> dict[Key, int]:
-    """For each loader that continues an earlier one, that one's number."""
+    """Return the number of the first loader, for each loader that continues an earlier one."""
     found: dict[Key, int] = {}
     kinds: dict[tuple[ObservedLoader, bool], tuple[int, float]] = {}
     for loader in sorted(dict.fromkeys(loaders), key=lambda loader: (loader.pid, loader.loader)):
@@ -75,7 +75,7 @@ def _first_of_kind(loaders: Sequence[ObservedLoader], groups: Mapping[Key, Seque
 
 
 def _epochs(groups: Mapping[Key, Sequence[Step]], first: Mapping[Key, int]) -> dict[tuple[int, int, int], int]:
-    """The new number of each epoch (process, loader, epoch) of the loaders concerned, in order of time."""
+    """Return the new number of each epoch (pid, loader, epoch) of the merged loaders, in order of time."""
     concerned = {*first, *((pid, number) for (pid, _), number in first.items())}
     passes: dict[Key, list[tuple[float, int, int]]] = {}
     for pid, loader in concerned:
@@ -92,12 +92,12 @@ def _epochs(groups: Mapping[Key, Sequence[Step]], first: Mapping[Key, int]) -> d
     }
 
 
-def _number(first: Mapping[Key, int], step: Step) -> int:
+def _loader_number(first: Mapping[Key, int], step: Step) -> int:
     return first.get((step.pid, step.loader), step.loader)
 
 
-def _renamed(event: Event, first: Mapping[Key, int]) -> Event:
-    """Events that name a loader ("loader 3")."""
+def _renumbered_event(event: Event, first: Mapping[Key, int]) -> Event:
+    """Return an event with the new number, when its detail names a merged loader ("loader 3")."""
     word, _, number = (event.detail or "").partition(" ")
     if word != "loader" or not number.isdigit() or (event.pid, int(number)) not in first:
         return event

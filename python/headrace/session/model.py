@@ -1,10 +1,11 @@
-"""What a run saw, as plain data: one JSONL file per process in a folder, merged when it is read.
+"""The session: what a run recorded, as plain data.
 
-Writing needs no lock and no shared file: every process appends whole lines to its own file, so a killed job still gives
-a session, and a torn last line is left out. All clock times in the files are `time.monotonic()` seconds, which every
-process of one machine shares; `Session` holds them as seconds since the command was started.
+On disk, a session is a folder with one JSONL file per process. Each process appends whole lines to its own file, so writing
+needs no lock, and a killed job still leaves a session; an incomplete last line is ignored. Clock times in the files are
+`time.monotonic()` seconds, which all processes of a machine share. `Session` holds them as seconds since the command was
+started.
 
-Missing is `None`, never 0: a value that this machine could not measure is absent, and `not_measured` says why.
+A value that was not measured is None, never 0; `not_measured` says why.
 
 Lines, by their `kind`: `session`, `exit` (the launcher), `process`, `loader`, `steps`, `batches`, `event` (attached
 processes), `host`, `sample`, `not_measured` (the sampler). Unknown kinds and fields are ignored, so that an older
@@ -45,7 +46,7 @@ SESSION_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One attached process. `role` is main (iterates a loader) or worker (a DataLoader worker)."""
+    """One process that headrace attached to. `role` is "main" (iterates a loader) or "worker" (a DataLoader worker)."""
 
     pid: int
     parent_pid: int
@@ -64,11 +65,17 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class ObservedLoader:
-    """The arguments of a DataLoader that was iterated, as the script gave them. `loader` numbers them per process.
+    """One loader that the job iterated, with the arguments that the script gave.
 
-    `family`: whose iterator delivers the batches: torch, tensorflow, or headrace under `headrace run`. `pipeline`: the stages
-    of a tf.data dataset, source first. `remade`: how often the script made it anew. `iterable`: a dataset without indices.
-    `image_folder`: one that `headrace run` reads itself. `batch_format`: the dtype of the largest tensor of a batch.
+    loader: number of the loader in its process.
+    family: whose iterator delivers the batches: "torch", "tensorflow", "headrace" (under `headrace run`), "kineto" (from a
+        trace), or "none" (the script's own code).
+    pipeline: stages of a tf.data dataset, source first.
+    remade: how often the script created the same loader again.
+    iterable: whether the dataset has no indices.
+    image_folder: whether `headrace run` can read the dataset itself.
+    overridden: arguments that headrace replaced, to measure a fix.
+    batch_format: dtype of the largest tensor of a batch.
     """
 
     pid: int
@@ -95,17 +102,22 @@ class ObservedLoader:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One training step of one loader: from the start of `next()` to the start of the one after.
+    """One training step of one loader: from the start of `next()` to the start of the following `next()`. Times in seconds.
 
-    `wait_s` is the time in `next()`, `compute_s` the rest. `ready`: 1 the batch was there already, 0 it was not, None
-    unknown. `cpu_s`: CPU time of the main thread within `compute_s`, `queue_s`: its time there waiting for a core
-    (`wait_queue_s`, `wait_cpu_s`: the same within `next()`); `process_cpu_s`: of the whole main process within
-    the step, its worker processes excluded. `sync_s` and `sync_count`: calls that wait for the device (`.item()`,
-    `.cpu()`, …); `h2d_s`: time in copies to the device. `gpu_wait_s`: time in which the GPU had nothing to do because
-    of this `next()`, on the GPU's clock; `gpu_step_s`: GPU time from that point to the end of the step's work.
-    `drained`: 1 when the device had finished all work queued before `next()` by the time it returned.
-    With several ranks, `forward_s`: from the batch to the end of forward; `backward_s`: from there until the last
-    gradient was there; `collective_s`: from there to the optimizer, which is the wait for the other ranks.
+    wait_s, compute_s: the time in `next()`, and the rest.
+    ready: 1 when the batch was ready, 0 when it was not.
+    items, batch_bytes: images and bytes of the batch.
+    cpu_s, queue_s: training thread on a core, and waiting for one, within `compute_s`.
+    wait_cpu_s, wait_queue_s: the same within `next()`.
+    process_cpu_s: CPU time of the training process in this step, without its worker processes.
+    sync_s, sync_count: calls that wait for the device (`.item()`, `.cpu()`, …).
+    h2d_s: copies to the device.
+    optimizer_steps: steps of an optimizer.
+    gpu_wait_s: GPU without work because of this `next()`, on the GPU's clock.
+    gpu_step_s: GPU time from the end of that wait to the end of the step's work.
+    drained: 1 when the device had finished all earlier work when `next()` returned.
+    forward_s, backward_s, collective_s: with several ranks, from the batch to the end of forward, from there to the last
+        gradient, and from there to the optimizer, which is the wait for the other ranks.
     """
 
     pid: int
@@ -141,14 +153,16 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One batch made by a worker (or by the main process with `num_workers=0`).
+    """One batch made by a worker, or by the training process with `num_workers=0`. Times in seconds.
 
-    `wall_s = cpu_s + queue_s + blocked`: on a core, waiting for one (run-queue delay), and neither (storage, network,
-    a lock). `collate_s` and `collate_cpu_s` are the part of it in the collate function, `socket_s` in socket reads.
-    `other_cpu_s`: CPU time of the process outside the fetching thread since the batch before (serialising, threads).
-    `idle_s`: time between the end of the batch before and the start of this one. `read_bytes`: bytes the process read
-    by system calls, `disk_bytes`: those that came from a disk, not from the page cache. `alone`: the only worker of its
-    loader at work, during the seconds in which headrace measures whether storage slows down with concurrency.
+    wall_s: the whole time: on a core (`cpu_s`), waiting for a core (`queue_s`), and blocked (storage, network, a lock).
+    items: images of the batch.
+    collate_s, collate_cpu_s: in the collate function, and on a core there.
+    other_cpu_s: CPU time of the process outside the fetching thread since the previous batch (serialising, threads).
+    idle_s: from the end of the previous batch to the start of this one.
+    read_bytes, disk_bytes: read by system calls, and of these from a disk rather than the page cache.
+    socket_s: in reads from sockets.
+    alone: 1 when the other workers paused, while headrace measured whether storage slows down with concurrency.
     """
 
     pid: int
@@ -171,7 +185,7 @@ class Batch:
 
     @property
     def blocked_s(self) -> float | None:
-        """Wall time neither on a core nor waiting for one, or None where the kernel does not tell the queue delay."""
+        """Wall time neither on a core nor waiting for one; None where the kernel does not report the wait for a core."""
         if self.cpu_s is None or self.queue_s is None:
             return None
         return max(0.0, self.wall_s - self.cpu_s - self.queue_s)
@@ -179,7 +193,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something with a name and a duration in one process: gc, save, startup, epoch_start, validation, probe …"""
+    """A named event in one process: gc, save, compile, workers_start, imports, download, operators, probe, …"""
 
     pid: int
     name: str
@@ -190,7 +204,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class GpuProperties:
-    """One GPU as NVML describes it. `cuda`: the newest CUDA version that the driver knows."""
+    """Properties of one GPU, from NVML. `cuda`: the newest CUDA version that the driver supports."""
 
     index: int
     name: str
@@ -202,7 +216,7 @@ class GpuProperties:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """The machine that the samples come from. `affinity`: numbers of the cores the job may run on, empty for unknown."""
+    """The machine of the samples. `affinity`: numbers of the cores that the job may run on; empty when unknown."""
 
     hostname: str = ""
     cores_online: int | None = None
@@ -218,14 +232,14 @@ class Host:
 
     @property
     def cores(self) -> float | None:
-        """Cores that the job can use: the least of online, affinity and quota that is known."""
+        """Cores that the job can use at once: the least known number of online cores, affinity and quota."""
         known = [count for count in (self.cores_online, self.cores_affinity, self.quota_cores) if count]
         return float(min(known)) if known else None
 
 
 @dataclass(frozen=True, slots=True)
 class GpuSample:
-    """One GPU at one time. `busy` in 0..1: share of time with at least one kernel running (not how full it was)."""
+    """One GPU at one time. `busy`: share of the time with at least one kernel running, 0 to 1; not how full the GPU was."""
 
     index: int
     busy: float | None = None
@@ -242,12 +256,13 @@ class GpuSample:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One look at the machine, over the interval that ends at `time_s`. Shares are 0..1, rates per second.
+    """Counters of the machine over the interval that ends at `time_s`. Shares are 0 to 1, rates per second.
 
-    `core_busy`: per online core, by number. `own_cores`: cores' worth of CPU used by the command and its children;
-    `foreign_cores`: on the job's
-    cores by everything else. `queue_share`: of the command's threads' time on a
-    core or waiting for one, the part spent waiting. `pressure_*`: share of time in which some task waited for it (PSI).
+    core_busy: use of each online core, by number.
+    own_cores, foreign_cores: cores used by the command and its children, and by other programs on the job's cores.
+    queue_share: share of their runnable time in which the command's threads waited for a core.
+    pressure_cpu, pressure_io, pressure_memory: share of the time in which some task waited for the resource (PSI).
+    throttled_share: time in which the CPU quota stopped the job, over the interval, added up over cores.
     """
 
     time_s: float
@@ -277,14 +292,14 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class NotMeasured:
-    """A source that this machine or this run lacked: `what` would have been measured, and `why` it was not."""
+    """A quantity that could not be measured (`what`), and the reason (`why`)."""
 
     what: str
     why: str
 
 
 STEP_FIELDS = tuple(item.name for item in fields(Step) if item.name not in ("pid", "loader"))
-"""Order of the values in one row of a `steps` line; rows may be shorter, the rest is then not measured."""
+"""Order of the values in one row of a `steps` line. Values that a shorter row lacks were not measured."""
 
 BATCH_FIELDS = tuple(item.name for item in fields(Batch) if item.name not in ("pid", "loader", "worker"))
 """Order of the values in one row of a `batches` line."""
@@ -292,7 +307,11 @@ BATCH_FIELDS = tuple(item.name for item in fields(Batch) if item.name not in ("p
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """Everything one run left behind. Times are seconds since the command was started; `started_at` is Unix time."""
+    """Everything that one run recorded. Times are seconds since the command was started; `started_at` is Unix time.
+
+    facts: single values by name, such as `configuration` (settings of the training process), `image_benchmark`, `read_sweep`,
+        `replay`, `time_limit_s`.
+    """
 
     command: tuple[str, ...] = ()
     cwd: str = ""
@@ -312,7 +331,10 @@ class Session:
 
     @staticmethod
     def load(folder: str | Path) -> Session:
-        """Merge the files of a session folder. Raises `SessionError` when it holds no session, a damaged or a newer one."""
+        """Read a session folder. Raises `SessionError` when it holds no session, a damaged one, or one of a newer version.
+
+        Example: `Session.load("headrace-sessions/2026-11-20-141205").steps`
+        """
         folder = Path(folder)
         if not folder.is_dir():
             raise SessionError(f"{folder} is not a session folder", hint="give the folder that `headrace diagnose` named")
@@ -331,19 +353,19 @@ class Session:
             ) from error
 
     def save(self, folder: str | Path) -> Path:
-        """Write the session as one file of a session folder, which `load` reads back equal. Returns the folder."""
+        """Write the session as `session.jsonl` in a folder. `load` reads back an equal session. Return the folder."""
         return save(self, folder)
 
 
 def _no_session(folder: Path) -> SessionError:
-    """For a folder that holds something else: perhaps a run of `headrace train`, whose sessions lie below it."""
+    """Return the error for a folder without a session. A folder of `headrace train` has its sessions further below."""
     below = sorted(path.parent for path in folder.glob("sessions/*/launch.jsonl"))
     hint = f"a training run's session is {below[-1]}" if below else "give the folder that `headrace diagnose` named"
     return SessionError(f"{folder} holds no session: no line in its .jsonl files is one of a session", hint=hint)
 
 
 def _lines(file: Path) -> Iterator[dict[str, Any]]:
-    """The JSON objects of one file. A line that does not parse (the torn last one of a killed process) is left out."""
+    """Yield the lines of one file. A line that does not parse, such as the last one of a killed process, is left out."""
     try:
         text = file.read_bytes().decode("utf-8", errors="replace")
     except OSError as error:
@@ -361,7 +383,7 @@ Fact = TypeVar("Fact")
 
 
 def _build(kind: type[Fact], values: Mapping[str, Any], **given: Any) -> Fact:
-    """A dataclass from the fields of `values` that it has; lists become tuples."""
+    """Return a dataclass built from those of the values that it has a field for. Lists become tuples."""
     names = {item.name for item in fields(kind)}  # type: ignore[arg-type]
     taken = {name: _frozen(value) for name, value in values.items() if name in names}
     return kind(**{**taken, **given})
@@ -420,12 +442,12 @@ def _merge(lines: Iterable[dict[str, Any]]) -> Session:
 
 
 def owners(processes: Sequence[Process]) -> dict[int, int]:
-    """The process that started each worker, by the worker's."""
+    """Return the pid of the process that started each worker, by the worker's pid."""
     return {process.pid: process.parent_pid for process in processes if process.role == "worker"}
 
 
 def _loaders(by_kind: dict[str, list[dict[str, Any]]]) -> tuple[ObservedLoader, ...]:
-    """The loaders; what their batches are like is known, and written, later than they are."""
+    """Return the loaders. The format of their batches stands in lines of its own, since it is known only later."""
     formats = {(line["pid"], line["loader"]): {"batch_format": line["format"]} for line in by_kind.get("batch_format", [])}
     return tuple(
         _build(ObservedLoader, line | formats.get((line["pid"], line["loader"]), {})) for line in by_kind.get("loader", [])
@@ -458,7 +480,7 @@ def _sample(line: dict[str, Any], zero_s: float) -> Sample:
 
 
 def save(session: Session, folder: str | Path) -> Path:
-    """Write `session` as one file, `session.jsonl`, in `folder` (made if missing)."""
+    """Write a session as `session.jsonl` in a folder, which is created if missing. Return the folder."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in _to_lines(session))

@@ -1,0 +1,52 @@
+"""What could not be measured in a session, and why."""
+
+from __future__ import annotations
+
+from headrace.diagnosis.job import MeasuredJob
+from headrace.session.model import Session
+
+__all__ = ["missing_sources", "why_no_steps"]
+
+
+def missing_sources(job: MeasuredJob) -> tuple[str, ...]:
+    """Return the sources that were missing, and the quantities that were therefore not measured, each with the reason."""
+    missing = [f"{item.what}: {item.why}" for item in job.session.not_measured]
+    rank = job.rank
+    if rank.batch_cost is None:
+        unknown = (
+            "no loader that headrace knows makes them" if rank.loader.family == "none" else "no worker of this loader reported"
+        )
+        missing.append(f"the making of batches: {unknown}")
+    elif rank.loader.family == "tensorflow":
+        missing.append("CPU queueing while batches are made: TensorFlow's threads make them; the time is counted as blocked")
+    elif rank.batch_cost.queue_s is None:
+        missing.append("CPU queueing in the workers: the kernel keeps no scheduler statistics")
+    if job.machine.gpu_busy is not None and rank.gpu_step_s is None:
+        missing.append("times on the GPU's clock: no CUDA work was seen in the training process")
+    if rank.elsewhere:
+        missing.append(
+            "how long training waits: the loader is iterated by another thread than the training thread; its waits are shown"
+        )
+    if rank.items is None:
+        missing.append("images per batch: the batch has no tensor to count")
+    if not job.session.samples:
+        missing.append("the machine (cores, memory, GPU): no samples")
+    return tuple(dict.fromkeys(missing))
+
+
+def why_no_steps(session: Session) -> str:
+    """Return why a session holds too few steps, and what to do."""
+    if session.steps:
+        return (
+            f"only {len(session.steps)} steps of a DataLoader were seen, too few of them after the start; let the command run "
+            "for at least 60 steps (more epochs, more images, or a smaller batch for this run)"
+        )
+    if session.loaders:
+        return "a DataLoader was made but gave no step; look at the command's own output for an error before training"
+    if session.processes:
+        return "PyTorch ran, but no DataLoader was iterated; only torch.utils.data loaders are timed"
+    return (
+        "no PyTorch DataLoader was seen, and no tf.data pipeline that Python iterates: the command does not use one, or "
+        "starts Python with -I, -E or -S, or in a container of its own; put `headrace diagnose --` in front of the training "
+        "command itself"
+    )
