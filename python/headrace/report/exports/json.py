@@ -56,7 +56,7 @@ def _object(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
     absent = (dataclasses.MISSING, dataclasses.MISSING)
     return {
         "type": "object",
-        "description": " ".join((kind.__doc__ or "").split("\n\n")[0].split()),
+        "description": " ".join((kind.__doc__ or "").split()),
         "properties": {item.name: _type(hints[item.name], definitions) for item in own},
         "required": [item.name for item in own if (item.default, item.default_factory) == absent],
     }
