@@ -1,4 +1,4 @@
-"""`python -m headrace` is the `headrace` command."""
+"""`python -m headrace`: the `headrace` command."""
 
 from __future__ import annotations
 

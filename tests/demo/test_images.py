@@ -27,12 +27,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_enough_of_them() -> None:
+def test_there_are_ten_classes_and_a_thousand_images() -> None:
     assert len(images.CLASSES) >= 10
     assert len(images.CLASSES) * images.IMAGES_PER_CLASS >= 1000
 
 
-def test_they_look_like_imagenet(folder: Path) -> None:
+def test_sizes_bits_and_subsampling_are_like_imagenets(folder: Path) -> None:
     widths, heights, bits, subsamplings, digests = [], [], [], Counter(), set()
     for file in sorted(folder.glob("*/*.jpg")):
         with Image.open(file) as image:
@@ -50,30 +50,32 @@ def test_they_look_like_imagenet(folder: Path) -> None:
     assert len(digests) == len(widths)
 
 
-def test_they_are_cut_not_enlarged(folder: Path) -> None:
-    """Each cut, found again in its photograph by its pixels, is a part of it at the same scale."""
+def test_images_are_cropped_and_not_enlarged(folder: Path) -> None:
+    """Search each crop in its photograph by its pixels: it is a part of it at the same scale."""
     import numpy as np
 
     photograph = np.asarray(images._load()["flower"][0].image, dtype=np.int16)
     for file in sorted((folder / "flower").glob("*.jpg"))[:2]:
         with Image.open(file) as image:
-            cut = np.asarray(image.convert("RGB"), dtype=np.int16)
-        height, width = cut.shape[:2]
+            crop = np.asarray(image.convert("RGB"), dtype=np.int16)
+        height, width = crop.shape[:2]
         errors = [
-            np.abs(photograph[top : top + height : 16, left : left + width : 16] - cut[::16, ::16]).mean()
+            np.abs(photograph[top : top + height : 16, left : left + width : 16] - crop[::16, ::16]).mean()
             for top in range(photograph.shape[0] - height + 1)
             for left in range(photograph.shape[1] - width + 1)
         ]
         assert min(errors) < 4 < statistics.median(errors)
 
 
-def test_the_same_files_every_time(folder: Path, tmp_path: Path) -> None:
+def test_making_twice_gives_the_same_files(folder: Path, tmp_path: Path) -> None:
     images.make(tmp_path / "again", per_class=1)
     for name in images.CLASSES:
         assert (tmp_path / "again" / name / "0000.jpg").read_bytes() == (folder / name / "0000.jpg").read_bytes()
 
 
-def test_a_folder_is_whole_or_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_folder_does_not_appear_and_an_old_version_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     calls = 0
 
     def interrupted(count: int) -> None:
@@ -93,7 +95,7 @@ def test_a_folder_is_whole_or_absent(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert images.is_complete(tmp_path / "images")
 
 
-def test_somebody_elses_folder_is_left_alone(tmp_path: Path) -> None:
+def test_a_folder_made_by_others_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "images").mkdir()
     (tmp_path / "images" / "mine.txt").write_text("precious")
     with pytest.raises(SourceError, match="not the demo's"):
@@ -101,7 +103,7 @@ def test_somebody_elses_folder_is_left_alone(tmp_path: Path) -> None:
     assert (tmp_path / "images" / "mine.txt").read_text() == "precious"
 
 
-def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_named_with_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(images.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(MissingDependencyError, match="scikit-image") as caught:
         images._load()

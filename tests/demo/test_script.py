@@ -1,4 +1,4 @@
-"""The plain training script trains, says what it did, and knows nothing of this package."""
+"""The plain training script trains, writes its measurements, and does not know this package."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from PIL import Image
 SCRIPT = Path(headrace.demo.__file__).with_name("script.py")
 
 
-def test_it_is_an_ordinary_script() -> None:
+def test_the_script_is_plain_torchvision() -> None:
     text = SCRIPT.read_text()
     assert "headrace" not in text
     for word in ("ImageFolder", "RandomResizedCrop(224)", "RandomHorizontalFlip", "ToTensor", "Normalize", "resnet18"):
         assert word in text, word
 
 
-def test_it_trains_and_tells_facts(tmp_path: Path) -> None:
+def test_the_script_trains_and_writes_its_measurements(tmp_path: Path) -> None:
     for index in range(8):
         (tmp_path / "data" / f"class{index % 2}").mkdir(parents=True, exist_ok=True)
         image = Image.effect_noise((260, 240), 60).convert("RGB")

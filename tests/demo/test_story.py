@@ -1,4 +1,4 @@
-"""The story with its commands replaced: what it compares, what it refuses, what it reports."""
+"""The demo with its commands replaced: what it compares, refuses and reports."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def data(tmp_path: Path) -> Path:
 
 
 class Commands:
-    """Stands for the processes that the story starts: notes each, writes the facts that the script would write."""
+    """Stands in for the commands: records each, and writes the measurements that the script would write."""
 
     def __init__(self) -> None:
         self.started: list[list[str]] = []
@@ -66,7 +66,7 @@ def meter(words: str, total: int) -> Any:
     return nullcontext(SimpleNamespace(advance=lambda count: None))
 
 
-def test_the_document_and_the_table(data: Path, tmp_path: Path, commands: Commands, capsys) -> None:
+def test_document_and_table_show_the_measurements(data: Path, tmp_path: Path, commands: Commands, capsys) -> None:
     arguments = ["demo", "--data", str(data), "--keep", str(tmp_path / "kept"), "--seconds", "1"]
     assert main([*arguments, "--json"]) == 0
     captured = capsys.readouterr()
@@ -85,12 +85,12 @@ def test_the_document_and_the_table(data: Path, tmp_path: Path, commands: Comman
     assert all("simulated A100" in row for row in rows)
 
 
-def test_both_ways_take_turns_on_the_same_number_of_images(data: Path, tmp_path: Path, commands: Commands) -> None:
-    told = story.tell(data=data, folder=tmp_path / "kept", seconds=2, say=lambda line: None, progress=meter)
+def test_plain_script_and_run_take_turns_on_the_same_number_of_images(data: Path, tmp_path: Path, commands: Commands) -> None:
+    result = story.run_demo(data=data, folder=tmp_path / "kept", seconds=2, log=lambda line: None, progress=meter)
     verbs = [command[3] if command[1] == "-m" else "plain" for command in commands.started]
     assert verbs == ["diagnose", *["plain", "run"] * story.ROUNDS, "pack", "train"]
     counts = {command[command.index("--images") + 1] for command in commands.started[1:-2]}
-    assert counts == {"180"} and told.images_per_round == 180  # 2 s at the 90 img/s that the script saw, in batches of 4
+    assert counts == {"180"} and result.images_per_round == 180  # 2 s at the 90 img/s that the script saw, in batches of 4
     script = (tmp_path / "kept" / "train.py").read_text()
     assert script == Path(story.__file__).with_name("script.py").read_text()
 
@@ -104,10 +104,10 @@ def test_both_ways_take_turns_on_the_same_number_of_images(data: Path, tmp_path:
         ("losses", [float("nan")], "not finite"),
     ],
 )
-def test_runs_that_did_another_job_are_not_compared(data, tmp_path, commands: Commands, name, value, words) -> None:
+def test_runs_with_different_images_or_batches_are_not_compared(data, tmp_path, commands: Commands, name, value, words) -> None:
     commands.change = lambda facts, way: facts.update({name: value}) if way == "run" else None
     with pytest.raises(HeadraceError, match=words):
-        story.tell(data=data, folder=tmp_path / "kept", seconds=1, say=lambda line: None, progress=meter)
+        story.run_demo(data=data, folder=tmp_path / "kept", seconds=1, log=lambda line: None, progress=meter)
 
 
 def test_undecodable_files_are_named(data: Path, tmp_path: Path, commands: Commands, monkeypatch) -> None:
@@ -119,19 +119,21 @@ def test_undecodable_files_are_named(data: Path, tmp_path: Path, commands: Comma
 
     monkeypatch.setattr(steps, "run", fail)
     with pytest.raises(SourceError, match=r"(?s)broken\.jpg.*text\.jpg|text\.jpg.*broken\.jpg"):
-        story.tell(data=data, folder=tmp_path / "kept", seconds=1, say=lambda line: None, progress=meter)
+        story.run_demo(data=data, folder=tmp_path / "kept", seconds=1, log=lambda line: None, progress=meter)
 
 
-def test_a_failure_with_good_data_stays_what_it_was(data: Path, tmp_path: Path, commands: Commands, monkeypatch) -> None:
+def test_a_failure_with_good_data_raises_the_commands_error(
+    data: Path, tmp_path: Path, commands: Commands, monkeypatch
+) -> None:
     def fail(command: list[str], **_: Any) -> dict[str, Any]:
         raise CommandError("`python train.py` failed with exit code 1")
 
     monkeypatch.setattr(steps, "run", fail)
     with pytest.raises(CommandError, match="failed with exit code 1"):
-        story.tell(data=data, folder=tmp_path / "kept", seconds=1, say=lambda line: None, progress=meter)
+        story.run_demo(data=data, folder=tmp_path / "kept", seconds=1, log=lambda line: None, progress=meter)
 
 
-def test_unusable_data_is_told_at_once(tmp_path: Path, data: Path, commands: Commands, capsys) -> None:
+def test_unusable_data_is_refused_before_any_command(tmp_path: Path, data: Path, commands: Commands, capsys) -> None:
     (tmp_path / "empty").mkdir()
     for folder in (tmp_path / "absent", tmp_path / "empty"):
         assert main(["demo", "--data", str(folder), "--keep", str(tmp_path / "kept")]) == 1
@@ -142,22 +144,22 @@ def test_unusable_data_is_told_at_once(tmp_path: Path, data: Path, commands: Com
     assert commands.started == []
 
 
-def test_two_demos_do_not_meet_in_one_folder(tmp_path: Path, data: Path, commands: Commands) -> None:
+def test_a_second_demo_in_the_same_folder_is_refused(tmp_path: Path, data: Path, commands: Commands) -> None:
     with story._locked(tmp_path / "kept"), pytest.raises(HeadraceError, match="another demo is running"):
-        story.tell(data=data, folder=tmp_path / "kept", seconds=1, say=lambda line: None, progress=meter)
+        story.run_demo(data=data, folder=tmp_path / "kept", seconds=1, log=lambda line: None, progress=meter)
 
 
-def test_photographs_are_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_photographs_are_made_once_and_reused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(images, "IMAGES_PER_CLASS", 1)
     monkeypatch.setattr(images.make, "__kwdefaults__", images.make.__kwdefaults__ | {"per_class": 1})
-    said: list[str] = []
-    story._photographs(tmp_path, said.append, meter)
+    lines: list[str] = []
+    story._photographs(tmp_path, lines.append, meter)
     monkeypatch.setattr(images, "make", None)  # would fail if called
-    assert story._photographs(tmp_path, said.append, meter) == tmp_path / "images"
-    assert "from an earlier run" in said[-1]
+    assert story._photographs(tmp_path, lines.append, meter) == tmp_path / "images"
+    assert "from an earlier run" in lines[-1]
 
 
-def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_default_folder_follows_the_cache_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "/cache")
     assert story.default_folder() == Path("/cache/headrace/demo")
     monkeypatch.delenv("XDG_CACHE_HOME")
@@ -166,17 +168,17 @@ def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("seconds", ["0", "-1", "nan", "1e9"])
-def test_senseless_durations_are_refused(seconds: str, commands: Commands, capsys) -> None:
+def test_seconds_out_of_range_are_refused(seconds: str, commands: Commands, capsys) -> None:
     assert main(["demo", "--seconds", seconds]) == 2
     assert "--seconds" in capsys.readouterr().err
 
 
-def test_of_many_images_a_sample_is_taken(data: Path, tmp_path: Path, commands: Commands, monkeypatch) -> None:
+def test_large_data_is_sampled(data: Path, tmp_path: Path, commands: Commands, monkeypatch) -> None:
     monkeypatch.setattr(story, "MOST_IMAGES", 10)
     (data.parent / "both" / "val").mkdir(parents=True)
     data.rename(data.parent / "both" / "train")
-    said: list[str] = []
-    told = story.tell(data=data.parent / "both", folder=tmp_path / "kept", seconds=1, say=said.append, progress=meter)
-    assert told.images == 8 and told.data == tmp_path / "kept" / "sample"
-    assert len(list(told.data.glob("class0/*.jpg"))) == len(list(told.data.glob("class1/*.jpg"))) == 4
-    assert any("one of every 2 of the 16 images" in line for line in said)
+    lines: list[str] = []
+    result = story.run_demo(data=data.parent / "both", folder=tmp_path / "kept", seconds=1, log=lines.append, progress=meter)
+    assert result.images == 8 and result.data == tmp_path / "kept" / "sample"
+    assert len(list(result.data.glob("class0/*.jpg"))) == len(list(result.data.glob("class1/*.jpg"))) == 4
+    assert any("one of every 2 of the 16 images" in line for line in lines)

@@ -91,10 +91,10 @@ def test_stopped_within_the_profile_of_operators_it_ends_as_it_should(
     """Steps 13 to 15 are profiled where they are short and the CPU computes; torch crashes when it ends within a profile."""
     driver = (
         "import os, signal, sys; from headrace.training import loop; from headrace.cli import main; loop.LOG_STEPS = 1; "
-        "from headrace.cli import train; show = train._show\n"
+        "from headrace.cli import train\n"
         "def stop(options, progress, meter):\n"
         f"    if progress.step == {at_step}: os.kill(os.getpid(), signal.SIGTERM)\n"
-        "train._show = stop\nsys.exit(main.main(sys.argv[1:]))"
+        "train._show_progress = stop\nsys.exit(main.main(sys.argv[1:]))"
     )
     given = [
         *words(two_colours, tmp_path / "run", "--batch-size", "8", "--epochs", "9"),

@@ -142,7 +142,7 @@ def plan_of(given: dict[str, object], data: Dataset, val: Dataset | None) -> pla
 
 
 def test_a_dry_run_writes_nothing(images: Path, tmp_path: Path, monkeypatch, capsys) -> None:
-    monkeypatch.setattr("headrace.cli.train.PLAN_SECONDS", 0.05)
+    monkeypatch.setattr("headrace.cli.train.DRY_RUN_SECONDS", 0.05)
     words = [
         "train",
         "--model",
@@ -168,7 +168,7 @@ def test_a_dry_run_writes_nothing(images: Path, tmp_path: Path, monkeypatch, cap
 
 
 def test_images_that_would_be_enlarged_are_said(images: Path, tmp_path: Path, monkeypatch, capsys) -> None:
-    monkeypatch.setattr("headrace.cli.train.PLAN_SECONDS", 0.05)
+    monkeypatch.setattr("headrace.cli.train.DRY_RUN_SECONDS", 0.05)
     words = [
         "train",
         "--model",

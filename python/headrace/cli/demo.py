@@ -1,4 +1,4 @@
-"""`headrace demo`: the whole story on this machine in a few minutes."""
+"""`headrace demo`: diagnose, run, pack and train on this machine in a few minutes."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from headrace.cli import output
-from headrace.demo.story import ROUNDS, Measured, Story, default_folder, tell
+from headrace.demo.story import ROUNDS, Measurement, Story, default_folder, run_demo
 from headrace.errors import UsageError
 from headrace.training.devices import SIMULATED
 
-SUMMARY = "the whole story on this machine: a slow job diagnosed, made fast unchanged, packed, trained"
+SUMMARY = "show all of it on this machine: diagnose a slow script, run it faster unmodified, pack its images, train"
 EXAMPLE = """
 headrace demo
 headrace demo --data /data/my-images --keep demo-run
@@ -21,25 +21,30 @@ headrace demo --data /data/my-images --keep demo-run
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `headrace demo`."""
+    """Add the options of `headrace demo`."""
     add = parser.add_argument
-    add("--data", type=Path, metavar="DIR", help="your own image folder (DIR/CLASS/image.jpg) instead of the demo's")
-    add("--seconds", type=float, default=8.0, metavar="N", help="about how long each plain measurement takes (default: 8)")
-    add("--keep", type=Path, metavar="DIR", help=f"work in DIR and leave everything there (default: {default_folder()})")
+    add(
+        "--data",
+        type=Path,
+        metavar="DIR",
+        help="use your own image folder (DIR/CLASS/image.jpg) instead of the demo's photographs",
+    )
+    add("--seconds", type=float, default=8.0, metavar="N", help="seconds of each measurement of the plain script (default: 8)")
+    add("--keep", type=Path, metavar="DIR", help=f"work in DIR, and keep everything there (default: {default_folder()})")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Tells the story and prints its table."""
+    """Run the demo and print its table."""
     if not 0 < args.seconds <= 600:
         raise UsageError(f"--seconds must be above 0 and at most 600, not {args.seconds:g}")
     folder = (args.keep or default_folder()).absolute()
     data = args.data.absolute() if args.data else None
-    story = tell(
+    story = run_demo(
         data=data,
         folder=folder,
         seconds=args.seconds,
-        say=output.log,
-        progress=lambda words, total: output.progress(words, total),
+        log=output.log,
+        progress=output.progress,
     )
     output.emit(args, _document(story, folder), lambda: _render(story, folder))
     return 0
@@ -106,6 +111,6 @@ def _render(story: Story, folder: Path) -> None:
     page.print(f"{story.device}: {story.seconds:.0f} s in all; everything lies in {escape(str(folder))}", soft_wrap=True)
 
 
-def _cells(measured: Measured, story: Story) -> tuple[str, str, str]:
+def _cells(measured: Measurement, story: Story) -> tuple[str, str, str]:
     times = measured.median_img_s / story.before.median_img_s
     return f"{measured.median_img_s:,.0f}", f"{measured.wait_share:.0%}".replace("%", " %"), f"{times:.1f}"

@@ -1,4 +1,4 @@
-"""`headrace evaluate`: how good trained weights are on a data set."""
+"""`headrace evaluate`: accuracy of trained weights on a dataset."""
 
 from __future__ import annotations
 
@@ -19,26 +19,35 @@ from headrace.training.input import evaluation_loader
 from headrace.training.models.factory import SMALL_IMAGE
 from headrace.training.models.trained_weights import load_model
 
-SUMMARY = "top-1 and top-5 accuracy of trained weights on a data set, every image counted once"
+SUMMARY = "measure top-1 and top-5 accuracy of trained weights on a dataset, every image counted once"
 EXAMPLE = "headrace evaluate runs/one/final.safetensors --data /data/imagenet/val"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `headrace evaluate`."""
+    """Add the options of `headrace evaluate`."""
     add = parser.add_argument
     add("weights", type=Path, metavar="WEIGHTS", help="final.safetensors of `headrace train`, or the folder of the run")
     add("--data", required=True, metavar="PATH", help="images: a folder of class folders, or a packed dataset")
-    add("--batch-size", type=int, default=256, metavar="N")
-    add("--image-size", type=int, metavar="PIXELS", help="default: that of the run's own evaluation")
-    add("--flip", action=argparse.BooleanOptionalAction, help="each image together with its mirror image (default: as the run)")
-    add("--per-class", action="store_true", help="the accuracy of each class too, worst first")
-    add("--confusion", type=Path, metavar="FILE", help="write a CSV: a row for each class, how often each was answered")
-    add("--device", metavar="DEVICE", help="cpu or cuda (default: cuda if there is any)")
-    add("--threads", type=int, metavar="N", help="threads that read and decode (default: the usable cores)")
+    add("--batch-size", type=int, default=256, metavar="N", help="images per batch (default: 256)")
+    add("--image-size", type=int, metavar="PIXELS", help="image size in pixels (default: that of the run's own evaluation)")
+    add(
+        "--flip",
+        action=argparse.BooleanOptionalAction,
+        help="average each image with its mirror image (default: as the run did)",
+    )
+    add("--per-class", action="store_true", help="print the accuracy of each class too, worst first")
+    add(
+        "--confusion",
+        type=Path,
+        metavar="FILE",
+        help="write the confusion matrix as CSV: a row for each class, a column for each predicted class",
+    )
+    add("--device", metavar="DEVICE", help="cpu or cuda (default: cuda if there is a GPU)")
+    add("--threads", type=int, metavar="N", help="threads that read and decode (default: one per usable core)")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Evaluates and prints."""
+    """Evaluate, and print the scores."""
     for name in ("batch_size", "image_size", "threads"):
         if getattr(args, name) is not None and getattr(args, name) < 1:
             raise UsageError(f"--{name.replace('_', '-')} must be at least 1, not {getattr(args, name)}")
@@ -64,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
             flip=weights.flip_test if args.flip is None else args.flip,
             confusion=confusion,
         )
-    assert scores is not None  # nothing stops it on the way
+    assert scores is not None  # it is not stopped on the way
     img_s = scores.images / (time.monotonic() - began_s)
     counts: list[list[int]] = confusion.tolist()
     if args.confusion is not None:
@@ -85,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _per_class(classes: tuple[str, ...], counts: list[list[int]]) -> list[dict[str, object]]:
-    """For each class: its images, the share answered rightly, and the wrong answer that was given most often."""
+    """Return for each class its images, its accuracy, and the class it is most often mistaken for."""
     found: list[dict[str, object]] = []
     for label, (name, row) in enumerate(zip(classes, counts, strict=True)):
         images = sum(row)

@@ -1,11 +1,10 @@
-"""The `headrace` command: finds the verb, parses its arguments, turns errors into words and exit codes.
+"""The `headrace` command: find the verb, parse its arguments, turn errors into messages and exit codes.
 
-A verb is a module `headrace.cli.VERB` with `SUMMARY` (one line), `EXAMPLE` (one or more command lines),
-`add_arguments(parser)` and `run(args) -> int`. A verb that starts somebody's command sets `TAKES_COMMAND = True`;
-everything after the first `--` then arrives untouched as `args.command`. Every verb has `args.json`, and the whole
-command line as `args.words`.
+A verb is a module `headrace.cli.VERB` with `SUMMARY` (one imperative line), `EXAMPLE` (one or more command lines),
+`add_arguments(parser)` and `run(args) -> int`. A verb that runs the user's command sets `TAKES_COMMAND = True`; everything
+after the first `--` is then in `args.command`, unchanged. Every verb has `args.json`, and all words in `args.words`.
 
-Exit codes: 0 ok · 1 failed · 2 wrong usage · 130 interrupted · 141 the reader of our output went away.
+Exit codes: 0 ok · 1 failed · 2 wrong usage · 130 interrupted · 141 the reader of stdout has closed it.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from headrace.errors import HeadraceError, UsageError
 
 __all__ = ["VERBS", "main"]
 
-# In the order in which `headrace -h` shows them; a verb is added when it works.
+# In the order of `headrace -h`.
 VERBS: tuple[str, ...] = (
     "doctor",
     "diagnose",
@@ -52,7 +51,7 @@ FAILED, WRONG_USAGE, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141
 
 
 class Verb(Protocol):
-    """What a module of `headrace.cli` offers to be a verb."""
+    """What a module of `headrace.cli` defines to be a verb."""
 
     SUMMARY: str
     EXAMPLE: str
@@ -62,23 +61,23 @@ class Verb(Protocol):
 
 
 class _Parser(argparse.ArgumentParser):
-    """An ArgumentParser whose complaints are UsageErrors, so that all errors look alike."""
+    """An ArgumentParser that raises UsageError, so that all errors look alike."""
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(message, hint=f"{self.prog} -h shows the options and an example")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line `argv` (default: the process's own) and returns the exit code."""
+    """Run the command line `argv` (default: that of the process) and return the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
     as_json = "--json" in _before_command(words)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal without × or – shows ?, and nothing fails
+            stream.reconfigure(errors="replace")  # a terminal that cannot show × or – shows ?
     try:
         return _run(words, as_json)
     except HeadraceError as error:
-        _complain(str(error), error.hint, as_json, kind=type(error).__name__)
+        _report_error(str(error), error.hint, as_json, kind=type(error).__name__)
         return WRONG_USAGE if isinstance(error, UsageError) else FAILED
     except KeyboardInterrupt:
         output.log("interrupted")
@@ -91,7 +90,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if os.environ.get("HEADRACE_TRACEBACK"):
             raise
         where = f"{error.filename}: " if error.filename else ""
-        _complain(f"{where}{error.strerror or error}", None, as_json, kind=type(error).__name__)
+        _report_error(f"{where}{error.strerror or error}", None, as_json, kind=type(error).__name__)
         return FAILED
 
 
@@ -108,7 +107,7 @@ def _run(words: list[str], as_json: bool) -> int:
     except SystemExit as stop:  # -h
         return int(stop.code or 0)
     args.json = as_json
-    args.words = words  # for a verb that starts itself again
+    args.words = words  # for verbs that start further processes of themselves
     with output.only_documents_on_stdout(as_json):
         code = verb.run(args)
     sys.stdout.flush()
@@ -131,8 +130,10 @@ def _load(name: str) -> Verb:
 
 @contextlib.contextmanager
 def _no_blas_threads() -> Iterator[None]:
-    """While NumPy is loaded: its OpenBLAS starts a thread for each core then, which spin for a while (30 to 80 ms of two
-    cores), and no verb has work for them. Afterwards the variable is as it was: a command that a verb starts inherits it.
+    """Keep NumPy's OpenBLAS to one thread while it is imported.
+
+    It would start a thread for each core; they spin for 30 to 80 ms, and no verb has work for them. The variable is removed
+    afterwards, because commands started by a verb inherit it.
     """
     if _BLAS_THREADS in os.environ:
         yield
@@ -145,7 +146,7 @@ def _no_blas_threads() -> Iterator[None]:
 
 
 def _parse(verb: Verb, words: list[str]) -> argparse.Namespace:
-    """The verb's arguments. `--json` is accepted anywhere before `--`, also after a sub-verb."""
+    """Parse the arguments of a verb. `--json` is accepted anywhere before `--`."""
     name = words[0]
     takes_command = getattr(verb, "TAKES_COMMAND", False)
     parser = _Parser(
@@ -157,12 +158,12 @@ def _parse(verb: Verb, words: list[str]) -> argparse.Namespace:
         allow_abbrev=False,
     )
     verb.add_arguments(parser)
-    parser.add_argument("--json", action="store_true", help="one JSON document on stdout, everything else on stderr")
+    parser.add_argument("--json", action="store_true", help="print one JSON document on stdout, everything else on stderr")
     if not takes_command:
         return parser.parse_args([word for word in words[1:] if word != "--json"])
     own = _before_command(words)
     if own == words:
-        _look_for_a_command(words)
+        _check_for_missing_dashes(words)
     args = parser.parse_args([word for word in own[1:] if word != "--json"])
     args.command = words[len(own) + 1 :]
     if not args.command:
@@ -170,8 +171,8 @@ def _parse(verb: Verb, words: list[str]) -> argparse.Namespace:
     return args
 
 
-def _look_for_a_command(words: list[str]) -> None:
-    """Raises UsageError where the two dashes were forgotten: a word starts a program, or is a Python script."""
+def _check_for_missing_dashes(words: list[str]) -> None:
+    """Raise UsageError with the corrected command line if a word is a program or a Python script: `--` is missing before it."""
     begins = next((at for at, word in enumerate(words) if at and (word.endswith(".py") or shutil.which(word))), None)
     if begins is not None and not {"-h", "--help"}.intersection(words[:begins]):
         meant = shlex.join(["headrace", *words[:begins], "--", *words[begins:]])
@@ -194,7 +195,7 @@ def _overview() -> str:
     )
 
 
-def _complain(message: str, hint: str | None, as_json: bool, *, kind: str) -> None:
+def _report_error(message: str, hint: str | None, as_json: bool, *, kind: str) -> None:
     output.log(f"error: {message}")
     if hint:
         output.log(f"hint: {hint}")

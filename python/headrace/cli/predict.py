@@ -1,4 +1,4 @@
-"""`headrace predict`: what trained weights say of images."""
+"""`headrace predict`: the most probable classes of images."""
 
 from __future__ import annotations
 
@@ -19,28 +19,32 @@ from headrace.training.devices import open_device
 from headrace.training.inference import Prediction, open_images, predict
 from headrace.training.models.trained_weights import load_model
 
-SUMMARY = "the most probable classes of images, by trained weights"
+SUMMARY = "predict the most probable classes of images with trained weights"
 EXAMPLE = "headrace predict runs/one photos/ --top 3 --write answers.csv"
 
-SHOWN = 40  # rows of the table on the screen
+TABLE_ROWS = 40  # images in the table on the screen
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `headrace predict`."""
+    """Add the options of `headrace predict`."""
     add = parser.add_argument
     add("weights", type=Path, metavar="WEIGHTS", help="final.safetensors of `headrace train`, a checkpoint, or a run's folder")
     add("images", type=Path, nargs="+", metavar="IMAGES", help="image files, folders of images, or a packed dataset")
-    add("--top", type=int, default=5, metavar="K", help="classes for each image (default: 5)")
-    add("--write", type=Path, metavar="FILE", help="all answers as .jsonl or .csv")
-    add("--batch-size", type=int, default=64, metavar="N")
-    add("--image-size", type=int, metavar="PIXELS", help="default: that of the run's own evaluation")
-    add("--flip", action=argparse.BooleanOptionalAction, help="each image together with its mirror image (default: as the run)")
-    add("--device", metavar="DEVICE", help="cpu or cuda (default: cuda if there is any)")
-    add("--threads", type=int, metavar="N", help="threads that read and decode (default: the usable cores)")
+    add("--top", type=int, default=5, metavar="K", help="print the K most probable classes of each image (default: 5)")
+    add("--write", type=Path, metavar="FILE", help="write all predictions to a .jsonl or .csv file")
+    add("--batch-size", type=int, default=64, metavar="N", help="images per batch (default: 64)")
+    add("--image-size", type=int, metavar="PIXELS", help="image size in pixels (default: that of the run's own evaluation)")
+    add(
+        "--flip",
+        action=argparse.BooleanOptionalAction,
+        help="average each image with its mirror image (default: as the run did)",
+    )
+    add("--device", metavar="DEVICE", help="cpu or cuda (default: cuda if there is a GPU)")
+    add("--threads", type=int, metavar="N", help="threads that read and decode (default: one per usable core)")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Answers and prints; exit code 1 when an image could not be decoded."""
+    """Predict and print. The exit code is 1 if an image cannot be decoded."""
     for name in ("top", "batch_size", "image_size", "threads"):
         if getattr(args, name) is not None and getattr(args, name) < 1:
             raise UsageError(f"--{name.replace('_', '-')} must be at least 1, not {getattr(args, name)}")
@@ -54,8 +58,8 @@ def run(args: argparse.Namespace) -> int:
         raise SourceError(f"{weights.path} was trained on a simulated device: it holds a stand-in's weights")
     data = open_images(args.images)
     began_s = time.monotonic()
-    answers: list[Prediction] = []
-    with output.progress(f"{weights.model}", len(data)) as meter:
+    predictions: list[Prediction] = []
+    with output.progress(f"{weights.model}", len(data)) as bar:
         for one in predict(
             model,
             weights,
@@ -67,22 +71,22 @@ def run(args: argparse.Namespace) -> int:
             flip=args.flip,
             threads=args.threads,
         ):
-            answers.append(one)
-            meter.advance()
+            predictions.append(one)
+            bar.advance()
     if args.write is not None:
-        _write(args.write, answers)
-    failed = sum(one.error is not None for one in answers)
+        _write(args.write, predictions)
+    failed = sum(one.error is not None for one in predictions)
     document = {
         "model": weights.model,
         "weights": weights.path,
         "device": device.name,
-        "images": len(answers),
+        "images": len(predictions),
         "failed": failed,
-        "img_s": len(answers) / (time.monotonic() - began_s),
-        "answers": [_row(one) for one in answers],
+        "img_s": len(predictions) / (time.monotonic() - began_s),
+        "answers": [_row(one) for one in predictions],
         "written": args.write,
     }
-    output.emit(args, document, lambda: _render(answers, args.write))
+    output.emit(args, document, lambda: _render(predictions, args.write))
     return 1 if failed else 0
 
 
@@ -91,31 +95,31 @@ def _row(one: Prediction) -> dict[str, object]:
     return {"image": one.image, "top": likely, "error": one.error}
 
 
-def _write(path: Path, answers: Sequence[Prediction]) -> None:
+def _write(path: Path, predictions: Sequence[Prediction]) -> None:
     with open(path, "w", newline="", encoding="utf-8", errors="surrogateescape") as file:
         if path.suffix == ".jsonl":
-            file.writelines(json.dumps(_row(one), ensure_ascii=False) + "\n" for one in answers)
+            file.writelines(json.dumps(_row(one), ensure_ascii=False) + "\n" for one in predictions)
             return
         writer = csv.writer(file)
         writer.writerow(["image", "rank", "class", "probability", "error"])
-        for one in answers:
+        for one in predictions:
             rows = [(one.image, rank, name, f"{share:.6f}", "") for rank, (name, share) in enumerate(one.likely, 1)]
             writer.writerows(rows or [(one.image, "", "", "", one.error)])
 
 
-def _render(answers: Sequence[Prediction], written: Path | None) -> None:
-    shown = answers[:SHOWN]
-    # What the names begin with, up to a slash, is said once: a narrow table would cut what comes after it.
-    begin = os.path.commonprefix([one.image for one in shown]).rpartition("/")  # noqa: RUF071 - of URLs and keys too
-    folder = "".join(begin[:2])
+def _render(predictions: Sequence[Prediction], written: Path | None) -> None:
+    listed = predictions[:TABLE_ROWS]
+    # The folder that all names share is printed once: a narrow table would cut the rest of the names.
+    common = os.path.commonprefix([one.image for one in listed]).rpartition("/")  # noqa: RUF071 - of URLs and keys too
+    folder = "".join(common[:2])
     if folder:
         print(f"images of {folder}")
     table = Table("image", "most probable", "then", box=box.SIMPLE_HEAD)
-    for one in shown:
-        said = [f"{name} {share:.1%}" for name, share in one.likely] or [f"error: {one.error}"]
-        table.add_row(one.image.removeprefix(folder), said[0], ", ".join(said[1:]))
+    for one in listed:
+        classes = [f"{name} {share:.1%}" for name, share in one.likely] or [f"error: {one.error}"]
+        table.add_row(one.image.removeprefix(folder), classes[0], ", ".join(classes[1:]))
     output.stdout_console.print(table, markup=False)
-    if len(answers) > SHOWN:
-        print(f"{len(answers) - SHOWN:,} more; --write FILE.csv or FILE.jsonl takes all")
+    if len(predictions) > TABLE_ROWS:
+        print(f"{len(predictions) - TABLE_ROWS:,} more; --write FILE.csv or FILE.jsonl takes all")
     if written is not None:
         print(f"written: {written}")

@@ -1,4 +1,4 @@
-"""`headrace train`: a whole training run."""
+"""`headrace train`: train a classifier."""
 
 from __future__ import annotations
 
@@ -40,35 +40,37 @@ headrace train --model resnet50 --data /data/imagenet/train --val /data/imagenet
 headrace train --model resnet50 --data /data/imagenet/train --out runs/one --resume auto
 """
 
-PLAN_SECONDS = 3.0
+DRY_RUN_SECONDS = 3.0  # of the measurement of input
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `headrace train`."""
+    """Add the options of `headrace train`."""
     add_training_options(parser)
-    parser.add_argument("--config", type=Path, metavar="FILE", help="options from a TOML file; the command line comes on top")
     parser.add_argument(
-        "--dry-run", action="store_true", help="measure for a moment and say what the run would be; nothing is written"
+        "--config", type=Path, metavar="FILE", help="read options from a TOML file; the command line overrides them"
     )
     parser.add_argument(
-        "--usd-per-hour", type=float, metavar="PRICE", help="of this machine: --dry-run then says what it costs"
+        "--dry-run", action="store_true", help="measure for some seconds and print what the run would take; write nothing"
+    )
+    parser.add_argument(
+        "--usd-per-hour", type=float, metavar="PRICE", help="price of this machine: --dry-run then prints what the run costs"
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Trains with a progress bar; exit code 128 + signal when asked to stop."""
+    """Train with a progress bar. The exit code is 128 + the signal's number if one asked to stop."""
     chosen = options_from_arguments(args, args.config)
     count = rank_count(chosen.processes, chosen.options.device)
-    options = _settled(chosen, count)
+    options = _measured_options(chosen, count)
     if args.dry_run:
-        return _plan(args, chosen, options, count)
+        return _dry_run(args, chosen, options, count)
     if count > 1 and "WORLD_SIZE" not in os.environ:
         return _run_processes(args, count, options)
     if not ranks_from_environment().main:
-        return _watched(options, lambda progress: None)[0].exit_code
-    _say_what(chosen, options)
+        return _train_and_diagnose(options, lambda progress: None)[0].exit_code
+    _log_options(chosen, options)
     with output.progress(f"{options.model}: preparing", None, rate_of="steps alone") as meter:
-        result, diagnosis = _watched(options, lambda progress: _show(options, progress, meter))
+        result, diagnosis = _train_and_diagnose(options, lambda progress: _show_progress(options, progress, meter))
     title = f"{options.model} on {result.device.name}"
     metrics, page = Path(options.out) / "metrics.jsonl", Path(options.out) / "report.html"
     report = training_page.write(metrics, page, title=title, diagnosis=diagnosis)
@@ -76,19 +78,19 @@ def run(args: argparse.Namespace) -> int:
     return result.exit_code
 
 
-def _watched(options: Options, watch: Callable[[TrainingProgress], None]) -> tuple[Result, Diagnosis | None]:
-    """Trains, and diagnoses the run itself."""
+def _train_and_diagnose(options: Options, on_progress: Callable[[TrainingProgress], None]) -> tuple[Result, Diagnosis | None]:
+    """Train, and diagnose the run."""
     own = RunWatch(options)
     try:
-        result = train(options, on_progress=watch, on_start=own.begin)
+        result = train(options, on_progress=on_progress, on_start=own.begin)
     except BaseException:
         own.end(failed=True)
         raise
     return result, own.end()
 
 
-def _settled(chosen: ResolvedOptions, count: int) -> Options:
-    """The options, with batch size and compile mode found out where that was asked."""
+def _measured_options(chosen: ResolvedOptions, count: int) -> Options:
+    """Return the options, with batch size and compile mode measured where they are `auto`."""
     ranks = ranks_from_environment().world_size if "WORLD_SIZE" in os.environ else count
     options = chosen.options
     if chosen.auto_batch_size:
@@ -97,8 +99,8 @@ def _settled(chosen: ResolvedOptions, count: int) -> Options:
     return replace(options, compile=_chosen_compile(options, ranks)) if chosen.auto_compile else options
 
 
-def _say_what(chosen: ResolvedOptions, options: Options) -> None:
-    """The recipe's source, and the options that are not the defaults."""
+def _log_options(chosen: ResolvedOptions, options: Options) -> None:
+    """Log the source of the preset, and the options that differ from the defaults."""
     if chosen.preset is not None:
         output.log(f"recipe: {chosen.preset.source}")
     plain = options_file.flatten(Options(options.model, options.data, options.out))
@@ -122,7 +124,7 @@ def _chosen_compile(options: Options, ranks: int) -> Compile:
 
 
 def _chosen_batch_size(chosen: ResolvedOptions, ranks: int) -> int:
-    """That of the run to go on with, else the smallest that is nearly as fast as the fastest."""
+    """Return the batch size of the run to resume, else the smallest that is nearly as fast as the fastest."""
     options = chosen.options
     if "WORLD_SIZE" in os.environ:
         raise UsageError("--batch-size auto cannot be asked of each rank by itself", hint="give torchrun a number")
@@ -147,8 +149,8 @@ def _chosen_batch_size(chosen: ResolvedOptions, ranks: int) -> int:
         seconds=CPU_SECONDS if device.kind == "cpu" else None,
         on_trial=_log_trial,
     )
-    if (said := choice.left_out_message()) is not None:
-        output.log(said)
+    if (message := choice.left_out_message()) is not None:
+        output.log(message)
     output.log(f"batch size {choice.batch_size}: the smallest within 3 % of the best rate")
     return choice.batch_size
 
@@ -159,24 +161,24 @@ def _log_trial(trial: ComputeRate) -> None:
     output.log(f"  {trial.batch_size:>5}: {result}")
 
 
-def _plan(args: argparse.Namespace, chosen: ResolvedOptions, options: Options, ranks: int) -> int:
-    """Prints what the run would be."""
+def _dry_run(args: argparse.Namespace, chosen: ResolvedOptions, options: Options, ranks: int) -> int:
+    """Measure for some seconds, and print what the run would take."""
     check(options)
     if args.usd_per_hour is not None and not args.usd_per_hour >= 0:
         raise UsageError(f"--usd-per-hour must be 0 or more, not {args.usd_per_hour:g}")
     device = open_device(options.device)
     data, val = open_data(options)
-    _say_what(chosen, options)
+    _log_options(chosen, options)
     if small := enlargement_note(data, options.image_size):
         output.log(f"note: {small}")
     output.log(f"measuring for some seconds on the {device.name}; nothing is written")
-    plan = measure_dry_run(options, data, val, device, ranks=ranks, seconds=PLAN_SECONDS, usd_per_hour=args.usd_per_hour)
+    plan = measure_dry_run(options, data, val, device, ranks=ranks, seconds=DRY_RUN_SECONDS, usd_per_hour=args.usd_per_hour)
     document = {**asdict(plan), "model": options.model, "device": device.name, "options": options_file.flatten(options)}
-    output.emit(args, document, lambda: _render_plan(options, device.name, plan))
+    output.emit(args, document, lambda: _render_dry_run(options, device.name, plan))
     return 0
 
 
-def _render_plan(options: Options, device: str, plan: DryRun) -> None:
+def _render_dry_run(options: Options, device: str, plan: DryRun) -> None:
     val = f", {plan.val_images:,} for validation" if plan.val_images is not None else ", no validation"
     sizes = ", then ".join(f"{size} px" + (f" from epoch {epoch + 1}" if epoch else "") for epoch, size in plan.sizes)
     print(f"{options.model}, {plan.parameters / 1e6:,.1f} million parameters, on {plan.ranks} × {device}")
@@ -199,9 +201,9 @@ def _time(seconds: float) -> str:
 
 
 def _run_processes(args: argparse.Namespace, count: int, options: Options) -> int:
-    """Runs `count` ranks of this same command, with what was found out, and prints what the main one printed."""
-    found = ["--batch-size", str(options.batch_size), "--compile", options.compile]
-    code, printed = run_processes(count, [*args.words, *found])
+    """Run this command line in `count` processes, with the measured options; print what rank 0 prints."""
+    measured = ["--batch-size", str(options.batch_size), "--compile", options.compile]
+    code, printed = run_processes(count, [*args.words, *measured])
     if args.json and printed:
         output.emit(args, json.loads(printed), lambda: None)
     elif printed:
@@ -209,7 +211,7 @@ def _run_processes(args: argparse.Namespace, count: int, options: Options) -> in
     return code
 
 
-def _show(options: Options, progress: TrainingProgress, meter: output.ProgressBar) -> None:
+def _show_progress(options: Options, progress: TrainingProgress, meter: output.ProgressBar) -> None:
     if progress.remark:
         output.stderr_console.print(escape(progress.remark), soft_wrap=True)
         return
@@ -221,7 +223,7 @@ def _show(options: Options, progress: TrainingProgress, meter: output.ProgressBa
     if progress.scores is not None:
         words += f" top-1 {progress.scores.top1:.1%}"
     left = (progress.total_steps - progress.step) * options.batch_size * ranks_from_environment().world_size
-    # The rate of the summary: start-up, the first steps and evaluation are not in it.
+    # The same rate as in the summary: without start-up, warm-up steps and evaluation.
     meter.advance(progress.images, words, total=meter.done + progress.images + left, rate=progress.img_s)
 
 

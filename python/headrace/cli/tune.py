@@ -1,4 +1,4 @@
-"""`headrace tune`: the settings of a training run on this machine, measured."""
+"""`headrace tune`: measure settings for a training run on this machine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from headrace.training.distributed.processes import rank_count
 from headrace.training.enlarging import enlargement_note
 from headrace.training.tune.tune import TuningResult, tune
 
-SUMMARY = "finds batch size, threads and batches ahead for a training on this machine, and says what binds it"
+SUMMARY = "measure batch size, threads and prefetch for a training run on this machine, and say what limits it"
 EXAMPLE = """
 headrace tune --model resnet50 --data /data/imagenet --batch-size auto --write tuned.toml
 headrace train --config tuned.toml
@@ -28,15 +28,19 @@ headrace train --config tuned.toml
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `headrace tune`: those of `headrace train`, and its own."""
+    """Add the options of `headrace tune`: those of `headrace train`, and its own."""
     add_training_options(parser)
-    parser.add_argument("--config", type=Path, metavar="FILE", help="options from a TOML file; the command line comes on top")
-    parser.add_argument("--seconds", type=float, default=5.0, metavar="S", help="for each measurement (default: 5)")
-    parser.add_argument("--write", type=Path, metavar="FILE", help="the settings, for `headrace train --config FILE`")
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", help="read options from a TOML file; the command line overrides them"
+    )
+    parser.add_argument("--seconds", type=float, default=5.0, metavar="S", help="seconds of each measurement (default: 5)")
+    parser.add_argument(
+        "--write", type=Path, metavar="FILE", help="write the settings to a file for `headrace train --config FILE`"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measures, prints and writes."""
+    """Measure, print and write the settings."""
     if not 0 < args.seconds <= 600:
         raise UsageError(f"--seconds must be from 0 to 600, not {args.seconds:g}")
     chosen = options_from_arguments(args, args.config)

@@ -1,1 +1,1 @@
-"""The demonstration: a photograph folder, an ordinary training script, and the story told with both."""
+"""`headrace demo`: a folder of photographs, an ordinary training script, and the steps that are run with both."""

@@ -1,9 +1,9 @@
-"""A folder of real photographs like ImageNet's, cut from those that scikit-image and scikit-learn ship.
+"""A folder of photographs like ImageNet's, cropped from those that scikit-image and scikit-learn ship.
 
-Nothing is downloaded (the files are read from the installed packages; skimage.data's functions, which may
-download, are not called), nothing is enlarged, and every cut is a different part of its photograph. Sizes, bits per
-pixel and chroma subsampling follow what a random sample of 400 ImageNet files shows: about 470 × 400, about
-4.7 bits per pixel, 4:4:4 for most, 4:2:0 for a fifth, 4:2:2 for a few.
+Nothing is downloaded: files are read from the installed packages, and the functions of skimage.data, which may download, are
+not called. Nothing is enlarged, and each crop is a different part of its photograph. Sizes, bits per pixel and chroma
+subsampling follow a random sample of 400 ImageNet files: about 470 × 400 pixels, about 4.7 bits per pixel, 4:4:4 for most,
+4:2:0 for a fifth, 4:2:2 for a few.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = ["CLASSES", "IMAGES_PER_CLASS", "is_complete", "make"]
 
-# Class → photographs of it, as package and path inside the package. Chosen for enough detail: smooth ones (a retina,
-# the moon) do not reach ImageNet's bits per pixel at any quality.
+# Class → its photographs, as package and path inside the package. All have enough detail: smooth images (a retina, the moon)
+# do not reach ImageNet's bits per pixel at any quality.
 CLASSES: dict[str, tuple[tuple[str, str], ...]] = {
     "astronaut": (("skimage", "data/astronaut.png"),),
     "cat": (("skimage", "data/chelsea.png"),),
@@ -48,23 +48,22 @@ WIDTHS, HEIGHTS = (400, 560), (330, 480)
 TARGET_BITS_PER_PIXEL = (3.7, 5.8)
 BITS_PER_PIXEL = (3.5, 6.0)
 QUALITIES = (75, 85, 91, 95, 98, 100)
-# Changes when the files would: a folder made by another version is made anew.
+# Change this when the files change: a folder made by another version is replaced.
 VERSION = "2"
 STAMP = ".complete"
 
 
 def is_complete(folder: Path) -> bool:
-    """Whether `folder` holds all the images of this version."""
+    """Return whether `folder` holds all images of this version."""
     stamp = folder / STAMP
     return stamp.is_file() and stamp.read_text() == VERSION
 
 
 def make(folder: Path, *, per_class: int = IMAGES_PER_CLASS, advance: Callable[[int], None] = lambda count: None) -> int:
-    """Writes `folder`/CLASS/NNNN.jpg and returns how many; the folder appears whole or not at all.
+    """Write `folder`/CLASS/NNNN.jpg and return the number of images. The folder appears whole or not at all.
 
-    The same files every time (each image has its own seed), given the same Pillow. `advance` is called with the
-    number of images just written. Raises MissingDependencyError, and SourceError rather than replace a folder
-    that this function did not make.
+    Each image has its own seed: the same Pillow writes the same files every time. `advance` receives the number of images just
+    written. Raises MissingDependencyError without the photographs, SourceError if `folder` exists and was not made here.
     """
     if folder.exists() and not (folder / STAMP).is_file():
         raise SourceError(f"{folder} exists and is not the demo's", hint="remove it, or choose another --keep folder")
@@ -76,7 +75,7 @@ def make(folder: Path, *, per_class: int = IMAGES_PER_CLASS, advance: Callable[[
     jobs = [(name, index) for index in range(per_class) for name in CLASSES]
     try:
         with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:  # Pillow encodes without the GIL
-            for name, index, jpeg in pool.map(lambda job: (*job, _cut(photographs[job[0]], *job)), jobs):
+            for name, index, jpeg in pool.map(lambda job: (*job, _crop(photographs[job[0]], *job)), jobs):
                 (partial / name / f"{index:04d}.jpg").write_bytes(jpeg)
                 advance(1)
         (partial / STAMP).write_text(VERSION)
@@ -109,21 +108,21 @@ def _package_folder(package: str) -> Path:
     return Path(spec.origin).parent
 
 
-def _cut(photographs: list[_Photograph], name: str, index: int) -> bytes:
-    """One JPEG: a random part of one of the photographs at a quality that gives about a random number of bits per pixel."""
-    dice = random.Random(f"{VERSION}/{name}/{index}")
-    for _ in range(40):  # a cut of empty sky may not reach the bits at any quality: cut again
-        photograph = dice.choice(photographs)
+def _crop(photographs: list[_Photograph], name: str, index: int) -> bytes:
+    """Return a JPEG: a random part of a photograph, at the quality that gives about a random number of bits per pixel."""
+    random_source = random.Random(f"{VERSION}/{name}/{index}")
+    for _ in range(40):  # a crop of empty sky may not reach the bits at any quality: crop again
+        photograph = random_source.choice(photographs)
         image = photograph.image
-        width = min(dice.randint(*WIDTHS), image.width - 4)
-        height = min(dice.randint(*HEIGHTS), image.height - 4)
-        left, top = dice.randint(0, image.width - width), dice.randint(0, image.height - height)
-        subsampling = dice.choices(list(SUBSAMPLINGS), list(SUBSAMPLINGS.values()))[0]
+        width = min(random_source.randint(*WIDTHS), image.width - 4)
+        height = min(random_source.randint(*HEIGHTS), image.height - 4)
+        left, top = random_source.randint(0, image.width - width), random_source.randint(0, image.height - height)
+        subsampling = random_source.choices(list(SUBSAMPLINGS), list(SUBSAMPLINGS.values()))[0]
         part = image.crop((left, top, left + width, top + height))
-        quality = photograph.quality(subsampling, dice.uniform(*TARGET_BITS_PER_PIXEL))
-        for tried in (quality, quality - 4, quality + 4):  # a cut has more or less detail than its whole photograph
-            if QUALITIES[0] <= tried <= QUALITIES[-1]:
-                jpeg = _encode(part, tried, subsampling)
+        quality = photograph.quality(subsampling, random_source.uniform(*TARGET_BITS_PER_PIXEL))
+        for candidate in (quality, quality - 4, quality + 4):  # a crop has more or less detail than its whole photograph
+            if QUALITIES[0] <= candidate <= QUALITIES[-1]:
+                jpeg = _encode(part, candidate, subsampling)
                 if BITS_PER_PIXEL[0] <= 8 * len(jpeg) / (width * height) <= BITS_PER_PIXEL[1]:
                     return jpeg
     raise SourceError(f"no part of the photograph {name!r} has enough detail", hint="reinstall scikit-image")
@@ -131,13 +130,13 @@ def _cut(photographs: list[_Photograph], name: str, index: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class _Photograph:
-    """An image, and the bits per pixel that it takes at each of QUALITIES, for each subsampling."""
+    """An image, and its bits per pixel at each of QUALITIES, for each subsampling."""
 
     image: Image.Image
     bits: dict[str, list[float]]
 
     def quality(self, subsampling: str, bits_per_pixel: float) -> int:
-        """The quality at which the photograph takes about `bits_per_pixel` (linear between those measured)."""
+        """Return the quality that gives about `bits_per_pixel`, interpolated linearly between the measured ones."""
         bits = self.bits[subsampling]
         for index in range(1, len(QUALITIES)):
             if bits[index] >= bits_per_pixel:

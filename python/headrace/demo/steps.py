@@ -1,4 +1,4 @@
-"""Runs one command of the demonstration as a person would, shows what it says, and returns its JSON document."""
+"""Run one command of the demo as a user would, show its output, and return its JSON document."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ TAIL_LINES = 12
 
 
 def headrace(verb: str, *arguments: str | Path) -> list[str]:
-    """The command line of one of our own verbs, with `--json`, in this interpreter."""
+    """Return the command line of one of our verbs, with `--json`, for this interpreter."""
     return [sys.executable, "-m", "headrace", verb, "--json", *map(str, arguments)]
 
 
 def python(script: Path, *arguments: str | Path) -> list[str]:
-    """The command line of a script, in this interpreter."""
+    """Return the command line of a script, for this interpreter."""
     return [sys.executable, str(script), *map(str, arguments)]
 
 
-def words(command: list[str]) -> str:
-    """`command` as one would type it."""
+def typed_command(command: list[str]) -> str:
+    """Return `command` as a user would type it."""
     own = command[1:3] == ["-m", "headrace"]
     plain = ["headrace", *(word for word in command[3:] if word != "--json")] if own else ["python", *command[1:]]
     return shlex.join("python" if word == sys.executable else word for word in plain)
 
 
 def run(command: list[str], *, show: Callable[[str], None], environment: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Runs `command` to its end; every line of its stderr goes to `show`, and so does stdout unless it is JSON.
+    """Run `command` to its end and return the JSON document it printed, or {} without one.
 
-    Returns the JSON document that it printed, or {} if it printed none. Raises CommandError with its last lines when it
-    fails or takes more than 15 minutes; nothing of it goes on running afterwards.
+    `show` receives every line of stderr, and those of stdout if that is not JSON. Raises CommandError with the last lines if
+    the command fails or takes more than 15 minutes. No process of it is left running.
     """
     tail: deque[str] = deque(maxlen=TAIL_LINES)
 
@@ -52,7 +52,7 @@ def run(command: list[str], *, show: Callable[[str], None], environment: Mapping
         tail.append(line)
         show(line)
 
-    # A process group of its own: worker processes go with it when it is stopped.
+    # A process group of its own, so that its worker processes can be stopped with it.
     process = subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
@@ -78,7 +78,7 @@ def run(command: list[str], *, show: Callable[[str], None], environment: Mapping
             if stream is not None:
                 stream.close()
     if code != 0:
-        raise CommandError(f"`{words(command)}` failed with exit code {code}; its last words:\n  " + "\n  ".join(tail))
+        raise CommandError(f"`{typed_command(command)}` failed with exit code {code}; its last lines:\n  " + "\n  ".join(tail))
     return _document(printed, command)
 
 
@@ -98,5 +98,5 @@ def _document(printed: list[str], command: list[str]) -> dict[str, Any]:
     try:
         document = json.loads("\n".join(printed))
     except ValueError as error:
-        raise CommandError(f"`{words(command)}` did not print one JSON document: {error}") from error
+        raise CommandError(f"`{typed_command(command)}` did not print one JSON document: {error}") from error
     return dict(document)

@@ -1,7 +1,7 @@
-"""The demonstration: a slow training job is diagnosed, made fast without a changed line, packed, and trained.
+"""The demo: diagnose a slow training script, run it faster unmodified, pack its images, and train from the pack.
 
-Everything is done by the commands that a person would type, one after the other, and everything in the final table was
-measured in this run: the plain script and the same script under `headrace run` take turns, on the same number of images.
+Each step is a command that a user could type. Every number in the final table is measured in this run: the plain script and the
+same script under `headrace run` take turns, on the same number of images.
 """
 
 from __future__ import annotations
@@ -29,23 +29,24 @@ from headrace.system import nvml, software
 from headrace.training.devices import SIMULATED
 from headrace.transforms.geometry import CenterCrop
 
-__all__ = ["Measured", "Story", "default_folder", "tell"]
+__all__ = ["Measurement", "Story", "default_folder", "run_demo"]
 
 ROUNDS = 3
 BATCH_SIZE = 64
-DIAGNOSED_STEPS = 70  # the diagnosis speaks from 50 steps on,
-DIAGNOSED_SECONDS = 45  # and on a slow machine from what it has seen by then
-TRAINED_STEPS, TRAINED_SECONDS = 300, 20  # fewer steps on a slow machine, but at least two hundred
+DIAGNOSED_STEPS = 70  # a diagnosis needs 50
+DIAGNOSED_SECONDS = 45  # limit of the diagnosis on a slow machine
+TRAINED_STEPS, TRAINED_SECONDS = 300, 20  # of `headrace train`; fewer steps on a slow machine
 FEWEST_TRAINED_STEPS = 200
-BLAME_SECONDS = 20.0
-MOST_IMAGES = 3000  # of one's own data: enough for every measurement, and packed in seconds
+DECODE_CHECK_SECONDS = 20.0  # limit of the search for files that cannot be decoded
+MOST_IMAGES = 3000  # take a sample of larger data: enough for every measurement, and packed in seconds
 
-Say = Callable[[str], None]
+Log = Callable[[str], None]
+OpenProgress = Callable[[str, int], Any]  # (description, total) → context manager of a ProgressBar
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """One way of training: images a second of each round, and the median share of time in which the GPU waited."""
+class Measurement:
+    """One way of training: images a second of each round, and the median share of time (0 to 1) that the GPU waited."""
 
     img_s: tuple[float, ...]
     wait_share: float
@@ -53,13 +54,13 @@ class Measured:
 
     @property
     def median_img_s(self) -> float:
-        """The figure that is shown."""
+        """The median over the rounds."""
         return statistics.median(self.img_s)
 
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """All that was measured. `gpu_img_s`: the simulated GPU's own rate, None on a real one."""
+    """All measurements of a demo. `gpu_img_s` is the stated rate of the simulated GPU, None on a real one."""
 
     device: str
     gpu_img_s: float | None
@@ -67,9 +68,9 @@ class Story:
     images: int
     images_per_round: int
     batch: list[Any]
-    before: Measured
-    after: Measured
-    trained: Measured
+    before: Measurement
+    after: Measurement
+    trained: Measurement
     taken_over: bool
     reason: str
     verdict: str
@@ -80,18 +81,18 @@ class Story:
 
     @property
     def speedup(self) -> float:
-        """How many times as fast the unmodified script became."""
+        """How many times as fast the unmodified script is under `headrace run`."""
         return self.after.median_img_s / self.before.median_img_s
 
 
 def default_folder() -> Path:
-    """Where the photographs are kept between runs: the user's cache folder."""
+    """Return the folder that holds the photographs between runs, below the user's cache folder."""
     cache = os.environ.get("XDG_CACHE_HOME")
     return (Path(cache) if cache else Path.home() / ".cache") / "headrace" / "demo"
 
 
 def find_device() -> tuple[str, str]:
-    """(--device of the script and of `headrace train`, its name for people): the GPU if torch can use one."""
+    """Return the --device of the script and of `headrace train`, and its name for people: the GPU if torch can use one."""
     driver, _ = nvml.find_driver()
     if driver is not None and driver.gpus:
         torch, _ = software.ask_torch()
@@ -100,27 +101,28 @@ def find_device() -> tuple[str, str]:
     return "sim:a100", "simulated A100"
 
 
-def tell(*, data: Path | None, folder: Path, seconds: float, say: Say, progress: Progress) -> Story:
-    """Runs the whole story in `folder`. `seconds`: how long each plain measurement takes, about.
+def run_demo(*, data: Path | None, folder: Path, seconds: float, log: Log, progress: OpenProgress) -> Story:
+    """Run the whole demo in `folder`; each measurement of the plain script takes about `seconds`.
 
-    `say` gets every line there is to tell, `progress` shows the making of the photographs. Raises HeadraceError: unusable data
-    (naming the files), a command that failed (with its last lines), or two runs that did not do the same job.
+    `data` is an image folder; None makes photographs. `log` receives every message, `progress` opens a progress bar. Raises
+    HeadraceError for data that cannot be used (naming the files), for a command that failed (with its last lines), and for
+    runs that did not do the same job.
     """
     started_s = time.monotonic()
     device, name = find_device()
 
     def show(line: str) -> None:
-        say(line if line.startswith(f"{name}: ") else f"{name}: {line}")
+        log(line if line.startswith(f"{name}: ") else f"{name}: {line}")
 
     with _locked(folder):
         if data is not None:
             source = _training_part(data)
         else:
             source = _photographs(folder, show, lambda words, total: progress(f"{name}: {words}", total))
-        dataset = _checked(source)
+        dataset = _open_folder(source)
         if len(dataset) > MOST_IMAGES:
             source = _sample(dataset, folder / "sample", show)
-            dataset = _checked(source)
+            dataset = _open_folder(source)
         script = folder / "train.py"
         shutil.copyfile(Path(__file__).with_name("script.py"), script)
         batch_size = BATCH_SIZE if len(dataset) >= 4 * BATCH_SIZE else max(1, len(dataset) // 4)
@@ -131,7 +133,7 @@ def tell(*, data: Path | None, folder: Path, seconds: float, say: Say, progress:
         except CommandError as error:
             if data is None:
                 raise
-            raise _blamed(error, dataset) from error
+            raise _with_undecodable_files(error, dataset) from error
         before, after, loaders, facts = rounds
         trained_steps = round(TRAINED_SECONDS * after.median_img_s / batch_size)
         trained_steps = max(FEWEST_TRAINED_STEPS, min(TRAINED_STEPS, trained_steps))
@@ -156,12 +158,9 @@ def tell(*, data: Path | None, folder: Path, seconds: float, say: Say, progress:
     )
 
 
-Progress = Callable[[str, int], Any]
-
-
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Keeps a second demo out of `folder` while this one works there."""
+    """Keep a second demo out of `folder` while this one works there."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = open(folder / ".lock", "w")  # noqa: SIM115 - closed below, with the lock
@@ -177,7 +176,7 @@ def _locked(folder: Path) -> Iterator[None]:
         yield
 
 
-def _photographs(folder: Path, show: Say, progress: Progress) -> Path:
+def _photographs(folder: Path, show: Log, progress: OpenProgress) -> Path:
     target = folder / "images"
     total = len(images.CLASSES) * images.IMAGES_PER_CLASS
     if images.is_complete(target):
@@ -189,8 +188,8 @@ def _photographs(folder: Path, show: Say, progress: Progress) -> Path:
     return target
 
 
-def _checked(source: Path) -> Dataset:
-    """The image folder, opened: raises SourceError in words where there is none, no images, or one class."""
+def _open_folder(source: Path) -> Dataset:
+    """Open the image folder. Raise SourceError if it does not exist or has fewer than 8 images or 2 classes."""
     dataset = open_stored(source)
     if dataset.kind != "folder":
         raise SourceError(f"{source} is {dataset.kind}, not an image folder", hint="give --data a folder of class folders")
@@ -201,13 +200,13 @@ def _checked(source: Path) -> Dataset:
 
 
 def _training_part(data: Path) -> Path:
-    """`data`, or its `train` folder where it holds `train` and `val` (or `test`)."""
+    """Return `data`, or its `train` folder if it holds `train` and `val` (or `test`)."""
     inside = train_and_validation(data)
     return data if inside is None else inside[0]
 
 
-def _sample(dataset: Dataset, target: Path, show: Say) -> Path:
-    """A folder of links to evenly spaced images of `dataset`, so that the demo takes minutes on any number of images."""
+def _sample(dataset: Dataset, target: Path, show: Log) -> Path:
+    """Make a folder of links to evenly spaced images of `dataset`, so that the demo takes minutes on any number of images."""
     shutil.rmtree(target, ignore_errors=True)
     stride = math.ceil(len(dataset) / MOST_IMAGES)
     table = dataset.table
@@ -220,28 +219,30 @@ def _sample(dataset: Dataset, target: Path, show: Say) -> Path:
     return target
 
 
-def _diagnose(folder: Path, job: list[str], batch_size: int, show: Say) -> tuple[dict[str, Any], float]:
-    """The diagnosis of the plain script, and the images a second of it."""
+def _diagnose(folder: Path, job: list[str], batch_size: int, show: Log) -> tuple[dict[str, Any], float]:
+    """Diagnose the plain script; return the diagnosis and the script's images a second."""
     shutil.rmtree(folder / "diagnosis", ignore_errors=True)
     log = folder / "facts.json"
     log.unlink(missing_ok=True)
     command = steps.python(Path(job[0]), *job[1:], "--images", str(DIAGNOSED_STEPS * batch_size), "--log", log)
     options = ["--out", str(folder / "diagnosis"), "--seconds", str(DIAGNOSED_SECONDS)]
     line = [*steps.headrace("diagnose", *options), "--", *command]
-    show("2/6 why is it slow?  $ " + steps.words(line))
+    show("2/6 why is it slow?  $ " + steps.typed_command(line))
     diagnosis = steps.run(line, show=show)
     show(f"verdict {diagnosis['verdict']}")
-    # The script's own figure, without its start-up; when it was ended early, the diagnosis's.
+    # The rate by the script's own clock, without start-up; that of the diagnosis if the script was ended early.
     img_s = _facts(log, line)["img_s"] if log.exists() else diagnosis["img_s"]
     if not img_s:
-        raise CommandError(f"`{steps.words(line)}` saw too few steps in {DIAGNOSED_SECONDS} s", hint="free some CPU cores")
+        raise CommandError(
+            f"`{steps.typed_command(line)}` saw too few steps in {DIAGNOSED_SECONDS} s", hint="free some CPU cores"
+        )
     return diagnosis, float(img_s)
 
 
 def _take_turns(
-    folder: Path, job: list[str], img_s: float, batch_size: int, seconds: float, show: Say
-) -> tuple[Measured, Measured, list[dict[str, Any]], dict[str, Any]]:
-    """Plain and under `headrace run`, in turns, on the same number of images; checks that they did the same job."""
+    folder: Path, job: list[str], img_s: float, batch_size: int, seconds: float, show: Log
+) -> tuple[Measurement, Measurement, list[dict[str, Any]], dict[str, Any]]:
+    """Run the script plain and under `headrace run`, in turns, on the same images; check that both did the same job."""
     count = max(10, math.ceil(img_s * seconds / batch_size)) * batch_size
     log = folder / "facts.json"
     plain = steps.python(Path(job[0]), *job[1:], "--images", str(count), "--log", log)
@@ -251,24 +252,24 @@ def _take_turns(
     loaders: list[dict[str, Any]] = []
     for _ in range(ROUNDS):
         for way, line in (("plain", plain), ("run", quick)):
-            show("$ " + steps.words(line))
+            show("$ " + steps.typed_command(line))
             log.unlink(missing_ok=True)
             document = steps.run(line, show=show)
             loaders = document.get("loaders", loaders)
             facts[way].append(_facts(log, line))
     _check_same_job(facts)
-    return _measured(facts["plain"]), _measured(facts["run"]), loaders, facts["plain"][0]
+    return _measurement(facts["plain"]), _measurement(facts["run"]), loaders, facts["plain"][0]
 
 
 def _facts(log: Path, command: list[str]) -> dict[str, Any]:
     try:
         return dict(json.loads(log.read_text()))
     except (OSError, ValueError) as error:
-        raise CommandError(f"`{steps.words(command)}` ended without writing {log}: {error}") from error
+        raise CommandError(f"`{steps.typed_command(command)}` ended without writing {log}: {error}") from error
 
 
-def _measured(facts: list[dict[str, Any]]) -> Measured:
-    return Measured(
+def _measurement(facts: list[dict[str, Any]]) -> Measurement:
+    return Measurement(
         img_s=tuple(one["img_s"] for one in facts),
         wait_share=statistics.median(one["wait_share"] for one in facts),
         final_loss=facts[-1]["losses"][-1],
@@ -276,7 +277,7 @@ def _measured(facts: list[dict[str, Any]]) -> Measured:
 
 
 def _check_same_job(facts: dict[str, list[dict[str, Any]]]) -> None:
-    """Same number of images and steps, same batch shapes and dtypes, finite losses: else a comparison means nothing."""
+    """Raise CommandError unless all runs had equal images, steps, batch shapes and dtypes, and finite losses."""
     every = [one for way in facts.values() for one in way]
     for name in ("images", "steps", "batches", "device"):
         values = [one[name] for one in every]
@@ -287,27 +288,27 @@ def _check_same_job(facts: dict[str, list[dict[str, Any]]]) -> None:
 
 
 def _pack_and_train(
-    folder: Path, source: Path, device: str, batch_size: int, count: int, show: Say
-) -> tuple[dict[str, Any], Measured]:
+    folder: Path, source: Path, device: str, batch_size: int, count: int, show: Log
+) -> tuple[dict[str, Any], Measurement]:
     for name in ("packed", "training"):
         shutil.rmtree(folder / name, ignore_errors=True)
     line = steps.headrace("pack", source, folder / "packed")
-    show("5/6 $ " + steps.words(line))
+    show("5/6 $ " + steps.typed_command(line))
     packed = steps.run(line, show=show)
     model = "resnet50" if device.startswith("sim:") else "resnet18"  # the simulated rate is ResNet-50's
     options = ["--model", model, "--data", folder / "packed", "--device", device, "--batch-size", batch_size]
     options += ["--epochs", 1 + count * batch_size // max(1, packed["records"] // 2), "--steps", count]
     line = steps.headrace("train", *map(str, options), "--out", folder / "training")
-    show("6/6 $ " + steps.words(line))
+    show("6/6 $ " + steps.typed_command(line))
     result = steps.run(line, show=show)
     if not math.isfinite(result["loss"]):
         raise CommandError(f"the training from the pack ended with a loss of {result['loss']}")
-    return packed, Measured((result["img_s"],), result["wait_share"], result["loss"])
+    return packed, Measurement((result["img_s"],), result["wait_share"], result["loss"])
 
 
-def _blamed(error: CommandError, dataset: Dataset) -> HeadraceError:
-    """The script's error, with the files named that cannot be decoded, if that is why (the script does not say which)."""
-    deadline_s = time.monotonic() + BLAME_SECONDS
+def _with_undecodable_files(error: CommandError, dataset: Dataset) -> HeadraceError:
+    """Return an error that names the files that cannot be decoded; the script's own error if all can be."""
+    deadline_s = time.monotonic() + DECODE_CHECK_SECONDS
     with Loader(dataset, 16, CenterCrop(8), shuffle=False, drop_last=False, output="numpy", on_error="skip") as loader:
         for _ in loader:
             if time.monotonic() > deadline_s:
