@@ -280,9 +280,15 @@ impl RegionDecoder {
             cover(&mut window.columns, columns, plane.size * plane.h);
             cover(&mut window.rows, rows, plane.size * plane.v);
         }
+        self.lay_out_blocks(header.count, &window);
+        window
+    }
+
+    /// Assign the blocks of the window's MCUs to groups of coefficients, and size the memory for one MCU row.
+    fn lay_out_blocks(&mut self, count: usize, window: &Window) {
         self.slots.clear();
         let mut first_group = 0;
-        for (component, plane) in self.planes[..header.count].iter_mut().enumerate() {
+        for (component, plane) in self.planes[..count].iter_mut().enumerate() {
             plane.left = window.columns.start * plane.h * plane.size;
             plane.top = plane.blocks.start * plane.size;
             plane.groups = ((window.columns.len() as u32 * plane.h) as usize).div_ceil(GROUP);
@@ -306,7 +312,6 @@ impl RegionDecoder {
         }
         self.coefficients.truncate(first_group);
         self.coefficients.resize(first_group + 1, [0; 64 * GROUP]);
-        window
     }
 
     /// Reserve memory for the samples of a region that was laid out, `width` pixels wide.

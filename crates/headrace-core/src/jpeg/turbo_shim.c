@@ -1,5 +1,5 @@
-/* libjpeg's API reports errors by longjmp, which must not cross Rust frames: every setjmp lives in this file, and each
- * function returns a status. Numbers are those of headrace_core::error::Status. */
+/* A shim over libjpeg's API, which reports errors by longjmp. A longjmp must not cross Rust frames, so every setjmp is in this file, and
+ * each function returns a status with the numbers of headrace_core::error::Status. */
 #include <setjmp.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -12,9 +12,9 @@
 enum { OK = 0, TRUNCATED = 3, CORRUPT_HEADER = 4, MISSING_TABLE = 5, CORRUPT_DATA = 6, UNSUPPORTED = 8, TOO_LARGE = 9 };
 
 typedef struct {
-  struct jpeg_error_mgr base; /* first: libjpeg sees only this */
+  struct jpeg_error_mgr base; /* must be first: libjpeg gets a pointer to it */
   jmp_buf escape;
-  int warned; /* status of the first warning that means damaged pixels, else 0 */
+  int warned; /* status of the first warning that means damaged pixels, or 0 */
 } errors_t;
 
 static void on_error(j_common_ptr cinfo) {
@@ -32,16 +32,16 @@ static void on_message(j_common_ptr cinfo, int level) {
     case JWRN_MUST_RESYNC:
     case JWRN_ARITH_BAD_CODE:
     case JWRN_BOGUS_PROGRESSION: errors->warned = CORRUPT_DATA; break;
-    default: break; /* extraneous bytes, odd JFIF or Adobe versions: harmless, as for Pillow */
+    default: break; /* extraneous bytes, unusual JFIF or Adobe versions: ignored, as in Pillow */
   }
 }
 
 static void on_output(j_common_ptr cinfo) { (void)cinfo; }
 
-/* A few hundred bytes can ask for a scan over the whole image, so a small file could keep a core busy for hours. Encoders
+/* Largest number of scans. A scan of a few bytes can cover the whole image, so a small file could keep a core busy for hours. Encoders
  * write about ten scans. */
 enum { MAX_SCANS = 100 };
-/* Whole-image coefficient arrays (progressive and multi-scan files) above this are refused. */
+/* Largest size of whole-image coefficient arrays (progressive and multi-scan files); larger files are refused. */
 #define MAX_COEFFICIENT_BYTES ((size_t)1 << 30)
 
 static void on_progress(j_common_ptr cinfo) {
@@ -105,8 +105,8 @@ int headrace_turbo_size(const uint8_t *data, size_t length, uint32_t *width, uin
   return errors.warned == TRUNCATED ? TRUNCATED : OK;
 }
 
-/* Whether scans of a progressive file are missing. The decoder then smooths blocks by their neighbours, judged by the first
- * ten coefficients. */
+/* Returns whether scans of a progressive file are missing, by its first ten coefficients. The decoder then smooths blocks by their
+ * neighbours. */
 static int is_incomplete(const struct jpeg_decompress_struct *cinfo) {
   for (int c = 0; c < cinfo->num_components && cinfo->progressive_mode; c++)
     for (int k = 0; k < 10; k++)
@@ -116,7 +116,7 @@ static int is_incomplete(const struct jpeg_decompress_struct *cinfo) {
 
 static void convert_four(const uint8_t *from, uint8_t *to, uint32_t pixels) {
   for (uint32_t i = 0; i < pixels; i++, from += 4, to += 3) {
-    /* Photoshop stores inverted inks, and Pillow takes every file for one of its: 255 is no ink. */
+    /* Photoshop stores inverted inks, and Pillow assumes them in every file: 255 is no ink. */
     for (int c = 0; c < 3; c++) {
       int product = from[c] * from[3] + 128;
       to[c] = (uint8_t)(((product >> 8) + product) >> 8);
@@ -124,7 +124,7 @@ static void convert_four(const uint8_t *from, uint8_t *to, uint32_t pixels) {
   }
 }
 
-/* As the 8-bit path below, for a started decompressor of 12 bits: whole lines, the upper eight bits of every sample. */
+/* Reads rows from a started decompressor of 12 bits: whole lines, of which the upper eight bits of every sample are used. */
 static void read_twelve_bits(struct jpeg_decompress_struct *cinfo, uint32_t x, uint32_t y, uint32_t w, uint32_t h, uint8_t *out,
                              size_t stride, uint8_t *line) {
   J12SAMPROW rows[1] = {(J12SAMPROW)line};
@@ -132,19 +132,19 @@ static void read_twelve_bits(struct jpeg_decompress_struct *cinfo, uint32_t x, u
   while (cinfo->output_scanline < y) jpeg12_read_scanlines(cinfo, rows, 1);
   for (uint32_t row = 0; row < h; row++) {
     jpeg12_read_scanlines(cinfo, rows, 1);
-    /* In place: a byte never overtakes the sample that it comes from. */
+    /* In place: a byte is never written beyond the sample that it comes from. */
     for (size_t i = 0; i < w * channels; i++) line[i] = (uint8_t)(rows[0][x * channels + i] >> 4);
     if (channels == 4) convert_four(line, out + (size_t)row * stride, w);
     else memcpy(out + (size_t)row * stride, line, (size_t)w * 3);
   }
 }
 
-/* Pixels that a cropped decode is wide at least: eight chroma samples at the largest sampling factor. */
+/* Smallest width of a cropped decode in pixels: eight chroma samples at the largest sampling factor. */
 enum { LEAST_STRIP = 32 };
 
-/* Decodes, at 1/scale_divisor of the size, columns [x, x + w) and rows [y, y + h) as RGB with the slow integer IDCT and fancy upsampling. `out` has room for
- * h rows of `stride` bytes; `line`, aligned to 2 bytes, for one row of the whole image width (8 bytes a pixel). CMYK and YCCK are converted as
- * Pillow does: the plain product of the inverted inks. */
+/* Decodes columns [x, x + w) and rows [y, y + h) at 1/scale_divisor of the size as RGB, with the slow integer IDCT and fancy upsampling.
+ * `out` has room for h rows of `stride` bytes; `line`, aligned to 2 bytes, for one row of the whole image width (8 bytes per pixel). CMYK
+ * and YCCK are converted as in Pillow, by the product of the inverted inks. */
 int headrace_turbo_region(const uint8_t *data, size_t length, uint32_t scale_divisor, uint32_t x, uint32_t y, uint32_t w, uint32_t h, uint8_t *out,
                           size_t stride, uint8_t *line) {
   struct jpeg_decompress_struct cinfo;
@@ -186,7 +186,7 @@ int headrace_turbo_region(const uint8_t *data, size_t length, uint32_t scale_div
     return twelve_warned;
   }
 
-  /* Fancy upsampling looks one chroma sample to each side, so one pixel more keeps the crop's edges exact. */
+  /* Fancy upsampling reads one chroma sample on each side, so one more pixel keeps the edges of the crop exact. */
   JDIMENSION left = x > 0 ? x - 1 : 0;
   JDIMENSION right = x + w < cinfo.output_width ? x + w + 1 : cinfo.output_width;
   /* Upsampling a strip whose chroma is one or two samples wide differs from upsampling the whole image. */
@@ -194,7 +194,7 @@ int headrace_turbo_region(const uint8_t *data, size_t length, uint32_t scale_div
   if (right > cinfo.output_width) right = cinfo.output_width;
   if (right < left + LEAST_STRIP) left = right > LEAST_STRIP ? right - LEAST_STRIP : 0;
   JDIMENSION width = right - left;
-  /* Smoothing sees fewer neighbours in a cropped decode, so such files are decoded whole. */
+  /* Smoothing has fewer neighbours in a cropped decode, so such files are decoded whole. */
   int incomplete = is_incomplete(&cinfo);
   int partial = width < cinfo.output_width && !incomplete;
   if (partial) jpeg_crop_scanline(&cinfo, &left, &width);
@@ -221,10 +221,9 @@ int headrace_turbo_region(const uint8_t *data, size_t length, uint32_t scale_div
   return warned;
 }
 
-/* Encodes w x h RGB pixels (gray: one byte a pixel). `factors` holds h and v of each component; `space` is 1 gray,
- * 3 YCbCr, 2 RGB stored as it is. `flags`: 1 optimised tables, 2 progressive, 4 one scan per component, 8 arithmetic, 16 twelve
- * bits (samples times 16, plus four bits of noise). Returns
- * the number of bytes written to `out`, or 0. */
+/* Encodes w x h RGB pixels (gray: one byte per pixel). `factors` holds h and v of each component; `space` is 1 for gray, 3 for YCbCr, 2
+ * for RGB stored unchanged. `flags`: 1 optimised tables, 2 progressive, 4 one scan per component, 8 arithmetic, 16 twelve bits (samples
+ * times 16, plus four bits of noise). Returns the number of bytes written to `out`, or 0. */
 size_t headrace_turbo_encode(const uint8_t *pixels, uint32_t w, uint32_t h, int space, const uint8_t *factors, int quality,
                              uint32_t restart_interval, int flags, uint8_t *out, size_t room) {
   struct jpeg_compress_struct cinfo;
@@ -291,16 +290,16 @@ size_t headrace_turbo_encode(const uint8_t *pixels, uint32_t w, uint32_t h, int 
     jpeg_write_scanlines(&cinfo, rows, count);
   }
   jpeg_finish_compress(&cinfo);
-  size_t written = buffer == out ? size : 0; /* a full buffer makes libjpeg allocate its own: refused */
+  size_t written = buffer == out ? size : 0; /* if the buffer is full, libjpeg allocates another one, which is refused */
   if (buffer != out) free(buffer);
   jpeg_destroy_compress(&cinfo);
   return written;
 }
 
-/* Reads all coefficients of a file of any coding and hands them over one MCU row at a time: `on_row` gets, for component c
- * and line l of the row, the blocks rows[4 * c + l] (NULL where the image does not reach) and their number widths[c]; a
- * status other than OK stops. `quantisation` receives four tables in natural order. A file of one component is read as
- * MCUs of one block. Progressive files must be complete: for others a decoder smooths blocks, which a copy would not show. */
+/* Reads all coefficients of a file of any coding and calls `on_row` for each MCU row. For component c and line l of the row it gets the
+ * blocks rows[4 * c + l] (NULL outside the image) and their number widths[c]; a status other than OK ends the reading. `quantisation`
+ * receives four tables in natural order. A file of one component is read as MCUs of one block. Progressive files must be complete: a
+ * decoder smooths the blocks of others, which a copy of the coefficients would not reproduce. */
 int headrace_turbo_coefficients(const uint8_t *data, size_t length,
                                 int (*on_row)(void *context, const int16_t *const *rows, const uint32_t *widths),
                                 void *context, uint16_t *quantisation) {
@@ -333,7 +332,7 @@ int headrace_turbo_coefficients(const uint8_t *data, size_t length,
   status = errors.warned;
   for (int c = 0; c < cinfo.num_components && status == OK; c++) {
     const JQUANT_TBL *table = cinfo.comp_info[c].quant_table;
-    if (table == NULL) status = TRUNCATED; /* no scan held this component */
+    if (table == NULL) status = TRUNCATED; /* no scan has this component */
     else memcpy(quantisation + 64 * c, table->quantval, sizeof table->quantval);
   }
   if (status == OK && is_incomplete(&cinfo)) status = UNSUPPORTED;

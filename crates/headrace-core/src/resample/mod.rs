@@ -212,29 +212,20 @@ impl Resampler {
             flip: spec.flip_y,
         };
 
-        let (axis_x, axis_y) = (spec.axis_x(), spec.axis_y());
-        let pass_x = !axis_x.is_identity() || spec.flip_x;
-        let pass_y = !axis_y.is_identity();
+        let pass_x = !spec.axis_x().is_identity() || spec.flip_x;
+        let pass_y = !spec.axis_y().is_identity();
         let source_bytes = needed.w as usize * 3;
         let vertical_first = pass_x && pass_y && self.order.vertical_first(spec);
         if pass_x {
-            let origin = needed.x - spec.box_.x;
-            self.horizontal
-                .weights
-                .fill(self.extension, &axis_x, origin, spec.flip_x);
-            self.horizontal.prepare(self.extension, source_bytes);
+            self.prepare_horizontal(spec, needed);
         }
         if pass_y {
-            let origin = needed.y - spec.box_.y;
-            self.vertical
-                .weights
-                .fill(self.extension, &axis_y, origin, false);
             let row_bytes = if vertical_first {
                 source_bytes
             } else {
                 width * 3
             };
-            self.vertical.prepare(self.extension, row_bytes);
+            self.prepare_vertical(spec, needed, row_bytes);
         }
         match (pass_x, pass_y) {
             (false, false) => {
@@ -262,6 +253,25 @@ impl Resampler {
             (true, true) => self.horizontal_then_vertical(&source, &mut output),
         }
         Ok(())
+    }
+
+    /// Make the tables of the horizontal pass, for source rows as wide as `needed`.
+    fn prepare_horizontal(&mut self, spec: &ResizeSpec, needed: Rect) {
+        let origin = needed.x - spec.box_.x;
+        self.horizontal
+            .weights
+            .fill(self.extension, &spec.axis_x(), origin, spec.flip_x);
+        self.horizontal
+            .prepare(self.extension, needed.w as usize * 3);
+    }
+
+    /// Make the tables of the vertical pass, for rows of `row_bytes` bytes.
+    fn prepare_vertical(&mut self, spec: &ResizeSpec, needed: Rect, row_bytes: usize) {
+        let origin = needed.y - spec.box_.y;
+        self.vertical
+            .weights
+            .fill(self.extension, &spec.axis_y(), origin, false);
+        self.vertical.prepare(self.extension, row_bytes);
     }
 
     /// Run both passes. A few rows at a time are resized horizontally just before the vertical pass reads them, so that they are
