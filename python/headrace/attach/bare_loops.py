@@ -1,8 +1,8 @@
-"""Time training loops whose batches come from code that nobody knows: threads and a queue of the script's own, for example.
+"""Time training loops whose batches come from unknown code, for example from threads and a queue of the script.
 
-Steps then lie between the optimizer's. What is taken for waiting is the time from the end of one to the next forward pass,
-but for waits for the device: nothing overlaps with what the script does there, whether it waits for a batch or makes it.
-Only where no known loader feeds the training: one batch from such a loader, and this is off.
+A step then begins and ends with the optimizer's step. The wait is the time from the end of an optimizer step to the next
+forward pass, without waits for the device: in that time the script waits for a batch or makes one. The timing turns itself off
+at the first batch of a known loader.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from headrace.attach.steps import StepRecorder
 __all__ = ["install"]
 
 FIRST_STEPS = 3
-"""Optimizer steps without a batch of a known loader, after which there is none."""
+"""Time the loop after this many optimizer steps without a batch of a known loader."""
 
 
 def install(step_recorder: StepRecorder) -> None:
-    """StepRecorder optimizer steps."""
+    """Register the hook on optimizer steps."""
     from torch.optim import optimizer
 
     optimizer.register_optimizer_step_post_hook(_BareLoop(step_recorder).after_optimizer)
 
 
 class _Source:
-    """Stands for the unknown loader, and for the passes over it."""
+    """A stand-in for the unknown loader and its iterators."""
 
 
 class _BareLoop:
-    """One process. `_optimizer`: the one whose steps count, where there are several."""
+    """The timing of one process. `_optimizer`: the id of the first optimizer; the steps of others do not count."""
 
     def __init__(self, step_recorder: StepRecorder) -> None:
         self._step_recorder = step_recorder
@@ -47,10 +47,10 @@ class _BareLoop:
         self._source = _Source()
         self._hook: Any = None
         self._current: Any = None
-        self._told = False
+        self._start_recorded = False
 
     def after_optimizer(self, optimizer: Any, *_: Any) -> None:
-        """An optimizer has taken a step."""
+        """End a step after an optimizer's step."""
         step_recorder = self._step_recorder
         if step_recorder.off:
             return
@@ -60,13 +60,13 @@ class _BareLoop:
             if not self._off and not self._is_fed() and self._is_first(optimizer):
                 self._steps += 1
                 if self._steps >= FIRST_STEPS:
-                    self._open()
+                    self._end_step()
         except Exception:
             self._off = True
             load_hooks.disable("timing of loops without a loader")
 
     def _is_fed(self) -> bool:
-        """Whether a known loader has given a batch: then its steps are those that count."""
+        """Whether a known loader has delivered a batch. Its own steps are then recorded."""
         self._off = self._off or self._step_recorder.has_batch
         return self._off
 
@@ -75,8 +75,8 @@ class _BareLoop:
             self._optimizer = id(optimizer)
         return self._optimizer == id(optimizer)
 
-    def _open(self) -> None:
-        """A step ends, and the wait of the next one begins."""
+    def _end_step(self) -> None:
+        """End the step, and begin the wait of the next step."""
         from torch.nn.modules import module
 
         if self._current is None:
@@ -89,28 +89,28 @@ class _BareLoop:
             self._hook = module.register_module_forward_pre_hook(self._forward)
 
     def _forward(self, module: Any, inputs: Any) -> None:
-        """The first forward pass of a model after the optimizer: the batch is there. Transforms are modules without weights.
+        """End the wait at the first forward pass of a model after the optimizer step, and remove this hook.
 
-        Once: the hook goes as soon as it has seen one.
+        Modules without weights do not count: transforms are such modules.
         """
         try:
             in_training = threading.get_ident() == self._thread and next(module.parameters(), None) is not None
             if in_training and self._hook is not None:
                 self._hook.remove()
                 self._hook = None
-                self._take(inputs)
+                self._end_wait(inputs)
         except Exception:
             self._off = True
             load_hooks.disable("timing of loops without a loader")
 
-    def _take(self, inputs: Any) -> None:
+    def _end_wait(self, inputs: Any) -> None:
         current, step_recorder = self._current, self._step_recorder
         waited_s, waits = COUNTERS.sync_s - self._sync[0], COUNTERS.sync_count - self._sync[1]
         device_s = waited_s + COUNTERS.copy_s - self._copy_s
-        step_recorder.has_batch = self._told  # the start of the job is told once
+        step_recorder.has_batch = self._start_recorded  # the start of the job is recorded once
         step_recorder.after_next(current, inputs)
-        step_recorder.has_batch, self._told = False, True  # no known loader has given a batch
-        # Waits for the device are the step's own: of the results of the one before, or of the copy of a batch that is there.
+        step_recorder.has_batch, self._start_recorded = False, True  # no known loader has delivered a batch
+        # A wait for the device belongs to the step: it waits for results of the step before, or for the copy of the batch.
         current.wait_s = max(0.0, current.wait_s - device_s)
         current.end_s = current.start_s + current.wait_s
         COUNTERS.sync_s, COUNTERS.sync_count = waited_s, waits

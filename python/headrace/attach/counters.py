@@ -1,4 +1,4 @@
-"""What happened in the main process since the batch was handed out; the step hook reads and resets it."""
+"""Counters of the current step in the main process. `steps.py` reads and resets them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ __all__ = ["COUNTERS", "Counters"]
 
 
 class Counters:
-    """Mutable sums of the step under way. Only the hooks of the training process touch it."""
+    """Sums over the current step. Only the hooks of the training process change them."""
 
     __slots__ = (
         "backward_s", "batch_s", "collective_s", "copy_s", "forward_end_s", "forward_s", "gradients_s", "optimizer_steps",
@@ -18,7 +18,7 @@ class Counters:
         self.reset(0.0)
 
     def reset(self, batch_s: float) -> None:
-        """A batch was handed out at `batch_s` (monotonic seconds)."""
+        """Begin a step: its batch was delivered at `batch_s` (monotonic seconds)."""
         self.batch_s = batch_s
         self.sync_s = self.copy_s = 0.0
         self.sync_count = 0

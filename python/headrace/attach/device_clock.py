@@ -1,8 +1,8 @@
-"""Time on the device's own clock, without ever waiting for the device.
+"""Measure time on the device's own clock, without waiting for the device.
 
-Two events are recorded around `next()` on the current stream. The device reaches the first when all work queued before
-is done; the time from there to the second is the time in which the device had nothing to do because of this `next()`.
-They are read steps later, when the device has passed them.
+Two events on the current stream enclose `next()`. The device reaches the first event when all work queued before is done. The
+time between the two events is the time in which the device had no work because of this `next()`. The events are read steps
+later, when the device has passed them.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ MAX_COPIES = 8
 
 
 class DeviceClock(Protocol):
-    """A device with a queue of work. Another accelerator offers the same five methods."""
+    """The clock of a device with a queue of work. A class for another accelerator has the same five methods."""
 
     def usable(self) -> bool:
-        """Whether events can be recorded now: the device is in use, and no graph is being captured."""
+        """Whether events can be recorded now: the device is in use, and no CUDA graph is being captured."""
 
     def record(self) -> Any:
-        """Queue an event behind all work queued so far, and return it."""
+        """Queue an event after all work queued so far, and return the event."""
 
     def passed(self, event: Any) -> bool:
         """Whether the device has reached the event. Does not wait."""
 
     def elapsed_s(self, first: Any, second: Any) -> float:
-        """Seconds between two passed events, on the device's clock."""
+        """Return the seconds between two passed events, on the device's clock."""
 
     def release(self, events: list[Any]) -> None:
         """Take events back for later use."""
 
 
 class CudaClock:
-    """CUDA (or ROCm) events of the current device and stream, re-used."""
+    """CUDA (or ROCm) events on the current device and stream. Events are reused."""
 
     def __init__(self) -> None:
         import torch
@@ -76,10 +76,10 @@ class _Pending:
 
 
 class StepClock:
-    """Holds step rows back until the device has passed their events, fills their device times, and hands them on.
+    """Adds device times to the rows of finished steps.
 
-    `columns` are the positions of device wait, device time and copy time (seconds) in a row; `emit` takes the rows.
-    Where the device is not in use, rows are handed on at once.
+    A row waits until the device has passed the step's events; then `emit(loader, row)` gets the row. Where the device is not in
+    use, `emit` gets the row at once. `columns`: the positions of device wait, device time and copy time (seconds) in a row.
     """
 
     def __init__(self, clock: DeviceClock, columns: tuple[int, int, int], emit: Callable[[int, list[Any]], None]) -> None:
@@ -93,7 +93,7 @@ class StepClock:
         self._pending: deque[tuple[int, _Pending]] = deque()
 
     def before_next(self) -> None:
-        """`next()` is about to be called: this ends the step before."""
+        """End the step before, because `next()` is about to be called."""
         self._before = self._clock.record() if self._clock.usable() else None
         self._after = None
         last, self._last = self._last, None
@@ -106,31 +106,31 @@ class StepClock:
         self._resolve()
 
     def after_next(self) -> int | None:
-        """`next()` has returned. 1 when the device has finished all work queued before it, None where there is none."""
+        """Note that `next()` has returned. Return 1 if the device has finished all earlier work, 0 if not, None: not in use."""
         drained = int(self._clock.passed(self._before)) if self._before is not None else None
         self._after = self._clock.record() if self._before is not None and self._clock.usable() else None
         self._copies = []
         return drained
 
     def begin_copy(self) -> Any:
-        """A copy to the device begins; give what this returns to `end_copy`."""
+        """Begin to time a copy to the device. Pass the result to `end_copy`."""
         wanted = self._after is not None and len(self._copies) < MAX_COPIES and self._clock.usable()
         return self._clock.record() if wanted else None
 
     def end_copy(self, begin: Any) -> None:
-        """The copy has been queued."""
+        """Note that the copy has been queued."""
         if begin is not None:
             self._copies.append((begin, self._clock.record()))
 
     def close_step(self, loader: int, row: list[Any]) -> None:
-        """Take a finished step's row."""
+        """Take the row of a finished step."""
         if self._before is None or self._after is None:
             self._emit(loader, row)
         else:
             self._last = (loader, _Pending(row, self._before, self._after, self._copies))
 
     def drain(self) -> None:
-        """The process ends: hand on what is left, resolved or not."""
+        """Emit all waiting rows, with or without device times, because the process ends."""
         self._resolve()
         left = [*self._pending, *([self._last] if self._last else [])]
         self._pending.clear()

@@ -1,7 +1,7 @@
-"""Time the making of each batch where it happens: in a DataLoader worker, or in the main process without workers.
+"""Time how each batch is made: in a DataLoader worker, or in the main process if there are no workers.
 
-Wall time splits into CPU, run-queue delay and the rest (blocked), by the kernel's own accounting of the thread; the
-collate function and socket reads are timed apart.
+The kernel's accounting of the thread splits wall time into CPU time, run-queue delay and blocked time. The collate function and
+socket reads are timed separately.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from headrace.attach.threads import IoCounters, read_io, run_queue_delay_s, tcp_
 __all__ = ["LOADER_VARIABLE", "install"]
 
 SOCKETS_AT_BATCH = 5
-"""When a process has its connections, if it is going to have any."""
+"""Count the connections of a process after this many batches: by then it has opened them, if it needs any."""
 
 LOADER_VARIABLE = "HEADRACE_LOADER"
-"""`number:workers` of the loader whose workers are being started; spawned workers learn it from the environment."""
+"""`number:workers` of the loader whose workers are being started. Spawned workers read it from the environment."""
 
 _timing = threading.local()
 
@@ -66,7 +66,7 @@ def _timed_fetch(original: Callable[..., Any], timer: _BatchTimer) -> Callable[.
 
 
 def _timed_receive(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the time of socket reads made while a batch is being fetched by this thread."""
+    """Add up the time of socket reads while this thread makes a batch."""
 
     def receive(self: Any, *args: Any, **options: Any) -> Any:
         if not getattr(_timing, "active", False):
@@ -98,7 +98,7 @@ class _Collate:
 
 
 class _BatchTimer:
-    """The clocks at the beginning of the batch that is being made; one per process, workers have one thread."""
+    """The clocks at the start of the current batch. One for each process: a worker has one thread."""
 
     def __init__(self, recorder: Recorder) -> None:
         self.off = False
@@ -106,7 +106,7 @@ class _BatchTimer:
         self.pid = 0
 
     def _enter_process(self) -> None:
-        """First batch in this process: find out which worker this is, and of which loader."""
+        """At the first batch in this process: find the worker's number and its loader's."""
         from torch.utils.data import get_worker_info
 
         self.pid = os.getpid()
@@ -175,7 +175,7 @@ class _BatchTimer:
         self.recorder.flush_when_due(end_s)
 
     def _note_connections(self, now_s: float) -> None:
-        """How many TCP connections this process has: none, and its waits are not for the network, whatever else uses that."""
+        """Record the number of TCP connections of this process. Without any, its waits are not for the network."""
         count = tcp_connections()
         if count is not None:
             self.recorder.event("tcp_connections", now_s, 0.0, str(count))
@@ -186,7 +186,7 @@ class _BatchTimer:
 
 
 def note_loader(number: int) -> None:
-    """Say which loader the batches made in this thread (without workers) belong to."""
+    """Set the loader of the batches that this thread makes (without workers)."""
     _timing.loader = number
 
 
@@ -201,5 +201,5 @@ def _delta(before: IoCounters | None, after: IoCounters | None) -> tuple[int | N
 
 
 def _rounded(value: Any) -> Any:
-    """Microsecond digits are enough, and keep the files small."""
+    """Round to microseconds, which keeps the files small."""
     return round(value, 6) if isinstance(value, float) else value

@@ -1,7 +1,7 @@
-"""What a job does before and in its first step: imports, downloads, compilation.
+"""Time the start of a job: imports, downloads, compilation.
 
-Downloads are reads from Python's sockets by the training process before its first batch; time in which several threads
-read counts once. Compilation is what `torch.compile` says of itself, in the first step and whenever it compiles again.
+Downloads are reads from Python's sockets by the training process before its first batch. Time in which several threads read
+counts once. Compilation times are `torch.compile`'s own, in the first step and whenever it compiles again.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ LEAST_DOWNLOAD_BYTES = 1_000_000
 LONGEST_LIST = 5
 
 COMPILE_TIMERS = ("_compile.compile_inner", "backward._backward_impl")
-"""Keys of `torch._dynamo.utils.compilation_time_metrics` that do not overlap: forward graphs, and backward ones made late."""
+"""The keys of `torch._dynamo.utils.compilation_time_metrics` that do not overlap: forward graphs, and late backward graphs."""
 
 
 class _Download:
-    """Bytes, and seconds in which at least one thread waited for them."""
+    """The bytes received so far, and the seconds in which at least one thread waited for bytes."""
 
     __slots__ = ("bytes", "end_s", "installed", "on", "seconds", "start_s")
 
@@ -41,7 +41,7 @@ _download = _Download()
 
 
 def install() -> None:
-    """Patch Python's sockets, once, whoever asks. The time of reads is taken until `record_startup` is called."""
+    """Patch Python's sockets, once in a process. Reads are timed until `record_startup` is called."""
     if _download.installed:
         return
     _download.on = _download.installed = True
@@ -68,7 +68,7 @@ def _timed_receive(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def record_startup(recorder: Recorder) -> None:
-    """The first batch is there: record what was imported and downloaded until now, once."""
+    """Record the imports and downloads before the first batch, once."""
     imports = load_hooks.stop_timing_imports()
     if imports:
         recorder.event("imports", imports[0][1], sum(seconds for _, _, seconds in imports), _longest(imports))
@@ -78,20 +78,20 @@ def record_startup(recorder: Recorder) -> None:
 
 
 def _longest(imports: Sequence[tuple[str, float, float]]) -> str:
-    """The few modules that took longest, with their seconds."""
+    """Name the modules whose imports took longest, with their seconds."""
     longest = sorted(imports, key=lambda item: -item[2])[:LONGEST_LIST]
     return ", ".join(f"{name} {seconds:.1f} s" for name, _, seconds in longest if seconds >= 0.1)
 
 
 class CompileTimer:
-    """Looks after each step whether `torch.compile` has been at work in it."""
+    """Records the steps in which `torch.compile` has compiled."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._seen_s = 0.0
 
     def after_step(self, begin_s: float) -> None:
-        """`begin_s`: when the step's batch was handed out."""
+        """Record a compilation in the step whose batch was delivered at `begin_s`."""
         module = sys.modules.get("torch._dynamo.utils")
         timers = getattr(module, "compilation_time_metrics", None)
         if not timers:

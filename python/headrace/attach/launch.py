@@ -25,16 +25,17 @@ SITE_FOLDER = Path(__file__).parent / "site"
 
 PROC = Path("/proc")
 PATIENCE_S = 10.0
-"""From asking a process to end to ending it."""
+"""Send SIGKILL this long after SIGTERM."""
 
 FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
 @dataclass(frozen=True, slots=True)
 class FinishedCommand:
-    """How the command ended. `returncode` is negative for a signal, as `subprocess` has it; times are monotonic.
+    """A command that has ended.
 
-    `timed_out`: the time limit ended it.
+    `returncode`: negative for a signal, as in `subprocess`. `started_s`, `ended_s`: monotonic seconds. `timed_out`: the time
+    limit stopped the command.
     """
 
     command: tuple[str, ...]
@@ -48,7 +49,7 @@ class FinishedCommand:
 def attached_environment(
     session_dir: Path | None, hooks: Sequence[str], env: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Today's environment plus what makes Python load `hooks`: the site folder on PYTHONPATH, and the names."""
+    """Return the environment in which each Python process installs `hooks`: the site folder on PYTHONPATH, and the names."""
     environment = {**os.environ, **(env or {})}
     paths = [str(SITE_FOLDER)]
     paths += [entry for entry in environment.get("PYTHONPATH", "").split(os.pathsep) if entry and entry not in paths]
@@ -72,12 +73,13 @@ def spawn(
     on_start: Callable[[subprocess.Popen[bytes]], None] | None = None,
     time_limit_s: float | None = None,
 ) -> FinishedCommand:
-    """Run `command` to its end with `hooks` (module names with an `install()`) in every Python process below it.
+    """Run `command` to its end, with `hooks` (names of modules with an `install()`) in each Python process that it starts.
 
-    The child inherits stdin and, unless `stdout` and `stderr` say otherwise, those two. SIGTERM, SIGHUP and SIGUSR1/2 are
-    passed on to it, and SIGINT too unless the terminal has sent it to both. `on_start` gets the running process.
-    After `time_limit_s` the child is sent SIGTERM, then SIGKILL.
-    Raises `CommandError` when the command cannot be started.
+    `session_dir`: the session that the hooks write to. `env`: further environment variables. `stdout`, `stderr`: as in
+    `subprocess.Popen` (default: inherited, like stdin). `on_start` is called with the running process. `time_limit_s`: send
+    SIGTERM, then SIGKILL, after this many seconds (default: never). SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are passed on to the
+    command; SIGINT too, unless the terminal has sent it to both. Raise `UsageError` for an empty command, `CommandError` if it
+    cannot be started.
     """
     if not command:
         raise UsageError("no command given", hint="write it after --, for example: -- python train.py")
@@ -98,7 +100,7 @@ def spawn(
 
 
 def _not_a_command(command: Sequence[str]) -> CommandError:
-    """Why the first word starts nothing. The usual reason: it is a script, without the Python that runs it."""
+    """Return the error for a first word that cannot be started. Usually it is a script without `python` before it."""
     path = Path(command[0])
     what = "is a folder" if path.is_dir() else "is not executable" if path.exists() else "was not found"
     hint = "write it as you would type it in a shell, after --"
@@ -108,9 +110,9 @@ def _not_a_command(command: Sequence[str]) -> CommandError:
 
 
 def _wait(child: subprocess.Popen[bytes], time_limit_s: float | None) -> tuple[int, bool]:
-    """The exit code, and whether the time limit ended it.
+    """Return the exit code, and whether the time limit stopped the command.
 
-    What the time limit finds running is ended altogether: a shell's child would go on without the shell.
+    The time limit stops all processes of the command: the child of a shell would outlive the shell.
     """
     try:
         return child.wait(time_limit_s), False
@@ -137,7 +139,7 @@ def _wait(child: subprocess.Popen[bytes], time_limit_s: float | None) -> tuple[i
 
 @contextmanager
 def _forward_signals(child: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Pass signals on to the child. Python allows handlers in the main thread only; elsewhere nothing is changed."""
+    """Pass signals on to the child. Outside the main thread this does nothing, because Python allows no handlers there."""
 
     def forward(number: int, frame: FrameType | None) -> None:
         if number != signal.SIGINT or not _in_terminal_foreground():
@@ -154,7 +156,7 @@ def _forward_signals(child: subprocess.Popen[bytes]) -> Iterator[None]:
 
 
 def _in_terminal_foreground() -> bool:
-    """Whether a Ctrl-C typed now reaches the child as well, because it shares our foreground process group."""
+    """Whether a Ctrl-C in the terminal reaches the child directly, because it is in the foreground process group."""
     try:
         with open("/dev/tty") as terminal:
             return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()

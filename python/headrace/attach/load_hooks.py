@@ -1,9 +1,9 @@
-"""Load the wanted hook modules once PyTorch and its data loader are imported; time the imports until training starts.
+"""Install the hook modules when PyTorch and its data loader are imported, and time imports until training starts.
 
-A hook module is named in the environment (`HEADRACE_HOOKS`, comma-separated) and has one function, `install()`. It is
-imported and called once, when both `torch` and `torch.utils.data.dataloader` are completely imported, in every process
-that imports them: the main process, spawned workers, torchrun's ranks. Forked workers inherit what was installed.
-One that is named `package:module` waits for that package instead.
+The environment names the hook modules (`HEADRACE_HOOKS`, comma-separated). Each has a function `install()`, which is called
+once in each process (the main process, spawned workers, torchrun's ranks) when `torch` and `torch.utils.data.dataloader` are
+completely imported. Forked workers inherit the installed hooks. A hook named `package:module` is installed when that package
+is imported.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ __all__ = [
 HOOKS_VARIABLE = "HEADRACE_HOOKS"
 SESSION_VARIABLE = "HEADRACE_SESSION_DIR"
 
-WATCHED = ("torch", "torch.utils.data.dataloader")
+AWAITED = ("torch", "torch.utils.data.dataloader")
 
 PROCESS_STARTED_S = time.monotonic()
-"""When this module was first imported: a few milliseconds after the interpreter started."""
+"""The time of the first import of this module, a few milliseconds after the interpreter started."""
 
 _finished: set[str] = set()
-_wanted: dict[str, list[Callable[[ModuleType], None]]] = {}
+_awaited: dict[str, list[Callable[[ModuleType], None]]] = {}
 _state = {"disabled": False}
 
 _started: set[str] = set()
@@ -50,22 +50,22 @@ TIMED_LOADERS = (importlib.machinery.SourceFileLoader, importlib.machinery.Exten
 
 
 def start() -> None:
-    """Watch for the imports, or install at once where they have already happened."""
-    _finished.update(name for name in WATCHED if name in sys.modules)
+    """Wait for the imports, or install the hooks now if they have happened."""
+    _finished.update(name for name in AWAITED if name in sys.modules)
     _timing["on"] = not _finished
-    if _finished.issuperset(WATCHED):
+    if _finished.issuperset(AWAITED):
         _install()
-    elif not any(isinstance(finder, _WatchingFinder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _WatchingFinder())
-    for name in _wanted_hooks():
+    elif not any(isinstance(finder, _AwaitingFinder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _AwaitingFinder())
+    for name in _new_hooks():
         package, colon, module = name.partition(":")
         if colon:
             _started.add(name)
             when_imported(package, partial(_install_one, module))
 
 
-def _wanted_hooks() -> list[str]:
-    """Those that this process has not begun with: a block of `headrace.watch` adds its own to what is there."""
+def _new_hooks() -> list[str]:
+    """Return the hooks that are not started in this process yet: a block of `headrace.watch` adds hooks to present ones."""
     return [name for name in os.environ.get(HOOKS_VARIABLE, "").split(",") if name and name not in _started]
 
 
@@ -77,18 +77,18 @@ def _install_one(name: str, _: ModuleType | None = None) -> None:
 
 
 def when_imported(name: str, function: Callable[[ModuleType], None]) -> None:
-    """Call `function` with the module `name`: now if it is imported, else as soon as it is. Errors turn it off, in words."""
+    """Call `function` with the module `name` when it is imported, or now if it is. An error is reported by `disable`."""
     module = sys.modules.get(name)
     if module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False):
         _call(name, function, module)
         return
-    _wanted.setdefault(name, []).append(function)
-    if not any(isinstance(finder, _WatchingFinder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _WatchingFinder())
+    _awaited.setdefault(name, []).append(function)
+    if not any(isinstance(finder, _AwaitingFinder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _AwaitingFinder())
 
 
 def stop_timing_imports() -> list[tuple[str, float, float]]:
-    """Name, start and seconds of each import that no other import asked for, since the process began; once."""
+    """Return name, start and seconds of each outermost import since the process began, and stop timing them."""
     _timing["on"] = False
     imports = _imports[:]
     _imports.clear()
@@ -97,9 +97,9 @@ def stop_timing_imports() -> list[tuple[str, float, float]]:
 
 
 def _retire() -> None:
-    """Take the finder away when nobody waits for a module."""
-    if _finished.issuperset(WATCHED) and not _wanted and not _timing["on"]:
-        sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _WatchingFinder)]
+    """Remove the finder when no module is awaited."""
+    if _finished.issuperset(AWAITED) and not _awaited and not _timing["on"]:
+        sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _AwaitingFinder)]
 
 
 def _call(name: str, function: Callable[[ModuleType], None], module: ModuleType) -> None:
@@ -110,7 +110,7 @@ def _call(name: str, function: Callable[[ModuleType], None], module: ModuleType)
 
 
 def disable(where: str) -> None:
-    """Report the exception being handled in one line and mark the hooks as off, for this process."""
+    """Report the current exception in one line, once in a process. `where` names the hook that is off."""
     if not _state["disabled"]:
         _state["disabled"] = True
         reason = traceback.format_exc(limit=-1).strip().splitlines()
@@ -119,29 +119,29 @@ def disable(where: str) -> None:
 
 
 def _install() -> None:
-    for name in _wanted_hooks():
+    for name in _new_hooks():
         if ":" not in name:
             _started.add(name)
             _install_one(name)
 
 
 def _import_finished(name: str) -> None:
-    for function in _wanted.pop(name, ()):
+    for function in _awaited.pop(name, ()):
         _call(name, function, sys.modules[name])
-    if name in WATCHED:
+    if name in AWAITED:
         _finished.add(name)
-        if _finished.issuperset(WATCHED):
+        if _finished.issuperset(AWAITED):
             _install()
     _retire()
 
 
-class _WatchingFinder(importlib.abc.MetaPathFinder):
-    """Finds nothing itself: lets the other finders find a watched module, and wraps its loader."""
+class _AwaitingFinder(importlib.abc.MetaPathFinder):
+    """A finder that lets the other finders find an awaited module, and wraps its loader."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        wanted = fullname in WATCHED or fullname in _wanted
+        wanted = fullname in AWAITED or fullname in _awaited
         if not wanted and not (_timing["on"] and _timing["depth"] == 0):
             return None
         for finder in sys.meta_path:
@@ -150,13 +150,13 @@ class _WatchingFinder(importlib.abc.MetaPathFinder):
             spec = finder.find_spec(fullname, path, target)
             if spec is not None:
                 if spec.loader is not None and (wanted or type(spec.loader) in TIMED_LOADERS):
-                    spec.loader = _WatchingLoader(spec.loader)
+                    spec.loader = _AwaitingLoader(spec.loader)
                 return spec
         return None
 
 
-class _WatchingLoader(importlib.abc.Loader):
-    """The module's own loader, which also tells us when the module is completely executed."""
+class _AwaitingLoader(importlib.abc.Loader):
+    """A loader that calls the module's own loader, and reports when the module is completely executed."""
 
     def __init__(self, loader: importlib.abc.Loader) -> None:
         self._loader = loader
@@ -165,7 +165,7 @@ class _WatchingLoader(importlib.abc.Loader):
         return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        # The module must not see us: pickling and resource look-ups go by `__spec__.loader`.
+        # The module must keep its own loader: pickling and resource look-ups use `__spec__.loader`.
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
         module.__loader__ = self._loader

@@ -1,4 +1,4 @@
-"""What headrace says on stderr from inside the user's process: whole lines, also while the script draws a progress bar."""
+"""Print headrace's lines on stderr from inside the user's process, also while the script draws a progress bar."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ _process = os.getpid()
 
 
 def log_line(words: str) -> None:
-    """Print one or more whole lines on stderr. An open bar of tqdm, where the script has imported it, moves below them.
+    """Print one or more whole lines on stderr, above open progress bars of tqdm.
 
-    Never imports tqdm, and raises nothing of its.
+    tqdm is used only if the script has imported it. Its errors are not raised.
     """
-    if not _above_bars(words):
+    if not _print_above_bars(words):
         print(words, file=sys.stderr, flush=True)
 
 
-def _above_bars(words: str) -> bool:
-    """Whether tqdm has written it: it wipes its bars, writes, and draws them again."""
+def _print_above_bars(words: str) -> bool:
+    """Print by tqdm, which clears its bars and draws them again below. Return False if there is no bar."""
     bars = getattr(sys.modules.get("tqdm"), "tqdm", None)
-    # A forked child has its parent's bars, and perhaps tqdm's lock as another thread held it at that moment.
+    # A forked child has copies of its parent's bars. Another thread may have held tqdm's lock at the fork.
     if os.getpid() != _process or not getattr(bars, "_instances", None):
         return False
     try:
         bars.write(words, file=sys.stderr)  # type: ignore[union-attr]
-    except Exception:  # a tqdm of another shape: the words count
+    except Exception:  # an unknown version of tqdm: print without it
         return False
     return True

@@ -1,4 +1,4 @@
-"""How the model is run: number format, memory format, DataParallel, versions. Looked at once, after a few optimizer steps."""
+"""Read how the model is run: number format, memory format, DataParallel, versions. Once, after a few optimizer steps."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from headrace.attach.recorder import Recorder
 __all__ = ["install"]
 
 AFTER_STEPS = 5
-"""Autocast and the memory format are in place by then, whatever a script does first."""
+"""Read the settings after this many optimizer steps: by then autocast and the memory format are set."""
 
 
 def install(recorder: Recorder) -> None:
-    """Watch the optimizer's first steps; what is patched is put back after them."""
+    """Patch what the settings are read from until the first optimizer steps are done."""
     _SettingsReader(recorder).begin()
 
 
 class _SettingsReader:
-    """One look. `autocast`: the number format of the last autocast region that was entered."""
+    """Reads the settings once. `_autocast`: the number format of the last autocast region entered."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -35,7 +35,7 @@ class _SettingsReader:
         import torch
         from torch.optim import optimizer
 
-        optimizer.register_optimizer_step_post_hook(self._after_step)  # stays: torch walks over its hooks while it calls one
+        optimizer.register_optimizer_step_post_hook(self._after_step)  # stays: torch iterates over its hooks while it calls one
         self._patch(torch.amp.autocast_mode.autocast, "__enter__", self._noting_autocast)
         self._patch(torch.nn.DataParallel, "forward", self._noting_data_parallel)
 

@@ -1,7 +1,8 @@
-"""How much of a CPU-only step is PyTorch's operators, and how much Python between them: a profile of three steps, once.
+"""Measure the share of PyTorch's operators in a step on the CPU, by a profile of three steps, once.
 
-Only where the question arises: the training thread computes on its core all the time, steps are short, and no GPU is in
-use. It costs the job some 50 ms, once. Without it, a small batch could not be told from a small model.
+The rest of the step is Python between the operators. The profile is taken only if the training thread is busy on its core all
+the time, steps are short, and no GPU is in use. It costs the job about 50 ms. It distinguishes a small batch from a small
+model.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ LEAST_CPU_SHARE = 0.6
 GIVE_UP_STEP = 200
 
 OPERATOR_MARK = "::"
-"""Operators are called `aten::mm` and the like; user ranges (`Optimizer.step#SGD.step`) hold Python."""
+"""Operators have names such as `aten::mm`. User ranges (`Optimizer.step#SGD.step`) contain Python."""
 
 
 class OperatorProfile:
-    """Fed with every finished step until the profile is taken or the question does not arise."""
+    """Follows the steps until the profile is taken, or is found unnecessary (`done`)."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -38,12 +39,12 @@ class OperatorProfile:
         self.done = False
 
     def batch_handed_out(self) -> None:
-        """`next()` has returned: a profile that is due begins here."""
+        """Begin the profile if it is due. Called when `next()` has returned."""
         if self._profile is None and self._steps >= FIRST_STEP and self._wanted:
             self._begin()
 
     def step_finished(self, compute_s: float, cpu_s: float) -> None:
-        """The next `next()` is about to be called."""
+        """Count a step. Called before the next `next()`."""
         self._steps += 1
         if self._profile is not None:
             self._profiled += 1
@@ -60,14 +61,14 @@ class OperatorProfile:
         if torch.cuda.is_initialized() or torch.autograd._profiler_enabled():
             self.done = True
             return
-        os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # its messages are not the script's
+        os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # keeps the profiler's messages off the script's output
         self._profile = torch.autograd.profiler.profile(use_kineto=False)
         self._began_s = time.monotonic()
         self._profile.__enter__()
         atexit.register(self.cancel)  # torch crashes when the interpreter ends within a profile
 
     def cancel(self) -> None:
-        """Ends a profile under way without a result: the session or the process ends here."""
+        """End an unfinished profile without a result, because the session or the process ends."""
         self.done = True
         profile, self._profile = self._profile, None
         if profile is not None:
@@ -79,6 +80,6 @@ class OperatorProfile:
         atexit.unregister(self.cancel)
         operators_us = sum(event.self_cpu_time_total for event in profile.function_events if OPERATOR_MARK in event.name)
         share = min(1.0, operators_us * 1e-6 / self._compute_s)
-        # The share takes the place of the duration, so that the session needs no other kind of line.
+        # The share stands in the field of the duration, so that the session needs no further kind of line.
         self._recorder.event("operators", self._began_s, share)
         self._recorder.event("probe", self._began_s, time.monotonic() - self._began_s)

@@ -1,4 +1,4 @@
-"""Time loaders that are not PyTorch's: headrace's own, FFCV's, DALI's iterators. By name, when their module is imported."""
+"""Time loaders other than PyTorch's: headrace's, FFCV's, DALI's iterators. Each is patched when its module is imported."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from headrace.attach.steps import StepRecorder, timed_next
 __all__ = ["install"]
 
 ITERABLES = (("headrace.loading.loader", "Loader"), ("ffcv.loader.loader", "Loader"))
-"""Classes whose `__iter__` gives a new iterator for each pass."""
+"""Modules and names of classes whose `__iter__` returns a new iterator for each pass."""
 
 ITERATORS = (("nvidia.dali.plugin.pytorch", "DALIGenericIterator"),)
-"""Classes that are iterators themselves."""
+"""Modules and names of classes that are iterators."""
 
 
 def install(step_recorder: StepRecorder) -> None:
-    """Patch each class now, or when its module has been imported."""
+    """Patch each class now, or when its module is imported."""
     for module, name in ITERABLES:
         load_hooks.when_imported(module, partial(_patch_class, _patch_iterable, name, step_recorder))
     for module, name in ITERATORS:
@@ -54,21 +54,21 @@ def _patch_iterator(kind: Any, step_recorder: StepRecorder) -> None:
 
     def __next__(self: Any) -> Any:
         if not hasattr(self, "_headrace"):
-            step_recorder.guarded(step_recorder.starting_other, self, self)
+            step_recorder.guarded(step_recorder.pass_started, self, self)
         return timed(self)
 
     kind.__next__ = __next__
 
 
 class _TimedPass:
-    """One pass over a loader: its own iterator, each `next()` timed. Everything else is the inner iterator's."""
+    """A wrapper of a loader's iterator that times each `next()`. All other attributes are the iterator's own."""
 
     _num_workers = 0
 
     def __init__(self, inner: Iterator[Any], loader: Any, step_recorder: StepRecorder) -> None:
         self._inner = inner
         self._timed = timed_next(lambda timed: next(inner), step_recorder)
-        step_recorder.guarded(step_recorder.starting_other, self, loader)
+        step_recorder.guarded(step_recorder.pass_started, self, loader)
 
     def __iter__(self) -> _TimedPass:
         return self

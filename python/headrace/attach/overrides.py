@@ -1,7 +1,7 @@
-"""Another number of workers, pinning or prefetch for the training loader, given from outside, to measure a change.
+"""Override arguments of the job's training loader (number of workers, pinning, prefetch), to re-measure a fix.
 
-The setting comes in the environment as JSON: `{"match": {"batch_size": 64, "num_workers": 2}, "set": {"num_workers":
-8}}`. Only loaders whose arguments match are changed, so that a validation loader keeps its own.
+The environment holds the settings as JSON: `{"match": {"batch_size": 64, "num_workers": 2}, "set": {"num_workers": 8}}`. Only
+loaders whose arguments match are changed, so that a validation loader keeps its arguments.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ __all__ = ["OVERRIDES_VARIABLE", "install"]
 OVERRIDES_VARIABLE = "HEADRACE_OVERRIDES"
 
 NEEDS_WORKERS = ("prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout")
-"""Arguments that DataLoader refuses without workers."""
+"""The arguments that DataLoader refuses if there are no workers."""
 
 
 def install() -> None:
-    """Patch `DataLoader.__init__`. Raises `ValueError` for settings that are not JSON."""
+    """Patch `DataLoader.__init__`. Raise `ValueError` if the settings are not JSON."""
     settings = json.loads(os.environ.get(OVERRIDES_VARIABLE, "{}"))
     if settings.get("set"):
         from torch.utils.data import DataLoader
@@ -49,7 +49,7 @@ def _changed_init(original: Callable[..., None], match: dict[str, Any], changes:
 
 
 def _matches(signature: inspect.Signature, given: dict[str, Any], match: dict[str, Any]) -> bool:
-    """Whether the arguments, or their defaults, are those of the loader that is meant."""
+    """Whether the arguments, or their defaults, equal those in `match`."""
     for name, wanted in match.items():
         value = given.get(name, signature.parameters[name].default)
         if name == "batch_size" and given.get("batch_sampler") is not None:

@@ -1,4 +1,4 @@
-"""Time what stops the training process now and then: garbage collection and `torch.save`."""
+"""Time the pauses of the training process: garbage collection and `torch.save`."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from headrace.attach.recorder import Recorder
 __all__ = ["install"]
 
 LEAST_PAUSE_S = 0.001
-"""Shorter collections are not worth a line; young generations take microseconds, hundreds of times a second."""
+"""Record collections that take at least this long. Young generations take microseconds, hundreds of times a second."""
 
 
 def install(recorder: Recorder) -> None:
-    """Add a gc callback and patch `torch.save`."""
+    """Add a callback to `gc`, and patch `torch.save`."""
     import torch
 
     gc.callbacks.append(_gc_timer(recorder))

@@ -1,9 +1,9 @@
-"""A short experiment inside the workers: does a read take less time when no other worker reads?
+"""A short experiment in the workers: is a read faster while no other worker reads?
 
-If a batch blocks (storage, network) for about as long alone as it does beside the others, storage answers each reader
-as if it were the only one, and more workers will help. If it is n times faster alone, storage delivers all it can
-already. The experiment costs the job about one batch time, once: worker 0 asks the others to pause before their next
-batch, finishes the batch at hand, makes the next one alone, and lets the others go on.
+If a batch blocks (storage, network) as long while its worker reads alone as while all read, storage serves each reader
+independently, and more workers help. If it is n times faster alone, storage already delivers all it can. Worker 0 asks the
+others to pause before their next batch, finishes its current batch, makes one batch alone, and lets the others continue. That
+costs the job about the time of one batch, once.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from headrace.attach.recorder import Recorder
 __all__ = ["Probe"]
 
 FIRST_BATCH = 5
-"""Batches a worker has made before the experiment: the first ones are slowed by start-up."""
+"""Begin the experiment after this many batches of a worker: the first batches are slow because of start-up."""
 
 LEAST_BLOCKED_SHARE = 0.2
 LONGEST_PAUSE_S = 5.0
 TRIES, UNSETTLED = 3, 3.0
-"""Another experiment is made where this one's batch took three times as long as the one before it: storage has just changed,
-from cached to cold for example, and the others may not have waited for so long."""
+"""Repeat the experiment, at most `TRIES` times, if its batch took `UNSETTLED` times as long as the batch before. Storage has
+then just changed, for example from cached to cold, and the others may not have paused for so long."""
 
 POLL_S = 0.002
 
 MOST_LOADERS = 4
-"""A script that makes its DataLoader anew for each epoch is not slowed down in each of them."""
+"""Experiment with this many loaders of a process at most: a script may make a new DataLoader for each epoch."""
 
 
 class Probe:
-    """One worker's part in the experiment. Worker 0 leads; the others pause while its flag file exists."""
+    """One worker's part in the experiment. Worker 0 leads. The others pause while its flag file exists."""
 
     def __init__(self, recorder: Recorder, loader: int, worker: int, workers: int) -> None:
         folder = Path(os.environ[SESSION_VARIABLE])
@@ -48,10 +48,10 @@ class Probe:
         self._pauses = self._begun = 0
 
     def before_batch(self) -> None:
-        """Pause while the leader wants to be alone, for no longer than three of one's own batches."""
+        """Pause while the flag file exists, for at most the time of three own batches."""
         if self._leader or self._pauses >= TRIES or not self._possible or not os.access(self._flag, os.F_OK):
             return
-        self._pauses += 1  # a leader that died must not slow the job down for ever
+        self._pauses += 1  # a leader that has died must not slow the job down for ever
         begin_s = time.monotonic()
         limit_s = min(LONGEST_PAUSE_S, 3 * self._wall_s + 0.05)
         while os.access(self._flag, os.F_OK) and time.monotonic() - begin_s < limit_s:
@@ -59,7 +59,7 @@ class Probe:
         self._recorder.event("probe", begin_s, time.monotonic() - begin_s)
 
     def after_batch(self, wall_s: float, cpu_s: float, queue_s: float | None) -> int:
-        """Lead the experiment one step further. Returns 1 when the batch just made was made alone."""
+        """Advance the experiment, as its leader. Return 1 if the batch was made alone."""
         self._batches += 1
         self._wall_s = wall_s
         if not self._leader or not self._possible:
@@ -69,7 +69,7 @@ class Probe:
             if queue_s is not None and blocked_s > LEAST_BLOCKED_SHARE * wall_s and wall_s < LONGEST_PAUSE_S / 3:
                 self._begin()
         elif self._stage == 1:
-            self._stage = 2  # the others were still finishing their batches during this one
+            self._stage = 2  # during this batch the others were still finishing theirs
         elif self._stage == 2:
             self._stage = 3
             self._end(wall_s)
@@ -77,7 +77,7 @@ class Probe:
         return 0
 
     def _begin(self) -> None:
-        """The same experiment only once per loader of a process, so a new epoch's workers do not repeat it."""
+        """Begin, unless workers of an earlier epoch have made this experiment with this loader."""
         try:
             os.close(os.open(f"{self._done}{self._begun}", os.O_CREAT | os.O_EXCL))
         except OSError:

@@ -1,4 +1,4 @@
-"""Say which process this is: rank, role, versions."""
+"""Record facts of this process: rank, role, versions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MPI_VARIABLES = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COM
 
 
 def rank_from_environment() -> tuple[int, int, int]:
-    """Rank, local rank and world size as torchrun, Slurm or Open MPI set them; (0, 0, 1) for a single process."""
+    """Return rank, local rank and world size as torchrun, Slurm or Open MPI set them, or (0, 0, 1)."""
     for names in (*RANK_VARIABLES, MPI_VARIABLES):
         values = [os.environ.get(name, "") for name in names]
         if values[0].isdigit() and values[2].isdigit():
@@ -26,7 +26,7 @@ def rank_from_environment() -> tuple[int, int, int]:
 
 
 def _rank() -> tuple[int, int, int]:
-    """As the launcher says; without one (`torch.multiprocessing.spawn`), as the process group does."""
+    """Return the launcher's values, or those of the process group if there is no launcher (`torch.multiprocessing.spawn`)."""
     found = rank_from_environment()
     group: Any = sys.modules.get("torch.distributed")
     if found[2] > 1 or group is None or not group.is_available() or not group.is_initialized():

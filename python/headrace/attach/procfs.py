@@ -1,6 +1,6 @@
-"""Counters of the machine and of a tree of processes, from `/proc`. All unprivileged; what is absent is None.
+"""Counters of the machine and of a tree of processes, from `/proc`. None for a counter that the kernel does not have.
 
-`proc` is the mount point, so that tests can show other machines.
+No privileges are needed. `proc` is the mount point; tests pass a folder.
 """
 
 from __future__ import annotations
@@ -31,12 +31,10 @@ SECTOR_BYTES = 512
 
 MAX_THREADS_READ = 400
 
-Proc = Path
-
 
 @dataclass(frozen=True, slots=True)
 class CoreTimes:
-    """Seconds since boot of one core: running something, idle (waiting for a disk included), and stolen by the host."""
+    """Seconds of one core since boot: busy, idle (including waits for a disk), and stolen by the host."""
 
     busy_s: float
     idle_s: float
@@ -44,7 +42,7 @@ class CoreTimes:
 
 
 def core_times(proc: Path) -> list[CoreTimes] | None:
-    """One entry per online core, in the order of `/proc/stat`."""
+    """Read the times of each online core, in the order of `/proc/stat`."""
     text = _read(proc / "stat")
     if text is None:
         return None
@@ -52,7 +50,7 @@ def core_times(proc: Path) -> list[CoreTimes] | None:
     for line in text.splitlines():
         words = line.split()
         if words and words[0].startswith("cpu") and words[0] != "cpu":
-            # user nice system idle iowait irq softirq steal; guest time is part of user already
+            # user nice system idle iowait irq softirq steal; user includes guest time
             ticks = [int(word) / TICKS_PER_S for word in words[1:9]] + [0.0] * (9 - len(words))
             user, nice, system, idle, iowait, irq, softirq, steal = ticks[:8]
             cores.append(CoreTimes(user + nice + system + irq + softirq, idle + iowait, steal))
@@ -60,7 +58,7 @@ def core_times(proc: Path) -> list[CoreTimes] | None:
 
 
 def runnable(proc: Path) -> int | None:
-    """Tasks running or waiting for a core now (`procs_running`)."""
+    """Read the number of tasks that run or wait for a core now (`procs_running`)."""
     for line in (_read(proc / "stat") or "").splitlines():
         if line.startswith("procs_running "):
             return int(line.split()[1])
@@ -69,7 +67,11 @@ def runnable(proc: Path) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class TreeUse:
-    """What a process tree has used so far, per process: CPU seconds; and at this moment: memory, states."""
+    """The resources of a process tree.
+
+    `cpu_s` and `names` are by process id. `on_core_s` and `queue_s`: seconds of its threads on a core and waiting for one.
+    `memory_bytes`: private memory now.
+    """
 
     cpu_s: dict[int, float]
     on_core_s: float | None
@@ -80,9 +82,9 @@ class TreeUse:
 
 
 def descendants(root: int, proc: Path) -> list[int]:
-    """`root` and every process below it: by the kernel's lists of children, else by every process's parent.
+    """List `root` and all processes below it, by the kernel's lists of children or by each process's parent.
 
-    The lists (`CONFIG_PROC_CHILDREN`) cost nothing for the other processes of a big machine.
+    The lists of children (`CONFIG_PROC_CHILDREN`) avoid reading the other processes of a big machine.
     """
     if not (proc / str(root) / "task" / str(root) / "children").exists():
         return _descendants_by_parent(root, proc)
@@ -112,13 +114,13 @@ def _descendants_by_parent(root: int, proc: Path) -> list[int]:
 
 
 def start_ticks(pid: int, proc: Path) -> int | None:
-    """When a process was started, in ticks since boot: with its number it names the process. None when it has ended."""
+    """Read when a process was started, in ticks since boot; with the pid it identifies the process. None: it has ended."""
     fields = _stat(proc / str(pid) / "stat")
     return None if fields is None or fields[0] in ("Z", "X") else int(fields[19])
 
 
 def tree_use(pids: list[int], proc: Path) -> TreeUse:
-    """Sum over the processes that are still there."""
+    """Sum the resources of the processes that still exist."""
     cpu_s: dict[int, float] = {}
     names: dict[int, str] = {}
     on_core_ns = queue_ns = memory = faults = threads = 0
@@ -144,21 +146,21 @@ def tree_use(pids: list[int], proc: Path) -> TreeUse:
 
 
 def _private_bytes(folder: Path, resident_pages: int) -> int:
-    """Resident memory that is not shared with other processes (`statm`), so that forked workers do not count twice."""
+    """Return the resident memory that is not shared (`statm`), so that forked workers do not count twice."""
     words = (_read(folder / "statm") or "").split()
     shared = int(words[2]) if len(words) > 2 else 0
     return max(0, resident_pages - shared) * PAGE_BYTES
 
 
 def meminfo(proc: Path) -> dict[str, int]:
-    """`/proc/meminfo` in bytes; empty where it is missing."""
+    """Read `/proc/meminfo` in bytes. Empty if it is missing."""
     lines = (_read(proc / "meminfo") or "").splitlines()
     words = [line.replace(":", "").split() for line in lines]
     return {line[0]: int(line[1]) * (1024 if len(line) == 3 else 1) for line in words if len(line) >= 2}
 
 
 def memory_used_bytes(proc: Path) -> int | None:
-    """Total less available memory of the machine."""
+    """Return the memory in use on the machine: total less available."""
     values = meminfo(proc)
     if "MemTotal" not in values or "MemAvailable" not in values:
         return None
@@ -166,7 +168,7 @@ def memory_used_bytes(proc: Path) -> int | None:
 
 
 def pressure_s(file: Path) -> float | None:
-    """Seconds in which at least one task waited for the resource (PSI, "some … total=" in microseconds)."""
+    """Read the seconds in which at least one task waited for the resource (PSI, "some … total=" in microseconds)."""
     for line in (_read(file) or "").splitlines():
         if line.startswith("some "):
             return int(line.rsplit("total=", 1)[1]) * 1e-6
@@ -174,7 +176,7 @@ def pressure_s(file: Path) -> float | None:
 
 
 def network_counters(proc: Path) -> tuple[int, int] | None:
-    """Bytes received so far: from outside, and over the loopback device."""
+    """Read the bytes received so far: from outside, and over the loopback device."""
     lines = (_read(proc / "net/dev") or "").splitlines()[2:]
     if not lines:
         return None
@@ -190,7 +192,7 @@ def network_counters(proc: Path) -> tuple[int, int] | None:
 
 
 def disk_counters(proc: Path) -> tuple[int, float] | None:
-    """Bytes read so far from all whole disks, and the largest busy time of one of them in seconds."""
+    """Read the bytes read so far from all whole disks, and the longest busy time of a disk in seconds."""
     text = _read(proc / "diskstats")
     if text is None:
         return None
@@ -205,7 +207,7 @@ def disk_counters(proc: Path) -> tuple[int, float] | None:
 
 
 def _is_whole_disk(name: str) -> bool:
-    """Not a partition, loop, RAM or mapped device: their reads are counted on the disk below as well."""
+    """Whether it is no partition, loop, RAM or mapped device: the disk below counts their reads too."""
     if name.startswith(("loop", "ram", "zram", "dm-", "md", "sr")):
         return False
     if name.startswith(("nvme", "mmcblk")):
@@ -214,7 +216,7 @@ def _is_whole_disk(name: str) -> bool:
 
 
 def _stat(file: Path) -> list[str] | None:
-    """Fields of `/proc/PID/stat` from the state on; the name before it may hold spaces and brackets."""
+    """Read the fields of `/proc/PID/stat` from the state on. The name before may contain spaces and brackets."""
     text = _read(file)
     return text[text.rindex(")") + 2 :].split() if text and ")" in text else None
 

@@ -1,7 +1,7 @@
-"""Mark the phases of a step: end of forward, last gradient, optimizer; with several ranks they name the straggler.
+"""Mark the phases of a step: end of forward, last gradient, optimizer. With several ranks they show the slowest rank.
 
-In a synchronous step all ranks end together, so the wall time of backward is the same on all of them. What differs is
-the time from the batch to the point at which a rank's last gradient is there: from then on it waits for the others.
+In a synchronous step all ranks end together, so the wall time of backward is equal on all of them. The time from the batch to a
+rank's last gradient differs: after it, the rank waits for the others.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from headrace.attach.counters import COUNTERS
 __all__ = ["install"]
 
 FIRST_PARAMETERS = 3
-"""The gradients of a model's first parameters come last; a few are watched, as the very first may be unused."""
+"""Watch the gradients of this many parameters from the start of the model. They come last, and the first may be unused."""
 
 
 def install() -> None:
@@ -42,7 +42,7 @@ def _after_optimizer(*_: Any) -> None:
     COUNTERS.optimizer_thread = threading.get_ident()
 
 
-def _gradient_is_there(_: Any) -> None:
+def _note_gradient(_: Any) -> None:
     COUNTERS.gradients_s = time.monotonic()
 
 
@@ -54,7 +54,7 @@ def _marked_forward(original: Callable[..., Any]) -> Callable[..., Any]:
             watched.add(self)
             trained = [parameter for parameter in self.module.parameters() if parameter.requires_grad]
             for parameter in trained[:FIRST_PARAMETERS]:
-                parameter.register_hook(_gradient_is_there)
+                parameter.register_hook(_note_gradient)
         result = original(self, *args, **options)
         COUNTERS.forward_end_s = time.monotonic()
         COUNTERS.forward_s = COUNTERS.forward_end_s - COUNTERS.batch_s

@@ -1,4 +1,4 @@
-"""Append what the hooks of one process see to that process's own file of the session."""
+"""Append the measurements of the hooks in one process to that process's own file in the session."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ FLUSH_INTERVAL_S = 0.5
 
 MOST_ROWS = 50_000
 THINNED_TO = 16
-"""Beyond `MOST_ROWS` of a table only one row in sixteen is kept: a run of days must fit in memory when it is read."""
+"""Record one row in sixteen after the first `MOST_ROWS` of a table: the session of a run of days must fit in memory."""
 
 
 class Recorder:
-    """Buffers rows in memory and appends them as whole lines, at most twice a second and at the end.
+    """Buffers rows in memory, and appends them to the file as whole lines, at most twice a second and at the end.
 
-    A process that is killed loses at most the last half second. A forked child starts its own file.
+    A killed process loses at most the last half second. A forked child writes a file of its own.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -45,7 +45,7 @@ class Recorder:
         self.closed = False
 
     def move(self, folder: Path) -> None:
-        """Write to another session from now on, as a process that has just started."""
+        """Write to another session from now on."""
         self.flush()
         self._folder = folder
         if self._file is not None:
@@ -53,19 +53,19 @@ class Recorder:
         self._start_process()
 
     def close(self) -> None:
-        """Write what is buffered; what comes later is dropped, until `move`."""
+        """Write the buffer. Later rows are dropped until `move`."""
         self.flush()
         self.closed = True
 
     def line(self, kind: str, **values: Any) -> None:
-        """Record one fact. It is written with the next flush."""
+        """Record one line, which the next flush writes."""
         if not self.closed:
             self._lines.append({"kind": kind, "pid": self.pid, **values})
 
     def row(self, kind: str, loader: int, values: list[Any], *, worker: int = -1) -> None:
-        """Record one row of a table. The list may still be changed until the next flush."""
+        """Record one row of a table. The caller may change the list until the next flush."""
         if self._finalizer_pid != self.pid:
-            # multiprocessing children leave by os._exit, past atexit; their finalizers do run.
+            # Children of multiprocessing end by os._exit, without atexit. Their finalizers run.
             self._finalizer_pid = self.pid
             multiprocessing_util.Finalize(None, self.flush, exitpriority=0)
         if self.closed:
@@ -80,12 +80,12 @@ class Recorder:
         self.line("event", name=name, start_s=start_s, duration_s=duration_s, detail=detail)
 
     def flush_when_due(self, now_s: float) -> None:
-        """Flush if the last flush was half a second ago."""
+        """Flush if the last flush was at least half a second ago."""
         if now_s - self._flushed_s >= FLUSH_INTERVAL_S:
             self.flush()
 
     def flush(self) -> None:
-        """Append everything buffered to the file, in one write."""
+        """Append the buffer to the file, in one write."""
         self._flushed_s = time.monotonic()
         lines, self._lines = self._lines, []
         rows, self._rows = self._rows, {}
@@ -108,7 +108,7 @@ _recorders: dict[str, Recorder] = {}
 
 
 def recorder() -> Recorder:
-    """The recorder of this process. Raises `KeyError` when no session folder is set."""
+    """Return the recorder of this process. Raise `KeyError` if the environment names no session folder."""
     folder = os.environ[SESSION_VARIABLE]
     if folder not in _recorders:
         _recorders[folder] = Recorder(Path(folder))

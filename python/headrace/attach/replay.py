@@ -1,8 +1,8 @@
-"""A short run in which the training loop gets one and the same batch again and again, at several sizes and settings.
+"""The hook of a short run that gives the training loop the same batch again and again, at several sizes and settings.
 
-What the step costs without any input, at half and at twice the batch, in bf16, and in channels-last memory: the figures that
-the batch-size and number-format fixes are predicted from. The loop is the script's own, unmodified. The run is for measuring
-only: what it trains is of no use, and it ends when the last phase is done.
+It measures the step time without input: with half and twice the batch size, in bf16, and in channels-last memory. The
+batch-size and number-format fixes are predicted from these times. The loop is the script's own. The trained weights are of no
+use, and the run ends after the last phase.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from headrace.attach.recorder import Recorder, recorder
 __all__ = ["MATCH_VARIABLE", "install"]
 
 MATCH_VARIABLE = "HEADRACE_REPLAY"
-"""JSON: the attributes of the loader whose batch is replayed, as `{"batch_size": 64, "num_workers": 2}`."""
+"""The attributes of the loader whose batch is repeated, as JSON: `{"batch_size": 64, "num_workers": 2}`."""
 
 WARM_BATCHES = 4
 WARM_STEPS, STEPS, PHASE_S = 3, 20, 6.0
@@ -36,7 +36,7 @@ def install() -> None:
     replay = _Replay(recorder(), json.loads(os.environ.get(MATCH_VARIABLE, "{}")))
     base = dataloader._BaseDataLoaderIter
     original = base.__next__
-    base.__init__ = _noting(base.__init__, replay.match)
+    base.__init__ = _marking(base.__init__, replay.match)
 
     def __next__(self: Any) -> Any:
         if not getattr(self, "_headrace_replay", False):
@@ -54,8 +54,8 @@ def install() -> None:
     base.__next__ = __next__
 
 
-def _noting(original: Callable[..., None], match: dict[str, Any]) -> Callable[..., None]:
-    """Mark the iterators of the loader that is meant."""
+def _marking(original: Callable[..., None], match: dict[str, Any]) -> Callable[..., None]:
+    """Mark the iterators of loaders with the attributes in `match`."""
 
     def __init__(self: Any, loader: Any, *args: Any, **options: Any) -> None:
         size = loader.batch_size or getattr(loader.batch_sampler, "batch_size", None)
@@ -67,7 +67,7 @@ def _noting(original: Callable[..., None], match: dict[str, Any]) -> Callable[..
 
 
 class _Replay:
-    """The phases, one after the other; each writes its seconds per step as soon as it has them."""
+    """Runs the phases one after the other, and records the seconds per step of each phase when it ends."""
 
     def __init__(self, target: Recorder, match: dict[str, Any]) -> None:
         from torch.optim import optimizer
@@ -82,20 +82,20 @@ class _Replay:
         optimizer.register_optimizer_step_post_hook(self._note_optimizer)
 
     def next(self) -> Any:
-        """The batch of the phase under way. Ends the process after the last phase."""
+        """Return the batch of the current phase. After the last phase, end the process."""
         if self._variants is None:
             self._variants = self._run()
         try:
             return next(self._variants)
         except StopIteration:
             self._recorder.flush()
-            os._exit(0)  # the loop would go on to save and to evaluate
+            os._exit(0)  # otherwise the loop would save and evaluate
 
     def _note_optimizer(self, optimizer: Any, *_: Any) -> None:
         self._optimizer = optimizer
 
     def _run(self) -> Iterator[Any]:
-        # Several ranks must take the same number of steps, or one waits for the others' gradients for ever.
+        # All ranks must take the same number of steps, or one waits for the others' gradients for ever.
         limit_s = PHASE_S if rank_from_environment()[2] == 1 else math.inf
         for phase in PHASES:
             batch = self._enter(phase)
@@ -109,7 +109,7 @@ class _Replay:
                 yield batch
                 times_s.append(time.monotonic())
             _wait_for_device()
-            # A GPU lags behind the loop, so only the whole counts; on a CPU the median leaves out what others disturb.
+            # A GPU lags behind the loop, so the total counts. On a CPU the median ignores disturbances by other programs.
             steps = [after - before for before, after in pairwise(times_s)]
             self._seconds[phase] = (time.monotonic() - times_s[0]) / len(steps) if on_gpu else sorted(steps)[len(steps) // 2]
             self._leave(phase)
@@ -118,7 +118,7 @@ class _Replay:
             self._recorder.flush()
 
     def _enter(self, phase: str) -> Any:
-        """The batch for a phase, with the setting made; None where the phase makes no sense here."""
+        """Apply the setting of a phase and return its batch. None: the phase makes no difference here."""
         import torch
 
         if phase == "half":
@@ -156,7 +156,7 @@ class _Replay:
 
         weights = self._weights()
         if not weights or any(each.is_contiguous(memory_format=torch.channels_last) for each in weights if each.shape[2] > 1):
-            return None  # there are no convolutions, or they have it already
+            return None  # no convolutions, or they are channels-last already
         self._set_weights(torch.channels_last)
         return _mapped(self.batch, lambda one: one.to(memory_format=torch.channels_last) if one.dim() == 4 else one)
 
@@ -166,7 +166,7 @@ class _Replay:
 
 
 def _wait_for_device() -> bool:
-    """Whether there is a GPU in use, whose work is done now."""
+    """Wait until the GPU is idle. Return whether a GPU is in use."""
     import torch
 
     if not torch.cuda.is_initialized():
@@ -176,7 +176,7 @@ def _wait_for_device() -> bool:
 
 
 def _mapped(batch: Any, change: Callable[[Any], Any]) -> Any:
-    """The batch with each tensor in it changed; lists, tuples and dicts are walked."""
+    """Apply `change` to each tensor in a batch of nested lists, tuples and dicts."""
     if hasattr(batch, "element_size"):
         return change(batch)
     if isinstance(batch, dict):
@@ -187,14 +187,14 @@ def _mapped(batch: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def _length(batch: Any) -> int:
-    """Items in the batch: the first dimension of its first tensor."""
+    """Return the batch size: the first dimension of the first tensor."""
     sizes: list[int] = []
     _mapped(batch, lambda one: sizes.append(int(one.shape[0]) if one.dim() else 0))
     return sizes[0] if sizes else 0
 
 
 def _resized(batch: Any, size: int) -> Any:
-    """The batch with `size` items, cut or repeated; tensors of another length stay."""
+    """Cut or repeat the batch to `size` records. Tensors of another length stay."""
     length = _length(batch)
 
     def change(one: Any) -> Any:

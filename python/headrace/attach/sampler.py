@@ -1,9 +1,9 @@
-"""Look at the machine twice a second from a separate, niced process, and write what was seen to the session.
+"""The sampler: a niced process that samples the machine twice a second, and writes the samples to the session.
 
-    python -m headrace.attach.sampler FOLDER PID
+    python -m headrace.attach.sampler FOLDER PID LAUNCHER
 
-follows process PID and everything below it until PID ends. A process, not a thread in the user's process: a thread
-would take the interpreter lock from the training loop.
+It follows process PID and all processes below it until PID ends, without process LAUNCHER (0: none). It is a process because a
+thread in the user's process would take the interpreter lock from the training loop.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from headrace.system.nvml import NvmlError
 __all__ = ["Sampler", "main", "start"]
 
 INTERVAL_S = 0.5
-MOST_LOOKS = 50_000
-"""Seven hours; beyond them one look in sixteen is taken, as of steps: a run of days must fit in memory when it is read."""
+MOST_SAMPLES = 50_000
+"""Take one sample in sixteen after this many (seven hours), as for steps: the session of days must fit in memory."""
 
 NICENESS = 10
 WORKER_NAMES = ("pt_data_worker",)
@@ -37,9 +37,9 @@ SHARED_MEMORY = Path("/dev/shm")
 
 
 def start(session_dir: Path, pid: int) -> subprocess.Popen[bytes]:
-    """Start the sampler for `pid` and the tree below it, without this process if that is another one.
+    """Start the sampler for `pid` and the processes below it. This process is left out, unless it is `pid`.
 
-    It ends by itself when `pid` does; `terminate()` ends it sooner.
+    The sampler ends when `pid` ends, or by `terminate()`.
     """
     launcher = os.getpid() if pid != os.getpid() else 0
     package = str(Path(__file__).parents[2])  # sys.path may have been changed since this process started
@@ -54,7 +54,7 @@ def start(session_dir: Path, pid: int) -> subprocess.Popen[bytes]:
 
 @dataclass(slots=True)
 class _Counters:
-    """Everything that counts up, at one time."""
+    """The values of all counters at one time."""
 
     time_s: float
     cores: list[procfs.CoreTimes] | None
@@ -68,7 +68,7 @@ class _Counters:
 
 @dataclass(slots=True)
 class Sampler:
-    """Reads counters of one process tree; `proc` and `sys` are the mount points, for tests."""
+    """Samples one process tree and the machine. `proc` and `sys` are the mount points; tests pass folders."""
 
     pid: int
     ignored_pids: frozenset[int] = frozenset()
@@ -83,7 +83,7 @@ class Sampler:
     _ended_cpu_s: float = 0.0
 
     def prepare(self) -> None:
-        """Find out what can be measured here."""
+        """Find out what can be measured on this machine."""
         self.cgroup = find_cgroup(self.pid, proc=self.proc, sys=self.sys)
         with suppress(OSError):
             self.affinity = frozenset(os.sched_getaffinity(self.pid)) if self.proc == Path("/proc") else frozenset()
@@ -104,7 +104,7 @@ class Sampler:
                 self.not_measured["GPU counters"] = str(error)
 
     def host(self) -> dict[str, Any]:
-        """The facts about the machine that do not change."""
+        """Return the facts of the machine that do not change."""
         values = procfs.meminfo(self.proc)
         cores = procfs.core_times(self.proc)
         return {
@@ -122,14 +122,14 @@ class Sampler:
         }
 
     def sample(self, now_s: float) -> dict[str, Any] | None:
-        """What happened since the call before, or None on the first call."""
+        """Return the changes since the call before. None on the first call."""
         last, self._last = self._last, self._read(now_s)
         return None if last is None else self._compare(last, self._last)
 
     def _read(self, now_s: float) -> _Counters:
         pids = [pid for pid in procfs.descendants(self.pid, self.proc) if pid not in self.ignored_pids]
         use = procfs.tree_use(pids, self.proc)
-        # A process that has ended keeps its last known CPU time, so that the sum never falls.
+        # The last known CPU time of an ended process stays in the sum, so that the sum never falls.
         self._ended_cpu_s += sum(cpu_s for pid, cpu_s in self._cpu_s.items() if pid not in use.cpu_s)
         self._cpu_s = use.cpu_s
         return _Counters(
@@ -179,7 +179,7 @@ class Sampler:
         return {name: value for name, value in values.items() if value is not None}
 
     def _busy_cores(self, old: list[procfs.CoreTimes] | None, new: list[procfs.CoreTimes] | None, passed_s: float) -> float:
-        """Cores' worth of CPU in use on the cores of the job; time stolen by the host counts, as it is not ours either."""
+        """Return the CPU time in use on the job's cores, in cores. Time stolen by the host counts as used by others."""
         pairs = list(zip(old or (), new or (), strict=False))
         mine = [pair for number, pair in enumerate(pairs) if number in self.affinity] or pairs
         used_s = sum(now.busy_s + now.stolen_s - before.busy_s - before.stolen_s for before, now in mine)
@@ -202,7 +202,7 @@ class Sampler:
 
 
 def _core_busy(old: list[procfs.CoreTimes] | None, new: list[procfs.CoreTimes] | None) -> list[float]:
-    """Share of time each core ran something; empty when unknown or when a core came or went."""
+    """Return the share of time in which each core was busy. Empty if unknown, or if the number of cores has changed."""
     if not old or not new or len(old) != len(new):
         return []
     shares = []
@@ -237,9 +237,8 @@ def _shared_memory_free_bytes() -> int | None:
         return None
 
 
-def _lives(pid: int) -> bool:
-    """Whether a process is there and has not ended. One that nobody has waited for yet has ended: its parent may be reading a
-    pipe to its end that this process holds open too."""
+def _is_running(pid: int) -> bool:
+    """Whether a process runs. A zombie does not: its parent may first read a pipe to the end that this process holds open."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (OSError, IndexError):
@@ -248,7 +247,7 @@ def _lives(pid: int) -> bool:
 
 
 def main(arguments: list[str]) -> int:
-    """Follow a process until it ends, appending one line per look."""
+    """Follow a process until it ends. Append one line for each sample."""
     folder, pid, launcher = Path(arguments[0]), int(arguments[1]), int(arguments[2])
     with suppress(OSError):
         os.nice(NICENESS)
@@ -262,13 +261,13 @@ def main(arguments: list[str]) -> int:
         write("host", sampler.host())
         for what, why in sampler.not_measured.items():
             write("not_measured", {"what": what, "why": why})
-        next_s, looks = time.monotonic(), 0
-        while _lives(pid):
+        next_s, samples = time.monotonic(), 0
+        while _is_running(pid):
             sample = sampler.sample(time.monotonic())
             if sample is not None:
                 write("sample", sample)
-            looks += 1
-            interval_s = INTERVAL_S if looks <= MOST_LOOKS else THINNED_TO * INTERVAL_S
+            samples += 1
+            interval_s = INTERVAL_S if samples <= MOST_SAMPLES else THINNED_TO * INTERVAL_S
             next_s = max(next_s + interval_s, time.monotonic() + INTERVAL_S / 4)
             time.sleep(max(0.0, next_s - time.monotonic()))
     return 0

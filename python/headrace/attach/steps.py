@@ -1,7 +1,7 @@
-"""Time the training steps: how long each `next()` of a DataLoader takes, and what follows until the one after.
+"""Time the training steps: each `next()` of a DataLoader, and the time until the following `next()`.
 
-The patch is on `_BaseDataLoaderIter.__next__`, which every PyTorch DataLoader iterator runs through (torchdata's
-StatefulDataLoader included), not on `DataLoader.__iter__`, whose laziness a wrapper would change.
+The patch is on `_BaseDataLoaderIter.__next__`, which all iterators of PyTorch's DataLoader use (torchdata's StatefulDataLoader
+too). It is not on `DataLoader.__iter__`, because a wrapper would change when that runs.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ DEVICE_COLUMNS = (STEP_FIELDS.index("gpu_wait_s"), STEP_FIELDS.index("gpu_step_s
 
 
 STEP_RECORDERS: list[StepRecorder] = []
-"""Those of this process: one over PyTorch's and similar loaders, one over TensorFlow's."""
+"""The step recorders of this process: one for PyTorch's and similar loaders, one for TensorFlow's."""
 
 
 def install(recorder: Recorder, clock: DeviceClock) -> StepRecorder:
-    """Patch PyTorch's DataLoader iterators. Returns the step_recorder over the steps, for other loaders and copies to use."""
+    """Patch PyTorch's DataLoader iterators. Return the step recorder, which the hooks of other loaders use too."""
     from torch.utils.data import dataloader
 
     base = dataloader._BaseDataLoaderIter
@@ -54,7 +54,7 @@ def install(recorder: Recorder, clock: DeviceClock) -> StepRecorder:
 
 
 def timed_next(original: Callable[[Any], Any], step_recorder: StepRecorder) -> Callable[[Any], Any]:
-    """`original`, a `__next__`, timed as a step of the iterator's loader."""
+    """Wrap a `__next__` so that each call is recorded as a step of the iterator's loader."""
 
     def __next__(self: Any) -> Any:
         if step_recorder.off:
@@ -67,7 +67,7 @@ def timed_next(original: Callable[[Any], Any], step_recorder: StepRecorder) -> C
         try:
             data = original(self)
         except StopIteration:
-            step_recorder.guarded(step_recorder.finished, current)
+            step_recorder.guarded(step_recorder.epoch_finished, current)
             raise
         step_recorder.guarded(step_recorder.after_next, current, data)
         return data
@@ -77,7 +77,7 @@ def timed_next(original: Callable[[Any], Any], step_recorder: StepRecorder) -> C
 
 def _recorded_reset(original: Callable[..., None], step_recorder: StepRecorder) -> Callable[..., None]:
     def _reset(self: Any, *args: Any, **options: Any) -> None:
-        step_recorder.guarded(step_recorder.restarted, self)
+        step_recorder.guarded(step_recorder.epoch_started, self)
         original(self, *args, **options)
 
     return _reset
@@ -85,7 +85,7 @@ def _recorded_reset(original: Callable[..., None], step_recorder: StepRecorder) 
 
 def _recorded_init(original: Callable[..., None], step_recorder: StepRecorder) -> Callable[..., None]:
     def __init__(self: Any, loader: Any, *args: Any, **options: Any) -> None:
-        step_recorder.guarded(step_recorder.starting, self, loader)
+        step_recorder.guarded(step_recorder.iterator_created, self, loader)
         original(self, loader, *args, **options)
 
     return __init__
@@ -95,13 +95,13 @@ def _timed_start(original: Callable[..., None], step_recorder: StepRecorder) -> 
     def __init__(self: Any, loader: Any, *args: Any, **options: Any) -> None:
         begin_s = time.monotonic()
         original(self, loader, *args, **options)
-        step_recorder.guarded(step_recorder.started, self, begin_s)
+        step_recorder.guarded(step_recorder.workers_started, self, begin_s)
 
     return __init__
 
 
 class _Iteration:
-    """One pass over one loader, with the clocks of its step under way. `end_s`: when its last `next()` returned."""
+    """One pass over a loader, with the clocks of its current step. `end_s`: when its last `next()` returned."""
 
     __slots__ = (
         "batch_bytes", "count", "cpu_s", "drained", "end_s", "epoch", "items", "loader", "optimizing", "process_cpu_s",
@@ -125,7 +125,11 @@ class _Iteration:
 
 
 class StepRecorder:
-    """What is known of the loaders of this process."""
+    """Records the steps of the loaders of this process.
+
+    `first_number`: the number of its first loader. A hook calls its methods when an iterator is made, before and after each
+    `next()`, and at the end of an epoch.
+    """
 
     def __init__(self, recorder: Recorder, step_clock: StepClock, *, first_number: int = 0) -> None:
         self.first_number = first_number
@@ -136,7 +140,7 @@ class StepRecorder:
         self.begin_session()
 
     def begin_session(self) -> None:
-        """Forget what belongs to an earlier session of this process."""
+        """Forget the loaders and counters of an earlier session of this process."""
         self.off = self.failed
         self.session += 1
         self.has_batch = False
@@ -148,7 +152,7 @@ class StepRecorder:
         self.elsewhere: set[int] = set()
 
     def guarded(self, function: Callable[..., None], *args: Any) -> None:
-        """Call unless off; an exception turns the hook off and never reaches the script."""
+        """Call `function` unless the hook is off. An exception turns the hook off and never reaches the script."""
         if not self.off:
             try:
                 function(*args)
@@ -156,22 +160,23 @@ class StepRecorder:
                 self.fail()
 
     def fail(self) -> None:
+        """Turn the hook off after an error."""
         self.off = self.failed = True
         load_hooks.disable("timing of steps")
 
     # The life of an iterator.
 
-    def starting(self, iterator: Any, loader: Any) -> None:
-        """An iterator is being made: number its loader, so that workers started from now on know whose they are."""
+    def iterator_created(self, iterator: Any, loader: Any) -> None:
+        """Number the loader of a new iterator. Its workers, which start next, read the number from the environment."""
         number = self.number(iterator, loader, _describe, family=_family(iterator))
         os.environ[fetch.LOADER_VARIABLE] = f"{number}:{loader.num_workers}"
 
-    def starting_other(self, iterator: Any, loader: Any) -> None:
-        """A pass over a loader that is not PyTorch's begins."""
+    def pass_started(self, iterator: Any, loader: Any) -> None:
+        """Begin a pass over a loader that is not PyTorch's."""
         self.number(iterator, loader, _describe_other, family=_family(loader))
 
     def number(self, iterator: Any, loader: Any, describe: Callable[[Any], dict[str, Any]], *, family: str) -> int:
-        """A pass over `loader` by `iterator` begins; a loader is described once. Returns its number."""
+        """Begin a pass over `loader` by `iterator`, and return the loader's number. A loader is described once."""
         if loader not in self.loaders:
             number = self.loaders[loader] = self.first_number + len(self.epochs)
             self.epochs[number] = 0
@@ -183,22 +188,22 @@ class StepRecorder:
         return number
 
     def _adopt(self, iterator: Any) -> _Iteration:
-        """An iterator that was made before this session began."""
+        """Number an iterator that was made before this session began."""
         describe = _describe_iterator if hasattr(iterator, "_index_sampler") else _describe_other
         self.number(iterator, iterator, describe, family=_family(iterator))
         adopted: _Iteration = iterator._headrace
         return adopted
 
-    def started(self, iterator: Any, begin_s: float) -> None:
-        """The workers of an iterator have been started."""
+    def workers_started(self, iterator: Any, begin_s: float) -> None:
+        """Record the start of an iterator's workers."""
         duration_s = time.monotonic() - begin_s
         self.recorder.event("workers_start", begin_s, duration_s, f"loader {iterator._headrace.loader}")
 
-    def restarted(self, iterator: Any) -> None:
-        """A persistent iterator begins its next epoch."""
+    def epoch_started(self, iterator: Any) -> None:
+        """Begin the next epoch of an iterator with persistent workers."""
         iteration = getattr(iterator, "_headrace", None)
         if iteration is not None and iteration.session == self.session and iteration.count:
-            if iteration.end_s is not None:  # left early; an epoch that ran out has closed its last step
+            if iteration.end_s is not None:  # the loop left the epoch early; at the end of an epoch the last step is closed
                 self._close(iteration, time.monotonic())
             iterator._headrace = _Iteration(iteration.loader, self.epochs[iteration.loader], self.session)
             self.epochs[iteration.loader] += 1
@@ -206,6 +211,7 @@ class StepRecorder:
     # One step.
 
     def before_next(self, iterator: Any) -> _Iteration:
+        """End the step before, and start the clocks of this `next()`."""
         current: _Iteration | None = getattr(iterator, "_headrace", None)
         if current is None or current.session != self.session:
             current = self._adopt(iterator)
@@ -223,6 +229,7 @@ class StepRecorder:
         return current
 
     def after_next(self, current: _Iteration, data: Any) -> None:
+        """End the wait: `next()` has returned the batch `data`."""
         current.end_s = end_s = time.monotonic()
         current.wait_s = end_s - current.start_s
         current.drained = self.step_clock.after_next()
@@ -241,14 +248,14 @@ class StepRecorder:
         current.cpu_s = time.thread_time()
 
     def _note_format(self, loader: int, data: Any) -> None:
-        """Say once of each loader what numbers its batches hold."""
+        """Record the number format of a loader's batches, once."""
         largest = max(_tensors(data), key=lambda tensor: tensor.numel() * tensor.element_size(), default=None)
         if loader not in self.formats and largest is not None:
             self.formats.add(loader)
             self.recorder.line("batch_format", loader=loader, format=str(largest.dtype).removeprefix("torch."))
 
-    def finished(self, current: _Iteration) -> None:
-        """StopIteration: the epoch is over."""
+    def epoch_finished(self, current: _Iteration) -> None:
+        """Record the end of an epoch (StopIteration)."""
         now_s = time.monotonic()
         self.recorder.event("epoch_end", current.start_s, now_s - current.start_s, f"loader {current.loader}")
         self.recorder.flush_when_due(now_s)
@@ -303,9 +310,9 @@ def _difference(before: float | None, after: float | None) -> float | None:
 
 
 def _is_ready(iterator: Any) -> int | None:
-    """1: the batch that `next()` will return is there already, 0: it is not, None: cannot tell.
+    """Return 1 if the batch that `next()` will return is ready, 0 if not, None if unknown.
 
-    Out-of-order batches wait in `_task_info`; a batch in the queue is the wanted one for sure only with one worker.
+    Out-of-order batches wait in `_task_info`. A batch in the queue is certainly the next one only if there is one worker.
     """
     if not getattr(iterator, "_num_workers", 0) or not hasattr(iterator, "_task_info"):
         return None
@@ -313,7 +320,7 @@ def _is_ready(iterator: Any) -> int | None:
         return 1
     queue = iterator._data_queue
     reader = getattr(queue, "_reader", None)
-    if reader is None:  # a thread pins memory and hands batches on through a queue.Queue
+    if reader is None:  # a thread pins memory and passes batches on by a queue.Queue
         empty = queue.empty()
     else:
         empty = not select.select([reader.fileno()], [], [], 0)[0]
@@ -323,7 +330,7 @@ def _is_ready(iterator: Any) -> int | None:
 
 
 def _tensors(data: Any) -> list[Any]:
-    """The tensors in a batch, as far down as two levels."""
+    """Return the tensors in a batch of nested lists, tuples and dicts."""
     if hasattr(data, "element_size"):
         return [data]
     children = data.values() if isinstance(data, dict) else data if isinstance(data, list | tuple) else ()
@@ -336,7 +343,7 @@ def _size_bytes(data: Any) -> int | None:
 
 
 def _batch_size(data: Any) -> int | None:
-    """Length of the first thing in the batch that has a first dimension."""
+    """Return the first dimension of the first tensor in the batch."""
     while isinstance(data, list | tuple | dict) and data:
         data = next(iter(data.values())) if isinstance(data, dict) else data[0]
     shape = getattr(data, "shape", None)
@@ -344,7 +351,7 @@ def _batch_size(data: Any) -> int | None:
 
 
 def _describe(loader: Any) -> dict[str, Any]:
-    """The loader's settings as plain data."""
+    """Return the settings of a DataLoader as plain data."""
     dataset = loader.dataset
     context = loader.multiprocessing_context
     return {
@@ -361,7 +368,7 @@ def _describe(loader: Any) -> dict[str, Any]:
 
 
 def _describe_iterator(iterator: Any) -> dict[str, Any]:
-    """What an iterator tells of the loader that made it, which it does not hold."""
+    """Return the loader's settings as far as an iterator has them: it does not hold its loader."""
     dataset = iterator._dataset
     return {
         "num_workers": iterator._num_workers,
@@ -374,7 +381,7 @@ def _describe_iterator(iterator: Any) -> dict[str, Any]:
 
 
 def _describe_other(loader: Any) -> dict[str, Any]:
-    """What can be said of a loader whose class is not PyTorch's."""
+    """Return the settings of a loader whose class is not PyTorch's."""
     dataset = getattr(loader, "dataset", None)
     size = getattr(loader, "batch_size", None)
     return {
@@ -386,7 +393,7 @@ def _describe_other(loader: Any) -> dict[str, Any]:
 
 
 def _describe_dataset(dataset: Any) -> dict[str, Any]:
-    """The dataset as plain data. What a class of the user's own raises when it is asked is left out, not a reason to stop."""
+    """Return facts of the dataset as plain data, without those for which a class of the user raises an error."""
     from torch.utils.data import IterableDataset
 
     questions: dict[str, Callable[[Any], Any]] = {
@@ -405,7 +412,7 @@ def _describe_dataset(dataset: Any) -> dict[str, Any]:
 
 
 def _is_image_folder(dataset: Any) -> bool:
-    """Whether `headrace run` may read it: torchvision's or timm's own folder dataset, or parts of such."""
+    """Whether `headrace run` may read the dataset: torchvision's or timm's own folder dataset, or parts of them."""
     name = f"{type(dataset).__module__}.{type(dataset).__qualname__}"
     if name == "torch.utils.data.dataset.Subset":
         return _is_image_folder(dataset.dataset)
@@ -427,7 +434,7 @@ def _length(dataset: Any) -> int | None:
 
 
 def _sample_paths(dataset: Any) -> list[str]:
-    """Paths of up to 64 images spread over an ImageFolder-like dataset, through torch's Subset too; else none."""
+    """Return paths of up to 64 images spread over an ImageFolder-like dataset (also in a Subset), else an empty list."""
     for _ in range(4):
         dataset = getattr(dataset, "dataset", dataset)
     samples = getattr(dataset, "samples", None) or getattr(dataset, "imgs", None)

@@ -1,8 +1,8 @@
-"""The hook module for TensorFlow: times the batches of tf.data iterators in custom loops and in Keras's `fit`.
+"""The hook module for TensorFlow: time the batches of tf.data iterators in custom loops and in Keras's `fit`.
 
-A custom loop calls the iterator's `__next__` in Python, which is timed like a DataLoader's. Keras pulls batches inside its
-compiled function, where nothing can be timed; it also takes any plain Python iterator, and then pulls the batch in Python. So
-under `headrace diagnose` it gets one: the same batches, in the same order. Loops inside a `tf.function` are not seen.
+A custom loop calls the iterator's `__next__` in Python, which is timed like a DataLoader's. Keras reads batches inside its
+compiled function, where nothing can be timed. It also accepts a plain Python iterator, whose batches it reads in Python. So
+the hook gives Keras such an iterator with the same batches in the same order. Loops inside a `tf.function` are not timed.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ __all__ = ["install", "pipeline_of"]
 KERAS_TRAINER = "keras.src.backend.tensorflow.trainer"
 MOST_STAGES = 40
 FIRST_NUMBER = 1000
-"""Of its loaders, so that they are told from PyTorch's in the same process."""
+"""The number of its first loader, above those of PyTorch's loaders in the same process."""
 OVERLAPPING = ("Parallel", "Prefetch", "MapAndBatch")
-"""Parts of class names of tf.data stages that work on while the training thread does something else."""
+"""Parts of class names of tf.data stages that run in the background."""
 
 
 class _NoClock:
-    """There is no way to record events on TensorFlow's streams from Python."""
+    """A clock that is never usable: events on TensorFlow's streams cannot be recorded from Python."""
 
     def usable(self) -> bool:
         return False
@@ -66,7 +66,7 @@ def install() -> None:
 
 
 def _numbered(original: Callable[[Any], Any], step_recorder: StepRecorder) -> Callable[[Any], Any]:
-    """A dataset is iterated: its iterator belongs to a loader of that name."""
+    """Wrap `__iter__` of a dataset so that its iterator is recorded as a pass over it."""
 
     def __iter__(self: Any) -> Any:
         iterator = original(self)
@@ -91,10 +91,10 @@ def _start(step_recorder: StepRecorder, iterator: Any, dataset: Any) -> None:
 
 
 def pipeline_of(dataset: Any) -> tuple[str, ...]:
-    """Names of the stages from the source to the end, without tf.data's own endings: ("TFRecord", "ParallelMap", "Batch").
+    """Name the stages from the source to the end, without the suffixes of tf.data: ("TFRecord", "ParallelMap", "Batch").
 
-    A stage whose function runs in Python says so: "Map (python)", "FlatMap (generator)". Of several inputs (zip,
-    concatenate) the first is followed.
+    A stage whose function runs in Python is marked: "Map (python)", "FlatMap (generator)". Of several inputs (zip, concatenate)
+    only the first is named.
     """
     names: list[str] = []
     while dataset is not None and len(names) < MOST_STAGES:
@@ -107,7 +107,7 @@ def pipeline_of(dataset: Any) -> tuple[str, ...]:
 
 
 def _python_in(dataset: Any) -> str:
-    """ " (generator)" or " (python)" for a stage whose function calls back into Python, by the operations in its graph."""
+    """Return " (generator)" or " (python)" if the stage's function calls Python, by the operations in its graph, else ""."""
     function = getattr(getattr(dataset, "_map_func", None), "function", None)
     graph = getattr(function, "graph", None)
     if graph is None:
@@ -119,7 +119,7 @@ def _python_in(dataset: Any) -> str:
 
 
 def _batch_size(dataset: Any) -> int | None:
-    """The static first dimension of the first component, where the pipeline has one."""
+    """Return the static first dimension of the first component, or None."""
     spec = getattr(dataset, "element_spec", None)
     while isinstance(spec, tuple | list | dict) and spec:
         spec = next(iter(spec.values())) if isinstance(spec, dict) else spec[0]
@@ -131,9 +131,9 @@ def _batch_size(dataset: Any) -> int | None:
 
 
 def _timed(original: Callable[[Any], Any], step_recorder: StepRecorder) -> Callable[[Any], Any]:
-    """`__next__` timed as a step; where the pipeline does nothing ahead, that time is also the making of the batch."""
+    """Wrap `__next__` as a step. If no stage runs in the background, its time is also that of making the batch."""
 
-    def made(self: Any) -> Any:
+    def make_batch(self: Any) -> Any:
         if step_recorder.off or getattr(self, "_headrace_overlapped", True):
             return original(self)
         begin_s, begin_cpu_s = time.monotonic(), time.process_time()
@@ -141,7 +141,7 @@ def _timed(original: Callable[[Any], Any], step_recorder: StepRecorder) -> Calla
         step_recorder.guarded(_record_batch, step_recorder.recorder, self, begin_s, time.process_time() - begin_cpu_s)
         return data
 
-    return timed_next(made, step_recorder)
+    return timed_next(make_batch, step_recorder)
 
 
 def _record_batch(target: Recorder, iterator: Any, begin_s: float, cpu_s: float) -> None:
@@ -151,25 +151,25 @@ def _record_batch(target: Recorder, iterator: Any, begin_s: float, cpu_s: float)
 
 def _patch_keras(kind: type, module: ModuleType) -> None:
     epochs = module.TFEpochIterator
-    epochs.__next__ = _fed(epochs.__next__, kind)
+    epochs.__next__ = _with_python_iterator(epochs.__next__, kind)
 
 
-def _fed(original: Callable[[Any], Any], kind: type) -> Callable[[Any], Any]:
+def _with_python_iterator(original: Callable[[Any], Any], kind: type) -> Callable[[Any], Any]:
     def __next__(self: Any) -> Any:
         begin, end, iterator = original(self)
-        # A distributed iterator, or one made by hand, stays what it is.
-        return begin, end, _Feed(iterator) if type(iterator) is kind else iterator
+        # A distributed iterator, or an iterator of the script, stays.
+        return begin, end, _PythonIterator(iterator) if type(iterator) is kind else iterator
 
     return __next__
 
 
-class _Feed:
-    """The same batches from a plain Python iterator. Its end is TensorFlow's own error, which Keras waits for."""
+class _PythonIterator:
+    """A plain Python iterator over the same batches. It ends with TensorFlow's own error, which Keras expects."""
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
 
-    def __iter__(self) -> _Feed:
+    def __iter__(self) -> _PythonIterator:
         return self
 
     def __next__(self) -> Any:

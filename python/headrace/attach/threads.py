@@ -1,7 +1,7 @@
-"""Clocks of the calling thread and its process, read cheaply: on-CPU time, run-queue delay, bytes read.
+"""Read counters of the calling thread and its process quickly: run-queue delay, bytes read, TCP connections.
 
-`/proc` files are kept open and re-read with `pread` (3 µs instead of 14 µs for open, read and close). A forked child
-opens its own. Where the kernel lacks a file, the value is `None`.
+`/proc` files stay open and are read again with `pread` (3 µs, against 14 µs for open, read and close). A forked child opens its
+own. The value is None if the kernel does not have the file.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["IoCounters", "read_io", "run_queue_delay_s", "tcp_connections"]
 _local = threading.local()
 
 IoCounters = tuple[int, int]
-"""Bytes read by system calls (page cache included), bytes that came from a block device."""
+"""Bytes read by system calls (including from the page cache), and bytes read from a block device."""
 
 
 def _forget() -> None:
@@ -42,7 +42,7 @@ def _pread(name: str, path: str) -> bytes | None:
 
 
 def run_queue_delay_s() -> float | None:
-    """Seconds this thread has waited for a core so far: `/proc/thread-self/schedstat`, second field, nanoseconds."""
+    """Return the seconds that this thread has waited for a core so far (second field of `/proc/thread-self/schedstat`)."""
     content = _pread("schedstat", f"/proc/self/task/{threading.get_native_id()}/schedstat")
     if not content:
         return None
@@ -52,7 +52,7 @@ def run_queue_delay_s() -> float | None:
 
 
 def read_io() -> IoCounters | None:
-    """`rchar` and `read_bytes` of `/proc/self/io`, or None where it cannot be read."""
+    """Return `rchar` and `read_bytes` of `/proc/self/io`, or None if it cannot be read."""
     content = _pread("io", "/proc/self/io")
     if not content:
         return None
@@ -65,27 +65,27 @@ ESTABLISHED = b"01"
 
 
 def tcp_connections() -> int | None:
-    """Established TCP connections of this process alone, by its descriptors and `/proc/self/net/tcp`; None where unknown.
+    """Count the established TCP connections of this process, by its descriptors and `/proc/self/net/tcp`. None: unknown.
 
-    A forked worker holds its parent's sockets too, to the other ranks for example: those are not its own.
+    Sockets of the parent, for example to other ranks, do not count: a forked worker holds them too.
     """
-    mine = _sockets("self")
-    if mine is None:
+    own = _sockets("self")
+    if own is None:
         return None
-    mine -= _sockets(str(os.getppid())) or set()
+    own -= _sockets(str(os.getppid())) or set()
     try:
         found = 0
         for name in ("tcp", "tcp6"):
             with open(f"/proc/self/net/{name}", "rb") as file:
                 rows = [line.split() for line in file.read(MOST_CONNECTIONS_BYTES).splitlines()[1:]]
-            found += sum(len(row) > 9 and row[3] == ESTABLISHED and row[9] in mine for row in rows)
+            found += sum(len(row) > 9 and row[3] == ESTABLISHED and row[9] in own for row in rows)
     except OSError:
         return None
     return found
 
 
 def _sockets(process: str) -> set[bytes] | None:
-    """The numbers (inodes) of a process's open sockets, or None where its descriptors cannot be listed."""
+    """Return the inode numbers of a process's open sockets, or None if its descriptors cannot be listed."""
     folder = f"/proc/{process}/fd"
     try:
         targets = [_target(f"{folder}/{number}") for number in os.listdir(folder)]  # noqa: PTH208 -- as below
@@ -98,4 +98,4 @@ def _target(path: str) -> str:
     try:
         return os.readlink(path)  # noqa: PTH115 -- pathlib would cost the worker's start
     except OSError:
-        return ""  # closed meanwhile, as the one that listed them
+        return ""  # closed meanwhile, like the descriptor of the listing itself

@@ -1,4 +1,4 @@
-"""The hook module of `headrace diagnose`: installs everything that times a training job."""
+"""The hook module of `headrace diagnose`: install all hooks that time a PyTorch job."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from headrace.attach.recorder import recorder
 __all__ = ["DEVICE_CLOCK_VARIABLE", "install", "pause", "resume"]
 
 DEVICE_CLOCK_VARIABLE = "HEADRACE_DEVICE_CLOCK"
-"""`module:Class` of a `DeviceClock` for a device other than CUDA."""
+"""The `module:Class` of a `DeviceClock` for a device other than CUDA."""
 
 
 def install() -> None:
-    """Patch PyTorch in this process. Each part that cannot be installed is reported and left out."""
+    """Patch PyTorch in this process. A hook that cannot be installed is reported and left out."""
     target = recorder()
     clock = _device_clock()
     step_recorder = steps.install(target, clock)
-    parts: tuple[tuple[str, Callable[[], None]], ...] = (
+    hooks: tuple[tuple[str, Callable[[], None]], ...] = (
         ("timing of batches", lambda: fetch.install(target)),
         ("timing of downloads", first_step.install),
         ("timing of other loaders", lambda: other_loaders.install(step_recorder)),
@@ -43,15 +43,15 @@ def install() -> None:
         ("timing of loops without a loader", lambda: bare_loops.install(step_recorder)),
         ("timing of transfers", lambda: transfers.install(step_recorder.step_clock)),
     )
-    for name, part in parts:
+    for name, install_hook in hooks:
         try:
-            part()
+            install_hook()
         except Exception:
             load_hooks.disable(name)
 
 
 def pause() -> None:
-    """The session ends although this process goes on: what is buffered is written, nothing more is recorded."""
+    """End the session although this process continues: write the buffers, and record nothing more."""
     for step_recorder in steps.STEP_RECORDERS:
         step_recorder.operators.cancel()
         step_recorder.step_clock.drain()
@@ -60,7 +60,7 @@ def pause() -> None:
 
 
 def resume(folder: Path) -> bool:
-    """Record into another session with the hooks that are there. False when none are installed in this process yet."""
+    """Record into another session with the installed hooks. Return False if no hooks are installed in this process yet."""
     for step_recorder in steps.STEP_RECORDERS:
         step_recorder.recorder.move(folder)
         step_recorder.begin_session()

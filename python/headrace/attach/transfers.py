@@ -1,7 +1,7 @@
-"""Count calls that wait for the device (`.item()`, `.cpu()`, …) and time copies to it.
+"""Count calls that wait for the device (`.item()`, `.cpu()`, …), and time copies to it.
 
-A call on a CPU tensor returns at once and is not counted. A call that waits is not yet a fault: the verdict looks at
-whether the device idles after it.
+A call on a CPU tensor returns at once and is not counted. A wait is not a fault in itself: the diagnosis checks whether the
+device idles after it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def install(step_clock: StepClock) -> None:
 
 
 def note_wait(duration_s: float) -> None:
-    """Another device's module says that the script waited for it."""
+    """Count a wait of `duration_s` seconds for the device. The module of another device calls this."""
     COUNTERS.sync_s += duration_s
     COUNTERS.sync_count += 1
 

@@ -1,8 +1,8 @@
 # ruff: noqa: PTH100, PTH118, PTH120 -- runs in every Python below the command; pathlib would cost each 5 ms
-"""Started by Python itself in every process below a command that `headrace.attach.launch.spawn` started.
+"""Python itself runs this file in each process of a command that `headrace.attach.launch.spawn` has started.
 
-Loads the real `sitecustomize` that this file hides, if there is one, then hands over to `headrace.attach.load_hooks`. The
-user's Python may be another environment without headrace in it, so the package is loaded from where this file lies.
+It starts `headrace.attach.load_hooks`, and runs the `sitecustomize` that this file hides, if there is one. The user's Python
+may be another environment without headrace, so the package is then loaded from the folder of this file.
 """
 
 import importlib.machinery
@@ -14,7 +14,7 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def _run_hidden_sitecustomize() -> None:
-    """Execute the next `sitecustomize` on the path, which would have run without us."""
+    """Run the next `sitecustomize` on the path, which this file hides."""
     others = [entry for entry in sys.path if os.path.abspath(entry or ".") != _HERE]
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", others)
     if spec is None or spec.loader is None:
@@ -25,7 +25,7 @@ def _run_hidden_sitecustomize() -> None:
 
 
 def _start_headrace() -> None:
-    """Import `headrace.attach.load_hooks`, from this very copy of the package when the environment has none."""
+    """Start `headrace.attach.load_hooks`, from this copy of the package if the environment has no headrace."""
     if importlib.util.find_spec("headrace") is None:
         package = os.path.dirname(os.path.dirname(_HERE))
         spec = importlib.util.spec_from_file_location(
