@@ -1,4 +1,4 @@
-"""`headrace report`: the saved diagnosis in each form, and clear words when there is none."""
+"""`headrace report`: the saved diagnosis in each format, and clear errors without one."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def test_json_is_one_document(saved: Path, capsys: pytest.CaptureFixture[str]) -
 def test_damaged_diagnosis_is_an_error_with_a_hint(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (saved / "diagnosis.json").write_text('{"verdict": 3}')
     assert main(["report", str(saved)]) == 1
-    assert "is not a diagnosis" in (said := capsys.readouterr().err)
-    assert "hint: delete it" in said
+    assert "is not a diagnosis" in (message := capsys.readouterr().err)
+    assert "hint: delete it" in message
 
 
 def test_folder_without_session_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -93,12 +93,12 @@ def test_json_in_a_file_holds_the_long_series(saved: Path, capsys: pytest.Captur
     assert "heat_map" not in json.loads(capsys.readouterr().out)
 
 
-def test_the_price_of_an_hour_says_the_waste_in_money(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_price_of_a_gpu_hour_adds_the_wasted_money(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", str(saved), "--usd-per-hour", "4.1"]) == 0
     assert "($242)" in capsys.readouterr().out
 
 
-def test_an_output_that_knows_only_ascii_gets_ascii(saved: Path) -> None:
+def test_an_ascii_output_gets_ascii_only(saved: Path) -> None:
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
     for verb in (["report", str(saved)], ["compare", str(saved), str(saved)]):
         command = [sys.executable, "-m", "headrace", *verb]

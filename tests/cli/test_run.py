@@ -1,4 +1,4 @@
-"""`headrace run`: whole scripts in processes of their own, as a person would start them."""
+"""`headrace run` as a command: whole scripts in processes of their own."""
 
 from __future__ import annotations
 
@@ -94,18 +94,18 @@ for _ in tqdm(DataLoader(data, 4)): pass
 """
 
 
-def test_lines_stand_above_the_scripts_progress_bar(tmp_path: Path, image_folder: Callable[..., Path]) -> None:
+def test_log_lines_stand_above_the_scripts_progress_bar(tmp_path: Path, image_folder: Callable[..., Path]) -> None:
     pytest.importorskip("tqdm")
     (tmp_path / "bars.py").write_text(BARS)
     result = headrace("--", sys.executable, str(tmp_path / "bars.py"), str(image_folder()))
     assert result.returncode == 0, result.stderr
     lines = result.stderr.split("\n")
-    shown = [line.rpartition("\r")[2] for line in lines]  # what a terminal shows of each: the rest is drawn over
-    assert any(line.startswith("headrace run: loader over ImageFolder") for line in shown), result.stderr
+    visible = [line.rpartition("\r")[2] for line in lines]  # a carriage return makes a terminal draw over the line
+    assert any(line.startswith("headrace run: loader over ImageFolder") for line in visible), result.stderr
     assert "100%" in lines[-2]  # the bar goes on below
 
 
-def test_off(script: Path, image_folder: Callable[..., Path]) -> None:
+def test_headrace_off_leaves_the_script_alone(script: Path, image_folder: Callable[..., Path]) -> None:
     result = headrace("--json", "--", sys.executable, str(script), str(image_folder()), "0", HEADRACE="off")
     assert result.returncode == 0
     assert document(result)["off"] and document(result)["loaders"] == []
@@ -118,7 +118,7 @@ def test_a_command_without_loaders(tmp_path: Path) -> None:
     assert "no torch.utils.data.DataLoader" in result.stderr
 
 
-def test_a_signal_is_128_and_its_number() -> None:
+def test_the_exit_code_after_a_signal_is_128_plus_its_number() -> None:
     assert headrace("--", sys.executable, "-c", "import os; os.kill(os.getpid(), 9)").returncode == 137
 
 
@@ -178,7 +178,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-def test_two_ranks(tmp_path: Path, image_folder: Callable[..., Path]) -> None:
+def test_two_ranks_compute_the_same_sums(tmp_path: Path, image_folder: Callable[..., Path]) -> None:
     script = tmp_path / "ranks.py"
     script.write_text(RANKS)
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
@@ -192,7 +192,7 @@ def test_two_ranks(tmp_path: Path, image_folder: Callable[..., Path]) -> None:
     assert sorted(loader["rank"] for loader in document(ours)["loaders"]) == ["0", "1"]
 
 
-def test_usage_errors() -> None:
+def test_wrong_calls_are_usage_errors() -> None:
     assert headrace().returncode == 2
     assert headrace("--threads", "0", "--", "true").returncode == 2
     missing = headrace("--", "no-such-program-here")

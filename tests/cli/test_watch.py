@@ -1,4 +1,4 @@
-"""`headrace watch`: looks at the session while the command runs, keeps its output, ends with the report."""
+"""`headrace watch`: updates while the command runs, its output in a file, the report at the end."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ def script(tmp_path: Path) -> Path:
     return path
 
 
-def test_looks_while_it_runs_and_reports_at_the_end(tmp_path: Path, script: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_watch_updates_while_the_command_runs_and_reports_at_the_end(
+    tmp_path: Path, script: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     folder = tmp_path / "session"
     code = main(["watch", "--out", str(folder), "--every", "0.3", "--json", "--", sys.executable, str(script), "0"])
     out, err = capfd.readouterr()
@@ -36,18 +38,20 @@ def test_looks_while_it_runs_and_reports_at_the_end(tmp_path: Path, script: Path
     document = json.loads(out)
     assert document["steps"] > 40
     assert Path(document["report"]).is_file() and (folder / "diagnosis.json").is_file()
-    assert " img/s, waiting " in err  # at least one look with steps, before the end
+    assert " img/s, waiting " in err  # at least one update with steps, before the end
     printed = (folder / "output.txt").read_text()
     assert "step 59" in printed and "to stderr" in printed
     assert "step 59" not in out
 
 
-def test_a_failing_command_is_said_with_its_last_words(tmp_path: Path, script: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_failing_command_is_reported_with_the_end_of_its_output(
+    tmp_path: Path, script: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     assert main(["watch", "--out", str(tmp_path / "session"), "--", sys.executable, str(script), "3"]) == 1
     out, err = capfd.readouterr()
     assert "exit code 3" in err and "step 59" in err
     assert "report: " in out
 
 
-def test_without_a_command_it_is_wrong_usage(capfd: pytest.CaptureFixture[str]) -> None:
+def test_watch_without_a_command_is_a_usage_error(capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["watch"]) == 2

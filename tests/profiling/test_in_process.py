@@ -1,4 +1,4 @@
-"""`with headrace.watch():` and the callbacks, in processes of their own: the hooks stay in a process for good."""
+"""`headrace.watch()` and the callbacks. Each test uses a process of its own, because hooks stay in a process until it ends."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ if __name__ == "__main__":
 """
 
 
-def test_blocks_record_what_runs_within_them_and_nothing_else(tmp_path: Path) -> None:
+def test_a_block_records_only_what_runs_inside_it(tmp_path: Path) -> None:
     done = run(tmp_path, TWO_BLOCKS)
     assert done.returncode == 0, done.stderr
     assert "is off" not in done.stderr
@@ -84,7 +84,7 @@ def test_blocks_record_what_runs_within_them_and_nothing_else(tmp_path: Path) ->
     assert not (tmp_path / "inner").exists()
 
 
-def test_an_exception_passes_through_and_is_noted(tmp_path: Path) -> None:
+def test_an_exception_passes_through_and_sets_the_exit_code(tmp_path: Path) -> None:
     done = run(tmp_path, 'with headrace.watch("s"):\n    train(DataLoader(Data(), batch_size=4))\n    raise KeyError("mine")\n')
     assert "KeyError: 'mine'" in done.stderr
     assert Session.load(tmp_path / "s").exit_code == 1
@@ -93,7 +93,7 @@ def test_an_exception_passes_through_and_is_noted(tmp_path: Path) -> None:
     assert "already holds a session" in again.stderr
 
 
-def test_below_diagnose_the_block_leaves_the_outer_session_alone(tmp_path: Path) -> None:
+def test_under_diagnose_a_block_does_nothing(tmp_path: Path) -> None:
     done = run(tmp_path, 'with headrace.watch("s"): pass\nprint("went on")\n', HEADRACE_SESSION_DIR=str(tmp_path / "outer"))
     assert "went on" in done.stdout
     assert "being watched already" in done.stderr
@@ -101,7 +101,7 @@ def test_below_diagnose_the_block_leaves_the_outer_session_alone(tmp_path: Path)
 
 
 STUBS = {"transformers": "class TrainerCallback: pass\n", "lightning/pytorch": "class Callback: pass\n"}
-"""The base classes alone: what the real packages call, and when, is what the scripts below do."""
+"""The base classes alone. The scripts below make the calls of the real packages."""
 
 CALLBACKS = {
     "transformers": """
@@ -124,7 +124,7 @@ assert callback.diagnosis.steps > 8
 
 
 @pytest.mark.parametrize("package", CALLBACKS)
-def test_callbacks(tmp_path: Path, package: str) -> None:
+def test_a_callback_diagnoses_the_training(tmp_path: Path, package: str) -> None:
     stub = tmp_path / "stubs" / f"{package}.py"
     stub.parent.mkdir(parents=True)
     stub.write_text(STUBS[package])
@@ -146,8 +146,8 @@ raise KeyError("mine")
 """
 
 
-def test_a_training_that_raises_is_reported_at_the_end_of_the_process(tmp_path: Path) -> None:
-    """The real Trainer calls `on_train_end` after the last step only."""
+def test_a_training_that_raises_is_diagnosed_when_the_process_ends(tmp_path: Path) -> None:
+    """The real Trainer does not call `on_train_end` when a training raises."""
     stub = tmp_path / "stubs/transformers.py"
     stub.parent.mkdir()
     stub.write_text(STUBS["transformers"])
@@ -203,7 +203,7 @@ assert callback.diagnosis.steps > 8
 
 
 @pytest.mark.parametrize("package", TRAINERS)
-def test_callbacks_of_the_real_trainers(tmp_path: Path, package: str) -> None:
+def test_a_callback_of_a_real_trainer_diagnoses_the_training(tmp_path: Path, package: str) -> None:
     if importlib.util.find_spec(package) is None:
         pytest.skip(f"{package} is not installed")
     done = run(tmp_path, TRAINERS[package])
@@ -212,17 +212,17 @@ def test_callbacks_of_the_real_trainers(tmp_path: Path, package: str) -> None:
     assert steps_of(tmp_path / "s") in (38, 39, 40)
 
 
-def test_a_block_in_a_script_under_headrace_run_sees_its_batches(tmp_path: Path, image_folder: Callable[..., Path]) -> None:
+def test_a_block_under_headrace_run_records_its_steps(tmp_path: Path, image_folder: Callable[..., Path]) -> None:
     root = image_folder(per_class=20)
     text = f"""
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
 steps = [transforms.RandomResizedCrop(16), transforms.ToTensor(), torch.flatten]
-for kept in (2, 3):
-    transform = transforms.Compose(steps[:kept])
+for count in (2, 3):
+    transform = transforms.Compose(steps[:count])
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(768, 2))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with headrace.watch(str(kept), report=False):
+    with headrace.watch(str(count), report=False):
         for images, _ in DataLoader(ImageFolder({str(root)!r}, transform), batch_size=4):
             optimizer.zero_grad(); model(images).sum().backward(); optimizer.step()
 """
@@ -230,5 +230,5 @@ for kept in (2, 3):
     assert done.returncode == 0, done.stderr
     assert "taken over: decode, crop, resize, normalise in" in done.stderr
     assert "taken over in part" in done.stderr
-    for kept in ("2", "3"):
-        assert steps_of(tmp_path / kept) in (13, 14, 15)  # of 60 images
+    for name in ("2", "3"):
+        assert steps_of(tmp_path / name) in (13, 14, 15)  # of 60 images

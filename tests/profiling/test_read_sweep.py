@@ -1,4 +1,4 @@
-"""Reading a job's own files with ever more readers: what is measured, when, and what it does to predictions."""
+"""The read sweep: when it runs, what it records, and how it limits predictions."""
 
 from __future__ import annotations
 
@@ -22,27 +22,29 @@ def with_files(folder: Path, *, disk_bytes: int) -> Session:
     return replace(session, loaders=(replace(session.loaders[0], sample_paths=tuple(paths)),))
 
 
-def test_cold_jobs_are_swept_and_warm_ones_are_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_job_that_read_from_a_disk_is_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(read_sweep, "SECONDS", 0.05)
-    cold = read_sweep.with_read_sweep(with_files(tmp_path, disk_bytes=3_500_000), tmp_path)
-    assert list(cold.facts["read_sweep"]) == ["1", "2", "4", "8", "16"]
-    assert all(rate > 0 for rate in cold.facts["read_sweep"].values())
-    assert Session.load(tmp_path).facts["read_sweep"] == cold.facts["read_sweep"]
+    swept = read_sweep.with_read_sweep(with_files(tmp_path, disk_bytes=3_500_000), tmp_path)
+    assert list(swept.facts["read_sweep"]) == ["1", "2", "4", "8", "16"]
+    assert all(rate > 0 for rate in swept.facts["read_sweep"].values())
+    assert Session.load(tmp_path).facts["read_sweep"] == swept.facts["read_sweep"]
     assert "read_sweep" not in read_sweep.with_read_sweep(with_files(tmp_path, disk_bytes=0), tmp_path).facts
 
 
-def test_files_that_are_gone_give_nothing(tmp_path: Path) -> None:
+def test_files_that_cannot_be_read_give_no_rates(tmp_path: Path) -> None:
     assert read_sweep.sweep([str(tmp_path / "gone")] * 20) == {}
 
 
-def test_more_workers_are_not_predicted_beyond_what_storage_gave(tmp_path: Path) -> None:
+def test_more_workers_are_not_predicted_beyond_the_rate_of_storage(tmp_path: Path) -> None:
     session = with_files(tmp_path, disk_bytes=3_500_000)
     free = next(fix for fix in diagnose(session).fixes if fix.id.startswith("num_workers"))
     limited = replace(session, facts={"read_sweep": {"1": 60e6, "2": 115e6, "4": 175e6, "8": 175e6, "16": 170e6}})
     bound = next(fix for fix in diagnose(limited).fixes if fix.id.startswith("num_workers"))
     assert free.predicted_img_s is not None
     assert bound.predicted_img_s is not None
-    assert bound.predicted_img_s == pytest.approx(32 * 175e6 / 3.5e6, rel=0.05), "20 ms a batch, whoever asks"
-    evidence = " ".join(words for found in diagnose(limited).findings for words in found.evidence)
-    assert "60 MB/s to one reader, at most at 175 MB/s, to 4" in evidence
+    assert bound.predicted_img_s == pytest.approx(32 * 175e6 / 3.5e6, rel=0.05), (
+        "20 ms for a batch, whatever the number of workers"
+    )
+    evidence = " ".join(sentence for found in diagnose(limited).findings for sentence in found.evidence)
+    assert "one reader gets 60 MB/s" in evidence and "4 readers get the most, 175 MB/s" in evidence
     assert bound.predicted_img_s < 0.75 * free.predicted_img_s

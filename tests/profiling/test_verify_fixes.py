@@ -1,28 +1,29 @@
-"""`diagnose --verify`: what is said of the figures, beside the prediction and beside what else the machine did."""
+"""`diagnose --verify`: how fixes are applied, measured gains, and what the log says about predictions and disturbances."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from headrace.diagnosis.diagnose import diagnose
-from headrace.diagnosis.model import Diagnosis
-from headrace.profiling import verify_fixes as remeasure
+from headrace.diagnosis.model import Diagnosis, Fix
+from headrace.profiling import verify_fixes
 from headrace.session.model import Session
 from session_factory import make_session
 
 
 @pytest.fixture
 def verify(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Session, Session, Session], tuple[Diagnosis, str]]:
-    """Verifies the fixes of one session; another stands for the job run again, and a third for it with any change."""
+    """Measure the fixes of `first`; `unchanged` and `changed` stand for further runs without and with a fix."""
 
     def run(first: Session, unchanged: Session, changed: Session) -> tuple[Diagnosis, str]:
-        said: list[str] = []
-        monkeypatch.setattr(remeasure, "watch", lambda *arguments, **options: None)
+        lines: list[str] = []
+        monkeypatch.setattr(verify_fixes, "watch", lambda *arguments, **options: None)
         monkeypatch.setattr(Session, "load", lambda folder: unchanged if "unchanged" in folder.name else changed)
-        return remeasure.remeasure_fixes(diagnose(first), first, tmp_path, log=said.append), "\n".join(said)
+        return verify_fixes.remeasure_fixes(diagnose(first), first, tmp_path, log=lines.append), "\n".join(lines)
 
     return run
 
@@ -31,27 +32,41 @@ SLOW = make_session(workers=1, cpu_s=0.06, compute_s=0.015)
 FAST = make_session(workers=4, cpu_s=0.06, compute_s=0.015)
 
 
-def test_a_prediction_that_holds(verify) -> None:
-    found, said = verify(SLOW, SLOW, FAST)
+def test_a_prediction_that_holds_keeps_its_confidence(verify) -> None:
+    found, log = verify(SLOW, SLOW, FAST)
     assert found.confidence == diagnose(SLOW).confidence
     assert found.fixes[0].verified_img_s == pytest.approx(diagnose(FAST).img_s, rel=0.01)
-    assert "wrong" not in said and "unsure" not in said
+    assert "wrong" not in log and "unsure" not in log
 
 
 def test_a_prediction_that_fails_on_a_quiet_machine_costs_confidence(verify) -> None:
-    found, said = verify(SLOW, SLOW, SLOW)
+    found, log = verify(SLOW, SLOW, SLOW)
     assert found.confidence < diagnose(SLOW).confidence
-    assert "the step model is wrong for this job" in said
+    assert "the step model is wrong for this job" in log
 
 
-def test_a_prediction_that_fails_on_a_busy_machine_says_nothing(verify) -> None:
+def test_a_prediction_that_fails_on_a_busy_machine_keeps_its_confidence(verify) -> None:
     busy = make_session(workers=1, cpu_s=0.06, compute_s=0.015, foreign_cores=3.0)
-    found, said = verify(SLOW, SLOW, busy)
+    found, log = verify(SLOW, SLOW, busy)
     assert found.confidence == diagnose(SLOW).confidence
-    assert "of the CPU meanwhile" in said and "wrong" not in said
+    assert "of the CPU meanwhile" in log and "wrong" not in log
 
 
-def test_what_nothing_was_measured_of_stays_unverified(verify) -> None:
-    found, said = verify(SLOW, SLOW, replace(SLOW, steps=()))
+def test_a_fix_whose_run_gave_no_steps_stays_unmeasured(verify) -> None:
+    found, log = verify(SLOW, SLOW, replace(SLOW, steps=()))
     assert found.fixes[0].verified_img_s is None
-    assert "too few steps" in said
+    assert "too few steps" in log
+
+
+def test_only_fixes_that_need_no_edit_can_be_applied() -> None:
+    loader = make_session(workers=2).loaders[0]
+    more_workers = verify_fixes.launch_with(Fix("num_workers=6", ""), loader)
+    assert more_workers is not None
+    assert json.loads(dict(more_workers.env)["HEADRACE_OVERRIDES"]) == {
+        "match": {"num_workers": 2, "batch_size": 32},
+        "set": {"num_workers": 6},
+    }
+    headrace_run = verify_fixes.launch_with(Fix("headrace_run", ""), loader)
+    assert headrace_run is not None and "headrace.accelerate.hook" in headrace_run.hooks
+    assert verify_fixes.launch_with(Fix("pack", ""), loader) is None
+    assert verify_fixes.launch_with(Fix("remove_sync", ""), loader) is None

@@ -1,4 +1,4 @@
-"""Two sessions compared: faster only beyond the noise, with what moved and what was set differently."""
+"""`compare_sessions`: faster only beyond the noise, parts of the step that changed, settings that differ."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def test_more_workers_are_seen_as_the_cause_of_a_faster_run() -> None:
     assert "faster" in found.sentences[0] and found.sentences[2].startswith("Per step, waiting for input: decode")
 
 
-def test_equal_runs_with_other_noise_are_about_the_same() -> None:
+def test_equal_runs_that_differ_by_noise_are_about_the_same() -> None:
     found = compared(make_session(jitter=0.1, seed=1), make_session(jitter=0.1, seed=2))
     assert found.word == "about the same"
     assert found.differences == ()
     assert found.noise is not None and 0 < found.noise < 0.2
 
 
-def test_the_other_way_round_is_slower() -> None:
+def test_fewer_workers_are_slower() -> None:
     assert compared(make_session(workers=4, cpu_s=0.06), make_session(workers=1, cpu_s=0.06)).word == "slower"
 
 
@@ -57,7 +57,7 @@ def test_short_runs_have_no_known_noise() -> None:
 
 
 @pytest.mark.parametrize("as_json", [True, False])
-def test_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str], as_json: bool) -> None:
+def test_the_verb_prints_json_or_sentences(tmp_path: Path, capsys: pytest.CaptureFixture[str], as_json: bool) -> None:
     before = make_session(workers=1, cpu_s=0.06).save(tmp_path / "a")
     after = make_session(workers=4, cpu_s=0.06).save(tmp_path / "b")
     assert main(["compare", str(before), str(after), *(["--json"] if as_json else [])]) == 0
@@ -68,6 +68,6 @@ def test_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str], as_json: bool)
         assert "The second run is faster" in out and "num_workers" in out
 
 
-def test_verb_names_the_folder_that_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_verb_names_a_missing_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", str(tmp_path / "none"), str(tmp_path)]) == 1
     assert str(tmp_path / "none") in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""The report in a real browser: nothing on its console, no request to anywhere, and it lays itself out on a phone."""
+"""The report in a real browser: no console message and no network request."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is install
 
 
 def hostile_session() -> Session:
-    """The example, with markup wherever a run can put a name."""
+    """The example session, with markup in every name that comes from a run."""
     session = example_session()
     return replace(
         session,
@@ -36,7 +36,7 @@ def hostile_session() -> Session:
 
 
 def browse(page: Path, folder: Path, *, width: int) -> tuple[str, list[dict[str, Any]], str]:
-    """Open the page: what Chromium says on stderr, its log of the network, and the page after its scripts have run."""
+    """Open the page. Return Chromium's stderr, its network events, and the DOM after the scripts have run."""
     log = folder / f"net-{width}.json"
     done = subprocess.run(
         [
@@ -57,10 +57,10 @@ def test_no_console_message_and_no_request(tmp_path: Path) -> None:
     page = tmp_path / "report.html"
     html.write(diagnose(session), page, session=session)
     assert page.stat().st_size < 2_000_000
-    said, events, shown = browse(page, tmp_path, width=390)
-    assert "CONSOLE" not in said, said
-    asked = [str(event.get("params", {}).get("url", "")) for event in events]
-    assert not [url for url in asked if url.startswith(("http", "ws")) and "example.org" in url]
-    assert "example.org" not in "".join(url for url in asked), "markup in a name asks for nothing"
-    assert "&lt;script&gt;" in shown
-    assert "<script>console.error" not in shown
+    stderr, events, dom = browse(page, tmp_path, width=390)
+    assert "CONSOLE" not in stderr, stderr
+    urls = [str(event.get("params", {}).get("url", "")) for event in events]
+    assert not [url for url in urls if url.startswith(("http", "ws")) and "example.org" in url]
+    assert "example.org" not in "".join(url for url in urls), "markup in a name causes no request"
+    assert "&lt;script&gt;" in dom
+    assert "<script>console.error" not in dom

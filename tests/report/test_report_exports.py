@@ -1,4 +1,4 @@
-"""JSON with its schema, the Perfetto trace and OpenMetrics text: others' programs can rely on them."""
+"""The exports: JSON with its schema, Perfetto trace, OpenMetrics text, TensorBoard events."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def as_json(value: Any) -> Any:
     return json.loads(json.dumps(value, allow_nan=False))
 
 
-def test_published_schema_is_the_one_of_the_code() -> None:
+def test_the_published_schema_is_that_of_the_code() -> None:
     assert json.loads(SCHEMA_FILE.read_text()) == schema(), (
         "write it anew: python -m headrace.report.exports.json > docs/diagnosis.schema.json"
     )
@@ -80,7 +80,7 @@ def test_document_fits_the_schema(diagnosis: Diagnosis, panels: bool) -> None:
     assert ("heat_map" in made) == panels
 
 
-def test_schema_refuses_what_is_wrong() -> None:
+def test_the_schema_refuses_wrong_documents() -> None:
     good = as_json(document(example_diagnosis()))
     for wrong in ({"verdict": "SLOW"}, {"confidence": "high"}, {"format_version": 2}, {"share_of_step": {"compute": 1.2}}):
         with pytest.raises(AssertionError):
@@ -106,7 +106,7 @@ def test_slices_of_a_track_nest_and_never_overlap() -> None:
             stack.append((start, end))
 
 
-def test_arrows_lead_from_each_batch_to_its_step() -> None:
+def test_an_arrow_leads_from_each_batch_to_its_step() -> None:
     events = perfetto.trace(example_session())["traceEvents"]
     begins = {event["id"]: event for event in events if event["ph"] == "s"}
     ends = {event["id"]: event for event in events if event["ph"] == "f"}

@@ -1,4 +1,4 @@
-"""The page of a training run: one file, true figures, nothing that breaks out."""
+"""The page of a training run: one file with the figures of metrics.jsonl, and all text escaped."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def test_the_figures_are_those_of_the_file(tmp_path: Path) -> None:
     metrics = tmp_path / "metrics.jsonl"
     metrics.write_text("".join(json.dumps(row) + "\n" for row in rows(200)))
     page = training_page.write(metrics, tmp_path / "report.html", title="resnet18 on CPU").read_text()
-    for said in ("1,200", "25.0 %", "2.000", "81.25 %", "not measured", "batch 64 × 2 ranks", "resnet18 on CPU"):
-        assert said in page.replace("\u00a0", " "), said
+    for text in ("1,200", "25.0 %", "2.000", "81.25 %", "not measured", "batch 64 × 2 ranks", "resnet18 on CPU"):
+        assert text in page.replace("\u00a0", " "), text
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["metrics.jsonl", "report.html"]
 
 
-def test_it_needs_no_network_and_nothing_breaks_out() -> None:
+def test_the_page_needs_no_network_and_escapes_text() -> None:
     page = training_page.render(rows(100), title="</title><script>alert(1)</script>")
     parser = Tags()
     parser.feed(page)
@@ -49,7 +49,7 @@ def test_it_needs_no_network_and_nothing_breaks_out() -> None:
     assert not re.search(r"(?:src|href|url)\s*[=(]", page)
 
 
-def test_a_long_run_stays_small_and_keeps_its_ends() -> None:
+def test_a_long_run_has_a_small_page_with_its_first_and_last_values() -> None:
     page = training_page.render(rows(200_000), title="long")
     assert len(page) < 200_000
     assert "0.00,0.00" in page and "100.00,100.00" in page  # the loss: highest first, lowest last
@@ -67,7 +67,7 @@ def test_a_short_run_has_a_page_too(lines: list[dict[str, object]]) -> None:
     assert "not measured" in training_page.render(lines, title="short")
 
 
-def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_missing_metrics_are_a_session_error(tmp_path: Path) -> None:
     with pytest.raises(SessionError, match="cannot write the report"):
         training_page.write(tmp_path / "absent.jsonl", tmp_path / "report.html", title="x")
 
@@ -81,7 +81,7 @@ def test_configuration_and_environment_are_on_the_page(tmp_path: Path) -> None:
         'epochs = 7\nseed = 0\nlog = ["tensorboard"]\nlearning_rate = 0.10625\nblurpool = true\n'
     )
     page = training_page.write(metrics, tmp_path / "report.html", title="run").read_text().replace("\u00a0", " ")
-    for said in (
+    for text in (
         "<dd>7</dd>",
         "<dd>0.1062</dd>",
         "<dd>yes</dd>",
@@ -89,7 +89,7 @@ def test_configuration_and_environment_are_on_the_page(tmp_path: Path) -> None:
         "pixels of training images",
         "in validation",
     ):
-        assert said in page, said
+        assert text in page, text
     assert page.count('class="default"') == 1  # the seed
     (tmp_path / "config.toml").write_text("no toml")
     assert "configuration</h2>" not in training_page.write(metrics, tmp_path / "report.html", title="run").read_text()

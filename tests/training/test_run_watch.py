@@ -1,4 +1,4 @@
-"""Every run of the command is diagnosed by itself, in a folder of its own, and the diagnosis never stands in the way."""
+"""Every `headrace train` run is diagnosed in a folder of its own, and a failing diagnosis does not fail the training."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def words(data: Path, out: Path, *more: str) -> list[str]:
     return [*given, "--device", "sim:100", "--batch-size", "4", "--epochs", "3", "--threads", "1", *more]
 
 
-def test_the_run_says_what_binds_it(two_colours: Path, tmp_path: Path, capsys) -> None:
+def test_the_run_has_a_verdict_and_a_report(two_colours: Path, tmp_path: Path, capsys) -> None:
     assert main(words(two_colours, tmp_path / "run", "--resume", "auto")) == 0
     document = json.loads(capsys.readouterr().out)
     saved = json.loads((Path(document["session"]) / "diagnosis.json").read_text())
@@ -42,17 +42,17 @@ def test_a_command_that_cannot_train_leaves_nothing_behind(two_colours: Path, tm
     assert "HEADRACE_SESSION_DIR" not in os.environ
 
 
-def test_a_diagnosis_that_fails_costs_nothing(two_colours: Path, tmp_path: Path, capsys, monkeypatch) -> None:
+def test_a_diagnosis_that_fails_does_not_fail_the_training(two_colours: Path, tmp_path: Path, capsys, monkeypatch) -> None:
     def fail(*_: object, **__: object) -> None:
         raise SessionError("no room for the report")
 
     monkeypatch.setattr(html, "write", fail)
     assert main(words(two_colours, tmp_path / "run", "--steps", "12")) == 0
-    shown = capsys.readouterr()
-    assert json.loads(shown.out)["final"] and "this run is not diagnosed: no room for the report" in shown.err
+    output = capsys.readouterr()
+    assert json.loads(output.out)["final"] and "this run is not diagnosed: no room for the report" in output.err
 
 
-def test_below_diagnose_only_that_watches(two_colours: Path, tmp_path: Path, capsys, monkeypatch) -> None:
+def test_under_diagnose_the_run_records_no_session_of_its_own(two_colours: Path, tmp_path: Path, capsys, monkeypatch) -> None:
     monkeypatch.setenv("HEADRACE_SESSION_DIR", str(tmp_path / "outer"))
     assert main(words(two_colours, tmp_path / "run", "--steps", "2")) == 0
     assert json.loads(capsys.readouterr().out)["verdict"] is None

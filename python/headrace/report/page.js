@@ -40,22 +40,22 @@
   const percent = (value) => value === null ? "not measured" : `${Math.round(100 * value)} %`;
 
   const describe = (time) => {
-    const said = [`${time.toFixed(2)} s`];
+    const parts = [`${time.toFixed(2)} s`];
     if (data.steps) {
       const at = before(data.steps.start_s, time);
       if (at >= 0) {
         const wait = data.steps.wait_s[at], compute = data.steps.compute_s[at];
         if (time <= data.steps.start_s[at] + (wait + compute) * data.steps.stride) {
-          said.push(`step ${at * data.steps.stride + 1}: ${milliseconds(wait)} waiting + ${milliseconds(compute)} computing`);
+          parts.push(`step ${at * data.steps.stride + 1}: ${milliseconds(wait)} waiting + ${milliseconds(compute)} computing`);
         }
       }
     }
     if (data.heat) {
       const at = Math.min(before(data.heat.time_s, time) + 1, data.heat.time_s.length - 1);
-      data.heat.gpus.forEach((row, number) => said.push(`GPU${data.heat.gpus.length > 1 ? ` ${number}` : ""} ${percent(row[at])}`));
-      said.push(`CPU ${percent(data.heat.cpu[at])}`);
+      data.heat.gpus.forEach((row, number) => parts.push(`GPU${data.heat.gpus.length > 1 ? ` ${number}` : ""} ${percent(row[at])}`));
+      parts.push(`CPU ${percent(data.heat.cpu[at])}`);
     }
-    return said.join("  ·  ");
+    return parts.join("  ·  ");
   };
 
   lanes.addEventListener("pointermove", (event) => {

@@ -191,9 +191,9 @@ def _headline(diagnosis: Diagnosis, simulated: str | None, has_gpu: bool) -> str
 
 def _explanation(diagnosis: Diagnosis, headline: str) -> str:
     """The verdict in a clause; empty where the headline says nearly the same."""
-    said = diagnosis.summary or verdict_kind(diagnosis.verdict).summary
-    alike = difflib.SequenceMatcher(None, said.lower(), headline.lower()).ratio()
-    return "" if alike > 0.75 else said
+    clause = diagnosis.summary or verdict_kind(diagnosis.verdict).summary
+    alike = difflib.SequenceMatcher(None, clause.lower(), headline.lower()).ratio()
+    return "" if alike > 0.75 else clause
 
 
 def _scope(diagnosis: Diagnosis) -> tuple[str, ...]:
