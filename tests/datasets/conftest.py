@@ -1,4 +1,4 @@
-"""Fixtures of the tests that read from object stores."""
+"""Fixtures of the tests of datasets: a cache for each test, and an object store."""
 
 from __future__ import annotations
 
@@ -11,16 +11,22 @@ from headrace.datasets.sources.remote.retry import RetryPolicy
 from object_store import Bucket, serving
 
 
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The cache folder of this test; it does not exist yet."""
+    monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
 @pytest.fixture
-def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
-    """An S3 endpoint with one empty bucket, a cache of the test's own, and no waiting between tries."""
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
+    """An S3 endpoint with one empty bucket, and almost no pause between tries."""
     made = Bucket()
     with serving(made) as endpoint:
         for name, value in {
             "AWS_ENDPOINT_URL": endpoint,
             "AWS_SKIP_SIGNATURE": "true",
             "AWS_REGION": "us-east-1",
-            "HEADRACE_CACHE": str(tmp_path / "cache"),
         }.items():
             monkeypatch.setenv(name, value)
         monkeypatch.setattr(retry, "DEFAULT", RetryPolicy(backoff_s=0.001))

@@ -33,7 +33,7 @@ def test_the_fingerprint_changes_with_the_contents(image_folder: MakeFolder) -> 
     assert headrace.open(root).fingerprint != before
 
 
-def test_what_is_not_an_image_folder_is_named(image_folder: MakeFolder, tmp_path: Path) -> None:
+def test_the_error_says_why_a_path_is_no_image_folder(image_folder: MakeFolder, tmp_path: Path) -> None:
     flat = image_folder() / "class_0"
     bare = tmp_path / "bare"
     (bare / "cats").mkdir(parents=True)
@@ -54,7 +54,7 @@ def test_what_is_not_an_image_folder_is_named(image_folder: MakeFolder, tmp_path
         assert caught.value.hint
 
 
-def test_a_broken_link_is_named(image_folder: MakeFolder) -> None:
+def test_a_broken_link_is_an_error_that_names_it(image_folder: MakeFolder) -> None:
     root = image_folder()
     (root / "class_0" / "link.jpg").symlink_to(root / "gone.jpg")
     with pytest.raises(SourceError, match=r"link\.jpg"):
@@ -62,11 +62,11 @@ def test_a_broken_link_is_named(image_folder: MakeFolder) -> None:
 
 
 @pytest.mark.timeout(20)
-def test_links_that_lead_in_a_circle_end_at_once(image_folder: MakeFolder) -> None:
+def test_a_link_to_a_folder_above_is_refused(image_folder: MakeFolder) -> None:
     root = image_folder()
     for label in range(3):  # three ways at each of 40 levels: following them would never end
         (root / f"class_{label}" / "again").symlink_to(root)
-    with pytest.raises(SourceError, match=r"class_0/again is a link to a folder that it lies in"):
+    with pytest.raises(SourceError, match=r"class_0/again is a link to a folder above it"):
         headrace.open(root)
     for label in range(3):
         (root / f"class_{label}" / "again").unlink()
@@ -75,7 +75,7 @@ def test_links_that_lead_in_a_circle_end_at_once(image_folder: MakeFolder) -> No
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_an_unreadable_folder_is_named(image_folder: MakeFolder) -> None:
+def test_an_unreadable_folder_is_an_error_that_names_it(image_folder: MakeFolder) -> None:
     root = image_folder()
     (root / "class_1").chmod(0)
     with pytest.raises(SourceError, match="class_1"):
@@ -83,7 +83,7 @@ def test_an_unreadable_folder_is_named(image_folder: MakeFolder) -> None:
     (root / "class_1").chmod(0o755)
 
 
-def test_parts_of_a_dataset_are_not_its_classes(image_folder: MakeFolder, tmp_path: Path) -> None:
+def test_splits_are_not_taken_for_classes(image_folder: MakeFolder, tmp_path: Path) -> None:
     from headrace.datasets.splits import train_and_validation
     from headrace.training.data import open_data
     from headrace.training.options import Options
@@ -104,7 +104,7 @@ def test_parts_of_a_dataset_are_not_its_classes(image_folder: MakeFolder, tmp_pa
     assert headrace.open(tmp_path / "vehicles").classes == ("test", "train")
 
 
-def test_images_that_image_folder_passes_over_are_told(image_folder: MakeFolder, tmp_path: Path) -> None:
+def test_images_that_image_folder_ignores_are_listed(image_folder: MakeFolder, tmp_path: Path) -> None:
     root = image_folder(classes=2, per_class=2)
     (root / "class_1/moving.GIF").write_bytes(b"GIF89a")
     (root / "class_1/notes.txt").write_text("no image")

@@ -156,7 +156,7 @@ def test_a_rotated_mask_lies_where_its_rotated_image_does(tmp_path: Path) -> Non
             assert differ.mean() < 0.03, differ.mean()
 
 
-def test_tensors_and_documents(tar: Path) -> None:
+def test_masks_are_torch_tensors_before_json_documents(tar: Path) -> None:
     torch = pytest.importorskip("torch")
     with loader(tar, t.RandomResizedCrop(16), output="torch", with_json=True, batch_size=4) as made:
         seen = []
@@ -177,7 +177,7 @@ def test_each_view_has_its_mask(tar: Path) -> None:
         np.testing.assert_array_equal(found, replayed(classes_of(number), drawn))
 
 
-def test_an_archive_without_labels(tmp_path: Path) -> None:
+def test_masks_of_an_archive_without_labels(tmp_path: Path) -> None:
     members = [member for member in labeled() if member[0].endswith("png")]
     source = write_tar(tmp_path / "plain.tar", members)
     assert len(headrace.open(source)) == 2 * len(SIZES)
@@ -191,7 +191,7 @@ def test_an_archive_without_labels(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_a_folder_of_masks(tmp_path: Path, packed: bool) -> None:
+def test_masks_in_a_folder(tmp_path: Path, packed: bool) -> None:
     for number in range(len(SIZES)):
         for root, data in (("images", encoded(picture(number))), ("masks", mask(number))):
             path = tmp_path / root / f"class{number % 2}" / f"{number:02}.png"
@@ -214,7 +214,7 @@ def test_a_folder_of_masks(tmp_path: Path, packed: bool) -> None:
         loader(source, t.Resize((20, 30)), mask=tmp_path / "masks")
 
 
-def test_a_missing_mask_is_named(tmp_path: Path) -> None:
+def test_a_missing_mask_is_an_error_that_names_its_record(tmp_path: Path) -> None:
     source = write_tar(tmp_path / "data.tar", [member for member in labeled() if member[0] != "04.mask.png"])
     with pytest.raises(SourceError, match=r"1 of 6 records .* the first is '04'"):
         loader(source, t.Resize((20, 30)))
@@ -239,10 +239,10 @@ def test_a_bad_mask_is_a_bad_record(tmp_path: Path, bad: bytes, words: str) -> N
     for found, document in zip(masks, documents, strict=True):
         expected = Image.fromarray(classes_of(document["number"])).resize((30, 20), NEAREST)
         np.testing.assert_array_equal(found, np.asarray(expected))
-    assert all(document["number"] != 3 for document in documents)
+    assert len(documents) == len(SIZES) and all(document["number"] != 3 for document in documents)
 
 
-def test_what_cannot_be_is_refused(tar: Path, image_folder: Callable[..., Path]) -> None:
+def test_masks_that_cannot_work_are_refused(tar: Path, image_folder: Callable[..., Path]) -> None:
     with pytest.raises(UsageError, match="no folder"):
         loader(image_folder(), t.Resize((8, 8)))
     with pytest.raises(SourceError, match="leave no image"):

@@ -36,11 +36,11 @@ def test_records_are_announced_before_they_are_read(packed: Path, monkeypatch: p
     assert len(list(iterator)) == 3 and len(told) == 20
 
 
-def test_image_files_are_left_alone(image_folder: Callable[..., Path]) -> None:
+def test_image_files_get_no_readahead(image_folder: Callable[..., Path]) -> None:
     assert readahead(headrace.open(image_folder()).table) is None
 
 
-def test_a_shard_that_is_gone_is_reported_by_its_reader(packed: Path) -> None:
+def test_a_missing_shard_is_reported_when_it_is_read(packed: Path) -> None:
     data = headrace.open(packed)
     loader = headrace.Loader(data, 4, headrace.transforms.imagenet_eval(24), output="numpy", threads=1)
     Path(data.table.files[0]).unlink()
@@ -48,7 +48,7 @@ def test_a_shard_that_is_gone_is_reported_by_its_reader(packed: Path) -> None:
         list(loader)
 
 
-def test_descriptors_are_given_back(packed: Path) -> None:
+def test_descriptors_are_closed(packed: Path) -> None:
     before = len(list(Path("/proc/self/fd").iterdir()))
     loader = headrace.Loader(headrace.open(packed), 4, headrace.transforms.imagenet_eval(24), output="numpy", threads=1)
     assert np.concatenate([labels for _, labels in loader]).size == 20
@@ -57,7 +57,7 @@ def test_descriptors_are_given_back(packed: Path) -> None:
 
 
 @pytest.mark.parametrize(("soft", "hard", "works"), [(30, 4096, True), (30, 40, False)])
-def test_more_shards_than_descriptors(packed: Path, soft: int, hard: int, works: bool) -> None:
+def test_no_readahead_without_enough_descriptors(packed: Path, soft: int, hard: int, works: bool) -> None:
     code = f"""
 import resource, sys
 import headrace, headrace.loading.loader

@@ -58,7 +58,7 @@ def facts() -> manifest.Manifest:
     )
 
 
-def test_the_first_header_is_these_bytes() -> None:
+def test_bytes_of_a_tar_header() -> None:
     expected = (
         b"cat/a.jpg".ljust(100, b"\0")
         + b"0000644\x000000000\x000000000\x0000000000004\x0000000000000\x00010670\x00 0"
@@ -87,7 +87,7 @@ def test_golden_bytes(name: str, made: object) -> None:
     assert made() == (GOLDEN / name).read_bytes()
 
 
-def test_tarfile_reads_what_we_write() -> None:
+def test_tarfile_reads_our_members() -> None:
     names = ["a.jpg", "x" * 100, "y" * 101 + ".jpg", "tränen/日本.jpg", "d/" * 90 + "é" * 95 + ".jpg"]
     data = b"".join(tar.member(name, name.encode()) for name in names) + tar.END
     with tarfile.open(fileobj=io.BytesIO(data)) as archive:
@@ -120,7 +120,7 @@ def test_safetensors_reads_the_index() -> None:
     assert loaded["keys"].tobytes() == b"cat/adog/v1%2E2"
 
 
-def test_index_comes_back_mapped() -> None:
+def test_a_written_index_reads_back_memory_mapped() -> None:
     read = index.read_columns(GOLDEN / manifest.INDEX)
     assert list(index.Keys(read.keys, read.key_start)) == ["cat/a", "dog/v1%2E2"]
     assert not read.label.flags.owndata
@@ -142,14 +142,14 @@ def test_keys_behave_as_a_sequence() -> None:
 
 
 @pytest.mark.parametrize("cut", [0, 7, 40, 300, -1])
-def test_a_cut_index_is_refused(tmp_path: Path, cut: int) -> None:
+def test_a_truncated_index_is_refused(tmp_path: Path, cut: int) -> None:
     path = tmp_path / manifest.INDEX
     path.write_bytes((GOLDEN / manifest.INDEX).read_bytes()[:cut])
     with pytest.raises(FormatError):
         index.read_columns(path)
 
 
-def test_a_lying_key_table_is_refused(tmp_path: Path) -> None:
+def test_an_inconsistent_key_table_is_refused(tmp_path: Path) -> None:
     path = tmp_path / manifest.INDEX
     path.write_bytes(index.serialized(replace(columns(), key_start=np.array([0, 99, 15]))))
     with pytest.raises(FormatError, match="key_start"):
@@ -159,7 +159,7 @@ def test_a_lying_key_table_is_refused(tmp_path: Path) -> None:
         index.read_columns(path)
 
 
-def test_manifest_comes_back() -> None:
+def test_a_written_manifest_reads_back() -> None:
     assert manifest.read_manifest(GOLDEN) == facts()
 
 
@@ -177,7 +177,7 @@ def test_manifest_comes_back() -> None:
         ({"index": 3}, "subscriptable"),
     ],
 )
-def test_a_manifest_that_is_wrong_is_refused(tmp_path: Path, change: dict[str, object], words: str) -> None:
+def test_a_malformed_manifest_is_refused(tmp_path: Path, change: dict[str, object], words: str) -> None:
     document = json.loads((GOLDEN / manifest.MANIFEST).read_text()) | change
     (tmp_path / manifest.MANIFEST).write_text(json.dumps(document))
     with pytest.raises(FormatError, match=words):
@@ -197,19 +197,19 @@ def test_a_manifest_that_is_wrong_is_refused(tmp_path: Path, change: dict[str, o
         (["same.jpg", "same.jpg"], ["same", "same"]),
     ],
 )
-def test_keys(names: list[str], expected: list[str]) -> None:
+def test_file_names_and_keys_convert_both_ways(names: list[str], expected: list[str]) -> None:
     assert keys.keys_of(names) == expected
     extensions = [name.rpartition(".")[2] for name in names]
     back = [keys.name_of(key, end) for key, end in zip(expected, extensions, strict=True)]
     assert back == names
 
 
-def test_a_percent_sign_alone_is_no_key() -> None:
+def test_a_key_with_a_lone_percent_sign_is_refused() -> None:
     with pytest.raises(FormatError, match="percent"):
         keys.unescape("a%zz")
 
 
-def test_json_without_an_end_to_its_depth_is_refused(tmp_path: Path) -> None:
+def test_deeply_nested_json_is_refused(tmp_path: Path) -> None:
     (tmp_path / manifest.MANIFEST).write_text("[" * 200_000)
     with pytest.raises(FormatError, match="not valid JSON"):
         manifest.read_manifest(tmp_path)

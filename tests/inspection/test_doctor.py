@@ -97,7 +97,7 @@ def test_a_healthy_machine_gets_no_advice() -> None:
         ),
     ],
 )
-def test_each_misfit_has_one_remedy(found: doctor.Examination, level: str, what: str, do: str) -> None:
+def test_each_fault_has_one_remedy(found: doctor.Examination, level: str, what: str, do: str) -> None:
     advice = doctor.advise(found)
     assert len(advice) == 1, advice
     assert advice[0].level == level
@@ -120,7 +120,9 @@ def test_each_misfit_has_one_remedy(found: doctor.Examination, level: str, what:
         ((), (8, 0), False),
     ],
 )
-def test_compute_capabilities(architectures: tuple[str, ...], capability: tuple[int, int], runs: bool) -> None:
+def test_runs_on_compares_architectures_with_compute_capability(
+    architectures: tuple[str, ...], capability: tuple[int, int], runs: bool
+) -> None:
     assert doctor.runs_on(architectures, capability) is runs
 
 
@@ -134,7 +136,7 @@ def test_gpus_on_the_bus_are_counted_without_a_driver(tmp_path: Path) -> None:
     assert doctor.count_pci_gpus(tmp_path / "none") == 0
 
 
-def test_disk_reads_existing_files_cold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disk_speed_is_measured_on_existing_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disk, "PROBE_FILE_BYTES", 8 << 20)
     for index in range(20):
         (tmp_path / f"{index}.bin").write_bytes(os.urandom(100_000))
@@ -147,7 +149,7 @@ def test_disk_reads_existing_files_cold(tmp_path: Path, monkeypatch: pytest.Monk
     assert found.cold in (True, None) or found.file_system in disk.IN_MEMORY
 
 
-def test_disk_writes_a_file_where_there_are_none_and_leaves_nothing(tmp_path: Path, monkeypatch) -> None:
+def test_disk_speed_of_an_empty_folder_uses_a_temporary_file(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(disk, "PROBE_FILE_BYTES", 4 << 20)
     found = disk.measure(tmp_path, budget_s=0.2)
     assert found.files == "a temporary file"
@@ -155,7 +157,7 @@ def test_disk_writes_a_file_where_there_are_none_and_leaves_nothing(tmp_path: Pa
     assert list(tmp_path.iterdir()) == []
 
 
-def test_disk_says_what_is_wrong_with_a_path(tmp_path: Path) -> None:
+def test_disk_speed_of_a_missing_path_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="does not exist"):
         disk.measure(tmp_path / "absent")
 
@@ -240,7 +242,7 @@ def test_doctor_prints_one_document(tmp_path: Path, capsys, monkeypatch) -> None
     assert "usable" in shown and "built for CUDA 12.8" in shown
 
 
-def test_torch_is_asked_in_a_child(tmp_path: Path) -> None:
+def test_torch_is_examined_in_a_child_process(tmp_path: Path) -> None:
     fake = tmp_path / "python"
     fake.write_text("#!/bin/sh\necho \"ModuleNotFoundError: No module named 'torch'\" >&2; exit 1\n")
     fake.chmod(0o755)

@@ -41,7 +41,7 @@ def mixed(tmp_path: Path) -> Path:
     return root
 
 
-def test_facts(mixed: Path) -> None:
+def test_inspect_reports_the_facts_of_known_images(mixed: Path) -> None:
     found = inspect_dataset(mixed)
     assert (found.kind, found.records, found.classes, found.sampled) == ("folder", 6, 3, 6)
     assert found.formats == {"jpeg": 4, "png": 1}
@@ -63,14 +63,14 @@ def test_a_sample_is_spread_over_the_dataset(image_folder: Callable[..., Path]) 
         inspect_dataset(image_folder(name="other"), sample=0)
 
 
-def test_a_pack_has_restart_markers(image_folder: Callable[..., Path], tmp_path: Path) -> None:
+def test_inspect_finds_restart_markers_in_a_pack(image_folder: Callable[..., Path], tmp_path: Path) -> None:
     pack(image_folder(), tmp_path / "out")
     found = inspect_dataset(tmp_path / "out")
     assert (found.kind, found.restart_markers) == ("shards", 1.0)
     assert found.bytes == int(headrace.open(tmp_path / "out").table.size.sum())
 
 
-def test_contact_sheet_is_a_picture_of_the_dataset(tmp_path: Path) -> None:
+def test_contact_sheet_shows_the_images(tmp_path: Path) -> None:
     (tmp_path / "in" / "a").mkdir(parents=True)
     for name, colour in (("0", (250, 0, 0)), ("1", (0, 0, 250))):
         Image.new("RGB", (90, 60), colour).save(tmp_path / "in" / "a" / f"{name}.png")
@@ -81,7 +81,7 @@ def test_contact_sheet_is_a_picture_of_the_dataset(tmp_path: Path) -> None:
     assert pixels == [(250, 0, 0), (0, 0, 250), (200, 200, 200)]
 
 
-def test_the_page_holds_what_was_found_and_needs_no_network(
+def test_the_html_contact_sheet_is_complete_and_self_contained(
     mixed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (mixed / "c").rename(mixed / "c <b>&")
@@ -99,13 +99,15 @@ def test_the_page_holds_what_was_found_and_needs_no_network(
         assert image.size == (100, 80)
 
 
-def test_a_contact_sheet_that_cannot_be_written(mixed: Path, tmp_path: Path) -> None:
+def test_an_unwritable_contact_sheet_is_an_error(mixed: Path, tmp_path: Path) -> None:
     for name in ("sheet.png", "sheet.html"):
         assert main(["inspect", str(mixed), "--contact-sheet", str(tmp_path / "missing" / name)]) == 1
     assert main(["inspect", str(mixed), "--contact-sheet", str(tmp_path / "sheet.gif")]) == 2
 
 
-def test_the_verbs_print_one_document(mixed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pack_verify_and_inspect_print_one_json_document(
+    mixed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["pack", str(mixed), str(tmp_path / "out"), "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert {"records": 5, "shards": 1, "errors": 1}.items() <= document.items()
@@ -131,7 +133,7 @@ def test_wrong_usage_is_exit_code_2(image_folder: Callable[..., Path], tmp_path:
     assert main(["pack", str(image_folder()), str(tmp_path / "out"), *words]) == 2
 
 
-def test_names_that_are_not_utf8_are_json_too(image_folder: Callable[..., Path]) -> None:
+def test_class_names_that_are_not_utf8_are_valid_json(image_folder: Callable[..., Path]) -> None:
     root = image_folder(classes=2)
     (root / "class_1").rename(os.fsdecode(bytes(root) + b"/caf\xe9"))
     command = [sys.executable, "-m", "headrace", "inspect", str(root), "--json"]

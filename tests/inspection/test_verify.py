@@ -41,7 +41,7 @@ def rewrite(folder: Path, **columns: object) -> None:
 
 
 @pytest.mark.parametrize("decode", [False, True])
-def test_an_intact_dataset(packed: Path, decode: bool) -> None:
+def test_an_intact_dataset_has_no_problems(packed: Path, decode: bool) -> None:
     seen: list[int] = []
     result = verify(packed, decode=decode, workers=2, on_progress=seen.append)
     assert (result.ok, result.problems, result.records) == (True, (), 8)
@@ -76,7 +76,7 @@ def test_missing_resized_and_foreign_files(packed: Path) -> None:
     assert "No such file" in found["shard-000000.tar"] and "the manifest says" in found["shard-000001.tar"]
 
 
-def test_an_image_that_never_was_one_is_found_by_decoding(packed: Path) -> None:
+def test_a_damaged_image_with_a_matching_checksum_is_found_by_decoding(packed: Path) -> None:
     columns = read_columns(packed / INDEX)
     crc = columns.crc32c.copy()
     path = packed / "shard-000000.tar"
@@ -90,7 +90,7 @@ def test_an_image_that_never_was_one_is_found_by_decoding(packed: Path) -> None:
     assert "class_0/image_000" in [problem.key for problem in verify(packed, decode=True).problems]
 
 
-def test_an_index_that_was_exchanged_is_found(packed: Path) -> None:
+def test_a_changed_index_is_found(packed: Path) -> None:
     change_byte(packed / INDEX, (packed / INDEX).stat().st_size - 1)
     assert verify(packed).problems[0].file == INDEX
 
@@ -108,7 +108,7 @@ def test_an_index_that_was_exchanged_is_found(packed: Path) -> None:
         ("label", -1),
     ],
 )
-def test_an_index_that_points_elsewhere_is_refused(packed: Path, column: str, value: int) -> None:
+def test_an_index_with_values_out_of_range_is_refused(packed: Path, column: str, value: int) -> None:
     values = getattr(read_columns(packed / INDEX), column).copy()
     values[3] = value
     rewrite(packed, **{column: values})
@@ -117,7 +117,7 @@ def test_an_index_that_points_elsewhere_is_refused(packed: Path, column: str, va
     assert not verify(packed).ok
 
 
-def test_a_manifest_that_lies_is_found(packed: Path) -> None:
+def test_a_manifest_with_wrong_counts_is_found(packed: Path) -> None:
     document = json.loads((packed / MANIFEST).read_text())
     for path, value in [(("counts", "image_bytes"), 1), (("counts", "per_class"), [5, 3]), (("counts", "records"), 9)]:
         changed = json.loads(json.dumps(document))
@@ -188,7 +188,7 @@ def test_a_loader_over_shards_gives_the_folders_pixels(image_folder: Callable[..
         assert np.array_equal(left, right) and np.array_equal(one, two)
 
 
-def test_an_unfinished_pack_and_a_split_one_say_so(image_folder: Callable[..., Path], tmp_path: Path) -> None:
+def test_opening_an_unfinished_or_split_pack_is_an_error(image_folder: Callable[..., Path], tmp_path: Path) -> None:
     source = image_folder()
     pack(source, tmp_path / "part", unit=(0, 2), shard_size=70_000)
     with pytest.raises(SourceError, match="unfinished"):
@@ -204,7 +204,7 @@ def test_a_moved_dataset_still_opens(packed: Path, tmp_path: Path) -> None:
     assert headrace.open(tmp_path / "moved").read(0).startswith(b"\xff\xd8")
 
 
-def test_contradictions_beside_a_missing_shard_are_listed_too(packed: Path, tmp_path: Path) -> None:
+def test_a_missing_shard_does_not_hide_other_problems(packed: Path, tmp_path: Path) -> None:
     """In a folder whose name could be mistaken for what is wrong."""
     folder = tmp_path / "index"
     shutil.move(packed, folder)
@@ -215,7 +215,7 @@ def test_contradictions_beside_a_missing_shard_are_listed_too(packed: Path, tmp_
     assert [problem.detail for problem in verify(folder).problems] == [f"the index of {folder} holds a label without a class"]
 
 
-def test_an_empty_shard_that_the_manifest_agrees_with(packed: Path) -> None:
+def test_an_empty_shard_is_a_problem_even_if_the_manifest_agrees(packed: Path) -> None:
     manifest = read_manifest(packed)
     extra = ShardFacts("extra.tar", 0, "0" * 64, 0)
     (packed / "extra.tar").touch()
@@ -223,7 +223,7 @@ def test_an_empty_shard_that_the_manifest_agrees_with(packed: Path) -> None:
     assert [(problem.file, problem.key) for problem in verify(packed).problems] == [("extra.tar", "")]
 
 
-def test_keys_that_no_member_can_have(packed: Path) -> None:
+def test_keys_that_are_not_utf8_are_a_problem(packed: Path) -> None:
     keys = read_columns(packed / INDEX).keys.copy()
     keys[:2] = (0xFF, 0x80)
     rewrite(packed, keys=keys)
@@ -244,7 +244,7 @@ def test_the_list_of_rejected_records_is_checked(image_folder: Callable[..., Pat
     assert [problem.file for problem in verify(out).problems] == ["errors.jsonl"]
 
 
-def test_what_is_unfinished_or_several_is_said(image_folder: Callable[..., Path], tmp_path: Path) -> None:
+def test_verifying_an_unfinished_or_split_pack_is_an_error(image_folder: Callable[..., Path], tmp_path: Path) -> None:
     source = image_folder()
     pack(source, tmp_path / "part", unit=(0, 2), shard_size=70_000)
     with pytest.raises(SourceError, match="unfinished"):

@@ -49,7 +49,7 @@ def columns(folder: Path) -> tuple[list[str], Columns]:
     return list(Keys(read.keys, read.key_start)), read
 
 
-def test_every_pixel_stays(image_folder: Callable[..., Path], tmp_path: Path) -> None:
+def test_packing_keeps_every_pixel(image_folder: Callable[..., Path], tmp_path: Path) -> None:
     source = image_folder(classes=3, per_class=5)
     result = pack(source, tmp_path / "out")
     assert (result.records, result.errors, result.complete) == (15, 0, True)
@@ -62,7 +62,7 @@ def test_every_pixel_stays(image_folder: Callable[..., Path], tmp_path: Path) ->
         assert np.array_equal(pixels(data), pixels(path.read_bytes()))
 
 
-def test_every_pixel_of_real_photographs_stays(sample_images: list[Path], tmp_path: Path) -> None:
+def test_packing_keeps_every_pixel_of_real_photographs(sample_images: list[Path], tmp_path: Path) -> None:
     for number, path in enumerate(sample_images[::3]):
         target = tmp_path / "in" / f"class_{number % 5}" / f"{path.stem}.jpg"
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -75,7 +75,7 @@ def test_every_pixel_of_real_photographs_stays(sample_images: list[Path], tmp_pa
         assert np.array_equal(pixels(data), pixels(path.read_bytes())), path.name
 
 
-def test_keep_bytes_keeps_bytes(image_folder: Callable[..., Path], tmp_path: Path) -> None:
+def test_keep_bytes_stores_files_byte_for_byte(image_folder: Callable[..., Path], tmp_path: Path) -> None:
     source = image_folder()
     pack(source, tmp_path / "out", keep_bytes=True)
     found = records(tmp_path / "out")
@@ -84,7 +84,7 @@ def test_keep_bytes_keeps_bytes(image_folder: Callable[..., Path], tmp_path: Pat
     }
 
 
-def test_index_and_manifest_tell_the_truth(image_folder: Callable[..., Path], tmp_path: Path) -> None:
+def test_index_and_manifest_describe_the_shards(image_folder: Callable[..., Path], tmp_path: Path) -> None:
     source = image_folder(classes=2, per_class=6)
     out = tmp_path / "out"
     result = pack(source, out, shard_size=65536)
@@ -126,7 +126,7 @@ def test_units_of_an_array_job_give_the_same_bytes(image_folder: Callable[..., P
     assert file_digests(tmp_path / "whole") == file_digests(tmp_path / "units")
 
 
-def test_a_finished_pack_is_left_alone(image_folder: Callable[..., Path], tmp_path: Path) -> None:
+def test_packing_again_changes_nothing(image_folder: Callable[..., Path], tmp_path: Path) -> None:
     source = image_folder()
     pack(source, tmp_path / "out")
     before = file_digests(tmp_path / "out")
@@ -137,7 +137,7 @@ def test_a_finished_pack_is_left_alone(image_folder: Callable[..., Path], tmp_pa
         pack(source, tmp_path / "out", quality=80)
 
 
-def test_a_folder_with_other_things_is_refused(image_folder: Callable[..., Path], tmp_path: Path) -> None:
+def test_a_destination_with_other_files_is_refused(image_folder: Callable[..., Path], tmp_path: Path) -> None:
     source = image_folder()
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.txt").write_text("")
@@ -157,7 +157,7 @@ def test_a_destination_inside_the_source_is_refused(image_folder: Callable[..., 
         pack(source.parent / "link", source / "packed")
 
 
-def test_a_changed_source_is_not_mixed_in(image_folder: Callable[..., Path], tmp_path: Path) -> None:
+def test_a_pack_does_not_resume_with_a_changed_source(image_folder: Callable[..., Path], tmp_path: Path) -> None:
     source = image_folder()
     pack(source, tmp_path / "out", unit=(0, 2), shard_size=70000)
     (source / "class_0" / "new.jpg").write_bytes(jpeg(64, 48))
@@ -197,7 +197,7 @@ def test_keep_bytes_finds_truncated_files_too(image_folder: Callable[..., Path],
     assert (result.records, result.errors) == (2, 1)
 
 
-def test_nothing_packable_is_an_error(tmp_path: Path) -> None:
+def test_a_source_without_a_packable_image_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "in" / "a").mkdir(parents=True)
     (tmp_path / "in" / "a" / "x.jpg").write_text("no")
     with pytest.raises(SourceError, match=r"x\.jpg"):
@@ -205,7 +205,7 @@ def test_nothing_packable_is_an_error(tmp_path: Path) -> None:
     assert not (tmp_path / "out" / "headrace.json").exists()
 
 
-def test_names_that_webdataset_would_cut(tmp_path: Path) -> None:
+def test_file_names_with_dots_get_escaped_keys(tmp_path: Path) -> None:
     folder = tmp_path / "in" / "v1.0"
     folder.mkdir(parents=True)
     names = ["a.b.jpg", "a.jpg", "twin.jpg", "twin.png", "ü%=.jpeg"]
@@ -223,7 +223,7 @@ def test_names_that_webdataset_would_cut(tmp_path: Path) -> None:
         assert "v1%2E0/twin=png.png" in archive.getnames()
 
 
-def test_names_that_are_not_utf8(tmp_path: Path) -> None:
+def test_file_names_that_are_not_utf8(tmp_path: Path) -> None:
     folder = os.fsencode(tmp_path / "in") + b"/cl\xe9"
     os.makedirs(folder)  # noqa: PTH103 (a path of bytes)
     for name, data in ((b"caf\xe9.jpg", jpeg(40, 30)), (b"bad\xff.jpg", b"no image")):
@@ -246,7 +246,7 @@ def test_splits_hold_every_record_once(image_folder: Callable[..., Path], tmp_pa
     assert read_manifest(tmp_path / "out" / "val").classes == ("class_0", "class_1")
 
 
-def test_shuffle_is_a_fixed_order(image_folder: Callable[..., Path], tmp_path: Path) -> None:
+def test_shuffle_gives_the_same_order_for_the_same_seed(image_folder: Callable[..., Path], tmp_path: Path) -> None:
     source = image_folder(classes=2, per_class=10)
     orders = []
     for number, shuffle in enumerate((None, 1, 1, 2)):
@@ -257,7 +257,7 @@ def test_shuffle_is_a_fixed_order(image_folder: Callable[..., Path], tmp_path: P
     assert orders[0] != orders[1] != orders[3]
 
 
-def test_class_filter(image_folder: Callable[..., Path], tmp_path: Path) -> None:
+def test_classes_are_filtered_and_renumbered(image_folder: Callable[..., Path], tmp_path: Path) -> None:
     source = image_folder(classes=3, per_class=2)
     pack(source, tmp_path / "out", classes=("class_2", "class_0"))
     manifest = read_manifest(tmp_path / "out")
@@ -295,7 +295,7 @@ def test_small_images_keep_their_coefficients(tmp_path: Path) -> None:
     assert np.array_equal(pixels(data), pixels(original))
 
 
-def test_grayscale_is_stored_grey(tmp_path: Path) -> None:
+def test_grayscale_images_are_stored_with_one_component(tmp_path: Path) -> None:
     (tmp_path / "in" / "a").mkdir(parents=True)
     (tmp_path / "in" / "a" / "x.jpg").write_bytes(jpeg(64, 48))
     pack(tmp_path / "in", tmp_path / "out", transform="Grayscale()")
@@ -311,7 +311,7 @@ def test_the_estimate_comes_before_the_work(image_folder: Callable[..., Path], t
     assert 0 < expected.packed_bytes < expected.source_bytes
 
 
-def test_progress_adds_up(image_folder: Callable[..., Path], tmp_path: Path) -> None:
+def test_progress_callbacks_add_up_to_the_result(image_folder: Callable[..., Path], tmp_path: Path) -> None:
     told: list[tuple[int, int]] = []
     totals: list[int] = []
     result = pack(image_folder(), tmp_path / "out", on_start=totals.append, on_progress=lambda *one: told.append(one))
@@ -320,7 +320,7 @@ def test_progress_adds_up(image_folder: Callable[..., Path], tmp_path: Path) -> 
     assert (count, size + 1024) == (12, result.bytes)  # the two blocks that end the archive
 
 
-def test_one_estimate_for_all_parts_of_a_split(image_folder: Callable[..., Path], tmp_path: Path) -> None:
+def test_a_split_is_estimated_once(image_folder: Callable[..., Path], tmp_path: Path) -> None:
     seen = []
     pack(image_folder(), tmp_path / "out", max_side=64, train_ratio=0.5, on_estimate=seen.append)
     assert [expected.images for expected in seen] == [12]
@@ -338,7 +338,7 @@ def test_a_pipe_or_device_in_the_source_does_not_hang(image_folder: Callable[...
         pack(source / "a.lst", tmp_path / "strict", undecodable="stop")
 
 
-def test_a_name_that_comes_twice_in_a_tar_is_two_records(tmp_path: Path) -> None:
+def test_equal_member_names_in_a_tar_are_two_records(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "a.tar", "w") as archive:
         for name, data in (("a.jpg", jpeg(40, 30, 1)), ("a.cls", b"0"), ("a.jpg", jpeg(40, 30, 2)), ("a.cls", b"1")):
             info = tarfile.TarInfo(name)
@@ -351,7 +351,7 @@ def test_a_name_that_comes_twice_in_a_tar_is_two_records(tmp_path: Path) -> None
     assert columns(tmp_path / "out")[0] == ["a", "a~2"]
 
 
-def test_a_list_with_absolute_paths_leads_nowhere(image_folder: Callable[..., Path], tmp_path: Path) -> None:
+def test_keys_of_absolute_paths_are_relative(image_folder: Callable[..., Path], tmp_path: Path) -> None:
     source = image_folder(classes=1, per_class=3)
     names = [str(path) for path in sorted(source.rglob("*.jpg"))]
     outside = f"../{source.name}/class_0/image_000.jpg"
@@ -384,7 +384,7 @@ def test_a_list_with_absolute_paths_leads_nowhere(image_folder: Callable[..., Pa
         ({"transform": "Resize(("}, "cannot be read"),
     ],
 )
-def test_options_that_make_no_sense(
+def test_contradicting_or_unknown_options_are_refused(
     image_folder: Callable[..., Path], tmp_path: Path, options: dict[str, object], words: str
 ) -> None:
     with pytest.raises(UsageError, match=words):
@@ -418,7 +418,7 @@ def test_a_jpeg_that_would_only_get_worse_keeps_its_coefficients(tmp_path: Path,
 
 
 @pytest.mark.parametrize("mode", ["L", "CMYK", "RGBA", "P", "1", "I;16"])
-def test_every_kind_of_image_can_be_made_smaller(tmp_path: Path, mode: str) -> None:
+def test_images_of_every_mode_can_be_resized(tmp_path: Path, mode: str) -> None:
     (tmp_path / "in" / "a").mkdir(parents=True)
     image = Image.open(io.BytesIO(jpeg(120, 90))).convert(mode if mode != "I;16" else "L")
     if mode == "I;16":
@@ -442,7 +442,7 @@ def test_an_orientation_survives_reencoding(tmp_path: Path) -> None:
     assert Image.open(io.BytesIO(data)).getexif()[0x0112] == 6
 
 
-def test_parts_of_a_split_want_a_folder_of_their_own(image_folder: Callable[..., Path], tmp_path: Path) -> None:
+def test_a_split_needs_an_empty_folder(image_folder: Callable[..., Path], tmp_path: Path) -> None:
     source, out = image_folder(), tmp_path / "out"
     pack(source, out)
     with pytest.raises(UsageError, match="not empty"):
@@ -452,7 +452,7 @@ def test_parts_of_a_split_want_a_folder_of_their_own(image_folder: Callable[...,
     assert pack(source, tmp_path / "split", train_ratio=0.5).records == 12
 
 
-def test_a_folder_that_cannot_be_written_is_an_error_of_ours(image_folder: Callable[..., Path], tmp_path: Path) -> None:
+def test_an_unwritable_destination_is_an_error_of_ours(image_folder: Callable[..., Path], tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(HeadraceError, match=r"cannot write to .*file/out: Not a directory"):
         pack(image_folder(), tmp_path / "file" / "out")
@@ -461,7 +461,7 @@ def test_a_folder_that_cannot_be_written_is_an_error_of_ours(image_folder: Calla
 
 
 @pytest.mark.parametrize("options", [{"resize": 700}, {"transform": "Resize(700)"}])
-def test_a_narrow_image_that_would_get_too_long_is_listed(tmp_path: Path, options: dict[str, object]) -> None:
+def test_an_image_whose_resized_side_is_too_long_is_rejected(tmp_path: Path, options: dict[str, object]) -> None:
     (tmp_path / "in/cat").mkdir(parents=True)
     (tmp_path / "in/cat/a.jpg").write_bytes(jpeg(60, 50, 1))
     for end in ("jpg", "png"):
@@ -472,7 +472,7 @@ def test_a_narrow_image_that_would_get_too_long_is_listed(tmp_path: Path, option
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG"])
-def test_an_image_that_would_get_more_pixels_than_a_loader_decodes_is_refused(kind: str) -> None:
+def test_an_enlargement_beyond_the_pixel_limit_is_refused(kind: str) -> None:
     file = io.BytesIO()
     Image.new("RGB", (40, 40)).save(file, kind)
     with pytest.raises(DecodeError, match="would become 14,000 x 14,000 pixels; Loaders decode at most 178,956,970"):
@@ -493,7 +493,7 @@ def test_an_unusual_format_keeps_its_extension(tmp_path: Path) -> None:
             assert archive.getnames()[0] == member
 
 
-def test_a_loader_reads_what_was_packed(tmp_path: Path) -> None:
+def test_a_loader_reads_packed_images_of_every_format(tmp_path: Path) -> None:
     """Every format that a folder may hold, and GIF by its bytes: as packed, the pixels are still Pillow's of the original."""
     (tmp_path / "in/x").mkdir(parents=True)
     saved = [("a.pgm", "L", {}), ("b.ppm", "RGB", {}), ("c.pgm", "I;16", {}), ("d.ppm", "1", {}), ("e.bmp", "RGB", {})]
@@ -513,7 +513,7 @@ def test_a_loader_reads_what_was_packed(tmp_path: Path) -> None:
     np.testing.assert_array_equal(images, expected)
 
 
-def test_sizes_that_lie_take_no_memory(tmp_path: Path) -> None:
+def test_wrong_sizes_in_headers_allocate_no_memory(tmp_path: Path) -> None:
     (tmp_path / "in/x").mkdir(parents=True)
     whole = jpeg(30, 20)
     frame = whole.index(b"\xff\xc0")
@@ -531,7 +531,7 @@ def test_sizes_that_lie_take_no_memory(tmp_path: Path) -> None:
     assert peak < 64 << 20
 
 
-def test_a_jpeg_whose_size_lies_takes_no_memory_to_reencode(tmp_path: Path) -> None:
+def test_reencoding_a_jpeg_with_a_wrong_size_allocates_no_memory(tmp_path: Path) -> None:
     (tmp_path / "in/x").mkdir(parents=True)
     whole = jpeg(30, 20, quality=95)
     frame = whole.index(b"\xff\xc0")
@@ -546,7 +546,7 @@ def test_a_jpeg_whose_size_lies_takes_no_memory_to_reencode(tmp_path: Path) -> N
     assert peak < 64 << 20
 
 
-def test_what_no_loader_decodes_is_not_packed_silently(tmp_path: Path) -> None:
+def test_images_that_no_loader_decodes_are_rejected_or_reencoded(tmp_path: Path) -> None:
     """A sound image of a kind that only Pillow decodes: listed with what to do, a JPEG, or kept by those who ask for it."""
     (tmp_path / "in/x").mkdir(parents=True)
     (tmp_path / "in/x/good.jpg").write_bytes(jpeg(30, 20))
@@ -580,7 +580,7 @@ def test_what_no_loader_decodes_is_not_packed_silently(tmp_path: Path) -> None:
     assert "headrace pack --quality 95" in (caught.value.hint or "")
 
 
-def test_a_list_s_images_may_not_change_before_the_pack_continues(image_folder: Callable[..., Path], tmp_path: Path) -> None:
+def test_a_pack_of_a_list_does_not_resume_with_changed_images(image_folder: Callable[..., Path], tmp_path: Path) -> None:
     source = image_folder()
     names = [path.relative_to(source) for path in sorted(source.rglob("*.jpg"))]
     (tmp_path / "a.lst").write_text("".join(f"{i}\t0\t{name}\n" for i, name in enumerate(names)))

@@ -102,14 +102,14 @@ def pieces(run: PackedRecords) -> list[object]:
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda options: str(dict(options.for_manifest())))
-def test_both_ways_give_the_same_bytes(folder: Path, options: PackOptions) -> None:
+def test_native_and_python_packing_give_the_same_bytes(folder: Path, options: PackOptions) -> None:
     native, python, taken = both(list_records(open_stored(folder), options), options)
     assert native == python
     assert taken
 
 
 @pytest.mark.parametrize("options", OPTIONS[:5], ids=lambda options: str(dict(options.for_manifest())))
-def test_both_ways_agree_about_damage(tmp_path: Path, options: PackOptions) -> None:
+def test_native_and_python_packing_agree_about_damaged_images(tmp_path: Path, options: PackOptions) -> None:
     """Bytes changed at random, mostly in headers: what native code takes, Python takes too, with the same result."""
     drawn = random.Random(7)
     (tmp_path / "a").mkdir()
@@ -127,7 +127,9 @@ def test_both_ways_agree_about_damage(tmp_path: Path, options: PackOptions) -> N
 
 
 @pytest.mark.parametrize("options", OPTIONS[:4:3], ids=["keep_bytes", "max_side"])
-def test_both_ways_on_real_photographs(sample_images: list[Path], tmp_path: Path, options: PackOptions) -> None:
+def test_native_and_python_packing_agree_on_real_photographs(
+    sample_images: list[Path], tmp_path: Path, options: PackOptions
+) -> None:
     (tmp_path / "a").mkdir()
     for path in sample_images[:40]:
         (tmp_path / "a" / f"{path.stem}.jpg").symlink_to(path)
@@ -135,7 +137,7 @@ def test_both_ways_on_real_photographs(sample_images: list[Path], tmp_path: Path
     assert native == python
 
 
-def test_records_of_containers_with_json(tmp_path: Path) -> None:
+def test_native_packing_of_container_records_with_json(tmp_path: Path) -> None:
     """Offsets into a file, JSON beside the image, and records that the native way leaves alone in between."""
     with tarfile.open(tmp_path / "a.tar", "w") as archive:
         for number, (name, data) in enumerate(zoo().items()):
@@ -156,7 +158,7 @@ def test_records_of_containers_with_json(tmp_path: Path) -> None:
     assert all(row[6] for _, row in whole)
 
 
-def test_a_file_that_is_gone_or_shorter_is_left_to_python(folder: Path, tmp_path: Path) -> None:
+def test_a_missing_file_is_rejected_between_native_runs(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     for number in range(3):
         (tmp_path / "a" / f"{number}.jpg").write_bytes(jpeg(60, 50, number))

@@ -47,7 +47,7 @@ def test_two_nodes_give_the_same_bytes(cluster: object, image_folder: Callable[.
     assert file_digests(tmp_path / "there") == file_digests(tmp_path / "here")
 
 
-def test_units_and_engines_mix(cluster: object, image_folder: Callable[..., Path], tmp_path: Path) -> None:
+def test_a_pack_begun_with_ray_is_finished_locally(cluster: object, image_folder: Callable[..., Path], tmp_path: Path) -> None:
     source = image_folder(classes=2, per_class=8)
     pack(source, tmp_path / "whole", shard_size=70000)
     first = pack(source, tmp_path / "mixed", shard_size=70000, unit=(0, 2), engine="ray", workers=1)
@@ -56,7 +56,7 @@ def test_units_and_engines_mix(cluster: object, image_folder: Callable[..., Path
     assert file_digests(tmp_path / "mixed") == file_digests(tmp_path / "whole")
 
 
-def test_an_error_of_a_worker_arrives(cluster: object, image_folder: Callable[..., Path], tmp_path: Path) -> None:
+def test_an_error_in_a_worker_is_raised_here(cluster: object, image_folder: Callable[..., Path], tmp_path: Path) -> None:
     source = image_folder()
     (source / "class_0" / "bad.jpg").write_text("no image")
     with pytest.raises(DecodeError, match=r"bad\.jpg"):
@@ -74,7 +74,7 @@ def test_a_source_that_differs_on_a_node_is_refused(cluster: object, image_folde
         pack(source, tmp_path / "out", engine="ray", on_start=meddle)
 
 
-def test_an_open_dataset_cannot_travel(image_folder: Callable[..., Path], tmp_path: Path) -> None:
+def test_ray_refuses_an_open_dataset(image_folder: Callable[..., Path], tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="path or URL"):
         pack(open_stored(image_folder()), tmp_path / "out", engine="ray")
 

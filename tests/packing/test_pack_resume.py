@@ -45,7 +45,7 @@ class Fuse:
         return burning
 
 
-def test_a_crash_at_every_step_on_disk(
+def test_a_pack_resumes_after_a_crash_at_any_disk_step(
     image_folder: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = image_folder(classes=2, per_class=4)
@@ -122,7 +122,7 @@ def folder_of(root: Path, images: int) -> Path:
         pytest.param(2000, 12, 2, marks=[pytest.mark.slow, pytest.mark.timeout(900)]),
     ],
 )
-def test_killed_and_resumed(tmp_path: Path, images: int, kills: int, workers: int) -> None:
+def test_a_killed_pack_resumes_with_the_same_bytes(tmp_path: Path, images: int, kills: int, workers: int) -> None:
     source = folder_of(tmp_path / "in", images)
     whole = pack(source, tmp_path / "undisturbed", shard_size=SHARD_SIZE)
     assert (whole.records, whole.errors) == (images, 1)
@@ -145,7 +145,7 @@ def flipped(data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("kind", ["folder", "tar", "lst"])
-def test_a_file_exchanged_for_one_of_the_same_size(tmp_path: Path, kind: str) -> None:
+def test_shards_of_changed_files_are_packed_again(tmp_path: Path, kind: str) -> None:
     """The packed shards that it is in are packed again, and no others."""
     folder = folder_of(tmp_path / "in", 60)
     first = folder / "class_0" / "0.jpg"
@@ -172,7 +172,7 @@ def test_a_file_exchanged_for_one_of_the_same_size(tmp_path: Path, kind: str) ->
     assert whole.repacked == 0
 
 
-def test_an_array_s_job_leaves_the_others_shards_alone(tmp_path: Path) -> None:
+def test_an_array_job_keeps_the_shards_of_other_jobs(tmp_path: Path) -> None:
     """Each machine may have a copy of the source with times of its own."""
     source = folder_of(tmp_path / "in", 60)
     pack(source, tmp_path / "undisturbed", shard_size=SHARD_SIZE)
@@ -184,7 +184,7 @@ def test_an_array_s_job_leaves_the_others_shards_alone(tmp_path: Path) -> None:
     assert file_digests(tmp_path / "out") == file_digests(tmp_path / "undisturbed")
 
 
-def test_killed_during_the_commit(tmp_path: Path) -> None:
+def test_a_pack_killed_during_the_commit_resumes(tmp_path: Path) -> None:
     source = folder_of(tmp_path / "in", 100)
     whole = pack(source, tmp_path / "undisturbed", shard_size=SHARD_SIZE)
     assert not pack(source, tmp_path / "begun", shard_size=SHARD_SIZE, unit=(0, 2)).complete
@@ -214,7 +214,7 @@ def test_two_processes_do_not_write_the_same_shard(image_folder: Callable[..., P
     assert pack(source, out).complete
 
 
-def test_a_full_disk_says_so_and_the_pack_continues(
+def test_a_pack_resumes_after_a_full_disk(
     image_folder: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source, out = image_folder(), tmp_path / "out"
@@ -229,7 +229,7 @@ def test_a_full_disk_says_so_and_the_pack_continues(
     assert pack(source, out).records == 12
 
 
-def test_a_shard_that_a_power_failure_shortened_is_packed_again(image_folder: Callable[..., Path], tmp_path: Path) -> None:
+def test_a_truncated_shard_is_packed_again(image_folder: Callable[..., Path], tmp_path: Path) -> None:
     source, out = image_folder(), tmp_path / "out"
     pack(source, tmp_path / "undisturbed", shard_size=65536)
     pack(source, out, shard_size=65536, unit=(0, 2))
@@ -241,9 +241,7 @@ def test_a_shard_that_a_power_failure_shortened_is_packed_again(image_folder: Ca
 
 
 @pytest.mark.parametrize("quality", [80, 70])
-def test_two_that_begin_at_the_same_moment_follow_one_plan(
-    image_folder: Callable[..., Path], tmp_path: Path, quality: int
-) -> None:
+def test_two_jobs_that_begin_together_follow_one_plan(image_folder: Callable[..., Path], tmp_path: Path, quality: int) -> None:
     """The jobs of an array begin together, and the first one's shard is there before the second one's sample is measured."""
     source, out = image_folder(), tmp_path / "out"
     options = {"shard_size": 65536, "quality": 80}
@@ -263,7 +261,7 @@ def test_two_that_begin_at_the_same_moment_follow_one_plan(
             second()
 
 
-def test_another_process_that_packs_the_rest_and_commits_first(
+def test_a_pack_survives_a_commit_by_another_process(
     image_folder: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source, out = image_folder(), tmp_path / "out"

@@ -42,9 +42,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     return made
 
 
-def test_an_upload_that_was_cut_short_anywhere_continues(
-    store: Store, image_folder: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_an_interrupted_upload_resumes(store: Store, image_folder: Callable[..., Path], tmp_path: Path) -> None:
     source = image_folder()
     pack(source, tmp_path / "here", train_ratio=0.5, shard_size=70_000)
     expected = file_digests(tmp_path / "here")
@@ -63,7 +61,7 @@ def test_an_upload_that_was_cut_short_anywhere_continues(
     assert [Path(name).name for name in store.order[-2:]] == ["headrace.json"] * 2
 
 
-def test_a_dataset_that_is_there_is_not_overwritten(store: Store, image_folder: Callable[..., Path]) -> None:
+def test_an_existing_dataset_in_the_store_is_not_overwritten(store: Store, image_folder: Callable[..., Path]) -> None:
     source = image_folder()
     pack(source, store.url)
     with pytest.raises(UsageError, match="already holds a packed dataset"):

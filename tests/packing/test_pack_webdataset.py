@@ -37,7 +37,7 @@ def test_webdataset_reads_every_sample(image_folder: Callable[..., Path], tmp_pa
 
 
 @pytest.mark.skipif(shutil.which("tar") is None, reason="no tar")
-def test_tar_extracts_them(image_folder: Callable[..., Path], tmp_path: Path) -> None:
+def test_tar_extracts_every_sample(image_folder: Callable[..., Path], tmp_path: Path) -> None:
     source = image_folder(classes=2, per_class=2)
     (source / "class_0" / ("long " + "ä" * 90 + ".jpg")).write_bytes((source / "class_0" / "image_000.jpg").read_bytes())
     pack(source, tmp_path / "out", keep_bytes=True)

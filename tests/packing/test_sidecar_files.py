@@ -62,7 +62,7 @@ def source(tmp_path: Path) -> Path:
     return write_tar(tmp_path / "a.tar", [*(one for i in range(6) for one in sample(i)), *plain, *stray])
 
 
-def test_they_are_kept_and_found_again(source: Path, tmp_path: Path) -> None:
+def test_sidecar_files_are_packed_and_read_back(source: Path, tmp_path: Path) -> None:
     result = pack(source, tmp_path / "out", keep_bytes=True)
     assert (result.records, result.errors) == (7, 2)
     assert result.extras == {"right.jpg": 6, "seg.png": 6, "txt": 6}
@@ -85,7 +85,7 @@ def test_they_are_kept_and_found_again(source: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")  # webdataset leaves its files to the garbage collector
-def test_webdataset_reads_them(source: Path, tmp_path: Path) -> None:
+def test_webdataset_reads_sidecar_files(source: Path, tmp_path: Path) -> None:
     webdataset = pytest.importorskip("webdataset")
     pack(source, tmp_path / "out")
     urls = [str(path) for path in (tmp_path / "out").glob("*.tar")]
@@ -107,7 +107,7 @@ def test_the_bytes_do_not_depend_on_shards_order_or_jobs(source: Path, tmp_path:
             assert dict(train.read_extras(record))["seg.png"] == MASK + bytes([int(key)])
 
 
-def test_names_that_are_taken_or_unsafe(tmp_path: Path) -> None:
+def test_conflicting_or_unsafe_sidecar_names_are_changed(tmp_path: Path) -> None:
     """The image is a JPEG in spite of its name, so that it takes the name of another member."""
     other = jpeg(20, 20, 9)
     members = [("1.jpeg", jpeg(30, 30, 1)), ("1.jpg", other), ("1.a\nb", b"x"), ("1.cls", b"0"), ("1.", b"nameless")]
@@ -120,14 +120,16 @@ def test_names_that_are_taken_or_unsafe(tmp_path: Path) -> None:
     assert headrace.verify(tmp_path / "out").ok
 
 
-def test_in_an_archive_of_class_folders(tmp_path: Path) -> None:
+def test_sidecar_files_in_an_archive_of_class_folders(tmp_path: Path) -> None:
     members = [("cat/1.jpg", jpeg(30, 30, 1)), ("cat/1.txt", b"a cat"), ("cat/notes.md", b"?"), ("dog/2.jpg", jpeg(30, 30, 2))]
     result = pack(write_tar(tmp_path / "a.tar", members), tmp_path / "out")
     assert (result.records, result.errors, result.extras) == (2, 1, {"txt": 1})
     assert members_of(tmp_path / "out")["cat/1.txt"] == b"a cat"
 
 
-def test_masks_that_would_not_fit(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_resizing_with_sidecar_images_is_refused_unless_dropped(
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SourceError, match=r"right\.jpg.*would not fit"):
         pack(source, tmp_path / "out", max_side=20)
     assert not (tmp_path / "out").exists()
@@ -140,9 +142,7 @@ def test_masks_that_would_not_fit(source: Path, tmp_path: Path, capsys: pytest.C
     assert "seg.png 6" in capsys.readouterr().out
 
 
-def test_what_the_archive_itself_takes_is_counted_and_said(
-    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_framing_bytes_are_counted_and_printed(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """All but the images, JSON and masks; said where it is much, as it is with images this small."""
     assert main(["pack", str(source), str(tmp_path / "small"), "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
@@ -159,7 +159,7 @@ def test_what_the_archive_itself_takes_is_counted_and_said(
     assert "headers" not in capsys.readouterr().out
 
 
-def test_verify_finds_what_the_index_says_wrongly(source: Path, tmp_path: Path) -> None:
+def test_verify_finds_wrong_sidecar_offsets(source: Path, tmp_path: Path) -> None:
     pack(source, tmp_path / "out")
     path = tmp_path / "out" / index_name()
     columns = index.read_columns(path)
@@ -183,7 +183,7 @@ def test_verify_finds_what_the_index_says_wrongly(source: Path, tmp_path: Path) 
         ({"size": [1]}, "length"),
     ],
 )
-def test_an_index_that_lies_is_refused(tmp_path: Path, changed: dict[str, list[int]], words: str) -> None:
+def test_inconsistent_sidecar_columns_are_refused(tmp_path: Path, changed: dict[str, list[int]], words: str) -> None:
     columns = golden_columns()
     assert columns.sidecars is not None
     arrays = {name: np.array(values) for name, values in changed.items()}
@@ -241,5 +241,8 @@ def test_masks_of_a_packed_dataset(tmp_path: Path) -> None:
     loader = headrace.Loader(
         headrace.open(tmp_path / "out"), 2, headrace.transforms.Resize((20, 20)), mask="seg.png", output="numpy", threads=1
     )
-    for batch in loader:
-        assert (np.asarray(batch[-1]) == 7).all() or (np.asarray(batch[1]) == 7).all()
+    batches = list(loader)
+    assert len(batches) == 2
+    for images, labels, masks in batches:
+        assert images.shape == (2, 20, 20, 3) and labels.tolist() == [0, 0]
+        assert masks.shape == (2, 20, 20) and (masks == 7).all()

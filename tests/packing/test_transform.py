@@ -37,7 +37,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("RGB(), Resize(24), CenterCrop(size=24)", [t.Resize(24), t.CenterCrop(24)]),
     ],
 )
-def test_pixels_are_those_of_our_transforms(folder: Path, text: str, steps: list[t.Transform]) -> None:
+def test_packed_transforms_give_the_pixels_of_training_transforms(folder: Path, text: str, steps: list[t.Transform]) -> None:
     prepare = parsed(text)
     loader = headrace.Loader(
         headrace.open(folder), len(SIZES), t.Compose(steps), shuffle=False, drop_last=False, output="numpy", threads=1
@@ -48,7 +48,7 @@ def test_pixels_are_those_of_our_transforms(folder: Path, text: str, steps: list
         assert np.array_equal(np.asarray(image), found), SIZES[number]
 
 
-def test_the_estimate_counts_what_the_shards_take(tmp_path: Path) -> None:
+def test_the_estimate_is_near_the_packed_size(tmp_path: Path) -> None:
     """Small images fill whole blocks of their archive, and each has two headers and a label."""
     root = tmp_path / "in" / "a"
     root.mkdir(parents=True)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
 
-from headrace.datasets.records import Dataset, RecordTable, fingerprint
+from headrace.datasets.records import Dataset
 from headrace.datasets.sources.containers import MAX_CLASSES
-from headrace.errors import FormatError, SourceError
+from headrace.datasets.sources.listed_images import check_first_image, listed_dataset
+from headrace.errors import FormatError
 
 __all__ = ["open_lst"]
 
@@ -29,25 +29,9 @@ def open_lst(path: Path, root: Path | None = None) -> Dataset:
                 label, name = _parsed(path, number, line.rstrip("\r\n").split("\t"))
                 labels.append(label)
                 names.append(name)
-    if not names:
-        raise SourceError(f"{path} lists no images")
-    if not (folder / names[0]).exists():
-        raise SourceError(
-            f"{folder / names[0]}, the first image that {path} lists, does not exist",
-            hint="put the list beside them, or say where they are:  --root FOLDER; headrace.open(…, root=FOLDER)",
-        )
+    check_first_image(path, folder, names)
     column = np.asarray(labels, dtype=np.int64)
-    sizes = np.full(len(names), -1, dtype=np.int64)
-    table = RecordTable(
-        files=tuple(os.path.join(folder, name) for name in names),  # noqa: PTH118 (a million Path objects are slow)
-        file=np.arange(len(names), dtype=np.int32),
-        offset=np.zeros(len(names), dtype=np.int64),
-        size=sizes,
-        label=column,
-        keys=tuple(names),
-    )
-    classes = tuple(str(label) for label in range(int(column.max()) + 1))
-    return Dataset(str(path), "lst", table, classes, fingerprint(names, sizes, column))
+    return listed_dataset(path, folder, names, column, tuple(str(label) for label in range(int(column.max()) + 1)))
 
 
 def _parsed(path: Path, number: int, fields: list[str]) -> tuple[int, str]:

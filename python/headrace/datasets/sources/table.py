@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import csv
 import importlib
-import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
-from headrace.datasets.records import Dataset, RecordTable, fingerprint
+from headrace.datasets.records import Dataset
 from headrace.datasets.sources.containers import numbered
-from headrace.errors import FormatError, MissingDependencyError, SourceError
+from headrace.datasets.sources.listed_images import check_first_image, listed_dataset
+from headrace.errors import FormatError, MissingDependencyError
 
 __all__ = ["TABLES", "open_table"]
 
@@ -33,26 +31,11 @@ def open_table(path: Path, root: Path | None = None) -> Dataset:
     """
     folder = root if root is not None else path.parent
     names, texts = _parquet(path) if path.suffix == ".parquet" else _csv(path)
-    if not names:
-        raise SourceError(f"{path} lists no images")
     if any("\0" in name for name in names):
         raise FormatError(f"{path}: a path holds a NUL byte")
-    if not (folder / names[0]).exists():
-        raise SourceError(
-            f"{folder / names[0]}, the first image that {path} lists, does not exist",
-            hint="put the list beside them, or say where they are:  --root FOLDER; headrace.open(…, root=FOLDER)",
-        )
+    check_first_image(path, folder, names)
     labels, classes = numbered(_labels(path, names, texts), {})
-    sizes = np.full(len(names), -1, dtype=np.int64)
-    table = RecordTable(
-        files=tuple(os.path.join(folder, name) for name in names),  # noqa: PTH118 (a million Path objects are slow)
-        file=np.arange(len(names), dtype=np.int32),
-        offset=np.zeros(len(names), dtype=np.int64),
-        size=sizes,
-        label=labels,
-        keys=tuple(names),
-    )
-    return Dataset(str(path), "lst", table, classes, fingerprint(names, sizes, labels))
+    return listed_dataset(path, folder, names, labels, classes)
 
 
 def _csv(path: Path) -> tuple[list[str], list[str]]:

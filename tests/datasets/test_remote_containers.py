@@ -46,7 +46,9 @@ def write_containers(kind: str, folder: Path) -> None:
 
 @needs_obstore
 @pytest.mark.parametrize("kind", ["tar", "rec", "tfrecord"])
-def test_they_are_read_by_ranges(tmp_path: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+def test_containers_larger_than_the_cache_are_read_by_ranges(
+    tmp_path: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
     write_containers(kind, tmp_path / "in")
     bucket.fill(tmp_path / "in", "in")
     local = headrace.open(tmp_path / "in")
@@ -74,7 +76,7 @@ def test_they_are_read_by_ranges(tmp_path: Path, bucket: Bucket, monkeypatch: py
 
 
 @needs_obstore
-def test_one_file_and_what_does_not_fit(
+def test_a_container_that_does_not_fit_or_is_damaged_is_an_error(
     tmp_path: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_containers("tar", tmp_path / "in")

@@ -52,7 +52,7 @@ def same(left: list[tuple[np.ndarray, np.ndarray]], right: list[tuple[np.ndarray
     )
 
 
-def test_what_is_a_url() -> None:
+def test_urls_are_told_from_local_paths() -> None:
     assert is_url("s3://bucket/x") and is_url("gs://b") and is_url("https://host/x")
     assert not is_url("/data/s3") and not is_url(Path("s3:/x")) and not is_url("s3.tar")
 
@@ -84,7 +84,7 @@ def test_neighbours_are_read_by_one_request(packed: Path) -> None:
 
 
 @needs_obstore
-def test_json_beside_the_image_comes_with_it(tmp_path: Path, bucket: Bucket, image_folder: Callable[..., Path]) -> None:
+def test_json_of_a_remote_record_is_read(tmp_path: Path, bucket: Bucket, image_folder: Callable[..., Path]) -> None:
     import tarfile
 
     with tarfile.open(tmp_path / "a.tar", "w") as archive:
@@ -107,7 +107,7 @@ def test_faults_cost_retries_and_never_data(packed: Path, bucket: Bucket, kind: 
 
 
 @needs_obstore
-def test_a_store_that_lies_for_ever_is_an_error(packed: Path, bucket: Bucket) -> None:
+def test_wrong_bytes_at_every_retry_are_an_error_naming_the_checksum(packed: Path, bucket: Bucket) -> None:
     bucket.fault = lambda number, key: "wrong" if key.endswith("shard-000001.tar") else None
     with pytest.raises(SourceError, match="checksum"):
         batches("s3://b/data")
@@ -118,7 +118,7 @@ def test_a_store_that_lies_for_ever_is_an_error(packed: Path, bucket: Bucket) ->
 
 
 @needs_obstore
-def test_damage_in_the_cache_after_a_restart_is_fetched_again(packed: Path, bucket: Bucket, tmp_path: Path) -> None:
+def test_records_damaged_by_a_restart_are_fetched_again(packed: Path, bucket: Bucket, tmp_path: Path) -> None:
     expected = batches("s3://b/data")
     (entry,) = [path for path in (tmp_path / "cache" / "remote").iterdir() if path.is_dir()]
     with open(entry / "shard-000000.tar", "r+b") as file:
@@ -142,7 +142,7 @@ def test_two_processes_share_the_cache(packed: Path) -> None:
 
 
 @needs_obstore
-def test_a_cache_is_not_opened_while_another_process_empties_a_shard(packed: Path, bucket: Bucket, tmp_path: Path) -> None:
+def test_opening_waits_while_another_process_empties_a_shard(packed: Path, bucket: Bucket, tmp_path: Path) -> None:
     headrace.open("s3://b/data")
     writing = next((tmp_path / "cache").rglob(".writing"))
     shard = next(writing.parent.glob("shard-*.tar"))
@@ -159,7 +159,7 @@ def test_a_cache_is_not_opened_while_another_process_empties_a_shard(packed: Pat
 
 
 @needs_obstore
-def test_a_remote_dataset_can_be_sent_to_another_process(packed: Path) -> None:
+def test_a_remote_dataset_pickles(packed: Path) -> None:
     dataset = headrace.open("s3://b/data")
     sent = pickle.loads(pickle.dumps(dataset))
     assert (sent.fingerprint, sent.classes) == (dataset.fingerprint, dataset.classes)
@@ -202,7 +202,7 @@ def test_a_dataset_larger_than_the_cache_is_streamed_within_the_bound(
 
 
 @needs_obstore
-def test_without_any_room_everything_is_streamed(many: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_cache_allowance_still_gives_every_record(many: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = batches(many)
     dataset = headrace.open("s3://b/many")
     assert isinstance(dataset.fetcher, remote_shards.RemoteShards)
@@ -224,7 +224,7 @@ def test_an_index_that_does_not_fit_is_an_error(many: Path, monkeypatch: pytest.
 
 
 @needs_obstore
-def test_unused_datasets_make_room(packed: Path, bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unused_datasets_are_evicted(packed: Path, bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     size = sum(path.stat().st_size for path in packed.iterdir())
     limit = size + size // 2 + 100_000
     monkeypatch.setenv("HEADRACE_CACHE_SIZE", str(limit))
@@ -242,7 +242,7 @@ def test_unused_datasets_make_room(packed: Path, bucket: Bucket, tmp_path: Path,
 
 
 @needs_obstore
-def test_a_full_disk_says_so(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_an_error_that_says_so(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> int:
         raise OSError(28, "No space left on device")
 
@@ -271,7 +271,7 @@ def test_folders_and_containers_are_copied(
 
 @needs_obstore
 @pytest.mark.parametrize("root", [None, "s3://b/images", "local"])
-def test_lists_by_their_urls(image_folder: Callable[..., Path], bucket: Bucket, tmp_path: Path, root: str | None) -> None:
+def test_lists_in_a_store(image_folder: Callable[..., Path], bucket: Bucket, tmp_path: Path, root: str | None) -> None:
     source = image_folder(classes=2, per_class=2)
     bucket.fill(source, "images")
     begin = "" if root else "images/"
@@ -327,7 +327,7 @@ def test_a_destination_inside_a_source_in_a_store_is_refused(image_folder: Calla
 
 @needs_obstore
 @pytest.mark.parametrize("how", ["emulator", "base url"])
-def test_google_s_scheme(
+def test_google_cloud_storage(
     image_folder: Callable[..., Path], bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     """Google's XML interface is that of S3 but for who asks, so the same server answers for it, at an endpoint of its own."""
@@ -350,7 +350,7 @@ def test_google_s_scheme(
 
 @needs_obstore
 @pytest.mark.parametrize("url", ["s3://b/data", "gs://b/data", "az://b/data"])
-def test_without_credentials_the_variables_are_named(
+def test_the_error_without_credentials_names_the_variables(
     bucket: Bucket, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str], url: str
 ) -> None:
     """At once: a machine in a cloud asks its metadata server who it is, and is told nothing."""
@@ -370,7 +370,7 @@ def test_without_credentials_the_variables_are_named(
     assert "no credentials for" in words or "the storage account is not known" in words
 
 
-def test_who_asks_at_azure(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plain_http_to_azure_is_allowed_only_for_plain_endpoints(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith("AZURE_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("AZURE_STORAGE_USE_EMULATOR", "true")
@@ -399,7 +399,7 @@ def test_packing_to_a_store(image_folder: Callable[..., Path], bucket: Bucket, t
 
 
 @needs_obstore
-def test_a_pack_is_continued_though_its_source_was_copied_again(
+def test_a_pack_resumes_after_its_source_left_the_cache(
     image_folder: Callable[..., Path], bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The cache has lost the source in between; and then an object was exchanged for another one of the same size."""
@@ -422,13 +422,13 @@ def test_a_pack_is_continued_though_its_source_was_copied_again(
 
 @needs_obstore
 @pytest.mark.parametrize("url", ["s3://b/nothing", "s3://b/nothing/a.tar"])
-def test_nothing_there(bucket: Bucket, url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_empty_prefix_is_an_error(bucket: Bucket, url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", url]) == 1
     assert "nothing" in capsys.readouterr().err
 
 
 @needs_obstore
-def test_names_that_lead_out_are_refused(bucket: Bucket, tmp_path: Path) -> None:
+def test_object_names_that_lead_out_of_a_folder_are_refused(bucket: Bucket, tmp_path: Path) -> None:
     bucket.objects["evil/../../up.jpg"] = b"x"
     with pytest.raises(SourceError):
         headrace.open("s3://b/evil")
@@ -450,7 +450,7 @@ def test_the_first_batch_comes_after_few_round_trips(packed: Path, bucket: Bucke
 
 @needs_obstore
 @pytest.mark.parametrize("limit_share", [2.0, 0.9])
-def test_a_block_shuffle_announces_its_next_shards(
+def test_a_block_shuffle_fetches_each_shard_once_in_few_requests(
     many: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch, limit_share: float
 ) -> None:
     """Whole shards by few requests, once a cold epoch, however the ranks of a host divide them."""
@@ -492,7 +492,9 @@ def test_a_block_shuffle_announces_its_next_shards(
 
 
 @needs_obstore
-def test_what_was_announced_stays_until_it_is_read(many: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_announced_records_are_not_evicted_before_they_are_read(
+    many: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """However long ago other shards were used: what the plan needs next is never given up, so nothing is fetched twice."""
     size = sum(path.stat().st_size for path in many.iterdir())
     monkeypatch.setenv("HEADRACE_CACHE_SIZE", str(int(size * 0.45)))
@@ -521,7 +523,7 @@ def test_what_was_announced_stays_until_it_is_read(many: Path, bucket: Bucket, m
 
 
 @needs_obstore
-def test_a_manifest_that_lies_is_an_error(packed: Path, bucket: Bucket, tmp_path: Path) -> None:
+def test_an_inconsistent_manifest_is_an_error(packed: Path, bucket: Bucket, tmp_path: Path) -> None:
     original = bucket.objects["data/headrace.json"]
     for old, new in [
         (b'"shard-000000.tar"', b'"../shard-000000.tar"'),
@@ -546,7 +548,7 @@ def test_a_manifest_that_lies_is_an_error(packed: Path, bucket: Bucket, tmp_path
 
 
 @needs_obstore
-def test_a_forked_process_reads_what_is_here_and_refuses_the_rest(packed: Path) -> None:
+def test_a_forked_process_reads_cached_records_and_refuses_others(packed: Path) -> None:
     dataset = headrace.open("s3://b/data")
     here = dataset.read(0)
     reader, writer = os.pipe()

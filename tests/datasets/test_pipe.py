@@ -27,18 +27,13 @@ from headrace.packing import pack
 from pipe_channel import channel, feed
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "cache"))
-
-
 def tars(tmp_path: Path) -> list[bytes]:
     """Two shards, as two objects under one prefix."""
     members = webdataset_members()
     return [write_tar(tmp_path / f"{i}.tar", part).read_bytes() for i, part in enumerate((members[:6], members[6:]))]
 
 
-def test_raw_tars(tmp_path: Path) -> None:
+def test_plain_tars_are_copied_to_the_cache(tmp_path: Path) -> None:
     thread = feed(tmp_path / "train_0", b"".join(tars(tmp_path)))
     dataset = open_stored(tmp_path / "train")
     thread.join(10)
@@ -47,38 +42,38 @@ def test_raw_tars(tmp_path: Path) -> None:
     assert stat.S_ISFIFO((tmp_path / "train_0").stat().st_mode)
 
 
-def test_wrapped_tars(tmp_path: Path) -> None:
+def test_tars_wrapped_in_recordio(tmp_path: Path) -> None:
     made = tars(tmp_path)
     feed(tmp_path / "train_0", b"".join(recordio(data) for data in made))
     assert contents(open_stored(tmp_path / "train")) == EXPECTED
 
 
-def test_a_wrapped_tar_that_holds_the_magic_number(tmp_path: Path) -> None:
+def test_a_wrapped_tar_that_contains_the_magic_number(tmp_path: Path) -> None:
     odd = IMAGES[0] + bytes(-len(IMAGES[0]) % 4) + struct.pack("<I", 0xCED7230A) * 2
     data = write_tar(tmp_path / "a.tar", [("a.jpg", odd), ("a.cls", b"1")]).read_bytes()
     feed(tmp_path / "train_0", recordio(data))
     assert contents(open_stored(tmp_path / "train_0")) == [(odd, 1)]
 
 
-def test_records(tmp_path: Path) -> None:
+def test_recordio_through_a_pipe(tmp_path: Path) -> None:
     feed(tmp_path / "train_0", b"".join(image_record(image, label, i) for i, (image, label) in enumerate(EXPECTED)))
     assert contents(open_stored(tmp_path / "train")) == EXPECTED
 
 
 @pytest.mark.parametrize("data", [b"nonsense" * 100, recordio(b"\0" * 257 + b"ustar" + bytes(600))[:500], b"x"])
-def test_streams_that_are_wrong(tmp_path: Path, data: bytes) -> None:
+def test_malformed_streams_are_refused(tmp_path: Path, data: bytes) -> None:
     feed(tmp_path / "train_0", data)
     with pytest.raises(HeadraceError):
         open_stored(tmp_path / "train")
 
 
-def test_a_cut_stream_is_an_error(tmp_path: Path) -> None:
+def test_a_truncated_stream_is_an_error(tmp_path: Path) -> None:
     feed(tmp_path / "train_0", tars(tmp_path)[0][:3000])
     with pytest.raises(HeadraceError, match="ended inside"):
         open_stored(tmp_path / "train")
 
 
-def test_a_pipe_that_nobody_feeds_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pipe_without_a_sender_is_an_error_after_a_timeout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     os.mkfifo(tmp_path / "train_0")
     monkeypatch.setattr(pipe, "_WAIT_S", 0.3)
     with pytest.raises(HeadraceError, match="nothing came"):
@@ -125,7 +120,7 @@ def test_two_epochs_from_pipes(tmp_path: Path, prefix: list[bytes], wrapped: boo
     assert not (tmp_path / "cache").exists()  # nothing was kept
 
 
-def test_stats_say_how_well_a_stream_is_mixed(tmp_path: Path, prefix: list[bytes]) -> None:
+def test_stats_measure_the_shuffle_of_a_stream(tmp_path: Path, prefix: list[bytes]) -> None:
     """Counted here again, from the labels that came."""
     found = {}
     for shuffle in (False, "block:100KB", "block:1GiB"):
@@ -143,7 +138,7 @@ def test_stats_say_how_well_a_stream_is_mixed(tmp_path: Path, prefix: list[bytes
     assert ordered == pytest.approx(3 / 41) and ordered < little < much and 0.7 < much < 1.3  # 40 records
 
 
-def test_every_record_once_in_an_order_that_the_buffer_mixes(tmp_path: Path, prefix: list[bytes]) -> None:
+def test_a_larger_buffer_shuffles_more_and_gives_every_record_once(tmp_path: Path, prefix: list[bytes]) -> None:
     def labels(shuffle: str | bool) -> list[int]:
         with channel(tmp_path, [b"".join(prefix)]) as path:
             data = loader(path, shuffle=shuffle, drop_last=False, batch_size=7)
@@ -155,7 +150,7 @@ def test_every_record_once_in_an_order_that_the_buffer_mixes(tmp_path: Path, pre
     assert sum(map(abs, np.subtract(little, ordered))) < sum(map(abs, np.subtract(much, ordered)))
 
 
-def test_other_streams(tmp_path: Path) -> None:
+def test_every_kind_of_stream_gives_its_records(tmp_path: Path) -> None:
     rec = b"".join(image_record(image, label, i) for i, (image, label) in enumerate(EXPECTED))
     augmented = b"".join(recordio(image) + recordio(str(label).encode()) for image, label in EXPECTED)
     for data in (b"".join(tars(tmp_path)), rec, rec + rec, recordio(rec), augmented):
@@ -166,7 +161,7 @@ def test_other_streams(tmp_path: Path) -> None:
             assert found in (EXPECTED, EXPECTED * 2)
 
 
-def test_leaving_early_takes_the_next_pipe_for_the_same_epoch(tmp_path: Path, prefix: list[bytes]) -> None:
+def test_after_a_break_the_next_pipe_repeats_the_epoch(tmp_path: Path, prefix: list[bytes]) -> None:
     data = b"".join(prefix)
     with channel(tmp_path, [data] * 3) as path:
         training = loader(path)
@@ -178,7 +173,7 @@ def test_leaving_early_takes_the_next_pipe_for_the_same_epoch(tmp_path: Path, pr
         assert digests(training) == first
 
 
-def test_no_thread_survives_and_an_abandoned_pass_ends(tmp_path: Path, prefix: list[bytes]) -> None:
+def test_a_new_pass_ends_the_old_one_and_no_thread_survives(tmp_path: Path, prefix: list[bytes]) -> None:
     data = b"".join(prefix)
     with channel(tmp_path, [data] * 3) as path:
         training = loader(path)
@@ -195,7 +190,7 @@ def test_no_thread_survives_and_an_abandoned_pass_ends(tmp_path: Path, prefix: l
 
 
 @pytest.mark.parametrize("stop", [1, 9])
-def test_a_resumed_pass_goes_on_bit_for_bit(tmp_path: Path, prefix: list[bytes], stop: int) -> None:
+def test_a_resumed_pass_continues_bit_for_bit(tmp_path: Path, prefix: list[bytes], stop: int) -> None:
     data = b"".join(prefix)
     with channel(tmp_path, [data] * 2) as path:
         whole = loader(path)
@@ -214,7 +209,7 @@ def test_a_resumed_pass_goes_on_bit_for_bit(tmp_path: Path, prefix: list[bytes],
 
 
 @pytest.mark.parametrize("drop_last", [True, False])
-def test_ranks_on_hosts_that_all_get_the_whole_stream(tmp_path: Path, prefix: list[bytes], drop_last: bool) -> None:
+def test_ranks_divide_a_stream_that_each_receives_whole(tmp_path: Path, prefix: list[bytes], drop_last: bool) -> None:
     data = b"".join(prefix)
     parts = []
     for rank in range(3):
@@ -228,7 +223,7 @@ def test_ranks_on_hosts_that_all_get_the_whole_stream(tmp_path: Path, prefix: li
         assert np.array_equal(images, np.concatenate([share[0] for share in shares]))
 
 
-def test_a_length_that_nobody_knows(tmp_path: Path) -> None:
+def test_len_of_a_stream_without_a_manifest_is_an_error(tmp_path: Path) -> None:
     data = b"".join(tars(tmp_path))
     with channel(tmp_path, [data, data]) as path:
         training = loader(path, batch_size=2)
@@ -246,13 +241,17 @@ def test_a_length_that_nobody_knows(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("share", [0.3, 0.9])
 @pytest.mark.parametrize("wrapped", [False, True])
-def test_a_sender_that_dies_in_mid_record(tmp_path: Path, prefix: list[bytes], share: float, wrapped: bool) -> None:
+def test_a_sender_that_dies_inside_a_record_is_an_error(
+    tmp_path: Path, prefix: list[bytes], share: float, wrapped: bool
+) -> None:
     data = b"".join(map(recordio, prefix) if wrapped else prefix)
     with channel(tmp_path, [data[: int(len(data) * share)]]) as path, pytest.raises(FormatError, match="ended inside"):
         list(loader(path))
 
 
-def test_a_sender_that_falls_silent(tmp_path: Path, prefix: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_sender_is_an_error_after_a_timeout(
+    tmp_path: Path, prefix: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(pipe, "_WAIT_S", 0.5)
     os.mkfifo(tmp_path / "train_0")
     writer = os.open(tmp_path / "train_0", os.O_RDWR)
@@ -268,7 +267,7 @@ def test_a_sender_that_falls_silent(tmp_path: Path, prefix: list[bytes], monkeyp
         list(training)
 
 
-def test_a_batch_is_handed_out_while_the_next_ones_are_still_to_come(tmp_path: Path) -> None:
+def test_the_first_batch_does_not_wait_for_later_records(tmp_path: Path) -> None:
     """The sender sends two batches and then nothing until the first one has been used."""
     os.mkfifo(tmp_path / "train_0")
     data = b"".join(tars(tmp_path))
@@ -293,7 +292,7 @@ def test_a_batch_is_handed_out_while_the_next_ones_are_still_to_come(tmp_path: P
     assert sent.is_set()
 
 
-def test_bad_records_in_a_stream(tmp_path: Path) -> None:
+def test_bad_records_in_a_stream_are_skipped_or_raised(tmp_path: Path) -> None:
     members = webdataset_members()
     members[2] = (members[2][0], b"\xff\xd8\xffbroken")
     data = write_tar(tmp_path / "a.tar", members).read_bytes()
@@ -307,14 +306,14 @@ def test_bad_records_in_a_stream(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "label", "words"), [("cat/a.jpg", b"", "'cat'"), ("a.jpg", b"-1", "the label -1")])
-def test_labels_that_are_no_numbers_are_refused(tmp_path: Path, name: str, label: bytes, words: str) -> None:
+def test_class_names_and_negative_labels_in_a_stream_are_refused(tmp_path: Path, name: str, label: bytes, words: str) -> None:
     members = [(name, IMAGES[0]), *([("a.cls", label)] if label else [])]
     data = write_tar(tmp_path / "a.tar", members).read_bytes()
     with channel(tmp_path, [data]) as path, pytest.raises(FormatError, match=words):
         list(loader(path, batch_size=1))
 
 
-def test_samples_are_those_of_a_tar_on_disk(tmp_path: Path) -> None:
+def test_a_stream_gives_the_samples_of_the_same_tar_on_disk(tmp_path: Path) -> None:
     """Of several images a plain name is the image, a name that ends as before is another sample, and a GIF is an image."""
     members = [("0.mask.png", b"mask"), ("0.txt", b"words"), ("0.png", IMAGES[0]), ("0.cls", b"1")]
     members += [("1.jpg", IMAGES[1]), ("1.cls", b"2"), ("1.jpg", IMAGES[2]), ("1.cls", b"0")]
@@ -328,7 +327,7 @@ def test_samples_are_those_of_a_tar_on_disk(tmp_path: Path) -> None:
         assert [(record.data, record.label) for record in stream.read()] == expected
 
 
-def test_json_without_an_end_to_its_depth_in_a_stream(tmp_path: Path) -> None:
+def test_deeply_nested_json_in_a_stream_is_refused(tmp_path: Path) -> None:
     with channel(tmp_path, [b'{"a":' * 100_000 + b"\n"]) as path, pytest.raises(FormatError, match="damaged"):
         list(loader(path, batch_size=1))
 
@@ -337,13 +336,13 @@ def test_json_without_an_end_to_its_depth_in_a_stream(tmp_path: Path) -> None:
     "members",
     [[("../a.jpg", b"x")], [("/a.jpg", b"x")]],
 )
-def test_hostile_archives_in_a_stream(tmp_path: Path, members: list[tuple[str, bytes]]) -> None:
+def test_member_names_that_lead_out_are_refused_in_a_stream(tmp_path: Path, members: list[tuple[str, bytes]]) -> None:
     data = write_tar(tmp_path / "a.tar", members).read_bytes()
     with channel(tmp_path, [data]) as path, pytest.raises(FormatError, match="leads out"):
         list(loader(path, batch_size=1))
 
 
-def test_sizes_that_no_memory_holds_are_refused(tmp_path: Path) -> None:
+def test_huge_member_sizes_in_a_stream_are_refused(tmp_path: Path) -> None:
     header = bytearray(write_tar(tmp_path / "a.tar", [("a.jpg", b"x")]).read_bytes()[:512])
     header[124:136] = b"77777777777\0"
     header[148:156] = b" " * 8
@@ -356,7 +355,7 @@ def test_sizes_that_no_memory_holds_are_refused(tmp_path: Path) -> None:
             list(loader(path, batch_size=1))
 
 
-def test_random_damage_in_a_stream_ends_in_an_answer(tmp_path: Path, prefix: list[bytes]) -> None:
+def test_random_damage_in_a_stream_gives_records_or_our_error(tmp_path: Path, prefix: list[bytes]) -> None:
     rec = b"".join(image_record(image, label, i) for i, (image, label) in enumerate(EXPECTED))
     augmented = b"".join(recordio(image) + recordio(str(label).encode()) for image, label in EXPECTED)
     kinds = [b"".join(tars(tmp_path)), b"".join(prefix[:4]), rec, recordio(rec), augmented, recordio(tars(tmp_path)[0])]
@@ -379,7 +378,7 @@ def test_random_damage_in_a_stream_ends_in_an_answer(tmp_path: Path, prefix: lis
     assert min(answers.values()) > 50
 
 
-def test_a_stream_has_no_records_to_ask_for(tmp_path: Path) -> None:
+def test_a_stream_refuses_reads_by_record(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "train_0")
     dataset = headrace.open(tmp_path / "train", records=3)
     for use in (lambda: dataset.read(0), lambda: pack(dataset, tmp_path / "out"), lambda: inspect_dataset(dataset)):
@@ -387,7 +386,7 @@ def test_a_stream_has_no_records_to_ask_for(tmp_path: Path) -> None:
             use()
 
 
-def test_the_buffer_is_bounded() -> None:
+def test_the_shuffle_buffer_is_bounded() -> None:
     held = most = 0
 
     def records() -> Iterator[tuple[int, StreamRecord]]:

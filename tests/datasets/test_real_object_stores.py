@@ -95,7 +95,7 @@ def test_faults_cost_retries_and_never_data(link: Link, packed: Path, fault: Any
     assert sum(".tar" in line for line in link.requests) > 5
 
 
-def test_answers_that_never_end_are_asked_for_again(link: Link, packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stalled_answer_is_retried(link: Link, packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retry, "DEFAULT", RetryPolicy(backoff_s=0.001, timeout_s=2.0))
     link.stall_s = 60.0
     link.plan = lambda number, line: "stall" if number in (4, 9) else None
@@ -110,14 +110,14 @@ def test_a_store_that_never_answers_is_an_error(link: Link, monkeypatch: pytest.
         headrace.open("s3://images/data")
 
 
-def test_a_store_that_fails_for_ever_is_an_error_in_words(link: Link) -> None:
+def test_wrong_bytes_at_every_retry_are_an_error(link: Link) -> None:
     dataset = headrace.open("s3://images/data")
     link.plan = lambda number, line: "wrong" if ".tar" in line else None
     with pytest.raises(SourceError, match="checksum"):
         dataset.read(3)
 
 
-def test_wrong_keys_are_an_error_in_words(link: Link, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_credentials_are_an_error_with_a_hint(link: Link, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
     if "moto" in os.environ.get("PYTEST_CURRENT_TEST", ""):
         pytest.skip("moto checks no keys")
@@ -126,7 +126,7 @@ def test_wrong_keys_are_an_error_in_words(link: Link, monkeypatch: pytest.Monkey
     assert "credentials" in str(caught.value.hint)
 
 
-def test_a_first_batch_takes_three_round_trips(link: Link, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_batch_takes_three_round_trips(link: Link, monkeypatch: pytest.MonkeyPatch) -> None:
     """Manifest, index, records: a request's depth is one more than that of the deepest one answered before it began."""
     link.latency_s = 0.25  # long enough for all requests of a wave to begin before the first of them is answered
     began_s: list[float] = []
@@ -208,7 +208,7 @@ def _limited(command: str, limit: int) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("limit", [100, 50_000])
-def test_a_disk_without_room_is_an_error_in_words(link: Link, limit: int) -> None:
+def test_a_file_size_limit_is_an_error_that_names_the_cache(link: Link, limit: int) -> None:
     code = """
 import headrace
 try:
@@ -222,7 +222,7 @@ except headrace.errors.SourceError as error:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
-def test_a_full_file_system_is_an_error_in_words(link: Link, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_file_system_is_an_error(link: Link, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small = tmp_path / "small"
     small.mkdir()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400k", "none", small], capture_output=True).returncode:

@@ -1,0 +1,121 @@
+"""Lists and tables of images: .lst, .csv, .tsv and .parquet, well-formed and malformed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import headrace
+import pytest
+from containers import (
+    IMAGES,
+    contents,
+)
+from headrace.cli.main import main
+from headrace.errors import HeadraceError, SourceError
+from headrace.packing import pack
+
+
+def test_lst_gives_paths_and_labels(image_folder: Callable[..., Path], tmp_path: Path) -> None:
+    root = image_folder(classes=2, per_class=2)
+    names = ["class_1/image_001.jpg", "./class_0//image_000.jpg"]
+    (root / "a.lst").write_text("".join(f"{i}\t{1 - i}.000000\t{name}\n" for i, name in enumerate(names)))
+    assert headrace.open(root / "a.lst").table.label.tolist() == [1, 0]
+    elsewhere = tmp_path / "b.lst"
+    elsewhere.write_bytes((root / "a.lst").read_bytes())
+    with pytest.raises(SourceError, match="does not exist"):
+        headrace.open(elsewhere)
+    result = pack(elsewhere, tmp_path / "out", root=root, keep_bytes=True)
+    assert result.records == 2
+    assert headrace.open(elsewhere, root=root).read(0) == (root / names[0]).read_bytes()
+    assert main(["inspect", str(elsewhere), "--root", str(root)]) == 0
+    packed = headrace.open(tmp_path / "out")
+    assert list(packed.table.keys) == ["class_1/image_001", "class_0/image_000"]
+    assert packed.read(0) == (root / names[0]).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("0\t1\n", "line 1"),
+        ("0\t1\t2\ta.jpg\n", "2 labels"),
+        ("0\t1.5\ta.jpg\n", "whole number"),
+        ("0\t1\ta\0.jpg\n", "line 1: the path holds a NUL"),
+        ("0\tinf\ta.jpg\n", "whole number"),
+        ("0\tcat\ta.jpg\n", "whole number"),
+        ("\n", "lists no images"),
+    ],
+)
+def test_malformed_lst_is_refused(tmp_path: Path, text: str, words: str) -> None:
+    (tmp_path / "a.lst").write_text(text)
+    with pytest.raises(HeadraceError, match=words):
+        headrace.open(tmp_path / "a.lst")
+
+
+@pytest.mark.parametrize("kind", ["csv", "tsv", "parquet"])
+@pytest.mark.parametrize("named", [True, False])
+def test_tables_give_paths_and_labels(image_folder: Callable[..., Path], tmp_path: Path, kind: str, named: bool) -> None:
+    root = image_folder(classes=2, per_class=2)
+    names = ["class_1/image_001.jpg", "class_0/image_000.jpg", "class_0/image_001.jpg"]
+    labels = ["dog", "cat", ""] if named else ["1", "0", ""]
+    path = tmp_path / f"list.{kind}"
+    if kind == "parquet":
+        arrow = pytest.importorskip("pyarrow")
+        from pyarrow import parquet
+
+        values = [label if named else int(label) if label else None for label in labels]
+        parquet.write_table(arrow.table({"n": [1, 2, 3], "Image": names, "class": values}), path)
+    else:
+        mark = "\t" if kind == "tsv" else ","
+        rows = [
+            ["n", "Image", "class"],
+            *([str(i), name, label] for i, (name, label) in enumerate(zip(names, labels, strict=True))),
+        ]
+        path.write_text("\ufeff" + "\r\n".join(mark.join(row) for row in rows) + "\r\n\r\n")
+    result = pack(path, tmp_path / "out", root=root, keep_bytes=True)
+    assert (result.records, result.errors) == (2, 1)
+    packed = headrace.open(tmp_path / "out")
+    assert packed.classes == (("cat", "dog") if named else ("0", "1"))
+    assert contents(packed) == [((root / name).read_bytes(), label) for name, label in zip(names[:2], (1, 0), strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("image,size\na.jpg,1\n", "no column of labels"),
+        ("label,size\n1,1\n", "no column of paths"),
+        ("image,label\na.jpg\n", "line 2"),
+        ("image,label\n", "lists no images"),
+        ("", "no column"),
+        ("image,label\nmissing.jpg,1\n", "does not exist"),
+        ("image,label\na.jpg,99999999999\n", "beyond"),
+        ("image,label\na.jpg,-1\n", "a.jpg has the label '-1'"),
+        ("image,label\na.jpg,1\nb\0.jpg,1\n", "NUL"),
+        ("image,label\na.jpg,0.5\n", "whole number"),
+        (f'image,label\na.jpg,"{"1" * 200_000}\n', "line 2: field larger"),
+    ],
+)
+def test_malformed_tables_are_refused(tmp_path: Path, text: str, words: str) -> None:
+    (tmp_path / "a.jpg").write_bytes(IMAGES[0])
+    (tmp_path / "list.csv").write_text(text)
+    with pytest.raises(HeadraceError, match=words):
+        headrace.open(tmp_path / "list.csv")
+    (tmp_path / "list.parquet").write_bytes(b"PAR1 and nothing more")
+    with pytest.raises(HeadraceError, match="Parquet"):
+        headrace.open(tmp_path / "list.parquet")
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_labels_written_as_floats_are_integers(tmp_path: Path, kind: str) -> None:
+    """As pandas writes a column of numbers in which one is missing. As names, 10.0 would come before 2.0."""
+    for i in range(3):
+        (tmp_path / f"{i}.jpg").write_bytes(IMAGES[i])
+    if kind == "csv":
+        (tmp_path / "list.csv").write_text("path,label\n0.jpg,10.0\n1.jpg,\n2.jpg,2.0\n")
+    else:
+        arrow = pytest.importorskip("pyarrow")
+        from pyarrow import parquet
+
+        columns = {"path": ["0.jpg", "1.jpg", "2.jpg"], "label": [10.0, float("nan"), 2.0], "bytes": IMAGES[:3]}
+        parquet.write_table(arrow.table(columns), tmp_path / "list.parquet")
+    assert headrace.open(tmp_path / f"list.{kind}").table.label.tolist() == [10, -1, 2]
