@@ -15,6 +15,7 @@ from headrace.diagnosis.model import Diagnosis, Finding, Fix
 from headrace.errors import SessionError
 from headrace.report import html, numbers, terminal
 from headrace.report.screen import first_screen
+from headrace.report.thresholds import thresholds
 from headrace.session.model import Session
 from rich.console import Console
 from session_factory import example_diagnosis, example_session, make_session
@@ -304,6 +305,14 @@ def test_the_terminal_bar_fills_the_width() -> None:
             if line and set(line) <= set(fills)
         ]
         assert [len(line) for line in bars] == [width]
+
+
+def test_every_threshold_on_the_page_says_what_it_decides() -> None:
+    rows = thresholds()
+    assert len({row.name for row in rows}) == len(rows) > 50
+    assert [row.name for row in rows if not row.note.endswith((".", ")"))] == []
+    text = page().text
+    assert all(row.note in text for row in rows)
 
 
 def test_terminal_screen_in_ascii() -> None:

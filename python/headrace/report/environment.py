@@ -8,6 +8,7 @@ from headrace.diagnosis.model import Diagnosis
 from headrace.report import numbers
 from headrace.session.merge_loaders import merge_recreated_loaders
 from headrace.session.model import ObservedLoader, Session
+from headrace.system.sizes import count_text
 
 __all__ = ["environment"]
 
@@ -48,7 +49,7 @@ def _from_session(session: Session) -> list[tuple[str, object]]:
         if process.role == "main":
             software = (f"pid {process.pid}", f"Python {process.python}" if process.python else None,
                         f"torch {process.torch}" if process.torch else None,
-                        f"{process.torch_threads} torch threads" if process.torch_threads else None)  # fmt: skip
+                        count_text(process.torch_threads, "torch thread") if process.torch_threads else None)  # fmt: skip
             pairs.append((f"rank {process.rank}", ", ".join(filter(None, software))))
     return pairs + [(f"loader {loader.loader}", _loader(loader)) for loader in merge_recreated_loaders(session).loaders]
 

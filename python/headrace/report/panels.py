@@ -39,7 +39,7 @@ def panels(diagnosis: Diagnosis, session: Session | None) -> list[Html]:
         ("startup", "Start-up time", _startup(diagnosis)),
         ("sagemaker", "SageMaker Debugger rules on this run", _sagemaker(session) if session is not None else None),
         ("environment", "Environment", tables.definition_list(environment(diagnosis, session))),
-        ("thresholds", "Thresholds of the rules", tables.definition_list(thresholds())),
+        ("thresholds", "Thresholds of the rules", tables.threshold_table(thresholds())),
     )
     return [tag("section", tag("h2", title), body, id=name, aria_label=title) for name, title, body in found if body]
 
@@ -94,6 +94,10 @@ def _others(diagnosis: Diagnosis) -> Html | None:
 
 def _sentences(finding: Finding) -> str:
     """The summary and the evidence of a finding as sentences."""
-    return " ".join(
-        f"{clause[0].upper()}{clause[1:].rstrip('.')}." for clause in (finding.summary, *finding.evidence) if clause
-    )
+    return " ".join(_sentence(clause) for clause in (finding.summary, *finding.evidence) if clause)
+
+
+def _sentence(clause: str) -> str:
+    """A clause with a capital letter and a full stop. Code at its start, such as `next()`, keeps its letters."""
+    first = clause[0].upper() if clause.split()[0].isalpha() else clause[0]
+    return f"{first}{clause[1:].rstrip('.')}."

@@ -16,6 +16,7 @@ P90_FACTOR = 1.25
 """A listed step must also take this many times the 90th percentile: waits at every n-th step are a pattern, not outliers."""
 
 MAX_SLOW_STEPS = 8
+"""List at most this many slow steps, the longest ones."""
 
 EVENT_WORDS = {
     "gc": "garbage collection",

@@ -11,6 +11,7 @@ from headrace.report import numbers
 from headrace.report.charts import share_strip, term_bar
 from headrace.report.markup import Html, join, tag
 from headrace.report.slow_steps import SlowStep
+from headrace.report.thresholds import Threshold
 from headrace.session.model import Sample, Session
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "stage_table",
     "table",
     "term_table",
+    "threshold_table",
 ]
 
 ABSENT = tag("span", numbers.NOT_MEASURED, class_="absent")
@@ -202,7 +204,13 @@ def term_table(terms_s: Mapping[str, float], step_s: float | None) -> Html:
     ]
     if step_s is not None:
         rows.append(row("measured step, mean", step_s, "measured", ""))
-    return table("Step model: a step takes as long as the longest of these", ("", "per step", "", ""), rows, numeric_from=9)
+    return table("A step takes as long as the longest of these terms", ("", "per step", "", ""), rows, numeric_from=9)
+
+
+def threshold_table(rows: Sequence[Threshold]) -> Html:
+    """Return one row per threshold of the rules: name, value, what it decides."""
+    body = [(row.name, _text(row.value), row.note) for row in rows]
+    return table("Thresholds", ("", "value", "what it decides"), body, numeric_from=3, quiet=True)
 
 
 def definition_list(pairs: Iterable[tuple[str, object]]) -> Html:
@@ -218,6 +226,8 @@ def _text(value: object) -> str:
         return ", ".join(_text(item) for item in value) or "none"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, float):
+    if isinstance(value, float) and abs(value) < 10_000:
         return f"{value:,.4g}"
+    if isinstance(value, int | float):
+        return f"{value:,.0f}"
     return str(value)

@@ -1,7 +1,11 @@
-"""The thresholds of the rules, read from the modules of the rules, so that the page cannot show other numbers."""
+"""The thresholds of the rules with what each decides, read from the modules of the rules, so that the page cannot differ."""
 
 from __future__ import annotations
 
+import ast
+import inspect
+from collections.abc import Iterator
+from dataclasses import dataclass
 from types import ModuleType
 
 from headrace.diagnosis import confidence, diagnose, gpu_settings, prediction
@@ -13,7 +17,7 @@ from headrace.diagnosis.rules import input as input_rules
 from headrace.diagnosis.rules import pauses as pause_rules
 from headrace.report import slow_steps
 
-__all__ = ["thresholds"]
+__all__ = ["Threshold", "thresholds"]
 
 SOURCES: tuple[tuple[str, ModuleType], ...] = (
     ("input", input_rules),
@@ -38,11 +42,40 @@ SOURCES: tuple[tuple[str, ModuleType], ...] = (
 )
 
 
-def thresholds() -> list[tuple[str, object]]:
-    """Return (name in words, value) of every numeric constant of the rules, each once; shares are 0 to 1."""
-    found: dict[str, tuple[str, object]] = {}
-    for where, module in SOURCES:
-        for name, value in vars(module).items():
-            if name.isupper() and isinstance(value, int | float) and not isinstance(value, bool):
-                found.setdefault(name, (f"{where}: {name.replace('_', ' ').lower()}", value))
-    return list(found.values())
+@dataclass(frozen=True, slots=True)
+class Threshold:
+    """One numeric constant of the rules. `note`: what it decides, the first paragraph of the text below the constant."""
+
+    name: str
+    value: float
+    note: str
+
+
+def thresholds() -> list[Threshold]:
+    """Return every numeric constant of the rules. Shares are 0 to 1; a name ends with its unit. Notes need the source files."""
+    return [
+        Threshold(f"{where}: {name.replace('_', ' ').lower()}", value, note)
+        for where, module in SOURCES
+        for name, note in _constants(module)
+        if isinstance(value := getattr(module, name), int | float) and not isinstance(value, bool)
+    ]
+
+
+def _constants(module: ModuleType) -> Iterator[tuple[str, str]]:
+    """Name and note of the constants that a module assigns."""
+    try:
+        body = ast.parse(inspect.getsource(module)).body
+    except (OSError, TypeError):  # installed without source files
+        yield from ((name, "") for name in vars(module) if name.isupper())
+        return
+    for statement, following in zip(body, [*body[1:], None], strict=True):
+        target = statement.targets[0] if isinstance(statement, ast.Assign) else getattr(statement, "target", None)
+        if isinstance(target, ast.Name) and target.id.isupper():
+            yield target.id, _note(following)
+
+
+def _note(statement: ast.stmt | None) -> str:
+    """The first paragraph of a text that stands alone as a statement."""
+    if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Constant):
+        return ""
+    return " ".join(str(statement.value.value).split("\n\n")[0].split()).replace("`", "")
