@@ -38,7 +38,7 @@ def test_an_epoch_is_a_permutation(counts: list[int], window: int, seed: int, ep
     assert rows[some].tolist() == blocks.order(seed, epoch).rows(some).tolist()
 
 
-def test_only_the_shards_of_a_window_are_mixed() -> None:
+def test_shuffles_only_the_shards_of_a_window() -> None:
     blocks = BlockLayout.from_table(table([50] * 32), 4 * 50_000)
     assert blocks.window == 8  # halves of shards: a window has at least eight blocks
     order = blocks.order(1, 0)
@@ -80,7 +80,7 @@ def test_every_world_size_sees_the_same_global_batches(world_size: int) -> None:
     ]
 
 
-def test_the_quality_is_the_share_of_neighbours_from_one_shard_and_class() -> None:
+def test_quality_is_the_chance_that_neighbours_have_one_shard_or_class() -> None:
     blocks = BlockLayout.from_table(table([100] * 16), 800_000)
     labels = np.repeat(np.arange(16), 100)  # a class a shard: the worst case
     quality = blocks.quality(labels, 0, 0)
@@ -93,7 +93,7 @@ def test_the_quality_is_the_share_of_neighbours_from_one_shard_and_class() -> No
     assert blocks.quality(np.arange(1600) % 16, 0, 0).same_class == pytest.approx(99 / 1599, rel=0.1)
 
 
-def test_the_numbers_that_the_documentation_gives() -> None:
+def test_quality_of_imagenet_as_documented() -> None:
     """ImageNet-1k's 1,281,167 images, 110 kB each, in 1,024 shards: classes one after the other, and in random order."""
     n = 1_281_167
     rows = np.arange(n)
@@ -108,7 +108,7 @@ def test_the_numbers_that_the_documentation_gives() -> None:
 
 
 @pytest.mark.parametrize("text", ["blocks", "block:", "block:much", "block:0", "window"])
-def test_other_words_are_refused(text: str) -> None:
+def test_refuses_an_unknown_shuffle(text: str) -> None:
     with pytest.raises(UsageError, match="block"):
         window_bytes(text)
     assert window_bytes("block") == 2 << 30 and window_bytes("block:1MiB") == 1 << 20 and window_bytes(True) is None
@@ -126,7 +126,7 @@ def loader(path: Path, **options: Any) -> headrace.Loader:
     return headrace.Loader(headrace.open(path), transform=transform, **(defaults | options))
 
 
-def test_a_loader_resumes_within_a_window(packed: Path) -> None:
+def test_resume_continues_within_a_window(packed: Path) -> None:
     whole = [images.copy() for images, _ in loader(packed)]
     begun = loader(packed)
     iterator = iter(begun)
@@ -141,7 +141,7 @@ def test_a_loader_resumes_within_a_window(packed: Path) -> None:
         loader(packed, shuffle=True).load_state_dict(begun.state_dict())
 
 
-def test_each_record_once_and_the_quality_is_told(packed: Path) -> None:
+def test_each_record_once_and_explain_gives_the_quality(packed: Path) -> None:
     data = loader(packed, drop_last=False)
     labels = np.concatenate([labels for _, labels in data])
     assert Counter(labels.tolist()) == {0: 10, 1: 10, 2: 10, 3: 10}
@@ -152,6 +152,6 @@ def test_each_record_once_and_the_quality_is_told(packed: Path) -> None:
     assert loader(packed, shuffle=True).stats().shuffle is None
 
 
-def test_image_files_have_no_blocks(image_folder: Callable[..., Path]) -> None:
+def test_refuses_a_block_shuffle_of_image_files(image_folder: Callable[..., Path]) -> None:
     with pytest.raises(UsageError, match="files of their own"):
         loader(image_folder())

@@ -1,4 +1,4 @@
-"""`cache=`: same batches, bounded, shared, checked, and refused in words where it cannot be."""
+"""`cache=`: the same batches, within its limit, shared between processes, checked at each read."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MakeFolder = Callable[..., Path]
 
 @pytest.fixture(autouse=True)
 def no_indexes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An image whose index turns out to be that of other bytes is read twice, which would show in the counts."""
+    """Turn off JPEG indexes: an image with the index of other bytes is read twice, which would change the counts."""
     monkeypatch.setenv("HEADRACE_INDEX_CACHE", "off")
 
 
@@ -39,8 +39,8 @@ def counts(data: headrace.Loader) -> tuple[int, int]:
     return cache.hits, cache.misses
 
 
-def hidden(root: Path) -> None:
-    """Files that cannot be read any more: whatever comes now comes from the cache."""
+def hide_files(root: Path) -> None:
+    """Rename all images, so that only the cache can serve them."""
     for path in root.rglob("*.jpg"):
         path.rename(path.with_suffix(".gone"))
 
@@ -53,14 +53,14 @@ def test_the_second_epoch_reads_no_file(image_folder: MakeFolder, tmp_path: Path
     data = loader(root, cache="ram:8MiB" if kind == "ram" else f"disk:{tmp_path / 'cache'}:8MiB")
     first = digests(data)
     assert counts(data) == (0, 12)
-    hidden(root)
+    hide_files(root)
     assert first + digests(data) == expected
     assert counts(data) == (12, 12)
     assert f"kept after their first read: {kind}" in data.explain()
 
 
 @pytest.mark.parametrize("kind", ["ram", "disk"])
-def test_the_bound_holds_and_what_fits_is_served(image_folder: MakeFolder, tmp_path: Path, kind: str) -> None:
+def test_cache_stays_within_its_limit_and_serves_what_fits(image_folder: MakeFolder, tmp_path: Path, kind: str) -> None:
     root = image_folder()
     sizes = sorted(path.stat().st_size for path in root.rglob("*.jpg"))
     limit = sum(sizes) // 2
@@ -91,12 +91,12 @@ def test_processes_share_a_disk_cache_and_find_it_again(image_folder: MakeFolder
         child.communicate()
     data = loader(root, cache=cache)
     expected = digests(loader(root))
-    hidden(root)
+    hide_files(root)
     assert digests(data) == expected
     assert counts(data) == (12, 0)
 
 
-def test_a_changed_file_is_read_anew(image_folder: MakeFolder, tmp_path: Path) -> None:
+def test_changed_file_is_read_again(image_folder: MakeFolder, tmp_path: Path) -> None:
     root = image_folder()
     cache = f"disk:{tmp_path / 'cache'}:8MiB"
     first = digests(loader(root, cache=cache))
@@ -110,7 +110,7 @@ def test_a_changed_file_is_read_anew(image_folder: MakeFolder, tmp_path: Path) -
     assert counts(changed)[0] == 0
 
 
-def test_damage_in_the_cache_costs_a_read_not_a_pixel(image_folder: MakeFolder, tmp_path: Path) -> None:
+def test_damaged_cache_entry_is_read_again(image_folder: MakeFolder, tmp_path: Path) -> None:
     root = image_folder()
     cache = f"disk:{tmp_path / 'cache'}:8MiB"
     expected = digests(loader(root, cache=cache))
@@ -127,7 +127,7 @@ def test_damage_in_the_cache_costs_a_read_not_a_pixel(image_folder: MakeFolder, 
     assert digests(data) == expected
 
 
-def test_other_datasets_make_room_and_strangers_folders_stay(image_folder: MakeFolder, tmp_path: Path) -> None:
+def test_removes_other_datasets_but_not_foreign_folders(image_folder: MakeFolder, tmp_path: Path) -> None:
     folder = tmp_path / "cache"
     (folder / "mine").mkdir(parents=True)
     (folder / "mine" / "thesis.txt").write_text("years of work")
@@ -154,13 +154,13 @@ def test_other_datasets_make_room_and_strangers_folders_stay(image_folder: MakeF
         ("disk:/nvme:", "not a size"),
     ],
 )
-def test_what_is_no_cache_is_refused_in_words(image_folder: MakeFolder, cache: str, words: str) -> None:
+def test_refuses_an_invalid_cache(image_folder: MakeFolder, cache: str, words: str) -> None:
     with pytest.raises(UsageError, match=words) as caught:
         loader(image_folder(), cache=cache)
     assert caught.value.hint
 
 
-def test_a_folder_that_cannot_be_written_is_refused_in_words(image_folder: MakeFolder, tmp_path: Path) -> None:
+def test_refuses_a_folder_that_cannot_be_written(image_folder: MakeFolder, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(SourceError, match="cannot cache in"):
         loader(image_folder(), cache=f"disk:{tmp_path / 'file'}:1GiB")

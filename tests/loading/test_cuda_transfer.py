@@ -1,4 +1,4 @@
-"""The GPU side of the loader: the same values as on the CPU, ready for the consumer's stream. Needs CUDA."""
+"""Batches on the GPU: the same values as on the CPU, ready for the consumer's stream. Needs CUDA."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MakeFolder = Callable[..., Path]
 
 
 def both(root: Path, dtype: str, normalize: bool) -> list[tuple[object, object]]:
-    """All batches of one epoch on the CPU and on the GPU."""
+    """Return all batches of one epoch on the CPU and on the GPU, in pairs."""
     loaders = [
         headrace.Loader(root, 4, imagenet_train(64, normalize=normalize), seed=1, threads=2, device=device, dtype=dtype)
         for device in ("cpu", "cuda")
@@ -60,7 +60,7 @@ def test_a_busy_consumer_never_sees_a_batch_change(image_folder: MakeFolder) -> 
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="says what happens without a CUDA device")
-def test_without_a_gpu_the_error_says_what_to_do(image_folder: MakeFolder) -> None:
+def test_error_without_a_gpu_names_the_next_step(image_folder: MakeFolder) -> None:
     with pytest.raises(UsageError, match="no CUDA device") as caught:
         headrace.Loader(image_folder(), 4, imagenet_train(32), device="cuda")
     assert "doctor" in str(caught.value.hint)

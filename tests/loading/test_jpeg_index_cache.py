@@ -1,4 +1,4 @@
-"""Indexes of JPEGs from one run to the next: found again, never used for other bytes, bounded, and able to be turned off."""
+"""JPEG indexes on disk: used by the next run, never for other bytes, within a limit, and optional."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ MakeFolder = Callable[..., Path]
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The index folder of one test."""
+    """The index folder of the test."""
     monkeypatch.setenv("HEADRACE_INDEX_CACHE", str(tmp_path / "indexes"))
     return tmp_path / "indexes"
 
 
 def epochs(root: Path, count: int = 1) -> tuple[list[str], headrace.Loader]:
-    """Digests of all batches of `count` epochs, and the loader."""
+    """Return the digests of all batches of `count` epochs, and the closed loader."""
     data = headrace.Loader(root, 4, RandomResizedCrop(24), seed=3, threads=2, output="numpy")
     found = [hashlib.sha256(images.tobytes()).hexdigest() for _ in range(count) for images, _ in data]
     data.close()
     return found, data
 
 
-def test_a_second_run_begins_with_the_indexes_of_the_first(image_folder: MakeFolder, folder: Path) -> None:
+def test_second_run_uses_the_indexes_of_the_first(image_folder: MakeFolder, folder: Path) -> None:
     root = image_folder()
     first, data = epochs(root, 3)
     assert data.stats().indexes_found == 0
@@ -43,7 +43,7 @@ def test_a_second_run_begins_with_the_indexes_of_the_first(image_folder: MakeFol
     assert again.stats().index_bytes > 0
     size = file.stat().st_size
     epochs(root, 3)
-    assert file.stat().st_size <= size * 1.3  # hardly anything new to say
+    assert file.stat().st_size <= size * 1.3  # the indexes of the first run are not written again
 
 
 def test_changed_files_are_decoded_without_the_old_index(
@@ -62,7 +62,7 @@ def test_changed_files_are_decoded_without_the_old_index(
     assert found == epochs(root, 3)[0]
 
 
-def test_damage_is_passed_over(image_folder: MakeFolder, folder: Path) -> None:
+def test_damaged_index_file_is_ignored(image_folder: MakeFolder, folder: Path) -> None:
     root = image_folder()
     expected, _ = epochs(root, 2)
     (file,) = folder.iterdir()
@@ -73,9 +73,7 @@ def test_damage_is_passed_over(image_folder: MakeFolder, folder: Path) -> None:
         assert epochs(root, 2)[0] == expected
 
 
-def test_it_can_be_turned_off_and_a_folder_that_cannot_be_written_does_no_harm(
-    image_folder: MakeFolder, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_loader_works_without_an_index_folder(image_folder: MakeFolder, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = image_folder()
     monkeypatch.setenv("HEADRACE_INDEX_CACHE", "off")
     first, data = epochs(root)
@@ -86,7 +84,7 @@ def test_it_can_be_turned_off_and_a_folder_that_cannot_be_written_does_no_harm(
     assert epochs(root)[0] == first
 
 
-def test_old_files_make_room(image_folder: MakeFolder, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_removes_the_least_recently_used_files(image_folder: MakeFolder, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder.mkdir(parents=True)
     for age, name in enumerate(("new", "old", "oldest")):
         (folder / f"{name}.index").write_bytes(bytes(1000))
@@ -98,7 +96,7 @@ def test_old_files_make_room(image_folder: MakeFolder, folder: Path, monkeypatch
     assert {"new.index", "not-ours"} < names and "oldest.index" not in names and "old.index" not in names
 
 
-def test_a_forked_child_begins_with_what_is_on_disk(image_folder: MakeFolder, folder: Path) -> None:
+def test_forked_child_uses_the_indexes_on_disk(image_folder: MakeFolder, folder: Path) -> None:
     root = image_folder()
     expected, data = epochs(root, 2)
 

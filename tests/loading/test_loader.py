@@ -83,7 +83,7 @@ def test_leaving_early_starts_the_same_epoch_again(image_folder: MakeFolder) -> 
 
 
 @pytest.mark.parametrize("stop", [0, 1, 2, 3])
-def test_a_resumed_run_yields_the_remaining_batches(image_folder: MakeFolder, stop: int) -> None:
+def test_resume_yields_the_remaining_batches(image_folder: MakeFolder, stop: int) -> None:
     root = image_folder(classes=4, per_class=4)
     whole = loader(root)
     expected = digests(whole) + digests(whole)
@@ -122,7 +122,7 @@ def test_resume_on_another_world_size(image_folder: MakeFolder) -> None:
         np.testing.assert_array_equal(labels, np.concatenate([left_labels, right_labels]))
 
 
-def test_states_that_do_not_fit_are_refused_in_words(image_folder: MakeFolder) -> None:
+def test_refuses_states_that_do_not_fit(image_folder: MakeFolder) -> None:
     root = image_folder()
     state = loader(root).state_dict()
     for options, words in [
@@ -272,7 +272,7 @@ def test_works_in_a_forked_child(image_folder: MakeFolder) -> None:
     assert digests(data) == expected
 
 
-def test_small_datasets(image_folder: MakeFolder) -> None:
+def test_dataset_smaller_than_a_batch(image_folder: MakeFolder) -> None:
     root = image_folder(classes=1, per_class=3)
     with pytest.raises(SourceError, match="fewer than one global batch"):
         iter(loader(root))
@@ -287,7 +287,7 @@ def test_random_crop_with_padding(image_folder: MakeFolder) -> None:
     assert (images == 0).all(axis=3).any(), "some padding must be visible: the images are smaller than the crop"
 
 
-def test_what_cannot_be_compiled_is_refused_in_words(image_folder: MakeFolder) -> None:
+def test_refuses_pipelines_and_options_that_cannot_work(image_folder: MakeFolder) -> None:
     root = image_folder()
     for transform, words in [
         (None, "transform is needed"),
@@ -307,7 +307,7 @@ def test_what_cannot_be_compiled_is_refused_in_words(image_folder: MakeFolder) -
         loader(root, seed=-1)
 
 
-def test_explain_and_repr_say_what_runs(image_folder: MakeFolder) -> None:
+def test_explain_and_repr_describe_the_loader(image_folder: MakeFolder) -> None:
     data = loader(image_folder(), transform=imagenet_eval(32, normalize=True), dtype="float32")
     text = data.explain()
     for word in ("resize_short 37", "center_crop 32 32", "float32", "threads"):
@@ -329,7 +329,7 @@ def test_indexes_grow_in_the_first_epoch_and_change_no_pixel(image_folder: MakeF
 
 
 @pytest.mark.parametrize("output", ["torch", "numpy"])
-def test_views_are_several_pictures_of_each_image(image_folder: MakeFolder, output: str) -> None:
+def test_views_are_several_crops_of_each_image(image_folder: MakeFolder, output: str) -> None:
     root = image_folder()
     large, small = imagenet_train(32), Compose([RandomResizedCrop(16, scale=(0.05, 0.3)), RandomHorizontalFlip()])
     data = loader(root, transform=Views([large, large, small]), output=output)
@@ -348,7 +348,7 @@ def test_views_are_several_pictures_of_each_image(image_folder: MakeFolder, outp
 
 
 @pytest.mark.parametrize("share", [(0.4, 1.0), (0.01, 0.05)], ids=["decoded together", "decoded apart"])
-def test_each_view_is_pillows_with_its_own_draws(image_folder: MakeFolder, share: tuple[float, float]) -> None:
+def test_each_view_equals_pillow_with_its_own_draws(image_folder: MakeFolder, share: tuple[float, float]) -> None:
     root = image_folder()
     other = root / "class_0" / "image_000.jpg"
     Image.open(other).save(other, "PNG")
@@ -391,7 +391,7 @@ def test_views_resume_and_agree_about_bad_records(image_folder: MakeFolder) -> N
     data.close()
 
 
-def test_views_with_batch_transforms_and_nonsense(image_folder: MakeFolder) -> None:
+def test_views_with_batch_transforms_and_wrong_arguments(image_folder: MakeFolder) -> None:
     torch = pytest.importorskip("torch")
     root = image_folder()
     erased = Compose([RandomResizedCrop(32), RandomErasing(p=1, value=9)])
@@ -411,7 +411,7 @@ def test_views_with_batch_transforms_and_nonsense(image_folder: MakeFolder) -> N
             make()
 
 
-def test_json_beside_the_images_is_handed_through(image_folder: MakeFolder, tmp_path: Path) -> None:
+def test_with_json_yields_the_json_beside_the_images(image_folder: MakeFolder, tmp_path: Path) -> None:
     root = image_folder()
     archive = tmp_path / "data.tar"
     with tarfile.open(archive, "w") as tar:
@@ -440,8 +440,8 @@ def test_json_beside_the_images_is_handed_through(image_folder: MakeFolder, tmp_
         loader(root, with_json=True)
 
 
-def test_torchvisions_transforms_are_refused_in_words(image_folder: MakeFolder) -> None:
-    """v2's hand an array back as it came: nothing would be blurred, and nobody would know."""
+def test_refuses_torchvisions_transforms(image_folder: MakeFolder) -> None:
+    """v2's transforms return an array unchanged: nothing would be blurred, without an error."""
     v1, v2 = pytest.importorskip("torchvision.transforms"), pytest.importorskip("torchvision.transforms.v2")
     root, crop = image_folder(), Resize((16, 16))
     for given in (v1.RandomResizedCrop(16), v2.GaussianBlur(3), v2.Compose([v2.Resize(16)])):
@@ -455,7 +455,7 @@ def test_torchvisions_transforms_are_refused_in_words(image_folder: MakeFolder) 
         assert (halves == images // 2).all() and images.max() > 100
 
 
-def test_what_is_no_transform_and_no_name_of_a_dtype_is_said(image_folder: MakeFolder) -> None:
+def test_refuses_a_list_as_transform_and_a_torch_dtype(image_folder: MakeFolder) -> None:
     torch = pytest.importorskip("torch")
     root = image_folder()
     with pytest.raises(UsageError, match="list is neither a transform nor a function") as raised:

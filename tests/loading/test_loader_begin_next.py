@@ -1,4 +1,4 @@
-"""A next pass that is begun early is the same pass, and no state shows that it was begun."""
+"""begin_next and top_up: batches are decoded earlier, and neither batches nor states change."""
 
 from __future__ import annotations
 
@@ -36,23 +36,23 @@ def same(left: list[tuple[np.ndarray, np.ndarray]], right: list[tuple[np.ndarray
     return all(np.array_equal(one[0], other[0]) and np.array_equal(one[1], other[1]) for one, other in pairs)
 
 
-def test_the_passes_are_the_same(loader: headrace.Loader, image_folder: Callable[..., Path]) -> None:
+def test_begin_next_changes_no_batch(loader: headrace.Loader, image_folder: Callable[..., Path]) -> None:
     with make(image_folder(name="again")) as plain:
         wanted = [one_pass(plain) for _ in range(3)]
     assert all(same(one_pass(loader, begin_next=True), one) for one in wanted)
 
 
-def test_the_work_is_done_before_it_is_asked_for(loader: headrace.Loader) -> None:
+def test_begin_next_decodes_before_the_pass_begins(loader: headrace.Loader) -> None:
     one_pass(loader, begin_next=True)
     done = 12
     deadline_s = time.monotonic() + 30
-    while done < 24:  # all of the next pass: three batches are made ahead
+    while done < 24:  # all of the next pass, which has three batches: as many as are decoded ahead
         assert time.monotonic() < deadline_s
         done = loader.stats().images
     assert loader.state_dict()["epoch"] == 1 and loader.state_dict()["records_done"] == 0
 
 
-def test_another_pass_than_the_one_begun(loader: headrace.Loader, image_folder: Callable[..., Path]) -> None:
+def test_started_pass_is_dropped_for_another_one(loader: headrace.Loader, image_folder: Callable[..., Path]) -> None:
     with make(image_folder(name="again")) as plain:
         wanted = [one_pass(plain) for _ in range(4)]
     one_pass(loader, begin_next=True)
@@ -60,13 +60,13 @@ def test_another_pass_than_the_one_begun(loader: headrace.Loader, image_folder: 
     assert same(one_pass(loader), wanted[3])
     loader.set_epoch(1)
     loader.begin_next()
-    loader.begin_next()  # again: the first is given up
+    loader.begin_next()  # again: the first one is cancelled
     loader.load_state_dict(loader.state_dict() | {"records_done": 4})
     assert same(one_pass(loader), wanted[1][1:])
-    loader.begin_next()  # and never used: closing gives it up
+    loader.begin_next()  # never used: close() cancels it
 
 
-def test_topping_up_makes_the_next_batches_while_one_is_in_use(
+def test_top_up_decodes_the_next_batches_while_one_is_in_use(
     loader: headrace.Loader, image_folder: Callable[..., Path]
 ) -> None:
     with make(image_folder(classes=9, name="again")) as plain:
@@ -80,5 +80,5 @@ def test_topping_up_makes_the_next_batches_while_one_is_in_use(
             deadline_s = time.monotonic() + 30
             while topped.stats().images < made:
                 assert time.monotonic() < deadline_s
-        topped.top_up()  # nothing is under way
+        topped.top_up()  # no pass is in progress
         assert same(batches, wanted)

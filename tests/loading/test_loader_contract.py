@@ -1,4 +1,4 @@
-"""The loader's contract, point by point: order, epochs, state, draws, memory, bad records, shutdown."""
+"""The loader's contract (DESIGN §6), point by point: order, epochs, state, draws, memory, bad records, shutdown."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ few = settings(max_examples=8, deadline=None)
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """48 small JPEGs in six classes; each record's label and number can be told from its key."""
+    """48 small JPEGs in six classes; each key contains the record's label and number."""
     return make_folder(tmp_path_factory.mktemp("contract") / "images", RECORDS)
 
 
@@ -178,7 +178,7 @@ def test_2_datasets_of_about_one_batch(root: Path, records: int, drop_last: bool
     assert data.epoch == 2
 
 
-def test_2_a_dataset_of_nothing_is_refused_in_words(root: Path, tmp_path: Path) -> None:
+def test_2_refuses_an_empty_dataset(root: Path, tmp_path: Path) -> None:
     (tmp_path / "class_0").mkdir()
     with pytest.raises(SourceError, match="no images"):
         loader(tmp_path)
@@ -249,13 +249,23 @@ def test_3_resume_on_another_world_size(root: Path, tmp_path: Path, world_size: 
     damage=st.sampled_from(["version", "dataset", "transform", "seed", "global_batch", "epoch", "records_done"]),
     value=st.none() | st.text(),
 )
-def test_3_a_state_that_does_not_fit_is_refused_in_words(root: Path, damage: str, value: Any) -> None:
+def test_3_refuses_a_state_that_does_not_fit(root: Path, damage: str, value: Any) -> None:
+    """The message names what differs, with both values; the loader stays where it is."""
     data = loader(root)
+    data.set_epoch(1)
     state = data.state_dict()
     with pytest.raises(headrace.errors.StateError) as caught:
         data.load_state_dict(state | {damage: value})
-    assert caught.value.hint or "damaged" in str(caught.value)
+    message = str(caught.value)
+    if damage in ("epoch", "records_done"):
+        assert "damaged" in message and f"{damage} {value!r}" in message
+    else:
+        assert damage.replace("_", " ") in message
+        assert repr(value) in message and repr(state[damage]) in message
+        assert "same data, transform, seed and global batch" in str(caught.value.hint)
+    assert data.state_dict() == state
     data.load_state_dict(state)
+    assert data.state_dict() == state
 
 
 # 4 ----------------------------------------------------------------------------------------------------------------------------
@@ -280,7 +290,7 @@ def test_4_draws_belong_to_seed_epoch_and_record(root: Path, batch_size: int, th
             assert image == reference[record]
 
 
-def test_4_other_epochs_and_seeds_draw_anew(root: Path) -> None:
+def test_4_other_epochs_and_seeds_draw_differently(root: Path) -> None:
     images = {
         (seed, epoch): next(iter(at_epoch(loader(root, seed=seed, shuffle=False), epoch)))[0].tobytes()
         for seed in (0, 1)
@@ -300,7 +310,7 @@ def at_epoch(data: headrace.Loader, epoch: int) -> headrace.Loader:
 @few
 @given(kept=st.sets(st.integers(0, 11), max_size=6), prefetch=st.integers(1, 4))
 def test_5_kept_batches_never_change_and_others_return_to_the_ring(root: Path, kept: set[int], prefetch: int) -> None:
-    """Whatever is still held (the array, a slice of it, a tensor or a DLPack view of it) keeps its values."""
+    """The array, a slice of it, a tensor and a DLPack view of it all keep their values."""
     torch = pytest.importorskip("torch")
     data = loader(root, prefetch=prefetch)
     holders: list[Callable[[Any], Any]] = [lambda a: a, lambda a: a[2:5], torch.from_dlpack, lambda a: torch.from_numpy(a)[1]]
@@ -522,14 +532,14 @@ def two_epochs(root: Path) -> Iterator[Any]:
     yield from data
 
 
-def test_7_a_loader_is_not_pickled_in_silence(root: Path) -> None:
+def test_7_refuses_to_pickle_a_loader(root: Path) -> None:
     import pickle
 
     with pytest.raises(TypeError, match="make one in each process"):
         pickle.dumps(loader(root))
 
 
-def test_7_loaders_at_once_do_not_meet(root: Path) -> None:
+def test_7_loaders_in_several_threads_do_not_interfere(root: Path) -> None:
     """Five loaders over one folder in five threads of Python, interleaved with each other."""
     results: dict[int, list[str]] = {}
 

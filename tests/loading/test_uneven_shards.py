@@ -21,7 +21,7 @@ from pipe_channel import channel
 
 @pytest.fixture
 def hosts(image_folder: Callable[..., Path], tmp_path: Path) -> list[Path]:
-    """Two hosts' folders: shards are dealt as SageMaker deals keys; manifest and index go to different hosts."""
+    """Two hosts' folders: SageMaker distributes shards by key; manifest and index go to different hosts."""
     pack(image_folder(classes=3, per_class=11), tmp_path / "packed", shard_size=300_000)
     folders = [tmp_path / f"host{number}" for number in range(2)]
     for folder in folders:
@@ -84,7 +84,7 @@ def test_the_same_records_are_there_with_and_without_manifest(hosts: list[Path],
         headrace.open(hosts[0], part=True)
 
 
-def test_draws_differ_between_parts_and_states_belong_to_all(hosts: list[Path]) -> None:
+def test_draws_differ_between_parts_and_states_fit_all_ranks(hosts: list[Path]) -> None:
     data = [headrace.open(host, part=True) for host in hosts]
     counts = [len(part) for part in data]
     first, second = (loader(part, rank=rank, world_size=2, parts=counts) for rank, part in enumerate(data))
@@ -96,7 +96,7 @@ def test_draws_differ_between_parts_and_states_belong_to_all(hosts: list[Path]) 
         loader(data[0], batch_size=4).load_state_dict(first.state_dict())
 
 
-def test_numbers_that_are_not_the_data_s(hosts: list[Path]) -> None:
+def test_refuses_parts_that_do_not_fit_the_data(hosts: list[Path]) -> None:
     part = headrace.open(hosts[0], part=True)
     for given, error, words in [
         ([len(part)], UsageError, "each of 2 ranks"),
@@ -119,26 +119,26 @@ from headrace.errors import HeadraceError
 rank, store, folder, world = int(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4])
 dist.init_process_group("gloo", init_method="file://" + store, rank=rank, world_size=world)
 data = headrace.open(folder, part=True)
-told = {"records": len(data)}
+report = {"records": len(data)}
 for drop_last in (True, False):
     loader = headrace.Loader(
         data, 2, headrace.transforms.imagenet_train(24), parts="agree", threads=1, output="numpy", drop_last=drop_last
     )
-    share = loader._part
-    told[str(drop_last)] = [len(list(loader)), share.rank, share.world_size, share.fingerprint]
-if rank < world - 1:  # the last one stays silent
+    part = loader._part
+    report[str(drop_last)] = [len(list(loader)), part.rank, part.world_size, part.fingerprint]
+if rank < world - 1:  # the last one does not answer
     parts._TIMEOUT_S = 3.0
     try:
         headrace.Loader(data, 2, headrace.transforms.imagenet_train(24), parts="agree", output="numpy")
     except HeadraceError as error:
-        told["error"] = str(error)
-print(json.dumps(told), flush=True)
+        report["error"] = str(error)
+print(json.dumps(report), flush=True)
 dist.barrier()
 dist.destroy_process_group()
 """
 
 
-def test_ranks_agree_by_themselves_and_a_silent_one_is_an_error(tmp_path: Path, hosts: list[Path]) -> None:
+def test_ranks_exchange_sizes_and_a_silent_rank_is_an_error(tmp_path: Path, hosts: list[Path]) -> None:
     """Two ranks on one host and one on another, through gloo."""
     pytest.importorskip("torch")
     script = tmp_path / "rank.py"
@@ -150,14 +150,14 @@ def test_ranks_agree_by_themselves_and_a_silent_one_is_an_error(tmp_path: Path, 
         )
         for rank, folder in enumerate(folders)
     ]
-    told = [json.loads(run.communicate(timeout=150)[0]) for run in runs]
+    reports = [json.loads(run.communicate(timeout=150)[0]) for run in runs]
     assert [run.returncode for run in runs] == [0] * 3
-    large, small = told[0]["records"], told[2]["records"]
+    large, small = reports[0]["records"], reports[2]["records"]
     for drop_last, steps in ((True, min(large // 4, small // 2)), (False, max(-(-large // 4), -(-small // 2)))):
-        batches, ranks, worlds, fingerprints = zip(*(one[str(drop_last)] for one in told), strict=True)
+        batches, ranks, worlds, fingerprints = zip(*(one[str(drop_last)] for one in reports), strict=True)
         assert batches == (steps,) * 3 and len(set(fingerprints)) == 1
         assert ranks == (0, 1, 0) and worlds == (2, 2, 1)
-    assert all("how many records" in one["error"] for one in told[:2])
+    assert all("how many records" in one["error"] for one in reports[:2])
 
 
 def test_parts_of_a_stream(tmp_path: Path, hosts: list[Path]) -> None:
@@ -172,6 +172,6 @@ def test_parts_of_a_stream(tmp_path: Path, hosts: list[Path]) -> None:
                 loader(data, rank=rank, world_size=2, parts=counts, drop_last=False)
 
 
-def test_shares_are_plain_arithmetic() -> None:
+def test_steps_of_a_part() -> None:
     assert parts._steps(10, 4, True) == 2 and parts._steps(10, 4, False) == 3
     assert np.all(np.array([parts._steps(n, 3, False) * 3 >= n for n in range(20)]))

@@ -54,7 +54,7 @@ OURS_ALONE = {"dilate": dilated, "erode": eroded}
 
 
 def replayed(image: Image.Image, parameters: Sequence[tuple[str, dict[str, Any]]]) -> Pixels:
-    """What torchvision makes of the image with the same parameters."""
+    """Return what torchvision makes of the image with the same parameters."""
     for name, arguments in parameters:
         function = OURS_ALONE.get(name) or getattr(functional, name)
         image = function(image, **arguments)
@@ -71,7 +71,7 @@ def loaded(root: Path, transform: t.Transform, fuse: Any) -> tuple[headrace.Load
 
 
 def both(root: Path, transform: t.Transform, fuse: Any = "off") -> list[tuple[Pixels, Pixels]]:
-    """(ours, torchvision's) for every image."""
+    """Yield our and torchvision's pixels of every image."""
     loader, images = loaded(root, transform, fuse)
     pairs = []
     for record, ours in enumerate(images):
@@ -164,7 +164,7 @@ def test_fused_equals_torchvision_where_nothing_is_merged(folder: Path, name: st
 
 @pytest.mark.parametrize("name", ["load", "load, bilinear", "rotation of a part", "affine", "RandAugment", "apply"])
 def test_fused_shows_the_same_picture(folder: Path, name: str) -> None:
-    """A point of the picture lies where it lies op by op, and the fill too: on smooth pictures the difference is small."""
+    """Fused geometry moves each point and the fill as op by op does: on smooth pictures the difference is small."""
     root = folder.parent / "smooth"
     pairs = []
     loader, images = loaded(_smooth(root), t.Compose(EXACT[name]), "geometry")
@@ -185,8 +185,8 @@ def _smooth(root: Path) -> Path:
     return root
 
 
-def test_fused_fill_lies_where_it_lies_op_by_op(folder: Path) -> None:
-    """White pictures: what is black was outside at some step. Only pixels at an edge may differ."""
+def test_fused_fill_covers_the_same_pixels_as_op_by_op(folder: Path) -> None:
+    """White pictures: black pixels were outside the image at some step. Only pixels at an edge may differ."""
     root = folder.parent / "white"
     (root / "one").mkdir(parents=True)
     for number, size in enumerate(SIZES * 3):
@@ -204,7 +204,7 @@ def test_fused_fill_lies_where_it_lies_op_by_op(folder: Path) -> None:
 
 
 def test_a_jpeg_is_decoded_only_where_it_is_needed(tmp_path: Path) -> None:
-    """Whatever the region decoded, the pixels are those of the whole image."""
+    """The pixels are those of the whole image, whichever region is decoded."""
     (tmp_path / "one").mkdir()
     for number in range(12):
         file = io.BytesIO()
@@ -224,7 +224,7 @@ def drawn(transforms: Sequence[t.Transform], draws: int = 4000, size: tuple[int,
 
 
 def uniform(values: Sequence[float], low: float, high: float) -> bool:
-    """Whether values look uniform on [low, high]: range, and mean and deviation within 5 standard errors."""
+    """Return whether values look uniform on [low, high]: range, and mean and deviation within 5 standard errors."""
     x = (np.asarray(values) - low) / (high - low)
     n = len(x)
     near = abs(x.mean() - 0.5) < 5 * np.sqrt(1 / 12 / n) and abs(x.std() - np.sqrt(1 / 12)) < 5 * np.sqrt(1 / 180 / n) * 2
@@ -275,7 +275,7 @@ _UNCHANGED = {
         (t.RandomApply([t.RandomInvert(1.0)], 0.3), "invert"),
     ],
 )
-def test_probabilities(transform: t.Transform, name: str) -> None:
+def test_transforms_apply_with_their_probability(transform: t.Transform, name: str) -> None:
     found = drawn([transform])
     assert {step[0] for steps in found for step in steps} == {name}
     assert fair(sum(len(steps) for steps in found), len(found), 0.3)
@@ -298,7 +298,7 @@ def test_blur_sigma_is_uniform() -> None:
 
 
 def magnitude(name: str, arguments: dict[str, Any]) -> tuple[str, float]:
-    """The operation and its magnitude, as torchvision's augmentation space counts them, without the sign."""
+    """Return the operation and its magnitude as torchvision's augmentation space counts them, without the sign."""
     if name == "affine":
         axis = 0 if arguments["shear"][0] or arguments["translate"][0] else 1
         if any(arguments["translate"]):
@@ -319,7 +319,7 @@ def magnitude(name: str, arguments: dict[str, Any]) -> tuple[str, float]:
 
 
 def table(space: dict[str, Any], bins: int, bin_: int) -> dict[str, float]:
-    """torchvision's own magnitudes of a bin, for pictures of 200×100."""
+    """Return torchvision's own magnitudes of a bin, for pictures of 200×100."""
     found = {}
     for name, (magnitudes, _) in space.items():
         values = magnitudes(bins, 100, 200)
@@ -358,13 +358,13 @@ def test_trivial_augment_wide_has_torchvisions_magnitudes() -> None:
         counts[kind] = counts.get(kind, 0) + 1
         if kind != "still":
             assert min(abs(value - row[kind]) for row in expected) < 1e-6, (kind, value)
-    # A shear or shift of strength 0 cannot be told which it was.
+    # A shear and a shift of strength 0 look the same.
     assert all(fair(counts[kind], 14000, 1 / 14) for kind in ("Rotate", "Brightness", "Posterize", "Equalize", "Solarize"))
 
 
 @pytest.mark.parametrize("bins", [2, 10, 11, 31])
 def test_version_1_rounds_as_torchvisions_first_generation(bins: int) -> None:
-    """Its solarize thresholds are not those of v2 times 255, and posterize rounds what is taken, not what is left."""
+    """Version 1 has other solarize thresholds than v2 times 255, and posterize rounds the bits removed, not those left."""
     from torchvision import transforms as v1
 
     rand = [[t.RandAugment(4, magnitude=bin_, num_magnitude_bins=bins, version=1)] for bin_ in range(bins)]
@@ -452,7 +452,7 @@ def test_the_hash_follows_every_parameter() -> None:
     assert same[0] == same[1]
 
 
-def test_explain_says_what_is_folded() -> None:
+def test_describe_names_what_is_fused() -> None:
     transforms = t.Compose([t.RandomRotation(5), t.RandomApply([t.RandomInvert()]), t.RandomResizedCrop(32)])
     fused = "\n".join(compile_pipeline(transforms).describe())
     assert "one affine matrix an image" in fused
@@ -487,7 +487,7 @@ def test_explain_says_what_is_folded() -> None:
         (lambda: compile_pipeline(t.Compose([t.CenterCrop(8), t.RandomRotation(5, expand=True)])), "differs"),
     ],
 )
-def test_bad_arguments_are_refused_in_words(make: Any, words: str) -> None:
+def test_refuses_bad_arguments(make: Any, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         make()
 
