@@ -31,7 +31,7 @@ __all__ = [
 
 
 class HeadraceError(Exception):
-    """Base of all errors of headrace. `hint`, where set, is the next thing to do; the CLI prints it on its own line."""
+    """Base of all errors that headrace raises. `hint`: what to do next, or None. The command line prints it on its own line."""
 
     hint: str | None
 
@@ -59,11 +59,11 @@ class SourceError(HeadraceError):
 
 
 class UnknownLengthError(SourceError, TypeError):
-    """How many records a stream has is not known. A TypeError too: `list(loader)` then goes on without a length."""
+    """The number of records of a stream is not known. Also a TypeError, so that `list(loader)` continues without a length."""
 
 
 class DecodeError(HeadraceError):
-    """An image cannot be decoded. `key` names it (path, or shard and offset); `status` is the reason's number."""
+    """An image cannot be decoded. `key`: its path, or shard and offset. `status`: the number of the reason."""
 
     def __init__(self, message: str, *, key: str = "", status: int = 0, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -88,4 +88,4 @@ class CommandError(HeadraceError):
 
 
 class MissingDependencyError(HeadraceError):
-    """An optional package is missing; the message says how to install it."""
+    """An optional package is missing. The hint is the command that installs it."""

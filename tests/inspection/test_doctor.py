@@ -231,7 +231,7 @@ def test_the_probe_refuses_other_addresses() -> None:
 
 def test_doctor_prints_one_document(tmp_path: Path, capsys, monkeypatch) -> None:
     monkeypatch.setattr(disk, "PROBE_FILE_BYTES", 4 << 20)
-    monkeypatch.setattr(software, "ask_torch", lambda python: (TORCH, None))
+    monkeypatch.setattr(software, "read_torch", lambda python: (TORCH, None))
     assert main(["doctor", "--path", str(tmp_path), "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["software"]["torch"]["cuda"] == "12.8"
@@ -246,6 +246,6 @@ def test_torch_is_examined_in_a_child_process(tmp_path: Path) -> None:
     fake = tmp_path / "python"
     fake.write_text("#!/bin/sh\necho \"ModuleNotFoundError: No module named 'torch'\" >&2; exit 1\n")
     fake.chmod(0o755)
-    assert software.ask_torch(str(fake)) == (None, None)
+    assert software.read_torch(str(fake)) == (None, None)
     fake.write_text("#!/bin/sh\necho 'ImportError: libcudart.so.12' >&2; exit 1\n")
-    assert software.ask_torch(str(fake)) == (None, "ImportError: libcudart.so.12")
+    assert software.read_torch(str(fake)) == (None, "ImportError: libcudart.so.12")

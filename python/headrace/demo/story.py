@@ -95,7 +95,7 @@ def find_device() -> tuple[str, str]:
     """Return the --device of the script and of `headrace train`, and its name for people: the GPU if torch can use one."""
     driver, _ = nvml.find_driver()
     if driver is not None and driver.gpus:
-        torch, _ = software.ask_torch()
+        torch, _ = software.read_torch()
         if torch is not None and torch.available:
             return "cuda", driver.gpus[0].name
     return "sim:a100", "simulated A100"

@@ -1,4 +1,4 @@
-"""`decode_into`: JPEG bytes to cropped, resized, flipped uint8 images in the caller's memory, one call for a batch."""
+"""Decode, crop, resize and flip a batch of images into the caller's memory, in one call."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ __all__ = [
     "reason",
 ]
 
-# Of headrace-core's Status: what decode_into returns where the data may be sound.
+# Numbers of headrace-core's Status that do not mean damaged data.
 UNKNOWN_FORMAT = 2
 UNSUPPORTED = 8
 TOO_LARGE = 9
 NOT_DECODED = (UNKNOWN_FORMAT, UNSUPPORTED)
-"""Images of kinds that are not decoded here: Pillow may read them."""
+"""The statuses of images whose format is not decoded natively. Pillow may read them."""
 
 MAX_PIXELS = 178_956_970
-"""Larger images are TOO_LARGE (headrace-core's limit, Pillow's for an error)."""
+"""Images with more pixels are TOO_LARGE (the limit of headrace-core, and Pillow's limit for an error)."""
 
 Box = Sequence[int]
 
@@ -50,26 +50,29 @@ def decode_into(
     exif: bool = False,
     resample: Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"] = "bilinear",
 ) -> npt.NDArray[np.int32]:
-    """Decodes each image, crops it to its box (x, y, w, h), resizes the crop to H × W and flips it where asked, into `out[i]`.
+    """Decode each image, crop it, resize the crop to H × W, flip it, and write it to `out[i]`.
 
-    `out` is a writable C-contiguous uint8 array [N, H, W, 3] (numpy, or a CPU tensor), RGB. The pixels are those of Pillow's
-    `open().convert("RGB").crop().resize(…)`, bit for bit. With `exif=True` images are turned upright first, as by
-    `ImageOps.exif_transpose`, and boxes lie in the upright image. `index` holds a checkpoint index (`checkpoint_index`, or its
-    bytes) or None for each image: the same pixels, sooner; one of another image gives the status of a bad index.
-    `dct_scale="auto"` decodes a JPEG at half or quarter size where the crop is that much larger than the target: faster and not
-    exact (docs/exactness.md has the difference).
+    jpegs: N encoded images: JPEG, or another format that is decoded natively.
+    out: writable C-contiguous uint8 array [N, H, W, 3] (NumPy, or a CPU tensor), filled with RGB.
+    boxes: the crop (x, y, width, height) of each image in pixels (default: the whole image).
+    flips: whether to flip each image from left to right (default: no).
+    threads: number of threads, at least 1 (default 1).
+    index: for each image its JPEG index (`checkpoint_index`, or its bytes) or None. It saves time and changes no pixel.
+    dct_scale: "auto" decodes a JPEG at half or quarter size if the crop is that much larger than the target. That is faster and
+        not exact (docs/exactness.md has the difference). Default "off".
+    exif: apply the EXIF orientation first, as `ImageOps.exif_transpose` does; boxes refer to the upright image (default: no).
+    resample: Pillow's filter for the resize (default "bilinear").
 
-    Returns int32 [N]: 0 = ok, else the reason's number (`headrace.images.decode.reason`); the slot of a failed image is black.
-    No state is kept between calls.
+    Returns a status for each image, int32 [N]: 0 is success, others are numbers for `headrace.images.decode.reason`. The slot
+    of a failed image is black. The pixels are those of Pillow's `open().convert("RGB").crop().resize(…)`, bit for bit. No
+    state remains between calls.
 
-    Raises UsageError when the arguments do not fit each other.
+    Raises `UsageError` if the arguments do not fit each other.
+
+        out = np.empty((2, 224, 224, 3), np.uint8)
+        statuses = decode_into([first, second], out, boxes=[(0, 0, 300, 300), (20, 40, 256, 256)])
     """
-    array = out.numpy() if hasattr(out, "numpy") and not isinstance(out, np.ndarray) else out
-    if not isinstance(array, np.ndarray) or array.dtype != np.uint8 or array.ndim != 4 or array.shape[3] != 3:
-        found = f"{getattr(array, 'dtype', type(array).__name__)} {list(getattr(array, 'shape', ()))}"
-        raise UsageError(f"out must be a uint8 array [N, H, W, 3], not {found}")
-    if array.shape[0] != len(jpegs):
-        raise UsageError(f"out has {array.shape[0]} slots for {len(jpegs)} images")
+    array = _checked_array(out, len(jpegs))
     if threads < 1:
         raise UsageError(f"threads must be at least 1, not {threads}")
     if dct_scale not in ("off", "auto"):
@@ -78,16 +81,12 @@ def decode_into(
         if values is not None and len(values) != len(jpegs):
             raise UsageError(f"{len(values)} {name} for {len(jpegs)} images")
     try:
-        corners = None if boxes is None else [(int(x), int(y), int(w), int(h)) for x, y, w, h in boxes]
-    except (TypeError, ValueError) as error:
-        raise UsageError(f"boxes must be (x, y, w, h) of ints: {error}") from error
-    try:
         statuses = native_decode_into(
             list(jpegs),
             array,
             array.shape[1],
             array.shape[2],
-            corners,
+            _checked_boxes(boxes),
             None if flips is None else [bool(flip) for flip in flips],
             threads,
             interpolation_name(resample, "decode_into"),
@@ -101,11 +100,16 @@ def decode_into(
 
 
 def checkpoint_index(jpeg: bytes) -> Index:
-    """The checkpoints of a JPEG without restart markers: bit offsets and predictors at every tile of about 32 pixels' width.
+    """Build the JPEG index of a JPEG without restart markers: bit offsets and predictors at tiles about 32 pixels wide.
 
-    With it, `decode_into` decodes only what a crop needs, from the original file. `to_bytes()` and `Index.from_bytes()` are for
-    side-car files. `rows` is 0 where there is nothing to index (restart markers, progressive files, other formats).
-    Raises DecodeError with the reason when the image cannot be decoded.
+    With the index, `decode_into` decodes only what a crop needs, from the original file.
+
+    jpeg: the file's bytes.
+
+    Returns the index. `to_bytes()` and `Index.from_bytes()` save and load it. `rows` is 0 if there is nothing to index (restart
+    markers, progressive files, other formats). Raises `DecodeError` with the reason if the image cannot be decoded.
+
+        decode_into([jpeg], out, boxes=[(0, 0, 64, 64)], index=[checkpoint_index(jpeg)])
     """
     try:
         return Index.build(jpeg)
@@ -113,11 +117,29 @@ def checkpoint_index(jpeg: bytes) -> Index:
         raise DecodeError(f"no index can be made: {error}") from error
 
 
+def _checked_array(out: Any, count: int) -> npt.NDArray[np.uint8]:
+    """Return `out` as a NumPy array. Raise `UsageError` unless it is uint8 [count, H, W, 3]."""
+    array = out.numpy() if hasattr(out, "numpy") and not isinstance(out, np.ndarray) else out
+    if not isinstance(array, np.ndarray) or array.dtype != np.uint8 or array.ndim != 4 or array.shape[3] != 3:
+        found = f"{getattr(array, 'dtype', type(array).__name__)} {list(getattr(array, 'shape', ()))}"
+        raise UsageError(f"out must be a uint8 array [N, H, W, 3], not {found}")
+    if array.shape[0] != count:
+        raise UsageError(f"out has {array.shape[0]} slots for {count} images")
+    return array
+
+
+def _checked_boxes(boxes: Sequence[Box] | None) -> list[tuple[int, int, int, int]] | None:
+    try:
+        return None if boxes is None else [(int(x), int(y), int(w), int(h)) for x, y, w, h in boxes]
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"boxes must be (x, y, w, h) of ints: {error}") from error
+
+
 def _index(one: Index | bytes | None) -> Index | None:
     return Index.from_bytes(one) if isinstance(one, bytes) else one
 
 
 def reason(status: int) -> str:
-    """The sentence for a status number."""
+    """Return the sentence for a status number."""
     names = status_names()
     return names[status][1] if 0 <= status < len(names) else f"unknown status {status}"

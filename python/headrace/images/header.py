@@ -14,7 +14,7 @@ from headrace.errors import DecodeError, MissingDependencyError
 
 __all__ = ["EXTENSIONS", "ImageHeader", "JpegHeader", "format_of", "read_header"]
 
-# By signature: what the bytes are, whatever the file is called.
+# Signatures and formats: the first bytes decide, not the file's name.
 _SIGNATURES = (
     (b"\xff\xd8\xff", "jpeg"),
     (b"\x89PNG\r\n\x1a\n", "png"),
@@ -26,7 +26,7 @@ _SIGNATURES = (
 )
 EXTENSIONS = {"jpeg": "jpg", "png": "png", "gif": "gif", "bmp": "bmp", "tiff": "tif", "webp": "webp"}
 EXTENSIONS |= {name: name for name in ("pbm", "pgm", "ppm")}
-# Netpbm's: plain ones, then binary ones.
+# Netpbm: plain formats, then binary formats.
 _PORTABLE = {b"1": "pbm", b"2": "pgm", b"3": "ppm", b"4": "pbm", b"5": "pgm", b"6": "ppm"}
 
 
@@ -44,7 +44,7 @@ class JpegHeader:
 
 @dataclass(frozen=True, slots=True)
 class ImageHeader:
-    """Format, size in pixels as stored (EXIF orientation not applied), and the JPEG part where it is one."""
+    """Format, size in pixels as stored (without EXIF orientation), and the encoding of a JPEG."""
 
     format: str
     width: int
@@ -53,7 +53,7 @@ class ImageHeader:
 
 
 def format_of(data: bytes) -> str | None:
-    """`jpeg`, `png`, `gif`, `bmp`, `tiff`, `webp`, `pbm`, `pgm` or `ppm` by the first bytes; None when unknown."""
+    """Return the format by the first bytes: `jpeg`, `png`, `gif`, `bmp`, `tiff`, `webp`, `pbm`, `pgm`, `ppm`, or None."""
     for signature, name in _SIGNATURES:
         if data.startswith(signature):
             return name
@@ -65,7 +65,8 @@ def format_of(data: bytes) -> str | None:
 def read_header(data: bytes) -> ImageHeader:
     """Read the header of an encoded image.
 
-    Raise DecodeError when it is not an image, its header is damaged, or it is a JPEG or PNG without its end.
+    Raise `DecodeError` if it is not an image, its header is damaged, or the end of a JPEG or PNG is missing. Raise
+    `MissingDependencyError` if Pillow is needed and not installed.
     """
     kind = format_of(data)
     if kind == "jpeg":
@@ -117,5 +118,5 @@ def _other(data: bytes, kind: str | None) -> ImageHeader:
     try:
         with Image.open(io.BytesIO(data)) as image:
             return ImageHeader(kind or (image.format or "unknown").lower(), *image.size)
-    except Exception as error:  # Pillow's plugins raise many kinds; each means that this is no image it can open
+    except Exception as error:  # Pillow's plugins raise many kinds of errors: each means that Pillow cannot open the image
         raise DecodeError(f"not an image: it begins with {data[:8]!r}") from error

@@ -1,4 +1,4 @@
-"""Names of the filters that images are resized with: Pillow's, under torchvision's names."""
+"""The interpolations that resize images: Pillow's filters, by torchvision's names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ INTERPOLATIONS = ("nearest", "box", "bilinear", "hamming", "bicubic", "lanczos")
 
 
 def interpolation_name(value: object, what: str) -> str:
-    """The filter's name; takes a string or torchvision's InterpolationMode. Raises UsageError for any other."""
+    """Return the name of a string or torchvision InterpolationMode. Raise `UsageError`, naming `what`, for other values."""
     name = getattr(value, "value", value)
     if name not in INTERPOLATIONS:
         raise UsageError(f"{what}: no interpolation {name!r}; there are {', '.join(INTERPOLATIONS)}")

@@ -1,4 +1,4 @@
-"""Lossless restart markers: the same JPEG pixels, but a reader can start in the middle."""
+"""Insert restart markers into a JPEG without loss, so that decoding can start in the middle."""
 
 from __future__ import annotations
 
@@ -9,15 +9,20 @@ __all__ = ["restart_markers"]
 
 
 def restart_markers(jpeg: bytes, *, tile: int = 32, keep_metadata: bool = True) -> bytes:
-    """Rewrite a JPEG so that it can be decoded in pieces about `tile` pixels wide. Every pixel stays exactly the same.
+    """Rewrite a JPEG so that it can be decoded in pieces. Each pixel stays exactly the same.
 
-    The result is a baseline JPEG with restart markers and optimal Huffman tables; progressive, arithmetic and
-    multi-scan files become baseline. At the default tile an already optimised photograph grows by about 1.6 %.
-    With `keep_metadata=False` only what changes the picture stays: the JFIF and Adobe markers and the EXIF orientation.
-    Bytes behind the image (for instance a second picture of a multi-picture file) are dropped.
+    jpeg: the file's bytes.
+    tile: width of a piece in pixels, at least 1 (default 32).
+    keep_metadata: keep all metadata (default). False keeps the JFIF and Adobe markers and the EXIF orientation only.
 
-    Raises DecodeError when the file is damaged or of a kind that cannot be rewritten (12-bit, lossless, incomplete
-    progressive), UsageError when `tile` is not positive.
+    Returns a baseline JPEG with restart markers and optimal Huffman tables. Progressive, arithmetic and multi-scan files become
+    baseline. At the default tile an optimised photograph grows by about 1.6 %. Bytes after the image, for example the second
+    picture of a multi-picture file, are dropped.
+
+    Raises `DecodeError` if the file is damaged or cannot be rewritten (12-bit, lossless, incomplete progressive), `UsageError`
+    if `tile` is not positive.
+
+        smaller_pieces = restart_markers(Path("photo.jpg").read_bytes(), tile=64)
     """
     if tile < 1:
         raise UsageError(f"tile must be at least 1 pixel, got {tile}")

@@ -64,7 +64,7 @@ def examine(headrace_version: str, *, path: Path, url: str | None = None) -> Exa
     """
     driver, source = nvml.find_driver()
     return Examination(
-        software=software.ask(headrace_version),
+        software=software.read_software(headrace_version),
         cores=machine.cores(),
         processor=machine.processor(),
         memory=machine.memory(),

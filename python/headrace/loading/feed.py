@@ -27,7 +27,7 @@ from headrace.loading.jpeg_index_cache import index_file
 from headrace.loading.options import LoaderOptions
 from headrace.loading.order import hashed
 from headrace.loading.stats import CacheStats, FeedStats, Stopwatch
-from headrace.system import open_files as descriptors
+from headrace.system import open_files
 from headrace.transforms.compile import NUMPY_DTYPES, Pipeline, encode
 
 __all__ = ["BatchAllocator", "Feed", "FeedPass", "FilledBatch", "IndexBatch", "Masks"]
@@ -102,7 +102,7 @@ class Feed:
         table = dataset.table
         if len(table) and bool((table.size >= 0).any()):
             shards = len(table.files) + (0 if masks is None or bool((masks.table.size < 0).all()) else len(masks.table.files))
-            descriptors.need(shards, dataset.root)
+            open_files.require(shards, dataset.root)
         # For a local dataset the first view asks the kernel to read ahead. With a cache most records are not read from there.
         local_readahead = readahead(table) if primary is None and cache is None else None
         self._fetcher: RecordFetcher | None = dataset.fetcher if dataset.fetcher is not None else local_readahead

@@ -1,9 +1,8 @@
-"""How fast a folder's storage reads, with the page cache emptied of what is read.
+"""Measure how fast the storage of a folder reads, without the page cache.
 
-Two numbers matter to training: large sequential reads (packed shards) and whole small files at random (image folders).
-The cache is emptied per file with posix_fadvise(DONTNEED), which needs no privileges; whether that worked is
-checked (mincore), not assumed.
-A cache below this machine (a hypervisor's, a disk's own) cannot be seen and may flatter the numbers.
+Two numbers matter to training: large sequential reads (packed shards), and whole small files in random order (image folders).
+posix_fadvise(DONTNEED) removes each file from the page cache without privileges, and mincore(2) checks that it did. A cache of
+the hypervisor or of the disk cannot be seen, and may make the results too good.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from headrace.errors import SourceError
 __all__ = ["DiskSpeed", "file_system", "measure"]
 
 BLOCK_BYTES = 1 << 20
-SMALL_READ_BYTES = 128 << 10  # about one ImageNet JPEG (110 kB on average)
+SMALL_READ_BYTES = 128 << 10  # about one ImageNet JPEG (mean: 110 kB)
 PROBE_FILE_BYTES = 192 << 20
 MOST_FILES = 5_000
 MOST_SMALL_READS = 400
@@ -38,10 +37,10 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @dataclass(frozen=True, slots=True)
 class DiskSpeed:
-    """Read speed at `path`. `cold` is False where the reads came from memory after all, None where that is unknown.
+    """The read speed at `path`.
 
-    Small reads are one at a time: `small_read_p50_s` is the median time to open and read one,
-    `small_reads_per_s` their rate. Several readers at once usually get more.
+    Small reads are made one at a time; several readers at once usually get more. `small_read_p50_s`: the median time to open
+    and read one. `files`: what was read, in words. `cold`: False if the reads came from memory after all, None if unknown.
     """
 
     path: str
@@ -55,9 +54,10 @@ class DiskSpeed:
 
 
 def measure(path: Path, *, budget_s: float = 3.0, seed: int = 0) -> DiskSpeed:
-    """Measures reads of the files under `path`, or of one temporary file there if it holds too little.
+    """Measure reads of the files under `path`, or of a temporary file there if they are too few.
 
-    Takes at most about `budget_s` seconds, plus the writing of the temporary file. Raises SourceError.
+    `budget_s`: the time in seconds, without the time for writing the temporary file. `seed`: for the choice of small reads.
+    Raise `SourceError` if there is nothing to read.
     """
     if not path.exists():
         raise SourceError(f"{path} does not exist", hint="give --path a folder or file on the storage to measure")
@@ -77,7 +77,7 @@ def measure(path: Path, *, budget_s: float = 3.0, seed: int = 0) -> DiskSpeed:
 
 
 def file_system(path: Path, mounts: Path = Path("/proc/mounts")) -> str:
-    """The kind of file system `path` lies on (`ext4`, `tmpfs`, `fuse.…`), by the longest matching mount point."""
+    """Return the file system of `path` (`ext4`, `tmpfs`, `fuse.…`), by the longest mount point that matches."""
     best, kind = "", "unknown"
     where = str(path.resolve())
     for line in mounts.read_text().splitlines():
@@ -101,14 +101,14 @@ def _readable_files(folder: Path) -> Iterator[tuple[Path, int]]:
             file = Path(parent, name)
             try:
                 facts = file.lstat()
-            except FileNotFoundError:  # gone since the folder was listed
+            except FileNotFoundError:  # removed since the folder was listed
                 continue
             if stat.S_ISREG(facts.st_mode) and os.access(file, os.R_OK):
                 yield file, facts.st_size
 
 
 def _fill(descriptor: int) -> None:
-    """Writes bytes that do not compress, and waits until they are on the disk (only then can they leave memory)."""
+    """Write bytes that do not compress, and wait until they are on the disk: only then can they leave the page cache."""
     block = random.Random(0).randbytes(BLOCK_BYTES)
     for _ in range(PROBE_FILE_BYTES // BLOCK_BYTES):
         os.write(descriptor, block)
@@ -133,17 +133,17 @@ def _measure(path: Path, files: list[tuple[Path, int]], budget_s: float, seed: i
 
 
 def _mostly(colds: list[bool | None]) -> bool | None:
-    """True when at least 95 % of the files had left memory (one that another process holds does not spoil the rest)."""
+    """Whether at least 95 % of the files had left memory. A file that another process uses does not spoil the result."""
     known = [cold for cold in colds if cold is not None]
     return None if not known else sum(known) >= 0.95 * len(known)
 
 
 def _sequential(files: list[tuple[Path, int]], budget_s: float, colds: list[bool | None]) -> float:
-    """Bytes a second over the largest files, one after the other."""
+    """Return the rate in bytes per second over the largest files, read one after the other."""
     buffer = bytearray(BLOCK_BYTES)
     total, spent_s = 0, 0.0
     for file, _ in files:
-        with contextlib.suppress(FileNotFoundError), _cold(file, colds) as descriptor:
+        with contextlib.suppress(FileNotFoundError), _ColdFile(file, colds) as descriptor:
             started_s = time.perf_counter()
             while got := os.readv(descriptor, [buffer]):
                 total += got
@@ -158,7 +158,7 @@ def _sequential(files: list[tuple[Path, int]], budget_s: float, colds: list[bool
 def _small_reads(
     files: list[tuple[Path, int]], budget_s: float, dice: random.Random, colds: list[bool | None]
 ) -> tuple[list[float], int]:
-    """Seconds of each small read (whole files, or pieces of larger ones), and the bytes read in all."""
+    """Return the seconds of each small read (a whole file, or a piece of a larger one), and the number of bytes read."""
     times_s: list[float] = []
     total = 0
     deadline_s = time.perf_counter() + budget_s
@@ -168,19 +168,19 @@ def _small_reads(
         file, size = dice.choice(files)
         offset = dice.randrange(size // SMALL_READ_BYTES) * SMALL_READ_BYTES if size > 2 * SMALL_READ_BYTES else 0
         with contextlib.suppress(FileNotFoundError):
-            with _cold(file, colds):
+            with _ColdFile(file, colds):
                 pass
             started_s = time.perf_counter()
             with open(file, "rb", buffering=0) as stream:
                 total += len(os.pread(stream.fileno(), SMALL_READ_BYTES, offset))
             times_s.append(time.perf_counter() - started_s)
     if not times_s:
-        raise SourceError("the files to read have all disappeared meanwhile", hint="give --path a folder at rest")
+        raise SourceError("all files to read were removed meanwhile", hint="give --path a folder that no program changes")
     return times_s, total
 
 
-class _cold:
-    """Opens a file with its pages dropped from memory, and notes whether they really left."""
+class _ColdFile:
+    """Opens a file, removes its pages from memory, and notes in `colds` whether they have left."""
 
     def __init__(self, file: Path, colds: list[bool | None]) -> None:
         self.file, self.colds = file, colds
@@ -196,19 +196,19 @@ class _cold:
 
 
 def _left_memory(descriptor: int) -> bool | None:
-    """Whether none of the file's pages is in memory, by mincore(2); None where the kernel does not tell.
+    """Whether no page of the file is in memory, by mincore(2). None: the kernel does not report it.
 
-    mincore is asked rather than a read that must not wait (RWF_NOWAIT), because such a read starts read-ahead.
+    A non-blocking read (RWF_NOWAIT) would start read-ahead, so it is not used.
     """
     facts = os.fstat(descriptor)
     size = facts.st_size
     if size == 0:
         return True
-    if facts.st_uid != os.geteuid() and os.geteuid() != 0:  # for another's file the kernel answers "all in memory"
+    if facts.st_uid != os.geteuid() and os.geteuid() != 0:  # for files of other users the kernel reports "all in memory"
         return None
     pages = (ctypes.c_ubyte * -(-size // mmap.PAGESIZE))()
     with mmap.mmap(descriptor, size, access=mmap.ACCESS_COPY) as view:
-        anchor = ctypes.c_char.from_buffer(view)  # its address is the mapping's; it must be gone before the mapping is
+        anchor = ctypes.c_char.from_buffer(view)  # has the address of the mapping; must be deleted before it
         failed = _libc.mincore(ctypes.c_void_p(ctypes.addressof(anchor)), ctypes.c_size_t(size), pages)
         del anchor
     return None if failed else not any(page & 1 for page in bytes(pages))

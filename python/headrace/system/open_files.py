@@ -1,4 +1,4 @@
-"""Open files: shards are kept open, one descriptor each, and many systems allow a process 1,024 at first."""
+"""The limit on open files of this process: each shard stays open, and many systems allow 1,024 files at first."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ import resource
 
 from headrace.errors import SourceError
 
-__all__ = ["allow", "need"]
+__all__ = ["allow", "require"]
 
-_OTHERS = 512  # sockets, libraries' files and what else a training process has open
-_FEWEST = 64  # of those, at least
+_OTHERS = 512
+"""Raise the limit for this many more: sockets, and files of libraries and of the script."""
+
+_FEWEST_OTHERS = 64
+"""Accept a limit with room for this many more."""
 
 
 def allow(files: int) -> bool:
-    """Raises this process's limit (getrlimit(2), RLIMIT_NOFILE) so that `files` more fit; False: the system forbids it."""
+    """Raise the limit (getrlimit(2), RLIMIT_NOFILE) by `files` files. Return False if the system forbids it."""
     needed = files + _OTHERS
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= needed:
@@ -21,11 +24,11 @@ def allow(files: int) -> bool:
     new = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
     if new > soft:
         resource.setrlimit(resource.RLIMIT_NOFILE, (new, hard))
-    return new >= files + _FEWEST
+    return new >= files + _FEWEST_OTHERS
 
 
-def need(files: int, root: str) -> None:
-    """As `allow`, for what cannot be done without. Raises SourceError."""
+def require(files: int, root: str) -> None:
+    """Raise the limit as `allow` does, for the shards of the dataset at `root`. Raise `SourceError` if that is forbidden."""
     if not allow(files):
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         raise SourceError(

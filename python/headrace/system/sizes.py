@@ -1,4 +1,4 @@
-"""Sizes in bytes and counts of things, as people write and read them."""
+"""Texts for sizes in bytes and for counts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _FACTORS = {"": 1, "K": 10**3, "KI": 2**10, "M": 10**6, "MI": 2**20, "G": 10**9,
 
 
 def parse_size(text: str) -> int:
-    """`128MiB`, `1.5 GB`, `4096` as bytes. Raises ValueError, in words, for anything else."""
+    """Return the number of bytes for a text such as `128MiB`, `1.5 GB` or `4096`. Raise `ValueError` for other texts."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]I?)?B?", text.strip().upper())
     if not match:
         raise ValueError(f"{text!r} is not a size; for example 128MiB or 1GB")
@@ -18,7 +18,7 @@ def parse_size(text: str) -> int:
 
 
 def size_text(size: float) -> str:
-    """Bytes for people, in binary units."""
+    """Return a number of bytes with a binary unit: `1.5 MiB`."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if size < 1024:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"

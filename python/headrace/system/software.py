@@ -1,7 +1,7 @@
-"""Versions of Python, NumPy, torch and what torch was built for, asked in a child process.
+"""Versions of Python, NumPy, torch and other packages, and the facts of torch's build.
 
-A child, because importing torch takes seconds and hundreds of megabytes, and because a broken CUDA set-up may
-crash the process that touches it.
+A child process imports torch: the import takes seconds and hundreds of megabytes, and a broken CUDA installation may crash the
+process.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import sys
 from dataclasses import dataclass, fields
 from importlib import metadata
 
-__all__ = ["Software", "Torch", "ask", "ask_torch"]
+__all__ = ["Software", "Torch", "read_software", "read_torch"]
 
 TIMEOUT_S = 120.0
 OPTIONAL_PACKAGES = ("numpy", "pillow", "timm", "safetensors", "boto3", "ray", "nvidia-dali-cuda120")
 
-# Runs in the child, with this interpreter; prints one JSON object.
-QUESTION = """
+# Runs in the child, and prints one JSON object.
+SCRIPT = """
 import json, warnings
 warnings.simplefilter("ignore")
 import torch
@@ -49,10 +49,10 @@ print("headrace-facts:" + json.dumps(facts))
 
 @dataclass(frozen=True, slots=True)
 class Torch:
-    """What torch says of itself. `cuda`: the CUDA version it was built for, None for a CPU build.
+    """The facts that torch reports.
 
-    `architectures` are the `sm_XY` (machine code) and `compute_XY` (portable code) it carries; `available` is whether
-    a CUDA device could be initialised and `error` why not.
+    `cuda`: the CUDA version of the build, None for a CPU build. `architectures`: the GPU architectures of the build, `sm_XY`
+    (machine code) and `compute_XY` (portable code). `available`: whether CUDA could be initialised; `error`: why not.
     """
 
     version: str
@@ -71,7 +71,7 @@ class Torch:
 
 @dataclass(frozen=True, slots=True)
 class Software:
-    """Versions; `torch` is None where it is absent, and `torch_error` says what happened if it would not import."""
+    """The versions on this machine. `torch` is None if it cannot be imported; `torch_error` is the reason, or None."""
 
     headrace: str
     python: str
@@ -82,9 +82,9 @@ class Software:
     torch_error: str | None
 
 
-def ask(headrace_version: str, *, python: str = sys.executable) -> Software:
-    """Asks everything; takes the seconds that importing torch takes."""
-    torch, error = ask_torch(python)
+def read_software(headrace_version: str, *, python: str = sys.executable) -> Software:
+    """Read all versions. Takes seconds, because torch is imported."""
+    torch, error = read_torch(python)
     return Software(
         headrace=headrace_version,
         python=platform.python_version(),
@@ -96,10 +96,10 @@ def ask(headrace_version: str, *, python: str = sys.executable) -> Software:
     )
 
 
-def ask_torch(python: str = sys.executable) -> tuple[Torch | None, str | None]:
-    """torch's facts, or None and the reason (None: simply not installed)."""
+def read_torch(python: str = sys.executable) -> tuple[Torch | None, str | None]:
+    """Return torch's facts, or None and the reason. The reason is None if torch is not installed."""
     try:
-        done = subprocess.run([python, "-c", QUESTION], capture_output=True, text=True, timeout=TIMEOUT_S)
+        done = subprocess.run([python, "-c", SCRIPT], capture_output=True, text=True, timeout=TIMEOUT_S)
     except subprocess.TimeoutExpired:
         return None, f"importing torch took more than {TIMEOUT_S:.0f} s"
     for line in done.stdout.splitlines():

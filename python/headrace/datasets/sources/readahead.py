@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.datasets.records import RecordTable
-from headrace.system import open_files as descriptors
+from headrace.system import open_files
 
 __all__ = ["Readahead", "readahead"]
 
@@ -68,6 +68,6 @@ _ANNOUNCED = _Announced()
 
 def readahead(table: RecordTable) -> Readahead | None:
     """Return the readahead of a table of shards; None for image files, which are read whole, or if descriptors are scarce."""
-    if not len(table) or bool((table.size < 0).any()) or not descriptors.allow(2 * len(table.files)):
+    if not len(table) or bool((table.size < 0).any()) or not open_files.allow(2 * len(table.files)):
         return None
     return Readahead(table)

@@ -28,7 +28,7 @@ from headrace.datasets.sources.remote.shard_cache import boot, no_room
 from headrace.datasets.sources.remote.shards import RemoteShards, empty_files, overhead
 from headrace.datasets.sources.remote.store import Bucket, RemoteObject
 from headrace.errors import SourceError
-from headrace.system import open_files as descriptors
+from headrace.system import open_files
 from headrace.system.atomic_write import atomic_write
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def open_remote_containers(
             if not (folder / MANIFEST).exists():
                 _prepare(bucket, objects, folder, kind, scanner)
             manifest, columns = read_manifest(folder), read_columns(folder / INDEX)
-            descriptors.need(2 * len(objects), bucket.url)
+            open_files.require(2 * len(objects), bucket.url)
             fetcher = RemoteShards(bucket, folder, manifest, columns, used)
         except BaseException as error:
             os.close(used)

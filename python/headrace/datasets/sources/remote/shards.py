@@ -29,7 +29,7 @@ from headrace.datasets.sources.remote.shard_cache import WRITING, Reservation, S
 from headrace.datasets.sources.remote.store import Bucket, open_bucket
 from headrace.datasets.sources.shards import open_shards
 from headrace.errors import FormatError
-from headrace.system import open_files as descriptors
+from headrace.system import open_files
 from headrace.system.atomic_write import atomic_write
 
 __all__ = ["RemoteShards", "empty_files", "open_remote_shards", "overhead"]
@@ -57,7 +57,7 @@ def open_remote_shards(bucket: Bucket, manifest_bytes: bytes, cache: Path) -> Da
         used = mark_in_use(folder)
         try:
             manifest = _prepare(bucket, manifest_bytes, folder)
-            descriptors.need(2 * len(manifest.shards), bucket.url)  # native code opens them too
+            open_files.require(2 * len(manifest.shards), bucket.url)  # native code opens them too
             with open(
                 folder / WRITING, "ab"
             ) as writing:  # a shard that another process empties has the wrong size for a moment
