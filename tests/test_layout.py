@@ -133,6 +133,20 @@ def test_no_folder_bears_the_name_of_a_public_function() -> None:
     assert not folders & {"watch", "pack", "verify", "open"}
 
 
+LONGEST_MODULE, LONGEST_FUNCTION = 600, 60
+
+
+def test_modules_and_functions_stay_short() -> None:
+    """Lines of a function count from its signature to its end, docstring included."""
+    for name, path in modules().items():
+        text = path.read_text()
+        assert text.count("\n") <= LONGEST_MODULE, f"headrace.{name}: {text.count(chr(10))} lines; split it by concept"
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                length = (node.end_lineno or node.lineno) - node.lineno + 1
+                assert length <= LONGEST_FUNCTION, f"headrace.{name}.{node.name}: {length} lines; split it by step"
+
+
 def test_what_runs_in_the_users_process_imports_the_standard_library_only() -> None:
     own = [*PACKAGE.joinpath("attach").rglob("*.py"), *PACKAGE.joinpath("session").rglob("*.py")]
     own += [PACKAGE / f"system/{name}.py" for name in ("cgroup", "gpm", "nvml")]
