@@ -1,4 +1,4 @@
-"""The rules on sessions of every kind: the verdict, what must not be said, and what each fix is predicted to bring."""
+"""The rules on made-up sessions: the verdict, findings that must be absent, and the predicted gain of each fix."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ def pauses(every: int, duration_s: float, name: str, steps: Iterable[Step]) -> t
     )
 
 
-def test_healthy_job_is_compute_bound_without_a_finding() -> None:
+def test_healthy_job_is_compute_bound_without_another_finding() -> None:
     diagnosis = check(make_session(compute_s=0.04, cpu_s=0.008, workers=1), "COMPUTE_BOUND")
     assert len(diagnosis.findings) == 1
     assert fix(diagnosis, "num_workers").gain == pytest.approx(1, abs=0.03)
     assert fix(diagnosis, "num_workers").change.startswith("≈ 0")
 
 
-def test_job_near_the_knee_says_how_much_room_the_input_has() -> None:
+def test_compute_bound_job_reports_how_much_faster_the_input_could_go() -> None:
     diagnosis = check(make_session(compute_s=0.04, cpu_s=0.036, workers=1, jitter=0.02), "COMPUTE_BOUND")
     assert any("faster than the model takes it" in words for words in diagnosis.findings[0].evidence)
 
 
-def test_storage_latency_is_helped_by_workers() -> None:
+def test_storage_latency_is_predicted_to_gain_from_workers() -> None:
     session = make_session(workers=2, cpu_s=0.001, blocked_s=0.06, compute_s=0.01, cores=2)
     diagnosis = check(session, "STORAGE_LATENCY")
     workers = fix(diagnosis, "num_workers")
@@ -62,7 +62,7 @@ def test_storage_latency_is_helped_by_workers() -> None:
 
 
 def with_one_alone(session: Session, wall_s: float, *, disturbed: bool = False) -> Session:
-    """Worker 0 makes one more batch, in so many seconds, while the other rests (or does not)."""
+    """Add a batch that worker 0 makes in `wall_s` seconds while the other worker pauses; `disturbed`: does not pause."""
     first = session.batches[40]
     alone = replace(first, alone=1, wall_s=wall_s, pid=MAIN_PID + 1, worker=0)
     end_s = alone.start_s + wall_s
@@ -71,7 +71,7 @@ def with_one_alone(session: Session, wall_s: float, *, disturbed: bool = False) 
     return replace(session, batches=tuple(sorted([*others, alone], key=lambda batch: batch.start_s)))
 
 
-def test_storage_that_serves_one_at_a_time_is_not_helped_by_workers() -> None:
+def test_storage_bandwidth_is_predicted_not_to_gain_from_workers() -> None:
     session = make_session(workers=2, cpu_s=0.002, blocked_s=0.06, compute_s=0.01)
     session = with_one_alone(session, 0.032)
     diagnosis = check(session, "STORAGE_BANDWIDTH")
@@ -79,56 +79,57 @@ def test_storage_that_serves_one_at_a_time_is_not_helped_by_workers() -> None:
     assert fix(diagnosis, "num_workers").change.startswith("≈ 0")
 
 
-def test_sockets_are_network() -> None:
+def test_blocked_socket_reads_are_network() -> None:
     session = make_session(workers=2, cpu_s=0.001, blocked_s=0.06, compute_s=0.01)
     batches = tuple(replace(batch, socket_s=0.055) for batch in session.batches)
     check(replace(session, batches=batches), "NETWORK")
 
 
-def test_no_workers_is_no_overlap_and_one_worker_helps() -> None:
+def test_no_workers_is_no_overlap_and_one_worker_is_proposed() -> None:
     diagnosis = check(make_session(workers=0, cpu_s=0.018, compute_s=0.02), "NO_OVERLAP")
     workers = fix(diagnosis, "num_workers=1")
     assert workers.change == "one loader worker instead of none"
     assert workers.predicted_img_s == pytest.approx(32 / 0.020, rel=0.1)
 
 
-def test_too_few_workers_with_cores_to_spare() -> None:
+def test_too_few_workers_with_free_cores_is_cpu_prep() -> None:
     session = make_session(workers=1, cpu_s=0.03, compute_s=0.015, cores=2)
     diagnosis = check(session, "CPU_PREP")
     workers = fix(diagnosis, "num_workers=2")
     assert workers.predicted_img_s == pytest.approx(32 / 0.0165, rel=0.1)
 
 
-def test_full_cores_are_not_helped_by_workers() -> None:
+def test_cpu_saturated_is_predicted_not_to_gain_from_workers() -> None:
     diagnosis = check(make_session(workers=2, cpu_s=0.08, compute_s=0.01, cores=2), "CPU_SATURATED")
     assert fix(diagnosis, "num_workers").gain == pytest.approx(1, abs=0.03)
 
 
-def test_idle_cores_beside_queueing_workers_are_uneven() -> None:
+def test_queueing_workers_beside_idle_cores_are_cpu_uneven() -> None:
     session = make_session(workers=4, cpu_s=0.02, queue_s=0.06, compute_s=0.005, cores=8)
     samples = tuple(replace(sample, core_busy=(1.0, 1.0, *[0.05] * 6)) for sample in session.samples)
     check(replace(session, samples=samples), "CPU_UNEVEN")
 
 
-def test_more_threads_than_cores() -> None:
+def test_more_threads_than_cores_is_cpu_oversubscribed() -> None:
     session = make_session(workers=8, cpu_s=0.03, queue_s=0.24, compute_s=0.03, cores=2, main_cpu_share=0.9)
     diagnosis = check(session, "CPU_OVERSUBSCRIBED")
     assert not any(finding.kind.startswith("STORAGE") for finding in diagnosis.findings)
 
 
-def test_queueing_is_never_called_storage() -> None:
+def test_queueing_for_a_core_is_not_storage() -> None:
     session = make_session(workers=6, cpu_s=0.03, queue_s=0.27, blocked_s=0.0, compute_s=0.01, cores=2)
     assert diagnose(session).verdict in ("CPU_SATURATED", "CPU_OVERSUBSCRIBED")
 
 
-def test_collating_and_handing_over() -> None:
+def test_slow_collate_and_hand_over_is_collate_ipc() -> None:
     session = make_session(workers=2, cpu_s=0.04, collate_s=0.038, compute_s=0.005, transfer_s=0.03, jitter=0.0)
     check(session, "COLLATE_IPC")
 
 
-def test_periodic_checkpoints() -> None:
+def test_periodic_saves_are_a_periodic_stall_with_their_period() -> None:
     plain = make_session(cpu_s=0.005, compute_s=0.025, steps=STEPS)
-    session = replace(plain, steps=tuple(with_pause(plain.steps, 40, 1.0)), events=pauses(40, 1.0, "save", plain.steps))
+    paused = with_pause(plain.steps, 40, 1.0)
+    session = replace(plain, steps=paused, events=pauses(40, 1.0, "save", paused))
     diagnosis = check(session, "PERIODIC_STALL")
     assert any("every 40 steps" in words for words in diagnosis.findings[0].evidence)
     assert any("torch.save" in words for words in diagnosis.findings[0].evidence)
@@ -136,62 +137,73 @@ def test_periodic_checkpoints() -> None:
     assert gained == pytest.approx((40 * 0.0255 + 1) / (40 * 0.0255), rel=0.1)
 
 
-def test_two_long_pauses_without_a_name_are_a_stall() -> None:
+def test_two_long_pauses_of_unknown_cause_are_a_periodic_stall() -> None:
     plain = make_session(cpu_s=0.005, compute_s=0.025, steps=90)
-    check(replace(plain, steps=tuple(with_pause(plain.steps, 40, 1.0))), "PERIODIC_STALL")
+    check(replace(plain, steps=with_pause(plain.steps, 40, 1.0)), "PERIODIC_STALL")
 
 
-def test_irregular_small_delays_are_no_stall() -> None:
+def test_irregular_short_delays_are_not_reported() -> None:
     plain = make_session(cpu_s=0.005, compute_s=0.025, steps=STEPS)
     slow = {7, 18, 22, 51, 60, 83, 111}
     steps = tuple(replace(s, compute_s=s.compute_s + (0.03 if n in slow else 0)) for n, s in enumerate(plain.steps))
     check(replace(plain, steps=steps), "COMPUTE_BOUND")
 
 
-def test_garbage_collection() -> None:
+def test_garbage_collection_is_gc_pause_and_gc_freeze_removes_it() -> None:
     plain = make_session(cpu_s=0.005, compute_s=0.01, steps=STEPS)
-    session = replace(plain, steps=tuple(with_pause(plain.steps, 13, 0.4)), events=pauses(13, 0.4, "gc", plain.steps))
+    paused = with_pause(plain.steps, 13, 0.4)
+    session = replace(plain, steps=paused, events=pauses(13, 0.4, "gc", paused))
     diagnosis = check(session, "GC_PAUSE")
-    assert fix(diagnosis, "gc_freeze").gain is not None
+    step_s, lost_s = 0.0105, 0.4 / 13
+    assert fix(diagnosis, "gc_freeze").gain == pytest.approx((step_s + lost_s) / step_s, rel=0.1)
 
 
-def with_pause(steps: tuple[Step, ...], every: int, duration_s: float) -> Iterable[Step]:
+def with_pause(steps: tuple[Step, ...], every: int, duration_s: float) -> tuple[Step, ...]:
+    """Add a pause to the compute of every n-th step; the steps after it start later."""
+    paused: list[Step] = []
     for number, step in enumerate(steps):
-        long = number % every == every - 1
-        yield replace(step, compute_s=step.compute_s + (duration_s if long else 0.0))
+        pause_s = duration_s if number % every == every - 1 else 0.0
+        late_s = number // every * duration_s
+        paused.append(replace(step, start_s=step.start_s + late_s, compute_s=step.compute_s + pause_s))
+    return tuple(paused)
 
 
-def test_waits_for_the_device_with_work_in_between() -> None:
+def test_several_waits_for_the_device_per_step_are_sync_bound() -> None:
     session = make_session(cpu_s=0.002, compute_s=0.03, sync_s=0.02, sync_count=5, main_cpu_share=0.3)
     diagnosis = check(session, "SYNC_BOUND")
     assert fix(diagnosis, "remove_sync").predicted_img_s == pytest.approx(32 / 0.0205, rel=0.1)
 
 
-def test_one_wait_per_step_is_no_fault() -> None:
+def test_one_wait_for_the_device_per_step_is_not_reported() -> None:
     check(make_session(cpu_s=0.002, compute_s=0.03, sync_s=0.02, sync_count=1), "COMPUTE_BOUND")
 
 
-def test_python_between_small_batches() -> None:
+def test_little_time_in_operators_is_overhead_bound() -> None:
     session = make_session(cpu_s=0.001, compute_s=0.006, batch_size=2, main_cpu_share=0.98)
     session = replace(session, events=(Event(MAIN_PID, "operators", 3.0, 0.15),))
     diagnosis = check(session, "OVERHEAD_BOUND")
     assert fix(diagnosis, "batch_size=8").gain == pytest.approx(4 / (0.85 + 4 * 0.15), rel=0.15)
 
 
-def test_kernels_that_do_not_fill_the_gpu() -> None:
+def test_idle_gpu_beside_a_busy_training_thread_is_overhead_bound() -> None:
     session = make_session(cpu_s=0.001, compute_s=0.006, batch_size=2, main_cpu_share=0.98, gpu_busy=0.2)
     steps = tuple(replace(step, gpu_wait_s=0.0001, gpu_step_s=0.006, drained=1) for step in session.steps)
     check(replace(session, steps=steps), "OVERHEAD_BOUND")
 
 
-def test_copies_to_the_gpu() -> None:
+def test_long_copies_to_the_gpu_are_h2d_bound_and_pinning_hides_them() -> None:
     session = make_session(cpu_s=0.001, compute_s=0.03, gpu_busy=0.7)
     steps = tuple(replace(step, gpu_wait_s=0.0001, gpu_step_s=0.03, h2d_s=0.012) for step in session.steps)
     diagnosis = check(replace(session, steps=steps), "H2D_BOUND")
-    assert fix(diagnosis, "pin_memory").gain is not None
+    assert fix(diagnosis, "pin_memory").gain == pytest.approx(0.0305 / (0.0305 - 0.8 * 0.012), rel=0.05)
+    assert not any(item.id == "pin_memory" for item in diagnose(with_pinned_batches(session, steps)).fixes)
 
 
-def test_a_hot_gpu() -> None:
+def with_pinned_batches(session: Session, steps: tuple[Step, ...]) -> Session:
+    return replace(session, steps=steps, loaders=tuple(replace(loader, pin_memory=True) for loader in session.loaders))
+
+
+def test_lowered_gpu_clock_is_thermal_throttle_from_its_step_on() -> None:
     session = make_session(cpu_s=0.001, compute_s=0.02, gpu_busy=0.99, throttle=("heat (software)",))
     gpus = tuple(replace(gpu, max_sm_clock_mhz=1980) for gpu in session.host.gpus)
     samples = tuple(
@@ -202,7 +214,7 @@ def test_a_hot_gpu() -> None:
     assert any("from step 60 on" in words for words in diagnosis.findings[0].evidence)
 
 
-def test_neighbours_on_the_cpu() -> None:
+def test_other_programs_that_delay_the_step_are_external_cpu() -> None:
     session = make_session(cpu_s=0.01, compute_s=0.05, cores=2, foreign_cores=1.2, queue_share=0.5)
     steps = tuple(replace(step, queue_s=0.025) for step in session.steps)
     diagnosis = check(replace(session, steps=steps), "EXTERNAL_CPU")
@@ -210,14 +222,14 @@ def test_neighbours_on_the_cpu() -> None:
     assert diagnosis.noise.startswith("high")
 
 
-def test_a_cpu_quota() -> None:
+def test_throttled_cgroup_is_cpu_quota() -> None:
     session = make_session(cpu_s=0.01, compute_s=0.05, throttled_share=0.4)
     host = replace(session.host, quota_cores=1.0)
     diagnosis = check(replace(session, host=host), "CPU_QUOTA")
-    assert any("1 cores" in words for words in diagnosis.findings[0].evidence)
+    assert any("the limit is 1 core" in words for words in diagnosis.findings[0].evidence)
 
 
-def test_epochs_that_start_slowly() -> None:
+def test_slow_starts_of_epochs_are_startup() -> None:
     one = make_session(cpu_s=0.005, compute_s=0.02, steps=40)
     steps: list[Step] = []
     for epoch in range(4):
@@ -234,7 +246,7 @@ def steps_length_s(session: Session) -> float:
 
 
 def two_ranks(slow: dict[str, float], collective_s: float = 0.001) -> Session:
-    """Rank 1 is slower by the given phases; rank 0 waits for it."""
+    """A job in which rank 1 is slower in the given phases, and rank 0 waits for it."""
     extra_s = sum(slow.values())
     sessions = [make_session(cpu_s=0.002, compute_s=0.05 + extra_s, rank=rank, world_size=2) for rank in (0, 1)]
     steps: list[Step] = []
@@ -256,7 +268,7 @@ def two_ranks(slow: dict[str, float], collective_s: float = 0.001) -> Session:
 
 
 @pytest.mark.parametrize(("phase", "words"), [("wait_s", "the loader"), ("forward_s", "forward"), ("backward_s", "backward")])
-def test_slow_rank_is_named_with_its_phase(phase: str, words: str) -> None:
+def test_slow_rank_is_reported_with_its_phase(phase: str, words: str) -> None:
     diagnosis = check(two_ranks({phase: 0.02}), "RANK_STRAGGLER")
     assert any("rank 1 needs" in line for line in diagnosis.findings[0].evidence)
     assert any(f"slow in {words}" in line for line in diagnosis.findings[0].evidence)
@@ -281,17 +293,20 @@ def test_ready_small_batches_are_not_an_input_problem() -> None:
     assert not any(found.kind == "COLLATE_IPC" for found in diagnosis.findings)
 
 
-def test_a_gpu_that_the_job_does_not_use_is_left_out() -> None:
+def test_idle_gpu_of_the_machine_is_not_taken_for_the_jobs() -> None:
     session = make_session(cpu_s=0.002, compute_s=0.03, sync_s=0.02, sync_count=5, gpu_busy=0.0)
-    check(session, "SYNC_BOUND")
+    diagnosis = check(session, "SYNC_BOUND")
+    assert not any("GPU's clock" in words for words in diagnosis.not_measured)
+    used = replace(session, samples=make_session(cpu_s=0.002, compute_s=0.03, gpu_busy=0.3).samples)
+    assert any("GPU's clock" in words for words in diagnose(used).not_measured)
 
 
-def test_gradient_exchange_that_all_ranks_wait_for() -> None:
+def test_waits_of_all_ranks_for_gradients_are_communication() -> None:
     check(two_ranks({}, collective_s=0.02), "COMMUNICATION")
 
 
 def with_memory(*held_mb: float, interval_s: float = 0.5) -> Session:
-    """A job whose own memory is seen to be this, at each look."""
+    """A job whose own memory has these values (MB), one per sample."""
     session = make_session(cpu_s=0.001, compute_s=0.1, steps=200)
     samples = tuple(
         replace(
@@ -310,16 +325,16 @@ def growth_of(session: Session) -> list[str]:
     return [words for found in diagnose(session).findings if found.kind == "MEMORY_GROWTH" for words in found.evidence]
 
 
-def test_memory_that_grows() -> None:
+def test_steady_memory_growth_is_reported_with_its_rate() -> None:
     found = growth_of(with_memory(*(1000 + 25 * number for number in range(40))))
     assert any("50.0 MB/s" in words for words in found)
 
 
-def test_memory_that_has_yet_to_settle_is_no_growth() -> None:
-    assert not growth_of(with_memory(*(1250 + 3.5 * number for number in range(30)))), "forked workers come to own pages"
-    assert not growth_of(with_memory(*(1000 + 60 * number**0.5 for number in range(60)))), "it slows down"
+def test_memory_growth_of_the_first_minutes_is_not_reported() -> None:
+    assert not growth_of(with_memory(*(1250 + 3.5 * number for number in range(30)))), "forked workers copy pages"
+    assert not growth_of(with_memory(*(1000 + 60 * number**0.5 for number in range(60)))), "growth that slows down"
     slow = [1250 + 4 * number for number in range(200)]
-    assert growth_of(with_memory(*slow, interval_s=4.0)), "the same for minutes on end is a leak"
+    assert growth_of(with_memory(*slow, interval_s=4.0)), "growth that goes on for minutes is a leak"
 
 
 @pytest.mark.parametrize(
@@ -332,13 +347,13 @@ def test_memory_that_has_yet_to_settle_is_no_growth() -> None:
     ],
     ids=["nothing", "no loader", "no step", "five steps"],
 )
-def test_too_little_is_said_in_words(session: Session, words: str) -> None:
+def test_insufficient_data_says_what_was_missing(session: Session, words: str) -> None:
     diagnosis = check(session, "INSUFFICIENT_DATA")
     assert words in diagnosis.findings[0].evidence[0]
     assert diagnosis.img_s is None
 
 
-def test_what_was_not_measured_is_listed_and_never_zero() -> None:
+def test_missing_sources_are_listed_and_give_none_instead_of_zero() -> None:
     session = make_session(workers=2, cpu_s=0.05, compute_s=0.01, cores=2)
     batches = tuple(replace(batch, queue_s=None) for batch in session.batches)
     diagnosis = diagnose(replace(session, batches=batches, samples=(), host=Host()))
@@ -348,7 +363,7 @@ def test_what_was_not_measured_is_listed_and_never_zero() -> None:
     assert diagnosis.noise is None
 
 
-def test_confidence_falls_with_noise() -> None:
+def test_confidence_falls_when_other_programs_use_the_cpu() -> None:
     quiet = diagnose(make_session(workers=1, cpu_s=0.03, compute_s=0.015))
     noisy = diagnose(make_session(workers=1, cpu_s=0.03, compute_s=0.015, foreign_cores=1.0))
     assert noisy.confidence < quiet.confidence
@@ -358,27 +373,27 @@ def with_benchmark(session: Session) -> Session:
     return replace(session, facts={"image_benchmark": {"plain_s": 0.0025, "headrace_s": 0.0006, "pre_resized_s": 0.0012}})
 
 
-def test_headrace_run_is_predicted_only_from_a_measurement() -> None:
+def test_headrace_run_is_proposed_only_with_an_image_benchmark() -> None:
     session = make_session(workers=2, cpu_s=0.08, compute_s=0.01, cores=2)
     assert not any(item.id == "headrace_run" for item in diagnose(session).fixes)
     found = fix(diagnose(with_benchmark(session)), "headrace_run")
     assert found.gain == pytest.approx(4.1, rel=0.1)
 
 
-def test_images_that_are_small_already_are_not_to_be_shrunk() -> None:
+def test_pre_resize_is_not_proposed_for_small_images() -> None:
     session = make_session(workers=2, cpu_s=0.08, compute_s=0.01, cores=2)
     large, small = diagnose(with_benchmark(session)), {"plain_s": 0.0005, "headrace_s": 0.0001, "pre_resized_s": None}
     assert fix(large, "pre_resize")
     assert not any(item.id == "pre_resize" for item in diagnose(replace(session, facts={"image_benchmark": small})).fixes)
 
 
-def test_work_beyond_decoding_stays() -> None:
+def test_headrace_run_keeps_cpu_time_beyond_decoding() -> None:
     session = make_session(workers=2, cpu_s=0.32, compute_s=0.01, cores=2)  # 10 ms per image, 2.5 of them decoding
     found = fix(diagnose(with_benchmark(session)), "headrace_run")
     assert found.gain == pytest.approx(10 / 8.1, rel=0.1)
 
 
-def test_traffic_of_others_is_not_what_workers_wait_for() -> None:
+def test_network_traffic_counts_only_for_processes_that_read_from_the_network() -> None:
     session = make_session(workers=2, cpu_s=0.001, blocked_s=0.06, compute_s=0.01, read_bytes=2000, network_receive_bytes_s=9e6)
     none = Event(MAIN_PID + 1, "tcp_connections", 3.0, 0.0, "0")
     check(replace(session, events=(none,)), "STORAGE_LATENCY")
@@ -389,7 +404,7 @@ def test_traffic_of_others_is_not_what_workers_wait_for() -> None:
     check(replace(mounted, events=(none,)), "NETWORK")  # a network file system: the kernel holds the connection
 
 
-def test_gradients_between_ranks_are_not_the_network_that_workers_wait_for() -> None:
+def test_gradient_traffic_between_ranks_is_not_network_input() -> None:
     sessions = [make_session(cpu_s=0.001, blocked_s=0.08, compute_s=0.01, rank=rank, world_size=2) for rank in (0, 1)]
     names = ("processes", "loaders", "batches", "steps")
     merged = {name: sum((getattr(session, name) for session in sessions), ()) for name in names}
@@ -402,7 +417,7 @@ def test_gradients_between_ranks_are_not_the_network_that_workers_wait_for() -> 
     check(replace(session, events=(own,)), "NETWORK")
 
 
-def test_a_quota_on_many_cores_is_a_share_of_what_would_run() -> None:
+def test_quota_share_relates_throttling_to_the_cores_that_would_run() -> None:
     session = make_session(cpu_s=0.01, compute_s=0.05, throttled_share=2.0)
     samples = tuple(replace(sample, own_cores=2.0) for sample in session.samples)
     diagnosis = check(replace(session, samples=samples, host=replace(session.host, quota_cores=2.0)), "CPU_QUOTA")
@@ -410,14 +425,14 @@ def test_a_quota_on_many_cores_is_a_share_of_what_would_run() -> None:
     assert any("50%" in words for words in diagnosis.findings[0].evidence)
 
 
-def test_cores_beyond_the_quota_do_not_idle() -> None:
+def test_idle_cores_beyond_the_quota_do_not_count_as_free() -> None:
     session = make_session(workers=4, cpu_s=0.02, queue_s=0.06, compute_s=0.005, cores=16)
     samples = tuple(replace(sample, own_cores=1.0, core_busy=(0.5, 0.5, *[0.0] * 14)) for sample in session.samples)
     session = replace(session, samples=samples, host=replace(session.host, quota_cores=1.0))
     assert diagnose(session).verdict == "CPU_SATURATED"
 
 
-def test_neighbours_that_are_not_in_the_way_are_no_finding() -> None:
+def test_other_programs_that_do_not_delay_the_step_are_not_reported() -> None:
     session = make_session(cpu_s=0.01, compute_s=0.05, foreign_cores=1.2)
     steps = tuple(replace(step, queue_s=0.0001) for step in session.steps)
     assert [found.kind for found in check(replace(session, steps=steps), "COMPUTE_BOUND").findings] == ["COMPUTE_BOUND"]
@@ -433,7 +448,7 @@ def in_epochs(session: Session, epochs: int, between_s: float, first_wait_s: flo
     return replace(session, steps=tuple(steps))
 
 
-def test_time_between_epochs_is_seen() -> None:
+def test_long_gaps_between_epochs_are_a_periodic_stall_of_the_run() -> None:
     plain = make_session(cpu_s=0.005, compute_s=0.02, steps=40)
     check(in_epochs(plain, 4, 0.1), "COMPUTE_BOUND")
     session = in_epochs(plain, 4, 0.8)
@@ -449,12 +464,12 @@ def test_time_between_epochs_is_seen() -> None:
     assert (diagnosis.wasted_gpu_hours_per_100 or 0) > 30
 
 
-def test_short_epochs_without_workers_are_no_slow_start() -> None:
+def test_short_epochs_without_workers_are_not_startup() -> None:
     session = in_epochs(make_session(workers=0, cpu_s=0.05, compute_s=0.01, steps=5), 12, 0.0)
     assert [found.kind for found in check(session, "NO_OVERLAP").findings] == ["NO_OVERLAP"]
 
 
-def test_a_process_before_the_training_is_no_rank() -> None:
+def test_process_that_ran_before_the_training_is_not_a_rank() -> None:
     early, late = (make_session(cpu_s=0.002, compute_s=0.05, rank=rank, steps=steps) for rank, steps in ((0, 60), (1, 120)))
     moved = tuple(replace(step, start_s=step.start_s + 60) for step in late.steps)
     names = ("processes", "loaders", "batches")
@@ -469,7 +484,7 @@ def uint8_fix(session: Session, batch_format: str | None) -> list[Fix]:
     return [item for item in diagnose(replace(session, loaders=loaders)).fixes if item.id == "uint8_batches"]
 
 
-def test_batches_that_are_uint8_are_not_told_to_become_it() -> None:
+def test_uint8_batches_is_not_proposed_for_uint8_batches() -> None:
     session = make_session(workers=2, cpu_s=0.04, collate_s=0.038, compute_s=0.005, transfer_s=0.03, jitter=0.0)
     assert uint8_fix(session, "uint8") == []
     whole, half = uint8_fix(session, None)[0].gain, uint8_fix(session, "float16")[0].gain
@@ -478,54 +493,54 @@ def test_batches_that_are_uint8_are_not_told_to_become_it() -> None:
     assert 1 < half < whole
 
 
-def test_what_a_dataset_of_its_own_can_do() -> None:
+def test_headrace_run_proposes_the_loader_for_a_dataset_class_of_the_script() -> None:
     session = with_benchmark(make_session(workers=2, cpu_s=0.08, compute_s=0.01, cores=2))
     own = replace(session, loaders=tuple(replace(loader, image_folder=False) for loader in session.loaders))
     assert (fix(diagnose(session), "headrace_run").command or "").startswith("headrace run")
     assert "headrace.Loader" in (fix(diagnose(own), "headrace_run").command or "")
 
 
-def test_an_iterable_dataset_must_divide_itself_among_workers() -> None:
+def test_num_workers_warns_that_an_iterable_dataset_must_split_itself() -> None:
     session = make_session(workers=1, cpu_s=0.03, compute_s=0.015, cores=2)
     loaders = tuple(replace(loader, iterable=True, dataset_length=None) for loader in session.loaders)
     assert "get_worker_info" in fix(diagnose(replace(session, loaders=loaders)), "num_workers=2").change
     assert "get_worker_info" not in fix(diagnose(session), "num_workers=2").change
 
 
-def test_a_cache_of_unknown_size_is_not_predicted() -> None:
+def test_cache_is_not_proposed_for_a_dataset_of_unknown_length() -> None:
     session = make_session(workers=2, cpu_s=0.001, blocked_s=0.06, compute_s=0.01)
     assert any(item.id == "cache" for item in diagnose(session).fixes)
     loaders = tuple(replace(loader, dataset_length=None) for loader in session.loaders)
     assert not any(item.id == "cache" for item in diagnose(replace(session, loaders=loaders)).fixes)
 
 
-def test_pauses_that_nobody_saved_in_are_not_called_checkpoints() -> None:
+def test_async_checkpoint_is_not_proposed_without_a_save() -> None:
     plain = make_session(cpu_s=0.005, compute_s=0.025, steps=STEPS)
-    diagnosis = check(replace(plain, steps=tuple(with_pause(plain.steps, 20, 0.5))), "PERIODIC_STALL")
+    diagnosis = check(replace(plain, steps=with_pause(plain.steps, 20, 0.5)), "PERIODIC_STALL")
     assert not any(item.id == "async_checkpoint" for item in diagnosis.fixes)
 
 
-def test_unbound_workers_are_predicted() -> None:
+def test_spread_workers_is_predicted_from_the_queueing() -> None:
     session = make_session(workers=2, cpu_s=0.03, queue_s=0.03, compute_s=0.005, cores=2)
     samples = tuple(replace(sample, core_busy=(1.0, 0.05), own_cores=1.05) for sample in session.samples)
     found = fix(check(replace(session, samples=samples), "CPU_UNEVEN"), "spread_workers")
     assert found.gain == pytest.approx(2, rel=0.15)
 
 
-def test_an_experiment_that_another_worker_disturbed_says_nothing() -> None:
+def test_storage_experiment_is_ignored_when_another_worker_was_busy() -> None:
     session = make_session(workers=2, cpu_s=0.002, blocked_s=0.06, compute_s=0.01)
     check(with_one_alone(session, 0.032), "STORAGE_BANDWIDTH")
     diagnosis = check(with_one_alone(session, 0.032, disturbed=True), "STORAGE_LATENCY")
     assert not any("alone" in words for words in diagnosis.findings[0].evidence)
 
 
-def test_a_cold_batch_made_alone_is_set_against_cold_ones() -> None:
+def test_storage_experiment_compares_cold_batches_with_cold_batches() -> None:
     session = make_session(workers=2, cpu_s=0.002, blocked_s=0.06, compute_s=0.01, disk_bytes=3_500_000)
     warm = tuple(replace(b, disk_bytes=0, wall_s=0.003) if n < 38 else b for n, b in enumerate(session.batches))
     check(with_one_alone(replace(session, batches=warm), 0.032), "STORAGE_BANDWIDTH")
 
 
-def test_workers_that_are_needed_are_not_too_many() -> None:
+def test_needed_workers_are_not_reported_as_too_many_threads() -> None:
     session = make_session(workers=2, cpu_s=0.05, queue_s=0.02, collate_s=0.049, compute_s=0.03, transfer_s=0.002, cores=2)
     steps = tuple(replace(step, queue_s=0.012) for step in session.steps)
     samples = tuple(replace(sample, foreign_cores=0.0, core_busy=(1.0, 1.0)) for sample in session.samples)
@@ -534,7 +549,7 @@ def test_workers_that_are_needed_are_not_too_many() -> None:
     assert diagnosis.findings[0].share == pytest.approx((diagnosis.wait_share or 0) + 0.012 / (diagnosis.step_s or 1), abs=0.1)
 
 
-def test_a_rank_that_is_slow_in_its_loader_gets_the_fixes_of_its_input() -> None:
+def test_rank_that_is_slow_in_its_loader_gets_the_fixes_of_its_input() -> None:
     sessions = [
         make_session(workers=2, cpu_s=0.002, blocked_s=blocked_s, compute_s=0.02, rank=rank, world_size=2)
         for rank, blocked_s in enumerate((0.002, 0.1))
@@ -554,7 +569,7 @@ def test_a_rank_that_is_slow_in_its_loader_gets_the_fixes_of_its_input() -> None
     assert fix(diagnosis, "num_workers").gain == pytest.approx(2.3, rel=0.2)
 
 
-def test_of_loaders_iterated_together_the_slow_one_is_the_cause() -> None:
+def test_slowest_of_several_loaders_iterated_together_is_diagnosed() -> None:
     plain = make_session(workers=1, cpu_s=0.06, compute_s=0.01, cores=4)
     fast = tuple(
         replace(step, loader=1, start_s=step.start_s - 0.001, wait_s=0.001, compute_s=step.step_s - 0.001, optimizer_steps=1)
@@ -566,13 +581,13 @@ def test_of_loaders_iterated_together_the_slow_one_is_the_cause() -> None:
     check(session, "CPU_PREP")
 
 
-def test_batches_come_at_once_or_not_whatever_lies_in_the_queue() -> None:
+def test_share_of_batches_at_once_follows_the_waits_not_the_queue() -> None:
     session = make_session(workers=1, cpu_s=0.03, compute_s=0.015, cores=2)
     session = replace(session, steps=tuple(replace(step, ready=1) for step in session.steps))
     assert any("0% of the batches came at once" in words for words in check(session, "CPU_PREP").findings[0].evidence)
 
 
-def test_a_loader_iterated_by_another_thread_has_no_ceiling() -> None:
+def test_loader_iterated_by_another_thread_has_no_ceiling() -> None:
     session = make_session(workers=1, cpu_s=0.03, compute_s=0.0001, cores=2)
     elsewhere = replace(session, events=(Event(MAIN_PID, "iterated_elsewhere", 3.0, 0.0, "loader 0"),))
     seen, unseen = diagnose(session), diagnose(elsewhere)

@@ -1,4 +1,4 @@
-"""Findings about settings: from made-up sessions of a job on a GPU, and the look itself in a real process."""
+"""Findings about settings, from made-up sessions of a job on a GPU; and how a real process reports its settings."""
 
 from __future__ import annotations
 
@@ -40,48 +40,48 @@ def diagnosed(*, pinned: bool = True, used_bytes: int = 30 << 30, driver_cuda: s
 def found(diagnosis: Diagnosis, kind: str) -> Finding:
     assert [one.kind for one in diagnosis.configuration] == [kind]
     assert kind in SETTINGS
-    assert diagnosis.verdict == "COMPUTE_BOUND", "settings are no verdict"
+    assert diagnosis.verdict == "COMPUTE_BOUND", "a setting is no verdict"
     return diagnosis.configuration[0]
 
 
-def test_a_well_set_up_job_has_none_and_is_not_told_to_do_what_it_does() -> None:
+def test_good_settings_give_no_finding_and_no_fix_that_is_already_used() -> None:
     diagnosis = diagnosed()
     assert diagnosis.configuration == ()
     assert not {"amp", "channels_last"} & {fix.id for fix in diagnosis.fixes}
-    assert diagnose(make_session()).configuration == (), "nothing is known of it"
+    assert diagnose(make_session()).configuration == (), "settings were not reported"
 
 
-def test_float32_beside_tensor_cores() -> None:
+def test_float32_on_tensor_cores_is_reported_with_amp() -> None:
     fp32 = diagnosed(autocast=None)
     finding = found(fp32, "FP32_ON_TENSOR_CORES")
     assert "matrix products not" in finding.evidence[0]
     assert [fix.id for fix in finding.fixes] == ["amp"]
     assert finding.fixes[0].predicted_img_s is None
     assert (finding.fixes[0].basis or "").startswith("not predicted")
-    assert diagnosed(autocast=None, compiled=True).configuration == (), "a compiled region may hold it unseen"
+    assert diagnosed(autocast=None, compiled=True).configuration == (), "a compiled region may enter autocast unseen"
     assert diagnosed(autocast=None, capability=[6, 1], architectures=["sm_61"]).configuration == ()
     assert diagnosed(autocast=None, parameter_format="bfloat16").configuration == ()
 
 
-def test_channels_first_convolutions() -> None:
+def test_channels_first_is_reported_with_channels_last() -> None:
     assert [fix.id for fix in found(diagnosed(channels_last=0), "CHANNELS_FIRST").fixes] == ["channels_last"]
     assert diagnosed(channels_last=0, convolutions=0).configuration == ()
 
 
-def test_batches_that_are_not_pinned_with_a_prediction() -> None:
+def test_unpinned_batches_are_reported_with_a_prediction() -> None:
     fix = found(diagnosed(pinned=False), "NOT_PINNED").fixes[0]
     assert fix.id == "pin_memory"
     assert fix.predicted_img_s is not None
     assert fix.interval is not None
 
 
-def test_data_parallel() -> None:
+def test_data_parallel_is_reported_with_torchrun() -> None:
     fix = found(diagnosed(data_parallel=4), "DATA_PARALLEL").fixes[0]
     assert fix.id == "more_gpus"
     assert fix.command == "torchrun --nproc-per-node 4 train.py"
 
 
-def test_small_batch_beside_free_memory() -> None:
+def test_small_batch_is_reported_when_gpu_memory_is_free() -> None:
     finding = found(diagnosed(used_bytes=4 << 30), "SMALL_BATCH")
     assert "90%" in finding.evidence[0]
     assert finding.fixes[0].id == "batch_size=128"
@@ -95,18 +95,18 @@ def test_small_batch_beside_free_memory() -> None:
         ({"capability": [8, 6], "cudnn": 8902}, None),  # sm_80's code runs on 8.6
     ],
 )
-def test_old_software(facts: dict[str, Any], words: str | None) -> None:
+def test_old_software_is_reported_for_a_newer_gpu(facts: dict[str, Any], words: str | None) -> None:
     if words is None:
         assert diagnosed(**facts).configuration == ()
     else:
         assert words in found(diagnosed(**facts), "OLD_SOFTWARE").evidence[0]
 
 
-def test_a_driver_older_than_the_cuda_of_torch() -> None:
+def test_driver_older_than_the_cuda_of_torch_is_reported() -> None:
     assert "built for CUDA 12.4, the driver offers 12.2" in found(diagnosed(driver_cuda="12.2"), "DRIVER_MISMATCH").evidence[0]
 
 
-def test_the_report_shows_them(tmp_path: Path) -> None:
+def test_report_shows_findings_about_settings(tmp_path: Path) -> None:
     diagnosis = diagnosed(autocast=None)
     html.write(diagnosis, tmp_path / "r.html", session=Session())
     assert "torch.autocast" in (tmp_path / "r.html").read_text()
@@ -129,7 +129,7 @@ assert "headrace" in before[1].__module__ and "headrace" not in after[1].__modul
 """
 
 
-def test_the_look_at_a_real_job(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_settings_of_a_real_job_are_recorded(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("torch")
     (tmp_path / "train.py").write_text(SCRIPT)
     assert watch([sys.executable, str(tmp_path / "train.py")], tmp_path / "s").returncode == 0

@@ -1,4 +1,4 @@
-"""SageMaker's rules fire where their thresholds say, and stay silent below their patience."""
+"""SageMaker's rules fire above their thresholds, and are silent with too few data points."""
 
 from __future__ import annotations
 
@@ -42,19 +42,19 @@ def result(name: str, of: Session) -> RuleResult:
         ("MaxInitializationTime", replace(session(), steps=(Step(1, 0, 0, 1300.0, 0.1, 0.1),)), session()),
     ],
 )
-def test_fires_beyond_its_threshold_and_not_below(rule: str, fires: Session, silent: Session) -> None:
+def test_rule_fires_above_its_threshold_only(rule: str, fires: Session, silent: Session) -> None:
     assert result(rule, fires).outcome == "fires"
     assert result(rule, silent).outcome == "silent"
 
 
-def test_nothing_is_said_before_the_patience_is_over() -> None:
+def test_rules_are_silent_with_too_few_data_points() -> None:
     short = session(90, cores=(0.99, 0.99), busy=(0.0,), memory=0.1)
     for rule in ("CPUBottleneck", "LowGPUUtilization", "BatchSize"):
         found = result(rule, short)
         assert found.outcome == "silent" and "this run gave 90" in found.why
 
 
-def test_slow_memory_leak_never_fires() -> None:
+def test_memory_increase_is_silent_for_a_slow_leak() -> None:
     leaking = session()
     samples = tuple(
         replace(sample, gpus=(replace(sample.gpus[0], memory_used_bytes=int(16 * GIB * n / 1200)),))
@@ -63,7 +63,7 @@ def test_slow_memory_leak_never_fires() -> None:
     assert result("GPUMemoryIncrease", replace(leaking, samples=samples)).outcome == "silent"
 
 
-def test_steps_far_from_the_mean_count() -> None:
+def test_step_outlier_fires_for_many_steps_far_from_the_mean() -> None:
     def steps(long: int) -> tuple[Step, ...]:
         return tuple(Step(1, 0, 0, float(n), 0.001, 2.0 if n % 100 == 50 and n < 100 * long else 0.01) for n in range(2000))
 
@@ -78,5 +78,5 @@ def test_without_sources_no_rule_fires() -> None:
     assert "fires" not in outcomes.values()
 
 
-def test_input_bound_example_gets_no_verdict_from_them() -> None:
+def test_no_rule_but_dataloader_fires_for_an_input_bound_job() -> None:
     assert "fires" not in {found.outcome for found in apply_rules(example_session()) if found.rule != "Dataloader"}

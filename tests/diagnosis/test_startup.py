@@ -1,4 +1,4 @@
-"""How long a job takes to its first step, by what was going on: from made-up sessions and from a real script."""
+"""The parts of a job's start, from made-up sessions and from a real script."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ assert "headrace" not in type(slow_to_import.__loader__).__module__
 """
 
 
-def begun(*events: tuple[str, float, float], exit_code: int | None = 0, first_batch_s: float = 40.0) -> Session:
-    """A job whose first batch comes late; events as (name, start, seconds)."""
+def slow_start(*events: tuple[str, float, float], exit_code: int | None = 0, first_batch_s: float = 40.0) -> Session:
+    """A job whose first batch comes late. `events`: name, start and duration in seconds of each."""
     session = make_session(cpu_s=0.004, compute_s=0.03, steps=300)
     late = tuple(replace(step, start_s=step.start_s + first_batch_s) for step in session.steps)
     return replace(
@@ -48,8 +48,8 @@ def begun(*events: tuple[str, float, float], exit_code: int | None = 0, first_ba
     )
 
 
-def test_a_slow_start_is_split_and_is_the_verdict_of_a_run_it_takes_most_of() -> None:
-    diagnosis = diagnose(begun(("imports", 1.0, 10.0), ("download", 12.0, 20.0), ("compile", 42.1, 6.0)))
+def test_long_start_is_the_verdict_and_is_split_into_parts() -> None:
+    diagnosis = diagnose(slow_start(("imports", 1.0, 10.0), ("download", 12.0, 20.0), ("compile", 42.1, 6.0)))
     assert diagnosis.verdict == "STARTUP"
     assert diagnosis.startup_s["imports"] == 10.0
     assert diagnosis.startup_s["download"] == 20.0
@@ -62,16 +62,16 @@ def test_a_slow_start_is_split_and_is_the_verdict_of_a_run_it_takes_most_of() ->
     assert diagnosis.primary.fixes[0].predicted_img_s is None
 
 
-def test_a_run_that_was_cut_short_is_not_judged_by_its_start() -> None:
-    cut = diagnose(begun(("imports", 1.0, 10.0), exit_code=-15))
+def test_start_of_an_unfinished_run_has_no_share() -> None:
+    cut = diagnose(slow_start(("imports", 1.0, 10.0), exit_code=-15))
     assert cut.verdict == "COMPUTE_BOUND"
-    assert not any(found.kind == "STARTUP" for found in cut.findings), "40 s are not long for a start"
-    long = diagnose(begun(("imports", 1.0, 10.0), exit_code=-15, first_batch_s=90.0))
+    assert not any(found.kind == "STARTUP" for found in cut.findings), "40 s are no long start"
+    long = diagnose(slow_start(("imports", 1.0, 10.0), exit_code=-15, first_batch_s=90.0))
     assert long.verdict == "COMPUTE_BOUND"
     assert next(found.share for found in long.findings if found.kind == "STARTUP") is None
 
 
-def test_compiling_again_in_mid_run_is_a_named_pause() -> None:
+def test_recompilation_during_the_run_is_named_as_a_pause() -> None:
     session = make_session(cpu_s=0.005, compute_s=0.02, steps=120)
     again = [step for number, step in enumerate(session.steps) if number % 40 == 39]
     steps = tuple(replace(step, compute_s=step.compute_s + 2.0) if step in again else step for step in session.steps)
@@ -81,7 +81,7 @@ def test_compiling_again_in_mid_run_is_a_named_pause() -> None:
     assert any("torch.compile" in words for words in found.evidence)
 
 
-def test_imports_and_downloads_of_a_real_script(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_imports_and_downloads_of_a_real_script_are_timed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("torch")
     (tmp_path / "train.py").write_text(SCRIPT)
     (tmp_path / "slow_to_import.py").write_text("import time\ntime.sleep(0.3)\n")

@@ -1,4 +1,4 @@
-"""TensorFlow: the advice on made-up sessions, the hooks on a stand-in for its classes, and on itself where it is installed."""
+"""TensorFlow: fixes for made-up sessions, hooks on a stand-in for its classes, and on TensorFlow where it is installed."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from session_factory import make_session
 
 
 def diagnosed(*pipeline: str, unseen: bool = False, workers: int = 0, **make: float) -> Diagnosis:
-    """A job on a tf.data pipeline; `unseen`: its stages work ahead, in threads of TensorFlow."""
+    """Diagnose a job with a tf.data pipeline. `unseen`: its stages work ahead, in TensorFlow's threads."""
     session = make_session(workers=workers, **make)  # type: ignore[arg-type]
     loader = replace(session.loaders[0], family="tensorflow", num_workers=0, pipeline=pipeline)
     batches = () if unseen else tuple(replace(batch, queue_s=None, collate_s=None) for batch in session.batches)
     return diagnose(replace(session, loaders=(loader,), batches=batches))
 
 
-def test_a_serial_pipeline_is_told_to_prefetch_and_to_map_in_parallel() -> None:
+def test_serial_pipeline_is_offered_prefetch_and_parallel_map() -> None:
     diagnosis = diagnosed("TFRecord", "Map", "Batch", cpu_s=0.02, compute_s=0.02, cores=4)
     assert diagnosis.verdict == "NO_OVERLAP"
     assert "num_workers" not in diagnosis.summary
@@ -40,7 +40,7 @@ def test_a_serial_pipeline_is_told_to_prefetch_and_to_map_in_parallel() -> None:
     assert "the pipeline: TFRecord → Map → Batch" in diagnosis.primary.evidence
 
 
-def test_python_in_the_pipeline_is_named() -> None:
+def test_fixes_name_python_code_in_the_pipeline() -> None:
     generator = diagnosed("Tensor", "FlatMap (generator)", "Batch", cpu_s=0.05, compute_s=0.01)
     assert any(fix.id == "pack" and "generator" in fix.change for fix in generator.fixes)
     mapped = diagnosed("Range", "Map (python)", "Batch", cpu_s=0.05, compute_s=0.01)
@@ -49,10 +49,11 @@ def test_python_in_the_pipeline_is_named() -> None:
     assert "py_function" in python.change
 
 
-def test_a_pipeline_that_works_ahead_is_judged_by_the_processs_use_of_cores() -> None:
+def test_pipeline_that_works_ahead_is_judged_by_its_cpu_use() -> None:
     waiting = diagnosed("TFRecord", "ParallelMap", "Batch", "Prefetch", unseen=True, workers=1, cpu_s=0.002, blocked_s=0.05)
     assert waiting.verdict == "STORAGE_LATENCY"
     assert waiting.share_of_step["input_storage"] == pytest.approx(waiting.wait_share or 0, abs=0.02)
+    assert "cache" in {fix.id for fix in waiting.fixes}
     assert all(fix.predicted_img_s is None for fix in waiting.fixes)
     assert not any(fix.id.startswith("prefetch") for fix in waiting.fixes)
 
@@ -120,7 +121,9 @@ STAND_IN = {
 }
 
 
-def test_the_hooks_on_a_stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_hooks_time_a_stand_in_for_tensorflow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     for name, text in STAND_IN.items():
         file = tmp_path / name
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -164,7 +167,7 @@ assert seen == 50
 """
 
 
-def test_keras_fit_and_a_loop_of_ones_own(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_hooks_time_keras_fit_and_a_custom_loop(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     if importlib.util.find_spec("tensorflow") is None:
         pytest.skip("TensorFlow is not installed")
     (tmp_path / "train.py").write_text(REAL)

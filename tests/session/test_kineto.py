@@ -1,4 +1,4 @@
-"""Traces of PyTorch's profiler: made up as a GPU job would leave them, and a real one of a job on the CPU."""
+"""Traces of PyTorch's profiler: made-up ones of a job on a GPU, and a real one of a job on the CPU."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def event(name: str, begin_ms: float, length_ms: float, category: str = "cpu_op"
 
 
 def trace(folder: Path, *, wait_ms: float, kernel_ms: float, step_ms: float = 100.0, **more: Any) -> Path:
-    """Four steps: `next()`, then kernels in two halves, with `more` as (name, begin, length, category) in each."""
+    """Write a trace of four steps: `next()`, then two kernels. `each`: more events per step (name, begin, length, category)."""
     events: list[dict[str, Any]] = [{"ph": "M", "name": "process_name", "pid": 7, "args": {"name": "python"}}]
     for number in range(4):
         begin = number * step_ms
@@ -46,7 +46,7 @@ def diagnosed(file: Path) -> Diagnosis:
     return diagnosis
 
 
-def test_an_input_wait_that_the_gpu_feels(tmp_path: Path) -> None:
+def test_wait_that_idles_the_gpu_is_input(tmp_path: Path) -> None:
     diagnosis = diagnosed(trace(tmp_path, wait_ms=60, kernel_ms=40))
     assert diagnosis.verdict == "CPU_PREP"
     assert diagnosis.wait_share == pytest.approx(0.6)
@@ -56,12 +56,12 @@ def test_an_input_wait_that_the_gpu_feels(tmp_path: Path) -> None:
     assert any("workers, storage" in words for words in diagnosis.not_measured)
 
 
-def test_a_wait_behind_which_the_gpu_works_is_none(tmp_path: Path) -> None:
+def test_wait_while_the_gpu_works_is_not_input(tmp_path: Path) -> None:
     queued = trace(tmp_path, wait_ms=60, kernel_ms=40, each=[("queued", 0.0, 60.0, "kernel")])
     assert diagnosed(queued).verdict == "COMPUTE_BOUND"
 
 
-def test_copies_waits_and_exchange(tmp_path: Path) -> None:
+def test_copies_and_waits_in_a_trace_give_their_verdicts(tmp_path: Path) -> None:
     copies = diagnosed(
         trace(tmp_path, wait_ms=2, kernel_ms=60, each=[("Memcpy HtoD (Pageable -> Device)", 65, 30, "gpu_memcpy")])
     )
@@ -71,7 +71,7 @@ def test_copies_waits_and_exchange(tmp_path: Path) -> None:
     assert diagnosed(trace(tmp_path, wait_ms=1, kernel_ms=50, each=waits)).verdict == "SYNC_BOUND"
 
 
-def test_who_and_on_what(tmp_path: Path) -> None:
+def test_trace_gives_rank_gpu_and_steps(tmp_path: Path) -> None:
     session, _ = read_session_folder(trace(tmp_path, wait_ms=1, kernel_ms=90))
     assert (session.processes[0].rank, session.processes[0].world_size) == (1, 2)
     assert session.host.gpus[0].name == "NVIDIA A100-SXM4-40GB"
@@ -87,7 +87,7 @@ def test_who_and_on_what(tmp_path: Path) -> None:
         ('{"traceEvents": [{"ph": "X", "name": "ProfilerStep#1", "ts": "x"}]}', "0 marked steps"),
     ],
 )
-def test_what_is_no_trace_is_said_in_words(tmp_path: Path, text: str, words: str) -> None:
+def test_file_that_is_no_trace_raises_session_error(tmp_path: Path, text: str, words: str) -> None:
     file = tmp_path / "t.json"
     file.write_text(text)
     with pytest.raises(SessionError, match=words):
@@ -111,7 +111,7 @@ profiler.export_chrome_trace(sys.argv[1])
 """
 
 
-def test_a_real_trace(tmp_path: Path) -> None:
+def test_trace_of_a_real_profiler_is_diagnosed(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     file = tmp_path / "real.json"
     subprocess.run([sys.executable, "-c", REAL, str(file)], check=True, capture_output=True, timeout=100)

@@ -1,4 +1,4 @@
-"""A DataLoader that a script makes anew for each epoch is one loader with as many epochs."""
+"""A DataLoader that a script creates again in each epoch is one loader with several epochs."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from session_factory import MAIN_PID, make_session
 EPOCHS = 4
 
 
-def remade(*, first_wait_s: float = 0.0, workers: int = 2) -> Session:
-    """Each epoch is a loader of its own, as the hooks number them."""
+def recreated_session(*, first_wait_s: float = 0.0, workers: int = 2) -> Session:
+    """A session in which each epoch has a loader of its own, as the hooks number them."""
     one = make_session(cpu_s=0.005, compute_s=0.02, steps=40, workers=workers)
     length_s = sum(step.step_s for step in one.steps) + first_wait_s
     steps, batches, loaders, events = [], [], [], []
@@ -28,8 +28,8 @@ def remade(*, first_wait_s: float = 0.0, workers: int = 2) -> Session:
     return replace(one, steps=tuple(steps), batches=tuple(batches), loaders=tuple(loaders), events=tuple(events))
 
 
-def test_epochs_follow_one_another() -> None:
-    session = merge_recreated_loaders(remade())
+def test_loader_recreated_per_epoch_is_one_loader_with_all_epochs() -> None:
+    session = merge_recreated_loaders(recreated_session())
     assert [loader.loader for loader in session.loaders] == [0]
     assert session.loaders[0].remade == EPOCHS - 1
     assert {step.loader for step in session.steps} == {0}
@@ -39,8 +39,8 @@ def test_epochs_follow_one_another() -> None:
     assert {event.detail for event in session.events} == {"loader 0"}
 
 
-def test_starting_each_epoch_is_seen_and_its_fix_says_what_to_do() -> None:
-    found = diagnose(remade(first_wait_s=1.5))
+def test_recreated_loader_is_startup_with_persistent_workers_as_fix() -> None:
+    found = diagnose(recreated_session(first_wait_s=1.5))
     assert found.verdict == "STARTUP"
     assert found.findings[0].share_of == "run"
     assert any("made its DataLoader 4 times" in words for words in found.findings[0].evidence)
@@ -50,8 +50,8 @@ def test_starting_each_epoch_is_seen_and_its_fix_says_what_to_do() -> None:
     assert kept.gain > 1.5
 
 
-def test_validation_stays_apart() -> None:
-    session = remade()
+def test_validation_loader_is_not_merged_with_the_training_loader() -> None:
+    session = recreated_session()
     validating = {1, 3}
     steps = tuple(replace(step, optimizer_steps=0) if step.loader in validating else step for step in session.steps)
     merged = merge_recreated_loaders(replace(session, steps=steps))
@@ -59,20 +59,20 @@ def test_validation_stays_apart() -> None:
     assert all((step.optimizer_steps == 0) == (step.loader == 1) for step in merged.steps)
 
 
-def test_loaders_iterated_side_by_side_stay_apart() -> None:
-    session = remade()
+def test_loaders_iterated_at_the_same_time_are_not_merged() -> None:
+    session = recreated_session()
     steps = tuple(replace(step, start_s=step.start_s - 40 * 0.02 * step.loader) for step in session.steps)
     assert len(merge_recreated_loaders(replace(session, steps=steps)).loaders) > 1
 
 
-def test_other_settings_are_another_loader() -> None:
-    session = remade()
+def test_loader_with_other_arguments_is_not_merged() -> None:
+    session = recreated_session()
     loaders = (*session.loaders[:-1], replace(session.loaders[-1], batch_size=64))
     assert [loader.loader for loader in merge_recreated_loaders(replace(session, loaders=loaders)).loaders] == [0, 3]
 
 
-def test_a_worker_started_anew_has_one_row() -> None:
-    session = remade()
+def test_worker_restarted_in_each_epoch_has_one_row() -> None:
+    session = recreated_session()
     one = session.batches[0]
     batches = tuple(replace(batch, pid=batch.pid + 10 * batch.loader) for batch in session.batches)
     started = [

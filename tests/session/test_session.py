@@ -1,4 +1,4 @@
-"""A session survives saving and loading, a killed process, and files of another version."""
+"""Saving and loading a session: round trip, incomplete files, other versions, other folders."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_saved_session_loads_back_equal(tmp_path: Path) -> None:
     assert Session.load(session.save(tmp_path)) == session
 
 
-def test_one_file_per_process_is_merged_and_times_count_from_the_start(tmp_path: Path) -> None:
+def test_files_of_several_processes_are_merged_with_times_from_the_start(tmp_path: Path) -> None:
     write(tmp_path / "launch.jsonl", {"kind": "session", "version": 1, "command": ["a"], "monotonic_s": 100.0})
     write(tmp_path / "process-7.jsonl", {"kind": "process", "pid": 7, "parent_pid": 1, "role": "main", "started_s": 101.0})
     row = [0 if name == "epoch" else 103.5 if name == "start_s" else 0.25 for name in STEP_FIELDS[:5]]
@@ -27,7 +27,7 @@ def test_one_file_per_process_is_merged_and_times_count_from_the_start(tmp_path:
     assert session.steps[0].sync_s is None  # the row was shorter: not measured, not 0
 
 
-def test_torn_last_line_is_left_out(tmp_path: Path) -> None:
+def test_incomplete_last_line_is_ignored(tmp_path: Path) -> None:
     write(tmp_path / "launch.jsonl", {"kind": "session", "version": 1, "command": ["a"], "monotonic_s": 0.0})
     with (tmp_path / "launch.jsonl").open("a") as file:
         file.write('{"kind":"exit","code":0,"monoto')
@@ -36,24 +36,24 @@ def test_torn_last_line_is_left_out(tmp_path: Path) -> None:
     assert session.exit_code is None
 
 
-def test_newer_version_is_refused_in_words(tmp_path: Path) -> None:
+def test_newer_session_version_raises_session_error(tmp_path: Path) -> None:
     write(tmp_path / "launch.jsonl", {"kind": "session", "version": 99, "command": []})
     with pytest.raises(SessionError, match="version 99"):
         Session.load(tmp_path)
 
 
 @pytest.mark.parametrize("make", [lambda path: path / "none", lambda path: path], ids=["no folder", "empty folder"])
-def test_no_session_is_an_error_that_says_where(tmp_path: Path, make) -> None:  # type: ignore[no-untyped-def]
+def test_missing_session_raises_session_error_with_the_path(tmp_path: Path, make) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(SessionError, match=str(tmp_path)):
         Session.load(make(tmp_path))
 
 
-def test_rows_start_with_the_fields_that_are_always_there() -> None:
+def test_rows_start_with_the_required_fields() -> None:
     assert STEP_FIELDS[:4] == ("epoch", "start_s", "wait_s", "compute_s")
     assert BATCH_FIELDS[:2] == ("start_s", "wall_s")
 
 
-def test_diagnosis_is_json() -> None:
+def test_diagnosis_is_json_serialisable() -> None:
     document = json.loads(json.dumps(example_diagnosis().to_json()))
     assert document["verdict"] == "CPU_PREP"
     assert abs(sum(document["share_of_step"].values()) - 1) < 1e-9
@@ -74,13 +74,13 @@ def write(path: Path, line: dict[str, object]) -> None:
         '{"kind": "session", "version": "new"}',
     ],
 )
-def test_lines_of_something_else_are_an_error_in_words(tmp_path: Path, line: str) -> None:
+def test_lines_of_another_format_raise_session_error(tmp_path: Path, line: str) -> None:
     (tmp_path / "other.jsonl").write_text(line + "\n")
     with pytest.raises(SessionError, match="not a session's"):
         Session.load(tmp_path)
 
 
-def test_the_folder_of_a_training_run_is_no_session_but_holds_one(tmp_path: Path) -> None:
+def test_folder_of_a_training_run_raises_with_a_hint_to_its_session(tmp_path: Path) -> None:
     write(tmp_path / "metrics.jsonl", {"seconds": 0.1, "step": 0})
     with pytest.raises(SessionError, match="holds no session") as raised:
         Session.load(tmp_path)

@@ -1,9 +1,9 @@
-"""What the rules of SageMaker Debugger's ProfilerReport would have said about a session.
+"""The rules of SageMaker Debugger's ProfilerReport, applied to a session for comparison.
 
-Re-implemented for comparison, since people know them: AWS closed the service to new customers, and its framework rules
-stop at PyTorch 2.0. Thresholds: "Amazon SageMaker Developer Guide", list of Debugger built-in rules (March 2023). Where the
-guide does not say how a rule counts: the last public version of the rules in awslabs/sagemaker-debugger (November 2020).
-The managed rules may differ. A data point there is a sample every 0.5 s, as ours are.
+Many users know these rules, but AWS closed the service to new customers, and its framework rules stop at PyTorch 2.0.
+Thresholds: "Amazon SageMaker Developer Guide", list of Debugger built-in rules (March 2023). Where the guide does not say how
+a rule counts, the code follows the last public version of the rules in awslabs/sagemaker-debugger (November 2020). The managed
+rules may differ. A data point is a sample every 0.5 s, there and here.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LOADER_LEAST, LOADER_MOST, LOADER_PATIENCE = 0.70, 2.00, 10
 
 @dataclass(frozen=True, slots=True)
 class RuleResult:
-    """`outcome` is fires, silent or cannot tell (a source that it needs was not measured); `why` has the numbers."""
+    """The outcome of one rule: "fires", "silent", or "cannot tell" when a source was not measured. `why` holds the numbers."""
 
     rule: str
     outcome: str
@@ -39,10 +39,11 @@ class RuleResult:
 
 
 Answer = tuple[str, str]
+"""Outcome and reason."""
 
 
 def apply_rules(session: Session) -> tuple[RuleResult, ...]:
-    """Every rule's answer, in the order of the ProfilerReport."""
+    """Return the outcome of every rule, in the order of the ProfilerReport."""
     return tuple(RuleResult(name, *rule(session)) for name, rule in RULES)
 
 
@@ -58,7 +59,7 @@ NO_GPU: Answer = (NOT_APPLICABLE, "needs GPU utilisation, which was not measured
 
 
 def _gpu_series(session: Session, read: Callable[[Sample, int], float | None]) -> dict[int, list[float]]:
-    """Known values per GPU, in order of time."""
+    """Return the known values of each GPU, in order of time."""
     series: dict[int, list[float]] = {}
     for sample in session.samples:
         for place, gpu in enumerate(sample.gpus):
@@ -82,7 +83,7 @@ def _memory(session: Session) -> dict[int, list[float]]:
 
 
 def cpu_bottleneck(session: Session) -> Answer:
-    """More than half of the data points have any one core above 90 % while any one GPU is below 10 %."""
+    """Fires when more than half of the data points have a core above 90 % and a GPU below 10 %."""
     points = [sample for sample in session.samples if sample.core_busy and any(gpu.busy is not None for gpu in sample.gpus)]
     if not points:
         return NO_GPU
@@ -96,12 +97,12 @@ def cpu_bottleneck(session: Session) -> Answer:
 
 
 def io_bottleneck(session: Session) -> Answer:
-    """As for the CPU, with one core's I/O wait above 50 %; headrace does not record I/O wait, which misses most stalls."""
+    """Needs I/O wait above 50 % on a core. headrace does not record I/O wait, since it misses most stalls."""
     return (NOT_APPLICABLE, "needs I/O wait per core, which headrace does not record")
 
 
 def low_gpu_utilization(session: Session) -> Answer:
-    """A GPU's 95th percentile below 70 %, or above with a 5th percentile below 10 %, over the last 500 data points."""
+    """Fires when a GPU's 95th percentile is below 70 %, or its 5th below 10 %, over the last 500 data points."""
     series = _busy(session)
     if not series:
         return NO_GPU
@@ -116,7 +117,7 @@ def low_gpu_utilization(session: Session) -> Answer:
 
 
 def batch_size(session: Session) -> Answer:
-    """CPU, GPU and GPU memory all have a 95th percentile below 70 %."""
+    """Fires when the 95th percentiles of CPU, GPU and GPU memory are all below 70 %."""
     busy, memory = _busy(session), _memory(session)
     cpu = [value for sample in session.samples if (value := mean(sample.core_busy)) is not None]
     if not busy or not memory or not cpu:
@@ -128,12 +129,12 @@ def batch_size(session: Session) -> Answer:
         "GPU": max(percentile(values[-BATCH_WINDOW:], 0.95) for values in busy.values()),
         "GPU memory": max(percentile(values[-BATCH_WINDOW:], 0.95) for values in memory.values()),
     }
-    said = ", ".join(f"{name} {value:.0%}" for name, value in highest.items())
-    return _answer(max(highest.values()) < BATCH_P95, f"95th percentiles: {said}; all must be below 70 %")
+    listed = ", ".join(f"{name} {value:.0%}" for name, value in highest.items())
+    return _answer(max(highest.values()) < BATCH_P95, f"95th percentiles: {listed}; all must be below 70 %")
 
 
 def gpu_memory_increase(session: Session) -> Answer:
-    """The moving average of GPU memory rises by more than 10 points between two windows that overlap in all but one point."""
+    """Fires when the moving average of GPU memory rises by more than 10 points from one data point to the next."""
     series = _memory(session)
     if not series:
         return (NOT_APPLICABLE, "needs GPU memory, which was not measured")
@@ -147,7 +148,7 @@ def gpu_memory_increase(session: Session) -> Answer:
 
 
 def load_balancing(session: Session) -> Answer:
-    """The utilisation histograms of two GPUs are further apart than a Jensen-Shannon distance of 0.5."""
+    """Fires when the utilisation histograms of two GPUs have a Jensen-Shannon distance above 0.5."""
     series = _busy(session)
     if len(series) < 2:
         return (NOT_APPLICABLE, "needs two GPUs")
@@ -159,7 +160,7 @@ def load_balancing(session: Session) -> Answer:
 
 
 def _histogram(values: Sequence[float]) -> list[float]:
-    """Counts in bins of two points from 0 to 98, as the public rule has them: what lies above 98 % is dropped."""
+    """Return counts in bins of two points from 0 to 98 %. The public rule drops values above 98 %, too."""
     counts = [0.0] * 49
     for value in values:
         if 100 * value <= 98:
@@ -168,7 +169,7 @@ def _histogram(values: Sequence[float]) -> list[float]:
 
 
 def _distance(one: Sequence[float], other: Sequence[float]) -> float:
-    """Jensen-Shannon distance with natural logarithms (SciPy's default); 0 where a histogram is empty."""
+    """Return the Jensen-Shannon distance with natural logarithms (SciPy's default); 0 when a histogram is empty."""
     first, second = math.fsum(one), math.fsum(other)
     if not first or not second:
         return 0.0
@@ -182,7 +183,7 @@ def _against_mean(value: float, other: float) -> float:
 
 
 def step_outlier(session: Session) -> Answer:
-    """More than 10 steps are longer than the mean plus five standard deviations; more than 100 steps needed."""
+    """Fires when more than 10 steps are longer than the mean plus five standard deviations. Needs more than 100 steps."""
     steps = [step.step_s for step in session.steps]
     if len(steps) <= OUTLIER_STEPS:
         return (SILENT, f"needs more than {OUTLIER_STEPS} steps; this run had {len(steps)}")
@@ -193,7 +194,7 @@ def step_outlier(session: Session) -> Answer:
 
 
 def max_initialization_time(session: Session) -> Answer:
-    """No step in the first 20 minutes."""
+    """Fires when the first 20 minutes hold no step."""
     first_s = session.steps[0].start_s if session.steps else session.duration_s
     if first_s is None:
         return (NOT_APPLICABLE, "the time of the first step was not measured")
@@ -201,7 +202,7 @@ def max_initialization_time(session: Session) -> Answer:
 
 
 def dataloader(session: Session) -> Answer:
-    """Fewer worker processes than 70 % of the cores, or more than 200 %."""
+    """Fires when there are fewer worker processes than 70 % of the cores, or more than 200 %."""
     workers = [float(sample.workers) for sample in session.samples if sample.workers is not None]
     cores = session.host.cores_online
     if not workers or not cores:
@@ -225,4 +226,4 @@ RULES: tuple[tuple[str, Callable[[Session], Answer]], ...] = (
     ("MaxInitializationTime", max_initialization_time),
     ("Dataloader", dataloader),
 )
-"""Rule names as SageMaker has them. Its two Overall… rules never fire and are left out."""
+"""All rules by SageMaker's names. Its two Overall… rules never fire and are left out."""

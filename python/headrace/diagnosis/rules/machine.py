@@ -49,7 +49,7 @@ def cpu_quota(job: MeasuredJob) -> Finding | None:
     if share < QUOTA_SHARE:
         return None
     quota = job.session.host.quota_cores
-    limit = f"the limit is {quota:.2g} cores" if quota else "the cgroup has a CPU limit"
+    limit = f"the limit is {quota:.2g} core{'' if quota == 1 else 's'}" if quota else "the cgroup has a CPU limit"
     return make_finding("CPU_QUOTA", share, f"the kernel stopped the job for {share:.0%} of the time; {limit}")
 
 
