@@ -43,24 +43,39 @@ class LoaderOptions:
     dct_scale: DctScale = "off"
 
     def __post_init__(self) -> None:
+        if self.batch_size < 1:
+            raise UsageError(f"batch_size must be at least 1, not {self.batch_size}", hint="it counts images per rank")
+        if self.world_size < 1 or not 0 <= self.rank < self.world_size:
+            raise UsageError(
+                f"rank {self.rank} of world size {self.world_size}: the rank must be in [0, world_size)",
+                hint="leave out both to use torch.distributed's",
+            )
+        if self.threads < 1 or self.prefetch < 1:
+            raise UsageError(
+                f"threads and prefetch must be at least 1, not {self.threads} and {self.prefetch}",
+                hint="leave out threads to use all cores",
+            )
+        if not 0 <= self.seed < 2**63:
+            raise UsageError(f"seed must be 0 or more and below 2**63, not {self.seed}", hint="for example seed=0")
+        self._check_output()
+        if self.on_error not in ("raise", "skip"):
+            raise UsageError(
+                f"on_error must be 'raise' or 'skip', not {self.on_error!r}",
+                hint="'skip' substitutes bad records and counts them",
+            )
         if self.mask is not None and not 0 <= self.mask_fill <= 255:
-            raise UsageError(f"mask_fill must be from 0 to 255, not {self.mask_fill}")
+            raise UsageError(f"mask_fill must be from 0 to 255, not {self.mask_fill}", hint="255 is often the class to ignore")
         if self.cache is not None:
             parse_cache(self.cache)
+
+    def _check_output(self) -> None:
         if self.output not in ("torch", "numpy"):
-            raise UsageError(f"output must be 'torch' or 'numpy', not {self.output!r}")
+            raise UsageError(
+                f"output must be 'torch' or 'numpy', not {self.output!r}",
+                hint="'numpy' yields arrays, for any other framework",
+            )
         if self.output == "numpy" and (self.dtype == "bfloat16" or self.device != "cpu"):
-            raise UsageError("output='numpy' offers no bfloat16 and no GPU; use output='torch'")
-        if not 0 <= self.seed < 2**63:
-            raise UsageError(f"seed must be 0 or more and below 2**63, not {self.seed}")
-        if self.batch_size < 1:
-            raise UsageError(f"batch_size must be at least 1, not {self.batch_size}")
-        if self.world_size < 1 or not 0 <= self.rank < self.world_size:
-            raise UsageError(f"rank {self.rank} of world size {self.world_size}: the rank must be in [0, world_size)")
-        if self.threads < 1 or self.prefetch < 1:
-            raise UsageError(f"threads and prefetch must be at least 1, not {self.threads} and {self.prefetch}")
-        if self.on_error not in ("raise", "skip"):
-            raise UsageError(f"on_error must be 'raise' or 'skip', not {self.on_error!r}")
+            raise UsageError("output='numpy' offers no bfloat16 and no GPU", hint="use output='torch'")
 
     @property
     def global_batch(self) -> int:
@@ -71,7 +86,9 @@ class LoaderOptions:
 def resolve_rank(rank: int | None, world_size: int | None) -> tuple[int, int]:
     """Return rank and world size as given, else torch.distributed's if it is initialized, else 0 and 1."""
     if (rank is None) != (world_size is None):
-        raise UsageError("give rank and world_size together, or neither")
+        raise UsageError(
+            "give rank and world_size together, or neither", hint="without them torch.distributed's are used, or 0 of 1"
+        )
     if rank is not None and world_size is not None:
         return rank, world_size
     distributed = sys.modules.get("torch.distributed")  # if it is not imported, it is not initialized either
