@@ -12,8 +12,7 @@ import time
 from pathlib import Path
 from types import TracebackType
 
-from headrace.attach import load_hooks, log, sampler
-from headrace.attach import torch_hooks as hooks
+from headrace.attach import load_hooks, log, sampler, torch_hooks
 from headrace.attach.launch import SITE_FOLDER
 from headrace.attach.processes import rank_from_environment
 from headrace.diagnosis.model import Diagnosis
@@ -47,7 +46,7 @@ class Watch:
         _, local_rank, world_size = rank_from_environment()
         self.folder = (Path(out) if out is not None else _default_folder(world_size)).absolute()
         self.diagnosis: Diagnosis | None = None
-        self._leads = local_rank == 0
+        self._is_first_rank = local_rank == 0
         self._report = report
         self._environment: dict[str, str | None] = {}
         self._sampler: subprocess.Popen[bytes] | None = None
@@ -66,14 +65,14 @@ class Watch:
             outer = os.environ[load_hooks.SESSION_VARIABLE]
             log.log_line(f"headrace.watch: this process is being watched already (session in {outer})")
             return
-        if self._leads:
+        if self._is_first_rank:
             begin_session(self.folder, [Path(sys.executable).name, *sys.argv])
         else:
             self.folder.mkdir(parents=True, exist_ok=True)
         self._set_environment()
-        if self._leads:
+        if self._is_first_rank:
             self._sampler = sampler.start(self.folder, os.getpid())
-        if not hooks.resume(self.folder):
+        if not torch_hooks.resume(self.folder):
             load_hooks.start()
         self._active = True
 
@@ -104,7 +103,7 @@ class Watch:
         if not self._active:
             return False
         self._active = False
-        hooks.pause()
+        torch_hooks.pause()
         ended_s = time.monotonic()
         for name, value in self._environment.items():
             if value is None:
@@ -146,7 +145,7 @@ def _default_folder(world_size: int) -> Path:
     if world_size == 1:
         return default_session_folder()
     launcher = os.getppid()
-    try:  # field 22 of /proc/PID/stat, the third after the name's closing bracket being number 3
+    try:  # field 22 (start time) of /proc/PID/stat; field 3 is the first after the bracket that closes the name
         started = Path(f"/proc/{launcher}/stat").read_text().rpartition(")")[2].split()[19]
     except (OSError, IndexError):
         started = "0"

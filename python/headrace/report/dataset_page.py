@@ -26,8 +26,8 @@ STYLE = """
   font-size: 0.8125rem; color: var(--quiet); }
 .sheet { display: grid; grid-template-columns: repeat(auto-fill, minmax(8.5rem, 1fr)); gap: 1.4rem 1rem; align-items: end; }
 figure { margin: 0; min-width: 0; }
-figure img, .unseen-image { display: block; max-width: 100%; border-radius: 0.2rem; }
-.unseen-image { height: 6rem; padding: 0.6rem; overflow: hidden; background: var(--panel); color: var(--warn);
+figure img, .missing-image { display: block; max-width: 100%; border-radius: 0.2rem; }
+.missing-image { height: 6rem; padding: 0.6rem; overflow: hidden; background: var(--panel); color: var(--warn);
   font-size: 0.75rem; line-height: 1.35; }
 figcaption { margin-top: 0.35rem; font-size: 0.75rem; line-height: 1.35; color: var(--quiet); }
 figcaption span { display: block; overflow: hidden; white-space: nowrap; text-overflow: ellipsis; }
@@ -174,7 +174,7 @@ def _sheet(pictures: Sequence[Picture]) -> Html:
 
 def _one(picture: Picture) -> Html:
     if picture.jpeg is None:
-        picture_tag = tag("div", picture.problem, class_="unseen-image")
+        picture_tag = tag("div", picture.problem, class_="missing-image")
     else:
         data = base64.b64encode(picture.jpeg).decode()
         picture_tag = tag(

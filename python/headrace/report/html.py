@@ -71,7 +71,7 @@ def _verdict(screen: FirstScreen) -> Html:
         facts.append(tag("span", f"{screen.simulated}: compute is a timed wait", class_="simulated"))
     return tag(
         "section",
-        tag("p", *facts, class_="sure"),
+        tag("p", *facts, class_="verdict-line"),
         tag("h1", no_break(screen.headline)),
         tag("p", screen.explanation[0].upper() + screen.explanation[1:] + ".", class_="lead") if screen.explanation else None,
         _money(screen),
@@ -153,7 +153,8 @@ def _fixes(screen: FirstScreen) -> Html:
         note += f" The JSON report lists {screen.more_fixes} more."
     if screen.simulated:
         note += f" All rates are for a {screen.simulated}."
-    body = tag("table", tag("caption", "Fixes, best first", class_="unseen"), tag("thead", header, role="rowgroup"),
+    caption = tag("caption", "Fixes, best first", class_="screen-reader-only")
+    body = tag("table", caption, tag("thead", header, role="rowgroup"),
                tag("tbody", *rows, role="rowgroup"), role="table", class_="fixes")  # fmt: skip
     advice = tag("p", screen.advice) if screen.advice else None
     return tag("section", tag("h2", "What to change"), advice, body, tag("p", note, class_="note"), id="fixes")

@@ -1,5 +1,5 @@
 "use strict";
-// Only comfort lives here: copy buttons and the read-out under the pointer. The page says everything without it.
+// Copy buttons and the values under the pointer. The page is complete without this script.
 (() => {
   for (const command of document.querySelectorAll(".fixes .do code")) {
     if (!navigator.clipboard) break;

@@ -45,7 +45,8 @@ def table(
         tag("tr", tag("th", row[0], scope="row"), *(tag("td", cell, class_=side(at)) for at, cell in enumerate(row[1:], 1)))
         for row in rows
     ]
-    inner = tag("table", tag("caption", caption, class_="unseen" if quiet else None), tag("thead", head), tag("tbody", *body))
+    title = tag("caption", caption, class_="screen-reader-only" if quiet else None)
+    inner = tag("table", title, tag("thead", head), tag("tbody", *body))
     return tag("div", inner, class_="scroll", tabindex=0, role="region", aria_label=caption)
 
 
