@@ -116,7 +116,7 @@ def test_recordio_data_that_contains_the_magic_number(tmp_path: Path, cache: Pat
     records = [image_record(data, 1, 0) for data in odd]
     assert sum(record.count(magic) for record in records) > len(odd)
     write_rec(tmp_path / "a.rec", records, index=False)
-    for _ in range(2):  # the second time from the cache
+    for _ in range(2):  # the second time from the cached index
         dataset = headrace.open(tmp_path / "a.rec")
         assert [data for data, _ in contents(dataset)] == odd
     for path in cache.rglob("*.bin"):
@@ -170,7 +170,7 @@ for path, examples in pickle.load(sys.stdin.buffer).items():
 
 
 def test_tfrecord_written_by_tensorflow(tmp_path: Path) -> None:
-    """Written, sharded and labelled as TensorFlow's ImageNet scripts do; damage is found by its checksums."""
+    """The shards and labels have the form of TensorFlow's ImageNet scripts; checksums reveal damage."""
     if importlib.util.find_spec("tensorflow") is None:
         pytest.skip("TensorFlow is not installed")
     examples = [
@@ -256,7 +256,7 @@ def test_cifar10_tar(tmp_path: Path) -> None:
 
 
 def test_a_tfrecord_with_the_first_bytes_of_gzip_is_read(tmp_path: Path) -> None:
-    """Of 0x8b1f bytes: its length begins with the two bytes that a compressed file begins with."""
+    """The length, 0x8b1f bytes, begins with the two magic bytes of gzip."""
     data = example(image__class__label=1, image__encoded=IMAGES[0], a__rest=b"")
     data = example(image__class__label=1, image__encoded=IMAGES[0], a__rest=bytes(0x8B1F - len(data) - 9))
     assert len(data) == 0x8B1F
@@ -273,7 +273,7 @@ def test_member_names_that_are_not_utf8(tmp_path: Path) -> None:
             info = tarfile.TarInfo(name)
             info.size = len(IMAGES[0])
             archive.addfile(info, io.BytesIO(IMAGES[0]))
-    for _ in range(2):  # read, and from the cache
+    for _ in range(2):  # scanned, and from the cached index
         dataset = headrace.open(tmp_path / "a.tar")
         assert [os.fsencode(key) for key in dataset.table.keys] == [b"cat/\xe9", b"h\xe9/a"]
         assert [os.fsencode(name) for name in dataset.classes] == [b"cat", b"h\xe9"]
@@ -297,7 +297,7 @@ def test_deeply_nested_json_gives_no_label(tmp_path: Path) -> None:
 
 
 def test_a_tar_older_than_posix(tmp_path: Path) -> None:
-    """Files are of type NUL there, and folders are files whose names end in a slash."""
+    """In such archives files have type NUL, and folders are files whose names end in a slash."""
     whole = bytearray(
         write_tar(tmp_path / "a.tar", [("cat/", b""), ("cat/a.jpg", IMAGES[0])], tarfile.USTAR_FORMAT).read_bytes()
     )

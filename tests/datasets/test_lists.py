@@ -107,7 +107,7 @@ def test_malformed_tables_are_refused(tmp_path: Path, text: str, words: str) -> 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 def test_labels_written_as_floats_are_integers(tmp_path: Path, kind: str) -> None:
-    """As pandas writes a column of numbers in which one is missing. As names, 10.0 would come before 2.0."""
+    """pandas writes a column of integers with a missing value as floats. Taken for names, 10.0 would sort before 2.0."""
     for i in range(3):
         (tmp_path / f"{i}.jpg").write_bytes(IMAGES[i])
     if kind == "csv":

@@ -1,4 +1,4 @@
-"""Masks beside the images: class numbers that follow the geometry of their image, exactly as Pillow's nearest sampling."""
+"""Masks: class numbers that follow the geometry of their image, exactly as Pillow's nearest sampling."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def encoded(image: Image.Image, kind: str = "PNG") -> bytes:
 
 
 def mask(number: int) -> bytes:
-    """Of even numbers gray, of odd ones with a palette whose colours are not the class numbers."""
+    """Return a mask: grey for an even number, else with a palette whose colours differ from the class numbers."""
     image = Image.fromarray(classes_of(number))
     if number % 2:
         image.putpalette([255 - value // 3 for value in range(768)])
@@ -47,7 +47,7 @@ def mask(number: int) -> bytes:
 
 
 def labeled(masks: Callable[[int], bytes] = mask) -> list[tuple[str, bytes]]:
-    """Members in the order of their names: `7.mask.png` comes before `7.png`."""
+    """Return members sorted by name: `7.mask.png` comes before `7.png`."""
     members = []
     for number in range(len(SIZES)):
         members.append((f"{number:02}.cls", str(number % 3).encode()))
@@ -77,7 +77,7 @@ def loader(source: Path, transform: t.Transform, **options: Any) -> headrace.Loa
 
 
 def replayed(classes: Pixels, parameters: Sequence[tuple[str, dict[str, Any]]]) -> Pixels:
-    """What Pillow makes of the mask with the parameters of its image."""
+    """Apply the parameters of an image to its mask with Pillow."""
     image = Image.fromarray(classes)
     for name, given in parameters:
         if name == "crop":

@@ -1,4 +1,4 @@
-"""SageMaker's Pipe mode: named pipes fed by other threads, as SageMaker feeds them."""
+"""SageMaker's Pipe mode: datasets and streams from named pipes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from pipe_channel import channel, feed
 
 
 def tars(tmp_path: Path) -> list[bytes]:
-    """Two shards, as two objects under one prefix."""
+    """Return two tar shards."""
     members = webdataset_members()
     return [write_tar(tmp_path / f"{i}.tar", part).read_bytes() for i, part in enumerate((members[:6], members[6:]))]
 
@@ -80,12 +80,12 @@ def test_a_pipe_without_a_sender_is_an_error_after_a_timeout(tmp_path: Path, mon
         open_stored(tmp_path / "train")
 
 
-# Streams: the Loader reads them while they come.
+# Streams, which a Loader reads while they arrive.
 
 
 @pytest.fixture
 def prefix(image_folder: Callable[..., Path], tmp_path: Path) -> list[bytes]:
-    """The objects of a packed dataset of 40 images, in the order of their keys, with a list of errors."""
+    """The files of a packed dataset of 40 images in the order of their names, with an errors.jsonl."""
     source = image_folder(classes=4, per_class=10)
     (source / "class_0" / "bad.jpg").write_bytes(b"no image")
     pack(source, tmp_path / "packed", shard_size=500_000)
@@ -110,18 +110,18 @@ def test_two_epochs_from_pipes(tmp_path: Path, prefix: list[bytes], wrapped: boo
     data = b"".join(map(recordio, prefix) if wrapped else prefix)
     with channel(tmp_path, [data, data]) as path:
         training = loader(path, shuffle=f"block:{buffer}")
-        assert len(training) == 10  # the manifest says so
+        assert len(training) == 10  # stated in the manifest
         epochs = [digests(training), digests(training)]
         assert training.epoch == 2
     assert epochs[0] != epochs[1] and all(len(set(epoch)) == 10 for epoch in epochs)
     with channel(tmp_path, [data, data]) as path:
         again = loader(path, shuffle=f"block:{buffer}", threads=1, prefetch=1)
         assert [digests(again), digests(again)] == epochs
-    assert not (tmp_path / "cache").exists()  # nothing was kept
+    assert not (tmp_path / "cache").exists()  # nothing was stored
 
 
 def test_stats_measure_the_shuffle_of_a_stream(tmp_path: Path, prefix: list[bytes]) -> None:
-    """Counted here again, from the labels that came."""
+    """The expected statistics are computed from the received labels."""
     found = {}
     for shuffle in (False, "block:100KB", "block:1GiB"):
         with channel(tmp_path, [b"".join(prefix)]) as path:
@@ -268,7 +268,7 @@ def test_a_silent_sender_is_an_error_after_a_timeout(
 
 
 def test_the_first_batch_does_not_wait_for_later_records(tmp_path: Path) -> None:
-    """The sender sends two batches and then nothing until the first one has been used."""
+    """The sender sends two batches and then waits until the first one is used."""
     os.mkfifo(tmp_path / "train_0")
     data = b"".join(tars(tmp_path))
     half = len(tars(tmp_path)[0])
@@ -285,7 +285,7 @@ def test_the_first_batch_does_not_wait_for_later_records(tmp_path: Path) -> None
     thread = threading.Thread(target=send)
     thread.start()
     iterator = iter(loader(tmp_path / "train", batch_size=1, shuffle=False, drop_last=False))
-    next(iterator)  # with three records sent, one is held back and one is handed out
+    next(iterator)  # three records are sent: one is held back, one is returned
     used.set()
     assert len(list(iterator)) == 5
     thread.join(30)
@@ -314,7 +314,7 @@ def test_class_names_and_negative_labels_in_a_stream_are_refused(tmp_path: Path,
 
 
 def test_a_stream_gives_the_samples_of_the_same_tar_on_disk(tmp_path: Path) -> None:
-    """Of several images a plain name is the image, a name that ends as before is another sample, and a GIF is an image."""
+    """A plain name is preferred as the image, a repeated extension begins a sample, and a GIF is an image."""
     members = [("0.mask.png", b"mask"), ("0.txt", b"words"), ("0.png", IMAGES[0]), ("0.cls", b"1")]
     members += [("1.jpg", IMAGES[1]), ("1.cls", b"2"), ("1.jpg", IMAGES[2]), ("1.cls", b"0")]
     members += [("2.gif", b"GIF89a"), ("2.cls", b"1"), ("3.left.jpg", IMAGES[3]), ("3.right.jpg", b""), ("3.cls", b"0")]

@@ -1,4 +1,4 @@
-"""Local shards: records are announced to the system before they are read, and many shards need many descriptors."""
+"""Readahead of local shards: records are announced to the kernel before they are read, within the limit of descriptors."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def packed(image_folder: Callable[..., Path], tmp_path: Path) -> Path:
 
 
 def test_records_are_announced_before_they_are_read(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[tuple[int, int]] = []
-    monkeypatch.setattr(os, "posix_fadvise", lambda descriptor, offset, size, advice: told.append((offset, size)))
+    announced: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "posix_fadvise", lambda descriptor, offset, size, advice: announced.append((offset, size)))
     data = headrace.open(packed)
     loader = headrace.Loader(data, 4, headrace.transforms.imagenet_eval(24), output="numpy", threads=1, prefetch=1, seed=3)
     iterator = iter(loader)
@@ -32,8 +32,8 @@ def test_records_are_announced_before_they_are_read(packed: Path, monkeypatch: p
     order = loader._order(0)
     records = np.concatenate([order.batch(step) for step in range(4)])  # two ahead
     expected = list(zip(data.table.offset[records].tolist(), data.table.size[records].tolist(), strict=True))
-    assert told == expected
-    assert len(list(iterator)) == 3 and len(told) == 20
+    assert announced == expected
+    assert len(list(iterator)) == 3 and len(announced) == 20
 
 
 def test_image_files_get_no_readahead(image_folder: Callable[..., Path]) -> None:

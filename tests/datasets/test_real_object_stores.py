@@ -1,4 +1,4 @@
-"""Real S3-compatible servers behind a slow and unreliable link: the same batches, the bound kept, few round trips."""
+"""Real S3-compatible servers behind a slow and unreliable link: same batches, bounded cache, few round trips."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from headrace.datasets.sources.remote.shards import RemoteShards
 from headrace.errors import SourceError
 from headrace.loading import feed
 from headrace.packing import pack
+from loader_batches import are_equal, batches
 from real_stores import RealStore, missing, running
 from sample_images import jpeg
 from slow_link import Link, slow_link
@@ -31,7 +32,7 @@ KINDS = ["moto", pytest.param("swift", marks=pytest.mark.object_store)]
 
 @pytest.fixture(scope="module")
 def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """48 images in shards of a few."""
+    """A packed dataset of 48 images in several shards."""
     root = tmp_path_factory.mktemp("source")
     for number in range(48):
         path = root / "images" / f"class_{number % 3}" / f"{number:03d}.jpg"
@@ -53,25 +54,13 @@ def server(request: pytest.FixtureRequest, packed: Path) -> Iterator[RealStore]:
 
 @pytest.fixture
 def link(server: RealStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Link]:
-    """A link to the server, which everything uses; a cache of the test's own, and no waiting between tries."""
+    """A link to the server that all clients use, a cache of the test's own, and almost no pause between tries."""
     with slow_link(server.port) as (made, url):
         for name, value in server.environment(url).items():
             monkeypatch.setenv(name, value)
         monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "cache"))
         monkeypatch.setattr(retry, "DEFAULT", RetryPolicy(backoff_s=0.001))
         yield made
-
-
-def batches(path: object, **options: Any) -> list[tuple[np.ndarray, np.ndarray]]:
-    settings: dict[str, Any] = {"batch_size": 8, "seed": 1, "drop_last": False, "threads": 2, "output": "numpy"} | options
-    with headrace.Loader(headrace.open(str(path)), transform=headrace.transforms.imagenet_train(24), **settings) as loader:
-        return [(images.copy(), labels.copy()) for images, labels in loader]
-
-
-def same(left: list[tuple[np.ndarray, np.ndarray]], right: list[tuple[np.ndarray, np.ndarray]]) -> bool:
-    return len(left) == len(right) and all(
-        np.array_equal(a, c) and np.array_equal(b, d) for (a, b), (c, d) in zip(left, right, strict=True)
-    )
 
 
 @pytest.mark.parametrize("shuffle", [True, "block:400KB", False])
@@ -83,7 +72,9 @@ def test_the_same_batches_as_from_disk(
     if limit_share is not None:
         size = sum(path.stat().st_size for path in packed.iterdir())
         monkeypatch.setenv("HEADRACE_CACHE_SIZE", str(int(size * limit_share) + 150_000))
-    assert same(batches("s3://images/data", shuffle=shuffle), batches(packed, shuffle=shuffle))
+    assert are_equal(
+        batches("s3://images/data", image_size=24, shuffle=shuffle), batches(packed, image_size=24, shuffle=shuffle)
+    )
 
 
 @pytest.mark.parametrize("fault", ["reset", "500", "cut", "wrong", "stall"])
@@ -91,7 +82,9 @@ def test_the_same_batches_as_from_disk(
 def test_faults_cost_retries_and_never_data(link: Link, packed: Path, fault: Any, shuffle: bool | str) -> None:
     link.stall_s = 0.3
     link.plan = lambda number, line: fault if number % 4 == 1 and ".tar" in line else None
-    assert same(batches("s3://images/data", shuffle=shuffle), batches(packed, shuffle=shuffle))
+    assert are_equal(
+        batches("s3://images/data", image_size=24, shuffle=shuffle), batches(packed, image_size=24, shuffle=shuffle)
+    )
     assert sum(".tar" in line for line in link.requests) > 5
 
 
@@ -99,7 +92,7 @@ def test_a_stalled_answer_is_retried(link: Link, packed: Path, monkeypatch: pyte
     monkeypatch.setattr(retry, "DEFAULT", RetryPolicy(backoff_s=0.001, timeout_s=2.0))
     link.stall_s = 60.0
     link.plan = lambda number, line: "stall" if number in (4, 9) else None
-    assert same(batches("s3://images/data"), batches(packed))
+    assert are_equal(batches("s3://images/data", image_size=24), batches(packed, image_size=24))
     assert sum(line.startswith("GET") for line in link.requests) > 2
 
 
@@ -127,15 +120,15 @@ def test_wrong_credentials_are_an_error_with_a_hint(link: Link, monkeypatch: pyt
 
 
 def test_the_first_batch_takes_three_round_trips(link: Link, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Manifest, index, records: a request's depth is one more than that of the deepest one answered before it began."""
-    link.latency_s = 0.25  # long enough for all requests of a wave to begin before the first of them is answered
+    """Manifest, index, records. A request's depth is one more than that of the deepest request answered before it began."""
+    link.latency_s = 0.25  # long enough that all requests of a round trip begin before its first answer
     began_s: list[float] = []
 
     def plan(number: int, line: str) -> None:
         began_s.append(time.monotonic())
 
     link.plan = plan
-    monkeypatch.setattr(feed, "_FETCHED_AHEAD", 1)  # the second batch's requests would be counted too
+    monkeypatch.setattr(feed, "_FETCHED_AHEAD", 1)  # so that requests of the second batch are not counted
     dataset = headrace.open("s3://images/data")
     loader = headrace.Loader(
         dataset,
@@ -202,7 +195,7 @@ def test_two_processes_share_a_cache_that_never_exceeds_its_bound(
 
 
 def _limited(command: str, limit: int) -> subprocess.CompletedProcess[str]:
-    """Runs Python code in a process whose files cannot grow beyond `limit` bytes."""
+    """Run Python code in a process whose files cannot grow beyond `limit` bytes."""
     code = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))\n{command}"
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
 
@@ -229,9 +222,9 @@ def test_a_full_file_system_is_an_error(link: Link, tmp_path: Path, monkeypatch:
         pytest.skip("no mounts here")
     try:
         monkeypatch.setenv("HEADRACE_CACHE", str(small))
-        monkeypatch.setenv("HEADRACE_CACHE_SIZE", "1GiB")  # more than there is
+        monkeypatch.setenv("HEADRACE_CACHE_SIZE", "1GiB")  # more than the file system has
         with pytest.raises(SourceError, match="No space left"):
-            batches("s3://images/data")
+            batches("s3://images/data", image_size=24)
     finally:
         subprocess.run(["umount", "-l", small], check=True)
 

@@ -1,4 +1,4 @@
-"""Tar, RecordIO and TFRecord files in an object store that are larger than the cache: read by ranges, within the bound."""
+"""Tar, RecordIO and TFRecord files in an object store that are larger than the cache: ranged reads, bounded cache."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LABELS = [i % 5 for i in range(COUNT)]
 
 
 def write_containers(kind: str, folder: Path) -> None:
-    """Six files of ten images each."""
+    """Write six files of ten images each."""
     folder.mkdir()
     for part in range(PARTS):
         rows = range(part * 10, part * 10 + 10)
@@ -56,7 +56,7 @@ def test_containers_larger_than_the_cache_are_read_by_ranges(
     limit = size // 2 + 400_000
     assert limit < size
     monkeypatch.setenv("HEADRACE_CACHE_SIZE", str(limit))
-    for _ in range(2):  # the second time by what the first has noted
+    for _ in range(2):  # the second time with the index of the first
         remote = headrace.open("s3://b/in")
         assert (remote.kind, remote.classes, remote.fingerprint) == (local.kind, local.classes, local.fingerprint)
         assert isinstance(remote.fetcher, remote_shards.RemoteShards) and remote.fetcher.allowance is not None
@@ -83,7 +83,7 @@ def test_a_container_that_does_not_fit_or_is_damaged_is_an_error(
     bucket.fill(tmp_path / "in", "in")
     size = (tmp_path / "in" / "part0.tar").stat().st_size
     monkeypatch.setenv("HEADRACE_CACHE_SIZE", str(size // 2))
-    with pytest.raises(SourceError, match="may take"):  # even one file must fit for a moment
+    with pytest.raises(SourceError, match="may take"):  # one file must fit while it is scanned
         headrace.open("s3://b/in/part0.tar")
     assert main(["inspect", "s3://b/in"]) == 1
     assert "hint:" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Object stores: remote datasets equal local ones, faults cost retries and never data, the cache keeps its bound."""
+"""Datasets in object stores: equal to local ones, robust against faults, within the cache's limit."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from headrace.datasets.sources.remote.shard_cache import Reservation
 from headrace.datasets.sources.remote.store import is_url
 from headrace.errors import FormatError, MissingDependencyError, SourceError, UsageError
 from headrace.packing import pack
+from loader_batches import are_equal, batches
 from object_store import Bucket, disk_bytes, needs_obstore
 
 
@@ -38,18 +39,6 @@ def packed(image_folder: Callable[..., Path], tmp_path: Path, bucket: Bucket) ->
     pack(image_folder(classes=4, per_class=10), out, shard_size=80_000)
     bucket.fill(out, "data")
     return out
-
-
-def batches(path: object, **options: object) -> list[tuple[np.ndarray, np.ndarray]]:
-    settings = {"batch_size": 8, "seed": 1, "shuffle": True, "drop_last": False, "threads": 2, "output": "numpy"} | options
-    loader = headrace.Loader(headrace.open(path), transform=headrace.transforms.imagenet_train(48), **settings)
-    return [(images.copy(), labels.copy()) for images, labels in loader]
-
-
-def same(left: list[tuple[np.ndarray, np.ndarray]], right: list[tuple[np.ndarray, np.ndarray]]) -> bool:
-    return len(left) == len(right) and all(
-        np.array_equal(a, c) and np.array_equal(b, d) for (a, b), (c, d) in zip(left, right, strict=True)
-    )
 
 
 def test_urls_are_told_from_local_paths() -> None:
@@ -68,10 +57,10 @@ def test_without_obstore_the_error_says_what_to_install(monkeypatch: pytest.Monk
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_a_remote_dataset_gives_the_same_batches(packed: Path, bucket: Bucket, shuffle: bool) -> None:
     expected = batches(packed, shuffle=shuffle)
-    assert same(batches("s3://b/data", shuffle=shuffle), expected)
+    assert are_equal(batches("s3://b/data", shuffle=shuffle), expected)
     first = len(bucket.requests)
-    assert same(batches("s3://b/data", shuffle=shuffle), expected)
-    assert len(bucket.requests) - first == 1  # the manifest; everything else is in the cache
+    assert are_equal(batches("s3://b/data", shuffle=shuffle), expected)
+    assert len(bucket.requests) - first == 1  # the manifest; all else is cached
 
 
 @needs_obstore
@@ -102,7 +91,7 @@ def test_json_of_a_remote_record_is_read(tmp_path: Path, bucket: Bucket, image_f
 def test_faults_cost_retries_and_never_data(packed: Path, bucket: Bucket, kind: str) -> None:
     expected = batches(packed)
     bucket.fault = lambda number, key: kind if number % 3 == 1 and key.endswith(".tar") else None
-    assert same(batches("s3://b/data"), expected)
+    assert are_equal(batches("s3://b/data"), expected)
     assert len(bucket.requests) > 40
 
 
@@ -125,7 +114,7 @@ def test_records_damaged_by_a_restart_are_fetched_again(packed: Path, bucket: Bu
         file.write(bytes(30_000))
     (entry / "boot").write_text("an earlier one")
     first = len(bucket.requests)
-    assert same(batches("s3://b/data"), expected)
+    assert are_equal(batches("s3://b/data"), expected)
     assert 1 < len(bucket.requests) - first < 10
 
 
@@ -189,15 +178,15 @@ def test_a_dataset_larger_than_the_cache_is_streamed_within_the_bound(
     assert isinstance(fetcher, remote_shards.RemoteShards) and fetcher.allowance is not None
     settings = {"batch_size": 8, "seed": 1, "shuffle": shuffle, "drop_last": False, "threads": 2, "output": "numpy"}
     loader = headrace.Loader(dataset, transform=headrace.transforms.imagenet_train(48), **settings)
-    for _ in range(2):  # the second epoch finds a part in the cache
+    for _ in range(2):  # in the second epoch a part is cached
         loader.set_epoch(0)
         for (images, labels), (expected_images, expected_labels) in zip(loader, expected, strict=True):
             assert np.array_equal(images, expected_images) and np.array_equal(labels, expected_labels)
             assert disk_bytes(tmp_path / "cache") <= limit
     if isinstance(shuffle, bool):
-        assert fetcher.fetched_bytes < 2 * size  # what was kept was not fetched again
+        assert fetcher.fetched_bytes < 2 * size  # cached records were not fetched again
     else:
-        assert fetcher.fetched_bytes < 3 * size  # and the third epoch's first window is on its way
+        assert fetcher.fetched_bytes < 3 * size  # includes the first window of the third epoch
     assert dataset.read(3) == headrace.open(many).read(3)
 
 
@@ -210,7 +199,7 @@ def test_an_empty_cache_allowance_still_gives_every_record(many: Path, bucket: B
     monkeypatch.setattr(dataset.fetcher, "allowance", 0)
     settings = {"batch_size": 8, "seed": 1, "drop_last": False, "threads": 2, "output": "numpy"}
     loader = headrace.Loader(dataset, transform=headrace.transforms.imagenet_train(48), **settings)
-    assert same([(images.copy(), labels.copy()) for images, labels in loader], expected)
+    assert are_equal([(images.copy(), labels.copy()) for images, labels in loader], expected)
 
 
 @needs_obstore
@@ -230,7 +219,7 @@ def test_unused_datasets_are_evicted(packed: Path, bucket: Bucket, tmp_path: Pat
     monkeypatch.setenv("HEADRACE_CACHE_SIZE", str(limit))
     bucket.fill(packed, "other")
     code = "import headrace; d = headrace.open('s3://b/{}'); [d.read(i) for i in range(len(d))]"
-    for name in ("data", "other"):  # in processes of their own: what a living process uses is not thrown away
+    for name in ("data", "other"):  # in child processes: entries in use by a living process are not evicted
         subprocess.run([sys.executable, "-c", code.format(name)], check=True, timeout=60)
         assert disk_bytes(tmp_path / "cache") < limit
     assert len([path for path in (tmp_path / "cache" / "remote").iterdir() if path.is_dir()]) == 1
@@ -289,7 +278,7 @@ def test_containers_by_name_and_by_pattern(packed: Path, bucket: Bucket) -> None
     bucket.objects["data/deeper/shard-000009.tar"] = b"not asked for"
     bucket.requests.clear()
     one = headrace.open("s3://b/data/shard-000001.tar")
-    assert "list" not in bucket.requests  # a web server can answer this, and a prefix of millions takes long to list
+    assert "list" not in bucket.requests  # a web server cannot list, and a prefix of millions takes long to list
     assert one.table.label.tolist() == headrace.open(packed / "shard-000001.tar").table.label.tolist()
     assert len(headrace.open("s3://b/data/shard-*.tar")) == 40
     for name in ("shard-9.tar", "other-*.tar"):
@@ -304,7 +293,7 @@ def test_a_packed_dataset_on_a_plain_web_server(image_folder: Callable[..., Path
     pack(source, tmp_path / "out", shard_size=70_000)
     bucket.fill(tmp_path / "out", "data")
     url = f"{os.environ['AWS_ENDPOINT_URL']}/b/data"
-    assert same(batches(url), batches(tmp_path / "out"))
+    assert are_equal(batches(url), batches(tmp_path / "out"))
     result = headrace.verify(url)
     assert (result.ok, result.records, result.path) == (True, 12, url)
     assert pack(url, tmp_path / "again", shard_size=70_000).records == 12
@@ -330,7 +319,7 @@ def test_a_destination_inside_a_source_in_a_store_is_refused(image_folder: Calla
 def test_google_cloud_storage(
     image_folder: Callable[..., Path], bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    """Google's XML interface is that of S3 but for who asks, so the same server answers for it, at an endpoint of its own."""
+    """Google's XML interface is S3's apart from authentication, so the same server can stand in for it."""
     endpoint = os.environ["AWS_ENDPOINT_URL"]
     monkeypatch.delenv("AWS_ENDPOINT_URL")
     if how == "emulator":
@@ -343,7 +332,7 @@ def test_google_cloud_storage(
     assert pack(source, "gs://b/data", shard_size=80_000).records == 40
     stored = {name.removeprefix("data/"): hashlib.sha256(data).hexdigest() for name, data in bucket.objects.items()}
     assert stored == file_digests(tmp_path / "packed")
-    assert same(batches("gs://b/data"), batches(tmp_path / "packed"))
+    assert are_equal(batches("gs://b/data"), batches(tmp_path / "packed"))
     assert headrace.verify("gs://b/data").ok
     assert pack("gs://b/data", tmp_path / "again", shard_size=80_000).records == 40
 
@@ -353,14 +342,14 @@ def test_google_cloud_storage(
 def test_the_error_without_credentials_names_the_variables(
     bucket: Bucket, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str], url: str
 ) -> None:
-    """At once: a machine in a cloud asks its metadata server who it is, and is told nothing."""
+    """The error comes within seconds, although a machine in a cloud asks its metadata server for a role first."""
     endpoint = os.environ.pop("AWS_ENDPOINT_URL")
     for name in [name for name in os.environ if name.startswith(("AWS_", "GOOGLE_", "AZURE_"))]:
         monkeypatch.delenv(name)
-    monkeypatch.setenv("HOME", str(tmp_path))  # where gcloud and aws keep what they know
+    monkeypatch.setenv("HOME", str(tmp_path))  # where gcloud and aws store credentials
     monkeypatch.setenv("GCE_METADATA_HOST", endpoint.removeprefix("http://"))
     monkeypatch.setenv("AWS_METADATA_ENDPOINT", endpoint)
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")  # boto3's own look
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")  # boto3 asks the metadata server too
     start_s = time.monotonic()
     assert main(["inspect", url]) == 1
     assert time.monotonic() - start_s < 20
@@ -402,7 +391,7 @@ def test_packing_to_a_store(image_folder: Callable[..., Path], bucket: Bucket, t
 def test_a_pack_resumes_after_its_source_left_the_cache(
     image_folder: Callable[..., Path], bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The cache has lost the source in between; and then an object was exchanged for another one of the same size."""
+    """First the cached source is deleted in between; then an object is replaced by another one of the same size."""
     source = image_folder(classes=2, per_class=8)
     bucket.fill(source, "in")
     assert not pack("s3://b/in", tmp_path / "out", shard_size=65536, unit=(0, 2)).complete
@@ -437,7 +426,7 @@ def test_object_names_that_lead_out_of_a_folder_are_refused(bucket: Bucket, tmp_
 
 @needs_obstore
 def test_the_first_batch_comes_after_few_round_trips(packed: Path, bucket: Bucket) -> None:
-    """Counted in round trips, not in seconds: manifest, index, records. All reads of a batch are under way at once."""
+    """Manifest, index, records: all reads of a batch are concurrent, so the time is a few round trips."""
     bucket.latency_s = 0.25
     open_s = time.monotonic()
     loader = headrace.Loader(
@@ -445,7 +434,7 @@ def test_the_first_batch_comes_after_few_round_trips(packed: Path, bucket: Bucke
     )
     next(iter(loader))
     round_trips = (time.monotonic() - open_s) / bucket.latency_s
-    assert round_trips < 3 + 8  # one after the other they would be 2 + 8 for this batch alone, and 72 for those ahead
+    assert round_trips < 3 + 8  # sequential reads would take 2 + 8 for this batch and 72 for the batches ahead
 
 
 @needs_obstore
@@ -453,7 +442,7 @@ def test_the_first_batch_comes_after_few_round_trips(packed: Path, bucket: Bucke
 def test_a_block_shuffle_fetches_each_shard_once_in_few_requests(
     many: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch, limit_share: float
 ) -> None:
-    """Whole shards by few requests, once a cold epoch, however the ranks of a host divide them."""
+    """The ranks of a host share the cache: a cold epoch fetches each shard once."""
     size = sum(path.stat().st_size for path in many.iterdir())
     monkeypatch.setenv("HEADRACE_CACHE_SIZE", str(int(size * limit_share)))
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
@@ -486,16 +475,16 @@ def test_a_block_shuffle_fetches_each_shard_once_in_few_requests(
         assert np.array_equal(np.concatenate([left, right]), both)
     fetched = [loader.dataset.fetcher for loader in loaders]
     assert all(isinstance(one, remote_shards.RemoteShards) for one in fetched)
-    # The next epoch's first window is on its way as well.
+    # Includes the first window of the next epoch.
     assert sum(one.fetched_bytes for one in fetched if isinstance(one, remote_shards.RemoteShards)) < 1.4 * size
-    assert sum(one.requests for one in fetched if isinstance(one, remote_shards.RemoteShards)) < 100  # of 120 records
+    assert sum(one.requests for one in fetched if isinstance(one, remote_shards.RemoteShards)) < 100  # for 120 records
 
 
 @needs_obstore
 def test_announced_records_are_not_evicted_before_they_are_read(
     many: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However long ago other shards were used: what the plan needs next is never given up, so nothing is fetched twice."""
+    """Announced shards stay although other shards were used more recently, so nothing is fetched twice."""
     size = sum(path.stat().st_size for path in many.iterdir())
     monkeypatch.setenv("HEADRACE_CACHE_SIZE", str(int(size * 0.45)))
     dataset = headrace.open("s3://b/many")
@@ -513,7 +502,7 @@ def test_announced_records_are_not_evicted_before_they_are_read(
     monkeypatch.setattr(fetch, "_fetch", counted)
     fetch.prefetch(windows[0])
     for now, following in itertools.pairwise(windows):
-        fetch._ahead.shutdown()  # all that was announced is here
+        fetch._ahead.shutdown()  # wait for all announced records
         fetch._ahead = remote_shards._pool(4)
         fetch.prefetch(following)
         for record in np.random.default_rng(0).permutation(now):
@@ -536,7 +525,7 @@ def test_an_inconsistent_manifest_is_an_error(packed: Path, bucket: Bucket, tmp_
         with pytest.raises(FormatError):
             headrace.open("s3://b/data")
     bucket.objects["data/headrace.json"] = original
-    for name in [key for key in bucket.objects if key.endswith(".tar")]:  # records that lie elsewhere than the index says
+    for name in [key for key in bucket.objects if key.endswith(".tar")]:  # records at other offsets than in the index
         bucket.objects[name] = bytes(512) + bucket.objects[name][:-512]
     with pytest.raises(SourceError, match="checksum"):
         headrace.open("s3://b/data").read(0)
@@ -554,20 +543,20 @@ def test_a_forked_process_reads_cached_records_and_refuses_others(packed: Path) 
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
-        said = "nothing"
+        answer = "nothing"
         try:
-            said = "same " if dataset.read(0) == here else "different "
+            answer = "same " if dataset.read(0) == here else "different "
             dataset.read(39)
         except SourceError as error:
-            said += str(error)
+            answer += str(error)
         finally:
-            os.write(writer, said.encode())
+            os.write(writer, answer.encode())
             os._exit(0)
     os.close(writer)
     assert os.waitpid(child, 0)[1] == 0
-    told = os.read(reader, 1000).decode()
+    answer = os.read(reader, 1000).decode()
     os.close(reader)
-    assert told.startswith("same ") and "forked process" in told
+    assert answer.startswith("same ") and "forked process" in answer
     assert dataset.read(39)
 
 

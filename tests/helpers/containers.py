@@ -1,4 +1,4 @@
-"""Tar, RecordIO and TFRecord files as others write them. No writer shares code with headrace's readers."""
+"""Writers of tar, RecordIO and TFRecord files. No writer shares code with headrace's readers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def webdataset_members(count: int = 6) -> list[tuple[str, bytes]]:
 
 
 def recordio(data: bytes) -> bytes:
-    """One RecordIO record, cut where the magic number stands at a multiple of four (dmlc-core, `RecordIOWriter`)."""
+    """Return one RecordIO record, split at each magic number in its data at a multiple of four (dmlc-core `RecordIOWriter`)."""
     magic = struct.pack("<I", 0xCED7230A)
     cuts = [at for at in range(0, len(data) - 3, 4) if data[at : at + 4] == magic]
     begins, ends = [0, *(at + 4 for at in cuts)], [*cuts, len(data)]

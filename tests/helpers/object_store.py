@@ -1,4 +1,4 @@
-"""A small S3-compatible server on loopback with faults on demand: latency, a bandwidth cap, errors, cut and wrong bodies."""
+"""A small S3-compatible server on loopback with latency, a bandwidth limit, errors, truncated and wrong bodies on demand."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ Fault = Callable[[int, str], str | None]  # (number of the request, key) -> "500
 
 @dataclass
 class Bucket:
-    """The server's state: objects by key, and how it misbehaves."""
+    """The server's state: objects by key, requests so far, and faults."""
 
     objects: dict[str, bytes] = field(default_factory=dict)
-    written: dict[str, datetime.datetime] = field(default_factory=dict)  # of objects that are not of the first of January, 2024
+    written: dict[str, datetime.datetime] = field(default_factory=dict)  # time of change by key; default: 1 January 2024
     requests: list[str] = field(default_factory=list)
     fault: Fault = lambda number, key: None
     latency_s: float = 0.0
@@ -40,13 +40,13 @@ class Bucket:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def fill(self, folder: Path, prefix: str) -> None:
-        """Takes every file below `folder`."""
+        """Store every file below `folder` under `prefix`."""
         for path in folder.rglob("*"):
             if path.is_file():
                 self.objects[f"{prefix}/{path.relative_to(folder)}"] = path.read_bytes()
 
     def wait_for_bandwidth(self, size: int) -> None:
-        """Sleeps as long as `size` bytes take their turn on the shared link."""
+        """Sleep until `size` bytes have passed the shared link."""
         if self.bytes_s is None:
             return
         with self.lock:
@@ -118,7 +118,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self.connection.close()
 
     def _facts(self, key: str) -> tuple[str, datetime.datetime]:
-        """The object's tag, and when it was written."""
+        """Return the object's tag and time of change."""
         date = self.bucket.written.get(key, _DATE)
         return f'"{date.timestamp():.0f}"', date
 
@@ -144,13 +144,13 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 256
 
     def handle_error(self, request: object, client_address: object) -> None:
-        pass  # connections that a fault has closed
+        pass  # errors of connections that a fault has closed
 
 
 class TestCertificate:
-    """A certificate for 127.0.0.1 that an authority made for the test has signed."""
+    """A certificate for 127.0.0.1, signed by an authority that exists for one test."""
 
-    __test__ = False  # no test class
+    __test__ = False  # pytest: not a test class
 
     def __init__(self, folder: Path) -> None:
         self.authority, self.chain, self.key = folder / "authority.pem", folder / "chain.pem", folder / "key.pem"

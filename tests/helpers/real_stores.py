@@ -21,7 +21,7 @@ SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 
 @dataclass(frozen=True)
 class RealStore:
-    """A running server and what it wants to be told."""
+    """A running server: its endpoint and its keys."""
 
     endpoint: str
     access_key: str
@@ -32,7 +32,7 @@ class RealStore:
         return urlsplit(self.endpoint).port or 80
 
     def environment(self, endpoint: str | None = None) -> dict[str, str]:
-        """Variables that lead clients to it, or to the near end of a link in front of it."""
+        """Return the variables that lead clients to the server, or to `endpoint`, the near end of a link before it."""
         return {
             "AWS_ENDPOINT_URL": endpoint or self.endpoint,
             "AWS_ACCESS_KEY_ID": self.access_key,
@@ -41,7 +41,7 @@ class RealStore:
         }
 
     def upload(self, bucket: str, prefix: str, files: Iterable[Path]) -> None:
-        """By boto3, which shares no code with the readers."""
+        """Create the bucket and upload files with boto3, which shares no code with the readers."""
         client = importlib.import_module("boto3").client(
             "s3",
             endpoint_url=self.endpoint,
@@ -55,7 +55,7 @@ class RealStore:
 
 
 def missing(kind: str) -> str:
-    """Why a server cannot be started here, or nothing."""
+    """Return why a server cannot be started on this machine, or ""."""
     modules = ("obstore", "boto3") + (("moto.server",) if kind == "moto" else ())
     for name in modules:
         with contextlib.suppress(ImportError):
@@ -69,7 +69,7 @@ def missing(kind: str) -> str:
 
 @contextlib.contextmanager
 def running(kind: str) -> Iterator[RealStore]:
-    """Starts a server and stops it again."""
+    """Start a server, yield it, stop it."""
     with _moto() if kind == "moto" else _swift() as store:
         yield store
 
@@ -81,12 +81,12 @@ def _moto() -> Iterator[RealStore]:
     with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=environment) as process:
         assert process.stderr is not None
         try:
-            said = ""
-            while not (found := re.search(r"http://127\.0\.0\.1:(\d+)", said)):
+            log = ""
+            while not (found := re.search(r"http://127\.0\.0\.1:(\d+)", log)):
                 line = process.stderr.readline()
                 if not line:
-                    raise RuntimeError(f"moto's server did not start: {said}")
-                said += line
+                    raise RuntimeError(f"moto's server did not start: {log}")
+                log += line
             drain = subprocess.Popen(["cat"], stdin=process.stderr, stdout=subprocess.DEVNULL)  # its log must not fill the pipe
             yield RealStore(found[0], "test", "testing")
         finally:

@@ -1,6 +1,6 @@
-"""Images for tests: generated ones, and the folder of real photographs where it is present.
+"""Images for tests: generated ones, and the optional folder of real photographs.
 
-Not in conftest.py: there are several files of that name, and which one `import conftest` means depends on the order.
+Not in conftest.py: there are several files of that name, and `import conftest` would find any of them.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 def data_folder() -> Path | None:
-    """The optional folder of real images: $HEADRACE_TEST_DATA, else ../shared/data beside the repository."""
+    """Return the folder of real images, $HEADRACE_TEST_DATA or ../shared/data beside the repository; None if missing."""
     folder = Path(os.environ.get("HEADRACE_TEST_DATA", REPOSITORY.parent / "shared" / "data"))
     return folder if folder.is_dir() else None
 
 
 def photograph(width: int, height: int, seed: int = 0) -> Image.Image:
-    """A generated image with edges, gradients and texture, so that resampling and chroma faults show."""
+    """Return a generated image with edges, gradients and texture, so that resampling and chroma faults show."""
     rng = np.random.default_rng(seed)
     y, x = np.mgrid[0:height, 0:width].astype(np.float32)
     channels = []
@@ -34,7 +34,7 @@ def photograph(width: int, height: int, seed: int = 0) -> Image.Image:
 
 
 def jpeg(width: int, height: int, seed: int = 0, *, quality: int = 90, subsampling: str = "4:2:0", **options: object) -> bytes:
-    """A generated baseline JPEG."""
+    """Return a generated baseline JPEG."""
     file = io.BytesIO()
     photograph(width, height, seed).save(file, "JPEG", quality=quality, subsampling=subsampling, **options)
     return file.getvalue()

@@ -1,6 +1,6 @@
-"""A link to a server on loopback that is slow and unreliable on demand: latency, a bandwidth cap, and faults in mid-answer.
+"""A link to a server on loopback with latency, a bandwidth limit, and faults in the middle of answers on demand.
 
-It forwards HTTP/1.1 connections as they are, whatever server stands behind it, and understands only where a request begins.
+It forwards HTTP/1.1 connections unchanged and detects only the beginning of each request.
 """
 
 from __future__ import annotations
@@ -16,36 +16,36 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Fault = Literal["reset", "500", "cut", "wrong", "stall"]
-Plan = Callable[[int, str], Fault | None]  # (number of the request, "GET /path HTTP/1.1") -> what happens to it
+Plan = Callable[[int, str], Fault | None]  # (number of the request, "GET /path HTTP/1.1") -> its fault
 
 _CHUNK = 1 << 14
 _METHODS = (b"GET ", b"PUT ", b"HEAD ", b"POST ", b"DELETE ")
-_AFTER = 2000  # bytes of an answer before its fault: headers and a little of the body
+_AFTER = 2000  # bytes of an answer before its fault: headers and a part of the body
 _ERROR = b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 8\r\n\r\n<Error/>"
 
 
 @dataclass
 class Link:
-    """How the link behaves, and what went over it."""
+    """The link's behaviour, and counts of what it forwarded."""
 
-    port: int  # of the server behind it
+    port: int  # of the server
     latency_s: float = 0.0  # added to each request
-    bytes_s: float | None = None  # downstream, over all connections
+    bytes_s: float | None = None  # downstream limit over all connections
     stall_s: float = 1.0
     plan: Plan = lambda number, line: None
     requests: list[str] = field(default_factory=list)
     down_bytes: int = 0
-    begun_s: float | None = None  # when the first byte came down, and the last
+    begun_s: float | None = None  # time of the first byte downstream; below of the last
     ended_s: float = 0.0
     _free_s: float = 0.0
 
     def reset(self) -> None:
-        """Forgets what went over it."""
+        """Reset the counts."""
         self.requests.clear()
         self.down_bytes, self.begun_s, self.ended_s = 0, None, 0.0
 
     async def turn(self, size: int) -> None:
-        """Waits until `size` bytes have had their turn."""
+        """Wait until `size` bytes have passed the link."""
         self.down_bytes += size
         now_s = time.monotonic()
         self.begun_s = self.begun_s if self.begun_s is not None else now_s
@@ -74,7 +74,7 @@ class _Connection:
             self.to_client.close()
 
     def abort(self) -> None:
-        """Closes both ends at once, whatever is still to be sent."""
+        """Close both ends at once and drop unsent bytes."""
         for writer in (self.to_client, self.to_server):
             if writer is not None:
                 writer.transport.abort()
@@ -120,7 +120,7 @@ class _Connection:
 
 @contextlib.contextmanager
 def slow_link(port: int, **behaviour: Any) -> Iterator[tuple[Link, str]]:
-    """A link to 127.0.0.1:`port`; yields it and the URL of its near end."""
+    """Make a link to 127.0.0.1:`port`; yield it and the URL of its near end."""
     link = Link(port, **behaviour)
     started: list[tuple[int, asyncio.AbstractEventLoop, asyncio.Event]] = []
     ready = threading.Event()

@@ -1,4 +1,4 @@
-"""Advice from made-up examinations; disk and object store for real, small."""
+"""`headrace doctor`: advice from made-up examinations; disk speed and object store measured at a small scale."""
 
 from __future__ import annotations
 
@@ -238,8 +238,8 @@ def test_doctor_prints_one_document(tmp_path: Path, capsys, monkeypatch) -> None
     assert document["usable_cores"] > 0
     assert isinstance(document["advice"], list)
     assert main(["doctor", "--path", str(tmp_path)]) == 0
-    shown = capsys.readouterr().out
-    assert "usable" in shown and "built for CUDA 12.8" in shown
+    printed = capsys.readouterr().out
+    assert "usable" in printed and "built for CUDA 12.8" in printed
 
 
 def test_torch_is_examined_in_a_child_process(tmp_path: Path) -> None:

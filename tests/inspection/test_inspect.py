@@ -1,4 +1,4 @@
-"""`headrace inspect`: facts about a dataset against what was put in."""
+"""`headrace inspect`: the facts about datasets of known content."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`headrace.verify` finds what is off, and opening a packed dataset refuses what contradicts itself."""
+"""`headrace.verify` finds every kind of damage; opening refuses a packed dataset that contradicts itself."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def change_byte(path: Path, at: int) -> None:
 
 
 def rewrite(folder: Path, **columns: object) -> None:
-    """Replaces columns of the index and makes the manifest agree with the new file."""
+    """Replace columns of the index, and make the manifest agree with the new file."""
     import hashlib
 
     index = serialized(replace(read_columns(folder / INDEX), **columns))
@@ -62,7 +62,7 @@ def test_a_changed_image_byte_names_the_record(packed: Path) -> None:
 def test_a_wrong_label_in_the_shard_is_found(packed: Path) -> None:
     columns = read_columns(packed / INDEX)
     behind = int(columns.offset[0] + -(-columns.size[0] // 512) * 512)
-    change_byte(packed / "shard-000000.tar", behind + 512)  # the digit of the label
+    change_byte(packed / "shard-000000.tar", behind + 512)  # the digit in the .cls member
     assert any("not its label" in problem.detail for problem in verify(packed).problems)
 
 
@@ -86,7 +86,7 @@ def test_a_damaged_image_with_a_matching_checksum_is_found_by_decoding(packed: P
     path.write_bytes(data)
     crc[0] = headrace._native.crc32c(bytes(data[begin : begin + size]))
     rewrite(packed, crc32c=crc)
-    assert [problem.key for problem in verify(packed).problems] == [""]  # the shard's digest only
+    assert [problem.key for problem in verify(packed).problems] == [""]  # only the shard's digest differs
     assert "class_0/image_000" in [problem.key for problem in verify(packed, decode=True).problems]
 
 
@@ -205,7 +205,7 @@ def test_a_moved_dataset_still_opens(packed: Path, tmp_path: Path) -> None:
 
 
 def test_a_missing_shard_does_not_hide_other_problems(packed: Path, tmp_path: Path) -> None:
-    """In a folder whose name could be mistaken for what is wrong."""
+    """The folder is named `index`, which must not be mistaken for the faulty file."""
     folder = tmp_path / "index"
     shutil.move(packed, folder)
     (folder / "shard-000000.tar").unlink()

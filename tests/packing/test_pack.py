@@ -1,4 +1,4 @@
-"""`headrace.pack`: what comes out, that it is the same every time, and that nothing is lost in silence."""
+"""`headrace.pack`: content and determinism of the shards, options, and rejected records."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from sample_images import jpeg, photograph, pixels
 
 
 def records(folder: Path) -> dict[str, tuple[bytes, int]]:
-    """Image bytes and label of each key, read by Python's own tar reader."""
+    """Return image bytes and label of each key, read with Python's tarfile."""
     found: dict[str, tuple[bytes, int]] = {}
     for path in sorted(folder.glob("*.tar")):
         with tarfile.open(path) as archive:
@@ -312,11 +312,11 @@ def test_the_estimate_comes_before_the_work(image_folder: Callable[..., Path], t
 
 
 def test_progress_callbacks_add_up_to_the_result(image_folder: Callable[..., Path], tmp_path: Path) -> None:
-    told: list[tuple[int, int]] = []
+    reports: list[tuple[int, int]] = []
     totals: list[int] = []
-    result = pack(image_folder(), tmp_path / "out", on_start=totals.append, on_progress=lambda *one: told.append(one))
+    result = pack(image_folder(), tmp_path / "out", on_start=totals.append, on_progress=lambda *one: reports.append(one))
     assert totals == [12]
-    count, size = (sum(column) for column in zip(*told, strict=True))
+    count, size = (sum(column) for column in zip(*reports, strict=True))
     assert (count, size + 1024) == (12, result.bytes)  # the two blocks that end the archive
 
 
@@ -494,7 +494,7 @@ def test_an_unusual_format_keeps_its_extension(tmp_path: Path) -> None:
 
 
 def test_a_loader_reads_packed_images_of_every_format(tmp_path: Path) -> None:
-    """Every format that a folder may hold, and GIF by its bytes: as packed, the pixels are still Pillow's of the original."""
+    """The pixels of packed images are those that Pillow decodes from the originals, for every format of a folder."""
     (tmp_path / "in/x").mkdir(parents=True)
     saved = [("a.pgm", "L", {}), ("b.ppm", "RGB", {}), ("c.pgm", "I;16", {}), ("d.ppm", "1", {}), ("e.bmp", "RGB", {})]
     saved += [("f.tif", "P", {}), ("g.tif", "RGB", {"compression": "tiff_lzw"}), ("h.webp", "RGB", {}), ("i.png", "LA", {})]
@@ -520,7 +520,7 @@ def test_wrong_sizes_in_headers_allocate_no_memory(tmp_path: Path) -> None:
     (tmp_path / "in/x/a.jpg").write_bytes(whole)
     (tmp_path / "in/x/b.jpg").write_bytes(whole[: frame + 5] + b"\xff\x00\xff\x00" + whole[frame + 9 :])
     (tmp_path / "in/x/c.ppm").write_bytes(b"P6 65000 65000 255\n")
-    (tmp_path / "in/x/d.pgm").write_bytes(b"P5 13000 13000 255\n")  # as large as an image may be, and nothing behind it
+    (tmp_path / "in/x/d.pgm").write_bytes(b"P5 13000 13000 255\n")  # the largest allowed size, without data
     tracemalloc.start()
     result = pack(tmp_path / "in", tmp_path / "out", restart_markers=False, workers=1)
     peak = tracemalloc.get_traced_memory()[1]
@@ -547,7 +547,7 @@ def test_reencoding_a_jpeg_with_a_wrong_size_allocates_no_memory(tmp_path: Path)
 
 
 def test_images_that_no_loader_decodes_are_rejected_or_reencoded(tmp_path: Path) -> None:
-    """A sound image of a kind that only Pillow decodes: listed with what to do, a JPEG, or kept by those who ask for it."""
+    """An image that only Pillow decodes is rejected with a hint; --quality re-encodes it, --keep-bytes keeps it."""
     (tmp_path / "in/x").mkdir(parents=True)
     (tmp_path / "in/x/good.jpg").write_bytes(jpeg(30, 20))
     Image.fromarray(np.linspace(0, 255, 600, dtype=np.float32).reshape(20, 30)).save(tmp_path / "in/x/float.tif")
@@ -563,7 +563,9 @@ def test_images_that_no_loader_decodes_are_rejected_or_reencoded(tmp_path: Path)
 
     assert pack(tmp_path / "in", tmp_path / "lossy", quality=95).errors == 0
     assert verify(tmp_path / "lossy", decode=True).ok
-    for number, smaller in enumerate(({"max_side": 500}, {"short_side": 500}, {"max_side": 10})):  # small already, or not
+    for number, smaller in enumerate(
+        ({"max_side": 500}, {"short_side": 500}, {"max_side": 10})
+    ):  # smaller than the bound, or larger
         assert pack(tmp_path / "in", tmp_path / f"smaller{number}", **smaller).errors == 0
         assert verify(tmp_path / f"smaller{number}", decode=True).ok
     kinds = {key: read_header(data) for key, (data, _) in records(tmp_path / "smaller0").items()}

@@ -1,4 +1,4 @@
-"""Native packing gives the bytes that the Python way gives, and leaves to it what needs words."""
+"""Native packing gives the same bytes as packing in Python, and leaves unusual and damaged images to Python."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def saved(image: Image.Image, kind: str, **options: object) -> bytes:
 
 
 def zoo() -> dict[str, bytes]:
-    """Name -> file: the usual kinds, the unusual ones, and damaged ones."""
+    """Return ordinary, unusual and damaged images by file name."""
     plain = jpeg(150, 113, 1)
     image = Image.open(io.BytesIO(plain))
     turned = Image.Exif()
@@ -75,7 +75,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def both(listing: Listing, options: PackOptions) -> tuple[list[object], list[object], int]:
-    """Records packed natively where that is possible, and all in Python; how many the native way took."""
+    """Return the records packed natively if possible, the same packed in Python, and the number of native runs."""
     encoder = image_encoder(options)
     ways = []
     taken = 0
@@ -92,7 +92,7 @@ def both(listing: Listing, options: PackOptions) -> tuple[list[object], list[obj
 
 
 def pieces(run: PackedRecords) -> list[object]:
-    """Each record's members and row, counted from the record's own start."""
+    """Return members and row of each record, with offsets from the record's start."""
     members = bytes(run.members)
     with tarfile.open(fileobj=io.BytesIO(members)) as archive:
         starts = [info.offset for info in archive.getmembers() if not info.name.endswith((".cls", ".json"))]
@@ -110,7 +110,7 @@ def test_native_and_python_packing_give_the_same_bytes(folder: Path, options: Pa
 
 @pytest.mark.parametrize("options", OPTIONS[:5], ids=lambda options: str(dict(options.for_manifest())))
 def test_native_and_python_packing_agree_about_damaged_images(tmp_path: Path, options: PackOptions) -> None:
-    """Bytes changed at random, mostly in headers: what native code takes, Python takes too, with the same result."""
+    """Bytes are changed at random, mostly in headers."""
     drawn = random.Random(7)
     (tmp_path / "a").mkdir()
     originals = [jpeg(90, 70, 1), zoo()["progressive.jpg"], zoo()["grey.jpg"], zoo()["turned.jpg"]]
@@ -138,7 +138,7 @@ def test_native_and_python_packing_agree_on_real_photographs(
 
 
 def test_native_packing_of_container_records_with_json(tmp_path: Path) -> None:
-    """Offsets into a file, JSON beside the image, and records that the native way leaves alone in between."""
+    """Records lie at offsets in a file and have JSON; records that native code does not support lie between them."""
     with tarfile.open(tmp_path / "a.tar", "w") as archive:
         for number, (name, data) in enumerate(zoo().items()):
             stem, _, end = name.rpartition(".")

@@ -1,4 +1,4 @@
-"""The keyword arguments of `pack` that editors and type checkers see are those that it takes."""
+"""The keyword arguments of `pack` that editors and type checkers see are complete and documented."""
 
 from __future__ import annotations
 

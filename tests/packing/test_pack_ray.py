@@ -1,4 +1,4 @@
-"""Packing on a Ray cluster of two nodes (on this machine): the same bytes as here. Skipped where Ray is not installed."""
+"""Packing on a Ray cluster of two nodes on this machine: the same bytes as without. Skipped if Ray is not installed."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_an_error_in_a_worker_is_raised_here(cluster: object, image_folder: Call
 
 
 def test_a_source_that_differs_on_a_node_is_refused(cluster: object, image_folder: Callable[..., Path], tmp_path: Path) -> None:
-    """Between the driver's listing and the worker's, a file appears: as if a node saw another folder."""
+    """A file appears between the driver's listing and the worker's, as if a node saw another folder."""
     source = image_folder()
 
     def meddle(_: int) -> None:

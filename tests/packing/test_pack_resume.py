@@ -1,4 +1,4 @@
-"""A pack that is stopped anywhere, and continued, gives the same bytes as one that nobody disturbed."""
+"""A pack that is interrupted at any point and resumed gives the same bytes as an uninterrupted one."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from sample_images import jpeg
 
 
 class Crash(BaseException):
-    """Not an Exception, so that nothing handles it: as if the process had ended there."""
+    """The end of the process; not an Exception, so that no code handles it."""
 
 
 class Fuse:
-    """Counts the steps that change the disk, and ends the pack at a chosen one."""
+    """A counter of the steps that change the disk, which ends the pack at a chosen step."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.left = -1  # never
         self.steps = 0
-        monkeypatch.setattr(os, "fsync", self._before(lambda _: None))  # the real one takes long and tests nothing here
+        monkeypatch.setattr(os, "fsync", self._before(lambda _: None))  # the real one is slow and changes nothing here
         monkeypatch.setattr(Path, "replace", self._before(Path.replace))
         monkeypatch.setattr(Path, "mkdir", self._before(Path.mkdir))
 
@@ -64,7 +64,7 @@ def test_a_pack_resumes_after_a_crash_at_any_disk_step(
         assert file_digests(out) == expected, f"stopped before step {step} of {steps}"
 
 
-SHARD_SIZE = 100_000  # bytes: many shards, so that there is much to be interrupted
+SHARD_SIZE = 100_000  # bytes; small, for many shards and so many points of interruption
 
 
 def command(source: Path, out: Path, workers: int) -> list[str]:
@@ -73,7 +73,7 @@ def command(source: Path, out: Path, workers: int) -> list[str]:
 
 
 def run_until(source: Path, out: Path, workers: int, reached: Callable[[], bool], delay_s: float) -> bool:
-    """Packs until `reached` and a little longer, then kills; whether the kill met a running pack."""
+    """Pack until `reached` plus `delay_s`, then kill; return whether the pack was still running."""
     process = subprocess.Popen(command(source, out, workers), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         deadline_s = time.monotonic() + 60
@@ -91,10 +91,7 @@ def done_units(out: Path) -> int:
 
 
 def kill_and_resume(source: Path, out: Path, kills: int, workers: int, units: int) -> int:
-    """Kills the pack at `kills` random points between its first unit and its last, then lets it end.
-
-    Returns how many kills met a running pack.
-    """
+    """Kill the pack at `kills` random points, then let it finish; return the number of kills that met a running pack."""
     drawn = random.Random(workers)
     met = 0
     for after in sorted(drawn.choices(range(units), k=kills)):
@@ -104,7 +101,7 @@ def kill_and_resume(source: Path, out: Path, kills: int, workers: int, units: in
 
 
 def folder_of(root: Path, images: int) -> Path:
-    """Images of several sizes and subsamplings in ten classes, and a file that is none."""
+    """Make a folder of images of several sizes and subsamplings in ten classes, and one file that is no image."""
     made = [jpeg(150 + 9 * (i % 11), 120 + 7 * (i % 13), i, subsampling=("4:4:4", "4:2:0")[i % 2]) for i in range(100)]
     for number in range(images):
         path = root / f"class_{number % 10}" / f"{number}.jpg"
@@ -132,21 +129,21 @@ def test_a_killed_pack_resumes_with_the_same_bytes(tmp_path: Path, images: int, 
 
 
 def exchange(path: Path, data: bytes) -> None:
-    """Another file of the same name and size, as an editor or a download leaves it."""
+    """Replace a file by another one of the same name and size, as an editor or a download does."""
     assert len(data) == path.stat().st_size
     path.with_name("new").write_bytes(data)
     path.with_name("new").replace(path)
 
 
 def flipped(data: bytes) -> bytes:
-    """The JPEG with a bit of its comment changed: the same size, and still sound."""
-    at = data.index(b"JFIF") + 7  # units of the density
+    """Return the JPEG with one bit of its header changed: same size, still valid."""
+    at = data.index(b"JFIF") + 7  # the units of the density
     return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
 
 
 @pytest.mark.parametrize("kind", ["folder", "tar", "lst"])
 def test_shards_of_changed_files_are_packed_again(tmp_path: Path, kind: str) -> None:
-    """The packed shards that it is in are packed again, and no others."""
+    """A file is replaced by one of the same size; only the shards that hold it are packed again."""
     folder = folder_of(tmp_path / "in", 60)
     first = folder / "class_0" / "0.jpg"
     source = folder
@@ -167,13 +164,13 @@ def test_shards_of_changed_files_are_packed_again(tmp_path: Path, kind: str) -> 
     again = pack(source, tmp_path / "out", shard_size=SHARD_SIZE)
     whole = pack(source, tmp_path / "undisturbed", shard_size=SHARD_SIZE)
     assert file_digests(tmp_path / "out") == file_digests(tmp_path / "undisturbed")
-    last = whole.shards % 2  # the last shard was among the packed ones
+    last = whole.shards % 2  # 1 if the last shard was already packed
     assert again.repacked == (begun.shards if kind == "tar" else 1 + last)
     assert whole.repacked == 0
 
 
 def test_an_array_job_keeps_the_shards_of_other_jobs(tmp_path: Path) -> None:
-    """Each machine may have a copy of the source with times of its own."""
+    """Each machine may have a copy of the source with other times of change."""
     source = folder_of(tmp_path / "in", 60)
     pack(source, tmp_path / "undisturbed", shard_size=SHARD_SIZE)
     assert not pack(source, tmp_path / "out", shard_size=SHARD_SIZE, unit=(0, 2)).complete
@@ -207,7 +204,7 @@ def test_two_processes_do_not_write_the_same_shard(image_folder: Callable[..., P
     def second(_: int) -> None:
         with pytest.raises(UsageError, match="another process"):
             pack(source, out)
-        raise KeyboardInterrupt  # and the first one stops in the middle of its shard
+        raise KeyboardInterrupt  # the first pack stops in the middle of its shard
 
     with pytest.raises(KeyboardInterrupt):
         pack(source, out, on_progress=lambda count, _: second(count) if count else None)
@@ -242,7 +239,7 @@ def test_a_truncated_shard_is_packed_again(image_folder: Callable[..., Path], tm
 
 @pytest.mark.parametrize("quality", [80, 70])
 def test_two_jobs_that_begin_together_follow_one_plan(image_folder: Callable[..., Path], tmp_path: Path, quality: int) -> None:
-    """The jobs of an array begin together, and the first one's shard is there before the second one's sample is measured."""
+    """The first job of an array has written a shard before the second job has measured its estimate."""
     source, out = image_folder(), tmp_path / "out"
     options = {"shard_size": 65536, "quality": 80}
 

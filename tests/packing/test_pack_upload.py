@@ -1,4 +1,4 @@
-"""Packing to an object store: nobody sees a manifest before what it describes, and an upload that was cut short continues."""
+"""Packing to an object store: manifests are uploaded last, and an interrupted upload resumes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headrace.packing import job, pack
 
 
 class Store:
-    """A bucket in a folder, with the interface of headrace's; `left` writes go well, then the link is down."""
+    """A stand-in for `store.Bucket` in a folder; after `left` writes every further one fails."""
 
     url = "s3://b/data"
 

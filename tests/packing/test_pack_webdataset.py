@@ -1,4 +1,4 @@
-"""Other people's readers on our shards: the `webdataset` package (skipped where it is not installed), and tar itself."""
+"""Other readers of packed shards: the `webdataset` package (skipped if not installed) and tar."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Members beside the images (masks, captions, further images): kept by pack, listed by inspect, checked by verify."""
+"""Sidecar files (masks, captions, second images): kept by pack, counted by inspect, checked by verify."""
 
 from __future__ import annotations
 
@@ -108,14 +108,14 @@ def test_the_bytes_do_not_depend_on_shards_order_or_jobs(source: Path, tmp_path:
 
 
 def test_conflicting_or_unsafe_sidecar_names_are_changed(tmp_path: Path) -> None:
-    """The image is a JPEG in spite of its name, so that it takes the name of another member."""
+    """The image's extension follows from its bytes and is the name of another member."""
     other = jpeg(20, 20, 9)
     members = [("1.jpeg", jpeg(30, 30, 1)), ("1.jpg", other), ("1.a\nb", b"x"), ("1.cls", b"0"), ("1.", b"nameless")]
     source = write_tar(tmp_path / "a.tar", members)
-    for _ in range(2):  # the second time by the index in the cache
+    for _ in range(2):  # the second time from the cached index
         assert headrace.open(source).table.sidecars is not None
     result = pack(source, tmp_path / "out", keep_bytes=True)
-    assert result.errors == 1  # the nameless one
+    assert result.errors == 1  # the member without a name
     assert members_of(tmp_path / "out") == {"1.jpg": members[0][1], "1.cls": b"0", "1.other.jpg": other, "1.a%0Ab": b"x"}
     assert headrace.verify(tmp_path / "out").ok
 
@@ -143,7 +143,7 @@ def test_resizing_with_sidecar_images_is_refused_unless_dropped(
 
 
 def test_framing_bytes_are_counted_and_printed(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """All but the images, JSON and masks; said where it is much, as it is with images this small."""
+    """Framing is everything but images, JSON and masks; it is printed only for small images."""
     assert main(["pack", str(source), str(tmp_path / "small"), "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     kept = sum(len(data) for name, data in members_of(tmp_path / "small").items() if not name.endswith(".cls"))
@@ -151,8 +151,8 @@ def test_framing_bytes_are_counted_and_printed(source: Path, tmp_path: Path, cap
     assert main(["pack", str(source), str(tmp_path / "small")]) == 0
     share = document["framing_bytes"] / document["bytes"]
     each = document["framing_bytes"] / document["records"]
-    assert f"({share:.0%}) are tar headers, labels and padding" in (said := capsys.readouterr().out)
-    assert f" {each:,.0f} bytes a record" in said
+    assert f"({share:.0%}) are tar headers, labels and padding" in (printed := capsys.readouterr().out)
+    assert f" {each:,.0f} bytes a record" in printed
     (tmp_path / "in/a").mkdir(parents=True)
     (tmp_path / "in/a/x.jpg").write_bytes(jpeg(400, 300, 1))
     assert main(["pack", str(tmp_path / "in"), str(tmp_path / "large")]) == 0
@@ -214,7 +214,7 @@ def golden_columns() -> index.Columns:
 
 
 def test_golden_bytes() -> None:
-    """As those of a dataset without extra members (test_shards_format.py): changing these changes the format."""
+    """Changing these files changes the format, as with those in test_shards_format.py."""
     members = [("a.jpg", b"\xff\xd8\xff\xd9"), ("a.cls", b"0"), ("a.seg.png", b"png"), ("a.txt", b"hi")]
     shard = b"".join(tar.member(name, data) for name, data in members)
     columns = golden_columns()

@@ -1,4 +1,4 @@
-"""`--transform`: what packing prepares has the pixels that the same operations give in training, and in torchvision."""
+"""`--transform`: packed images have the pixels that the same transforms give in training."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ def test_packed_transforms_give_the_pixels_of_training_transforms(folder: Path, 
 
 
 def test_the_estimate_is_near_the_packed_size(tmp_path: Path) -> None:
-    """Small images fill whole blocks of their archive, and each has two headers and a label."""
+    """Small images fill whole tar blocks, and each has two headers and a label."""
     root = tmp_path / "in" / "a"
     root.mkdir(parents=True)
     for number in range(60):
         Image.fromarray(np.full((20, 20, 3), number, dtype=np.uint8)).save(root / f"{number}.png")
-    said: list[Estimate] = []
-    result = pack(tmp_path / "in", tmp_path / "out", transform="Resize(16)", on_estimate=said.append)
-    assert said and 0.9 < said[0].total_bytes / result.bytes < 1.1
+    estimates: list[Estimate] = []
+    result = pack(tmp_path / "in", tmp_path / "out", transform="Resize(16)", on_estimate=estimates.append)
+    assert estimates and 0.9 < estimates[0].total_bytes / result.bytes < 1.1
     packed = headrace.open(tmp_path / "out")
     assert all(Image.open(io.BytesIO(packed.read(i))).size == (16, 16) for i in range(60))
