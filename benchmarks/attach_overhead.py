@@ -1,11 +1,11 @@
-"""What watching costs: CPU time of the training thread per step, and wall time of a step, with the hooks and without.
+"""Measure what watching costs: CPU time of the training thread and wall time per step, with the hooks and without.
 
-    python benchmarks/attach_overhead.py [--pairs 12] [--steps 300] [--step-ms 20]
+    python benchmarks/attach_overhead.py [--pairs 12] [--steps 300] [--step-ms 20] [--write]
 
-Runs of one small job alternate between plain and attached (hooks and sampler, as `headrace diagnose` has them): a tiny model,
-and a sleep that stands for the accelerator, so that everything watching adds makes a step longer. Each run gives the median of
-its steps. The targets are 20 µs per step in the training thread and 1 % of the step's wall time. `--hook-only` times
-the hook alone, in a loop in one process, and takes the least.
+Runs of one small job alternate between plain and attached (hooks and sampler, as in `headrace diagnose`). The job has a
+tiny model, and a sleep in place of the accelerator, so everything that watching adds makes a step longer. Each run gives
+the median of its steps. The targets are 20 µs per step in the training thread and 1 % of the wall time of a step.
+`--hook-only` times the hook alone, in a loop in one process, and takes the least.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ json.dump({"wall_s": statistics.median(wall), "cpu_s": statistics.median(cpu)}, 
 
 
 def measure(file: Path, out: Path, *, attached: bool) -> dict[str, float]:
-    """One run of the job: seconds per step."""
+    """Run the job once; return its seconds per step."""
     command = [sys.executable, str(file), str(out)]
     if attached:
         with tempfile.TemporaryDirectory() as folder:

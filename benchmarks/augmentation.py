@@ -1,11 +1,12 @@
-"""Augmentation load: n times (two random flips, a rotation by up to 5°), then RandomResizedCrop(224), on one core.
+"""Augmentation load on one core: n times (two random flips, a rotation by up to 5°), then RandomResizedCrop(224).
 
     python benchmarks/augmentation.py [--images FOLDER] [--limit N] [--rounds N] [--write]
 
-The same pipeline through torchvision on Pillow images and through `headrace.Loader` with one thread, from JPEG files to uint8
-pixels, with fuse="geometry" (one sampling an image) and fuse="off" (bit for bit what torchvision computes). CPU time of the
-whole process, every way in turn in every round; the median and the range over the rounds. Each round makes a new Loader
-without kept checkpoint indexes: nothing is known of the images before ("first sight"). Ours cut the same crops at each load.
+The same transforms run through torchvision on Pillow images and through `headrace.Loader` with one thread, from JPEG files
+to uint8 pixels. headrace runs with fuse="geometry" (one sampling per image) and with fuse="off" (bit for bit what
+torchvision computes). Measured is the CPU time of the whole process, with all ways in turn in every round; the page shows
+the median and the range. Each round makes a new Loader without stored JPEG indexes, so nothing is known of the images
+before. headrace cuts the same crops at each load.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ PACKAGES = ["headrace", "pillow", "torch", "torchvision", "numpy"]
 
 @dataclass(slots=True)
 class Way:
-    """One way to do it, and its CPU milliseconds per image in each round."""
+    """One way to load and augment, and its CPU milliseconds per image in each round."""
 
     name: str
     interpolation: str

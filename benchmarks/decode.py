@@ -1,16 +1,16 @@
-"""One core, one thread: JPEG bytes -> random crop -> 224×224 -> flip, ours and others', interleaved in one process.
+"""One core, one thread: JPEG bytes -> random crop -> 224×224 -> flip, headrace and peers, interleaved in one process.
 
     python benchmarks/decode.py [--images FOLDER] [--limit N] [--rounds N] [--write]
 
-Each round runs every row over the same images, boxes and flips in a new random order; a row's figure is the median over
-rounds of images per second of CPU time (user + system of the process), its spread the least and greatest. Ratios are taken
-within a round, against libjpeg-turbo's full decode alone, and the median is shown. Peers that are not installed are left out
+Each round runs every row over the same images, boxes and flips, in a new random order. A row shows the median over rounds
+of images per second of CPU time (user + system of the process), with the least and the greatest. Ratios are taken within a
+round, against libjpeg-turbo's full decode alone, and the median is shown. Peers that are not installed are left out
 (benchmarks/peers.txt). Everything is in memory; storage is not measured.
 
-Two threads are compared with one by the clock, in chunks of 50 images, one after the other in every round; what counts is the
-least time of each chunk, since other work on the machine only ever adds.
+Two threads are compared with one by wall time, in chunks of 50 images, one after the other in every round. The least time
+of each chunk counts, since other work on the machine only adds time.
 
-Where the time goes comes from `crates/headrace-core/examples/decode_profile.rs`, built by cargo with stage timers; without
+`crates/headrace-core/examples/decode_profile.rs` measures where the time goes. cargo builds it with stage timers; without
 cargo that part is left out.
 """
 
@@ -61,7 +61,7 @@ Run = Callable[[list[bytes], list[Box], list[bool]], object]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A way to do the job. `does` says which of its parts; `images` on which set of files."""
+    """One way to do the job. `does` names the parts that it does; `images` names the set of files."""
 
     name: str
     does: str
@@ -80,7 +80,7 @@ def turbo_partial(images: list[bytes], boxes: list[Box], flips: list[bool]) -> N
 
 
 def ours(images: list[bytes], boxes: list[Box], flips: list[bool], indexes: list[_native.Index] | None = None) -> None:
-    """In batches of 50 into the same memory, as a loader's ring does."""
+    """Decode in batches of 50 into the same memory, as a loader's ring does."""
     for start in range(0, len(images), 50):
         part = slice(start, start + 50)
         index = None if indexes is None else indexes[part]
@@ -219,7 +219,7 @@ def prepare(files: list[Path]) -> dict[str, tuple[list[bytes], list[Box], list[b
 
 
 def measure(rows: list[Row], data: dict[str, tuple[list[bytes], list[Box], list[bool]]], rounds: int) -> dict[str, list[float]]:
-    """Images per CPU second of every row in every round."""
+    """Return the images per CPU second of every row in every round."""
     rates: dict[str, list[float]] = {row.name: [] for row in rows}
     order = random.Random(0)
     for number in range(rounds + 1):  # the first round warms up
@@ -265,7 +265,7 @@ def two_threads(images: list[bytes], boxes: list[Box], flips: list[bool], rounds
 
 
 def profiled(files: list[bytes], marked: list[bytes], boxes: list[Box], rounds: int) -> dict[str, Any] | None:
-    """What `decode_profile` prints for these images; None without cargo."""
+    """Return the document that `decode_profile` prints for these images; None without cargo."""
     if not shutil.which("cargo"):
         print("left out: where the time goes (no cargo)", file=sys.stderr)
         return None

@@ -20,8 +20,8 @@ from headrace.training.devices import SIMULATED
 PACKAGES = ["headrace", "torch", "pillow"]
 
 
-def told(seconds: float) -> dict[str, Any]:
-    """Return the document of `headrace demo`."""
+def run_demo(seconds: float) -> dict[str, Any]:
+    """Run `headrace demo` and return its document."""
     with tempfile.TemporaryDirectory(prefix="headrace-demo-") as folder:
         command = [sys.executable, "-m", "headrace", "demo", "--json", "--seconds", f"{seconds:g}", "--keep", folder]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
@@ -58,7 +58,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=8.0, help="about how long each plain measurement takes")
     parser.add_argument("--write", action="store_true", help="write the results and the pages")
     args = parser.parse_args()
-    story = told(args.seconds)
+    story = run_demo(args.seconds)
     shape, dtype = story["batches"][0][:2]
     settings = {
         "device": story["device"],

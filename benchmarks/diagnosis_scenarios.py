@@ -1,12 +1,12 @@
-"""Run `headrace diagnose` on jobs with one known fault each, and print what it said against what it should have said.
+"""Run `headrace diagnose` on jobs with one known fault each, and compare its verdicts with the expected ones.
 
     python benchmarks/diagnosis_scenarios.py --keep FOLDER [--only NAME …] [--repeat N] [--traceml PROGRAM] [--write]
 
-Each job runs on two cores of its own (taskset). A run on whose cores other programs took more than 10 % is void and
-repeated, at most twice. Where a fix is predicted and can be tried, the job is run again with it, and the prediction is
-set against the measured rate; error is predicted / measured - 1. Every finished run is kept in FOLDER: started again, the
-program goes on where it was stopped; with a larger N it adds runs. `--judge` runs nothing and judges what is there
-by the rules of today. `--write` writes the results of all runs in FOLDER, and the pages.
+Each job runs on two cores of its own (taskset). A run is void if other programs took more than 10 % of its cores; it is then
+repeated, at most twice. Where a fix is predicted and can be tried, the job runs again with it, and the prediction is compared
+with the measured rate. The error is predicted / measured - 1. Every finished run is kept in FOLDER. Started again, the program
+continues where it was stopped; with a larger N it adds runs. `--judge` runs nothing and judges the kept runs by the rules of
+today. `--write` writes the results of all runs in FOLDER, and the pages.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ sys.exit(main(sys.argv[1:]))
 
 
 def command(name: str, expected: Expected, *arguments: str) -> list[str]:
-    """The job as a person would start it."""
+    """Return the command that starts the job, as a person would write it."""
     if expected.ranks > 1:
         launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(expected.ranks)]
         return [sys.executable, *launcher, str(JOBS), name, *arguments]
@@ -68,14 +68,14 @@ def watched(words: list[str], cores: list[int], folder: Path, emulated: str) -> 
 
 
 def pinned(cores: list[int]) -> list[str]:
-    """The beginning of a command that shall run on these cores."""
+    """Return the beginning of a command line that runs on these cores."""
     return ["taskset", "-c", ",".join(map(str, cores))]
 
 
 def run_once(name: str, repeat: int, cores: list[int], folder: Path, options: argparse.Namespace, *, last: bool) -> bool:
-    """One diagnosis, and the job once more with the fix; `folder` is complete when it has run.json.
+    """Diagnose the job, and run it once more with the fix. `folder` is complete when it has run.json.
 
-    False for a run that is void, which is left at that, unless it is the last try.
+    Return False for a void run, unless it is the last try.
     """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -107,7 +107,7 @@ def run_once(name: str, repeat: int, cores: list[int], folder: Path, options: ar
 
 
 def run_until_valid(name: str, repeat: int, cores: list[int], options: argparse.Namespace) -> None:
-    """Several tries at most, unless the run is there already. The last one stays, void or not."""
+    """Try the run several times at most, unless it exists already. The last try stays, void or not."""
     folder = options.keep / f"{name}-{repeat}"
     if (folder / "run.json").exists():
         return
@@ -122,7 +122,7 @@ def run_until_valid(name: str, repeat: int, cores: list[int], options: argparse.
 
 
 def main() -> None:
-    """Run what is missing, several scenarios at a time where there are cores, then judge everything."""
+    """Run the missing scenarios, several at a time where there are cores, then judge all runs."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--keep", type=Path, required=True, metavar="FOLDER", help="where runs are kept, and looked for")
     parser.add_argument("--only", nargs="*", choices=EXPECTED, default=list(EXPECTED))

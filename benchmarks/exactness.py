@@ -1,10 +1,10 @@
-"""How far the pixels of others are from ours (and ours from Pillow's): the table of docs/exactness.md.
+"""Compare the pixels of other libraries with headrace's, and headrace's with Pillow's: the table of docs/exactness.md.
 
     python benchmarks/exactness.py [--images FOLDER] [--limit N] [--crops N] [--write]
 
-Each photograph is decoded, cut by `--crops` random boxes and resized to 224×224 by every library; each result is compared with
-headrace's value by value. "Decoded" compares the whole decoded image instead. Augmentation is compared on one draw
-of each photograph.
+Every library decodes each photograph, cuts `--crops` random boxes and resizes them to 224×224. Each result is compared with
+headrace's value by value. Rows that begin with "Decoded" compare the whole decoded image instead. Augmentation is compared
+on one draw for each photograph.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def others() -> dict[str, Callable[[], Crop]]:
 
 
 class Difference:
-    """Collects value-wise differences."""
+    """The differences between two sets of pixels, value by value."""
 
     def __init__(self) -> None:
         self.values = self.differing = self.total = self.greatest = 0
@@ -124,7 +124,7 @@ class Difference:
 
 
 def reduced(images: list[bytes], boxes: list[Box], size: int = 96) -> Difference:
-    """Exact against dct_scale="auto", at a target so small that most crops are decoded at half or quarter size."""
+    """Compare exact decoding with dct_scale="auto", at a target so small that most crops are decoded at a reduced size."""
     found = Difference()
     exact, scaled = np.empty((2, len(images), size, size, 3), dtype=np.uint8)
     headrace.decode_into(images, exact, boxes=boxes)
@@ -134,7 +134,7 @@ def reduced(images: list[bytes], boxes: list[Box], size: int = 96) -> Difference
 
 
 def pipelines() -> dict[str, transforms.Compose]:
-    """Augmentations whose draws are replayed through torchvision."""
+    """Return the augmentations whose draws are replayed through torchvision."""
 
     def load(n: int, interpolation: str) -> transforms.Compose:
         turn = transforms.RandomRotation(5, interpolation=interpolation)
@@ -154,7 +154,7 @@ def pipelines() -> dict[str, transforms.Compose]:
 
 
 def augmented(files: list[Path]) -> list[dict[str, Any]]:
-    """fuse="off" against torchvision on Pillow images with the same draws, and fuse="geometry" against fuse="off"."""
+    """Compare fuse="off" with torchvision on Pillow images with the same draws, and fuse="geometry" with fuse="off"."""
     import torchvision.transforms.v2.functional as functional
 
     rows = []

@@ -1,12 +1,12 @@
-"""One GPU: what the model could do, what the loaders deliver, and what training reaches with each. Needs CUDA.
+"""One GPU: the model alone, the loaders alone, and training with each loader. Needs CUDA.
 
     python benchmarks/gpu_feed.py [--images FOLDER] [--models resnet18 resnet50 …] [--seconds S] [--write]
 
 For each model: compute-only (the same batch again and again), then training end to end from torch's DataLoader and from
-headrace; and for each loader, ingest-only (no model; batches on the GPU). Training is a real step: forward, cross-entropy,
-backward, SGD with Nesterov momentum, bf16 autocast, channels-last. Throughput is measured between synchronised points over at
-least `--seconds`, after a warm-up. GPU utilisation is nvidia-smi's (share of time with a kernel
-running), sampled twice a second.
+headrace. For each loader: ingest-only (no model; batches end on the GPU). Training is a real step: forward, cross-entropy,
+backward, SGD with Nesterov momentum, bf16 autocast, channels-last. Throughput is measured between synchronised points over
+at least `--seconds`, after a warm-up. GPU utilisation is nvidia-smi's (share of time with a running kernel), sampled twice
+a second.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ BATCH = 256
 
 
 class Utilisation:
-    """Samples nvidia-smi's GPU utilisation while a `with` block runs."""
+    """The GPU utilisation that nvidia-smi reports while a `with` block runs."""
 
     def __init__(self) -> None:
         self.samples: list[float] = []
@@ -70,7 +70,7 @@ def headrace_batches(source: str) -> Callable[[Path], Iterator[Any]]:
 
 
 def torch_batches(root: Path) -> Iterator[Any]:
-    """The usual script's loader: PIL transforms in worker processes, pinned memory, non-blocking copy."""
+    """Yield batches of the usual script's loader: PIL transforms in worker processes, pinned memory, non-blocking copy."""
     from torch.utils.data import DataLoader
 
     base = loaders_benchmark.pytorch(root, True)
@@ -119,7 +119,7 @@ def trainer(name: str) -> Callable[[Any, Any], None]:
 
 
 def rate(batches: Iterable[Any], step: Callable[[Any, Any], None] | None, seconds: float) -> tuple[float, float | None]:
-    """Images per second and median GPU utilisation (%)."""
+    """Return images per second and the median GPU utilisation in per cent."""
     iterator = iter(batches)
     for _ in range(8):
         images, labels = next(iterator)

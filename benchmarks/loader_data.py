@@ -1,6 +1,6 @@
 """The data of benchmarks/loaders.py in the forms that the loaders read: the same JPEG bytes everywhere.
 
-folder, pack (restart markers added, coefficients untouched), original.beton (FFCV's file with the folder's own bytes), litdata;
+folder; pack (restart markers added, coefficients untouched); original.beton (FFCV's file with the folder's own bytes); litdata.
 small-folder, small-pack and small.beton: longest side 500, quality 90, encoded once by Pillow.
 """
 
@@ -20,7 +20,7 @@ from sample import photographs, shrunk
 
 
 def prepare(folder: str | None, root: Path) -> tuple[int, list[str]]:
-    """Makes everything below `root`; returns the number of images and what could not be made, in words."""
+    """Make all forms of the data below `root`. Return the number of images, and a line for each form that could not be made."""
     import headrace
 
     files = photographs(folder, 1000)
@@ -50,7 +50,7 @@ def _items(root: Path) -> Iterator[tuple[bytes, int]]:
 
 
 def beton(root: Path) -> None:
-    """FFCV's stock writer and file format; only the field's encoder is replaced: it stores the JPEG bytes as they are."""
+    """Write FFCV's file by its own writer. Only the field's encoder is replaced: it stores the JPEG bytes as they are."""
     import numpy as np
     from ffcv.fields import IntField, RGBImageField
     from ffcv.fields.rgb_image import IMAGE_MODES
@@ -76,7 +76,7 @@ def _litdata_item(item: tuple[str, int]) -> dict[str, Any]:
 
 
 def litdata(root: Path) -> None:
-    """LitData's chunks with the folder's own bytes, by its own tool."""
+    """Write LitData's chunks with the folder's own bytes, by its own tool."""
     import litdata as package
 
     items = [(str(path), int(path.parent.name[1:])) for path in sorted((root / "folder").rglob("*.jpg"))]

@@ -1,8 +1,9 @@
 """The loaders that benchmarks/loaders.py measures, one function each: (prepared data, float32 or uint8, cores) -> batches.
 
-Every one does the same job: random order, RandomResizedCrop(224) with torchvision's distribution, horizontal flip, batches of
-256; uint8 in the layout that is native to the loader, or normalised float32 of shape (N, 3, 224, 224). Workers or threads are
-as many as cores. Each uses what its own documentation recommends for this job; results/notes/loaders.md names what differs.
+Every loader does the same job: random order, RandomResizedCrop(224) with torchvision's distribution, horizontal flip,
+batches of 256; uint8 in the loader's native layout, or normalised float32 of shape (N, 3, 224, 224). Each has as many
+workers or threads as cores, and follows the recommendations of its own documentation. results/notes/loaders.md names the
+differences.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ def torchvision_io(root: Path, floats: bool, cores: int) -> Iterable[Any]:
 
 
 def box(width: int, height: int) -> tuple[int, int, int, int]:
-    """(x, y, w, h) by torchvision's RandomResizedCrop with its defaults; the middle square where ten tries find none."""
+    """Return (x, y, w, h) by torchvision's RandomResizedCrop: the middle square where ten tries find no box."""
     for _ in range(10):
         area = width * height * random.uniform(0.08, 1.0)
         ratio = math.exp(random.uniform(math.log(3 / 4), math.log(4 / 3)))
@@ -214,7 +215,7 @@ def tf_data(antialias: bool) -> Make:
         mean, std = tf.constant(MEAN) * 255, tf.constant(STD) * 255
 
         def crop(shape: Any) -> Any:
-            """The box as [y, x, h, w]: the first of ten tries that fits, else the middle square."""
+            """Return the box as [y, x, h, w]: the first of ten tries that fits, else the middle square."""
             height, width = tf.cast(shape[0], tf.float32), tf.cast(shape[1], tf.float32)
             area = height * width * tf.random.uniform([10], 0.08, 1.0)
             ratio = tf.exp(tf.random.uniform([10], math.log(3 / 4), math.log(4 / 3)))
@@ -278,7 +279,7 @@ def ours(source: str, *, later: bool = False, output: Literal["torch", "numpy"] 
 
 
 def repeated(data: Any) -> Any:
-    """The dataset with every record listed REPEAT times."""
+    """Return the dataset with every record listed REPEAT times."""
     table = data.table
     columns = {name: np.tile(getattr(table, name), REPEAT) for name in ("file", "offset", "size", "label")}
     known = {name: np.tile(column, REPEAT) for name in ("width", "height") if (column := getattr(table, name)) is not None}

@@ -1,14 +1,15 @@
-"""Whole loaders side by side: random order, RandomResizedCrop(224), flip, batches of 256, on one core and on all of them.
+"""Whole loaders side by side: random order, RandomResizedCrop(224), flip, batches of 256, on one core and on all cores.
 
     make bench-loaders                      (or, with other options:)
     python benchmarks/loaders.py [--quick] [--images FOLDER] [--repeats N] [--seconds S] [--only WORD …] [--write]
 
-One process a measurement, pinned to its cores, loaders interleaved in a new random order in each repeat; medians and spread
-over the repeats. After a warm-up of four batches the window runs from one batch's arrival to another's, at least `--seconds`
-long. The images are in the page cache, listed many times over, so that no epoch border falls into a window. CPU time is that of
-the process and all its descendants; memory is the sum of their proportional shares (PSS), highest of samples twice a second.
-Workers or threads = cores for everybody. The loaders are in loader_peers.py; those that are not installed
-(benchmarks/peers.txt) are named in the page. `--quick` makes one repeat of short windows: about ten minutes on two cores.
+Each measurement is a process of its own, pinned to its cores. Loaders are interleaved in a new random order in each repeat;
+the page shows medians and spread over the repeats. After a warm-up of four batches, the window runs from the arrival of one
+batch to that of another and is at least `--seconds` long. The images are in the page cache and listed many times, so that
+no epoch ends in a window. CPU time is that of the process and all its descendants. Memory is the sum of their proportional
+shares (PSS), the highest of two samples per second. Every loader has as many workers or threads as cores. loader_peers.py
+holds the loaders; the page names those that are not installed (benchmarks/peers.txt). `--quick` makes one repeat of short
+windows: about ten minutes on two cores.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class Case:
 
 
 def processes(top: int) -> Iterator[tuple[Path, list[str]]]:
-    """/proc folder and the fields of `stat` from the state on, of `top` and all its descendants."""
+    """Yield the /proc folder and the fields of `stat` (from the state on) of `top` and all its descendants."""
     found: dict[int, tuple[Path, list[str]]] = {}
     for path in Path("/proc").glob("[0-9]*"):
         try:
@@ -69,12 +70,12 @@ def processes(top: int) -> Iterator[tuple[Path, list[str]]]:
 
 
 def cpu_seconds() -> float:
-    """User and system time of this process, its reaped children and its live descendants."""
+    """Return the user and system time of this process, its reaped children and its live descendants."""
     return sum(sum(int(value) for value in fields[11:15]) for _, fields in processes(os.getpid())) / os.sysconf("SC_CLK_TCK")
 
 
 def proportional_bytes(top: int) -> int:
-    """Memory of a process tree: each page counted once, however many of its processes share it."""
+    """Return the memory of a process tree. Each page counts once, however many of its processes share it."""
     total = 0
     for path, _ in processes(top):
         try:
@@ -86,7 +87,7 @@ def proportional_bytes(top: int) -> int:
 
 
 def measure(case: Case, root: Path, seconds: float) -> dict[str, Any]:
-    """One window of one loader in this process."""
+    """Measure one window of one loader in this process."""
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: case.cores])
     peer = PEERS[case.name]
     if peer.torch:  # a training script has it in any case, so its import is not counted as the loader's
@@ -112,14 +113,14 @@ def measure(case: Case, root: Path, seconds: float) -> dict[str, Any]:
 
 
 def import_seconds(package: str) -> float:
-    """How long `import package` takes in a fresh process, torch and its like included; median of three."""
+    """Return the seconds that `import package` takes in a fresh process, with all that it imports; median of three."""
     program = f"import time; began = time.perf_counter(); import {package}; print(time.perf_counter() - began)"
     runs = [subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False) for _ in range(3)]
     return statistics.median(float(run.stdout.splitlines()[-1]) if run.returncode == 0 else float("nan") for run in runs)
 
 
 def import_bytes(package: str) -> float:
-    """Memory (PSS) of a fresh process that has imported a package and done nothing else; NaN where it is not installed."""
+    """Return the memory (PSS) of a fresh process that has only imported a package; NaN where it is not installed."""
     program = f"import {package}; print(open('/proc/self/smaps_rollup').read())"
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     found = [line.split()[1] for line in run.stdout.splitlines() if line.startswith("Pss:")]
@@ -127,7 +128,7 @@ def import_bytes(package: str) -> float:
 
 
 def measured(case: Case, root: Path, seconds: float) -> dict[str, Any] | str:
-    """One measurement in a fresh process, with the highest memory of its tree; or why there is none."""
+    """Measure in a fresh process; return the figures with the highest memory of its tree, or the reason for having none."""
     command = [
         sys.executable,
         __file__,
@@ -162,7 +163,7 @@ Results = dict[Case, list[dict[str, Any]]]
 
 
 def drive(names: list[str], args: argparse.Namespace, root: Path) -> tuple[Results, dict[str, str]]:
-    """All measurements, interleaved; and the loaders that failed, with their error."""
+    """Make all measurements, interleaved. Return them, and the loaders that failed with their errors."""
     cases = [Case(name, floats, cores) for name in names for floats in (False, True) for cores in sorted({1, CORES})]
     results: Results = {case: [] for case in cases}
     failed: dict[str, str] = {}

@@ -2,12 +2,7 @@
 
     python benchmarks/object_store.py [--images N] [--cap-mb-s 5] [--latency-ms 20] [--rounds 3] [--servers …] [--write]
 
-The sample photographs, packed, lie in an S3-compatible server (moto's; OpenStack Swift, see scripts/swift_server.py). A proxy
-between it and the loader adds the latency to each request and lets all connections together have the cap. Each epoch runs
-with an empty cache in a new process, which has imported its modules before the clock starts. `share of the cap` is (bytes of
-all images / cap) / the whole epoch's time, from opening the dataset to the last batch, so requests, latency, decoding and
-what is fetched twice all count against it. While it runs the cache's bytes on disk are sampled. The proxy, the server and
-the loader share this machine's cores.
+benchmarks/results/notes/object_store.md describes the method.
 """
 
 from __future__ import annotations
@@ -59,7 +54,10 @@ print(json.dumps({"first_s": first_s, "epoch_s": epoch_s, "requests": fetch.requ
 
 @dataclass(frozen=True)
 class Row:
-    """One way to run an epoch. `cache_share`: of the dataset's size, None = all; `faulty`: one request in so many fails."""
+    """One way to run an epoch.
+
+    `cache_share`: size of the cache as a share of the dataset, None for all; `faulty`: one request in so many fails.
+    """
 
     name: str
     shuffle: str
@@ -78,7 +76,7 @@ ROWS = [
 
 @dataclass(frozen=True)
 class Measured:
-    """One epoch."""
+    """What one epoch took."""
 
     first_s: float
     epoch_s: float
@@ -89,7 +87,7 @@ class Measured:
 
 
 def one(store: RealStore, row: Row, link: Link, url: str, dataset_bytes: int) -> Measured:
-    """Runs an epoch in a new process with an empty cache."""
+    """Run an epoch in a new process with an empty cache."""
     link.reset()
     every = row.faulty
     link.plan = lambda number, line: FAULTS[number // every % 5] if every and number % every == every - 1 else None
@@ -110,7 +108,7 @@ def one(store: RealStore, row: Row, link: Link, url: str, dataset_bytes: int) ->
 
 
 def watch(cache: Path, most: list[int], stop: threading.Event) -> None:
-    """Samples what the cache takes on disk."""
+    """Sample the cache's bytes on disk until `stop` is set."""
     while not stop.wait(0.02):
         used = 0
         for file in cache.rglob("*"):
@@ -191,7 +189,7 @@ def summarised(kind: str, name: str, runs: list[Measured], ideal_s: float, image
 
 
 def make(scratch: Path, images: int) -> tuple[Path, int]:
-    """The packed photographs, and the bytes of their images."""
+    """Pack the photographs; return the folder and the bytes of the images."""
     sample = [path.read_bytes() for path in photographs(None, images)]
     for number in range(images):
         path = scratch / "in" / str(number % 10) / f"{number:06d}.jpg"

@@ -1,13 +1,13 @@
-"""Packing a folder of JPEGs: ours and others', each in a process of its own, interleaved.
+"""Packing a folder of JPEGs: headrace and peers, each in a process of its own, interleaved.
 
     python benchmarks/pack.py [--images N] [--rounds N] [--write]
 
-Each round runs every row over the same folder (the sample photographs, repeated under other names) and over one of 100 images,
-in a new random order; figures are medians over rounds. A Python row measures itself from when its imports are done until its
-work is, and the rates are of what the larger folder took more than the small one: the start of interpreters and worker
-processes, which some peers take seconds for, is in none of them, but in the time of the whole command on both folders.
-Everything is in the page cache; nobody waits for the disk but the rows that say so. All use the same number of workers where
-they know workers. Peers that are not installed are left out (benchmarks/peers.txt).
+Each round runs every row over one folder (the sample photographs, repeated under other names) and over a folder of 100
+images, in a new random order. Figures are medians over rounds. A Python row measures its work only, without imports. Rates
+come from the difference between the two folders, so they leave out the start of interpreters and worker processes, which
+takes some peers seconds. The times of whole commands include it. Everything is in the page cache; only the rows that name
+it wait for the disk. All rows that know workers use the same number. Peers that are not installed are left out
+(benchmarks/peers.txt).
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def work(source, out, workers):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A way to pack. `command` is a shell line with {source}, {out} and {workers}, `needs` a module that must be installed."""
+    """One way to pack. `command`: a shell line with {source}, {out} and {workers}; `needs`: a module that it imports."""
 
     name: str
     does: str
@@ -116,7 +116,7 @@ class Time:
 
 
 def script(text: str) -> str:
-    """A shell line that runs a Python program on {source}, {out} and {workers}."""
+    """Return a shell line that runs a Python program on {source}, {out} and {workers}."""
     file = tempfile.NamedTemporaryFile("w", suffix=".py", delete=False)  # noqa: SIM115 (removed with the machine's /tmp)
     with file:
         file.write(MEASURED.replace("{text}", text))
@@ -138,12 +138,12 @@ LOSSY = "--max-side 500 --quality 90"
 
 
 def ours(options: str = "") -> str:
-    """A shell line that runs our command with these options."""
+    """Return a shell line that runs `headrace pack` with these options."""
     return script(OURS.replace("{options}", ", ".join(repr(word) for word in options.split())))
 
 
 def rows() -> list[Row]:
-    """All ways that this machine can run."""
+    """Return all ways that this machine can run."""
     every = [
         Row("tar", "copies", "tar -cf {out}/a.tar -C {source} ."),
         Row("headrace --keep-bytes", "copies, checks, digests, index", ours("--keep-bytes")),
@@ -165,7 +165,7 @@ def rows() -> list[Row]:
 
 
 def measured(command: str) -> Time:
-    """Runs a shell line. What does not say how long its work took begins at once: all of its time is work."""
+    """Run a shell line. A program that does not print the time of its work is measured as a whole."""
     before, start_s = os.times(), time.perf_counter()
     done = subprocess.run(command, shell=True, check=False, capture_output=True, text=True)
     after, end_s = os.times(), time.perf_counter()
@@ -197,7 +197,7 @@ def main() -> int:
 
 
 def fill(folder: Path, sample: list[bytes], images: int) -> Path:
-    """An image folder of ten classes."""
+    """Make an image folder of ten classes."""
     for number in range(images):
         path = folder / f"{number % 10}" / f"{number:06d}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)

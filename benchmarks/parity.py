@@ -1,13 +1,13 @@
-"""Learning parity: the same training recipe fed by torchvision's DataLoader and by headrace, several seeds each.
+"""Learning parity: the same training, fed by torchvision's DataLoader and by headrace, with several seeds each.
 
     python benchmarks/parity.py [--data TAR_OR_FOLDER] [--epochs N] [--seeds N] [--write]
 
-torchvision's unmodified ResNet-18 learns to classify small photographs (a folder, or a tar, that holds train/CLASS/*.jpg and
-test/CLASS/*.jpg; by default the CIFAR-10 JPEGs of the optional test data). Random area crops and mirror images, SGD with
+torchvision's unmodified ResNet-18 learns to classify small photographs: a folder or a tar that holds train/CLASS/*.jpg and
+test/CLASS/*.jpg; by default the CIFAR-10 JPEGs of the optional test data. Random area crops and mirror images, SGD with
 Nesterov momentum, one cycle, bf16 autocast. Only the input differs: ImageFolder, PIL transforms and DataLoader on one side,
-`headrace.Loader` on the other. Both are scored by the same torchvision evaluation. Parity means: the mean final accuracies
-differ by no more than the standard error of the difference plus 0.5 points. Finished runs are kept (`--runs FILE`), so that
-an interrupted benchmark goes on where it was.
+`headrace.Loader` on the other. The same torchvision evaluation scores both. Parity means that the mean final accuracies
+differ by no more than the standard error of the difference plus 0.5 points. `--runs FILE` stores finished runs, so an
+interrupted benchmark continues where it stopped.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Batches = Callable[[int], Iterable[tuple[Any, Any]]]  # of one epoch
 
 
 def torchvision_input(folder: Path, seed: int) -> tuple[Batches, int]:
-    """The usual input of a PyTorch script: batches of an epoch, and how many."""
+    """Return the usual input of a PyTorch script: batches of an epoch, and their number."""
     transform = transforms.Compose(
         [
             transforms.RandomResizedCrop(SIZE, scale=SCALE),
@@ -55,7 +55,7 @@ def torchvision_input(folder: Path, seed: int) -> tuple[Batches, int]:
 
 
 def headrace_input(folder: Path, seed: int) -> tuple[Batches, int]:
-    """The same pipeline by headrace."""
+    """Return the same input made by headrace."""
     make = headrace.transforms
     transform = make.Compose(
         [make.RandomResizedCrop(SIZE, scale=SCALE), make.RandomHorizontalFlip(), make.Normalize(MEAN, STD)]
@@ -73,7 +73,7 @@ INPUTS = {"torchvision": torchvision_input, "headrace": headrace_input}
 
 
 def accuracy_of(name: str, data: Path, seed: int, epochs: int) -> float:
-    """Trains once; the final accuracy on the test images in percent."""
+    """Train once; return the final accuracy on the test images in per cent."""
     batches, steps = INPUTS[name](data / "train", seed)
     torch.manual_seed(1000 + seed)
     model = models.resnet18(num_classes=sum(1 for _ in (data / "train").iterdir())).to(memory_format=torch.channels_last)

@@ -1,4 +1,4 @@
-"""What a benchmark leaves behind: its JSON document in benchmarks/results/data, from which render.py makes the pages."""
+"""The JSON document that a benchmark writes to benchmarks/results/data, from which render.py makes the pages."""
 
 from __future__ import annotations
 

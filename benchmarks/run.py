@@ -1,13 +1,13 @@
-"""`headrace run` beside the same script without it: input path alone, first epoch and later ones.
+"""`headrace run` beside the same script without it: the input path alone, first epoch and later epochs.
 
     python benchmarks/run.py [--images FOLDER] [--copies N] [--repeats N] [--only NAME …] [--write]
 
-The script is an ordinary one: ImageFolder, torchvision transforms on Pillow images, DataLoader with as many workers as there
-are usable cores, batches of 64, three epochs, no computation. Plain and taken over alternate, in fresh processes; CPU time is
-that of the process and its finished workers, which does not suffer from other load on the machine as the rate does. The first
-epoch includes starting workers or threads. Images are in the page cache; each photograph is there `--copies` times as a file of
-its own (a hard link), so that an epoch is long enough. "next run" is the first epoch of another process, which begins with the
-indexes that the first has left; the first itself begins with none.
+The script is an ordinary one: ImageFolder, torchvision transforms on Pillow images, DataLoader with as many workers as
+usable cores, batches of 64, three epochs, no computation. Plain and taken-over runs alternate, in fresh processes. CPU time
+is that of the process and its finished workers; other load on the machine disturbs it less than the rate. The first epoch
+includes the start of workers or threads. Images are in the page cache. Each photograph is there `--copies` times as a file
+of its own (a hard link), so that an epoch is long enough. "next run" is the first epoch of another process, which finds the
+JPEG indexes of the process before. That process itself begins without indexes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PACKAGES = ("headrace", "pillow", "torch", "torchvision", "numpy")
 
 
 def stacks() -> dict[str, list[Any]]:
-    """The transforms that are compared, by name; each list is what the script hands to Compose."""
+    """Return the transforms that are compared, by name: the lists that the script gives to Compose."""
     from torchvision import transforms
 
     crop, flip = transforms.RandomResizedCrop(224), transforms.RandomHorizontalFlip()
@@ -48,7 +48,7 @@ def stacks() -> dict[str, list[Any]]:
 
 
 def script(root: str, name: str) -> None:
-    """The training script whose loading is measured; prints one JSON list of (images/s, CPU milliseconds an image)."""
+    """Run the script whose loading is measured; print a JSON list of (images per second, CPU milliseconds per image)."""
     import torch
     from torch.utils.data import DataLoader
     from torchvision.datasets import ImageFolder
@@ -71,7 +71,7 @@ def _cpu_s() -> float:
 
 
 def measure(root: Path, name: str, indexes: str | None) -> list[tuple[float, float]]:
-    """One process of the script, plain, or through `headrace run` with the folder `indexes` for what it learns of the files."""
+    """Run one process of the script: plain, or through `headrace run` with JPEG indexes in the folder `indexes`."""
     command = [sys.executable, __file__, "--script", str(root), name]
     if indexes:
         command = [sys.executable, "-m", "headrace", "run", "--index-cache", indexes, "--", *command]

@@ -1,4 +1,4 @@
-"""The photographs that benchmarks run on: a folder given, the optional test sample, or the demo's generated ones."""
+"""The photographs that benchmarks run on: those of a given folder, or the optional test sample."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Box = tuple[int, int, int, int]
 
 
 def photographs(folder: str | None, limit: int) -> list[Path]:
-    """Up to `limit` JPEG files, sorted. Raises SystemExit, in words, when there are none."""
+    """Return up to `limit` JPEG files, sorted. Raise SystemExit with a message when there are none."""
     data = os.environ.get("HEADRACE_TEST_DATA", str(REPOSITORY.parent / "shared" / "data"))
     root = Path(folder) if folder else Path(data) / "imagenet-sample"
     files = sorted(path for path in root.rglob("*") if path.suffix.lower() in (".jpg", ".jpeg"))[:limit]
@@ -24,7 +24,7 @@ def photographs(folder: str | None, limit: int) -> list[Path]:
 
 
 def random_resized_crops(sizes: list[tuple[int, int]], seed: int) -> list[Box]:
-    """A box for each (width, height) by torchvision's RandomResizedCrop algorithm with its defaults."""
+    """Return a box for each (width, height) by torchvision's RandomResizedCrop algorithm with its defaults."""
     rng = np.random.default_rng(seed)
     return [_crop(rng, width, height) for width, height in sizes]
 
@@ -41,7 +41,7 @@ def _crop(rng: np.random.Generator, width: int, height: int) -> Box:
 
 
 def shrunk(data: bytes, longest: int = 500, quality: int = 90) -> bytes:
-    """The image with its longest side at most `longest`, as a JPEG of `quality` (4:2:0): the usual pre-resized dataset."""
+    """Return the image with its longest side at most `longest`, as a JPEG of `quality` (4:2:0)."""
     image = Image.open(io.BytesIO(data)).convert("RGB")
     image.thumbnail((longest, longest), Image.Resampling.LANCZOS)
     file = io.BytesIO()

@@ -1,12 +1,12 @@
-"""`headrace train` beside a plain PyTorch loop with the same recipe: does it learn as well, and what does it cost?
+"""`headrace train` beside a plain PyTorch loop with the same options: accuracy and cost.
 
     python benchmarks/train_parity.py [--data FOLDER] [--model NAME] [--epochs N] [--seeds N] […]
 
-Small images (CIFAR's size) on the CPU: torchvision's ImageFolder, DataLoader and transforms, torch's SGD and cross entropy on
-one side, the trainer on the other. Both have the same architecture, batches, augmentation, learning rate at every step, weight
-decay and evaluation; draws differ, so the figures are compared over seeds. "Within noise": the means differ by less than two
-standard errors of their difference. Without --data, $HEADRACE_TEST_DATA/cifar10-jpeg-14k.tar (12,000 images to train, 2,000 to
-test).
+Small images (CIFAR's size) on the CPU. One side is torchvision's ImageFolder, DataLoader and transforms, torch's SGD and
+cross entropy; the other side is the trainer. Both have the same architecture, batches, augmentation, learning rate at every
+step, weight decay and evaluation. Random draws differ, so the figures are compared over seeds. "Within noise" means that
+the means differ by less than two standard errors of their difference. Default data:
+$HEADRACE_TEST_DATA/cifar10-jpeg-14k.tar (12,000 images to train, 2,000 to test).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ PACKAGES = ["headrace", "torch", "torchvision", "pillow", "numpy"]
 
 @dataclass(slots=True)
 class Way:
-    """One way to train, and what each seed gave: top-1 (a share), seconds, CPU seconds of the process and its workers."""
+    """One way to train, with the results of each seed: top-1 (a share), seconds, CPU seconds of the process and its workers."""
 
     name: str
     run: Callable[[int], float]
@@ -50,7 +50,7 @@ class Way:
     cpu_s: list[float] = field(default_factory=list)
 
     def measure(self, seed: int) -> None:
-        """Trains once."""
+        """Train once."""
         begun_s, cpu_s = time.perf_counter(), _cpu_s()
         self.top1.append(self.run(seed))
         self.seconds.append(time.perf_counter() - begun_s)
@@ -69,7 +69,7 @@ def _cpu_s() -> float:
 
 
 def plain(data: Path, model_name: str, epochs: int, half: bool, seed: int) -> float:
-    """A loop as PyTorch's tutorials have it. Returns top-1 on `data`/test."""
+    """Train by a loop as in PyTorch's tutorials. Return top-1 on `data`/test."""
     torch.manual_seed(seed)
     normalise = [v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(IMAGENET_MEAN, IMAGENET_STD)]
     augment = [v2.RandomCrop(SIZE, padding=4), v2.RandomHorizontalFlip()]
@@ -102,7 +102,7 @@ def plain(data: Path, model_name: str, epochs: int, half: bool, seed: int) -> fl
 
 
 def _groups(model: torch.nn.Module) -> list[dict[str, object]]:
-    """Norms and biases do not decay."""
+    """Return the parameter groups: norms and biases do not decay."""
     parameters = list(model.parameters())
     return [
         {"params": [one for one in parameters if one.ndim > 1], "weight_decay": DECAY},
@@ -117,7 +117,7 @@ def _share_of_rate(step: int, warm_up: int, total: int) -> float:
 
 
 def ours(data: Path, out: Path, model_name: str, epochs: int, half: bool, seed: int) -> float:
-    """The same by the trainer."""
+    """Train the same by `headrace train`. Return top-1 on `data`/test."""
     result = train(
         Options(
             model=model_name,
@@ -140,7 +140,7 @@ def ours(data: Path, out: Path, model_name: str, epochs: int, half: bool, seed: 
 
 
 def main() -> None:
-    """Trains both ways with each seed, prints the table, and writes the page when asked."""
+    """Train both ways with each seed, print the page, and write it with --write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, metavar="FOLDER", help="with train and test inside, class folders in both")
     parser.add_argument("--model", default="resnet20")
@@ -167,7 +167,7 @@ def main() -> None:
 
 
 def unpacked(folder: Path) -> Path:
-    """The sample, in a folder. Raises SystemExit, in words, when it is not there."""
+    """Unpack the sample into `folder`. Raise SystemExit with a message when it is not there."""
     root = Path(os.environ.get("HEADRACE_TEST_DATA", str(REPOSITORY.parent / "shared" / "data")))
     archive = root / "cifar10-jpeg-14k.tar"
     if not archive.exists():

@@ -1,11 +1,11 @@
-"""How much of a training step is spent waiting for input, where the input is faster than the device.
+"""The share of a training step that is spent waiting for input, where the input is faster than the device.
 
     python benchmarks/trainer_wait.py [--images FOLDER] [--limit N] [--seconds S] [--rounds N] [--write]
 
-The trio, in turn in every round: ingest-only (the trainer's loader, nobody in its way), compute-only (the trainer's step on
-one batch), end-to-end (`headrace train`). The device is simulated: a stated rate, and a wait. Its rate is set below what
-ingest-only gave in the same round (`ingest / compute` says by how much), so that input could always be there. The wait share is
-the trainer's own figure; beside it what end-to-end reaches of compute-only.
+Three measurements, in turn in every round: ingest-only (the trainer's loader alone), compute-only (the trainer's step on
+one batch), end-to-end (`headrace train`). The device is simulated: a stated rate, and a wait. Its rate is set below that of
+ingest-only in the same round (`ingest / compute` says by how much), so that input could always be there. The wait share is
+the trainer's own figure. The page also shows the share of compute-only that end-to-end reaches.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Row:
 
 
 def main() -> None:
-    """Measures, prints the table, and writes the page when asked."""
+    """Measure, print the page, and write it with --write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--images", metavar="FOLDER")
     parser.add_argument("--limit", type=int, default=400)
@@ -94,7 +94,7 @@ def main() -> None:
 
 
 def fill(root: Path, files: list[Path]) -> Path:
-    """An image folder of two classes with COPIES of each file."""
+    """Make an image folder of two classes with COPIES of each file."""
     for number, file in enumerate(files):
         folder = root / f"class_{number % 2}"
         folder.mkdir(parents=True, exist_ok=True)
@@ -104,7 +104,7 @@ def fill(root: Path, files: list[Path]) -> Path:
 
 
 def measure(row: Row, data: Path, out: Path, seconds: float) -> None:
-    """One round of a margin."""
+    """Measure one round of a margin."""
     ingest = ingest_only(data, out, seconds)
     rate = ingest / row.margin
     options = wanted(data, out, rate, steps=max(40, round(seconds * rate / BATCH)))
@@ -131,7 +131,7 @@ def wanted(data: Path, out: Path, rate: float, *, steps: int) -> Options:
 
 
 def ingest_only(data: Path, out: Path, seconds: float) -> float:
-    """Images a second that the trainer's own loader gives, in the epochs after the first."""
+    """Return the images per second of the trainer's own loader, in the epochs after the first."""
     options = wanted(data, out, 1.0, steps=1)
     with TrainingInput(options, open_stored(str(data)), open_device(options.device), Ranks()).loader(0) as loader:
         for _ in loader:
@@ -144,7 +144,7 @@ def ingest_only(data: Path, out: Path, seconds: float) -> float:
 
 
 def compute_only(options: Options) -> float:
-    """Images a second of the trainer's step on one batch that is always there."""
+    """Return the images per second of the trainer's step on one batch that is always there."""
     device = open_device(options.device)
     torch.set_num_threads(1)  # as the trainer does for a simulated device
     learner = Learner(options, device, Ranks(), classes=2, total_steps=1 << 30, warmup_steps=0)

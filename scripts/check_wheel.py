@@ -26,7 +26,7 @@ print("ok: Python", sys.version.split()[0], "headrace", headrace._native.__versi
 
 
 def interpreters() -> list[str]:
-    """CPython 3.11 and newer on this machine, one of each minor version."""
+    """Return the CPythons from 3.11 on of this machine, one of each minor version."""
     folders = [Path(part) for part in os.environ["PATH"].split(os.pathsep)]
     folders += sorted(Path.home().glob(".pyenv/versions/*/bin"))
     found: dict[str, str] = {}

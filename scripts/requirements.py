@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def requirements(extra: str) -> list[str]:
-    """The requirements of `extra`, with `headrace[a,b]` entries replaced by what they stand for."""
+    """Return the requirements of `extra`, with `headrace[a,b]` entries replaced by their own requirements."""
     project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())["project"]
     extras: dict[str, list[str]] = project["optional-dependencies"]
 

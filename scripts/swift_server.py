@@ -76,12 +76,12 @@ use = egg:swift#dlo
 
 
 def missing() -> list[str]:
-    """The programs that are not installed."""
+    """Return the programs that are not installed."""
     return [name for name in PROGRAMS if shutil.which(name) is None]
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
+    """Return a free port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -89,7 +89,7 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def serving(folder: Path) -> Iterator[str]:
-    """Runs all servers in `folder`; yields the endpoint's URL. Raises RuntimeError when one does not start."""
+    """Run all servers in `folder`; yield the endpoint's URL. Raise RuntimeError when one does not start."""
     kinds = ("account", "container", "object")
     ports = {kind: free_port() for kind in (*kinds, "proxy", "memcached")}
     user = getpass.getuser()
@@ -117,7 +117,7 @@ def serving(folder: Path) -> Iterator[str]:
 
 
 def _ring(folder: Path, kind: str, port: int) -> None:
-    """One device, one replica: where everything lies."""
+    """Write the ring: one device, one replica."""
     builder = str(folder / f"{kind}.builder")
     device = f"r1z1-127.0.0.1:{port}/disk"
     for arguments in (["create", "4", "1", "1"], ["add", device, "1"], ["rebalance"]):
@@ -136,7 +136,7 @@ def _wait(port: int, running: list[subprocess.Popen[bytes]], log: Path) -> None:
 
 
 def main() -> int:
-    """Serves until stdin ends."""
+    """Serve until stdin ends."""
     if missing():
         print(f"not installed: {', '.join(missing())}; see the head of {__file__}", file=sys.stderr)
         return 1

@@ -22,7 +22,7 @@ TENSORBOARD_SHARE = 0.05
 
 
 def tensorboard(session: Session) -> str:
-    """The plugin's only rule that needs no GPU."""
+    """Return the answer of the plugin's only rule that needs no GPU."""
     ranks = measure_ranks(session)
     if not ranks:
         return "nothing"
@@ -31,13 +31,13 @@ def tensorboard(session: Session) -> str:
 
 
 def sagemaker(session: Session) -> str:
-    """The rules that fire."""
+    """Return the rules that fire."""
     fired = [result.rule for result in apply_rules(session) if result.outcome == "fires"]
     return ", ".join(fired) or "nothing"
 
 
 def warnings(session: Session) -> str:
-    """PyTorch's and Lightning's advice on the number of workers, by their own conditions."""
+    """Return PyTorch's and Lightning's advice on the number of workers, by their own conditions."""
     cores = session.host.cores_affinity or session.host.cores_online or 1
     said = []
     for loader in session.loaders[:1]:
@@ -49,7 +49,7 @@ def warnings(session: Session) -> str:
 
 
 def traceml(program: Path, job: Path, name: str, ranks: int, prefix: list[str]) -> str:
-    """TraceML's primary diagnosis of one run of the job; what went wrong where it gives none."""
+    """Return TraceML's primary diagnosis of one run of the job, or the reason for having none."""
     with tempfile.TemporaryDirectory() as folder:
         words = [
             str(program), "run", "--logs-dir", folder, "--run-name", "run", "--nproc-per-node", str(ranks),

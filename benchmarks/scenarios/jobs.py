@@ -39,7 +39,7 @@ def burn(seconds: float) -> None:
 
 @dataclass
 class Job:
-    """What one scenario does; times in seconds. `model` where `compute` has one forward and backward pass a step."""
+    """One scenario; times in seconds. `model` where `compute` has one forward and backward pass a step."""
 
     batch_size: int = 8
     num_workers: int = 2
@@ -312,7 +312,7 @@ def neighbours(options: argparse.Namespace) -> Job:
 
 
 def hot_device(options: argparse.Namespace) -> Job:
-    """16a: a device whose kernels take 1.7 times as long from step 100 on; `sampler.py` plays its thermometer."""
+    """16a: a device whose kernels take 1.7 times as long from step 100 on; `sampler.py` emulates its thermometer."""
     device = FakeDevice()
     state = Path(os.environ.get("SCENARIO_STATE", os.devnull))
 
@@ -359,14 +359,14 @@ def slow_start(options: argparse.Namespace) -> Job:
 
 
 def mixed(options: argparse.Namespace) -> Job:
-    """20: storage as in 4 and garbage as in 14; with --fixed storage is fast, and the garbage is left."""
+    """20: storage as in 4 and garbage as in 14; with --fixed storage is fast, and only the garbage remains."""
     read = storage_bandwidth(options).sample if not options.fixed else lambda index: torch.zeros(16)
     live = garbage(argparse.Namespace(fixed=False))
     return Job(batch_size=4, num_workers=2, sample=read, compute=live.compute, steps=300)
 
 
 def serve(size: int, *, pieces: int = 1, pause_s: float) -> int:
-    """An HTTP server in a process of its own, which pauses before each piece of its answer; its port."""
+    """Start an HTTP server in a process of its own, which pauses before each piece of its answer. Return its port."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -408,7 +408,7 @@ def network(options: argparse.Namespace) -> Job:
 
 
 def uneven(options: argparse.Namespace) -> Job:
-    """22: two workers that are both bound to one core; the other one has nothing to do."""
+    """22: two workers that are both bound to one core; the other core is idle."""
 
     def bind(worker: int) -> None:
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})

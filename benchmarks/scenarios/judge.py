@@ -22,12 +22,12 @@ NOISE_LIMIT = 0.10
 
 @dataclass(frozen=True)
 class Expected:
-    """One scenario. `number` is that of the list in the page's text; several jobs may share one.
+    """One scenario. Several jobs may share one `number`.
 
-    `verdicts` are accepted; those in `never` must not be named with a share of 10 % or more; `evidence` must be said by
-    the verdict; `also` must be among the other findings. `fix`: id (or its beginning) of the fix that is tried, by
+    `verdicts` are accepted; those in `never` must not be named with a share of 10 % or more; `evidence` must stand in the
+    verdict's evidence; `also` must be among the other findings. `fix`: id (or its beginning) of the fix that is tried, by
     the job's own `arguments`; `after`: the verdict then. `kind`: the coarse class, for tools that know only such.
-    `emulated`: what `sampler.py` plays; `burners`: other programs started beside the job.
+    `emulated`: what `sampler.py` emulates; `burners`: other programs started beside the job.
     """
 
     number: int
@@ -86,13 +86,13 @@ EXPECTED: dict[str, Expected] = {
 }  # fmt: skip
 
 STRETCH = 17
-"""From this number on the list is the stretch part."""
+"""The scenarios from this number on are the stretch part."""
 
 TRACEML_KINDS = {
     "INPUT-BOUND": "input", "INPUT STRAGGLER": "rank", "COMPUTE STRAGGLER": "rank", "COMPUTE-BOUND": "compute",
     "RESIDUAL-HEAVY": "overhead", "MEMORY CREEP": "memory", "BALANCED": "compute", "NORMAL": "compute",
 }  # fmt: skip
-"""TraceML's words and the coarse class that they are taken for."""
+"""The coarse class that each of TraceML's answers counts as."""
 
 
 @dataclass
@@ -115,7 +115,7 @@ class Row:
 
     @property
     def void(self) -> bool:
-        """Whether other programs took so much that the run says nothing; those of the scenario itself are meant to."""
+        """Whether other programs, which the scenario did not start itself, took so much CPU that the run is void."""
         return self.noise > NOISE_LIMIT and not EXPECTED[self.name].burners
 
     @property
@@ -130,13 +130,13 @@ class Row:
 
 
 def noise_of(diagnosis: Diagnosis) -> float:
-    """Share of the CPU that other programs took."""
+    """Return the share of the CPU that other programs took."""
     text = diagnosis.noise or ""
     return float(text.rpartition("used ")[2].partition("%")[0]) / 100 if "used" in text else 0.0
 
 
 def judge(name: str, repeat: int, diagnosis: Diagnosis) -> Row:
-    """Set a diagnosis against what it should have been."""
+    """Compare a diagnosis with the expected one."""
     expected = EXPECTED[name]
     strong = [found.kind for found in diagnosis.findings if (found.share or 0) >= 0.10]
     evidence = " ".join(words for found in diagnosis.findings[:1] for words in found.evidence)
@@ -155,7 +155,7 @@ def judge(name: str, repeat: int, diagnosis: Diagnosis) -> Row:
 
 
 def judge_run(folder: Path) -> Row | None:
-    """A kept run by today's rules; None where it is not complete."""
+    """Judge a kept run by today's rules. Return None where it is not complete."""
     if not (folder / "run.json").exists():
         return None
     run: dict[str, Any] = json.loads((folder / "run.json").read_text())
@@ -180,7 +180,7 @@ def judge_run(folder: Path) -> Row | None:
 
 
 def judge_all(folder: Path) -> list[Row]:
-    """All complete runs, in the order of the list."""
+    """Return all complete runs, in the order of EXPECTED."""
     rows = [row for path in sorted(folder.iterdir()) if path.is_dir() and (row := judge_run(path))]
     return sorted(rows, key=lambda row: (list(EXPECTED).index(row.name), row.repeat))
 

@@ -26,7 +26,7 @@ PERIOD_S, STOPPED_S = 0.1, 0.04
 
 
 class HotGpu:
-    """One GPU that is always busy, and hot from the moment the job says so."""
+    """One GPU that is always busy, and hot from the moment that the job announces."""
 
     def __init__(self) -> None:
         self.state = Path(os.environ["SCENARIO_STATE"])
@@ -48,7 +48,7 @@ class HotGpu:
 
 
 def play_quota(pid: int) -> Cgroup:
-    """Start stopping the tree of `pid` again and again; the group whose files say so."""
+    """Stop the process tree of `pid` again and again. Return a control group whose files report that."""
     folder = Path(tempfile.mkdtemp(prefix="scenario-cgroup-"))
     (folder / "cpu.max").write_text("120000 100000")
     counters = folder / "cpu.stat"
@@ -80,7 +80,7 @@ def play_quota(pid: int) -> Cgroup:
 
 
 def main(arguments: list[str]) -> int:
-    """As `headrace.attach.sampler`, with the emulation in place."""
+    """Run `headrace.attach.sampler` with the emulation in place."""
     what = arguments[3]
     if what == "heat":
         sampler.gpu_counters.open_counters = lambda library=None: HotGpu()  # type: ignore[assignment, misc, return-value]
