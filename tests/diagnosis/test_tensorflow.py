@@ -18,7 +18,7 @@ from session_factory import make_session
 
 def diagnosed(*pipeline: str, unseen: bool = False, workers: int = 0, **make: float) -> Diagnosis:
     """Diagnose a job with a tf.data pipeline. `unseen`: its stages work ahead, in TensorFlow's threads."""
-    session = make_session(workers=workers, **make)  # type: ignore[arg-type]
+    session = make_session(workers=workers, **make)
     loader = replace(session.loaders[0], family="tensorflow", num_workers=0, pipeline=pipeline)
     batches = () if unseen else tuple(replace(batch, queue_s=None, collate_s=None) for batch in session.batches)
     return diagnose(replace(session, loaders=(loader,), batches=batches))
