@@ -98,7 +98,12 @@ class Stream(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """An opened dataset, as `headrace.open` returns it and `headrace.Loader` reads it."""
+    """An opened dataset: records from one source, with class names. `headrace.open` returns it, `headrace.Loader` reads it.
+
+    `len(dataset)` is the number of records; it raises UnknownLengthError for a stream of unknown length. `root` is the path or
+    URL, `table` the place, size, label and key of each record, and `classes` the names of the labels.
+    Example: `data = headrace.open("photos"); data.classes[data.table.label[0]]`.
+    """
 
     root: str
     kind: Kind

@@ -97,12 +97,14 @@ class Pipeline:
         elif self.fuse == "geometry":
             lines = [f"= each run of geometry is one affine matrix an image and one sampling of the decoded region, to {size}"]
         else:
-            lines = [f'= one operation after the other, as Pillow does (fuse="off"), each only where it is needed, to {size}']
+            lines = [
+                f'= one operation after the other, as Pillow does (fuse="off"), each on the pixels that the next ones need, to {size}'
+            ]
         if names & CHANGES_COLOUR:
-            lines.append("  colours in place between them, those that treat each pixel by itself in one pass")
+            lines.append("  colours in place between them, pointwise changes in one pass")
         if self.dct_scale == "auto":
             lines.append(
-                '  JPEGs decoded at half or quarter size where the first resize shrinks them that much (dct_scale="auto")'
+                '  JPEGs decoded at half or quarter size if the first resize shrinks them that much (dct_scale="auto")'
             )
         return lines
 
@@ -125,7 +127,7 @@ def compile_pipeline(
     fuse: "geometry" folds any run of crops, resizes, flips, rotations and affines into one sampling; "off" gives the pixels of
     one operation after the other, as torchvision does on Pillow images. Without rotations and affines they are the same.
 
-    dct_scale: "auto" decodes JPEGs at half or quarter size where the first resize shrinks them that much; not exact.
+    dct_scale: "auto" decodes JPEGs at half or quarter size if the first resize shrinks them that much; not exact.
 
     Raises UsageError for an unknown option, and for a pipeline without a fixed output size.
     """
