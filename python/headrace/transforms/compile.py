@@ -97,9 +97,7 @@ class Pipeline:
         elif self.fuse == "geometry":
             lines = [f"= each run of geometry is one affine matrix an image and one sampling of the decoded region, to {size}"]
         else:
-            lines = [
-                f'= one operation after the other, as Pillow does (fuse="off"), each on the pixels that the next ones need, to {size}'
-            ]
+            lines = [f'= one operation after the other, as Pillow does (fuse="off"), on the pixels that are needed, to {size}']
         if names & CHANGES_COLOUR:
             lines.append("  colours in place between them, pointwise changes in one pass")
         if self.dct_scale == "auto":
