@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 from headrace.diagnosis.kinds import KINDS
-from headrace.diagnosis.model import Diagnosis, Finding, Fix
+from headrace.diagnosis.model import SHARES, Diagnosis, Finding, Fix
 from headrace.errors import SessionError
 from headrace.report import html, numbers, terminal
 from headrace.report.screen import first_screen
+from headrace.report.step_parts import STEP_PARTS
 from headrace.report.thresholds import thresholds
 from headrace.session.model import Session
 from rich.console import Console
@@ -116,6 +117,14 @@ def test_the_bar_sums_to_one_hundred_per_cent_whatever_the_shares(shares: dict[s
     assert sum(part.percent for part in parts) == 100
     if sum(shares.values()) < 0.99:
         assert {part.key: part.percent for part in parts}["other"] == 40
+
+
+def test_every_part_of_a_step_has_a_name_and_a_colour() -> None:
+    sheet = (Path(html.__file__).parent / "page.css").read_text()
+    assert STEP_PARTS.keys() == SHARES.keys()
+    assert len({part.fill for part in STEP_PARTS.values()}) == len(STEP_PARTS)
+    coloured = set(re.findall(r"\.part\.([a-z0-9_]+)", sheet))
+    assert coloured | {"other"} == STEP_PARTS.keys()  # `other` has the colour of every further part
 
 
 def test_hostile_strings_stay_text() -> None:
@@ -297,7 +306,7 @@ def test_colours_are_readable_in_light_dark_and_print() -> None:
 
 
 def test_the_terminal_bar_fills_the_width() -> None:
-    fills = "".join(fill for fill, _ in terminal.PART_LOOK.values())
+    fills = "".join(part.fill for part in STEP_PARTS.values())
     for width in (80, 93, 120):
         bars = [
             line

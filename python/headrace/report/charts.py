@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 
 from headrace.report import numbers
 from headrace.report.markup import Html, join, tag
 from headrace.report.screen import FixLine, StepPart
+from headrace.report.step_parts import part_style
 
-__all__ = ["GROUPS", "interval", "share_strip", "step_bar", "term_bar"]
-
-GROUPS = (
-    ("waiting for input", ("input_storage", "input_cpu", "input_queue", "input_collate")),
-    ("copying", ("h2d",)),
-    ("computing", ("compute",)),
-    ("other", ("communication", "sync", "periodic", "other")),
-)
-"""Groups of neighbouring parts of the bar, in the order of the bar."""
+__all__ = ["interval", "share_strip", "step_bar", "term_bar"]
 
 MIN_BRACKET_SHARE = 0.12  # a narrower group has no room for its name
 MIN_LABEL_SHARE = 0.085  # a narrower segment has no room for its number
@@ -45,8 +39,8 @@ def step_bar(parts: Sequence[StepPart]) -> Html:
 
 def _brackets(parts: Sequence[StepPart]) -> Html:
     spans, left = [], 0.0
-    for name, keys in GROUPS:
-        members = [part for part in parts if part.key in keys]
+    for name, group in groupby(parts, key=lambda part: part_style(part.key).group):
+        members = list(group)
         share, percent = sum(part.share for part in members), sum(part.percent for part in members)
         if share >= MIN_BRACKET_SHARE:
             text = tag("span", f"{name} ", tag("b", f"{percent} %"))

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-
-from headrace.diagnosis.kinds import verdict_kind
+from collections.abc import Sequence
 
 __all__ = [
     "NOT_MEASURED",
-    "SHORT_PARTS",
     "byte_size",
     "count",
     "gain",
     "hours",
     "image_rate",
-    "limit_text",
     "milliseconds",
     "percent",
     "rounded_to_whole",
@@ -24,26 +20,7 @@ __all__ = [
 
 NOT_MEASURED = "not measured"
 
-SHORT_PARTS: Mapping[str, str] = {
-    "input_storage": "storage",
-    "input_cpu": "decode + augment",
-    "input_queue": "CPU queue",
-    "input_collate": "collate + transport",
-    "h2d": "copy to GPU",
-    "compute": "compute",
-    "communication": "gradients",
-    "sync": "device waits",
-    "periodic": "pauses",
-    "other": "other",
-}
-"""Short names of the parts of a step (`headrace.diagnosis.model.SHARES` has the long ones)."""
-
 BINARY_UNITS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
-
-
-def limit_text(kind: str) -> str:
-    """Return the label of a verdict kind; other text is returned as it is."""
-    return verdict_kind(kind).label if kind.isupper() else kind
 
 
 def gain(ratio: float) -> str:

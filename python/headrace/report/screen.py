@@ -17,6 +17,7 @@ from headrace.diagnosis.kinds import verdict_kind
 from headrace.diagnosis.model import SHARES, Diagnosis, Fix, ending_words
 from headrace.diagnosis.prediction import NO_HELP
 from headrace.report import numbers
+from headrace.report.step_parts import part_style
 from headrace.session.model import Session
 from headrace.system.sizes import count_text
 
@@ -238,7 +239,7 @@ def _parts(diagnosis: Diagnosis) -> tuple[tuple[StepPart, ...], tuple[str, ...]]
         StepPart(
             key=key,
             label=SHARES.get(key, key.replace("_", " ")),
-            short=numbers.SHORT_PARTS.get(key, key.replace("_", " ")),
+            short=part_style(key).short,
             share=share,
             percent=whole,
             mean_s=None if mean_s is None else share * mean_s,
@@ -256,5 +257,9 @@ def _spread(diagnosis: Diagnosis) -> tuple[tuple[str, float, float], ...]:
 
 def _fix_line(fix: Fix) -> FixLine:
     helps = None if fix.gain is None else fix.gain >= NO_HELP
-    then = numbers.limit_text(fix.next_bottleneck) if fix.next_bottleneck else ""
-    return FixLine(fix=fix, helps=helps, then=then)
+    return FixLine(fix=fix, helps=helps, then=_bottleneck_label(fix.next_bottleneck or ""))
+
+
+def _bottleneck_label(name: str) -> str:
+    """The label of a verdict kind. Other text is returned as it is."""
+    return verdict_kind(name).label if name.isupper() else name

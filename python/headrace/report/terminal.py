@@ -11,26 +11,13 @@ from rich.text import Text
 from headrace.diagnosis.model import Diagnosis
 from headrace.report import numbers
 from headrace.report.screen import FirstScreen, FixLine, StepPart, first_screen
+from headrace.report.step_parts import part_style
 from headrace.session.model import Session
 
 __all__ = ["MAX_LINES", "draw", "print_screen", "render", "to_ascii"]
 
 MAX_LINES = 24
 NARROWEST, WIDEST = 60, 120
-
-PART_LOOK = {
-    "input_storage": ("▒", "color(130)"),
-    "input_cpu": ("▓", "color(208)"),
-    "input_queue": ("░", "color(215)"),
-    "input_collate": ("▚", "color(223)"),
-    "h2d": ("▞", "color(110)"),
-    "compute": ("█", "color(31)"),
-    "communication": ("╱", "color(97)"),
-    "sync": ("═", "color(140)"),
-    "periodic": ("╳", "color(245)"),
-    "other": ("·", "color(250)"),
-}
-"""Filling and colour of each part of the bar: orange for waiting, blue for computing, grey for the rest."""
 
 # A file name may hold escape sequences, which must not act. Each character is replaced by one, so that styles keep their place.
 CONTROL = dict.fromkeys((*range(10), *range(11, 32), *range(127, 160)), "�")
@@ -149,21 +136,21 @@ def _bar(screen: FirstScreen, width: int) -> list[Text]:
         return [title, Text(f"  {numbers.NOT_MEASURED}")]
     bar = Text()
     for part, cells in zip(screen.parts, numbers.rounded_to_whole([p.share for p in screen.parts], total=width), strict=True):
-        fill, colour = PART_LOOK.get(part.key, ("·", "color(250)"))
-        bar.append(fill * cells, style=colour)
+        style = part_style(part.key)
+        bar.append(style.fill * cells, style=style.colour)
     return [title, bar, *_legend(screen.parts, width)]
 
 
 def _legend(parts: Sequence[StepPart], width: int) -> list[Text]:
     lines = [Text()]
     for part in parts:
-        fill, colour = PART_LOOK.get(part.key, ("·", "color(250)"))
+        style = part_style(part.key)
         entry = f" {part.short} {f'{part.percent} %' if part.percent else '<1 %'}"
         if lines[-1].cell_len + len(entry) + 3 > width:
             lines.append(Text())
         if lines[-1].cell_len:
             lines[-1].append("  ")
-        lines[-1].append(fill, style=colour)
+        lines[-1].append(style.fill, style=style.colour)
         lines[-1].append(entry)
     return lines
 
