@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from headrace.cli.main import main
-from headrace.demo import images, steps, story
+from headrace.demo import images, run_demo, steps
 from headrace.errors import CommandError, HeadraceError, SourceError
 from PIL import Image
 
@@ -58,7 +58,7 @@ class Commands:
 def commands(monkeypatch: pytest.MonkeyPatch) -> Commands:
     made = Commands()
     monkeypatch.setattr(steps, "run", made.run)
-    monkeypatch.setattr(story, "find_device", lambda: ("sim:a100", "simulated A100"))
+    monkeypatch.setattr(run_demo, "find_device", lambda: ("sim:a100", "simulated A100"))
     return made
 
 
@@ -86,13 +86,13 @@ def test_document_and_table_show_the_measurements(data: Path, tmp_path: Path, co
 
 
 def test_plain_script_and_run_take_turns_on_the_same_number_of_images(data: Path, tmp_path: Path, commands: Commands) -> None:
-    result = story.run_demo(data=data, folder=tmp_path / "kept", seconds=2, log=lambda line: None, progress=meter)
+    result = run_demo.run_demo(data=data, folder=tmp_path / "kept", seconds=2, log=lambda line: None, progress=meter)
     verbs = [command[3] if command[1] == "-m" else "plain" for command in commands.started]
-    assert verbs == ["diagnose", *["plain", "run"] * story.ROUNDS, "pack", "train"]
+    assert verbs == ["diagnose", *["plain", "run"] * run_demo.ROUNDS, "pack", "train"]
     counts = {command[command.index("--images") + 1] for command in commands.started[1:-2]}
     assert counts == {"180"} and result.images_per_round == 180  # 2 s at the 90 img/s that the script saw, in batches of 4
     script = (tmp_path / "kept" / "train.py").read_text()
-    assert script == Path(story.__file__).with_name("script.py").read_text()
+    assert script == Path(run_demo.__file__).with_name("script.py").read_text()
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_plain_script_and_run_take_turns_on_the_same_number_of_images(data: Path
 def test_runs_with_different_images_or_batches_are_not_compared(data, tmp_path, commands: Commands, name, value, words) -> None:
     commands.change = lambda facts, way: facts.update({name: value}) if way == "run" else None
     with pytest.raises(HeadraceError, match=words):
-        story.run_demo(data=data, folder=tmp_path / "kept", seconds=1, log=lambda line: None, progress=meter)
+        run_demo.run_demo(data=data, folder=tmp_path / "kept", seconds=1, log=lambda line: None, progress=meter)
 
 
 def test_undecodable_files_are_named(data: Path, tmp_path: Path, commands: Commands, monkeypatch) -> None:
@@ -119,7 +119,7 @@ def test_undecodable_files_are_named(data: Path, tmp_path: Path, commands: Comma
 
     monkeypatch.setattr(steps, "run", fail)
     with pytest.raises(SourceError, match=r"(?s)broken\.jpg.*text\.jpg|text\.jpg.*broken\.jpg"):
-        story.run_demo(data=data, folder=tmp_path / "kept", seconds=1, log=lambda line: None, progress=meter)
+        run_demo.run_demo(data=data, folder=tmp_path / "kept", seconds=1, log=lambda line: None, progress=meter)
 
 
 def test_a_failure_with_good_data_raises_the_commands_error(
@@ -130,7 +130,7 @@ def test_a_failure_with_good_data_raises_the_commands_error(
 
     monkeypatch.setattr(steps, "run", fail)
     with pytest.raises(CommandError, match="failed with exit code 1"):
-        story.run_demo(data=data, folder=tmp_path / "kept", seconds=1, log=lambda line: None, progress=meter)
+        run_demo.run_demo(data=data, folder=tmp_path / "kept", seconds=1, log=lambda line: None, progress=meter)
 
 
 def test_unusable_data_is_refused_before_any_command(tmp_path: Path, data: Path, commands: Commands, capsys) -> None:
@@ -145,26 +145,26 @@ def test_unusable_data_is_refused_before_any_command(tmp_path: Path, data: Path,
 
 
 def test_a_second_demo_in_the_same_folder_is_refused(tmp_path: Path, data: Path, commands: Commands) -> None:
-    with story._locked(tmp_path / "kept"), pytest.raises(HeadraceError, match="another demo is running"):
-        story.run_demo(data=data, folder=tmp_path / "kept", seconds=1, log=lambda line: None, progress=meter)
+    with run_demo._locked(tmp_path / "kept"), pytest.raises(HeadraceError, match="another demo is running"):
+        run_demo.run_demo(data=data, folder=tmp_path / "kept", seconds=1, log=lambda line: None, progress=meter)
 
 
 def test_photographs_are_made_once_and_reused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(images, "IMAGES_PER_CLASS", 1)
     monkeypatch.setattr(images.make, "__kwdefaults__", images.make.__kwdefaults__ | {"per_class": 1})
     lines: list[str] = []
-    story._photographs(tmp_path, lines.append, meter)
+    run_demo._photographs(tmp_path, lines.append, meter)
     monkeypatch.setattr(images, "make", None)  # would fail if called
-    assert story._photographs(tmp_path, lines.append, meter) == tmp_path / "images"
+    assert run_demo._photographs(tmp_path, lines.append, meter) == tmp_path / "images"
     assert "from an earlier run" in lines[-1]
 
 
 def test_default_folder_follows_the_cache_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "/cache")
-    assert story.default_folder() == Path("/cache/headrace/demo")
+    assert run_demo.default_folder() == Path("/cache/headrace/demo")
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", "/home/me")
-    assert story.default_folder() == Path("/home/me/.cache/headrace/demo")
+    assert run_demo.default_folder() == Path("/home/me/.cache/headrace/demo")
 
 
 @pytest.mark.parametrize("seconds", ["0", "-1", "nan", "1e9"])
@@ -174,11 +174,11 @@ def test_seconds_out_of_range_are_refused(seconds: str, commands: Commands, caps
 
 
 def test_large_data_is_sampled(data: Path, tmp_path: Path, commands: Commands, monkeypatch) -> None:
-    monkeypatch.setattr(story, "MOST_IMAGES", 10)
+    monkeypatch.setattr(run_demo, "MOST_IMAGES", 10)
     (data.parent / "both" / "val").mkdir(parents=True)
     data.rename(data.parent / "both" / "train")
     lines: list[str] = []
-    result = story.run_demo(data=data.parent / "both", folder=tmp_path / "kept", seconds=1, log=lines.append, progress=meter)
+    result = run_demo.run_demo(data=data.parent / "both", folder=tmp_path / "kept", seconds=1, log=lines.append, progress=meter)
     assert result.images == 8 and result.data == tmp_path / "kept" / "sample"
     assert len(list(result.data.glob("class0/*.jpg"))) == len(list(result.data.glob("class1/*.jpg"))) == 4
     assert any("one of every 2 of the 16 images" in line for line in lines)

@@ -29,7 +29,7 @@ from headrace.system import nvml, software
 from headrace.training.devices import SIMULATED
 from headrace.transforms.geometry import CenterCrop
 
-__all__ = ["Measurement", "Story", "default_folder", "run_demo"]
+__all__ = ["DemoResult", "Measurement", "default_folder", "run_demo"]
 
 ROUNDS = 3
 BATCH_SIZE = 64
@@ -59,7 +59,7 @@ class Measurement:
 
 
 @dataclass(frozen=True, slots=True)
-class Story:
+class DemoResult:
     """All measurements of a demo. `gpu_img_s` is the stated rate of the simulated GPU, None on a real one."""
 
     device: str
@@ -101,7 +101,7 @@ def find_device() -> tuple[str, str]:
     return "sim:a100", "simulated A100"
 
 
-def run_demo(*, data: Path | None, folder: Path, seconds: float, log: Log, progress: OpenProgress) -> Story:
+def run_demo(*, data: Path | None, folder: Path, seconds: float, log: Log, progress: OpenProgress) -> DemoResult:
     """Run the whole demo in `folder`; each measurement of the plain script takes about `seconds`.
 
     `data` is an image folder; None makes photographs. `log` receives every message, `progress` opens a progress bar. Raises
@@ -138,7 +138,7 @@ def run_demo(*, data: Path | None, folder: Path, seconds: float, log: Log, progr
         trained_steps = round(TRAINED_SECONDS * after.median_img_s / batch_size)
         trained_steps = max(FEWEST_TRAINED_STEPS, min(TRAINED_STEPS, trained_steps))
         packed, trained = _pack_and_train(folder, source, device, batch_size, trained_steps, show)
-    return Story(
+    return DemoResult(
         device=name,
         gpu_img_s=SIMULATED["a100"][0] if device == "sim:a100" else None,
         data=source,
