@@ -1,4 +1,4 @@
-"""Trained weights are judged as the training itself judged them."""
+"""headrace evaluate gives the scores of the training's own evaluation."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from safetensors.torch import save_file
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, float]:
     """(folder of a finished run, its validation data, the top-1 accuracy that the training reported)."""
     root = tmp_path_factory.mktemp("trained")
-    dice = np.random.default_rng(0)
+    random_source = np.random.default_rng(0)
     for part, per_class in (("train", 16), ("val", 11)):
         for name, colour in {"blue": (90, 100, 150), "red": (140, 100, 95)}.items():
             (root / part / name).mkdir(parents=True)
             for index in range(per_class):
-                pixels = np.clip(np.array(colour) + dice.normal(0, 90, (36, 36, 3)), 0, 255).astype(np.uint8)
+                pixels = np.clip(np.array(colour) + random_source.normal(0, 90, (36, 36, 3)), 0, 255).astype(np.uint8)
                 Image.fromarray(pixels).save(root / part / name / f"{index}.jpg")
     words = ["train", "--model", "resnet20", "--data", str(root), "--out", str(root / "run"), "--epochs", "3"]
     words += ["--batch-size", "8", "--image-size", "32", "--device", "cpu", "--threads", "1"]
@@ -31,7 +31,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, float
     return root / "run", root / "val", [line["evaluation"] for line in lines if "evaluation" in line][-1]["top1"]
 
 
-def test_the_same_accuracy_as_in_training(trained: tuple[Path, Path, float], capsys) -> None:
+def test_evaluate_gives_the_accuracy_of_training(trained: tuple[Path, Path, float], capsys) -> None:
     run, val, top1 = trained
     words = ["evaluate", str(run / "final.safetensors"), "--data", str(val), "--device", "cpu"]
     assert main([*words, "--json", "--batch-size", "5"]) == 0
@@ -42,7 +42,7 @@ def test_the_same_accuracy_as_in_training(trained: tuple[Path, Path, float], cap
     assert f"top-1 {top1:.2%}" in capsys.readouterr().out
 
 
-def test_what_does_not_fit_is_told(trained: tuple[Path, Path, float], tmp_path: Path, capsys) -> None:
+def test_unfit_weights_and_data_are_refused_with_a_hint(trained: tuple[Path, Path, float], tmp_path: Path, capsys) -> None:
     run, val, _ = trained
     good = str(run / "final.safetensors")
     foreign = tmp_path / "foreign.safetensors"
@@ -59,7 +59,7 @@ def test_what_does_not_fit_is_told(trained: tuple[Path, Path, float], tmp_path: 
         ([good, "--data", str(tmp_path / "other")], 1, "3 classes that are not the 2"),
         ([good, "--data", str(val), "--device", "sim:a100"], 2, "simulated"),
     ]
-    for words, code, said in cases:
+    for words, code, message in cases:
         assert main(["evaluate", *words]) == code
-        shown = capsys.readouterr().err
-        assert said in shown and "hint: " in shown
+        printed = capsys.readouterr().err
+        assert message in printed and "hint: " in printed

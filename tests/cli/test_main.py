@@ -1,4 +1,4 @@
-"""The command line's own behaviour, with a verb made for the test."""
+"""The command line itself, with a verb made for the tests."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ def test_overview_lists_each_verb_with_its_summary(install, capsys) -> None:
 def test_every_verb_has_help_with_an_example(capsys) -> None:
     for verb in cli.VERBS:
         assert cli.main([verb, "-h"]) == 0, verb
-        shown = capsys.readouterr().out
-        assert "example:\n  headrace" in shown, verb
-        assert "--json" in shown, verb
+        printed = capsys.readouterr().out
+        assert "example:\n  headrace" in printed, verb
+        assert "--json" in printed, verb
 
 
 def test_version_is_the_native_version(capsys) -> None:
@@ -71,9 +71,9 @@ def test_version_is_the_native_version(capsys) -> None:
 def test_unknown_verb_suggests_the_nearest(install, capsys) -> None:
     install(lambda args: 0)
     assert cli.main(["prob"]) == 2
-    shown = capsys.readouterr().err
-    assert "error: there is no verb 'prob'" in shown
-    assert "did you mean `headrace probe`?" in shown
+    printed = capsys.readouterr().err
+    assert "error: there is no verb 'prob'" in printed
+    assert "did you mean `headrace probe`?" in printed
 
 
 @pytest.mark.parametrize("words", [["--count", "x"], ["--no-such"], ["surplus"], ["--cou", "1"]])
@@ -96,7 +96,7 @@ def test_wrong_arguments_exit_2_with_a_hint(install, capsys, words) -> None:
         (PermissionError(13, "Permission denied", "/secret"), 1),
     ],
 )
-def test_errors_become_words_and_exit_codes(install, capsys, error, code) -> None:
+def test_errors_become_messages_and_exit_codes(install, capsys, error, code) -> None:
     install(raiser(error))
     assert cli.main(["probe"]) == code
     captured = capsys.readouterr()
@@ -106,14 +106,14 @@ def test_errors_become_words_and_exit_codes(install, capsys, error, code) -> Non
         assert f"error: {error}\nhint: {error.hint}\n" == captured.err
 
 
-def test_an_error_under_json_is_one_document_too(install, capsys) -> None:
+def test_an_error_under_json_is_one_document(install, capsys) -> None:
     install(raiser(SourceError("/data: no images", hint="give a folder")))
     assert cli.main(["probe", "--json"]) == 1
     document = json.loads(capsys.readouterr().out)
     assert document == {"error": "/data: no images", "hint": "give a folder", "kind": "SourceError"}
 
 
-def test_command_passes_untouched(install, capsys) -> None:
+def test_the_command_after_dashes_is_passed_on_unchanged(install, capsys) -> None:
     seen: list[argparse.Namespace] = []
 
     def run(args: argparse.Namespace) -> int:
@@ -132,7 +132,7 @@ def test_command_passes_untouched(install, capsys) -> None:
     assert "which command?" in capsys.readouterr().err
 
 
-def test_json_keeps_stdout_for_the_document(install, capsys) -> None:
+def test_json_sends_other_output_to_stderr(install, capsys) -> None:
     def run(args: argparse.Namespace) -> int:
         print("chatter of a library")
         output.emit(args, {"path": Path("/a"), "rate": float("nan"), "n": 3}, lambda: None)
@@ -160,13 +160,13 @@ sys.exit(cli.main(sys.argv[1:]))
 """
 
 
-def test_json_keeps_children_off_stdout() -> None:
+def test_json_sends_output_of_children_to_stderr() -> None:
     done = subprocess.run([sys.executable, "-c", PROBE, "probe", "--json"], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == {"ok": True}
     assert "a child's words" in done.stderr
 
 
-def test_a_reader_that_goes_away_is_not_a_traceback() -> None:
+def test_a_closed_stdout_gives_exit_code_141_without_traceback() -> None:
     reader, writer = os.pipe()
     with subprocess.Popen([sys.executable, "-c", PROBE, "probe"], stdout=writer, stderr=subprocess.PIPE) as process:
         os.close(writer)
@@ -177,7 +177,7 @@ def test_a_reader_that_goes_away_is_not_a_traceback() -> None:
     assert b"Traceback" not in stderr and b"Exception ignored" not in stderr
 
 
-def test_python_dash_m_is_the_same_command() -> None:
+def test_python_m_headrace_is_the_same_command() -> None:
     done = subprocess.run([sys.executable, "-m", "headrace", "--version"], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("headrace ")
 
@@ -190,11 +190,11 @@ def test_progress_in_a_log_is_plain_lines(capsys, monkeypatch) -> None:
         meter.advance(2)
     lines = capsys.readouterr().err.splitlines()
     assert lines[0].startswith("packing: 2/4 img, ")
-    assert [line.startswith("checking: 4/4 img, ") for line in lines] == [False, False, True]  # said once
+    assert [line.startswith("checking: 4/4 img, ") for line in lines] == [False, False, True]  # each line once
     assert all("\x1b" not in line for line in lines)
 
 
-def test_a_rate_that_is_told_is_shown_for_what_it_is_of(capsys, monkeypatch) -> None:
+def test_a_given_rate_is_printed_with_its_label(capsys, monkeypatch) -> None:
     monkeypatch.setattr(output, "LOG_INTERVAL_S", 0.0)
     with output.progress("training", 40, rate_of="steps alone") as meter:
         meter.advance(20)

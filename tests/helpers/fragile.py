@@ -1,16 +1,16 @@
-"""Models that misbehave on purpose, for tests: as `fragile:NAME`."""
+"""Models that fail on purpose, for `--model fragile:NAME`."""
 
 from __future__ import annotations
 
 import torch
 from torch import nn
 
-BAD_BATCHES: set[int] = set()  # forward passes in training, counted from 1, that give nan
+BAD_BATCHES: set[int] = set()  # forward passes in training, counted from 1, whose scores are nan
 PASSES = [0]
 
 
 class Fragile(nn.Module):
-    """A small network with batch normalisation whose answers to some batches are not numbers."""
+    """A small network with batch normalisation whose scores are nan for the batches in BAD_BATCHES."""
 
     def __init__(self, classes: int) -> None:
         super().__init__()

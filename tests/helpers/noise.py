@@ -1,4 +1,4 @@
-"""Folders of small images of noise, two classes, for runs that only have to run."""
+"""A folder of small images of noise, for training runs whose accuracy does not matter."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from PIL import Image
 
 
 def noise_folder(root: Path) -> Path:
-    """`root` with 32 JPEGs of 20 x 20 pixels below `class0` and `class1`."""
-    dice = np.random.default_rng(0)
+    """Write 32 JPEGs of 20 x 20 pixels below `root`/class0 and `root`/class1, and return `root`."""
+    random_source = np.random.default_rng(0)
     for index in range(32):
         folder = root / f"class{index % 2}"
         folder.mkdir(exist_ok=True)
-        Image.fromarray(dice.integers(0, 255, (20, 20, 3), dtype=np.uint8)).save(folder / f"{index}.jpg")
+        Image.fromarray(random_source.integers(0, 255, (20, 20, 3), dtype=np.uint8)).save(folder / f"{index}.jpg")
     return root

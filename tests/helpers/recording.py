@@ -1,4 +1,4 @@
-"""A model that writes down which images it is trained on, in which step, and takes its time: `recording:make`."""
+"""A slow model that records the images of each training step, for `--model recording:make`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STEP_S = 0.05
 
 
 class Recording(nn.Module):
-    """Appends a line for each step to a file of this rank in $HEADRACE_TEST_RECORD: digests of its images."""
+    """Appends a line of image digests for each step to $HEADRACE_TEST_RECORD/RANK."""
 
     def __init__(self, classes: int) -> None:
         super().__init__()

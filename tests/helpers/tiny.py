@@ -1,4 +1,4 @@
-"""A model for tests of several ranks: without batch normalisation, so that a batch's parts give the whole's gradients."""
+"""A model without batch normalisation, for `--model tiny:make`: parts of a batch add up to the gradients of the whole."""
 
 from __future__ import annotations
 

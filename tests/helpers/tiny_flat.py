@@ -1,4 +1,4 @@
-"""A model without strides, in which BlurPool has no place."""
+"""A model without strides, to which BlurPool cannot be added, for `--model tiny_flat:make`."""
 
 from __future__ import annotations
 

@@ -16,12 +16,12 @@ HELPERS = Path(__file__).parents[1] / "helpers"
 def two_colours(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with `train` (32 images) and `val` (14) of the classes `blue` and `red`."""
     root = tmp_path_factory.mktemp("two-colours")
-    dice = np.random.default_rng(0)
+    random_source = np.random.default_rng(0)
     for part, per_class in (("train", 16), ("val", 7)):
         for name, colour in {"blue": (40, 60, 200), "red": (200, 50, 40)}.items():
             (root / part / name).mkdir(parents=True)
             for index in range(per_class):
-                pixels = np.clip(np.array(colour) + dice.normal(0, 40, (36, 36, 3)), 0, 255).astype(np.uint8)
+                pixels = np.clip(np.array(colour) + random_source.normal(0, 40, (36, 36, 3)), 0, 255).astype(np.uint8)
                 Image.fromarray(pixels).save(root / part / name / f"{index}.jpg")
     return root
 

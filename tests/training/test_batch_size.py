@@ -1,4 +1,4 @@
-"""The batch size is chosen at the knee of throughput, and what does not fit is no disaster."""
+"""--batch-size auto chooses the knee of the throughput; sizes that do not fit are no error."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ import pytest
 from headrace.cli.main import main
 from headrace.errors import CommandError, UsageError
 from headrace.training.options import Options
-from headrace.training.tune import batch_size
-from headrace.training.tune import compute_rate as trial
+from headrace.training.tune import batch_size, compute_rate
 from headrace.training.tune.batch_size import candidate_sizes, choose_batch_size
 from headrace.training.tune.compute_rate import ComputeRate, measure_compute_rate
 from PIL import Image
@@ -33,11 +32,11 @@ def tried(choice: batch_size.BatchSizeChoice) -> list[int]:
     return [one.batch_size for one in choice.trials]
 
 
-def test_sizes_double_with_a_step_between() -> None:
+def test_candidates_are_powers_of_two_and_one_and_a_half_times_them() -> None:
     assert candidate_sizes(32, 200) == [32, 48, 64, 96, 128, 192]
 
 
-def test_the_knee_is_chosen_not_the_largest() -> None:
+def test_the_size_at_the_knee_is_chosen() -> None:
     # launch overhead of 20 ms and 0.1 ms an image, no more gain from 400 on
     found = choose_batch_size(
         OPTIONS, classes=10, images=10**6, try_size=device(lambda n: min(n, 400) / (0.02 + 0.0001 * min(n, 400)))
@@ -47,17 +46,17 @@ def test_the_knee_is_chosen_not_the_largest() -> None:
     assert found.batch_size < tried(found)[-1]
 
 
-def test_a_flat_device_takes_the_smallest() -> None:
+def test_the_smallest_size_is_chosen_when_none_gains() -> None:
     found = choose_batch_size(OPTIONS, classes=10, images=10**6, try_size=device(lambda n: 100.0))
     assert (found.batch_size, tried(found)) == (32, [32, 48, 64])
 
 
-def test_what_does_not_fit_ends_the_search() -> None:
+def test_a_size_that_does_not_fit_ends_the_search() -> None:
     found = choose_batch_size(OPTIONS, classes=10, images=10**6, try_size=device(lambda n: float(n) if n <= 128 else None))
     assert (found.batch_size, tried(found)[-1]) == (128, 192)
 
 
-def test_five_per_cent_of_the_memory_stay_free() -> None:
+def test_the_chosen_size_leaves_five_per_cent_of_memory_free() -> None:
     try_size = device(lambda n: float(n), lambda n: n)
     found = choose_batch_size(OPTIONS, classes=10, images=10**6, memory_bytes=260, try_size=try_size)
     assert (found.batch_size, tried(found)[-1]) == (192, 256)
@@ -68,7 +67,7 @@ def test_a_batch_is_at_most_a_tenth_of_the_data() -> None:
     assert tried(found)[-1] == 96
 
 
-def test_a_search_with_little_time_says_what_it_left_out() -> None:
+def test_a_search_with_a_time_limit_lists_the_sizes_left_out() -> None:
     """Ten images a second, each size a little faster: without a bound the largest would take hours."""
     now = [0.0]
 
@@ -88,12 +87,12 @@ def test_a_search_with_little_time_says_what_it_left_out() -> None:
     assert free.left_out == () and free.left_out_message() is None
 
 
-def test_when_nothing_fits_it_is_said() -> None:
+def test_a_model_that_never_fits_raises() -> None:
     with pytest.raises(UsageError, match="does not fit with a batch of 32"):
         choose_batch_size(OPTIONS, classes=10, images=10**6, try_size=device(lambda n: None))
 
 
-def test_a_trial_in_its_own_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compute_rate_is_measured_in_a_child_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("PYTHONPATH", str(HELPERS))
     small = Options(model="tiny:make", data="/data", out="/out", device="cpu", image_size=16, batch_size=4)
@@ -102,16 +101,16 @@ def test_a_trial_in_its_own_process(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.memory_bytes is None
 
 
-def test_ranks_try_together_and_their_rates_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_ranks_measure_one_rate_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("PYTHONPATH", str(HELPERS))
-    monkeypatch.setattr(trial, "TIMEOUT_S", 100.0)
+    monkeypatch.setattr(compute_rate, "TIMEOUT_S", 100.0)
     small = Options(model="tiny:make", data="/data", out="/out", device="cpu", image_size=16, batch_size=4)
     found = measure_compute_rate(small, classes=3, processes=2)
     assert found.batch_size == 4 and found.img_s is not None and found.img_s > 0
 
 
-def test_a_global_batch_leaves_only_sizes_that_divide_it() -> None:
+def test_only_sizes_that_divide_the_global_batch_are_measured() -> None:
     many = choose_batch_size(
         OPTIONS, classes=10, images=10**6, global_batch=256, processes=2, try_size=device(lambda n: float(n))
     )
@@ -128,12 +127,12 @@ def test_a_global_batch_leaves_only_sizes_that_divide_it() -> None:
         "RuntimeError: cuDNN error: CUDNN_STATUS_NOT_SUPPORTED. This error may appear if you passed in a non-contiguous input",
     ],
 )
-def test_running_out_of_memory_is_recognised(words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_out_of_memory_messages_mean_does_not_fit(words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stand_for_python(tmp_path, monkeypatch, f"cat >&2 <<'X'\n{words}\nX\nexit 1")
     assert measure_compute_rate(OPTIONS, classes=3) == ComputeRate(OPTIONS.batch_size, None, None)
 
 
-def test_other_failures_are_not_taken_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_failures_of_the_child_raise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stand_for_python(tmp_path, monkeypatch, "echo 'CUDA error: an illegal memory access' >&2; exit 1")
     with pytest.raises(CommandError, match="illegal memory access"):
         measure_compute_rate(OPTIONS, classes=3)
@@ -143,10 +142,12 @@ def stand_for_python(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str)
     (folder / "python").write_text(f"#!/bin/sh\n{script}\n")
     (folder / "python").chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(folder / "python"))
-    assert trial.sys.executable == str(folder / "python")
+    assert compute_rate.sys.executable == str(folder / "python")
 
 
-def test_the_command_takes_auto(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+def test_batch_size_auto_trains_and_resumes_with_the_chosen_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
     for index in range(12):
         (tmp_path / "data" / f"class{index % 2}").mkdir(parents=True, exist_ok=True)
         pixels = np.full((20, 20, 3), 20 * index, dtype=np.uint8)

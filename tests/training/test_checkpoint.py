@@ -1,4 +1,4 @@
-"""A checkpoint is whole or absent, and every damaged byte is noticed."""
+"""Checkpoints are whole or absent, and every damaged byte is detected."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ TENSORS = {"a": torch.arange(100, dtype=torch.float32), "b": torch.tensor(3, dty
 STATE = {"step": 7, "loader": {"epoch": 1}}
 
 
-def test_it_comes_back_as_it_was(tmp_path: Path) -> None:
+def test_a_loaded_checkpoint_equals_the_saved_one(tmp_path: Path) -> None:
     path = checkpoint.save(tmp_path, 7, TENSORS, STATE)
     found = checkpoint.load(path)
     assert found.state == STATE
     assert all(torch.equal(found.tensors[name], TENSORS[name]) for name in TENSORS)
 
 
-def test_only_the_newest_are_kept(tmp_path: Path) -> None:
+def test_only_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
     for step in (9, 10, 100):
         checkpoint.save(tmp_path, step, TENSORS, STATE, keep=2)
     assert [path.name for path in checkpoint.candidates(tmp_path)] == ["step-000000100", "step-000000010"]
@@ -30,7 +30,7 @@ def test_only_the_newest_are_kept(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", [checkpoint.TENSORS, checkpoint.STATE])
 @pytest.mark.parametrize("where", [0.0, 0.3, 0.6, 0.999])
-def test_any_flipped_bit_is_noticed(tmp_path: Path, name: str, where: float) -> None:
+def test_a_flipped_bit_raises_and_the_checkpoint_before_is_loaded(tmp_path: Path, name: str, where: float) -> None:
     checkpoint.save(tmp_path, 1, TENSORS, STATE)
     path = checkpoint.save(tmp_path, 2, TENSORS, STATE)
     data = bytearray((path / name).read_bytes())
@@ -44,7 +44,7 @@ def test_any_flipped_bit_is_noticed(tmp_path: Path, name: str, where: float) -> 
 
 
 @pytest.mark.parametrize("name", [checkpoint.TENSORS, checkpoint.STATE])
-def test_missing_and_cut_files_are_noticed(tmp_path: Path, name: str) -> None:
+def test_missing_and_truncated_files_raise(tmp_path: Path, name: str) -> None:
     path = checkpoint.save(tmp_path, 2, TENSORS, STATE)
     data = (path / name).read_bytes()
     (path / name).write_bytes(data[: len(data) // 2])
@@ -55,7 +55,7 @@ def test_missing_and_cut_files_are_noticed(tmp_path: Path, name: str) -> None:
         checkpoint.load(path)
 
 
-def test_a_newer_format_is_refused_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_newer_format_version_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoint, "VERSION", 2)
     path = checkpoint.save(tmp_path, 2, TENSORS, STATE)
     monkeypatch.setattr(checkpoint, "VERSION", 1)
@@ -63,7 +63,7 @@ def test_a_newer_format_is_refused_in_words(tmp_path: Path, monkeypatch: pytest.
         checkpoint.load(path)
 
 
-def test_nothing_else_is_read(tmp_path: Path) -> None:
+def test_other_json_is_not_a_checkpoint(tmp_path: Path) -> None:
     path = tmp_path / "step-000000001"
     path.mkdir()
     (path / checkpoint.STATE).write_text(json.dumps([1, 2]) + "\n{}")
@@ -88,7 +88,7 @@ class FullDisk:
 
 
 @pytest.mark.parametrize("after", [0, 1])
-def test_a_full_disk_leaves_the_earlier_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int) -> None:
+def test_a_full_disk_leaves_earlier_checkpoints_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int) -> None:
     checkpoint.save(tmp_path, 1, TENSORS, STATE)
     FullDisk(monkeypatch, after)
     with pytest.raises(HeadraceError, match=r"No space left on device; the newest one kept is step-000000001"):
@@ -97,7 +97,7 @@ def test_a_full_disk_leaves_the_earlier_ones(tmp_path: Path, monkeypatch: pytest
     assert checkpoint.load(tmp_path / "step-000000001").state == STATE
 
 
-def test_the_writer_goes_on_after_a_failure_and_tells_it_at_the_end(tmp_path: Path, monkeypatch) -> None:
+def test_the_writer_continues_after_a_failed_write_and_raises_at_close(tmp_path: Path, monkeypatch) -> None:
     writer = checkpoint.Writer(tmp_path)
     writer.submit(1, TENSORS, STATE)
     writer.wait()

@@ -6,7 +6,7 @@ import pytest
 from headrace.training import devices
 
 
-def test_names_of_devices() -> None:
+def test_open_device_understands_each_name() -> None:
     pytest.importorskip("torch")
     assert devices.open_device("sim:a100").name == "simulated A100"
     assert devices.open_device("sim:1200").name == "simulated GPU (1200 img/s)"

@@ -1,4 +1,4 @@
-"""A trained model answers for files, folders and packed data, and leaves in the formats of others with the same answers."""
+"""predict, evaluate and export with trained weights."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ COLOURS = {"blue": (30, 40, 220), "green": (30, 220, 40), "red": (220, 40, 30)}
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run that tells three colours apart; its data beside it."""
-    root, dice = tmp_path_factory.mktemp("inference"), np.random.default_rng(0)
+    root, random_source = tmp_path_factory.mktemp("inference"), np.random.default_rng(0)
     for part, count in (("train", 16), ("val", 5)):
         for name, colour in COLOURS.items():
             (root / part / name).mkdir(parents=True)
             for index in range(count):
-                pixels = np.clip(np.array(colour) + dice.normal(0, 20, (36, 36, 3)), 0, 255).astype(np.uint8)
+                pixels = np.clip(np.array(colour) + random_source.normal(0, 20, (36, 36, 3)), 0, 255).astype(np.uint8)
                 Image.fromarray(pixels).save(root / part / name / f"{index}.png")
     optimization = OptimizationOptions(learning_rate=2.0, flip_test=True, test_scale=1.25, blurpool=True, average=0.9)
     options = Options("resnet20", str(root), str(root / "run"), epochs=6, batch_size=8, image_size=16, device="cpu", threads=1)
@@ -42,7 +42,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def test_answers_for_a_folder_with_a_broken_image(trained: Path, tmp_path: Path, capsys) -> None:
+def test_predict_lists_a_broken_image_as_an_error_and_classifies_the_rest(trained: Path, tmp_path: Path, capsys) -> None:
     (tmp_path / "deep" / "er").mkdir(parents=True)
     for name in COLOURS:
         image = Image.open(trained / "val" / name / "0.png")
@@ -61,13 +61,13 @@ def test_answers_for_a_folder_with_a_broken_image(trained: Path, tmp_path: Path,
     rows = list(csv.DictReader((tmp_path / "answers.csv").read_text().splitlines()))
     assert len(rows) == 7 and {row["rank"] for row in rows} == {"", "1", "2"}
     assert main([*words, "--write", str(tmp_path / "answers.jsonl")]) == 1
-    said = capsys.readouterr().out
-    assert f"images of {tmp_path}/deep/" in said
-    assert re.search(r"^ *er/blue\.png +blue ", said, re.MULTILINE)
+    message = capsys.readouterr().out
+    assert f"images of {tmp_path}/deep/" in message
+    assert re.search(r"^ *er/blue\.png +blue ", message, re.MULTILINE)
     assert len((tmp_path / "answers.jsonl").read_text().splitlines()) == 4
 
 
-def test_answers_for_packed_data_and_from_a_checkpoint(trained: Path, tmp_path: Path, capsys) -> None:
+def test_predict_takes_packed_data_and_the_averaged_weights_of_a_checkpoint(trained: Path, tmp_path: Path, capsys) -> None:
     pack(trained / "val", tmp_path / "packed")
     (folder,) = (trained / "run" / "checkpoints").iterdir()
     words = ["predict", str(folder), str(tmp_path / "packed"), "--device", "cpu", "--json"]
@@ -79,7 +79,7 @@ def test_answers_for_packed_data_and_from_a_checkpoint(trained: Path, tmp_path: 
     assert all(torch.equal(one[name], other[name]) for name in one)  # both are the averaged weights
 
 
-def test_mirror_images_count_as_much() -> None:
+def test_flip_averages_scores_with_those_of_the_mirror_image() -> None:
     class Left(nn.Module):
         def forward(self, images: torch.Tensor) -> torch.Tensor:
             return images[:, :2, 0, 0]
@@ -90,7 +90,7 @@ def test_mirror_images_count_as_much() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["nothing/here"], "no such file"),
         (["--top", "0", "x.jpg"], "--top must be at least 1"),
@@ -98,14 +98,14 @@ def test_mirror_images_count_as_much() -> None:
         (["--device", "sim:a100", "x.jpg"], "simulated"),
     ],
 )
-def test_wrong_questions(trained: Path, words: list[str], said: str, capsys) -> None:
+def test_predict_refuses_wrong_arguments(trained: Path, words: list[str], message: str, capsys) -> None:
     assert main(["predict", str(trained / "run"), *words]) in (1, 2)
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # torch.jit.load, in the test
 @pytest.mark.parametrize("format", FORMATS)
-def test_exports_answer_as_the_model_does(trained: Path, tmp_path: Path, format: str, capsys) -> None:
+def test_each_export_format_gives_the_models_scores(trained: Path, tmp_path: Path, format: str, capsys) -> None:
     if format == "onnx":
         pytest.importorskip("onnxscript")
     path = tmp_path / "sub" / "exported.bin"
@@ -122,14 +122,14 @@ def test_exports_answer_as_the_model_does(trained: Path, tmp_path: Path, format:
         assert json.loads(facts["headrace"])["classes"] == list(COLOURS)
 
 
-def test_onnx_without_its_packages_says_what_to_install(trained: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+def test_onnx_export_without_its_packages_names_them(trained: Path, tmp_path: Path, monkeypatch, capsys) -> None:
     monkeypatch.setitem(__import__("sys").modules, "onnx", None)
     assert main(["export", str(trained / "run"), "--format", "onnx", "--out", str(tmp_path / "a.onnx")]) == 1
     assert "headrace[export]" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 
-def test_an_export_that_answers_otherwise_is_not_kept(trained: Path, tmp_path: Path, monkeypatch) -> None:
+def test_an_export_with_different_scores_is_not_written(trained: Path, tmp_path: Path, monkeypatch) -> None:
     model, weights = load_model(trained / "run")
 
     def wrong(model: nn.Module, weights: object, path: Path, images: torch.Tensor, facts: object) -> object:
@@ -144,7 +144,7 @@ def test_an_export_that_answers_otherwise_is_not_kept(trained: Path, tmp_path: P
     assert main(["export", str(trained / "run"), "--format", "safetensors", "--out", out]) == 2  # the file that is read
 
 
-def test_evaluation_by_class(trained: Path, tmp_path: Path, capsys) -> None:
+def test_evaluate_reports_classes_and_confusion(trained: Path, tmp_path: Path, capsys) -> None:
     words = ["evaluate", str(trained / "run"), "--data", str(trained / "val"), "--device", "cpu"]
     assert main([*words, "--json", "--confusion", str(tmp_path / "c.csv"), "--no-flip"]) == 0
     document = json.loads(capsys.readouterr().out)
@@ -156,7 +156,7 @@ def test_evaluation_by_class(trained: Path, tmp_path: Path, capsys) -> None:
     assert "mistaken for" in capsys.readouterr().out
 
 
-def test_a_folder_without_weights(tmp_path: Path) -> None:
+def test_loading_a_folder_without_weights_raises(tmp_path: Path) -> None:
     with pytest.raises(StateError, match="no whole checkpoint"):
         load_model(tmp_path)
     assert replace(OptimizationOptions(), test_scale=2.0).test_size(16) == 32

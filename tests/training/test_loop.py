@@ -1,4 +1,4 @@
-"""Training small models for real: it learns, and being stopped, killed or damaged does not change the result."""
+"""Training small models for real: they learn, and stops and damaged checkpoints do not change the result."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ COLOURS = {"blue": (40, 60, 200), "green": (50, 180, 60), "red": (200, 50, 40)}
 
 
 def write_images(folder: Path, per_class: int, seed: int = 0) -> Path:
-    dice = np.random.default_rng(seed)
+    random_source = np.random.default_rng(seed)
     for name, colour in COLOURS.items():
         (folder / name).mkdir(parents=True)
         for index in range(per_class):
-            pixels = np.clip(np.array(colour) + dice.normal(0, 40, (36, 36, 3)), 0, 255).astype(np.uint8)
+            pixels = np.clip(np.array(colour) + random_source.normal(0, 40, (36, 36, 3)), 0, 255).astype(np.uint8)
             Image.fromarray(pixels).save(folder / name / f"{index}.jpg", quality=90)
     return folder
 
@@ -79,7 +79,7 @@ def weights(options: Options) -> bytes:
     return (Path(options.out) / "final.safetensors").read_bytes()
 
 
-def test_it_learns_and_leaves_everything_behind(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_learns_and_writes_weights_and_metrics(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trainer, "LOG_STEPS", 4)
     seen: list[TrainingProgress] = []
     result = train(replace(options, epochs=6), on_progress=seen.append)
@@ -99,7 +99,7 @@ def test_it_learns_and_leaves_everything_behind(options: Options, monkeypatch: p
     assert [line["step"] for line in lines if "evaluation" in line] == list(range(6, 37, 6))
 
 
-def test_stopped_by_a_signal_it_resumes_to_the_same_bits(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_stopped_by_signals_resumes_to_the_same_bits(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trainer, "LOG_STEPS", 1)
     train(options)
     undisturbed = weights(options)
@@ -124,7 +124,7 @@ def test_stopped_by_a_signal_it_resumes_to_the_same_bits(options: Options, monke
     assert [line["step"] for line in lines if "evaluation" in line] == [6, 12]
 
 
-def test_a_damaged_newest_checkpoint_is_told_and_passed_over(options: Options) -> None:
+def test_resume_reports_and_skips_a_damaged_checkpoint(options: Options) -> None:
     train(replace(options, checkpoint_steps=5, keep=3))
     undisturbed = weights(options)
     newest = sorted((Path(options.out) / "checkpoints").iterdir())[-1]
@@ -140,7 +140,7 @@ def test_a_damaged_newest_checkpoint_is_told_and_passed_over(options: Options) -
     assert weights(options) == undisturbed
 
 
-def test_a_run_is_not_overwritten_or_mixed_up(options: Options) -> None:
+def test_a_run_is_not_overwritten_or_resumed_with_other_options(options: Options) -> None:
     train(replace(options, steps=2))
     with pytest.raises(UsageError, match="already holds a training run"):
         train(options)
@@ -166,13 +166,13 @@ def test_a_run_is_not_overwritten_or_mixed_up(options: Options) -> None:
         ({"resume": "/no/such/checkpoint"}, StateError, "/no/such/checkpoint"),
     ],
 )
-def test_bad_input_is_told_before_any_time_is_spent(options: Options, changes, error, words: str) -> None:
+def test_wrong_options_raise_before_training(options: Options, changes, error, words: str) -> None:
     with pytest.raises(error, match=words):
         train(replace(options, **changes))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
-def test_a_missing_gpu_is_told(options: Options) -> None:
+def test_cuda_without_a_gpu_raises(options: Options) -> None:
     with pytest.raises(UsageError, match="no CUDA GPU"):
         train(replace(options, device="cuda"))
 
@@ -187,7 +187,7 @@ def test_one_class_and_unequal_classes_are_refused(options: Options, data: Path,
         train(replace(options, data=str(data / "train"), val=str(tmp_path / "one")))
 
 
-def test_divergence_is_told_with_the_way_back(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_divergence_raises_and_names_the_last_good_checkpoint(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trainer, "LOG_STEPS", 1)
     wild = replace(options, optimization=OptimizationOptions(learning_rate=1e12, warmup_epochs=0), checkpoint_steps=1)
     with pytest.raises(HeadraceError, match=r"the loss is (nan|inf).*last good checkpoint is .*step-") as caught:
@@ -195,7 +195,7 @@ def test_divergence_is_told_with_the_way_back(options: Options, monkeypatch: pyt
     assert "--learning-rate" in (caught.value.hint or "")
 
 
-def test_a_simulated_device_says_so_everywhere(options: Options, capsys, monkeypatch) -> None:
+def test_a_simulated_device_is_named_in_output_and_checkpoint(options: Options, capsys, monkeypatch) -> None:
     monkeypatch.setattr(trainer, "LOG_STEPS", 2)
     arguments = ["--data", options.data, "--out", options.out, "--batch-size", "8", "--image-size", "64", "--threads", "1"]
     assert main(["train", "--model", "resnet50", "--device", "sim:a100", "--steps", "14", "--json", *arguments]) == 0
@@ -247,20 +247,20 @@ def test_norms_and_biases_do_not_decay() -> None:
 
 
 @pytest.mark.parametrize(("name", "parameters"), [("resnet20", 0.27e6), ("resnet56", 0.85e6), ("resnet18", 11.17e6)])
-def test_models_for_small_images(name: str, parameters: float) -> None:
+def test_models_for_small_images_have_the_papers_sizes(name: str, parameters: float) -> None:
     """Parameter counts: He et al., table 6; ResNet-18 with a 3 x 3 stem as commonly used for CIFAR."""
     model = factory.build_model(name, classes=10, image_size=32)
     assert sum(one.numel() for one in model.parameters()) == pytest.approx(parameters, rel=0.02)
     assert model(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
 
 
-def test_ones_own_model(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_factory_builds_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mine", type(sys)("mine"))
     sys.modules["mine"].make = lambda num_classes: torch.nn.Linear(3, num_classes)  # type: ignore[attr-defined]
     assert factory.build_model("mine:make", classes=7, image_size=224).out_features == 7
 
 
-def test_the_command_leaves_a_page(options: Options, capsys, monkeypatch) -> None:
+def test_the_command_writes_a_report(options: Options, capsys, monkeypatch) -> None:
     monkeypatch.setattr(trainer, "LOG_STEPS", 2)
     arguments = ["--model", "resnet18", "--device", "sim:a100", "--steps", "12", "--threads", "1"]
     assert main(["train", "--data", options.data, "--out", options.out, "--batch-size", "8", "--json", *arguments]) == 0
@@ -269,7 +269,7 @@ def test_the_command_leaves_a_page(options: Options, capsys, monkeypatch) -> Non
     assert "resnet18 on simulated A100" in page and "images per second" in page
 
 
-def test_an_image_that_cannot_be_decoded_stops_or_is_counted(data: Path, options: Options, tmp_path: Path) -> None:
+def test_an_undecodable_image_ends_the_run_or_is_replaced_and_counted(data: Path, options: Options, tmp_path: Path) -> None:
     shutil.copytree(data / "train", tmp_path / "train")
     broken = tmp_path / "train" / "red" / "3.jpg"
     broken.write_bytes(broken.read_bytes()[:150])
@@ -283,15 +283,15 @@ def test_an_image_that_cannot_be_decoded_stops_or_is_counted(data: Path, options
     assert result.skipped == 2  # once an epoch
 
 
-def test_two_runs_do_not_write_to_one_folder(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_run_in_the_same_folder_raises(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trainer, "LOG_STEPS", 1)
-    told: list[str] = []
+    reported: list[str] = []
 
     def start_another(progress: TrainingProgress) -> None:
         if progress.step == 1:
             with pytest.raises(UsageError, match="another run is writing") as caught:
                 train(replace(options, resume="auto"))
-            told.append(caught.value.hint or "")
+            reported.append(caught.value.hint or "")
 
     train(replace(options, steps=2), on_progress=start_another)
-    assert told == ["wait for it, stop it, or choose another --out"]
+    assert reported == ["wait for it, stop it, or choose another --out"]

@@ -1,4 +1,4 @@
-"""Several processes train as one: same gradients, same order of samples, stopped together, no survivor."""
+"""Several processes train as one: same gradients, same order of records; when one fails, none survives."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_killed_rank_ends_the_others(two_colours: Path, tmp_path: Path, child_
     assert not any(Path(f"/proc/{pid}").exists() for pid in ranks)
 
 
-def test_who_one_is_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_are_read_from_torchruns_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
     assert ranks_from_environment() == Ranks(0, 1, 0, 1)
@@ -56,7 +56,7 @@ def test_who_one_is_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) 
     assert not ranks_from_environment().main
 
 
-def test_alone_ones_own_vote_counts_at_once() -> None:
+def test_a_single_rank_gets_its_own_vote_at_once() -> None:
     agreement = RankVote(Ranks())
     assert agreement.cast(0, False) == (0, False)
     assert agreement.cast(15, True) == (15, True)

@@ -82,7 +82,7 @@ def test_a_killed_run_leaves_no_process_that_holds_its_pipes(
 
 
 @pytest.mark.parametrize("at_step", [14, 15])
-def test_stopped_within_the_profile_of_operators_it_ends_as_it_should(
+def test_a_stop_during_the_operator_profile_exits_with_the_signals_code(
     two_colours: Path,
     tmp_path: Path,
     child_environment: dict[str, str],

@@ -1,4 +1,4 @@
-"""The clock of the training loop, on a made-up time."""
+"""The step timer, on a simulated clock."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CPU = Device("cpu", "CPU", "cpu")
 
 
 class Clock:
-    """Time that passes only when told to."""
+    """A clock that stands still until a test moves it."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 100.0
@@ -34,25 +34,25 @@ def run_steps(timer: StepTimer, clock: Clock, steps: int, *, wait_s: float, comp
         timer.end_step(images)
 
 
-def test_a_simulated_device_takes_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_simulated_device_waits_for_its_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, timer = Clock(monkeypatch), StepTimer(A100, warm_up_steps=0)
     run_steps(timer, clock, 10, wait_s=0.0, compute_s=0.02)
     assert timer.rates() == (pytest.approx(2470.0), pytest.approx(0.0))  # 247 images a 0.1 s, of which 0.02 s were work
 
 
-def test_waiting_for_input_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_wait_share_is_the_time_without_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, timer = Clock(monkeypatch), StepTimer(A100, warm_up_steps=0)
     run_steps(timer, clock, 10, wait_s=0.3, compute_s=0.02)
     assert timer.rates() == (pytest.approx(247 / 0.4), pytest.approx(0.75))
 
 
-def test_slow_compute_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compute_slower_than_the_simulated_rate_lowers_the_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, timer = Clock(monkeypatch), StepTimer(A100, warm_up_steps=0)
     run_steps(timer, clock, 10, wait_s=0.0, compute_s=0.5)
     assert timer.rates()[0] == pytest.approx(247 / 0.5)
 
 
-def test_warm_up_and_what_lies_between_passes_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_warm_up_steps_and_evaluation_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, timer = Clock(monkeypatch), StepTimer(CPU, warm_up_steps=3)
     assert timer.rates() == (None, None)
     run_steps(timer, clock, 3, wait_s=9.0, compute_s=1.0)

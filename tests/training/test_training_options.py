@@ -1,4 +1,4 @@
-"""Options from a file: the same as on the command line, on which they stand behind; and what is told when they are wrong."""
+"""Options from a file and from the command line; cached compile modes; loggers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PLAIN = Options(
 )
 
 
-def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+def test_written_options_are_read_back(tmp_path: Path) -> None:
     options_file.write(PLAIN, tmp_path / "config.toml")
     assert tomllib.loads((tmp_path / "config.toml").read_text())["model"] == PLAIN.model
     read = resolve_options({**options_file.read(tmp_path / "config.toml", KEYS), "log": ("tensorboard",)}).options
@@ -49,7 +49,7 @@ def images(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-def test_the_command_line_stands_before_the_file(images: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+def test_the_command_line_overrides_the_file(images: Path, tmp_path: Path, monkeypatch, capsys) -> None:
     monkeypatch.syspath_prepend(str(HELPERS))
     file = tmp_path / "run.toml"
     file.write_text(
@@ -71,7 +71,7 @@ def test_the_command_line_stands_before_the_file(images: Path, tmp_path: Path, m
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("epoch = 3", "did you mean epochs"),
         ("epochs = ", "is not TOML"),
@@ -86,14 +86,14 @@ def test_the_command_line_stands_before_the_file(images: Path, tmp_path: Path, m
         ("resume = 3.5\nmodel = 'resnet18'", "--data is missing"),
     ],
 )
-def test_wrong_files_are_told_apart(text: str, said: str, tmp_path: Path, capsys) -> None:
+def test_wrong_files_are_refused_with_a_reason(text: str, message: str, tmp_path: Path, capsys) -> None:
     file = tmp_path / "wrong.toml"
     file.write_text(text)
     assert main(["train", "--config", str(file)]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
-def test_a_missing_file(tmp_path: Path, capsys) -> None:
+def test_a_missing_file_is_named(tmp_path: Path, capsys) -> None:
     assert main(["train", "--config", str(tmp_path / "absent.toml")]) == 2
     assert "absent.toml" in capsys.readouterr().err
 
@@ -101,7 +101,7 @@ def test_a_missing_file(tmp_path: Path, capsys) -> None:
 GPU = Device("cuda", "some GPU", "cuda:0")
 
 
-def test_compiling_is_kept_only_where_it_pays_and_is_tried_once() -> None:
+def test_compile_auto_needs_three_per_cent_and_is_cached() -> None:
     rates = {"off": 100.0, "on": 102.0, "graphs": 104.0}
     tried: list[str] = []
 
@@ -119,7 +119,7 @@ def test_compiling_is_kept_only_where_it_pays_and_is_tried_once() -> None:
     assert choose_compile(options, device=Device("cpu", "CPU", "cpu"), classes=3, try_mode=try_mode).mode == "off"
 
 
-def test_a_mode_that_fails_is_not_taken() -> None:
+def test_a_compile_mode_that_fails_is_not_chosen() -> None:
     def try_mode(options: Options, *, classes: int, processes: int) -> ComputeRate:
         if options.compile == "on":
             raise CommandError("no compiler")
@@ -129,7 +129,7 @@ def test_a_mode_that_fails_is_not_taken() -> None:
     assert (found.mode, found.failed) == ("off", {"on": "no compiler", "graphs": "does not fit"})
 
 
-def test_figures_of_a_line() -> None:
+def test_figures_are_the_numbers_of_a_metrics_line() -> None:
     assert figures({"step": 3, "loss": 0.5, "img_s": None, "learning_rate": 0.1}) == {
         "train/loss": 0.5,
         "train/learning_rate": 0.1,
@@ -141,7 +141,7 @@ def test_figures_of_a_line() -> None:
     assert figures({"step": 0, "resumed_from_step": None}) == {}
 
 
-def test_a_logger_that_fails_is_left_out_and_told_of(tmp_path: Path, monkeypatch) -> None:
+def test_a_logger_that_fails_is_reported_and_dropped(tmp_path: Path, monkeypatch) -> None:
     written: list[tuple[int, dict[str, float]]] = []
 
     class Server:

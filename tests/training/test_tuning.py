@@ -1,4 +1,4 @@
-"""Tune and the dry run: what is measured, what is concluded from it, and that `train` reads what they write."""
+"""tune and the dry run: measurements, conclusions, and files that train reads."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def measured(
         ),
     ],
 )
-def test_what_binds(
+def test_tune_names_what_binds_and_chooses_threads_and_prefetch(
     images: Path,
     monkeypatch: pytest.MonkeyPatch,
     compute: float,
@@ -83,14 +83,14 @@ def test_what_binds(
     assert (found.binds, found.options.threads, found.options.prefetch) == (binds, threads, prefetch)
 
 
-def test_ingest_counts_images_and_passes_over_a_small_dataset_again(images: Path) -> None:
+def test_the_input_rate_of_a_small_dataset_is_measured_over_several_epochs(images: Path) -> None:
     options = resolve_options({"model": "m", "data": str(images), "batch_size": 8, "image_size": 16}).options
     found = input_rate(options, open_stored(images), CPU, threads=1, seconds=0.05)
     assert found.img_s > 10 and 0 <= found.cores < 64
 
 
 @pytest.mark.parametrize(("img_s", "steps"), [(1000.0, 30 + 156), (16.0, 30), (4.0, 13)])
-def test_the_short_run_is_shorter_where_steps_are_slow(
+def test_the_combined_run_has_fewer_steps_when_steps_are_slow(
     images: Path, monkeypatch: pytest.MonkeyPatch, img_s: float, steps: int
 ) -> None:
     """Batches of 32: 30 steps beyond the measured seconds, but a minute at most, or three after the ten that warm up."""
@@ -121,7 +121,7 @@ def test_tune_writes_what_train_reads(images: Path, tmp_path: Path, monkeypatch,
     assert main(["tune", *words, "--seconds", "0"]) == 2
 
 
-def test_the_plan_adds_up(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_dry_run_computes_steps_times_and_price(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = open_stored(images)
     monkeypatch.setattr(planning, "compute_rate", lambda *_, **__: (100.0, 7))
     monkeypatch.setattr(planning, "input_rate", lambda *_, threads, seconds: InputRate(threads, 1000.0, 1.0))
@@ -167,7 +167,7 @@ def test_a_dry_run_writes_nothing(images: Path, tmp_path: Path, monkeypatch, cap
     assert main([*words, "--usd-per-hour", "-1"]) == 2
 
 
-def test_images_that_would_be_enlarged_are_said(images: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+def test_a_note_is_logged_for_images_that_would_be_enlarged(images: Path, tmp_path: Path, monkeypatch, capsys) -> None:
     monkeypatch.setattr("headrace.cli.train.DRY_RUN_SECONDS", 0.05)
     words = [
         "train",

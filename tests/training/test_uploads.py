@@ -1,4 +1,4 @@
-"""Checkpoints in an object store are what was sent, and a run goes on from them when its disk is lost."""
+"""Checkpoints in an object store: uploaded, compared, and resumed from when the disk is lost."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def url(server: RealStore, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def change(url: str, path: str, data: bytes | None) -> None:
-    """What a hand, a lifecycle rule or a fault does to the store behind our back."""
+    """Change the store as a person, a lifecycle rule or a fault would."""
     bucket = open_bucket(url)
     bucket.delete(path) if data is None else bucket.write(path, data)
 
@@ -61,7 +61,7 @@ def saved(folder: Path, step: int) -> Path:
     return checkpoint.save(folder, step, TENSORS, {"step": step}, keep=9)
 
 
-def test_what_was_sent_comes_back_and_only_the_newest_are_kept(url: str, tmp_path: Path, monkeypatch) -> None:
+def test_uploads_are_read_back_and_only_the_newest_are_kept(url: str, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(uploads, "PIECE_BYTES", 100)  # several pieces
     sender = Uploads(url, keep=2)
     for step in (1, 2, 10):
@@ -74,7 +74,7 @@ def test_what_was_sent_comes_back_and_only_the_newest_are_kept(url: str, tmp_pat
     assert found.path == f"{url}/step-000000010" and found.name == "step-000000010"
 
 
-def test_a_slow_store_delays_nobody_and_gets_the_newest(url: str, tmp_path: Path, monkeypatch) -> None:
+def test_a_slow_store_delays_no_write_and_gets_the_newest(url: str, tmp_path: Path, monkeypatch) -> None:
     sender = Uploads(url, keep=9)
     sending, go_on = threading.Event(), threading.Event()
     send = sender._send
@@ -97,7 +97,7 @@ def test_a_slow_store_delays_nobody_and_gets_the_newest(url: str, tmp_path: Path
     assert remote_names(sender.bucket) == ["step-000000003", "step-000000001"]
 
 
-def test_what_the_store_changed_is_noticed_and_sent_again(url: str, tmp_path: Path, monkeypatch) -> None:
+def test_a_corrupted_upload_is_repeated_and_then_raises(url: str, tmp_path: Path, monkeypatch) -> None:
     sender = Uploads(url, keep=2)
     write, sendings = sender.bucket.write, []
 
@@ -121,7 +121,7 @@ def test_what_the_store_changed_is_noticed_and_sent_again(url: str, tmp_path: Pa
         load_remote_checkpoint(sender.bucket, "step-000000002")
 
 
-def test_the_store_is_tried_before_time_is_spent(url: str, options: Options) -> None:
+def test_an_unusable_store_raises_before_training(url: str, options: Options) -> None:
     with pytest.raises(SourceError, match="no-such-bucket"):
         train(replace(options, checkpoint_url="s3://no-such-bucket/run"))
     assert not Path(options.out).exists()
@@ -164,7 +164,7 @@ def stop_at(step: int) -> Any:
     return stop
 
 
-def test_a_lost_disk_a_missing_and_a_damaged_upload(options: Options, url: str, tmp_path: Path, capsys) -> None:
+def test_resume_from_the_store_skips_incomplete_and_damaged_uploads(options: Options, url: str, tmp_path: Path, capsys) -> None:
     train(options)
     stored = replace(options, out=str(tmp_path / "stored"), checkpoint_url=url, resume="auto", keep=3)
     result = train(stored, on_progress=stop_at(7))
@@ -177,7 +177,7 @@ def test_a_lost_disk_a_missing_and_a_damaged_upload(options: Options, url: str, 
     assert result.resumed_from_step == 7
     assert f"going on from {url}/step-000000007: there is none on this disk that is newer" in remarks
 
-    # the newest upload is incomplete, the one before is damaged: what is lost is told
+    # the newest upload is incomplete, the one before is damaged: both are reported
     shutil.rmtree(stored.out)
     change(url, f"step-000000009/{checkpoint.STATE}", None)
     change(url, f"step-000000008/{checkpoint.TENSORS}", b"rot")
@@ -193,14 +193,16 @@ def test_a_lost_disk_a_missing_and_a_damaged_upload(options: Options, url: str, 
     assert len(left) <= 3
 
 
-def test_a_damaged_local_checkpoint_is_replaced_by_its_upload(options: Options, url: str) -> None:
+def test_resume_uses_the_upload_of_a_damaged_local_checkpoint(options: Options, url: str) -> None:
     stored = replace(options, checkpoint_url=url, resume="auto")
     train(stored, on_progress=stop_at(7))
     (Path(options.out) / "checkpoints/step-000000007" / checkpoint.TENSORS).write_bytes(b"rot")
     assert train(stored, on_progress=stop_at(8)).resumed_from_step == 7
 
 
-def test_a_run_begins_anywhere_from_a_url_and_is_not_overwritten(options: Options, url: str, tmp_path: Path, capsys) -> None:
+def test_resume_takes_the_url_of_a_run_or_checkpoint_and_overwrites_none(
+    options: Options, url: str, tmp_path: Path, capsys
+) -> None:
     stored = replace(options, checkpoint_url=url)
     train(stored, on_progress=stop_at(5))
     with pytest.raises(UsageError, match="already holds checkpoints of a run"):
@@ -215,7 +217,7 @@ def test_a_run_begins_anywhere_from_a_url_and_is_not_overwritten(options: Option
         train(replace(options, resume=f"{url}/step-000000099"))
 
 
-def test_training_goes_on_without_the_store_and_says_so(options: Options, url: str, monkeypatch) -> None:
+def test_training_continues_without_the_store_and_fails_at_the_end(options: Options, url: str, monkeypatch) -> None:
     stored = replace(options, checkpoint_url=url, resume="auto")
     remarks: list[str] = []
 
@@ -233,7 +235,7 @@ def test_training_goes_on_without_the_store_and_says_so(options: Options, url: s
     assert (Path(options.out) / "final.safetensors").exists()  # nothing of the training is lost
 
 
-def test_the_command_names_the_upload(options: Options, url: str, capsys) -> None:
+def test_the_command_reports_the_uploaded_checkpoint(options: Options, url: str, capsys) -> None:
     words = ["--model", "tiny:make", "--data", options.data, "--out", options.out, "--image-size", "16", "--batch-size", "8"]
     words += ["--device", "cpu", "--threads", "1", "--epochs", "1", "--checkpoint-url", url, "--json"]
     assert main(["train", *words]) == 0

@@ -1,4 +1,4 @@
-"""Recipes: what their ingredients do, where they come from, and that a run with all of them stops and goes on exactly."""
+"""Presets and the options they set: each option's effect, its source, and exact resume with all of them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from torch import nn
 CLASSIC, FAST = PRESETS["classic"].optimization, PRESETS["fast"].optimization
 
 
-def test_the_step_schedule_is_goyals() -> None:
+def test_the_step_schedule_is_that_of_goyal_et_al() -> None:
     at = {
         epoch: learning_rate(epoch, peak=0.1, warmup_steps=5, total_steps=90, schedule="step") for epoch in (29, 30, 59, 60, 80)
     }
@@ -34,13 +34,13 @@ def test_the_step_schedule_is_goyals() -> None:
     assert CLASSIC.schedule == "step" and CLASSIC.peak_rate(8192) == pytest.approx(3.2)  # the paper's kn = 8k
 
 
-def test_the_linear_schedule_ends_at_nothing() -> None:
+def test_the_linear_schedule_ends_at_zero() -> None:
     rates = [learning_rate(step, peak=1.7, warmup_steps=2, total_steps=12, schedule="linear") for step in (2, 7, 12)]
     assert rates == pytest.approx([1.7, 0.85, 0.0])
     assert FAST.peak_rate(4096) == pytest.approx(1.7)  # FFCV's
 
 
-def test_each_optimizer_has_a_rate_of_its_own_and_grows_it_in_its_way() -> None:
+def test_each_optimizer_has_its_default_rate_and_growth() -> None:
     assert OptimizationOptions(optimizer="adamw").peak_rate(4096) == pytest.approx(4e-3)  # ConvNeXt
     assert OptimizationOptions(optimizer="lamb").peak_rate(2048) == pytest.approx(5e-3)  # ResNet strikes back, A1
     assert OptimizationOptions(optimizer="lars").peak_rate(3200) == pytest.approx(11)
@@ -49,7 +49,7 @@ def test_each_optimizer_has_a_rate_of_its_own_and_grows_it_in_its_way() -> None:
     assert resolve_options(given).options.optimization.learning_rate == pytest.approx(1e-3)  # not the 0.1 of the recipe's SGD
 
 
-def test_sizes_grow_as_ffcvs_do() -> None:
+def test_image_sizes_grow_as_in_ffcv() -> None:
     # rn50_16_epochs.yaml: 160 until epoch 11, 192 from 13 on, multiples of 32 between
     assert [FAST.train_size(192, epoch / 16) for epoch in (0, 11, 13, 15)] == [160, 160, 192, 192]
     assert {FAST.train_size(192, epoch / 88) for epoch in range(88)} == {160, 192}
@@ -59,7 +59,7 @@ def test_sizes_grow_as_ffcvs_do() -> None:
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_every_optimizer_moves_the_weights_and_spares_norms(name: str) -> None:
+def test_every_optimizer_updates_weights_without_decay_of_norms(name: str) -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
     try:
         optimizer = make_optimizer(model, OptimizationOptions(optimizer=name), fused=False)  # type: ignore[arg-type]
@@ -76,7 +76,7 @@ def test_every_optimizer_moves_the_weights_and_spares_norms(name: str) -> None:
     assert len(make_optimizer(model, OptimizationOptions(decay_norms=True), fused=False).param_groups) == 1
 
 
-def test_the_body_may_be_slower_than_the_head() -> None:
+def test_body_rate_scales_all_layers_but_the_last() -> None:
     model = factory.build_model("resnet20", classes=3, image_size=32)
     groups = make_optimizer(model, OptimizationOptions(body_rate=0.1), fused=False).param_groups
     slow = sum(one.numel() for group in groups if group["scale"] == 0.1 for one in group["params"])
@@ -84,7 +84,7 @@ def test_the_body_may_be_slower_than_the_head() -> None:
     assert fast == 64 * 3 + 3 and slow + fast == sum(one.numel() for one in model.parameters())
 
 
-def test_blurpool_filters_without_renaming_weights() -> None:
+def test_blurpool_filters_and_keeps_the_names_of_weights() -> None:
     plain = factory.build_model("resnet18", classes=5, image_size=96).eval()
     filtered = copy.deepcopy(plain)
     assert add_blurpool(filtered) == 7  # max pooling; a convolution and a projection in each of three stages
@@ -102,15 +102,15 @@ def test_blurpool_filters_without_renaming_weights() -> None:
         factory.build_model("tiny_flat:make", classes=3, image_size=32, blurpool=True)
 
 
-def test_pretrained_weights_of_another_number_of_classes(tmp_path: Path) -> None:
+def test_pretrained_weights_load_with_another_number_of_classes(tmp_path: Path) -> None:
     taught = factory.build_model("resnet20", classes=7, image_size=32)
     save_file(taught.state_dict(), tmp_path / "w.safetensors")
     torch.save({"state_dict": {f"module.{key}": value for key, value in taught.state_dict().items()}}, tmp_path / "w.pth")
     for file in ("w.safetensors", "w.pth"):
         model = factory.build_model("resnet20", classes=3, image_size=32)
-        said = load_pretrained(model, str(tmp_path / file), name="resnet20")
+        message = load_pretrained(model, str(tmp_path / file), name="resnet20")
         assert torch.equal(model[0].weight, taught[0].weight)
-        assert f"last layer, {classifier(model)}, starts anew" in said
+        assert f"last layer, {classifier(model)}, starts anew" in message
     with pytest.raises(StateError, match=r"does not fit resnet32: 121 tensors, first 6.conv1.weight"):
         load_pretrained(factory.build_model("resnet32", classes=7, image_size=32), str(tmp_path / "w.pth"), name="resnet32")
     (tmp_path / "bad.pth").write_bytes(b"no weights")
@@ -120,7 +120,7 @@ def test_pretrained_weights_of_another_number_of_classes(tmp_path: Path) -> None
         load_pretrained(taught, str(tmp_path / "absent.pth"), name="resnet20")
 
 
-def test_nothing_is_unpickled_that_could_run(tmp_path: Path) -> None:
+def test_pretrained_files_cannot_run_code(tmp_path: Path) -> None:
     class Evil:
         def __reduce__(self) -> tuple[object, ...]:
             return (Path.touch, (tmp_path / "ran",))
@@ -131,7 +131,7 @@ def test_nothing_is_unpickled_that_could_run(tmp_path: Path) -> None:
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_global_batch_is_made_of_whole_batches() -> None:
+def test_a_global_batch_sets_accumulate_or_raises() -> None:
     options = Options(model="m", data="d", out="o", batch_size=64)
     assert with_global_batch(options, 1024, 4).optimization.accumulate == 4
     with pytest.raises(UsageError, match=r"--global-batch 1000 is no multiple") as caught:
@@ -141,18 +141,18 @@ def test_a_global_batch_is_made_of_whole_batches() -> None:
 
 @pytest.fixture(scope="module")
 def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root, dice = tmp_path_factory.mktemp("pictures"), np.random.default_rng(0)
+    root, random_source = tmp_path_factory.mktemp("pictures"), np.random.default_rng(0)
     for part, count in (("train", 12), ("val", 4)):
         for name in ("a", "b"):
             (root / part / name).mkdir(parents=True)
             for index in range(count):
-                pixels = dice.integers(0, 255, (40, 40, 3), dtype=np.uint8)
+                pixels = random_source.integers(0, 255, (40, 40, 3), dtype=np.uint8)
                 Image.fromarray(pixels).save(root / part / name / f"{index}.png")
     return root
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "lamb"])
-def test_all_ingredients_together_stop_and_go_on_with_the_same_bits(pictures: Path, tmp_path: Path, optimizer: str) -> None:
+def test_a_run_with_all_options_resumes_to_the_same_bits(pictures: Path, tmp_path: Path, optimizer: str) -> None:
     if optimizer == "lamb":
         pytest.importorskip("timm")
     optimization = replace(
@@ -181,7 +181,7 @@ def test_all_ingredients_together_stop_and_go_on_with_the_same_bits(pictures: Pa
     assert sizes == [16, 16, 24, 32]
 
 
-def test_presets_say_where_they_come_from_and_give_valid_runs() -> None:
+def test_presets_name_their_source_and_can_be_overridden() -> None:
     for name, preset in PRESETS.items():
         assert len(preset.source) > 40
         chosen = resolve_options({"model": "resnet50", "data": "d", "recipe": name, "pretrained": "auto", "momentum": 0.5})
@@ -204,6 +204,6 @@ def test_presets_say_where_they_come_from_and_give_valid_runs() -> None:
         {"warmup_epochs": float("inf")},
     ],
 )
-def test_wrong_ingredients_are_refused(wrong: dict[str, object]) -> None:
+def test_optimization_options_out_of_range_raise(wrong: dict[str, object]) -> None:
     with pytest.raises(UsageError):
         OptimizationOptions(**wrong)  # type: ignore[arg-type]

@@ -1,11 +1,10 @@
-"""What goes wrong is told early and by name: losses that are not numbers; models, data, disks, checkpoints that do not fit."""
+"""Failures are reported early and by name: losses that are not finite, and unfit models, data, disks and checkpoints."""
 
 from __future__ import annotations
 
 import json
 import os
 import shutil
-import sys
 from collections import namedtuple
 from collections.abc import Iterator
 from dataclasses import replace
@@ -19,7 +18,7 @@ from headrace.cli.main import main
 from headrace.errors import HeadraceError, SourceError, StateError, UsageError
 from headrace.training import checkpoint, preflight
 from headrace.training import loop as trainer
-from headrace.training.loop import Options, TrainingProgress, train
+from headrace.training.loop import Options, train
 from headrace.training.optimization import OptimizationOptions
 from noise import noise_folder
 from safetensors.torch import load_file
@@ -56,9 +55,9 @@ def test_the_first_bad_loss_ends_the_run_and_names_its_batch(options: Options, d
     with pytest.raises(HeadraceError, match=r"the loss is nan at step 7 \(epoch 1\); its batch: .*jpg and 5 more") as caught:
         train(options)
     assert "Nothing was saved before" in str(caught.value)
-    told = [line for line in lines(options) if "not_finite" in line]
-    assert [(line["step"], line["epoch"], line["not_finite"], line["loss"]) for line in told] == [(7, 1, "nan", None)]
-    records = told[0]["records"]
+    reported = [line for line in lines(options) if "not_finite" in line]
+    assert [(line["step"], line["epoch"], line["not_finite"], line["loss"]) for line in reported] == [(7, 1, "nan", None)]
+    records = reported[0]["records"]
     assert isinstance(records, list) and len(set(records)) == 8
     again = trainer.prepare(replace(options, out=options.out + "-again"), lambda progress: None)
     with again.loader as loader:
@@ -69,7 +68,7 @@ def test_the_first_bad_loss_ends_the_run_and_names_its_batch(options: Options, d
     assert [int(name[len("class")]) for name in records] == labels  # it is that batch, in its order
 
 
-def test_no_checkpoint_is_made_after_a_bad_loss(options: Options) -> None:
+def test_no_checkpoint_is_saved_after_a_bad_loss(options: Options) -> None:
     fragile.BAD_BATCHES.add(6)
     with pytest.raises(HeadraceError, match=r"at step 6 .*The last good checkpoint is .*step-000000004"):
         train(replace(options, checkpoint_steps=4))
@@ -78,14 +77,14 @@ def test_no_checkpoint_is_made_after_a_bad_loss(options: Options) -> None:
     assert train(replace(options, checkpoint_steps=4, resume="auto", nan_steps=1)).resumed_from_step == 4
 
 
-def test_bad_steps_can_be_passed_over_and_leave_no_trace(options: Options) -> None:
+def test_nan_steps_skips_bad_updates_and_their_statistics(options: Options) -> None:
     fragile.BAD_BATCHES.update({2, 5})
-    told: list[str] = []
+    reported: list[str] = []
     optimization = OptimizationOptions(learning_rate=0.5, warmup_epochs=0, momentum=0.9, weight_decay=0.1)
     passing = replace(options, nan_steps=2, steps=5, optimization=optimization)
-    result = train(passing, on_progress=lambda seen: told.append(seen.remark or "") or None)
+    result = train(passing, on_progress=lambda seen: reported.append(seen.remark or "") or None)
     assert result.exit_code == 0 and all(np.isfinite(result.losses))
-    assert [line.partition(";")[0] for line in told if line] == [
+    assert [line.partition(";")[0] for line in reported if line] == [
         "warning: the loss is nan at step 2 (epoch 0)",
         "warning: the loss is nan at step 5 (epoch 1)",
     ]
@@ -105,7 +104,7 @@ def test_bad_steps_can_be_passed_over_and_leave_no_trace(options: Options) -> No
         train(replace(passing, nan_steps=1, out=options.out + "-too-many"))
 
 
-def test_passing_over_changes_nothing_where_nothing_is_bad(options: Options) -> None:
+def test_nan_steps_changes_no_bits_when_all_losses_are_finite(options: Options) -> None:
     finals = []
     for allowed in (0, 5):
         out = f"{options.out}-{allowed}"
@@ -115,11 +114,8 @@ def test_passing_over_changes_nothing_where_nothing_is_bad(options: Options) -> 
     assert finals[0] == finals[1]
 
 
-def test_broken_weights_never_replace_good_ones(options: Options) -> None:
-    def break_weights(progress: TrainingProgress) -> None:
-        pass
-
-    run = trainer.prepare(options, break_weights)
+def test_weights_that_are_not_finite_are_not_saved(options: Options) -> None:
+    run = trainer.prepare(options, lambda progress: None)
     with torch.no_grad():
         run.learner.model.head.weight[0, 0] = float("inf")  # as an update by a gradient that is not finite does
     run.step = 1
@@ -139,12 +135,12 @@ def test_broken_weights_never_replace_good_ones(options: Options) -> None:
         ({"sync_batch_norm": True}, UsageError, "on GPUs only"),
     ],
 )
-def test_models_and_options_that_do_not_fit(options: Options, changes, error, words: str) -> None:
+def test_unfit_models_and_options_raise(options: Options, changes, error, words: str) -> None:
     with pytest.raises(error, match=words):
         train(replace(options, **changes))
 
 
-def test_validation_data_without_images(options: Options, tmp_path: Path) -> None:
+def test_validation_data_without_images_raises_before_anything_is_written(options: Options, tmp_path: Path) -> None:
     (tmp_path / "val").mkdir()
     with pytest.raises(SourceError, match=str(tmp_path / "val")):
         train(replace(options, val=str(tmp_path / "val")))
@@ -155,7 +151,7 @@ def test_validation_data_without_images(options: Options, tmp_path: Path) -> Non
     assert not Path(options.out).exists()
 
 
-def test_too_little_space_is_told_before_training(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_little_disk_space_raises_before_training(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(preflight.shutil, "disk_usage", lambda path: usage(10**9, 10**9, 1000))
     with pytest.raises(HeadraceError, match=r"run has 0 MB free; checkpoints of 0 MB need") as caught:
@@ -164,7 +160,7 @@ def test_too_little_space_is_told_before_training(options: Options, monkeypatch:
     assert fragile.PASSES == [0]
 
 
-def test_the_space_is_what_checkpoints_take(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_space_check_estimates_the_size_of_checkpoints(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
     train(replace(options, keep=1))
     (found,) = (Path(options.out) / "checkpoints").iterdir()
     size = (found / checkpoint.TENSORS).stat().st_size
@@ -179,7 +175,7 @@ def test_the_space_is_what_checkpoints_take(options: Options, monkeypatch: pytes
                 train(again)
 
 
-def test_checkpoints_that_are_none(options: Options, tmp_path: Path) -> None:
+def test_resuming_from_something_that_is_no_checkpoint_raises(options: Options, tmp_path: Path) -> None:
     text = tmp_path / "text"
     text.write_text("weights")
     empty = tmp_path / "empty"
@@ -194,7 +190,7 @@ def test_checkpoints_that_are_none(options: Options, tmp_path: Path) -> None:
             train(replace(options, resume="auto"))
 
 
-def test_a_checkpoint_of_other_data(options: Options, data: Path, tmp_path: Path) -> None:
+def test_resuming_with_other_data_raises(options: Options, data: Path, tmp_path: Path) -> None:
     train(replace(options, steps=2))
     three = tmp_path / "three"
     shutil.copytree(data, three)
@@ -218,8 +214,9 @@ def test_a_checkpoint_of_other_data(options: Options, data: Path, tmp_path: Path
         (["--sync-batch-norm"], 2),
     ],
 )
-def test_exit_codes(options: Options, words: list[str], code: int, capsys) -> None:
+def test_wrong_options_give_exit_code_and_json_error(options: Options, words: list[str], code: int, capsys) -> None:
     given = ["--model", options.model, "--data", options.data, "--out", options.out, "--image-size", "16", "--device", "cpu"]
     assert main(["train", *given, "--batch-size", "8", "--json", *words]) == code
-    assert "error" in json.loads(capsys.readouterr().out)
-    assert sys.exc_info() == (None, None, None)
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["error"]
+    assert "\nerror: " in f"\n{captured.err}" and "Traceback" not in captured.err

@@ -1,6 +1,6 @@
-"""Killed, stopped, out of space: a run that is resumed ends with the bits of an undisturbed one, or says what was lost.
+"""Runs that are killed, stopped, or out of disk space resume to the bits of an undisturbed run, or report what was lost.
 
-HEADRACE_KILLS=10 makes it ten kills and ten requests to stop (about two minutes).
+HEADRACE_KILLS=10 runs ten kills and ten requests to stop (about two minutes).
 """
 
 from __future__ import annotations
@@ -32,12 +32,14 @@ SEED = 7
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("kills")
-    dice = np.random.default_rng(0)
+    random_source = np.random.default_rng(0)
     for part, per_class in (("train", 32), ("val", 8)):
         for name in ("blue", "green", "red"):
             (root / part / name).mkdir(parents=True)
             for index in range(per_class):
-                Image.fromarray(dice.integers(0, 255, (36, 36, 3), dtype=np.uint8)).save(root / part / name / f"{index}.jpg")
+                Image.fromarray(random_source.integers(0, 255, (36, 36, 3), dtype=np.uint8)).save(
+                    root / part / name / f"{index}.jpg"
+                )
     return root
 
 
@@ -70,18 +72,18 @@ def disturb(words: list[str], out: Path, environment: dict[str, str], number: in
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_killed_and_stopped_at_random_moments_it_ends_with_the_same_bits(
+def test_kills_and_stops_at_random_steps_do_not_change_the_final_bits(
     data: Path, tmp_path: Path, child_environment: dict[str, str]
 ) -> None:
     undisturbed, out = tmp_path / "undisturbed", tmp_path / "run"
     trained_here(command(data, undisturbed))
-    dice = random.Random(SEED)
+    random_source = random.Random(SEED)
     signals = [signal.SIGKILL] * KILLS + [signal.SIGTERM] * KILLS
-    dice.shuffle(signals)
+    random_source.shuffle(signals)
     disturbed = 0
     for turn, number in enumerate(signals):
-        at_step = max(newest_step(out), int(STEPS * (turn + dice.random()) / (len(signals) + 1)))
-        disturbed += disturb(command(data, out), out, child_environment, number, at_step, dice.uniform(0, 0.08)) != 0
+        at_step = max(newest_step(out), int(STEPS * (turn + random_source.random()) / (len(signals) + 1)))
+        disturbed += disturb(command(data, out), out, child_environment, number, at_step, random_source.uniform(0, 0.08)) != 0
     trained_here(command(data, out))
     assert newest_step(out) == STEPS
     assert disturbed == len(signals)  # none of the signals came too late
@@ -141,7 +143,7 @@ print(json.dumps({"raised": raised, "kept": kept, "resumed": result.resumed_from
 """
 
 
-def test_a_full_disk_costs_no_more_than_the_steps_after_the_last_checkpoint(
+def test_a_run_on_a_full_disk_resumes_from_its_last_whole_checkpoint(
     data: Path, tmp_path: Path, child_environment: dict[str, str]
 ) -> None:
     disk = tmp_path / "disk"
@@ -152,17 +154,17 @@ def test_a_full_disk_costs_no_more_than_the_steps_after_the_last_checkpoint(
     words = [sys.executable, "-c", FULL_DISK, str(data), str(disk), str(tmp_path / "undisturbed")]
     done = subprocess.run([*mount, str(disk), *words], env=child_environment, capture_output=True, text=True, timeout=110)
     assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout)
-    assert "step-000000048: No space left on device; the newest one kept is step-000000008" in said["raised"]
-    assert said["kept"] == ["step-000000008", "step-000000004"]
-    assert any("warning: cannot write checkpoint" in remark and "step-000000012" in remark for remark in said["remarks"])
-    assert any("a line of" in remark and "is missing" in remark for remark in said["remarks"])
-    assert (said["resumed"], said["same"]) == (8, True)
+    document = json.loads(done.stdout)
+    assert "step-000000048: No space left on device; the newest one kept is step-000000008" in document["raised"]
+    assert document["kept"] == ["step-000000008", "step-000000004"]
+    assert any("warning: cannot write checkpoint" in remark and "step-000000012" in remark for remark in document["remarks"])
+    assert any("a line of" in remark and "is missing" in remark for remark in document["remarks"])
+    assert (document["resumed"], document["same"]) == (8, True)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_two_ranks_then_one_then_two_see_the_same_samples(
+def test_changing_the_number_of_ranks_keeps_the_samples_of_each_step(
     data: Path, tmp_path: Path, child_environment: dict[str, str]
 ) -> None:
     """Each step's images, over all ranks, are those of a run that was never disturbed."""

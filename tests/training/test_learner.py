@@ -1,4 +1,4 @@
-"""The trainer's smaller parts: mixing, averaging, adding up gradients."""
+"""Parts of a training step: mixing, weight average, accumulation, clipping."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def batch() -> tuple[torch.Tensor, torch.Tensor]:
     return images, torch.arange(4)
 
 
-def test_without_mixing_nothing_changes() -> None:
+def test_mix_without_mixup_and_cutmix_returns_its_input() -> None:
     images, labels = batch()
     mixed, partners, share = mix(images, labels, mixup=0, cutmix=0)
     assert mixed is images and partners is labels and share == 1.0
@@ -40,7 +40,7 @@ def test_mixup_is_the_weighted_mean_of_neighbours() -> None:
     torch.testing.assert_close(mixed[2], share * images[2] + (1 - share) * images[1])
 
 
-def test_cutmix_pastes_the_share_it_says() -> None:
+def test_cutmix_pastes_the_share_it_returns() -> None:
     shares = []
     for seed in range(50):
         torch.manual_seed(seed)
@@ -54,7 +54,7 @@ def test_cutmix_pastes_the_share_it_says() -> None:
     assert 0.1 < np.mean(shares) < 0.95 and np.std(shares) > 0.1
 
 
-def test_mixing_repeats_with_the_seed() -> None:
+def test_mixing_repeats_with_the_same_seed() -> None:
     results = []
     for _ in range(2):
         torch.manual_seed(7)
@@ -62,7 +62,7 @@ def test_mixing_repeats_with_the_seed() -> None:
     assert torch.equal(*results)
 
 
-def test_the_average_follows_the_weights() -> None:
+def test_the_decay_of_the_average_grows_with_the_updates() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(2, 1, bias=False), torch.nn.BatchNorm1d(1))
     average = WeightAverage(model, 0.9)
     start = model[0].weight.detach().clone()
@@ -79,11 +79,11 @@ def test_the_average_follows_the_weights() -> None:
 
 @pytest.fixture
 def options(tmp_path: Path) -> Options:
-    dice = np.random.default_rng(0)
+    random_source = np.random.default_rng(0)
     for index in range(32):
         folder = tmp_path / "data" / f"class{index % 2}"
         folder.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(dice.integers(0, 255, (36, 36, 3), dtype=np.uint8)).save(folder / f"{index}.jpg")
+        Image.fromarray(random_source.integers(0, 255, (36, 36, 3), dtype=np.uint8)).save(folder / f"{index}.jpg")
     optimization = OptimizationOptions(learning_rate=0.5, momentum=0.0, weight_decay=0.0, warmup_epochs=0)
     return Options(
         model="tiny:make",
@@ -107,7 +107,7 @@ def _tiny_is_importable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(HELPERS))
 
 
-def test_gradients_of_batches_add_up(options: Options) -> None:
+def test_two_accumulated_batches_update_like_one_of_twice_the_size(options: Options) -> None:
     """Two batches of 8 move the weights as one of 16; at the schedule's half the rate of its beginning."""
     train(replace(options, steps=1))
     whole = weights(options)
@@ -117,13 +117,13 @@ def test_gradients_of_batches_add_up(options: Options) -> None:
         torch.testing.assert_close(value, whole[name], rtol=1e-4, atol=1e-6)
 
 
-def test_between_two_updates_nothing_is_saved(options: Options) -> None:
+def test_checkpoints_are_saved_only_after_updates(options: Options) -> None:
     train(replace(options, batch_size=4, checkpoint_steps=1, keep=9, optimization=replace(options.optimization, accumulate=3)))
     saved = sorted(path.name for path in (Path(options.out) / "checkpoints").iterdir())
     assert saved == ["step-000000003", "step-000000006", "step-000000008"]
 
 
-def test_a_small_clip_norm_keeps_the_weights_where_they_are(options: Options) -> None:
+def test_a_tiny_clip_norm_leaves_the_weights_unchanged(options: Options) -> None:
     train(replace(options, steps=1))
     free = weights(options)
     clipped = replace(
@@ -137,7 +137,7 @@ def test_a_small_clip_norm_keeps_the_weights_where_they_are(options: Options) ->
     assert any(not torch.equal(value, weights(start)[name]) for name, value in free.items())
 
 
-def test_the_average_is_what_is_saved_and_survives_a_resume(options: Options) -> None:
+def test_final_weights_are_the_average_also_after_a_resume(options: Options) -> None:
     averaging = replace(options, epochs=4, batch_size=4, optimization=replace(options.optimization, average=0.99, mixup=0.2))
     train(averaging)
     stopped = replace(averaging, out=options.out + "-stopped")
@@ -158,6 +158,6 @@ def test_the_average_is_what_is_saved_and_survives_a_resume(options: Options) ->
 @pytest.mark.parametrize(
     "wrong", [{"momentum": 1.0}, {"learning_rate": -1}, {"accumulate": 0}, {"average": 1.0}, {"mixup": float("nan")}]
 )
-def test_senseless_recipes_are_refused(wrong: dict[str, float]) -> None:
+def test_optimization_values_out_of_range_raise(wrong: dict[str, float]) -> None:
     with pytest.raises(UsageError):
         OptimizationOptions(**wrong)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Processes that die are replaced: the ranks of a new attempt find each other, and training goes on where it was."""
+"""Restarted ranks find each other, and training continues from the last checkpoint."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def together(store: torch.distributed.Store, world_size: int, *, timeout_s: floa
     return [names[rank] for rank in range(world_size)]
 
 
-def test_every_attempt_has_a_name_of_its_own_in_the_same_store() -> None:
+def test_each_attempt_agrees_on_a_new_group_name() -> None:
     store = torch.distributed.HashStore()
     attempts = [together(store, 3) for _ in range(3)]
     assert all(len(set(names)) == 1 for names in attempts)
     assert len({names[0] for names in attempts}) == 3
 
 
-def test_what_dead_processes_left_is_not_taken_for_theirs() -> None:
+def test_keys_of_dead_processes_are_ignored() -> None:
     store = torch.distributed.HashStore()
     for key, value in (("here/0", "dead0"), ("here/1", "dead1"), ("proposal", "dead0,dead1")):
         store.set(key, value)
@@ -55,13 +55,13 @@ def test_what_dead_processes_left_is_not_taken_for_theirs() -> None:
     assert names[0] == names[1]
 
 
-def test_who_did_not_come_is_named() -> None:
+def test_missing_ranks_are_named_in_the_error() -> None:
     store = torch.distributed.HashStore()
     with pytest.raises(HeadraceError, match=r"rank 0 of 3 waited .* for rank 1, 2"):
         agree_on_group_name(store, 0, 3, timeout_s=0.1)
 
 
-def test_a_lost_process_is_told_in_words_and_other_errors_are_left_alone() -> None:
+def test_only_errors_of_a_lost_connection_become_lost_rank_errors() -> None:
     with pytest.raises(HeadraceError, match="rank 1: another process of this run has ended"), lost_ranks_reported(Ranks(1, 2)):
         raise RuntimeError("[gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:1\nmore")
     for ranks, words in ((Ranks(1, 2), "mat1 and mat2 shapes cannot be multiplied"), (Ranks(), "gloo")):
@@ -80,7 +80,7 @@ def undisturbed(two_colours: Path, child_environment: dict[str, str], tmp_path_f
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("killed", [0, 1])
-def test_a_killed_rank_is_restarted_and_training_goes_on(
+def test_torchrun_restarts_a_killed_rank_and_the_run_ends_with_the_same_weights(
     two_colours: Path,
     undisturbed: Path,
     tmp_path: Path,
