@@ -1,4 +1,4 @@
-"""An image folder with the hard cases in it, and a DataLoader that is, or is not, taken over."""
+"""Fixtures: an image folder with difficult files, and the installed hook of `headrace run`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.utils.data.dataloader import DataLoader, _BaseDataLoaderIter
 
 @pytest.fixture
 def taken_over(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """Installs the hook for one test; yields the lines that it says."""
+    """Install the hook for one test. Yield the list of lines that it prints."""
     lines: list[str] = []
     original, init = DataLoader._get_iterator, _BaseDataLoaderIter.__init__
     monkeypatch.setattr(hook, "log_line", lines.append)
@@ -25,7 +25,7 @@ def taken_over(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
 @pytest.fixture
 def folder(image_folder: Callable[..., Path]) -> Path:
-    """Four classes of five images each: colour, grey, CMYK and progressive JPEGs, and one PNG that is named .jpg."""
+    """Make four classes of five images: colour, grey, CMYK and progressive JPEGs, and a PNG named .jpg."""
     root = image_folder(classes=4, per_class=5)
     Image.open(root / "class_0" / "image_001.jpg").convert("L").save(root / "class_0" / "image_001.jpg", "JPEG")
     Image.open(root / "class_1" / "image_002.jpg").convert("CMYK").save(root / "class_1" / "image_002.jpg", "JPEG")

@@ -1,4 +1,4 @@
-"""`--check` passes where both ways agree, and finds a difference where there is one."""
+"""`--check` passes if native loading equals the script's own, and fails if pixels or draws differ."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ STACKS: dict[str, tuple[list[Any], tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("name", STACKS)
-def test_passes(name: str, folder: Path) -> None:
+def test_equal_loading_passes(name: str, folder: Path) -> None:
     operations, draws = STACKS[name]
     state = torch.get_rng_state()
     found = check(compiled_for(folder, *operations), 50)
@@ -78,14 +78,14 @@ def test_passes(name: str, folder: Path) -> None:
 
 
 def changed(compiled: CompiledLoader, index: int, **arguments: Any) -> CompiledLoader:
-    """`compiled`, with one step's arguments changed behind the script's back."""
+    """`compiled`, with the arguments of one transform changed."""
     other = list(compiled.recognition.transform.geometry)
     other[index] = dataclasses.replace(other[index], arguments={**other[index].arguments, **arguments})
     transform = dataclasses.replace(compiled.recognition.transform, geometry=tuple(other))
     return compile_loader(dataclasses.replace(compiled.recognition, transform=transform), 1)
 
 
-def test_finds_other_values(folder: Path) -> None:
+def test_different_pixels_fail(folder: Path) -> None:
     found = check(changed(compiled_for(folder, v1.Resize((40, 40)), v1.ToTensor()), 0, interpolation="bicubic"), 10)
     assert not found.passed and "images differ, first " in str(found)
 
@@ -94,29 +94,29 @@ def test_finds_other_values(folder: Path) -> None:
     ("index", "arguments", "words"),
     [(0, {"scale": (0.3, 0.9)}, "crop boxes"), (0, {"ratio": (0.7, 1.3)}, "crop boxes"), (1, {"p": 0.45}, "Flip rate")],
 )
-def test_finds_other_distributions(folder: Path, index: int, arguments: dict[str, Any], words: str) -> None:
+def test_different_distributions_fail(folder: Path, index: int, arguments: dict[str, Any], words: str) -> None:
     found = check(changed(compiled_for(folder, *TRAIN), index, **arguments), 1)
     assert not found.passed and words in str(found)
 
 
-def test_what_headrace_does_not_offer_is_refused_and_breaks_nothing(folder: Path) -> None:
+def test_arguments_that_headrace_refuses_are_unsupported(folder: Path) -> None:
     with pytest.raises(Unsupported, match="bits"):
         compiled_for(folder, v1.Resize((40, 40)), v1.RandomPosterize(0), v1.ToTensor())
 
 
-def test_finds_other_angles(folder: Path) -> None:
+def test_different_angles_fail(folder: Path) -> None:
     compiled = compiled_for(folder, v1.Resize((40, 40)), v1.RandomRotation(20), v1.ToTensor())
     found = check(changed(compiled, 1, degrees=(-26.0, 26.0)), 1)
     assert not found.passed and "RandomRotation parameters" in str(found)
 
 
-def test_finds_other_colours(folder: Path) -> None:
+def test_different_colour_factors_fail(folder: Path) -> None:
     compiled = compiled_for(folder, v1.Resize((40, 40)), v1.ColorJitter(0.4, 0.4, 0.4), v1.ToTensor())
     found = check(changed(compiled, 1, saturation=(0.7, 1.3)), 1)
     assert not found.passed and "ColorJitter factors" in str(found)
 
 
-def test_a_loader_that_differs_is_left_alone(
+def test_a_loader_that_fails_the_check_is_left_alone(
     folder: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     monkeypatch.setitem(os.environ, CHECK, "8")

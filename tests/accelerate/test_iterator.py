@@ -1,4 +1,4 @@
-"""A loader that is taken over gives the same batches as the one it replaces, and is asked in the same order."""
+"""A loader that is taken over gives the script's own batches, and reads its sampler in the same order."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import numpy
 import pytest
 import torch
-from accelerate_helpers import assert_same, plainly
+from accelerate_helpers import assert_same, own_batches
 from headrace.accelerate.iterator import NativeIterator
 from PIL import Image
 from torch.utils.data import (
@@ -41,7 +41,7 @@ TRAIN = v1.Compose([v1.RandomResizedCrop(48), v1.RandomHorizontalFlip(), v1.ToTe
 def both(make: Callable[[], Any]) -> tuple[list[Any], list[Any]]:
     """(ours, theirs): each from a fresh loader after the same seed."""
     torch.manual_seed(5)
-    theirs = plainly(make())
+    theirs = own_batches(make())
     torch.manual_seed(5)
     loader = make()
     iterator = iter(loader)
@@ -73,7 +73,7 @@ LOADERS: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("name", LOADERS)
-def test_same_batches(name: str, folder: Path, taken_over: list[str]) -> None:
+def test_batches_equal_the_scripts_own(name: str, folder: Path, taken_over: list[str]) -> None:
     data = ImageFolder(str(folder), EVALUATE)
     assert_same(*both(lambda: LOADERS[name](data)))
     assert "taken over" in taken_over[-1] and "not taken" not in taken_over[-1]
@@ -96,13 +96,13 @@ TRANSFORMS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", TRANSFORMS)
-def test_same_values(name: str, folder: Path, taken_over: list[str]) -> None:
+def test_values_equal_the_scripts_own(name: str, folder: Path, taken_over: list[str]) -> None:
     data = ImageFolder(str(folder), TRANSFORMS[name])
     assert_same(*both(lambda: DataLoader(data, batch_size=7)))
 
 
 @pytest.mark.parametrize("ending", ["png", "webp", "bmp", "tif", "ppm"])
-def test_other_formats(ending: str, folder: Path, taken_over: list[str]) -> None:
+def test_other_formats_give_the_scripts_own_batches(ending: str, folder: Path, taken_over: list[str]) -> None:
     for number, path in enumerate(sorted(folder.glob("*/*.jpg"))):
         mode = ("RGB", "L", "P" if ending != "ppm" else "1", "RGBA" if ending != "bmp" else "1")[number % 4]
         Image.open(path).convert("RGB").convert(mode).save(path.with_suffix(f".{ending}"))
@@ -112,7 +112,7 @@ def test_other_formats(ending: str, folder: Path, taken_over: list[str]) -> None
     assert_same(*both(lambda: DataLoader(data, batch_size=7)))
 
 
-def test_formats_that_are_not_decoded_natively(folder: Path, taken_over: list[str]) -> None:
+def test_too_many_files_of_other_formats_are_not_taken_over(folder: Path, taken_over: list[str]) -> None:
     for path in sorted(folder.glob("*/*.jpg"))[::2]:
         Image.open(path).convert("RGB").save(path.with_suffix(".pcx"))
         path.unlink()
@@ -120,7 +120,7 @@ def test_formats_that_are_not_decoded_natively(folder: Path, taken_over: list[st
     assert "not taken over: 50% of its files are in formats that are not" in taken_over[-1]
 
 
-def test_dataset_folder_and_targets(folder: Path, taken_over: list[str]) -> None:
+def test_dataset_folder_and_target_transform_are_taken_over(folder: Path, taken_over: list[str]) -> None:
     names = {0: 2.5, 1: 0.5, 2: 7.0, 3: 1.0}
     data = DatasetFolder(str(folder), pil_loader, (".jpg",), EVALUATE, target_transform=names.__getitem__)
     assert_same(*both(lambda: DataLoader(data, batch_size=7)))
@@ -137,7 +137,7 @@ def test_random_draws_follow_the_seed_and_differ_between_passes(folder: Path, ta
     assert not torch.equal(first[0][0].mean(), first[1][0].mean())
 
 
-def test_the_scripts_generators_end_up_as_without_us(folder: Path, taken_over: list[str]) -> None:
+def test_the_scripts_generators_end_in_the_same_state(folder: Path, taken_over: list[str]) -> None:
     data = ImageFolder(str(folder), TRAIN)
 
     def state_after(walk: Callable[[Any], Any]) -> torch.Tensor:
@@ -145,10 +145,10 @@ def test_the_scripts_generators_end_up_as_without_us(folder: Path, taken_over: l
         walk(DataLoader(data, batch_size=8, shuffle=True, num_workers=1))
         return torch.get_rng_state()
 
-    assert torch.equal(state_after(plainly), state_after(list))
+    assert torch.equal(state_after(own_batches), state_after(list))
 
 
-def test_sampler_is_asked_no_further_ahead(folder: Path, taken_over: list[str]) -> None:
+def test_the_sampler_is_read_no_further_ahead(folder: Path, taken_over: list[str]) -> None:
     asked: list[int] = []
 
     class Recorder:
@@ -181,7 +181,7 @@ def test_persistent_workers_keep_one_iterator(folder: Path, taken_over: list[str
     assert len(images) == len(again) == 4 and not torch.equal(images[0], again[0])
 
 
-def test_break_nested_and_exhausted(folder: Path, taken_over: list[str]) -> None:
+def test_break_nested_and_exhausted_iterators_behave_as_the_scripts_own(folder: Path, taken_over: list[str]) -> None:
     loader = DataLoader(ImageFolder(str(folder), EVALUATE), 5, num_workers=1)
     for _ in loader:
         break
@@ -193,7 +193,7 @@ def test_break_nested_and_exhausted(folder: Path, taken_over: list[str]) -> None
         next(iterator)
 
 
-def test_kept_batches_do_not_change(folder: Path, taken_over: list[str]) -> None:
+def test_stored_batches_do_not_change(folder: Path, taken_over: list[str]) -> None:
     loader = DataLoader(ImageFolder(str(folder), EVALUATE), 2, num_workers=1)
     kept = [batch[0] for batch in loader]
     copies = [images.clone() for images in kept]
@@ -202,7 +202,7 @@ def test_kept_batches_do_not_change(folder: Path, taken_over: list[str]) -> None
     assert all(torch.equal(a, b) for a, b in zip(kept, copies, strict=True))
 
 
-def test_erasing_is_the_scripts_own(folder: Path, taken_over: list[str]) -> None:
+def test_random_erasing_runs_in_the_script(folder: Path, taken_over: list[str]) -> None:
     transform = v1.Compose([*EVALUATE.transforms, v1.RandomErasing(p=0.5, value=9.0)])
     torch.manual_seed(0)
     loader = DataLoader(ImageFolder(str(folder), transform), 20)
@@ -220,7 +220,7 @@ def test_erasing_is_the_scripts_own(folder: Path, taken_over: list[str]) -> None
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_collate_function_that_begins_with_the_default_one(folder: Path, taken_over: list[str], workers: int) -> None:
+def test_a_collate_function_that_calls_default_collate_is_taken_over(folder: Path, taken_over: list[str], workers: int) -> None:
     """As the torchvision reference writes mixup and cutmix: a closure over both."""
     data = ImageFolder(str(folder), EVALUATE)
 
@@ -229,7 +229,7 @@ def test_a_collate_function_that_begins_with_the_default_one(folder: Path, taken
         return {"pixels": images / 2, "labels": labels}
 
     loader = DataLoader(data, 6, num_workers=workers, collate_fn=halved)
-    for mine, other in zip(loader, plainly(loader), strict=True):
+    for mine, other in zip(loader, own_batches(loader), strict=True):
         assert mine.keys() == other.keys()
         assert torch.equal(mine["pixels"], other["pixels"]) and torch.equal(mine["labels"], other["labels"])
     assert "taken over: decode" in taken_over[-1]
@@ -259,14 +259,14 @@ def test_a_bad_file_raises_the_scripts_own_error(folder: Path, taken_over: list[
     assert next(iterator)[1].tolist() == [2] * 5  # like the original, the pass goes on behind it
 
 
-def test_an_index_that_leads_nowhere_raises(folder: Path, taken_over: list[str]) -> None:
+def test_an_invalid_index_raises_as_in_the_script(folder: Path, taken_over: list[str]) -> None:
     iterator = iter(DataLoader(ImageFolder(str(folder), EVALUATE), batch_sampler=[[0, 1], [500]]))
     next(iterator)
     with pytest.raises(IndexError):
         next(iterator)
 
 
-def test_changed_samples_are_seen(folder: Path, taken_over: list[str]) -> None:
+def test_changed_samples_are_loaded(folder: Path, taken_over: list[str]) -> None:
     data = ImageFolder(str(folder), EVALUATE)
     loader = DataLoader(data, 20)
     (before, _), data.samples[0] = next(iter(loader)), data.samples[19]
@@ -274,9 +274,11 @@ def test_changed_samples_are_seen(folder: Path, taken_over: list[str]) -> None:
     assert not torch.equal(before[0], after[0]) and torch.equal(after[0], after[19]) and labels[0] == 3
 
 
-def test_a_fault_of_ours_falls_back(folder: Path, taken_over: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_headrace_falls_back_to_the_script(
+    folder: Path, taken_over: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     loader = DataLoader(ImageFolder(str(folder), EVALUATE), 5, num_workers=1)
-    expected = plainly(loader)
+    expected = own_batches(loader)
     for delivered in (0, 2):
         iterator = iter(loader)
         assert isinstance(iterator, NativeIterator)
@@ -294,7 +296,7 @@ def test_a_fault_of_ours_falls_back(folder: Path, taken_over: list[str], monkeyp
         assert "native loading stopped (RuntimeError: out of luck)" in taken_over[-1]
 
 
-def test_no_thread_per_loader(folder: Path, taken_over: list[str]) -> None:
+def test_loaders_share_their_threads(folder: Path, taken_over: list[str]) -> None:
     data = ImageFolder(str(folder), EVALUATE)
     list(DataLoader(data, 5, num_workers=1))
     before = len(list(Path("/proc/self/task").iterdir()))
@@ -304,7 +306,7 @@ def test_no_thread_per_loader(folder: Path, taken_over: list[str]) -> None:
     assert threading.active_count() < 10
 
 
-def test_forked_children_end(folder: Path, taken_over: list[str]) -> None:
+def test_forked_children_end_normally(folder: Path, taken_over: list[str]) -> None:
     iterator = iter(DataLoader(ImageFolder(str(folder), TRAIN), 5, num_workers=1))
     assert isinstance(iterator, NativeIterator) and iterator._jobs
     child = os.fork()
@@ -326,7 +328,7 @@ class OwnIterators(DataLoader[Any]):
         return _SingleProcessDataLoaderIter(self)
 
 
-def test_a_loader_that_makes_its_own_iterators(folder: Path, taken_over: list[str]) -> None:
+def test_a_loader_with_its_own_iterators_is_reported(folder: Path, taken_over: list[str]) -> None:
     loader = OwnIterators(ImageFolder(str(folder), EVALUATE), 5)
     assert len(list(loader)) == len(list(loader)) == 4
     (line,) = taken_over
@@ -343,7 +345,7 @@ def _with_getitem() -> type:
 
 FLIP_FIRST = v1.Compose([v1.RandomHorizontalFlip(), v1.Resize((40, 40)), v1.ToTensor()])
 OPEN_SIZE = v1.Compose([v1.RandomHorizontalFlip(), v1.Resize(40), v1.ToTensor()])
-UNTOUCHED: dict[str, tuple[Callable[[str], Any], str]] = {
+LEFT_ALONE: dict[str, tuple[Callable[[str], Any], str]] = {
     "own __getitem__": (lambda root: DataLoader(_with_getitem()(root, EVALUATE), 5), "its own __getitem__"),
     "own loader": (
         lambda root: DataLoader(ImageFolder(root, EVALUATE, None, lambda path: pil_loader(path)), 5),
@@ -356,9 +358,9 @@ UNTOUCHED: dict[str, tuple[Callable[[str], Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", UNTOUCHED)
-def test_untouched(name: str, folder: Path, taken_over: list[str]) -> None:
-    make, words = UNTOUCHED[name]
+@pytest.mark.parametrize("name", LEFT_ALONE)
+def test_unsupported_loaders_are_left_alone_with_a_reason(name: str, folder: Path, taken_over: list[str]) -> None:
+    make, words = LEFT_ALONE[name]
     loader = make(str(folder))
     iterator = iter(loader)
     assert type(iterator) is _SingleProcessDataLoaderIter
@@ -369,7 +371,7 @@ def test_untouched(name: str, folder: Path, taken_over: list[str]) -> None:
     assert "not taken over" in line and words in line
 
 
-def test_worker_init_fn(folder: Path, taken_over: list[str]) -> None:
+def test_a_worker_init_fn_that_only_seeds_is_allowed(folder: Path, taken_over: list[str]) -> None:
     def seeds(worker: int) -> None:
         seed = torch.initial_seed() % 2**32
         numpy.random.seed(seed)

@@ -1,4 +1,4 @@
-"""A native head inside the script's own workers changes no value and no random draw."""
+"""Native decode inside the script's own workers changes no value and no random draw."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from accelerate_helpers import assert_same, plainly
+from accelerate_helpers import assert_same, own_batches
 from headrace.accelerate import native_decode
 from headrace.accelerate.iterator import NativeIterator
 from PIL import Image, UnidentifiedImageError
@@ -52,11 +52,11 @@ STACKS: dict[str, tuple[Any, str]] = {
 
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("name", STACKS)
-def test_every_item_is_the_same(name: str, workers: int, folder: Path, taken_over: list[str]) -> None:
+def test_each_item_equals_the_scripts_own(name: str, workers: int, folder: Path, taken_over: list[str]) -> None:
     transform, reason = STACKS[name]
     loader = DataLoader(ImageFolder(str(folder), transform), 7, shuffle=True, num_workers=workers)
     torch.manual_seed(4)
-    theirs = [*plainly(loader), *plainly(loader)]
+    theirs = [*own_batches(loader), *own_batches(loader)]
     torch.manual_seed(4)
     ours = [*loader, *loader]
     assert_same(ours, theirs)
@@ -64,7 +64,7 @@ def test_every_item_is_the_same(name: str, workers: int, folder: Path, taken_ove
     assert "taken over in part: decode and " in line and reason in line, line
 
 
-def test_collate_nested_and_persistent(folder: Path, taken_over: list[str]) -> None:
+def test_own_collate_nested_datasets_and_persistent_workers(folder: Path, taken_over: list[str]) -> None:
     def collate(batch: list[Any]) -> dict[str, Any]:
         images, labels = zip(*batch, strict=True)
         return {"pixels": torch.stack(images) * torch.rand(()), "labels": torch.tensor(labels)}
@@ -76,7 +76,7 @@ def test_collate_nested_and_persistent(folder: Path, taken_over: list[str]) -> N
 
     torch.manual_seed(1)
     loader = make()
-    theirs = plainly(loader)
+    theirs = own_batches(loader)
     torch.manual_seed(1)
     loader = make()
     ours = list(loader)
@@ -103,7 +103,9 @@ def test_bad_files_raise_the_scripts_own_error(folder: Path, taken_over: list[st
     assert "in part" in taken_over[-1]
 
 
-def test_an_item_that_differs_is_noticed(folder: Path, taken_over: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_item_that_differs_leaves_the_loader_alone(
+    folder: Path, taken_over: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     call = native_decode.NativeImageLoader.__call__
 
     def darker(self: Any, path: Any) -> Any:
@@ -115,16 +117,16 @@ def test_an_item_that_differs_is_noticed(folder: Path, taken_over: list[str], mo
     assert "not taken over: transform GaussianBlur; item 0 came out different" in taken_over[-1]
 
 
-NOTHING_TO_DO: dict[str, Callable[[], Any]] = {
+NO_NATIVE_FIRST_STEP: dict[str, Callable[[], Any]] = {
     "flip first": lambda: v1.Compose([v1.RandomHorizontalFlip(), v1.Resize((8, 8)), v1.GaussianBlur(3), v1.ToTensor()]),
     "nearest": lambda: v1.Compose([v1.Resize((8, 8), InterpolationMode.NEAREST), v1.ToTensor()]),
     "no transform": lambda: None,
 }
 
 
-@pytest.mark.parametrize("name", NOTHING_TO_DO)
-def test_nothing_to_do(name: str, folder: Path, taken_over: list[str]) -> None:
-    iterator = iter(DataLoader(ImageFolder(str(folder), NOTHING_TO_DO[name]()), 5, collate_fn=list))
+@pytest.mark.parametrize("name", NO_NATIVE_FIRST_STEP)
+def test_loaders_without_a_native_first_step_are_left_alone(name: str, folder: Path, taken_over: list[str]) -> None:
+    iterator = iter(DataLoader(ImageFolder(str(folder), NO_NATIVE_FIRST_STEP[name]()), 5, collate_fn=list))
     assert not isinstance(iterator, NativeIterator)
     assert len(next(iterator)) == 5
     assert "not taken over" in taken_over[-1]

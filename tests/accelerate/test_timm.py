@@ -1,4 +1,4 @@
-"""timm's create_loader: taken over as a whole, or its head, with the same batches."""
+"""Loaders of timm's create_loader are taken over, or decode natively, with the same batches."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from accelerate_helpers import plainly
+from accelerate_helpers import own_batches
 from headrace.accelerate.check import check
 from headrace.accelerate.compile import compile_loader
 from headrace.accelerate.iterator import NativeIterator
@@ -56,14 +56,14 @@ def assert_equal(ours: list[Any], theirs: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("prefetcher", [True, False])
-def test_evaluation(folder: Path, taken_over: list[str], prefetcher: bool) -> None:
+def test_evaluation_equals_timm(folder: Path, taken_over: list[str], prefetcher: bool) -> None:
     made = inner(loader(folder, training=False, prefetcher=prefetcher, interpolation="bicubic", crop_pct=0.875))
     iterator = iter(made)
     assert isinstance(iterator, NativeIterator), taken_over
-    assert_equal(list(iterator), plainly(made))
+    assert_equal(list(iterator), own_batches(made))
 
 
-def test_training_without_colour(folder: Path, taken_over: list[str]) -> None:
+def test_training_without_colour_is_taken_over(folder: Path, taken_over: list[str]) -> None:
     made = loader(folder, training=True, color_jitter=None, interpolation="bicubic", re_prob=0.3)
     batches = list(made)
     assert [tuple(images.shape) for images, _ in batches] == [(7, 3, 48, 48)] * 2
@@ -75,7 +75,7 @@ def test_training_without_colour(folder: Path, taken_over: list[str]) -> None:
     assert len(list(made)) == 2
 
 
-def test_training_by_default(folder: Path, taken_over: list[str]) -> None:
+def test_training_with_random_interpolation_is_taken_over(folder: Path, taken_over: list[str]) -> None:
     made = inner(loader(folder, training=True, interpolation="random"))
     iterator = iter(made)
     assert isinstance(iterator, NativeIterator), taken_over
@@ -83,7 +83,7 @@ def test_training_by_default(folder: Path, taken_over: list[str]) -> None:
     assert "taken over: decode, crop, resize" in taken_over[-1] and "in part" not in taken_over[-1]
 
 
-def test_check_covers_the_filters(folder: Path) -> None:
+def test_the_check_compares_the_random_filters(folder: Path) -> None:
     made = inner(loader(folder, training=True, interpolation="random", color_jitter=None))
     found = check(compile_loader(recognise(made), 1), 50)
     assert found.passed, str(found)
@@ -92,10 +92,10 @@ def test_check_covers_the_filters(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_training_as_it_is_by_default(folder: Path, taken_over: list[str], workers: int) -> None:
+def test_training_with_rand_augment_is_decoded_natively(folder: Path, taken_over: list[str], workers: int) -> None:
     made = inner(loader(folder, training=True, interpolation="random", workers=workers, auto_augment="rand-m9-mstd0.5"))
     both = []
-    for walk in (plainly, list):
+    for walk in (own_batches, list):
         random.seed(3)
         np.random.seed(3)
         torch.manual_seed(3)

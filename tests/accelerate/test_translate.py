@@ -1,4 +1,4 @@
-"""Which torchvision stacks are taken apart, how, and which are refused with which words."""
+"""Transforms of torchvision that are translated, and those that are refused with a reason."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def hooked() -> Any:
     return v1.Compose([crop, v1.ToTensor()])
 
 
-TAKEN = {
+SUPPORTED = {
     "pytorch examples, train": (
         v1.Compose([v1.RandomResizedCrop(224), v1.RandomHorizontalFlip(), v1.ToTensor(), v1.Normalize(MEAN, STD)]),
         ["RandomResizedCrop", "RandomHorizontalFlip"],
@@ -168,7 +168,7 @@ TAKEN = {
     "uint8": (v1.Compose([v1.CenterCrop(8), v1.PILToTensor()]), ["CenterCrop"]),
 }
 
-REFUSED = {
+UNSUPPORTED = {
     "unknown class": (v1.Compose([v1.GaussianBlur(3), v1.ToTensor()]), "GaussianBlur"),
     "colour on a tensor": (v1.Compose([v1.CenterCrop(8), v1.ToTensor(), v1.ColorJitter(0.4)]), "ColorJitter on a tensor"),
     "lambda": (v1.Compose([v1.CenterCrop(8), v1.ToTensor(), v1.Lambda(lambda image: image)]), "<lambda>"),
@@ -191,28 +191,28 @@ REFUSED = {
 }
 
 
-def test_the_two_generations_of_automatic_augmentation_are_told_apart() -> None:
+def test_v1_and_v2_of_automatic_augmentation_are_distinguished() -> None:
     for generation, number in ((v1, 1), (v2, 2)):
         stack = [generation.RandAugment(), generation.TrivialAugmentWide(), generation.AutoAugment(), generation.PILToTensor()]
         assert [step.arguments["version"] for step in translate(generation.Compose(stack)).geometry] == [number] * 3
 
 
-@pytest.mark.parametrize("name", TAKEN)
-def test_taken_apart(name: str) -> None:
-    transform, names = TAKEN[name]
+@pytest.mark.parametrize("name", SUPPORTED)
+def test_transforms_split_into_three_parts(name: str) -> None:
+    transform, names = SUPPORTED[name]
     parts = translate(transform)
     assert [step.name for step in parts.geometry] == names
     assert parts.pointwise
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_refused(name: str) -> None:
-    transform, words = REFUSED[name]
+@pytest.mark.parametrize("name", UNSUPPORTED)
+def test_unsupported_transforms_are_refused_with_a_reason(name: str) -> None:
+    transform, words = UNSUPPORTED[name]
     with pytest.raises(Unsupported, match=words):
         translate(transform)
 
 
-def test_arguments_are_the_scripts_own() -> None:
+def test_arguments_come_from_the_scripts_objects() -> None:
     crop, flip = translate(
         v1.Compose(
             [
@@ -242,10 +242,10 @@ def look_up(table: ValueTable, pixels: torch.Tensor) -> torch.Tensor:
     return torch.stack([table.values[channel][pixels[..., channel].long()] for channel in range(3)], dim=1)
 
 
-@pytest.mark.parametrize("name", TAKEN)
+@pytest.mark.parametrize("name", SUPPORTED)
 def test_value_table_is_bit_identical(name: str) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (3, 7, 5, 3), dtype=np.uint8)
-    operations = translate(TAKEN[name][0]).pointwise
+    operations = translate(SUPPORTED[name][0]).pointwise
     images: list[Any] = [Image.fromarray(image) for image in pixels]
     for operation in operations:
         images = [operation(image) for image in images]

@@ -1,4 +1,4 @@
-"""Loops whose batches come from code of their own: steps are taken between the optimizer's."""
+"""Training loops without a known loader: steps begin and end with the optimizer's step."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def watched(folder: Path, script: str) -> Session:
     return Session.load(folder / "session")
 
 
-def test_a_thread_that_makes_batches_too_slowly(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_slow_thread_of_the_script_is_cpu_prep(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     session = watched(tmp_path, THREAD)
     assert "headrace" not in capfd.readouterr().err
     assert [loader.family for loader in session.loaders] == ["none"]
@@ -80,7 +80,7 @@ def test_a_thread_that_makes_batches_too_slowly(tmp_path: Path, capfd: pytest.Ca
     assert any("the script's own code makes" in words for words in found.findings[0].evidence)
 
 
-def test_batches_made_in_the_training_thread(tmp_path: Path) -> None:
+def test_batches_made_in_the_training_thread_are_no_overlap(tmp_path: Path) -> None:
     found = diagnose(watched(tmp_path, GENERATOR))
     assert found.verdict == "NO_OVERLAP"
     assert found.ceiling_img_s is not None
@@ -88,7 +88,7 @@ def test_batches_made_in_the_training_thread(tmp_path: Path) -> None:
     assert found.ceiling_img_s > 2 * found.img_s
 
 
-def test_a_known_loader_turns_it_off(tmp_path: Path) -> None:
+def test_a_known_loader_turns_the_timing_off(tmp_path: Path) -> None:
     session = watched(tmp_path, LOADER)
     assert {loader.family for loader in session.loaders} == {"torch"}
 
@@ -105,7 +105,7 @@ train(iter(batches.get, None))
 """
 
 
-def test_a_loader_that_another_thread_iterates_is_noted(tmp_path: Path) -> None:
+def test_a_loader_iterated_by_another_thread_is_recorded(tmp_path: Path) -> None:
     session = watched(tmp_path, PUMP)
     assert [event.detail for event in session.events if event.name == "iterated_elsewhere"] == ["loader 0"]
     assert not [event for event in watched_again(tmp_path).events if event.name == "iterated_elsewhere"]

@@ -1,4 +1,4 @@
-"""The hooks in real PyTorch scripts: what a session holds after fork, spawn, no workers, a crash, a kill, two ranks."""
+"""The session of real PyTorch scripts: forked and spawned workers, no workers, a crash, a kill, two ranks."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def watched(folder: Path, *arguments: str, script: str = SCRIPT, launcher: tuple
     return Session.load(folder / "session"), finished.returncode
 
 
-def test_forked_workers_two_loaders_and_pauses(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_forked_workers_two_loaders_and_pauses_are_recorded(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     session, code = watched(tmp_path, "2", "-", "validate", "save")
     assert code == 0
     assert "headrace" not in capfd.readouterr().err
@@ -83,7 +83,7 @@ def test_forked_workers_two_loaders_and_pauses(tmp_path: Path, capfd: pytest.Cap
     assert session.samples or session.not_measured
 
 
-def test_spawned_workers_report_too(tmp_path: Path) -> None:
+def test_spawned_workers_are_recorded(tmp_path: Path) -> None:
     session, code = watched(tmp_path, "1", "spawn")
     assert code == 0
     assert sum(batch.items or 0 for batch in session.batches) == 96
@@ -109,7 +109,7 @@ for epoch in range(3):
 """
 
 
-def test_persistent_workers_over_several_epochs(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_persistent_workers_give_the_steps_of_each_epoch(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     session, code = watched(tmp_path, script=PERSISTENT)
     assert code == 0
     assert "headrace" not in capfd.readouterr().err
@@ -124,13 +124,13 @@ def test_crash_leaves_a_session_and_the_scripts_own_error(tmp_path: Path, capfd:
     assert session.exit_code == 1
 
 
-def test_killed_job_keeps_what_was_flushed(tmp_path: Path) -> None:
+def test_a_killed_job_leaves_the_flushed_steps(tmp_path: Path) -> None:
     session, code = watched(tmp_path, "1", "-", "kill")
     assert code == -signal.SIGKILL
     assert len(session.steps) >= 20
 
 
-def test_script_without_torch_gives_a_session_that_says_so(tmp_path: Path) -> None:
+def test_a_script_without_torch_gives_a_session_with_that_reason(tmp_path: Path) -> None:
     session, code = watched(tmp_path, script="print(1)")
     assert code == 0
     assert diagnose(session).verdict == "INSUFFICIENT_DATA"
@@ -167,7 +167,7 @@ dist.destroy_process_group()
 """
 
 
-def test_two_ranks_and_the_slow_one_is_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_slower_of_two_ranks_is_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     for attempt in range(3):
         folder = tmp_path / str(attempt)
@@ -183,7 +183,7 @@ def test_two_ranks_and_the_slow_one_is_named(tmp_path: Path, capfd: pytest.Captu
     assert "slow in forward" in slow.evidence[1]
 
 
-def test_time_limit_ends_the_job_and_keeps_the_session(tmp_path: Path) -> None:
+def test_the_time_limit_ends_the_job_and_leaves_the_session(tmp_path: Path) -> None:
     file = tmp_path / "train.py"
     file.write_text("import time\ntime.sleep(60)\n")
     begin_s = time.monotonic()
@@ -193,7 +193,7 @@ def test_time_limit_ends_the_job_and_keeps_the_session(tmp_path: Path) -> None:
     assert Session.load(tmp_path / "session").exit_code == -signal.SIGTERM
 
 
-def test_overridden_workers_reach_only_the_loader_that_is_meant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_overrides_change_only_the_loader_that_matches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADRACE_OVERRIDES", '{"match": {"batch_size": 4, "num_workers": 2}, "set": {"num_workers": 1}}')
     file = tmp_path / "train.py"
     file.write_text(SCRIPT)
@@ -207,7 +207,7 @@ def test_overridden_workers_reach_only_the_loader_that_is_meant(tmp_path: Path, 
     ]
 
 
-def test_headraces_own_loader_is_timed_too(tmp_path: Path, image_folder: Callable[..., Path]) -> None:
+def test_headraces_own_loader_is_timed(tmp_path: Path, image_folder: Callable[..., Path]) -> None:
     script = """
         import sys, torch
         import headrace.loading.loader, headrace.transforms

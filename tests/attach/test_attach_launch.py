@@ -1,4 +1,4 @@
-"""The launcher: hooks load in every Python process below the command, and never get in its way."""
+"""The launcher installs hooks in each Python process of the command, and changes nothing else."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_without_torch_no_hook_is_loaded(hook: Path) -> None:
     assert not hook.exists()
 
 
-def test_broken_hook_says_so_and_the_script_runs(hook: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_broken_hook_is_reported_and_the_script_runs(hook: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert run("import torch; print('script ran')", "broken_hook", "my_hook") == 0
     output = capfd.readouterr()
     assert "script ran" in output.out
@@ -78,7 +78,7 @@ def test_existing_sitecustomize_still_runs(hook: Path, tmp_path: Path, capfd: py
     assert hook.exists()
 
 
-def test_loader_of_a_watched_module_is_its_own(hook: Path) -> None:
+def test_an_awaited_module_keeps_its_own_loader(hook: Path) -> None:
     code = "import torch; assert type(torch.__spec__.loader).__name__ == 'SourceFileLoader', torch.__spec__"
     assert run(code, "my_hook") == 0
 
@@ -93,7 +93,7 @@ def test_stdout_can_be_sent_to_stderr(capfd: pytest.CaptureFixture[str]) -> None
     assert capfd.readouterr() == ("", "out\n")
 
 
-def test_unknown_command_is_an_error_in_words() -> None:
+def test_an_unknown_command_raises_a_command_error() -> None:
     with pytest.raises(CommandError, match="no-such-program"):
         spawn(["no-such-program"])
 
@@ -118,12 +118,12 @@ def test_environment_keeps_the_users_path(monkeypatch: pytest.MonkeyPatch) -> No
     assert environment["HEADRACE_HOOKS"] == "one,two"
 
 
-def test_hooks_of_an_outer_command_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hooks_of_an_outer_command_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADRACE_HOOKS", "outer,two")
     assert attached_environment(None, ("one", "two"))["HEADRACE_HOOKS"] == "one,two,outer"
 
 
-def test_python_without_headrace_loads_it_from_here(tmp_path: Path) -> None:
+def test_python_without_headrace_loads_this_copy(tmp_path: Path) -> None:
     environment = attached_environment(None, ("headrace.errors",)) | {"PYTHONNOUSERSITE": "1"}
     code = "import sys; print(sys.modules['headrace'].__path__)"
     done = subprocess.run(
@@ -132,7 +132,7 @@ def test_python_without_headrace_loads_it_from_here(tmp_path: Path) -> None:
     assert str(SITE_FOLDER.parents[1]) in done.stdout
 
 
-def test_a_time_limit_ends_what_a_shell_has_started(tmp_path: Path) -> None:
+def test_a_time_limit_ends_the_children_of_a_shell(tmp_path: Path) -> None:
     mark = tmp_path / "alive"
     child = f"import time, pathlib\nwhile True: pathlib.Path({str(mark)!r}).touch(); time.sleep(0.05)"
     spawn(["sh", "-c", f'{sys.executable} -c "$0"; true', child], time_limit_s=1.0)

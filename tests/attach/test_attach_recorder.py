@@ -1,4 +1,4 @@
-"""The recorder: whole lines, a file per process, thinned rows; and device times that come late."""
+"""The recorder writes whole lines, one file for each process, and fewer rows in long runs; the step clock adds device times."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_forked_child_writes_its_own_file(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("*.jsonl"))) == 2
 
 
-def test_long_runs_are_thinned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_many_rows_one_in_sixteen_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recorder_module, "MOST_ROWS", 10)
     recorder = Recorder(tmp_path)
     for number in range(42):
@@ -102,7 +102,7 @@ def test_device_times_are_filled_when_the_device_has_passed() -> None:
     assert emitted[1][1] is None
 
 
-def test_rows_pass_at_once_while_no_device_is_in_use() -> None:
+def test_rows_are_emitted_at_once_while_no_device_is_in_use() -> None:
     clock, emitted = FakeClock(), []
     clock.in_use = False
     steps = StepClock(clock, (0, 1, 2), lambda loader, row: emitted.append(row))

@@ -65,7 +65,7 @@ def test_sample_splits_own_and_foreign_cpu(tmp_path: Path) -> None:
     assert sample["pressure_cpu"] == 0
 
 
-def test_absent_sources_are_listed_and_left_out(tmp_path: Path) -> None:
+def test_absent_counters_are_listed_as_not_measured(tmp_path: Path) -> None:
     put(tmp_path, process(100, 1, 1.0))
     (tmp_path / "100/task/100/schedstat").unlink()
     sampler = Sampler(100, proc=tmp_path, sys=tmp_path)

@@ -44,7 +44,7 @@ class FakeNvml:
         return 0
 
 
-def test_nvml_reads_what_there_is_and_leaves_the_rest_out() -> None:
+def test_unsupported_counters_are_left_out() -> None:
     counters = open_counters(FakeNvml(reasons=0x21))
     assert counters.gpus()[0].name == "NVIDIA Test"
     assert counters.gpus()[0].memory_bytes is None
@@ -92,7 +92,7 @@ class FakeHopper(FakeNvml):
         return 0
 
 
-def test_hopper_says_how_full_it_is() -> None:
+def test_hopper_reports_how_full_it_is() -> None:
     counters = open_counters(FakeHopper())
     assert counters.gpus()[0].cuda == "12.8"
     assert counters.sample()[0].sm_active is None, "one look says nothing"
@@ -102,7 +102,7 @@ def test_hopper_says_how_full_it_is() -> None:
         assert sample.pcie_receive_bytes_s == 512 * 2**20
 
 
-def test_metrics_that_are_refused_are_not_measured() -> None:
+def test_refused_metrics_are_none() -> None:
     counters = open_counters(FakeHopper(refuses=(5, 21)))
     counters.sample()[0]
     sample = counters.sample()[0]
@@ -111,7 +111,7 @@ def test_metrics_that_are_refused_are_not_measured() -> None:
     assert sample.pcie_receive_bytes_s is None
 
 
-def test_the_structures_are_laid_out_as_in_nvml_h() -> None:
+def test_the_structures_have_the_layout_of_nvml_h() -> None:
     assert ctypes.sizeof(gpm._Metric) == 40
     assert gpm._MetricsGet.metrics.offset == 24
     assert ctypes.sizeof(gpm._Support) == 8
@@ -127,11 +127,11 @@ def test_the_structures_are_laid_out_as_in_nvml_h() -> None:
         (0x80, ("power brake",)),
     ],
 )
-def test_reasons_for_lower_clocks(bits: int, names: tuple[str, ...]) -> None:
+def test_only_faults_count_as_throttling(bits: int, names: tuple[str, ...]) -> None:
     assert throttle_names(bits) == names
 
 
-def test_no_driver_is_said_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_driver_raises_an_error_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> None:
         raise OSError(name)
 

@@ -1,4 +1,4 @@
-"""One batch replayed: the run itself, and what is predicted from it; and fixes that `--verify` tries."""
+"""The run that repeats one batch, the predictions from it, and the fixes that `--verify` measures."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def replayed(**seconds: float) -> Diagnosis:
     return diagnose(replace(session, facts={"replay": {"batch_size": 32, "seconds": seconds}}))
 
 
-def test_number_format_is_predicted_from_the_replay() -> None:
+def test_the_number_format_fix_is_predicted_from_the_replay() -> None:
     diagnosis = replayed(base=0.020, amp=0.010, channels_last=0.022, base_again=0.020)
     fixes = {fix.id: fix for fix in diagnosis.fixes}
     assert fixes["amp"].gain == pytest.approx(2.0, rel=0.1)
@@ -74,7 +74,7 @@ def test_number_format_is_predicted_from_the_replay() -> None:
     assert fixes["compile"].predicted_img_s is None
 
 
-def test_fixed_cost_of_a_batch_comes_from_three_sizes() -> None:
+def test_the_fixed_cost_of_a_batch_comes_from_three_sizes() -> None:
     session = make_session(cpu_s=0.0005, compute_s=0.02, workers=1, batch_size=4, cores=4, main_cpu_share=0.95)
     seconds = {"half": 0.019, "base": 0.020, "double": 0.022}  # 18 ms + 0.5 ms an image
     events = (*session.events, Event(MAIN_PID, "operators", 2.5, 0.2))
@@ -85,7 +85,7 @@ def test_fixed_cost_of_a_batch_comes_from_three_sizes() -> None:
     assert bigger.basis == "a + c·b from a replayed batch"
 
 
-def test_verify_tries_the_fixes_of_all_findings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verify_measures_the_fixes_of_all_findings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     session = make_session(cpu_s=0.05, compute_s=0.02, workers=1)
     found = diagnose(session)
     first = replace(found.findings[0], fixes=found.findings[0].fixes[:1])

@@ -1,4 +1,4 @@
-"""Walks a loader without headrace, and compares batches."""
+"""The batches of a loader without headrace, and their comparison."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import torch
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter, _SingleProcessDataLoaderIter
 
 
-def plainly(loader: Any) -> list[Any]:
-    """The batches of the loader's own iterator, whatever is installed."""
+def own_batches(loader: Any) -> list[Any]:
+    """Return the batches of the loader's own iterator, also if the hook is installed."""
     return list((_MultiProcessingDataLoaderIter if loader.num_workers else _SingleProcessDataLoaderIter)(loader))
 
 

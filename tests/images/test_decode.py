@@ -1,4 +1,4 @@
-"""decode_into: the pixels of Pillow's decode → crop → resize → flip, and a reason for everything else."""
+"""decode_into gives the pixels of Pillow's decode, crop, resize and flip, or a status with a reason."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_equals_pillow_on_generated_images(subsampling: str) -> None:
 @pytest.mark.parametrize("size", [(1, 1), (4096, 3), (2, 4096), (4093, 37)])
 @pytest.mark.parametrize("subsampling", ["4:4:4", "4:2:0"])
 @pytest.mark.parametrize("blocks", [0, 5])
-def test_extreme_sizes_and_restart_markers(size: tuple[int, int], subsampling: str, blocks: int) -> None:
+def test_equals_pillow_at_extreme_sizes_and_with_restart_markers(size: tuple[int, int], subsampling: str, blocks: int) -> None:
     image = jpeg(*size, subsampling=subsampling, restart_marker_blocks=blocks)
     rng = np.random.default_rng(3)
     boxes = [(0, 0, *size), *(random_box(rng, *size) for _ in range(3))]
@@ -76,7 +76,7 @@ FILTERS = {
 
 
 @pytest.mark.parametrize("resample", FILTERS)
-def test_every_filter_equals_pillow(resample: str) -> None:
+def test_equals_pillow_with_each_filter(resample: str) -> None:
     image = jpeg(211, 167, seed=8)
     rng = np.random.default_rng(5)
     boxes = [random_box(rng, 211, 167) for _ in range(20)]
@@ -98,7 +98,7 @@ def test_equals_pillow_on_photographs(sample_images: list[Path]) -> None:
         np.testing.assert_array_equal(result, reference(image, box, flip))
 
 
-def test_whole_image_and_a_tensor_as_output() -> None:
+def test_decodes_the_whole_image_into_a_tensor() -> None:
     torch = pytest.importorskip("torch")
     image = jpeg(120, 90)
     out = torch.zeros((1, 64, 64, 3), dtype=torch.uint8)
@@ -106,7 +106,7 @@ def test_whole_image_and_a_tensor_as_output() -> None:
     np.testing.assert_array_equal(out[0].numpy(), reference(image, (0, 0, 120, 90), False, 64))
 
 
-def test_a_bad_image_has_a_reason_and_leaves_black_not_stale_pixels() -> None:
+def test_a_bad_image_gives_a_reason_and_black_pixels() -> None:
     good = jpeg(100, 80)
     images = [good, b"", b"plain text, not an image", good[: len(good) // 2], good]
     out = np.full((5, 32, 32, 3), 99, dtype=np.uint8)
@@ -176,7 +176,7 @@ MARKED_DAMAGE = {
 
 @pytest.mark.parametrize("marked", [False, True])
 @pytest.mark.parametrize("damage", [*DAMAGE, *MARKED_DAMAGE])
-def test_every_damage_has_its_reason_and_leaves_black(damage: str, marked: bool) -> None:
+def test_each_kind_of_damage_gives_its_reason_and_black_pixels(damage: str, marked: bool) -> None:
     if damage in MARKED_DAMAGE and not marked:
         pytest.skip("needs restart markers")
     change, reasons = (DAMAGE | MARKED_DAMAGE)[damage]
@@ -206,7 +206,7 @@ def test_a_truncated_file_is_bad_for_every_crop() -> None:
         assert headrace.decode_into([image[:-2000]], out, boxes=[box])[0] != 0, box
 
 
-def test_arguments_that_do_not_fit_are_refused_in_words() -> None:
+def test_arguments_that_do_not_fit_raise_usage_errors() -> None:
     image = jpeg(40, 40)
     out = np.zeros((1, 8, 8, 3), dtype=np.uint8)
     for arguments, words in [
@@ -224,7 +224,7 @@ def test_arguments_that_do_not_fit_are_refused_in_words() -> None:
 
 
 @pytest.mark.parametrize("subsampling", ["4:4:4", "4:2:2", "4:2:0"])
-def test_an_index_changes_the_speed_not_the_pixels(subsampling: str) -> None:
+def test_an_index_changes_no_pixel(subsampling: str) -> None:
     images = [jpeg(300, 200, seed, subsampling=subsampling) for seed in range(4)]
     indexes = [headrace.checkpoint_index(image) for image in images]
     assert all(index.rows > 0 for index in indexes)
@@ -251,7 +251,7 @@ def test_an_index_of_another_image_is_refused() -> None:
         headrace.checkpoint_index(image[:900])
 
 
-def test_dct_scale_is_off_by_default_and_close_when_on() -> None:
+def test_dct_scale_is_off_by_default_and_close_to_exact_when_on() -> None:
     y, x = np.mgrid[0:600, 0:800]
     waves = np.stack([127 + 90 * np.sin(x / 40), 127 + 90 * np.cos(y / 30), 127 + 60 * np.sin((x + y) / 50)], axis=-1)
     file = io.BytesIO()
@@ -292,6 +292,6 @@ print((out[0] == np.asarray(across_first)).all(), (out[0] == np.asarray(down_fir
 
 
 @pytest.mark.parametrize(("major", "expected"), [(12, "True False"), (13, "False True")])
-def test_the_order_of_passes_follows_the_version_of_pillow(major: int, expected: str) -> None:
+def test_the_order_of_resize_passes_follows_the_version_of_pillow(major: int, expected: str) -> None:
     run = subprocess.run([sys.executable, "-c", FOLLOW, str(major)], capture_output=True, text=True, check=False)
     assert run.stdout.strip() == expected, run.stderr

@@ -1,4 +1,4 @@
-"""EXIF orientation, on request, as Pillow's ImageOps.exif_transpose."""
+"""With exif=True, images are turned as by Pillow's ImageOps.exif_transpose."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ def assert_turned_as_pillow_does(data: bytes, *, turned: bool = True) -> None:
         ("WEBP", {"lossless": True}),
     ],
 )
-def test_all_orientations(format: str, options: dict[str, object], orientation: int) -> None:
+def test_each_orientation_is_applied_as_by_pillow(format: str, options: dict[str, object], orientation: int) -> None:
     assert_turned_as_pillow_does(encoded(format, exif=exif_block(orientation), **options), turned=orientation > 1)
 
 
 @pytest.mark.parametrize(("format", "name"), [("JPEG", "xmp"), ("WEBP", "xmp")])
-def test_xmp_counts_where_exif_is_silent(format: str, name: str) -> None:
+def test_xmp_orientation_applies_if_exif_has_none(format: str, name: str) -> None:
     assert_turned_as_pillow_does(encoded(format, **{name: XMP % 6}))
     silent = Image.Exif()
     silent[0x010E] = "no orientation"
@@ -78,19 +78,19 @@ def tiff_block(byte_order: str, kind: int, value: int, count: int = 1) -> bytes:
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("byte_order", ["<", ">"])
 @pytest.mark.parametrize("kind", [1, 3, 4, 6, 8, 9])
-def test_types_of_the_entry(byte_order: str, kind: int) -> None:
+def test_orientation_entries_of_each_type_count_as_with_pillow(byte_order: str, kind: int) -> None:
     data = encoded("JPEG", exif=tiff_block(byte_order, kind, 6))
     assert_turned_as_pillow_does(data, turned=kind != 1)  # Pillow reads a byte as text
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("orientation", [0, 9, 255])
-def test_unknown_orientations_count_as_none(orientation: int) -> None:
+def test_unknown_orientations_are_ignored(orientation: int) -> None:
     assert_turned_as_pillow_does(encoded("JPEG", exif=tiff_block(">", 3, orientation)), turned=False)
 
 
 @pytest.mark.parametrize("length", range(6, 30, 3))
-def test_damaged_blocks_count_as_none(length: int) -> None:
+def test_damaged_exif_blocks_are_ignored(length: int) -> None:
     data = encoded("JPEG", exif=tiff_block("<", 3, 6)[:length])
     out = np.empty((1, SIZE[1], SIZE[0], 3), dtype=np.uint8)
     assert headrace.decode_into([data], out, exif=True)[0] == 0

@@ -1,4 +1,4 @@
-"""Formats other than JPEG, and JPEG kinds that only libjpeg-turbo reads, against Pillow's open().convert("RGB")."""
+"""Other formats than JPEG, and JPEG kinds that libjpeg-turbo decodes, equal Pillow's open().convert("RGB")."""
 
 from __future__ import annotations
 
@@ -65,12 +65,12 @@ def image(mode: str) -> Image.Image:
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "P16", "RGB", "RGBA", "I;16"])
-def test_png(mode: str) -> None:
+def test_png_equals_pillow(mode: str) -> None:
     assert_equals_pillow(encoded(image(mode), "PNG"))
 
 
 @pytest.mark.parametrize("bits", [1, 2, 4])
-def test_png_palettes_of_few_bits(bits: int) -> None:
+def test_png_palettes_of_few_bits_equal_pillow(bits: int) -> None:
     assert_equals_pillow(encoded(photograph(WIDTH, HEIGHT).quantize(1 << bits), "PNG", bits=bits))
 
 
@@ -102,34 +102,34 @@ def test_png_of_sixteen_bits(colour_type: int, channels: int, transparent: bool)
     )
 
 
-def test_png_interlaced_and_animated() -> None:
+def test_interlaced_and_animated_png_equal_pillow() -> None:
     frames = [photograph(WIDTH, HEIGHT, seed) for seed in range(3)]
     assert_equals_pillow(encoded(frames[0], "PNG", save_all=True, append_images=frames[1:]))
 
 
 @pytest.mark.parametrize("options", [{"quality": 80}, {"quality": 10}, {"lossless": True}, {"quality": 95, "method": 6}])
 @pytest.mark.parametrize("mode", ["RGB", "RGBA", "L"])
-def test_webp(mode: str, options: dict[str, object]) -> None:
+def test_webp_equals_pillow(mode: str, options: dict[str, object]) -> None:
     assert_equals_pillow(encoded(image(mode), "WEBP", **options))
 
 
 @pytest.mark.parametrize("size", [(1, 1), (2, 3), (16, 16), (17, 33), (200, 150)])
-def test_webp_sizes(size: tuple[int, int]) -> None:
+def test_webp_equals_pillow_at_odd_sizes(size: tuple[int, int]) -> None:
     assert_equals_pillow(encoded(photograph(*size, seed=2), "WEBP", quality=75))
 
 
-def test_webp_animated() -> None:
+def test_animated_webp_gives_the_first_frame() -> None:
     frames = [photograph(WIDTH, HEIGHT, seed) for seed in range(3)]
     assert_equals_pillow(encoded(frames[0], "WEBP", save_all=True, append_images=frames[1:], quality=80))
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "P", "P16", "RGB"])
 @pytest.mark.parametrize("options", [{}, {"interlace": 1}, {"transparency": 5}])
-def test_gif(mode: str, options: dict[str, object]) -> None:
+def test_gif_equals_pillow(mode: str, options: dict[str, object]) -> None:
     assert_equals_pillow(encoded(image(mode), "GIF", **options))
 
 
-def test_gif_first_frame() -> None:
+def test_animated_gif_gives_the_first_frame() -> None:
     frames = [photograph(WIDTH, HEIGHT, seed) for seed in range(3)]
     assert_equals_pillow(encoded(frames[0], "GIF", save_all=True, append_images=frames[1:]))
 
@@ -146,7 +146,7 @@ def test_gif_frame_smaller_than_or_beyond_its_screen(transparent: int | None, co
 
 @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "I;16"])
 @pytest.mark.parametrize("compression", [None, "tiff_lzw", "tiff_adobe_deflate", "packbits"])
-def test_tiff(mode: str, compression: str | None) -> None:
+def test_tiff_equals_pillow(mode: str, compression: str | None) -> None:
     assert_equals_pillow(encoded(image(mode), "TIFF", compression=compression))
 
 
@@ -258,7 +258,7 @@ def test_tiff_of_jpegs_that_contradict_its_tags() -> None:
     assert reason(decoded(tiff([good] * 5, [8] * 3, 6, {259: 7, 278: 8, 284: 1}))[0]) == "the compressed image data is damaged"
 
 
-def test_tiff_kinds_that_would_differ_are_refused() -> None:
+def test_tiff_kinds_that_would_differ_from_pillow_are_refused() -> None:
     refused = {
         "JPEG compression of CMYK": encoded(image("CMYK"), "TIFF", compression="jpeg"),
         "floating point": encoded(image("L").convert("F"), "TIFF"),
@@ -290,7 +290,7 @@ def portable(kind: int, maximum: int, width: int = WIDTH, height: int = HEIGHT) 
 
 @pytest.mark.parametrize("maximum", [1, 2, 15, 100, 254, 255, 256, 300, 4095, 32768, 65534, 65535])
 @pytest.mark.parametrize("kind", range(1, 7))
-def test_portable_formats(kind: int, maximum: int) -> None:
+def test_portable_formats_equal_pillow(kind: int, maximum: int) -> None:
     for width, height in ((WIDTH, HEIGHT), (1, 1), (8, 2)):
         assert_equals_pillow(portable(kind, maximum, width, height))
 
@@ -305,7 +305,7 @@ def test_portable_formats(kind: int, maximum: int) -> None:
         b"P1 3 1 01#\n1",
     ],
 )
-def test_odd_portable_files(data: bytes) -> None:
+def test_unusual_portable_files_equal_pillow(data: bytes) -> None:
     assert_equals_pillow(data)
 
 
@@ -329,7 +329,7 @@ def test_odd_portable_files(data: bytes) -> None:
         (b"P1 3 1 012", "data is damaged"),
     ],
 )
-def test_damaged_portable_files(data: bytes, words: str) -> None:
+def test_damaged_portable_files_are_refused(data: bytes, words: str) -> None:
     out = np.full((1, 1, 1, 3), 77, dtype=np.uint8)
     assert words in reason(int(headrace.decode_into([data], out, boxes=[(0, 0, 1, 1)])[0]))
     with pytest.raises((OSError, ValueError, Image.DecompressionBombError)):
@@ -337,12 +337,12 @@ def test_damaged_portable_files(data: bytes, words: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "P", "RGB", "RGBA"])
-def test_bmp(mode: str) -> None:
+def test_bmp_equals_pillow(mode: str) -> None:
     assert_equals_pillow(encoded(image(mode), "BMP"))
 
 
 @pytest.mark.parametrize("bits", [15, 16])
-def test_bmp_of_sixteen_bits(bits: int) -> None:
+def test_bmp_of_sixteen_bits_equals_pillow(bits: int) -> None:
     values = np.random.default_rng(2).integers(0, 65536, (16, 64)).astype("<u2")
     masks = (0x7C00, 0x3E0, 0x1F) if bits == 15 else (0xF800, 0x7E0, 0x1F)
     header = struct.pack("<IiiHHIIiiII", 40, 64, 16, 1, 16, 3, values.nbytes, 0, 0, 0, 0) + struct.pack("<III", *masks)
@@ -358,7 +358,7 @@ def adobe_marker(data: bytes, transform: int) -> bytes:
 
 @pytest.mark.parametrize("options", [{}, {"progressive": True}, {"quality": 30}, {"subsampling": "4:2:0"}])
 @pytest.mark.parametrize("adobe", ["as written", "ycck", "none"])
-def test_cmyk_jpeg(options: dict[str, object], adobe: str) -> None:
+def test_cmyk_jpeg_equals_pillow(options: dict[str, object], adobe: str) -> None:
     data = encoded(image("CMYK"), "JPEG", **options)
     if adobe == "ycck":
         data = adobe_marker(data, 2)
@@ -369,14 +369,14 @@ def test_cmyk_jpeg(options: dict[str, object], adobe: str) -> None:
 
 
 @pytest.mark.parametrize("transform", [0, 1])
-def test_adobe_rgb_jpeg(transform: int) -> None:
+def test_adobe_rgb_jpeg_equals_pillow(transform: int) -> None:
     data = encoded(image("RGB"), "JPEG", keep_rgb=True)
     assert_equals_pillow(adobe_marker(data, transform) if b"Adobe" in data else data)
 
 
 @pytest.mark.parametrize("options", [{}, {"subsampling": "4:2:0"}, {"subsampling": "4:2:2"}])
 @pytest.mark.parametrize("mode", ["RGB", "L"])
-def test_progressive_jpeg(mode: str, options: dict[str, object]) -> None:
+def test_progressive_jpeg_equals_pillow(mode: str, options: dict[str, object]) -> None:
     assert_equals_pillow(encoded(image(mode), "JPEG", progressive=True, **options))
 
 
@@ -400,7 +400,7 @@ MAKERS: dict[str, Callable[[], bytes]] = {
 
 
 @pytest.mark.parametrize("kind", MAKERS)
-def test_truncated_files_have_a_reason(kind: str) -> None:
+def test_truncated_files_give_a_reason(kind: str) -> None:
     data = MAKERS[kind]()
     for sixteenths in range(1, 16):
         out = np.full((1, 8, 8, 3), 77, dtype=np.uint8)
@@ -410,7 +410,7 @@ def test_truncated_files_have_a_reason(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", MAKERS)
-def test_lying_sizes_are_refused_before_memory_is_taken(kind: str) -> None:
+def test_sizes_that_lie_are_refused_before_memory_is_allocated(kind: str) -> None:
     data = bytearray(MAKERS[kind]())
     huge = 65_500
     match kind.split()[-1]:

@@ -1,4 +1,4 @@
-"""Image headers against Pillow, and damaged ones."""
+"""Headers of images agree with Pillow; damaged headers raise errors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sample_images import jpeg, photograph
 
 @pytest.mark.parametrize("subsampling", ["4:4:4", "4:2:2", "4:2:0"])
 @pytest.mark.parametrize("quality", [10, 50, 75, 90, 95, 100])
-def test_jpeg_facts(subsampling: str, quality: int) -> None:
+def test_jpeg_headers_tell_how_the_file_was_encoded(subsampling: str, quality: int) -> None:
     header = read_header(jpeg(50, 40, quality=quality, subsampling=subsampling, restart_marker_blocks=3))
     assert (header.format, header.width, header.height) == ("jpeg", 50, 40)
     assert header.jpeg is not None
@@ -22,7 +22,7 @@ def test_jpeg_facts(subsampling: str, quality: int) -> None:
     assert (header.jpeg.process, header.jpeg.bits, header.jpeg.components) == ("baseline", 8, 3)
 
 
-def test_progressive_and_grey() -> None:
+def test_progressive_and_grey_jpegs_are_recognised() -> None:
     assert read_header(jpeg(50, 40, progressive=True)).jpeg.process == "progressive"
     file = io.BytesIO()
     photograph(9, 8).convert("L").save(file, "JPEG")
@@ -30,7 +30,7 @@ def test_progressive_and_grey() -> None:
 
 
 @pytest.mark.parametrize("name", ["PNG", "GIF", "BMP", "TIFF", "WEBP", "PPM"])
-def test_other_formats(name: str) -> None:
+def test_other_formats_give_format_and_size(name: str) -> None:
     file = io.BytesIO()
     photograph(17, 13).save(file, name)
     header = read_header(file.getvalue())
@@ -39,7 +39,7 @@ def test_other_formats(name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [b"P1", b"P2", b"P3", b"P4", b"P5", b"P6"])
-def test_portable_headers(kind: bytes) -> None:
+def test_portable_headers_give_format_and_size_or_an_error(kind: bytes) -> None:
     name = {b"1": "pbm", b"2": "pgm", b"3": "ppm"}[b"%d" % ((kind[1] - b"1"[0]) % 3 + 1)]
     header = read_header(kind + b"\n# of a scanner\n 17\t13 255\n" + bytes(17 * 13 * 3))
     assert (header.format, header.width, header.height) == (name, 17, 13)
@@ -57,7 +57,7 @@ def test_truncated_jpegs_are_refused(cut: int) -> None:
         read_header(jpeg(64, 48)[:cut])
 
 
-def test_every_single_byte_change_ends_in_an_answer() -> None:
+def test_each_single_byte_change_gives_a_header_or_a_decode_error() -> None:
     data = jpeg(16, 16)
     for at in range(len(data)):
         for value in (0, 0xFF, data[at] ^ 0x55):
@@ -67,7 +67,7 @@ def test_every_single_byte_change_ends_in_an_answer() -> None:
                 assert str(error)
 
 
-def test_real_photographs(sample_images: list[Path]) -> None:
+def test_headers_of_photographs_agree_with_pillow(sample_images: list[Path]) -> None:
     for path in sample_images[:100]:
         header = read_header(path.read_bytes())
         with Image.open(path) as image:

@@ -1,4 +1,4 @@
-"""Restart markers leave every pixel alone, and damaged files give a reason."""
+"""Restart markers change no pixel; damaged files raise errors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def restart_interval(data: bytes) -> int:
 @pytest.mark.parametrize("subsampling", ["4:4:4", "4:2:2", "4:2:0"])
 @pytest.mark.parametrize("size", [(1, 1), (8, 8), (9, 17), (33, 31), (227, 149)])
 @pytest.mark.parametrize("progressive", [False, True])
-def test_pixels_and_size_stay(subsampling: str, size: tuple[int, int], progressive: bool) -> None:
+def test_pixels_stay_and_the_file_grows_little(subsampling: str, size: tuple[int, int], progressive: bool) -> None:
     data = jpeg(*size, subsampling=subsampling, progressive=progressive)
     marked = restart_markers(data)
     np.testing.assert_array_equal(pixels(marked), pixels(data))
@@ -38,7 +38,7 @@ def test_pixels_and_size_stay(subsampling: str, size: tuple[int, int], progressi
 
 @pytest.mark.parametrize("mode", ["L", "CMYK", "RGB"])
 @pytest.mark.parametrize("options", [{}, {"progressive": True}, {"optimize": True}, {"quality": 5}, {"quality": 100}])
-def test_modes(mode: str, options: dict[str, object]) -> None:
+def test_each_colour_mode_keeps_its_pixels(mode: str, options: dict[str, object]) -> None:
     file = io.BytesIO()
     photograph(131, 77, seed=3).convert(mode).save(file, "JPEG", **options)
     data = file.getvalue()
@@ -48,14 +48,14 @@ def test_modes(mode: str, options: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize("blocks", [1, 3, 1000])
-def test_files_that_have_markers_already(blocks: int) -> None:
+def test_files_that_have_markers_keep_their_pixels(blocks: int) -> None:
     data = jpeg(200, 100, restart_marker_blocks=blocks)
     marked = restart_markers(data)
     np.testing.assert_array_equal(pixels(marked), pixels(data))
     assert marked == restart_markers(jpeg(200, 100))
 
 
-def test_metadata_is_kept_or_dropped() -> None:
+def test_metadata_stays_unless_it_is_dropped() -> None:
     exif = Image.Exif()
     exif[0x0112] = 6
     exif[0x010E] = "a description"
@@ -120,14 +120,14 @@ def test_the_orientation_survives(orientation: int, keep: bool) -> None:
 
 
 @pytest.mark.parametrize(("tile", "interval"), [(1, 1), (16, 2), (32, 5), (64, 10), (100, 25), (10_000, 50), (1 << 40, 50)])
-def test_tile_width(tile: int, interval: int) -> None:
+def test_the_tile_sets_the_restart_interval(tile: int, interval: int) -> None:
     data = jpeg(400, 40, subsampling="4:4:4")  # 50 MCUs of 8 pixels
     marked = restart_markers(data, tile=tile)
     assert restart_interval(marked) == interval
     np.testing.assert_array_equal(pixels(marked), pixels(data))
 
 
-def test_damage_has_a_reason_and_a_number() -> None:
+def test_damage_raises_decode_errors_with_reason_and_status() -> None:
     data = jpeg(100, 100)
     with pytest.raises(DecodeError, match="truncated") as caught:
         restart_markers(data[:-2])
@@ -141,7 +141,7 @@ def test_damage_has_a_reason_and_a_number() -> None:
         restart_markers(data, tile=0)
 
 
-def test_photographs(sample_images: list[Path]) -> None:
+def test_photographs_keep_their_pixels(sample_images: list[Path]) -> None:
     for path in sample_images[::20]:
         data = path.read_bytes()
         marked = restart_markers(data)
@@ -150,7 +150,7 @@ def test_photographs(sample_images: list[Path]) -> None:
         assert len(marked) < 1.1 * len(data)
 
 
-def test_crc32c() -> None:
+def test_crc32c_gives_the_published_values() -> None:
     assert _native.crc32c(b"123456789") == 0xE3069283
     assert _native.crc32c(b"6789", _native.crc32c(b"12345")) == 0xE3069283
     large = bytes(1 << 20)

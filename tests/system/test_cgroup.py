@@ -14,7 +14,7 @@ def put(root: Path, files: dict[str, str]) -> None:
         path.write_text(content)
 
 
-def test_cgroup_version_2(tmp_path: Path) -> None:
+def test_limits_and_counters_of_version_2(tmp_path: Path) -> None:
     put(
         tmp_path,
         {
@@ -43,7 +43,7 @@ def test_cgroup_version_2(tmp_path: Path) -> None:
     assert group.pressure_file("io") is None
 
 
-def test_cgroup_version_1(tmp_path: Path) -> None:
+def test_limits_and_counters_of_version_1(tmp_path: Path) -> None:
     base = "sys/fs/cgroup"
     put(
         tmp_path,
@@ -65,7 +65,7 @@ def test_cgroup_version_1(tmp_path: Path) -> None:
     assert group.memory_used_bytes() == 5000
 
 
-def test_cgroup_of_a_container_that_sees_only_its_own_root(tmp_path: Path) -> None:
+def test_a_container_that_sees_only_its_own_root(tmp_path: Path) -> None:
     put(
         tmp_path,
         {
@@ -80,11 +80,11 @@ def test_cgroup_of_a_container_that_sees_only_its_own_root(tmp_path: Path) -> No
     assert group.throttled_s() is None
 
 
-def test_no_cgroup(tmp_path: Path) -> None:
+def test_no_cgroup_is_none(tmp_path: Path) -> None:
     assert find_cgroup(7, proc=tmp_path, sys=tmp_path) is None
 
 
-def test_cgroup_namespace_whose_root_carries_the_limit(tmp_path: Path) -> None:
+def test_the_root_of_a_namespace_limits_the_groups_below(tmp_path: Path) -> None:
     """A container sees its own group as the root of the mount; a process in a group below has that limit too."""
     put(
         tmp_path,

@@ -43,7 +43,7 @@ MEMINFO = {"proc/meminfo": "MemTotal:  1000 kB\nMemFree: 10 kB\nMemAvailable:  4
         (V1 | {"sys/fs/cgroup/cpu/cpu.cfs_quota_us": "70000\n", "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000"}, 0.7),
     ],
 )
-def test_cpu_quota(tmp_path: Path, files: dict[str, str], quota: float | None) -> None:
+def test_the_quota_of_the_cgroup_limits_the_usable_cores(tmp_path: Path, files: dict[str, str], quota: float | None) -> None:
     found = machine.cores(write(tmp_path, files), affinity=range(8), machine=64)
     assert (found.machine, found.affinity, found.quota) == (64, 8, quota)
     assert found.usable == (8 if quota is None else min(8, quota))
@@ -59,7 +59,7 @@ def test_cpu_quota(tmp_path: Path, files: dict[str, str], quota: float | None) -
         (V1 | {"sys/fs/cgroup/memory/docker/abc/memory.limit_in_bytes": "123456\n"}, 123_456),
     ],
 )
-def test_memory_limit(tmp_path: Path, files: dict[str, str], limit: int | None) -> None:
+def test_the_limit_of_the_cgroup_limits_the_usable_memory(tmp_path: Path, files: dict[str, str], limit: int | None) -> None:
     found = machine.memory(write(tmp_path, files | MEMINFO))
     assert found == machine.Memory(total_bytes=1_024_000, available_bytes=409_600, limit_bytes=limit)
     assert found.usable_bytes == (1_024_000 if limit is None else limit)
@@ -75,11 +75,11 @@ def test_memory_limit(tmp_path: Path, files: dict[str, str], limit: int | None) 
         ("processor : 0\nFeatures\t: fp asimd evtstrm sve\n", ("asimd", "sve")),
     ],
 )
-def test_processor(tmp_path: Path, text: str, flags: tuple[str, ...]) -> None:
+def test_model_and_flags_come_from_cpuinfo(tmp_path: Path, text: str, flags: tuple[str, ...]) -> None:
     assert machine.processor(write(tmp_path, {"proc/cpuinfo": text})).flags == flags
 
 
-def test_this_machine_is_readable() -> None:
+def test_the_real_machine_can_be_read() -> None:
     found = machine.cores()
     assert 0 < found.usable <= found.affinity <= found.machine
     assert 0 < machine.memory().available_bytes <= machine.memory().total_bytes

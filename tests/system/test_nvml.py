@@ -99,7 +99,7 @@ def test_unsupported_link_facts_are_none_not_zero() -> None:
 
 
 @pytest.mark.parametrize("failing", ["nvmlInit_v2", "nvmlDeviceGetCount_v2", "nvmlDeviceGetMemoryInfo"])
-def test_a_failing_nvml_falls_back_and_says_why(failing: str) -> None:
+def test_a_failing_nvml_falls_back_to_nvidia_smi_with_the_reason(failing: str) -> None:
     driver, why = nvml.find_driver(FakeNvml(failing=(failing,)), no_program)
     assert driver is None
     assert "GPU is lost" in why and "nvidia-smi" in why
