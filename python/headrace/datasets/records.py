@@ -105,10 +105,10 @@ class Dataset:
     Example: `data = headrace.open("photos"); data.classes[data.table.label[0]]`.
     """
 
-    root: str
+    root: str  # path or URL
     kind: Kind
     table: RecordTable
-    classes: tuple[str, ...]
+    classes: tuple[str, ...]  # class names; a label is an index into them
     fingerprint: str  # differs if records, their order, sizes or labels differ
     fetcher: RecordFetcher | None = None  # None: everything is on local disk
     stream: Stream | None = None  # None: not a stream; the table of a stream is empty

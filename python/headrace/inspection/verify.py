@@ -193,9 +193,9 @@ class _ShardCheck:
         image = bytes(data[offset : offset + size])
         if crc32c(image) != int(self.columns.crc32c[row]):
             return "its CRC-32C is not the index's: the bytes have changed"
-        behind = offset + size + len(tar.padding(size))
+        label_at = offset + size + len(tar.padding(size))
         label = tar.member(f"{key}.cls", b"%d" % self.columns.label[row])
-        if data[behind : behind + len(label)] != label:
+        if data[label_at : label_at + len(label)] != label:
             return "the member after it is not its label"
         for name, at, length in self._sidecars(row):
             expected_header = tar.header(f"{key}.{name}", length)

@@ -30,20 +30,20 @@ class Estimate:
 def estimate(listing: Listing, encoder: ImageEncoder, workers: int) -> Estimate:
     """Re-encode a few images spread evenly over the listing, the same ones every time, and return the estimate."""
     at = np.unique(np.linspace(0, len(listing) - 1, _SAMPLE).astype(np.int64))
-    source = packed = around = 0
+    source = packed = framing = 0
     started_s = time.perf_counter()
     for position in at:
         (one,) = pack_chunk(listing, encoder, range(int(position), int(position) + 1))
         if isinstance(one, PackedRecords):
             source += int(listing.sizes[position])
             packed += one.rows[0][1]
-            around += len(one.members) - one.rows[0][1]  # headers, label and padding
+            framing += len(one.members) - one.rows[0][1]  # headers, label and padding
     seconds = time.perf_counter() - started_s
     share = packed / source if source else 1.0
     return Estimate(
         images=len(at),
         source_bytes=source,
         packed_bytes=packed or 1,
-        total_bytes=int(listing.sizes.sum() * share + around / len(at) * len(listing)),
+        total_bytes=int(listing.sizes.sum() * share + framing / len(at) * len(listing)),
         seconds=seconds / len(at) * len(listing) / workers,
     )

@@ -90,26 +90,27 @@ def list_records(dataset: Dataset, options: PackOptions) -> Listing:
     why = "ImageFolder takes no files of this ending" if dataset.kind == "folder" else "belongs to no image"
     strays = [Rejection(name, "no image", why) for name in dataset.strays]
     keys = _keys(dataset, rows)
-    keep, keys, duplicates, renamed = _without_duplicates(dataset, rows, keys, options)
-    rows = rows[keep]
+    positions, keys, duplicates, renamed = _without_duplicates(dataset, rows, keys, options)
+    rows = rows[positions]
     if not len(rows):
         which = "a label" if options.classes is None else "a label that is wanted"
         raise SourceError(
             f"nothing to pack in {dataset.root}: none of {len(table)} records has {which}",
             hint="`headrace inspect` shows its classes; docs/packing.md says where labels are looked for",
         )
-    sizes, changed = _facts(dataset, rows)
+    sizes, changed = _sizes_and_times(dataset, rows)
     irregular = [Rejection(table.keys[int(row)], "unreadable", "not a file") for row in rows[sizes < 0]]
     if irregular and options.undecodable == "stop":
         raise SourceError(
             f"{irregular[0].file} is a pipe, a device or a folder, not an image", hint="take it out of the source"
         )
     out = (*rejected, *strays, *duplicates, *irregular)
-    every = Listing(dataset, rows, tuple(keys), sizes, changed, labels[rows], classes, out, renamed)
-    listing = every if not irregular else every.selected(np.flatnonzero(sizes >= 0), rejected=every.rejected)
+    listing = Listing(dataset, rows, tuple(keys), sizes, changed, labels[rows], classes, out, renamed)
+    if irregular:
+        listing = listing.selected(np.flatnonzero(sizes >= 0), rejected=listing.rejected)
     if not len(listing):
         raise SourceError(f"nothing to pack in {dataset.root}: no record is a file", hint="check the paths of the list")
-    _refuse_masks_that_would_not_fit(listing, options)
+    _refuse_resizing_with_sidecar_images(listing, options)
     if options.shuffle is None:
         return listing
     return listing.selected(_random_order(listing.keys, f"order {options.shuffle}"), rejected=listing.rejected)
@@ -151,7 +152,7 @@ def _relabeled(dataset: Dataset, wanted: tuple[str, ...] | None) -> tuple[tuple[
     return wanted, new[dataset.table.label]
 
 
-def _refuse_masks_that_would_not_fit(listing: Listing, options: PackOptions) -> None:
+def _refuse_resizing_with_sidecar_images(listing: Listing, options: PackOptions) -> None:
     """Raise SourceError if images change their size and sidecar images do not: masks would not fit."""
     if options.extras == "drop" or not options.resizes:
         return
@@ -191,11 +192,11 @@ def _without_duplicates(
     dataset: Dataset, rows: npt.NDArray[np.int64], keys: list[str], options: PackOptions
 ) -> tuple[npt.NDArray[np.int64], list[str], list[Rejection], int]:
     """Return the positions to keep, their keys, the rejected records, and the number of renamed keys."""
-    seen: set[str] = set(keys) if options.duplicates == "rename" else set()
-    met: set[str] = set()
-    keep, kept, rejected, renamed = [], [], [], 0
+    taken: set[str] = set(keys) if options.duplicates == "rename" else set()
+    seen: set[str] = set()
+    positions, kept_keys, rejected, renamed = [], [], [], 0
     for at, key in enumerate(keys):
-        if key in met:
+        if key in seen:
             if options.duplicates == "stop":
                 raise SourceError(
                     f"two records have the key {key!r} in {dataset.root}",
@@ -204,13 +205,13 @@ def _without_duplicates(
             if options.duplicates == "skip":
                 rejected.append(Rejection(dataset.table.keys[int(rows[at])], "duplicate", f"key {key!r} came before"))
                 continue
-            key = _numbered(key, seen)
-            seen.add(key)
+            key = _numbered(key, taken)
+            taken.add(key)
             renamed += 1
-        met.add(key)
-        keep.append(at)
-        kept.append(key)
-    return np.asarray(keep, dtype=np.int64), kept, rejected, renamed
+        seen.add(key)
+        positions.append(at)
+        kept_keys.append(key)
+    return np.asarray(positions, dtype=np.int64), kept_keys, rejected, renamed
 
 
 def _numbered(key: str, taken: set[str]) -> str:
@@ -220,7 +221,7 @@ def _numbered(key: str, taken: set[str]) -> str:
     return f"{key}~{number}"
 
 
-def _facts(dataset: Dataset, rows: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def _sizes_and_times(dataset: Dataset, rows: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Return the size of each record in bytes, and the time of its file's last change.
 
     A missing file counts as 0 bytes here and is rejected when it is read; -1 means not a regular file. Cache files of a remote

@@ -103,6 +103,6 @@ def relocated(result: PackResult, folder: str, url: str) -> PackResult:
 def _framing_bytes(destination: Path, manifest: Manifest) -> int:
     """Return the bytes of the shards that belong to no image, JSON or sidecar file."""
     columns = read_columns(destination / INDEX)
-    beside = 0 if columns.json_size is None else int(columns.json_size.sum())
-    beside += 0 if columns.sidecars is None else int(columns.sidecars.size.sum())
-    return sum(shard.size for shard in manifest.shards) - manifest.image_bytes - beside
+    attached = 0 if columns.json_size is None else int(columns.json_size.sum())
+    attached += 0 if columns.sidecars is None else int(columns.sidecars.size.sum())
+    return sum(shard.size for shard in manifest.shards) - manifest.image_bytes - attached

@@ -103,15 +103,15 @@ def pack_record(listing: Listing, encoder: ImageEncoder, at: int) -> PackedRecor
         tail += tar.header(f"{key}.json", len(json))
         json_at = len(header) + len(image.data) + len(tail)
         tail += json + tar.padding(len(json))
-    beside: list[SidecarFile] = []
+    placed: list[SidecarFile] = []
     for name, data in sidecars:
-        while name in (extension, "cls", "json", *(taken for taken, _, _ in beside)):
+        while name in (extension, "cls", "json", *(taken for taken, _, _ in placed)):
             name = f"other.{name}"  # the image's extension follows from its bytes and may be another one than its file's
         tail += tar.header(f"{key}.{name}", len(data))
-        beside.append((name, len(header) + len(image.data) + len(tail), len(data)))
+        placed.append((name, len(header) + len(image.data) + len(tail), len(data)))
         tail += data + tar.padding(len(data))
     facts = (len(header), len(image.data), image.width, image.height, native_crc32c(image.data), json_at, len(json))
-    return PackedRecords(at, header + image.data + tail, [facts], beside)
+    return PackedRecords(at, header + image.data + tail, [facts], placed)
 
 
 def _own_extension(listing: Listing, at: int) -> str:

@@ -82,8 +82,8 @@ class WorkFolder:
         self.folder.mkdir(parents=True, exist_ok=True)
         with open(self.folder / _LOCK, "ab") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # only one of two plans is written, even if their options differ
-            if (there := self.plan()) is not None:
-                return there
+            if (begun := self.plan()) is not None:
+                return begun
             self._write(self.folder / _PLAN, plan.serialized())
             return plan
 

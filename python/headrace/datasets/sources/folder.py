@@ -18,7 +18,7 @@ __all__ = ["IMAGE_EXTENSIONS", "open_folder"]
 # torchvision.datasets.folder.IMG_EXTENSIONS
 IMAGE_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 # Other extensions of images, which ImageFolder ignores silently; headrace reports them.
-_PASSED_OVER = (".gif", ".jfif", ".jpe", ".heic", ".heif", ".avif", ".jp2", ".jxl")
+_IGNORED_EXTENSIONS = (".gif", ".jfif", ".jpe", ".heic", ".heif", ".avif", ".jp2", ".jxl")
 
 
 def open_folder(root: Path) -> Dataset:
@@ -63,9 +63,9 @@ def open_folder(root: Path) -> Dataset:
             f"class folders without images in {root}: {', '.join(empty[:5])}{' …' if len(empty) > 5 else ''}",
             hint="add images or remove the empty folders (torchvision's ImageFolder refuses them too)",
         )
-    above = len(os.path.join(root, ""))  # noqa: PTH118 (bytes of text, not a path)
-    keys = tuple(path[above:] for path in files)
-    passed_over = tuple(path[above:] for path in strays)
+    prefix_length = len(os.path.join(root, ""))  # noqa: PTH118 (bytes of text, not a path)
+    keys = tuple(path[prefix_length:] for path in files)
+    ignored = tuple(path[prefix_length:] for path in strays)
     label_column = np.asarray(labels, dtype=np.int64)
     table = RecordTable(
         files=tuple(files),
@@ -76,7 +76,7 @@ def open_folder(root: Path) -> Dataset:
         keys=keys,
     )
     mark = fingerprint(keys, np.asarray(sizes, dtype=np.int64), label_column)
-    return Dataset(root=str(root), kind="folder", table=table, classes=classes, fingerprint=mark, strays=passed_over)
+    return Dataset(root=str(root), kind="folder", table=table, classes=classes, fingerprint=mark, strays=ignored)
 
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:
@@ -114,7 +114,7 @@ def _images(folder: Path, strays: list[str]) -> Iterator[tuple[str, int]]:
                 if not stat.S_ISREG(facts.st_mode):  # a read from a pipe or a device may never return
                     raise SourceError(f"{path} is a pipe, a device or a folder, not an image", hint="remove or rename it")
                 yield path, facts.st_size
-            elif name.lower().endswith(_PASSED_OVER):
+            elif name.lower().endswith(_IGNORED_EXTENSIONS):
                 strays.append(os.path.join(parent, name))  # noqa: PTH118 (as above)
 
 

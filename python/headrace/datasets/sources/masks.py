@@ -42,9 +42,11 @@ def with_masks(dataset: Dataset, mask: str | os.PathLike[str]) -> tuple[Dataset,
 def _in_folder(dataset: Dataset, folder: Path) -> RecordTable:
     keys = dataset.table.keys
     names = [f"{_stem(key)}.png" for key in keys]
-    above = len(os.path.join(folder, ""))  # noqa: PTH118 (as below: a million Path objects are slow)
-    there = {os.path.join(parent, file)[above:] for parent, _, files in os.walk(folder, followlinks=True) for file in files}  # noqa: PTH118
-    _refuse_missing(dataset, [key for key, name in zip(keys, names, strict=True) if name not in there], f"in {folder}")
+    prefix_length = len(os.path.join(folder, ""))  # noqa: PTH118 (as below: a million Path objects are slow)
+    existing = set[str]()
+    for parent, _, files_here in os.walk(folder, followlinks=True):
+        existing.update(os.path.join(parent, file)[prefix_length:] for file in files_here)  # noqa: PTH118
+    _refuse_missing(dataset, [key for key, name in zip(keys, names, strict=True) if name not in existing], f"in {folder}")
     count = len(keys)
     whole = np.full(count, -1, dtype=np.int64)
     files = tuple(str(folder / name) for name in names)
@@ -74,16 +76,16 @@ def _in_archives(dataset: Dataset, ending: str) -> tuple[Dataset, RecordTable]:
         raise SourceError(
             f"all images of {dataset.root} end in {ending!r}: as masks they leave no image", hint="give the masks' ending"
         )
-    beside = [(table.file[row], mask) for row in images if (mask := masks[row]) is not None]
-    if len(beside) < len(images):
+    image_masks = [(table.file[row], mask) for row in images if (mask := masks[row]) is not None]
+    if len(image_masks) < len(images):
         without = [table.keys[row] for row in images if masks[row] is None]
         _refuse_missing(dataset, without, f"that ends in {ending!r} beside them")
     dataset = dataset if len(images) == len(table) else _selected(dataset, np.array(images, dtype=np.int64))
     return dataset, _table(
         table.files,
-        np.array([file for file, _ in beside], dtype=np.int32),
-        np.array([mask.offset for _, mask in beside], dtype=np.int64),
-        np.array([mask.size for _, mask in beside], dtype=np.int64),
+        np.array([file for file, _ in image_masks], dtype=np.int32),
+        np.array([mask.offset for _, mask in image_masks], dtype=np.int64),
+        np.array([mask.size for _, mask in image_masks], dtype=np.int64),
         dataset,
     )
 

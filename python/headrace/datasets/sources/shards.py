@@ -40,7 +40,7 @@ def open_shards(folder: Path, *, part: bool = False) -> Dataset:
         raise FormatError(f"{index} has {index.stat().st_size} bytes, the manifest says {manifest.index.size}", hint=_HINT)
     columns = read_columns(index)
     if part and len(columns) == manifest.records:
-        manifest, columns = _those_here(folder, manifest, columns)
+        manifest, columns = _present_shards(folder, manifest, columns)
     problem = contradiction(folder, manifest, columns) or _missing(folder, manifest)
     if problem:
         raise FormatError(problem, hint=_HINT)
@@ -63,14 +63,14 @@ def fingerprint_of(digest: str, manifest: Manifest) -> str:
     return hashlib.sha256(f"{digest}\n{names}".encode()).hexdigest()[:32]
 
 
-def _those_here(folder: Path, manifest: Manifest, columns: Columns) -> tuple[Manifest, Columns]:
+def _present_shards(folder: Path, manifest: Manifest, columns: Columns) -> tuple[Manifest, Columns]:
     """Return manifest and index of the shards that are present. Raise SourceError if there are none."""
-    here = [number for number, shard in enumerate(manifest.shards) if (folder / shard.file).is_file()]
-    if not here:
+    present = [number for number, shard in enumerate(manifest.shards) if (folder / shard.file).is_file()]
+    if not present:
         raise SourceError(f"{folder} holds the manifest of a packed dataset, and none of its shards")
-    rows = np.flatnonzero(np.isin(columns.shard, here))
-    shards = tuple(manifest.shards[number] for number in here)
-    renumbered = np.searchsorted(here, columns.shard[rows]).astype(np.int32)
+    rows = np.flatnonzero(np.isin(columns.shard, present))
+    shards = tuple(manifest.shards[number] for number in present)
+    renumbered = np.searchsorted(present, columns.shard[rows]).astype(np.int32)
     return replace(manifest, shards=shards, records=len(rows)), selected(columns, rows, renumbered)
 
 

@@ -78,8 +78,8 @@ def _prepare(
 ) -> None:
     """Read each file once, and store the index of all records."""
     total, largest = sum(entry.size for entry in objects), max(entry.size for entry in objects)
-    around = 64 * 4096 + 8192 * len(objects)  # an upper estimate: records are not counted yet
-    reserve_some(folder, total + around, at_least=largest + around)
+    overhead_bytes = 64 * 4096 + 8192 * len(objects)  # an upper estimate: records are not counted yet
+    reserve_some(folder, total + overhead_bytes, at_least=largest + overhead_bytes)
     data = folder / "data"
     paths = [data / entry.path for entry in objects]
     scan, parts, crc32c, shards = scanner(paths), list[ContainerRecords](), list[int](), list[ShardFacts]()

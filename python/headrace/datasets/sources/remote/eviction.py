@@ -17,7 +17,7 @@ from headrace.system.sizes import parse_size, size_text
 __all__ = ["cache_limit_bytes", "mark_in_use", "reserve", "reserve_some", "reserved_bytes"]
 
 _FREE_SHARE = 0.9
-_SHARED = 0.9  # share of the remaining space given to a dataset that is larger than it
+_SHARED = 0.9  # share of the remaining space for a dataset that is larger than it
 
 
 def cache_limit_bytes(cache: Path) -> int:
@@ -60,14 +60,14 @@ def reserve_some(entry: Path, size: int, *, at_least: int, limit: int | None = N
             if free >= size:
                 break
             free += _evict(other)
-        given = size if free >= size else max(at_least, int(free * _SHARED))
+        reserved = size if free >= size else max(at_least, int(free * _SHARED))
         if free < at_least:
             raise SourceError(
                 f"the cache in {cache} is full of data in use, and {size_text(at_least)} more are needed",
                 hint="set HEADRACE_CACHE to another folder, or HEADRACE_CACHE_SIZE to a larger size",
             )
-        (entry / "size").write_text(str(given))
-        return given
+        (entry / "size").write_text(str(reserved))
+        return reserved
 
 
 def reserved_bytes(entry: Path) -> int:

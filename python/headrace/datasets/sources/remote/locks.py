@@ -25,12 +25,12 @@ _PATIENCE_S = 60.0  # after this time the bytes are fetched without the claim: i
 def claim(path: Path, first: int, last: int) -> Iterator[bool]:
     """Claim the records `first` to `last`; yield True if another holder had to be waited for."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    wish = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, first, last - first + 1, 0)
+    request = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, first, last - first + 1, 0)
     deadline_s, waited = time.monotonic() + _PATIENCE_S, False
     try:
         while time.monotonic() < deadline_s:
             try:
-                fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, wish)
+                fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, request)
                 break
             except (BlockingIOError, PermissionError):  # EAGAIN or EACCES: another holder
                 waited = True
