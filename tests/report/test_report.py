@@ -268,7 +268,7 @@ def test_a_change_that_is_wider_than_its_column_is_wrapped() -> None:
 
 def text_column(lines: list[str]) -> int:
     """The position of the second column."""
-    return next(line.index("img/s (80 %") for line in lines if line.startswith("Fixes"))
+    return next(line.index("predicted (80 %") for line in lines if line.startswith("Best fixes"))
 
 
 def test_escape_sequences_do_not_reach_the_terminal() -> None:

@@ -165,7 +165,7 @@ def _fixes(screen: FirstScreen, width: int, *, command_lines: int) -> list[Text]
     columns = COLUMNS if width >= WIDE else COLUMNS[:2]  # a narrow screen has no room for the last column
     room = width - sum(size for _, size in columns)
     lines = [Text(line) for line in textwrap.wrap(screen.advice or "", width)]
-    lines.append(Text(_row("Fixes, best first", [name for name, _ in columns], room, columns), style="bold"))
+    lines.append(Text(_row("Best fixes (img/s)", [name for name, _ in columns], room, columns), style="bold"))
     for number, line in enumerate(screen.fixes, 1):
         style = "dim" if line.helps is False else ""
         cells = (_predicted(line), _measured(line), line.then)
@@ -183,7 +183,7 @@ def _fixes(screen: FirstScreen, width: int, *, command_lines: int) -> list[Text]
 
 
 WIDE = 96
-COLUMNS = (("img/s (80 % interval)", 25), ("measured", 10), ("then limited by", 17))
+COLUMNS = (("predicted (80 % interval)", 26), ("measured", 10), ("then limited by", 17))
 """Headings and widths of the columns after the first."""
 
 
