@@ -9,7 +9,7 @@ from headrace.diagnosis.job import MeasuredJob
 from headrace.diagnosis.model import Fix
 from headrace.session.model import ObservedLoader
 
-__all__ = ["FixKind", "Rerun", "not_rerun"]
+__all__ = ["FixKind", "Rerun"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Rerun:
     headrace_run: bool = False
 
 
-def not_rerun(number: int | None, loader: ObservedLoader) -> Rerun | None:
+def _not_rerun(number: int | None, loader: ObservedLoader) -> Rerun | None:
     """Return None: the fix needs an edit of the script, so no re-run can apply it."""
     return None
 
@@ -44,5 +44,5 @@ class FixKind:
 
     name: str
     propose: Callable[[MeasuredJob, str], Fix | None]
-    rerun: Callable[[int | None, ObservedLoader], Rerun | None] = not_rerun
+    rerun: Callable[[int | None, ObservedLoader], Rerun | None] = _not_rerun
     is_replayed: bool = False

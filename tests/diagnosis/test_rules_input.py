@@ -1,0 +1,143 @@
+"""The rules for the input: which resource makes batches late."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from diagnosis_checks import check, fix
+from headrace.diagnosis.diagnose import diagnose
+from headrace.session.model import Event, Session
+from session_factory import MAIN_PID, make_session
+
+
+def test_storage_latency_is_predicted_to_gain_from_workers() -> None:
+    session = make_session(workers=2, cpu_s=0.001, blocked_s=0.06, compute_s=0.01, cores=2)
+    diagnosis = check(session, "STORAGE_LATENCY")
+    workers = fix(diagnosis, "num_workers")
+    assert workers.predicted_img_s is not None
+    assert workers.predicted_img_s > 2 * (diagnosis.img_s or 0)
+    assert workers.interval is not None
+    assert workers.interval[0] <= workers.predicted_img_s <= workers.interval[1]
+
+
+def with_one_alone(session: Session, wall_s: float, *, disturbed: bool = False) -> Session:
+    """Add a batch that worker 0 makes in `wall_s` seconds while the other worker pauses; `disturbed`: does not pause."""
+    first = session.batches[40]
+    alone = replace(first, alone=1, wall_s=wall_s, pid=MAIN_PID + 1, worker=0)
+    end_s = alone.start_s + wall_s
+    others = [batch for batch in session.batches if disturbed or batch.pid == alone.pid or batch.start_s > end_s or
+              batch.start_s + batch.wall_s < alone.start_s]  # fmt: skip
+    return replace(session, batches=tuple(sorted([*others, alone], key=lambda batch: batch.start_s)))
+
+
+def test_storage_bandwidth_is_predicted_not_to_gain_from_workers() -> None:
+    session = make_session(workers=2, cpu_s=0.002, blocked_s=0.06, compute_s=0.01)
+    session = with_one_alone(session, 0.032)
+    diagnosis = check(session, "STORAGE_BANDWIDTH")
+    assert fix(diagnosis, "num_workers").gain == pytest.approx(1, abs=0.03)
+    assert fix(diagnosis, "num_workers").change.startswith("≈ 0")
+
+
+def test_blocked_socket_reads_are_network() -> None:
+    session = make_session(workers=2, cpu_s=0.001, blocked_s=0.06, compute_s=0.01)
+    batches = tuple(replace(batch, socket_s=0.055) for batch in session.batches)
+    check(replace(session, batches=batches), "NETWORK")
+
+
+def test_no_workers_is_no_overlap_and_one_worker_is_proposed() -> None:
+    diagnosis = check(make_session(workers=0, cpu_s=0.018, compute_s=0.02), "NO_OVERLAP")
+    workers = fix(diagnosis, "num_workers=1")
+    assert workers.change == "one loader worker instead of none"
+    assert workers.predicted_img_s == pytest.approx(32 / 0.020, rel=0.1)
+
+
+def test_too_few_workers_with_free_cores_is_cpu_prep() -> None:
+    session = make_session(workers=1, cpu_s=0.03, compute_s=0.015, cores=2)
+    diagnosis = check(session, "CPU_PREP")
+    workers = fix(diagnosis, "num_workers=2")
+    assert workers.predicted_img_s == pytest.approx(32 / 0.0165, rel=0.1)
+
+
+def test_cpu_saturated_is_predicted_not_to_gain_from_workers() -> None:
+    diagnosis = check(make_session(workers=2, cpu_s=0.08, compute_s=0.01, cores=2), "CPU_SATURATED")
+    assert fix(diagnosis, "num_workers").gain == pytest.approx(1, abs=0.03)
+
+
+def test_queueing_workers_beside_idle_cores_are_cpu_uneven() -> None:
+    session = make_session(workers=4, cpu_s=0.02, queue_s=0.06, compute_s=0.005, cores=8)
+    samples = tuple(replace(sample, core_busy=(1.0, 1.0, *[0.05] * 6)) for sample in session.samples)
+    check(replace(session, samples=samples), "CPU_UNEVEN")
+
+
+def test_queueing_for_a_core_is_not_storage() -> None:
+    session = make_session(workers=6, cpu_s=0.03, queue_s=0.27, blocked_s=0.0, compute_s=0.01, cores=2)
+    assert diagnose(session).verdict in ("CPU_SATURATED", "CPU_OVERSUBSCRIBED")
+
+
+def test_slow_collate_and_hand_over_is_collate_ipc() -> None:
+    session = make_session(workers=2, cpu_s=0.04, collate_s=0.038, compute_s=0.005, transfer_s=0.03, jitter=0.0)
+    check(session, "COLLATE_IPC")
+
+
+def test_ready_small_batches_are_not_an_input_problem() -> None:
+    session = make_session(cpu_s=0.0002, compute_s=0.005, transfer_s=0.0012, main_cpu_share=0.98, batch_size=2)
+    small = tuple(replace(step, batch_bytes=128, wait_cpu_s=0.0009) for step in session.steps)
+    session = replace(session, steps=small, events=(Event(MAIN_PID, "operators", 3.0, 0.1),))
+    diagnosis = check(session, "OVERHEAD_BOUND")
+    assert not any(found.kind == "COLLATE_IPC" for found in diagnosis.findings)
+
+
+def test_network_traffic_counts_only_for_processes_that_read_from_the_network() -> None:
+    session = make_session(workers=2, cpu_s=0.001, blocked_s=0.06, compute_s=0.01, read_bytes=2000, network_receive_bytes_s=9e6)
+    none = Event(MAIN_PID + 1, "tcp_connections", 3.0, 0.0, "0")
+    check(replace(session, events=(none,)), "STORAGE_LATENCY")
+    check(replace(session, events=(replace(none, detail="2"),)), "NETWORK")
+    mounted = make_session(
+        workers=2, cpu_s=0.001, blocked_s=0.06, compute_s=0.01, read_bytes=300_000, network_receive_bytes_s=9e6
+    )
+    check(replace(mounted, events=(none,)), "NETWORK")  # a network file system: the kernel holds the connection
+
+
+def test_gradient_traffic_between_ranks_is_not_network_input() -> None:
+    sessions = [make_session(cpu_s=0.001, blocked_s=0.08, compute_s=0.01, rank=rank, world_size=2) for rank in (0, 1)]
+    names = ("processes", "loaders", "batches", "steps")
+    merged = {name: sum((getattr(session, name) for session in sessions), ()) for name in names}
+    samples = tuple(
+        replace(sample, loopback_receive_bytes_s=2e8, network_receive_bytes_s=0.0) for sample in sessions[0].samples
+    )
+    session = replace(sessions[0], samples=samples, **merged)
+    check(session, "STORAGE_LATENCY")
+    own = Event(MAIN_PID + 1, "tcp_connections", 3.0, 0.0, "1")
+    check(replace(session, events=(own,)), "NETWORK")
+
+
+def test_storage_experiment_is_ignored_when_another_worker_was_busy() -> None:
+    session = make_session(workers=2, cpu_s=0.002, blocked_s=0.06, compute_s=0.01)
+    check(with_one_alone(session, 0.032), "STORAGE_BANDWIDTH")
+    diagnosis = check(with_one_alone(session, 0.032, disturbed=True), "STORAGE_LATENCY")
+    assert not any("alone" in words for words in diagnosis.findings[0].evidence)
+
+
+def test_storage_experiment_compares_cold_batches_with_cold_batches() -> None:
+    session = make_session(workers=2, cpu_s=0.002, blocked_s=0.06, compute_s=0.01, disk_bytes=3_500_000)
+    warm = tuple(replace(b, disk_bytes=0, wall_s=0.003) if n < 38 else b for n, b in enumerate(session.batches))
+    check(with_one_alone(replace(session, batches=warm), 0.032), "STORAGE_BANDWIDTH")
+
+
+def test_slowest_of_several_loaders_iterated_together_is_diagnosed() -> None:
+    plain = make_session(workers=1, cpu_s=0.06, compute_s=0.01, cores=4)
+    fast = tuple(
+        replace(step, loader=1, start_s=step.start_s - 0.001, wait_s=0.001, compute_s=step.step_s - 0.001, optimizer_steps=1)
+        for step in plain.steps
+    )
+    slow = tuple(replace(step, optimizer_steps=0) for step in plain.steps)
+    loaders = (*plain.loaders, replace(plain.loaders[0], loader=1))
+    session = replace(plain, loaders=loaders, steps=tuple(sorted((*fast, *slow), key=lambda step: step.start_s)))
+    check(session, "CPU_PREP")
+
+
+def test_share_of_batches_at_once_follows_the_waits_not_the_queue() -> None:
+    session = make_session(workers=1, cpu_s=0.03, compute_s=0.015, cores=2)
+    session = replace(session, steps=tuple(replace(step, ready=1) for step in session.steps))
+    assert any("0% of the batches came at once" in words for words in check(session, "CPU_PREP").findings[0].evidence)

@@ -1,0 +1,105 @@
+"""The rules for the machine: quota, other programs, clocks, threads, memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from diagnosis_checks import check
+from headrace.diagnosis.diagnose import diagnose
+from headrace.session.model import Session
+from session_factory import make_session
+
+
+def test_lowered_gpu_clock_is_thermal_throttle_from_its_step_on() -> None:
+    session = make_session(cpu_s=0.001, compute_s=0.02, gpu_busy=0.99, throttle=("heat (software)",))
+    gpus = tuple(replace(gpu, max_sm_clock_mhz=1980) for gpu in session.host.gpus)
+    samples = tuple(
+        replace(sample, gpus=tuple(replace(gpu, sm_clock_mhz=1200) for gpu in sample.gpus)) for sample in session.samples
+    )
+    steps = tuple(replace(step, compute_s=step.compute_s * (1.4 if n >= 60 else 1)) for n, step in enumerate(session.steps))
+    diagnosis = check(replace(session, samples=samples, steps=steps, host=replace(session.host, gpus=gpus)), "THERMAL_THROTTLE")
+    assert any("from step 60 on" in words for words in diagnosis.findings[0].evidence)
+
+
+def test_other_programs_that_delay_the_step_are_external_cpu() -> None:
+    session = make_session(cpu_s=0.01, compute_s=0.05, cores=2, foreign_cores=1.2, queue_share=0.5)
+    steps = tuple(replace(step, queue_s=0.025) for step in session.steps)
+    diagnosis = check(replace(session, steps=steps), "EXTERNAL_CPU")
+    assert diagnosis.noise is not None
+    assert diagnosis.noise.startswith("high")
+
+
+def test_other_programs_that_do_not_delay_the_step_are_not_reported() -> None:
+    session = make_session(cpu_s=0.01, compute_s=0.05, foreign_cores=1.2)
+    steps = tuple(replace(step, queue_s=0.0001) for step in session.steps)
+    assert [found.kind for found in check(replace(session, steps=steps), "COMPUTE_BOUND").findings] == ["COMPUTE_BOUND"]
+
+
+def test_throttled_cgroup_is_cpu_quota() -> None:
+    session = make_session(cpu_s=0.01, compute_s=0.05, throttled_share=0.4)
+    host = replace(session.host, quota_cores=1.0)
+    diagnosis = check(replace(session, host=host), "CPU_QUOTA")
+    assert any("the limit is 1 core" in words for words in diagnosis.findings[0].evidence)
+
+
+def test_quota_share_relates_throttling_to_the_cores_that_would_run() -> None:
+    session = make_session(cpu_s=0.01, compute_s=0.05, throttled_share=2.0)
+    samples = tuple(replace(sample, own_cores=2.0) for sample in session.samples)
+    diagnosis = check(replace(session, samples=samples, host=replace(session.host, quota_cores=2.0)), "CPU_QUOTA")
+    assert diagnosis.findings[0].share == pytest.approx(0.5)
+    assert any("50%" in words for words in diagnosis.findings[0].evidence)
+
+
+def test_idle_cores_beyond_the_quota_do_not_count_as_free() -> None:
+    session = make_session(workers=4, cpu_s=0.02, queue_s=0.06, compute_s=0.005, cores=16)
+    samples = tuple(replace(sample, own_cores=1.0, core_busy=(0.5, 0.5, *[0.0] * 14)) for sample in session.samples)
+    session = replace(session, samples=samples, host=replace(session.host, quota_cores=1.0))
+    assert diagnose(session).verdict == "CPU_SATURATED"
+
+
+def test_more_threads_than_cores_is_cpu_oversubscribed() -> None:
+    session = make_session(workers=8, cpu_s=0.03, queue_s=0.24, compute_s=0.03, cores=2, main_cpu_share=0.9)
+    diagnosis = check(session, "CPU_OVERSUBSCRIBED")
+    assert not any(finding.kind.startswith("STORAGE") for finding in diagnosis.findings)
+
+
+def test_needed_workers_are_not_reported_as_too_many_threads() -> None:
+    session = make_session(workers=2, cpu_s=0.05, queue_s=0.02, collate_s=0.049, compute_s=0.03, transfer_s=0.002, cores=2)
+    steps = tuple(replace(step, queue_s=0.012) for step in session.steps)
+    samples = tuple(replace(sample, foreign_cores=0.0, core_busy=(1.0, 1.0)) for sample in session.samples)
+    diagnosis = check(replace(session, steps=steps, samples=samples), "COLLATE_IPC")
+    assert not any(found.kind == "CPU_OVERSUBSCRIBED" for found in diagnosis.findings)
+    assert diagnosis.findings[0].share == pytest.approx((diagnosis.wait_share or 0) + 0.012 / (diagnosis.step_s or 1), abs=0.1)
+
+
+def with_memory(*held_mb: float, interval_s: float = 0.5) -> Session:
+    """A job whose own memory has these values (MB), one per sample."""
+    session = make_session(cpu_s=0.001, compute_s=0.1, steps=200)
+    samples = tuple(
+        replace(
+            session.samples[0],
+            time_s=interval_s * (number + 1),
+            processes=3,
+            own_memory_bytes=int(held * 1e6),
+            memory_used_bytes=int(4e9 + held * 1e6),
+        )
+        for number, held in enumerate(held_mb)
+    )
+    return replace(session, samples=samples)
+
+
+def growth_of(session: Session) -> list[str]:
+    return [words for found in diagnose(session).findings if found.kind == "MEMORY_GROWTH" for words in found.evidence]
+
+
+def test_steady_memory_growth_is_reported_with_its_rate() -> None:
+    found = growth_of(with_memory(*(1000 + 25 * number for number in range(40))))
+    assert any("50.0 MB/s" in words for words in found)
+
+
+def test_memory_growth_of_the_first_minutes_is_not_reported() -> None:
+    assert not growth_of(with_memory(*(1250 + 3.5 * number for number in range(30)))), "forked workers copy pages"
+    assert not growth_of(with_memory(*(1000 + 60 * number**0.5 for number in range(60)))), "growth that slows down"
+    slow = [1250 + 4 * number for number in range(200)]
+    assert growth_of(with_memory(*slow, interval_s=4.0)), "growth that goes on for minutes is a leak"

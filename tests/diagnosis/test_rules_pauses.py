@@ -1,0 +1,116 @@
+"""The rules for pauses: garbage collection, periodic stalls, gaps between epochs, slow starts of epochs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+from diagnosis_checks import check, fix
+from headrace.session.model import Event, Session, Step
+from session_factory import MAIN_PID, make_session
+
+STEPS = 120
+
+
+def pauses(every: int, duration_s: float, name: str, steps: Iterable[Step]) -> tuple[Event, ...]:
+    return tuple(
+        Event(MAIN_PID, name, step.start_s + step.wait_s + 0.001, duration_s)
+        for number, step in enumerate(steps)
+        if number % every == every - 1
+    )
+
+
+def with_pause(steps: tuple[Step, ...], every: int, duration_s: float) -> tuple[Step, ...]:
+    """Add a pause to the compute of every n-th step; the steps after it start later."""
+    paused: list[Step] = []
+    for number, step in enumerate(steps):
+        pause_s = duration_s if number % every == every - 1 else 0.0
+        late_s = number // every * duration_s
+        paused.append(replace(step, start_s=step.start_s + late_s, compute_s=step.compute_s + pause_s))
+    return tuple(paused)
+
+
+def steps_length_s(session: Session) -> float:
+    return sum(step.step_s for step in session.steps)
+
+
+def in_epochs(session: Session, epochs: int, between_s: float, first_wait_s: float = 0.0) -> Session:
+    length_s = steps_length_s(session) + between_s
+    steps = [
+        replace(step, epoch=epoch, start_s=step.start_s + epoch * length_s)
+        for epoch in range(epochs)
+        for number, step in enumerate(session.steps)
+    ]
+    return replace(session, steps=tuple(steps))
+
+
+def test_periodic_saves_are_a_periodic_stall_with_their_period() -> None:
+    plain = make_session(cpu_s=0.005, compute_s=0.025, steps=STEPS)
+    paused = with_pause(plain.steps, 40, 1.0)
+    session = replace(plain, steps=paused, events=pauses(40, 1.0, "save", paused))
+    diagnosis = check(session, "PERIODIC_STALL")
+    assert any("every 40 steps" in words for words in diagnosis.findings[0].evidence)
+    assert any("torch.save" in words for words in diagnosis.findings[0].evidence)
+    gained = fix(diagnosis, "async_checkpoint").gain
+    assert gained == pytest.approx((40 * 0.0255 + 1) / (40 * 0.0255), rel=0.1)
+
+
+def test_two_long_pauses_of_unknown_cause_are_a_periodic_stall() -> None:
+    plain = make_session(cpu_s=0.005, compute_s=0.025, steps=90)
+    check(replace(plain, steps=with_pause(plain.steps, 40, 1.0)), "PERIODIC_STALL")
+
+
+def test_irregular_short_delays_are_not_reported() -> None:
+    plain = make_session(cpu_s=0.005, compute_s=0.025, steps=STEPS)
+    slow = {7, 18, 22, 51, 60, 83, 111}
+    steps = tuple(replace(s, compute_s=s.compute_s + (0.03 if n in slow else 0)) for n, s in enumerate(plain.steps))
+    check(replace(plain, steps=steps), "COMPUTE_BOUND")
+
+
+def test_garbage_collection_is_gc_pause_and_gc_freeze_removes_it() -> None:
+    plain = make_session(cpu_s=0.005, compute_s=0.01, steps=STEPS)
+    paused = with_pause(plain.steps, 13, 0.4)
+    session = replace(plain, steps=paused, events=pauses(13, 0.4, "gc", paused))
+    diagnosis = check(session, "GC_PAUSE")
+    step_s, lost_s = 0.0105, 0.4 / 13
+    assert fix(diagnosis, "gc_freeze").gain == pytest.approx((step_s + lost_s) / step_s, rel=0.1)
+
+
+def test_slow_starts_of_epochs_are_startup() -> None:
+    one = make_session(cpu_s=0.005, compute_s=0.02, steps=40)
+    steps: list[Step] = []
+    for epoch in range(4):
+        shift_s = epoch * (steps_length_s(one) + 2.0)
+        for number, step in enumerate(one.steps):
+            extra_s = 2.0 if number == 0 else 0.0
+            steps.append(replace(step, epoch=epoch, start_s=step.start_s + shift_s, wait_s=step.wait_s + extra_s))
+    diagnosis = check(replace(one, steps=tuple(steps)), "STARTUP")
+    assert fix(diagnosis, "persistent_workers").gain == pytest.approx(2, rel=0.3)
+
+
+def test_long_gaps_between_epochs_are_a_periodic_stall_of_the_run() -> None:
+    plain = make_session(cpu_s=0.005, compute_s=0.02, steps=40)
+    check(in_epochs(plain, 4, 0.1), "COMPUTE_BOUND")
+    session = in_epochs(plain, 4, 0.8)
+    steps = [step for step in session.steps if step.epoch < 3]
+    ends = [max(step.start_s + step.step_s for step in steps if step.epoch == epoch) for epoch in range(3)]
+    validation = tuple(replace(steps[0], loader=1, start_s=end, compute_s=0.6, optimizer_steps=0) for end in ends)
+    session = replace(
+        session, steps=(*session.steps, *validation), loaders=(*session.loaders, replace(session.loaders[0], loader=1))
+    )
+    diagnosis = check(session, "PERIODIC_STALL")
+    assert diagnosis.findings[0].share_of == "run"
+    assert any("validation" in words for words in diagnosis.findings[0].evidence)
+    assert (diagnosis.wasted_gpu_hours_per_100 or 0) > 30
+
+
+def test_short_epochs_without_workers_are_not_startup() -> None:
+    session = in_epochs(make_session(workers=0, cpu_s=0.05, compute_s=0.01, steps=5), 12, 0.0)
+    assert [found.kind for found in check(session, "NO_OVERLAP").findings] == ["NO_OVERLAP"]
+
+
+def test_async_checkpoint_is_not_proposed_without_a_save() -> None:
+    plain = make_session(cpu_s=0.005, compute_s=0.025, steps=STEPS)
+    diagnosis = check(replace(plain, steps=with_pause(plain.steps, 20, 0.5)), "PERIODIC_STALL")
+    assert not any(item.id == "async_checkpoint" for item in diagnosis.fixes)
