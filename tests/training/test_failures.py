@@ -100,7 +100,7 @@ def test_nan_steps_skips_bad_updates_and_their_statistics(options: Options) -> N
     assert torch.equal(weights["body.1.running_mean"], tensors["model.body.1.running_mean"])
 
     fragile.PASSES[0] = 0
-    with pytest.raises(HeadraceError, match=r"at step 5 .*1 such steps were passed over before"):
+    with pytest.raises(HeadraceError, match=r"at step 5 .*Skipped before: 1 bad step"):
         train(replace(passing, nan_steps=1, out=options.out + "-too-many"))
 
 
@@ -128,7 +128,7 @@ def test_weights_that_are_not_finite_are_not_saved(options: Options) -> None:
 @pytest.mark.parametrize(
     ("changes", "error", "words"),
     [
-        ({"model": "fragile:too_many_classes"}, UsageError, r"answers with \(1, 3\) for one image, not with \(1, 2\)"),
+        ({"model": "fragile:too_many_classes"}, UsageError, r"returns \(1, 3\) for one image, not \(1, 2\)"),
         ({"model": "fragile:wants_large_images"}, UsageError, "cannot take an image of 16 pixels: .*[Kk]ernel size"),
         ({"model": "fragile:hungry"}, HeadraceError, r"a batch of 8 does not fit into the memory of CPU at step 1"),
         ({"nan_steps": -1}, UsageError, "--nan-steps must be 0 or more"),

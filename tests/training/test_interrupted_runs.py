@@ -107,7 +107,7 @@ def lines(out: Path) -> list[dict[str, object]]:
 
 
 FULL_DISK = """
-import json, sys, os
+import json, sys, time
 from dataclasses import replace
 from pathlib import Path
 from headrace.training import checkpoint, loop as trainer
@@ -124,6 +124,8 @@ filler, remarks = disk / "filler", []
 def fill(progress):
     remarks.append(progress.remark or "")
     if progress.step == 10:
+        while not (disk / "run/checkpoints/step-000000008").exists():  # it is written in the background
+            time.sleep(0.01)
         with open(filler, "wb", buffering=0) as file:
             try:
                 while True: file.write(bytes(4096))

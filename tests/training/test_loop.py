@@ -136,7 +136,7 @@ def test_resume_reports_and_skips_a_damaged_checkpoint(options: Options) -> None
     result = train(replace(options, resume="auto"), on_progress=lambda progress: remarks.append(progress.remark or "") or None)
     assert result.resumed_from_step == 10
     assert any("damaged" in remark and newest.name in remark for remark in remarks)
-    assert any("going on from the one before, step-000000010" in remark for remark in remarks)
+    assert any("resuming from the checkpoint before, step-000000010" in remark for remark in remarks)
     assert weights(options) == undisturbed
 
 

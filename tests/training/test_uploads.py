@@ -175,7 +175,7 @@ def test_resume_from_the_store_skips_incomplete_and_damaged_uploads(options: Opt
     remarks: list[str] = []
     result = train(replace(stored, steps=None), on_progress=lambda seen: remarks.append(seen.remark or "") or stop_at(9)(seen))
     assert result.resumed_from_step == 7
-    assert f"going on from {url}/step-000000007: there is none on this disk that is newer" in remarks
+    assert f"resuming from {url}/step-000000007: this disk has no newer checkpoint" in remarks
 
     # the newest upload is incomplete, the one before is damaged: both are reported
     shutil.rmtree(stored.out)

@@ -59,18 +59,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Train with a progress bar. The exit code is 128 + the signal's number if one asked to stop."""
-    chosen = options_from_arguments(args, args.config)
-    count = rank_count(chosen.processes, chosen.options.device)
-    options = _measured_options(chosen, count)
+    resolved = options_from_arguments(args, args.config)
+    count = rank_count(resolved.processes, resolved.options.device)
+    options = _measured_options(resolved, count)
     if args.dry_run:
-        return _dry_run(args, chosen, options, count)
+        return _dry_run(args, resolved, options, count)
     if count > 1 and "WORLD_SIZE" not in os.environ:
         return _run_processes(args, count, options)
     if not ranks_from_environment().main:
         return _train_and_diagnose(options, lambda progress: None)[0].exit_code
-    _log_options(chosen, options)
-    with output.progress(f"{options.model}: preparing", None, rate_of="steps alone") as meter:
-        result, diagnosis = _train_and_diagnose(options, lambda progress: _show_progress(options, progress, meter))
+    _log_options(resolved, options)
+    with output.progress(f"{options.model}: preparing", None, rate_of="steps alone") as bar:
+        result, diagnosis = _train_and_diagnose(options, lambda progress: _show_progress(options, progress, bar))
     title = f"{options.model} on {result.device.name}"
     metrics, page = Path(options.out) / "metrics.jsonl", Path(options.out) / "report.html"
     report = training_page.write(metrics, page, title=title, diagnosis=diagnosis)
@@ -80,71 +80,71 @@ def run(args: argparse.Namespace) -> int:
 
 def _train_and_diagnose(options: Options, on_progress: Callable[[TrainingProgress], None]) -> tuple[Result, Diagnosis | None]:
     """Train, and diagnose the run."""
-    own = RunWatch(options)
+    recording = RunWatch(options)
     try:
-        result = train(options, on_progress=on_progress, on_start=own.begin)
+        result = train(options, on_progress=on_progress, on_start=recording.begin)
     except BaseException:
-        own.end(failed=True)
+        recording.end(failed=True)
         raise
-    return result, own.end()
+    return result, recording.end()
 
 
-def _measured_options(chosen: ResolvedOptions, count: int) -> Options:
+def _measured_options(resolved: ResolvedOptions, count: int) -> Options:
     """Return the options, with batch size and compile mode measured where they are `auto`."""
     ranks = ranks_from_environment().world_size if "WORLD_SIZE" in os.environ else count
-    options = chosen.options
-    if chosen.auto_batch_size:
-        options = replace(options, batch_size=_chosen_batch_size(chosen, ranks))
-    options = with_global_batch(options, chosen.global_batch, ranks)
-    return replace(options, compile=_chosen_compile(options, ranks)) if chosen.auto_compile else options
+    options = resolved.options
+    if resolved.auto_batch_size:
+        options = replace(options, batch_size=_measured_batch_size(resolved, ranks))
+    options = with_global_batch(options, resolved.global_batch, ranks)
+    return replace(options, compile=_measured_compile_mode(options, ranks)) if resolved.auto_compile else options
 
 
-def _log_options(chosen: ResolvedOptions, options: Options) -> None:
+def _log_options(resolved: ResolvedOptions, options: Options) -> None:
     """Log the source of the preset, and the options that differ from the defaults."""
-    if chosen.preset is not None:
-        output.log(f"recipe: {chosen.preset.source}")
+    if resolved.preset is not None:
+        output.log(f"recipe: {resolved.preset.source}")
     plain = options_file.flatten(Options(options.model, options.data, options.out))
     given = {name: value for name, value in options_file.flatten(options).items() if plain.get(name) != value}
     if given:
         output.log("options: " + ", ".join(options_file.toml_text(given).strip().splitlines()))
 
 
-def _chosen_compile(options: Options, ranks: int) -> Compile:
+def _measured_compile_mode(options: Options, ranks: int) -> Compile:
     device = open_device(options.device)
     if device.kind != "cuda":
-        output.log(f"compile off: on the {device.name} it is not tried")
+        output.log(f"compile off: it is not measured on the {device.name}")
         return "off"
     if "WORLD_SIZE" in os.environ:
-        raise UsageError("--compile auto cannot be asked of each rank by itself", hint="give torchrun --compile on or off")
+        raise UsageError("--compile auto does not work under torchrun", hint="give --compile on or off")
     data, _ = open_data(options)
     choice = choose_compile(options, device=device, classes=len(data.classes), processes=ranks, log=output.log)
-    known = " (tried before; remembered)" if choice.remembered else ""
+    known = " (from the cache)" if choice.remembered else ""
     output.log(f"compile {choice.mode}{known}")
     return choice.mode
 
 
-def _chosen_batch_size(chosen: ResolvedOptions, ranks: int) -> int:
+def _measured_batch_size(resolved: ResolvedOptions, ranks: int) -> int:
     """Return the batch size of the run to resume, else the smallest that is nearly as fast as the fastest."""
-    options = chosen.options
+    options = resolved.options
     if "WORLD_SIZE" in os.environ:
-        raise UsageError("--batch-size auto cannot be asked of each rank by itself", hint="give torchrun a number")
+        raise UsageError("--batch-size auto does not work under torchrun", hint="give a number")
     if options.resume is not None and (found := find_checkpoint(options)[0]) is not None:
         return int(found.state["batch_size"])
     device = open_device(options.device)
     if device.simulated:
-        hint = "give a number, or try on a GPU"
-        raise UsageError(f"--batch-size auto: the {device.name} takes as long an image at any size", hint=hint)
+        hint = "give a number, or use a GPU"
+        raise UsageError(f"--batch-size auto: the {device.name} takes the same time per image at any batch size", hint=hint)
     data, _ = open_data(options)
     driver = find_driver()[0] if device.kind == "cuda" else None
     memory_bytes = min(gpu.memory_bytes for gpu in driver.gpus) if driver and driver.gpus else None
     together = f", {ranks} ranks together" if ranks > 1 else ""
-    output.log(f"trying batch sizes for {options.model} on {device.name}{together}, with input that costs nothing")
+    output.log(f"measuring batch sizes for {options.model} on {device.name}{together}, without input")
     choice = choose_batch_size(
         options,
         classes=len(data.classes),
         images=len(data),
         memory_bytes=memory_bytes,
-        global_batch=chosen.global_batch,
+        global_batch=resolved.global_batch,
         processes=ranks,
         seconds=CPU_SECONDS if device.kind == "cpu" else None,
         on_trial=_log_trial,
@@ -161,38 +161,42 @@ def _log_trial(trial: ComputeRate) -> None:
     output.log(f"  {trial.batch_size:>5}: {result}")
 
 
-def _dry_run(args: argparse.Namespace, chosen: ResolvedOptions, options: Options, ranks: int) -> int:
+def _dry_run(args: argparse.Namespace, resolved: ResolvedOptions, options: Options, ranks: int) -> int:
     """Measure for some seconds, and print what the run would take."""
     check(options)
     if args.usd_per_hour is not None and not args.usd_per_hour >= 0:
         raise UsageError(f"--usd-per-hour must be 0 or more, not {args.usd_per_hour:g}")
     device = open_device(options.device)
     data, val = open_data(options)
-    _log_options(chosen, options)
-    if small := enlargement_note(data, options.image_size):
-        output.log(f"note: {small}")
+    _log_options(resolved, options)
+    if note := enlargement_note(data, options.image_size):
+        output.log(f"note: {note}")
     output.log(f"measuring for some seconds on the {device.name}; nothing is written")
-    plan = measure_dry_run(options, data, val, device, ranks=ranks, seconds=DRY_RUN_SECONDS, usd_per_hour=args.usd_per_hour)
-    document = {**asdict(plan), "model": options.model, "device": device.name, "options": options_file.flatten(options)}
-    output.emit(args, document, lambda: _render_dry_run(options, device.name, plan))
+    dry_run = measure_dry_run(options, data, val, device, ranks=ranks, seconds=DRY_RUN_SECONDS, usd_per_hour=args.usd_per_hour)
+    document = {**asdict(dry_run), "model": options.model, "device": device.name, "options": options_file.flatten(options)}
+    output.emit(args, document, lambda: _render_dry_run(options, device.name, dry_run))
     return 0
 
 
-def _render_dry_run(options: Options, device: str, plan: DryRun) -> None:
-    val = f", {plan.val_images:,} for validation" if plan.val_images is not None else ", no validation"
-    sizes = ", then ".join(f"{size} px" + (f" from epoch {epoch + 1}" if epoch else "") for epoch, size in plan.sizes)
-    print(f"{options.model}, {plan.parameters / 1e6:,.1f} million parameters, on {plan.ranks} × {device}")
-    print(f"data: {plan.images:,} images of {plan.classes} classes{val}; {sizes}")
-    print(f"batch: {plan.batch_size} × {count_text(plan.ranks, 'rank')}, {plan.global_batch} images to an optimizer step")
-    print(f"steps: {plan.steps_per_epoch:,} an epoch, {plan.total_steps:,} in all, {plan.warmup_steps:,} of them warm-up")
-    print(f"learning rate: {plan.peak_learning_rate:.4g} at its peak, then {options.optimization.schedule}")
-    compute = "does not fit" if plan.compute_img_s is None else f"{plan.compute_img_s:,.0f} img/s"
-    print(f"rates: compute alone {compute}, input alone {plan.ingest_img_s:,.0f} img/s: {plan.binds} binds")
-    if plan.seconds is not None and plan.seconds_per_epoch is not None:
-        money = "" if plan.usd is None else f", {plan.usd:,.2f} USD"
-        print(f"time: {_time(plan.seconds_per_epoch)} an epoch, {_time(plan.seconds)} in all{money} (estimate)")
-    memory = "" if plan.memory_bytes is None else f"GPU memory: {plan.memory_bytes / 2**30:.1f} GiB; "
-    print(f"{memory}a checkpoint: {plan.checkpoint_bytes / 1e6:,.0f} MB, {options.keep} kept")
+def _render_dry_run(options: Options, device: str, dry_run: DryRun) -> None:
+    val = f", {dry_run.val_images:,} for validation" if dry_run.val_images is not None else ", no validation"
+    sizes = ", then ".join(f"{size} px" + (f" from epoch {epoch + 1}" if epoch else "") for epoch, size in dry_run.sizes)
+    print(f"{options.model}, {dry_run.parameters / 1e6:,.1f} million parameters, on {dry_run.ranks} × {device}")
+    print(f"data: {dry_run.images:,} images of {dry_run.classes} classes{val}; {sizes}")
+    print(
+        f"batch: {dry_run.batch_size} × {count_text(dry_run.ranks, 'rank')}, {dry_run.global_batch} images to an optimizer step"
+    )
+    print(
+        f"steps: {dry_run.steps_per_epoch:,} an epoch, {dry_run.total_steps:,} in all, {dry_run.warmup_steps:,} of them warm-up"
+    )
+    print(f"learning rate: {dry_run.peak_learning_rate:.4g} at its peak, then {options.optimization.schedule}")
+    compute = "does not fit" if dry_run.compute_img_s is None else f"{dry_run.compute_img_s:,.0f} img/s"
+    print(f"rates: compute alone {compute}, input alone {dry_run.ingest_img_s:,.0f} img/s: {dry_run.binds} binds")
+    if dry_run.seconds is not None and dry_run.seconds_per_epoch is not None:
+        money = "" if dry_run.usd is None else f", {dry_run.usd:,.2f} USD"
+        print(f"time: {_time(dry_run.seconds_per_epoch)} an epoch, {_time(dry_run.seconds)} in all{money} (estimate)")
+    memory = "" if dry_run.memory_bytes is None else f"GPU memory: {dry_run.memory_bytes / 2**30:.1f} GiB; "
+    print(f"{memory}a checkpoint: {dry_run.checkpoint_bytes / 1e6:,.0f} MB, {options.keep} kept")
 
 
 def _time(seconds: float) -> str:
@@ -211,7 +215,7 @@ def _run_processes(args: argparse.Namespace, count: int, options: Options) -> in
     return code
 
 
-def _show_progress(options: Options, progress: TrainingProgress, meter: output.ProgressBar) -> None:
+def _show_progress(options: Options, progress: TrainingProgress, bar: output.ProgressBar) -> None:
     if progress.remark:
         output.stderr_console.print(escape(progress.remark), soft_wrap=True)
         return
@@ -224,7 +228,7 @@ def _show_progress(options: Options, progress: TrainingProgress, meter: output.P
         words += f" top-1 {progress.scores.top1:.1%}"
     left = (progress.total_steps - progress.step) * options.batch_size * ranks_from_environment().world_size
     # The same rate as in the summary: without start-up, warm-up steps and evaluation.
-    meter.advance(progress.images, words, total=meter.done + progress.images + left, rate=progress.img_s)
+    bar.advance(progress.images, words, total=bar.done + progress.images + left, rate=progress.img_s)
 
 
 def _document(options: Options, result: Result, report: Path, diagnosis: Diagnosis | None) -> dict[str, object]:
@@ -263,9 +267,9 @@ def _render(result: Result, report: Path, diagnosis: Diagnosis | None) -> None:
     if result.scores is not None:
         top5 = "" if result.scores.top5 is None else f", top-5 {result.scores.top5:.2%}"
         print(f"top-1 {result.scores.top1:.2%}{top5} on {result.scores.images:,} images")
-    print(f"weights: {result.final}" if result.final else f"go on with --resume auto; checkpoint: {result.checkpoint}")
+    print(f"weights: {result.final}" if result.final else f"continue with --resume auto; checkpoint: {result.checkpoint}")
     if result.skipped:
-        print(f"{result.skipped:,} times an image could not be decoded, and another was used in its place")
+        print(f"images that could not be decoded and were replaced: {result.skipped:,}")
     if diagnosis is not None:
         print(f"{diagnosis.verdict}: {diagnosis.summary} (details: {diagnosis.report})")
     print(f"report: {report}")

@@ -43,15 +43,15 @@ def run(args: argparse.Namespace) -> int:
     """Measure, print and write the settings."""
     if not 0 < args.seconds <= 600:
         raise UsageError(f"--seconds must be from 0 to 600, not {args.seconds:g}")
-    chosen = options_from_arguments(args, args.config)
-    device = open_device(chosen.options.device)
-    ranks = rank_count(chosen.processes, chosen.options.device)
-    data, _ = open_data(chosen.options)
-    if small := enlargement_note(data, chosen.options.image_size):
-        output.log(f"note: {small}")
+    resolved = options_from_arguments(args, args.config)
+    device = open_device(resolved.options.device)
+    ranks = rank_count(resolved.processes, resolved.options.device)
+    data, _ = open_data(resolved.options)
+    if note := enlargement_note(data, resolved.options.image_size):
+        output.log(f"note: {note}")
     driver = find_driver()[0] if device.kind == "cuda" else None
     memory_bytes = min(gpu.memory_bytes for gpu in driver.gpus) if driver and driver.gpus else None
-    found = tune(chosen, data, device, ranks=ranks, seconds=args.seconds, memory_bytes=memory_bytes, log=output.log)
+    found = tune(resolved, data, device, ranks=ranks, seconds=args.seconds, memory_bytes=memory_bytes, log=output.log)
     if args.write is not None:
         options_file.write(replace(found.options, resume=None), args.write)
     output.emit(args, _document(found, args.write), lambda: _render(found, args.write))

@@ -24,9 +24,7 @@ def open_data(options: Options) -> tuple[Dataset, Dataset | None]:
         data, val = map(str, inside)
     training = open_stored(data)
     if len(training.classes) < 2:
-        raise SourceError(
-            f"{data} holds one class only: there is nothing to tell apart", hint="give data of two or more classes"
-        )
+        raise SourceError(f"{data} holds one class only", hint="give data of two or more classes")
     if val is None:
         return training, None
     validation = open_stored(val)

@@ -63,7 +63,7 @@ def export(model: nn.Module, weights: Weights, path: Path, format: str, *, image
                 run = FORMATS[format](model, weights, unfinished, batches[0], facts)
                 difference = max(_difference(run(images), model(images)) for images in batches)
             if not difference <= LARGEST_DIFFERENCE:
-                words = f"the exported {format} does not answer as the model does: {difference:.2%} apart; not written"
+                words = f"the scores of the exported {format} differ from the model's by {difference:.2%}: not written"
                 raise HeadraceError(words)
     except OSError as error:
         raise HeadraceError(f"cannot write {path}: {error.strerror or error}") from error

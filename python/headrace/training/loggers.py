@@ -117,7 +117,7 @@ class Loggers:
             action()
         except Exception as error:  # servers vanish, disks fill up: these packages raise anything
             del self._open[name]
-            self._warn(f"warning: no more figures to {name}: {type(error).__name__}: {error}")
+            self._warn(f"warning: the logger {name} failed and is dropped: {type(error).__name__}: {error}")
 
 
 def figures(facts: Mapping[str, Any]) -> dict[str, float]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from headrace.errors import HeadraceError
 from headrace.loading.loader import Loader
+from headrace.system.sizes import count_text
 
 if TYPE_CHECKING:
     import torch
@@ -82,12 +83,12 @@ class LossMonitor:
         return BadStep(step, epoch, value, tuple(table.keys[row] for row in rows), tuple(sorted(files)))
 
     def _so_far(self) -> str:
-        return f"{self.allowed} such steps were passed over before. " if self.allowed else ""
+        return f"Skipped before: {count_text(self.allowed, 'bad step')}. " if self.allowed else ""
 
 
 _HINT = (
     "look at these images (headrace inspect); else lower --learning-rate, lengthen --warmup-epochs, use --clip-norm or "
-    "--precision fp32; --nan-steps N passes over N such steps"
+    "--precision fp32; --nan-steps N skips N such steps"
 )
 
 

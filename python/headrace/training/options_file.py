@@ -59,7 +59,7 @@ def toml_text(values: Mapping[str, Any]) -> str:
 def write(options: Options, path: Path) -> None:
     """Write the options to `path`. Raise UsageError if the file cannot be written."""
     try:
-        path.write_text("# headrace train --config THIS_FILE trains the same; what the command line says comes on top\n"
+        path.write_text("# headrace train --config THIS_FILE uses the same options; the command line overrides them\n"
                         + toml_text(flatten(options)), encoding="utf-8")  # fmt: skip
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}", hint="choose another --out") from error

@@ -36,7 +36,7 @@ def check_model(learner: Learner, options: Options, device: Device, classes: int
         learner.model.train()
     shape = tuple(getattr(scores, "shape", ()))
     if shape != (1, classes):
-        what = f"{options.model} answers with {shape or type(scores).__name__} for one image, not with (1, {classes})"
+        what = f"{options.model} returns {shape or type(scores).__name__} for one image, not (1, {classes})"
         raise UsageError(what, hint=f"the data has {classes} classes: the model must give one number for each")
 
 

@@ -100,7 +100,7 @@ def broadcast_checkpoint(found: Checkpoint | None, ranks: Ranks) -> Checkpoint |
 
 
 def _refuse_to_overwrite(options: Options, folder: Path, bucket: Bucket | None) -> None:
-    hint = "--resume auto goes on with it; or choose another"
+    hint = "--resume auto continues it; or choose another"
     if next(checkpoint.candidates(folder), None) is not None:
         raise UsageError(f"{options.out} already holds a training run", hint=f"{hint} --out")
     if bucket is not None and remote_names(bucket):
@@ -111,11 +111,11 @@ def _messages(found: Checkpoint | None, damaged: list[str]) -> list[str]:
     lines = [f"warning: {line}" for line in damaged]
     if damaged and found is not None:
         where = found.path if is_url(found.path) else found.name
-        lines.append(f"going on from the one before, {where}: the steps after it are trained again")
+        lines.append(f"resuming from the checkpoint before, {where}: the steps after it are trained again")
     elif damaged:
-        lines.append("none is left: starting from the beginning")
+        lines.append("no whole checkpoint is left: starting from the beginning")
     elif found is not None and is_url(found.path):
-        lines.append(f"going on from {found.path}: there is none on this disk that is newer")
+        lines.append(f"resuming from {found.path}: this disk has no newer checkpoint")
     return lines
 
 

@@ -94,7 +94,7 @@ class Uploads:
 
 def check_writable(bucket: Bucket) -> None:
     """Write, read and remove a small object, so that missing rights show before training. Raises SourceError."""
-    name, text = "headrace-may-write", b"written to see whether checkpoints can be; it may be removed"
+    name, text = "headrace-may-write", b"headrace train tests here whether it can write; this object may be removed"
     bucket.write(name, text)
     if bucket.read(name) != text:
         raise SourceError(f"{bucket.url}/{name} was written, and reads differently", hint="choose another --checkpoint-url")
@@ -115,7 +115,7 @@ def load_remote_checkpoint(bucket: Bucket, name: str) -> Checkpoint:
         path = f"{name}/{file}".lstrip("/")
         size = bucket.size(path)
         if size is None:
-            raise StateError(f"{where} is incomplete: {file} is missing", hint="it was not sent to its end, or removed")
+            raise StateError(f"{where} is incomplete: {file} is missing", hint="its upload was interrupted, or it was removed")
         return b"".join(_pieces(bucket, path, size))
 
     return checkpoint.parse(where, read)

@@ -108,7 +108,7 @@ def lost_ranks_reported(ranks: Ranks) -> Iterator[None]:
             raise
         raise HeadraceError(
             f"rank {ranks.rank}: another process of this run has ended or does not answer ({_first_line(error)})",
-            hint="see what that process said; --resume auto goes on from the last checkpoint",
+            hint="read the output of that process; --resume auto continues from the last checkpoint",
         ) from error
 
 

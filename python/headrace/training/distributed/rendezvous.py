@@ -49,7 +49,7 @@ def agree_on_group_name(store: Store, rank: int, world_size: int, *, timeout_s: 
         time.sleep(POLL_S)
     raise HeadraceError(
         f"rank {rank} of {world_size} waited {timeout_s:.0f} s for {_missing(store, proposed, rank, world_size)}",
-        hint="see what that process says; all must be started, and reach MASTER_ADDR:MASTER_PORT",
+        hint="read the output of that process; all must be started, and reach MASTER_ADDR:MASTER_PORT",
     )
 
 

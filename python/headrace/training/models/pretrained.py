@@ -38,8 +38,8 @@ def load_pretrained(model: nn.Module, source: str, *, name: str) -> str:
         hint = "give weights of the same model; images of up to 64 pixels get another first layer: --image-size 96 or more"
         raise StateError(f"{where} does not fit {name}: {len(wrong)} tensors, first {first}: {shape}", hint=hint)
     model.load_state_dict(fitting, strict=False)
-    anew = f"; the last layer, {head}, starts anew" if missing and head else ""
-    return f"{len(fitting)} of {len(own)} tensors from {where}{anew}"
+    random_layer = f"; the last layer, {head}, stays random" if missing and head else ""
+    return f"{len(fitting)} of {len(own)} tensors from {where}{random_layer}"
 
 
 def classifier(model: nn.Module) -> str:

@@ -36,8 +36,8 @@ class BatchSizeChoice:
         if not self.left_out:
             return None
         return (
-            f"batch sizes from {self.left_out[0]} on are left out: the next trial would end after the "
-            f"{CPU_SECONDS:.0f} s that the search has on a CPU; --batch-size N takes one of them"
+            f"batch sizes from {self.left_out[0]} on are left out: the next measurement would end after the "
+            f"{CPU_SECONDS:.0f} s that the search has on a CPU; --batch-size N uses one of them"
         )
 
 

@@ -117,7 +117,7 @@ def measure_compute_rate(options: Options, *, classes: int, processes: int = 1) 
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
     except subprocess.TimeoutExpired as error:
-        raise CommandError(f"trying a batch of {options.batch_size} took more than {TIMEOUT_S:.0f} s") from error
+        raise CommandError(f"measuring a batch of {options.batch_size} took more than {TIMEOUT_S:.0f} s") from error
     for line in done.stdout.splitlines():
         if line.startswith(MARK):
             return ComputeRate(**json.loads(line.removeprefix(MARK)))
@@ -126,7 +126,7 @@ def measure_compute_rate(options: Options, *, classes: int, processes: int = 1) 
     if any(words in printed for words in OUT_OF_MEMORY) or done.returncode == -9:
         return ComputeRate(options.batch_size, None, None)
     last = (printed.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-    raise CommandError(f"trying a batch of {options.batch_size} failed: {last}")
+    raise CommandError(f"measuring a batch of {options.batch_size} failed: {last}")
 
 
 def main() -> None:

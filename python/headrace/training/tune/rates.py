@@ -95,10 +95,10 @@ def combined_rate(options: Options, data: Dataset, *, ranks: int, expected_img_s
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, cwd=Path.cwd())
         except subprocess.TimeoutExpired as error:
-            raise CommandError(f"the trial run took more than {TIMEOUT_S:.0f} s") from error
+            raise CommandError(f"the short training run took more than {TIMEOUT_S:.0f} s") from error
         try:
             found = json.loads(done.stdout)
             return CombinedRate(options.prefetch, float(found["img_s"]), float(found["wait_share"]))
         except (ValueError, KeyError, TypeError) as error:
             last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-            raise CommandError(f"the trial run failed: {last}") from error
+            raise CommandError(f"the short training run failed: {last}") from error

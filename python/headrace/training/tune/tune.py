@@ -47,7 +47,7 @@ class TuningResult:
 
 
 def tune(
-    chosen: ResolvedOptions,
+    resolved: ResolvedOptions,
     data: Dataset,
     device: Device,
     *,
@@ -57,16 +57,16 @@ def tune(
     log: Callable[[str], None] = lambda line: None,
 ) -> TuningResult:
     """Measure each setting for about `seconds`. `log` receives a line for each. Raises UsageError if the batch does not fit."""
-    options = chosen.options
+    options = resolved.options
     sizes: tuple[tuple[int, float | None], ...] = ()
     left_out: tuple[int, ...] = ()
-    if chosen.auto_batch_size and not device.simulated:
+    if resolved.auto_batch_size and not device.simulated:
         choice = choose_batch_size(
             options,
             classes=len(data.classes),
             images=len(data),
             memory_bytes=memory_bytes,
-            global_batch=chosen.global_batch,
+            global_batch=resolved.global_batch,
             processes=ranks,
             seconds=CPU_SECONDS if device.kind == "cpu" else None,
             on_trial=lambda one: log(
@@ -78,9 +78,9 @@ def tune(
         left_out = choice.left_out
         if (message := choice.left_out_message()) is not None:
             log(message)
-    options = with_global_batch(options, chosen.global_batch, ranks)
+    options = with_global_batch(options, resolved.global_batch, ranks)
     compiled = choose_compile(options, device=device, classes=len(data.classes), processes=ranks, log=log)
-    if chosen.auto_compile:
+    if resolved.auto_compile:
         options = replace(options, compile=compiled.mode)
     compute, _ = compute_rate(options, device, classes=len(data.classes), ranks=ranks)
     if compute is None:
@@ -155,9 +155,9 @@ def _by_depth(
 
 def _verdict(compute: float, ingest: InputRate, together: CombinedRate) -> tuple[str, str]:
     if together.img_s >= KEEPS_UP * compute:
-        return "compute", "input keeps up: a faster GPU, lower precision or a smaller model would be faster"
+        return "compute", "input keeps up; faster: a faster GPU, lower precision, or a smaller model"
     if ingest.img_s < ENOUGH * compute:
         if ingest.cores < BUSY * ingest.threads:
             return "input: storage", "the threads wait for data: pack it (headrace pack), or put it on a faster disk"
-        return "input: CPU", "decoding binds: more cores, or smaller images (headrace pack --short-side)"
-    return "overlap", "each alone is fast enough, together they are not: they compete for the CPU"
+        return "input: CPU", "decoding binds: use more cores, or smaller images (headrace pack --short-side)"
+    return "overlap", "input and compute are each fast enough alone, but compete for the CPU"
