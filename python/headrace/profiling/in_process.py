@@ -30,7 +30,8 @@ def watch(out: str | Path | None = None, *, report: bool = True) -> Watch:
     `out`: folder of the session (default: headrace-sessions/TIME). `report`: write `report.html` there and print the verdict to
     stderr (default: yes). With several ranks each calls it; the first rank of each machine writes the report. Under `headrace
     diagnose` and inside another block it does nothing. Of workers that started before the block, only the arrival of their
-    batches is recorded. Entering the block raises `UsageError` when the folder already holds a session.
+    batches is recorded. When the block ends, a few of the job's images are decoded to measure them, and files that came from a
+    disk are read again; both take a few seconds. Entering raises `UsageError` when the folder already holds a session.
 
         with headrace.watch() as block:
             train(model, loader)
