@@ -64,14 +64,18 @@ def _render(found: Inspection) -> None:
     if found.per_class:
         alike = found.per_class.min == found.per_class.max
         line("per class", _range(found.per_class) + ("" if alike else f"; fewest: {_list(found.smallest_classes)}"))
-    if found.empty_classes or found.unlabeled:
-        line("without", f"{found.empty_classes:,} classes have no record, {found.unlabeled:,} records no label")
+    if found.empty_classes:
+        line("empty classes", f"{found.empty_classes:,}")
+    if found.unlabeled:
+        line("without a label", count_text(found.unlabeled, "record"))
     if found.extras:
-        line("beside images", _list(found.extras))
+        line("sidecar files", _list(found.extras))
     if found.strays:
-        what = "images that ImageFolder does not take" if found.kind == "folder" else "members belong to no image"
-        line("strays", f"{found.strays:,} {what}")
-    stdout_console.print(f"  of {found.sampled:,} images:")
+        if found.kind == "folder":
+            line("not read", f"{count_text(found.strays, 'image')} that ImageFolder ignores")
+        else:
+            line("not read", f"{count_text(found.strays, 'archive member')} without an image")
+    stdout_console.print(f"  in a sample of {found.sampled:,} images:")
     line("formats", _list(found.formats))
     if found.width and found.height and found.size_bytes:
         line("width", _range(found.width) + " px")

@@ -80,6 +80,8 @@ class Inspection:
 
 @dataclass(frozen=True, slots=True)
 class _SampledImage:
+    """An image of the sample: size in bytes and header, or why it cannot be read."""
+
     size: int
     header: ImageHeader | None
     error: str = ""
@@ -106,14 +108,13 @@ def inspect_dataset(
     dataset = path if isinstance(path, Dataset) else open_stored(path)
     dataset.check_stored()
     rows = np.unique(np.linspace(0, len(dataset) - 1, min(sample, len(dataset))).astype(np.int64))
-    with ThreadPoolExecutor(workers or max(1, round(machine.cores().usable)), thread_name_prefix="headrace-inspect") as pool:
-        looks = list(pool.map(lambda row: _look(dataset, int(row)), rows))
-    good = [look for look in looks if look.header is not None]
-    headers = [look.header for look in good if look.header is not None]
+    images = _read_sample(dataset, rows, workers)
+    good = [image for image in images if image.header is not None]
+    headers = [image.header for image in good if image.header is not None]
     jpegs = [header.jpeg for header in headers if header.jpeg is not None]
     counts = np.bincount(dataset.table.label[dataset.table.label >= 0], minlength=len(dataset.classes))
     pixels = sum(header.width * header.height for header in headers)
-    cost_s = _decode_cost_s(dataset, [int(row) for row, look in zip(rows, looks, strict=True) if look.header])
+    cost_s = _decode_cost_s(dataset, [int(row) for row, image in zip(rows, images, strict=True) if image.header])
     if sheet is not None:
         _write(Path(sheet), contact_sheet(dataset))
     return Inspection(
@@ -129,9 +130,9 @@ def inspect_dataset(
         unlabeled=int((dataset.table.label < 0).sum()),
         extras=dataset.table.sidecars.counts() if dataset.table.sidecars is not None else {},
         strays=len(dataset.strays),
-        bytes=_bytes(dataset, looks),
-        sampled=len(looks),
-        unreadable={dataset.table.keys[int(row)]: look.error for row, look in zip(rows, looks, strict=True) if look.error},
+        bytes=_bytes(dataset, images),
+        sampled=len(images),
+        unreadable={dataset.table.keys[int(row)]: image.error for row, image in zip(rows, images, strict=True) if image.error},
         formats=_counted(header.format for header in headers),
         subsampling=_counted(jpeg.subsampling for jpeg in jpegs),
         processes=_counted(jpeg.process for jpeg in jpegs),
@@ -139,8 +140,8 @@ def inspect_dataset(
         quality=_spread(np.array([jpeg.quality for jpeg in jpegs if jpeg.quality is not None])),
         width=_spread(np.array([header.width for header in headers])),
         height=_spread(np.array([header.height for header in headers])),
-        size_bytes=_spread(np.array([look.size for look in good])),
-        bits_per_pixel=8 * sum(look.size for look in good) / pixels if pixels else None,
+        size_bytes=_spread(np.array([image.size for image in good])),
+        bits_per_pixel=8 * sum(image.size for image in good) / pixels if pixels else None,
         decode_ms=1000 * cost_s if cost_s else None,
         decode_img_s_per_core=1 / cost_s if cost_s else None,
         contact_sheet=str(sheet) if sheet is not None else None,
@@ -154,7 +155,13 @@ def _write(path: Path, data: bytes) -> None:
         raise HeadraceError(f"cannot write the contact sheet {path}: {error.strerror or error}") from error
 
 
-def _look(dataset: Dataset, row: int) -> _SampledImage:
+def _read_sample(dataset: Dataset, rows: npt.NDArray[np.int64], workers: int | None) -> list[_SampledImage]:
+    threads = workers or max(1, round(machine.cores().usable))
+    with ThreadPoolExecutor(threads, thread_name_prefix="headrace-inspect") as pool:
+        return list(pool.map(lambda row: _read_image(dataset, int(row)), rows))
+
+
+def _read_image(dataset: Dataset, row: int) -> _SampledImage:
     try:
         data = dataset.read(row)
         return _SampledImage(len(data), read_header(data))
@@ -180,11 +187,11 @@ def _decode_cost_s(dataset: Dataset, rows: list[int]) -> float | None:
     return float(np.mean(times_s)) if times_s else None
 
 
-def _bytes(dataset: Dataset, looks: list[_SampledImage]) -> int | None:
+def _bytes(dataset: Dataset, images: list[_SampledImage]) -> int | None:
     """Return the bytes of all images if the index has them or all images were sampled, else None."""
     if (dataset.table.size >= 0).all():
         return int(dataset.table.size.sum())
-    return sum(look.size for look in looks) if len(looks) == len(dataset) else None
+    return sum(image.size for image in images) if len(images) == len(dataset) else None
 
 
 def _counted(values: object) -> dict[str, int]:
