@@ -134,9 +134,9 @@ def test_hooks_time_a_stand_in_for_tensorflow(
         (tmp_path / middle / "__init__.py").touch()
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     finished = watch([sys.executable, str(tmp_path / "train.py")], tmp_path / "s")
-    said = capfd.readouterr().err
-    assert finished.returncode == 0, said
-    assert "headrace" not in said
+    errors = capfd.readouterr().err
+    assert finished.returncode == 0, errors
+    assert "headrace" not in errors
     session = Session.load(tmp_path / "s")
     assert [loader.pipeline for loader in session.loaders] == [("Range", "Map"), ("Range", "Prefetch")]
     assert {loader.family for loader in session.loaders} == {"tensorflow"}
@@ -172,9 +172,9 @@ def test_hooks_time_keras_fit_and_a_custom_loop(tmp_path: Path, capfd: pytest.Ca
         pytest.skip("TensorFlow is not installed")
     (tmp_path / "train.py").write_text(REAL)
     finished = watch([sys.executable, str(tmp_path / "train.py")], tmp_path / "s")
-    said = capfd.readouterr().err
-    assert finished.returncode == 0, said
-    assert "headrace: " not in said
+    errors = capfd.readouterr().err
+    assert finished.returncode == 0, errors
+    assert "headrace: " not in errors
     session = Session.load(tmp_path / "s")
     stages = [loader.pipeline for loader in session.loaders]
     assert ("Range", "Map", "Batch") in stages

@@ -44,10 +44,10 @@ def test_recreated_loader_is_startup_with_persistent_workers_as_fix() -> None:
     assert found.verdict == "STARTUP"
     assert found.findings[0].share_of == "run"
     assert any("made its DataLoader 4 times" in words for words in found.findings[0].evidence)
-    kept = next(fix for fix in found.fixes if fix.id == "persistent_workers")
-    assert kept.change.startswith("one DataLoader")
-    assert kept.gain is not None
-    assert kept.gain > 1.5
+    persistent = next(fix for fix in found.fixes if fix.id == "persistent_workers")
+    assert persistent.change.startswith("one DataLoader")
+    assert persistent.gain is not None
+    assert persistent.gain > 1.5
 
 
 def test_validation_loader_is_not_merged_with_the_training_loader() -> None:

@@ -43,7 +43,7 @@ class MeasuredJob:
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """What the training process reported of its model and software; empty when it was not asked."""
+        """What the training process reported of its model and software; empty when it did not report."""
         return self.session.facts.get("configuration") or {}
 
     @property

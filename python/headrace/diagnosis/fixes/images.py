@@ -173,7 +173,7 @@ def _keep_download(job: MeasuredJob) -> Fix | None:
     return Fix(
         "cache",
         "downloaded data kept on a disk that outlives the job, or packed and streamed while training",
-        basis="not predicted: the next start was not tried",
+        basis="not predicted: the next start was not measured",
         effort="a volume",
     )
 

@@ -76,7 +76,7 @@ def _keep_kernels(job: MeasuredJob) -> Fix | None:
         "compile",
         "compiled kernels kept from run to run",
         command="TORCHINDUCTOR_CACHE_DIR=/a/disk/that/stays",
-        basis="not predicted: the next start was not tried",
+        basis="not predicted: the next start was not measured",
         effort="one variable",
     )
 
@@ -93,7 +93,7 @@ def _more_gpus(job: MeasuredJob, kind: str) -> Fix | None:
         "more_gpus",
         f"one process per GPU (DistributedDataParallel) instead of one for all {gpus}",
         command=f"torchrun --nproc-per-node {gpus} " + " ".join(job.session.command[1:]),
-        basis="not predicted: it was not tried",
+        basis="not predicted: the change was not measured",
         effort="a few lines",
     )
 

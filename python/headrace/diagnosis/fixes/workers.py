@@ -128,7 +128,7 @@ def _persistent_workers(job: MeasuredJob, kind: str) -> Fix | None:
 
 
 def _keep_workers(number: int | None, loader: ObservedLoader) -> Rerun | None:
-    """A loader that the script makes anew in each epoch starts its workers anew whatever its arguments are."""
+    """Return None for a loader that the script creates again in each epoch: the argument cannot keep its workers."""
     return None if loader.remade else Rerun(loader_arguments={"persistent_workers": True})
 
 

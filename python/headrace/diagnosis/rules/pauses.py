@@ -122,7 +122,7 @@ def startup(job: MeasuredJob) -> Finding | None:
 
 
 def _slow_start(job: MeasuredJob) -> Finding | None:
-    """The start of a run that did not end by itself has no share, since the length of the whole run is unknown."""
+    """Report the start of the job. In an unfinished run the start has no share, since the length of the run is unknown."""
     parts = startup_parts_s(job.session, job.rank)
     start_s, whole_s = sum(parts.values()), job.session.duration_s
     ended = job.session.exit_code == 0 and whole_s is not None
