@@ -226,6 +226,25 @@ def test_3_killed_at_any_batch_a_new_process_yields_the_rest_bit_for_bit(
     assert before + after == expected
 
 
+def test_3_keys_and_version_of_a_state_stay_the_same(root: Path) -> None:
+    """States that earlier versions saved must load: a change here needs another version number."""
+    data = loader(root)
+    iterator = iter(data)
+    next(iterator)
+    state = data.state_dict()
+    assert state.pop("dataset") == data.dataset.fingerprint
+    assert state == {
+        "version": 1,
+        "epoch": 0,
+        "records_done": 8,
+        "global_batch": 8,
+        "seed": 11,
+        "shuffle": True,
+        "drop_last": True,
+        "transform": "873f8c7d42efe919",
+    }
+
+
 @pytest.mark.parametrize("world_size", [2, 3, 8])
 def test_3_resume_on_another_world_size(root: Path, tmp_path: Path, world_size: int) -> None:
     """Killed as one process, resumed as several, and back."""
