@@ -1,6 +1,6 @@
 """The hook of `headrace run`: decide for each DataLoader of the script how its batches are loaded.
 
-The hook replaces `DataLoader._get_iterator`. For each loader it tries, in this order (`_iterator`):
+The hook replaces `DataLoader._get_iterator`. For each loader it tries, in this order (`_decide`):
 
 1. Take over the whole loading: `recognise` accepts the loader, `compile_loader` compiles it, and `--check`, if asked for,
    finds no difference. The script gets a `NativeIterator`.
@@ -81,7 +81,7 @@ def install() -> None:
     original = DataLoader._get_iterator
 
     def get_iterator(loader: Any) -> Any:
-        return _iterator(loader, original, settings)
+        return _decide(loader, original, settings)
 
     get_iterator._headrace = True  # type: ignore[attr-defined]
     DataLoader._get_iterator = get_iterator
@@ -104,45 +104,41 @@ def _report_other_iterators(settings: Settings) -> None:
     _BaseDataLoaderIter.__init__ = init
 
 
-def _iterator(loader: Any, original: Callable[[Any], Any], settings: Settings) -> Any:
+def _decide(loader: Any, original: Callable[[Any], Any], settings: Settings) -> Any:
+    """Decide how the loader's batches are loaded, report the decision, and return the iterator. `original` makes its own."""
     if torch.utils.data.get_worker_info() is not None:
         return original(loader)  # a loader inside a worker process
     try:
         compiled = compile_loader(recognise(loader), _threads(loader, settings))
         checked = _run_check(loader, compiled, settings)
-    except _CheckFailed as reason:
-        _report(loader, Decision(describe(loader.dataset), False, str(reason)), settings)
-        return original(loader)
+        iterator = NativeIterator(loader, compiled, lambda: original(loader), log_line)
     except Unsupported as reason:
         return _try_decode_only(loader, original, str(reason), settings)
+    except _CheckFailed as reason:
+        return _leave_alone(loader, original, str(reason), settings)
     except Exception as error:
-        _report(loader, Decision(describe(loader.dataset), False, f"internal error, {_error_text(error)}"), settings)
-        return original(loader)
-    try:
-        iterator = NativeIterator(loader, compiled, lambda: original(loader), log_line)
-    except Exception as error:
-        _report(loader, Decision(describe(loader.dataset), False, f"internal error, {_error_text(error)}"), settings)
-        return original(loader)
+        return _leave_alone(loader, original, f"internal error, {_error_text(error)}", settings)
     _report(loader, _taken_over(loader, compiled, checked), settings)
     return iterator
 
 
+def _leave_alone(loader: Any, original: Callable[[Any], Any], reason: str, settings: Settings) -> Any:
+    _report(loader, Decision(describe(loader.dataset), False, reason), settings)
+    return original(loader)
+
+
 def _try_decode_only(loader: Any, original: Callable[[Any], Any], reason: str, settings: Settings) -> Any:
     """Decode natively in the script's own workers, or leave the loader alone. `reason`: why it is not taken over as a whole."""
-    name = describe(loader.dataset)
     try:
         changed, first_transform = with_native_decode(loader)
         iterator = original(changed)
     except Unsupported as second:
-        same = str(second) in reason
-        _report(loader, Decision(name, False, reason if same else f"{reason}; {second}"), settings)
-        return original(loader)
+        return _leave_alone(loader, original, reason if str(second) in reason else f"{reason}; {second}", settings)
     except Exception as error:
-        _report(loader, Decision(name, False, f"{reason}; internal error, {_error_text(error)}"), settings)
-        return original(loader)
+        return _leave_alone(loader, original, f"{reason}; internal error, {_error_text(error)}", settings)
     where = f"its own {count_text(loader.num_workers, 'worker')}" if loader.num_workers else "the main process"
     words = f"{PARTLY}decode and {first_transform} are native in {where}; the rest is the script's own ({reason})"
-    _report(loader, Decision(name, True, words), settings)
+    _report(loader, Decision(describe(loader.dataset), True, words), settings)
     return iterator
 
 
