@@ -3,7 +3,7 @@
 The position is computed; nothing is replayed. A checkpoint holds the number of steps that are done and the state of the loader
 (epoch, records done). The rest follows from them:
 
-- which epoch, and which batch of it: `loader_epoch` here, then `Loader.load_state_dict` (`headrace/loading/loader.py`);
+- which epoch, and which batch of it: `loader_epoch` here, then `read_position` (`headrace/loading/resume.py`);
 - which records are in a batch: a function of seed, epoch and position (`headrace/loading/order.py`);
 - random draws of augmentation: a function of seed, epoch and record (`headrace/loading/feed.py`);
 - random draws of a step, such as mixup and dropout: a function of seed, step and rank (`Learner.train_step`);

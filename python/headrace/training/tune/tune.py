@@ -15,8 +15,9 @@ from headrace.system import machine
 from headrace.training.devices import Device
 from headrace.training.options import Options
 from headrace.training.resolve_options import ResolvedOptions, with_global_batch
-from headrace.training.tune.batch_size import CPU_SECONDS, choose_batch_size
+from headrace.training.tune.batch_size import CPU_SECONDS, BatchSizeChoice, choose_batch_size
 from headrace.training.tune.compiling import choose_compile
+from headrace.training.tune.compute_rate import ComputeRate
 from headrace.training.tune.rates import CombinedRate, InputRate, combined_rate, compute_rate, input_rate
 
 __all__ = ["TuningResult", "tune"]
@@ -26,7 +27,7 @@ NEARLY = 0.97  # choose the fewest threads that reach this share of the best rat
 KEEPS_UP = 0.95  # compute binds if both together reach this share of compute alone
 WAITS = 0.02  # try more batches ahead if the device waits for more than this share of the time
 BUSY = 0.8  # threads wait for storage if they keep less than this share of their cores busy
-DEPTHS = (3, 6, 12)
+PREFETCHES = (3, 6, 12)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,26 +59,10 @@ def tune(
 ) -> TuningResult:
     """Measure each setting for about `seconds`. `log` receives a line for each. Raises UsageError if the batch does not fit."""
     options = resolved.options
-    sizes: tuple[tuple[int, float | None], ...] = ()
-    left_out: tuple[int, ...] = ()
+    choice: BatchSizeChoice | None = None
     if resolved.auto_batch_size and not device.simulated:
-        choice = choose_batch_size(
-            options,
-            classes=len(data.classes),
-            images=len(data),
-            memory_bytes=memory_bytes,
-            global_batch=resolved.global_batch,
-            processes=ranks,
-            seconds=CPU_SECONDS if device.kind == "cpu" else None,
-            on_trial=lambda one: log(
-                f"batch {one.batch_size}: " + (f"{one.img_s:,.0f} img/s" if one.img_s else "does not fit")
-            ),
-        )
+        choice = _choose_batch_size(resolved, data, device, ranks=ranks, memory_bytes=memory_bytes, log=log)
         options = replace(options, batch_size=choice.batch_size)
-        sizes = tuple((one.batch_size, one.img_s) for one in choice.trials)
-        left_out = choice.left_out
-        if (message := choice.left_out_message()) is not None:
-            log(message)
     options = with_global_batch(options, resolved.global_batch, ranks)
     compiled = choose_compile(options, device=device, classes=len(data.classes), processes=ranks, log=log)
     if resolved.auto_compile:
@@ -86,19 +71,19 @@ def tune(
     if compute is None:
         raise UsageError(f"a batch of {options.batch_size} does not fit on {device.name}", hint="--batch-size auto")
     log(f"compute alone: {compute:,.0f} img/s")
-    ingest = _by_threads(options, data, device, compute=compute, seconds=seconds, log=log)
+    ingest = _measure_by_threads(options, data, device, compute=compute, seconds=seconds, log=log)
     best = _fewest_threads(ingest, compute)
     options = replace(options, threads=max(1, best.threads // ranks))
-    together = _by_depth(options, data, ranks=ranks, compute=compute, ingest=best, seconds=seconds, log=log)
+    together = _measure_by_prefetch(options, data, ranks=ranks, compute=compute, ingest=best, seconds=seconds, log=log)
     fastest = max(together, key=lambda one: one.img_s)
-    deepest = min(one.prefetch for one in together if one.img_s >= NEARLY * fastest.img_s)
-    binds, advice = _verdict(compute, best, fastest)
+    fewest_ahead = min(one.prefetch for one in together if one.img_s >= NEARLY * fastest.img_s)
+    binds, advice = _what_binds(compute, best, fastest)
     return TuningResult(
-        options=replace(options, prefetch=deepest),
+        options=replace(options, prefetch=fewest_ahead),
         device=device.name,
         ranks=ranks,
-        batch_trials=sizes,
-        batch_left_out=left_out,
+        batch_trials=() if choice is None else tuple((one.batch_size, one.img_s) for one in choice.trials),
+        batch_left_out=() if choice is None else choice.left_out,
         compile_img_s=compiled.img_s,
         ingest=ingest,
         compute_img_s=compute,
@@ -108,7 +93,34 @@ def tune(
     )
 
 
-def _by_threads(
+def _choose_batch_size(
+    resolved: ResolvedOptions,
+    data: Dataset,
+    device: Device,
+    *,
+    ranks: int,
+    memory_bytes: int | None,
+    log: Callable[[str], None],
+) -> BatchSizeChoice:
+    def log_rate(rate: ComputeRate) -> None:
+        log(f"batch {rate.batch_size}: " + (f"{rate.img_s:,.0f} img/s" if rate.img_s else "does not fit"))
+
+    choice = choose_batch_size(
+        resolved.options,
+        classes=len(data.classes),
+        images=len(data),
+        memory_bytes=memory_bytes,
+        global_batch=resolved.global_batch,
+        processes=ranks,
+        seconds=CPU_SECONDS if device.kind == "cpu" else None,
+        on_trial=log_rate,
+    )
+    if (message := choice.left_out_message()) is not None:
+        log(message)
+    return choice
+
+
+def _measure_by_threads(
     options: Options, data: Dataset, device: Device, *, compute: float, seconds: float, log: Callable[[str], None]
 ) -> tuple[InputRate, ...]:
     """Measure with all usable cores, then with half as many as long as that might still be enough."""
@@ -130,7 +142,7 @@ def _fewest_threads(ingest: tuple[InputRate, ...], compute: float) -> InputRate:
     return min((one for one in ingest if one.img_s >= wanted), key=lambda one: one.threads)
 
 
-def _by_depth(
+def _measure_by_prefetch(
     options: Options,
     data: Dataset,
     *,
@@ -142,18 +154,18 @@ def _by_depth(
 ) -> tuple[CombinedRate, ...]:
     """Measure with more batches ahead as long as the device waits although the input alone is fast enough."""
     found: list[CombinedRate] = []
-    for depth in DEPTHS:
+    for prefetch in PREFETCHES:
         expected = min(compute, ingest.img_s)
-        deeper = replace(options, prefetch=depth)
-        one = combined_rate(deeper, data, ranks=ranks, expected_img_s=expected, seconds=seconds)
-        log(f"together, {depth} batches ahead: {one.img_s:,.0f} img/s, {one.wait_share:.1%} waiting")
+        with_prefetch = replace(options, prefetch=prefetch)
+        one = combined_rate(with_prefetch, data, ranks=ranks, expected_img_s=expected, seconds=seconds)
+        log(f"together, {prefetch} batches ahead: {one.img_s:,.0f} img/s, {one.wait_share:.1%} waiting")
         found.append(one)
         if one.wait_share <= WAITS or ingest.img_s < ENOUGH * compute:
             break
     return tuple(found)
 
 
-def _verdict(compute: float, ingest: InputRate, together: CombinedRate) -> tuple[str, str]:
+def _what_binds(compute: float, ingest: InputRate, together: CombinedRate) -> tuple[str, str]:
     if together.img_s >= KEEPS_UP * compute:
         return "compute", "input keeps up; faster: a faster GPU, lower precision, or a smaller model"
     if ingest.img_s < ENOUGH * compute:
