@@ -60,8 +60,8 @@ class LocalEngine:
                             before = writer.size
                             on_progress(writer.add(next(results), self.options), writer.size - before)
                         digest = writer.end()
-                        mark = listing.change_digest(*plan.rows(number))
-                        work.finish(number, mark, file, writer.columns(), digest, writer.rejected)
+                        change_digest = listing.change_digest(*plan.rows(number))
+                        work.finish(number, change_digest, file, writer.columns(), digest, writer.rejected)
             finally:
                 pool.shutdown(cancel_futures=True)
 

@@ -65,18 +65,18 @@ class PackOptions:
 
     @property
     def reencodes(self) -> bool:
-        """Return true if an image may be decoded and encoded again."""
+        """Return True if an image may be decoded and encoded again."""
         causes = (self.max_side, self.short_side, self.resize, self.quality, self.transform)
         return any(value is not None for value in causes)
 
     @property
     def resizes(self) -> bool:
-        """Return true if an image may change its size."""
+        """Return True if an image may change its size."""
         return any(value is not None for value in (self.max_side, self.short_side, self.resize, self.transform))
 
     @property
     def splits(self) -> bool:
-        """Return true if DST gets several datasets: train, val, test."""
+        """Return True if DST gets several datasets: train, val, test."""
         return self.train_ratio < 1 or self.test_ratio > 0
 
     def for_manifest(self) -> Mapping[str, Any]:

@@ -123,7 +123,7 @@ class RayEngine:
             for actor in actors:
                 self._ray.kill(actor)
 
-    def _finish(self, number: int, mark: str, reference: Any, work: WorkFolder) -> int:
+    def _finish(self, number: int, change_digest: str, reference: Any, work: WorkFolder) -> int:
         """Write a unit to its place; return its size in bytes."""
         try:
             unit = self._ray.get(reference)
@@ -140,7 +140,7 @@ class RayEngine:
             raise unit
         with work.open_part(number) as file:
             file.write(unit.data)
-            work.finish(number, mark, file, unit.columns, unit.digest, unit.rejected)
+            work.finish(number, change_digest, file, unit.columns, unit.digest, unit.rejected)
         return len(unit.data)
 
 

@@ -68,7 +68,7 @@ def reencoder(options: PackOptions, lossless: Encode) -> Encode:
         if prepare is not None:
             image = prepare(image)
         _refuse_too_large(image.size)
-        encoded = _encoded(image, quality, data, marks=options.restart_markers)
+        encoded = _encoded(image, quality, data, with_markers=options.restart_markers)
         return EncodedImage(encoded, "jpeg", "jpg", *image.size)
 
     return reencode
@@ -129,10 +129,10 @@ def _plain(image: Image.Image) -> Image.Image:
     return image.convert("L" if image.mode in ("1", "I;16") else "RGB")
 
 
-def _encoded(image: Image.Image, quality: int, source: bytes, *, marks: bool) -> bytes:
+def _encoded(image: Image.Image, quality: int, source: bytes, *, with_markers: bool) -> bytes:
     """Return a grey or RGB image as a JPEG, with headrace's own encoder, so that the bytes do not depend on Pillow's build."""
     gray = image.mode == "L"
     pixels = np.asarray(image.convert("RGB"))
     turned_as = None if format_of(source) == "tiff" else source  # Pillow has applied the orientation of a TIFF
     height, width, _ = pixels.shape
-    return encode_jpeg(pixels.tobytes(), width, height, quality, RESTART_TILE * marks, gray=gray, turned_as=turned_as)
+    return encode_jpeg(pixels.tobytes(), width, height, quality, RESTART_TILE * with_markers, gray=gray, turned_as=turned_as)

@@ -87,11 +87,11 @@ class WorkFolder:
             self._write(self.folder / _PLAN, plan.serialized())
             return plan
 
-    def is_done(self, unit: int, mark: str | None = None) -> bool:
-        """Return whether the unit's shard is complete and in place; with `mark`, also whether its change digest is `mark`."""
+    def is_done(self, unit: int, change_digest: str | None = None) -> bool:
+        """Return whether the unit's shard is complete and in place; optionally, whether its change digest is this one."""
         try:
             facts = json.loads(self._facts_path(unit).read_bytes())
-            if mark not in (None, facts["mark"]):
+            if change_digest not in (None, facts["mark"]):
                 return False
             shard = facts["shard"]
             return shard is None or (self.destination / shard["file"]).stat().st_size == shard["size"]
@@ -118,16 +118,16 @@ class WorkFolder:
         self._facts_path(unit).unlink(missing_ok=True)
 
     def finish(
-        self, unit: int, mark: str, file: BinaryIO, columns: Columns | None, digest: str, rejected: Sequence[Rejection]
+        self, unit: int, change_digest: str, file: BinaryIO, columns: Columns | None, digest: str, rejected: Sequence[Rejection]
     ) -> None:
         """Put a unit's shard in place and mark the unit done.
 
-        mark: the change digest of the unit's source files when they were listed (`Listing.change_digest`).
+        change_digest: that of the unit's source files when they were listed (`Listing.change_digest`).
         columns: the unit's part of the index; None: all of its records were rejected.
         """
         file.flush()
         part = self.folder / f"{shard_name(unit)}.part"
-        facts: dict[str, object] = {"shard": None, "mark": mark, "rejected": [asdict(one) for one in rejected]}
+        facts: dict[str, object] = {"shard": None, "mark": change_digest, "rejected": [asdict(one) for one in rejected]}
         if columns is None:
             part.unlink()
         else:

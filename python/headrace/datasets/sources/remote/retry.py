@@ -50,7 +50,7 @@ def with_retries(
     Raises FileNotFoundError if the object does not exist, else what `permanent` or `exhausted` returns.
     """
     errors = importlib.import_module("obstore.exceptions")
-    hopeless = (errors.PermissionDeniedError, errors.UnauthenticatedError, errors.InvalidPathError)
+    permanent_kinds = (errors.PermissionDeniedError, errors.UnauthenticatedError, errors.InvalidPathError)
     deadline_s = time.monotonic() + policy.patience_s
     for attempt in range(1, policy.tries + 1):
         try:
@@ -60,7 +60,7 @@ def with_retries(
         except (errors.BaseError, IncompleteError, OSError) as error:
             if (reason := permanent(error)) is not None:
                 raise reason from error
-            if attempt == policy.tries or isinstance(error, hopeless) or time.monotonic() > deadline_s:
+            if attempt == policy.tries or isinstance(error, permanent_kinds) or time.monotonic() > deadline_s:
                 raise exhausted(error) from error
         time.sleep(policy.backoff_s * 2 ** (attempt - 1) * random.uniform(0.5, 1.5))
     raise AssertionError("unreachable")

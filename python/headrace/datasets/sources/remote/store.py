@@ -27,12 +27,12 @@ T = TypeVar("T")
 
 
 def is_url(path: object) -> bool:
-    """Return true if `path` is the URL of an object store, not a local path."""
+    """Return True if `path` is the URL of an object store, not a local path."""
     return isinstance(path, str) and path.lower().startswith(_SCHEMES)
 
 
 def is_web(url: str) -> bool:
-    """Return true if `url` is that of a web server, which serves single files but cannot list them."""
+    """Return True if `url` is that of a web server, which serves single files but cannot list them."""
     return url.lower().startswith(("http://", "https://"))
 
 
