@@ -13,19 +13,19 @@ def render(document: Document) -> str:
         "sampler and one "
         f"without, of {found['steps']} steps of {found['step_ms']:g} ms.",
         table(
-            ["per step", "plain", "attached", "more", "standard error"],
+            ["per step", "plain", "added", "share", "standard error"],
             (
                 (
                     row["what"],
                     f"{row['plain_us']:,.0f} µs",
                     f"{row['more_us']:+.0f} µs",
-                    f"{row['more_share']:+.2%}",
+                    f"{100 * row['more_share']:+.2f} %",
                     f"{row['error_us']:.0f} µs",
                 )
                 for row in document["rows"]
             ),
         ),
-        '"Attached" is the median of the pairs\' differences.',
+        '"Added" is the median of the differences within a pair.',
         f"The step hook alone takes {document['hook_us']:.1f} µs of CPU per step, writing the session included (least of "
         f"{found['loops']} loops of {found['loop_steps']}).",
     )

@@ -85,7 +85,7 @@ def run(row: Mapping[str, Any]) -> list[str]:
         row["fix"],
         "" if row["predicted_img_s"] is None else f"{row['predicted_img_s']:,.0f}",
         "" if row["measured_img_s"] is None else f"{row['measured_img_s']:,.0f}",
-        "" if row["error"] is None else f"{row['error']:+.0%}",
+        "" if row["error"] is None else f"{100 * row['error']:+.0f} %",
         {True: "yes", False: "no", None: ""}[row["in_interval"]],
         "" if row["verdict_after_s"] is None else f"{row['verdict_after_s']:.0f} s",
         percent(row["noise"]),

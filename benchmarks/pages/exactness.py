@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pages.document import Document, facts, page, table
+from pages.document import Document, facts, page, percent, table
 
 
 def render(document: Document) -> str:
@@ -16,7 +16,7 @@ def render(document: Document) -> str:
             (
                 (
                     row["compared"],
-                    f"{row['differing']:,} of {row['values']:,} ({row['differing'] / row['values']:.2%})",
+                    f"{row['differing']:,} of {row['values']:,} ({percent(row['differing'] / row['values'], 2)})",
                     str(row["greatest"]),
                     f"{row['mean']:.4f}",
                 )

@@ -67,9 +67,7 @@ def as_json(value: Any) -> Any:
 
 
 def test_the_published_schema_is_that_of_the_code() -> None:
-    assert json.loads(SCHEMA_FILE.read_text()) == schema(), (
-        "write it anew: python -m headrace.report.exports.json > docs/diagnosis.schema.json"
-    )
+    assert json.loads(SCHEMA_FILE.read_text()) == schema(), "write it anew: make results"
 
 
 @pytest.mark.parametrize("diagnosis", [example_diagnosis(), EMPTY], ids=["example", "empty"])
