@@ -30,7 +30,7 @@ def render() -> Iterator[ModuleType]:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(BENCHMARKS))
         yield importlib.import_module("render")
-        for name in [name for name in sys.modules if name.split(".")[0] in ("render", "pages")]:
+        for name in [name for name in sys.modules if name.split(".")[0] in ("machine_facts", "pages", "record", "render")]:
             del sys.modules[name]
 
 
@@ -130,3 +130,33 @@ def test_markers_that_are_missing_are_an_error(render: ModuleType) -> None:
     assert render.filled(text, "x", "new") == "a\n<!-- results:begin x -->\nnew\n<!-- results:end x -->\nb\n"
     with pytest.raises(ValueError, match="results:begin y"):
         render.filled(text, "y", "new")
+
+
+def test_a_benchmark_writes_what_its_page_is_rendered_from(
+    render: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = importlib.import_module("record")
+    monkeypatch.setattr(sys, "argv", [str(BENCHMARKS / "trainer_wait.py"), "--rounds", "3", "--write"])
+    settings = {"batch_size": 4, "size": 32, "photographs": 5, "copies": 6, "rounds": 3, "seconds": 1.0, "target": 0.02}
+    row = {
+        "ingest_over_compute": 1.5,
+        "ingest_img_s": 300.0,
+        "compute_img_s": 200.0,
+        "end_to_end_img_s": 199.0,
+        "of_compute": 0.995,
+        "wait_share": record.spread([0.03, 0.01, 0.02]),
+        "below_target": False,
+    }
+    assert row["wait_share"] == {"median": 0.02, "least": 0.01, "greatest": 0.03, "rounds": [0.03, 0.01, 0.02]}
+    found = record.document("trainer_wait", ["numpy", "no-such-package"], settings=settings, rows=[row])
+    assert found["command"] == "python benchmarks/trainer_wait.py --rounds 3 --write"
+    assert set(found["versions"]) == {"Python", "numpy"}
+    before = {path: path.read_text(encoding="utf-8") for path in DATA.iterdir()}
+    record.publish(found, save=True, file=tmp_path / "found.json")
+    printed = capsys.readouterr().out
+    assert "| 1.50 | 300 | 200 | 199 | 99.5 % | 2.00 % (1.00 % to 3.00 %) | **no** |" in printed
+    again = json.loads((tmp_path / "found.json").read_text(encoding="utf-8"))
+    assert page_module("trainer_wait").render(again).strip() == printed.strip()
+    assert before == {path: path.read_text(encoding="utf-8") for path in DATA.iterdir()}, (
+        "with a file of its own, no page changes"
+    )

@@ -1,10 +1,10 @@
-"""What other tools say of the same jobs: rules of theirs on our sessions, and TraceML itself.
+"""The answers of other tools on the same jobs: their rules applied to our sessions, and TraceML itself.
 
 - The overview page of PyTorch's TensorBoard plugin (deleted from pytorch/kineto in April 2026): time of the main process in
   a loader's `next()` above 5 % of the step → "set num_workers". Its other rules need a GPU.
 - SageMaker's ProfilerReport: `headrace.diagnosis.sagemaker_rules`.
 - PyTorch warns when num_workers exceeds the cores; Lightning (2.6) when it is below 2 and there is more than one core.
-- TraceML runs the job itself (`traceml run`); the job marks its steps for it, as TraceML asks for.
+- TraceML runs the job itself (`traceml run`). The job marks its steps, as TraceML requires.
 """
 
 from __future__ import annotations
