@@ -27,7 +27,7 @@ from headrace.training.distributed.ranks import ranks_from_environment
 from headrace.training.dry_run import DryRun, measure_dry_run
 from headrace.training.enlarging import enlargement_note
 from headrace.training.loop import Options, Result, TrainingProgress, train
-from headrace.training.options import Compile, check
+from headrace.training.options import Compile, check_options
 from headrace.training.resolve_options import ResolvedOptions, with_global_batch
 from headrace.training.resume import find_checkpoint
 from headrace.training.tune.batch_size import CPU_SECONDS, choose_batch_size
@@ -163,7 +163,7 @@ def _log_trial(trial: ComputeRate) -> None:
 
 def _dry_run(args: argparse.Namespace, resolved: ResolvedOptions, options: Options, ranks: int) -> int:
     """Measure for some seconds, and print what the run would take."""
-    check(options)
+    check_options(options)
     if args.usd_per_hour is not None and not args.usd_per_hour >= 0:
         raise UsageError(f"--usd-per-hour must be 0 or more, not {args.usd_per_hour:g}")
     device = open_device(options.device)

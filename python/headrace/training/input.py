@@ -25,6 +25,7 @@ from headrace.transforms.values import Normalize
 
 __all__ = ["TrainingInput", "evaluation_loader", "validation_loader"]
 
+EVALUATION_CROP = 0.875  # share of the resized side that is kept: 224 of 256, as usual for ImageNet
 SMALL_CROP_PADDING = 4  # CIFAR's usual augmentation: pad by 4, crop back, flip (He et al. 2015, section 4.2)
 
 
@@ -44,18 +45,18 @@ class TrainingInput:
     def loader(self, epoch: int) -> Loader:
         """Open a loader at the beginning of `epoch`."""
         small = self.options.image_size <= factory.SMALL_IMAGE
-        steps = _augmentation(self.options.optimization, self.size(epoch), small=small)
-        loader = _loader(self.options, self.data, self.device, self.ranks, steps, training=True)
+        transforms = _training_transforms(self.options.optimization, self.size(epoch), small=small)
+        loader = _open_loader(self.options, self.data, self.device, self.ranks, transforms, training=True)
         loader.set_epoch(epoch)
         return loader
 
 
 def validation_loader(options: Options, data: Dataset, device: Device, ranks: Ranks) -> Loader:
     """Open the loader for evaluation during training: every image once, in order, each rank its part."""
-    steps = _evaluation_transforms(
+    transforms = _evaluation_transforms(
         options.optimization.test_size(options.image_size), small=options.image_size <= factory.SMALL_IMAGE
     )
-    return _loader(options, data, device, ranks, steps, training=False)
+    return _open_loader(options, data, device, ranks, transforms, training=False)
 
 
 def evaluation_loader(
@@ -86,12 +87,14 @@ def evaluation_loader(
     )
 
 
-def _loader(options: Options, data: Dataset, device: Device, ranks: Ranks, steps: list[Transform], *, training: bool) -> Loader:
+def _open_loader(
+    options: Options, data: Dataset, device: Device, ranks: Ranks, transforms: list[Transform], *, training: bool
+) -> Loader:
     """Open a loader. A GPU normalises; a simulated GPU gets uint8, which is what crosses the bus to a real one."""
     dtype: Dtype = "uint8" if device.simulated else "float32"
     if device.kind == "cuda" and (half := autocast_dtype(options.precision, device)) is not None:
         dtype = "bfloat16" if str(half) == "torch.bfloat16" else "float16"
-    pipeline = Compose(steps) if device.simulated else _normalized(steps)
+    pipeline = Compose(transforms) if device.simulated else _normalized(transforms)
     if training and options.optimization.erase and not device.simulated:
         pipeline = Compose([*pipeline.transforms, RandomErasing(p=options.optimization.erase)])
     return Loader(
@@ -111,25 +114,25 @@ def _loader(options: Options, data: Dataset, device: Device, ranks: Ranks, steps
     )
 
 
-def _normalized(steps: list[Transform]) -> Compose:
-    return Compose([*steps, Normalize(IMAGENET_MEAN, IMAGENET_STD)])
+def _normalized(transforms: list[Transform]) -> Compose:
+    return Compose([*transforms, Normalize(IMAGENET_MEAN, IMAGENET_STD)])
 
 
-def _augmentation(optimization: OptimizationOptions, size: int, *, small: bool) -> list[Transform]:
+def _training_transforms(optimization: OptimizationOptions, size: int, *, small: bool) -> list[Transform]:
     crop: list[Transform] = [RandomResizedCrop(size), RandomHorizontalFlip()]
     if small:
         padded = RandomCrop(size, padding=SMALL_CROP_PADDING)
         crop = [Resize(size), padded, RandomHorizontalFlip()]
-    more: dict[str, list[Transform]] = {
+    policies: dict[str, list[Transform]] = {
         "crop": [],
         "randaugment": [RandAugment()],
         "trivialaugment": [TrivialAugmentWide()],
         "autoaugment": [AutoAugment("cifar10" if small else "imagenet")],
     }
-    return crop + more[optimization.augment]
+    return crop + policies[optimization.augment]
 
 
 def _evaluation_transforms(size: int, *, small: bool) -> list[Transform]:
     if small:
         return [Resize(size), CenterCrop(size)]
-    return [Resize(round(size / 0.875)), CenterCrop(size)]
+    return [Resize(round(size / EVALUATION_CROP)), CenterCrop(size)]

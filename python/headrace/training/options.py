@@ -8,7 +8,7 @@ from typing import Literal
 from headrace.errors import UsageError
 from headrace.training.optimization import OptimizationOptions
 
-__all__ = ["COMPILE", "Compile", "Options", "Precision", "check"]
+__all__ = ["COMPILE", "Compile", "Options", "Precision", "check_options"]
 
 Precision = Literal["auto", "bf16", "fp16", "fp32"]
 Compile = Literal["off", "on", "graphs"]
@@ -26,26 +26,26 @@ class Options:
         Options(model="resnet50", data="/data/imagenet", out="runs/one", epochs=16, precision="bf16")
     """
 
-    model: str
-    data: str
+    model: str  # a name of torchvision, timm or ours, or "MODULE:FACTORY"
+    data: str  # an image folder or a packed dataset
     out: str
-    val: str | None = None
+    val: str | None = None  # None: DATA/val or DATA/test, if DATA holds them beside DATA/train
     epochs: int = 16
     steps: int | None = None  # stop after so many steps, before all epochs are done
     batch_size: int = 256
     image_size: int = 224
     precision: Precision = "auto"
-    device: str | None = None
+    device: str | None = None  # "cpu", "cuda", "sim:a100"; None: CUDA if there is a GPU
     seed: int = 0
-    deterministic: bool = False
+    deterministic: bool = False  # compute the same bits every time (slower)
     resume: str | None = None  # None, "auto", or a checkpoint's folder or URL
     nan_steps: int = 0  # skip so many steps whose loss is not finite; the next one ends the run
     sync_batch_norm: bool = False  # batch normalisation over the batches of all ranks
     checkpoint_url: str | None = None  # an object store that gets a copy of the checkpoints
-    checkpoint_steps: int | None = None
-    checkpoint_minutes: float | None = 10.0
+    checkpoint_steps: int | None = None  # save a checkpoint every so many steps
+    checkpoint_minutes: float | None = 10.0  # save a checkpoint every so many minutes
     keep: int = 2  # newest checkpoints to keep
-    threads: int | None = None
+    threads: int | None = None  # threads that read and decode; None: one per usable core
     prefetch: int = 3  # batches made ahead
     on_error: Literal["raise", "skip"] = "raise"  # an image that cannot be decoded: stop, or replace and count it
     compile: Compile = "off"  # torch.compile; "graphs": with CUDA graphs
@@ -56,7 +56,7 @@ class Options:
     optimization: OptimizationOptions = field(default_factory=OptimizationOptions)
 
 
-def check(options: Options) -> None:
+def check_options(options: Options) -> None:
     """Raise UsageError for a value out of range."""
     for name in ("epochs", "batch_size", "image_size", "keep", "prefetch"):
         if getattr(options, name) < 1:

@@ -20,7 +20,7 @@ from headrace.training.learner import Learner
 from headrace.training.loggers import Loggers
 from headrace.training.metrics import Metrics
 from headrace.training.nonfinite_loss import BadStep, LossMonitor
-from headrace.training.options import Options, check
+from headrace.training.options import Options, check_options
 from headrace.training.preflight import check_model, claim_folder
 from headrace.training.resume import broadcast_checkpoint, find_checkpoint, loader_epoch
 from headrace.training.state import TrainingProgress, TrainingRun, restore
@@ -38,7 +38,7 @@ def prepare(options: Options, on_progress: OnProgress) -> TrainingRun:
     Nothing is written before the options, the data and the model are known to fit. Raises UsageError for options that cannot
     work here, SourceError for data that cannot be used, StateError for a checkpoint that does not fit.
     """
-    check(options)
+    check_options(options)
     ranks = ranks_from_environment()
     device = devices.open_device(options.device, local_rank=ranks.local_rank)
     if options.sync_batch_norm and device.kind == "cpu":
