@@ -106,7 +106,7 @@ class _BatchTimer:
         self.pid = 0
 
     def _enter_process(self) -> None:
-        """At the first batch in this process: find the worker's number and its loader's."""
+        """Find the numbers of the worker and of its loader, at the first batch in this process."""
         from torch.utils.data import get_worker_info
 
         self.pid = os.getpid()

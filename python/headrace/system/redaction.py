@@ -119,7 +119,7 @@ def _is_secret_name(name: str) -> bool:
 
 
 def _without_password(found: re.Match[str]) -> str:
-    """`user:password@` keeps the user; a lone token before the @ goes, a lone user name of a login (`git@`, `root@`) stays."""
+    """Mask the password in `user:password@`, or a token alone before the @. A short user name alone (`git@`, `root@`) stays."""
     if found["password"] is not None:
         return f"{found['scheme']}{found['user']}:{MASK}@"
     return found[0] if len(found["user"]) < 20 else f"{found['scheme']}{MASK}@"
