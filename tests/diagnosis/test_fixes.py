@@ -125,3 +125,15 @@ def test_replay_is_needed_for_fixes_of_the_computation() -> None:
     assert needs_replay([], "COMPUTE_BOUND") and needs_replay([], "OVERHEAD_BOUND")
     assert needs_replay(["batch_size=64"], "CPU_PREP") and needs_replay(["amp"], "CPU_PREP")
     assert not needs_replay(["num_workers=4", "compile"], "CPU_PREP")
+
+
+@pytest.mark.parametrize(("images", "words"), [(1000, "epoch on"), (188_000, "epoch on, 50% of them")])
+def test_cache_says_how_much_of_the_dataset_fits_into_free_memory(images: int, words: str) -> None:
+    session = make_session(workers=2, cpu_s=0.001, blocked_s=0.06, compute_s=0.01)
+    loaders = tuple(replace(loader, dataset_length=images) for loader in session.loaders)
+    assert fix(diagnose(replace(session, loaders=loaders)), "cache").change.endswith(words)
+
+
+def test_pack_leaves_a_tenth_of_the_waits() -> None:
+    diagnosis = diagnose(make_session(workers=1, cpu_s=0.001, blocked_s=0.2, compute_s=0.01))
+    assert fix(diagnosis, "pack").gain == pytest.approx(0.2012 / 0.0212, rel=0.05)

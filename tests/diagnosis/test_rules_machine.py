@@ -103,3 +103,9 @@ def test_memory_growth_of_the_first_minutes_is_not_reported() -> None:
     assert not growth_of(with_memory(*(1000 + 60 * number**0.5 for number in range(60)))), "growth that slows down"
     slow = [1250 + 4 * number for number in range(200)]
     assert growth_of(with_memory(*slow, interval_s=4.0)), "growth that goes on for minutes is a leak"
+
+
+def test_memory_growth_is_the_verdict_when_memory_is_full_within_the_hour() -> None:
+    check(with_memory(*(1000 + 25 * number for number in range(40))), "MEMORY_GROWTH")
+    slow = check(with_memory(*(1250 + 4 * number for number in range(200)), interval_s=4.0), "COMPUTE_BOUND")
+    assert slow.findings[-1].kind == "MEMORY_GROWTH"
