@@ -95,7 +95,7 @@ def _render(result: DemoResult, folder: Path) -> None:
     page = output.stdout_console
     page.print(table)
     if not result.taken_over:
-        page.print(f"{result.device}: headrace run left the loader alone: {escape(result.reason)}", soft_wrap=True)
+        page.print(f"{result.device}: headrace run did not take over the loader: {escape(result.reason)}", soft_wrap=True)
     shape, dtype = result.batch[0][0], result.batch[0][1]
     page.print(
         f"{result.device}: {ROUNDS} rounds in turns of {result.images_per_round:,} images each, medians; every batch "
@@ -108,7 +108,7 @@ def _render(result: DemoResult, folder: Path) -> None:
     page.print(f"{result.device}: verdict {result.verdict}", soft_wrap=True)
     if result.report is not None:
         page.print(f"{result.device}: report {escape(result.report)}", soft_wrap=True)
-    page.print(f"{result.device}: {result.seconds:.0f} s in all; everything lies in {escape(str(folder))}", soft_wrap=True)
+    page.print(f"{result.device}: {result.seconds:.0f} s in all; all files are in {escape(str(folder))}", soft_wrap=True)
 
 
 def _cells(measured: Measurement, result: DemoResult) -> tuple[str, str, str]:

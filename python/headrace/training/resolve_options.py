@@ -49,7 +49,7 @@ def resolve_options(given: Mapping[str, Any]) -> ResolvedOptions:
     options |= {key: given[key] for key in _OPTIONS if key in given}
     if preset is not None and preset.pretrained and options.get("pretrained") is None:
         hint = "--pretrained FILE, or --pretrained auto for those of torchvision or timm"
-        raise UsageError(f"the recipe {given['recipe']} starts from trained weights", hint=hint)
+        raise UsageError(f"--recipe {given['recipe']} starts from trained weights", hint=hint)
     auto = {key: options.get(key) == "auto" for key in ("batch_size", "compile")}
     settled = {key: value for key, value in options.items() if not auto.get(key)}
     return ResolvedOptions(
