@@ -101,7 +101,7 @@ def test_verify_measures_the_fixes_of_all_findings(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(remeasure, "_rate", rate)
     said: list[str] = []
     diagnosis = replace(found, findings=(first, other), configuration=(setting,))
-    verified = remeasure.remeasure_fixes(diagnosis, session, tmp_path, log=said.append)
+    verified = remeasure.remeasure_fixes(diagnosis, session, tmp_path, command=session.command, log=said.append)
     changed = [name for name in tried if "unchanged" not in name]
     assert sorted(name.split("-", 2)[2] for name in changed) == ["num_workers-3", "persistent_workers", "pin_memory"]
     assert all(fix.verified_img_s is not None for fix in verified.fixes)

@@ -23,7 +23,9 @@ def verify(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Session
         lines: list[str] = []
         monkeypatch.setattr(verify_fixes, "watch", lambda *arguments, **options: None)
         monkeypatch.setattr(Session, "load", lambda folder: unchanged if "unchanged" in folder.name else changed)
-        return verify_fixes.remeasure_fixes(diagnose(first), first, tmp_path, log=lines.append), "\n".join(lines)
+        return verify_fixes.remeasure_fixes(
+            diagnose(first), first, tmp_path, command=first.command, log=lines.append
+        ), "\n".join(lines)
 
     return run
 

@@ -55,5 +55,5 @@ def write_process(recorder: Recorder, *, role: str, worker_id: int | None = None
         torch=str(torch.__version__) if torch is not None else None,
         torch_threads=torch.get_num_threads() if torch is not None else None,
         tensorflow=str(getattr(tensorflow, "__version__", "")) or None,
-        argv=sys.argv[:20],
+        argv=sys.argv[:1],  # the script; its arguments may hold secrets
     )

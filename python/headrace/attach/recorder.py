@@ -100,7 +100,7 @@ class Recorder:
     def _descriptor(self) -> int:
         if self._file is None:
             name = f"process-{self.pid}-{time.monotonic_ns()}.jsonl"
-            self._file = os.open(self._folder / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            self._file = os.open(self._folder / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         return self._file
 
 

@@ -24,6 +24,7 @@ from headrace.attach import gpu_counters, procfs
 from headrace.attach.recorder import THINNED_TO
 from headrace.system.cgroup import Cgroup, find_cgroup
 from headrace.system.nvml import NvmlError
+from headrace.system.private_files import private_opener
 
 __all__ = ["Sampler", "main", "start"]
 
@@ -253,7 +254,7 @@ def main(arguments: list[str]) -> int:
         os.nice(NICENESS)
     sampler = Sampler(pid, ignored_pids=frozenset({os.getpid(), launcher}))
     sampler.prepare()
-    with (folder / "sampler.jsonl").open("a", encoding="utf-8", buffering=1) as file:
+    with open(folder / "sampler.jsonl", "a", encoding="utf-8", buffering=1, opener=private_opener) as file:
 
         def write(kind: str, values: dict[str, Any]) -> None:
             file.write(json.dumps({"kind": kind, **values}, separators=(",", ":")) + "\n")

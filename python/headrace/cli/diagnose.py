@@ -45,7 +45,11 @@ def run(args: argparse.Namespace) -> int:
     with FirstVerdict(folder, _log_first_verdict) as first:
         finished = watch(args.command, folder, time_limit_s=args.seconds)
     session, diagnosis = finish(
-        folder, log=output.log, report=not args.no_report, remeasure=args.verify, time_to_verdict_s=first.after_s
+        folder,
+        log=output.log,
+        report=not args.no_report,
+        remeasure_command=args.command if args.verify else None,
+        time_to_verdict_s=first.after_s,
     )
     output.emit(args, document(diagnosis), lambda: print_diagnosis(diagnosis, session))
     failed = finished.returncode != 0 and not finished.timed_out

@@ -14,12 +14,14 @@ from headrace.report import html, terminal
 from headrace.report.exports import openmetrics, perfetto, tensorboard
 from headrace.report.exports.json import document
 from headrace.report.session_folder import read_session_folder
+from headrace.report.share import without_places
 from headrace.session.model import Session
 
 SUMMARY = "show a saved session as terminal screen, HTML page, JSON, trace or metrics"
 EXAMPLE = """
 headrace report headrace-sessions/2026-11-20-141205
 headrace report headrace-sessions/2026-11-20-141205 --html --out report.html
+headrace report headrace-sessions/2026-11-20-141205 --html --share --out for-the-forum.html
 headrace report headrace-sessions/2026-11-20-141205 --perfetto      # open it at ui.perfetto.dev
 headrace report trace.json.gz                                       # from torch.profiler's export_chrome_trace
 """
@@ -49,6 +51,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--out", type=Path, metavar="FILE", help="file to write (default for --html, --perfetto, --tensorboard: in SESSION)"
     )
     parser.add_argument(
+        "--share", action="store_true", help="leave out host name, folders and addresses, so that strangers may read it"
+    )
+    parser.add_argument(
         "--usd-per-hour", type=float, metavar="USD", help="price of one GPU-hour in USD, to show the wasted money"
     )
 
@@ -56,12 +61,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Read the session and print or write the chosen format."""
     session, diagnosis = read_session_folder(args.session)
+    if args.share:
+        session, diagnosis = without_places(session, diagnosis)
     path = args.out or (_beside(args.session, FILES[args.kind]) if args.kind in FILES else None)
     if path is None:
         output.emit(args, document(diagnosis), lambda: _show(diagnosis, session, args))
         return 0
     _write(path, diagnosis, session, args)
-    output.emit(args, document(diagnosis, report=str(path)), lambda: print(path))
+    output.emit(args, document(diagnosis, report=path.name if args.share else str(path)), lambda: print(path))
     return 0
 
 
@@ -79,7 +86,7 @@ def _show(diagnosis: Diagnosis, session: Session, args: argparse.Namespace) -> N
 
 def _write(path: Path, diagnosis: Diagnosis, session: Session, args: argparse.Namespace) -> None:
     if args.kind == "html":
-        html.write(diagnosis, path, session=session, usd_per_hour=args.usd_per_hour)
+        html.write(diagnosis, path, session=session, usd_per_hour=args.usd_per_hour, private=not args.share)
     elif args.kind == "perfetto":
         perfetto.write(session, path)
     elif args.kind == "tensorboard":

@@ -22,6 +22,7 @@ from headrace.profiling.finish import finish
 from headrace.report import numbers, terminal
 from headrace.report.exports.json import document
 from headrace.session.model import Session
+from headrace.system.private_files import make_private_folder, private_opener
 
 SUMMARY = "show rate, waits and verdict of a training command while it runs; its own output goes to a file"
 EXAMPLE = "headrace watch -- python train.py --data /data/imagenet"
@@ -42,10 +43,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the command with the live view, then print the final screen. Return 1 if the command failed."""
     folder = session_folder(args)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_private_folder(folder)
     log = folder / "output.txt"
     output.log(f"headrace watch: session in {folder}; output of the command in {log}")
-    with log.open("wb") as file, _view(folder, every_s=args.every):
+    with open(log, "wb", opener=private_opener) as file, _view(folder, every_s=args.every):
         finished = watch(args.command, folder, time_limit_s=args.seconds, log=file)
     session, diagnosis = finish(folder, log=output.log)
     output.emit(args, document(diagnosis), lambda: print_diagnosis(diagnosis, session))

@@ -15,6 +15,8 @@ from headrace.attach import sampler
 from headrace.attach.launch import FinishedCommand, spawn
 from headrace.errors import UsageError
 from headrace.session.model import SESSION_VERSION
+from headrace.system.private_files import make_private_folder, private_opener
+from headrace.system.redaction import redact_words
 
 __all__ = ["HOOK", "HOOKS", "add_fact", "begin_session", "default_session_folder", "end_sampler", "end_session", "watch"]
 
@@ -69,15 +71,18 @@ def default_session_folder() -> Path:
 
 
 def begin_session(folder: Path, command: Sequence[str]) -> None:
-    """Make the folder and write the first line of a session. Raises `UsageError` when the folder already holds one."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Make the folder and write the first line of a session, with the command less its secrets.
+
+    Raises `UsageError` when the folder already holds a session.
+    """
+    make_private_folder(folder)
     if any(folder.glob("*.jsonl")):
         raise UsageError(f"{folder} already holds a session", hint="give another folder with --out, or remove that one")
     _write(
         folder,
         kind="session",
         version=SESSION_VERSION,
-        command=list(command),
+        command=redact_words(command),
         cwd=os.getcwd(),  # noqa: PTH109
         started_at=time.time(),
         monotonic_s=time.monotonic(),
@@ -95,7 +100,7 @@ def add_fact(folder: Path, name: str, value: Any) -> None:
 
 
 def _write(folder: Path, **line: Any) -> None:
-    with (folder / "launch.jsonl").open("a", encoding="utf-8") as file:
+    with open(folder / "launch.jsonl", "a", encoding="utf-8", opener=private_opener) as file:
         file.write(json.dumps(line, separators=(",", ":")) + "\n")
 
 

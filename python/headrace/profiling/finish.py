@@ -6,7 +6,7 @@ same fixes from the same measurements. Nothing here runs while the job trains.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,15 +29,16 @@ def finish(
     *,
     log: Callable[[str], None],
     report: bool = True,
-    remeasure: bool = False,
+    remeasure_command: Sequence[str] | None = None,
     time_to_verdict_s: float | None = None,
     threads_allowed: bool = True,
 ) -> tuple[Session, Diagnosis]:
     """Diagnose the session in `folder`; write `diagnosis.json` and, with `report`, `report.html` there. Return both.
 
-    `log` takes one line at a time. `remeasure`: run the command again, briefly, with each fix that can be applied from outside
-    (`diagnose --verify`). `time_to_verdict_s`: seconds from the start of the command to its first verdict, if there was one.
-    `threads_allowed`: False while the interpreter exits; the read sweep, which needs threads, is then left out.
+    `log` takes one line at a time. `remeasure_command`: the command of the job, to run it again, briefly, with each fix that
+    can be applied from outside (`diagnose --verify`); in the session its secrets are masked. `time_to_verdict_s`: seconds from
+    the start of the command to its first verdict, if there was one. `threads_allowed`: False while the interpreter exits; the
+    read sweep, which needs threads, is then left out.
 
     A job with timed steps is measured for a few seconds (one thread for the images, up to 16 for the files). A measurement that
     fails is logged and left out. Raises `SessionError` when the folder holds no session or the report cannot be written.
@@ -50,8 +51,8 @@ def finish(
         if threads_allowed:
             session = _measured("read sweep", with_read_sweep, session, folder, log)
     diagnosis = replace(diagnose(session), session=str(folder), time_to_verdict_s=time_to_verdict_s)
-    if remeasure:
-        diagnosis = remeasure_fixes(diagnosis, session, folder, log=log)
+    if remeasure_command is not None:
+        diagnosis = remeasure_fixes(diagnosis, session, folder, command=remeasure_command, log=log)
     if report:
         diagnosis = replace(diagnosis, report=str(folder / REPORT_FILE))
     write_diagnosis(diagnosis, folder)

@@ -20,6 +20,7 @@ from headrace.errors import HeadraceError
 from headrace.profiling.command import HOOKS, begin_session, default_session_folder, end_sampler, end_session
 from headrace.profiling.finish import finish
 from headrace.report import numbers
+from headrace.system.private_files import make_private_folder
 
 __all__ = ["Watch", "watch"]
 
@@ -69,7 +70,7 @@ class Watch:
         if self._is_first_rank:
             begin_session(self.folder, [Path(sys.executable).name, *sys.argv])
         else:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            make_private_folder(self.folder)
         self._set_environment()
         if self._is_first_rank:
             self._sampler = sampler.start(self.folder, os.getpid())

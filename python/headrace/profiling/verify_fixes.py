@@ -65,19 +65,21 @@ def launch_with(fix: Fix, loader: ObservedLoader) -> Launch | None:
     return Launch((OVERRIDES_HOOK, HOOK), ((OVERRIDES_VARIABLE, json.dumps(overrides)),))
 
 
-def remeasure_fixes(diagnosis: Diagnosis, session: Session, folder: Path, *, log: Callable[[str], None]) -> Diagnosis:
+def remeasure_fixes(
+    diagnosis: Diagnosis, session: Session, folder: Path, *, command: Sequence[str], log: Callable[[str], None]
+) -> Diagnosis:
     """Return the diagnosis with `verified_img_s` for every fix that can be applied without an edit of the script.
 
     Fixes of the model's own computation are first predicted again from a replayed batch. `folder`: of the session; every
-    run gets a folder in it. `log`: takes one line at a time.
+    run gets a folder in it. `command`: of the job, with the secrets that the session masks. `log`: takes one line at a time.
     """
     loader = _training_loader(session)
     if not diagnosis.findings or loader is None or diagnosis.img_s is None:
         return diagnosis
     window_s = _window_s(diagnosis)
-    diagnosis = _with_replay(diagnosis, session, folder, loader, window_s, log)
+    diagnosis = _with_replay(diagnosis, session, command, folder, loader, window_s, log)
     launches = [(fix, launch) for fix in diagnosis.fixes if (launch := launch_with(fix, loader)) is not None]
-    measured, noise = _measure(launches[:MAX_FIXES_MEASURED], session.command, folder, window_s, log)
+    measured, noise = _measure(launches[:MAX_FIXES_MEASURED], command, folder, window_s, log)
     errors = [abs(fix.gain / measured[fix.id].change - 1) for fix, _ in launches if fix.gain is not None and fix.id in measured]
     if noise:
         log(f"--verify: {noise[0]} meanwhile, so the measured rates are unsure; measure again when nothing else runs")
@@ -136,7 +138,13 @@ def _prediction(fix: Fix, change: float) -> str:
 
 
 def _with_replay(
-    diagnosis: Diagnosis, session: Session, folder: Path, loader: ObservedLoader, window_s: float, log: Callable[[str], None]
+    diagnosis: Diagnosis,
+    session: Session,
+    command: Sequence[str],
+    folder: Path,
+    loader: ObservedLoader,
+    window_s: float,
+    log: Callable[[str], None],
 ) -> Diagnosis:
     """The diagnosis with the fixes of the model's computation predicted from a replayed batch, where there are such fixes."""
     if loader.family != "torch" or not needs_replay([fix.id for fix in diagnosis.fixes], diagnosis.verdict):
@@ -144,7 +152,7 @@ def _with_replay(
     log("--verify: running the command once more to replay one batch at several sizes and settings")
     match = json.dumps({"num_workers": loader.num_workers, "batch_size": loader.batch_size})
     limit_s = window_s + REPLAY_LIMIT_S
-    watch(session.command, folder / "replay", hooks=(REPLAY_HOOK,), env={MATCH_VARIABLE: match}, time_limit_s=limit_s)
+    watch(command, folder / "replay", hooks=(REPLAY_HOOK,), env={MATCH_VARIABLE: match}, time_limit_s=limit_s)
     found = Session.load(folder / "replay").facts.get("replay")
     if not found:
         log("--verify: no batch could be replayed; the predictions that need one stay as they are")

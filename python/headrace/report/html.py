@@ -24,14 +24,22 @@ MAX_BYTES = 2_000_000
 """Upper limit of a report's size. The drawn series are bounded, so a long run has no larger report than a short one."""
 
 
-def write(diagnosis: Diagnosis, path: str | Path, *, session: Session | None = None, usd_per_hour: float | None = None) -> Path:
+def write(
+    diagnosis: Diagnosis,
+    path: str | Path,
+    *,
+    session: Session | None = None,
+    usd_per_hour: float | None = None,
+    private: bool = True,
+) -> Path:
     """Write the report to `path` in one piece and return the path. A missing folder is made. Raises `SessionError`.
 
-    Arguments as in `render`.
+    `private`: only the owner may read the file (default: True, since it holds paths of this machine). Other arguments as in
+    `render`.
     """
     text = render(diagnosis, session=session, usd_per_hour=usd_per_hour)
     hint = "--out FILE chooses another place"
-    return write_page(Path(path), text, name="report", error=SessionError, hint=hint, make_folder=True)
+    return write_page(Path(path), text, name="report", error=SessionError, hint=hint, make_folder=True, private=private)
 
 
 def render(diagnosis: Diagnosis, *, session: Session | None = None, usd_per_hour: float | None = None) -> str:

@@ -46,17 +46,24 @@ def figure(value: str | None, label: str, *, accent: bool = False) -> Html:
 
 
 def write_page(
-    path: Path, text: str, *, name: str, error: type[HeadraceError], hint: str | None = None, make_folder: bool = False
+    path: Path,
+    text: str,
+    *,
+    name: str,
+    error: type[HeadraceError],
+    hint: str | None = None,
+    make_folder: bool = False,
+    private: bool = False,
 ) -> Path:
     """Write a page in one piece. Return `path`.
 
-    `name` is what the message of `error` calls the page. `make_folder`: make the folder of `path` if it is missing. Raises
-    `error` when the file cannot be written.
+    `name` is what the message of `error` calls the page. `make_folder`: make the folder of `path` if it is missing.
+    `private`: only the owner may read the file. Raises `error` when the file cannot be written.
     """
     try:
         if make_folder:
             path.parent.mkdir(parents=True, exist_ok=True)
-        atomic_write(path, text.encode("utf-8", "backslashreplace"))  # a file name may hold lone surrogates
+        atomic_write(path, text.encode("utf-8", "backslashreplace"), private=private)  # a file name may hold lone surrogates
     except OSError as reason:
         raise error(f"cannot write the {name} {path}: {reason.strerror or reason}", hint=hint) from reason
     return path

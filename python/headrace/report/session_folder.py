@@ -15,6 +15,7 @@ from headrace.diagnosis.model import Diagnosis
 from headrace.errors import SessionError
 from headrace.session.kineto import is_trace, read_trace
 from headrace.session.model import Session
+from headrace.system.atomic_write import atomic_write
 
 __all__ = ["DIAGNOSIS_FILE", "diagnosis_from_json", "read_session_folder", "write_diagnosis"]
 
@@ -45,7 +46,7 @@ def read_session_folder(folder: str | Path) -> tuple[Session, Diagnosis]:
 
 def write_diagnosis(diagnosis: Diagnosis, folder: Path) -> None:
     """Write `diagnosis.json` into the session folder. Raises `OSError`."""
-    (folder / DIAGNOSIS_FILE).write_text(json.dumps(diagnosis.to_json(), indent=1), encoding="utf-8")
+    atomic_write(folder / DIAGNOSIS_FILE, json.dumps(diagnosis.to_json(), indent=1), private=True)
 
 
 def diagnosis_from_json(document: Mapping[str, Any]) -> Diagnosis:

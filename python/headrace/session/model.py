@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from headrace.errors import SessionError
+from headrace.system.private_files import make_private_folder, private_opener
 
 __all__ = [
     "BATCH_FIELDS",
@@ -482,9 +483,10 @@ def _sample(line: dict[str, Any], zero_s: float) -> Sample:
 def save(session: Session, folder: str | Path) -> Path:
     """Write a session as `session.jsonl` in a folder, which is created if missing. Return the folder."""
     folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_private_folder(folder)
     text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in _to_lines(session))
-    (folder / "session.jsonl").write_text(text, encoding="utf-8")
+    with open(folder / "session.jsonl", "w", encoding="utf-8", opener=private_opener) as file:
+        file.write(text)
     return folder
 
 

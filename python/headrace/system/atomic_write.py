@@ -11,20 +11,29 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+from headrace.system.private_files import private_opener
+
 __all__ = ["TEMPORARY_PREFIX", "atomic_write", "replacing", "sync_folder"]
 
 TEMPORARY_PREFIX = ".partial-"
 """How the names of temporary files begin. A killed process leaves its file behind; the prefix tells what may be removed."""
 
 
-def atomic_write(path: Path, data: bytes | str, *, sync: bool = False, temporary_folder: Path | None = None) -> None:
+def atomic_write(
+    path: Path, data: bytes | str, *, sync: bool = False, private: bool = False, temporary_folder: Path | None = None
+) -> None:
     """Write `data` to `path` in one piece. Text is encoded as UTF-8.
 
     `sync`: wait until the data is on the disk before the file gets its name. `temporary_folder`: where the temporary file
-    stands, on the same file system (default: the folder of `path`, which must exist). Raise `OSError`.
+    stands, on the same file system (default: the folder of `path`, which must exist). `private`: only the owner may read the
+    file (mode 0600). Raise `OSError`.
     """
-    with replacing(path, sync=sync, temporary_folder=temporary_folder) as temporary:
-        temporary.write_bytes(data.encode() if isinstance(data, str) else data)
+    opener = private_opener if private else None
+    with (
+        replacing(path, sync=sync, temporary_folder=temporary_folder) as temporary,
+        open(temporary, "wb", opener=opener) as file,
+    ):
+        file.write(data.encode() if isinstance(data, str) else data)
 
 
 @contextlib.contextmanager
