@@ -79,11 +79,11 @@ class Probe:
     def _begin(self) -> None:
         """Begin, unless workers of an earlier epoch have made this experiment with this loader."""
         try:
-            os.close(os.open(f"{self._done}{self._begun}", os.O_CREAT | os.O_EXCL))
+            os.close(os.open(f"{self._done}{self._begun}", os.O_CREAT | os.O_EXCL, 0o600))
         except OSError:
             self._stage = 3
             return
-        os.close(os.open(self._flag, os.O_CREAT | os.O_WRONLY))
+        os.close(os.open(self._flag, os.O_CREAT | os.O_WRONLY, 0o600))
         self._began_s, self._begin_wall_s = time.monotonic(), self._wall_s
         self._begun += 1
         self._stage = 1
