@@ -212,3 +212,9 @@ def test_importing_headrace_is_light() -> None:
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
     assert int(result.stdout) <= 4
+
+
+def test_test_files_have_unique_names() -> None:
+    """pytest imports test files by their base name, so two of one name stop the collection."""
+    names = [path.name for path in Path(__file__).parent.rglob("test_*.py")]
+    assert len(set(names)) == len(names), sorted(name for name in set(names) if names.count(name) > 1)
