@@ -15,6 +15,7 @@ import contract
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+pytestmark = pytest.mark.timeout(300)  # the small runs of the fixture take half a minute on two quiet cores
 RECORDED: dict[str, Any] = json.loads((REPOSITORY / "tests" / "golden" / "contract.json").read_text())
 
 MEASURED = ("terms_s.", "startup_s.")
