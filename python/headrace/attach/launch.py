@@ -19,7 +19,7 @@ from headrace.attach import procfs
 from headrace.attach.load_hooks import HOOKS_VARIABLE, SESSION_VARIABLE
 from headrace.errors import CommandError, UsageError
 
-__all__ = ["SITE_FOLDER", "FinishedCommand", "attached_environment", "spawn"]
+__all__ = ["SITE_FOLDER", "FinishedCommand", "attached_environment", "attached_path", "spawn"]
 
 SITE_FOLDER = Path(__file__).parent / "site"
 
@@ -51,15 +51,24 @@ def attached_environment(
 ) -> dict[str, str]:
     """Return the environment in which each Python process installs `hooks`: the site folder on PYTHONPATH, and the names."""
     environment = {**os.environ, **(env or {})}
-    paths = [str(SITE_FOLDER)]
-    paths += [entry for entry in environment.get("PYTHONPATH", "").split(os.pathsep) if entry and entry not in paths]
-    environment["PYTHONPATH"] = os.pathsep.join(paths)
+    environment["PYTHONPATH"] = attached_path(environment.get("PYTHONPATH"))
     # A command started below another attached one (`diagnose -- headrace run -- …`) keeps the outer one's hooks.
     outer = [name for name in environment.get(HOOKS_VARIABLE, "").split(",") if name and name not in hooks]
     environment[HOOKS_VARIABLE] = ",".join([*hooks, *outer])
     if session_dir is not None:
         environment[SESSION_VARIABLE] = str(session_dir)
     return environment
+
+
+def attached_path(given: str | None) -> str:
+    """Return PYTHONPATH with the site folder in front; `given` is its value so far, or None.
+
+    Everything else stays as it is: an empty entry (`PYTHONPATH=:`) means the working directory, while an empty value means
+    none. `site/sitecustomize.py` removes the site folder from `sys.path`, so the script imports what it imports without us.
+    """
+    if given and str(SITE_FOLDER) in given.split(os.pathsep):
+        return given
+    return f"{SITE_FOLDER}{os.pathsep}{given}" if given else str(SITE_FOLDER)
 
 
 def spawn(

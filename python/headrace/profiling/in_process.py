@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 
 from headrace.attach import load_hooks, log, sampler, torch_hooks
-from headrace.attach.launch import SITE_FOLDER
+from headrace.attach.launch import attached_path
 from headrace.attach.processes import rank_from_environment
 from headrace.diagnosis.model import Diagnosis
 from headrace.errors import HeadraceError
@@ -120,12 +120,11 @@ class Watch:
 
     def _set_environment(self) -> None:
         """Set the variables by which spawned workers and ranks attach themselves. Forked ones have the hooks already."""
-        paths = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
         given_hooks = [name for name in os.environ.get(load_hooks.HOOKS_VARIABLE, "").split(",") if name]  # `headrace run`'s
         wanted = {
             load_hooks.SESSION_VARIABLE: str(self.folder),
             load_hooks.HOOKS_VARIABLE: ",".join([*given_hooks, *HOOKS]),
-            "PYTHONPATH": os.pathsep.join([str(SITE_FOLDER), *paths]),
+            "PYTHONPATH": attached_path(os.environ.get("PYTHONPATH")),
         }
         self._environment = {name: os.environ.get(name) for name in wanted}
         os.environ.update(wanted)

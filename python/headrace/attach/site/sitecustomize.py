@@ -1,8 +1,9 @@
 # ruff: noqa: PTH100, PTH118, PTH120 -- runs in every Python below the command; pathlib would cost each 5 ms
 """Python itself runs this file in each process of a command that `headrace.attach.launch.spawn` has started.
 
-It starts `headrace.attach.load_hooks`, and runs the `sitecustomize` that this file hides, if there is one. The user's Python
-may be another environment without headrace, so the package is then loaded from the folder of this file.
+It removes its folder from `sys.path` (PYTHONPATH keeps it, for child processes), starts `headrace.attach.load_hooks`, and runs
+the `sitecustomize` that this file hides, if there is one. The user's Python may be another environment without headrace, so
+the package is then loaded from the folder of this file.
 """
 
 import importlib.machinery
@@ -15,8 +16,7 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 
 def _run_hidden_sitecustomize() -> None:
     """Run the next `sitecustomize` on the path, which this file hides."""
-    others = [entry for entry in sys.path if os.path.abspath(entry or ".") != _HERE]
-    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", others)
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", sys.path)
     if spec is None or spec.loader is None:
         return
     module = importlib.util.module_from_spec(spec)
@@ -40,6 +40,8 @@ def _start_headrace() -> None:
 
     load_hooks.start()
 
+
+sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != _HERE]
 
 if os.environ.get("HEADRACE_HOOKS"):
     try:
