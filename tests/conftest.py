@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from diagnosis_checks import check_agreement
+from headrace.errors import SessionError
+from headrace.session.model import Session
 from sample_images import data_folder, jpeg
 
 
@@ -15,6 +19,16 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HEADRACE_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+@pytest.fixture(autouse=True)
+def recorded_sessions_agree(request: pytest.FixtureRequest) -> Iterator[None]:
+    """In every session that a test recorded, the bar, the wait share and the percentiles agree."""
+    folder: Path | None = request.getfixturevalue("tmp_path") if "tmp_path" in request.fixturenames else None
+    yield
+    for recorded in sorted(folder.rglob("launch.jsonl")) if folder is not None else ():
+        with suppress(SessionError):  # a test may have damaged it
+            check_agreement(Session.load(recorded.parent))
 
 
 @pytest.fixture(scope="session")

@@ -38,6 +38,8 @@ class SimulatedJob:
 
     cpu_s, queue_s, blocked_s: what a worker needs for a batch: on a core, waiting for one, blocked.
     transfer_s: hand-over of a batch. main_cpu_share: training thread on a core, over `compute_s`.
+    next_queue_s: training thread waiting for a core in `next()`, beside workers; compute_queue_s: the same outside `next()`.
+    gpu_wait_share: part of the wait in which the GPU has no work; None without a GPU's clock.
     jitter: half-width of the random factor on all times.
     """
 
@@ -51,6 +53,10 @@ class SimulatedJob:
     collate_s: float = 0.001
     transfer_s: float = 0.0005
     main_cpu_share: float = 0.05
+    next_queue_s: float = 0.0
+    compute_queue_s: float | None = None
+    gpu_wait_share: float | None = None
+    h2d_s: float = 0.0
     sync_s: float = 0.0
     sync_count: int = 0
     cores: int = 4
@@ -141,11 +147,11 @@ def _simulate(job: SimulatedJob, rng: random.Random) -> tuple[list[Batch], list[
         else:
             start_s, idle_s, done_s = now_s, None, now_s + wall_s
         batches.append(_batch(job, worker, start_s, wall_s, idle_s))
-        wait_s = max(0.0, done_s - now_s) + job.transfer_s
+        wait_s = max(0.0, done_s - now_s) + job.transfer_s + (job.next_queue_s if job.workers else 0.0)
         ordered_s.append(now_s + wait_s)
         pause_s = sum(event.duration_s for event in job.events if now_s <= event.start_s < now_s + wait_s + job.compute_s)
         compute_s = job.compute_s * _noise(job, rng) + pause_s
-        steps.append(_step(job, now_s, wait_s, compute_s, is_ready=done_s <= now_s))
+        steps.append(_step(job, now_s, wait_s, compute_s, wall_s, is_ready=done_s <= now_s))
         now_s += wait_s + compute_s
     return batches, steps, now_s
 
@@ -172,7 +178,8 @@ def _batch(job: SimulatedJob, worker: int, start_s: float, wall_s: float, idle_s
     )
 
 
-def _step(job: SimulatedJob, start_s: float, wait_s: float, compute_s: float, *, is_ready: bool) -> Step:
+def _step(job: SimulatedJob, start_s: float, wait_s: float, compute_s: float, made_s: float, *, is_ready: bool) -> Step:
+    queued_s = job.next_queue_s if job.workers else job.queue_s * made_s / job.make_s
     return Step(
         pid=job.pid,
         loader=0,
@@ -186,7 +193,11 @@ def _step(job: SimulatedJob, start_s: float, wait_s: float, compute_s: float, *,
         process_cpu_s=job.main_cpu_share * job.compute_s,
         sync_s=job.sync_s,
         sync_count=job.sync_count,
-        h2d_s=0.0,
+        queue_s=job.compute_queue_s,
+        wait_queue_s=queued_s or None,
+        gpu_wait_s=None if job.gpu_wait_share is None else job.gpu_wait_share * wait_s,
+        gpu_step_s=None if job.gpu_wait_share is None else compute_s,
+        h2d_s=job.h2d_s,
         optimizer_steps=1,
         batch_bytes=job.batch_size * 3 * 224 * 224 * 4,
     )

@@ -13,35 +13,52 @@ __all__ = ["share_of_step"]
 
 
 def share_of_step(job: MeasuredJob) -> dict[str, float]:
-    """Return the parts of the mean steady step (`SHARES`). They sum to 1; what no part explains counts as compute."""
-    rank, cost = job.rank, job.rank.batch_cost
-    pauses_s = min(rank.compute_s, rank.pauses.gc_s + rank.pauses.periodic_s)
+    """Return the parts of the mean steady step (`SHARES`). They sum to 1; what no part explains counts as compute.
+
+    The parts of the input sum to the share of the step that waits for input (`Diagnosis.wait_share`).
+    """
+    rank = job.rank
+    if rank.step_s <= 0:
+        return dict.fromkeys(SHARES, 0.0) | {"other": 1.0}
     waiting_s = min(rank.exposed_wait_s, rank.step_s)
-    handover_s = min(waiting_s, rank.handover_s if rank.workers else 0.0)
+    rest_s = rank.step_s - waiting_s
+    outside = {
+        "h2d": rank.h2d_s or 0.0,
+        "communication": (rank.collective_s or 0.0) if len(job.ranks) > 1 else 0.0,
+        "sync": _sync_s(job),
+        "periodic": rank.pauses.gc_s + rank.pauses.periodic_s,
+        "other": rank.compute_queue_s or 0.0,
+    }
+    outside = {name: min(rest_s, seconds) for name, seconds in outside.items()}
+    scale = min(1.0, rest_s / max(1e-12, math.fsum(outside.values())))  # times that overlap must not shrink the wait for input
+    parts = _input_parts_s(job, waiting_s) | {name: scale * seconds for name, seconds in outside.items()}
+    parts["compute"] = max(0.0, rank.step_s - math.fsum(parts.values()))
+    total_s = math.fsum(parts.values())
+    return {name: parts[name] / total_s for name in SHARES}
+
+
+def _input_parts_s(job: MeasuredJob, waiting_s: float) -> dict[str, float]:
+    """Return what the wait for input goes into, in seconds per step; the parts sum to `waiting_s`.
+
+    With workers, the wait is split as the time that a worker takes for a batch, after the hand-over and the time in which
+    the training thread queues for a core. A training thread that makes the batches itself queues as part of making them.
+    """
+    rank, cost = job.rank, job.rank.batch_cost
     if cost is not None:
         split = cost.parts_s
     else:
         split = {"blocked" if KINDS[unseen_input_kind(job)[0]].is_blocked else "on a core": 1.0}
     whole_s = math.fsum(split.values()) or 1.0
-    late_s = waiting_s - handover_s
-    collective_s = min(rank.compute_s, rank.collective_s or 0.0) if len(job.ranks) > 1 else 0.0
-    sync_s = _sync_s(job)
-    h2d_s = min(rank.compute_s, rank.h2d_s or 0.0)
-    queue_s = min(rank.step_s - waiting_s, rank.main_queue_s or 0.0)
-    parts = {
+    makes_batches = cost is not None and rank.makes_batches
+    queued_s = 0.0 if makes_batches else waiting_s - min(waiting_s, rank.exposed_net_wait_s)
+    handover_s = min(waiting_s - queued_s, rank.handover_s if rank.workers else 0.0)
+    late_s = waiting_s - queued_s - handover_s
+    return {
         "input_storage": late_s * split.get("blocked", 0.0) / whole_s,
         "input_cpu": late_s * split.get("on a core", 0.0) / whole_s,
-        "input_queue": late_s * split.get("queueing for a core", 0.0) / whole_s,
+        "input_queue": late_s * split.get("queueing for a core", 0.0) / whole_s + queued_s,
         "input_collate": late_s * split.get("collating", 0.0) / whole_s + handover_s,
-        "h2d": h2d_s,
-        "communication": collective_s,
-        "sync": sync_s,
-        "periodic": pauses_s,
-        "other": queue_s,
     }
-    parts["compute"] = max(0.0, rank.step_s - math.fsum(parts.values()))
-    total_s = math.fsum(parts.values())
-    return {name: parts[name] / total_s for name in SHARES}
 
 
 def _sync_s(job: MeasuredJob) -> float:

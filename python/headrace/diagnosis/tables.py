@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from headrace.diagnosis.measure import Rank
+from headrace.diagnosis.measure import Rank, exposed_waits_s
 from headrace.diagnosis.model import Percentiles, RankRow
 from headrace.diagnosis.rules.ranks import slow_phase
 from headrace.diagnosis.series import percentiles
@@ -59,10 +59,13 @@ def percentile_table(session: Session, rank: Rank) -> tuple[Percentiles, ...]:
     gpu = [100 * item.busy for sample in samples for item in sample.gpus if item.busy is not None]
     memory = [float(sample.memory_used_bytes) for sample in samples if sample.memory_used_bytes is not None]
     made = [batch.wall_s for batch in session.batches if batch.loader == rank.loader.loader]
+    exposed = exposed_waits_s(rank.steps)
+    next_s = [step.wait_s for step in rank.steps] if rank.gpu_wait_s is not None else []
     rows = (
         percentiles("step", "s", [step.step_s for step in rank.steps]),
-        percentiles("wait for input", "s", [step.wait_s for step in rank.steps]),
-        percentiles("compute", "s", [step.compute_s for step in rank.steps]),
+        percentiles("wait for input", "s", [wait_s for wait_s, _ in exposed]),
+        percentiles("compute", "s", [rest_s for _, rest_s in exposed]),
+        percentiles("next()", "s", next_s),
         percentiles("making a batch", "s", made),
         percentiles("CPU", "%", cpu),
         percentiles("GPU", "%", gpu),

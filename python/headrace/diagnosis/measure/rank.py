@@ -12,7 +12,7 @@ from headrace.diagnosis.measure.pauses import EpochGaps, Pauses, is_start_of, me
 from headrace.diagnosis.stats import mean, mean_of_known, median, overlap_s, percentile, required
 from headrace.session.model import Batch, Event, ObservedLoader, Process, Session, Step
 
-__all__ = ["Rank", "measure_ranks"]
+__all__ = ["Rank", "exposed_waits_s", "measure_ranks"]
 
 LEAST_STEPS = 8
 """Measure a process only when it has at least this many steady steps."""
@@ -40,6 +40,7 @@ class Rank:
     elsewhere: whether another thread than the training thread iterates the loader.
     all_steps, steps: all steps, and the steady ones that the means are taken over.
     step_s = wait_s + compute_s: the time in `next()`, and the rest.
+    exposed_wait_s: wait for input that delays the device: `wait_s`, or on the GPU's clock where that is less.
     net_wait_s: `wait_s` without queueing for a core.
     typical_compute_s: mean compute of the steps without a pause.
     handover_s: what `next()` takes when the batch is ready.
@@ -65,6 +66,7 @@ class Rank:
     steps: tuple[Step, ...]
     step_s: float
     wait_s: float
+    exposed_wait_s: float
     net_wait_s: float
     compute_s: float
     typical_compute_s: float
@@ -116,9 +118,16 @@ class Rank:
         return self.loader.num_workers
 
     @property
-    def exposed_wait_s(self) -> float:
-        """Wait for input that delays the device: on the GPU's clock, or `net_wait_s` where that is less or not measured."""
-        return min(self.net_wait_s, self.gpu_wait_s) if self.gpu_wait_s is not None else self.net_wait_s
+    def exposed_net_wait_s(self) -> float:
+        """`exposed_wait_s` without the time in which the training thread queued for a core inside `next()`."""
+        return min(self.net_wait_s, self.exposed_wait_s)
+
+    @property
+    def makes_batches(self) -> bool:
+        """Whether the training thread itself makes the batches, so that its queueing inside `next()` is a cost of the input."""
+        return not self.workers and (
+            self.loader.family == "none" or (self.loader.family == "torch" and self.batch_cost is not None)
+        )
 
 
 def measure_ranks(session: Session) -> tuple[Rank, ...]:
@@ -220,6 +229,7 @@ def _measure(
         steps=tuple(steady),
         step_s=required(mean([step.step_s for step in steady])),
         wait_s=required(mean([step.wait_s for step in steady])),
+        exposed_wait_s=required(mean([wait_s for wait_s, _ in exposed_waits_s(steady)])),
         net_wait_s=required(mean([net_wait_s(step) for step in steady])),
         compute_s=required(mean([step.compute_s for step in steady])),
         typical_compute_s=typical_s,
@@ -259,6 +269,17 @@ def _is_disturbed(step: Step, probes: list[Event]) -> bool:
         step.start_s < event.start_s + 2 * event.duration_s + 0.05 and step.start_s + step.step_s > event.start_s
         for event in probes
     )
+
+
+def exposed_waits_s(steps: Sequence[Step]) -> list[tuple[float, float]]:
+    """Return the wait for input that delays the device, and the rest of the step, in seconds of each step.
+
+    On the GPU's clock, where that was measured: the GPU may still compute earlier steps while `next()` waits. Steps without
+    that clock are then left out.
+    """
+    known = [step for step in steps if step.gpu_wait_s is not None]
+    waits = [(step, step.wait_s if step.gpu_wait_s is None else min(step.wait_s, step.gpu_wait_s)) for step in known or steps]
+    return [(wait_s, step.step_s - wait_s) for step, wait_s in waits]
 
 
 def net_wait_s(step: Step) -> float:

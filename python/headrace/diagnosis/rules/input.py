@@ -77,9 +77,15 @@ def _common_wait_s(job: MeasuredJob) -> float:
 
 
 def input_wait_s(job: MeasuredJob) -> float:
-    """Return the seconds per step that training waits for input, without the hand-over of ready batches when that is short."""
-    rank = job.rank
-    return max(0.0, _common_wait_s(job) - (rank.handover_s if _handover_is_small(rank) else 0.0))
+    """Return the seconds per step that training waits for input, without the hand-over of ready batches when that is short.
+
+    The time in which the training thread queues for a core inside `next()` counts when that thread makes the batches. Beside
+    workers, such queueing delays a batch that may be ready, so it is no proof of slow input.
+    """
+    if job.rank.makes_batches:
+        return _common_wait_s(job)
+    rank, net_s = job.rank, min(rank.exposed_net_wait_s for rank in job.ranks)
+    return max(0.0, net_s - (rank.handover_s if _handover_is_small(rank) else 0.0))
 
 
 def _handover_is_small(rank: Rank) -> bool:

@@ -123,8 +123,9 @@ def _queueing_s(job: MeasuredJob) -> float | None:
     if rank.main_queue_s is None and (rank.batch_cost is None or rank.batch_cost.queue_s is None):
         return None
     lost = rank.main_queue_s or 0.0
-    if rank.batch_cost is not None and rank.batch_cost.queue_s is not None and rank.batch_cost.wall_s > 0:
-        lost += rank.exposed_wait_s * rank.batch_cost.queue_s / rank.batch_cost.wall_s
+    cost = rank.batch_cost
+    if cost is not None and cost.queue_s is not None and cost.wall_s > 0 and not (rank.makes_batches and rank.main_queue_s):
+        lost += rank.exposed_net_wait_s * cost.queue_s / cost.wall_s
     return lost
 
 

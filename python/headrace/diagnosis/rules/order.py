@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from headrace.diagnosis.job import MeasuredJob
+from headrace.diagnosis.kinds import KINDS
 from headrace.diagnosis.model import Finding
 from headrace.diagnosis.rules.gpu import compute_bound, h2d_bound, overhead_bound, sync_bound
 from headrace.diagnosis.rules.input import INPUT_SHARE, slow_input
@@ -51,7 +52,7 @@ def find_causes(job: MeasuredJob) -> list[Finding]:
     """Return all causes, the verdict first. The verdict is COMPUTE_BOUND when no cause takes a large share of the step."""
     outside = _findings(OUTSIDE_RULES, job)
     inside = sorted(_findings(RULES, job), key=_share, reverse=True)
-    least_share = max(OUTSIDE_CAUSE_SHARE, 0.5 * (_share(inside[0]) if inside else 0.0))
+    least_share = max(OUTSIDE_CAUSE_SHARE, 0.5 * (_share_without_queueing(job, inside[0]) if inside else 0.0))
     first = [found for found in outside if _share(found) >= least_share]
     rest = sorted([*inside, *(found for found in outside if found not in first)], key=_share, reverse=True)
     causes = [*first, *rest]
@@ -66,6 +67,12 @@ def find_causes(job: MeasuredJob) -> list[Finding]:
 
 def _findings(rules: tuple[Rule, ...], job: MeasuredJob) -> list[Finding]:
     return [found for rule in rules if (found := rule(job)) is not None]
+
+
+def _share_without_queueing(job: MeasuredJob, found: Finding) -> float:
+    """Return the share of a cause without the queueing for a core that is part of it: a cause outside the job explains that."""
+    is_own_work = KINDS[found.kind].is_input and job.rank.makes_batches
+    return _share(found) - (job.share(job.rank.wait_s - job.rank.net_wait_s) if is_own_work else 0.0)
 
 
 def _share(found: Finding) -> float:
