@@ -15,6 +15,7 @@ from headrace.training.options import Options
 from headrace.training.tune import batch_size, compute_rate
 from headrace.training.tune.batch_size import candidate_sizes, choose_batch_size
 from headrace.training.tune.compute_rate import ComputeRate, measure_compute_rate
+from headrace.training.tune.memory_limit import memory_budget_bytes
 from PIL import Image
 
 HELPERS = Path(__file__).parents[1] / "helpers"
@@ -23,7 +24,7 @@ OPTIONS = Options(model="resnet18", data="/data", out="/out", device="cpu", imag
 
 
 def device(rate: Callable[[int], float | None], memory_bytes: Callable[[int], int] = lambda size: 0):
-    return lambda options, *, classes, processes: ComputeRate(
+    return lambda options, *, classes, processes, memory_limit_bytes=None: ComputeRate(
         options.batch_size, rate(options.batch_size), memory_bytes(options.batch_size)
     )
 
@@ -85,6 +86,60 @@ def test_a_search_with_a_time_limit_lists_the_sizes_left_out() -> None:
     assert (once.batch_size, tried(once)) == (32, [32])  # the first is always tried
     free = choose_batch_size(OPTIONS, classes=10, images=2000, clock=lambda: now[0], try_size=slow)
     assert free.left_out == () and free.left_out_message() is None
+
+
+GIB = 1 << 30
+
+
+def test_the_search_on_a_cpu_ends_before_a_size_that_would_not_fit_into_free_memory() -> None:
+    """A third of a GiB an image: the size after 96 is predicted to need more than the budget, and is not tried."""
+
+    def hungry(options: Options, *, classes: int, processes: int, memory_limit_bytes: int) -> ComputeRate:
+        assert memory_limit_bytes == 40 * GIB
+        return ComputeRate(options.batch_size, 1.0 * options.batch_size, None, GIB + options.batch_size * GIB // 3, GIB)
+
+    found = choose_batch_size(OPTIONS, classes=10, images=10**6, host_budget_bytes=40 * GIB, try_size=hungry)
+    assert tried(found) == [32, 48, 64, 96]
+    assert (found.batch_size, found.left_out[0], found.lack) == (96, 128, "memory")
+    assert "from 128 on are left out: 43." in str(found.left_out_message()) and "40.0 GiB" in str(found.left_out_message())
+
+
+def test_ranks_share_the_memory_of_the_machine() -> None:
+    limits: list[int] = []
+
+    def measure(options: Options, *, classes: int, processes: int, memory_limit_bytes: int) -> ComputeRate:
+        limits.append(memory_limit_bytes)
+        return ComputeRate(options.batch_size, 1.0, None, 2 * GIB, GIB)
+
+    choose_batch_size(OPTIONS, classes=10, images=1000, processes=4, host_budget_bytes=8 * GIB, try_size=measure)
+    assert limits == [2 * GIB]
+
+
+def test_the_budget_is_the_least_of_free_memory_and_of_what_each_control_group_leaves(tmp_path: Path) -> None:
+    def write(name: str, text: str) -> None:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+
+    write("proc/meminfo", f"MemTotal: {64 * 2**20} kB\nMemAvailable: {40 * 2**20} kB\n")
+    assert memory_budget_bytes(tmp_path) == 40 * GIB - int(6.4 * GIB)
+    write("proc/self/cgroup", "0::/slice/job\n")
+    write("sys/fs/cgroup/cgroup.controllers", "memory")
+    for folder, limit, used in (("slice", 20 * GIB, 12 * GIB), ("slice/job", 16 * GIB, 2 * GIB)):
+        write(f"sys/fs/cgroup/{folder}/memory.max", str(limit))
+        write(f"sys/fs/cgroup/{folder}/memory.current", str(used + GIB))
+        write(f"sys/fs/cgroup/{folder}/memory.stat", f"inactive_file {GIB}")
+    assert memory_budget_bytes(tmp_path) == 8 * GIB - int(1.6 * GIB)
+
+
+def test_a_batch_beyond_the_limit_of_its_process_does_not_fit_and_is_not_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """4096 images of 256 pixels are 3.2 GB; the process may have 1.5 GiB."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("PYTHONPATH", str(HELPERS))
+    large = Options(model="tiny:make", data="/data", out="/out", device="cpu", image_size=256, batch_size=4096)
+    assert measure_compute_rate(large, classes=3, memory_limit_bytes=3 * GIB // 2) == ComputeRate(4096, None, None)
+    small = Options(model="tiny:make", data="/data", out="/out", device="cpu", image_size=16, batch_size=4)
+    found = measure_compute_rate(small, classes=3, memory_limit_bytes=3 * GIB // 2)
+    assert found.img_s is not None and found.host_bytes is not None and 0 < found.base_bytes <= found.host_bytes < 2 * GIB
 
 
 def test_a_model_that_never_fits_raises() -> None:

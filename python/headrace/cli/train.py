@@ -33,6 +33,7 @@ from headrace.training.resume import find_checkpoint
 from headrace.training.tune.batch_size import CPU_SECONDS, choose_batch_size
 from headrace.training.tune.compiling import choose_compile
 from headrace.training.tune.compute_rate import ComputeRate
+from headrace.training.tune.memory_limit import memory_budget_bytes
 
 SUMMARY = "train a classifier: mixed precision, checkpoints, exact resume, no waiting for input"
 EXAMPLE = """
@@ -144,6 +145,7 @@ def _measured_batch_size(resolved: ResolvedOptions, ranks: int) -> int:
         classes=len(data.classes),
         images=len(data),
         memory_bytes=memory_bytes,
+        host_budget_bytes=memory_budget_bytes() if device.kind == "cpu" else None,
         global_batch=resolved.global_batch,
         processes=ranks,
         seconds=CPU_SECONDS if device.kind == "cpu" else None,

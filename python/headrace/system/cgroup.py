@@ -59,15 +59,30 @@ class Cgroup:
 
     def memory_used_bytes(self) -> int | None:
         """Return the memory in use without the page cache that the kernel can drop (`inactive_file`). None: unknown."""
-        if self.memory is None:
-            return None
-        name = "memory.current" if self.version == 2 else "memory.usage_in_bytes"
-        used = _read(self.memory / name)
+        return None if self.memory is None else self._memory_used_at(self.memory)
+
+    def _memory_used_at(self, folder: Path) -> int | None:
+        used = _read(folder / ("memory.current" if self.version == 2 else "memory.usage_in_bytes"))
         if used is None or not used.isdigit():
             return None
-        counters = _pairs(self.memory / "memory.stat")
+        counters = _pairs(folder / "memory.stat")
         droppable = counters.get("total_inactive_file", counters.get("inactive_file", 0))
         return max(0, int(used) - droppable)
+
+    def memory_left_bytes(self) -> int | None:
+        """Return the memory that the group may still take: the least of what it and each group above it have left.
+
+        None: no limit, or unknown.
+        """
+        if self.memory is None:
+            return None
+        name = "memory.max" if self.version == 2 else "memory.limit_in_bytes"
+        left = []
+        for folder in _upwards(self.memory):
+            limit, used = _read(folder / name) or "", self._memory_used_at(folder)
+            if limit.isdigit() and int(limit) < UNLIMITED_BYTES and used is not None:
+                left.append(max(0, int(limit) - used))
+        return min(left, default=None)
 
     def pressure_file(self, resource: str) -> Path | None:
         """Return the group's own file of pressure (PSI) for cpu, io or memory. None: version 1, or no such file."""

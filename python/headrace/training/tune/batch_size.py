@@ -8,10 +8,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from headrace.errors import UsageError
+from headrace.system.sizes import size_text
 from headrace.training.options import Options
 from headrace.training.tune.compute_rate import ComputeRate, measure_compute_rate
+from headrace.training.tune.memory_limit import memory_limit_bytes, predicted_bytes
 
 __all__ = ["CPU_SECONDS", "BatchSizeChoice", "candidate_sizes", "choose_batch_size"]
 
@@ -25,16 +28,25 @@ LEAST_STEPS = 2  # steps of a measurement: one to warm up, one that counts
 
 @dataclass(frozen=True, slots=True)
 class BatchSizeChoice:
-    """The chosen size per rank, all measurements, and the sizes that were left out for lack of time."""
+    """The chosen size per rank, all measurements, the sizes that were left out, and for lack of what ("time", "memory")."""
 
     batch_size: int
     trials: tuple[ComputeRate, ...]
     left_out: tuple[int, ...] = ()
+    lack: Literal["time", "memory"] = "time"
+    needed_bytes: int | None = None  # predicted for the first size left out, all ranks together
+    budget_bytes: int | None = None
 
     def left_out_message(self) -> str | None:
         """Return a sentence about the sizes that were left out; None if there were none."""
         if not self.left_out:
             return None
+        if self.lack == "memory" and self.budget_bytes is not None:
+            needed = "" if self.needed_bytes is None else f"{size_text(self.needed_bytes)} are predicted for it, "
+            return (
+                f"batch sizes from {self.left_out[0]} on are left out: {needed}{size_text(self.budget_bytes)} may be used "
+                "(free memory less a reserve of a tenth, at least 1 GiB); --batch-size N uses one of them"
+            )
         return (
             f"batch sizes from {self.left_out[0]} on are left out: the next measurement would end after the "
             f"{CPU_SECONDS:.0f} s that the search has on a CPU; --batch-size N uses one of them"
@@ -56,6 +68,7 @@ def choose_batch_size(
     classes: int,
     images: int,
     memory_bytes: int | None = None,
+    host_budget_bytes: int | None = None,
     global_batch: int | None = None,
     processes: int = 1,
     seconds: float | None = None,
@@ -65,47 +78,59 @@ def choose_batch_size(
 ) -> BatchSizeChoice:
     """Measure growing sizes until they stop gaining or do not fit, and choose one.
 
-    The batches of all ranks together are at most a tenth of `images`. `memory_bytes` is the GPU's memory. With `global_batch`,
-    only sizes are measured of which a whole number on `processes` ranks makes it. With `seconds`, a size after the first is
-    left out if, by the rates so far, it would end later. `on_trial` receives each measurement. Raises UsageError if not even
-    the smallest size fits.
+    The batches of all ranks together are at most a tenth of `images`. `memory_bytes` is the GPU's memory. `host_budget_bytes`
+    is the memory of the machine that all ranks may use (on the CPU): a size is left out if, by the growth so far, it would need
+    more, and each process is limited to its part. With `global_batch`, only sizes are measured of which a whole number on
+    `processes` ranks makes it. With `seconds`, a size after the first is left out if, by the rates so far, it would end later.
+    `on_trial` receives each measurement. Raises UsageError if not even the smallest size fits.
     """
     trials: list[ComputeRate] = []
-    flat = 0
-    left_out: list[int] = []
+    left_out: tuple[list[int], Literal["time", "memory"], int | None] = ([], "time", None)
     began_s = trial_began_s = clock()
-    candidates = candidate_sizes(largest=max(SMALLEST, min(LARGEST, images // 10 // processes)))
-    if global_batch is not None:
-        candidates = [size for size in candidates if global_batch % (size * processes) == 0]
-        if not candidates:
-            what = f"no batch size of {SMALLEST} or more on {processes} ranks divides --global-batch {global_batch}"
-            raise UsageError(what, hint="another --global-batch (a power of two), or --batch-size N")
-    without_accumulation = replace(options.optimization, accumulate=1)
+    candidates = _candidates(images, global_batch, processes)
+    limit = memory_limit_bytes(host_budget_bytes, processes)
+    limits = {} if limit is None else {"memory_limit_bytes": limit}
+    once = replace(options, optimization=replace(options.optimization, accumulate=1))
     for number, size in enumerate(candidates):
+        needed = predicted_bytes(trials, size, options, processes)
+        if host_budget_bytes is not None and needed is not None and needed > host_budget_bytes:
+            left_out = candidates[number:], "memory", needed
+            break
         if seconds is not None and trials:
             now_s = clock()
             rate = trials[-1].img_s or 1.0  # never None here: a size without a rate ends the search
             if now_s - began_s + max(now_s - trial_began_s, LEAST_STEPS * size * processes / rate) > seconds:
-                left_out = candidates[number:]
+                left_out = candidates[number:], "time", None
                 break
         trial_began_s = clock()
-        trial = try_size(
-            replace(options, batch_size=size, optimization=without_accumulation), classes=classes, processes=processes
-        )
-        trials.append(trial)
-        on_trial(trial)
-        if trial.img_s is None or _too_full(trial, memory_bytes):
-            break
-        before = max((one.img_s for one in trials[:-1] if one.img_s is not None), default=0.0)
-        flat = flat + 1 if trial.img_s < before * (1 + ENOUGH_GAIN) else 0
-        if flat == 2:
+        trials.append(try_size(replace(once, batch_size=size), classes=classes, processes=processes, **limits))
+        on_trial(trials[-1])
+        if trials[-1].img_s is None or _too_full(trials[-1], memory_bytes) or _flat(trials):
             break
     fitting = [(one.img_s, one.batch_size) for one in trials if one.img_s is not None and not _too_full(one, memory_bytes)]
     if not fitting:
         what = f"{options.model} at {options.image_size} pixels does not fit with a batch of {candidates[0]}"
         raise UsageError(what, hint="a smaller --image-size or model, --precision bf16, or --batch-size N with a smaller N")
     best = max(rate for rate, _ in fitting)
-    return BatchSizeChoice(min(size for rate, size in fitting if rate >= NEARLY * best), tuple(trials), tuple(left_out))
+    chosen = min(size for rate, size in fitting if rate >= NEARLY * best)
+    return BatchSizeChoice(chosen, tuple(trials), tuple(left_out[0]), left_out[1], left_out[2], host_budget_bytes)
+
+
+def _candidates(images: int, global_batch: int | None, processes: int) -> list[int]:
+    """Return the sizes to measure. Raise UsageError if none divides `global_batch`."""
+    candidates = candidate_sizes(largest=max(SMALLEST, min(LARGEST, images // 10 // processes)))
+    if global_batch is not None:
+        candidates = [size for size in candidates if global_batch % (size * processes) == 0]
+        if not candidates:
+            what = f"no batch size of {SMALLEST} or more on {processes} ranks divides --global-batch {global_batch}"
+            raise UsageError(what, hint="another --global-batch (a power of two), or --batch-size N")
+    return candidates
+
+
+def _flat(trials: list[ComputeRate]) -> bool:
+    """Whether the last two sizes gained less than ENOUGH_GAIN over the best before each of them."""
+    rates = [one.img_s for one in trials if one.img_s is not None]
+    return len(rates) > 2 and all(rates[at] < (1 + ENOUGH_GAIN) * max(rates[:at]) for at in (-1, -2))
 
 
 def _too_full(trial: ComputeRate, memory_bytes: int | None) -> bool:

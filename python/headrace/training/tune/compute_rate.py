@@ -9,6 +9,7 @@ exchanged as in training.
 from __future__ import annotations
 
 import json
+import resource
 import subprocess
 import sys
 import time
@@ -20,6 +21,7 @@ from headrace.training.distributed.ranks import Ranks, join_group, leave_group, 
 from headrace.training.learner import Learner
 from headrace.training.optimization import OptimizationOptions
 from headrace.training.options import Options
+from headrace.training.tune.memory_limit import limit_this_process
 
 __all__ = ["ComputeRate", "measure_compute_rate", "run_steps"]
 
@@ -35,18 +37,24 @@ OUT_OF_MEMORY = (
     "CUDNN_STATUS_NOT_SUPPORTED",
     "CUDNN_STATUS_ALLOC_FAILED",
 )
+# What else fails in a process whose memory is limited: C++ and Python allocations, oneDNN, the threads of OpenMP.
+OVER_LIMIT = ("std::bad_alloc", "MemoryError", "Cannot allocate memory", "could not create a", "could not execute a",
+              "Thread creation failed", "can't start new thread", "unable to mmap", "failed to map segment")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class ComputeRate:
     """The measurement of one batch size per rank. `img_s` is None if it did not fit. `memory_bytes` is None on the CPU.
 
-    With several ranks, `img_s` is that of all together, and `memory_bytes` the highest peak of any GPU.
+    With several ranks, `img_s` is that of all together, and `memory_bytes` the highest peak of any GPU. On the CPU,
+    `host_bytes` is the highest resident memory of all ranks together, and `base_bytes` their memory before the first batch.
     """
 
     batch_size: int
     img_s: float | None
     memory_bytes: int | None
+    host_bytes: int | None = None
+    base_bytes: int | None = None
 
 
 def run_steps(options: Options, *, classes: int, image_size: int | None = None) -> ComputeRate:
@@ -57,6 +65,7 @@ def run_steps(options: Options, *, classes: int, image_size: int | None = None) 
     device = open_device(options.device, local_rank=ranks.local_rank)
     join_group(ranks, device)
     learner = Learner(options, device, ranks, classes=classes, total_steps=1 << 30, warmup_steps=1 << 30)
+    base = _peak_host_bytes()
     size = image_size or options.image_size
     layout = torch.channels_last if options.channels_last else torch.contiguous_format
     images = torch.rand(options.batch_size, 3, size, size, device=device.torch_name).contiguous(memory_format=layout)
@@ -83,8 +92,17 @@ def run_steps(options: Options, *, classes: int, image_size: int | None = None) 
     peak = torch.cuda.max_memory_reserved(device.torch_name) if device.kind == "cuda" else None
     if peak is not None:
         peak = int(_largest(peak, ranks))
+    host = None
+    if device.kind == "cpu":
+        host, base = (int(_largest(value, ranks)) * ranks.world_size for value in (_peak_host_bytes(), base))
     leave_group()
-    return ComputeRate(options.batch_size, steps * options.batch_size * ranks.world_size / elapsed_s, peak)
+    img_s = steps * options.batch_size * ranks.world_size / elapsed_s
+    return ComputeRate(options.batch_size, img_s, peak, host, None if host is None else base)
+
+
+def _peak_host_bytes() -> int:
+    """Return the highest resident memory of this process so far."""
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def _largest(value: float, ranks: Ranks) -> float:
@@ -105,13 +123,17 @@ def _synchronize(device: str) -> None:
         torch.cuda.synchronize(device)
 
 
-def measure_compute_rate(options: Options, *, classes: int, processes: int = 1) -> ComputeRate:
+def measure_compute_rate(
+    options: Options, *, classes: int, processes: int = 1, memory_limit_bytes: int | None = None
+) -> ComputeRate:
     """Measure with `run_steps` in a process of its own, or with `processes` ranks on this machine.
 
-    A batch that does not fit gives a ComputeRate without rate. Raises CommandError when the measurement fails otherwise.
+    `memory_limit_bytes`: of each process; allocations beyond it fail. A batch that does not fit gives a ComputeRate without
+    rate. Raises CommandError when the measurement fails otherwise.
     """
     # Rates do not depend on the values of the weights.
-    arguments = json.dumps({**asdict(replace(options, pretrained=None)), "classes": classes})
+    facts = {"classes": classes, "memory_limit_bytes": memory_limit_bytes}
+    arguments = json.dumps({**asdict(replace(options, pretrained=None)), **facts})
     torchrun = ["torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", "-m"] if processes > 1 else []
     command = [sys.executable, "-m", *torchrun, "headrace.training.tune.compute_rate", arguments]
     try:
@@ -123,7 +145,8 @@ def measure_compute_rate(options: Options, *, classes: int, processes: int = 1) 
             return ComputeRate(**json.loads(line.removeprefix(MARK)))
     printed = done.stdout + done.stderr
     # The kernel kills a process that takes all memory of the machine (signal 9), without a message.
-    if any(words in printed for words in OUT_OF_MEMORY) or done.returncode == -9:
+    messages = OUT_OF_MEMORY if memory_limit_bytes is None else OUT_OF_MEMORY + OVER_LIMIT
+    if any(words in printed for words in messages) or done.returncode == -9:
         return ComputeRate(options.batch_size, None, None)
     last = (printed.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
     raise CommandError(f"measuring a batch of {options.batch_size} failed: {last}")
@@ -132,7 +155,9 @@ def measure_compute_rate(options: Options, *, classes: int, processes: int = 1) 
 def main() -> None:
     """Run in the child process: options as JSON in, one line of JSON out."""
     given = json.loads(sys.argv[1])
-    classes = given.pop("classes")
+    classes, limit = given.pop("classes"), given.pop("memory_limit_bytes")
+    if limit is not None:
+        limit_this_process(limit)
     options = Options(**{**given, "optimization": OptimizationOptions(**given["optimization"])})
     found = run_steps(options, classes=classes)
     if ranks_from_environment().main:

@@ -18,6 +18,7 @@ from headrace.training.resolve_options import ResolvedOptions, with_global_batch
 from headrace.training.tune.batch_size import CPU_SECONDS, BatchSizeChoice, choose_batch_size
 from headrace.training.tune.compiling import choose_compile
 from headrace.training.tune.compute_rate import ComputeRate
+from headrace.training.tune.memory_limit import memory_budget_bytes
 from headrace.training.tune.rates import CombinedRate, InputRate, combined_rate, compute_rate, input_rate
 
 __all__ = ["TuningResult", "tune"]
@@ -110,6 +111,7 @@ def _choose_batch_size(
         classes=len(data.classes),
         images=len(data),
         memory_bytes=memory_bytes,
+        host_budget_bytes=memory_budget_bytes() if device.kind == "cpu" else None,
         global_batch=resolved.global_batch,
         processes=ranks,
         seconds=CPU_SECONDS if device.kind == "cpu" else None,
