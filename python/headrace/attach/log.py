@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 
+from headrace.system.printable import printable_lines
+
 __all__ = ["log_line"]
 
 _process = os.getpid()
@@ -13,8 +15,9 @@ _process = os.getpid()
 def log_line(words: str) -> None:
     """Print one or more whole lines on stderr, above open progress bars of tqdm.
 
-    tqdm is used only if the script has imported it. Its errors are not raised.
+    Control characters of names appear as escapes. tqdm is used only if the script has imported it. Its errors are not raised.
     """
+    words = printable_lines(words)
     if not _print_above_bars(words):
         print(words, file=sys.stderr, flush=True)
 

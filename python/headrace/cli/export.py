@@ -64,4 +64,6 @@ def _document(found: Exported) -> dict[str, object]:
 
 
 def _render(found: Exported) -> None:
-    print(f"{found.path}: {found.format}, {size_text(found.size_bytes)}, answers within {found.difference:.1e} of the model's")
+    output.say(
+        f"{found.path}: {found.format}, {size_text(found.size_bytes)}, answers within {found.difference:.1e} of the model's"
+    )

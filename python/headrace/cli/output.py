@@ -14,10 +14,13 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import PurePath
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
+
+from headrace.system.printable import ACTIVE, printable, printable_lines
+from headrace.system.utf8 import utf8_text
 
 if TYPE_CHECKING:  # importing rich takes as long as all other imports of `headrace pack`, and a log does not need it
     from rich.console import Console
@@ -32,6 +35,7 @@ __all__ = [
     "log",
     "only_documents_on_stdout",
     "progress",
+    "say",
     "stderr_console",
     "stdout_console",
     "write_document",
@@ -43,12 +47,27 @@ LOG_WIDTH = 120  # columns of a table in a log
 
 @cache
 def _console(*, stderr: bool) -> Console:
-    from rich.console import Console
+    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.segment import Segment
+    from rich.text import Text
+
+    class PrintableConsole(Console):
+        """A console that shows active characters of names as escapes, in tables, bars and messages alike."""
+
+        def render_str(self, text: str, **options: Any) -> Text:  # before its width is measured
+            return super().render_str(printable_lines(text), **options)
+
+        def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+            for segment in super().render(renderable, options):
+                if segment.control or not ACTIVE.search(segment.text):
+                    yield segment
+                else:
+                    yield Segment(printable_lines(segment.text), segment.style)
 
     terminal = (sys.stderr if stderr else sys.stdout).isatty()
     # Away from a terminal rich assumes 80 columns and cuts tables; a log has room.
     width = None if terminal or "COLUMNS" in os.environ else LOG_WIDTH
-    return Console(stderr=stderr, highlight=False, width=width)
+    return PrintableConsole(stderr=stderr, highlight=False, width=width)
 
 
 def __getattr__(name: str) -> Console:
@@ -62,8 +81,16 @@ _document_stream: TextIO | None = None
 
 
 def log(line: str) -> None:
-    """Print one plain line on stderr, without markup or wrapping: it may hold a path or a command to copy."""
-    print(line, file=sys.stderr, flush=True)
+    """Print one plain line on stderr, without markup or wrapping: it may hold a path or a command to copy.
+
+    Control characters, line feeds too, appear as escapes (`printable`).
+    """
+    print(printable(line), file=sys.stderr, flush=True)
+
+
+def say(line: str) -> None:
+    """Print one plain line of a verb's result on stdout; control characters appear as escapes. For the `render` of `emit`."""
+    print(printable(line))
 
 
 def emit(args: argparse.Namespace, document: Mapping[str, object], render: Callable[[], None]) -> None:
@@ -75,23 +102,28 @@ def emit(args: argparse.Namespace, document: Mapping[str, object], render: Calla
 
 
 def write_document(document: Mapping[str, object]) -> None:
-    """Write one JSON document to the real stdout. Paths become text, dataclasses objects, NaN and infinity null."""
+    """Write one JSON document to the real stdout.
+
+    Paths become text, dataclasses objects, NaN and infinity null, and bytes of names that are not UTF-8 `%XX`.
+    """
     stream = _document_stream or sys.stdout
     stream.write(json.dumps(_to_json(document), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
     stream.flush()
 
 
 def _to_json(value: object) -> object:
-    if value is None or isinstance(value, str | bool | int):
+    if value is None or isinstance(value, bool | int):
         return value
+    if isinstance(value, str):
+        return utf8_text(value)
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {str(key): _to_json(item) for key, item in value.items()}
+        return {utf8_text(str(key)): _to_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
         return [_to_json(item) for item in value]
     if isinstance(value, PurePath):
-        return str(value)
+        return utf8_text(str(value))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: _to_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if hasattr(value, "item"):  # a NumPy or torch scalar, without importing either
@@ -120,8 +152,7 @@ def only_documents_on_stdout(as_json: bool) -> Iterator[None]:
             _document_stream = None
         return
     saved = os.dup(1)
-    # A lone surrogate (a name that is not UTF-8) is `\udcXX` in JSON too.
-    with os.fdopen(saved, "w", encoding="utf-8", errors="backslashreplace") as stream:
+    with os.fdopen(saved, "w", encoding="utf-8") as stream:
         _document_stream = stream
         os.dup2(2, 1)
         try:
@@ -164,12 +195,14 @@ def progress(
     The rate is units done per second since the start. With `rate_of` ("steps alone") it is the last rate given to `advance`,
     labelled with these words, and no rate is shown before.
     """
+    description = printable(description)
     if sys.stderr.isatty():
         with _bar(unit, rate_of) as bar:
             task = bar.add_task(description, total=total)
 
             def update(words: str | None, amount: float, total: float | None, rate: float | None) -> None:
                 fields = {} if rate is None else {"rate": rate}
+                words = None if words is None else printable(words)
                 bar.update(task, advance=amount, description=words, total=total, **fields)  # type: ignore[arg-type]  # None: unchanged
 
             yield ProgressBar(update)

@@ -7,7 +7,7 @@ import re
 from contextlib import ExitStack
 from dataclasses import asdict
 
-from headrace.cli.output import ProgressBar, emit, log, progress
+from headrace.cli.output import ProgressBar, emit, log, progress, say
 from headrace.datasets.shards.manifest import ERRORS
 from headrace.errors import UsageError
 from headrace.packing import Estimate, PackResult, pack
@@ -120,31 +120,31 @@ def _say_estimate(expected: Estimate) -> None:
 
 def _render(result: PackResult) -> None:
     if result.repacked:
-        print(f"{count_text(result.repacked, 'shard')} of an earlier run packed again because source files have changed")
+        say(f"{count_text(result.repacked, 'shard')} of an earlier run packed again because source files have changed")
     rate = f", {result.img_s:,.0f} img/s" if result.img_s else ""
     if not result.complete:
-        print(f"{result.path}: {count_text(result.shards, 'shard')} of this job done{rate}; other jobs' shards are missing")
+        say(f"{result.path}: {count_text(result.shards, 'shard')} of this job done{rate}; other jobs' shards are missing")
         return
-    print(
+    say(
         f"{result.path}: {count_text(result.records, 'record')} in {count_text(result.shards, 'shard')}, "
         f"{size_text(result.bytes)} (source {size_text(result.source_bytes)}){rate}"
     )
     if result.framing_bytes > FRAMING_SHARE * result.bytes:
         share, each = result.framing_bytes / result.bytes, result.framing_bytes / max(1, result.records)
-        print(
+        say(
             f"  {size_text(result.framing_bytes)} of it ({share:.0%}) are tar headers, labels and padding to blocks of "
             f"512 bytes: {each:,.0f} bytes a record, however small the image"
         )
     for part in result.parts:
-        print(f"  {part.path}: {count_text(part.records, 'record')}")
+        say(f"  {part.path}: {count_text(part.records, 'record')}")
     if result.extras:
         kept = ", ".join(f"{name} {count:,}" for name, count in result.extras.items())
-        print(f"  sidecar files, unchanged: {kept}")
+        say(f"  sidecar files, unchanged: {kept}")
     if result.renamed:
-        print(f"  {count_text(result.renamed, 'record')} with the key of another record: the new keys end in ~2, ~3, …")
+        say(f"  {count_text(result.renamed, 'record')} with the key of another record: the new keys end in ~2, ~3, …")
     for part in result.parts or (result,):
         if part.errors:
-            print(f"  {count_text(part.errors, 'record')} not packed: see {part.path}/{ERRORS}")
+            say(f"  {count_text(part.errors, 'record')} not packed: see {part.path}/{ERRORS}")
 
 
 def _bytes(text: str) -> int:

@@ -15,6 +15,7 @@ from rich.table import Table
 
 from headrace.cli import output
 from headrace.errors import SourceError, UsageError
+from headrace.system.utf8 import utf8_text
 from headrace.training.devices import open_device
 from headrace.training.inference import Prediction, open_images, predict
 from headrace.training.models.trained_weights import load_model
@@ -91,20 +92,25 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _row(one: Prediction) -> dict[str, object]:
-    likely = [{"class": name, "probability": share} for name, share in one.likely]
-    return {"image": one.image, "top": likely, "error": one.error}
+    likely = [{"class": utf8_text(name), "probability": share} for name, share in one.likely]
+    return {"image": utf8_text(one.image), "top": likely, "error": _error(one) or None}
+
+
+def _error(one: Prediction) -> str:
+    return utf8_text(one.error or "")
 
 
 def _write(path: Path, predictions: Sequence[Prediction]) -> None:
-    with open(path, "w", newline="", encoding="utf-8", errors="surrogateescape") as file:
+    with open(path, "w", newline="", encoding="utf-8") as file:
         if path.suffix == ".jsonl":
             file.writelines(json.dumps(_row(one), ensure_ascii=False) + "\n" for one in predictions)
             return
         writer = csv.writer(file)
         writer.writerow(["image", "rank", "class", "probability", "error"])
         for one in predictions:
-            rows = [(one.image, rank, name, f"{share:.6f}", "") for rank, (name, share) in enumerate(one.likely, 1)]
-            writer.writerows(rows or [(one.image, "", "", "", one.error)])
+            image = utf8_text(one.image)
+            rows = [(image, rank, utf8_text(name), f"{share:.6f}", "") for rank, (name, share) in enumerate(one.likely, 1)]
+            writer.writerows(rows or [(image, "", "", "", _error(one))])
 
 
 def _render(predictions: Sequence[Prediction], written: Path | None) -> None:
@@ -113,13 +119,13 @@ def _render(predictions: Sequence[Prediction], written: Path | None) -> None:
     common = os.path.commonprefix([one.image for one in listed]).rpartition("/")  # noqa: RUF071 - of URLs and keys too
     folder = "".join(common[:2])
     if folder:
-        print(f"images of {folder}")
+        output.say(f"images of {folder}")
     table = Table("image", "most probable", "then", box=box.SIMPLE_HEAD)
     for one in listed:
         classes = [f"{name} {share:.1%}" for name, share in one.likely] or [f"error: {one.error}"]
         table.add_row(one.image.removeprefix(folder), classes[0], ", ".join(classes[1:]))
     output.stdout_console.print(table, markup=False)
     if len(predictions) > TABLE_ROWS:
-        print(f"{len(predictions) - TABLE_ROWS:,} more; --write FILE.csv or FILE.jsonl takes all")
+        output.say(f"{len(predictions) - TABLE_ROWS:,} more; --write FILE.csv or FILE.jsonl takes all")
     if written is not None:
-        print(f"written: {written}")
+        output.say(f"written: {written}")

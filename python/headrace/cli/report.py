@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
         output.emit(args, document(diagnosis), lambda: _show(diagnosis, session, args))
         return 0
     _write(path, diagnosis, session, args)
-    output.emit(args, document(diagnosis, report=path.name if args.share else str(path)), lambda: print(path))
+    output.emit(args, document(diagnosis, report=path.name if args.share else str(path)), lambda: output.say(str(path)))
     return 0
 
 

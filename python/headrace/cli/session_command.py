@@ -32,7 +32,7 @@ def print_diagnosis(diagnosis: Diagnosis, session: Session) -> None:
     """Print the first screen, and the path of the report if there is one."""
     terminal.print_screen(output.stdout_console, diagnosis, session=session)
     if diagnosis.report is not None:
-        print(f"report: {diagnosis.report}")
+        output.say(f"report: {diagnosis.report}")
 
 
 def positive_number(text: str) -> float:

@@ -183,22 +183,22 @@ def _dry_run(args: argparse.Namespace, resolved: ResolvedOptions, options: Optio
 def _render_dry_run(options: Options, device: str, dry_run: DryRun) -> None:
     val = f", {dry_run.val_images:,} for validation" if dry_run.val_images is not None else ", no validation"
     sizes = ", then ".join(f"{size} px" + (f" from epoch {epoch + 1}" if epoch else "") for epoch, size in dry_run.sizes)
-    print(f"{options.model}, {dry_run.parameters / 1e6:,.1f} million parameters, on {dry_run.ranks} × {device}")
-    print(f"data: {dry_run.images:,} images of {dry_run.classes} classes{val}; {sizes}")
-    print(
+    output.say(f"{options.model}, {dry_run.parameters / 1e6:,.1f} million parameters, on {dry_run.ranks} × {device}")
+    output.say(f"data: {dry_run.images:,} images of {dry_run.classes} classes{val}; {sizes}")
+    output.say(
         f"batch: {dry_run.batch_size} × {count_text(dry_run.ranks, 'rank')}, {dry_run.global_batch} images to an optimizer step"
     )
-    print(
+    output.say(
         f"steps: {dry_run.steps_per_epoch:,} an epoch, {dry_run.total_steps:,} in all, {dry_run.warmup_steps:,} of them warm-up"
     )
-    print(f"learning rate: {dry_run.peak_learning_rate:.4g} at its peak, then {options.optimization.schedule}")
+    output.say(f"learning rate: {dry_run.peak_learning_rate:.4g} at its peak, then {options.optimization.schedule}")
     compute = "does not fit" if dry_run.compute_img_s is None else f"{dry_run.compute_img_s:,.0f} img/s"
-    print(f"rates: compute alone {compute}, input alone {dry_run.ingest_img_s:,.0f} img/s: {dry_run.binds} binds")
+    output.say(f"rates: compute alone {compute}, input alone {dry_run.ingest_img_s:,.0f} img/s: {dry_run.binds} binds")
     if dry_run.seconds is not None and dry_run.seconds_per_epoch is not None:
         money = "" if dry_run.usd is None else f", {dry_run.usd:,.2f} USD"
-        print(f"time: {_time(dry_run.seconds_per_epoch)} an epoch, {_time(dry_run.seconds)} in all{money} (estimate)")
+        output.say(f"time: {_time(dry_run.seconds_per_epoch)} an epoch, {_time(dry_run.seconds)} in all{money} (estimate)")
     memory = "" if dry_run.memory_bytes is None else f"GPU memory: {dry_run.memory_bytes / 2**30:.1f} GiB; "
-    print(f"{memory}a checkpoint: {dry_run.checkpoint_bytes / 1e6:,.0f} MB, {options.keep} kept")
+    output.say(f"{memory}a checkpoint: {dry_run.checkpoint_bytes / 1e6:,.0f} MB, {options.keep} kept")
 
 
 def _time(seconds: float) -> str:
@@ -263,15 +263,17 @@ def _document(options: Options, result: Result, report: Path, diagnosis: Diagnos
 
 def _render(result: Result, report: Path, diagnosis: Diagnosis | None) -> None:
     state = "finished" if result.final else "stopped"
-    print(f"{state} after {result.steps} steps ({result.epochs:.2f} epochs) in {result.seconds:.0f} s on {result.device.name}")
+    output.say(
+        f"{state} after {result.steps} steps ({result.epochs:.2f} epochs) in {result.seconds:.0f} s on {result.device.name}"
+    )
     if result.img_s is not None and result.wait_share is not None:
-        print(f"{result.img_s:,.0f} img/s, {result.wait_share:.1%} of the time waiting for input")
+        output.say(f"{result.img_s:,.0f} img/s, {result.wait_share:.1%} of the time waiting for input")
     if result.scores is not None:
         top5 = "" if result.scores.top5 is None else f", top-5 {result.scores.top5:.2%}"
-        print(f"top-1 {result.scores.top1:.2%}{top5} on {result.scores.images:,} images")
-    print(f"weights: {result.final}" if result.final else f"continue with --resume auto; checkpoint: {result.checkpoint}")
+        output.say(f"top-1 {result.scores.top1:.2%}{top5} on {result.scores.images:,} images")
+    output.say(f"weights: {result.final}" if result.final else f"continue with --resume auto; checkpoint: {result.checkpoint}")
     if result.skipped:
-        print(f"images that could not be decoded and were replaced: {result.skipped:,}")
+        output.say(f"images that could not be decoded and were replaced: {result.skipped:,}")
     if diagnosis is not None:
-        print(f"{diagnosis.verdict}: {diagnosis.summary} (details: {diagnosis.report})")
-    print(f"report: {report}")
+        output.say(f"{diagnosis.verdict}: {diagnosis.summary} (details: {diagnosis.report})")
+    output.say(f"report: {report}")

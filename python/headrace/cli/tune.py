@@ -100,6 +100,6 @@ def _render(found: TuningResult, written: Path | None) -> None:
         setting = f"{both.prefetch} batches ahead"
         table.add_row("together", setting, f"{both.img_s:,.0f}", f"{both.wait_share:.1%} of the time waiting for input")
     output.stdout_console.print(table, markup=False)
-    print(f"{found.binds} binds on the {found.device}: {found.advice}")
+    output.say(f"{found.binds} binds on the {found.device}: {found.advice}")
     if written is not None:
-        print(f"settings: {written}; headrace train --config {written}")
+        output.say(f"settings: {written}; headrace train --config {written}")

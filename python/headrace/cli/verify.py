@@ -6,7 +6,7 @@ import argparse
 from contextlib import ExitStack
 from dataclasses import asdict
 
-from headrace.cli.output import ProgressBar, emit, log, progress
+from headrace.cli.output import ProgressBar, emit, log, progress, say
 from headrace.inspection.verify import VerifyResult, verify
 from headrace.system.sizes import count_text
 
@@ -40,12 +40,12 @@ def run(args: argparse.Namespace) -> int:
 
 def _render(result: VerifyResult) -> None:
     for problem in result.problems[:_SHOWN]:
-        print(f"{problem.file}{': ' + problem.key if problem.key else ''}: {problem.detail}")
+        say(f"{problem.file}{': ' + problem.key if problem.key else ''}: {problem.detail}")
     if len(result.problems) > _SHOWN:
-        print(f"… and {len(result.problems) - _SHOWN} more (all with --json)")
+        say(f"… and {len(result.problems) - _SHOWN} more (all with --json)")
     what = "every byte and every pixel" if result.decoded else "every byte"
     if result.ok:
         held = f"{count_text(result.records, 'record')} in {count_text(result.shards, 'shard')}"
-        print(f"{result.path}: {held}, intact ({what} checked)")
+        say(f"{result.path}: {held}, intact ({what} checked)")
     else:
         log(f"{result.path}: {count_text(len(result.problems), 'problem')}")

@@ -17,8 +17,10 @@ import numpy.typing as npt
 from headrace.datasets.records import Dataset
 from headrace.datasets.shards.keys import escape, keys_of
 from headrace.datasets.sources.folder import IMAGE_EXTENSIONS
+from headrace.datasets.sources.tar import split_name
 from headrace.errors import SourceError, UsageError
 from headrace.packing.options import PackOptions
+from headrace.system.utf8 import utf8_name
 
 __all__ = ["Listing", "Rejection", "list_records", "split"]
 
@@ -142,6 +144,7 @@ def _relabeled(dataset: Dataset, wanted: tuple[str, ...] | None) -> tuple[tuple[
     """Return classes and labels after the class filter; label -1 marks records that are left out."""
     if wanted is None:
         return dataset.classes, dataset.table.label
+    wanted = tuple(name if name in dataset.classes else utf8_name(name) for name in wanted)
     missing = [name for name in wanted if name not in dataset.classes]
     if missing:
         known = ", ".join(dataset.classes[:5]) + (" …" if len(dataset.classes) > 5 else "")
@@ -180,7 +183,18 @@ def _keys(dataset: Dataset, rows: npt.NDArray[np.int64]) -> list[str]:
         return names
     if dataset.kind in ("folder", "lst"):
         return keys_of([_relative(name) for name in names] if dataset.kind == "lst" else names)
+    if dataset.kind == "tar":
+        return [_key_of_member(name).lstrip("/") for name in names]
     return [escape(name).lstrip("/") for name in names]
+
+
+def _key_of_member(name: str) -> str:
+    """Return the key of an archive's record. A name with an extension is one of several that share their stem."""
+    folder, slash, base = name.rpartition("/")
+    stem, end = split_name(base)
+    if not end:
+        return escape(name)
+    return f"{escape(folder + slash + stem)}={escape(base[len(stem) + 1 :])}"
 
 
 def _relative(name: str) -> str:

@@ -24,6 +24,7 @@ from headrace.errors import FormatError, SourceError, UsageError
 from headrace.packing.listing import Listing, Rejection
 from headrace.packing.pack_plan import PackPlan
 from headrace.system.atomic_write import atomic_write, sync_folder
+from headrace.system.utf8 import utf8_text
 
 __all__ = ["WORK", "WorkFolder", "check_empty", "shard_name"]
 
@@ -170,8 +171,8 @@ class WorkFolder:
             source_fingerprint=plan.source_fingerprint,
         )
         if rejected:
-            lines = (json.dumps(asdict(one), ensure_ascii=False) + "\n" for one in rejected)
-            self._write(self.destination / ERRORS, "".join(lines).encode("utf-8", "backslashreplace"))
+            lines = (utf8_text(json.dumps(asdict(one), ensure_ascii=False)) + "\n" for one in rejected)
+            self._write(self.destination / ERRORS, "".join(lines).encode())
         self._write(self.destination / INDEX, index)
         self._synchronise()  # shards and index must be on the disk before the manifest
         self._write(self.destination / MANIFEST, manifest.serialized())

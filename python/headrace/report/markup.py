@@ -7,6 +7,8 @@ import json
 import re
 from typing import Any
 
+from headrace.system.printable import printable_lines
+
 __all__ = ["VOID", "Html", "embedded_json", "join", "no_break", "tag"]
 
 VOID = frozenset({"br", "hr", "img", "meta", "link", "image", "rect", "line", "path", "circle", "use", "col"})
@@ -14,6 +16,12 @@ VOID = frozenset({"br", "hr", "img", "meta", "link", "image", "rect", "line", "p
 
 UNIT = re.compile(r"(?<=\d) (?=(?:%|(?:ms|s|min|h|img/s|[KMGT]iB(?:/s)?|[KMGT]?B(?:/s)?)\b))")
 """Matches the space between a number and its unit."""
+
+
+_ESCAPE = re.compile(
+    r"\\(?:(u(?:00[01][0-9a-f]|007f|00[89][0-9a-f]|061c|200[ef]|202[89a-e]|206[6-9]|d[89a-f][0-9a-f]{2})|[bfr])|.)"
+)
+"""Matches each escape of a JSON text; group 1: one of a character that `printable_lines` escapes."""
 
 
 class Html(str):
@@ -36,8 +44,12 @@ def tag(name: str, /, *children: str | None, **attributes: str | float | bool | 
 
 
 def join(*children: str | None) -> Html:
-    """Return the children one after the other. Those that are not `Html` are escaped; None is left out."""
-    return Html("".join(child if isinstance(child, Html) else html.escape(child) for child in children if child is not None))
+    """Return the children one after the other; None is left out. Plain text is escaped, control characters too."""
+    return Html(
+        "".join(
+            child if isinstance(child, Html) else html.escape(printable_lines(child)) for child in children if child is not None
+        )
+    )
 
 
 def no_break(sentence: str) -> str:
@@ -46,8 +58,9 @@ def no_break(sentence: str) -> str:
 
 
 def embedded_json(value: Any) -> Html:
-    """Return JSON for a script element: `<`, `>` and `&` become escapes. Raises `ValueError` for NaN."""
+    """Return JSON for a script element: `<`, `>`, `&` and control characters become escapes. Raises `ValueError` for NaN."""
     text = json.dumps(value, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    text = _ESCAPE.sub(lambda found: f"\\\\{found[0][1:]}" if found[1] else found[0], text)
     return Html(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
 
 
@@ -60,4 +73,4 @@ def _attribute(key: str, value: str | float | bool | None) -> str:
     elif name == "preserveaspectratio":
         name = "preserveAspectRatio"
     text = "" if value is True else f"{value:g}" if isinstance(value, float) else str(value)
-    return f' {name}="{html.escape(text)}"'
+    return f' {name}="{html.escape(printable_lines(text))}"'

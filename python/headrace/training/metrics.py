@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 from headrace.errors import UsageError
+from headrace.system.utf8 import utf8_text
 from headrace.training.loggers import Loggers
 
 __all__ = ["Metrics"]
@@ -38,7 +39,7 @@ class Metrics:
     def write(self, **facts: object) -> None:
         """Write one line."""
         line = {"seconds": round(time.monotonic() - self._started_s, 3), **facts}
-        text = (json.dumps(line, allow_nan=False) + "\n").encode()
+        text = (utf8_text(json.dumps(line, allow_nan=False, ensure_ascii=False)) + "\n").encode()
         try:
             with open(self._path, "ab", buffering=0) as file:
                 before = file.tell()

@@ -12,10 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from headrace.errors import UsageError
+from headrace.system.utf8 import name_from_utf8, utf8_text
 from headrace.training.options import Options
 
 __all__ = ["flatten", "read", "toml_text", "write"]
 
+_HEAD = "# headrace train --config THIS_FILE uses the same options; the command line overrides them\n"
+_NOT_UTF8 = "# bytes of names that are not UTF-8 are written as %XX, a percent sign before such digits as %25\n"
 _NOT_SAVED = ("resume",)  # belongs to one process, not to the run
 
 
@@ -23,7 +26,8 @@ def read(path: Path, known: Sequence[str]) -> dict[str, Any]:
     """Read the options in `path`, by names with underscores. Raise UsageError if it is not TOML or has an unknown option."""
     try:
         with open(path, "rb") as file:
-            table = tomllib.load(file)
+            text = file.read().decode()
+        table = tomllib.loads(text)
     except OSError as error:
         raise UsageError(f"cannot read --config {path}: {error.strerror or error}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -40,7 +44,7 @@ def read(path: Path, known: Sequence[str]) -> dict[str, Any]:
             raise UsageError(f"--config {path}: {key} is a table", hint="options stand at the top, one a line")
         if name in found:
             raise UsageError(f"--config {path}: {name} is given twice, with dashes and with underscores")
-        found[name] = value
+        found[name] = _restored(value) if _NOT_UTF8 in text else value
     return found
 
 
@@ -59,10 +63,21 @@ def toml_text(values: Mapping[str, Any]) -> str:
 def write(options: Options, path: Path) -> None:
     """Write the options to `path`. Raise UsageError if the file cannot be written."""
     try:
-        path.write_text("# headrace train --config THIS_FILE uses the same options; the command line overrides them\n"
-                        + toml_text(flatten(options)), encoding="utf-8")  # fmt: skip
+        path.write_text(_HEAD + _utf8_only(toml_text(flatten(options))), encoding="utf-8")
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}", hint="choose another --out") from error
+
+
+def _utf8_only(text: str) -> str:
+    """Return TOML as valid UTF-8: as it is, or with a line that tells `read` to restore the bytes of names."""
+    clean = utf8_text(text)
+    return text if clean == text else _NOT_UTF8 + clean
+
+
+def _restored(value: object) -> object:
+    if isinstance(value, list):
+        return [_restored(one) for one in value]
+    return name_from_utf8(value) if isinstance(value, str) else value
 
 
 def _value(value: object) -> str:

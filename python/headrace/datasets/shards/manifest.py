@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.errors import FormatError
+from headrace.system.utf8 import utf8_text
 
 __all__ = ["ERRORS", "FORMAT", "INDEX", "MANIFEST", "VERSION", "FileFacts", "Manifest", "ShardFacts", "read_manifest"]
 
@@ -72,8 +73,7 @@ class Manifest:
             "options": dict(self.options),
             "source": {"kind": self.source_kind, "fingerprint": self.source_fingerprint},
         }
-        # Class names from a file system that is not UTF-8 hold lone surrogates, which JSON can escape and UTF-8 cannot encode.
-        return (json.dumps(document, indent=1, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")
+        return (json.dumps(document, indent=1, ensure_ascii=False) + "\n").encode()
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -105,7 +105,7 @@ def _parsed(document: Mapping[str, Any]) -> Manifest:
         records=_count(counts, "records"),
         image_bytes=_count(counts, "image_bytes"),
         rejected=_count(counts, "rejected"),
-        classes=tuple(_texts(document["classes"])),
+        classes=tuple(map(utf8_text, _texts(document["classes"]))),  # early packs hold lone surrogates
         per_class=tuple(_whole(count, "per_class") for count in counts["per_class"]),
         shards=tuple(
             ShardFacts(_file(entry), _count(entry, "size"), _digest(entry), _count(entry, "records"))

@@ -20,7 +20,7 @@ from headrace.system.atomic_write import atomic_write
 
 __all__ = ["Scan", "cache_folder", "cached_scan"]
 
-_VERSION = 7  # increase it when the scanners find something else than before
+_VERSION = 8  # increase it when the scanners find something else than before
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from headrace.datasets.shards.index import Columns, Keys
 from headrace.datasets.sidecar_files import SidecarFile, SidecarFiles
 from headrace.datasets.sources.container_index_cache import Scan, cached_scan
 from headrace.errors import FormatError, SourceError
+from headrace.system.utf8 import utf8_name
 
 if TYPE_CHECKING:
     from headrace.datasets.records import Kind
@@ -136,14 +137,19 @@ def _names(parts: Sequence[ContainerRecords]) -> dict[int, str]:
 def numbered(
     labels: Sequence[int | str | None], names: dict[int, str]
 ) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], tuple[str, ...]]:
-    """Return labels as class indices (-1: none), and class names. Numbers keep their value; names are sorted and numbered."""
+    """Return labels as class indices (-1: none), and class names as UTF-8 (`utf8_name`).
+
+    Numbers keep their value; names are sorted and numbered.
+    """
     texts = {label for label in labels if isinstance(label, str)}
     if texts:
         classes = tuple(sorted({str(label) for label in labels if label is not None}))
         index = {name: number for number, name in enumerate(classes)}
-        return np.array([-1 if label is None else index[str(label)] for label in labels], dtype=np.int64), classes
+        return np.array([-1 if label is None else index[str(label)] for label in labels], dtype=np.int64), tuple(
+            map(utf8_name, classes)
+        )
     numbers = np.array([-1 if label is None else int(label) for label in labels], dtype=np.int64)
     top = int(numbers.max(initial=-1)) + 1
     if top > MAX_CLASSES:
         raise FormatError(f"label {top - 1} is beyond {MAX_CLASSES:,} classes: the container is damaged or holds no classes")
-    return numbers, tuple(names.get(label, str(label)) for label in range(top))
+    return numbers, tuple(utf8_name(names.get(label, str(label))) for label in range(top))

@@ -12,6 +12,7 @@ import numpy as np
 from headrace.datasets.records import Dataset, RecordTable, fingerprint
 from headrace.datasets.splits import holds_splits
 from headrace.errors import SourceError
+from headrace.system.utf8 import utf8_name
 
 __all__ = ["IMAGE_EXTENSIONS", "open_folder"]
 
@@ -76,7 +77,9 @@ def open_folder(root: Path) -> Dataset:
         keys=keys,
     )
     mark = fingerprint(keys, np.asarray(sizes, dtype=np.int64), label_column)
-    return Dataset(root=str(root), kind="folder", table=table, classes=classes, fingerprint=mark, strays=ignored)
+    return Dataset(
+        root=str(root), kind="folder", table=table, classes=tuple(map(utf8_name, classes)), fingerprint=mark, strays=ignored
+    )
 
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:

@@ -36,7 +36,8 @@ def open_tar(root: Path, files: Sequence[Path]) -> Dataset:
     A sample is a run of members whose names agree up to the first dot of their last part. Its image is the first member
     with an image's extension, a plain one (`7.png`) before others (`7.mask.png`). Its label is in `.cls`, else in `.json`
     under `label`, `cls` or `class`. Its other members are sidecar files. In an archive without any `.cls` or `.json`, every
-    image is a sample and its label is its folder; a member that is no image is a sidecar file if one image has its key.
+    image is a sample and its label is its folder; a member that is no image is a sidecar file if one image has its key. The
+    key of an image that shares it (`a/x.jpg`, `a/x.png`) is its whole name; no other key has a dot in its last part.
 
     Raises FormatError when an archive is damaged or truncated.
     """
@@ -220,10 +221,10 @@ def _found(path: Path, begin: str, runs: Sequence[tuple[str, list[tuple[str, Tar
     for key, parts in runs:
         if count[key] != 1:
             found.strays += [part.name for end, part in parts if not is_image(end)]
-    for key, end, part, parts in images:
+    for key, _, part, parts in images:
         if count[key] == 1:
             _add_sidecars(found, [(end, one) for end, one in parts if one is not part])
-        found.keys.append(f"{begin}{key}" if count[key] == 1 else f"{begin}{key}={end}")
+        found.keys.append(begin + (key if count[key] == 1 else part.name))
         found.offsets.append(part.offset)
         found.sizes.append(part.size)
         found.labels.append(key.rpartition("/")[0].rpartition("/")[2] or None)

@@ -1,0 +1,44 @@
+"""Names that are not UTF-8, as text that is: each byte that is not UTF-8 becomes `%XX`, upper-case hex.
+
+Python holds such bytes as lone surrogates (PEP 383), which JSON, TOML and UTF-8 files cannot hold. docs/format.md, "Names that
+are not UTF-8", defines this form. Record keys have their own, stricter escapes (`datasets.shards.keys`).
+"""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["name_from_utf8", "utf8_name", "utf8_text"]
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_ESCAPE = re.compile(r"%(?=25|[89A-F][0-9A-F])")
+_ESCAPED = re.compile(rb"%(25|[89A-F][0-9A-F])")
+
+
+def utf8_name(name: str) -> str:
+    """Return a name in this form. `name_from_utf8` undoes it: a percent sign that would read as an escape becomes `%25`.
+
+    >>> utf8_name("caf\udce9")
+    'caf%E9'
+    """
+    return _SURROGATE.sub(_bytes_escaped, _ESCAPE.sub("%25", name))
+
+
+def utf8_text(text: str) -> str:
+    """Return a text in this form if it holds bytes that are not UTF-8, else the text itself: for paths, URLs and messages."""
+    return utf8_name(text) if _SURROGATE.search(text) else text
+
+
+def name_from_utf8(name: str) -> str:
+    """Return the name that `utf8_name` was given."""
+    raw = _ESCAPED.sub(lambda found: bytes([int(found[1], 16)]), name.encode("utf-8", "surrogateescape"))
+    return raw.decode("utf-8", "surrogateescape")
+
+
+def _bytes_escaped(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    if 0xDC80 <= code <= 0xDCFF:
+        return f"%{code - 0xDC00:02X}"
+    return "".join(
+        f"%{byte:02X}" for byte in found[0].encode("utf-8", "surrogatepass")
+    )  # from a JSON escape, no byte of a name
