@@ -9,7 +9,8 @@ use crate::geometry::{Orientation, Rect, RgbView, Scale, Size};
 use crate::jpeg::header::{self, Header};
 use crate::jpeg::index::Index;
 use crate::jpeg::region::{self, RegionDecoder, Request};
-use crate::jpeg::{profile::Stage, structure, turbo};
+use crate::jpeg::turbo::{self, Extent};
+use crate::jpeg::{profile::Stage, structure};
 
 /// Options of [`Decoder::decode`].
 #[derive(Debug, Clone, Copy, Default)]
@@ -236,7 +237,7 @@ impl Decoder {
 
     fn region_by_turbo(&mut self, data: &[u8], scale: Scale, region: Rect) -> Result<usize> {
         structure::check_end(Extension::best(), data, 2)?;
-        turbo::region_scaled(data, scale, region, &mut self.pixels)
+        turbo::region_scaled(data, scale, region, Extent::File, &mut self.pixels)
     }
 }
 
@@ -249,14 +250,11 @@ fn open_jpeg(data: &[u8]) -> Result<(Choice<'_>, Size)> {
                 height: header.height,
             };
             let own = region::supports(&header);
-            Ok((
-                if own {
-                    Choice::Own(header)
-                } else {
-                    Choice::Turbo
-                },
-                size,
-            ))
+            if own {
+                Ok((Choice::Own(header), size))
+            } else {
+                Ok((Choice::Turbo, turbo::size(data)?)) // which refuses kinds that it does not decode
+            }
         }
         Err(Status::UnknownFormat) => Err(Status::UnknownFormat),
         Err(_) => Ok((Choice::Turbo, turbo::size(data)?)),

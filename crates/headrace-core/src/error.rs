@@ -1,6 +1,7 @@
 //! The outcome of one image: a status number for Python, with a name and a message.
 
 use std::fmt;
+use std::panic::{catch_unwind, AssertUnwindSafe};
 
 /// Why an image could not be decoded; `Ok` is 0. Numbers are part of the Python interface and never change meaning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -32,7 +33,7 @@ pub enum Status {
     BadIndex = 11,
     /// The file could not be read.
     Io = 12,
-    /// A fault of headrace (a panic in a worker thread).
+    /// A fault of headrace (a panic, which is caught).
     Internal = 13,
     /// The image is too small for an operation of the transform.
     TooSmall = 14,
@@ -98,3 +99,25 @@ impl std::error::Error for Status {}
 
 /// A result whose error is the image's status.
 pub type Result<T> = std::result::Result<T, Status>;
+
+/// Run `work` on one image; a panic in it is [`Status::Internal`]. Memory that `work` was changing may be in any state then: the
+/// caller replaces it.
+pub fn or_internal<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or(Err(Status::Internal))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_is_an_internal_error() {
+        assert_eq!(or_internal(|| Ok(3)), Ok(3));
+        assert_eq!(
+            or_internal(|| Err::<u8, _>(Status::BadBox)),
+            Err(Status::BadBox)
+        );
+        let broken = || -> Result<u8> { panic!("provoked by a test") };
+        assert_eq!(or_internal(broken), Err(Status::Internal));
+    }
+}

@@ -177,6 +177,23 @@ impl<'a> Directory<'a> {
         }
     }
 
+    /// Write `value` to an entry with one value of type SHORT or LONG, in `copy`, a copy of the structure.
+    pub(crate) fn set_value(&self, entry: usize, value: u32, copy: &mut [u8]) {
+        let bytes = match (self.number(entry + 2, 2), self.number(entry + 4, 4)) {
+            (Some(3), Some(1)) => 2,
+            (Some(4), Some(1)) => 4,
+            _ => return,
+        };
+        let Some(field) = copy.get_mut(entry + 8..entry + 8 + bytes) else {
+            return;
+        };
+        if self.big_endian {
+            field.copy_from_slice(&value.to_be_bytes()[4 - bytes..]);
+        } else {
+            field.copy_from_slice(&value.to_le_bytes()[..bytes]);
+        }
+    }
+
     fn number(&self, offset: usize, bytes: usize) -> Option<u32> {
         let field = self.tiff.get(offset..offset.checked_add(bytes)?)?;
         let fold = |value: u32, byte: &u8| value << 8 | u32::from(*byte);

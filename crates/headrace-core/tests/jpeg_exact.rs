@@ -7,7 +7,7 @@ use headrace_core::error::Status;
 use headrace_core::geometry::{Rect, Scale, Size};
 use headrace_core::jpeg::index::Index;
 use headrace_core::jpeg::marker::{self, next_segment};
-use headrace_core::jpeg::turbo::{self, Encoding};
+use headrace_core::jpeg::turbo::{self, Encoding, Extent};
 use jpeg_encoder::{ColorType, Encoder, SamplingFactor};
 use std::path::PathBuf;
 
@@ -83,7 +83,7 @@ fn assert_exact_scaled(
         .scaled(scale);
     let whole = Rect::new(0, 0, size.width, size.height);
     let mut full = Vec::new();
-    turbo::region_scaled(data, scale, whole, &mut full)
+    turbo::region_scaled(data, scale, whole, Extent::Region, &mut full)
         .unwrap_or_else(|status| panic!("{what}: libjpeg-turbo: {status}"));
     let options = DecodeOptions {
         scale,

@@ -4,38 +4,57 @@
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyMemoryView};
 
-/// The address and length of a Python buffer.
-#[derive(Clone, Copy)]
+/// The encoded bytes of an image, from any Python object with a buffer.
+///
+/// Parsers read some bytes twice, and rely on finding the same. A `bytes` object, and a memoryview of one, cannot change, so they
+/// are read in place. The memory of any other object can be changed by other Python threads: it is copied before it is parsed.
 pub struct ReadOnly {
-    start: *const u8,
-    length: usize,
+    buffer: PyBuffer<u8>,
+    unchanging: bool,
 }
 
-// SAFETY: plain memory, read only; see `slice`.
-unsafe impl Send for ReadOnly {}
-// SAFETY: as above.
-unsafe impl Sync for ReadOnly {}
-
 impl ReadOnly {
-    /// Take the bytes of `buffer`, which the caller must keep while this value is used.
-    pub fn new(buffer: &PyBuffer<u8>) -> PyResult<Self> {
+    /// Take the buffer of `object`. Raise TypeError if it has none, ValueError if its bytes are not contiguous.
+    pub fn new(object: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let buffer = PyBuffer::<u8>::get(object)?;
         if !buffer.is_c_contiguous() {
             return Err(PyValueError::new_err("an image's bytes must be contiguous"));
         }
+        let view_of_bytes = || {
+            object.is_instance_of::<PyMemoryView>()
+                && object
+                    .getattr("obj")
+                    .is_ok_and(|owner| owner.is_instance_of::<PyBytes>())
+        };
         Ok(ReadOnly {
-            start: buffer.buf_ptr().cast(),
-            length: buffer.len_bytes(),
+            unchanging: object.is_instance_of::<PyBytes>() || view_of_bytes(),
+            buffer,
         })
     }
 
-    /// Return the bytes as a slice.
-    pub fn slice(&self) -> &[u8] {
-        if self.length == 0 {
+    /// Return the bytes; if they could change, a copy of them in `copy`.
+    pub fn bytes<'a>(&'a self, copy: &'a mut Vec<u8>) -> &'a [u8] {
+        let (start, length) = (
+            self.buffer.buf_ptr().cast::<u8>().cast_const(),
+            self.buffer.len_bytes(),
+        );
+        if length == 0 {
             return &[];
         }
-        // SAFETY: the caller keeps the buffer while this value is used, and guarantees that nobody writes to it meanwhile, as
-        // every reader of a Python buffer must.
-        unsafe { std::slice::from_raw_parts(self.start, self.length) }
+        if self.unchanging {
+            // SAFETY: the buffer is held as long as `self`, has `length` bytes from `start` on, and never changes.
+            return unsafe { std::slice::from_raw_parts(start, length) };
+        }
+        copy.clear();
+        copy.reserve(length);
+        // SAFETY: as above, `copy` has room for `length` bytes, and both do not overlap. No reference to the caller's memory is
+        // made, and each byte is read once, so it does not matter if another thread writes to it meanwhile.
+        unsafe {
+            std::ptr::copy_nonoverlapping(start, copy.as_mut_ptr(), length);
+            copy.set_len(length);
+        }
+        copy
     }
 }

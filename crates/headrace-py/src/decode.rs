@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use headrace_core::decode::{DecodeOptions, Decoder};
 use headrace_core::engine::BatchMemory;
-use headrace_core::error::{Result, Status};
+use headrace_core::error::{or_internal, Result, Status};
 use headrace_core::geometry::{Rect, Scale};
 use headrace_core::jpeg::index;
 use headrace_core::resample::{Filter, PassOrder, Resampler, ResizeSpec};
@@ -22,7 +22,15 @@ use crate::program::filter;
 
 thread_local! {
     /// Scratch memory of the calling thread, so that repeated calls do not allocate. No image data outlives its call.
-    static SCRATCH: RefCell<(Decoder, Resampler)> = RefCell::default();
+    static SCRATCH: RefCell<Scratch> = RefCell::default();
+}
+
+#[derive(Default)]
+struct Scratch {
+    decoder: Decoder,
+    resampler: Resampler,
+    /// The image, if its memory could change.
+    copy: Vec<u8>,
 }
 
 /// Reproduce the resize of this major version of Pillow from now on. Version 13 changed the order of the two passes. Threads that
@@ -56,13 +64,13 @@ struct Output {
 
 /// Decode, crop, resize (antialiased, as Pillow) and flip each image into `out`, uint8 [N, H, W, 3]. `boxes` are (x, y, w, h) in
 /// image pixels, None for the whole image. With `exif`, images are turned upright first, and boxes are in the upright image.
-/// Return a status per slot, 0 = ok; a failed slot is black.
+/// Return a status per slot, 0 = ok; a failed slot is black. Nobody else may read or write `out` during the call.
 #[pyfunction]
 #[pyo3(signature = (images, out, height, width, boxes, flips, threads, resample, exif = false, indexes = None, dct_scale = false))]
 #[allow(clippy::too_many_arguments)]
 pub fn decode_into(
     py: Python<'_>,
-    images: Vec<PyBuffer<u8>>,
+    images: Vec<Bound<'_, PyAny>>,
     out: PyBuffer<u8>,
     height: u32,
     width: u32,
@@ -111,7 +119,7 @@ pub fn decode_into(
         .collect::<PyResult<Vec<_>>>()?;
     // SAFETY: `out` has the right size, is writable and held until the end of this call.
     let memory = unsafe { BatchMemory::new(out.buf_ptr().cast(), slot_bytes, count) };
-    Ok(detached(py, || {
+    detached(py, || {
         let output = Output {
             size: (width, height),
             filter,
@@ -119,7 +127,7 @@ pub fn decode_into(
             dct_scale,
         };
         fill(&requests, memory, output, threads)
-    }))
+    })
 }
 
 /// Convert a box. Values that are negative or exceed 32 bits give a box that fits no image.
@@ -140,8 +148,13 @@ fn fill(requests: &[Request], memory: BatchMemory, output: Output, threads: usiz
             };
             // SAFETY: each number is claimed once, so this is the only slice of its slot.
             let slot = unsafe { memory.slot(number) };
-            let status = SCRATCH.with_borrow_mut(|(decoder, resampler)| {
-                one(decoder, resampler, request, slot, output)
+            // A panic may leave any state in the scratch memory.
+            let status = SCRATCH.with_borrow_mut(|scratch| {
+                or_internal(|| one(scratch, request, slot, output)).inspect_err(|status| {
+                    if *status == Status::Internal {
+                        *scratch = Scratch::default();
+                    }
+                })
             });
             if status.is_err() {
                 slot.fill(0);
@@ -167,21 +180,20 @@ fn fill(requests: &[Request], memory: BatchMemory, output: Output, threads: usiz
         .unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-fn one(
-    decoder: &mut Decoder,
-    resampler: &mut Resampler,
-    request: &Request,
-    slot: &mut [u8],
-    output: Output,
-) -> Result<()> {
+fn one(scratch: &mut Scratch, request: &Request, slot: &mut [u8], output: Output) -> Result<()> {
     let Output {
         size: (width, height),
         filter,
         exif,
         dct_scale,
     } = output;
+    let Scratch {
+        decoder,
+        resampler,
+        copy,
+    } = scratch;
     decoder.set_exif(exif);
-    let opened = decoder.open(request.data.slice())?;
+    let opened = decoder.open(request.data.bytes(copy))?;
     let size = opened.size();
     let box_ = request
         .box_

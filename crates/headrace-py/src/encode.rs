@@ -33,16 +33,16 @@ pub fn encode_jpeg<'py>(
             "pixels must be [height, width, 3] uint8, quality 1 to 100",
         ));
     }
-    let how = EncodeOptions {
-        gray,
-        quality,
-        tile_px: (tile_px > 0).then_some(tile_px),
-        orientation: turned_as.map_or_else(Default::default, |file| exif::orientation(&file)),
-    };
     let mut out = Vec::new();
     detached(py, || {
+        let how = EncodeOptions {
+            gray,
+            quality,
+            tile_px: (tile_px > 0).then_some(tile_px),
+            orientation: turned_as.map_or_else(Default::default, |file| exif::orientation(&file)),
+        };
         encode_pixels(&pixels, Size { width, height }, &how, &mut out)
-    })
+    })?
     .map_err(|status| PyValueError::new_err(status.message()))?;
     Ok(PyBytes::new(py, &out))
 }
@@ -59,12 +59,14 @@ pub fn requantise_jpeg<'py>(
     if !(1..=100).contains(&quality) {
         return Err(PyValueError::new_err("quality must be 1 to 100"));
     }
-    let options = RequantiseOptions {
-        quality,
-        tile_px: (tile_px > 0).then_some(tile_px),
-        orientation: exif::orientation(&data),
-    };
     let mut out = Vec::new();
-    let done = detached(py, || requantise(&data, &options, &mut out));
+    let done = detached(py, || {
+        let options = RequantiseOptions {
+            quality,
+            tile_px: (tile_px > 0).then_some(tile_px),
+            orientation: exif::orientation(&data),
+        };
+        requantise(&data, &options, &mut out)
+    })?;
     Ok(done.is_ok().then(|| PyBytes::new(py, &out)))
 }

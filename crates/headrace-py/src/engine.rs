@@ -12,7 +12,7 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyDict;
 
-use crate::detach::{detached, wait_for};
+use crate::detach::{detached, guarded, wait_for};
 use crate::program::Program;
 use crate::store::Store;
 use crate::table::Table;
@@ -105,9 +105,9 @@ pub struct Engine {
 impl Engine {
     /// Start `threads` threads. Raise OSError if the system refuses.
     #[new]
-    fn new(threads: usize) -> PyResult<Self> {
-        let inner =
-            engine::Engine::new(threads).map_err(|error| PyOSError::new_err(error.to_string()))?;
+    fn new(py: Python<'_>, threads: usize) -> PyResult<Self> {
+        let inner = detached(py, || engine::Engine::new(threads))?
+            .map_err(|error| PyOSError::new_err(error.to_string()))?;
         Ok(Engine {
             inner: Mutex::new(Some(inner)),
         })
@@ -179,20 +179,22 @@ impl Engine {
         let engine = engine
             .as_ref()
             .ok_or_else(|| PyRuntimeError::new_err("the engine is closed"))?;
-        Ok(Job {
-            inner: engine.submit(batch),
-            _out: keep,
+        guarded(py, || {
+            Ok(Job {
+                inner: engine.submit(batch),
+                _out: keep,
+            })
         })
     }
 
     /// Stop and join the threads. Images that no thread has begun are skipped. A second call does nothing.
-    fn close(&self, py: Python<'_>) {
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
         let engine = self
             .inner
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .take();
-        detached(py, || drop(engine));
+        detached(py, || drop(engine))
     }
 
     /// Return the totals over all threads: images, bytes, and nanoseconds per stage.
@@ -254,8 +256,8 @@ impl Job {
     }
 
     /// Skip the images that no thread has begun, and wait for those in progress.
-    fn cancel(&self, py: Python<'_>) {
-        detached(py, || self.inner.cancel());
+    fn cancel(&self, py: Python<'_>) -> PyResult<()> {
+        detached(py, || self.inner.cancel())
     }
 }
 

@@ -2,7 +2,6 @@
 
 use headrace_core::decode::Decoder;
 use headrace_core::jpeg::facts;
-use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
@@ -12,9 +11,9 @@ use crate::detach::detached;
 
 /// Return width and height of an encoded image, as stored. Raise ValueError with the reason.
 #[pyfunction]
-pub fn image_size(py: Python<'_>, data: PyBuffer<u8>) -> PyResult<(u32, u32)> {
+pub fn image_size(py: Python<'_>, data: Bound<'_, PyAny>) -> PyResult<(u32, u32)> {
     let bytes = ReadOnly::new(&data)?;
-    detached(py, || Decoder::new().size(bytes.slice()))
+    detached(py, || Decoder::new().size(bytes.bytes(&mut Vec::new())))?
         .map(|size| (size.width, size.height))
         .map_err(|status| PyValueError::new_err(status.message()))
 }
@@ -26,7 +25,7 @@ type JpegFacts = (u32, u32, u8, u8, String, &'static str, u16, Option<u8>);
 /// IJG quality (None without a luminance table of 8 bits). Raise ValueError with the reason if the file is damaged or truncated.
 #[pyfunction]
 pub fn jpeg_facts(py: Python<'_>, data: PyBackedBytes) -> PyResult<JpegFacts> {
-    let facts = detached(py, || facts::jpeg_facts(&data))
+    let facts = detached(py, || facts::jpeg_facts(&data))?
         .map_err(|fault| PyValueError::new_err(fault.to_string()))?;
     Ok((
         facts.width,

@@ -10,7 +10,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::detach::detached;
+use crate::detach::{detached, guarded};
 
 fn refused(status: Status) -> PyErr {
     PyValueError::new_err(status.message())
@@ -36,7 +36,7 @@ impl Index {
             let whole = Rect::new(0, 0, size.width, size.height);
             decoder.decode(&opened, whole, &DecodeOptions::default(), Some(&mut made))?;
             Ok(made)
-        })
+        })?
         .map(|made| Index {
             inner: Arc::new(made),
         })
@@ -45,8 +45,8 @@ impl Index {
 
     /// Read the bytes of `to_bytes`. Raise ValueError for any other bytes.
     #[staticmethod]
-    fn from_bytes(data: &[u8]) -> PyResult<Self> {
-        index::Index::from_bytes(data)
+    fn from_bytes(py: Python<'_>, data: &[u8]) -> PyResult<Self> {
+        detached(py, || index::Index::from_bytes(data))?
             .map(|made| Index {
                 inner: Arc::new(made),
             })
@@ -54,8 +54,8 @@ impl Index {
     }
 
     /// Return the index as bytes, for a file beside the image.
-    fn to_bytes<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
-        PyBytes::new(py, &self.inner.to_bytes())
+    fn to_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        guarded(py, || Ok(PyBytes::new(py, &self.inner.to_bytes())))
     }
 
     /// Return the number of MCU rows that the index covers.

@@ -31,6 +31,8 @@ mod _native {
     #[pymodule_export]
     use super::decode::{decode_into, follow_pillow};
     #[pymodule_export]
+    use super::detach::provoke_panic;
+    #[pymodule_export]
     use super::encode::{encode_jpeg, requantise_jpeg};
     #[pymodule_export]
     use super::engine::{Engine, Job};

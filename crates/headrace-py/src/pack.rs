@@ -6,13 +6,14 @@ use std::ffi::c_int;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
+use headrace_core::error::or_internal;
 use headrace_core::pack::{Bound, Keep, PackOptions, Packer, Place, Row, Smaller};
 use pyo3::exceptions::PyValueError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyMemoryView;
 
-use crate::detach::detached;
+use crate::detach::{detached, guarded};
 
 thread_local! {
     static PACKER: RefCell<Packer> = RefCell::default();
@@ -30,6 +31,7 @@ impl PackRecipe {
     #[new]
     #[pyo3(signature = (keep, tile_px, *, quality=None, above_quality=None, bound=None, length=0))]
     fn new(
+        py: Python<'_>,
         keep: &str,
         tile_px: u32,
         quality: Option<u8>,
@@ -37,26 +39,28 @@ impl PackRecipe {
         bound: Option<&str>,
         length: u32,
     ) -> PyResult<Self> {
-        let keep = match keep {
-            "bytes" => Keep::Bytes,
-            "decodable" => Keep::Decodable,
-            "marked" => Keep::Marked(tile_px.max(1)),
-            other => return Err(PyValueError::new_err(format!("keep is {other:?}"))),
-        };
-        let bound = match bound {
-            None => Bound::None,
-            Some("max_side") => Bound::MaxSide(length),
-            Some("short_side") => Bound::ShortSide(length),
-            Some("resize") => Bound::Resize(length),
-            Some(other) => return Err(PyValueError::new_err(format!("bound is {other:?}"))),
-        };
-        let smaller = quality.map(|quality| Smaller {
-            bound,
-            above_quality,
-            quality,
-        });
-        Ok(PackRecipe {
-            inner: PackOptions { keep, smaller },
+        guarded(py, || {
+            let keep = match keep {
+                "bytes" => Keep::Bytes,
+                "decodable" => Keep::Decodable,
+                "marked" => Keep::Marked(tile_px.max(1)),
+                other => return Err(PyValueError::new_err(format!("keep is {other:?}"))),
+            };
+            let bound = match bound {
+                None => Bound::None,
+                Some("max_side") => Bound::MaxSide(length),
+                Some("short_side") => Bound::ShortSide(length),
+                Some("resize") => Bound::Resize(length),
+                Some(other) => return Err(PyValueError::new_err(format!("bound is {other:?}"))),
+            };
+            let smaller = quality.map(|quality| Smaller {
+                bound,
+                above_quality,
+                quality,
+            });
+            Ok(PackRecipe {
+                inner: PackOptions { keep, smaller },
+            })
         })
     }
 }
@@ -143,7 +147,7 @@ pub fn pack_records<'py>(
 ) -> PyResult<Vec<Run<'py>>> {
     let pieces = detached(py, || {
         PACKER.with_borrow_mut(|packer| packed(packer, &recipe.inner, &records))
-    });
+    })?;
     let row = |row: Row| {
         let Row {
             offset,
@@ -190,7 +194,15 @@ fn packed(packer: &mut Packer, recipe: &PackOptions, records: &[Record]) -> Vec<
             size: u64::try_from(*size).ok(),
             json: (*json_size > 0).then_some((*json_offset, *json_size)),
         };
-        match packer.append(recipe, &place, key, *label, &mut piece.members.bytes) {
+        let members = &mut piece.members.bytes;
+        let before = members.len();
+        let row = or_internal(|| Ok(packer.append(recipe, &place, key, *label, members)));
+        let row = row.unwrap_or_else(|_| {
+            *packer = Packer::default(); // a panic may have left any state
+            members.truncate(before);
+            None
+        });
+        match row {
             Some(row) => piece.rows.push(row),
             None if piece.rows.is_empty() => {
                 pieces.pop();

@@ -18,6 +18,8 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
+use crate::detach::{detached, guarded};
+
 /// A compiled pipeline.
 #[pyclass(frozen, module = "headrace._native")]
 pub struct Program {
@@ -371,15 +373,22 @@ impl Program {
     /// message if `ops` is not valid.
     #[new]
     #[pyo3(signature = (ops, fuse=true, dct_scale=false))]
-    fn new(ops: Vec<(String, Vec<f64>, String)>, fuse: bool, dct_scale: bool) -> PyResult<Self> {
-        let ops = ops
-            .iter()
-            .map(|(name, numbers, filter)| op(name, numbers, filter))
-            .collect::<PyResult<Vec<_>>>()?;
-        let fuse = if fuse { Fuse::Geometry } else { Fuse::Off };
-        let inner = program::Program::new(ops, fuse).map_err(PyValueError::new_err)?;
-        Ok(Program {
-            inner: Arc::new(inner.with_dct_scale(dct_scale)),
+    fn new(
+        py: Python<'_>,
+        ops: Vec<(String, Vec<f64>, String)>,
+        fuse: bool,
+        dct_scale: bool,
+    ) -> PyResult<Self> {
+        guarded(py, || {
+            let ops = ops
+                .iter()
+                .map(|(name, numbers, filter)| op(name, numbers, filter))
+                .collect::<PyResult<Vec<_>>>()?;
+            let fuse = if fuse { Fuse::Geometry } else { Fuse::Off };
+            let inner = program::Program::new(ops, fuse).map_err(PyValueError::new_err)?;
+            Ok(Program {
+                inner: Arc::new(inner.with_dct_scale(dct_scale)),
+            })
         })
     }
 
@@ -401,23 +410,33 @@ impl Program {
         draw: u64,
     ) -> PyResult<Vec<(&'static str, Bound<'py, PyDict>)>> {
         let refuse = |status: headrace_core::error::Status| PyValueError::new_err(status.message());
-        let (mut size, mut steps) = (Size { width, height }, Vec::new());
-        self.inner
-            .draw(size, Key { seed, epoch, draw }, &mut steps)
-            .map_err(refuse)?;
-        let mut found = Vec::new();
-        for step in &steps {
-            found.push(described(py, step, size)?);
-            size = step.size_after(size).map_err(refuse)?;
-        }
-        Ok(found)
+        guarded(py, || {
+            let (mut size, mut steps) = (Size { width, height }, Vec::new());
+            self.inner
+                .draw(size, Key { seed, epoch, draw }, &mut steps)
+                .map_err(refuse)?;
+            let mut found = Vec::new();
+            for step in &steps {
+                found.push(described(py, step, size)?);
+                size = step.size_after(size).map_err(refuse)?;
+            }
+            Ok(found)
+        })
     }
 
     /// Return the colour operations on an image, in order, as (torchvision's functional name, factor).
-    fn colours(&self, seed: u64, epoch: u64, draw: u64) -> Vec<(&'static str, f64)> {
-        let mut ops = Vec::new();
-        self.inner.colours(Key { seed, epoch, draw }, &mut ops);
-        ops.into_iter().map(colour_name).collect()
+    fn colours(
+        &self,
+        py: Python<'_>,
+        seed: u64,
+        epoch: u64,
+        draw: u64,
+    ) -> PyResult<Vec<(&'static str, f64)>> {
+        guarded(py, || {
+            let mut ops = Vec::new();
+            self.inner.colours(Key { seed, epoch, draw }, &mut ops);
+            Ok(ops.into_iter().map(colour_name).collect())
+        })
     }
 
     /// Return the resampling of an image of this size: ((x, y, w, h) of the crop, (w, h) of the resized crop, (x, y, w, h) of the
@@ -425,6 +444,7 @@ impl Program {
     #[allow(clippy::type_complexity)]
     fn place(
         &self,
+        py: Python<'_>,
         width: u32,
         height: u32,
         seed: u64,
@@ -437,9 +457,8 @@ impl Program {
         bool,
         bool,
     )> {
-        let placed = self
-            .inner
-            .place(Size { width, height }, Key { seed, epoch, draw })
+        let (size, key) = (Size { width, height }, Key { seed, epoch, draw });
+        let placed = detached(py, || self.inner.place(size, key))?
             .map_err(|status| PyValueError::new_err(status.message()))?;
         let spec = placed.spec;
         let (box_, window) = (spec.box_, spec.window);

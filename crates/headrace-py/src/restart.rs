@@ -36,7 +36,7 @@ pub fn restart_markers<'py>(
             metadata,
         };
         write(&data, &options, &mut out)
-    });
+    })?;
     match written {
         Ok(()) => Ok(PyBytes::new(py, &out)),
         Err(status) => Err(decode_error(py, status)),

@@ -10,6 +10,8 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyMemoryView;
 
+use crate::detach::guarded;
+
 /// One page-aligned block of memory, freed when dropped.
 struct Block {
     start: *mut u8,
@@ -66,34 +68,38 @@ pub struct Ring {
 impl Ring {
     /// Make a ring of blocks of `block_bytes` bytes, which keeps at most `keep` free blocks.
     #[new]
-    fn new(block_bytes: usize, keep: usize) -> PyResult<Self> {
-        let layout = Layout::from_size_align(block_bytes.max(1), 4096).map_err(|_| {
-            PyValueError::new_err(format!("a batch of {block_bytes} bytes is too large"))
-        })?;
-        Ok(Ring {
-            layout,
-            shared: Arc::new(Shared {
-                free: Mutex::default(),
-                keep,
-            }),
+    fn new(py: Python<'_>, block_bytes: usize, keep: usize) -> PyResult<Self> {
+        guarded(py, || {
+            let layout = Layout::from_size_align(block_bytes.max(1), 4096).map_err(|_| {
+                PyValueError::new_err(format!("a batch of {block_bytes} bytes is too large"))
+            })?;
+            Ok(Ring {
+                layout,
+                shared: Arc::new(Shared {
+                    free: Mutex::default(),
+                    keep,
+                }),
+            })
         })
     }
 
     /// Return a block as a writable memoryview of bytes. The block returns to the ring when all views over it are freed.
     fn take<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyMemoryView>> {
-        let lease = {
-            let mut free = lock(&self.shared);
-            let block = free.blocks.pop().unwrap_or_else(|| {
-                free.made += 1;
-                Block::new(self.layout)
-            });
-            free.out += 1;
-            Lease {
-                block: Some(block),
-                shared: Arc::clone(&self.shared),
-            }
-        };
-        PyMemoryView::from(Bound::new(py, lease)?.as_any())
+        guarded(py, || {
+            let lease = {
+                let mut free = lock(&self.shared);
+                let block = free.blocks.pop().unwrap_or_else(|| {
+                    free.made += 1;
+                    Block::new(self.layout)
+                });
+                free.out += 1;
+                Lease {
+                    block: Some(block),
+                    shared: Arc::clone(&self.shared),
+                }
+            };
+            PyMemoryView::from(Bound::new(py, lease)?.as_any())
+        })
     }
 
     /// Return (blocks made so far, blocks in use now).

@@ -7,6 +7,8 @@ use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
+use crate::detach::guarded;
+
 /// Layout and values of the output.
 #[pyclass(frozen, module = "headrace._native")]
 pub struct Store {
@@ -20,27 +22,29 @@ impl Store {
     #[new]
     #[pyo3(signature = (layout, table=None))]
     fn new(py: Python<'_>, layout: &str, table: Option<Bound<'_, PyAny>>) -> PyResult<Self> {
-        let layout = match layout {
-            "hwc" => Layout::Hwc,
-            "chw" => Layout::Chw,
-            _ => {
-                return Err(PyValueError::new_err(format!(
-                    "layout {layout:?}; there are hwc and chw"
-                )))
-            }
-        };
-        let values = match table {
-            None => Values::U8,
-            Some(table) => {
-                if let Ok(buffer) = PyBuffer::<f32>::get(&table) {
-                    Values::F32(rows(&buffer.to_vec(py)?)?)
-                } else {
-                    Values::Bits16(rows(&PyBuffer::<u16>::get(&table)?.to_vec(py)?)?)
+        guarded(py, || {
+            let layout = match layout {
+                "hwc" => Layout::Hwc,
+                "chw" => Layout::Chw,
+                _ => {
+                    return Err(PyValueError::new_err(format!(
+                        "layout {layout:?}; there are hwc and chw"
+                    )))
                 }
-            }
-        };
-        Ok(Store {
-            inner: Arc::new(store::Store { layout, values }),
+            };
+            let values = match table {
+                None => Values::U8,
+                Some(table) => {
+                    if let Ok(buffer) = PyBuffer::<f32>::get(&table) {
+                        Values::F32(rows(&buffer.to_vec(py)?)?)
+                    } else {
+                        Values::Bits16(rows(&PyBuffer::<u16>::get(&table)?.to_vec(py)?)?)
+                    }
+                }
+            };
+            Ok(Store {
+                inner: Arc::new(store::Store { layout, values }),
+            })
         })
     }
 }

@@ -9,7 +9,7 @@ use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use crate::detach::detached;
+use crate::detach::{detached, guarded};
 
 /// Largest size of the JPEG index file of one dataset in bytes: about 500,000 photographs of 470×400.
 const INDEX_FILE_BYTES: u64 = 1 << 30;
@@ -42,36 +42,38 @@ impl Table {
         cache_folder: Option<PathBuf>,
         cache_sizes: Option<PyBuffer<i64>>,
     ) -> PyResult<Self> {
-        let negative = |_| PyValueError::new_err("a negative file number or offset");
-        let file = file
-            .to_vec(py)?
-            .into_iter()
-            .map(u32::try_from)
-            .collect::<Result<_, _>>()
-            .map_err(negative)?;
-        let offset = offset
-            .to_vec(py)?
-            .into_iter()
-            .map(u64::try_from)
-            .collect::<Result<_, _>>()
-            .map_err(negative)?;
-        let inner = engine::Table::new(files, file, offset, size.to_vec(py)?)
-            .map_err(PyValueError::new_err)?;
-        let inner = match (cache_folder, cache_sizes) {
-            (Some(folder), Some(sizes)) => {
-                let sizes = sizes.to_vec(py)?;
-                inner.with_cache(engine::ByteCache::on_disk(&folder, &sizes, cache_bytes)?)
+        guarded(py, || {
+            let negative = |_| PyValueError::new_err("a negative file number or offset");
+            let file = file
+                .to_vec(py)?
+                .into_iter()
+                .map(u32::try_from)
+                .collect::<Result<_, _>>()
+                .map_err(negative)?;
+            let offset = offset
+                .to_vec(py)?
+                .into_iter()
+                .map(u64::try_from)
+                .collect::<Result<_, _>>()
+                .map_err(negative)?;
+            let inner = engine::Table::new(files, file, offset, size.to_vec(py)?)
+                .map_err(PyValueError::new_err)?;
+            let inner = match (cache_folder, cache_sizes) {
+                (Some(folder), Some(sizes)) => {
+                    let sizes = sizes.to_vec(py)?;
+                    inner.with_cache(engine::ByteCache::on_disk(&folder, &sizes, cache_bytes)?)
+                }
+                _ if cache_bytes > 0 => inner.with_cache(engine::ByteCache::in_memory(cache_bytes)),
+                _ => inner,
+            };
+            let mut indexes = engine::IndexCache::new(index_bytes);
+            if let Some(path) = index_file {
+                indexes = indexes.with_file(engine::IndexFile::open(&path, INDEX_FILE_BYTES));
             }
-            _ if cache_bytes > 0 => inner.with_cache(engine::ByteCache::in_memory(cache_bytes)),
-            _ => inner,
-        };
-        let mut indexes = engine::IndexCache::new(index_bytes);
-        if let Some(path) = index_file {
-            indexes = indexes.with_file(engine::IndexFile::open(&path, INDEX_FILE_BYTES));
-        }
-        Ok(Table {
-            inner: Arc::new(inner),
-            indexes: Arc::new(indexes),
+            Ok(Table {
+                inner: Arc::new(inner),
+                indexes: Arc::new(indexes),
+            })
         })
     }
 
@@ -81,12 +83,12 @@ impl Table {
     }
 
     /// Write the indexes that are not in the index file yet.
-    fn flush_indexes(&self, py: Python<'_>) {
+    fn flush_indexes(&self, py: Python<'_>) -> PyResult<()> {
         detached(py, || {
             if let Some(file) = self.indexes.file() {
                 file.flush();
             }
-        });
+        })
     }
 
     /// Leave the table alone in a forked child: never access or free memory that threads of the parent may have locked.

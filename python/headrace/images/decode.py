@@ -65,7 +65,8 @@ def decode_into(
 
     Returns a status for each image, int32 [N]: 0 is success, others are numbers for `headrace.images.decode.reason`. The slot
     of a failed image is black. The pixels are those of Pillow's `open().convert("RGB").crop().resize(…)`, bit for bit. No
-    state remains between calls.
+    state remains between calls. Buffers other than `bytes` (or a memoryview of it) are copied first, since they could change
+    during the call. No other thread may use `out` during the call: it would see, or destroy, parts of images.
 
     Raises `UsageError` if the arguments do not fit each other.
 

@@ -295,17 +295,8 @@ fn take(shared: &Shared) -> Option<(Arc<Job>, usize)> {
 fn work(shared: &Shared) {
     let mut worker = Worker::default();
     while let Some((job, image)) = take(shared) {
-        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            worker.fill(&job.batch, image, &shared.counters)
-        }));
-        let status = match result {
-            Ok(Ok(())) => Status::Ok,
-            Ok(Err(status)) => status,
-            Err(_) => {
-                worker = Worker::default(); // the panic may have left any state
-                Status::Internal
-            }
-        };
+        let result = worker.fill(&job.batch, image, &shared.counters);
+        let status = result.err().unwrap_or(Status::Ok);
         job.statuses[image].store(status as i32, Ordering::Release);
         shared.counters.images.fetch_add(1, Ordering::Relaxed);
         job.finish(1);

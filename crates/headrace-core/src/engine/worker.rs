@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use super::{add, Batch, Counters, View};
 use crate::decode::{DecodeOptions, Decoder, Opened};
-use crate::error::{Result, Status};
+use crate::error::{or_internal, Result, Status};
 use crate::geometry::{Rect, Scale, Size};
 use crate::jpeg::index::Index;
 use crate::mask::Masker;
@@ -38,14 +38,18 @@ struct Drawing {
 impl Worker {
     /// Fill slot `image` of each view of the batch. After an error the slots are black; they never hold an earlier image.
     pub fn fill(&mut self, batch: &Batch, image: usize, counters: &Counters) -> Result<()> {
-        let mut result = self.try_fill(batch, image, counters);
-        if result == Err(Status::BadIndex) {
-            // The index is checked against length and checksum of the bytes, so the file has changed since the index was made.
-            batch.indexes.forget(batch.records[image]);
-            result = self.try_fill(batch, image, counters);
-        }
-        if result.is_ok() {
-            result = self.fill_masks(batch, image);
+        let result = or_internal(|| {
+            let mut result = self.try_fill(batch, image, counters);
+            if result == Err(Status::BadIndex) {
+                // The index is checked against length and checksum of the bytes, so the file has changed since the index was made.
+                batch.indexes.forget(batch.records[image]);
+                result = self.try_fill(batch, image, counters);
+            }
+            result?;
+            self.fill_masks(batch, image)
+        });
+        if result == Err(Status::Internal) {
+            *self = Worker::default(); // a panic may have left any state
         }
         if result.is_err() {
             for view in &batch.views {

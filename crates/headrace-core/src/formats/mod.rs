@@ -17,7 +17,7 @@ use image::codecs::{bmp::BmpDecoder, png::PngDecoder, webp::WebPDecoder};
 use image::error::ImageError;
 use image::{ColorType, ImageDecoder, Limits};
 
-use crate::error::{Result, Status};
+use crate::error::{or_internal, Result, Status};
 use crate::geometry::{Rect, Size};
 
 /// Limit of decoded samples and of a decoder's working memory in bytes: enough for any image below the pixel limit at four bytes
@@ -58,8 +58,13 @@ impl Format {
     }
 }
 
-/// Return the stored size that the header of `data` states, not yet checked against the pixel limit. Nothing is decoded.
+/// Return the stored size that the header of `data` states, not yet checked against the pixel limit. Nothing is decoded. A panic of a
+/// library is [`Status::Internal`].
 pub fn size(data: &[u8], format: Format) -> Result<Size> {
+    or_internal(|| stated_size(data, format))
+}
+
+fn stated_size(data: &[u8], format: Format) -> Result<Size> {
     let (width, height) = match format {
         Format::Gif => return gif::size(data),
         Format::Tiff => return tiff::size(data),
@@ -76,8 +81,20 @@ pub fn size(data: &[u8], format: Format) -> Result<Size> {
 }
 
 /// Decode `data`, an image of the `size` that [`size`] returned, and write `region`, which must lie in it, as RGB rows without
-/// gaps into `pixels`. `samples` is reused memory.
+/// gaps into `pixels`. `samples` is reused memory. A panic of a library is [`Status::Internal`].
 pub fn region(
+    data: &[u8],
+    format: Format,
+    size: Size,
+    region: Rect,
+    samples: &mut Vec<u8>,
+    pixels: &mut Vec<u8>,
+) -> Result<()> {
+    // Both buffers are only overwritten, so they serve the next image whatever a panic left in them.
+    or_internal(|| decode_region(data, format, size, region, samples, pixels))
+}
+
+fn decode_region(
     data: &[u8],
     format: Format,
     size: Size,

@@ -17,17 +17,13 @@ unsafe extern "C" {
         length: usize,
         width: *mut u32,
         height: *mut u32,
+        components: *mut u32,
     ) -> i32;
     fn headrace_turbo_region(
         data: *const u8,
         length: usize,
-        scale_divisor: u32,
-        x: u32,
-        y: u32,
-        w: u32,
-        h: u32,
+        region: *const RegionOfShim,
         out: *mut u8,
-        stride: usize,
         line: *mut u8,
     ) -> i32;
     fn headrace_turbo_encode(
@@ -51,6 +47,22 @@ unsafe extern "C" {
     ) -> i32;
 }
 
+/// A region to decode, and what its buffers were made for; `headrace_region_t` of the shim.
+#[repr(C)]
+struct RegionOfShim {
+    out_bytes: usize,
+    line_bytes: usize,
+    image_width: u32,
+    image_height: u32,
+    components: u32,
+    scale_divisor: u32,
+    x: u32,
+    y: u32,
+    w: u32,
+    h: u32,
+    to_the_end: u32,
+}
+
 fn check(status: i32) -> Result<()> {
     match Status::ALL.get(usize::try_from(status).unwrap_or(usize::MAX)) {
         Some(Status::Ok) => Ok(()),
@@ -59,17 +71,39 @@ fn check(status: i32) -> Result<()> {
     }
 }
 
-/// Return width and height from the header.
+/// Return width and height from the header. Lossless files, which no function here decodes, are [`Status::Unsupported`].
 pub fn size(data: &[u8]) -> Result<Size> {
-    let (mut width, mut height) = (0, 0);
+    header(data).map(|(size, _)| size)
+}
+
+/// Return the size and the number of components.
+fn header(data: &[u8]) -> Result<(Size, u32)> {
+    let (mut width, mut height, mut components) = (0, 0, 0);
     // SAFETY: the pointers are valid for the call, and the shim reads at most `length` bytes.
-    check(unsafe { headrace_turbo_size(data.as_ptr(), data.len(), &mut width, &mut height) })?;
-    Ok(Size { width, height })
+    check(unsafe {
+        headrace_turbo_size(
+            data.as_ptr(),
+            data.len(),
+            &mut width,
+            &mut height,
+            &mut components,
+        )
+    })?;
+    Ok((Size { width, height }, components))
+}
+
+/// How much of a file is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Extent {
+    /// Up to the last row of the region.
+    Region,
+    /// All of it, so that the status does not depend on the region.
+    File,
 }
 
 /// Decode `region`, which must lie in the image, into `pixels` (resized as needed); return the row stride in bytes.
 pub fn region(data: &[u8], region: Rect, pixels: &mut Vec<u8>) -> Result<usize> {
-    region_scaled(data, Scale::Full, region, pixels)
+    region_scaled(data, Scale::Full, region, Extent::Region, pixels)
 }
 
 /// Decode as [`region`] does, from the image reduced by `scale`.
@@ -77,9 +111,10 @@ pub fn region_scaled(
     data: &[u8],
     scale: Scale,
     region: Rect,
+    extent: Extent,
     pixels: &mut Vec<u8>,
 ) -> Result<usize> {
-    let size = size(data)?;
+    let (size, components) = header(data)?;
     let scaled = size.scaled(scale);
     if !region.fits(scaled.width, scaled.height) {
         return Err(Status::BadBox);
@@ -94,19 +129,27 @@ pub fn region_scaled(
     let (out, line) = pixels.split_at_mut(image);
     let padding = line.as_ptr().align_offset(2);
     let line = &mut line[padding..];
-    // SAFETY: `out` holds `h` rows of `stride` bytes and `line` a whole row of 4-byte pixels; the shim writes no more, and
-    // the region was checked against the size that it will read again from the same bytes.
+    let request = RegionOfShim {
+        out_bytes: out.len(),
+        line_bytes: line.len(),
+        image_width: size.width,
+        image_height: size.height,
+        components,
+        scale_divisor: scale.divisor(),
+        x: region.x,
+        y: region.y,
+        w: region.w,
+        h: region.h,
+        to_the_end: u32::from(extent == Extent::File),
+    };
+    // SAFETY: the buffers have the sizes that `request` states. The shim reads the header again, compares it with `request`, and
+    // writes no more than these sizes whatever the bytes are by then.
     check(unsafe {
         headrace_turbo_region(
             data.as_ptr(),
             data.len(),
-            scale.divisor(),
-            region.x,
-            region.y,
-            region.w,
-            region.h,
+            &request,
             out.as_mut_ptr(),
-            stride,
             line.as_mut_ptr(),
         )
     })?;
@@ -136,6 +179,8 @@ pub struct Encoding {
     pub arithmetic: bool,
     /// Samples of 12 bits: the pixels times 16, plus varying low bits.
     pub twelve_bits: bool,
+    /// Lossless (SOF3), which nothing here decodes.
+    pub lossless: bool,
 }
 
 impl Default for Encoding {
@@ -151,6 +196,7 @@ impl Default for Encoding {
             separate_scans: false,
             arithmetic: false,
             twelve_bits: false,
+            lossless: false,
         }
     }
 }
@@ -174,7 +220,8 @@ pub fn encode_into(pixels: &[u8], size: Size, how: &Encoding, out: &mut Vec<u8>)
         | flag(how.progressive, 2)
         | flag(how.separate_scans, 4)
         | flag(how.arithmetic, 8)
-        | flag(how.twelve_bits, 16);
+        | flag(how.twelve_bits, 16)
+        | flag(how.lossless, 32);
     let factors = how.factors.map(|(h, v)| [h, v]).concat();
     // Photographs fit into the first size, noise at quality 100 into the second.
     for room in [samples + 65_536, samples * 8 + 65_536] {
@@ -265,4 +312,65 @@ pub fn coefficients(
         )
     })?;
     Ok(quantisation)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Decode one row of a 16×16 image into exact buffers, with `change` of what the caller expects.
+    fn row_with(change: impl Fn(&mut RegionOfShim)) -> Result<()> {
+        let size = Size {
+            width: 16,
+            height: 16,
+        };
+        let data = encode(&[90; 16 * 16 * 3], size, &Encoding::default())?;
+        let (mut out, mut line) = ([0u8; 48], [0u16; 24]);
+        let mut request = RegionOfShim {
+            out_bytes: 48,
+            line_bytes: 48,
+            image_width: 16,
+            image_height: 16,
+            components: 3,
+            scale_divisor: 1,
+            x: 0,
+            y: 5,
+            w: 16,
+            h: 1,
+            to_the_end: 1,
+        };
+        change(&mut request);
+        // SAFETY: the buffers have 48 bytes each, and no test below states more.
+        check(unsafe {
+            headrace_turbo_region(
+                data.as_ptr(),
+                data.len(),
+                &request,
+                out.as_mut_ptr(),
+                line.as_mut_ptr().cast(),
+            )
+        })
+    }
+
+    #[test]
+    fn a_header_that_differs_from_the_first_reading_is_refused() {
+        assert_eq!(row_with(|_| {}), Ok(()));
+        let changes: [fn(&mut RegionOfShim); 8] = [
+            |r| r.image_width = 8, // the image is wider than it was
+            |r| r.image_width = 32,
+            |r| r.image_height = 8,
+            |r| r.components = 1,
+            |r| r.line_bytes = 47,
+            |r| r.out_bytes = 47,
+            |r| r.y = 16,
+            |r| (r.x, r.w) = (u32::MAX, 2), // the sum overflows 32 bits
+        ];
+        for (number, change) in changes.into_iter().enumerate() {
+            assert_eq!(
+                row_with(change),
+                Err(Status::CorruptHeader),
+                "change {number}"
+            );
+        }
+    }
 }

@@ -11,6 +11,14 @@
 
 enum { OK = 0, TRUNCATED = 3, CORRUPT_HEADER = 4, MISSING_TABLE = 5, CORRUPT_DATA = 6, UNSUPPORTED = 8, TOO_LARGE = 9 };
 
+/* A region to decode, and what its buffers were made for. The layout is that of `RegionOfShim` in turbo.rs. */
+typedef struct {
+  size_t out_bytes, line_bytes;
+  uint32_t image_width, image_height, components; /* of the first reading of the header */
+  uint32_t scale_divisor, x, y, w, h;
+  uint32_t to_the_end; /* read the rows behind the region too, so that the status is that of the whole file */
+} headrace_region_t;
+
 typedef struct {
   struct jpeg_error_mgr base; /* must be first: libjpeg gets a pointer to it */
   jmp_buf escape;
@@ -86,7 +94,23 @@ static void install(errors_t *errors, struct jpeg_decompress_struct *cinfo) {
   errors->warned = 0;
 }
 
-int headrace_turbo_size(const uint8_t *data, size_t length, uint32_t *width, uint32_t *height) {
+/* Returns whether the frame is lossless (SOF3), which has samples in place of 8x8 blocks. Such files have no DCT to crop or scale, and
+ * Pillow does not read them. */
+static int is_lossless(const struct jpeg_decompress_struct *cinfo) {
+#if JPEG_LIB_VERSION >= 70
+  return cinfo->min_DCT_h_scaled_size != DCTSIZE;
+#else
+  return cinfo->min_DCT_scaled_size != DCTSIZE;
+#endif
+}
+
+/* Returns UNSUPPORTED for files that no function here decodes. It depends on the header alone. */
+static int kind_status(const struct jpeg_decompress_struct *cinfo) {
+  int depth = cinfo->data_precision == 8 || cinfo->data_precision == 12;
+  return depth && !is_lossless(cinfo) && cinfo->num_components <= 4 ? OK : UNSUPPORTED;
+}
+
+int headrace_turbo_size(const uint8_t *data, size_t length, uint32_t *width, uint32_t *height, uint32_t *components) {
   struct jpeg_decompress_struct cinfo;
   errors_t errors;
   memset(&cinfo, 0, sizeof cinfo);
@@ -101,8 +125,10 @@ int headrace_turbo_size(const uint8_t *data, size_t length, uint32_t *width, uin
   jpeg_read_header(&cinfo, TRUE);
   *width = cinfo.image_width;
   *height = cinfo.image_height;
+  *components = (uint32_t)cinfo.num_components;
+  int refused = kind_status(&cinfo);
   jpeg_destroy_decompress(&cinfo);
-  return errors.warned == TRUNCATED ? TRUNCATED : OK;
+  return errors.warned == TRUNCATED ? TRUNCATED : refused;
 }
 
 /* Returns whether scans of a progressive file are missing, by its first ten coefficients. The decoder then smooths blocks by their
@@ -125,8 +151,9 @@ static void convert_four(const uint8_t *from, uint8_t *to, uint32_t pixels) {
 }
 
 /* Reads rows from a started decompressor of 12 bits: whole lines, of which the upper eight bits of every sample are used. */
-static void read_twelve_bits(struct jpeg_decompress_struct *cinfo, uint32_t x, uint32_t y, uint32_t w, uint32_t h, uint8_t *out,
-                             size_t stride, uint8_t *line) {
+static void read_twelve_bits(struct jpeg_decompress_struct *cinfo, const headrace_region_t *region, uint8_t *out, uint8_t *line) {
+  uint32_t x = region->x, y = region->y, w = region->w, h = region->h;
+  size_t stride = (size_t)w * 3;
   J12SAMPROW rows[1] = {(J12SAMPROW)line};
   size_t channels = cinfo->num_components == 4 ? 4 : 3;
   while (cinfo->output_scanline < y) jpeg12_read_scanlines(cinfo, rows, 1);
@@ -137,16 +164,30 @@ static void read_twelve_bits(struct jpeg_decompress_struct *cinfo, uint32_t x, u
     if (channels == 4) convert_four(line, out + (size_t)row * stride, w);
     else memcpy(out + (size_t)row * stride, line, (size_t)w * 3);
   }
+  while (region->to_the_end && cinfo->output_scanline < cinfo->output_height) jpeg12_read_scanlines(cinfo, rows, 1);
 }
 
 /* Smallest width of a cropped decode in pixels: eight chroma samples at the largest sampling factor. */
 enum { LEAST_STRIP = 32 };
 
-/* Decodes columns [x, x + w) and rows [y, y + h) at 1/scale_divisor of the size as RGB, with the slow integer IDCT and fancy upsampling.
- * `out` has room for h rows of `stride` bytes; `line`, aligned to 2 bytes, for one row of the whole image width (8 bytes per pixel). CMYK
- * and YCCK are converted as in Pillow, by the product of the inverted inks. */
-int headrace_turbo_region(const uint8_t *data, size_t length, uint32_t scale_divisor, uint32_t x, uint32_t y, uint32_t w, uint32_t h, uint8_t *out,
-                          size_t stride, uint8_t *line) {
+/* Returns whether a started decompressor writes no more than `region` expects: the header that it has read states the size and
+ * components of the first reading, the region lies in the image, and a row of the whole width fits into the line buffer. */
+static int is_as_expected(const struct jpeg_decompress_struct *cinfo, const headrace_region_t *region) {
+  size_t sample_bytes = cinfo->data_precision == 12 ? 2 : 1;
+  size_t channels = cinfo->num_components == 4 ? 4 : 3;
+  return cinfo->image_width == region->image_width && cinfo->image_height == region->image_height &&
+         (uint32_t)cinfo->num_components == region->components && cinfo->output_components == (int)channels &&
+         (uint64_t)region->x + region->w <= cinfo->output_width && (uint64_t)region->y + region->h <= cinfo->output_height &&
+         cinfo->output_width * channels * sample_bytes <= region->line_bytes &&
+         (uint64_t)region->w * 3 * region->h <= region->out_bytes;
+}
+
+/* Decodes the region at 1/scale_divisor of the size as RGB, without gaps between its rows, with the slow integer IDCT and fancy
+ * upsampling. `line`, aligned to 2 bytes, is for one row of the whole image. CMYK and YCCK are converted as in Pillow, by the product of the
+ * inverted inks. */
+int headrace_turbo_region(const uint8_t *data, size_t length, const headrace_region_t *region, uint8_t *out, uint8_t *line) {
+  uint32_t x = region->x, y = region->y, w = region->w, h = region->h;
+  size_t stride = (size_t)w * 3;
   struct jpeg_decompress_struct cinfo;
   struct jpeg_progress_mgr progress;
   errors_t errors;
@@ -164,9 +205,8 @@ int headrace_turbo_region(const uint8_t *data, size_t length, uint32_t scale_div
   cinfo.progress = &progress;
   jpeg_mem_src(&cinfo, data, (unsigned long)length);
   jpeg_read_header(&cinfo, TRUE);
-  int refused = OK;
-  if (cinfo.data_precision != 8 && cinfo.data_precision != 12) refused = UNSUPPORTED;
-  else if (jpeg_has_multiple_scans(&cinfo) && coefficient_bytes(&cinfo) > MAX_COEFFICIENT_BYTES) refused = TOO_LARGE;
+  int refused = kind_status(&cinfo);
+  if (refused == OK && jpeg_has_multiple_scans(&cinfo) && coefficient_bytes(&cinfo) > MAX_COEFFICIENT_BYTES) refused = TOO_LARGE;
   if (refused != OK) {
     jpeg_destroy_decompress(&cinfo);
     return refused;
@@ -176,11 +216,15 @@ int headrace_turbo_region(const uint8_t *data, size_t length, uint32_t scale_div
   cinfo.dct_method = JDCT_ISLOW;
   cinfo.do_fancy_upsampling = TRUE;
   cinfo.scale_num = 1;
-  cinfo.scale_denom = scale_divisor;
+  cinfo.scale_denom = region->scale_divisor;
   reading_header = 0;
   jpeg_start_decompress(&cinfo);
+  if (!is_as_expected(&cinfo, region)) {
+    jpeg_destroy_decompress(&cinfo);
+    return CORRUPT_HEADER; /* another thread has changed the bytes since the first reading */
+  }
   if (cinfo.data_precision == 12) {
-    read_twelve_bits(&cinfo, x, y, w, h, out, stride, line);
+    read_twelve_bits(&cinfo, region, out, line);
     int twelve_warned = errors.warned;
     jpeg_destroy_decompress(&cinfo);
     return twelve_warned;
@@ -215,6 +259,13 @@ int headrace_turbo_region(const uint8_t *data, size_t length, uint32_t scale_div
       convert_four(line + (size_t)(x - left) * 4, to, w);
     }
   }
+  /* Damage behind the region is damage of the file. Files of several scans have been read whole by now. */
+  JDIMENSION behind = cinfo.output_height - cinfo.output_scanline;
+  if (region->to_the_end && behind > 0 && !jpeg_has_multiple_scans(&cinfo)) {
+    /* Skipping the last row too would skip the entropy decoding of all rows. */
+    if (behind > 1) jpeg_skip_scanlines(&cinfo, behind - 1);
+    jpeg_read_scanlines(&cinfo, unwanted, 1);
+  }
   int warned = errors.warned;
   jpeg_abort_decompress(&cinfo);
   jpeg_destroy_decompress(&cinfo);
@@ -223,7 +274,7 @@ int headrace_turbo_region(const uint8_t *data, size_t length, uint32_t scale_div
 
 /* Encodes w x h RGB pixels (gray: one byte per pixel). `factors` holds h and v of each component; `space` is 1 for gray, 3 for YCbCr, 2
  * for RGB stored unchanged. `flags`: 1 optimised tables, 2 progressive, 4 one scan per component, 8 arithmetic, 16 twelve bits (samples
- * times 16, plus four bits of noise). Returns the number of bytes written to `out`, or 0. */
+ * times 16, plus four bits of noise), 32 lossless. Returns the number of bytes written to `out`, or 0. */
 size_t headrace_turbo_encode(const uint8_t *pixels, uint32_t w, uint32_t h, int space, const uint8_t *factors, int quality,
                              uint32_t restart_interval, int flags, uint8_t *out, size_t room) {
   struct jpeg_compress_struct cinfo;
@@ -272,6 +323,7 @@ size_t headrace_turbo_encode(const uint8_t *pixels, uint32_t w, uint32_t h, int 
     cinfo.scan_info = scans;
     cinfo.num_scans = cinfo.num_components;
   }
+  if (flags & 32) jpeg_enable_lossless(&cinfo, 1, 0);
   jpeg_start_compress(&cinfo, TRUE);
   size_t samples = (size_t)w * cinfo.input_components;
   J12SAMPLE *wide = flags & 16 ? malloc(samples * sizeof *wide) : NULL;
@@ -321,7 +373,7 @@ int headrace_turbo_coefficients(const uint8_t *data, size_t length,
   cinfo.progress = &progress;
   jpeg_mem_src(&cinfo, data, (unsigned long)length);
   jpeg_read_header(&cinfo, TRUE);
-  if (cinfo.data_precision != 8 || cinfo.num_components > 4) status = UNSUPPORTED;
+  if (cinfo.data_precision != 8 || kind_status(&cinfo) != OK) status = UNSUPPORTED;
   else if (coefficient_bytes(&cinfo) > MAX_COEFFICIENT_BYTES) status = TOO_LARGE;
   if (status != OK) {
     jpeg_destroy_decompress(&cinfo);

@@ -5,7 +5,9 @@ mod jpeg;
 use std::io::Cursor;
 
 use tiff::decoder::{Decoder, DecodingResult, Limits};
-use tiff::tags::{ExtraSamples, PhotometricInterpretation, Tag};
+use tiff::tags::{
+    CompressionMethod, ExtraSamples, PhotometricInterpretation, PlanarConfiguration, Tag,
+};
 use tiff::{ColorType, TiffError};
 
 use super::{ended_early, Samples, MAX_BYTES};
@@ -32,19 +34,21 @@ pub fn samples(data: &[u8], size: Size, out: &mut Vec<u8>) -> Result<Samples> {
         return Ok(Samples::Rgb8);
     }
     let palette = palette(data)?;
-    let indexed = palette
-        .as_ref()
-        .map(|_| with_palette_read_as_gray(data))
-        .transpose()?;
-    let mut reader = open(indexed.as_deref().unwrap_or(data))?;
+    let readable = readable_by_the_library(data, palette.is_some(), size)?;
+    let mut reader = open(readable.as_deref().unwrap_or(data))?;
     let kind = reader
         .colortype()
         .map_err(|error| status_of(&error, Status::CorruptHeader))?;
     let facts = Facts::of(&mut reader)?;
+    facts.check(kind)?;
     let mut image = DecodingResult::U8(Vec::new());
-    let layout = reader
-        .read_image_to_buffer(&mut image)
-        .map_err(|error| status_of(&error, Status::CorruptData))?;
+    let layout = reader.read_image_to_buffer(&mut image).map_err(|error| {
+        match status_of(&error, Status::CorruptData) {
+            // The library takes a read of LZW data that gives no byte yet for their end, at the right edge of sound files too.
+            Status::Truncated if facts.tiled && facts.lzw => Status::Unsupported,
+            status => status,
+        }
+    })?;
     out.clear();
     let width = size.width as usize;
     let samples = match palette {
@@ -52,9 +56,6 @@ pub fn samples(data: &[u8], size: Size, out: &mut Vec<u8>) -> Result<Samples> {
         None => store_values(kind, image, width, facts.white_is_zero, out)?,
     };
     if layout.planes > 1 {
-        if samples == Samples::Rgba8 && facts.alpha.is_none() {
-            return Err(Status::Unsupported); // Pillow does not always read the fourth plane
-        }
         interleave(out, layout.planes, samples.bytes())?;
     }
     if out.len() < width * size.height as usize * samples.bytes() {
@@ -201,8 +202,13 @@ fn open(data: &[u8]) -> Result<Reader<'_>> {
         .map_err(|error| status_of(&error, Status::CorruptHeader))
 }
 
-/// Tags that the library does not interpret.
+/// Tags that decide whether the library's pixels are right.
 struct Facts {
+    samples: u16,
+    tiled: bool,
+    lzw: bool,
+    planar: bool,
+    predictor: bool,
     /// The kind of the first channel after the colours.
     alpha: Option<u16>,
     /// In gray images the largest value is black.
@@ -213,8 +219,9 @@ impl Facts {
     /// Read the tags; refuse images that the library would decode differently from Pillow.
     fn of(reader: &mut Reader<'_>) -> Result<Self> {
         let mut first = |tag: Tag| {
-            let values = reader.find_tag_unsigned_vec::<u16>(tag).ok().flatten();
-            values.and_then(|values| values.first().copied())
+            let values = reader.find_tag_unsigned_vec::<u32>(tag).ok().flatten();
+            let value = values.and_then(|values| values.first().copied());
+            value.map(|value| u16::try_from(value).unwrap_or(u16::MAX))
         };
         let photometric = first(Tag::PhotometricInterpretation);
         let luma_chroma = photometric == Some(PhotometricInterpretation::YCbCr as u16);
@@ -223,13 +230,41 @@ impl Facts {
             return Err(Status::Unsupported);
         }
         Ok(Facts {
+            samples: first(Tag::SamplesPerPixel).unwrap_or(1),
+            tiled: first(Tag::TileWidth).is_some(),
+            lzw: first(Tag::Compression) == Some(CompressionMethod::LZW.to_u16()),
+            planar: first(Tag::PlanarConfiguration) == Some(PlanarConfiguration::Planar.to_u16()),
+            predictor: first(Tag::Predictor).is_some_and(|predictor| predictor > 1),
             alpha: first(Tag::ExtraSamples),
             white_is_zero: photometric == Some(PhotometricInterpretation::WhiteIsZero as u16),
         })
     }
+
+    /// Refuse the layouts that the library (tiff 0.11) decodes to wrong pixels, or in which it panics, and those that neither it nor
+    /// Pillow defines. `tests/images/test_tiff_layouts.py` compares all of them with Pillow.
+    fn check(&self, kind: ColorType) -> Result<()> {
+        let drops_samples = self.samples > kind.num_samples();
+        let refused = if self.planar {
+            // Tiles in planes: a panic. Samples after the colours: Pillow reads 8-bit RGB with unassociated alpha, and of other kinds
+            // not every plane.
+            let plain_alpha = kind == ColorType::RGBA(8)
+                && self.alpha == Some(ExtraSamples::UnassociatedAlpha as u16);
+            self.tiled || drops_samples || (self.alpha.is_some() && !plain_alpha)
+        } else {
+            // Where the library drops samples, it undoes a predictor with the wrong distance, and writes beyond the tile.
+            drops_samples && (self.tiled || self.predictor)
+        };
+        let without_a_mode = self.samples > 4 && kind.bit_depth() != 8;
+        if refused || without_a_mode {
+            Err(Status::Unsupported)
+        } else {
+            Ok(())
+        }
+    }
 }
 
 const PHOTOMETRIC_TAG: u32 = 262;
+const ROWS_PER_STRIP_TAG: u32 = 278;
 
 /// Return the palette of an image, or `None`. The file stores all reds, all greens, all blues as 16 bits, of which the upper byte
 /// counts.
@@ -252,18 +287,35 @@ fn palette(data: &[u8]) -> Result<Option<Vec<[u8; 3]>>> {
     Ok(Some((0..colours).map(colour).collect()))
 }
 
-/// Return a copy of the file that is declared as gray, because the library does not read palettes.
-fn with_palette_read_as_gray(data: &[u8]) -> Result<Vec<u8>> {
-    let entry = Directory::first(data)
-        .and_then(|directory| directory.entries(PHOTOMETRIC_TAG).last())
-        .ok_or(Status::Unsupported)?;
-    let mut copy = data.to_vec();
-    let black_is_zero: u16 = 1;
-    copy[entry + 8..entry + 10].copy_from_slice(&match data {
-        [b'M', ..] => black_is_zero.to_be_bytes(),
-        _ => black_is_zero.to_le_bytes(),
+/// Return a changed copy of a file that the library cannot read as it is: one with a palette is declared as gray, and a strip that
+/// states more rows than the image has (2³² − 1 is TIFF's default) as one of all rows.
+fn readable_by_the_library(data: &[u8], palette: bool, size: Size) -> Result<Option<Vec<u8>>> {
+    let Some(directory) = Directory::first(data) else {
+        // BigTIFF, or a damaged file.
+        return if palette {
+            Err(Status::Unsupported)
+        } else {
+            Ok(None)
+        };
+    };
+    let last = |tag: u32| directory.entries(tag).last();
+    let strip = last(ROWS_PER_STRIP_TAG).filter(|&entry| {
+        let rows = directory.value(entry);
+        rows.is_some_and(|rows| rows > size.height)
     });
-    Ok(copy)
+    if !palette && strip.is_none() {
+        return Ok(None);
+    }
+    let mut copy = data.to_vec();
+    if palette {
+        let entry = last(PHOTOMETRIC_TAG).ok_or(Status::Unsupported)?;
+        let gray = PhotometricInterpretation::BlackIsZero.to_u16();
+        directory.set_value(entry, u32::from(gray), &mut copy);
+    }
+    if let Some(entry) = strip {
+        directory.set_value(entry, size.height, &mut copy);
+    }
+    Ok(Some(copy))
 }
 
 fn status_of(error: &TiffError, damaged: Status) -> Status {
