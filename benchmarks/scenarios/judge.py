@@ -132,7 +132,7 @@ class Row:
 def noise_of(diagnosis: Diagnosis) -> float:
     """Return the share of the CPU that other programs took."""
     text = diagnosis.noise or ""
-    return float(text.rpartition("used ")[2].partition("%")[0]) / 100 if "used" in text else 0.0
+    return float(text.rpartition("used ")[2].partition("%")[0].strip(" <")) / 100 if "used" in text else 0.0
 
 
 def judge(name: str, repeat: int, diagnosis: Diagnosis) -> Row:

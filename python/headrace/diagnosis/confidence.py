@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from headrace.diagnosis.enough_steps import SETTLED_STEPS, most_confidence
 from headrace.diagnosis.job import MeasuredJob
 from headrace.diagnosis.kinds import KINDS
 from headrace.diagnosis.measure import Machine
@@ -18,15 +19,15 @@ NOISE_LIMIT = 0.10
 CLOSE_SECOND = 0.7
 """Lower the confidence when the second finding's share exceeds this part of the first one's."""
 
-FEW_STEPS, SOME_STEPS = 20, 50
+FEW_STEPS, SOME_STEPS = SETTLED_STEPS, 50
 """Lower the confidence much below the first number of steady steps, and a little below the second."""
 
 
 def confidence_of(job: MeasuredJob, findings: Sequence[Finding]) -> float:
     """Return the confidence of a verdict, 0.1 to 0.95.
 
-    These lower it: few steps, a noisy machine, a close second cause, a step model that misses the measured step, and missing
-    sources.
+    A provisional verdict has a low one. These lower it: few steps, a noisy machine, a close second cause, a step model that
+    misses the measured step, and missing sources.
     """
     confidence = 0.95
     leading = KINDS[findings[0].kind]
@@ -46,7 +47,7 @@ def confidence_of(job: MeasuredJob, findings: Sequence[Finding]) -> float:
         confidence -= 0.15
     if job.rank.loader.family == "kineto" and (leading.is_step_term or leading.name == "NO_OVERLAP"):
         confidence -= 0.25  # a trace does not show which kind of input is slow
-    return round(max(0.1, confidence), 2)
+    return round(max(0.1, min(confidence, most_confidence(job.rank.steps))), 2)
 
 
 def noise_words(machine: Machine) -> str | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from headrace.diagnosis.confidence import confidence_of, noise_words
+from headrace.diagnosis.enough_steps import is_provisional, provisional_words
 from headrace.diagnosis.fixes.registry import add_fixes
 from headrace.diagnosis.gpu_settings import find_gpu_settings
 from headrace.diagnosis.job import MeasuredJob
@@ -30,12 +31,17 @@ from headrace.session.model import Session
 
 __all__ = ["diagnose"]
 
+NO_CONFIDENCE = 0.1
+"""Confidence of INSUFFICIENT_DATA, the least there is."""
+
 IDLE_GPU = 0.05
 """Count a GPU as used by the job from this busy share on, even when no GPU event was seen (another framework)."""
 
 
 def diagnose(session: Session) -> Diagnosis:
-    """Return the diagnosis of a session. A session with too few steps gives INSUFFICIENT_DATA, with the reason.
+    """Return the diagnosis of a session. It is provisional until enough steps were timed (`enough_steps`).
+
+    A session with fewer than three timed steps gives INSUFFICIENT_DATA, with the reason.
 
     Example: `diagnose(Session.load("headrace-sessions/2026-11-20-141205")).verdict`
     """
@@ -54,12 +60,15 @@ def diagnose(session: Session) -> Diagnosis:
     # Fixes of STARTUP are predicted on a rate that includes the starts, which is not the rate shown beside other verdicts.
     findings[1:] = [_without_rates(found) if found.kind == "STARTUP" else found for found in findings[1:]]
     confidence = confidence_of(job, findings)
-    findings[0] = replace(findings[0], confidence=confidence)
+    provisional = is_provisional(rank.steps)
+    words = (provisional_words(rank.all_steps, rank.steps),) if provisional else ()
+    findings[0] = replace(findings[0], confidence=confidence, evidence=(*findings[0].evidence, *words))
     ceiling = ceiling_img_s(job)
     wait_share = job.share(rank.exposed_wait_s)
     return Diagnosis(
         verdict=findings[0].kind,
         confidence=confidence,
+        provisional=provisional,
         share_of_step=share_of_step(job),
         findings=tuple(_for_all_ranks(found, len(ranks)) for found in findings),
         img_s=_img_s(job, findings[0]),
@@ -129,7 +138,7 @@ def _insufficient(session: Session, machine: Machine) -> Diagnosis:
         evidence.append(command_ended(session.exit_code))
     return Diagnosis(
         verdict="INSUFFICIENT_DATA",
-        confidence=1.0,
+        confidence=NO_CONFIDENCE,
         share_of_step=dict.fromkeys(SHARES, 0.0) | {"other": 1.0},
         findings=(make_finding("INSUFFICIENT_DATA", None, *evidence),),
         img_s=None,

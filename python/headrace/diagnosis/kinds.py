@@ -253,7 +253,10 @@ _VERDICTS = (
         summary="too little was seen for a verdict",
         headline="Too little was seen for a verdict.",
         label="too little data",
-        without_fix="No fix can be named from so little; let the command run for a minute or 60 steps.",
+        without_fix=(
+            "No fix can be named from so little. Three timed steps give a provisional verdict, "
+            "twenty after the start a settled one."
+        ),
     ),
 )
 

@@ -182,6 +182,7 @@ class Diagnosis:
     """The whole result for one session.
 
     verdict, confidence, summary: kind of the leading finding, 0 to 1, and the cause in a clause.
+    provisional: whether more steps may still change the verdict (`headrace.diagnosis.enough_steps`).
     share_of_step: parts of the step by the names in `SHARES`, each 0 to 1.
     findings, configuration: causes, the verdict first; and findings about settings.
     img_s, ceiling_img_s: images/s of all ranks now, and without any wait for input.
@@ -224,6 +225,7 @@ class Diagnosis:
     stages: tuple[StageRow, ...] = ()
     rank_rows: tuple[RankRow, ...] = ()
     configuration: tuple[Finding, ...] = ()
+    provisional: bool = False
 
     @property
     def primary(self) -> Finding | None:
@@ -241,7 +243,9 @@ class Diagnosis:
 
     @property
     def confidence_word(self) -> str:
-        """high, medium or low."""
+        """high, medium, low, or "low, provisional"."""
+        if self.provisional:
+            return "low, provisional"
         return "high" if self.confidence >= 0.75 else "medium" if self.confidence >= 0.5 else "low"
 
     def to_json(self) -> dict[str, Any]:

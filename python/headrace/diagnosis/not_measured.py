@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from headrace.diagnosis.enough_steps import SETTLED_STEPS, TIMED_STEPS, steps_words
 from headrace.diagnosis.job import MeasuredJob
 from headrace.session.model import Session
 
@@ -37,9 +38,11 @@ def missing_sources(job: MeasuredJob) -> tuple[str, ...]:
 def why_no_steps(session: Session) -> str:
     """Return why a session holds too few steps, and what to do."""
     if session.steps:
+        were = "was" if len(session.steps) == 1 else "were"
         return (
-            f"only {len(session.steps)} steps of a DataLoader were seen, too few of them after the start; let the command run "
-            "for at least 60 steps (more epochs, more images, or a smaller batch for this run)"
+            f"{steps_words(session.steps)} {were} timed; {TIMED_STEPS} steps of one loader give a provisional verdict, "
+            f"{SETTLED_STEPS} after the start a settled one: let the command run longer (more epochs or images, or a smaller "
+            "batch for this run)"
         )
     if session.loaders:
         return "a DataLoader was made but gave no step; look at the command's own output for an error before training"

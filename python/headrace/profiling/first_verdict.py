@@ -1,4 +1,4 @@
-"""A first verdict while the command still runs: after 50 steady steps, or a minute after the first step."""
+"""A first verdict while the command still runs: after about 50 steady steps, or a minute after the first step."""
 
 from __future__ import annotations
 
@@ -8,15 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from headrace.diagnosis.diagnose import diagnose
+from headrace.diagnosis.enough_steps import is_first_verdict_due
 from headrace.diagnosis.model import Diagnosis
 from headrace.errors import SessionError
 from headrace.session.model import Session
 
 __all__ = ["FirstVerdict"]
 
-STEPS = 50
-SECONDS = 60.0
-MIN_STEPS = 10
 POLL_S = 1.0
 
 IDLE_FACTOR = 20
@@ -58,15 +56,15 @@ class FirstVerdict:
                 continue
             if self._due(session):
                 diagnosis = diagnose(session)
-                if diagnosis.verdict != "INSUFFICIENT_DATA" and diagnosis.steps >= MIN_STEPS:
+                if diagnosis.verdict != "INSUFFICIENT_DATA":
                     self.after_s = time.monotonic() - self._began_s
                     self._on_verdict(diagnosis)
                     return
             pause_s = max(POLL_S, IDLE_FACTOR * (time.monotonic() - began_s))
 
     def _due(self, session: Session) -> bool:
-        if len(session.steps) < MIN_STEPS:
+        if not session.steps:
             return False
         ranks = len({step.pid for step in session.steps})
         passed_s = time.monotonic() - self._began_s - session.steps[0].start_s
-        return len(session.steps) / ranks >= STEPS + MIN_STEPS or passed_s >= SECONDS
+        return is_first_verdict_due(len(session.steps), ranks, passed_s)

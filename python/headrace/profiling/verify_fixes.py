@@ -15,6 +15,7 @@ from headrace.accelerate.settings import HOOK as RUN_HOOK
 from headrace.attach.overrides import OVERRIDES_VARIABLE
 from headrace.attach.replay import MATCH_VARIABLE
 from headrace.diagnosis.diagnose import diagnose
+from headrace.diagnosis.enough_steps import has_rate
 from headrace.diagnosis.fixes.registry import needs_replay, rerun_with
 from headrace.diagnosis.measure import measure_ranks
 from headrace.diagnosis.model import Diagnosis, Finding, Fix
@@ -190,4 +191,5 @@ def _rate(command: Sequence[str], folder: Path, launch: Launch, window_s: float)
     watch(command, folder, hooks=launch.hooks, env=dict(launch.env), time_limit_s=window_s)
     found = diagnose(Session.load(folder))
     level, _, disturbance = (found.noise or "").partition(": ")
-    return found.img_s, disturbance if level == "high" else None
+    img_s = found.img_s if has_rate(found.steps) else None
+    return img_s, disturbance if level == "high" else None

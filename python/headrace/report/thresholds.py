@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from types import ModuleType
 
-from headrace.diagnosis import confidence, diagnose, gpu_settings, prediction
+from headrace.diagnosis import confidence, diagnose, enough_steps, gpu_settings, prediction
 from headrace.diagnosis.fixes import batches, images, training_process, workers
 from headrace.diagnosis.measure import batch_cost, pauses, rank
 from headrace.diagnosis.measure import machine as measured_machine
@@ -28,6 +28,7 @@ SOURCES: tuple[tuple[str, ModuleType], ...] = (
     ("order of causes", order),
     ("diagnosis", diagnose),
     ("confidence", confidence),
+    ("enough steps", enough_steps),
     ("measured ranks", rank),
     ("measured batches", batch_cost),
     ("measured pauses", pauses),

@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from headrace.diagnosis.enough_steps import TIMED_STEPS, has_rate
 from headrace.diagnosis.measure.batch_cost import BatchCost, measure_batch_cost
 from headrace.diagnosis.measure.pauses import EpochGaps, Pauses, is_start_of, measure_epoch_gaps, measure_pauses, steps_by_epoch
 from headrace.diagnosis.stats import mean, mean_of_known, median, overlap_s, percentile, required
@@ -14,11 +15,8 @@ from headrace.session.model import Batch, Event, ObservedLoader, Process, Sessio
 
 __all__ = ["Rank", "exposed_waits_s", "measure_ranks"]
 
-LEAST_STEPS = 8
-"""Measure a process only when it has at least this many steady steps."""
-
 LEAST_TRACED_STEPS = 2
-"""The same for a profiler's trace, whose few steps come after a warm-up of its own."""
+"""Steps of a profiler's trace that are enough: they come after a warm-up of their own."""
 
 HANDOVER_WAKE_S = 0.0005
 """Allow this time for waking up during a hand-over. The rest of a hand-over is CPU time."""
@@ -131,7 +129,7 @@ class Rank:
 
 
 def measure_ranks(session: Session) -> tuple[Rank, ...]:
-    """Return one `Rank` per training process with at least `LEAST_STEPS` steady steps, in order of rank."""
+    """Return one `Rank` per training process with three timed steps or more, in order of rank."""
     processes = {process.pid: process for process in session.processes}
     loaders = {(loader.pid, loader.loader): loader for loader in session.loaders}
     groups: dict[tuple[int, int], list[Step]] = {}
@@ -145,7 +143,8 @@ def measure_ranks(session: Session) -> tuple[Rank, ...]:
             rank = _measure(session, process, loaders[key], groups[key], groups)
             if rank is not None:
                 ranks.append(rank)
-    return tuple(sorted(_of_one_job(ranks), key=lambda rank: rank.process.rank))
+    measured = [rank for rank in ranks if has_rate(len(rank.steps))]  # beside these, a process of a few steps is no rank
+    return tuple(sorted(_of_one_job(measured or ranks), key=lambda rank: rank.process.rank))
 
 
 def _of_one_job(ranks: Sequence[Rank]) -> list[Rank]:
@@ -169,12 +168,13 @@ def _span(rank: Rank) -> tuple[float, float]:
 def _training_loader(pid: int, groups: dict[tuple[int, int], list[Step]]) -> tuple[int, int]:
     """Return the loader whose steps an optimizer takes; without an optimizer, the loader with most time in its steps.
 
+    A loader with too few steps for a verdict comes last, so that a verdict does not vanish when another loader starts.
     When each step takes a batch from several loaders, return the loader with the longest waits.
     """
 
-    def weight(key: tuple[int, int]) -> tuple[int, float]:
+    def weight(key: tuple[int, int]) -> tuple[bool, bool, float]:
         steps = groups[key]
-        return int(any(step.optimizer_steps for step in steps)), math.fsum(step.step_s for step in steps)
+        return len(steps) >= TIMED_STEPS, any(step.optimizer_steps for step in steps), math.fsum(step.step_s for step in steps)
 
     trained = max((key for key in groups if key[0] == pid), key=weight)
     beside = [key for key in groups if key[0] == pid and key != trained and _iterated_with(groups[key], groups[trained])]
@@ -212,9 +212,9 @@ def _measure(
 ) -> Rank | None:
     probes = [event for event in session.events if event.name == "probe"]
     traced = session.facts.get("source") == "kineto"
-    steady = steps if traced else [step for step in steady_steps(steps, loader) if not _is_disturbed(step, probes)]
-    if len(steady) < (LEAST_TRACED_STEPS if traced else LEAST_STEPS):
+    if len(steps) < (LEAST_TRACED_STEPS if traced else TIMED_STEPS):
         return None
+    steady = steps if traced else _measured_steps(steps, loader, probes)
     events = [event for event in session.events if event.pid == process.pid]
     others = [step for key, group in groups.items() if key[0] == process.pid and group is not steps for step in group]
     pauses, typical_s = measure_pauses(steady, events, others)
@@ -261,6 +261,13 @@ def _measure(
         loop_s=math.fsum(step.step_s for step in steps),
         first_batch_s=first[0].start_s + first[0].wait_s if first else None,
     )
+
+
+def _measured_steps(steps: list[Step], loader: ObservedLoader, probes: list[Event]) -> list[Step]:
+    """Return the steady steps that headrace's own experiment did not disturb; of a short session, the steps there are."""
+    steady = steady_steps(steps, loader)
+    undisturbed = [step for step in steady if not _is_disturbed(step, probes)]
+    return next(found for found in (undisturbed, steady, steps[1:]) if len(found) >= TIMED_STEPS - 1)
 
 
 def _is_disturbed(step: Step, probes: list[Event]) -> bool:
