@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from headrace.system.private_files import private_opener
+from headrace.system.private_files import PRIVATE_FILE
 
 __all__ = ["TEMPORARY_PREFIX", "atomic_write", "replacing", "sync_folder"]
 
@@ -28,12 +28,10 @@ def atomic_write(
     stands, on the same file system (default: the folder of `path`, which must exist). `private`: only the owner may read the
     file (mode 0600). Raise `OSError`.
     """
-    opener = private_opener if private else None
-    with (
-        replacing(path, sync=sync, temporary_folder=temporary_folder) as temporary,
-        open(temporary, "wb", opener=opener) as file,
-    ):
-        file.write(data.encode() if isinstance(data, str) else data)
+    with replacing(path, sync=sync, temporary_folder=temporary_folder) as temporary:
+        if private:
+            temporary.touch(PRIVATE_FILE)
+        temporary.write_bytes(data.encode() if isinstance(data, str) else data)
 
 
 @contextlib.contextmanager
