@@ -1,8 +1,13 @@
 //! CRC-32C (Castagnoli, RFC 3720 appendix B.4), the checksum of packed records and of TFRecord.
 
+use crc_fast::{CrcAlgorithm, Digest};
+
 /// Return the checksum of `data`. `crc` is the checksum of the bytes before `data`, 0 if there are none.
 pub fn crc32c(data: &[u8], crc: u32) -> u32 {
-    crc32c::crc32c_append(crc, data)
+    let state = u64::from(!crc); // the checksum is the complement of the state
+    let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, state);
+    digest.update(data);
+    digest.finalize() as u32
 }
 
 #[cfg(test)]

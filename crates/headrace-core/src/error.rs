@@ -41,11 +41,13 @@ pub enum Status {
     BadMask = 15,
     /// The mask has another size than the image.
     MaskSize = 16,
+    /// The bytes of a packed record are not those that were packed.
+    Checksum = 17,
 }
 
 impl Status {
     /// Every status, in the order of its number.
-    pub const ALL: [Status; 17] = [
+    pub const ALL: [Status; 18] = [
         Status::Ok,
         Status::Empty,
         Status::UnknownFormat,
@@ -63,6 +65,7 @@ impl Status {
         Status::TooSmall,
         Status::BadMask,
         Status::MaskSize,
+        Status::Checksum,
     ];
 
     /// Return the message for users.
@@ -83,6 +86,7 @@ impl Status {
             Status::Io => "the file could not be read",
             Status::TooSmall => "the image is too small for an operation of the transform",
             Status::BadMask => "its mask is not a sound PNG of 8-bit gray or palette indices",
+            Status::Checksum => "its bytes differ from the checksum in the index (damaged shard)",
             Status::MaskSize => "its mask and the image differ in size",
             Status::Internal => "internal error in headrace (please report it)",
         }

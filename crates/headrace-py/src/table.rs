@@ -26,9 +26,10 @@ impl Table {
     /// Make a table: `file` (int32), `offset` (int64) and `size` (int64, -1 for the whole file) have one entry per record.
     /// Indexes of JPEGs without restart markers are cached in memory up to `index_bytes`, so that these JPEGs decode faster the
     /// next time, and in `index_file` (up to 1 GiB) for the next process. Encoded bytes are cached up to `cache_bytes` in memory,
-    /// or in `cache_folder`, which needs the size of every record as `cache_sizes` (int64). Raise OSError if a file fails.
+    /// or in `cache_folder`, which needs the size of every record as `cache_sizes` (int64). With `checksums`, the CRC-32C of every
+    /// record (uint32), bytes from a file are compared. Raise OSError if a file fails.
     #[new]
-    #[pyo3(signature = (files, file, offset, size, index_bytes=0, index_file=None, cache_bytes=0, cache_folder=None, cache_sizes=None))]
+    #[pyo3(signature = (files, file, offset, size, index_bytes=0, index_file=None, cache_bytes=0, cache_folder=None, cache_sizes=None, checksums=None))]
     #[allow(clippy::too_many_arguments)]
     fn new(
         py: Python<'_>,
@@ -41,6 +42,7 @@ impl Table {
         cache_bytes: u64,
         cache_folder: Option<PathBuf>,
         cache_sizes: Option<PyBuffer<i64>>,
+        checksums: Option<PyBuffer<u32>>,
     ) -> PyResult<Self> {
         guarded(py, || {
             let negative = |_| PyValueError::new_err("a negative file number or offset");
@@ -58,6 +60,12 @@ impl Table {
                 .map_err(negative)?;
             let inner = engine::Table::new(files, file, offset, size.to_vec(py)?)
                 .map_err(PyValueError::new_err)?;
+            let inner = match checksums {
+                Some(checksums) => inner
+                    .with_checksums(checksums.to_vec(py)?)
+                    .map_err(PyValueError::new_err)?,
+                None => inner,
+            };
             let inner = match (cache_folder, cache_sizes) {
                 (Some(folder), Some(sizes)) => {
                     let sizes = sizes.to_vec(py)?;

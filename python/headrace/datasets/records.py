@@ -39,6 +39,7 @@ class RecordTable:
     json_offset: npt.NDArray[np.int64] | None = None  # [n] bytes from the start of the same file to the record's JSON
     json_size: npt.NDArray[np.int64] | None = None  # [n] bytes of the JSON; 0: the record has none
     sidecars: SidecarFiles | None = None  # None: no record has any
+    crc32c: npt.NDArray[np.uint32] | None = None  # [n] checksum of each record's bytes, which loaders compare; None: not known
 
     def __len__(self) -> int:
         return len(self.label)

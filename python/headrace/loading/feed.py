@@ -217,6 +217,7 @@ class Feed:
             cache.limit_bytes if cache else 0,
             cache.folder if cache else None,
             cache.sizes if cache else None,
+            None if table.crc32c is None else np.ascontiguousarray(table.crc32c, dtype=np.uint32),
         )
 
     def _from_ring(self, size_bytes: int) -> tuple[npt.NDArray[np.uint8], Any]:

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use super::byte_cache::ByteCache;
+use crate::crc::crc32c;
 use crate::error::{Result, Status};
 
 /// How a file is read.
@@ -24,6 +25,7 @@ pub struct Table {
     file: Vec<u32>,
     offset: Vec<u64>,
     size: Vec<i64>,
+    checksums: Option<Vec<u32>>,
     opening: Mutex<()>,
     cache: Option<ByteCache>,
 }
@@ -65,8 +67,25 @@ impl Table {
             file,
             offset,
             size,
+            checksums: None,
             opening: Mutex::new(()),
             cache: None,
+        })
+    }
+
+    /// Compare each record that is read from a file with its CRC-32C in `checksums`. Fails with a message unless there is one per
+    /// record.
+    pub fn with_checksums(self, checksums: Vec<u32>) -> std::result::Result<Self, String> {
+        if checksums.len() != self.len() {
+            return Err(format!(
+                "{} checksums of {} records",
+                checksums.len(),
+                self.len()
+            ));
+        }
+        Ok(Table {
+            checksums: Some(checksums),
+            ..self
         })
     }
 
@@ -121,7 +140,11 @@ impl Table {
             } else {
                 Status::Io
             }
-        })
+        })?;
+        match &self.checksums {
+            Some(checksums) if crc32c(bytes, 0) != checksums[record] => Err(Status::Checksum),
+            _ => Ok(()),
+        }
     }
 
     fn shard<'a>(&'a self, file: usize, handle: &'a OnceLock<File>) -> io::Result<&'a File> {
@@ -177,6 +200,13 @@ mod tests {
         assert_eq!(table.read(2, &mut bytes), Err(Status::Truncated));
         table.read(3, &mut bytes).expect("empty");
         assert_eq!(bytes, b"");
+        let right = [crc32c(b"0123456789", 0), crc32c(b"234", 0) ^ 1, 0, 0];
+        let checked = table.with_checksums(right.to_vec()).expect("fits");
+        checked.read(0, &mut bytes).expect("whole");
+        assert_eq!(checked.read(1, &mut bytes), Err(Status::Checksum));
+        assert_eq!(checked.read(2, &mut bytes), Err(Status::Truncated));
+        checked.read(3, &mut bytes).expect("empty");
+        assert!(checked.with_checksums(vec![0]).is_err());
         std::fs::remove_dir_all(&folder).expect("removed");
         let gone = Table::new(vec![folder.join("x")], vec![0], vec![0], vec![-1]).expect("fits");
         assert_eq!(gone.read(0, &mut bytes), Err(Status::Io));

@@ -45,7 +45,7 @@ def open_shards(folder: Path, *, part: bool = False) -> Dataset:
     if problem:
         raise FormatError(problem, hint=_HINT)
     table = record_table([str(folder / shard.file) for shard in manifest.shards], columns)
-    table = replace(table, width=columns.width, height=columns.height)
+    table = replace(table, width=columns.width, height=columns.height, crc32c=columns.crc32c)
     # The index holds every record's key, size and label, so its digest changes with any of them.
     digest = manifest.index.sha256[:32]
     return Dataset(str(folder), "shards", table, manifest.classes, fingerprint_of(digest, manifest) if part else digest)
