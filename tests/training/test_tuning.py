@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
 import subprocess
+import sys
+import time
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -16,11 +21,14 @@ from headrace.training import dry_run as planning
 from headrace.training.devices import Device
 from headrace.training.dry_run import measure_dry_run
 from headrace.training.enlarging import enlargement_note
+from headrace.training.options import Options
 from headrace.training.resolve_options import resolve_options
 from headrace.training.tune import rates
 from headrace.training.tune import tune as tuning
+from headrace.training.tune.deadline import Deadline, OutOfTime
+from headrace.training.tune.machine_use import MachineMeter, MachineUse
 from headrace.training.tune.rates import CombinedRate, InputRate, combined_rate, input_rate
-from headrace.training.tune.tune import tune
+from headrace.training.tune.tune import Reporter, tune, what_binds
 from PIL import Image
 
 HELPERS = Path(__file__).parents[1] / "helpers"
@@ -44,7 +52,10 @@ def measured(
     queue = list(together)
     monkeypatch.setattr(tuning.machine, "cores", lambda: type("Cores", (), {"usable": 8.0})())
     monkeypatch.setattr(tuning, "compute_rate", lambda options, device, **_: (compute, None))
-    rate = lambda options, data, device, *, threads, seconds: InputRate(threads, per_thread * threads, cores * threads)  # noqa: E731
+
+    def rate(options: Options, data: Dataset, device: Device, *, threads: int, **_: object) -> InputRate:
+        return InputRate(threads, per_thread * threads, cores * threads)
+
     monkeypatch.setattr(tuning, "input_rate", rate)
     monkeypatch.setattr(tuning, "combined_rate", lambda options, data, **_: queue.pop(0))
 
@@ -83,6 +94,103 @@ def test_tune_names_what_binds_and_chooses_threads_and_prefetch(
     assert (found.binds, found.options.threads, found.options.prefetch) == (binds, threads, prefetch)
 
 
+def use(*, foreign: float | None, queue: float | None, arrived: float | None) -> MachineUse:
+    return MachineUse(cores=2, own_cores=0.5, foreign_cores=foreign, queue_cores=queue, arrived_bytes_s=arrived)
+
+
+@pytest.mark.parametrize(
+    ("measured_use", "binds", "words"),
+    [
+        (use(foreign=1.5, queue=1.4, arrived=0.0), "input: other programs", "use 1.5 of 2 cores"),
+        (use(foreign=1.5, queue=None, arrived=0.0), "input: other programs", "use 1.5 of 2 cores"),
+        (use(foreign=0.0, queue=1.4, arrived=0.0), "input: CPU", "decoding binds"),
+        (use(foreign=0.0, queue=0.1, arrived=2e7), "input: storage", "pack it"),
+        (use(foreign=0.0, queue=0.1, arrived=0.0), "input: blocked", "page cache: cause not seen"),
+        (use(foreign=None, queue=None, arrived=None), "input: storage", "pack it"),
+    ],
+)
+def test_storage_binds_only_where_bytes_came_from_storage(measured_use: MachineUse, binds: str, words: str) -> None:
+    """Two threads that were on a core for a quarter of the time, at 200 images a second; 1000 are wanted."""
+    found, advice = what_binds(1000.0, InputRate(2, 200.0, 0.5, measured_use), CombinedRate(3, 190.0, 0.8))
+    assert found == binds and words in advice
+
+
+def test_a_meter_sees_the_cores_that_other_programs_use() -> None:
+    meter, end_s = MachineMeter(), time.monotonic() + 1.0
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as other:
+        time.sleep(max(0.0, end_s - time.monotonic()))
+        use = meter.use()
+        other.kill()
+    assert use.foreign_cores is not None and use.foreign_cores > 0.3
+    assert use.own_cores < 0.3
+    assert "other programs used" in use.noise()
+
+
+def test_measurements_end_at_the_time_limit_and_the_rest_is_listed(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+
+    def slow(result: object) -> Callable[..., object]:
+        def measure(*_: object, **__: object) -> object:
+            now[0] += 40
+            return result
+
+        return measure
+
+    measured(monkeypatch, compute=1000.0, per_thread=100.0, cores=1.0, together=[])
+    monkeypatch.setattr(tuning, "compute_rate", slow((1000.0, None)))
+    monkeypatch.setattr(tuning, "input_rate", slow(InputRate(8, 800.0, 8.0)))
+    lines: list[str] = []
+    chosen = resolve_options({"model": "tiny:make", "data": str(images), "batch_size": 4})
+    deadline = Deadline(60.0, clock=lambda: now[0])
+    found = tune(chosen, open_stored(images), CPU, deadline=deadline, report=Reporter(lines.append))
+    assert now[0] == 80
+    assert found.not_measured == ("input alone, 4 threads", "together, 3 batches ahead")
+    assert (found.compute_img_s, found.binds, found.together) == (1000.0, "input: CPU", ())
+    assert "not measured, the 60 s of --time-limit are over" in lines[-1]
+
+
+def test_tune_of_a_slow_model_speaks_every_three_seconds_and_ends_at_its_limit(images: Path, tmp_path: Path) -> None:
+    """A real run: a step takes more than the limit, so compute is not measured; what is chosen is written all the same."""
+    (tmp_path / "sleepy.py").write_text(
+        "import time, torch\n"
+        "class Sleepy(torch.nn.Linear):\n"
+        "    def forward(self, images):\n"
+        "        time.sleep(60)\n"
+        "def make(num_classes): return Sleepy(3, num_classes)\n"
+    )
+    command = [sys.executable, "-m", "headrace", "tune", "--model", "sleepy:make", "--data", str(images), "--image-size", "16"]
+    command += ["--batch-size", "4", "--device", "cpu", "--threads", "1", "--seconds", "1", "--time-limit", "9", "--json"]
+    environment = os.environ | {"PYTHONPATH": str(tmp_path), "OMP_NUM_THREADS": "1"}
+    began_s = time.monotonic()
+    with subprocess.Popen(
+        [*command, "--write", str(tmp_path / "tuned.toml")],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as child:
+        times = [time.monotonic() for _ in child.stderr]  # type: ignore[union-attr]
+        document = json.loads(child.stdout.read())  # type: ignore[union-attr]
+    assert child.returncode == 0
+    assert max(after - before for before, after in itertools.pairwise(times)) < 3.5
+    assert time.monotonic() - began_s < 9 + 12  # and the time that Python takes to start and to end
+    assert document["compute_img_s"] is None and "compute alone" in document["not_measured"]
+    assert document["binds"] == "not measured" and (tmp_path / "tuned.toml").exists()
+
+
+def test_the_dry_run_ends_at_its_limit_and_says_what_is_missing(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def late(*_: object, timeout_s: float, **__: object) -> tuple[float, None]:
+        assert timeout_s <= 30
+        raise OutOfTime("")
+
+    monkeypatch.setattr(planning, "compute_rate", late)
+    data = open_stored(images)
+    options = resolve_options({"model": "resnet20", "data": str(images), "batch_size": 4, "image_size": 32}).options
+    plan = measure_dry_run(options, data, None, CPU, ranks=1, seconds=0.1, deadline=Deadline(30.0))
+    assert (plan.compute_img_s, plan.binds, plan.seconds) == (None, "not measured", None)
+    assert plan.not_measured == ("compute alone",) and plan.ingest_img_s and plan.total_steps == 160
+
+
 def test_the_input_rate_of_a_small_dataset_is_measured_over_several_epochs(images: Path) -> None:
     options = resolve_options({"model": "m", "data": str(images), "batch_size": 8, "image_size": 16}).options
     found = input_rate(options, open_stored(images), CPU, threads=1, seconds=0.05)
@@ -100,7 +208,7 @@ def test_the_combined_run_has_fewer_steps_when_steps_are_slow(
         asked.append(tomllib.loads(Path(command[command.index("--config") + 1]).read_text())["steps"])
         return subprocess.CompletedProcess(command, 0, '{"img_s": 1, "wait_share": 0}', "")
 
-    monkeypatch.setattr(rates.subprocess, "run", run)
+    monkeypatch.setattr(rates, "_run_until", lambda command, deadline: run(command))
     options = resolve_options({"model": "m", "data": str(images), "batch_size": 32}).options
     combined_rate(options, open_stored(images), ranks=1, expected_img_s=img_s, seconds=5.0)
     assert asked == [steps]
@@ -124,7 +232,7 @@ def test_tune_writes_what_train_reads(images: Path, tmp_path: Path, monkeypatch,
 def test_the_dry_run_computes_steps_times_and_price(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = open_stored(images)
     monkeypatch.setattr(planning, "compute_rate", lambda *_, **__: (100.0, 7))
-    monkeypatch.setattr(planning, "input_rate", lambda *_, threads, seconds: InputRate(threads, 1000.0, 1.0))
+    monkeypatch.setattr(planning, "input_rate", lambda *_, threads, seconds, deadline: InputRate(threads, 1000.0, 1.0))
     given = {"model": "resnet20", "data": str(images), "batch_size": 4, "image_size": 32, "epochs": 2, "warmup_epochs": 0.5}
     plan = plan_of(given, data, None)
     assert (plan.steps_per_epoch, plan.total_steps, plan.warmup_steps, plan.binds) == (10, 20, 5, "compute")

@@ -13,6 +13,7 @@ import json
 import math
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
@@ -30,6 +31,7 @@ if TYPE_CHECKING:  # importing rich takes as long as all other imports of `headr
     stdout_console: Console
 
 __all__ = [
+    "Heartbeat",
     "ProgressBar",
     "emit",
     "log",
@@ -42,6 +44,7 @@ __all__ = [
 ]
 
 LOG_INTERVAL_S = 5.0  # between two lines of progress in a log
+HEARTBEAT_S = 2.5  # silence after which a heartbeat says what is going on; a reader of a log waits for 3 s at most
 LOG_WIDTH = 120  # columns of a table in a log
 
 
@@ -85,12 +88,52 @@ def log(line: str) -> None:
 
     Control characters, line feeds too, appear as escapes (`printable`).
     """
+    global _last_log_s
+    _last_log_s = time.monotonic()
     print(printable(line), file=sys.stderr, flush=True)
 
 
 def say(line: str) -> None:
     """Print one plain line of a verb's result on stdout; control characters appear as escapes. For the `render` of `emit`."""
     print(printable(line))
+
+
+_last_log_s = 0.0
+
+
+class Heartbeat:
+    """Says what a program is doing whenever it has logged nothing for HEARTBEAT_S seconds.
+
+    with Heartbeat("headrace tune") as beat:
+        beat.begin("input alone")  # after 2.5 s: "headrace tune: input alone … 3 s"
+    """
+
+    def __init__(self, name: str, what: str = "starting") -> None:
+        self._name, self._what = name, what
+        self._began_s = time.monotonic()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="headrace-heartbeat", daemon=True)
+
+    def begin(self, what: str) -> None:
+        """Say from now on that `what` is going on, with the seconds since this call."""
+        self._what, self._began_s = what, time.monotonic()
+
+    def __enter__(self) -> Heartbeat:
+        self.begin(self._what)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _beat(self) -> None:
+        spoke_s = time.monotonic()
+        while not self._stop.wait(max(0.05, max(spoke_s, _last_log_s) + HEARTBEAT_S - time.monotonic())):
+            now_s = time.monotonic()
+            if now_s - max(spoke_s, _last_log_s) >= HEARTBEAT_S:
+                log(f"{self._name}: {self._what} … {now_s - self._began_s:.0f} s")
+                spoke_s = now_s
 
 
 def emit(args: argparse.Namespace, document: Mapping[str, object], render: Callable[[], None]) -> None:

@@ -33,6 +33,8 @@ from headrace.training.resume import find_checkpoint
 from headrace.training.tune.batch_size import CPU_SECONDS, choose_batch_size
 from headrace.training.tune.compiling import choose_compile
 from headrace.training.tune.compute_rate import ComputeRate
+from headrace.training.tune.deadline import Deadline
+from headrace.training.tune.machine_use import MachineUse
 from headrace.training.tune.memory_limit import memory_budget_bytes
 
 SUMMARY = "train a classifier: mixed precision, checkpoints, exact resume, no waiting for input"
@@ -42,6 +44,7 @@ headrace train --model resnet50 --data /data/imagenet/train --out runs/one --res
 """
 
 DRY_RUN_SECONDS = 3.0  # of the measurement of input
+DRY_RUN_LIMIT_S = 60.0  # of all measurements of a dry run
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -118,7 +121,8 @@ def _measured_compile_mode(options: Options, ranks: int) -> Compile:
     if "WORLD_SIZE" in os.environ:
         raise UsageError("--compile auto does not work under torchrun", hint="give --compile on or off")
     data, _ = open_data(options)
-    choice = choose_compile(options, device=device, classes=len(data.classes), processes=ranks, log=output.log)
+    with output.Heartbeat("headrace train", "measuring compile modes"):
+        choice = choose_compile(options, device=device, classes=len(data.classes), processes=ranks, log=output.log)
     known = " (from the cache)" if choice.remembered else ""
     output.log(f"compile {choice.mode}{known}")
     return choice.mode
@@ -140,17 +144,18 @@ def _measured_batch_size(resolved: ResolvedOptions, ranks: int) -> int:
     memory_bytes = min(gpu.memory_bytes for gpu in driver.gpus) if driver and driver.gpus else None
     together = f", {ranks} ranks together" if ranks > 1 else ""
     output.log(f"measuring batch sizes for {options.model} on {device.name}{together}, without input")
-    choice = choose_batch_size(
-        options,
-        classes=len(data.classes),
-        images=len(data),
-        memory_bytes=memory_bytes,
-        host_budget_bytes=memory_budget_bytes() if device.kind == "cpu" else None,
-        global_batch=resolved.global_batch,
-        processes=ranks,
-        seconds=CPU_SECONDS if device.kind == "cpu" else None,
-        on_trial=_log_trial,
-    )
+    with output.Heartbeat("headrace train", "measuring batch sizes"):
+        choice = choose_batch_size(
+            options,
+            classes=len(data.classes),
+            images=len(data),
+            memory_bytes=memory_bytes,
+            host_budget_bytes=memory_budget_bytes() if device.kind == "cpu" else None,
+            global_batch=resolved.global_batch,
+            processes=ranks,
+            seconds=CPU_SECONDS if device.kind == "cpu" else None,
+            on_trial=_log_trial,
+        )
     if (message := choice.left_out_message()) is not None:
         output.log(message)
     output.log(f"batch size {choice.batch_size}: the smallest within 3 % of the best rate")
@@ -173,8 +178,19 @@ def _dry_run(args: argparse.Namespace, resolved: ResolvedOptions, options: Optio
     _log_options(resolved, options)
     if note := enlargement_note(data, options.image_size):
         output.log(f"note: {note}")
-    output.log(f"measuring for some seconds on the {device.name}; nothing is written")
-    dry_run = measure_dry_run(options, data, val, device, ranks=ranks, seconds=DRY_RUN_SECONDS, usd_per_hour=args.usd_per_hour)
+    output.log(f"measuring on the {device.name} for {DRY_RUN_LIMIT_S:.0f} s at most; nothing is written")
+    with output.Heartbeat("headrace train --dry-run") as beat:
+        dry_run = measure_dry_run(
+            options,
+            data,
+            val,
+            device,
+            ranks=ranks,
+            seconds=DRY_RUN_SECONDS,
+            usd_per_hour=args.usd_per_hour,
+            deadline=Deadline(DRY_RUN_LIMIT_S),
+            begin=beat.begin,
+        )
     document = {**asdict(dry_run), "model": options.model, "device": device.name, "options": options_file.flatten(options)}
     output.emit(args, document, lambda: _render_dry_run(options, device.name, dry_run))
     return 0
@@ -192,13 +208,21 @@ def _render_dry_run(options: Options, device: str, dry_run: DryRun) -> None:
         f"steps: {dry_run.steps_per_epoch:,} an epoch, {dry_run.total_steps:,} in all, {dry_run.warmup_steps:,} of them warm-up"
     )
     output.say(f"learning rate: {dry_run.peak_learning_rate:.4g} at its peak, then {options.optimization.schedule}")
-    compute = "does not fit" if dry_run.compute_img_s is None else f"{dry_run.compute_img_s:,.0f} img/s"
-    output.say(f"rates: compute alone {compute}, input alone {dry_run.ingest_img_s:,.0f} img/s: {dry_run.binds} binds")
+    compute = _rate(dry_run.compute_img_s, dry_run.compute_use, "does not fit" if dry_run.binds == "memory" else "not measured")
+    ingest = _rate(dry_run.ingest_img_s, dry_run.ingest_use, "not measured")
+    binds = "" if dry_run.binds == "not measured" else f": {dry_run.binds} binds"
+    output.say(f"rates: compute alone {compute}, input alone {ingest}{binds}")
+    if dry_run.not_measured:
+        output.say(f"not measured, the {DRY_RUN_LIMIT_S:.0f} s were over: {', '.join(dry_run.not_measured)}")
     if dry_run.seconds is not None and dry_run.seconds_per_epoch is not None:
         money = "" if dry_run.usd is None else f", {dry_run.usd:,.2f} USD"
         output.say(f"time: {_time(dry_run.seconds_per_epoch)} an epoch, {_time(dry_run.seconds)} in all{money} (estimate)")
     memory = "" if dry_run.memory_bytes is None else f"GPU memory: {dry_run.memory_bytes / 2**30:.1f} GiB; "
     output.say(f"{memory}a checkpoint: {dry_run.checkpoint_bytes / 1e6:,.0f} MB, {options.keep} kept")
+
+
+def _rate(img_s: float | None, use: MachineUse | None, otherwise: str) -> str:
+    return otherwise if img_s is None else f"{img_s:,.0f} img/s{use.noise() if use else ''}"
 
 
 def _time(seconds: float) -> str:

@@ -18,7 +18,8 @@ from headrace.training.data import open_data
 from headrace.training.devices import open_device
 from headrace.training.distributed.processes import rank_count
 from headrace.training.enlarging import enlargement_note
-from headrace.training.tune.tune import TuningResult, tune
+from headrace.training.tune.deadline import Deadline
+from headrace.training.tune.tune import Reporter, TuningResult, tune
 
 SUMMARY = "measure batch size, threads and prefetch for a training run on this machine, and say what limits it"
 EXAMPLE = """
@@ -35,6 +36,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seconds", type=float, default=5.0, metavar="S", help="seconds of each measurement (default: 5)")
     parser.add_argument(
+        "--time-limit",
+        type=float,
+        default=300.0,
+        metavar="S",
+        help="end all measurements after S seconds, and say what was not measured (default: 300)",
+    )
+    parser.add_argument(
         "--write", type=Path, metavar="FILE", help="write the settings to a file for `headrace train --config FILE`"
     )
 
@@ -43,6 +51,9 @@ def run(args: argparse.Namespace) -> int:
     """Measure, print and write the settings."""
     if not 0 < args.seconds <= 600:
         raise UsageError(f"--seconds must be from 0 to 600, not {args.seconds:g}")
+    if not args.time_limit > 0:
+        raise UsageError(f"--time-limit must be above 0, not {args.time_limit:g}")
+    deadline = Deadline(args.time_limit)
     resolved = options_from_arguments(args, args.config)
     device = open_device(resolved.options.device)
     ranks = rank_count(resolved.processes, resolved.options.device)
@@ -51,7 +62,18 @@ def run(args: argparse.Namespace) -> int:
         output.log(f"note: {note}")
     driver = find_driver()[0] if device.kind == "cuda" else None
     memory_bytes = min(gpu.memory_bytes for gpu in driver.gpus) if driver and driver.gpus else None
-    found = tune(resolved, data, device, ranks=ranks, seconds=args.seconds, memory_bytes=memory_bytes, log=output.log)
+    with output.Heartbeat("headrace tune") as beat:
+        report = Reporter(output.log, beat.begin)
+        found = tune(
+            resolved,
+            data,
+            device,
+            ranks=ranks,
+            seconds=args.seconds,
+            memory_bytes=memory_bytes,
+            deadline=deadline,
+            report=report,
+        )
     if args.write is not None:
         options_file.write(replace(found.options, resume=None), args.write)
     output.emit(args, _document(found, args.write), lambda: _render(found, args.write))
@@ -69,9 +91,13 @@ def _document(found: TuningResult, written: Path | None) -> dict[str, object]:
         "threads": options.threads,
         "prefetch": options.prefetch,
         "compile": options.compile,
-        "ingest_img_s": max(one.img_s for one in found.ingest if one.threads == (options.threads or 0) * found.ranks),
+        "ingest_img_s": max(
+            (one.img_s for one in found.ingest if one.threads == (options.threads or 0) * found.ranks), default=None
+        ),
         "compute_img_s": found.compute_img_s,
-        "img_s": max(one.img_s for one in found.together),
+        "img_s": max((one.img_s for one in found.together), default=None),
+        "compute_use": found.compute_use,
+        "not_measured": found.not_measured,
         "batch_trials": [{"batch_size": size, "img_s": rate} for size, rate in found.batch_trials],
         "batch_left_out": found.batch_left_out,
         "compile_trials": found.compile_img_s,
@@ -88,18 +114,30 @@ def _render(found: TuningResult, written: Path | None) -> None:
         mark = "chosen" if size == options.batch_size else ""
         table.add_row("compute alone", f"batch {size}", "does not fit" if rate is None else f"{rate:,.0f}", mark)
     if found.batch_left_out:
-        table.add_row("", f"batch {found.batch_left_out[0]} …", "no time", "left out")
+        table.add_row("", f"batch {found.batch_left_out[0]} …", "not measured", "left out")
     for mode, rate in found.compile_img_s.items():
         table.add_row("compute alone", f"compile {mode}", f"{rate:,.0f}", "chosen" if mode == options.compile else "")
-    if not found.batch_trials:
+    if not found.batch_trials and found.compute_img_s is not None:
         table.add_row("compute alone", f"batch {options.batch_size}", f"{found.compute_img_s:,.0f}", "")
     for one in found.ingest:
+        noise = one.use.noise().strip() if one.use else ""
         mark = "chosen" if one.threads == (options.threads or 0) * found.ranks else ""
-        table.add_row("input alone", f"{one.threads} threads", f"{one.img_s:,.0f}", mark or f"{one.cores:.1f} cores busy")
+        table.add_row(
+            "input alone",
+            f"{one.threads} threads",
+            f"{one.img_s:,.0f}",
+            f"{mark or f'{one.cores:.1f} cores busy'} {noise}".strip(),
+        )
     for both in found.together:
+        noise = both.use.noise() if both.use else ""
         setting = f"{both.prefetch} batches ahead"
-        table.add_row("together", setting, f"{both.img_s:,.0f}", f"{both.wait_share:.1%} of the time waiting for input")
+        table.add_row("together", setting, f"{both.img_s:,.0f}", f"{both.wait_share:.1%} of the time waiting for input{noise}")
     output.stdout_console.print(table, markup=False)
-    output.say(f"{found.binds} binds on the {found.device}: {found.advice}")
+    if found.binds == "not measured":
+        output.say(f"what binds on the {found.device} is not measured: {found.advice}")
+    else:
+        output.say(f"{found.binds} binds on the {found.device}: {found.advice}")
+    if found.not_measured:
+        output.say(f"not measured, the time was over: {', '.join(found.not_measured)}")
     if written is not None:
         output.say(f"settings: {written}; headrace train --config {written}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from headrace.datasets.records import Dataset
@@ -9,7 +10,9 @@ from headrace.system import machine
 from headrace.training.devices import Device
 from headrace.training.models import factory
 from headrace.training.options import Options
-from headrace.training.tune.rates import compute_rate, input_rate
+from headrace.training.tune.deadline import Deadline, OutOfTime
+from headrace.training.tune.machine_use import MachineMeter, MachineUse
+from headrace.training.tune.rates import InputRate, compute_rate, input_rate
 
 __all__ = ["DryRun", "measure_dry_run"]
 
@@ -21,7 +24,8 @@ class DryRun:
     """What a run would take. Rates are measured on this machine (that of a simulated device is stated); times follow from them.
 
     `sizes`: pairs (first epoch, pixels). The time of compute is assumed to grow with the number of pixels. `memory_bytes` is
-    the GPU's peak in the measurement, None on CPUs. `usd` is None without a price.
+    the GPU's peak in the measurement, None on CPUs. `usd` is None without a price. `not_measured` lists what had no time;
+    `compute_use` and `ingest_use` say what else used the machine.
     """
 
     images: int
@@ -37,13 +41,16 @@ class DryRun:
     peak_learning_rate: float
     sizes: tuple[tuple[int, int], ...]
     compute_img_s: float | None
-    ingest_img_s: float
+    ingest_img_s: float | None
     binds: str
     seconds_per_epoch: float | None
     seconds: float | None
     memory_bytes: int | None
     checkpoint_bytes: int
     usd: float | None
+    compute_use: MachineUse | None = None
+    ingest_use: MachineUse | None = None
+    not_measured: tuple[str, ...] = ()
 
 
 def measure_dry_run(
@@ -55,8 +62,14 @@ def measure_dry_run(
     ranks: int,
     seconds: float,
     usd_per_hour: float | None = None,
+    deadline: Deadline | None = None,
+    begin: Callable[[str], None] = lambda what: None,
 ) -> DryRun:
-    """Measure input for `seconds` and compute for about as long, and estimate the run. Write nothing."""
+    """Measure input for `seconds` and compute for about as long, until `deadline`, and estimate the run. Write nothing.
+
+    `begin` receives what is being measured.
+    """
+    deadline = deadline or Deadline()
     optimization = options.optimization
     model = factory.build_model(
         options.model, classes=len(data.classes), image_size=options.image_size, blurpool=optimization.blurpool
@@ -65,11 +78,17 @@ def measure_dry_run(
     copies = {"sgd": 2, "lars": 2}.get(optimization.optimizer, 3) + (1 if optimization.average else 0)
     per_epoch = len(data) // (options.batch_size * ranks)
     total = min(options.epochs * per_epoch, options.steps or options.epochs * per_epoch)
-    compute, memory = compute_rate(options, device, classes=len(data.classes), ranks=ranks)
-    threads = (options.threads or max(1, round(machine.cores().usable) // ranks)) * ranks
-    ingest = input_rate(options, data, device, threads=threads, seconds=seconds).img_s
+    begin("compute alone")
+    meter = MachineMeter()
+    compute, memory, compute_binds = _compute(options, data, device, ranks=ranks, deadline=deadline)
+    compute_use = None if device.simulated else meter.use()
+    begin("input alone")
+    found = _ingest(options, data, device, ranks=ranks, seconds=seconds, deadline=deadline)
+    ingest = None if found is None else found.img_s
     sizes = [optimization.train_size(options.image_size, epoch / options.epochs) for epoch in range(options.epochs)]
-    whole = None if compute is None else _seconds(options, sizes, compute, ingest, total, per_epoch, ranks, val)
+    whole = (
+        None if compute is None or ingest is None else _seconds(options, sizes, compute, ingest, total, per_epoch, ranks, val)
+    )
     return DryRun(
         images=len(data),
         val_images=None if val is None else len(val),
@@ -85,13 +104,41 @@ def measure_dry_run(
         sizes=tuple((epoch, size) for epoch, size in enumerate(sizes) if epoch == 0 or size != sizes[epoch - 1]),
         compute_img_s=compute,
         ingest_img_s=ingest,
-        binds="memory" if compute is None else "compute" if compute <= ingest else "input",
+        binds=compute_binds or ("not measured" if not compute or not ingest else "compute" if compute <= ingest else "input"),
         seconds_per_epoch=None if whole is None or not total else whole * per_epoch / total,
         seconds=whole,
         memory_bytes=memory,
         checkpoint_bytes=4 * parameters * copies,
         usd=None if whole is None or usd_per_hour is None else whole / 3600 * usd_per_hour,
+        compute_use=compute_use,
+        ingest_use=None if found is None else found.use,
+        not_measured=tuple(deadline.not_measured),
     )
+
+
+def _compute(
+    options: Options, data: Dataset, device: Device, *, ranks: int, deadline: Deadline
+) -> tuple[float | None, int | None, str | None]:
+    """Return rate and memory, and what binds if there is no rate: "memory" or "not measured"."""
+    try:
+        rate, memory = compute_rate(options, device, classes=len(data.classes), ranks=ranks, timeout_s=deadline.left_s)
+    except OutOfTime:
+        deadline.left_out("compute alone")
+        return None, None, "not measured"
+    return rate, memory, "memory" if rate is None else None
+
+
+def _ingest(
+    options: Options, data: Dataset, device: Device, *, ranks: int, seconds: float, deadline: Deadline
+) -> InputRate | None:
+    threads = (options.threads or max(1, round(machine.cores().usable) // ranks)) * ranks
+    try:
+        if deadline.passed:
+            raise OutOfTime("no time left")
+        return input_rate(options, data, device, threads=threads, seconds=seconds, deadline=deadline)
+    except OutOfTime:
+        deadline.left_out("input alone")
+        return None
 
 
 def _seconds(

@@ -14,6 +14,7 @@ from headrace.errors import UsageError
 from headrace.system.sizes import size_text
 from headrace.training.options import Options
 from headrace.training.tune.compute_rate import ComputeRate, measure_compute_rate
+from headrace.training.tune.deadline import OutOfTime
 from headrace.training.tune.memory_limit import memory_limit_bytes, predicted_bytes
 
 __all__ = ["CPU_SECONDS", "BatchSizeChoice", "candidate_sizes", "choose_batch_size"]
@@ -36,6 +37,7 @@ class BatchSizeChoice:
     lack: Literal["time", "memory"] = "time"
     needed_bytes: int | None = None  # predicted for the first size left out, all ranks together
     budget_bytes: int | None = None
+    limit_s: float | None = None
 
     def left_out_message(self) -> str | None:
         """Return a sentence about the sizes that were left out; None if there were none."""
@@ -49,7 +51,7 @@ class BatchSizeChoice:
             )
         return (
             f"batch sizes from {self.left_out[0]} on are left out: the next measurement would end after the "
-            f"{CPU_SECONDS:.0f} s that the search has on a CPU; --batch-size N uses one of them"
+            f"{self.limit_s or CPU_SECONDS:.0f} s that the search has; --batch-size N uses one of them"
         )
 
 
@@ -103,7 +105,13 @@ def choose_batch_size(
                 left_out = candidates[number:], "time", None
                 break
         trial_began_s = clock()
-        trials.append(try_size(replace(once, batch_size=size), classes=classes, processes=processes, **limits))
+        try:
+            trials.append(try_size(replace(once, batch_size=size), classes=classes, processes=processes, **limits))
+        except OutOfTime:
+            if not trials:
+                raise
+            left_out = candidates[number:], "time", None
+            break
         on_trial(trials[-1])
         if trials[-1].img_s is None or _too_full(trials[-1], memory_bytes) or _flat(trials):
             break
@@ -113,7 +121,7 @@ def choose_batch_size(
         raise UsageError(what, hint="a smaller --image-size or model, --precision bf16, or --batch-size N with a smaller N")
     best = max(rate for rate, _ in fitting)
     chosen = min(size for rate, size in fitting if rate >= NEARLY * best)
-    return BatchSizeChoice(chosen, tuple(trials), tuple(left_out[0]), left_out[1], left_out[2], host_budget_bytes)
+    return BatchSizeChoice(chosen, tuple(trials), tuple(left_out[0]), left_out[1], left_out[2], host_budget_bytes, seconds)
 
 
 def _candidates(images: int, global_batch: int | None, processes: int) -> list[int]:

@@ -9,6 +9,7 @@ exchanged as in training.
 from __future__ import annotations
 
 import json
+import math
 import resource
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from headrace.training.distributed.ranks import Ranks, join_group, leave_group, 
 from headrace.training.learner import Learner
 from headrace.training.optimization import OptimizationOptions
 from headrace.training.options import Options
+from headrace.training.tune.deadline import OutOfTime
 from headrace.training.tune.memory_limit import limit_this_process
 
 __all__ = ["ComputeRate", "measure_compute_rate", "run_steps"]
@@ -124,12 +126,17 @@ def _synchronize(device: str) -> None:
 
 
 def measure_compute_rate(
-    options: Options, *, classes: int, processes: int = 1, memory_limit_bytes: int | None = None
+    options: Options,
+    *,
+    classes: int,
+    processes: int = 1,
+    memory_limit_bytes: int | None = None,
+    timeout_s: float = math.inf,
 ) -> ComputeRate:
     """Measure with `run_steps` in a process of its own, or with `processes` ranks on this machine.
 
     `memory_limit_bytes`: of each process; allocations beyond it fail. A batch that does not fit gives a ComputeRate without
-    rate. Raises CommandError when the measurement fails otherwise.
+    rate. Raises OutOfTime after `timeout_s`, CommandError when the measurement fails otherwise.
     """
     # Rates do not depend on the values of the weights.
     facts = {"classes": classes, "memory_limit_bytes": memory_limit_bytes}
@@ -137,8 +144,10 @@ def measure_compute_rate(
     torchrun = ["torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", "-m"] if processes > 1 else []
     command = [sys.executable, "-m", *torchrun, "headrace.training.tune.compute_rate", arguments]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=max(0.01, min(TIMEOUT_S, timeout_s)))
     except subprocess.TimeoutExpired as error:
+        if timeout_s < TIMEOUT_S:
+            raise OutOfTime(f"measuring a batch of {options.batch_size} had no time left") from error
         raise CommandError(f"measuring a batch of {options.batch_size} took more than {TIMEOUT_S:.0f} s") from error
     for line in done.stdout.splitlines():
         if line.startswith(MARK):

@@ -1,0 +1,39 @@
+"""The wall-clock limit of a series of measurements."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+
+from headrace.errors import CommandError
+
+__all__ = ["Deadline", "OutOfTime"]
+
+
+class OutOfTime(CommandError):
+    """A measurement was ended because the time of the series was over."""
+
+
+class Deadline:
+    """A point in time, `seconds` after now; None: never. `not_measured` collects what had no time."""
+
+    def __init__(self, seconds: float | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self.seconds, self._clock = seconds, clock
+        self._end_s = math.inf if seconds is None else clock() + seconds
+        self.not_measured: list[str] = []
+
+    @property
+    def left_s(self) -> float:
+        """Seconds left, 0 or more; infinite without a limit."""
+        return max(0.0, self._end_s - self._clock())
+
+    @property
+    def passed(self) -> bool:
+        """Whether the time is over."""
+        return self.left_s <= 0
+
+    def left_out(self, what: str) -> str:
+        """Note that `what` is not measured, and return a line that says it."""
+        self.not_measured.append(what)
+        return f"{what}: not measured, the {self.seconds or 0:.0f} s of --time-limit are over"
