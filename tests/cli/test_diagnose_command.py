@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -86,3 +88,25 @@ def test_a_wrong_call_is_explained(tmp_path: Path, words: tuple[str, ...], messa
     assert done.returncode in (1, 2)
     assert message in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_diagnose_of_a_silent_command_speaks_every_three_seconds_and_stops_it_in_time(tmp_path: Path) -> None:
+    program = "import sys; from headrace.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    words = ["diagnose", "--json", "--out", "s", "--seconds", "7", "--", sys.executable, "-c", "import time; time.sleep(60)"]
+    began_s = time.monotonic()
+    with subprocess.Popen(
+        [sys.executable, "-c", program, *words], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as child:
+        times = [time.monotonic() for _ in child.stderr]  # type: ignore[union-attr]
+    assert max(after - before for before, after in itertools.pairwise(times)) < 3.5
+    assert time.monotonic() - began_s < 7 + 8  # the sampler and the report come after the command
+
+
+def test_fixes_without_time_for_their_runs_are_named(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "train.py").write_text(TRAIN)
+    words = ["--out", "s", "--verify", "--seconds", "6", "--no-report", "--json", "--", sys.executable, "train.py"]
+    done = headrace("diagnose", *words, cwd=tmp_path)
+    assert "not measured, --seconds leaves no time for runs of" in done.stderr and "num_workers=" in done.stderr
+    fixes = [fix for finding in json.loads(done.stdout)["findings"] for fix in finding["fixes"]]
+    assert fixes and all(fix["verified_img_s"] is None for fix in fixes)

@@ -29,7 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--verify",
         action="store_true",
-        help="measure each fix that needs no edit: run the command again, briefly, with it and without it",
+        help="measure each fix that needs no edit: run the command again, briefly, with it and without it; "
+        "for as long again as --seconds, if that is given",
     )
     parser.add_argument(
         "--fail-if", type=str, metavar="EXPR", help='exit with 1 if this expression is true, e.g. "input_share>0.1"'
@@ -42,15 +43,20 @@ def run(args: argparse.Namespace) -> int:
     condition = Condition(args.fail_if) if args.fail_if else None
     folder = session_folder(args)
     output.log(f"headrace diagnose: session in {folder}")
-    with FirstVerdict(folder, _log_first_verdict) as first:
-        finished = watch(args.command, folder, time_limit_s=args.seconds)
-    session, diagnosis = finish(
-        folder,
-        log=output.log,
-        report=not args.no_report,
-        remeasure_command=args.command if args.verify else None,
-        time_to_verdict_s=first.after_s,
-    )
+    with output.Heartbeat("headrace diagnose", "the command runs") as beat:
+        with FirstVerdict(folder, _log_first_verdict) as first:
+            finished = watch(args.command, folder, time_limit_s=args.seconds)
+        beat.begin(
+            "measuring the job's images and files, and the fixes" if args.verify else "measuring the job's images and files"
+        )
+        session, diagnosis = finish(
+            folder,
+            log=output.log,
+            report=not args.no_report,
+            remeasure_command=args.command if args.verify else None,
+            remeasure_limit_s=args.seconds,
+            time_to_verdict_s=first.after_s,
+        )
     output.emit(args, document(diagnosis), lambda: print_diagnosis(diagnosis, session))
     failed = finished.returncode != 0 and not finished.timed_out
     if failed:
@@ -63,6 +69,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _log_first_verdict(diagnosis: Diagnosis) -> None:
     rate = f", {diagnosis.img_s:,.0f} img/s" if diagnosis.img_s is not None else ""
+    if rate and diagnosis.noise:
+        rate += f" (noise {diagnosis.noise})"
     output.log(
         f"headrace diagnose: first verdict after {count_text(diagnosis.steps, 'step')}: {diagnosis.verdict}, "
         f"{diagnosis.summary}{rate} (confidence {diagnosis.confidence_word}; the report follows when the command ends)"

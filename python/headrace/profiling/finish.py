@@ -30,13 +30,15 @@ def finish(
     log: Callable[[str], None],
     report: bool = True,
     remeasure_command: Sequence[str] | None = None,
+    remeasure_limit_s: float | None = None,
     time_to_verdict_s: float | None = None,
     threads_allowed: bool = True,
 ) -> tuple[Session, Diagnosis]:
     """Diagnose the session in `folder`; write `diagnosis.json` and, with `report`, `report.html` there. Return both.
 
     `log` takes one line at a time. `remeasure_command`: the command of the job, to run it again, briefly, with each fix that
-    can be applied from outside (`diagnose --verify`); in the session its secrets are masked. `time_to_verdict_s`: seconds from
+    can be applied from outside (`diagnose --verify`); in the session its secrets are masked.
+    `remeasure_limit_s`: seconds that these runs may take together (default: no limit). `time_to_verdict_s`: seconds from
     the start of the command to its first verdict, if there was one. `threads_allowed`: False while the interpreter exits; the
     read sweep, which needs threads, is then left out.
 
@@ -52,7 +54,7 @@ def finish(
             session = _measured("read sweep", with_read_sweep, session, folder, log)
     diagnosis = replace(diagnose(session), session=str(folder), time_to_verdict_s=time_to_verdict_s)
     if remeasure_command is not None:
-        diagnosis = remeasure_fixes(diagnosis, session, folder, command=remeasure_command, log=log)
+        diagnosis = remeasure_fixes(diagnosis, session, folder, command=remeasure_command, log=log, limit_s=remeasure_limit_s)
     if report:
         diagnosis = replace(diagnosis, report=str(folder / REPORT_FILE))
     write_diagnosis(diagnosis, folder)

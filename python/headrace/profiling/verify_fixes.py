@@ -7,6 +7,8 @@ drift of the machine cancels. Each run is stopped after its window. The script w
 from __future__ import annotations
 
 import json
+import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -67,20 +69,29 @@ def launch_with(fix: Fix, loader: ObservedLoader) -> Launch | None:
 
 
 def remeasure_fixes(
-    diagnosis: Diagnosis, session: Session, folder: Path, *, command: Sequence[str], log: Callable[[str], None]
+    diagnosis: Diagnosis,
+    session: Session,
+    folder: Path,
+    *,
+    command: Sequence[str],
+    log: Callable[[str], None],
+    limit_s: float | None = None,
 ) -> Diagnosis:
     """Return the diagnosis with `verified_img_s` for every fix that can be applied without an edit of the script.
 
     Fixes of the model's own computation are first predicted again from a replayed batch. `folder`: of the session; every
     run gets a folder in it. `command`: of the job, with the secrets that the session masks. `log`: takes one line at a time.
+    `limit_s`: fixes whose runs would end later than this many seconds from now are not measured, which is logged.
     """
+    end_s = math.inf if limit_s is None else time.monotonic() + limit_s
     loader = _training_loader(session)
     if not diagnosis.findings or loader is None or diagnosis.img_s is None:
         return diagnosis
     window_s = _window_s(diagnosis)
-    diagnosis = _with_replay(diagnosis, session, command, folder, loader, window_s, log)
+    if time.monotonic() + window_s + REPLAY_LIMIT_S <= end_s:
+        diagnosis = _with_replay(diagnosis, session, command, folder, loader, window_s, log)
     launches = [(fix, launch) for fix in diagnosis.fixes if (launch := launch_with(fix, loader)) is not None]
-    measured, noise = _measure(launches[:MAX_FIXES_MEASURED], command, folder, window_s, log)
+    measured, noise = _measure(launches[:MAX_FIXES_MEASURED], command, folder, window_s, log, end_s)
     errors = [abs(fix.gain / measured[fix.id].change - 1) for fix, _ in launches if fix.gain is not None and fix.id in measured]
     if noise:
         log(f"--verify: {noise[0]} meanwhile, so the measured rates are unsure; measure again when nothing else runs")
@@ -103,7 +114,12 @@ class _Measured:
 
 
 def _measure(
-    launches: Sequence[tuple[Fix, Launch]], command: Sequence[str], folder: Path, window_s: float, log: Callable[[str], None]
+    launches: Sequence[tuple[Fix, Launch]],
+    command: Sequence[str],
+    folder: Path,
+    window_s: float,
+    log: Callable[[str], None],
+    end_s: float = math.inf,
 ) -> tuple[dict[str, _Measured], list[str]]:
     """What was measured by fix id, and the disturbances that were seen meanwhile."""
     measured: dict[str, _Measured] = {}
@@ -115,8 +131,14 @@ def _measure(
             noise.append(disturbance)
         return img_s
 
-    before = rate("verify-0-unchanged", Launch()) if launches else None
+    before: float | None = None
     for number, (fix, launch) in enumerate(launches, start=1):
+        if time.monotonic() + (3 if number == 1 else 2) * window_s > end_s:
+            names = ", ".join(fix.id for fix, _ in launches[number - 1 :])
+            log(f"--verify: not measured, --seconds leaves no time for runs of {window_s:.0f} s: {names}")
+            break
+        if number == 1:
+            before = rate("verify-0-unchanged", Launch())
         log(f"--verify {fix.id}: running the command for about {window_s:.0f} s with this fix, then without it")
         with_fix = rate(f"verify-{number}-{fix.id.replace('=', '-')}", launch)
         after = rate(f"verify-{number}-unchanged", Launch())
@@ -125,7 +147,7 @@ def _measure(
             log(f"--verify {fix.id}: not measured, too few steps")
         else:
             measured[fix.id] = found = _Measured(with_fix, with_fix * len(without) / sum(without))
-            gains = f"{found.change:.2f} times; {_prediction(fix, found.change)}"
+            gains = f"{found.change:.2f} times; {_prediction(fix, found.change)}{''.join(f'; {one}' for one in noise[-1:])}"
             log(f"--verify {fix.id}: measured {with_fix:,.0f} img/s ({gains})")
         before = after if after is not None else before
     return measured, noise
