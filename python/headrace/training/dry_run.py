@@ -71,10 +71,7 @@ def measure_dry_run(
     """
     deadline = deadline or Deadline()
     optimization = options.optimization
-    model = factory.build_model(
-        options.model, classes=len(data.classes), image_size=options.image_size, blurpool=optimization.blurpool
-    )
-    parameters = sum(one.numel() for one in model.parameters())
+    parameters = _parameters(options, len(data.classes))
     copies = {"sgd": 2, "lars": 2}.get(optimization.optimizer, 3) + (1 if optimization.average else 0)
     per_epoch = len(data) // (options.batch_size * ranks)
     total = min(options.epochs * per_epoch, options.steps or options.epochs * per_epoch)
@@ -114,6 +111,12 @@ def measure_dry_run(
         ingest_use=None if found is None else found.use,
         not_measured=tuple(deadline.not_measured),
     )
+
+
+def _parameters(options: Options, classes: int) -> int:
+    blurpool = options.optimization.blurpool
+    model = factory.build_model(options.model, classes=classes, image_size=options.image_size, blurpool=blurpool)
+    return sum(one.numel() for one in model.parameters())
 
 
 def _compute(
