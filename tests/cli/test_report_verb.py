@@ -93,9 +93,9 @@ def test_json_in_a_file_holds_the_long_series(saved: Path, capsys: pytest.Captur
     assert "heat_map" not in json.loads(capsys.readouterr().out)
 
 
-def test_the_price_of_a_gpu_hour_adds_the_wasted_money(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_price_of_a_gpu_hour_adds_the_money_a_fix_saves(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", str(saved), "--usd-per-hour", "4.1"]) == 0
-    assert "($242)" in capsys.readouterr().out
+    assert "($239)" in capsys.readouterr().out
 
 
 def test_an_ascii_output_gets_ascii_only(saved: Path) -> None:

@@ -127,7 +127,7 @@ def test_replay_is_needed_for_fixes_of_the_computation() -> None:
     assert not needs_replay(["num_workers=4", "compile"], "CPU_PREP")
 
 
-@pytest.mark.parametrize(("images", "words"), [(1000, "epoch on"), (188_000, "epoch on, 50% of them")])
+@pytest.mark.parametrize(("images", "words"), [(1000, "epoch on"), (188_000, "epoch on, 50 % of them")])
 def test_cache_says_how_much_of_the_dataset_fits_into_free_memory(images: int, words: str) -> None:
     session = make_session(workers=2, cpu_s=0.001, blocked_s=0.06, compute_s=0.01)
     loaders = tuple(replace(loader, dataset_length=images) for loader in session.loaders)

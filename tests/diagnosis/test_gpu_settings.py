@@ -83,7 +83,7 @@ def test_data_parallel_is_reported_with_torchrun() -> None:
 
 def test_small_batch_is_reported_when_gpu_memory_is_free() -> None:
     finding = found(diagnosed(used_bytes=4 << 30), "SMALL_BATCH")
-    assert "90%" in finding.evidence[0]
+    assert "90 %" in finding.evidence[0]
     assert finding.fixes[0].id == "batch_size=128"
 
 

@@ -140,4 +140,4 @@ def test_slowest_of_several_loaders_iterated_together_is_diagnosed() -> None:
 def test_share_of_batches_at_once_follows_the_waits_not_the_queue() -> None:
     session = make_session(workers=1, cpu_s=0.03, compute_s=0.015, cores=2)
     session = replace(session, steps=tuple(replace(step, ready=1) for step in session.steps))
-    assert any("0% of the batches came at once" in words for words in check(session, "CPU_PREP").findings[0].evidence)
+    assert any("0 % of the batches came at once" in words for words in check(session, "CPU_PREP").findings[0].evidence)

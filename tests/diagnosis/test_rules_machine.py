@@ -48,7 +48,7 @@ def test_quota_share_relates_throttling_to_the_cores_that_would_run() -> None:
     samples = tuple(replace(sample, own_cores=2.0) for sample in session.samples)
     diagnosis = check(replace(session, samples=samples, host=replace(session.host, quota_cores=2.0)), "CPU_QUOTA")
     assert diagnosis.findings[0].share == pytest.approx(0.5)
-    assert any("50%" in words for words in diagnosis.findings[0].evidence)
+    assert any("50 %" in words for words in diagnosis.findings[0].evidence)
 
 
 def test_idle_cores_beyond_the_quota_do_not_count_as_free() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from headrace.diagnosis.diagnose import diagnose
 from headrace.diagnosis.kinds import KINDS
@@ -22,6 +24,10 @@ def check_agreement(session: Session) -> Diagnosis:
         return diagnosis
     assert sum(diagnosis.share_of_step.values()) == pytest.approx(1)
     assert input_share(diagnosis) == pytest.approx(diagnosis.wait_share, abs=1e-6), "the bar and wait_share"
+    evidence = [words for found in (*diagnosis.findings, *diagnosis.configuration) for words in found.evidence]
+    assert not [words for words in evidence if re.search(r"\d%", words)], "per cent are written as `28 %`"
+    starts = ("that ", "it ", "which ", "and ", "so ", "but ", "of ", "in between ")
+    assert not [words for words in evidence if words.startswith(starts)], "every sentence stands for itself"
     rows = {row.name: row for row in diagnosis.percentiles}
     wait, rest, step = rows["wait for input"], rows["compute"], rows["step"]
     mean_wait_s = diagnosis.wait_share * diagnosis.step_s

@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from headrace.diagnosis.model import Diagnosis, Finding, Fix
+from headrace.diagnosis.reachable import with_reachable
 from headrace.diagnosis.series import heat_map, percentiles, stages, timeline
 from headrace.session.model import (
     Batch,
@@ -236,7 +237,7 @@ def example_diagnosis() -> Diagnosis:
     """Return a diagnosis of `example_session` with hand-written values, to render."""
     session = example_session()
     steps = list(session.steps[2:])
-    return Diagnosis(
+    found = Diagnosis(
         verdict="CPU_PREP",
         confidence=0.82,
         share_of_step={
@@ -281,6 +282,7 @@ def example_diagnosis() -> Diagnosis:
         timeline=timeline(session, steps),
         stages=stages(session.batches),
     )
+    return with_reachable(found)
 
 
 def _example_findings() -> tuple[Finding, ...]:

@@ -188,8 +188,11 @@ def test_every_figure_of_a_simulated_device_carries_its_label() -> None:
     diagnosis = replace(example_diagnosis(), environment={"simulated": "simulated A100"})
     found, screen = page(diagnosis), terminal.render(diagnosis).plain
     assert "The simulated A100 waits" in found.text and "The simulated A100 waits" in screen
-    labels = re.findall(r"images per second now, simulated A100|×2.4\), simulated A100|wasted, simulated A100", found.text)
-    assert len(labels) == 3
+    labels = re.findall(
+        r"images per second now, simulated A100|predicted\), simulated A100|kept up, simulated A100|fix, simulated A100",
+        found.text,
+    )
+    assert len(labels) == 4
     assert "GPU-hours" not in found.text + screen
 
 

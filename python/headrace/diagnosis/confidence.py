@@ -10,6 +10,7 @@ from headrace.diagnosis.job import MeasuredJob
 from headrace.diagnosis.kinds import KINDS
 from headrace.diagnosis.measure import Machine
 from headrace.diagnosis.model import Finding
+from headrace.system.sizes import percent_text
 
 __all__ = ["confidence_of", "noise_words"]
 
@@ -21,6 +22,9 @@ CLOSE_SECOND = 0.7
 
 FEW_STEPS, SOME_STEPS = SETTLED_STEPS, 50
 """Lower the confidence much below the first number of steady steps, and a little below the second."""
+
+UNSEEN_CONFIDENCE = 0.5
+"""The confidence of a blocked input is at most this when nothing was seen that blocks it."""
 
 
 def confidence_of(job: MeasuredJob, findings: Sequence[Finding]) -> float:
@@ -47,6 +51,8 @@ def confidence_of(job: MeasuredJob, findings: Sequence[Finding]) -> float:
         confidence -= 0.15
     if job.rank.loader.family == "kineto" and (leading.is_step_term or leading.name == "NO_OVERLAP"):
         confidence -= 0.25  # a trace does not show which kind of input is slow
+    if not findings[0].cause_seen and leading.is_blocked:
+        confidence = min(confidence, UNSEEN_CONFIDENCE)
     return round(max(0.1, min(confidence, most_confidence(job.rank.steps))), 2)
 
 
@@ -56,4 +62,4 @@ def noise_words(machine: Machine) -> str | None:
     if foreign is None:
         return None
     level = "low" if foreign <= NOISE_LIMIT else "medium" if foreign <= 2 * NOISE_LIMIT else "high"
-    return f"{level}: other programs used {foreign:.0%} of the CPU"
+    return f"{level}: other programs used {percent_text(foreign)} of the CPU"

@@ -17,6 +17,7 @@ from headrace.diagnosis.measure import Machine, measure_machine, measure_ranks
 from headrace.diagnosis.model import SHARES, Diagnosis, Finding, command_ended
 from headrace.diagnosis.not_measured import missing_sources, why_no_steps
 from headrace.diagnosis.prediction import ceiling_img_s
+from headrace.diagnosis.reachable import with_reachable
 from headrace.diagnosis.read_rate import best_rate
 from headrace.diagnosis.rules.finding import make_finding
 from headrace.diagnosis.rules.order import find_causes
@@ -65,7 +66,7 @@ def diagnose(session: Session) -> Diagnosis:
     findings[0] = replace(findings[0], confidence=confidence, evidence=(*findings[0].evidence, *words))
     ceiling = ceiling_img_s(job)
     wait_share = job.share(rank.exposed_wait_s)
-    return Diagnosis(
+    found = Diagnosis(
         verdict=findings[0].kind,
         confidence=confidence,
         provisional=provisional,
@@ -96,6 +97,7 @@ def diagnose(session: Session) -> Diagnosis:
         rank_rows=rank_rows(ranks),
         configuration=tuple(_for_all_ranks(found, len(ranks)) for found in find_gpu_settings(job)),
     )
+    return with_reachable(found)
 
 
 def _img_s(job: MeasuredJob, primary: Finding) -> float | None:

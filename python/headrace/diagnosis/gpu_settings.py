@@ -14,6 +14,7 @@ from headrace.diagnosis.job import MeasuredJob
 from headrace.diagnosis.kinds import SETTINGS
 from headrace.diagnosis.model import Finding
 from headrace.diagnosis.rules.input import INPUT_SHARE
+from headrace.system.sizes import percent_text
 
 __all__ = ["find_gpu_settings"]
 
@@ -105,7 +106,7 @@ def _small_batch(job: MeasuredJob, settings: Settings) -> str | None:
         return None
     if job.machine.gpu_busy is None or job.rank.items is None:
         return None
-    return f"{1 - max(used):.0%} of the GPU's memory is never used; a batch has {job.rank.items:.0f} images"
+    return f"{percent_text(1 - max(used))} of the GPU's memory is never used; a batch has {job.rank.items:.0f} images"
 
 
 def _old_software(job: MeasuredJob, settings: Settings) -> str | None:

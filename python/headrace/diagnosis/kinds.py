@@ -7,7 +7,7 @@ the advice, the colours and the choice of fixes all read the record.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 __all__ = ["KINDS", "SETTINGS", "SettingKind", "VerdictKind", "verdict_kind"]
@@ -55,6 +55,9 @@ class SettingKind:
     summary: str
     fixes: tuple[str, ...] = ()
 
+
+BLINDLY = ("num_workers",)
+"""The fixes of a wait whose cause was not seen: no pack and no cache, which only help where files are read."""
 
 _CPU_FIXES = ("num_workers", "headrace_run", "pre_resize")
 
@@ -283,7 +286,19 @@ SETTINGS: Mapping[str, SettingKind] = {kind.name: kind for kind in _SETTINGS}
 """All kinds of findings about settings, by name."""
 
 
-def verdict_kind(name: str) -> VerdictKind:
-    """Return the record of a kind. For a name that this version does not know, return one that shows the name in words."""
+def verdict_kind(name: str, *, cause_seen: bool = True) -> VerdictKind:
+    """Return the record of a kind. For a name that this version does not know, return one that shows the name in words.
+
+    `cause_seen`: False returns the words for a wait in which no file or socket was read (`Finding.cause_seen`).
+    """
     words = name.replace("_", " ")
+    if not cause_seen and name in KINDS and KINDS[name].is_blocked:
+        return replace(
+            KINDS[name],
+            summary="making batches is blocked, cause not seen: no file or socket was read meanwhile",
+            headline="{Device} waits{share} for batches whose making is blocked, cause not seen.",
+            label="blocked, cause not seen",
+            advice="Find what the source waits for (a lock, a sleep, another process). More worker processes wait in parallel.",
+            fixes=BLINDLY,
+        )
     return KINDS.get(name) or VerdictKind(name, summary="", headline=words.capitalize() + ".", label=words.lower())

@@ -76,6 +76,7 @@ class Finding:
     share: how much of the step the cause accounts for, 0 to 1; of the whole run when `share_of` is "run".
     evidence: sentences with the measured numbers.
     summary: the cause in a clause.
+    cause_seen: False when batches are blocked and nothing was seen that blocks them: no file or socket was read meanwhile.
     """
 
     kind: str
@@ -85,6 +86,7 @@ class Finding:
     confidence: float | None = None
     summary: str = ""
     share_of: str = "step"
+    cause_seen: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +189,10 @@ class Diagnosis:
     findings, configuration: causes, the verdict first; and findings about settings.
     img_s, ceiling_img_s: images/s of all ranks now, and without any wait for input.
     wait_share: share of the step that waits for input.
-    wasted_gpu_hours_per_100: GPU-hours lost of each 100.
+    wasted_gpu_hours_per_100: GPU-hours lost of each 100, whether or not a fix is known.
+    reachable_img_s, reachable_fix, recoverable_gpu_hours_per_100: images/s with the best fix, measured or else predicted, its
+        id, and the GPU-hours of each 100 that it saves; None when no fix with a known rate helps.
+    fix_order_established: False when the intervals of all fixes that help overlap; None with fewer than two.
     terms_s, startup_s: terms of the step model, and parts of the start, in seconds.
     hook_cost_share: share of the step that measuring costs.
     report, session: paths, which the command fills in.
@@ -226,6 +231,10 @@ class Diagnosis:
     rank_rows: tuple[RankRow, ...] = ()
     configuration: tuple[Finding, ...] = ()
     provisional: bool = False
+    reachable_img_s: float | None = None
+    reachable_fix: str | None = None
+    recoverable_gpu_hours_per_100: float | None = None
+    fix_order_established: bool | None = None
 
     @property
     def primary(self) -> Finding | None:

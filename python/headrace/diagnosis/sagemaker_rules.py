@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from headrace.diagnosis.stats import mean, percentile
 from headrace.session.model import Sample, Session
+from headrace.system.sizes import percent_text
 
 __all__ = ["RULES", "RuleResult", "apply_rules"]
 
@@ -93,7 +94,9 @@ def cpu_bottleneck(session: Session) -> Answer:
         max(sample.core_busy) > CPU_BUSY and any(gpu.busy is not None and gpu.busy < GPU_IDLE for gpu in sample.gpus)
         for sample in points
     )
-    return _answer(hits / len(points) > BOTTLENECK_SHARE, f"{hits / len(points):.0%} of the data points count, 50 % needed")
+    return _answer(
+        hits / len(points) > BOTTLENECK_SHARE, f"{percent_text(hits / len(points))} of the data points count, 50 % needed"
+    )
 
 
 def io_bottleneck(session: Session) -> Answer:
@@ -112,7 +115,7 @@ def low_gpu_utilization(session: Session) -> Answer:
     for index, values in series.items():
         p95, p5 = (percentile(values[-LOW_WINDOW:], share) for share in (0.95, 0.05))
         if p95 < LOW_P95 or p5 < LOW_P5:
-            return (FIRED, f"GPU {index}: 95th percentile {p95:.0%}, 5th {p5:.0%}")
+            return (FIRED, f"GPU {index}: 95th percentile {percent_text(p95)}, 5th {percent_text(p5)}")
     return (SILENT, "no GPU is low or fluctuating")
 
 
@@ -129,7 +132,7 @@ def batch_size(session: Session) -> Answer:
         "GPU": max(percentile(values[-BATCH_WINDOW:], 0.95) for values in busy.values()),
         "GPU memory": max(percentile(values[-BATCH_WINDOW:], 0.95) for values in memory.values()),
     }
-    listed = ", ".join(f"{name} {value:.0%}" for name, value in highest.items())
+    listed = ", ".join(f"{name} {percent_text(value)}" for name, value in highest.items())
     return _answer(max(highest.values()) < BATCH_P95, f"95th percentiles: {listed}; all must be below 70 %")
 
 
@@ -211,7 +214,8 @@ def dataloader(session: Session) -> Answer:
         return _too_short(len(workers), LOADER_PATIENCE)
     share = percentile(workers, 0.5) / cores
     return _answer(
-        not LOADER_LEAST <= share <= LOADER_MOST, f"worker processes are {share:.0%} of {cores} cores; 70 to 200 % is well"
+        not LOADER_LEAST <= share <= LOADER_MOST,
+        f"worker processes are {percent_text(share)} of {cores} cores; 70 to 200 % is well",
     )
 
 

@@ -21,6 +21,7 @@ from headrace.diagnosis.enough_steps import has_rate
 from headrace.diagnosis.fixes.registry import needs_replay, rerun_with
 from headrace.diagnosis.measure import measure_ranks
 from headrace.diagnosis.model import Diagnosis, Finding, Fix
+from headrace.diagnosis.reachable import with_reachable
 from headrace.profiling.command import HOOK, add_fact, watch
 from headrace.session.merge_loaders import merge_recreated_loaders
 from headrace.session.model import ObservedLoader, Session
@@ -98,11 +99,12 @@ def remeasure_fixes(
     elif errors and max(errors) > MODEL_MISSED:
         log("--verify: the step model is wrong for this job; trust the measured rates more than the other predictions")
         diagnosis = replace(diagnosis, confidence=round(max(0.1, diagnosis.confidence - 0.2), 2))
-    return replace(
+    verified = replace(
         diagnosis,
         findings=tuple(_with_measured(found, measured) for found in diagnosis.findings),
         configuration=tuple(_with_measured(found, measured) for found in diagnosis.configuration),
     )
+    return with_reachable(verified)
 
 
 @dataclass(frozen=True, slots=True)

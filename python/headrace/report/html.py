@@ -15,7 +15,7 @@ from headrace.report import charts, numbers
 from headrace.report.markup import Html, embedded_json, join, no_break, tag
 from headrace.report.page import asset, figure, html_page, write_page
 from headrace.report.panels import panels
-from headrace.report.screen import FirstScreen, FixLine, StepPart, first_screen
+from headrace.report.screen import FirstScreen, FixLine, StepPart, capitalised, first_screen
 from headrace.session.model import Session
 
 __all__ = ["MAX_BYTES", "render", "write"]
@@ -93,15 +93,21 @@ def _money(screen: FirstScreen) -> Html:
     label = f", {screen.simulated}" if screen.simulated else ""
     rate = None if screen.img_s is None else numbers.image_rate(screen.img_s)
     ceiling = None if screen.ceiling_img_s is None else numbers.image_rate(screen.ceiling_img_s)
-    gain = f" ({numbers.gain(screen.speedup)})" if screen.speedup else ""
-    cells = [
-        figure(rate, f"images per second now{label}"),
-        figure(ceiling, f"if the input kept up{gain}{label}", accent=True),
-    ]
-    if screen.wasted_usd is not None:
-        cells.append(figure(f"${screen.wasted_usd:,.0f}", f"wasted per 100 {screen.wasted_unit}"))
-    wasted = None if screen.wasted is None else numbers.hours(screen.wasted)
-    cells.append(figure(wasted, f"of every 100 {screen.wasted_unit} wasted{label}"))
+    cells = [figure(rate, f"images per second now{label}")]
+    if screen.reachable_img_s is not None:
+        words = f"with the best fix below ({screen.reachable_words}){label}"
+        cells.append(figure(numbers.image_rate(screen.reachable_img_s), words, accent=True))
+    cells.append(figure(ceiling, f"ceiling: if the input kept up{label}"))
+    if screen.usd is not None:
+        words = "saved by the best fix" if screen.recoverable is not None else "lost"
+        cells.append(figure(f"${screen.usd:,.0f}", f"{words} per 100 {screen.wasted_unit}"))
+    if screen.recoverable is not None:
+        cells.append(
+            figure(numbers.hours(screen.recoverable), f"of every 100 {screen.wasted_unit} saved by the best fix{label}")
+        )
+    else:
+        wasted = None if screen.wasted is None else numbers.hours(screen.wasted)
+        cells.append(figure(wasted, f"of every 100 {screen.wasted_unit} lost; no fix with a known rate wins them back{label}"))
     return tag("div", *cells, class_="money")
 
 
@@ -141,7 +147,7 @@ def _evidence(screen: FirstScreen) -> Html | None:
     return tag(
         "div",
         tag("h2", "Evidence"),
-        tag("ul", *(tag("li", no_break(sentence)) for sentence in screen.evidence)),
+        tag("ul", *(tag("li", no_break(capitalised(sentence))) for sentence in screen.evidence)),
         class_="evidence",
     )
 
@@ -165,7 +171,8 @@ def _fixes(screen: FirstScreen) -> Html:
     body = tag("table", caption, tag("thead", header, role="rowgroup"),
                tag("tbody", *rows, role="rowgroup"), role="table", class_="fixes")  # fmt: skip
     advice = tag("p", screen.advice) if screen.advice else None
-    return tag("section", tag("h2", "What to change"), advice, body, tag("p", note, class_="note"), id="fixes")
+    order = tag("p", screen.order_note, class_="note") if screen.order_note else None
+    return tag("section", tag("h2", "What to change"), advice, body, order, tag("p", note, class_="note"), id="fixes")
 
 
 def _fix_row(line: FixLine, now: float | None, greatest: float) -> Html:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from headrace.system.sizes import percent_text
+
 __all__ = [
     "NOT_MEASURED",
     "byte_size",
@@ -49,10 +51,7 @@ def percent(share: float | None, *, digits: int = 0) -> str:
     """Return a share (0 to 1) in per cent; a share that would round to 0 is `<1 %`, and 0 is `0 %`."""
     if share is None or not math.isfinite(share):
         return NOT_MEASURED
-    least = 10.0**-digits
-    if 0 < 100 * share < least / 2:
-        return f"<{least:g} %"
-    return f"{100 * share:.{digits}f} %"
+    return percent_text(share, digits=digits)
 
 
 def milliseconds(value_s: float | None, *, digits: int = 3) -> str:

@@ -10,6 +10,7 @@ from headrace.diagnosis.startup import START_WORDS
 from headrace.report import gpu_counters, numbers, tables, timeline
 from headrace.report.environment import environment
 from headrace.report.markup import Html, join, tag
+from headrace.report.screen import capitalised
 from headrace.report.slow_steps import SlowStep, slow_steps
 from headrace.report.thresholds import thresholds
 from headrace.session.model import Session
@@ -99,5 +100,4 @@ def _sentences(finding: Finding) -> str:
 
 def _sentence(clause: str) -> str:
     """A clause with a capital letter and a full stop. Code at its start, such as `next()`, keeps its letters."""
-    first = clause[0].upper() if clause.split()[0].isalpha() else clause[0]
-    return f"{first}{clause[1:].rstrip('.')}."
+    return f"{capitalised(clause).rstrip('.')}."

@@ -13,17 +13,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from headrace.diagnosis.kinds import verdict_kind
+from headrace.diagnosis.kinds import VerdictKind, verdict_kind
 from headrace.diagnosis.model import SHARES, Diagnosis, Fix, ending_words
 from headrace.diagnosis.prediction import NO_HELP
+from headrace.diagnosis.reachable import gain_of
 from headrace.report import numbers
 from headrace.report.step_parts import part_style
 from headrace.session.model import Session
 from headrace.system.sizes import count_text
 
-__all__ = ["MAX_FIXES", "FirstScreen", "FixLine", "StepPart", "first_screen", "simulated_note"]
+__all__ = ["MAX_FIXES", "FirstScreen", "FixLine", "StepPart", "capitalised", "first_screen", "simulated_note"]
 
 MAX_FIXES = 5
+ORDER_NOTE = "The order of these fixes is not established: their intervals overlap."
 SIMULATED = re.compile(r"sim:[A-Za-z0-9-]+")
 
 
@@ -62,7 +64,9 @@ class FixLine:
 class FirstScreen:
     """Everything on the first screen, in words and numbers. None means "not measured".
 
-    `share`: of the leading finding, 0 to 1, of `share_of`. `wasted`: hours of every 100 `wasted_unit` that training waits.
+    `share`: of the leading finding, 0 to 1, of `share_of`. `reachable_img_s`, `reachable_words`: rate with the best fix, and
+    its gain in words. `wasted`, `recoverable`: hours of every 100 `wasted_unit` that are lost, and that the best fix saves;
+    `usd`: the price of the hours saved, or lost where no fix saves any.
     `spread`: (name, p50, p95) in seconds of the waiting part and of the computing part of the steps. `absent_parts`: parts of
     the step that were not measured. `quality`: noise, cost of measuring, time to the verdict. `simulated`: label of a simulated
     device. `advice`: what to do where no fix is predicted.
@@ -79,11 +83,14 @@ class FirstScreen:
     scope: tuple[str, ...]
     evidence: tuple[str, ...]
     img_s: float | None
+    reachable_img_s: float | None
+    reachable_words: str
     ceiling_img_s: float | None
-    speedup: float | None
     wasted: float | None
+    recoverable: float | None
     wasted_unit: str
-    wasted_usd: float | None
+    usd: float | None
+    order_note: str | None
     parts: tuple[StepPart, ...]
     absent_parts: tuple[str, ...]
     step_s: float | None
@@ -119,7 +126,8 @@ def first_screen(diagnosis: Diagnosis, *, session: Session | None = None, usd_pe
     parts, absent = _parts(diagnosis)
     fixes = diagnosis.fixes
     primary = diagnosis.primary
-    wasted = diagnosis.wasted_gpu_hours_per_100
+    wasted, recoverable = diagnosis.wasted_gpu_hours_per_100, diagnosis.recoverable_gpu_hours_per_100
+    hours = recoverable if recoverable is not None else wasted
     img_s, ceiling = diagnosis.img_s, diagnosis.ceiling_img_s
     return FirstScreen(
         command=_command(diagnosis.command),
@@ -134,10 +142,13 @@ def first_screen(diagnosis: Diagnosis, *, session: Session | None = None, usd_pe
         evidence=tuple(sentence for sentence in (primary.evidence if primary else ()) if sentence != diagnosis.summary),
         img_s=img_s,
         ceiling_img_s=ceiling,
-        speedup=ceiling / img_s if img_s and ceiling else None,
+        reachable_img_s=diagnosis.reachable_img_s,
+        reachable_words=_reachable_words(diagnosis),
         wasted=wasted,
+        recoverable=recoverable,
         wasted_unit="GPU-hours" if _has_gpu(diagnosis, session) and not simulated else "hours",
-        wasted_usd=wasted * usd_per_hour if wasted is not None and usd_per_hour is not None else None,
+        usd=hours * usd_per_hour if hours is not None and usd_per_hour is not None else None,
+        order_note=ORDER_NOTE if diagnosis.fix_order_established is False else None,
         parts=parts,
         absent_parts=absent,
         step_s=diagnosis.step_s,
@@ -148,8 +159,26 @@ def first_screen(diagnosis: Diagnosis, *, session: Session | None = None, usd_pe
         not_measured=diagnosis.not_measured,
         quality=_quality(diagnosis),
         simulated=simulated,
-        advice=verdict_kind(diagnosis.verdict).advice if primary is None or not primary.fixes else None,
+        advice=_kind(diagnosis).advice if primary is None or not primary.fixes else None,
     )
+
+
+def capitalised(clause: str) -> str:
+    """Return a clause with a capital letter. Code at its start, such as `next()`, keeps its letters."""
+    return clause[:1].upper() + clause[1:] if clause and clause.split()[0].isalpha() else clause
+
+
+def _kind(diagnosis: Diagnosis) -> VerdictKind:
+    primary = diagnosis.primary
+    return verdict_kind(diagnosis.verdict, cause_seen=primary is None or primary.cause_seen)
+
+
+def _reachable_words(diagnosis: Diagnosis) -> str:
+    """The gain of the best fix, with the word predicted or measured."""
+    fix = next((fix for fix in diagnosis.fixes if fix.id == diagnosis.reachable_fix), None)
+    if fix is None:
+        return ""
+    return f"{numbers.gain(gain_of(fix))} {'predicted' if fix.verified_change is None else 'measured'}"
 
 
 def simulated_note(diagnosis: Diagnosis, session: Session | None = None) -> str | None:
@@ -186,13 +215,13 @@ def _headline(diagnosis: Diagnosis, simulated: str | None, has_gpu: bool) -> str
     device = f"The {simulated}" if simulated else "The GPU" if has_gpu else "The training"
     wait = diagnosis.wait_share
     share = f" {numbers.percent(wait)} of the time" if wait is not None and wait >= 0.01 else ""
-    sentence = verdict_kind(diagnosis.verdict).headline
+    sentence = _kind(diagnosis).headline
     return sentence.format(Device=device, share=share)
 
 
 def _explanation(diagnosis: Diagnosis, headline: str) -> str:
     """The verdict in a clause; empty where the headline says nearly the same."""
-    clause = diagnosis.summary or verdict_kind(diagnosis.verdict).summary
+    clause = diagnosis.summary or _kind(diagnosis).summary
     alike = difflib.SequenceMatcher(None, clause.lower(), headline.lower()).ratio()
     return "" if alike > 0.75 else clause
 

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from headrace.diagnosis.model import Diagnosis
 from headrace.report import numbers
-from headrace.report.screen import FirstScreen, FixLine, StepPart, first_screen
+from headrace.report.screen import FirstScreen, FixLine, StepPart, capitalised, first_screen
 from headrace.report.step_parts import part_style
 from headrace.session.model import Session
 
@@ -94,7 +94,7 @@ def _verdict(screen: FirstScreen, width: int) -> list[Text]:
 def _evidence(screen: FirstScreen, width: int, *, limit: int) -> list[Text]:
     lines: list[Text] = []
     for sentence in filter(None, (screen.explanation, *screen.evidence)):
-        wrapped = textwrap.wrap(sentence, width - 2)
+        wrapped = textwrap.wrap(capitalised(sentence), width - 2)
         if len(lines) + len(wrapped) > limit:
             break
         lines += [Text(("  " if number else "- ") + line) for number, line in enumerate(wrapped)]
@@ -102,24 +102,31 @@ def _evidence(screen: FirstScreen, width: int, *, limit: int) -> list[Text]:
 
 
 def _money(screen: FirstScreen, width: int) -> list[Text]:
-    """Rate now, rate if the input kept up, and wasted hours: one line, or two on a narrow screen."""
+    """Rate now, rate with the best fix, the ceiling, and the hours that the fix saves: one line, or more on a narrow screen."""
     line = Text()
     if screen.img_s is None:
         line.append(f"images per second: {numbers.NOT_MEASURED}")
     else:
         line.append(f"{numbers.image_rate(screen.img_s)} img/s", style="bold")
         line.append(f" now{f' ({screen.simulated})' if screen.simulated else ''}")
-    if screen.ceiling_img_s is not None:
+    if screen.reachable_img_s is not None:
         line.append("  →  ")
-        line.append(f"{numbers.image_rate(screen.ceiling_img_s)} img/s", style="bold color(31)")
-        line.append(" if the input kept up" + (f" ({numbers.gain(screen.speedup)})" if screen.speedup else ""))
-    if screen.wasted is None:
+        line.append(f"{numbers.image_rate(screen.reachable_img_s)} img/s", style="bold color(31)")
+        line.append(f" with the best fix ({screen.reachable_words})")
+    more = []
+    if screen.ceiling_img_s is not None:
+        more.append(f"ceiling {numbers.image_rate(screen.ceiling_img_s)} img/s if the input kept up")
+    money = f" (${screen.usd:,.0f})" if screen.usd is not None else ""
+    if screen.recoverable is not None:
+        more.append(f"best fix saves {numbers.hours(screen.recoverable)} of 100 {screen.wasted_unit}{money}")
+    elif screen.wasted is not None:
+        more.append(f"{numbers.hours(screen.wasted)} of 100 {screen.wasted_unit} lost{money}")
+    rest = "  ·  ".join(more)
+    if not rest:
         return [line]
-    money = f" (${screen.wasted_usd:,.0f})" if screen.wasted_usd is not None else ""
-    wasted = f"{numbers.hours(screen.wasted)} of 100 {screen.wasted_unit} wasted{money}"
-    if line.cell_len + len(wasted) + 5 > width:
-        return [line, Text(wasted)]
-    line.append(f"  ·  {wasted}")
+    if line.cell_len + len(rest) + 5 > width:
+        return [line, *(Text(part) for part in textwrap.wrap(rest, width))]
+    line.append(f"  ·  {rest}")
     return [line]
 
 
@@ -179,7 +186,7 @@ def _fixes(screen: FirstScreen, width: int, *, command_lines: int) -> list[Text]
                 line.fix.command, width - 4, max_lines=command_lines, placeholder=" …", break_on_hyphens=False
             )
             lines += [Text(f"    {part}", style=style or "color(31)") for part in command]
-    return lines
+    return [*lines, *([Text(screen.order_note, style="dim")] if screen.order_note else [])]
 
 
 WIDE = 96

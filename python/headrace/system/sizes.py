@@ -1,10 +1,10 @@
-"""Texts for sizes in bytes and for counts."""
+"""Texts for sizes in bytes, for counts and for shares."""
 
 from __future__ import annotations
 
 import re
 
-__all__ = ["count_text", "parse_size", "size_text"]
+__all__ = ["count_text", "parse_size", "percent_text", "size_text"]
 
 _FACTORS = {"": 1, "K": 10**3, "KI": 2**10, "M": 10**6, "MI": 2**20, "G": 10**9, "GI": 2**30, "T": 10**12, "TI": 2**40}
 
@@ -29,3 +29,9 @@ def size_text(size: float) -> str:
 def count_text(number: int, noun: str) -> str:
     """Return a count that agrees with its noun: `1 shard`, `2,000 shards`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def percent_text(share: float, *, digits: int = 0) -> str:
+    """Return a finite share (0 to 1) in per cent: `28 %`. A share that would round to 0 is `<1 %`, and 0 is `0 %`."""
+    least = 10.0**-digits
+    return f"<{least:g} %" if 0 < 100 * share < least / 2 else f"{100 * share:.{digits}f} %"

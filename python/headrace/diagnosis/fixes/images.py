@@ -11,6 +11,7 @@ from headrace.diagnosis.model import Fix
 from headrace.diagnosis.prediction import predicted_fix
 from headrace.diagnosis.startup import LARGE_PART, startup_parts_s
 from headrace.session.model import ObservedLoader
+from headrace.system.sizes import percent_text
 
 __all__ = ["CACHE", "HEADRACE_RUN", "PACK", "PRE_RESIZE"]
 
@@ -102,7 +103,8 @@ def _pre_resize(job: MeasuredJob, kind: str) -> Fix | None:
     return predicted_fix(
         job,
         "pre_resize",
-        f"images shrunk to a short side of 256 once: {1 / max(ratio, 1e-3):.1f} times less CPU, {bytes_ratio:.0%} of the bytes",
+        f"images shrunk to a short side of 256 once: {1 / max(ratio, 1e-3):.1f} times less CPU, "
+        f"{percent_text(bytes_ratio)} of the bytes",
         model.changed(
             cpu_s=cost.collate_cpu_s + cost.prepare_cpu_s * ratio,
             serial_s=model.serial_s * bytes_ratio,
@@ -154,7 +156,7 @@ def _cache_images(job: MeasuredJob) -> Fix | None:
         return None  # free memory was not measured
     dataset_bytes = length * cost.read_bytes / job.rank.items
     cached = min(1.0, MEMORY_SHARE * max(0, limit - used) / dataset_bytes)
-    part = "" if cached == 1 else f", {cached:.0%} of them"
+    part = "" if cached == 1 else f", {percent_text(cached)} of them"
     return predicted_fix(
         job,
         "cache",

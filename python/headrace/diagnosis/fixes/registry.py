@@ -13,8 +13,9 @@ from headrace.diagnosis.fixes.model import AMP, CHANNELS_LAST, COMPILE, MORE_GPU
 from headrace.diagnosis.fixes.training_process import ASYNC_CHECKPOINT, GC_FREEZE, REMOVE_SYNC, THREADS
 from headrace.diagnosis.fixes.workers import NUM_WORKERS, PERSISTENT_WORKERS, PREFETCH, SPREAD_WORKERS
 from headrace.diagnosis.job import MeasuredJob
-from headrace.diagnosis.kinds import KINDS
+from headrace.diagnosis.kinds import BLINDLY, KINDS
 from headrace.diagnosis.model import Finding, Fix
+from headrace.diagnosis.rules.input import is_cause_unseen
 from headrace.diagnosis.rules.ranks import straggler_input
 from headrace.session.model import ObservedLoader
 
@@ -58,7 +59,9 @@ def add_fixes(job: MeasuredJob, found: Finding) -> Finding:
         return tensorflow.add_tensorflow_fixes(job, found)
     late = straggler_input(job) if found.kind == "RANK_STRAGGLER" else None
     kind = found.kind if late is None else late[0]
-    fixes = sorted(propose_fixes(job, kind, KINDS[kind].fixes), key=lambda fix: -(1.0 if fix.gain is None else fix.gain))
+    is_unseen = not found.cause_seen or (late is not None and is_cause_unseen(job, kind))
+    names = BLINDLY if is_unseen else KINDS[kind].fixes
+    fixes = sorted(propose_fixes(job, kind, names), key=lambda fix: -(1.0 if fix.gain is None else fix.gain))
     return replace(found, fixes=tuple(fixes[:MOST_FIXES]))
 
 

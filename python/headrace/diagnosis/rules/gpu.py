@@ -6,6 +6,7 @@ from headrace.diagnosis.job import MeasuredJob
 from headrace.diagnosis.model import Finding
 from headrace.diagnosis.rules.finding import duration, make_finding
 from headrace.diagnosis.rules.input import is_small_handover
+from headrace.system.sizes import percent_text
 
 __all__ = ["compute_bound", "h2d_bound", "overhead_bound", "sync_bound"]
 
@@ -54,7 +55,7 @@ def sync_bound(job: MeasuredJob) -> Finding | None:
         "SYNC_BOUND",
         share,
         f"the script waits for the device {rank.sync_count:.0f} times per step, {duration(rank.sync_s)} in all",
-        f"in between it works {duration(rank.host_work_s)} per step while the device has nothing to do",
+        f"the script works {duration(rank.host_work_s)} per step while the device has nothing to do",
     )
 
 
@@ -69,7 +70,9 @@ def overhead_bound(job: MeasuredJob) -> Finding | None:
         drained = rank.drained_share is not None and rank.drained_share > DRAINED_SHARE
         if idle < OVERHEAD_SHARE or not drained:
             return None
-        words = f"the GPU runs kernels {machine.gpu_busy:.0%} of the time and has finished before the next step starts"
+        words = (
+            f"the GPU runs kernels {percent_text(machine.gpu_busy)} of the time and has finished before the next step starts"
+        )
         return make_finding("OVERHEAD_BOUND", idle, words, size)
     if rank.main_cpu_s is None or rank.main_cpu_s < BUSY_THREAD * rank.typical_compute_s:
         return None
@@ -83,7 +86,7 @@ def overhead_bound(job: MeasuredJob) -> Finding | None:
     return make_finding(
         "OVERHEAD_BOUND",
         share,
-        f"only {operators:.0%} of the step's compute is in PyTorch operators, the rest in Python",
+        f"only {percent_text(operators)} of the step's compute is in PyTorch operators, the rest in Python",
         size,
     )
 
@@ -94,11 +97,11 @@ def compute_bound(job: MeasuredJob) -> Finding:
     share = job.share(rank.compute_s)
     evidence = [f"{duration(rank.compute_s)} of each {duration(rank.step_s)} step is computation"]
     if job.machine.gpu_busy is not None:
-        evidence.append(f"the GPU runs kernels {job.machine.gpu_busy:.0%} of the time")
+        evidence.append(f"the GPU runs kernels {percent_text(job.machine.gpu_busy)} of the time")
     room = _input_headroom(job)
     if room is not None:
         evidence.append(
-            f"the input could be {room:.0%} faster than the model takes it"
+            f"the input could be {percent_text(room)} faster than the model takes it"
             + ("; a model that is faster by more than that makes the input the limit" if room < LITTLE_HEADROOM else "")
         )
     return make_finding("COMPUTE_BOUND", share, *evidence)

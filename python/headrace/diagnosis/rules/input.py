@@ -7,18 +7,22 @@ All input kinds share one rule, `slow_input`. `input_kind` decides among them: N
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from headrace.diagnosis.job import MeasuredJob
+from headrace.diagnosis.kinds import KINDS, verdict_kind
 from headrace.diagnosis.measure import BatchCost, Rank
 from headrace.diagnosis.model import Finding
 from headrace.diagnosis.rules.finding import duration, make_finding
 from headrace.diagnosis.stats import mean
+from headrace.system.sizes import percent_text
 
 __all__ = [
     "INPUT_SHARE",
     "SMALL_BATCH_BYTES",
     "input_kind",
     "input_wait_s",
+    "is_cause_unseen",
     "is_small_handover",
     "slow_input",
     "unseen_input_kind",
@@ -50,6 +54,9 @@ TRANSPORT_SHARE = 0.5
 SHORTER_ALONE = 1.2
 """Report that a batch made alone is blocked for a shorter time from this ratio on."""
 
+SOCKET_SHARE = 0.1
+"""Take sockets as a cause of a blocked batch when reads from them take at least this share of the blocked time."""
+
 READY_SHARE = 0.9
 """Count the input as in time when more than this share of the batches was ready."""
 
@@ -65,10 +72,37 @@ def slow_input(job: MeasuredJob) -> Finding | None:
     if workers_are_needed(job):  # the cores that they take from the training thread are a cost of the input as well
         share = min(1.0, share + job.share(rank.main_queue_s or 0.0))
     kind, evidence = input_kind(job, cost) if cost is not None else unseen_input_kind(job)
-    ready = f"; {rank.at_once_share:.0%} of the batches came at once" if rank.workers else ""
+    ready = f"; {percent_text(rank.at_once_share)} of the batches came at once" if rank.workers else ""
     what = "what comes before the forward pass" if rank.loader.family == "none" else "next()"
     waits = f"{what} takes {duration(_common_wait_s(job))} of each {duration(rank.step_s)} step{ready}"
-    return make_finding(kind, share, waits, *evidence)
+    found = make_finding(kind, share, waits, *evidence)
+    if not is_cause_unseen(job, kind):
+        return found
+    if cost is not None:
+        found = replace(found, evidence=(*found.evidence, f"{duration(cost.off_core_s)} of a batch are blocked, {UNSEEN}"))
+    return replace(found, cause_seen=False, summary=verdict_kind(kind, cause_seen=False).summary)
+
+
+UNSEEN = "cause not seen: no file or socket was read meanwhile (a lock, a sleep, another process?)"
+
+
+def is_cause_unseen(job: MeasuredJob, kind: str) -> bool:
+    """Return whether the input of this kind is blocked, and nothing was seen that blocks it.
+
+    A wait for storage without a timed batch is only concluded from idle threads. Bytes that were not measured prove nothing.
+    """
+    cost, is_blocked = job.rank.batch_cost, KINDS[kind].is_blocked and kind != "NETWORK"
+    if cost is None:
+        return is_blocked
+    parts = cost.parts_s
+    blocked_s = parts["blocked"]
+    if not is_blocked and not (kind == "NO_OVERLAP" and blocked_s > 0.5 * cost.wall_s):
+        return False
+    if cost.read_bytes is None or job.rank.loader.family == "tensorflow":
+        return False
+    least_bytes = LEAST_IMAGE_BYTES * (job.rank.items or 1.0)
+    is_read = cost.read_bytes >= least_bytes or (cost.disk_bytes or 0.0) >= least_bytes
+    return not is_read and cost.socket_s < SOCKET_SHARE * blocked_s
 
 
 def _common_wait_s(job: MeasuredJob) -> float:
@@ -127,10 +161,10 @@ def unseen_input_kind(job: MeasuredJob) -> tuple[str, tuple[str, ...]]:
     words = f"{makers} the batches; the training process uses {used:.1f} cores"
     ours = machine.own_cores is None or machine.own_cores >= 0.5 * (machine.cores or 1.0)
     if machine.busy_share is not None and machine.busy_share >= BUSY_SHARE and ours:
-        return "CPU_SATURATED", (words, f"the cores are {machine.busy_share:.0%} busy")
+        return "CPU_SATURATED", (words, f"the cores are {percent_text(machine.busy_share)} busy")
     if used > 0.5 or machine.busy_share is None:
         return "CPU_PREP", (words,)
-    return "STORAGE_LATENCY", (f"{words}, so the threads seem to wait for storage",)
+    return "STORAGE_LATENCY", (f"{words}, so the threads are blocked, cause not seen",)
 
 
 def input_kind(job: MeasuredJob, cost: BatchCost) -> tuple[str, tuple[str, ...]]:
@@ -155,7 +189,9 @@ def _storage_kind(job: MeasuredJob, cost: BatchCost, made: str) -> tuple[str, tu
     evidence = [made]
     blocked_s = cost.blocked_s or 0.0
     if cost.read_bytes and cost.disk_bytes is not None and cost.read_bytes > 1e5:
-        evidence.append(f"{min(1.0, cost.disk_bytes / cost.read_bytes):.0%} of the bytes came from a disk, not the page cache")
+        evidence.append(
+            f"{percent_text(min(1.0, cost.disk_bytes / cost.read_bytes))} of the bytes came from a disk, not the page cache"
+        )
     if cost.alone_ratio is not None:
         others = "another" if rank.workers == 2 else f"{rank.workers - 1} others"
         if cost.alone_ratio >= SHORTER_ALONE:
@@ -164,7 +200,7 @@ def _storage_kind(job: MeasuredJob, cost: BatchCost, made: str) -> tuple[str, tu
             evidence.append(f"a batch is blocked as long alone as beside {others}")
     evidence += _read_sweep_words(job)
     if cost.socket_s > 0.5 * blocked_s:
-        return "NETWORK", (*evidence, f"{duration(cost.socket_s)} of it in reads from sockets")
+        return "NETWORK", (*evidence, f"reads from sockets take {duration(cost.socket_s)} of a batch")
     network = job.machine.network_bytes_s
     if network is not None and network > 1e6 and network * rank.step_s > _network_bytes_expected(job, cost):
         return "NETWORK", (*evidence, f"{network / 1e6:.0f} MB/s arrive over the network while the workers are blocked")
@@ -206,7 +242,7 @@ def _cpu_kind(job: MeasuredJob, cost: BatchCost, made: str) -> tuple[str, tuple[
     rank, machine = job.rank, job.machine
     cores = machine.cores or 1.0
     busy = machine.busy_share
-    full = f"; the cores are {busy:.0%} busy" if busy is not None else ""
+    full = f"; the cores are {percent_text(busy)} busy" if busy is not None else ""
     queue_s = cost.parts_s["queueing for a core"]
     if queue_s > QUEUE_SHARE * cost.wall_s:
         # Under a quota, cores may idle that the job must not use; `busy` is then the used share of the quota.
@@ -214,7 +250,8 @@ def _cpu_kind(job: MeasuredJob, cost: BatchCost, made: str) -> tuple[str, tuple[
             rows = sorted(machine.core_busy)
             return "CPU_UNEVEN", (
                 made,
-                f"workers queue although cores idle: the fullest is {rows[-1]:.0%} busy, the emptiest {rows[0]:.0%}",
+                f"workers queue although cores idle: the fullest is {percent_text(rows[-1])} busy, "
+                f"the emptiest {percent_text(rows[0])}",
             )
         threads = rank.process.torch_threads or 1
         main_cores = (rank.process_cpu_s or 0.0) / rank.step_s

@@ -8,6 +8,7 @@ from headrace.diagnosis.model import Finding
 from headrace.diagnosis.rules.finding import duration, make_finding
 from headrace.diagnosis.rules.input import INPUT_SHARE, input_wait_s, workers_are_needed
 from headrace.diagnosis.stats import median
+from headrace.system.sizes import percent_text
 
 __all__ = ["cpu_oversubscribed", "cpu_quota", "external_cpu", "hours_until_full", "memory_growth", "thermal_throttle"]
 
@@ -50,7 +51,7 @@ def cpu_quota(job: MeasuredJob) -> Finding | None:
         return None
     quota = job.session.host.quota_cores
     limit = f"the limit is {quota:.2g} core{'' if quota == 1 else 's'}" if quota else "the cgroup has a CPU limit"
-    return make_finding("CPU_QUOTA", share, f"the kernel stopped the job for {share:.0%} of the time; {limit}")
+    return make_finding("CPU_QUOTA", share, f"the kernel stopped the job for {percent_text(share)} of the time; {limit}")
 
 
 def thermal_throttle(job: MeasuredJob) -> Finding | None:
@@ -61,12 +62,12 @@ def thermal_throttle(job: MeasuredJob) -> Finding | None:
     slower = _slow_down_share(job.rank)
     clock = machine.gpu_clock_share
     share = max(1 - clock if clock is not None else 0.0, slower or 0.0, 0.1)
-    words = [f"{machine.gpu_throttle_share:.0%} of the GPU samples were throttled: {', '.join(machine.gpu_throttle)}"]
+    words = [f"{percent_text(machine.gpu_throttle_share)} of the GPU samples were throttled: {', '.join(machine.gpu_throttle)}"]
     if clock is not None:
-        words.append(f"the clock was at {clock:.0%} of its maximum")
+        words.append(f"the clock was at {percent_text(clock)} of its maximum")
     change = _change_point(job.rank)
     if slower and change is not None:
-        words.append(f"from step {change} on, compute takes longer, by {slower:.0%} of its time there")
+        words.append(f"from step {change} on, compute takes longer, by {percent_text(slower)} of its time there")
     return make_finding("THERMAL_THROTTLE", share, *words)
 
 
@@ -112,8 +113,8 @@ def external_cpu(job: MeasuredJob) -> Finding | None:
     queued = job.machine.queue_share
     words = [f"other programs use {job.machine.foreign_cores:.1f} of {job.machine.cores:g} cores"]
     if queued is not None:
-        words.append(f"the job's threads wait for a core {queued:.0%} of the time in which they could run")
-    words.append(f"that delays each step by about {duration(delayed)}")
+        words.append(f"the job's threads wait for a core {percent_text(queued)} of the time in which they could run")
+    words.append(f"other programs delay each step by about {duration(delayed)}")
     return make_finding("EXTERNAL_CPU", share, *words)
 
 

@@ -10,6 +10,7 @@ from headrace.diagnosis.model import Finding
 from headrace.diagnosis.rules.finding import duration, make_finding
 from headrace.diagnosis.rules.input import INPUT_SHARE
 from headrace.diagnosis.startup import START_WORDS, startup_parts_s
+from headrace.system.sizes import percent_text
 
 __all__ = ["gc_pause", "periodic_stall", "startup"]
 
@@ -86,7 +87,7 @@ def _pauses_in_steps(job: MeasuredJob) -> Finding | None:
         "PERIODIC_STALL",
         share,
         f"{every} a step takes up to {duration(pauses.longest_s)} longer, on average {duration(pauses.periodic_s)} per step",
-        "the cause was not seen (no torch.save, gc or other loader)" if cause == "unknown" else f"most of it is {cause}",
+        "the cause was not seen (no torch.save, gc or other loader)" if cause == "unknown" else f"most of that time is {cause}",
     )
 
 
@@ -98,13 +99,13 @@ def _gaps_between_epochs(job: MeasuredJob) -> Finding | None:
         return None
     validation = "in the steps of another loader (validation)"
     if gaps.other_wait_s > INPUT_SHARE * gaps.other_loader_s:
-        validation += f", {gaps.other_wait_s / gaps.other_loader_s:.0%} of them waiting for its input"
+        validation += f", {percent_text(gaps.other_wait_s / gaps.other_loader_s)} of them waiting for its input"
     parts = {validation: gaps.other_loader_s, "in torch.save": gaps.save_s}
     named = ", ".join(f"{duration(seconds)} {words}" for words, seconds in parts.items() if seconds > NAMED_PART * gaps.all_s)
     found = make_finding(
         "PERIODIC_STALL",
         share,
-        f"{share:.0%} of the time from the first step to the last passes between the {rank.epochs} epochs, "
+        f"{percent_text(share)} of the time from the first step to the last passes between the {rank.epochs} epochs, "
         f"{duration(gaps.all_s)} in all{f', of which {named}' if named else ''}",
     )
     return replace(found, share_of="run")
@@ -134,7 +135,7 @@ def _slow_start(job: MeasuredJob) -> Finding | None:
     words = ", ".join(
         f"{duration(seconds)} {START_WORDS[name]}" for name, seconds in longest if seconds >= NAMED_PART * start_s
     )
-    of_run = f", {share:.0%} of the run" if share is not None else ""
+    of_run = f", {percent_text(share)} of the run" if share is not None else ""
     details = [
         f"{event.name}: {event.detail}"
         for event in job.session.events

@@ -41,7 +41,7 @@ def rank_straggler(job: MeasuredJob) -> Finding | None:
         share,
         f"rank {slow.process.rank} needs {duration(slow.own_s or 0.0)} per step for its own part, the others need "
         f"{duration(usual_s)}",
-        f"it is slow in {phase} ({duration(longer_s)} longer)",
+        f"rank {slow.process.rank} is slow in {phase} ({duration(longer_s)} longer)",
         f"the others wait {duration(median([rank.collective_s or 0.0 for rank in rest]) or 0.0)} per step for its gradients",
         *(late[1] if late is not None else ()),
     )

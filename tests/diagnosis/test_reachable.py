@@ -1,0 +1,87 @@
+"""What the fixes reach is the headline, the ceiling has its own name, and overlapping intervals establish no order."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from headrace.diagnosis.diagnose import diagnose
+from headrace.diagnosis.model import Diagnosis, Fix
+from headrace.diagnosis.reachable import with_reachable
+from headrace.report import html, terminal
+from session_factory import example_diagnosis, make_session
+
+
+def with_fixes(*fixes: Fix) -> Diagnosis:
+    found = example_diagnosis()
+    findings = (replace(found.findings[0], fixes=fixes), *found.findings[1:])
+    return with_reachable(replace(found, img_s=100.0, ceiling_img_s=3700.0, findings=findings))
+
+
+def predicted(name: str, img_s: float, low: float, high: float) -> Fix:
+    return Fix(name, name, img_s, (low, high), gain=img_s / 100)
+
+
+def test_headline_is_what_the_best_fix_reaches_and_the_ceiling_has_its_own_name() -> None:
+    diagnosis = with_fixes(predicted("num_workers=4", 106.0, 101.0, 112.0), predicted("pack", 100.0, 95.0, 105.0))
+    assert diagnosis.reachable_img_s == 106.0
+    assert diagnosis.reachable_fix == "num_workers=4"
+    assert diagnosis.recoverable_gpu_hours_per_100 == pytest.approx(5.7, abs=0.05)
+    for text in (terminal.render(diagnosis, width=120).plain, html.render(diagnosis)):
+        assert "×37" not in text
+        assert "wasted" not in text
+        assert "(+6\xa0% predicted)" in text or "(+6 % predicted)" in text
+        assert "ceiling" in text
+
+
+def test_a_measured_gain_replaces_a_predicted_one() -> None:
+    fix = replace(predicted("num_workers=4", 200.0, 150.0, 250.0), verified_img_s=120.0, verified_change=1.2)
+    diagnosis = with_fixes(fix)
+    assert diagnosis.reachable_img_s == 120.0
+    assert "×1.2 measured" in terminal.render(diagnosis, width=120).plain
+
+
+def test_without_a_fix_that_helps_nothing_is_reachable() -> None:
+    diagnosis = with_fixes(predicted("pack", 101.0, 95.0, 105.0))
+    assert diagnosis.reachable_img_s is None
+    assert diagnosis.recoverable_gpu_hours_per_100 is None
+    assert "with the best fix" not in terminal.render(diagnosis, width=120).plain
+
+
+def test_order_of_fixes_is_not_established_when_all_intervals_overlap() -> None:
+    overlapping = with_fixes(predicted("pack", 200.0, 150.0, 260.0), predicted("cache", 180.0, 140.0, 240.0))
+    apart = with_fixes(predicted("pack", 300.0, 280.0, 320.0), predicted("cache", 180.0, 140.0, 240.0))
+    single = with_fixes(predicted("pack", 300.0, 280.0, 320.0))
+    assert [found.fix_order_established for found in (overlapping, apart, single)] == [False, True, None]
+    note = "order of these fixes is not established"
+    for text in (lambda found: terminal.render(found, width=120).plain, html.render):
+        assert note in text(overlapping)
+        assert note not in text(apart)
+        assert note not in text(single)
+
+
+def test_blocked_batches_without_any_read_are_blocked_with_no_cause_seen() -> None:
+    job = {"workers": 2, "cpu_s": 0.002, "blocked_s": 0.1, "compute_s": 0.01}
+    unseen, seen = diagnose(make_session(read_bytes=200, **job)), diagnose(make_session(disk_bytes=3_000_000, **job))
+    assert unseen.verdict == seen.verdict == "STORAGE_LATENCY"
+    assert unseen.confidence <= 0.5 < seen.confidence
+    assert [fix.id.partition("=")[0] for fix in unseen.fixes] == ["num_workers"]
+    assert {"pack", "cache"} & {fix.id for fix in seen.fixes}
+    assert any("blocked, cause not seen" in words for words in unseen.findings[0].evidence)
+    for text in (terminal.render(unseen, width=120).plain, html.render(unseen)):
+        assert "cause not seen" in text
+        assert "storage to answer" not in text
+    assert "storage to answer" in terminal.render(seen, width=120).plain
+
+
+def test_blocked_batches_made_in_the_training_process_get_workers_only() -> None:
+    found = diagnose(make_session(workers=0, read_bytes=200, cpu_s=0.002, blocked_s=0.1, compute_s=0.01))
+    assert found.verdict == "NO_OVERLAP"
+    assert [fix.id.partition("=")[0] for fix in found.fixes] == ["num_workers"]
+    assert any("cause not seen" in words for words in found.findings[0].evidence)
+
+
+def test_bytes_that_were_not_measured_prove_nothing() -> None:
+    session = make_session(workers=2, cpu_s=0.002, blocked_s=0.1, compute_s=0.01)
+    batches = tuple(replace(batch, read_bytes=None, disk_bytes=None) for batch in session.batches)
+    assert diagnose(replace(session, batches=batches)).findings[0].cause_seen
