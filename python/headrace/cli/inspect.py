@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     sheet = args.contact_sheet
     if sheet is not None and not sheet.endswith((".png", ".html")):
         raise UsageError(f"--contact-sheet {sheet}: a file that ends in .png or .html is expected")
-    dataset = open_stored(args.path, args.root)
+    dataset = open_stored(args.path, args.root, list_unreadable=True)
     as_page = sheet is not None and sheet.endswith(".html")
     found = inspect_dataset(dataset, sample=args.sample, sheet=None if as_page else sheet)
     if as_page:

@@ -27,6 +27,7 @@ from headrace.datasets.sources.table import TABLES, open_table
 from headrace.datasets.sources.tar import open_tar, scan_tar
 from headrace.datasets.sources.tfrecord import open_tfrecord, scan_tfrecord
 from headrace.errors import SourceError, UsageError
+from headrace.system.regular_file import check_regular
 
 __all__ = ["LISTS", "local_copy", "open", "open_list", "open_stored"]
 
@@ -83,11 +84,18 @@ def open(
     return dataset
 
 
-def open_stored(path: str | os.PathLike[str], root: str | os.PathLike[str] | None = None, *, part: bool = False) -> Dataset:
+def open_stored(
+    path: str | os.PathLike[str],
+    root: str | os.PathLike[str] | None = None,
+    *,
+    part: bool = False,
+    list_unreadable: bool = False,
+) -> Dataset:
     """Open the dataset at `path` so that its records can be read in any order; a pipe is copied to the cache first.
 
     From an object store, records of packed datasets and of containers larger than the cache are fetched when they are
-    read; other kinds are copied to the cache first. Arguments and errors are those of `open`.
+    read; other kinds are copied to the cache first. `list_unreadable`: see `open_folder`; other arguments and errors are those
+    of `open`.
     """
     if root is not None:
         return _open_list_with_root(path, root)
@@ -105,12 +113,24 @@ def open_stored(path: str | os.PathLike[str], root: str | os.PathLike[str] | Non
         return _open_file(found)
     if is_packed(found) and not (part and not (found / INDEX).exists()):
         return open_shards(found, part=part)
-    files = sorted(entry for entry in found.iterdir() if entry.is_file()) if os.access(found, os.R_OK) else []
+    entries = sorted(entry for entry in found.iterdir() if not entry.is_dir()) if os.access(found, os.R_OK) else []
     for pattern, opener in _CONTAINERS:
-        matching = [file for file in files if pattern.fullmatch(file.name)]
+        matching = [entry for entry in entries if pattern.fullmatch(entry.name)]
         if matching:
+            _check_all_regular(matching)
             return opener(found, matching)
-    return open_folder(found)
+    return open_folder(found, list_unreadable=list_unreadable)
+
+
+def _check_all_regular(files: Sequence[Path]) -> None:
+    """Raise SourceError for a container that is a pipe, a device or a dangling link: it must not be left out silently."""
+    for file in files:
+        try:
+            check_regular(file)
+        except OSError as error:
+            raise SourceError(
+                f"cannot read {file}: {error.strerror}", hint="remove it, or put the file in its place"
+            ) from error
 
 
 def open_list(path: Path, root: Path | None = None) -> Dataset:

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from headrace.datasets.sidecar_files import SidecarFiles
 from headrace.errors import SourceError
+from headrace.system.regular_file import regular_opener
 
 __all__ = ["Dataset", "PendingRecords", "RecordFetcher", "RecordTable", "Stream", "StreamPass", "StreamRecord"]
 
@@ -155,7 +156,7 @@ class Dataset:
         if self.fetcher is not None and (data := self.fetcher.read(record, offset, size)) is not None:
             return data
         try:
-            with open(path, "rb") as file:
+            with open(path, "rb", opener=regular_opener) as file:
                 file.seek(offset)
                 data = file.read(size)
         except OSError as error:

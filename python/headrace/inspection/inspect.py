@@ -105,7 +105,7 @@ def inspect_dataset(
     """
     if sample < 1:
         raise UsageError(f"sample is {sample}; at least 1 image is needed")
-    dataset = path if isinstance(path, Dataset) else open_stored(path)
+    dataset = path if isinstance(path, Dataset) else open_stored(path, list_unreadable=True)
     dataset.check_stored()
     rows = np.unique(np.linspace(0, len(dataset) - 1, min(sample, len(dataset))).astype(np.int64))
     images = _read_sample(dataset, rows, workers)

@@ -29,11 +29,12 @@ from headrace.datasets.shards.index import Columns, Keys, read_columns
 from headrace.datasets.shards.manifest import ERRORS, MANIFEST, Manifest, ShardFacts, read_manifest
 from headrace.datasets.sidecar_files import SidecarFile
 from headrace.datasets.sources.remote.store import is_url
-from headrace.datasets.sources.shards import contradiction, is_packed, no_manifest
+from headrace.datasets.sources.shards import contradiction, has_manifest, is_packed, no_manifest
 from headrace.errors import DecodeError, FormatError, SourceError, UsageError
 from headrace.images.header import read_header
 from headrace.packing.lossless import check_pixels
 from headrace.system import machine
+from headrace.system.regular_file import read_regular, regular_opener
 
 __all__ = ["Problem", "VerifyResult", "verify"]
 
@@ -82,7 +83,7 @@ def verify(
     where = str(path) if is_url(path) else str(folder)
     if not is_packed(folder):
         raise SourceError(f"no packed dataset in {where}: {MANIFEST} is missing", hint="headrace pack makes one")
-    if not (folder / MANIFEST).exists():
+    if not has_manifest(folder):
         raise no_manifest(folder)
     count = workers if workers is not None else max(1, round(machine.cores().usable))
     if count < 1:
@@ -108,7 +109,7 @@ def verify(
 def _check_files(folder: Path, manifest: Manifest, columns: Columns) -> Iterator[Problem]:
     """Yield the problems of manifest, index and folder."""
     index = folder / manifest.index.file
-    raw = index.read_bytes()
+    raw = read_regular(index)
     if len(raw) != manifest.index.size or hashlib.sha256(raw).hexdigest() != manifest.index.sha256:
         yield Problem(manifest.index.file, "", "its SHA-256 is not the manifest's: the bytes have changed")
         return
@@ -127,7 +128,7 @@ def _check_files(folder: Path, manifest: Manifest, columns: Columns) -> Iterator
     keys = Keys(columns.keys, columns.key_start)
     if len(set(keys)) != len(keys):
         yield Problem(manifest.index.file, "", "two records have the same key")
-    rejected = (folder / ERRORS).read_bytes().count(b"\n") if (folder / ERRORS).is_file() else 0
+    rejected = read_regular(folder / ERRORS).count(b"\n") if (folder / ERRORS).is_file() else 0
     if rejected != manifest.rejected:
         yield Problem(ERRORS, "", f"lists {rejected:,} rejected records, the manifest counts {manifest.rejected:,}")
     known = {MANIFEST, manifest.index.file, ERRORS, *(shard.file for shard in manifest.shards)}
@@ -147,7 +148,7 @@ class _ShardCheck:
     def __call__(self, number: int) -> list[Problem]:
         shard = self.manifest.shards[number]
         try:
-            with open(self.folder / shard.file, "rb") as file:
+            with open(self.folder / shard.file, "rb", opener=regular_opener) as file:
                 size = os.fstat(file.fileno()).st_size
                 if size != shard.size:
                     return [Problem(shard.file, "", f"has {size} bytes, the manifest says {shard.size}")]

@@ -129,7 +129,7 @@ def _pack(
     sync: bool,
 ) -> PackResult:
     store = _open_store(dst, unit)
-    dataset = src if isinstance(src, Dataset) else open_stored(src, root)
+    dataset = src if isinstance(src, Dataset) else open_stored(src, root, list_unreadable=True)
     dataset.check_stored()
     _refuse_overlap(dataset, dst, store)
     listing = list_records(dataset, options)

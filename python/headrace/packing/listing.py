@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -90,7 +91,7 @@ def list_records(dataset: Dataset, options: PackOptions) -> Listing:
         )
     rows = np.flatnonzero(labels >= 0)
     why = "ImageFolder takes no files of this ending" if dataset.kind == "folder" else "belongs to no image"
-    strays = [Rejection(name, "no image", why) for name in dataset.strays]
+    strays = [_stray(name, why) for name in dataset.strays]
     keys = _keys(dataset, rows)
     positions, keys, duplicates, renamed = _without_duplicates(dataset, rows, keys, options)
     rows = rows[positions]
@@ -116,6 +117,12 @@ def list_records(dataset: Dataset, options: PackOptions) -> Listing:
     if options.shuffle is None:
         return listing
     return listing.selected(_random_order(listing.keys, f"order {options.shuffle}"), rejected=listing.rejected)
+
+
+def _stray(name: str, why: str) -> Rejection:
+    """Return the rejection of a stray; its name may end in the reason why it cannot be read, in brackets (`open_folder`)."""
+    found = re.fullmatch(r"(?s)(.+) \((a [^()]*(?:not a file|does not exist))\)", name)
+    return Rejection(name, "no image", why) if found is None else Rejection(found[1], "unreadable", found[2])
 
 
 def split(listing: Listing, options: PackOptions) -> dict[str, Listing]:

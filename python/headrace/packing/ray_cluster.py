@@ -52,7 +52,7 @@ class _Worker:
         if version != __version__:
             raise HeadraceError(f"{host} has headrace {__version__}, the pack was started by {version}")
         self.options, self.encoder = options, image_encoder(options)
-        dataset = open_stored(src, root)
+        dataset = open_stored(src, root, list_unreadable=True)
         if dataset.fingerprint != fingerprint:
             raise SourceError(f"{src} holds other records on {host} than where the pack was started")
         self.parts = split(list_records(dataset, options), options)

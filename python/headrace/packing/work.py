@@ -24,6 +24,7 @@ from headrace.errors import FormatError, SourceError, UsageError
 from headrace.packing.listing import Listing, Rejection
 from headrace.packing.pack_plan import PackPlan
 from headrace.system.atomic_write import atomic_write, sync_folder
+from headrace.system.regular_file import read_regular
 from headrace.system.utf8 import utf8_text
 
 __all__ = ["WORK", "WorkFolder", "check_empty", "shard_name"]
@@ -64,7 +65,7 @@ class WorkFolder:
         """Return the plan of the pack that was begun here, or None. Raise FormatError if it is damaged."""
         path = self.folder / _PLAN
         try:
-            return PackPlan.parsed(path.read_bytes())
+            return PackPlan.parsed(read_regular(path))
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (ValueError, KeyError, TypeError) as error:

@@ -20,6 +20,7 @@ from headrace.errors import HeadraceError
 from headrace.images.decode import decode_into
 from headrace.profiling.command import add_fact
 from headrace.session.model import Session
+from headrace.system.regular_file import read_regular
 
 __all__ = ["ImageBenchmark", "measure_images", "with_image_benchmark"]
 
@@ -87,7 +88,7 @@ def _read_samples(paths: Sequence[str], generator: random.Random) -> list[_Sampl
     samples = []
     for path in paths:
         try:
-            data = Path(path).read_bytes()
+            data = read_regular(Path(path))
             with Image.open(io.BytesIO(data)) as image:
                 size = image.size
                 shrunk = _shrunk(image.convert("RGB"))

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from headrace.profiling.command import add_fact
 from headrace.session.model import Session
+from headrace.system.regular_file import open_regular
 
 __all__ = ["sweep", "with_read_sweep"]
 
@@ -77,7 +78,7 @@ def _read_until(paths: Sequence[str], end_s: float) -> int:
 
 def _read_cold(path: str) -> int:
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = open_regular(path)
     except OSError:
         return 0
     try:

@@ -17,6 +17,7 @@ from typing import Any
 
 from headrace.errors import SessionError
 from headrace.session.model import GpuProperties, GpuSample, Host, NotMeasured, ObservedLoader, Process, Sample, Session, Step
+from headrace.system.regular_file import read_regular
 
 __all__ = ["FAMILY", "is_trace", "read_trace"]
 
@@ -44,7 +45,7 @@ def is_trace(path: Path) -> bool:
 def read_trace(path: Path) -> Session:
     """Return the trace of one process as a session. Raises `SessionError` when it is no trace or marks fewer than 2 steps."""
     try:
-        data = path.read_bytes()
+        data = read_regular(path)
         document = json.loads(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data)
     except (OSError, ValueError, EOFError) as error:
         raise SessionError(

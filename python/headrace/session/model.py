@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 
 from headrace.errors import SessionError
 from headrace.system.private_files import make_private_folder, private_opener
+from headrace.system.regular_file import read_regular
 
 __all__ = [
     "BATCH_FIELDS",
@@ -368,7 +369,7 @@ def _no_session(folder: Path) -> SessionError:
 def _lines(file: Path) -> Iterator[dict[str, Any]]:
     """Yield the lines of one file. A line that does not parse, such as the last one of a killed process, is left out."""
     try:
-        text = file.read_bytes().decode("utf-8", errors="replace")
+        text = read_regular(file).decode("utf-8", errors="replace")
     except OSError as error:
         raise SessionError(f"cannot read {file}: {error.strerror or error}") from error
     for line in text.splitlines():

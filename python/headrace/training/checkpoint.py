@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import HeadraceError, StateError
 from headrace.system.atomic_write import TEMPORARY_PREFIX, atomic_write, sync_folder
+from headrace.system.regular_file import read_regular, regular_opener
 
 if TYPE_CHECKING:
     import torch
@@ -144,7 +145,7 @@ def first_whole(attempts: Iterable[Callable[[], Checkpoint]]) -> tuple[Checkpoin
 def load(path: Path) -> Checkpoint:
     """Read one checkpoint and check every byte. Raise StateError naming the file that is missing, damaged or too new."""
     try:
-        return parse(path, lambda name: (path / name).read_bytes())
+        return parse(path, lambda name: read_regular(path / name))
     except OSError as error:
         raise StateError(f"cannot read checkpoint {error.filename or path}: {error.strerror}") from error
 
@@ -230,5 +231,5 @@ def _write_tensors(path: Path, tensors: Mapping[str, torch.Tensor], metadata: Ma
 
 
 def _sha256(path: Path) -> str:
-    with open(path, "rb") as file:
+    with open(path, "rb", opener=regular_opener) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.errors import UsageError
+from headrace.system.regular_file import regular_opener
 from headrace.system.utf8 import name_from_utf8, utf8_text
 from headrace.training.options import Options
 
@@ -25,7 +26,7 @@ _NOT_SAVED = ("resume",)  # belongs to one process, not to the run
 def read(path: Path, known: Sequence[str]) -> dict[str, Any]:
     """Read the options in `path`, by names with underscores. Raise UsageError if it is not TOML or has an unknown option."""
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=regular_opener) as file:
             text = file.read().decode()
         table = tomllib.loads(text)
     except OSError as error:

@@ -15,6 +15,7 @@ import safetensors
 
 from headrace.datasets.sidecar_files import SidecarFiles
 from headrace.errors import FormatError
+from headrace.system.regular_file import check_regular, regular_opener
 
 __all__ = ["Columns", "Keys", "concatenate", "read_columns", "selected", "serialized"]
 
@@ -140,6 +141,7 @@ def serialized(columns: Columns) -> bytes:
 def read_columns(path: Path) -> Columns:
     """Map an index into memory. Raise FormatError if it is no safetensors file, or a column is missing or has another type."""
     try:
+        check_regular(path)
         with safetensors.safe_open(str(path), framework="numpy"):
             pass  # the library checks the header: sizes, overlaps, gaps, overflow
         arrays = _mapped(path)
@@ -201,7 +203,7 @@ _HINT = "the index is damaged: pack the source again, or restore the file from a
 
 
 def _mapped(path: Path) -> Mapping[str, npt.NDArray[Any]]:
-    with open(path, "rb") as file:
+    with open(path, "rb", opener=regular_opener) as file:
         data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     header = 8 + int.from_bytes(data[:8], "little")
     table = json.loads(data[8:header])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import numpy as np
 from headrace.datasets.records import Dataset, RecordTable, fingerprint
 from headrace.datasets.splits import holds_splits
 from headrace.errors import SourceError
+from headrace.system.regular_file import check_regular
 from headrace.system.utf8 import utf8_name
 
 __all__ = ["IMAGE_EXTENSIONS", "open_folder"]
@@ -22,8 +22,10 @@ IMAGE_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".t
 _IGNORED_EXTENSIONS = (".gif", ".jfif", ".jpe", ".heic", ".heif", ".avif", ".jp2", ".jxl")
 
 
-def open_folder(root: Path) -> Dataset:
+def open_folder(root: Path, *, list_unreadable: bool = False) -> Dataset:
     """Open an image folder: the same classes, files and order as torchvision's `ImageFolder(root)`.
+
+    list_unreadable: list dangling links, pipes and devices with an image's name among the strays. Default: False, an error.
 
     Raises SourceError if `root` has no class folders, no images, an empty class or an unreadable folder, or if it holds
     splits (`train` and `val` or `test`) with class folders inside them.
@@ -48,7 +50,7 @@ def open_folder(root: Path) -> Dataset:
     empty: list[str] = []
     for label, name in enumerate(classes):
         before = len(files)
-        for path, size in _images(root / name, strays):
+        for path, size in _images(root / name, strays, list_unreadable=list_unreadable):
             files.append(path)
             sizes.append(size)
             labels.append(label)
@@ -66,7 +68,7 @@ def open_folder(root: Path) -> Dataset:
         )
     prefix_length = len(os.path.join(root, ""))  # noqa: PTH118 (bytes of text, not a path)
     keys = tuple(path[prefix_length:] for path in files)
-    ignored = tuple(path[prefix_length:] for path in strays)
+    ignored = tuple(path[prefix_length:] for path in strays)  # with words in brackets behind it where it cannot be read
     label_column = np.asarray(labels, dtype=np.int64)
     table = RecordTable(
         files=tuple(files),
@@ -90,7 +92,7 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
         raise SourceError(f"cannot list {folder}: {error.strerror}", hint=f"check the permissions:  ls -ld {folder}") from error
 
 
-def _images(folder: Path, strays: list[str]) -> Iterator[tuple[str, int]]:
+def _images(folder: Path, strays: list[str], *, list_unreadable: bool) -> Iterator[tuple[str, int]]:
     """Yield path and size in bytes of each image below `folder`, in ImageFolder's order (by folder, then by name).
 
     Images that ImageFolder ignores are added to `strays`.
@@ -109,14 +111,12 @@ def _images(folder: Path, strays: list[str]) -> Iterator[tuple[str, int]]:
             if name.lower().endswith(IMAGE_EXTENSIONS):
                 path = os.path.join(parent, name)  # noqa: PTH118 (a million Path objects are slow)
                 try:
-                    facts = os.stat(path)  # noqa: PTH116
+                    yield path, check_regular(path).st_size
                 except OSError as error:
-                    raise SourceError(
-                        f"cannot read {path}: {error.strerror}", hint="remove it, or repair the broken link"
-                    ) from error
-                if not stat.S_ISREG(facts.st_mode):  # a read from a pipe or a device may never return
-                    raise SourceError(f"{path} is a pipe, a device or a folder, not an image", hint="remove or rename it")
-                yield path, facts.st_size
+                    if not list_unreadable:
+                        hint = "remove it, or repair the broken link"
+                        raise SourceError(f"cannot read {path}: {error.strerror}", hint=hint) from error
+                    strays.append(f"{path} ({error.strerror})")
             elif name.lower().endswith(_IGNORED_EXTENSIONS):
                 strays.append(os.path.join(parent, name))  # noqa: PTH118 (as above)
 

@@ -10,6 +10,7 @@ from headrace.datasets.records import Dataset
 from headrace.datasets.sources.containers import MAX_CLASSES
 from headrace.datasets.sources.listed_images import check_first_image, listed_dataset
 from headrace.errors import FormatError
+from headrace.system.regular_file import regular_opener
 
 __all__ = ["open_lst"]
 
@@ -23,7 +24,7 @@ def open_lst(path: Path, root: Path | None = None) -> Dataset:
     folder = root if root is not None else path.parent
     names: list[str] = []
     labels: list[int] = []
-    with open(path, encoding="utf-8", errors="surrogateescape") as file:
+    with open(path, encoding="utf-8", errors="surrogateescape", opener=regular_opener) as file:
         for number, line in enumerate(file, 1):
             if line.strip():
                 label, name = _parsed(path, number, line.rstrip("\r\n").split("\t"))

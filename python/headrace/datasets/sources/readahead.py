@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from headrace.datasets.records import RecordTable
 from headrace.system import open_files
+from headrace.system.regular_file import open_regular
 
 __all__ = ["Readahead", "readahead"]
 
@@ -38,7 +39,7 @@ class Readahead:
                 *(column[records].tolist() for column in (table.file, table.offset, table.size)), strict=True
             ):
                 if shard not in self._files:
-                    self._files[shard] = os.open(table.files[shard], os.O_RDONLY | os.O_CLOEXEC)
+                    self._files[shard] = open_regular(table.files[shard])
                 os.posix_fadvise(self._files[shard], offset, size, os.POSIX_FADV_WILLNEED)
         return _ANNOUNCED
 

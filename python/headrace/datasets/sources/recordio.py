@@ -17,6 +17,7 @@ from pathlib import Path
 from headrace.datasets.records import Dataset
 from headrace.datasets.sources.containers import MAX_CLASSES, ContainerRecords, open_containers, unique_stems
 from headrace.errors import FormatError
+from headrace.system.regular_file import open_regular, regular_opener
 
 __all__ = ["MAGIC", "image_header", "open_recordio", "scan_recordio"]
 
@@ -43,7 +44,7 @@ def scan_recordio(files: Sequence[Path]) -> Callable[[Path], ContainerRecords]:
 
 
 def _scan(path: Path, begin: str) -> ContainerRecords:
-    descriptor = os.open(path, os.O_RDONLY)
+    descriptor = open_regular(path)
     try:
         reader = _Reader(path, descriptor)
         index = path.with_suffix(".idx")
@@ -64,7 +65,7 @@ def _scan(path: Path, begin: str) -> ContainerRecords:
 
 def _listed(index: Path) -> Iterator[tuple[int | None, int]]:
     """Yield (key, offset) of each line of an .idx file."""
-    with open(index, "rb") as file:
+    with open(index, "rb", opener=regular_opener) as file:
         for number, line in enumerate(file, 1):
             key, _, at = line.strip().partition(b"\t")
             if not key.isdigit() or not at.isdigit() or len(key) > 19 or len(at) > 18:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from headrace.datasets.shards.manifest import MANIFEST, Manifest, read_manifest
 from headrace.datasets.sources.containers import record_table
 from headrace.errors import FormatError, SourceError
 
-__all__ = ["contradiction", "is_packed", "no_manifest", "open_shards"]
+__all__ = ["contradiction", "has_manifest", "is_packed", "no_manifest", "open_shards"]
 
 _PARTS = ("train", "val", "test")  # folders that `pack --train-ratio` makes
 
@@ -23,7 +24,12 @@ _PARTS = ("train", "val", "test")  # folders that `pack --train-ratio` makes
 def is_packed(folder: Path) -> bool:
     """Return whether `folder` holds a packed dataset, an unfinished one, or the splits of one."""
     names = (MANIFEST, ".packing", *(f"{part}/{MANIFEST}" for part in _PARTS))
-    return any((folder / name).exists() for name in names)
+    return any(os.path.lexists(folder / name) for name in names)
+
+
+def has_manifest(folder: Path) -> bool:
+    """Return whether `folder` has a manifest; a link to a missing one counts, so that reading it says what is wrong."""
+    return os.path.lexists(folder / MANIFEST)
 
 
 def open_shards(folder: Path, *, part: bool = False) -> Dataset:
@@ -32,7 +38,7 @@ def open_shards(folder: Path, *, part: bool = False) -> Dataset:
     Raises FormatError if manifest, index and shards contradict each other, SourceError if the pack is unfinished or `folder`
     holds several datasets. The bytes of the shards are not read: `headrace verify` checks them.
     """
-    if not (folder / MANIFEST).exists():
+    if not has_manifest(folder):
         raise no_manifest(folder)
     manifest = read_manifest(folder)
     index = folder / manifest.index.file

@@ -12,6 +12,7 @@ from headrace.datasets.records import Dataset
 from headrace.datasets.sources.containers import numbered
 from headrace.datasets.sources.listed_images import check_first_image, listed_dataset
 from headrace.errors import FormatError, MissingDependencyError
+from headrace.system.regular_file import check_regular, regular_opener
 
 __all__ = ["TABLES", "open_table"]
 
@@ -40,7 +41,7 @@ def open_table(path: Path, root: Path | None = None) -> Dataset:
 
 def _csv(path: Path) -> tuple[list[str], list[str]]:
     names, labels = list[str](), list[str]()
-    with open(path, newline="", encoding="utf-8-sig", errors="surrogateescape") as file:
+    with open(path, newline="", encoding="utf-8-sig", errors="surrogateescape", opener=regular_opener) as file:
         reader = csv.reader(file, delimiter="\t" if path.suffix == ".tsv" else ",")
         try:
             header = next(reader, [])
@@ -63,6 +64,7 @@ def _parquet(path: Path) -> tuple[list[str], list[str]]:
     except ImportError as error:
         raise MissingDependencyError("pyarrow is needed to read Parquet", hint="pip install pyarrow") from error
     try:
+        check_regular(path)
         columns = library.read_schema(path).names
         at, label = (columns[i] for i in _columns(path, columns))
         table = library.read_table(path, columns=[at, label])  # other columns may hold the images themselves

@@ -18,6 +18,7 @@ from headrace.datasets.shards.keys import escape
 from headrace.datasets.sources.containers import MAX_CLASSES, ContainerRecords, open_containers, unique_stems
 from headrace.datasets.sources.folder import IMAGE_EXTENSIONS
 from headrace.errors import FormatError
+from headrace.system.regular_file import open_regular
 
 __all__ = ["Headers", "TarMember", "is_image", "label_of_cls", "label_of_json", "open_tar", "samples", "scan_tar", "split_name"]
 
@@ -65,7 +66,7 @@ def members(path: Path, links: list[str]) -> Iterator[TarMember]:
     Raises FormatError if the file is not a complete tar archive.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY)
+        descriptor = open_regular(path)
     except OSError as error:
         raise FormatError(f"cannot read {path}: {error.strerror}") from error
     try:
@@ -233,7 +234,7 @@ def _found(path: Path, begin: str, runs: Sequence[tuple[str, list[tuple[str, Tar
 
 def _scan_labeled(path: Path, begin: str, runs: Sequence[tuple[str, list[tuple[str, TarMember]]]]) -> ContainerRecords:
     found = ContainerRecords()
-    descriptor = os.open(path, os.O_RDONLY)
+    descriptor = open_regular(path)
     try:
         for key, parts in runs:
             images = [(end, part) for end, part in parts if is_image(end)]

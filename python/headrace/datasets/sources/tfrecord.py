@@ -17,6 +17,7 @@ from headrace._native import crc32c
 from headrace.datasets.records import Dataset
 from headrace.datasets.sources.containers import MAX_CLASSES, ContainerRecords, open_containers, unique_stems
 from headrace.errors import FormatError
+from headrace.system.regular_file import regular_opener
 
 __all__ = ["masked_crc32c", "open_tfrecord", "scan_tfrecord"]
 
@@ -45,7 +46,7 @@ def _scan(path: Path, begin: str) -> ContainerRecords:
     found, names = ContainerRecords(), list[str]()
     if path.stat().st_size == 0:
         return found
-    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+    with open(path, "rb", opener=regular_opener) as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         for number, (at, size) in enumerate(_records(path, data)):
             example = bytes(data[at : at + size])
             try:

@@ -7,6 +7,7 @@ from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import MissingDependencyError, StateError, UsageError
+from headrace.system.regular_file import check_regular
 
 if TYPE_CHECKING:
     import torch
@@ -58,6 +59,7 @@ def _read(path: Path) -> dict[str, torch.Tensor]:
         if path.is_dir():
             raise UsageError(f"--pretrained {path} is a folder", hint=f"{hint}; in a finished run: final.safetensors")
         if path.suffix == ".safetensors":
+            check_regular(path)
             tensors: dict[str, torch.Tensor] = load_file(path)
             return tensors
         found: Any = torch.load(path, map_location="cpu", weights_only=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import StateError
+from headrace.system.regular_file import check_regular
 from headrace.training import checkpoint
 from headrace.training.models import factory
 from headrace.training.optimization import OptimizationOptions
@@ -83,6 +84,7 @@ def _read_final(path: Path) -> tuple[dict[str, torch.Tensor], Weights]:
     from safetensors import SafetensorError, safe_open
 
     try:
+        check_regular(path)
         with safe_open(path, "pt") as file:
             facts = json.loads((file.metadata() or {})["headrace"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no dict
