@@ -19,7 +19,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from queue import Queue
 from typing import Any
@@ -72,6 +74,18 @@ def pinned(cores: list[int]) -> list[str]:
     return ["taskset", "-c", ",".join(map(str, cores))]
 
 
+@contextmanager
+def burning(count: int, cores: list[int]) -> Iterator[None]:
+    """Run that many busy programs on these cores meanwhile."""
+    burners = [subprocess.Popen([*pinned(cores), sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for process in burners:
+            process.kill()
+            process.wait()
+
+
 def run_once(name: str, repeat: int, cores: list[int], folder: Path, options: argparse.Namespace, *, last: bool) -> bool:
     """Diagnose the job, and run it once more with the fix. `folder` is complete when it has run.json.
 
@@ -80,13 +94,8 @@ def run_once(name: str, repeat: int, cores: list[int], folder: Path, options: ar
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     expected = EXPECTED[name]
-    burners = [subprocess.Popen([*pinned(cores), sys.executable, "-c", "while True: pass"]) for _ in range(expected.burners)]
-    try:
+    with burning(expected.burners, cores):
         watched(command(name, expected), cores, folder / "plain", expected.emulated)
-    finally:
-        for process in burners:
-            process.kill()
-            process.wait()
     saved: dict[str, Any] = json.loads((folder / "plain/diagnosis.json").read_text())
     run: dict[str, Any] = {"name": name, "repeat": repeat, "time_to_verdict_s": saved["time_to_verdict_s"], "fix": None}
     found = diagnose(Session.load(folder / "plain"))
@@ -99,7 +108,8 @@ def run_once(name: str, repeat: int, cores: list[int], folder: Path, options: ar
         number = fix.id.partition("=")[2] if fix is not None else ""
         arguments = [word.format(n=number) for word in expected.arguments]
         run["fix"] = fix.id if fix is not None else None
-        watched(command(name, expected, *arguments), cores, folder / "fixed", expected.emulated)
+        with burning(expected.burners, cores):
+            watched(command(name, expected, *arguments), cores, folder / "fixed", expected.emulated)
     if options.traceml and repeat == 0 and not expected.emulated and not expected.burners:
         run["traceml"] = baselines.traceml(options.traceml, JOBS, name, expected.ranks, pinned(cores))
     (folder / "run.json").write_text(json.dumps(run))

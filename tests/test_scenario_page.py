@@ -38,7 +38,7 @@ def test_every_job_has_an_expectation(judge: ModuleType) -> None:
     pytest.importorskip("torch")
     jobs = importlib.import_module("scenarios.jobs")
     assert set(jobs.SCENARIOS) == set(judge.EXPECTED)
-    assert {expected.number for expected in judge.EXPECTED.values()} == set(range(1, 24))
+    assert {expected.number for expected in judge.EXPECTED.values()} == set(range(1, 26))
 
 
 def test_runs_are_scored(judge: ModuleType, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import gc
 import http.client
 import http.server
 import importlib
+import io
 import multiprocessing
 import os
 import sys
@@ -440,6 +441,33 @@ def communication(options: argparse.Namespace) -> Job:
     return Job(num_workers=1, compute=compute, steps=150, model=model)
 
 
+def pool_contention(options: argparse.Namespace, threads: int) -> Job:
+    """24, 25: JPEGs decoded and transformed in the training process, with `threads` threads beside two other programs."""
+    from PIL import Image
+    from torchvision.transforms import v2  # type: ignore[import-untyped,unused-ignore]
+
+    torch.set_num_threads(threads)
+    noise = np.random.default_rng(0).integers(0, 255, (30, 40, 3), dtype=np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(noise).resize((500, 375), Image.Resampling.BICUBIC).save(file, "JPEG", quality=90)
+    content = file.getvalue()
+    crop = v2.Compose([v2.PILToTensor(), v2.RandomResizedCrop(224, antialias=True), v2.RandomHorizontalFlip()])
+    transform = v2.Compose([crop, v2.ToDtype(torch.float32, scale=True), v2.ColorJitter(0.4, 0.4, 0.4)])
+
+    def read(index: int) -> Any:
+        return transform(Image.open(io.BytesIO(content)).convert("RGB"))
+
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 7, 4), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten())
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+
+    def compute(batch: Any, step: int) -> None:
+        optimizer.zero_grad()
+        model(batch).sum().backward()
+        optimizer.step()
+
+    return Job(batch_size=8, num_workers=0, sample=read, compute=compute, steps=30 if threads > 1 else 300, model=model)
+
+
 SCENARIOS: dict[str, Callable[[argparse.Namespace], Job]] = {
     "healthy": healthy,
     "near_the_knee": near_the_knee,
@@ -468,6 +496,8 @@ SCENARIOS: dict[str, Callable[[argparse.Namespace], Job]] = {
     "network": network,
     "uneven": uneven,
     "communication": communication,
+    "pool_contention": lambda options: pool_contention(options, 2),
+    "pool_of_one": lambda options: pool_contention(options, 1),
 }
 
 
@@ -511,12 +541,14 @@ def main() -> None:
     parser.add_argument("name", choices=SCENARIOS)
     parser.add_argument("--num-workers", type=int)
     parser.add_argument("--batch-size", type=int)
+    parser.add_argument("--threads", type=int, help="threads of PyTorch, instead of the scenario's")
     parser.add_argument("--steps", type=int, help="fewer steps, to try a job out")
     parser.add_argument("--fixed", action="store_true", help="without the fault, where it is in the training process")
     parser.add_argument("--traceml", action="store_true", help="mark the steps for TraceML, which needs that")
     options = parser.parse_args()
     torch.set_num_threads(1)
     job = SCENARIOS[options.name](options)
+    torch.set_num_threads(options.threads or torch.get_num_threads())
     batch_size = options.batch_size or job.batch_size
     workers = job.num_workers if options.num_workers is None else options.num_workers
     loader = DataLoader(

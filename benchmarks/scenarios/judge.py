@@ -83,6 +83,11 @@ EXPECTED: dict[str, Expected] = {
     "network": Expected(21, "input", ("NETWORK",), CPU),
     "uneven": Expected(22, "cpu", ("CPU_UNEVEN",), STORAGE),
     "communication": Expected(23, "rank", ("COMMUNICATION",), ("COMPUTE_BOUND", "RANK_STRAGGLER"), ranks=2),
+    "pool_contention": Expected(
+        24, "cpu", ("CPU_OVERSUBSCRIBED",), STORAGE, "threads=", ("--threads", "{n}"),
+        evidence="threads without a core", burners=2,
+    ),
+    "pool_of_one": Expected(25, "machine", ("EXTERNAL_CPU", "NO_OVERLAP"), ("CPU_OVERSUBSCRIBED", *STORAGE), burners=2),
 }  # fmt: skip
 
 STRETCH = 17

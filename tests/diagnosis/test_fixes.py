@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from diagnosis_checks import check, fix
+from headrace.attach.thread_settings import THREAD_VARIABLES
 from headrace.diagnosis.diagnose import diagnose
 from headrace.diagnosis.fixes.fix_kind import Rerun
 from headrace.diagnosis.fixes.registry import FIXES, needs_replay, rerun_with
@@ -103,7 +104,7 @@ def test_all_fix_ids_of_the_interface_are_registered() -> None:
         ("prefetch=4", Rerun(loader_arguments={"prefetch_factor": 4})),
         ("pin_memory", Rerun(loader_arguments={"pin_memory": True})),
         ("persistent_workers", Rerun(loader_arguments={"persistent_workers": True})),
-        ("threads=1", Rerun(environment={"OMP_NUM_THREADS": "1"})),
+        ("threads=1", Rerun(environment=dict.fromkeys(THREAD_VARIABLES, "1"), threads=1)),
         ("headrace_run", Rerun(headrace_run=True)),
         ("num_workers=many", None),
         ("pack", None),

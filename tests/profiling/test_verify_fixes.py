@@ -70,5 +70,9 @@ def test_only_fixes_that_need_no_edit_can_be_applied() -> None:
     }
     headrace_run = verify_fixes.launch_with(Fix("headrace_run", ""), loader)
     assert headrace_run is not None and "headrace.accelerate.hook" in headrace_run.hooks
+    threads = verify_fixes.launch_with(Fix("threads=1", ""), loader)
+    assert threads is not None and "headrace.attach.overrides" in threads.hooks
+    assert json.loads(dict(threads.env)["HEADRACE_OVERRIDES"]) == {"threads": 1}
+    assert dict(threads.env)["OMP_NUM_THREADS"] == dict(threads.env)["OPENBLAS_NUM_THREADS"] == "1"
     assert verify_fixes.launch_with(Fix("pack", ""), loader) is None
     assert verify_fixes.launch_with(Fix("remove_sync", ""), loader) is None

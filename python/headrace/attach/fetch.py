@@ -16,17 +16,24 @@ from collections.abc import Callable
 from typing import Any
 
 from headrace.attach import load_hooks
+from headrace.attach.operator_cpu import OperatorCpu
 from headrace.attach.probe import Probe
 from headrace.attach.recorder import Recorder
-from headrace.attach.threads import IoCounters, read_io, run_queue_delay_s, tcp_connections
+from headrace.attach.threads import IoCounters, private_bytes, read_io, run_queue_delay_s, tcp_connections
 
 __all__ = ["LOADER_VARIABLE", "install"]
 
 SOCKETS_AT_BATCH = 5
 """Count the connections of a process after this many batches: by then it has opened them, if it needs any."""
 
+MEMORY_AT_BATCHES = (SOCKETS_AT_BATCH, 200)
+"""Read the memory of a worker after these batches: when it has what every batch needs, and when its caches have grown."""
+
 LOADER_VARIABLE = "HEADRACE_LOADER"
 """`number:workers` of the loader whose workers are being started. Spawned workers read it from the environment."""
+
+MAP_FETCHER = "_MapDatasetFetcher"
+"""The fetcher of datasets with indices. The generator of an iterable dataset may hold contexts of its own over batches."""
 
 _timing = threading.local()
 
@@ -56,6 +63,7 @@ def _timed_fetch(original: Callable[..., Any], timer: _BatchTimer) -> Callable[.
             data = original(self, possibly_batched_index)
         finally:
             _timing.active = False
+            timer.leave()
         try:
             timer.end(possibly_batched_index)
         except Exception:
@@ -119,6 +127,7 @@ class _BatchTimer:
         number, _, workers = os.environ.get(LOADER_VARIABLE, "0:0").partition(":")
         self.loader = int(number)
         self.probe = Probe(self.recorder, self.loader, self.worker, int(workers)) if info is not None else None
+        self.operators = OperatorCpu(self.recorder)
         if info is not None:
             from headrace.attach.processes import write_process
 
@@ -135,12 +144,22 @@ class _BatchTimer:
             self.loader = getattr(_timing, "loader", 0)
         _timing.collate_s = _timing.collate_cpu_s = _timing.socket_s = 0.0
         _timing.active = True
-        self.faults = resource.getrusage(resource.RUSAGE_SELF).ru_majflt
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        self.faults, self.preempted = usage.ru_majflt, usage.ru_nivcsw
         self.io = read_io()
         self.queue_s = run_queue_delay_s()
         self.process_cpu_s = time.process_time()
         self.cpu_s = time.thread_time()
         self.start_s = time.monotonic()
+        if self.worker < 0 and not self.operators.done and type(fetcher).__name__ == MAP_FETCHER:
+            self.operators.begin()
+
+    def leave(self) -> None:
+        """Undo what `begin` did to the calls of this thread. Called however the batch ended."""
+        try:
+            self.operators.leave()
+        except Exception:
+            self.fail()
 
     def end(self, index: Any) -> None:
         end_s = time.monotonic()
@@ -148,8 +167,12 @@ class _BatchTimer:
         process_cpu_s = time.process_time()
         queue_s = run_queue_delay_s()
         read_bytes, disk_bytes = _delta(self.io, read_io())
+        pool_cpu_s = max(0.0, (process_cpu_s - self.process_cpu_s) - (cpu_s - self.cpu_s))
         other_cpu_s = (process_cpu_s - self.end_process_cpu_s) - (cpu_s - self.end_thread_cpu_s)
         wall_s = end_s - self.start_s
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        if self.worker < 0 and not self.operators.done:
+            self.operators.end(wall_s, cpu_s - self.cpu_s, pool_cpu_s, _difference(self.queue_s, queue_s))
         alone = self.probe.after_batch(wall_s, cpu_s - self.cpu_s, _difference(self.queue_s, queue_s)) if self.probe else 0
         row = [
             self.start_s,
@@ -164,13 +187,17 @@ class _BatchTimer:
             read_bytes,
             disk_bytes,
             _timing.socket_s,
-            resource.getrusage(resource.RUSAGE_SELF).ru_majflt - self.faults,
+            usage.ru_majflt - self.faults,
             alone,
+            pool_cpu_s,
+            usage.ru_nivcsw - self.preempted,
         ]
         self.end_s, self.end_process_cpu_s, self.end_thread_cpu_s = end_s, process_cpu_s, cpu_s
         self.made += 1
         if self.made == SOCKETS_AT_BATCH:
             self._note_connections(end_s)
+        if self.worker >= 0 and self.made in MEMORY_AT_BATCHES:
+            self._note_memory(end_s)
         self.recorder.row("batches", self.loader, [_rounded(value) for value in row], worker=self.worker)
         self.recorder.flush_when_due(end_s)
 
@@ -179,6 +206,12 @@ class _BatchTimer:
         count = tcp_connections()
         if count is not None:
             self.recorder.event("tcp_connections", now_s, 0.0, str(count))
+
+    def _note_memory(self, now_s: float) -> None:
+        """Record the memory of this worker that it shares with no other process: what one more worker would need."""
+        held = private_bytes()
+        if held is not None:
+            self.recorder.event("worker_memory", now_s, 0.0, str(held))
 
     def fail(self) -> None:
         self.off = True

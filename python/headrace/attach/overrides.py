@@ -1,7 +1,8 @@
-"""Override arguments of the job's training loader (number of workers, pinning, prefetch), to re-measure a fix.
+"""Override arguments of the job's training loader (number of workers, pinning, prefetch), or its threads, to re-measure a fix.
 
 The environment holds the settings as JSON: `{"match": {"batch_size": 64, "num_workers": 2}, "set": {"num_workers": 8}}`. Only
-loaders whose arguments match are changed, so that a validation loader keeps its arguments.
+loaders whose arguments match are changed, so that a validation loader keeps its arguments. `{"threads": 1}` sets the threads of
+PyTorch and OpenCV, also where the script sets more.
 """
 
 from __future__ import annotations
@@ -9,8 +10,11 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import sys
 from collections.abc import Callable
 from typing import Any
+
+from headrace.attach import load_hooks
 
 __all__ = ["OVERRIDES_VARIABLE", "install"]
 
@@ -21,12 +25,27 @@ NEEDS_WORKERS = ("prefetch_factor", "persistent_workers", "multiprocessing_conte
 
 
 def install() -> None:
-    """Patch `DataLoader.__init__`. Raise `ValueError` if the settings are not JSON."""
+    """Patch `DataLoader.__init__`, or limit the threads. Raise `ValueError` if the settings are not JSON."""
     settings = json.loads(os.environ.get(OVERRIDES_VARIABLE, "{}"))
+    if settings.get("threads"):
+        limit = int(settings["threads"])
+        _limit_threads(sys.modules["torch"], "set_num_threads", limit)
+        load_hooks.when_imported("cv2", lambda cv2: _limit_threads(cv2, "setNumThreads", limit))
     if settings.get("set"):
         from torch.utils.data import DataLoader
 
         DataLoader.__init__ = _changed_init(DataLoader.__init__, settings.get("match", {}), settings["set"])
+
+
+def _limit_threads(module: Any, name: str, limit: int) -> None:
+    """Set the threads of a library, and let its function set no more. OpenCV: a negative number means all, 0 means none."""
+    original = getattr(module, name)
+    original(limit)
+
+    def set_threads(number: int) -> None:
+        original(min(number, limit) if number >= 0 else limit)
+
+    setattr(module, name, set_threads)
 
 
 def _changed_init(original: Callable[..., None], match: dict[str, Any], changes: dict[str, Any]) -> Callable[..., None]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from headrace.attach.load_hooks import PROCESS_STARTED_S
 from headrace.attach.recorder import Recorder
+from headrace.attach.thread_settings import thread_settings
 
 __all__ = ["rank_from_environment", "write_process"]
 
@@ -53,6 +54,7 @@ def write_process(recorder: Recorder, *, role: str, worker_id: int | None = None
         worker_id=worker_id,
         python=platform.python_version(),
         torch=str(torch.__version__) if torch is not None else None,
+        thread_settings=thread_settings(),
         torch_threads=torch.get_num_threads() if torch is not None else None,
         tensorflow=str(getattr(tensorflow, "__version__", "")) or None,
         argv=sys.argv[:1],  # the script; its arguments may hold secrets

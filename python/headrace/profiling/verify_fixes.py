@@ -60,8 +60,12 @@ def launch_with(fix: Fix, loader: ObservedLoader) -> Launch | None:
         return None
     if rerun.headrace_run:
         return Launch(hooks=(RUN_HOOK, HOOK))
+    environment = tuple(rerun.environment.items())
+    if rerun.threads is not None:
+        limit = (OVERRIDES_VARIABLE, json.dumps({"threads": rerun.threads}))
+        return Launch((OVERRIDES_HOOK, HOOK), (*environment, limit))
     if not rerun.loader_arguments:
-        return Launch(env=tuple(rerun.environment.items()))
+        return Launch(env=environment)
     overrides = {
         "match": {"num_workers": loader.num_workers, "batch_size": loader.batch_size},
         "set": dict(rerun.loader_arguments),

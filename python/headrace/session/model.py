@@ -48,7 +48,10 @@ SESSION_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One process that headrace attached to. `role` is "main" (iterates a loader) or "worker" (a DataLoader worker)."""
+    """One process that headrace attached to. `role` is "main" (iterates a loader) or "worker" (a DataLoader worker).
+
+    thread_settings: variables such as OMP_NUM_THREADS, and the threads of the libraries in use, by name.
+    """
 
     pid: int
     parent_pid: int
@@ -63,6 +66,7 @@ class Process:
     torch_threads: int | None = None
     argv: tuple[str, ...] = ()
     tensorflow: str | None = None
+    thread_settings: Mapping[str, int | str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +169,8 @@ class Batch:
     read_bytes, disk_bytes: read by system calls, and of these from a disk rather than the page cache.
     socket_s: in reads from sockets.
     alone: 1 when the other workers paused, while headrace measured whether storage slows down with concurrency.
+    pool_cpu_s: CPU time of the process's other threads while the batch was made.
+    preempted: how often the kernel took the core from a running thread of the process meanwhile.
     """
 
     pid: int
@@ -184,6 +190,8 @@ class Batch:
     socket_s: float | None = None
     major_faults: int | None = None
     alone: int | None = None
+    pool_cpu_s: float | None = None
+    preempted: int | None = None
 
     @property
     def blocked_s(self) -> float | None:

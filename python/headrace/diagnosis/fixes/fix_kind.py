@@ -18,12 +18,14 @@ class Rerun:
 
     loader_arguments: arguments of the training DataLoader to replace, by name.
     environment: variables to set, by name.
+    threads: most threads that PyTorch, OpenCV and Numba may use, whatever the script sets.
     headrace_run: whether the job runs under `headrace run`.
     """
 
     loader_arguments: Mapping[str, object] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     headrace_run: bool = False
+    threads: int | None = None
 
 
 def _not_rerun(number: int | None, loader: ObservedLoader) -> Rerun | None:

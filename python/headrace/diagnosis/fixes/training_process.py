@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 
+from headrace.attach.thread_settings import THREAD_VARIABLES
 from headrace.diagnosis.fixes.fix_kind import FixKind, Rerun
 from headrace.diagnosis.job import MeasuredJob
 from headrace.diagnosis.model import Fix
 from headrace.diagnosis.prediction import predicted_fix, round_rate
+from headrace.diagnosis.rules.contention import Contention, measure_contention
 from headrace.session.model import ObservedLoader
 
 __all__ = ["ASYNC_CHECKPOINT", "GC_FREEZE", "REMOVE_SYNC", "THREADS"]
@@ -15,9 +18,15 @@ __all__ = ["ASYNC_CHECKPOINT", "GC_FREEZE", "REMOVE_SYNC", "THREADS"]
 WITHOUT_SPINNING = 0.8
 """Assumed CPU time of the training process with one compute thread, over the time with several on full cores."""
 
+SETTERS = {"cv2": "setNumThreads", "numba": "set_num_threads"}
+"""The functions that set the threads of libraries that do not follow OMP_NUM_THREADS, or not always."""
+
 
 def _threads(job: MeasuredJob, kind: str) -> Fix | None:
-    """Propose one compute thread: several threads spin on full cores while they wait for one another."""
+    """Propose as many threads as have cores: threads without a core make the others spin."""
+    found = measure_contention(job)
+    if found is not None:
+        return _fewer_threads(job, found)
     threads = job.rank.process.torch_threads or 1
     if job.model is None or threads <= 1 or job.machine.gpu_busy is not None:
         return None
@@ -27,14 +36,53 @@ def _threads(job: MeasuredJob, kind: str) -> Fix | None:
         "threads=1",
         f"one compute thread instead of {threads} ({queue_s * 1e3:.3g} ms per step are lost to queueing now)",
         job.model.changed(main_cpu_s=job.model.main_cpu_s * WITHOUT_SPINNING),
-        "OMP_NUM_THREADS=1",
+        _with_threads(job, 1),
         effort="one variable",
         error=0.1,
     )
 
 
+def _fewer_threads(job: MeasuredJob, found: Contention) -> Fix:
+    """Predict the step with fewer threads from the useful CPU time, and from the waits for a core that may remain."""
+    rank = job.rank
+    name = "one thread" if found.proposed == 1 else f"{found.proposed} threads"
+    command = _with_threads(job, found.proposed)
+    change = f"{name} in each {found.where} instead of {found.threads}"
+    if found.where == "training process":
+        change = f"{name} in the training process instead of {found.threads}"
+        if _set_by_script(job):
+            change += f" (the script sets its own number: torch.set_num_threads({found.proposed}))"
+    elif found.library != "torch":
+        change += f" (in worker_init_fn: {found.library}.{SETTERS[found.library]}({found.proposed}))"
+    if rank.items is None:
+        return Fix(f"threads={found.proposed}", change, command=command, basis="not predicted: no count of images")
+    shortest_s, likely_s, longest_s = found.step_s
+    return Fix(
+        f"threads={found.proposed}",
+        change,
+        round_rate(rank.items / likely_s),
+        (round_rate(0.9 * rank.items / longest_s), round_rate(1.1 * rank.items / shortest_s)),
+        command=command,
+        gain=round(rank.step_s / likely_s, 3),
+        basis="the useful CPU time measured",
+        effort="one variable",
+    )
+
+
+def _set_by_script(job: MeasuredJob) -> bool:
+    """Return whether PyTorch has another number of threads than the variable in the environment says."""
+    settings = job.rank.process.thread_settings
+    return "OMP_NUM_THREADS" in settings and settings["OMP_NUM_THREADS"] != str(settings.get("torch"))
+
+
+def _with_threads(job: MeasuredJob, threads: int) -> str:
+    return " ".join((f"OMP_NUM_THREADS={threads}", shlex.join(job.session.command))).rstrip()
+
+
 def _set_threads(number: int | None, loader: ObservedLoader) -> Rerun | None:
-    return None if number is None else Rerun(environment={"OMP_NUM_THREADS": str(number)})
+    if number is None:
+        return None
+    return Rerun(environment=dict.fromkeys(THREAD_VARIABLES, str(number)), threads=number)
 
 
 THREADS = FixKind("threads", _threads, rerun=_set_threads)

@@ -30,6 +30,8 @@ class BatchCost:
     other_cpu_s: CPU time of the worker process outside the fetching thread (serialising, native threads).
     socket_s: in reads from sockets.
     read_bytes, disk_bytes: read by system calls, and of these from a disk.
+    pool_cpu_s: CPU time of the process's other threads while the batch was made.
+    preempted: how often the kernel took the core from a running thread of the process meanwhile.
     alone_ratio: blocked time beside the other workers over blocked time alone. 1 means that storage serves all readers
         equally well; the number of workers means that storage serves one at a time. None without the experiment.
     """
@@ -45,6 +47,8 @@ class BatchCost:
     read_bytes: float | None
     disk_bytes: float | None
     alone_ratio: float | None
+    pool_cpu_s: float | None = None
+    preempted: float | None = None
 
     @property
     def off_core_s(self) -> float:
@@ -93,6 +97,8 @@ def measure_batch_cost(
         read_bytes=mean_of_known(batch.read_bytes for batch in made),
         disk_bytes=mean_of_known(batch.disk_bytes for batch in made),
         alone_ratio=_alone_ratio(mine),
+        pool_cpu_s=mean_of_known(batch.pool_cpu_s for batch in made),
+        preempted=mean_of_known(batch.preempted for batch in made),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from headrace.diagnosis.job import MeasuredJob
 from headrace.diagnosis.measure import Rank
 from headrace.diagnosis.model import Finding
+from headrace.diagnosis.rules.contention import thread_contention
 from headrace.diagnosis.rules.finding import duration, make_finding
 from headrace.diagnosis.rules.input import INPUT_SHARE, input_wait_s, workers_are_needed
 from headrace.diagnosis.stats import median
@@ -131,7 +132,10 @@ def _queueing_s(job: MeasuredJob) -> float | None:
 
 
 def cpu_oversubscribed(job: MeasuredJob) -> Finding | None:
-    """Report that the training process waits for a core because the job has more busy threads than cores."""
+    """Report that the threads of a process contend, or that the training process waits because of too many busy threads."""
+    contention = thread_contention(job)
+    if contention is not None:
+        return contention
     rank, machine = job.rank, job.machine
     foreign = machine.foreign_share
     if rank.main_queue_s is None or foreign is None or foreign >= FOREIGN_SHARE or not machine.cores:

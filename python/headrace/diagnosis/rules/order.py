@@ -7,6 +7,7 @@ from collections.abc import Callable
 from headrace.diagnosis.job import MeasuredJob
 from headrace.diagnosis.kinds import KINDS
 from headrace.diagnosis.model import Finding
+from headrace.diagnosis.rules.contention import thread_contention
 from headrace.diagnosis.rules.gpu import compute_bound, h2d_bound, overhead_bound, sync_bound
 from headrace.diagnosis.rules.input import INPUT_SHARE, slow_input
 from headrace.diagnosis.rules.machine import (
@@ -44,6 +45,9 @@ RULES: tuple[Rule, ...] = (
 OUTSIDE_CAUSE_SHARE = 0.10
 """Put a cause outside the job first when it takes at least this share of the step, and half of the largest inside share."""
 
+CONTENTION_FIRST = 2.0
+"""Put another cause before contention inside a process only when its share is more than this many times as large."""
+
 URGENT_HOURS = 1.0
 """Make memory growth the verdict when memory is full within this time and no other cause slows the job."""
 
@@ -55,7 +59,7 @@ def find_causes(job: MeasuredJob) -> list[Finding]:
     least_share = max(OUTSIDE_CAUSE_SHARE, 0.5 * (_share_without_queueing(job, inside[0]) if inside else 0.0))
     first = [found for found in outside if _share(found) >= least_share]
     rest = sorted([*inside, *(found for found in outside if found not in first)], key=_share, reverse=True)
-    causes = [*first, *rest]
+    causes = _contention_first(job, [*first, *rest])
     growth = memory_growth(job)
     if not any(_share(found) >= INPUT_SHARE for found in causes):
         causes.insert(0, compute_bound(job))
@@ -63,6 +67,17 @@ def find_causes(job: MeasuredJob) -> list[Finding]:
         if growth is not None and hours is not None and hours < URGENT_HOURS:
             return [growth, *causes]
     return causes if growth is None else [*causes, growth]
+
+
+def _contention_first(job: MeasuredJob, causes: list[Finding]) -> list[Finding]:
+    """Return the causes with contention of a process's own threads first, where it takes a large part of the largest cause.
+
+    Threads that spin make batches slow, and wait for the cores that other programs use: both then look like the cause.
+    """
+    contention = thread_contention(job)
+    if contention is None or CONTENTION_FIRST * _share(contention) < max(map(_share, causes)):
+        return causes
+    return [contention, *(found for found in causes if found.kind != contention.kind)]
 
 
 def _findings(rules: tuple[Rule, ...], job: MeasuredJob) -> list[Finding]:

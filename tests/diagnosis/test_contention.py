@@ -1,0 +1,130 @@
+"""Contention of threads inside a process: when it is named, what fewer threads are predicted to bring, when it is not named."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+from diagnosis_checks import check, fix
+from headrace.diagnosis.diagnose import diagnose
+from headrace.session.model import Event, Session
+from session_factory import MAIN_PID, make_session
+
+
+def pool_job(
+    *, threads: int = 2, useful_s: float | None = 0.016, queue_s: float = 0.6, pool_s: float = 0.09, foreign: float = 1.7
+) -> Session:
+    """A job that makes its batches itself: 92 ms of CPU an image is spent, `useful_s` per image is needed (batches of 8)."""
+    session = make_session(
+        workers=0, cpu_s=0.37, queue_s=queue_s, compute_s=0.01, batch_size=8, cores=2, foreign_cores=foreign, queue_share=0.6
+    )
+    main = replace(session.processes[0], torch_threads=threads, thread_settings={"OMP_NUM_THREADS": "2", "torch": threads})
+    batches = tuple(replace(batch, pid=MAIN_PID, pool_cpu_s=8 * pool_s / 2, preempted=60) for batch in session.batches)
+    steps = tuple(
+        replace(step, wait_cpu_s=0.37, wait_queue_s=queue_s, cpu_s=0.001, queue_s=0.0001, process_cpu_s=0.37 + 8 * pool_s / 2)
+        for step in session.steps
+    )
+    measured = json.dumps({"low_s": 8 * (useful_s or 0), "high_s": 8 * 1.3 * (useful_s or 0)})
+    events = (Event(MAIN_PID, "operator_cpu", 5.0, 0.0, measured),) if useful_s is not None else ()
+    return replace(
+        session,
+        processes=(main, *session.processes[1:]),
+        batches=batches,
+        steps=steps,
+        events=events,
+        command=("python", "t.py"),
+    )
+
+
+def test_spinning_threads_beside_other_programs_are_cpu_oversubscribed() -> None:
+    diagnosis = check(pool_job(), "CPU_OVERSUBSCRIBED")
+    words = " ".join(diagnosis.findings[0].evidence)
+    assert "has 2 threads; with other programs 3.7 threads want 2 cores" in words
+    assert "91.4 ms of CPU time, of which its work needs 7.21 ms to 20.8 ms" in words
+    assert "49% of the CPU time is that of the pool's other threads" in words
+    assert "60 times per batch" in words
+    assert "OMP_NUM_THREADS=2, torch has 2 threads" in words
+
+
+def test_threads_fix_is_predicted_from_the_useful_cpu_time() -> None:
+    diagnosis = diagnose(pool_job())
+    found = fix(diagnosis, "threads=1")
+    assert found.command == "OMP_NUM_THREADS=1 python t.py"
+    ratio, rest_s = 0.6 / 0.37, 0.01 + 0.0005
+    longest_s = 8 * 1.3 * 0.016 * (1 + 0.85 * ratio) + rest_s
+    shortest_s = 8 * 0.45 * 0.016 * (1 + 0.1 * ratio) + rest_s
+    assert found.interval is not None
+    assert found.interval == pytest.approx((0.9 * 8 / longest_s, 1.1 * 8 / shortest_s), rel=0.05)
+    assert found.predicted_img_s == pytest.approx(8 / math.sqrt(longest_s * shortest_s), rel=0.05)
+
+
+def test_useful_work_of_a_pool_is_not_reported() -> None:
+    session = pool_job(useful_s=0.09)  # nearly all of the CPU time is needed
+    assert not any(found.kind == "CPU_OVERSUBSCRIBED" for found in diagnose(session).findings)
+
+
+def test_without_a_measurement_of_the_useful_work_nothing_is_claimed() -> None:
+    assert not any(item.id.startswith("threads") for item in diagnose(pool_job(useful_s=None)).fixes)
+
+
+def test_a_pool_on_free_cores_is_not_reported() -> None:
+    session = pool_job(queue_s=0.004, foreign=0.0)
+    assert not any(found.kind == "CPU_OVERSUBSCRIBED" for found in diagnose(session).findings)
+
+
+def cpu_model(*, queue_s: float, undisturbed_s: float, foreign: float) -> Session:
+    """A model trained on the CPU with two threads; every tenth step is undisturbed and takes `undisturbed_s` of CPU time."""
+    session = make_session(workers=1, cpu_s=0.004, compute_s=0.1 + queue_s, cores=2, foreign_cores=foreign, batch_size=8)
+    main = replace(session.processes[0], torch_threads=2, thread_settings={"torch": 2})
+    steps = tuple(
+        replace(
+            step,
+            cpu_s=undisturbed_s if number % 10 == 0 else 0.1,
+            queue_s=queue_s,
+            wait_cpu_s=0.0005,
+            wait_queue_s=0.0,
+            process_cpu_s=0.2,
+        )
+        for number, step in enumerate(session.steps)
+    )
+    return replace(session, processes=(main, *session.processes[1:]), steps=steps)
+
+
+def test_a_model_trained_on_the_cpu_keeps_its_threads() -> None:
+    for foreign, queue_s in ((0.0, 0.002), (0.0, 0.015), (1.5, 0.3)):
+        diagnosis = diagnose(cpu_model(queue_s=queue_s, undisturbed_s=0.095, foreign=foreign))
+        assert not any(item.id.startswith("threads") for item in diagnosis.fixes), (foreign, queue_s)
+
+
+def test_a_small_model_that_spins_beside_other_programs_is_named() -> None:
+    session = cpu_model(queue_s=0.3, undisturbed_s=0.005, foreign=1.5)
+    diagnosis = check(session, "CPU_OVERSUBSCRIBED")
+    assert (fix(diagnosis, "threads=1").gain or 0) > 5
+
+
+def worker_pools(cv2_threads: int, *, workers: int = 4, foreign: float = 0.0) -> Session:
+    """Workers whose OpenCV has a pool each, on four cores."""
+    session = make_session(
+        workers=workers, cpu_s=0.06, queue_s=0.12, compute_s=0.005, cores=4, foreign_cores=foreign, batch_size=8
+    )
+    processes = tuple(
+        replace(each, torch_threads=1, thread_settings={"torch": 1, "cv2": cv2_threads}) if each.role == "worker" else each
+        for each in session.processes
+    )
+    batches = tuple(
+        replace(batch, pool_cpu_s=0.06, other_cpu_s=0.0602, cpu_s=0.015 if number % 8 == 0 else 0.06)
+        if number % 8
+        else replace(batch, pool_cpu_s=0.003, other_cpu_s=0.0032, cpu_s=0.015)
+        for number, batch in enumerate(session.batches)
+    )
+    return replace(session, processes=processes, batches=batches)
+
+
+def test_pools_of_workers_on_an_idle_machine_are_named() -> None:
+    diagnosis = check(worker_pools(4), "CPU_OVERSUBSCRIBED")
+    assert "each of 4 workers has 4 threads" in diagnosis.findings[0].evidence[0]
+    assert fix(diagnosis, "threads=1").gain is not None
+    assert "cv2.setNumThreads(1)" in fix(diagnosis, "threads=1").change
+    assert not any(found.kind == "CPU_OVERSUBSCRIBED" for found in diagnose(worker_pools(1)).findings)
