@@ -52,6 +52,8 @@ def test_settings_of_main_process_and_workers_are_recorded(tmp_path: Path, monke
     settings = {process.role: process.thread_settings for process in session.processes}
     assert settings["main"] == {"OMP_NUM_THREADS": "5", "torch": 3, "torch_interop": torch.get_num_interop_threads(), "cv2": 7}
     assert (settings["worker"]["torch"], settings["worker"]["cv2"]) == (1, 7)
+    held = [int(event.detail or 0) for event in session.events if event.name == "worker_memory"]
+    assert len(held) == 1 and 1e5 < held[0] < 1e9, "what the forked worker does not share with its parent"
     assert all(batch.pool_cpu_s is not None and batch.preempted is not None for batch in session.batches)
 
 

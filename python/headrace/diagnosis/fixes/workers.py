@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from headrace.diagnosis.fixes.fix_kind import FixKind, Rerun
+from headrace.diagnosis.fixes.worker_limits import WorkerLimit, worker_limits
 from headrace.diagnosis.job import MeasuredJob
 from headrace.diagnosis.model import Fix
 from headrace.diagnosis.prediction import predicted_fix, round_rate
@@ -23,18 +24,24 @@ def _num_workers(job: MeasuredJob, kind: str) -> Fix | None:
 
 
 def _more_workers(job: MeasuredJob) -> Fix | None:
-    """Propose the fewest workers that are as good as any number.
+    """Propose the fewest workers that are as good as any number that memory and /dev/shm have room for.
 
     When the job has that many already, propose twice as many, so that the prediction can say ≈ 0.
     """
     model = job.model
     if model is None:
         return None
+    limits = worker_limits(job)
+    most = min([MOST_WORKERS, *(limit.workers for limit in limits)])
+    if most <= model.workers and limits and limits[0].workers <= model.workers:
+        return None  # not one more fits
     best_s = model.changed(workers=MOST_WORKERS).step_s
-    count = next(n for n in range(1, MOST_WORKERS + 1) if model.changed(workers=n).step_s <= AS_GOOD * best_s)
+    wanted = next(n for n in range(1, MOST_WORKERS + 1) if model.changed(workers=n).step_s <= AS_GOOD * best_s)
+    count = min(wanted, most)
     if count <= model.workers:
         count = max(2 * model.workers, model.workers + 2)
-    change = f"{_workers(count)} instead of {model.workers or 'none'}"
+        count = min([count, *(limit.workers for limit in limits)])
+    change = f"{_workers(count)} instead of {model.workers or 'none'}" + _bound_words(job, count, wanted, limits)
     if job.rank.loader.iterable and count > 1:
         change += "; the iterable dataset must give each worker its own part (get_worker_info), else samples come twice"
     return predicted_fix(
@@ -45,6 +52,22 @@ def _more_workers(job: MeasuredJob) -> Fix | None:
         f"DataLoader(..., num_workers={count})",
         effort="one argument",
     )
+
+
+def _bound_words(job: MeasuredJob, count: int, wanted: int, limits: list[WorkerLimit]) -> str:
+    """Return what holds the number back, and what it needs: a job may ask for more workers than it has cores or memory."""
+    model, cores = job.model, job.machine.cores
+    if limits and count == limits[0].workers < wanted:
+        return f", no more: {limits[0].bound}"
+    words = ""
+    if model is not None and model.changed(workers=count).binding == "cpu":
+        words = f", no more: {cores or 1:g} cores bind"
+    elif cores and count > cores:
+        words = f", more than the {cores:g} cores: they mostly wait, not compute"
+        words += f" ({MOST_WORKERS} is the most that is proposed)" if count == MOST_WORKERS else ""
+    if count > (cores or count) and limits:
+        words += "; they need about " + " and ".join(limit.needs(count) for limit in limits)
+    return words
 
 
 def _fewer_workers(job: MeasuredJob) -> Fix | None:

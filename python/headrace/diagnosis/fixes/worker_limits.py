@@ -1,0 +1,66 @@
+"""What bounds the number of loader workers besides the model: memory per worker, and /dev/shm for their batches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headrace.diagnosis.job import MeasuredJob
+from headrace.system.sizes import size_text
+
+__all__ = ["WorkerLimit", "worker_limits"]
+
+USABLE = 0.8
+"""Let new workers take this share of the memory that is left; the rest is for what grows, and for the page cache."""
+
+PREFETCHED = 2
+"""Batches that a worker makes ahead (`prefetch_factor`), if the loader does not say. One more is in the making or in use."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLimit:
+    """One bound on the workers of a loader.
+
+    workers: at most this many.
+    bound: the measured values, for a fix that is held back by them.
+    each_bytes, place: what one worker needs, and of what.
+    """
+
+    workers: int
+    bound: str
+    each_bytes: float
+    place: str
+
+    def needs(self, workers: int) -> str:
+        """Return what `workers` workers need, in words: 3.2 GB of memory."""
+        return f"{size_text(workers * self.each_bytes)} of {self.place}"
+
+
+def worker_limits(job: MeasuredJob) -> list[WorkerLimit]:
+    """Return the bounds that were measured, the tightest first: memory, and /dev/shm."""
+    found = [limit for limit in (_memory_limit(job), _shared_memory_limit(job)) if limit is not None]
+    return sorted(found, key=lambda limit: limit.workers)
+
+
+def _memory_limit(job: MeasuredJob) -> WorkerLimit | None:
+    """Return how many workers fit into the memory that is left, by what a worker holds alone. All ranks share the memory."""
+    rank, machine = job.rank, job.machine
+    held = [int(event.detail or 0) for event in job.session.events if event.name == "worker_memory"]
+    limit, used = machine.memory_limit_bytes, machine.memory_used_bytes
+    if not held or max(held) <= 0 or limit is None or used is None:
+        return None
+    each = max(held)
+    left = max(0, limit - used)
+    workers = rank.workers + int(USABLE * left / each / len(job.ranks))
+    return WorkerLimit(workers, f"{size_text(left)} of memory are left, and a worker holds {size_text(each)}", each, "memory")
+
+
+def _shared_memory_limit(job: MeasuredJob) -> WorkerLimit | None:
+    """Return how many workers' batches fit into /dev/shm. Workers hand their batches over there."""
+    rank = job.rank
+    free = [sample.shared_memory_free_bytes for sample in job.session.samples if sample.shared_memory_free_bytes is not None]
+    if not free or not rank.batch_bytes or rank.loader.family != "torch":
+        return None
+    each = rank.batch_bytes * ((rank.loader.prefetch_factor or PREFETCHED) + 1)
+    workers = rank.workers + int(USABLE * min(free) / each / len(job.ranks))
+    words = f"{size_text(min(free))} of /dev/shm are free, and the batches of a worker take {size_text(each)}"
+    return WorkerLimit(workers, words, each, "/dev/shm")
