@@ -43,7 +43,7 @@ def test_spinning_threads_beside_other_programs_are_cpu_oversubscribed() -> None
     words = " ".join(diagnosis.findings[0].evidence)
     assert "has 2 threads; with other programs 3.7 threads want 2 cores" in words
     assert "91.4 ms of CPU time, of which its work needs 7.25 ms to 20.9 ms" in words
-    assert "49% of the CPU time is that of the pool's other threads" in words
+    assert "49 % of the CPU time is that of the pool's other threads" in words
     assert "60 times per batch" in words
     assert "OMP_NUM_THREADS=2, torch has 2 threads" in words
 

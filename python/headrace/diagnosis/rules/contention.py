@@ -18,6 +18,7 @@ from headrace.diagnosis.model import Finding
 from headrace.diagnosis.rules.finding import duration, make_finding
 from headrace.diagnosis.stats import mean_of_known, percentile
 from headrace.session.model import Process
+from headrace.system.sizes import percent_text
 
 __all__ = ["Contention", "measure_contention", "thread_contention"]
 
@@ -114,7 +115,7 @@ def thread_contention(job: MeasuredJob) -> Finding | None:
         f"{who} has {found.threads} threads; with other programs {found.wanted:.2g} threads want {cores:g} cores",
         f"an image takes {duration(found.cpu_s / images)} of CPU time, of which its work needs {useful}: "
         "threads without a core make the others spin",
-        f"{found.pool_cpu_s / max(1e-9, found.cpu_s):.0%} of the CPU time is that of the pool's other threads; "
+        f"{percent_text(found.pool_cpu_s / max(1e-9, found.cpu_s))} of the CPU time is that of the pool's other threads; "
         f"the working thread waits {duration(found.queue_s)} for a core",
     ]
     preempted = rank.batch_cost.preempted if rank.batch_cost is not None else None
