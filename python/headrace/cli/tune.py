@@ -11,14 +11,18 @@ from rich.table import Table
 
 from headrace.cli import output
 from headrace.cli.training_options import add_training_options, options_from_arguments
+from headrace.datasets.records import Dataset
 from headrace.errors import UsageError
+from headrace.report import learning_rate_page
 from headrace.system.nvml import find_driver
 from headrace.training import options_file
 from headrace.training.data import open_data
-from headrace.training.devices import open_device
+from headrace.training.devices import Device, open_device
 from headrace.training.distributed.processes import rank_count
 from headrace.training.enlarging import enlargement_note
+from headrace.training.resolve_options import ResolvedOptions, with_global_batch
 from headrace.training.tune.deadline import Deadline
+from headrace.training.tune.learning_rate import RangeTest, find_learning_rate
 from headrace.training.tune.tune import Reporter, TuningResult, tune
 
 SUMMARY = "measure batch size, threads and prefetch for a training run on this machine, and say what limits it"
@@ -43,6 +47,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="end all measurements after S seconds, and say what was not measured (default: 300)",
     )
     parser.add_argument(
+        "--find-learning-rate",
+        action="store_true",
+        help="find a learning rate by a range test instead: train with a growing rate, and throw the weights away",
+    )
+    parser.add_argument(
+        "--page",
+        type=Path,
+        default=Path("learning-rate.html"),
+        metavar="FILE",
+        help="where --find-learning-rate draws the loss over the rate (default: learning-rate.html)",
+    )
+    parser.add_argument(
         "--write", type=Path, metavar="FILE", help="write the settings to a file for `headrace train --config FILE`"
     )
 
@@ -62,6 +78,8 @@ def run(args: argparse.Namespace) -> int:
         output.log(f"note: {note}")
     driver = find_driver()[0] if device.kind == "cuda" else None
     memory_bytes = min(gpu.memory_bytes for gpu in driver.gpus) if driver and driver.gpus else None
+    if args.find_learning_rate:
+        return _find_learning_rate(args, resolved, data, device, ranks=ranks, deadline=deadline)
     with output.Heartbeat("headrace tune") as beat:
         report = Reporter(output.log, beat.begin)
         found = tune(
@@ -78,6 +96,43 @@ def run(args: argparse.Namespace) -> int:
         options_file.write(replace(found.options, resume=None), args.write)
     output.emit(args, _document(found, args.write), lambda: _render(found, args.write))
     return 0
+
+
+def _find_learning_rate(
+    args: argparse.Namespace, resolved: ResolvedOptions, data: Dataset, device: Device, *, ranks: int, deadline: Deadline
+) -> int:
+    """Run the range test; print the chosen rate, draw the page, and write the settings."""
+    if resolved.auto_batch_size:
+        raise UsageError("--find-learning-rate needs a batch size: the rate depends on it", hint="--batch-size N")
+    options = with_global_batch(resolved.options, resolved.global_batch, ranks)
+    with output.Heartbeat("headrace tune", "learning-rate range test"):
+        found = find_learning_rate(options, data, device, ranks=ranks, deadline=deadline, log=output.log)
+    page = learning_rate_page.write(found, args.page, title=f"learning rate of {options.model}")
+    if args.write is not None:
+        optimization = options.optimization
+        if found.learning_rate is not None:
+            optimization = replace(optimization, learning_rate=found.learning_rate)
+        options_file.write(replace(options, resume=None, optimization=optimization), args.write)
+    document = {
+        "learning_rate": found.learning_rate,
+        "range_test": found,
+        "page": page,
+        "config": args.write,
+        "not_measured": deadline.not_measured,
+    }
+    output.emit(args, document, lambda: _render_learning_rate(found, page))
+    return 0
+
+
+def _render_learning_rate(found: RangeTest, page: Path) -> None:
+    if found.learning_rate is not None:
+        output.say(
+            f"--learning-rate {found.learning_rate:.3g} (a rate of {found.rate:.3g} for a batch of {found.global_batch:,} "
+            f"images): {found.rule}"
+        )
+    if found.note is not None:
+        output.say(f"note: {found.note}")
+    output.say(f"loss over rate: {page}")
 
 
 def _document(found: TuningResult, written: Path | None) -> dict[str, object]:

@@ -1,0 +1,148 @@
+"""The learning-rate range test of Smith 2017 (arXiv 1506.01186): train with a rate that grows, and see where loss falls.
+
+The rate grows exponentially, the loss is smoothed, and the test ends where it diverges. The suggestion is one tenth of the
+rate at the smallest smoothed loss (fastai's `lr_find`, "minimum"): the minimum itself is already at the edge of divergence.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from headrace.datasets.records import Dataset
+from headrace.errors import UsageError
+from headrace.training.devices import Device
+from headrace.training.distributed.ranks import Ranks
+from headrace.training.input import TrainingInput
+from headrace.training.learner import Learner
+from headrace.training.optimization import DEFAULTS
+from headrace.training.options import Options
+from headrace.training.tune.deadline import Deadline
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["RULE", "RangePoint", "RangeTest", "choose_rate", "find_learning_rate", "rate_at"]
+
+RULE = "one tenth of the rate at the smallest smoothed loss (Smith 2017, arXiv 1506.01186; fastai's lr_find)"
+LOWEST, HIGHEST = 1e-6, 10.0
+UPDATES = 100
+SMOOTHING = 0.9  # weight of the past in the moving mean of the loss, corrected for its start
+DIVERGED = 4.0  # end where the smoothed loss is this many times the smallest one (fastai)
+LEAST_FALL = 0.02  # no rate is chosen if the smoothed loss falls by less than this share
+BELOW_MINIMUM = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class RangePoint:
+    """One update of the weights: the rate that was used, the loss of its batches before it, and the smoothed loss."""
+
+    rate: float
+    loss: float
+    smoothed: float
+
+
+@dataclass(frozen=True, slots=True)
+class RangeTest:
+    """The result. `rate` is for the batch of this test; `learning_rate` is the same as a value of `--learning-rate`.
+
+    `steepest` is the rate at which the smoothed loss falls fastest. All are None if the loss did not fall; `note` says why.
+    """
+
+    points: tuple[RangePoint, ...]
+    global_batch: int
+    rate: float | None
+    learning_rate: float | None
+    steepest: float | None
+    diverged: bool
+    note: str | None
+    rule: str = RULE
+
+
+def rate_at(update: int, updates: int = UPDATES) -> float:
+    """Return the rate of an update (counted from 0): exponential growth from LOWEST to HIGHEST."""
+    return float(LOWEST * (HIGHEST / LOWEST) ** (update / max(1, updates - 1)))
+
+
+def find_learning_rate(
+    options: Options,
+    data: Dataset,
+    device: Device,
+    *,
+    ranks: int = 1,
+    updates: int = UPDATES,
+    deadline: Deadline | None = None,
+    log: Callable[[str], None] = lambda line: None,
+) -> RangeTest:
+    """Train a model of `options` on `data` with a growing rate, in this process; the weights are thrown away.
+
+    Several ranks are stood for by accumulated batches. The same seed gives the same batches and weights. Raises UsageError on a
+    simulated device, whose model is a stand-in.
+    """
+    if device.simulated:
+        raise UsageError("--find-learning-rate: the model of a simulated device is a stand-in", hint="--device cpu or cuda")
+    deadline = deadline or Deadline()
+    accumulate = options.optimization.accumulate * ranks
+    alone = replace(
+        options, compile="off", nan_steps=0, sync_batch_norm=False,
+        optimization=replace(options.optimization, accumulate=accumulate, average=0.0),
+    )  # fmt: skip
+    learner = _RangeLearner(alone, device, classes=len(data.classes), updates=updates)
+    points: list[RangePoint] = []
+    diverged, mean, pending = False, 0.0, list[float]()
+    for step, (images, labels) in enumerate(_batches(alone, data, device, updates * accumulate)):
+        pending.append(float(learner.train_step(step, images, labels)))
+        if len(pending) < accumulate:
+            continue
+        loss, pending = sum(pending) / accumulate, []
+        mean = SMOOTHING * mean + (1 - SMOOTHING) * loss
+        smoothed = mean / (1 - SMOOTHING ** (len(points) + 1))
+        diverged = not math.isfinite(loss) or smoothed > DIVERGED * min((one.smoothed for one in points), default=math.inf)
+        if diverged:
+            break
+        points.append(RangePoint(rate_at(len(points), updates), loss, smoothed))
+        if deadline.passed:
+            log(deadline.left_out(f"rates above {points[-1].rate:.2g}"))
+            break
+    return choose_rate(points, options, global_batch=options.batch_size * accumulate, diverged=diverged)
+
+
+def choose_rate(points: list[RangePoint], options: Options, *, global_batch: int, diverged: bool) -> RangeTest:
+    """Apply RULE to the measured points."""
+    lowest = min(points, key=lambda one: one.smoothed, default=None)
+    if lowest is None or lowest.smoothed > (1 - LEAST_FALL) * points[0].smoothed:
+        note = f"the loss fell by less than {LEAST_FALL:.0%} at any rate: nothing is chosen"
+        return RangeTest(tuple(points), global_batch, None, None, None, diverged, note)
+    before = points[: points.index(lowest) + 1]
+    falls = [(later.smoothed - one.smoothed, one.rate) for one, later in pairwise(before)]
+    rate = lowest.rate / BELOW_MINIMUM
+    value = rate / math.pow(global_batch / 256, DEFAULTS[options.optimization.optimizer][2])
+    why = None if diverged else "the loss did not diverge: the best rate may be higher"
+    return RangeTest(tuple(points), global_batch, rate, float(f"{value:.3g}"), min(falls)[1], diverged, why)
+
+
+class _RangeLearner(Learner):
+    """Uses the rate of the range test instead of the schedule's."""
+
+    def __init__(self, options: Options, device: Device, *, classes: int, updates: int) -> None:
+        super().__init__(options, device, Ranks(), classes=classes, total_steps=1 << 30, warmup_steps=0)
+        self._updates = updates
+
+    def learning_rate(self, step: int) -> float:
+        return rate_at(step // self.optimization.accumulate, self._updates)
+
+
+def _batches(options: Options, data: Dataset, device: Device, count: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Yield `count` batches of the training input, over as many epochs as that takes, at the full image size."""
+    with TrainingInput(options, data, device, Ranks()).loader(max(0, options.epochs - 1)) as loader:
+        if len(loader) == 0:
+            raise UsageError(f"{data.root} holds fewer images than one batch of {options.batch_size}", hint="--batch-size N")
+        while True:
+            for batch in loader:
+                yield batch
+                count -= 1
+                if count == 0:
+                    return

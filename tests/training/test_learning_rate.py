@@ -1,0 +1,63 @@
+"""The learning-rate range test: the rate grows, the rule picks a rate, the page draws it; flat losses get a note."""
+
+from __future__ import annotations
+
+import json
+import math
+import tomllib
+from pathlib import Path
+
+import pytest
+from headrace.cli.main import main
+from headrace.training.options import Options
+from headrace.training.tune.learning_rate import RangePoint, choose_rate, rate_at
+
+HELPERS = Path(__file__).parents[1] / "helpers"
+OPTIONS = Options(model="m", data="/d", out="/o", batch_size=64)
+
+
+def points(loss_at: list[float]) -> list[RangePoint]:
+    return [RangePoint(rate_at(update, len(loss_at)), loss, loss) for update, loss in enumerate(loss_at)]
+
+
+def test_the_rate_grows_exponentially_from_a_millionth_to_ten() -> None:
+    assert (rate_at(0), rate_at(99)) == (1e-6, pytest.approx(10.0))
+    assert rate_at(50) / rate_at(49) == pytest.approx(rate_at(2) / rate_at(1))
+
+
+def test_the_chosen_rate_is_a_tenth_of_that_of_the_smallest_loss() -> None:
+    measured = points([2.0, 2.0, 1.9, 1.2, 1.0, 1.5])
+    found = choose_rate(measured, OPTIONS, global_batch=64, diverged=True)
+    assert found.rate == pytest.approx(measured[4].rate / 10)
+    assert found.learning_rate == pytest.approx(4 * measured[4].rate / 10, rel=0.01)  # for a batch of 256: SGD, linear
+    assert found.steepest == measured[2].rate and found.note is None
+
+
+def test_no_rate_is_chosen_where_the_loss_does_not_fall() -> None:
+    found = choose_rate(points([2.0, 2.0, 1.99, 2.5]), OPTIONS, global_batch=64, diverged=True)
+    assert found.learning_rate is None and "less than 2%" in str(found.note)
+
+
+def test_the_range_test_is_deterministic_and_writes_page_and_settings(
+    two_colours: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(str(HELPERS))
+    words = ["tune", "--model", "tiny:make", "--data", str(two_colours), "--image-size", "16", "--batch-size", "8"]
+    words += ["--device", "cpu", "--find-learning-rate", "--threads", "1", "--deterministic", "--out", str(tmp_path / "run")]
+    files = ["--page", str(tmp_path / "page.html"), "--write", str(tmp_path / "tuned.toml")]
+    documents = []
+    for _ in range(2):
+        assert main([*words, *files, "--json"]) == 0
+        documents.append(json.loads(capsys.readouterr().out))
+    found = documents[0]
+    assert found == documents[1]
+    tested = found["range_test"]["points"]
+    assert tested[0]["rate"] == 1e-6 and len(tested) > 50
+    assert 1e-4 < found["learning_rate"] < 100 and math.isfinite(found["range_test"]["steepest"])
+    assert tomllib.loads((tmp_path / "tuned.toml").read_text())["learning_rate"] == found["learning_rate"]
+    page = (tmp_path / "page.html").read_text()
+    assert "<polyline" in page and "arXiv 1506.01186" in page and "learning rate of an update, logarithmic" in page
+    assert not (tmp_path / "run").exists()
+    assert main([*words, *files]) == 0
+    assert f"--learning-rate {found['learning_rate']:.3g}" in capsys.readouterr().out
+    assert main([*words, *files, "--device", "sim:1000"]) == 2
