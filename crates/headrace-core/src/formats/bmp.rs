@@ -1,12 +1,29 @@
-//! Bitmaps of 16 bits per pixel: the library rounds when it widens 5 and 6 bits to 8, Pillow truncates.
+//! What the library does otherwise than Pillow in bitmaps: widening of 5 and 6 bits, wrong data offsets, odd depths and masks, and
+//! run-length compression, which is decoded here.
 
 use crate::error::{Result, Status};
+use crate::geometry::Size;
 
 /// Bits of red, green and blue.
 type Depths = [u32; 3];
 
-/// Return the depths of a bitmap of 16 bits per pixel, `None` for other bitmaps. Layouts that Pillow does not read are refused.
-fn depths(data: &[u8]) -> Result<Option<Depths>> {
+/// The fields of the file header and of a BITMAPINFOHEADER or one of its successors.
+struct Header {
+    data_at: usize,
+    header_bytes: usize,
+    bits: u32,
+    compression: u32,
+    /// Entries of the palette; 0 means all that the depth allows.
+    colours: usize,
+    masks: [u32; 3],
+}
+
+const RLE8: u32 = 1;
+const RLE4: u32 = 2;
+const BITFIELDS: u32 = 3;
+
+/// Read the fields; `None` for a header of the first kind, which has none of these.
+fn header(data: &[u8]) -> Option<Header> {
     let number = |offset: usize, bytes: usize| -> u32 {
         let field = data.get(offset..offset + bytes).unwrap_or_default();
         field
@@ -14,22 +31,64 @@ fn depths(data: &[u8]) -> Result<Option<Depths>> {
             .rev()
             .fold(0, |value, &byte| value << 8 | u32::from(byte))
     };
-    // BITMAPINFOHEADER and its successors: bits per pixel at 14, compression at 16, masks at 40, after 14 bytes of file header.
-    let (header_bytes, bits, compression) = (number(14, 4), number(14 + 14, 2), number(14 + 16, 4));
-    if header_bytes < 40 || bits != 16 {
-        return Ok(None);
+    // The information header follows the file header of 14 bytes: bits per pixel at 14, compression at 16, colours at 32, masks at 40.
+    let header_bytes = number(14, 4) as usize;
+    (header_bytes >= 40).then(|| Header {
+        data_at: number(10, 4) as usize,
+        header_bytes,
+        bits: number(14 + 14, 2),
+        compression: number(14 + 16, 4),
+        colours: number(14 + 32, 4) as usize,
+        masks: [40, 44, 48].map(|offset| number(14 + offset, 4)),
+    })
+}
+
+impl Header {
+    /// Return the number of palette entries.
+    fn palette(&self) -> usize {
+        match (self.bits, self.colours) {
+            (bits @ (1 | 4 | 8), 0) => 1 << bits,
+            (1 | 4 | 8, colours) => colours,
+            _ => 0,
+        }
     }
-    let masks = [40, 44, 48].map(|offset| number(14 + offset, 4));
-    match (compression, masks) {
-        (0, _) | (3, [0x7C00, 0x3E0, 0x1F]) => Ok(Some([5, 5, 5])),
-        (3, [0xF800, 0x7E0, 0x1F]) => Ok(Some([5, 6, 5])),
-        _ => Err(Status::Unsupported),
+
+    /// Return the depths of a bitmap of 16 bits per pixel, `None` for other bitmaps.
+    fn depths(&self) -> Result<Option<Depths>> {
+        if self.bits != 16 {
+            return Ok(None);
+        }
+        match (self.compression, self.masks) {
+            (0, _) | (BITFIELDS, [0x7C00, 0x3E0, 0x1F]) => Ok(Some([5, 5, 5])),
+            (BITFIELDS, [0xF800, 0x7E0, 0x1F]) => Ok(Some([5, 6, 5])),
+            _ => Err(Status::Unsupported),
+        }
     }
 }
 
-/// Convert RGB samples that were widened by rounding to Pillow's, which truncates value × 255 / maximum.
-pub fn truncate_like_pillow(data: &[u8], rgb: &mut [u8]) -> Result<()> {
-    let Some(depths) = depths(data)? else {
+/// Refuse kinds that Pillow does not read, and files whose pixels would begin inside the header or the palette.
+pub fn check(data: &[u8]) -> Result<()> {
+    let Some(header) = header(data) else {
+        return Ok(());
+    };
+    if !matches!(header.bits, 1 | 4 | 8 | 16 | 24 | 32) {
+        return Err(Status::Unsupported);
+    }
+    header.depths()?;
+    let whole_bytes = |mask: &u32| [0xFF, 0xFF00, 0xFF_0000, 0xFF00_0000].contains(mask);
+    if header.bits == 32 && header.compression == BITFIELDS && !header.masks.iter().all(whole_bytes)
+    {
+        return Err(Status::Unsupported);
+    }
+    if header.palette() > 256 || header.data_at < 14 + header.header_bytes + 4 * header.palette() {
+        return Err(Status::CorruptHeader);
+    }
+    Ok(())
+}
+
+/// Convert RGB or RGBA samples (`channels`) that were widened by rounding to Pillow's, which truncates value × 255 / maximum.
+pub fn truncate_like_pillow(data: &[u8], channels: usize, samples: &mut [u8]) -> Result<()> {
+    let Some(depths) = header(data).map_or(Ok(None), |header| header.depths())? else {
         return Ok(());
     };
     let tables = depths.map(|bits| {
@@ -39,9 +98,95 @@ pub fn truncate_like_pillow(data: &[u8], rgb: &mut [u8]) -> Result<()> {
             (value * 255 / maximum) as u8
         })
     });
-    for pixel in rgb.chunks_exact_mut(3) {
+    for pixel in samples.chunks_exact_mut(channels) {
         for (sample, table) in pixel.iter_mut().zip(&tables) {
             *sample = table[usize::from(*sample)];
+        }
+    }
+    Ok(())
+}
+
+/// Decode a run-length compressed bitmap as RGB into `out`; return false for other bitmaps. Pixels that the data skip have colour 0.
+pub fn rle(data: &[u8], size: Size, out: &mut Vec<u8>) -> Result<bool> {
+    let Some(header) = header(data).filter(|h| matches!(h.compression, RLE8 | RLE4)) else {
+        return Ok(false);
+    };
+    let nibbles = header.compression == RLE4;
+    if header.bits != if nibbles { 4 } else { 8 } {
+        return Err(Status::CorruptHeader);
+    }
+    let width = size.width as usize;
+    let mut indices = vec![0; width * size.height as usize]; // rows from the bottom up
+    let coded = data.get(header.data_at..).ok_or(Status::Truncated)?;
+    fill_indices(coded, nibbles, width, &mut indices)?;
+    let at = 14 + header.header_bytes;
+    let palette = data.get(at..at + 4 * header.palette());
+    let palette = palette.ok_or(Status::Truncated)?;
+    out.clear();
+    out.reserve(3 * indices.len());
+    for row in indices.chunks_exact(width).rev() {
+        for &index in row {
+            // As in Pillow, an index beyond the palette is black.
+            let entry = palette.chunks_exact(4).nth(usize::from(index));
+            out.extend(entry.map_or([0; 3], |bgr| [bgr[2], bgr[1], bgr[0]]));
+        }
+    }
+    Ok(true)
+}
+
+/// Write the colour numbers of the runs to `indices`. Data that end before the last row, or leave a row, are damaged.
+fn fill_indices(coded: &[u8], nibbles: bool, width: usize, indices: &mut [u8]) -> Result<()> {
+    let (mut at, mut to) = (0, 0); // in `coded` and in `indices`
+    let mut row_ended = false; // by the code before
+    while to < indices.len() {
+        let &[count, value] = coded
+            .get(at..)
+            .and_then(<[u8]>::first_chunk)
+            .ok_or(Status::Truncated)?;
+        at += 2;
+        let ended_before = std::mem::take(&mut row_ended);
+        let room = width - to % width;
+        match (count, value) {
+            (0, 0) if to % width > 0 => {
+                to += room;
+                row_ended = true;
+            }
+            // After a full row it changes nothing; an empty row is one for the format, and none for Pillow.
+            (0, 0) if ended_before || to == 0 => return Err(Status::Unsupported),
+            (0, 0) => row_ended = true,
+            (0, 1) => return Err(Status::Truncated),
+            (0, 2) => return Err(Status::Unsupported), // a jump, which Pillow's versions read differently
+            (0, length) => {
+                let length = usize::from(length);
+                let bytes = if nibbles { length.div_ceil(2) } else { length };
+                let stored = coded.get(at..at + bytes).ok_or(Status::Truncated)?;
+                if length > room {
+                    return Err(Status::CorruptData);
+                }
+                for (number, index) in indices[to..to + length].iter_mut().enumerate() {
+                    *index = match (nibbles, number % 2) {
+                        (false, _) => stored[number],
+                        (true, 0) => stored[number / 2] >> 4,
+                        (true, _) => stored[number / 2] & 15,
+                    };
+                }
+                at += bytes + bytes % 2; // padded to words
+                to += length;
+            }
+            (length, value) => {
+                let length = usize::from(length);
+                if length > room {
+                    return Err(Status::CorruptData);
+                }
+                for (number, index) in indices[to..to + length].iter_mut().enumerate() {
+                    *index = match (nibbles, number % 2) {
+                        (false, _) => value,
+                        (true, 0) => value >> 4,
+                        (true, _) => value & 15,
+                    };
+                }
+                to += length;
+            }
         }
     }
     Ok(())

@@ -10,6 +10,7 @@ mod bmp;
 mod gif;
 mod pnm;
 mod tiff;
+mod webp;
 
 use std::io::{Cursor, ErrorKind};
 
@@ -65,6 +66,11 @@ pub fn size(data: &[u8], format: Format) -> Result<Size> {
 }
 
 fn stated_size(data: &[u8], format: Format) -> Result<Size> {
+    match format {
+        Format::Bmp => bmp::check(data)?,
+        Format::WebP => webp::check(data)?,
+        _ => {}
+    }
     let (width, height) = match format {
         Format::Gif => return gif::size(data),
         Format::Tiff => return tiff::size(data),
@@ -117,11 +123,19 @@ fn decode_region(
                 kind => kind,
             }
         }
-        Format::WebP => read(WebPDecoder::new(Cursor::new(data)), samples)?,
+        Format::WebP => {
+            let (data, blended) = webp::without_blending(data);
+            let kind = read(WebPDecoder::new(Cursor::new(data)), samples)?;
+            if blended && kind == Samples::Rgba8 {
+                webp::blacken_transparent(samples);
+            }
+            kind
+        }
+        Format::Bmp if bmp::rle(data, size, samples)? => Samples::Rgb8,
         Format::Bmp => {
             let kind = read(BmpDecoder::new(Cursor::new(data)), samples)?;
-            if kind == Samples::Rgb8 {
-                bmp::truncate_like_pillow(data, samples)?;
+            if matches!(kind, Samples::Rgb8 | Samples::Rgba8) {
+                bmp::truncate_like_pillow(data, kind.bytes(), samples)?;
             }
             kind
         }

@@ -1,0 +1,149 @@
+"""Odd and damaged files of other formats than JPEG and TIFF: Pillow's pixels, or a refusal."""
+
+from __future__ import annotations
+
+import io
+import struct
+
+import headrace
+import numpy as np
+import pytest
+from headrace import _native
+from headrace.images.decode import UNSUPPORTED, reason
+from PIL import Image
+from sample_images import photograph
+
+WIDTH, HEIGHT = 8, 4
+NOISE = np.random.default_rng(0).integers(0, 256, 4096).astype(np.uint8).tobytes()
+TRUNCATED, CORRUPT_HEADER = 3, 4
+
+
+def decoded(data: bytes) -> np.ndarray | int:
+    """Return the pixels, or the status of the refusal, which must not depend on the box."""
+    one = np.zeros((1, 1, 1, 3), dtype=np.uint8)
+    status = int(headrace.decode_into([data], one, boxes=[(0, 0, 1, 1)])[0])
+    try:
+        width, height = _native.image_size(data)
+    except ValueError:
+        assert status
+        return status
+    out = np.zeros((1, height, width, 3), dtype=np.uint8)
+    assert int(headrace.decode_into([data], out, boxes=[(0, 0, width, height)])[0]) == status
+    return status or out[0]
+
+
+def assert_equals_pillow(data: bytes) -> None:
+    ours = decoded(data)
+    assert not isinstance(ours, int), reason(ours)
+    with Image.open(io.BytesIO(data)) as image:
+        np.testing.assert_array_equal(ours, np.asarray(image.convert("RGB")))
+
+
+def bitmap(
+    bits: int, data: bytes, *, compression: int = 0, masks: tuple[int, ...] = (), colours: int = 0, data_at: int | None = None
+) -> bytes:
+    """Return a bitmap of WIDTH by HEIGHT pixels with a palette of noise."""
+    palette = NOISE[: 4 * (colours or 1 << bits)] if bits <= 8 else b""
+    size = 56 if len(masks) == 4 else 40
+    header = struct.pack("<IiiHHIIiiII", size, WIDTH, HEIGHT, 1, bits, compression, len(data), 0, 0, colours, 0)
+    header += struct.pack(f"<{len(masks)}I", *masks)
+    at = 14 + len(header) + len(palette)
+    return b"BM" + struct.pack("<IHHI", at + len(data), 0, 0, at if data_at is None else data_at) + header + palette + data
+
+
+@pytest.mark.parametrize("masks", [(), (0x7C00, 0x3E0, 0x1F), (0x7C00, 0x3E0, 0x1F, 0x8000), (0xF800, 0x7E0, 0x1F)])
+def test_bitmaps_of_sixteen_bits_with_and_without_alpha(masks: tuple[int, ...]) -> None:
+    assert_equals_pillow(bitmap(16, NOISE[:64], compression=3 if masks else 0, masks=masks))
+
+
+def test_rows_of_compressed_bitmaps_that_end_early_have_colour_0() -> None:
+    runs = bytes([3, 5, 0, 0, 8, 7, 0, 0, 0, 3, 1, 2, 3, 0, 0, 0, 2, 9, 1, 4, 0, 0])
+    assert_equals_pillow(bitmap(8, runs, compression=1))
+    nibbles = bytes([5, 0x4B, 0, 0, 8, 0x77, 0, 0, 0, 5, 0x12, 0x34, 0x50, 0, 0, 0, 1, 0x90, 0, 0])
+    assert_equals_pillow(bitmap(4, nibbles, compression=2))
+    assert_equals_pillow(bitmap(8, runs, compression=1, colours=10))
+
+
+@pytest.mark.parametrize(
+    ("runs", "status"),
+    [
+        (bytes([3, 5, 0, 0, 8, 7, 0, 1]), TRUNCATED),  # the end comes before the last row
+        (bytes([3, 5, 0, 0, 8]), TRUNCATED),
+        (bytes([3, 5, 0, 2, 2, 1, 8, 7, 8, 7, 8, 7]), UNSUPPORTED),  # a jump
+        (bytes([0, 0, 8, 7, 8, 7, 8, 7, 8, 7]), UNSUPPORTED),  # an empty row
+    ],
+)
+def test_compressed_bitmaps_without_all_pixels_are_refused(runs: bytes, status: int) -> None:
+    assert decoded(bitmap(8, runs, compression=1)) == status
+
+
+@pytest.mark.parametrize("bits", [0, 2, 3, 5, 7, 12, 15, 20, 30, 48, 64])
+def test_bitmaps_of_other_depths_are_refused(bits: int) -> None:
+    assert decoded(bitmap(bits, NOISE)) == UNSUPPORTED
+
+
+@pytest.mark.parametrize("bits", [8, 24])
+@pytest.mark.parametrize("data_at", [0, 10, 20, 53])
+def test_pixels_cannot_begin_inside_the_header(bits: int, data_at: int) -> None:
+    assert decoded(bitmap(bits, NOISE, data_at=data_at)) == CORRUPT_HEADER
+
+
+def test_pixels_may_begin_behind_a_gap() -> None:
+    for bits, gap in ((8, 9), (24, 6)):
+        at = 54 + (1024 if bits == 8 else 0)
+        assert_equals_pillow(bitmap(bits, NOISE, data_at=at + gap))
+
+
+@pytest.mark.parametrize("mode", ["RGB", "RGBA"])
+@pytest.mark.parametrize("lossless", [True, False])
+@pytest.mark.parametrize("flags", [0, 1, 2, 3])  # 1: dispose, 2: do not blend
+@pytest.mark.parametrize("wider", [False, True])
+def test_first_frame_of_an_animated_webp(mode: str, lossless: bool, flags: int, wider: bool) -> None:
+    frames = [photograph(40, 30, seed=seed).convert(mode) for seed in range(3)]
+    if mode == "RGBA":
+        alpha = np.repeat(np.array([0, 1, 120, 255], dtype=np.uint8), [10, 5, 5, 10])[:, None].repeat(40, axis=1)
+        for frame in frames:
+            frame.putalpha(Image.fromarray(alpha))
+    file = io.BytesIO()
+    frames[0].save(file, "WEBP", save_all=True, append_images=frames[1:], lossless=lossless, exact=True)
+    data = bytearray(file.getvalue())
+    frame, canvas = data.find(b"ANMF"), data.find(b"VP8X")
+    data[frame + 8 + 15] = flags
+    if wider:
+        data[canvas + 12 : canvas + 15] = (49).to_bytes(3, "little")
+        data[frame + 8 : frame + 11] = (3).to_bytes(3, "little")  # in units of two pixels
+    assert_equals_pillow(bytes(data))
+
+
+def test_webp_that_ends_before_its_container_is_refused() -> None:
+    file = io.BytesIO()
+    photograph(40, 30).save(file, "WEBP")
+    data = bytearray(file.getvalue())
+    assert decoded(bytes(data[:-1])) == TRUNCATED
+    data[4:8] = struct.pack("<I", len(data) - 7)
+    assert decoded(bytes(data)) == TRUNCATED
+
+
+@pytest.mark.parametrize("format", ["PNG", "GIF", "BMP", "PPM", "TIFF"])
+def test_damaged_files_have_pillows_pixels_or_are_refused(format: str) -> None:
+    """These formats have checksums, no compression, or one that both libraries read alike. Lossy WebP has none of these."""
+    file = io.BytesIO()
+    image = photograph(40, 30)
+    (image.quantize(50) if format == "GIF" else image).save(file, format)
+    sound, outcomes = file.getvalue(), set()
+    for number in range(300):
+        random = np.random.default_rng(number)
+        if number % 3 == 0:
+            data = sound[: int(random.integers(1, len(sound)))]
+        else:
+            damaged = bytearray(sound)
+            limit = len(sound) if number % 4 else min(80, len(sound))
+            damaged[int(random.integers(0, limit))] ^= 1 << int(random.integers(0, 8))
+            data = bytes(damaged)
+        ours = decoded(data)
+        outcomes.add(isinstance(ours, int))
+        if isinstance(ours, int):
+            continue
+        with Image.open(io.BytesIO(data)) as opened:
+            np.testing.assert_array_equal(ours, np.asarray(opened.convert("RGB")), err_msg=f"damage {number}")
+    assert True in outcomes
