@@ -241,3 +241,11 @@ def test_every_example_of_a_verb_parses(verb: str) -> None:
         assert words[0] == "headrace" and words[1] in VERBS
         assert command_line._parse(command_line._load(words[1]), words[1:])
     assert f"headrace {verb}" in example
+
+
+@pytest.mark.parametrize("folder", sorted((REPOSITORY / "python" / "headrace").rglob("__init__.py")), ids=lambda p: p.parent.name)
+def test_each_folder_lists_its_modules(folder: Path) -> None:
+    text = ast.get_docstring(ast.parse(folder.read_text(encoding="utf-8"))) or ""
+    modules = sorted(path.stem for path in folder.parent.glob("*.py") if not path.stem.startswith("__"))
+    if folder.parent != REPOSITORY / "python" / "headrace":  # the face: its names are the public ones
+        assert [name for name in modules if f"`{name}`" not in text] == []

@@ -12,7 +12,7 @@ import headrace
 
 PACKAGE = Path(headrace.__file__).parent
 
-# The staircase of DESIGN §3: a folder imports only from folders above it in this list, and from itself. The order is that of
+# The staircase of folders: a folder imports only from folders above it in this list, and from itself. The order is that of
 # folders; no file has a rank of its own. `errors` and `_native` are the ground, the package's face is the top.
 ORDER = [
     "errors",

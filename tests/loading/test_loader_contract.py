@@ -1,4 +1,4 @@
-"""The loader's contract (DESIGN §6), point by point: order, epochs, state, draws, memory, bad records, shutdown."""
+"""The loader's contract, point by point: order, epochs, state, draws, memory, bad records, shutdown."""
 
 from __future__ import annotations
 

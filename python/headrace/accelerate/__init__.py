@@ -2,4 +2,16 @@
 
 `hook` decides for each DataLoader, `recognise` holds the rules, `translate` the transforms, `compile` and `iterator` the native
 loading, `native_decode` the decode-only way, `check` the comparison of `--check`.
+
+- `check`: `headrace run --check`: compare native loading with the script's own, before a loader is taken over.
+- `compile`: Compile a recognised loader for the native engine: table of files, program, value table, threads.
+- `explain`: The lines of `headrace run --explain` on a loader that is taken over.
+- `hook`: The hook of `headrace run`: decide for each DataLoader of the script how its batches are loaded.
+- `iterator`: The iterator that replaces DataLoader's own: native threads fill the same batches.
+- `native_decode`: Native decode inside the script's own workers, for a loader that cannot be taken over as a whole.
+- `pointwise`: The value table of a script's pointwise transforms: the result for each uint8 value of each channel.
+- `randomness`: Random generators for the parts of the script that headrace runs in the main process.
+- `recognise`: The rules by which `headrace run` takes over a DataLoader.
+- `settings`: The settings of `headrace run`, which reach the script's processes as environment variables.
+- `translate`: Translate torchvision and timm transforms into headrace's.
 """

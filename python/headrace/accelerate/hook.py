@@ -2,13 +2,14 @@
 
 The hook replaces `DataLoader._get_iterator`. For each loader it tries, in this order (`_decide`):
 
-1. Take over the whole loading: `recognise` accepts the loader, `compile_loader` compiles it, and `--check`, if asked for,
-   finds no difference. The script gets a `NativeIterator`.
-2. Decode natively in the script's own workers (`with_native_decode`), where 1 is not possible.
-3. Leave the loader alone.
+1. Take over the whole loading: `recognise` accepts the loader and `compile_loader` compiles it. The script gets a
+   `NativeIterator`.
+2. If one of these raises `Unsupported`: decode natively in the script's own workers (`with_native_decode`).
+3. If that raises `Unsupported` as well: leave the loader alone.
 
-It prints one line for each loader with the decision and its reason. After any error of headrace the script gets its own
-iterator, and the line says so.
+The loader is left alone at once, without step 2, if `--check` finds a difference or if headrace has an internal error. The
+script then gets its own iterator, and the line says why. The hook prints one line for each different decision, with its reason:
+a script that makes an equal loader in each epoch gets one line.
 """
 
 from __future__ import annotations

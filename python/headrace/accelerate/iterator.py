@@ -35,7 +35,7 @@ from headrace.accelerate.recognise import FolderDataset
 
 __all__ = ["NativeIterator"]
 
-#: At least this many batches are filled at a time; small batches until there are so many images, so that no thread idles.
+#: Fill at least this many batches at a time, and as many more as hold `IMAGES_IN_WORK` images, so that no thread idles.
 BATCHES_IN_WORK = 3
 IMAGES_IN_WORK = 512
 

@@ -1,8 +1,8 @@
 """The value table of a script's pointwise transforms: the result for each uint8 value of each channel.
 
-ToTensor, ToDtype, Normalize and similar transforms change each value by itself. Their joint effect on a uint8 RGB image is
-therefore a table of 3 × 256 numbers. The script's own objects make the table from an image of all values. The native engine
-only looks values up, so no order of operations, rounding or library version can change the result.
+ToTensor, ToDtype, Normalize and similar transforms compute each output value from one input value. A table of 3 × 256 numbers
+therefore describes their joint effect on a uint8 RGB image. The script's own objects make the table from an image of all
+values. The native engine only looks values up, so no order of operations, rounding or library version can change the result.
 """
 
 from __future__ import annotations

@@ -2,14 +2,14 @@
 
 `recognise` applies the rules in this order. It raises `Unsupported` with the reason at the first rule that fails.
 
-1. The loader: its dataset has indices (it is no IterableDataset), torch's default device is the CPU, and `batch_size` is not
+1. The dataset of the loader is indexed (not an IterableDataset), torch's default device is the CPU, and `batch_size` is not
    None.
 2. The collate function is torch's `default_collate`, timm's `fast_collate`, or a function of the script that calls
    `default_collate`.
-3. A `worker_init_fn`, where there are workers, can do nothing but seed random generators.
+3. With workers, a `worker_init_fn` only seeds random generators.
 4. The dataset is torchvision's `ImageFolder` or `DatasetFolder`, timm's `ImageDataset` over folders, or a `Subset` or
-   `ConcatDataset` of these. It is not empty, and its images are opened by Pillow. A subclass must keep `__getitem__` and
-   `__len__`.
+   `ConcatDataset` of these. The dataset is not empty, and Pillow opens its images. A subclass does not override `__getitem__`
+   or `__len__`.
 5. All parts of the dataset share one transform.
 6. Each step of the transform has an exact native equivalent (`translate.py`).
 7. The transform fixes the size of the images.

@@ -1,8 +1,8 @@
 """Measure time on the device's own clock, without waiting for the device.
 
 Two events on the current stream enclose `next()`. The device reaches the first event when all work queued before is done. The
-time between the two events is the time in which the device had no work because of this `next()`. The events are read steps
-later, when the device has passed them.
+time between them is the time in which the device waited for `next()` without work. The events are read a few steps later, when
+the device has passed them.
 """
 
 from __future__ import annotations

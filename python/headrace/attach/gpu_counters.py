@@ -1,4 +1,7 @@
-"""GPU counters of the sampler: the records of the session, filled from NVML. Values that are not supported stay None."""
+"""GPU counters of the sampler: read NVML and fill the session's GPU records.
+
+A counter that the GPU does not support is None.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Measure the share of PyTorch's operators in a step on the CPU, by a profile of three steps, once.
+"""Measure once, on the CPU, which share of a step PyTorch's operators take.
 
-The rest of the step is Python between the operators. The profile is taken only if the training thread is busy on its core all
-the time, steps are short, and no GPU is in use. It costs the job about 50 ms. It distinguishes a small batch from a small
-model.
+The rest of the step is Python code between the operators. A large rest means that the batch or the model is too small for the
+cost of Python. A profile of three steps gives the share and costs the job about 50 ms. The profile is taken only if the
+training thread is always on a core, steps are short, and no GPU is in use.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""A short experiment in the workers: is a read faster while no other worker reads?
+"""A short experiment in the workers: whether a read is faster while no other worker reads.
 
-If a batch blocks (storage, network) as long while its worker reads alone as while all read, storage serves each reader
-independently, and more workers help. If it is n times faster alone, storage already delivers all it can. Worker 0 asks the
+The experiment compares how long a batch is blocked (by storage or network) while its worker reads alone and while all workers
+read. Equal times mean that storage serves each reader independently: more workers help. With n workers, a time that is n times
+shorter alone means that storage already delivers all it can. Worker 0 asks the
 others to pause before their next batch, finishes its current batch, makes one batch alone, and lets the others continue. That
 costs the job about the time of one batch, once.
 """

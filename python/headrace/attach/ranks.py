@@ -1,7 +1,7 @@
 """Mark the phases of a step: end of forward, last gradient, optimizer. With several ranks they show the slowest rank.
 
-In a synchronous step all ranks end together, so the wall time of backward is equal on all of them. The time from the batch to a
-rank's last gradient differs: after it, the rank waits for the others.
+All ranks end a synchronous step together, because each one waits for the others after its own last gradient. The wall time of
+backward is therefore equal on all ranks. The time from the batch to the last gradient is not: the slowest rank takes longest.
 """
 
 from __future__ import annotations

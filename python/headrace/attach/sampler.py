@@ -2,8 +2,8 @@
 
     python -m headrace.attach.sampler FOLDER PID LAUNCHER
 
-It follows process PID and all processes below it until PID ends, without process LAUNCHER (0: none). It is a process because a
-thread in the user's process would take the interpreter lock from the training loop.
+The sampler follows process PID and all its descendants until PID ends, and leaves out process LAUNCHER (0: none is left out). A
+thread in the user's process would take the interpreter lock from the training loop; a process of its own does not.
 """
 
 from __future__ import annotations

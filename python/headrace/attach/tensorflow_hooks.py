@@ -1,8 +1,9 @@
 """The hook module for TensorFlow: time the batches of tf.data iterators in custom loops and in Keras's `fit`.
 
-A custom loop calls the iterator's `__next__` in Python, which is timed like a DataLoader's. Keras reads batches inside its
-compiled function, where nothing can be timed. It also accepts a plain Python iterator, whose batches it reads in Python. So
-the hook gives Keras such an iterator with the same batches in the same order. Loops inside a `tf.function` are not timed.
+A custom loop calls the iterator's `__next__` in Python, and the hook times that call as it times a DataLoader's. Keras reads
+batches of a tf.data dataset inside its compiled function, where no hook can time them. Keras reads a plain Python iterator in
+Python. The hook therefore gives Keras a plain iterator over the same batches in the same order. Loops inside a `tf.function`
+are not timed.
 """
 
 from __future__ import annotations

@@ -1,1 +1,24 @@
-"""The command line: `main` finds the verb, each verb is one module of this package, `output` is how they speak."""
+"""The command line: one module for each verb (`headrace VERB`), and the modules that the verbs share.
+
+- `compare`: compare the rates, the parts of the step and the settings of two saved sessions.
+- `demo`: diagnose, run, pack and train on this machine in a few minutes.
+- `diagnose`: run a training command unmodified, find what makes it slow, and predict the gain of fixes.
+- `doctor`: print facts about this machine, what does not fit together, and the remedies.
+- `evaluate`: accuracy of trained weights on a dataset.
+- `export`: trained weights in other formats.
+- `inspect`: print facts about a dataset.
+- `main`: The `headrace` command: find the verb, parse its arguments, turn errors into messages and exit codes.
+- `output`: Output of the command line: results on stdout (text, or one JSON document), progress and messages on stderr.
+- `pack`: any image dataset into verified shards.
+- `predict`: the most probable classes of images.
+- `report`: show a saved session as terminal screen, HTML, JSON, Perfetto trace, metrics or scalars.
+- `run`: run a training script unmodified, and load its images with headrace where that gives the same job.
+- `run_watch`: The diagnosis of each `headrace train` run.
+- `session_command`: Options and output that `headrace diagnose` and `headrace watch` share.
+- `train`: train a classifier.
+- `training_options`: Options of a training run: parsed here, whether from the command line or from the TOML file of
+  `--config`.
+- `tune`: measure settings for a training run on this machine.
+- `verify`: check a packed dataset.
+- `watch`: show the diagnosis of a training command while it runs.
+"""

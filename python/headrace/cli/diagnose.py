@@ -1,4 +1,8 @@
-"""`headrace diagnose -- COMMAND`: run a training command unmodified, find what makes it slow, and predict the gain of fixes."""
+"""`headrace diagnose -- COMMAND`: run a training command unmodified, find what makes it slow, and predict the gain of fixes.
+
+`headrace/profiling/command.py` runs the command, `headrace/profiling/finish.py` diagnoses the session, and
+`headrace/profiling/verify_fixes.py` does the re-runs of `--verify`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""`headrace run`: run a training script unmodified, and load its images with headrace where that gives the same job."""
+"""`headrace run`: run a training script unmodified, and load its images with headrace where that gives the same job.
+
+`headrace/accelerate/hook.py` (`_decide`) decides for each DataLoader, inside the script's process.
+`headrace/accelerate/recognise.py` holds the rules of that decision.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The diagnosis of every `headrace train` run, in a session folder of its own. A failing diagnosis never fails the training."""
+"""The diagnosis of each `headrace train` run.
+
+The session has a folder of its own. An error in the diagnosis never ends the training.
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,8 @@
-"""Datasets: records, packed shards, and the sources that records are read from."""
+"""Datasets: records, packed shards, and the sources that records are read from.
+
+- `open`: Open a dataset by path or URL: detect its kind and call the module in `sources` that reads it.
+- `records`: A dataset: a table of records (location of the bytes, label), class names and a fingerprint.
+- `sidecar_files`: Sidecar files: masks, captions, second images (`KEY.seg.png`, `KEY.txt`) of each record, as ragged
+  columns.
+- `splits`: Folders that hold the splits of a dataset: `train` beside `val`, `valid`, `validation` or `test`.
+"""

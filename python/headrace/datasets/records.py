@@ -1,7 +1,7 @@
 """A dataset: a table of records (location of the bytes, label), class names and a fingerprint.
 
-A record is one image with key and label. The table is stored as columns with one row a record. A million records are
-therefore a few arrays, memory-mapped if the source has an index on disk, which native code reads without a copy.
+A record is one image with key and label. The table has one row for each record and is stored as columns, so a million records
+are a few arrays. Native code reads these arrays without a copy. They are memory-mapped if the source has an index on disk.
 """
 
 from __future__ import annotations

@@ -24,7 +24,8 @@ class VerdictKind:
     label: a few words for a table cell.
     advice: what to do when no fix of this kind can be predicted.
     without_fix: replaces the table of fixes when it is empty; by default `advice`.
-    fixes: names in `headrace.diagnosis.fixes.FIXES` that are offered for this kind. Fixes with equal gains keep this order.
+    fixes: names in `headrace.diagnosis.fixes.registry.FIXES` of the fixes that are offered for this kind.
+        Fixes with equal gains keep this order.
     is_input: whether training waits for batches.
     is_step_term: whether the kind is one of the terms that the step model compares. The confidence of such a verdict falls
         when the model misses the measured step.

@@ -1,1 +1,8 @@
-"""One image: decode it, read its header, insert restart markers."""
+"""One image: decode it, read its header, insert restart markers.
+
+- `decode`: Decode, crop, resize and flip a batch of images into the caller's memory, in one call.
+- `header`: Headers of encoded images: format, size, and for JPEG how it was encoded. No pixel is decoded.
+- `interpolation`: The interpolations that resize images: Pillow's filters, by torchvision's names.
+- `restart_markers`: Insert restart markers into a JPEG without loss, so that decoding can start in the middle.
+- `thumbnails`: Small pictures as PNG files, written without Pillow (PNG specification, 3rd edition).
+"""

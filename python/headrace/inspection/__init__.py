@@ -1,1 +1,11 @@
-"""Inspection of datasets, object stores and machines: inspect, verify, contact sheets, doctor."""
+"""Inspection of datasets, object stores and machines: inspect, verify, contact sheets, doctor.
+
+- `contact_sheet`: A contact sheet: thumbnails of images spread evenly over a dataset, as one PNG file or one by one for a
+  page.
+- `doctor`: The examination of a machine before training: hardware, software, what does not fit together, a command for each
+  remedy.
+- `inspect`: `headrace inspect`: facts about a dataset, from its index and the headers of a sample of its images.
+- `object_store_probe`: Probe an object store with the loader's own client: whether it answers from here, its latency, the
+  rate of one connection.
+- `verify`: `headrace.verify`: check a packed dataset against its manifest, every byte, and on request every pixel.
+"""

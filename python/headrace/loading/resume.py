@@ -1,7 +1,10 @@
-"""Saved loader states: how a loader says where it is, and how another one continues there.
+"""Saved loader states: `make_state` describes the position of a loader, `read_position` reads it for a loader that continues.
 
-A position is (epoch, step). The records of step s are fixed: `order.EpochOrder.batch(s)` computes them from (seed, epoch,
-dataset), so nothing but the two numbers has to be saved. The state holds the step as records, `records_done = step *
+`Loader.state_dict` (`loader.py`) calls `make_state`, and `Loader.load_state_dict` calls `read_position`. A training run saves
+the state in its checkpoints; `headrace/training/resume.py` says how a run finds the checkpoint and continues.
+
+A position is (epoch, step). `order.EpochOrder.batch(step)` computes the records of a step from seed, epoch and dataset, so the
+state needs only these two numbers. The state holds the step as records, `records_done = step *
 global_batch`, which is the same for every world size with that global batch. To resume, `read_position` divides again, and the
 loader begins its next pass at that step. A stream is read from its beginning, and the records before that step are dropped
 (`streaming.StreamPass`).

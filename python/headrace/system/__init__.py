@@ -1,1 +1,21 @@
-"""What the machine gives a process: cores, memory, disks, GPUs, software, open files."""
+"""What the machine gives a process: cores, memory, disks, GPUs, software, open files.
+
+- `atomic_write`: Write a file so that readers see the old content or the new content, never a part.
+- `cgroup`: The control group (cgroup) of a process: its CPU and memory limits, its memory use, and how often its limits
+  stopped it.
+- `disk`: Measure how fast the storage of a folder reads, without the page cache.
+- `gpm`: NVML's GPU performance monitoring (GPM): how full a GPU is, from Hopper on. Each metric is a mean between two
+  samples.
+- `machine`: The cores, memory and shared memory that this process may use. Linux.
+- `nvml`: NVIDIA's management library (NVML) by ctypes: which GPUs there are, and their counters.
+- `open_files`: The limit on open files of this process: each shard stays open, and many systems allow 1,024 files at first.
+- `printable`: Text for a terminal or a page: characters that would act on it, or hide what is written, become visible
+  escapes.
+- `private_files`: Folders and files that only their owner may read: sessions hold commands, paths and output of the user's
+  jobs.
+- `redaction`: Secrets in command lines and messages: found by name and by shape, and replaced by `***` before anything is
+  written.
+- `sizes`: Texts for sizes in bytes and for counts.
+- `software`: Versions of Python, NumPy, torch and other packages, and the facts of torch's build.
+- `utf8`: Names that are not UTF-8, as text that is: each byte that is not UTF-8 becomes `%XX`, upper-case hex.
+"""

@@ -10,7 +10,9 @@ The position is computed; nothing is replayed. A checkpoint holds the number of 
 - the learning rate: a function of the step (`optimization.learning_rate`);
 - the image size: a function of the epoch (`OptimizationOptions.train_size`).
 
-`state.restore` puts weights, optimizer and position into the run.
+`prepare.prepare` calls `find_checkpoint`, `broadcast_checkpoint` and `loader_epoch` before the first step. `headrace train
+--batch-size auto` (`cli/train.py`) reads the batch size of the checkpoint from `find_checkpoint`. `state.restore` puts
+weights, optimizer and position into the run.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Checkpoints in an object store: uploaded in the background, read back and compared, and loaded from there.
 
 `URL/step-NNNNNNNNN/` holds the files of the local folder of that name. `state.json` is uploaded last, after everything else was
-read back: a checkpoint that has it is whole.
+read back: a checkpoint that has it is whole. `_send_file` sends a file again if it reads back differently. Below that, each
+single request is retried by `headrace/datasets/sources/remote/retry.py`.
 """
 
 from __future__ import annotations

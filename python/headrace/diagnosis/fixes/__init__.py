@@ -12,8 +12,12 @@
 To add a fix:
 1. Write a function `(job, kind) -> Fix | None` in one of these modules, and a `FixKind` record below the function. The record
    also says how `diagnose --verify` applies the fix.
-2. Add the record to `registry.FIXES`.
-3. Add its name to `fixes` of each verdict kind that offers the fix, in `headrace.diagnosis.kinds`.
+2. Add the record to the tuple `_ALL` in `registry`; `registry.FIXES` is made from it.
+3. Add its name to `fixes` of each kind that offers the fix, in `headrace.diagnosis.kinds`: `_VERDICTS` for causes, `_SETTINGS`
+   for settings of a job on a GPU.
+4. If the fix also exists for TensorFlow's pipelines, offer it in `tensorflow`, which does not read `FIXES`.
+
+`headrace/profiling/verify_fixes.py` does the re-runs of `diagnose --verify`: `launch_with` applies the `Rerun` of a fix.
 
 The id `gpu_decode` is reserved and not offered yet.
 """

@@ -1,7 +1,8 @@
 """Retries of requests to object stores: which failures are tried again, how often, and after what pause.
 
 Every request of `store.Bucket` goes through `with_retries`. obstore retries broken connections and server errors by itself
-inside each try (`client_retries`); the tries here add answers that are incomplete or have a wrong checksum.
+inside each try (`client_retries`); the tries here add answers that are incomplete or have a wrong checksum. Checkpoints have a
+second layer above this one: `headrace/training/uploads.py` reads each uploaded file back and sends it again if it differs.
 """
 
 from __future__ import annotations
