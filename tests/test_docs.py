@@ -30,6 +30,7 @@ DOCUMENTS = [
 PATH = re.compile(
     r"(?<![\w/.:-])(?:python|benchmarks|scripts|tests|docs|crates|fuzz|headrace|training|jpeg)/[\w./-]*\w\.(?:py|sh|rs|md|toml|json|txt)\b"
 )
+FOLDERS = sorted((REPOSITORY / "python" / "headrace").rglob("__init__.py"))
 ROOTS = ("", "python", "python/headrace", "crates/headrace-core/src", "docs")
 """Folders that paths in prose are relative to."""
 
@@ -243,7 +244,7 @@ def test_every_example_of_a_verb_parses(verb: str) -> None:
     assert f"headrace {verb}" in example
 
 
-@pytest.mark.parametrize("folder", sorted((REPOSITORY / "python" / "headrace").rglob("__init__.py")), ids=lambda p: p.parent.name)
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.parent.name)
 def test_each_folder_lists_its_modules(folder: Path) -> None:
     text = ast.get_docstring(ast.parse(folder.read_text(encoding="utf-8"))) or ""
     modules = sorted(path.stem for path in folder.parent.glob("*.py") if not path.stem.startswith("__"))

@@ -16,6 +16,8 @@ library only. An error in a hook turns the hook off, prints one line, and never 
 - `log`: Print headrace's lines on stderr from inside the user's process, also while the script draws a progress bar.
 - `model_settings`: Read how the model is run: number format, memory format, DataParallel, versions. Once, after a few
   optimizer steps.
+- `operator_cpu`: Measure what PyTorch's operators cost while the training process makes a batch itself and its threads lack
+  cores.
 - `operators`: Measure once, on the CPU, which share of a step PyTorch's operators take.
 - `other_loaders`: Time loaders other than PyTorch's: headrace's, FFCV's, DALI's iterators. Each is patched when its module
   is imported.
@@ -34,6 +36,8 @@ library only. An error in a hook turns the hook off, prints one line, and never 
 - `steps`: Time the training steps: each `next()` of a DataLoader, and the time until the following `next()`.
 - `tensorflow_hooks`: The hook module for TensorFlow: time the batches of tf.data iterators in custom loops and in Keras's
   `fit`.
+- `thread_settings`: Read how many threads this process and its libraries may use: variables of the environment, PyTorch,
+  OpenCV, Numba.
 - `threads`: Read counters of the calling thread and its process quickly: run-queue delay, bytes read, TCP connections.
 - `torch_hooks`: The hook module of `headrace diagnose`: install all hooks that time a PyTorch job.
 - `transfers`: Count calls that wait for the device (`.item()`, `.cpu()`, …), and time copies to it.

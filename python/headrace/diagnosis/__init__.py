@@ -14,6 +14,7 @@ change, with `prediction`). `kinds` holds the record of each verdict.
 - `model`: The result of a diagnosis as plain data: verdict, findings, fixes, and the series that a report draws.
 - `not_measured`: What could not be measured in a session, and why.
 - `prediction`: Predict the rate after a fix, with an interval, from the step model.
+- `reachable`: What the best fix of a diagnosis reaches, and whether the order of its fixes is known.
 - `read_rate`: The highest rate at which storage delivers a job's own files, from the read sweep in a session.
 - `sagemaker_rules`: The rules of SageMaker Debugger's ProfilerReport, applied to a session for comparison.
 - `series`: Series that a report draws, computed from a session: cores over time, the timeline of steps, stages of the

@@ -14,6 +14,8 @@
   cores.
 - `html`: The report of a diagnosis as one HTML file, readable without a network, without JavaScript, on a phone and on
   paper.
+- `learning_rate_page`: The page of a learning-rate range test: the loss over the rate, as one HTML file that needs no
+  network.
 - `markup`: HTML and SVG as values. Plain strings are escaped where they become children or attributes.
 - `numbers`: Numbers with their units, as text for people, the same on the terminal and in HTML.
 - `page`: The frame of every HTML page: head, style sheet, security policy, figures in a row, and writing the file.
