@@ -60,6 +60,12 @@ def test_threads_fix_is_predicted_from_the_useful_cpu_time() -> None:
     assert found.predicted_img_s == pytest.approx(8 / math.sqrt(longest_s * shortest_s), rel=0.05)
 
 
+def test_workers_are_not_called_useless_where_their_one_thread_ends_the_contention() -> None:
+    found = fix(diagnose(pool_job()), "num_workers")
+    assert found.predicted_img_s is None and "≈ 0" not in found.change
+    assert found.basis is not None and "one thread" in found.basis
+
+
 def test_useful_work_of_a_pool_is_not_reported() -> None:
     session = pool_job(useful_s=0.09)  # nearly all of the CPU time is needed
     assert not any(found.kind == "CPU_OVERSUBSCRIBED" for found in diagnose(session).findings)

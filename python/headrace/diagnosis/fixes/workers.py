@@ -7,6 +7,7 @@ from headrace.diagnosis.fixes.worker_limits import WorkerLimit, worker_limits
 from headrace.diagnosis.job import MeasuredJob
 from headrace.diagnosis.model import Fix
 from headrace.diagnosis.prediction import predicted_fix, round_rate
+from headrace.diagnosis.rules.contention import measure_contention
 from headrace.diagnosis.rules.input import workers_that_fit
 from headrace.session.model import ObservedLoader
 
@@ -44,12 +45,14 @@ def _more_workers(job: MeasuredJob) -> Fix | None:
     change = f"{_workers(count)} instead of {model.workers or 'none'}" + _bound_words(job, count, wanted, limits)
     if job.rank.loader.iterable and count > 1:
         change += "; the iterable dataset must give each worker its own part (get_worker_info), else samples come twice"
+    contends = not model.workers and measure_contention(job) is not None
     return predicted_fix(
         job,
         f"num_workers={count}",
         change,
-        model.changed(workers=count),
+        None if contends else model.changed(workers=count),
         f"DataLoader(..., num_workers={count})",
+        basis="PyTorch gives a worker one thread, so the contention changes too" if contends else "closed form",
         effort="one argument",
     )
 
