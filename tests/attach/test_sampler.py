@@ -65,6 +65,29 @@ def test_sample_splits_own_and_foreign_cpu(tmp_path: Path) -> None:
     assert sample["pressure_cpu"] == 0
 
 
+def test_programs_outside_the_job_are_named_while_they_use_cores(tmp_path: Path) -> None:
+    sampler = Sampler(100, proc=tmp_path, sys=tmp_path / "sys", ignored_pids=frozenset({201}))
+    for now_s, foreign_s in ((0.0, 9.0), (2.0, 10.0), (4.0, 11.5)):
+        busy_s = 10.0 + foreign_s
+        put(tmp_path, machine((busy_s, busy_s), 50.0 + now_s, own_s=1.0))
+        put(tmp_path, process(200, 1, foreign_s, "a (strange) name") | process(201, 1, 3 * foreign_s, "sampler"))
+        put(tmp_path, process(202, 1, 7.0, "idle"))
+        sample = sampler.sample(now_s)
+    assert sample is not None
+    assert sample["foreign_programs"] == [{"pid": 200, "name": "a (strange) name", "cores": 0.75}]
+
+
+def test_programs_are_not_read_while_the_machine_is_quiet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.attach.foreign_programs.ForeignPrograms._read", lambda *_: pytest.fail("read"))
+    sampler = Sampler(100, proc=tmp_path, sys=tmp_path / "sys")
+    for now_s in (0.0, 2.0, 4.0):
+        put(tmp_path, machine((10.0, 10.0), 50.0 + now_s, own_s=1.0))
+        sample = sampler.sample(now_s)
+    assert sample is not None
+    assert sample["foreign_cores"] == 0
+    assert "foreign_programs" not in sample
+
+
 def test_absent_counters_are_listed_as_not_measured(tmp_path: Path) -> None:
     put(tmp_path, process(100, 1, 1.0))
     (tmp_path / "100/task/100/schedstat").unlink()

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from diagnosis_checks import check
 from headrace.diagnosis.diagnose import diagnose
-from headrace.session.model import Session
+from headrace.session.model import ForeignProgram, Session
 from session_factory import make_session
 
 
@@ -28,6 +28,21 @@ def test_other_programs_that_delay_the_step_are_external_cpu() -> None:
     diagnosis = check(replace(session, steps=steps), "EXTERNAL_CPU")
     assert diagnosis.noise is not None
     assert diagnosis.noise.startswith("high")
+
+
+def test_external_cpu_names_the_largest_programs() -> None:
+    def words(*programs: ForeignProgram) -> str:
+        session = make_session(cpu_s=0.01, compute_s=0.05, cores=2, foreign_cores=1.2, foreign_programs=programs)
+        steps = tuple(replace(step, queue_s=0.025) for step in session.steps)
+        diagnosis = check(replace(session, steps=steps), "EXTERNAL_CPU")
+        assert diagnosis.foreign_programs == programs
+        return " | ".join(diagnosis.findings[0].evidence)
+
+    named = words(ForeignProgram(4711, "ffmpeg", 0.9), ForeignProgram(12, "cc1plus", 0.3))
+    assert "ffmpeg (pid 4711) 0.9 cores, cc1plus (pid 12) 0.3 cores" in named
+    assert "cannot be seen" not in named
+    assert "cannot be seen" in words(ForeignProgram(12, "cc1plus", 0.2))
+    assert "cannot be seen" in words()
 
 
 def test_other_programs_that_do_not_delay_the_step_are_not_reported() -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 __all__ = [
     "CoreTimes",
+    "ProcessCpu",
     "TreeUse",
     "core_times",
     "descendants",
@@ -19,6 +20,7 @@ __all__ = [
     "memory_used_bytes",
     "network_counters",
     "pressure_s",
+    "process_cpu",
     "runnable",
     "start_ticks",
     "tree_use",
@@ -117,6 +119,27 @@ def start_ticks(pid: int, proc: Path) -> int | None:
     """Read when a process was started, in ticks since boot; with the pid it identifies the process. None: it has ended."""
     fields = _stat(proc / str(pid) / "stat")
     return None if fields is None or fields[0] in ("Z", "X") else int(fields[19])
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessCpu:
+    """CPU seconds of one process so far, its start, its name, and the core that it last ran on (None: unknown)."""
+
+    cpu_s: float
+    start_ticks: int
+    name: str
+    core: int | None
+
+
+def process_cpu(pid: int, proc: Path) -> ProcessCpu | None:
+    """Read the CPU time of one process. None: it has ended."""
+    text = _read(proc / str(pid) / "stat")
+    if not text or ")" not in text:
+        return None
+    begin, end = text.index("("), text.rindex(")")
+    words = text[end + 2 :].split()
+    core = int(words[36]) if len(words) > 36 else None
+    return ProcessCpu((int(words[11]) + int(words[12])) / TICKS_PER_S, int(words[19]), text[begin + 1 : end], core)
 
 
 def tree_use(pids: list[int], proc: Path) -> TreeUse:

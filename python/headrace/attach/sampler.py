@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.attach import gpu_counters, procfs
+from headrace.attach.foreign_programs import LEAST_FOREIGN_CORES, ForeignPrograms
 from headrace.attach.recorder import THINNED_TO
 from headrace.system.cgroup import Cgroup, find_cgroup
 from headrace.system.nvml import NvmlError
@@ -79,9 +80,13 @@ class Sampler:
     cgroup: Cgroup | None = None
     not_measured: dict[str, str] = field(default_factory=dict)
     affinity: frozenset[int] = frozenset()
+    programs: ForeignPrograms = field(init=False)
     _last: _Counters | None = None
     _cpu_s: dict[int, float] = field(default_factory=dict)
     _ended_cpu_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.programs = ForeignPrograms(self.proc)
 
     def prepare(self) -> None:
         """Find out what can be measured on this machine."""
@@ -152,12 +157,14 @@ class Sampler:
         pressures = {name: _rate(old.pressure[name], new.pressure[name], passed_s) for name in new.pressure}
         disk = _rates(old.disk, new.disk, passed_s)
         network = _rates(old.network, new.network, passed_s)
+        foreign = round(max(0.0, self._busy_cores(old.cores, new.cores, passed_s) - own), 3) if busy else None
         values = {
             "time_s": new.time_s,
             "interval_s": round(passed_s, 4),
             "core_busy": busy,
             "own_cores": round(own, 3),
-            "foreign_cores": round(max(0.0, self._busy_cores(old.cores, new.cores, passed_s) - own), 3) if busy else None,
+            "foreign_cores": foreign,
+            "foreign_programs": self._foreign_programs(foreign, new),
             "queue_share": round(queued / (on_core + queued), 4) if on_core and queued is not None and on_core > 0 else None,
             "runnable": procfs.runnable(self.proc),
             "pressure_cpu": pressures["cpu"],
@@ -178,6 +185,13 @@ class Sampler:
             "gpus": [gpu_counters.as_json(sample) for sample in self.gpu.sample()] if self.gpu else [],
         }
         return {name: value for name, value in values.items() if value is not None}
+
+    def _foreign_programs(self, foreign_cores: float | None, new: _Counters) -> list[dict[str, Any]] | None:
+        """Return the largest programs outside the job, or None while other programs use little CPU or were not compared."""
+        if foreign_cores is None or foreign_cores < LEAST_FOREIGN_CORES:
+            self.programs.forget()
+            return None
+        return self.programs.largest(new.time_s, {*new.use.cpu_s, *self.ignored_pids}, self.affinity)
 
     def _busy_cores(self, old: list[procfs.CoreTimes] | None, new: list[procfs.CoreTimes] | None, passed_s: float) -> float:
         """Return the CPU time in use on the job's cores, in cores. Time stolen by the host counts as used by others."""

@@ -83,6 +83,7 @@ def diagnose(session: Session) -> Diagnosis:
         wait_share=wait_share,
         wasted_gpu_hours_per_100=None if rank.elsewhere else round(100 * _wasted_share(findings[0], wait_share), 1),
         noise=noise_words(machine),
+        foreign_programs=machine.foreign_programs,
         command=session.command,
         exit_code=session.exit_code,
         time_limit_s=session.facts.get("time_limit_s"),

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from headrace.session.model import ForeignProgram
+
 __all__ = [
     "SHARES",
     "Diagnosis",
@@ -192,6 +194,7 @@ class Diagnosis:
     wasted_gpu_hours_per_100: GPU-hours lost of each 100, whether or not a fix is known.
     reachable_img_s, reachable_fix, recoverable_gpu_hours_per_100: images/s with the best fix, measured or else predicted, its
         id, and the GPU-hours of each 100 that it saves; None when no fix with a known rate helps.
+    foreign_programs: the largest programs outside the job while it trained; None where they were not read.
     fix_order_established: False when the intervals of all fixes that help overlap; None with fewer than two.
     terms_s, startup_s: terms of the step model, and parts of the start, in seconds.
     hook_cost_share: share of the step that measuring costs.
@@ -235,6 +238,7 @@ class Diagnosis:
     reachable_fix: str | None = None
     recoverable_gpu_hours_per_100: float | None = None
     fix_order_established: bool | None = None
+    foreign_programs: tuple[ForeignProgram, ...] | None = None
 
     @property
     def primary(self) -> Finding | None:

@@ -30,6 +30,7 @@ __all__ = [
     "STEP_FIELDS",
     "Batch",
     "Event",
+    "ForeignProgram",
     "GpuProperties",
     "GpuSample",
     "Host",
@@ -265,6 +266,15 @@ class GpuSample:
 
 
 @dataclass(frozen=True, slots=True)
+class ForeignProgram:
+    """A program outside the job: pid, the kernel's name of the process, and the cores that it used."""
+
+    pid: int
+    name: str
+    cores: float
+
+
+@dataclass(frozen=True, slots=True)
 class Sample:
     """Counters of the machine over the interval that ends at `time_s`. Shares are 0 to 1, rates per second.
 
@@ -273,6 +283,7 @@ class Sample:
     queue_share: share of their runnable time in which the command's threads waited for a core.
     pressure_cpu, pressure_io, pressure_memory: share of the time in which some task waited for the resource (PSI).
     throttled_share: time in which the CPU quota stopped the job, over the interval, added up over cores.
+    foreign_programs: the programs behind `foreign_cores` that used most, where they were read.
     """
 
     time_s: float
@@ -298,6 +309,7 @@ class Sample:
     processes: int | None = None
     workers: int | None = None
     gpus: tuple[GpuSample, ...] = ()
+    foreign_programs: tuple[ForeignProgram, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -486,7 +498,9 @@ def _host(lines: list[dict[str, Any]]) -> Host:
 
 def _sample(line: dict[str, Any], zero_s: float) -> Sample:
     gpus = tuple(_build(GpuSample, gpu) for gpu in line.get("gpus", ()))
-    return _build(Sample, line, time_s=line["time_s"] - zero_s, gpus=gpus)
+    programs = line.get("foreign_programs")
+    named = None if programs is None else tuple(_build(ForeignProgram, program) for program in programs)
+    return _build(Sample, line, time_s=line["time_s"] - zero_s, gpus=gpus, foreign_programs=named)
 
 
 def save(session: Session, folder: str | Path) -> Path:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from headrace.diagnosis.measure.rank import Rank
 from headrace.diagnosis.stats import fit_line, mean, mean_of_known, median, required
-from headrace.session.model import Session
+from headrace.session.model import ForeignProgram, Sample, Session
 
 __all__ = ["Machine", "measure_machine"]
 
@@ -17,6 +17,9 @@ SETTLED_S = 120.0
 
 FAST_GROWTH = 0.2
 """Before memory has settled, report growth only when it has added this share of the memory held."""
+
+MOST_PROGRAMS = 3
+"""Name at most so many other programs."""
 
 LEAST_FIT = 0.9
 """Call growth steady when a straight line explains at least this share of its variance (r²)."""
@@ -35,6 +38,7 @@ class Machine:
     gpu_busy: share of the time with a kernel running.
     gpu_throttle_share, gpu_throttle: share of the samples with a lowered clock, and the reasons.
     gpu_clock_share: median clock over the highest one.
+    foreign_programs: the largest of the other programs, with their mean cores; None where they were not read.
     memory_growth_bytes_s: steady growth of the job's own memory; 0 without.
     """
 
@@ -53,6 +57,7 @@ class Machine:
     memory_growth_bytes_s: float | None
     memory_used_bytes: int | None
     memory_limit_bytes: int | None
+    foreign_programs: tuple[ForeignProgram, ...] | None = None
 
     @property
     def busy_share(self) -> float | None:
@@ -105,8 +110,21 @@ def measure_machine(session: Session, ranks: Sequence[Rank]) -> Machine:
         ),
         memory_growth_bytes_s=_growth(session),
         memory_used_bytes=used[-1] if used else None,
+        foreign_programs=_foreign_programs(samples),
         memory_limit_bytes=limits[-1] if limits else session.host.memory_limit_bytes or session.host.memory_bytes,
     )
+
+
+def _foreign_programs(samples: Sequence[Sample]) -> tuple[ForeignProgram, ...] | None:
+    """Return the programs that used most CPU in the samples that list programs; None when none does."""
+    listed = [sample.foreign_programs for sample in samples if sample.foreign_programs is not None]
+    if not listed:
+        return None
+    cores: dict[tuple[int, str], float] = {}
+    for program in (program for programs in listed for program in programs):
+        cores[program.pid, program.name] = cores.get((program.pid, program.name), 0.0) + program.cores / len(listed)
+    largest = sorted(cores.items(), key=lambda item: -item[1])[:MOST_PROGRAMS]
+    return tuple(ForeignProgram(pid, name, round(used, 2)) for (pid, name), used in largest)
 
 
 def _growth(session: Session) -> float | None:

@@ -19,6 +19,9 @@ FOREIGN_SHARE = 0.20
 LEAST_FOREIGN_DELAY = 0.02
 """Ignore other programs when queueing for a core takes less than this share of the step."""
 
+NAMED_SHARE = 0.5
+"""Say that more programs run unseen when the named ones use less than this share of what other programs use."""
+
 QUOTA_SHARE = 0.05
 """Report the CPU quota when it stops the job for at least this share of the time."""
 
@@ -113,10 +116,23 @@ def external_cpu(job: MeasuredJob) -> Finding | None:
         return None  # other programs run, but do not delay the job
     queued = job.machine.queue_share
     words = [f"other programs use {job.machine.foreign_cores:.1f} of {job.machine.cores:g} cores"]
+    words.append(_program_words(job))
     if queued is not None:
         words.append(f"the job's threads wait for a core {percent_text(queued)} of the time in which they could run")
     words.append(f"other programs delay each step by about {duration(delayed)}")
     return make_finding("EXTERNAL_CPU", share, *words)
+
+
+def _program_words(job: MeasuredJob) -> str:
+    """Return the names of the largest other programs, and whether more of them run where names cannot be seen."""
+    programs, used = job.machine.foreign_programs, job.machine.foreign_cores or 0.0
+    if programs is None:
+        return "the names of these programs were not measured"
+    named = ", ".join(f"{program.name} (pid {program.pid}) {program.cores:.1f} cores" for program in programs)
+    if sum(program.cores for program in programs) >= NAMED_SHARE * used:
+        return f"the largest: {named}"
+    rest = "short programs, or programs in another container or on the host, whose names cannot be seen from here"
+    return f"the largest: {named}; the rest are {rest}" if named else f"they are {rest}"
 
 
 def _queueing_s(job: MeasuredJob) -> float | None:
