@@ -27,6 +27,7 @@ from headrace.datasets.sources.table import TABLES, open_table
 from headrace.datasets.sources.tar import open_tar, scan_tar
 from headrace.datasets.sources.tfrecord import open_tfrecord, scan_tfrecord
 from headrace.errors import SourceError, UsageError
+from headrace.system.private_cache import make_cache_folder
 from headrace.system.regular_file import check_regular
 
 __all__ = ["LISTS", "local_copy", "open", "open_list", "open_stored"]
@@ -237,7 +238,7 @@ def _open_larger_than_cache(bucket: Bucket, objects: Sequence[RemoteObject]) -> 
     from headrace.datasets.sources.remote.eviction import cache_limit_bytes
 
     cache = _remote_cache()
-    cache.mkdir(parents=True, exist_ok=True)
+    make_cache_folder(cache)
     if sum(entry.size for entry in objects) <= cache_limit_bytes(cache):
         return None
     for pattern, kind, scanner in _SCANNERS:

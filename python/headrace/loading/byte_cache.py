@@ -5,7 +5,7 @@ operating system caches them. Entries are never evicted while a loader uses them
 order, so a cache that holds a share of the dataset serves that share of every epoch; least-recently-used would serve less.
 
     ram:8GiB              in this process's memory; every rank has its own
-    disk:/nvme:200GiB     in files below /nvme, shared by all processes on the machine, kept for later runs
+    disk:/nvme:200GiB     in files below /nvme, shared by all processes of this user on the machine, kept for later runs
 
 On disk each dataset has a folder, named by its fingerprint and by size and modification time of its files: a changed dataset
 is cached anew. A CRC-32C is checked at each read: a crash while writing costs some reads, never a wrong image. Folders of other
@@ -25,6 +25,7 @@ import numpy.typing as npt
 from headrace.datasets.records import Dataset
 from headrace.datasets.sources.remote.eviction import mark_in_use, reserve_some
 from headrace.errors import SourceError, UsageError
+from headrace.system.private_cache import make_cache_folder
 from headrace.system.sizes import parse_size
 
 __all__ = ["ByteCache", "CacheLocation", "open_cache", "parse_cache"]
@@ -83,7 +84,8 @@ def open_cache(cache: ByteCache, dataset: Dataset) -> CacheLocation:
     # A subfolder of our own, because making room removes folders beside this one.
     entry = cache.folder / "headrace-cache" / hashlib.sha256(dataset.fingerprint.encode() + b"\0" + file_facts).hexdigest()[:32]
     try:
-        entry.mkdir(parents=True, exist_ok=True)
+        make_cache_folder(entry.parent)
+        make_cache_folder(entry)
         lock_descriptor = mark_in_use(entry)
         granted_bytes = reserve_some(entry, min(int(sizes.sum()), cache.limit_bytes), at_least=0, limit=cache.limit_bytes)
     except OSError as error:

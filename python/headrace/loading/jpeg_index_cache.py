@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,6 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.datasets.sources.container_index_cache import cache_folder
+from headrace.errors import SourceError
+from headrace.system.private_cache import make_cache_folder, owned_file
 
 __all__ = ["INDEX_FOLDER", "index_file", "index_folder"]
 
@@ -51,12 +54,17 @@ def index_file(
         digest.update(np.ascontiguousarray(column).tobytes())
     path = folder / f"{digest.hexdigest()[:32]}.index"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_cache_folder(folder)
+        if os.path.lexists(path) and not owned_file(path):
+            return None  # another user's, in a folder that several may write
         if not os.access(folder, os.W_OK):
             return None
         with contextlib.suppress(FileNotFoundError):
             os.utime(path)
         _make_room(folder, path)
+    except SourceError as error:
+        warnings.warn(f"JPEG indexes are not kept: {error} ({error.hint})", RuntimeWarning, stacklevel=2)
+        return None
     except OSError:
         return None  # without the folder each run makes its indexes again
     return path

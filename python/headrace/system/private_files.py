@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-__all__ = ["PRIVATE_FILE", "make_private_folder", "private_opener"]
+__all__ = ["PRIVATE_FILE", "PRIVATE_FOLDER", "make_private_folder", "private_opener"]
 
 PRIVATE_FILE = 0o600
-_PRIVATE_FOLDER = 0o700
+PRIVATE_FOLDER = 0o700
 
 
 def make_private_folder(folder: Path) -> None:
@@ -17,7 +17,7 @@ def make_private_folder(folder: Path) -> None:
     Raises `OSError`.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
-    folder.mkdir(mode=_PRIVATE_FOLDER, exist_ok=True)
+    folder.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
 
 
 def private_opener(path: str, flags: int) -> int:

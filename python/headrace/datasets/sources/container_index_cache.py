@@ -17,6 +17,7 @@ from pathlib import Path
 from headrace.datasets.shards.index import Columns, read_columns, serialized
 from headrace.errors import FormatError, SourceError
 from headrace.system.atomic_write import atomic_write
+from headrace.system.private_cache import make_cache_folder, owned_file
 
 __all__ = ["Scan", "cache_folder", "cached_scan"]
 
@@ -53,14 +54,18 @@ def cached_scan(kind: str, files: Sequence[Path], build: Callable[[], Scan]) -> 
     folder = cache_folder() / "index"
     stem = _name(kind, files)
     columns_path, extra_path, facts_path = (folder / f"{stem}.{end}" for end in ("safetensors", "bin", "json"))
+    with contextlib.suppress(OSError):  # not writable: read what is there, or go without
+        make_cache_folder(folder)
+    owned = all(owned_file(path) for path in (columns_path, facts_path))
     with contextlib.suppress(FormatError, OSError, ValueError, KeyError):  # missing or damaged: build it again
+        if not owned:
+            raise ValueError("not this user's")
         facts = json.loads(facts_path.read_bytes())
-        if facts["extra"] == 0 or extra_path.stat().st_size == facts["extra"]:
+        if facts["extra"] == 0 or (owned_file(extra_path) and extra_path.stat().st_size == facts["extra"]):
             scan = Scan(read_columns(columns_path), tuple(facts["classes"]), strays=tuple(facts["strays"]))
             return scan, str(extra_path) if facts["extra"] else ""
     scan = build()
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         if scan.extra:
             atomic_write(extra_path, scan.extra)
         atomic_write(columns_path, serialized(scan.columns))

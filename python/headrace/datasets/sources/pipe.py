@@ -26,6 +26,7 @@ from headrace.datasets.sources.container_index_cache import cache_folder
 from headrace.datasets.sources.containers import numbered
 from headrace.datasets.sources.stream import ByteStream, stream_records
 from headrace.errors import SourceError, UnknownLengthError
+from headrace.system.private_cache import make_cache_folder
 
 __all__ = ["PipeStream", "copy_pipe", "open_pipe"]
 
@@ -129,7 +130,7 @@ def copy_pipe(pipe: Path) -> Dataset:
     if key not in _copies:
         folder = _own_folder()
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            make_cache_folder(folder)
             _copies[key] = _stored(pipe, folder / f"{len(_copies)}-{pipe.name}")
         except OSError as error:
             raise SourceError(

@@ -10,8 +10,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from headrace.datasets.sources.container_index_cache import cache_folder
-from headrace.errors import CommandError
+from headrace.errors import CommandError, SourceError
 from headrace.system.atomic_write import atomic_write
+from headrace.system.private_cache import make_cache_folder, owned_file
 from headrace.training.devices import Device
 from headrace.training.options import COMPILE, Compile, Options
 from headrace.training.tune.compute_rate import ComputeRate, measure_compute_rate
@@ -48,6 +49,8 @@ def choose_compile(
         return CompileChoice("off", {}, {})
     path = _cache_file(options, device, classes, processes)
     with contextlib.suppress(OSError, ValueError, TypeError):
+        if not owned_file(path):
+            raise ValueError("no choice of this user")
         return replace(CompileChoice(**json.loads(path.read_text())), remembered=True)
     rates: dict[str, float] = {}
     failed: dict[str, str] = {}
@@ -65,9 +68,13 @@ def choose_compile(
                 rates[mode] = trial.img_s
         log(f"compile {mode}: " + (f"{rates[mode]:,.0f} img/s" if mode in rates else failed[mode]))
     choice = CompileChoice(_best(rates), rates, failed)
-    with contextlib.suppress(OSError):  # it is only tried again
-        path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        make_cache_folder(path.parent)
         atomic_write(path, json.dumps(asdict(choice)))
+    except SourceError as error:
+        log(f"the choice is not kept: {error} ({error.hint})")
+    except OSError:
+        pass  # it is only tried again
     return choice
 
 

@@ -30,6 +30,7 @@ from headrace.datasets.sources.remote.store import Bucket, RemoteObject
 from headrace.errors import SourceError
 from headrace.system import open_files
 from headrace.system.atomic_write import atomic_write
+from headrace.system.private_cache import make_cache_folder
 
 if TYPE_CHECKING:
     from headrace.datasets.records import Kind
@@ -52,7 +53,7 @@ def open_remote_containers(
     listing = "".join(f"{entry.path}\0{entry.size}\0{entry.tag}\0" for entry in objects)
     name = hashlib.sha256(f"{_LAYOUT}\0{bucket.url}\0{listing}".encode("utf-8", "surrogateescape")).hexdigest()[:32]
     folder = cache / name
-    folder.mkdir(parents=True, exist_ok=True)
+    make_cache_folder(folder)
     with open(folder / ".lock", "ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         used = mark_in_use(folder)

@@ -15,6 +15,7 @@ from pathlib import Path
 from headrace.datasets.sources.remote.eviction import mark_in_use, reserve
 from headrace.datasets.sources.remote.store import Bucket, RemoteObject
 from headrace.errors import SourceError
+from headrace.system.private_cache import make_cache_folder
 
 __all__ = ["copy_object", "mirror"]
 
@@ -40,7 +41,7 @@ def mirror(
         raise SourceError(f"nothing in {bucket.url}", hint="check the address: it is a prefix that ends between two slashes")
     listing = "".join(f"{entry.path}\0{entry.size}\0{entry.tag}\0" for entry in objects)
     entry = cache / hashlib.sha256(f"{bucket.url}\0{listing}".encode("utf-8", "surrogateescape")).hexdigest()[:32]
-    entry.mkdir(parents=True, exist_ok=True)
+    make_cache_folder(entry)
     total = sum(found.size for found in objects)
     with open(entry / ".lock", "ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # a second process waits here and then finds the whole copy
