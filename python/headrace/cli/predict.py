@@ -17,6 +17,7 @@ from headrace.cli import output
 from headrace.errors import SourceError, UsageError
 from headrace.system.utf8 import utf8_text
 from headrace.training.devices import open_device
+from headrace.training.enlarging import unlike_training_note
 from headrace.training.inference import Prediction, open_images, predict
 from headrace.training.models.trained_weights import load_model
 
@@ -58,6 +59,9 @@ def run(args: argparse.Namespace) -> int:
     if weights.simulated:
         raise SourceError(f"{weights.path} was trained on a simulated device: it holds a stand-in's weights")
     data = open_images(args.images)
+    unlike = unlike_training_note(data, weights.trained_side, weights.image_size)
+    if unlike is not None:
+        output.log(f"warning: {unlike}")
     began_s = time.monotonic()
     predictions: list[Prediction] = []
     with output.progress(f"{weights.model}", len(data)) as bar:
@@ -86,6 +90,7 @@ def run(args: argparse.Namespace) -> int:
         "img_s": len(predictions) / (time.monotonic() - began_s),
         "answers": [_row(one) for one in predictions],
         "written": args.write,
+        "warnings": [] if unlike is None else [unlike],
     }
     output.emit(args, document, lambda: _render(predictions, args.write))
     return 1 if failed else 0

@@ -87,6 +87,7 @@ def render(
         tag("header", tag("span", "headrace", class_="brand"), tag("code", title, class_="command"), _scope(starts)),
         tag(
             "main",
+            _interrupted(rows),
             _figures(steps, scores),
             _diagnosis(diagnosis, folder),
             tag("section", tag("div", *_curves(steps, scores), class_="curves")),
@@ -107,18 +108,31 @@ def _scope(starts: Sequence[Row]) -> Html | None:
     if not starts:
         return None
     facts = starts[-1]
-    parts = [str(facts["device"]), f"{facts['images']:,} images of {facts['classes']} classes"]
-    parts.append(f"batch {facts['batch_size']} × {facts['world_size']} ranks")
+    parts = [str(facts["device"]), f"{count_text(facts['images'], 'image')} of {facts['classes']} classes"]
+    parts.append(f"batch {facts['batch_size']} × {count_text(facts['world_size'], 'rank')}")
     resumed = [str(row["resumed_from_step"]) for row in starts if row["resumed_from_step"] is not None]
     if resumed:
         parts.append(f"resumed from step {', '.join(resumed)}")
     return tag("span", no_break(" · ".join(parts)), class_="scope")
 
 
+def _interrupted(rows: Sequence[Row]) -> Html | None:
+    """Say that the last process of the run was stopped by a signal; nothing if a later one went on."""
+    last = next((row for row in reversed(rows) if "interrupted_by" in row or "loss" in row or "resumed_from_step" in row), {})
+    if "interrupted_by" not in last:
+        return None
+    total = f" of {last['total_steps']:,}" if last.get("total_steps") else ""
+    what = f"Interrupted by {last['interrupted_by']} after step {last['step']:,}{total}; --resume auto continues it."
+    return tag("section", tag("p", tag("b", what)))
+
+
 def _figures(steps: Sequence[Row], scores: Sequence[Row]) -> Html:
     last, score = steps[-1] if steps else {}, scores[-1] if scores else {}
     cells = [
-        figure(_number(last.get("img_s"), ",.0f"), "images per second"),
+        figure(_number(last.get("img_s"), ",.0f"), "images per second (training steps alone, all ranks)"),
+        figure(
+            _number(max((row.get("learning_rate") or 0.0 for row in steps), default=None), ".3g"), "highest learning rate used"
+        ),
         figure(_number(last.get("wait_share"), ".1%"), "of the time waiting for input"),
         figure(_number(last.get("loss"), ".3f"), f"loss at step {last.get('step', 0):,}"),
         figure(_number(score.get("top1"), ".2%"), "top-1 accuracy"),
@@ -190,12 +204,14 @@ def _curves(steps: Sequence[Row], scores: Sequence[Row]) -> list[Html]:
     validated = [{"step": row["step"], "loss": row["loss"]} for row in scores]
     sizes = {row.get("image_size") for row in steps}
     wanted = [
-        _curve("loss", steps, "loss", ".3g", second=("in validation", validated)),
-        _curve("top-1 accuracy", scores, "top1", ".1%"),
-        _curve("images per second", steps, "img_s", ",.0f", from_zero=True),
-        _curve("share of time waiting for input", steps, "wait_share", ".1%", from_zero=True),
-        _curve("learning rate", steps, "learning_rate", ".3g", from_zero=True),
-        _curve("pixels of training images", steps, "image_size", ",.0f", from_zero=True) if len(sizes) > 1 else None,
+        _curve("loss", steps, "loss", ".3g", unit="(cross entropy)", second=("in validation", validated)),
+        _curve("top-1 accuracy", scores, "top1", ".1%", unit="of images"),
+        _curve("images per second", steps, "img_s", ",.0f", unit="img/s", from_zero=True),
+        _curve("share of time waiting for input", steps, "wait_share", ".1%", unit="of the time", from_zero=True),
+        _curve("learning rate", steps, "learning_rate", ".3g", unit="per update", from_zero=True),
+        _curve("pixels of training images", steps, "image_size", ",.0f", unit="pixels", from_zero=True)
+        if len(sizes) > 1
+        else None,
     ]
     return [curve for curve in wanted if curve is not None]
 
@@ -206,10 +222,11 @@ def _curve(
     field: str,
     form: str,
     *,
+    unit: str = "",
     from_zero: bool = False,
     second: tuple[str, Sequence[Row]] | None = None,
 ) -> Html | None:
-    """One value over the steps, or None where there are fewer than two values. `second`: name and rows of a dashed line."""
+    """One value over the steps, or None where there are fewer than two values. `second`: a dashed line's name and rows."""
     points = _points(rows, field)
     if len(points) < 2:
         return None
@@ -229,7 +246,8 @@ def _curve(
     )
     drawing = tag("svg", *lines, viewbox="0 0 100 100", preserveaspectratio="none", role="img", aria_label=description)
     scale = join(
-        tag("span", f"{_number(low, form)} to {_number(high, form)}"), tag("span", f"steps {points[0][0]:,} to {last:,}")
+        tag("span", f"{_number(low, form)} to {_number(high, form)} {unit}".strip()),
+        tag("span", f"steps {points[0][0]:,} to {last:,}"),
     )
     heading = [title, tag("span", _number(points[-1][1], form), class_="now")]
     if second and others:

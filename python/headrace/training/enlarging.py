@@ -1,4 +1,4 @@
-"""Images much smaller than the training size: enlarging them costs compute and adds no information."""
+"""Image sizes that do not fit: much smaller than the training size, or unlike the images that a model was trained on."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from headrace.datasets.records import Dataset
 from headrace.errors import HeadraceError
 from headrace.images.header import read_header
 
-__all__ = ["enlargement_note"]
+__all__ = ["enlargement_note", "short_side", "unlike_training_note"]
 
 SAMPLE = 32  # images whose headers are read where the index has no sizes
+UNLIKE = 3.0  # warn of images whose shorter side is this many times smaller or larger than that of the training images
 TIMES = 2.0  # report enlarging by this factor or more; less is usual (ImageNet has images of 180 pixels)
 
 
@@ -19,7 +20,7 @@ def enlargement_note(data: Dataset, image_size: int) -> str | None:
 
     Sizes come from the index, else from the headers of some images on a local disk.
     """
-    side = _short_side(data)
+    side = short_side(data)
     if side is None or image_size < TIMES * side:
         return None
     fewer = (image_size / side) ** 2
@@ -29,7 +30,27 @@ def enlargement_note(data: Dataset, image_size: int) -> str | None:
     )
 
 
-def _short_side(data: Dataset) -> int | None:
+def unlike_training_note(data: Dataset, trained_side: int | None, image_size: int) -> str | None:
+    """Return a warning if the images of `data` are unlike those that a model was trained on; None if not, or if unknown.
+
+    `trained_side`: median of the shorter sides of the training images; None for weights that do not record it: then only images
+    that are UNLIKE times smaller than `image_size`, the pixels that the model was trained at, are pointed out.
+    """
+    side = short_side(data)
+    if side is None:
+        return None
+    trained, what = (image_size, "image size of training") if trained_side is None else (trained_side, "training images")
+    smaller, larger = trained >= UNLIKE * side, trained_side is not None and side >= UNLIKE * trained_side
+    if not smaller and not larger:
+        return None
+    times = trained / side if smaller else side / trained
+    return (
+        f"the images are {times:.1f} times {'smaller' if smaller else 'larger'} than the {what} (shorter side {side} pixels, "
+        f"the median, against {trained}): predictions may be wrong"
+    )
+
+
+def short_side(data: Dataset) -> int | None:
     """Return the median of the shorter sides, in pixels."""
     table = data.table
     if data.stream is not None or not len(table):

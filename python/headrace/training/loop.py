@@ -90,6 +90,9 @@ def train(
         with StopRequest() as stop, lost_ranks_reported(run.ranks):
             on_start(TrainingStart(run.step, run.ranks))
             _train_remaining_steps(run, stop)
+            if run.stop_signal and run.ranks.main:
+                name = signal.Signals(run.stop_signal).name
+                run.metrics.write(step=run.step, interrupted_by=name, total_steps=run.total_steps)
             final = _save_last(run)
     except DecodeError:
         if run.ranks.world_size == 1 and run.step % options.optimization.accumulate == 0:
@@ -126,6 +129,8 @@ def _train_remaining_steps(run: TrainingRun, stop: StopRequest) -> None:
             if run.finished or run.stop_signal:
                 break
     run.vote.close()
+    if run.stop_signal and run.step % LOG_STEPS and not run.finished:
+        _report(run)  # the last step, before the checkpoint is saved
     _evaluate_if_due(run, stop)
 
 
@@ -240,6 +245,7 @@ def _save_final_weights(run: TrainingRun) -> Path:
         "blurpool": run.options.optimization.blurpool,
         "classes": list(run.loader.dataset.classes),
         "steps": run.step,
+        "trained_side": run.trained_side,
     }
     checkpoint.save_weights(path, weights, facts)
     return path

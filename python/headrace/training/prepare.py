@@ -13,7 +13,7 @@ from headrace.training.checkpoint import Checkpoint, Writer
 from headrace.training.data import open_data
 from headrace.training.devices import Device
 from headrace.training.distributed.ranks import Ranks, RankVote, join_group, ranks_from_environment
-from headrace.training.enlarging import enlargement_note
+from headrace.training.enlarging import enlargement_note, short_side
 from headrace.training.environment import environment
 from headrace.training.input import TrainingInput, validation_loader
 from headrace.training.learner import Learner
@@ -77,6 +77,7 @@ def prepare(options: Options, on_progress: OnProgress) -> TrainingRun:
         on_progress=on_progress,
         lock=lock,
         total_steps=learner.total_steps,
+        trained_side=short_side(data) if ranks.main else None,
     )
     _begin(run, found, images=len(data))
     return run

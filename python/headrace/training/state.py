@@ -79,6 +79,7 @@ class TrainingRun:
     losses: list[float] = field(default_factory=list)
     unreported_images: int = 0
     skipped: int = 0  # images of loaders that are closed
+    trained_side: int | None = None  # median of the shorter sides of the training images, in pixels
     stop_signal: int = 0  # agreed by all ranks; 0: train on
 
     @property
@@ -141,6 +142,7 @@ def save(run: TrainingRun) -> None:
         "scores": asdict(run.scores) if run.scores else None,
         "identity": _identity(run),
         "classes": list(run.loader.dataset.classes),  # for programs that read the weights
+        "trained_side": run.trained_side,
     }
     run.writer.submit(run.step, copies, state)
     for problem in (run.writer.problem, run.uploads.problem if run.uploads else None):

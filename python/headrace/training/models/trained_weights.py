@@ -40,6 +40,7 @@ class Weights:
     flip_test: bool
     blurpool: bool
     simulated: bool
+    trained_side: int | None = None  # median of the shorter sides of the training images, in pixels
 
 
 def load_model(path: Path) -> tuple[nn.Module, Weights]:
@@ -106,6 +107,7 @@ def _weights(path: Path, facts: Mapping[str, Any]) -> Weights:
         flip_test=facts.get("flip_test", False),
         blurpool=facts.get("blurpool", False),
         simulated=bool(facts.get("simulated")),
+        trained_side=facts.get("trained_side"),
     )
 
 
@@ -117,6 +119,7 @@ def _from_checkpoint(found: checkpoint.Checkpoint) -> tuple[dict[str, torch.Tens
         optimization = OptimizationOptions(**facts["recipe"])
         facts |= {"classes": found.state["classes"], "steps": found.state["step"], "flip_test": optimization.flip_test}
         facts |= {"test_size": optimization.test_size(facts["image_size"]), "blurpool": optimization.blurpool}
+        facts["trained_side"] = found.state.get("trained_side")
         return tensors, _weights(Path(found.path), facts)
     except (KeyError, TypeError) as error:
         raise StateError(f"{found.path} does not say what it holds: {error}", hint=_HINT) from error
