@@ -93,3 +93,26 @@ def test_configuration_and_environment_are_on_the_page(tmp_path: Path) -> None:
     assert page.count('class="default"') == 1  # the seed
     (tmp_path / "config.toml").write_text("no toml")
     assert "configuration</h2>" not in training_page.write(metrics, tmp_path / "report.html", title="run").read_text()
+
+
+def test_the_page_says_that_a_run_was_interrupted_until_a_later_process_goes_on() -> None:
+    stopped = [*rows(60), {"step": 60, "interrupted_by": "SIGINT", "total_steps": 900}]
+    page = training_page.render(stopped, title="stopped").replace("\u00a0", " ")
+    assert "Interrupted by SIGINT after step 60 of 900" in page
+    assert "Interrupted" not in training_page.render([*stopped, *rows(80)[-1:]], title="resumed")
+    assert "Interrupted" not in training_page.render(rows(60), title="whole")
+
+
+def test_every_plot_has_units_and_the_rate_that_was_used_is_named() -> None:
+    page = training_page.render(rows(100), title="units").replace("\u00a0", " ")
+    assert page.count('class="curve"') == sum(
+        page.count(f" {unit}</span>")
+        for unit in ("(cross entropy)", "of images", "img/s", "of the time", "per update", "pixels")
+    )
+    assert "highest learning rate used" in page
+
+
+def test_one_rank_is_a_rank() -> None:
+    start = {"resumed_from_step": None, "step": 0, "device": "CPU", "images": 1, "classes": 2, "batch_size": 4, "world_size": 1}
+    page = training_page.render([*rows(100), start], title="one").replace("\u00a0", " ")
+    assert "1 rank" in page and "1 ranks" not in page and "1 image of 2 classes" in page

@@ -67,6 +67,20 @@ def test_predict_lists_a_broken_image_as_an_error_and_classifies_the_rest(traine
     assert len((tmp_path / "answers.jsonl").read_text().splitlines()) == 4
 
 
+def test_predict_warns_of_images_unlike_the_training_data_in_size(trained: Path, tmp_path: Path, capsys) -> None:
+    """The model was trained on images of 36 pixels."""
+    (folder,) = (trained / "run" / "checkpoints").iterdir()
+    for side, words in ((10, "3.6 times smaller than the training images"), (144, "4.0 times larger"), (60, None)):
+        (tmp_path / str(side)).mkdir()
+        Image.new("RGB", (side, side + 5)).save(tmp_path / str(side) / "a.png")
+        for weights in (trained / "run", folder):
+            assert main(["predict", str(weights), str(tmp_path / str(side)), "--device", "cpu", "--json"]) == 0
+            printed = capsys.readouterr()
+            found = json.loads(printed.out)["warnings"]
+            assert len(found) == (words is not None)
+            assert words is None or (words in found[0] and f"warning: {found[0]}" in printed.err)
+
+
 def test_predict_takes_packed_data_and_the_averaged_weights_of_a_checkpoint(trained: Path, tmp_path: Path, capsys) -> None:
     pack(trained / "val", tmp_path / "packed")
     (folder,) = (trained / "run" / "checkpoints").iterdir()

@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 import torch
 from headrace.cli.main import main
+from headrace.training.loop import Options, TrainingProgress, train
 from PIL import Image
 
 HELPERS = Path(__file__).parents[1] / "helpers"
@@ -200,3 +201,22 @@ def recorded(data: Path, out: Path, environment: dict[str, str], *, ranks: int, 
     parts = [[line.split() for line in path.read_text().splitlines()] for path in sorted(record.iterdir())]
     assert len(parts) == ranks
     return [sorted(itertools.chain(*step)) for step in zip(*parts, strict=True)]
+
+
+def test_the_last_step_is_reported_right_after_a_request_to_stop(data: Path, tmp_path: Path) -> None:
+    reported: list[int] = []
+
+    def stop(progress: TrainingProgress) -> None:
+        reported.append(progress.step)
+        if progress.step == 20:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    options = Options(
+        "resnet20", str(data), str(tmp_path / "run"), epochs=8, batch_size=8, image_size=32, device="cpu", threads=1
+    )
+    result = train(options, on_progress=stop)
+    assert result.exit_code == 128 + signal.SIGINT and 20 <= result.steps < 40
+    assert reported[-1] == result.steps
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert lines[-1]["interrupted_by"] == "SIGINT" and lines[-1]["step"] == result.steps
+    assert any("loss" in line and line["step"] == result.steps for line in lines)

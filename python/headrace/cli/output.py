@@ -40,6 +40,7 @@ __all__ = [
     "say",
     "stderr_console",
     "stdout_console",
+    "training_line",
     "write_document",
 ]
 
@@ -265,6 +266,15 @@ def _bar(unit: str, rate_of: str | None) -> Progress:
             speed = task.fields.get("rate") if rate_of else task.finished_speed or task.speed
             return Text(f"{task.completed:,.0f}{of} {unit}" + (f"  {speed:,.0f} {_rate_unit(unit, rate_of)}" if speed else ""))
 
+    class Line(ProgressColumn):
+        def render(self, task: Task) -> Text:
+            width = _console(stderr=True).width
+            return Text(
+                training_line(task.description, task.completed, task.total, task.elapsed, task.fields.get("rate"), width)
+            )
+
+    if rate_of:  # a training run: one line, whatever the width
+        return Progress(Line(), console=_console(stderr=True))
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -274,6 +284,23 @@ def _bar(unit: str, rate_of: str | None) -> Progress:
         TimeRemainingColumn(),
     )
     return Progress(*columns, console=_console(stderr=True))
+
+
+def training_line(words: str, done: float, total: float | None, elapsed_s: float | None, rate: float | None, width: int) -> str:
+    """Return the progress of a training run in one line of at most `width` columns; rate and time left always fit.
+
+    `rate` is in images a second; before there is one, the time left follows from the images done since the start.
+    """
+    speed = rate or (done / elapsed_s if elapsed_s and done else None)
+    left = "-:--:--"
+    if speed and total is not None:
+        minutes, seconds = divmod(round(max(0.0, total - done) / speed), 60)
+        left = f"{minutes // 60}:{minutes % 60:02d}:{seconds:02d}"
+    end = (f"  {rate:,.0f} img/s" if rate else "") + f"  left {left}"
+    room = max(0, width - len(end) - 1)
+    if len(words) > room and " epoch " in words:
+        words = words[words.index(" epoch ") + 1 :]  # without the model's name
+    return (words if len(words) <= room else words[: max(0, room - 1)] + "…") + end
 
 
 def _rate_unit(unit: str, rate_of: str | None) -> str:

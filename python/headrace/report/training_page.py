@@ -118,7 +118,8 @@ def _scope(starts: Sequence[Row]) -> Html | None:
 
 def _interrupted(rows: Sequence[Row]) -> Html | None:
     """Say that the last process of the run was stopped by a signal; nothing if a later one went on."""
-    last = next((row for row in reversed(rows) if "interrupted_by" in row or "loss" in row or "resumed_from_step" in row), {})
+    told = {"interrupted_by", "loss", "evaluation", "resumed_from_step"}
+    last: Row = next((row for row in reversed(rows) if told & row.keys()), {})
     if "interrupted_by" not in last:
         return None
     total = f" of {last['total_steps']:,}" if last.get("total_steps") else ""
