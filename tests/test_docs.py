@@ -18,6 +18,7 @@ import pytest
 from headrace import errors
 from headrace.cli import main as command_line
 from headrace.cli.main import VERBS
+from headrace.diagnosis.kinds import KINDS
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PAGE = REPOSITORY / "docs" / "cli.md"
@@ -250,3 +251,12 @@ def test_each_folder_lists_its_modules(folder: Path) -> None:
     modules = sorted(path.stem for path in folder.parent.glob("*.py") if not path.stem.startswith("__"))
     if folder.parent != REPOSITORY / "python" / "headrace":  # the face: its names are the public ones
         assert [name for name in modules if f"`{name}`" not in text] == []
+
+
+def test_the_table_of_kinds_is_the_list_of_kinds() -> None:
+    page = (REPOSITORY / "docs" / "diagnosis.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| ([A-Z0-9_]+) \| (.+) \| ([\w/., ]+\.py) \|$", page, re.MULTILINE)
+    assert [(name, summary) for name, summary, _ in rows] == [(kind.name, kind.summary) for kind in KINDS.values()]
+    for name, _, modules in rows:
+        for module in modules.split(", "):
+            assert f'"{name}"' in (REPOSITORY / "python" / "headrace" / "diagnosis" / module).read_text(encoding="utf-8")

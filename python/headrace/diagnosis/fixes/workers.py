@@ -16,7 +16,7 @@ __all__ = ["NUM_WORKERS", "PERSISTENT_WORKERS", "PREFETCH", "SPREAD_WORKERS"]
 MOST_WORKERS = 32
 """Never propose more workers than this."""
 
-AS_GOOD = 1.03
+AS_GOOD_RATIO = 1.03
 """Propose the fewest workers whose modelled step is at most this many times the step with `MOST_WORKERS`."""
 
 
@@ -37,7 +37,7 @@ def _more_workers(job: MeasuredJob) -> Fix | None:
     if most <= model.workers and limits and limits[0].workers <= model.workers:
         return None  # not one more fits
     best_s = model.changed(workers=MOST_WORKERS).step_s
-    wanted = next(n for n in range(1, MOST_WORKERS + 1) if model.changed(workers=n).step_s <= AS_GOOD * best_s)
+    wanted = next(n for n in range(1, MOST_WORKERS + 1) if model.changed(workers=n).step_s <= AS_GOOD_RATIO * best_s)
     count = min(wanted, most)
     if count <= model.workers:
         count = max(2 * model.workers, model.workers + 2)

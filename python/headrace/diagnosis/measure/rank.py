@@ -24,7 +24,7 @@ HANDOVER_WAKE_S = 0.0005
 AT_ONCE_S = 0.001
 """Count a batch as there at once when the wait is at most this time and twice the usual hand-over."""
 
-TOGETHER = 0.8
+TOGETHER_SHARE = 0.8
 """Treat two loaders as iterated together when at least this share of the steps takes a batch of both."""
 
 MOST_SKIPPED = 3
@@ -185,7 +185,7 @@ def _iterated_with(others: Sequence[Step], steps: Sequence[Step]) -> bool:
     """Return whether nearly every step takes a batch of another loader as well, as `zip(one, other)` does."""
     starts = sorted(step.start_s for step in others)
     both = sum(bisect_right(starts, step.start_s + step.step_s) > bisect_right(starts, step.start_s) for step in steps)
-    return both >= TOGETHER * len(steps)
+    return both >= TOGETHER_SHARE * len(steps)
 
 
 def steady_steps(steps: Sequence[Step], loader: ObservedLoader) -> list[Step]:

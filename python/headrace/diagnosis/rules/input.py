@@ -42,7 +42,7 @@ LEAST_IMAGE_BYTES = 1000.0
 QUEUE_SHARE = 0.30
 """Blame queueing when workers wait for a core for more than this share of the time that a batch takes."""
 
-NEEDED = 1.1
+NEEDED_RATIO = 1.1
 """Keep the workers if removing them makes the modelled step more than this many times as long as the measured step."""
 
 BUSY_SHARE = 0.85
@@ -51,7 +51,7 @@ BUSY_SHARE = 0.85
 TRANSPORT_SHARE = 0.5
 """Blame collating and hand-over when they take more than this share of a batch's cost per worker."""
 
-SHORTER_ALONE = 1.2
+SHORTER_ALONE_RATIO = 1.2
 """Report that a batch made alone is blocked for a shorter time from this ratio on."""
 
 SOCKET_SHARE = 0.1
@@ -59,6 +59,51 @@ SOCKET_SHARE = 0.1
 
 READY_SHARE = 0.9
 """Count the input as in time when more than this share of the batches was ready."""
+
+HANDOVER_SHARE = 0.6
+"""Blame the hand-over of small, ready batches when it takes more than this share of the wait."""
+
+OWN_WORK_SHARE = 0.5
+"""Say that the training thread makes its batches when it is on a core for more than this share of the wait."""
+
+OWN_CORES_SHARE = 0.5
+"""Count full cores as the job's doing when the job itself uses at least this share of them."""
+
+BUSY_PROCESS_CORES = 0.5
+"""Blame the CPU for batches made by unseen code when the training process uses more than this many cores."""
+
+SPLIT_SHARE = 0.01
+"""Name a part of a batch's cost in the evidence when it takes at least this share."""
+
+LEAST_READ_BYTES = 1e5
+"""State the share of bytes from a disk when a batch reads more than this."""
+
+BLOCKED_SHARE = 0.5
+"""Without workers, count a batch as mostly blocked when it is blocked for more than this share of its time."""
+
+NETWORK_SOCKET_SHARE = 0.5
+"""Blame the network when reads from sockets take more than this share of the blocked time."""
+
+LEAST_NETWORK_BYTES_S = 1e6
+"""Ignore slower network traffic: it does not feed a training."""
+
+NETWORK_BYTES_SHARE = 0.5
+"""Blame the network when traffic brings more than this share of the bytes that a batch reads."""
+
+BANDWIDTH_SHARE = 0.5
+"""Blame the bandwidth of storage when a batch alone is blocked shorter by more than this share of the ideal n times."""
+
+UNEVEN_BUSY_SHARE = 0.7
+"""Count cores as idle beside queueing workers when their mean use is below this share."""
+
+BUSY_MAIN_CORES = 0.35
+"""Blame too many threads when workers queue and the training process uses more than this many cores."""
+
+CPU_TERM_SHARE = 0.9
+"""Count the CPU as full when its term of the step model reaches this share of the largest other term."""
+
+CPU_TERM_BUSY_SHARE = 0.75
+"""Believe the CPU term of the step model when the cores are busier than this share."""
 
 
 def slow_input(job: MeasuredJob) -> Finding | None:
@@ -96,7 +141,7 @@ def is_cause_unseen(job: MeasuredJob, kind: str) -> bool:
         return is_blocked
     parts = cost.parts_s
     blocked_s = parts["blocked"]
-    if not is_blocked and not (kind == "NO_OVERLAP" and blocked_s > 0.5 * cost.wall_s):
+    if not is_blocked and not (kind == "NO_OVERLAP" and blocked_s > BLOCKED_SHARE * cost.wall_s):
         return False
     if cost.read_bytes is None or job.rank.loader.family == "tensorflow":
         return False
@@ -130,7 +175,7 @@ def _handover_is_small(rank: Rank) -> bool:
 def is_small_handover(rank: Rank) -> bool:
     """Return whether the wait is the hand-over of small, ready batches: overhead of a short step, not slow input."""
     in_time = rank.ready_share is not None and rank.ready_share > READY_SHARE
-    return in_time and rank.batch_bytes < SMALL_BATCH_BYTES and rank.handover_s > 0.6 * rank.net_wait_s
+    return in_time and rank.batch_bytes < SMALL_BATCH_BYTES and rank.handover_s > HANDOVER_SHARE * rank.net_wait_s
 
 
 def workers_are_needed(job: MeasuredJob) -> bool:
@@ -138,7 +183,7 @@ def workers_are_needed(job: MeasuredJob) -> bool:
     model, cores = job.model, job.machine.cores
     if model is None or not cores or model.workers < 2:
         return False
-    return model.changed(workers=workers_that_fit(model.workers, cores)).step_s > NEEDED * job.rank.step_s
+    return model.changed(workers=workers_that_fit(model.workers, cores)).step_s > NEEDED_RATIO * job.rank.step_s
 
 
 def workers_that_fit(workers: int, cores: float) -> int:
@@ -153,25 +198,32 @@ def unseen_input_kind(job: MeasuredJob) -> tuple[str, tuple[str, ...]]:
         kind = "CPU_PREP" if rank.workers else "NO_OVERLAP"
         return kind, ("a trace does not show whether CPU or storage makes batches slow; headrace diagnose measures that",)
     made_s = mean([step.wait_cpu_s for step in rank.steps if step.wait_cpu_s is not None]) or 0.0
-    if rank.loader.family == "none" and made_s > 0.5 * rank.net_wait_s:
+    if rank.loader.family == "none" and made_s > OWN_WORK_SHARE * rank.net_wait_s:
         words = f"the training thread itself works for {duration(made_s)} of that: it makes the batch, or does other work there"
         return "NO_OVERLAP", (words,)
     used = (rank.process_cpu_s or 0.0) / rank.step_s
     makers = "the script's own code makes" if rank.loader.family == "none" else "the loader's own threads make"
     words = f"{makers} the batches; the training process uses {used:.1f} cores"
-    ours = machine.own_cores is None or machine.own_cores >= 0.5 * (machine.cores or 1.0)
+    ours = machine.own_cores is None or machine.own_cores >= OWN_CORES_SHARE * (machine.cores or 1.0)
     if machine.busy_share is not None and machine.busy_share >= BUSY_SHARE and ours:
         return "CPU_SATURATED", (words, f"the cores are {percent_text(machine.busy_share)} busy")
-    if used > 0.5 or machine.busy_share is None:
+    if used > BUSY_PROCESS_CORES or machine.busy_share is None:
         return "CPU_PREP", (words,)
     return "STORAGE_LATENCY", (f"{words}, so the threads are blocked, cause not seen",)
 
 
 def input_kind(job: MeasuredJob, cost: BatchCost) -> tuple[str, tuple[str, ...]]:
-    """Return kind and evidence of a slow input, from the mean cost of a batch."""
+    """Return kind and evidence of a slow input, from the mean cost of a batch. The first condition that holds decides:
+
+    - NO_OVERLAP: there are no workers.
+    - COLLATE_IPC: collating and hand-over take more than `TRANSPORT_SHARE` of a batch's cost per worker.
+    - STORAGE_LATENCY, STORAGE_BANDWIDTH, NETWORK: making a batch is blocked for at least as long as it runs on a core, and at
+      least as long as it queues for one (`_storage_kind` decides which).
+    - CPU_PREP, CPU_SATURATED, CPU_UNEVEN, CPU_OVERSUBSCRIBED: otherwise (`_cpu_kind` decides which).
+    """
     rank = job.rank
     parts = cost.parts_s
-    split = ", ".join(f"{duration(seconds)} {name}" for name, seconds in parts.items() if seconds >= 0.01 * cost.wall_s)
+    split = ", ".join(f"{duration(seconds)} {name}" for name, seconds in parts.items() if seconds >= SPLIT_SHARE * cost.wall_s)
     made = f"making a batch takes {duration(cost.wall_s)}: {split}"
     if rank.workers == 0:
         return "NO_OVERLAP", (made, "num_workers=0: the device idles while a batch is made")
@@ -185,26 +237,34 @@ def input_kind(job: MeasuredJob, cost: BatchCost) -> tuple[str, tuple[str, ...]]
 
 
 def _storage_kind(job: MeasuredJob, cost: BatchCost, made: str) -> tuple[str, tuple[str, ...]]:
+    """Return kind and evidence of a batch that is mostly blocked. The first condition that holds decides:
+
+    - NETWORK: reads from sockets take more than `NETWORK_SOCKET_SHARE` of the blocked time, or the network brings more bytes
+      per step than `_network_bytes_expected`.
+    - STORAGE_BANDWIDTH: a batch that is made while no other worker reads is blocked much shorter (`BANDWIDTH_SHARE`).
+    - STORAGE_LATENCY: otherwise. Each reader waits by itself, so more workers help.
+    """
     rank = job.rank
     evidence = [made]
     blocked_s = cost.blocked_s or 0.0
-    if cost.read_bytes and cost.disk_bytes is not None and cost.read_bytes > 1e5:
+    if cost.read_bytes and cost.disk_bytes is not None and cost.read_bytes > LEAST_READ_BYTES:
         evidence.append(
             f"{percent_text(min(1.0, cost.disk_bytes / cost.read_bytes))} of the bytes came from a disk, not the page cache"
         )
     if cost.alone_ratio is not None:
         others = "another" if rank.workers == 2 else f"{rank.workers - 1} others"
-        if cost.alone_ratio >= SHORTER_ALONE:
+        if cost.alone_ratio >= SHORTER_ALONE_RATIO:
             evidence.append(f"alone, a batch is blocked {cost.alone_ratio:.1f} times shorter than beside {others}")
         else:
             evidence.append(f"a batch is blocked as long alone as beside {others}")
     evidence += _read_sweep_words(job)
-    if cost.socket_s > 0.5 * blocked_s:
+    if cost.socket_s > NETWORK_SOCKET_SHARE * blocked_s:
         return "NETWORK", (*evidence, f"reads from sockets take {duration(cost.socket_s)} of a batch")
     network = job.machine.network_bytes_s
-    if network is not None and network > 1e6 and network * rank.step_s > _network_bytes_expected(job, cost):
+    is_used = network is not None and network > LEAST_NETWORK_BYTES_S
+    if network is not None and is_used and network * rank.step_s > _network_bytes_expected(job, cost):
         return "NETWORK", (*evidence, f"{network / 1e6:.0f} MB/s arrive over the network while the workers are blocked")
-    if cost.alone_ratio is not None and cost.alone_ratio > 1 + 0.5 * (rank.workers - 1):
+    if cost.alone_ratio is not None and cost.alone_ratio > 1 + BANDWIDTH_SHARE * (rank.workers - 1):
         rate = (cost.read_bytes or 0.0) * rank.workers / cost.wall_s
         return "STORAGE_BANDWIDTH", (*evidence, f"all workers together read {rate / 1e6:.0f} MB/s")
     return "STORAGE_LATENCY", tuple(evidence)
@@ -234,11 +294,19 @@ def _network_bytes_expected(job: MeasuredJob, cost: BatchCost) -> float:
     if len(job.ranks) > 1 and not any(known):
         return math.inf  # the traffic may be gradients
     if known and not any(known):
-        return 0.5 * read if read > LEAST_IMAGE_BYTES * images else math.inf
-    return max(0.5 * read, LEAST_IMAGE_BYTES * images)
+        return NETWORK_BYTES_SHARE * read if read > LEAST_IMAGE_BYTES * images else math.inf
+    return max(NETWORK_BYTES_SHARE * read, LEAST_IMAGE_BYTES * images)
 
 
 def _cpu_kind(job: MeasuredJob, cost: BatchCost, made: str) -> tuple[str, tuple[str, ...]]:
+    """Return kind and evidence of a batch that mostly runs on a core or queues for one. The first condition that holds decides:
+
+    - Workers queue for a core for more than `QUEUE_SHARE` of the batch's time. CPU_UNEVEN: some cores idle meanwhile.
+      CPU_OVERSUBSCRIBED: workers and training process are more than the cores, and the training process is busy
+      (`BUSY_MAIN_CORES`). CPU_SATURATED: neither.
+    - CPU_SATURATED: the cores are full (`BUSY_SHARE`), or the CPU is nearly the largest term of the step model.
+    - CPU_PREP: otherwise. Making the batch needs CPU time, and cores are free.
+    """
     rank, machine = job.rank, job.machine
     cores = machine.cores or 1.0
     busy = machine.busy_share
@@ -246,7 +314,7 @@ def _cpu_kind(job: MeasuredJob, cost: BatchCost, made: str) -> tuple[str, tuple[
     queue_s = cost.parts_s["queueing for a core"]
     if queue_s > QUEUE_SHARE * cost.wall_s:
         # Under a quota, cores may idle that the job must not use; `busy` is then the used share of the quota.
-        if busy is not None and busy < 0.7 and len(machine.core_busy) >= rank.workers:
+        if busy is not None and busy < UNEVEN_BUSY_SHARE and len(machine.core_busy) >= rank.workers:
             rows = sorted(machine.core_busy)
             return "CPU_UNEVEN", (
                 made,
@@ -255,7 +323,7 @@ def _cpu_kind(job: MeasuredJob, cost: BatchCost, made: str) -> tuple[str, tuple[
             )
         threads = rank.process.torch_threads or 1
         main_cores = (rank.process_cpu_s or 0.0) / rank.step_s
-        if rank.workers + 1 > cores and main_cores > 0.35:
+        if rank.workers + 1 > cores and main_cores > BUSY_MAIN_CORES:
             return "CPU_OVERSUBSCRIBED", (
                 made,
                 f"{rank.workers} workers and {threads} compute threads want {cores:g} cores; "
@@ -265,7 +333,8 @@ def _cpu_kind(job: MeasuredJob, cost: BatchCost, made: str) -> tuple[str, tuple[
     terms = job.model.terms_s if job.model is not None else {}
     saturated = busy is not None and busy >= BUSY_SHARE
     if terms and not saturated:
-        saturated = terms["cpu"] >= 0.9 * max(terms["workers"], terms["compute"]) and (busy is None or busy > 0.75)
+        saturated = terms["cpu"] >= CPU_TERM_SHARE * max(terms["workers"], terms["compute"])
+        saturated = saturated and (busy is None or busy > CPU_TERM_BUSY_SHARE)
     if saturated:
         return "CPU_SATURATED", (
             made,

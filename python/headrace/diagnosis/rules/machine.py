@@ -28,7 +28,7 @@ QUOTA_SHARE = 0.05
 THROTTLE_SHARE = 0.20
 """Report throttling when at least this share of the GPU samples shows a reason for it."""
 
-SLOWER = 1.15
+SLOWER_RATIO = 1.15
 """Report a slow-down during the run when compute takes more than this many times as long from some step to the end."""
 
 OVERSUBSCRIBED_SHARE = 0.18
@@ -87,7 +87,7 @@ def _change_point(rank: Rank) -> int | None:
         if 5 <= index <= len(values) - 5:
             left, right = before / index, (total - before) / (len(values) - index)
             gain = (right - left) ** 2 * index * (len(values) - index)
-            if right > SLOWER * left and gain > best:
+            if right > SLOWER_RATIO * left and gain > best:
                 best, found = gain, index
     return None if found is None else found + len(rank.all_steps) - len(values)
 
