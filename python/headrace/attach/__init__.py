@@ -9,6 +9,7 @@ library only. An error in a hook turns the hook off, prints one line, and never 
 - `device_clock`: Measure time on the device's own clock, without waiting for the device.
 - `fetch`: Time how each batch is made: in a DataLoader worker, or in the main process if there are no workers.
 - `first_step`: Time the start of a job: imports, downloads, compilation.
+- `foreign_programs`: The programs outside the job that use most CPU, by pid and name.
 - `gpu_counters`: GPU counters of the sampler: read NVML and fill the session's GPU records.
 - `launch`: Start the user's command, unmodified, with hooks in every Python process below it.
 - `load_hooks`: Install the hook modules when PyTorch and its data loader are imported, and time imports until training
