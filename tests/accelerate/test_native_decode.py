@@ -130,3 +130,21 @@ def test_loaders_without_a_native_first_step_are_left_alone(name: str, folder: P
     assert not isinstance(iterator, NativeIterator)
     assert len(next(iterator)) == 5
     assert "not taken over" in taken_over[-1]
+
+
+class Noise:
+    def __init__(self) -> None:
+        self.generator = torch.Generator().manual_seed(5)
+
+    def __call__(self, image: torch.Tensor) -> torch.Tensor:
+        return image + torch.rand(image.shape, generator=self.generator)
+
+
+def test_a_generator_of_the_scripts_own_is_not_advanced(folder: Path, taken_over: list[str]) -> None:
+    noise = Noise()
+    before = noise.generator.get_state()
+    loader = DataLoader(ImageFolder(str(folder), v1.Compose([v1.RandomResizedCrop(32), v1.ToTensor(), noise])), 5)
+    iter(loader)
+    assert torch.equal(noise.generator.get_state(), before)
+    (line,) = taken_over
+    assert "not taken over" in line and "transform Noise has a random generator of its own" in line

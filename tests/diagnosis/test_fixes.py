@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from diagnosis_checks import check, fix
 from headrace.attach.thread_settings import THREAD_VARIABLES
 from headrace.diagnosis.diagnose import diagnose
 from headrace.diagnosis.fixes.fix_kind import Rerun
-from headrace.diagnosis.fixes.registry import FIXES, needs_replay, rerun_with
+from headrace.diagnosis.fixes.registry import FIXES, needs_replay, propose_fixes, rerun_with
+from headrace.diagnosis.job import MeasuredJob
 from headrace.diagnosis.kinds import KINDS, SETTINGS
+from headrace.diagnosis.measure import measure_machine, measure_ranks
 from headrace.diagnosis.model import Fix
-from headrace.session.model import Session
-from session_factory import make_session
+from headrace.diagnosis.step_model import build_model
+from headrace.session.model import Event, Session
+from session_factory import MAIN_PID, make_session
 
 
 def with_benchmark(session: Session) -> Session:
@@ -138,3 +142,136 @@ def test_cache_says_how_much_of_the_dataset_fits_into_free_memory(images: int, w
 def test_pack_leaves_a_tenth_of_the_waits() -> None:
     diagnosis = diagnose(make_session(workers=1, cpu_s=0.001, blocked_s=0.2, compute_s=0.01))
     assert fix(diagnosis, "pack").gain == pytest.approx(0.2012 / 0.0212, rel=0.05)
+
+
+PART = {"resized_plain_s": 0.002, "resized_headrace_s": 0.0005, "cropped_plain_s": 0.0018, "cropped_headrace_s": 0.0006}
+
+
+def answered(session: Session, take_over: str, reason: str | None = None, part: str | None = None, **changes: Any) -> Session:
+    """The session with the recogniser's answer for its loader."""
+    loaders = tuple(
+        replace(one, take_over=take_over, take_over_reason=reason, native_part=part, **changes) for one in session.loaders
+    )
+    facts = {"image_benchmark": with_benchmark(session).facts["image_benchmark"] | PART}
+    return replace(session, loaders=loaders, facts=facts)
+
+
+def cpu_bound(**options: Any) -> Session:
+    return make_session(**{"workers": 2, "cpu_s": 0.32, "compute_s": 0.01, "cores": 2} | options)  # 10 ms an image
+
+
+def test_headrace_run_is_not_proposed_for_a_loader_that_it_refuses() -> None:
+    reason = "dataset Own has its own __getitem__"
+    diagnosis = diagnose(answered(cpu_bound(), "refused", reason))
+    assert not any(item.id == "headrace_run" for item in diagnosis.fixes)
+    assert f"headrace run would not help: {reason}" in diagnosis.findings[0].evidence
+    assert rerun_with("headrace_run", answered(cpu_bound(), "refused", reason).loaders[0]) is None
+
+
+def test_headrace_run_is_not_proposed_where_it_is_at_work() -> None:
+    diagnosis = diagnose(answered(cpu_bound(), "active"))
+    assert not any(item.id == "headrace_run" for item in diagnosis.fixes)
+    assert not any("would not help" in words for words in diagnosis.findings[0].evidence)
+
+
+@pytest.mark.parametrize(("part", "saved_s"), [("resized", 0.0015), ("cropped", 0.0012)])
+def test_headrace_run_in_part_keeps_the_scripts_transforms_and_workers(part: str, saved_s: float) -> None:
+    reason = "decode and RandomResizedCrop only: transform GaussianBlur"
+    found = fix(diagnose(answered(cpu_bound(), "part", reason, part)), "headrace_run")
+    assert found.gain == pytest.approx(0.01 / (0.01 - saved_s), rel=0.05)
+    assert reason in found.change and "three items" in (found.basis or "")
+    assert (found.command or "").startswith("headrace run -- python train.py")
+    whole = fix(diagnose(answered(cpu_bound(cpu_s=0.08), "whole")), "headrace_run")
+    in_part = fix(diagnose(answered(cpu_bound(cpu_s=0.08), "part", reason, part)), "headrace_run")
+    assert (in_part.gain or 0) < (whole.gain or 0)
+
+
+def test_headrace_run_says_where_its_answer_is_unknown() -> None:
+    assert "is not known" in (fix(diagnose(with_benchmark(cpu_bound())), "headrace_run").basis or "")
+    assert "is not known" not in (fix(diagnose(answered(cpu_bound(), "whole")), "headrace_run").basis or "")
+    failed = diagnose(answered(cpu_bound(), "unknown", "its recogniser failed (OSError: no)"))
+    assert "is not known" in (fix(failed, "headrace_run").basis or "")
+    assert "whether headrace run takes the loader over: its recogniser failed (OSError: no)" in failed.not_measured
+
+
+OVERHEAD = {"workers": 2, "cpu_s": 0.001, "compute_s": 0.002, "main_cpu_share": 0.95, "steps": 300}
+
+
+def batch_size_fix(**loader: Any) -> list[Fix]:
+    session = make_session(**OVERHEAD)
+    loaders = tuple(replace(one, **loader) for one in session.loaders)
+    job = replace(session, loaders=loaders, events=(Event(MAIN_PID, "operators", 1.0, 0.3),))
+    return [item for item in diagnose(job).fixes if item.id.startswith("batch_size=")]
+
+
+@pytest.mark.parametrize("batched_by", ["sampler", "dataset"])
+def test_batch_size_is_not_an_argument_where_the_script_makes_the_batches(batched_by: str) -> None:
+    (usual,), (own,) = batch_size_fix(), batch_size_fix(batched_by=batched_by)
+    assert usual.command == "DataLoader(..., batch_size=128)"
+    assert own.command is None and "of the script sets it" in own.change
+    assert rerun_with(own.id, replace(make_session().loaders[0], batched_by=batched_by)) is None
+
+
+@pytest.mark.parametrize(("length", "ids"), [(1000, ["batch_size=128"]), (70, ["batch_size=64"]), (40, [])])
+def test_batch_size_is_no_larger_than_the_dataset(length: int, ids: list[str]) -> None:
+    assert [item.id for item in batch_size_fix(dataset_length=length)] == ids
+
+
+def test_pack_and_pre_resize_say_that_the_script_must_read_shards() -> None:
+    slow = diagnose(make_session(workers=1, cpu_s=0.001, blocked_s=0.2, compute_s=0.01))
+    assert "headrace.Loader" in fix(slow, "pack").change and "few lines" in (fix(slow, "pack").effort or "")
+    assert "headrace.Loader" in fix(diagnose(with_benchmark(cpu_bound())), "pre_resize").change
+    assert "headrace.Loader" in fix(diagnose(cpu_bound()), "pre_resize").change
+
+
+def test_cache_has_no_command_for_a_dataset_class_of_the_script() -> None:
+    session = make_session(workers=2, cpu_s=0.001, blocked_s=0.06, compute_s=0.01)
+    assert "headrace.Loader" in (fix(diagnose(session), "cache").command or "")
+    loaders = tuple(replace(one, image_folder=False) for one in session.loaders)
+    assert fix(diagnose(replace(session, loaders=loaders)), "cache").command is None
+
+
+def test_persistent_workers_is_not_proposed_without_workers() -> None:
+    diagnosis = diagnose(make_session(workers=0, cpu_s=0.03, compute_s=0.01))
+    assert diagnosis.fixes and not any(item.id == "persistent_workers" for item in diagnosis.fixes)
+
+
+def test_pin_memory_needs_measured_copies_to_a_gpu() -> None:
+    names = ("pin_memory",)
+    on_gpu = make_session(workers=2, gpu_busy=0.9, gpu_wait_share=0.1, h2d_s=0.004)
+    assert [one.id for one in propose_fixes(job_of(on_gpu), "H2D_BOUND", names)] == ["pin_memory"]
+    pinned = replace(on_gpu, loaders=tuple(replace(one, pin_memory=True) for one in on_gpu.loaders))
+    assert propose_fixes(job_of(pinned), "H2D_BOUND", names) == []
+    on_cpu = make_session(workers=2)
+    steps = tuple(replace(step, h2d_s=None) for step in on_cpu.steps)
+    assert propose_fixes(job_of(replace(on_cpu, steps=steps)), "H2D_BOUND", names) == []
+
+
+def job_of(session: Session) -> MeasuredJob:
+    ranks = measure_ranks(session)
+    machine = measure_machine(session, ranks)
+    return MeasuredJob(session, ranks, ranks[0], machine, build_model(ranks[0], 1, machine))
+
+
+def test_compile_is_not_proposed_for_a_compiled_model() -> None:
+    session = make_session(workers=2, gpu_busy=0.95, gpu_wait_share=0.0)
+    assert propose_fixes(job_of(session), "COMPUTE_BOUND", ("compile",))
+    seen = replace(session, events=(Event(MAIN_PID, "compile", 2.0, 9.0),))
+    assert propose_fixes(job_of(seen), "COMPUTE_BOUND", ("compile",)) == []
+    told = replace(session, facts={"configuration": {"compiled": True}})
+    assert propose_fixes(job_of(told), "COMPUTE_BOUND", ("compile",)) == []
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        (("python3", "train.py", "--name", "a b"), "torchrun --nproc-per-node 2 train.py --name 'a b'"),
+        (("python", "-m", "project.train"), "torchrun --nproc-per-node 2 -m project.train"),
+        (("python", "-u", "train.py"), None),
+        (("bash", "train.sh"), None),
+    ],
+)
+def test_more_gpus_gives_a_command_that_torchrun_understands(command: tuple[str, ...], expected: str | None) -> None:
+    session = replace(make_session(gpu_busy=0.9), command=command, facts={"configuration": {"data_parallel": 2}})
+    (found,) = propose_fixes(job_of(session), "DATA_PARALLEL", ("more_gpus",))
+    assert found.command == expected

@@ -52,6 +52,27 @@ def test_the_jobs_images_are_measured_so_that_headrace_run_is_predicted(tmp_path
     assert again.facts == session.facts
 
 
+@pytest.mark.parametrize("part", ["resized", "cropped"])
+def test_native_decode_is_measured_for_a_loader_that_is_taken_over_in_part(
+    tmp_path: Path, images: list[str], part: str
+) -> None:
+    session = saved_session(tmp_path / "whole", images)
+    assert not any(name.startswith("resized_headrace") and value for name, value in _benchmark_of(session, tmp_path).items())
+    answer = replace(session.loaders[0], take_over="part", take_over_reason="decode only: a lambda", native_part=part)
+    replace(session, loaders=(answer,)).save(tmp_path / "part")
+    session, diagnosis = finish(tmp_path / "part", log=pytest.fail, report=False)
+    measured = session.facts["image_benchmark"]
+    assert 0 < measured[f"{part}_headrace_s"] < 10 * measured[f"{part}_plain_s"]
+    found = next(fix for fix in diagnosis.fixes if fix.id == "headrace_run")
+    assert "decode only: a lambda" in found.change and found.predicted_img_s
+
+
+def _benchmark_of(session: Session, folder: Path) -> dict[str, float | None]:
+    session.save(folder / "plain")
+    measured: dict[str, float | None] = finish(folder / "plain", log=pytest.fail, report=False)[0].facts["image_benchmark"]
+    return measured
+
+
 def test_without_a_report_the_images_are_measured_all_the_same(tmp_path: Path, images: list[str]) -> None:
     saved_session(tmp_path / "s", images)
     session, diagnosis = finish(tmp_path / "s", log=pytest.fail, report=False)

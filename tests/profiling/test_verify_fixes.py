@@ -16,13 +16,16 @@ from session_factory import make_session
 
 
 @pytest.fixture
-def verify(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Session, Session, Session], tuple[Diagnosis, str]]:
+def verify(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., tuple[Diagnosis, str]]:
     """Measure the fixes of `first`; `unchanged` and `changed` stand for further runs without and with a fix."""
 
-    def run(first: Session, unchanged: Session, changed: Session) -> tuple[Diagnosis, str]:
+    def run(
+        first: Session, unchanged: Session, changed: Session, overridden: tuple[str, ...] = ("num_workers",)
+    ) -> tuple[Diagnosis, str]:
         lines: list[str] = []
         monkeypatch.setattr(verify_fixes, "watch", lambda *arguments, **options: None)
-        monkeypatch.setattr(Session, "load", lambda folder: unchanged if "unchanged" in folder.name else changed)
+        applied = replace(changed, loaders=tuple(replace(one, overridden=overridden) for one in changed.loaders))
+        monkeypatch.setattr(Session, "load", lambda folder: unchanged if "unchanged" in folder.name else applied)
         return verify_fixes.remeasure_fixes(
             diagnose(first), first, tmp_path, command=first.command, log=lines.append
         ), "\n".join(lines)
@@ -58,6 +61,12 @@ def test_a_fix_whose_run_gave_no_steps_stays_unmeasured(verify) -> None:
     found, log = verify(SLOW, SLOW, replace(SLOW, steps=()))
     assert found.fixes[0].verified_img_s is None
     assert "too few steps" in log
+
+
+def test_a_loader_that_ignores_the_change_is_not_measured(verify) -> None:
+    found, log = verify(SLOW, SLOW, FAST, overridden=())
+    assert found.fixes[0].id.startswith("num_workers=") and found.fixes[0].verified_img_s is None
+    assert "ignores the change" in log
 
 
 def test_only_fixes_that_need_no_edit_can_be_applied() -> None:

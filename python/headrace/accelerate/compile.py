@@ -24,14 +24,6 @@ from headrace.transforms.native_operations import NATIVE_TRANSFORMS
 
 __all__ = ["CompiledLoader", "compile_loader", "engine"]
 
-#: The value types that the native engine writes, and their names in a `Pipeline`.
-DTYPES = {
-    torch.uint8: "uint8",
-    torch.float32: "float32",
-    torch.float16: "float16",
-    torch.bfloat16: "bfloat16",
-}
-
 #: Keep at most this many tables of files for the next epoch.
 MOST_TABLES = 8
 
@@ -57,16 +49,12 @@ class CompiledLoader:
 
 
 def compile_loader(recognition: RecognisedLoader, threads: int) -> CompiledLoader:
-    """Compile a recognised loader. Raise `Unsupported` if the native engine cannot write its values or apply its transforms."""
+    """Compile a recognised loader. Raise `Unsupported` if the native engine cannot apply its transforms."""
     values = recognition.value_table
-    if recognition.collate == "timm" and not values.identity:
-        raise Unsupported("timm's fast_collate of values that are not uint8 pixels")
-    if values.dtype not in DTYPES or (values.dtype == torch.uint8 and not values.identity):
-        raise Unsupported(f"its transform yields {values.dtype} values that are not stored natively")
     table = None if values.identity else values.values.to(torch.float32).numpy()
     try:
         steps = [NATIVE_TRANSFORMS[step.name](**step.arguments) for step in recognition.transform.geometry]
-        dtype: Any = DTYPES[values.dtype]
+        dtype: Any = str(values.dtype).removeprefix("torch.")
         # Without fusing, so that only the random draws change.
         pipeline = compile_pipeline(Compose(steps), dtype=dtype, layout="chw", table=table, fuse="off")
     except UsageError as error:

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from headrace._native import decode_into, image_size
-from headrace.accelerate.randomness import separate_randomness
+from headrace.accelerate.randomness import holds_generator, separate_randomness
 from headrace.accelerate.recognise import FolderDataset, as_folder_dataset, open_rgb, require_native_formats
 from headrace.accelerate.translate import (
     PILLOW_FILTERS,
@@ -34,7 +34,7 @@ from headrace.accelerate.translate import (
     interpolation_name,
 )
 
-__all__ = ["NativeImageLoader", "with_native_decode"]
+__all__ = ["NativeDecodePart", "NativeImageLoader", "recognise_native_decode", "with_native_decode"]
 
 #: Compare this many items with the script's own before a loader is changed.
 COMPARED_ITEMS = 3
@@ -186,18 +186,43 @@ def with_native_decode(loader: Any) -> tuple[Any, str]:
     The script's own loader is not changed. Raise `Unsupported` if the first transform has no native equivalent, or if an item
     comes out different.
     """
-    data = sys.modules["torch.utils.data"]
-    if isinstance(loader.dataset, data.IterableDataset):
-        raise Unsupported("its dataset is iterable, without indices")
-    replaced: list[_ReplacedTransform] = []
-    dataset = _with_native_decode(loader.dataset, replaced)
+    dataset, replaced = _natively_decoded(loader)
     operations = tuple(operation for one in replaced for operation in (one.first, *one.remaining))
     if _compared.get(loader) != operations:
         _require_equal_items(loader.dataset, dataset)
         _compared[loader] = operations
     changed = copy.copy(loader)
     changed.__dict__["dataset"] = dataset  # DataLoader's __setattr__ forbids it after __init__; this is a copy
-    return changed, f"{display_name(replaced[0].first)}{'' if replaced[0].resized else ' (the crop only)'}"
+    return changed, _part(replaced).first
+
+
+@dataclass(frozen=True, slots=True)
+class NativeDecodePart:
+    """What native decode applies of a loader: the name of the `first` transform, and whether it also resizes the image."""
+
+    first: str
+    resized: bool
+
+
+def recognise_native_decode(loader: Any) -> NativeDecodePart:
+    """Apply the rules of `with_native_decode` without comparing items, so that no code of the script runs.
+
+    Raise `Unsupported` if native decode does not fit the loader. `with_native_decode` may still find an item different.
+    """
+    return _part(_natively_decoded(loader)[1])
+
+
+def _part(replaced: Sequence[_ReplacedTransform]) -> NativeDecodePart:
+    crop_only = "" if replaced[0].resized else " (the crop only)"
+    return NativeDecodePart(f"{display_name(replaced[0].first)}{crop_only}", replaced[0].resized)
+
+
+def _natively_decoded(loader: Any) -> tuple[Any, list[_ReplacedTransform]]:
+    """Return a copy of the loader's dataset that decodes natively, and the transform of each folder dataset in it."""
+    if isinstance(loader.dataset, sys.modules["torch.utils.data"].IterableDataset):
+        raise Unsupported("its dataset is iterable, without indices")
+    replaced: list[_ReplacedTransform] = []
+    return _with_native_decode(loader.dataset, replaced), replaced
 
 
 def _with_native_decode(dataset: Any, replaced: list[_ReplacedTransform]) -> Any:
@@ -211,6 +236,10 @@ def _with_native_decode(dataset: Any, replaced: list[_ReplacedTransform]) -> Any
         folder = as_folder_dataset(dataset, 0)
         require_native_formats([folder])
         image_loader, remaining = _split_transform(folder)
+        for operation in (*remaining, folder.target_transform):
+            if holds_generator(operation):
+                # To compare items would advance it, and the script's workers would inherit that.
+                raise Unsupported(f"transform {display_name(operation)} has a random generator of its own")
         if folder.open_image is open_rgb:
             changed = NativeDecodeDataset(dataset, image_loader, RemainingTransforms(remaining))
         else:

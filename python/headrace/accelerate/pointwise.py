@@ -44,7 +44,9 @@ def tabulate(operations: Sequence[Callable[[Any], Any]]) -> ValueTable:
     result: Any = Image.fromarray(picture)
     with torch.no_grad():
         for operation in operations:
-            result = operation(result)
+            # A module's own method: forward hooks for all modules, of the script or of a profiler, are not called.
+            apply: Callable[[Any], Any] = operation.forward if isinstance(operation, torch.nn.Module) else operation
+            result = apply(result)
     if not isinstance(result, torch.Tensor) or tuple(result.shape) != (3, 2, 256) or result.device.type != "cpu":
         raise Unsupported("its transform does not yield a tensor of three channels")
     result = result.as_subclass(torch.Tensor)

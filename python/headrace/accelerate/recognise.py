@@ -14,11 +14,12 @@
 6. Each step of the transform has an exact native equivalent (`translate.py`).
 7. The transform fixes the size of the images.
 8. At most 2 % of the files have a format that is not decoded natively.
-9. The value-by-value steps (ToTensor, Normalize, …) give the same result for equal values (`pointwise.py`).
+9. The value-by-value steps (ToTensor, Normalize, …) give the same result for equal values (`pointwise.py`), in a value type
+   that the native engine writes.
 
-`compile.py` then refuses value types that the native engine cannot write, and `--check` (`check.py`) refuses a loader whose
-images differ. A loader that fails a rule may still be decoded natively inside its own workers (`native_decode.py`). `hook.py`
-calls all of these in turn. Nothing here changes the loader.
+`--check` (`check.py`) then refuses a loader whose images differ. A loader that fails a rule may still be decoded natively
+inside its own workers (`native_decode.py`). `hook.py` calls all of these in turn, and `recognition_hook.py` asks the rules
+only. Nothing here changes the loader, or calls code of the script that may draw random numbers.
 """
 
 from __future__ import annotations
@@ -51,6 +52,9 @@ CollateKind = Literal["list", "timm", "own"]
 
 #: The endings of files that the native decoder decodes exactly as Pillow does.
 NATIVE_ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm", ".pgm", ".pbm")
+
+#: The value types that the native engine writes.
+NATIVE_DTYPES = frozenset({"uint8", "float32", "float16", "bfloat16"})
 
 #: Refuse a dataset if more than this share of its files has other endings: the script's own, slow code loads such files.
 MAX_OTHER_SHARE = 0.02
@@ -118,7 +122,18 @@ def recognise(loader: Any) -> RecognisedLoader:
     parts = translate(transform)
     _require_fixed_size(parts)
     require_native_formats(folders)
-    return RecognisedLoader(tuple(folders), find, parts, tabulate(parts.pointwise), _collate_kind(loader.collate_fn))
+    values, collate = tabulate(parts.pointwise), _collate_kind(loader.collate_fn)
+    _require_native_values(values, collate)
+    return RecognisedLoader(tuple(folders), find, parts, values, collate)
+
+
+def _require_native_values(values: ValueTable, collate: CollateKind) -> None:
+    """Raise `Unsupported` if the native engine cannot write the values."""
+    if collate == "timm" and not values.identity:
+        raise Unsupported("timm's fast_collate of values that are not uint8 pixels")
+    dtype = str(values.dtype).removeprefix("torch.")
+    if dtype not in NATIVE_DTYPES or (dtype == "uint8" and not values.identity):
+        raise Unsupported(f"its transform yields {values.dtype} values that are not stored natively")
 
 
 def describe(dataset: Any) -> str:

@@ -357,6 +357,7 @@ def _describe(loader: Any) -> dict[str, Any]:
     return {
         "num_workers": loader.num_workers,
         "batch_size": loader.batch_size or getattr(loader.batch_sampler, "batch_size", None),
+        "batched_by": "loader" if loader.batch_size else "dataset" if loader.batch_sampler is None else "sampler",
         "prefetch_factor": loader.prefetch_factor,
         "pin_memory": bool(loader.pin_memory),
         "persistent_workers": bool(loader.persistent_workers),

@@ -24,6 +24,8 @@ def missing_sources(job: MeasuredJob) -> tuple[str, ...]:
         missing.append("CPU queueing in the workers: the kernel keeps no scheduler statistics")
     if job.machine.gpu_busy is not None and rank.gpu_step_s is None:
         missing.append("times on the GPU's clock: no CUDA work was seen in the training process")
+    if rank.loader.take_over == "unknown":
+        missing.append(f"whether headrace run takes the loader over: {rank.loader.take_over_reason}")
     if rank.elsewhere:
         missing.append(
             "how long training waits: the loader is iterated by another thread than the training thread; its waits are shown"

@@ -21,7 +21,8 @@ from headrace.system.redaction import redact_words
 __all__ = ["HOOK", "HOOKS", "add_fact", "begin_session", "default_session_folder", "end_sampler", "end_session", "watch"]
 
 HOOK = "headrace.attach.torch_hooks"
-HOOKS = (HOOK, "tensorflow:headrace.attach.tensorflow_hooks")
+RECOGNITION_HOOK = "headrace.accelerate.recognition_hook"
+HOOKS = (HOOK, RECOGNITION_HOOK, "tensorflow:headrace.attach.tensorflow_hooks")
 
 SAMPLER_END_S = 3.0
 

@@ -39,7 +39,8 @@ class ImageBenchmark:
 
     `plain_s`: with Pillow. `headrace_s`: with headrace, for JPEGs only. `pre_resized_s`: with Pillow, of images shrunk
     beforehand to a short side of 256; None where no image is larger. `pre_resized_bytes_ratio`: bytes of the shrunk files
-    over those of the originals.
+    over those of the originals. `resized_…_s`: decode, crop and resize to a Pillow image, with Pillow and with headrace;
+    `cropped_…_s`: without the resize. These are measured for loaders that `headrace run` takes over in part.
     """
 
     images: int
@@ -47,6 +48,10 @@ class ImageBenchmark:
     headrace_s: float | None
     pre_resized_s: float | None
     pre_resized_bytes_ratio: float | None
+    resized_plain_s: float | None = None
+    resized_headrace_s: float | None = None
+    cropped_plain_s: float | None = None
+    cropped_headrace_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +65,11 @@ class _Sample:
     is_larger: bool
 
 
-def measure_images(paths: Sequence[str], *, seed: int = 0) -> ImageBenchmark | None:
-    """Time decoding up to 24 of the images in `paths`. None when Pillow is missing or no file can be read."""
+def measure_images(paths: Sequence[str], *, native_part: str | None = None, seed: int = 0) -> ImageBenchmark | None:
+    """Time decoding up to 24 of the images in `paths`. None when Pillow is missing or no file can be read.
+
+    `native_part`: "resized" or "cropped", to time native decode of a loader that is taken over in part.
+    """
     samples = _read_samples(paths[:MAX_IMAGES], random.Random(seed))
     if not samples:
         return None
@@ -76,7 +84,50 @@ def measure_images(paths: Sequence[str], *, seed: int = 0) -> ImageBenchmark | N
         headrace_s=_native_seconds(files) if is_jpeg else None,
         pre_resized_s=_seconds_per_image(_decode_with_pillow, shrunk) if has_larger else None,
         pre_resized_bytes_ratio=bytes_ratio if has_larger else None,
+        **(_part_seconds(native_part, files) if native_part is not None and is_jpeg else {}),
     )
+
+
+def _part_seconds(native_part: str, files: Sequence[tuple[bytes, Box]]) -> dict[str, float]:
+    """Return the seconds per image of one part of the work with both decoders. Empty where an image cannot be decoded."""
+    plain, native = (_resized_with_pillow, _resized_natively) if native_part == "resized" else (_cropped, _cropped_natively)
+    try:
+        return {
+            f"{native_part}_plain_s": _seconds_per_image(plain, files),
+            f"{native_part}_headrace_s": _seconds_per_image(native, files),
+        }
+    except HeadraceError:
+        return {}
+
+
+def _cropped(data: bytes, box: Box) -> Any:
+    from PIL import Image
+
+    x, y, width, height = box
+    return Image.open(io.BytesIO(data)).convert("RGB").crop((x, y, x + width, y + height))
+
+
+def _resized_with_pillow(data: bytes, box: Box) -> Any:
+    from PIL import Image
+
+    return _cropped(data, box).resize((SIZE, SIZE), Image.Resampling.BILINEAR)
+
+
+def _resized_natively(data: bytes, box: Box) -> Any:
+    return _decoded_natively(data, box, SIZE, SIZE)
+
+
+def _cropped_natively(data: bytes, box: Box) -> Any:
+    return _decoded_natively(data, box, box[2], box[3])
+
+
+def _decoded_natively(data: bytes, box: Box, width: int, height: int) -> Any:
+    from PIL import Image
+
+    out = np.empty((1, height, width, 3), np.uint8)
+    if int(decode_into([data], out, boxes=[box], threads=1)[0]):
+        raise HeadraceError("not decodable")
+    return Image.fromarray(out[0])
 
 
 def _read_samples(paths: Sequence[str], generator: random.Random) -> list[_Sample]:
@@ -102,11 +153,7 @@ def _read_samples(paths: Sequence[str], generator: random.Random) -> list[_Sampl
 
 
 def _decode_with_pillow(data: bytes, box: Box) -> None:
-    from PIL import Image
-
-    x, y, width, height = box
-    image = Image.open(io.BytesIO(data)).convert("RGB").crop((x, y, x + width, y + height))
-    pixels = np.asarray(image.resize((SIZE, SIZE), Image.Resampling.BILINEAR))
+    pixels = np.asarray(_resized_with_pillow(data, box))
     np.ascontiguousarray(pixels.transpose(2, 0, 1)).astype(np.float32) / 255
 
 
@@ -164,7 +211,8 @@ def _box(size: tuple[int, int], crop: tuple[float, float, float]) -> Box:
 def with_image_benchmark(session: Session, folder: Path) -> Session:
     """Return the session with the image benchmark, also written to `folder`; unchanged where no image files are known."""
     paths = next((loader.sample_paths for loader in session.loaders if loader.sample_paths), ())
-    found = measure_images(paths) if paths else None
+    part = next((loader.native_part for loader in session.loaders if loader.sample_paths and loader.native_part), None)
+    found = measure_images(paths, native_part=part) if paths else None
     if found is None:
         return session
     add_fact(folder, "image_benchmark", asdict(found))

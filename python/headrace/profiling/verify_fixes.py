@@ -49,6 +49,11 @@ class Launch:
     hooks: tuple[str, ...] = (HOOK,)
     env: tuple[tuple[str, str], ...] = ()
 
+    @property
+    def sets_loader_arguments(self) -> bool:
+        """Whether the run replaces arguments of the training loader."""
+        return bool(json.loads(dict(self.env).get(OVERRIDES_VARIABLE, "{}")).get("set"))
+
 
 def launch_with(fix: Fix, loader: ObservedLoader) -> Launch | None:
     """Return how to start the command with a fix applied, or None when only an edit of the script can apply the fix.
@@ -150,7 +155,7 @@ def _measure(
         after = rate(f"verify-{number}-unchanged", Launch())
         without = [img_s for img_s in (before, after) if img_s is not None]
         if with_fix is None or not without:
-            log(f"--verify {fix.id}: not measured, too few steps")
+            log(f"--verify {fix.id}: not measured, too few steps, or the script's loader ignores the change")
         else:
             measured[fix.id] = found = _Measured(with_fix, with_fix * len(without) / sum(without))
             gains = f"{found.change:.2f} times; {_prediction(fix, found.change)}{''.join(f'; {one}' for one in noise[-1:])}"
@@ -217,7 +222,10 @@ def _window_s(diagnosis: Diagnosis) -> float:
 def _rate(command: Sequence[str], folder: Path, launch: Launch, window_s: float) -> tuple[float | None, str | None]:
     """Images per second of one run, and what disturbed the run."""
     watch(command, folder, hooks=launch.hooks, env=dict(launch.env), time_limit_s=window_s)
-    found = diagnose(Session.load(folder))
+    session = Session.load(folder)
+    if launch.sets_loader_arguments and not any(loader.overridden for loader in session.loaders):
+        return None, None  # a class that does not call DataLoader's initialiser ran unchanged
+    found = diagnose(session)
     level, _, disturbance = (found.noise or "").partition(": ")
     img_s = found.img_s if has_rate(found.steps) else None
     return img_s, disturbance if level == "high" else None

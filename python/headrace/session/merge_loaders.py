@@ -63,7 +63,9 @@ def _first_of_kind(loaders: Sequence[ObservedLoader], groups: Mapping[Key, Seque
         steps = groups.get((loader.pid, loader.loader))
         if not steps:
             continue
-        kind = replace(loader, loader=0, sample_paths=(), transform=None), any(step.optimizer_steps for step in steps)
+        alike = replace(loader, loader=0, sample_paths=(), transform=None)
+        alike = replace(alike, take_over=None, take_over_reason=None, native_part=None)  # not asked about every loader
+        kind = alike, any(step.optimizer_steps for step in steps)
         end_s = steps[-1].start_s + steps[-1].step_s
         if kind in kinds and kinds[kind][1] <= steps[0].start_s:
             number = kinds[kind][0]

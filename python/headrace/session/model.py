@@ -83,6 +83,11 @@ class ObservedLoader:
     image_folder: whether `headrace run` can read the dataset itself.
     overridden: arguments that headrace replaced, to measure a fix.
     batch_format: dtype of the largest tensor of a batch.
+    batched_by: what sets the batch size: "loader" (`batch_size=N`), "sampler" (`batch_sampler`), or "dataset" (neither).
+    take_over: what `headrace run` would do with the loader: take over the "whole" or a "part", or "refused"; "active" when the
+        script runs under `headrace run`; "unknown" when it could not be found out; None when nobody asked.
+    take_over_reason: why it is not taken over as a whole, or why that is unknown.
+    native_part: the last step that a take-over in part applies natively: "resized" or "cropped".
     """
 
     pid: int
@@ -105,6 +110,10 @@ class ObservedLoader:
     iterable: bool | None = None
     image_folder: bool | None = None
     batch_format: str | None = None
+    batched_by: str | None = None
+    take_over: str | None = None
+    take_over_reason: str | None = None
+    native_part: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -469,10 +478,15 @@ def owners(processes: Sequence[Process]) -> dict[int, int]:
 
 
 def _loaders(by_kind: dict[str, list[dict[str, Any]]]) -> tuple[ObservedLoader, ...]:
-    """Return the loaders. The format of their batches stands in lines of its own, since it is known only later."""
-    formats = {(line["pid"], line["loader"]): {"batch_format": line["format"]} for line in by_kind.get("batch_format", [])}
+    """Return the loaders. What is known of them only later stands in lines of its own."""
+    later: dict[tuple[int, int], dict[str, Any]] = {}
+    for line in by_kind.get("batch_format", []):
+        later.setdefault((line["pid"], line["loader"]), {})["batch_format"] = line["format"]
+    for line in by_kind.get("take_over", []):
+        answer = {name: line.get(name) for name in ("take_over", "take_over_reason", "native_part")}
+        later.setdefault((line["pid"], line["loader"]), {}).update(answer)
     return tuple(
-        _build(ObservedLoader, line | formats.get((line["pid"], line["loader"]), {})) for line in by_kind.get("loader", [])
+        _build(ObservedLoader, line | later.get((line["pid"], line["loader"]), {})) for line in by_kind.get("loader", [])
     )
 
 

@@ -10,6 +10,7 @@ from headrace.diagnosis.job import MeasuredJob
 from headrace.diagnosis.model import Fix
 from headrace.diagnosis.prediction import predicted_fix, round_rate
 from headrace.diagnosis.rules.input import SMALL_BATCH_BYTES
+from headrace.session.model import ObservedLoader
 
 __all__ = ["BATCH_SIZE", "PIN_MEMORY", "UINT8_BATCHES"]
 
@@ -28,10 +29,14 @@ def _batch_size(job: MeasuredJob, kind: str) -> Fix | None:
     model, rank = job.model, job.rank
     if rank.items is None:
         return None
-    share, times = _fixed_share(job), TIMES_LARGER
+    share, times = _fixed_share(job), _times_larger(job)
+    if times < 2:
+        return None
     size = int(rank.items * times)
-    name, command = f"batch_size={size}", f"DataLoader(..., batch_size={size})"
+    name, command = f"batch_size={size}", _batch_size_command(rank.loader, size)
     change = f"batch size {size} instead of {rank.items:.0f}: Python's cost is paid once per batch"
+    if command is None:
+        change += f"; the {'batch sampler' if rank.loader.batched_by == 'sampler' else 'dataset'} of the script sets it"
     if model is None or share is None:
         return predicted_fix(job, name, change, None, command, basis="the cost per image was not measured")
     fixed_s = share * rank.typical_compute_s
@@ -52,6 +57,25 @@ def _batch_size(job: MeasuredJob, kind: str) -> Fix | None:
     return fix
 
 
+def _times_larger(job: MeasuredJob) -> int:
+    """Return how many times as large a batch to propose: at most one that the rank's part of the dataset fills."""
+    length, items = job.rank.loader.dataset_length, job.rank.items or 1.0
+    if length is None or job.rank.loader.batched_by == "dataset":  # the dataset then counts batches
+        return TIMES_LARGER
+    return min(TIMES_LARGER, int(length / len(job.ranks) / items))
+
+
+def _batch_size_command(loader: ObservedLoader, size: int) -> str | None:
+    """Return the argument that sets the batch size. None: DataLoader refuses `batch_size`, or it would nest batches."""
+    return None if loader.batched_by in ("sampler", "dataset") else f"DataLoader(..., batch_size={size})"
+
+
+def _set_batch_size(number: int | None, loader: ObservedLoader) -> Rerun | None:
+    if number is None or _batch_size_command(loader, number) is None:
+        return None
+    return Rerun(loader_arguments={"batch_size": number})
+
+
 def _fixed_share(job: MeasuredJob) -> float | None:
     """Return the share a / (a + c·b) of the compute time, which does not grow with the batch.
 
@@ -67,7 +91,7 @@ def _fixed_share(job: MeasuredJob) -> float | None:
 BATCH_SIZE = FixKind(
     "batch_size",
     _batch_size,
-    rerun=lambda number, loader: None if number is None else Rerun(loader_arguments={"batch_size": number}),
+    rerun=_set_batch_size,
     is_replayed=True,
 )
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
 
 from headrace.diagnosis.fixes.fix_kind import FixKind, Rerun
+from headrace.diagnosis.fixes.take_over import is_closed, is_image_folder, run_command
 from headrace.diagnosis.job import MeasuredJob
 from headrace.diagnosis.model import Fix
 from headrace.diagnosis.prediction import predicted_fix
@@ -26,6 +26,9 @@ PACKED_WAIT = 0.1
 
 MEMORY_SHARE = 0.8
 """Let a cache use at most this share of the free memory."""
+
+READ_SHARDS = "; the script then reads them with headrace.Loader"
+"""What a script has to do that reads a folder now: shards are no image folder."""
 
 LEAST_FILE_BYTES = 1000
 """Do not predict a cache when fewer bytes per image were read: the images then come another way than by `read()`."""
@@ -51,7 +54,34 @@ def _cpu_ratio(job: MeasuredJob, way: str) -> float | None:
 
 
 def _headrace_run(job: MeasuredJob, kind: str) -> Fix | None:
-    """Propose headrace's own input path. Without the benchmark of the job's own images, propose nothing."""
+    """Propose `headrace run`, as far as its recogniser takes the loader over. Without the image benchmark, propose nothing."""
+    if is_closed(job.rank.loader):
+        return None
+    return _native_decode(job) if job.rank.loader.take_over == "part" else _native_batches(job)
+
+
+def _native_decode(job: MeasuredJob) -> Fix | None:
+    """Predict native decode in the script's own workers: the rest of the transforms stays the script's."""
+    model, cost, loader = job.model, job.rank.batch_cost, job.rank.loader
+    now, then = (_benchmark(job).get(f"{loader.native_part}_{way}_s") for way in ("plain", "headrace"))
+    if model is None or cost is None or not now or then is None:
+        return None
+    spent_s = cost.prepare_cpu_s / (job.rank.items or 1.0)
+    ratio = 1 - min(1.0, spent_s / now) * (now - then) / max(spent_s, 1e-9)
+    return predicted_fix(
+        job,
+        "headrace_run",
+        f"headrace makes part of the batches ({loader.take_over_reason}): {1 / max(ratio, 1e-3):.1f} times less CPU per image",
+        model.changed(cpu_s=model.cpu_s - (1 - ratio) * cost.prepare_cpu_s),
+        run_command(job),
+        basis="its decode of this job's own images, measured here; headrace run compares three items first",
+        effort="no edit",
+        error=0.1,
+    )
+
+
+def _native_batches(job: MeasuredJob) -> Fix | None:
+    """Predict batches of the native engine in place of the worker processes."""
     model, cost = job.model, job.rank.batch_cost
     ratio = _cpu_ratio(job, "headrace_s")
     if model is None or cost is None or ratio is None:
@@ -65,8 +95,10 @@ def _headrace_run(job: MeasuredJob, kind: str) -> Fix | None:
         handover_s=min(model.handover_s, NATIVE_HANDOVER_S),
         workers=threads,
     )
-    command, effort = "headrace run -- " + shlex.join(job.session.command), "no edit"
-    if job.rank.loader.image_folder is False:  # `headrace run` leaves a dataset class of the script's own alone
+    command, effort, basis = run_command(job), "no edit", "its decode of this job's own images, measured here"
+    if job.rank.loader.take_over != "whole":
+        basis += "; whether headrace run takes this loader over is not known"
+    if not is_image_folder(job.rank.loader):  # `headrace run` leaves a dataset class of the script's own alone
         command, effort = "headrace.Loader(headrace.open(FOLDER), batch_size=…, transform=…)", "a few lines"
     return predicted_fix(
         job,
@@ -74,14 +106,14 @@ def _headrace_run(job: MeasuredJob, kind: str) -> Fix | None:
         f"headrace makes the batches: {1 / max(ratio, 1e-3):.1f} times less CPU per image, no worker processes",
         after,
         command,
-        basis="its decode of this job's own images, measured here",
+        basis=basis,
         effort=effort,
         error=0.1,
     )
 
 
 def _run_headrace(number: int | None, loader: ObservedLoader) -> Rerun | None:
-    return None if loader.image_folder is False else Rerun(headrace_run=True)
+    return None if is_closed(loader) or not is_image_folder(loader) else Rerun(headrace_run=True)
 
 
 HEADRACE_RUN = FixKind("headrace_run", _headrace_run, rerun=_run_headrace)
@@ -97,14 +129,15 @@ def _pre_resize(job: MeasuredJob, kind: str) -> Fix | None:
         return None  # no image is larger than the target
     command = "headrace pack --short-side 256 SRC DST"
     if ratio is None:
-        change = "images made smaller once, ahead of training: fewer bytes to read, fewer pixels to decode"
-        return predicted_fix(job, "pre_resize", change, None, command, basis="no image files were found to measure")
+        change = "images made smaller once, ahead of training: fewer bytes to read, fewer pixels to decode" + READ_SHARDS
+        basis = "no image files were found to measure"
+        return predicted_fix(job, "pre_resize", change, None, command, basis=basis, effort="one pass, then a few lines")
     bytes_ratio = benchmark.get("pre_resized_bytes_ratio", 1.0)
     return predicted_fix(
         job,
         "pre_resize",
         f"images shrunk to a short side of 256 once: {1 / max(ratio, 1e-3):.1f} times less CPU, "
-        f"{percent_text(bytes_ratio)} of the bytes",
+        f"{percent_text(bytes_ratio)} of the bytes{READ_SHARDS}",
         model.changed(
             cpu_s=cost.collate_cpu_s + cost.prepare_cpu_s * ratio,
             serial_s=model.serial_s * bytes_ratio,
@@ -112,6 +145,7 @@ def _pre_resize(job: MeasuredJob, kind: str) -> Fix | None:
         ),
         command,
         basis="shrunk copies of this job's images, measured here",
+        effort="one pass, then a few lines",
         error=0.05,
     )
 
@@ -127,11 +161,11 @@ def _pack(job: MeasuredJob, kind: str) -> Fix | None:
     return predicted_fix(
         job,
         "pack",
-        "images packed into shards and read in large pieces: no wait per file",
+        "images packed into shards and read in large pieces: no wait per file" + READ_SHARDS,
         model.changed(blocked_s=PACKED_WAIT * model.blocked_s),
         "headrace pack SRC DST",
         basis="a tenth of today's waits",
-        effort="one pass",
+        effort="one pass, then a few lines",
         error=0.15,
     )
 
@@ -162,7 +196,8 @@ def _cache_images(job: MeasuredJob) -> Fix | None:
         "cache",
         f"images ({dataset_bytes / 1e9:.3g} GB) kept in memory from the second epoch on{part}",
         model.changed(blocked_s=(1 - cached) * model.blocked_s, serial_s=(1 - cached) * model.serial_s),
-        'headrace.Loader(..., cache="ram:…")',
+        'headrace.Loader(..., cache="ram:…")' if is_image_folder(job.rank.loader) else None,
+        effort="a few lines",
         error=0.05,
     )
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from headrace.diagnosis.fixes.fix_kind import FixKind
@@ -63,7 +65,7 @@ def _compile(job: MeasuredJob, kind: str) -> Fix | None:
         "compile",
         "kernels fused by the compiler",
         "model = torch.compile(model)",
-        is_used=bool(job.settings.get("compiled")),
+        is_used=bool(job.settings.get("compiled")) or any(event.name == "compile" for event in job.session.events),
     )
 
 
@@ -92,10 +94,18 @@ def _more_gpus(job: MeasuredJob, kind: str) -> Fix | None:
     return Fix(
         "more_gpus",
         f"one process per GPU (DistributedDataParallel) instead of one for all {gpus}",
-        command=f"torchrun --nproc-per-node {gpus} " + " ".join(job.session.command[1:]),
+        command=_torchrun(job.session.command, gpus),
         basis="not predicted: the change was not measured",
         effort="a few lines",
     )
+
+
+def _torchrun(command: Sequence[str], gpus: int) -> str | None:
+    """Return the command under torchrun, or None when it is not `python SCRIPT …` or `python -m MODULE …`."""
+    program, arguments = Path(command[0]).name if command else "", list(command[1:])
+    if not program.startswith("python") or not arguments or (arguments[0].startswith("-") and arguments[0] != "-m"):
+        return None
+    return shlex.join(["torchrun", "--nproc-per-node", str(gpus), *arguments])
 
 
 MORE_GPUS = FixKind("more_gpus", _more_gpus)

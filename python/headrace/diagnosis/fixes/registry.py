@@ -10,6 +10,7 @@ from headrace.diagnosis.fixes.batches import BATCH_SIZE, PIN_MEMORY, UINT8_BATCH
 from headrace.diagnosis.fixes.fix_kind import FixKind, Rerun
 from headrace.diagnosis.fixes.images import CACHE, HEADRACE_RUN, PACK, PRE_RESIZE
 from headrace.diagnosis.fixes.model import AMP, CHANNELS_LAST, COMPILE, MORE_GPUS
+from headrace.diagnosis.fixes.take_over import add_refusal
 from headrace.diagnosis.fixes.training_process import ASYNC_CHECKPOINT, GC_FREEZE, REMOVE_SYNC, THREADS
 from headrace.diagnosis.fixes.workers import NUM_WORKERS, PERSISTENT_WORKERS, PREFETCH, SPREAD_WORKERS
 from headrace.diagnosis.job import MeasuredJob
@@ -62,6 +63,7 @@ def add_fixes(job: MeasuredJob, found: Finding) -> Finding:
     is_unseen = not found.cause_seen or (late is not None and is_cause_unseen(job, kind))
     names = BLINDLY if is_unseen else KINDS[kind].fixes
     fixes = sorted(propose_fixes(job, kind, names), key=lambda fix: -(1.0 if fix.gain is None else fix.gain))
+    found = add_refusal(job, found) if HEADRACE_RUN.name in names else found
     return replace(found, fixes=tuple(fixes[:MOST_FIXES]))
 
 

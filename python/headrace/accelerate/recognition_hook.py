@@ -1,0 +1,158 @@
+"""The hook of `headrace diagnose`: ask the recogniser of `headrace run` about each DataLoader, without taking it over.
+
+The answer stands in the session, so that `headrace run` is advised only where it helps. The rules look at types and arguments.
+They call nothing of the script that may draw random numbers, open a file or change a state; what `run` proves by comparing
+images (`--check`, the items of native decode) is not proved here. A loader is asked about once, when its first iterator has
+been made, which belongs to no step.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from headrace.attach.recorder import Recorder, recorder
+
+__all__ = ["Answer", "ask", "install"]
+
+FREE_LOADERS = 4
+"""Ask about this many loaders in any case. A script may make a new DataLoader for each epoch."""
+
+MOST_SHARE = 0.005
+"""Ask about further loaders while asking took less than this share of the time since the first one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What `headrace run` would do with a loader.
+
+    `take_over`: "whole", "part" (native decode in the script's own workers), "refused", "active" (the script runs under
+    `headrace run`), or "unknown". `reason`: why not as a whole, or why it is not known. `native_part`: "resized" or "cropped",
+    the last step that native decode applies.
+    """
+
+    take_over: str
+    reason: str | None = None
+    native_part: str | None = None
+
+
+def install() -> None:
+    """Wrap `DataLoader._get_iterator`, and the initialiser of iterators for classes that make their own."""
+    from torch.utils.data import dataloader
+
+    asker = _Asker(recorder())
+    dataloader.DataLoader._get_iterator = _asking(dataloader.DataLoader._get_iterator, asker)
+    base = dataloader._BaseDataLoaderIter
+    base.__init__ = _refusing_others(base.__init__, asker)
+
+
+def _asking(original: Callable[[Any], Any], asker: _Asker) -> Callable[[Any], Any]:
+    @functools.wraps(original)  # with the mark of `headrace run`, if it is installed
+    def get_iterator(loader: Any) -> Any:
+        iterator = original(loader)
+        asker.record(iterator, loader)
+        return iterator
+
+    return get_iterator
+
+
+def _refusing_others(original: Callable[..., None], asker: _Asker) -> Callable[..., None]:
+    @functools.wraps(original)
+    def __init__(self: Any, loader: Any, *args: Any, **options: Any) -> None:
+        original(self, loader, *args, **options)
+        if makes_own_iterators(loader):
+            asker.record(self, loader)
+
+    return __init__
+
+
+class _Asker:
+    """Asks about each loader of this process once in a session, and records the answer."""
+
+    def __init__(self, target: Recorder) -> None:
+        self._recorder = target
+        self._asked: WeakKeyDictionary[Any, tuple[int, int]] = WeakKeyDictionary()
+        self._count = 0
+        self._spent_s = 0.0
+        self._began_s = time.monotonic()
+
+    def record(self, iterator: Any, loader: Any) -> None:
+        """Record the answer for the loader of a new iterator. An error is recorded, and never reaches the script."""
+        try:
+            current = getattr(iterator, "_headrace", None)
+            if current is None or self._recorder.closed or _is_in_worker():
+                return
+            place = (current.session, current.loader)
+            if self._asked.get(loader) == place or self._is_too_dear():
+                return
+            self._asked[loader] = place
+            begin_s = time.monotonic()
+            answer = ask(loader)
+            spent_s = time.monotonic() - begin_s
+            self._count += 1
+            self._spent_s += spent_s
+            self._recorder.line(
+                "take_over",
+                loader=current.loader,
+                take_over=answer.take_over,
+                take_over_reason=answer.reason,
+                native_part=answer.native_part,
+                seconds=round(spent_s, 6),
+            )
+        except Exception:  # the loader's own attributes may raise anything; the job goes on without an answer
+            return
+
+    def _is_too_dear(self) -> bool:
+        return self._count >= FREE_LOADERS and self._spent_s > MOST_SHARE * (time.monotonic() - self._began_s)
+
+
+def ask(loader: Any) -> Answer:
+    """Return what `headrace run` would do with a DataLoader, as far as its rules tell. Raise nothing."""
+    try:
+        return _ask(loader)
+    except Exception as error:
+        return Answer("unknown", f"its recogniser failed ({type(error).__name__}: {error})")
+
+
+def _ask(loader: Any) -> Answer:
+    from torch.utils.data import DataLoader
+
+    if makes_own_iterators(loader):
+        return Answer("refused", f"{type(loader).__name__} makes its own iterators")
+    if getattr(DataLoader._get_iterator, "_headrace", False):
+        return Answer("active")
+    if "numpy" not in sys.modules:
+        return Answer("unknown", "the script does not use NumPy, which headrace run imports")
+    # Imported here, so that a script without a DataLoader does not load the native module.
+    from headrace.accelerate.native_decode import recognise_native_decode
+    from headrace.accelerate.recognise import Unsupported, recognise
+
+    try:
+        recognise(loader)
+    except Unsupported as error:
+        reason = str(error)
+    else:
+        return Answer("whole")
+    try:
+        part = recognise_native_decode(loader)
+    except Unsupported as error:
+        return Answer("refused", reason if str(error) in reason else f"{reason}; {error}")
+    return Answer("part", f"decode and {part.first} only: {reason}", "resized" if part.resized else "cropped")
+
+
+def makes_own_iterators(loader: Any) -> bool:
+    """Whether the loader's class does not use DataLoader's method, as torchdata's StatefulDataLoader does not."""
+    from torch.utils.data import DataLoader
+
+    return type(loader)._get_iterator is not DataLoader._get_iterator
+
+
+def _is_in_worker() -> bool:
+    from torch.utils.data import get_worker_info
+
+    return get_worker_info() is not None
