@@ -11,6 +11,7 @@ loading, `native_decode` the decode-only way, `check` the comparison of `--check
 - `native_decode`: Native decode inside the script's own workers, for a loader that cannot be taken over as a whole.
 - `pointwise`: The value table of a script's pointwise transforms: the result for each uint8 value of each channel.
 - `randomness`: Random generators for the parts of the script that headrace runs in the main process.
+- `recognition_hook`: The hook of `headrace diagnose`: ask the recogniser of `headrace run` about each DataLoader.
 - `recognise`: The rules by which `headrace run` takes over a DataLoader.
 - `settings`: The settings of `headrace run`, which reach the script's processes as environment variables.
 - `translate`: Translate torchvision and timm transforms into headrace's.

@@ -1,5 +1,6 @@
-"""The hook of `headrace diagnose`: ask the recogniser of `headrace run` about each DataLoader, without taking it over.
+"""The hook of `headrace diagnose`: ask the recogniser of `headrace run` about each DataLoader.
 
+The loader is not taken over.
 The answer stands in the session, so that `headrace run` is advised only where it helps. The rules look at types and arguments.
 They call nothing of the script that may draw random numbers, open a file or change a state; what `run` proves by comparing
 images (`--check`, the items of native decode) is not proved here. A loader is asked about once, when its first iterator has

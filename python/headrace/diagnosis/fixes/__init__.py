@@ -10,7 +10,7 @@
 | `tensorflow`       | the same ids in the terms of tf.data, for TensorFlow's pipelines    |
 
 `fix_kind` defines the records `FixKind` and `Rerun`. `registry` holds all fixes and chooses those of a finding.
-`worker_limits` bounds the number of workers.
+`worker_limits` bounds the number of workers. `take_over` says whether `headrace run` can be applied to the loader.
 
 To add a fix:
 1. Write a function `(job, kind) -> Fix | None` in one of these modules, and a `FixKind` record below the function. The record
