@@ -312,6 +312,17 @@ def neighbours(options: argparse.Namespace) -> Job:
     return Job(num_workers=1, sample=burning_sample(0.01, 8), compute=RealModel(0.04), steps=120)
 
 
+def sleeping_source(options: argparse.Namespace) -> Job:
+    """24: a source that sleeps 6 ms and works 3 ms per image, in the training process; alone, and beside two other programs."""
+
+    def make(index: int) -> Any:
+        time.sleep(0.006)
+        burn(0.003)
+        return torch.zeros(16)
+
+    return Job(batch_size=8, num_workers=0, sample=make, compute=sleeping(0.01), steps=120)
+
+
 def hot_device(options: argparse.Namespace) -> Job:
     """16a: a device whose kernels take 1.7 times as long from step 100 on; `sampler.py` emulates its thermometer."""
     device = FakeDevice()
@@ -488,6 +499,9 @@ SCENARIOS: dict[str, Callable[[argparse.Namespace], Job]] = {
     "straggler_backward": lambda options: straggler(options, "backward"),
     "hot_device": hot_device,
     "neighbours": neighbours,
+    "hog": neighbours,
+    "sleeping_source": sleeping_source,
+    "sleeping_source_busy": sleeping_source,
     "quota": quota,
     "leak": leak,
     "slow_epochs": slow_epochs,

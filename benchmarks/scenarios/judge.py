@@ -88,6 +88,11 @@ EXPECTED: dict[str, Expected] = {
         evidence="threads without a core", burners=2,
     ),
     "pool_of_one": Expected(25, "machine", ("EXTERNAL_CPU", "NO_OVERLAP"), ("CPU_OVERSUBSCRIBED", *STORAGE), burners=2),
+    "sleeping_source": Expected(24, "input", ("NO_OVERLAP",), (*STORAGE, "EXTERNAL_CPU"), evidence="cause not seen"),
+    "sleeping_source_busy": Expected(
+        24, "input", ("NO_OVERLAP", "EXTERNAL_CPU"), (*STORAGE, "COMPUTE_BOUND"), also="NO_OVERLAP", burners=2
+    ),
+    "hog": Expected(25, "machine", ("EXTERNAL_CPU",), INPUT, evidence="python", burners=2),
 }  # fmt: skip
 
 STRETCH = 17
