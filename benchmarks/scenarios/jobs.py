@@ -28,6 +28,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image, ImageFilter
 from torch.utils.data import DataLoader, Dataset
 
 
@@ -163,6 +164,20 @@ def no_workers(options: argparse.Namespace) -> Job:
 def too_few_workers(options: argparse.Namespace) -> Job:
     """7: one worker, a core to spare."""
     return Job(num_workers=1, sample=burning_sample(0.03, 8), compute=sleeping(0.015), steps=250)
+
+
+def slow_transform(options: argparse.Namespace) -> Job:
+    """7: one worker; blurring takes three quarters of making a batch."""
+    image = Image.effect_noise((160, 160), 60).convert("RGB")
+
+    def make(index: int) -> Any:
+        blurred_s = time.thread_time() + 0.003
+        while time.thread_time() < blurred_s:
+            image.filter(ImageFilter.GaussianBlur(4))
+        burn(0.001)
+        return torch.zeros(16)
+
+    return Job(num_workers=1, sample=make, compute=sleeping(0.015), steps=250)
 
 
 def heavy_augmentation(options: argparse.Namespace) -> Job:
@@ -487,6 +502,7 @@ SCENARIOS: dict[str, Callable[[argparse.Namespace], Job]] = {
     "cold_files": cold_files,
     "no_workers": no_workers,
     "too_few_workers": too_few_workers,
+    "slow_transform": slow_transform,
     "heavy_augmentation": heavy_augmentation,
     "oversubscribed": oversubscribed,
     "big_batches": big_batches,

@@ -57,6 +57,7 @@ EXPECTED: dict[str, Expected] = {
     "cold_files": Expected(5, "input", ("STORAGE_LATENCY", "STORAGE_BANDWIDTH"), CPU, "num_workers=", WORKERS),
     "no_workers": Expected(6, "input", ("NO_OVERLAP",), STORAGE, "num_workers=", WORKERS),
     "too_few_workers": Expected(7, "input", ("CPU_PREP",), STORAGE, "num_workers=", WORKERS),
+    "slow_transform": Expected(7, "input", ("CPU_PREP",), STORAGE, evidence="GaussianBlur takes"),
     "heavy_augmentation": Expected(8, "input", ("CPU_SATURATED",), STORAGE, "num_workers=", WORKERS),
     "oversubscribed": Expected(9, "cpu", ("CPU_OVERSUBSCRIBED",), STORAGE, "num_workers=", WORKERS),
     "big_batches": Expected(10, "input", ("COLLATE_IPC",), (*STORAGE, "CPU_PREP")),

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from headrace.attach import load_hooks
+from headrace.attach import load_hooks, stacks
 from headrace.attach.operator_cpu import OperatorCpu
 from headrace.attach.probe import Probe
 from headrace.attach.recorder import Recorder
@@ -64,6 +64,7 @@ def _timed_fetch(original: Callable[..., Any], timer: _BatchTimer) -> Callable[.
         finally:
             _timing.active = False
             timer.leave()
+            stacks.unmark()
         try:
             timer.end(possibly_batched_index)
         except Exception:
@@ -150,6 +151,7 @@ class _BatchTimer:
         self.queue_s = run_queue_delay_s()
         self.process_cpu_s = time.process_time()
         self.cpu_s = time.thread_time()
+        stacks.mark("batch")
         self.start_s = time.monotonic()
         if self.worker < 0 and not self.operators.done and type(fetcher).__name__ == MAP_FETCHER:
             self.operators.begin()

@@ -6,6 +6,7 @@ import atexit
 import json
 import os
 import time
+from collections.abc import Callable
 from multiprocessing import util as multiprocessing_util
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ class Recorder:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self.before_flush: list[Callable[..., None]] = []
         self._start_process()
         atexit.register(self.flush)
         os.register_at_fork(after_in_child=self._start_process)
@@ -82,11 +84,13 @@ class Recorder:
     def flush_when_due(self, now_s: float) -> None:
         """Flush if the last flush was at least half a second ago."""
         if now_s - self._flushed_s >= FLUSH_INTERVAL_S:
-            self.flush()
+            self.flush(last=False)
 
-    def flush(self) -> None:
-        """Append the buffer to the file, in one write."""
+    def flush(self, *, last: bool = True) -> None:
+        """Append the buffer to the file, in one write. `last`: perhaps nothing follows, so collected counts are due too."""
         self._flushed_s = time.monotonic()
+        for write in self.before_flush:
+            write(last=last)
         lines, self._lines = self._lines, []
         rows, self._rows = self._rows, {}
         for (kind, loader, worker), values in rows.items():

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from headrace.attach import fetch, first_step, load_hooks
+from headrace.attach import fetch, first_step, load_hooks, stacks
 from headrace.attach.counters import COUNTERS
 from headrace.attach.device_clock import DeviceClock, StepClock
 from headrace.attach.operators import OperatorProfile
@@ -104,8 +104,8 @@ class _Iteration:
     """One pass over a loader, with the clocks of its current step. `end_s`: when its last `next()` returned."""
 
     __slots__ = (
-        "batch_bytes", "count", "cpu_s", "drained", "end_s", "epoch", "items", "loader", "optimizing", "process_cpu_s",
-        "queue_s", "ready", "session", "start_cpu_s", "start_queue_s", "start_s", "wait_s",
+        "__weakref__", "batch_bytes", "count", "cpu_s", "drained", "end_s", "epoch", "items", "loader", "optimizing",
+        "process_cpu_s", "queue_s", "ready", "session", "start_cpu_s", "start_queue_s", "start_s", "wait_s",
     )  # fmt: skip
 
     def __init__(self, loader: int, epoch: int, session: int = 0) -> None:
@@ -212,6 +212,7 @@ class StepRecorder:
 
     def before_next(self, iterator: Any) -> _Iteration:
         """End the step before, and start the clocks of this `next()`."""
+        stacks.unmark()
         current: _Iteration | None = getattr(iterator, "_headrace", None)
         if current is None or current.session != self.session:
             current = self._adopt(iterator)
@@ -245,6 +246,7 @@ class StepRecorder:
             first_step.record_startup(self.recorder)
         COUNTERS.reset(end_s)
         current.queue_s = run_queue_delay_s()
+        stacks.mark("step", current)
         current.cpu_s = time.thread_time()
 
     def _note_format(self, loader: int, data: Any) -> None:

@@ -16,6 +16,7 @@ from headrace.attach import (
     other_loaders,
     pauses,
     ranks,
+    stacks,
     steps,
     transfers,
 )
@@ -35,6 +36,7 @@ def install() -> None:
     step_recorder = steps.install(target, clock)
     hooks: tuple[tuple[str, Callable[[], None]], ...] = (
         ("timing of batches", lambda: fetch.install(target)),
+        ("sampling of stacks", lambda: stacks.install(target)),
         ("timing of downloads", first_step.install),
         ("timing of other loaders", lambda: other_loaders.install(step_recorder)),
         ("reading of the model's settings", lambda: model_settings.install(target)),
@@ -52,6 +54,7 @@ def install() -> None:
 
 def pause() -> None:
     """End the session although this process continues: write the buffers, and record nothing more."""
+    stacks.pause()
     for step_recorder in steps.STEP_RECORDERS:
         step_recorder.operators.cancel()
         step_recorder.step_clock.drain()

@@ -11,6 +11,7 @@ from headrace.diagnosis.confidence import confidence_of, noise_words
 from headrace.diagnosis.enough_steps import is_provisional, provisional_words
 from headrace.diagnosis.fixes.registry import add_fixes
 from headrace.diagnosis.gpu_settings import find_gpu_settings
+from headrace.diagnosis.hot_functions import flame_charts, hot_functions
 from headrace.diagnosis.job import MeasuredJob
 from headrace.diagnosis.kinds import KINDS
 from headrace.diagnosis.measure import Machine, measure_machine, measure_ranks
@@ -96,6 +97,8 @@ def diagnose(session: Session) -> Diagnosis:
         timeline=timeline(session, rank.all_steps),
         stages=stages([batch for batch in session.batches if batch.loader == rank.loader.loader], session.processes),
         rank_rows=rank_rows(ranks),
+        hot_functions=hot_functions(session),
+        flame_charts=flame_charts(session),
         configuration=tuple(_for_all_ranks(found, len(ranks)) for found in find_gpu_settings(job)),
     )
     return with_reachable(found)

@@ -17,7 +17,10 @@ __all__ = [
     "Diagnosis",
     "Finding",
     "Fix",
+    "FlameBar",
+    "FlameChart",
     "HeatMap",
+    "HotFunction",
     "Percentiles",
     "RankRow",
     "StageRow",
@@ -168,6 +171,47 @@ class RankRow:
     slow_in: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class HotFunction:
+    """One function in which time goes, from sampled stacks.
+
+    role: "batch" (making a batch), "collate", or "step" (the training loop between two batches).
+    function: its name; a transform or model has the name of its class.
+    file, line: the line of the script that runs it or leads to it; the function's own first line where no script is seen.
+    share: of the samples of making a batch (also for "collate") or of the step, 0 to 1, functions that it calls included.
+    self_share: the same without the functions that it calls. Native code counts for the function that calls it.
+    """
+
+    role: str
+    function: str
+    file: str
+    line: int
+    share: float
+    self_share: float
+
+
+@dataclass(frozen=True, slots=True)
+class FlameBar:
+    """One bar of a flame chart. `depth`: callers above it. `left`, `share`: its place and width, 0 to 1 of the chart."""
+
+    function: str
+    file: str
+    line: int
+    depth: int
+    left: float
+    share: float
+    role: str
+
+
+@dataclass(frozen=True, slots=True)
+class FlameChart:
+    """The sampled stacks of one kind of work, callers above the functions that they call. `name`: "batch" or "step"."""
+
+    name: str
+    samples: int
+    bars: tuple[FlameBar, ...]
+
+
 def ending_words(code: int) -> str:
     """Return how a command with a non-zero exit code ended. Negative codes are signals, as in `subprocess`."""
     if code > 0:
@@ -197,6 +241,7 @@ class Diagnosis:
     foreign_programs: the largest programs outside the job while it trained; None where they were not read.
     fix_order_established: False when the intervals of all fixes that help overlap; None with fewer than two.
     terms_s, startup_s: terms of the step model, and parts of the start, in seconds.
+    hot_functions, flame_charts: functions that take the time of making batches and of the step, from sampled stacks.
     hook_cost_share: share of the step that measuring costs.
     report, session: paths, which the command fills in.
     """
@@ -239,6 +284,8 @@ class Diagnosis:
     recoverable_gpu_hours_per_100: float | None = None
     fix_order_established: bool | None = None
     foreign_programs: tuple[ForeignProgram, ...] | None = None
+    hot_functions: tuple[HotFunction, ...] = ()
+    flame_charts: tuple[FlameChart, ...] = ()
 
     @property
     def primary(self) -> Finding | None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from headrace.diagnosis.model import Diagnosis, Finding
 from headrace.diagnosis.sagemaker_rules import apply_rules
 from headrace.diagnosis.startup import START_WORDS
-from headrace.report import gpu_counters, numbers, tables, timeline
+from headrace.report import flame, gpu_counters, numbers, tables, timeline
 from headrace.report.environment import environment
 from headrace.report.markup import Html, join, tag
 from headrace.report.screen import capitalised
@@ -29,6 +29,7 @@ def panels(diagnosis: Diagnosis, session: Session | None) -> list[Html]:
         ("percentiles", "Percentiles", tables.percentile_table(rows) if rows else None),
         ("gpus", "GPUs", gpu_counters.panel(session) if session is not None else None),
         ("stages", "Loader stages", tables.stage_table(diagnosis.stages) if diagnosis.stages else None),
+        ("functions", "Functions that take the time", flame.panel(diagnosis, session) if diagnosis.flame_charts else None),
         ("ranks", "Ranks", tables.rank_table(diagnosis.rank_rows) if diagnosis.rank_rows else None),
         ("others", "Other findings", _others(diagnosis)),
         ("configuration", "Settings that cost speed", _settings(diagnosis)),

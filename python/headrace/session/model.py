@@ -7,7 +7,7 @@ started.
 
 A value that was not measured is None, never 0; `not_measured` says why.
 
-Lines, by their `kind`: `session`, `exit` (the launcher), `process`, `loader`, `steps`, `batches`, `event` (attached
+Lines, by their `kind`: `session`, `exit` (the launcher), `process`, `loader`, `steps`, `batches`, `event`, `stacks` (attached
 processes), `host`, `sample`, `not_measured` (the sampler). Unknown kinds and fields are ignored, so that an older
 headrace reads a newer session.
 """
@@ -39,6 +39,8 @@ __all__ = [
     "Process",
     "Sample",
     "Session",
+    "Stack",
+    "StackFrame",
     "Step",
     "owners",
     "save",
@@ -212,6 +214,35 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
+class StackFrame:
+    """One function on a sampled stack.
+
+    file: a path from the root for the script's own code, else the path below the folder of installed packages.
+    line: the line that ran in the script's own code, else the first line of the function.
+    """
+
+    function: str
+    file: str
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """One Python stack of one process, and how often it was sampled (`count`).
+
+    role: "batch" (making a batch), "collate", or "step" (the training loop between two batches).
+    waits: whether the thread waited for another thread or process.
+    frames: outermost function first; empty for the stacks beyond the most that are kept.
+    """
+
+    pid: int
+    role: str
+    count: int
+    waits: bool = False
+    frames: tuple[StackFrame, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Event:
     """A named event in one process: gc, save, compile, workers_start, imports, download, operators, probe, …"""
 
@@ -355,6 +386,7 @@ class Session:
     steps: tuple[Step, ...] = ()
     batches: tuple[Batch, ...] = ()
     events: tuple[Event, ...] = ()
+    stacks: tuple[Stack, ...] = ()
     samples: tuple[Sample, ...] = ()
     not_measured: tuple[NotMeasured, ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
@@ -465,6 +497,7 @@ def _merge(lines: Iterable[dict[str, Any]]) -> Session:
                 key=lambda event: event.start_s,
             )
         ),
+        stacks=_stacks(by_kind.get("stacks", [])),
         samples=tuple(sorted((_sample(line, zero_s) for line in by_kind.get("sample", [])), key=lambda s: s.time_s)),
         not_measured=tuple(dict.fromkeys(NotMeasured(line["what"], line["why"]) for line in by_kind.get("not_measured", []))),
         facts=facts,
@@ -488,6 +521,17 @@ def _loaders(by_kind: dict[str, list[dict[str, Any]]]) -> tuple[ObservedLoader, 
     return tuple(
         _build(ObservedLoader, line | later.get((line["pid"], line["loader"]), {})) for line in by_kind.get("loader", [])
     )
+
+
+def _stacks(lines: list[dict[str, Any]]) -> tuple[Stack, ...]:
+    """Return the stacks, each once: a process writes its counts several times."""
+    counts: dict[tuple[int, str, bool, tuple[StackFrame, ...]], int] = {}
+    for line in lines:
+        for count, waits, places in line["stacks"]:
+            frames = tuple(StackFrame(str(function), str(file), int(row)) for function, file, row in places)
+            key = (line["pid"], line["role"], bool(waits), frames)
+            counts[key] = counts.get(key, 0) + int(count)
+    return tuple(Stack(pid, role, count, waits, frames) for (pid, role, waits, frames), count in counts.items())
 
 
 def _shifted(kind: type[Fact], line: dict[str, Any], zero_s: float, time: str) -> Fact:
@@ -552,6 +596,9 @@ def _to_lines(session: Session) -> Iterator[dict[str, Any]]:
     for batch in session.batches:
         row = [getattr(batch, name) for name in BATCH_FIELDS]
         yield {"kind": "batches", "pid": batch.pid, "loader": batch.loader, "worker": batch.worker, "rows": [row]}
+    for stack in session.stacks:
+        places = [(frame.function, frame.file, frame.line) for frame in stack.frames]
+        yield {"kind": "stacks", "pid": stack.pid, "role": stack.role, "stacks": [[stack.count, int(stack.waits), places]]}
     for name, value in session.facts.items():
         yield {"kind": "fact", "name": name, "value": value}
     if session.duration_s is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from headrace.diagnosis.hot_functions import hot_words
 from headrace.diagnosis.job import MeasuredJob
 from headrace.diagnosis.model import Finding
 from headrace.diagnosis.rules.finding import duration, make_finding
@@ -73,7 +74,7 @@ def overhead_bound(job: MeasuredJob) -> Finding | None:
         words = (
             f"the GPU runs kernels {percent_text(machine.gpu_busy)} of the time and has finished before the next step starts"
         )
-        return make_finding("OVERHEAD_BOUND", idle, words, size)
+        return make_finding("OVERHEAD_BOUND", idle, words, size, *hot_words(job.session, "step"))
     if rank.main_cpu_s is None or rank.main_cpu_s < BUSY_THREAD * rank.typical_compute_s:
         return None
     operators = job.operator_share
@@ -88,6 +89,7 @@ def overhead_bound(job: MeasuredJob) -> Finding | None:
         share,
         f"only {percent_text(operators)} of the step's compute is in PyTorch operators, the rest in Python",
         size,
+        *hot_words(job.session, "step"),
     )
 
 

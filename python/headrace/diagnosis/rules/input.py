@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from headrace.diagnosis.hot_functions import hot_words
 from headrace.diagnosis.job import MeasuredJob
 from headrace.diagnosis.kinds import KINDS, verdict_kind
 from headrace.diagnosis.measure import BatchCost, Rank
@@ -120,7 +121,8 @@ def slow_input(job: MeasuredJob) -> Finding | None:
     ready = f"; {percent_text(rank.at_once_share)} of the batches came at once" if rank.workers else ""
     what = "what comes before the forward pass" if rank.loader.family == "none" else "next()"
     waits = f"{what} takes {duration(_common_wait_s(job))} of each {duration(rank.step_s)} step{ready}"
-    found = make_finding(kind, share, waits, *evidence)
+    hot = (hot_words(job.session, "collate") if kind == "COLLATE_IPC" else ()) or hot_words(job.session, "batch")
+    found = make_finding(kind, share, waits, *evidence, *hot)
     if not is_cause_unseen(job, kind):
         return found
     if cost is not None:

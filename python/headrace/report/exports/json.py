@@ -17,7 +17,7 @@ __all__ = ["FORMAT_VERSION", "PANELS", "document", "schema"]
 FORMAT_VERSION = 1
 """Grows when a field changes its meaning or is removed. New fields do not change it."""
 
-PANELS = ("heat_map", "timeline")
+PANELS = ("heat_map", "timeline", "flame_charts")
 """Fields with long series, left out by default."""
 
 SCHEMA_ID = "headrace-diagnosis-1"

@@ -1,0 +1,270 @@
+"""Sampled stacks: real scripts whose workers, collate function or training loop spend their time in a known function."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+import threading
+import time
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from headrace.attach import stacks
+from headrace.attach.recorder import Recorder
+from headrace.diagnosis.hot_functions import flame_charts, hot_functions, hot_words
+from headrace.profiling.command import watch
+from headrace.session.model import Session, Stack, StackFrame
+
+SCRIPT = """
+import json, os, sys, threading, time
+import torch
+from PIL import Image, ImageFilter
+from torch.utils.data import DataLoader, Dataset, default_collate
+torch.set_num_threads(1)
+IMAGE = Image.effect_noise((480, 480), 60).convert("RGB")
+
+def burn(seconds):
+    end_s = time.thread_time() + seconds
+    while time.thread_time() < end_s: pass
+
+def slow_collate(samples):
+    burn(0.03)
+    return default_collate(samples)
+
+class Pictures(Dataset):
+    def __init__(self, what, folder): self.what, self.folder = what, folder
+    def __len__(self): return 4 * (200 if self.what == "blur" else 110)
+    def __getitem__(self, index):
+        begin_s = time.monotonic()
+        if self.what == "blur":
+            image = IMAGE.filter(ImageFilter.GaussianBlur(5))
+            blurred_s = time.monotonic()
+            image = image.rotate(7, expand=True)
+            with open(f"{self.folder}/times-{os.getpid()}", "a") as file:
+                file.write(json.dumps([blurred_s - begin_s, time.monotonic() - begin_s]) + "\\n")
+        return torch.zeros(8)
+
+def train(loader, what):
+    model = torch.nn.Linear(8, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for batch in loader:
+        optimizer.zero_grad()
+        model(batch).sum().backward()
+        if what == "loop": log_metrics()
+        optimizer.step()
+
+def log_metrics():
+    burn(0.03)
+
+if __name__ == "__main__":
+    what, workers, context, folder = sys.argv[1:]
+    collate = slow_collate if what == "collate" else None
+    loader = DataLoader(Pictures(what, folder), batch_size=4, num_workers=int(workers), collate_fn=collate,
+                        multiprocessing_context=context if context != "-" else None)
+    train(loader, what)
+    if what == "wait": time.sleep(0.2)
+    time.sleep(2.6)
+    print("threads", [thread.name for thread in threading.enumerate()])
+"""
+
+
+def sampled(folder: Path, what: str, workers: int, context: str = "-", env: dict[str, str] | None = None) -> Session:
+    pytest.importorskip("torch")
+    file = folder / "train.py"
+    file.write_text(SCRIPT)
+    finished = watch([sys.executable, str(file), what, str(workers), context, str(folder)], folder / "session", env=env)
+    assert finished.returncode == 0
+    return Session.load(folder / "session")
+
+
+def line_of(text: str) -> int:
+    return next(number for number, line in enumerate(SCRIPT.splitlines(), 1) if text in line)
+
+
+@pytest.mark.parametrize(("workers", "context"), [(2, "fork"), (1, "spawn"), (0, "-")])
+def test_a_blurring_worker_is_named_with_its_line_and_share(
+    tmp_path: Path, workers: int, context: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    session = sampled(tmp_path, "blur", workers, context)
+    output = capfd.readouterr()
+    assert "headrace-stacks" not in output.out
+    assert "headrace" not in output.err
+    times = [json.loads(line) for path in tmp_path.glob("times-*") for line in path.read_text().splitlines()]
+    true = sum(row[0] for row in times) / sum(row[1] for row in times)
+    hot = hot_functions(session)[0]
+    assert (hot.role, hot.function, hot.file) == ("batch", "GaussianBlur", str(tmp_path / "train.py"))
+    assert hot.line == line_of("IMAGE.filter")
+    assert hot.share == pytest.approx(true, abs=0.15)
+    (words,) = hot_words(session, "batch")
+    assert words.startswith(f"GaussianBlur takes {hot.share * 100:.0f} % of making a batch (")
+    assert f"train.py:{hot.line})" in words
+    assert {stack.pid for stack in session.stacks if stack.role == "batch"} == {batch.pid for batch in session.batches}
+    assert flame_charts(session)[0].name == "batch"
+
+
+def test_a_slow_collate_function_is_named(tmp_path: Path) -> None:
+    session = sampled(tmp_path, "collate", 1)
+    (words,) = hot_words(session, "collate")
+    assert words.startswith(("burn takes 9", "burn takes 8", "burn takes 100 %")), words
+    hot = {one.function: one for one in hot_functions(session) if one.role == "collate"}
+    assert hot["slow_collate"].share == pytest.approx(0.98, abs=0.15)
+    assert hot["slow_collate"].line == line_of("burn(0.03)")
+    assert hot["burn"].self_share > 0.8
+
+
+def test_a_slow_training_loop_is_named(tmp_path: Path) -> None:
+    session = sampled(tmp_path, "loop", 1)
+    hot = {one.function: one for one in hot_functions(session) if one.role == "step"}
+    assert hot["log_metrics"].share > 0.75
+    assert hot_words(session, "step")[0].startswith("burn takes")
+    chart = next(chart for chart in flame_charts(session) if chart.name == "step")
+    assert chart.bars[0].function == "train"  # the callers that every stack shares are left out
+    assert chart.bars[0].share == 1
+
+
+def test_the_environment_turns_sampling_off(tmp_path: Path) -> None:
+    session = sampled(tmp_path, "loop", 1, env={stacks.STACKS_VARIABLE: "0"})
+    assert len(session.steps) > 50
+    assert session.stacks == ()
+
+
+@pytest.fixture
+def sampler(tmp_path: Path) -> Iterator[stacks.StackSampler]:
+    recorder = Recorder(tmp_path)
+    made = stacks.StackSampler(recorder)
+    yield made
+    made.stop()
+    recorder.closed = True  # the folder is gone when the process ends
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    end_s = time.monotonic() + 20
+    while not condition() and time.monotonic() < end_s:
+        time.sleep(0.01)
+    assert condition()
+
+
+def test_random_deep_stacks_take_bounded_memory(sampler: stacks.StackSampler, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stacks, "MOST_STACKS", 50)
+    monkeypatch.setattr(stacks, "FIRST_MARKS", 1000)  # no thread: this test samples
+    names = random.Random(1)
+    spaces: list[dict[str, Callable[..., None]]] = []
+    for number in range(40):
+        space: dict[str, Callable[..., None]] = {}
+        code = f"def f{number}(depth, inner):\n    inner(depth)\n"
+        exec(compile(code, f"/home/me/{number}.py", "exec"), space)
+        spaces.append(space)
+
+    def deep(depth: int) -> None:
+        if depth == 0:
+            sampler.mark("step")
+            assert sampler.sample()
+        else:
+            number = names.randrange(40)
+            spaces[number][f"f{number}"](depth - 1, deep)
+
+    for _ in range(300):
+        deep(names.randrange(1, 150))
+    assert len(sampler._counts) <= 51
+    assert sum(sampler._counts.values()) == 300
+    assert max(len(places) for _, _, places in sampler._counts) == stacks.MOST_FRAMES
+    assert sampler._counts["step", False, ()] >= 200
+
+
+def test_samples_keep_no_frame_and_no_local_value(sampler: stacks.StackSampler) -> None:
+    class Value:
+        pass
+
+    gone: list[bool] = []
+
+    def work() -> None:
+        import weakref
+
+        value = Value()
+        weakref.finalize(value, gone.append, True)
+        sampler.mark("step")
+        sampler.sample()
+
+    work()
+    assert gone == [True]
+    held = [value for values in vars(sampler).values() if isinstance(values, dict) for value in values.values()]
+    assert not any(isinstance(value, types.FrameType) for value in held)
+
+
+def test_the_thread_ends_when_nothing_is_marked_and_before_a_fork(
+    sampler: stacks.StackSampler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def alive() -> bool:
+        return any(thread.name == "headrace-stacks" for thread in threading.enumerate())
+
+    monkeypatch.setattr(stacks, "IDLE_S", 0.2)
+    for _ in range(stacks.FIRST_MARKS):
+        assert not alive()
+        sampler.mark("step")
+    assert alive()
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if threading.active_count() == 1 and not sampler._marks else 1)
+    assert not alive()
+    assert os.waitpid(child, 0)[1] == 0
+    sampler.mark("step")
+    wait_until(lambda: sampler._samples > 0)
+    sampler.unmark()
+    wait_until(lambda: not alive())
+
+
+def test_a_mark_ends_with_its_owner(sampler: stacks.StackSampler) -> None:
+    """A loop that is left by `break` drops its iterator; what follows is no training step."""
+
+    class Owner:
+        pass
+
+    owner = Owner()
+    sampler.mark("step", owner)
+    assert sampler.sample()
+    del owner
+    assert not sampler.sample()
+
+
+def test_the_scripts_random_numbers_stay_as_they_are(sampler: stacks.StackSampler) -> None:
+    random.seed(5)
+    expected = [random.random() for _ in range(3)]
+    random.seed(5)
+    for _ in range(stacks.FIRST_MARKS):
+        sampler.mark("step")
+    wait_until(lambda: sampler._samples >= 3)
+    sampler.stop()
+    assert [random.random() for _ in range(3)] == expected
+
+
+def test_waiting_is_no_work(sampler: stacks.StackSampler) -> None:
+    import queue
+
+    def waits() -> None:
+        sampler.mark("step")
+        source.get()
+
+    source: queue.Queue[int] = queue.Queue()
+    thread = threading.Thread(target=waits)
+    thread.start()
+    wait_until(lambda: bool(sampler._marks))
+    time.sleep(0.05)
+    sampler.sample()
+    source.put(1)
+    thread.join()
+    assert {waiting for _, waiting, _ in sampler._counts} == {True}
+
+
+def test_stacks_survive_saving_and_merge(tmp_path: Path) -> None:
+    stack = Stack(7, "batch", 3, False, (StackFrame("f", "/home/me/train.py", 4),))
+    session = Session(stacks=(stack, Stack(7, "step", 2, True, ())))
+    session.save(tmp_path)
+    with (tmp_path / "more.jsonl").open("w") as file:
+        line = {"kind": "stacks", "pid": 7, "role": "batch", "stacks": [[2, 0, [["f", "/home/me/train.py", 4]]]]}
+        file.write(json.dumps(line) + "\n")
+    loaded = Session.load(tmp_path)
+    assert {(one.role, one.count) for one in loaded.stacks} == {("batch", 5), ("step", 2)}
