@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from diagnosis_checks import check, fix
 from headrace.diagnosis.diagnose import diagnose
-from headrace.session.model import Event, Session
+from headrace.session.model import Event, Session, Stack, StackFrame
 from session_factory import MAIN_PID, make_session
 
 
@@ -141,3 +141,15 @@ def test_share_of_batches_at_once_follows_the_waits_not_the_queue() -> None:
     session = make_session(workers=1, cpu_s=0.03, compute_s=0.015, cores=2)
     session = replace(session, steps=tuple(replace(step, ready=1) for step in session.steps))
     assert any("0 % of the batches came at once" in words for words in check(session, "CPU_PREP").findings[0].evidence)
+
+
+def test_the_function_that_takes_the_time_is_evidence_of_slow_preparation() -> None:
+    session = make_session(workers=1, cpu_s=0.06, compute_s=0.01, cores=8)
+    frames = (StackFrame("Data.__getitem__", "/job/train.py", 41), StackFrame("GaussianBlur.forward", "torchvision/t.py", 9))
+    stacks = (Stack(MAIN_PID + 1, "batch", 61, False, frames), Stack(MAIN_PID + 1, "batch", 39, False, frames[:1]))
+    diagnosis = check(replace(session, stacks=stacks, cwd="/job"), "CPU_PREP")
+    assert diagnosis.primary is not None
+    assert "GaussianBlur takes 61 % of making a batch (train.py:41); Data.__getitem__ 39 %" in diagnosis.primary.evidence
+    too_few = tuple(replace(stack, count=stack.count // 5) for stack in stacks)
+    diagnosis = check(replace(session, stacks=too_few, cwd="/job"), "CPU_PREP")
+    assert diagnosis.hot_functions == ()

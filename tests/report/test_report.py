@@ -10,14 +10,16 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from headrace.diagnosis.diagnose import diagnose
 from headrace.diagnosis.kinds import KINDS
 from headrace.diagnosis.model import SHARES, Diagnosis, Finding, Fix
 from headrace.errors import SessionError
 from headrace.report import html, numbers, terminal
 from headrace.report.screen import first_screen
+from headrace.report.share import without_places
 from headrace.report.step_parts import STEP_PARTS
 from headrace.report.thresholds import thresholds
-from headrace.session.model import Session
+from headrace.session.model import Session, Stack, StackFrame
 from rich.console import Console
 from session_factory import example_diagnosis, example_session, make_session
 
@@ -378,3 +380,19 @@ def test_whole_numbers_sum_to_the_total(shares: list[float]) -> None:
 def test_byte_sizes_just_below_the_next_unit() -> None:
     assert numbers.byte_size(1000 * (1 << 20)) == "1000 MiB"
     assert numbers.byte_size(972 * (1 << 20)) == "972 MiB"
+
+
+def test_flame_charts_name_functions_and_hide_places_when_shared() -> None:
+    frames = (StackFrame("Data.__getitem__", "/home/me/secret-job/train.py", 41), StackFrame("<b>.forward", "timm/x.py", 9))
+    stacks = (Stack(7, "batch", 80, False, frames), Stack(7, "step", 40, True, frames[:1]))
+    session = replace(example_session(), stacks=stacks)
+    diagnosis = diagnose(session)
+    page = html.render(diagnosis, session=session)
+    assert page.count('class="flame"') == 2
+    assert "&lt;b&gt; 100 %" in page
+    assert "<b>.forward" not in page
+    assert "/home/me/secret-job/train.py:41" in page
+    shared_session, shared = without_places(session, diagnosis)
+    page = html.render(shared, session=shared_session)
+    assert "secret-job" not in page
+    assert "…/train.py:41" in page

@@ -5,6 +5,7 @@ Order of the work: measure ranks and machine, build the step model, run the rule
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from headrace.diagnosis.confidence import confidence_of, noise_words
@@ -14,7 +15,7 @@ from headrace.diagnosis.gpu_settings import find_gpu_settings
 from headrace.diagnosis.hot_functions import flame_charts, hot_functions
 from headrace.diagnosis.job import MeasuredJob
 from headrace.diagnosis.kinds import KINDS
-from headrace.diagnosis.measure import Machine, measure_machine, measure_ranks
+from headrace.diagnosis.measure import Machine, Rank, measure_machine, measure_ranks
 from headrace.diagnosis.model import SHARES, Diagnosis, Finding, command_ended
 from headrace.diagnosis.not_measured import missing_sources, why_no_steps
 from headrace.diagnosis.prediction import ceiling_img_s
@@ -49,9 +50,7 @@ def diagnose(session: Session) -> Diagnosis:
     """
     session = merge_recreated_loaders(session)
     ranks = measure_ranks(session)
-    machine = measure_machine(session, ranks)
-    if not any(rank.gpu_step_s is not None for rank in ranks) and (machine.gpu_busy or 0.0) < IDLE_GPU:
-        machine = replace(machine, gpu_busy=None)  # the machine has a GPU, but this job does not use it
+    machine = _machine(session, ranks)
     if not ranks:
         return _insufficient(session, machine)
     # Ranks that exchange gradients all take equally long. The rank with the longest own part sets the pace.
@@ -102,6 +101,14 @@ def diagnose(session: Session) -> Diagnosis:
         configuration=tuple(_for_all_ranks(found, len(ranks)) for found in find_gpu_settings(job)),
     )
     return with_reachable(found)
+
+
+def _machine(session: Session, ranks: Sequence[Rank]) -> Machine:
+    """Return the measured machine, without the use of a GPU that this job does not use."""
+    machine = measure_machine(session, tuple(ranks))
+    if not any(rank.gpu_step_s is not None for rank in ranks) and (machine.gpu_busy or 0.0) < IDLE_GPU:
+        return replace(machine, gpu_busy=None)
+    return machine
 
 
 def _img_s(job: MeasuredJob, primary: Finding) -> float | None:

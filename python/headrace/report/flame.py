@@ -51,7 +51,7 @@ def _chart(chart: FlameChart, functions: Sequence[HotFunction], cwd: str) -> Htm
 
 
 def _bar(bar: FlameBar, cwd: str) -> Html:
-    own = "" if bar.file.startswith("/") or not bar.file else " library"
+    own = "" if bar.file.startswith(("/", "…/")) or not bar.file else " library"
     style = f"left:{100 * bar.left:.3f}%;width:{100 * bar.share:.3f}%;top:{1.45 * bar.depth:.2f}rem"
     where = f" · {_place(bar.file, bar.line, cwd)}" if bar.file else ""
     text = f"{bar.function} {numbers.percent(bar.share)}" if bar.share >= LABEL_SHARE else None
