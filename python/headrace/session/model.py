@@ -215,11 +215,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class StackFrame:
-    """One function on a sampled stack.
-
-    file: a path from the root for the script's own code, else the path below the folder of installed packages.
-    line: the line that ran in the script's own code, else the first line of the function.
-    """
+    """One function on a sampled stack. For the script's own code `file` is absolute, and `line` the line that ran."""
 
     function: str
     file: str
@@ -230,8 +226,7 @@ class StackFrame:
 class Stack:
     """One Python stack of one process, and how often it was sampled (`count`).
 
-    role: "batch" (making a batch), "collate", or "step" (the training loop between two batches).
-    waits: whether the thread waited for another thread or process.
+    role: "batch" (making a batch), "collate", or "step". waits: whether the thread waited for another thread or process.
     frames: outermost function first; empty for the stacks beyond the most that are kept.
     """
 
@@ -597,7 +592,7 @@ def _to_lines(session: Session) -> Iterator[dict[str, Any]]:
         row = [getattr(batch, name) for name in BATCH_FIELDS]
         yield {"kind": "batches", "pid": batch.pid, "loader": batch.loader, "worker": batch.worker, "rows": [row]}
     for stack in session.stacks:
-        places = [(frame.function, frame.file, frame.line) for frame in stack.frames]
+        places = [tuple(asdict(frame).values()) for frame in stack.frames]
         yield {"kind": "stacks", "pid": stack.pid, "role": stack.role, "stacks": [[stack.count, int(stack.waits), places]]}
     for name, value in session.facts.items():
         yield {"kind": "fact", "name": name, "value": value}
