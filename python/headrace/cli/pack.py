@@ -125,8 +125,9 @@ def _render(result: PackResult) -> None:
     if not result.complete:
         say(f"{result.path}: {count_text(result.shards, 'shard')} of this job done{rate}; other jobs' shards are missing")
         return
+    already = "" if result.img_s else "already complete, nothing was left to pack: "
     say(
-        f"{result.path}: {count_text(result.records, 'record')} in {count_text(result.shards, 'shard')}, "
+        f"{result.path}: {already}{count_text(result.records, 'record')} in {count_text(result.shards, 'shard')}, "
         f"{size_text(result.bytes)} (source {size_text(result.source_bytes)}){rate}"
     )
     if result.framing_bytes > FRAMING_SHARE * result.bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, SupportsIndex, TypeAlias
 
 from headrace.errors import UsageError
 from headrace.loading.byte_cache import parse_cache
@@ -43,6 +43,15 @@ class LoaderOptions:
     dct_scale: DctScale = "off"
 
     def __post_init__(self) -> None:
+        for name, example in (
+            ("batch_size", "batch_size=256"),
+            ("seed", "seed=0"),
+            ("prefetch", "prefetch=2"),
+            ("threads", "threads=8"),
+        ):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, SupportsIndex):
+                raise UsageError(f"{name} must be a whole number, not {value!r}", hint=f"for example {example}")
         if self.batch_size < 1:
             raise UsageError(f"batch_size must be at least 1, not {self.batch_size}", hint="it counts images per rank")
         if self.world_size < 1 or not 0 <= self.rank < self.world_size:

@@ -22,7 +22,7 @@ __all__ = [
 
 def size_pair(size: Size, what: str) -> tuple[int, int]:
     """Return (height, width) of one or two positive ints."""
-    values = (size, size) if isinstance(size, int) else tuple(size)
+    values = (size, size) if isinstance(size, int) or not isinstance(size, Sequence) or isinstance(size, str) else tuple(size)
     if len(values) == 1:
         values = (values[0], values[0])
     if len(values) != 2 or any(not isinstance(value, int) or value < 1 for value in values):

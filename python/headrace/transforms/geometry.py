@@ -89,8 +89,8 @@ class Resize(Transform):
 
     def __post_init__(self) -> None:
         if not isinstance(self.size, int):
-            values = tuple(self.size)
-            object.__setattr__(self, "size", values[0] if len(values) == 1 else size_pair(values, "Resize"))
+            height, width = size_pair(self.size, "Resize")
+            object.__setattr__(self, "size", height if len(self.size) == 1 else (height, width))
         if isinstance(self.size, int) and self.size < 1:
             raise UsageError(f"Resize: size must be positive, not {self.size}")
         if self.max_size is not None and (not isinstance(self.size, int) or self.max_size <= self.size):
