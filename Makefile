@@ -1,7 +1,7 @@
 # demo and test start from nothing: they make .venv, install, build. Everything else is a few commands by name.
 PY := .venv/bin/python
 .PHONY: setup demo test check results docs wheel bench bench-augmentation bench-decode bench-demo bench-diagnosis bench-exactness \
-	bench-gpu bench-loaders bench-object-store bench-overhead bench-pack bench-parity bench-run bench-train-parity bench-trainer-wait
+	bench-gpu bench-loaders bench-object-store bench-overhead bench-pack bench-parity bench-run bench-train-parity bench-trainer-wait miri
 
 setup:
 	@scripts/setup.sh dev
@@ -21,6 +21,10 @@ check: setup
 	$(PY) -m mypy.stubtest headrace._native --mypy-config-file pyproject.toml
 	cargo fmt --all --check
 	cargo clippy --release --workspace --all-targets -- -D warnings
+
+miri: # the pointer and header logic without libjpeg-turbo; needs `rustup +nightly component add miri rust-src`
+	MIRIFLAGS=-Zmiri-disable-isolation cargo +nightly miri test -p headrace-core --lib --target-dir target/miri -- \
+		error:: exif:: geometry:: jpeg::bits:: jpeg::header:: engine::table
 
 # Each bench target measures one page, writes its JSON to benchmarks/results/data, and renders all pages. ARGS="…" is passed on.
 bench: bench-decode bench-loaders bench-augmentation

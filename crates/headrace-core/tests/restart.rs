@@ -3,9 +3,9 @@
 #![allow(clippy::unwrap_used)]
 
 use headrace_core::error::Status;
-use headrace_core::geometry::Rect;
+use headrace_core::geometry::{Rect, Size};
 use headrace_core::jpeg::restart::{restart_markers, Metadata, RestartOptions};
-use headrace_core::jpeg::turbo;
+use headrace_core::jpeg::turbo::{self, Encoding};
 use jpeg_encoder::{ColorType, Encoder, SamplingFactor};
 
 const SAMPLINGS: [SamplingFactor; 8] = [
@@ -125,6 +125,31 @@ fn assert_lossless(jpeg: &[u8], what: &str) {
             "{what}, tile {tile_px}: not idempotent"
         );
     }
+}
+
+#[test]
+fn components_with_one_name_are_refused() {
+    let size = Size {
+        width: 40,
+        height: 40,
+    };
+    let mut data = turbo::encode(&[120; 40 * 40 * 3], size, &Encoding::default()).unwrap();
+    let names = |data: &mut [u8], marker: u8, first: usize, step: usize| {
+        let at = data
+            .windows(2)
+            .position(|pair| pair == [0xFF, marker])
+            .unwrap();
+        data[at + first + 2 * step] = 2; // the third component is named as the second
+    };
+    names(&mut data, 0xC0, 10, 3);
+    names(&mut data, 0xDA, 5, 2);
+    let mut out = Vec::new();
+    let options = RestartOptions::default();
+    assert_eq!(
+        restart_markers(&data, &options, &mut out),
+        Err(Status::Unsupported)
+    );
+    assert!(out.is_empty());
 }
 
 #[test]

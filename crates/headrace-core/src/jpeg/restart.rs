@@ -346,6 +346,9 @@ impl<'a> Header<'a> {
                 .iter()
                 .position(|c| c.id == id)
                 .ok_or(Status::CorruptHeader)?;
+            if rest[found + 1..].iter().any(|c| c.id == id) {
+                return Err(Status::Unsupported); // of components with one name, libjpeg-turbo refuses some orders
+            }
             self.components[place..=place + found].rotate_right(1);
             self.components[place].tables = (dc, ac);
         }

@@ -348,6 +348,10 @@ fn record_scan_any(
     intervals: Intervals,
     out: &mut SymbolStream,
 ) -> Result<()> {
+    // The unchecked stores of `record_block` rely on this: `reserve_mcu` makes room for so many blocks.
+    if blocks.len() > MAX_BLOCKS_IN_MCU {
+        return Err(Status::Internal);
+    }
     // The unchecked loads of the reader rely on this.
     if segments
         .iter()
