@@ -331,7 +331,10 @@ def test_a_pipe_or_device_in_the_source_does_not_hang(image_folder: Callable[...
     (source / "class_0" / "endless.jpg").symlink_to("/dev/zero")
     (source / "a.lst").write_text("0\t0\tclass_0/image_000.jpg\n1\t0\tclass_0/endless.jpg\n")
     with pytest.raises(SourceError, match=r"endless\.jpg"):
-        pack(source, tmp_path / "out")
+        pack(source, tmp_path / "strict", undecodable="stop")
+    assert pack(source, tmp_path / "listed").records == 2
+    line = json.loads((tmp_path / "listed" / "errors.jsonl").read_text())
+    assert (line["file"], line["reason"], line["detail"]) == ("class_0/endless.jpg", "unreadable", "a device, not a file")
     assert pack(source / "a.lst", tmp_path / "out").records == 1
     assert json.loads((tmp_path / "out" / "errors.jsonl").read_text())["reason"] == "unreadable"
     with pytest.raises(SourceError, match=r"endless\.jpg"):

@@ -92,6 +92,8 @@ def list_records(dataset: Dataset, options: PackOptions) -> Listing:
     rows = np.flatnonzero(labels >= 0)
     why = "ImageFolder takes no files of this ending" if dataset.kind == "folder" else "belongs to no image"
     strays = [_stray(name, why) for name in dataset.strays]
+    if options.undecodable == "stop" and (stopping := next((one for one in strays if one.reason == "unreadable"), None)):
+        raise SourceError(f"{stopping.file} is {stopping.detail}", hint="take it out of the source")
     keys = _keys(dataset, rows)
     positions, keys, duplicates, renamed = _without_duplicates(dataset, rows, keys, options)
     rows = rows[positions]

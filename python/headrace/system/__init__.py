@@ -11,6 +11,7 @@
 - `open_files`: The limit on open files of this process: each shard stays open, and many systems allow 1,024 files at first.
 - `printable`: Text for a terminal or a page: characters that would act on it, or hide what is written, become visible
   escapes.
+- `private_cache`: Cache folders in places that other users may write, such as /tmp and /dev/shm.
 - `private_files`: Folders and files that only their owner may read: sessions hold commands, paths and output of the user's
   jobs.
 - `redaction`: Secrets in command lines and messages: found by name and by shape, and replaced by `***` before anything is
