@@ -1,7 +1,17 @@
 """`diagnose --verify`: measure the gain of a fix by running the command briefly with the fix and without it.
 
-The order is without, with, without. The rate with the fix is compared with the mean of the two rates without it, so that slow
+`remeasure_fixes` runs the user's command in this order:
+
+1. Once with a replayed batch, if a prediction needs one (`_with_replay`). The other predictions are then made again.
+2. Unchanged.
+3. For each fix that needs no edit of the script (at most `MAX_FIXES_MEASURED`): with the fix, then unchanged again.
+
+The rate with a fix is compared with the mean of the rates of the unchanged runs before and after it, so that slow
 drift of the machine cancels. Each run is stopped after its window. The script writes its files again in each of these runs.
+
+`launch_with` applies a fix. The record of the fix gives a `Rerun` (`headrace.diagnosis.fixes.fix_kind`). `headrace_run` adds
+the hook of `headrace run`, `loader_arguments` and `threads` go to the hook `headrace.attach.overrides`, and
+`environment` is set.
 """
 
 from __future__ import annotations
@@ -63,9 +73,9 @@ def launch_with(fix: Fix, loader: ObservedLoader) -> Launch | None:
     rerun = rerun_with(fix.id, loader)
     if rerun is None:
         return None
-    if rerun.headrace_run:
-        return Launch(hooks=(RUN_HOOK, HOOK))
     environment = tuple(rerun.environment.items())
+    if rerun.headrace_run:
+        return Launch((RUN_HOOK, HOOK), environment)
     if rerun.threads is not None:
         limit = (OVERRIDES_VARIABLE, json.dumps({"threads": rerun.threads}))
         return Launch((OVERRIDES_HOOK, HOOK), (*environment, limit))
@@ -75,7 +85,7 @@ def launch_with(fix: Fix, loader: ObservedLoader) -> Launch | None:
         "match": {"num_workers": loader.num_workers, "batch_size": loader.batch_size},
         "set": dict(rerun.loader_arguments),
     }
-    return Launch((OVERRIDES_HOOK, HOOK), ((OVERRIDES_VARIABLE, json.dumps(overrides)),))
+    return Launch((OVERRIDES_HOOK, HOOK), (*environment, (OVERRIDES_VARIABLE, json.dumps(overrides))))
 
 
 def remeasure_fixes(
@@ -102,7 +112,9 @@ def remeasure_fixes(
         diagnosis = _with_replay(diagnosis, session, command, folder, loader, window_s, log)
     launches = [(fix, launch) for fix in diagnosis.fixes if (launch := launch_with(fix, loader)) is not None]
     measured, noise = _measure(launches[:MAX_FIXES_MEASURED], command, folder, window_s, log, end_s)
-    errors = [abs(fix.gain / measured[fix.id].change - 1) for fix, _ in launches if fix.gain is not None and fix.id in measured]
+    errors = [
+        abs(fix.gain / measured[fix.id].measured_gain - 1) for fix, _ in launches if fix.gain is not None and fix.id in measured
+    ]
     if noise:
         log(f"--verify: {noise[0]} meanwhile, so the measured rates are unsure; measure again when nothing else runs")
     elif errors and max(errors) > MODEL_MISSED:
@@ -110,8 +122,8 @@ def remeasure_fixes(
         diagnosis = replace(diagnosis, confidence=round(max(0.1, diagnosis.confidence - 0.2), 2))
     verified = replace(
         diagnosis,
-        findings=tuple(_with_measured(found, measured) for found in diagnosis.findings),
-        configuration=tuple(_with_measured(found, measured) for found in diagnosis.configuration),
+        findings=tuple(_with_measured(finding, measured) for finding in diagnosis.findings),
+        configuration=tuple(_with_measured(finding, measured) for finding in diagnosis.configuration),
     )
     return with_reachable(verified)
 
@@ -121,7 +133,7 @@ class _Measured:
     """Rate with a fix, and that rate over the mean rate without the fix."""
 
     img_s: float
-    change: float
+    measured_gain: float
 
 
 def _measure(
@@ -157,18 +169,19 @@ def _measure(
         if with_fix is None or not without:
             log(f"--verify {fix.id}: not measured, too few steps, or the script's loader ignores the change")
         else:
-            measured[fix.id] = found = _Measured(with_fix, with_fix * len(without) / sum(without))
-            gains = f"{found.change:.2f} times; {_prediction(fix, found.change)}{''.join(f'; {one}' for one in noise[-1:])}"
+            measured[fix.id] = result = _Measured(with_fix, with_fix * len(without) / sum(without))
+            gain = result.measured_gain
+            gains = f"{gain:.2f} times; {_prediction(fix, gain)}{''.join(f'; {one}' for one in noise[-1:])}"
             log(f"--verify {fix.id}: measured {with_fix:,.0f} img/s ({gains})")
         before = after if after is not None else before
     return measured, noise
 
 
-def _prediction(fix: Fix, change: float) -> str:
+def _prediction(fix: Fix, measured_gain: float) -> str:
     """The predicted gain and its error. Gains are compared, not rates: the machine may have become faster or slower."""
     if fix.gain is None:
         return "not predicted"
-    return f"predicted {fix.gain:.2f} times, off by {fix.gain / change - 1:+.0%}"
+    return f"predicted {fix.gain:.2f} times, off by {fix.gain / measured_gain - 1:+.0%}"
 
 
 def _with_replay(
@@ -187,23 +200,25 @@ def _with_replay(
     match = json.dumps({"num_workers": loader.num_workers, "batch_size": loader.batch_size})
     limit_s = window_s + REPLAY_LIMIT_S
     watch(command, folder / "replay", hooks=(REPLAY_HOOK,), env={MATCH_VARIABLE: match}, time_limit_s=limit_s)
-    found = Session.load(folder / "replay").facts.get("replay")
-    if not found:
+    replay = Session.load(folder / "replay").facts.get("replay")
+    if not replay:
         log("--verify: no batch could be replayed; the predictions that need one stay as they are")
         return diagnosis
-    add_fact(folder, "replay", found)
-    fresh = diagnose(replace(session, facts={**session.facts, "replay": found}))
+    add_fact(folder, "replay", replay)
+    fresh = diagnose(replace(session, facts={**session.facts, "replay": replay}))
     return replace(fresh, session=diagnosis.session, report=diagnosis.report, time_to_verdict_s=diagnosis.time_to_verdict_s)
 
 
-def _with_measured(found: Finding, measured: dict[str, _Measured]) -> Finding:
+def _with_measured(finding: Finding, measured: dict[str, _Measured]) -> Finding:
     fixes = tuple(
-        replace(fix, verified_img_s=float(f"{measured[fix.id].img_s:.4g}"), verified_change=round(measured[fix.id].change, 3))
+        replace(
+            fix, verified_img_s=float(f"{measured[fix.id].img_s:.4g}"), verified_change=round(measured[fix.id].measured_gain, 3)
+        )
         if fix.id in measured
         else fix
-        for fix in found.fixes
+        for fix in finding.fixes
     )
-    return replace(found, fixes=fixes)
+    return replace(finding, fixes=fixes)
 
 
 def _training_loader(session: Session) -> ObservedLoader | None:
@@ -225,7 +240,7 @@ def _rate(command: Sequence[str], folder: Path, launch: Launch, window_s: float)
     session = Session.load(folder)
     if launch.sets_loader_arguments and not any(loader.overridden for loader in session.loaders):
         return None, None  # a class that does not call DataLoader's initialiser ran unchanged
-    found = diagnose(session)
-    level, _, disturbance = (found.noise or "").partition(": ")
-    img_s = found.img_s if has_rate(found.steps) else None
+    rerun_diagnosis = diagnose(session)
+    level, _, disturbance = (rerun_diagnosis.noise or "").partition(": ")
+    img_s = rerun_diagnosis.img_s if has_rate(rerun_diagnosis.steps) else None
     return img_s, disturbance if level == "high" else None
