@@ -34,6 +34,8 @@ library only. An error in a hook turns the hook off, prints one line, and never 
 - `replay`: The hook of a short run that gives the training loop the same batch again and again, at several sizes and
   settings.
 - `sampler`: The sampler: a niced process that samples the machine twice a second, and writes the samples to the session.
+- `stacks`: Sample the Python stacks of this process while a batch is made or a step runs, to name the functions that take
+  the time.
 - `steps`: Time the training steps: each `next()` of a DataLoader, and the time until the following `next()`.
 - `tensorflow_hooks`: The hook module for TensorFlow: time the batches of tf.data iterators in custom loops and in Keras's
   `fit`.

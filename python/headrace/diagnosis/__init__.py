@@ -9,6 +9,8 @@ change, with `prediction`). `kinds` holds the record of each verdict.
   `--verify`.
 - `fail_if`: `--fail-if`: a condition on the result of a diagnosis, such as `input_share > 0.1 and steps >= 50`.
 - `gpu_settings`: The rules for settings that cost a job on a GPU speed, whatever its verdict is.
+- `hot_functions`: Functions that take the time of making a batch and of the training step, and their flame charts, from
+  sampled stacks.
 - `job`: The measured job: everything that the rules and the fixes look at.
 - `kinds`: The verdict kinds: the closed list of causes, with everything in the package that depends on a kind.
 - `model`: The result of a diagnosis as plain data: verdict, findings, fixes, and the series that a report draws.

@@ -8,6 +8,7 @@
 - `dataset_page`: The page of a dataset: the facts of `headrace inspect`, class balance and a contact sheet, as one HTML
   file.
 - `environment`: The environment of a session: machine, software, processes and loaders, as pairs of name and value.
+- `flame`: The flame charts of the report: which functions making a batch and the training step spend their time in.
 - `gpu_counters`: The table of GPU counters. "busy" means only that some kernel ran; the other counters tell how much of the
   GPU it used.
 - `heat_map`: The core × time heat map as a small PNG inside the page: one pixel per cell, a few kilobytes even for 192
