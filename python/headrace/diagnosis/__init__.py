@@ -1,5 +1,10 @@
 """From a session to a diagnosis.
 
+- `rules/input`: STORAGE_LATENCY and the other causes of slow input; `rules/` lists the modules of all causes.
+- `fixes/`: one record for each fix: when it is offered, its prediction, its command, and how `diagnose --verify` applies it.
+  `headrace.profiling.verify_fixes` runs the command again with each fix.
+- `measure/`: the quantities of ranks, batches, pauses and the machine.
+
 `diagnose` calls, in this order: `measure` (quantities per rank and machine), `step_model`, `rules` (causes), `fixes` (what to
 change, with `prediction`). `kinds` holds the record of each verdict.
 

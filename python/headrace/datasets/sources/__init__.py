@@ -13,6 +13,7 @@
 - `readahead`: Readahead of shards on local disk: announce the next records to the kernel, which reads them before a thread
   needs them.
 - `recordio`: MXNet's RecordIO (.rec, with or without .idx), as im2rec and SageMaker's image algorithms write it.
+- `remote/`: object stores: ranged reads, retries, the cache of shards on local disk.
 - `shards`: Packed datasets on local disk (docs/format.md). The index is memory-mapped, so opening takes milliseconds at any
   size.
 - `stream`: Records from a stream of bytes that can be read only once, in order, as SageMaker sends it through a named pipe.
