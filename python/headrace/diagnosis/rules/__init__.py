@@ -7,8 +7,8 @@
 - `ranks`: RANK_STRAGGLER, COMMUNICATION.
 - `machine`: EXTERNAL_CPU, CPU_QUOTA, THERMAL_THROTTLE, MEMORY_GROWTH, CPU_OVERSUBSCRIBED.
 
-`order` calls the rules and decides which finding leads. A rule returns None when a quantity that it needs was not measured. Thresholds are constants
-at the top of each module; the report prints them.
+`order` calls the rules and decides which finding leads. A rule returns None when a quantity that it needs was not measured.
+Thresholds are constants at the top of each module; the report prints them.
 
 `finding` makes a finding. `contention` says when the threads of one process share too few cores.
 
