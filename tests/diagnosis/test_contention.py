@@ -134,3 +134,22 @@ def test_pools_of_workers_on_an_idle_machine_are_named() -> None:
     assert fix(diagnosis, "threads=1").gain is not None
     assert "cv2.setNumThreads(1)" in fix(diagnosis, "threads=1").change
     assert not any(found.kind == "CPU_OVERSUBSCRIBED" for found in diagnose(worker_pools(1)).findings)
+
+
+def test_fewer_threads_of_the_training_process_never_beat_the_making_of_batches_by_workers() -> None:
+    session = make_session(
+        workers=2, cpu_s=0.12, queue_s=0.05, compute_s=0.03, batch_size=16, cores=2, foreign_cores=1.0, queue_share=0.6
+    )
+    main = replace(session.processes[0], torch_threads=2, thread_settings={"torch": 2})
+    steps = tuple(
+        replace(step, cpu_s=0.008 if number % 10 else 0.001, queue_s=0.02, process_cpu_s=0.02, wait_cpu_s=0.0005)
+        for number, step in enumerate(session.steps)
+    )
+    session = replace(session, processes=(main, *session.processes[1:]), steps=steps)
+    diagnosis = diagnose(session)
+    floor_s = (0.12 + 0.0005) / 2  # CPU of a batch over two workers
+    for item in diagnosis.fixes:
+        if item.id.startswith("threads") and item.predicted_img_s is not None and item.interval is not None:
+            assert item.predicted_img_s <= 1.05 * 16 / floor_s
+            assert item.interval[1] <= 1.2 * 16 / floor_s
+    assert diagnosis.findings[0].kind != "CPU_OVERSUBSCRIBED"

@@ -162,6 +162,9 @@ def _in_training_process(job: MeasuredJob) -> Contention | None:
     shortest, likely, longest = (math.fsum(part.after_s(proposed)[n] for part in parts) for n in range(3))
     rest_s = max(0.0, rank.step_s - wall_s)  # also waits for a core, at best as long as now
     shortest, likely, longest = shortest * rank.step_s / wall_s, likely * rank.step_s / wall_s, longest + rest_s
+    useful_s = [math.fsum(part.low_s for part in parts), math.fsum(part.high_s for part in parts)]
+    floor_s = [_input_floor_s(job, work_s) for work_s in (useful_s[0], math.sqrt(useful_s[0] * useful_s[1]), useful_s[1])]
+    shortest, likely, longest = max(shortest, floor_s[0]), max(likely, floor_s[1]), max(longest, floor_s[2])
     if rank.step_s < LEAST_GAIN * longest:
         return None
     return Contention(
@@ -172,10 +175,21 @@ def _in_training_process(job: MeasuredJob) -> Contention | None:
         wanted,
         cpu_s=math.fsum(part.cpu_s + part.pool_s for part in parts),
         pool_cpu_s=math.fsum(part.pool_s for part in parts),
-        useful_s=(math.fsum(part.low_s for part in parts), math.fsum(part.high_s for part in parts)),
+        useful_s=(useful_s[0], useful_s[1]),
         queue_s=math.fsum(part.queue_s for part in parts),
         step_s=(shortest, likely, longest),
     )
+
+
+def _input_floor_s(job: MeasuredJob, main_cpu_s: float) -> float:
+    """Return the seconds that a step needs for the batches of the workers, if the training process uses `main_cpu_s` of CPU.
+
+    Fewer threads in the training process make no batch cheaper. 0 without workers, whose batches are one of the parts.
+    """
+    if job.model is None or not job.rank.workers:
+        return 0.0
+    terms_s = job.model.changed(main_cpu_s=main_cpu_s).terms_s
+    return max(terms_s["workers"], terms_s["cpu"], terms_s["storage"])
 
 
 def _busy_workers(rank: Rank) -> float:
