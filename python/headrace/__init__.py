@@ -1,6 +1,24 @@
 """headrace keeps GPUs fed: it finds out why an image training job waits, and removes the wait.
 
 Importing this package is light: torch, boto3 and numpy are imported when a name that needs them is first used.
+
+The folders, ground first. A folder imports only from folders above it in this list.
+
+- `system`: what the machine gives a process: cores, memory, disks, GPUs, open files; private and atomic files, redaction.
+- `images`: one image: decode it, read its header, insert restart markers.
+- `session`: what a watched run recorded, as data.
+- `transforms`: image transforms as data, and their compilation for the native engine.
+- `datasets`: records, packed shards, and sources: folders, archives, lists, object stores, pipes.
+- `attach`: hooks in the user's process that time the training and write the session.
+- `diagnosis`: from a session to causes and predicted fixes.
+- `packing`: `headrace pack`.
+- `loading`: `Loader`: order, caches, feed, resume.
+- `inspection`: `inspect`, `verify`, `doctor`.
+- `accelerate`: `headrace run`.
+- `training`: `headrace train`, `tune`, `evaluate`, `predict`, `export`.
+- `report`: a diagnosis as terminal screen, page, JSON and other formats.
+- `profiling`: `headrace diagnose` and `watch`: run a job, record, measure, diagnose, re-measure fixes.
+- `demo`, `callbacks`, `cli`: the demonstration, callbacks of other trainers, the command line.
 """
 
 from __future__ import annotations
