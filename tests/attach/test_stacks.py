@@ -37,7 +37,7 @@ def slow_collate(samples):
 
 class Pictures(Dataset):
     def __init__(self, what, folder): self.what, self.folder = what, folder
-    def __len__(self): return 4 * (200 if self.what == "blur" else 110)
+    def __len__(self): return 4 * (200 if self.what == "blur" else 220)
     def __getitem__(self, index):
         begin_s = time.monotonic()
         if self.what == "blur":

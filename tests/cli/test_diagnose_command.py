@@ -65,7 +65,7 @@ def test_a_command_that_fails_is_diagnosed_all_the_same(tmp_path: Path) -> None:
 def test_a_command_without_a_loader_succeeds(tmp_path: Path) -> None:
     done = headrace("diagnose", "--no-report", "--out", "s", "--", sys.executable, "-c", "print('x')", cwd=tmp_path)
     assert done.returncode == 0
-    assert "no PyTorch DataLoader was seen" in " ".join(done.stdout.split())
+    assert "No PyTorch DataLoader was seen" in " ".join(done.stdout.split())
     assert not (tmp_path / "s/report.html").exists()
 
 

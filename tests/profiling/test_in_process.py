@@ -60,7 +60,7 @@ if __name__ == "__main__":
     with headrace.watch("second", report=False) as block:
         train(DataLoader(Data(), batch_size=4, num_workers=1, multiprocessing_context="spawn"))
         for _ in begun: pass
-    assert block.diagnosis.steps > 8
+    assert block.diagnosis.steps >= 3 and block.diagnosis.verdict != "INSUFFICIENT_DATA", block.diagnosis
     assert "HEADRACE_HOOKS" not in __import__("os").environ
 """
 
