@@ -7,6 +7,7 @@ loading, `native_decode` the decode-only way, `check` the comparison of `--check
 - `compile`: Compile a recognised loader for the native engine: table of files, program, value table, threads.
 - `explain`: The lines of `headrace run --explain` on a loader that is taken over.
 - `hook`: The hook of `headrace run`: decide for each DataLoader of the script how its batches are loaded.
+- `image_description`: The description of an image that is not decoded yet: a JPEG, and what Pillow's operations take from it.
 - `iterator`: The iterator that replaces DataLoader's own: native threads fill the same batches.
 - `native_decode`: Native decode inside the script's own workers, for a loader that cannot be taken over as a whole.
 - `pointwise`: The value table of a script's pointwise transforms: the result for each uint8 value of each channel.

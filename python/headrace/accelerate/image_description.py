@@ -1,0 +1,164 @@
+"""The description of an image that is not decoded yet: a JPEG, and what Pillow's operations take from it.
+
+A lazy image (`lazy_pillow`) is such a description until its pixels are needed. A description is small and can be pickled, so a
+worker process can pass it on in place of pixels.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace._native import decode_into
+from headrace.errors import DecodeError, SourceError
+from headrace.images.decode import reason
+
+__all__ = ["Box", "ImageDescription", "JpegSource", "file_identity", "pixels", "pixels_by_pillow"]
+
+Box = tuple[int, int, int, int]
+"""Left, top, width and height in pixels."""
+
+Identity = tuple[int, int, int, int]
+"""Device, inode, size in bytes and time of modification in ns of a file."""
+
+
+def file_identity(stat: os.stat_result) -> Identity:
+    """Return what tells a file and its contents from others."""
+    return (stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns)
+
+
+class JpegSource:
+    """The bytes of a JPEG file, read once.
+
+    `data`: the bytes. `path`, `identity`: absolute path and identity of the file that they come from, if a file holds nothing
+    else. A pickled source names the file if it is still the same one, and holds the bytes otherwise.
+    """
+
+    __slots__ = ("_data", "identity", "path")
+
+    def __init__(self, data: bytes | None, path: str | None = None, identity: Identity | None = None) -> None:
+        self._data = data
+        self.path = path
+        self.identity = identity
+
+    @property
+    def data(self) -> bytes:
+        """The bytes. Raises `SourceError` if they must be read and the file has changed or is gone."""
+        if self._data is None:
+            self._data = self._read()
+        return self._data
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether the bytes are in memory."""
+        return self._data is not None
+
+    def is_file(self) -> bool:
+        """Whether the path names the file, unchanged."""
+        if self.path is None:
+            return False
+        try:
+            return file_identity(Path(self.path).stat()) == self.identity
+        except OSError:
+            return False
+
+    def _read(self) -> bytes:
+        assert self.path is not None
+        hint = "do not change the images of a dataset while a script reads them, or set HEADRACE=off"
+        try:
+            with open(self.path, "rb", buffering=0) as file:
+                same = file_identity(os.fstat(file.fileno())) == self.identity
+                data = file.read()
+        except OSError as error:
+            raise SourceError(f"{self.path}: cannot be read any more: {error}", hint=hint) from error
+        if not same:
+            raise SourceError(f"{self.path}: has changed since the script opened it", hint=hint)
+        return data
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self.is_file():
+            return (JpegSource, (None, self.path, self.identity))
+        return (JpegSource, (self.data,))
+
+
+class ImageDescription(NamedTuple):
+    """The pixels of `Image.open(source).convert("RGB").crop(box).resize(size, resample).crop(window)`, then flipped.
+
+    source: the JPEG.
+    box: the crop (left, top, width, height) before the resize, in pixels of the JPEG. It lies in the image.
+    size: width and height that the box is resized to. Equal to the box's: nothing is resized.
+    resample: Pillow's filter in lower case ("bilinear").
+    window: the crop after the resize, in pixels of `size`. It lies in `size`.
+    flip_x, flip_y: whether the window is flipped left to right, top to bottom, after all else.
+    """
+
+    source: JpegSource
+    box: Box
+    size: tuple[int, int]
+    resample: str
+    window: Box
+    flip_x: bool = False
+    flip_y: bool = False
+
+    @property
+    def width(self) -> int:
+        """Width of the pixels described."""
+        return self.window[2]
+
+    @property
+    def height(self) -> int:
+        """Height of the pixels described."""
+        return self.window[3]
+
+    @property
+    def is_resized(self) -> bool:
+        """Whether the box is resized."""
+        return self.size != self.box[2:]
+
+
+def pixels(description: ImageDescription) -> npt.NDArray[np.uint8]:
+    """Return the pixels, uint8 [height, width, 3], bit for bit those of Pillow.
+
+    Raises `DecodeError` where the image is not decoded natively, and `SourceError` where its file cannot be read again.
+
+        pixels(ImageDescription(JpegSource(data), (0, 0, 60, 40), (30, 20), "bilinear", (0, 0, 30, 20)))
+    """
+    source, box, (width, height), resample, window, flip_x, flip_y = description
+    left, top, kept_width, kept_height = window
+    if not description.is_resized:
+        box = (box[0] + left, box[1] + top, kept_width, kept_height)
+        left, top, width, height = 0, 0, kept_width, kept_height
+    whole = (kept_width, kept_height) == (width, height)
+    out = np.empty((1, height, width, 3), dtype=np.uint8)
+    (status,) = decode_into([source.data], out, height, width, [box], [flip_x and whole], 1, resample)
+    if status:
+        raise DecodeError(f"the image is not decoded natively: {reason(status)}", key=source.path or "", status=status)
+    result: npt.NDArray[np.uint8] = out[0]
+    if not whole:
+        result = result[top : top + kept_height, left : left + kept_width]
+        result = result[:, ::-1] if flip_x else result
+    return np.ascontiguousarray(result[::-1] if flip_y else result)
+
+
+def pixels_by_pillow(description: ImageDescription) -> npt.NDArray[np.uint8]:
+    """Return the pixels as Pillow makes them, step by step. Raises what Pillow raises."""
+    import io
+
+    from PIL import Image
+    from PIL.JpegImagePlugin import JpegImageFile
+
+    source, (left, top, width, height), size, resample, window, flip_x, flip_y = description
+    image: Any = JpegImageFile(io.BytesIO(source.data)).convert("RGB").crop((left, top, left + width, top + height))
+    if description.is_resized:
+        image = image.resize(size, Image.Resampling[resample.upper()])
+    left, top, width, height = window
+    image = image.crop((left, top, left + width, top + height))
+    if flip_x:
+        image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    if flip_y:
+        image = image.transpose(Image.Transpose.FLIP_TOP_BOTTOM)
+    return np.array(image)
