@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from headrace.accelerate import hook
+from headrace.attach import unseen_frames
 from PIL import Image
 from torch.utils.data.dataloader import DataLoader, _BaseDataLoaderIter
 
@@ -15,12 +16,14 @@ from torch.utils.data.dataloader import DataLoader, _BaseDataLoaderIter
 def taken_over(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """Install the hook for one test. Yield the list of lines that it prints."""
     lines: list[str] = []
-    original, init = DataLoader._get_iterator, _BaseDataLoaderIter.__init__
+    original, listeners = DataLoader._get_iterator, unseen_frames._listeners
+    present = [*listeners.get(_BaseDataLoaderIter, ())]
     monkeypatch.setattr(hook, "log_line", lines.append)
     monkeypatch.setattr(hook, "_printed", set())
     hook.install()
     yield lines
-    DataLoader._get_iterator, _BaseDataLoaderIter.__init__ = original, init
+    DataLoader._get_iterator = original
+    listeners[_BaseDataLoaderIter][:] = present
 
 
 @pytest.fixture

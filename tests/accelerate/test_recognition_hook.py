@@ -101,8 +101,8 @@ def watched(script: Path, root: Path, kind: str, workers: int = 0) -> tuple[Sess
     ("kind", "take_over", "part", "reason"),
     [
         ("whole", "whole", None, None),
-        ("part", "part", "resized", "decode and RandomResizedCrop only: transform GaussianBlur"),
-        ("noise", "refused", None, "transform Noise; transform Noise has a random generator of its own"),
+        ("part", "part", "resized", "decode and RandomResizedCrop only: transform GaussianBlur has no exact native equivalent"),
+        ("noise", "part", "resized", "decode and RandomResizedCrop only: transform Noise has no exact native equivalent"),
         ("own", "refused", None, "dataset Own is not an image folder"),
     ],
 )

@@ -56,10 +56,30 @@ def test_a_slow_loader_end_to_end(tmp_path: Path) -> None:
 def test_a_command_that_fails_is_diagnosed_all_the_same(tmp_path: Path) -> None:
     done = headrace("diagnose", "--json", "--out", "s", "--", sys.executable, "-c", "import sys; sys.exit(3)", cwd=tmp_path)
     document = json.loads(done.stdout)
-    assert done.returncode == 1
+    assert done.returncode == 3
     assert document["verdict"] == "INSUFFICIENT_DATA"
     assert "exit code 3" in done.stderr
+    assert "no step was timed: the command failed with exit code 3" in done.stdout and "does not use one" not in done.stdout
     assert Path(document["report"]).exists()
+
+
+@pytest.mark.parametrize(("ending", "code"), [("os.kill(os.getpid(), 9)", 137), ("sys.exit(2)", 2)])
+def test_the_exit_code_is_the_commands_own(tmp_path: Path, ending: str, code: int) -> None:
+    words = (
+        "diagnose",
+        "--no-report",
+        "--fail-if",
+        "steps<1",
+        "--out",
+        "s",
+        "--",
+        sys.executable,
+        "-c",
+        f"import os, sys; {ending}",
+    )
+    done = headrace(*words, cwd=tmp_path)
+    assert done.returncode == code
+    assert "--fail-if steps<1 is true" in done.stderr
 
 
 def test_a_command_without_a_loader_succeeds(tmp_path: Path) -> None:

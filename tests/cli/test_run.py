@@ -67,7 +67,7 @@ def test_a_script_sees_the_same_labels_and_values(script: Path, image_folder: Ca
     assert "instead of the main process" in lines[1]
     assert "taken over in part: decode and Resize are native in the main process" in lines[2]
     assert "TensorDataset not taken over: dataset TensorDataset is not an image folder" in lines[3]
-    assert lines[2].endswith("the rest is the script's own (transform <lambda>)")
+    assert lines[2].endswith("the rest is the script's own (transform <lambda> has no exact native equivalent)")
 
 
 def test_json_is_one_document_and_the_exit_code_is_the_scripts(script: Path, image_folder: Callable[..., Path]) -> None:
@@ -116,6 +116,12 @@ def test_a_command_without_loaders(tmp_path: Path) -> None:
     result = headrace("--", sys.executable, "-c", "print('hello')")
     assert (result.returncode, result.stdout) == (0, "hello\n")
     assert "no torch.utils.data.DataLoader" in result.stderr
+
+
+def test_a_script_that_fails_before_loading_gets_no_advice_about_loaders() -> None:
+    result = headrace("--", sys.executable, "-c", "import torch; raise SystemExit(3)")
+    assert result.returncode == 3
+    assert "DataLoader" not in result.stderr and "TensorFlow" not in result.stderr
 
 
 def test_the_exit_code_after_a_signal_is_128_plus_its_number() -> None:

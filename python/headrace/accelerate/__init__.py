@@ -10,10 +10,15 @@ loading, `native_decode` the decode-only way, `check` the comparison of `--check
 - `image_description`: The description of an image that is not decoded yet: a JPEG, and what Pillow's operations take from it.
 - `iterator`: The iterator that replaces DataLoader's own: native threads fill the same batches.
 - `native_decode`: Native decode inside the script's own workers, for a loader that cannot be taken over as a whole.
+- `partly_native`: A loader of the script that is taken over in part: the script's own iterator runs over a changed copy of it.
+- `plain_frames`: Warnings of torch's iterators name the same line of torch as without headrace.
 - `pointwise`: The value table of a script's pointwise transforms: the result for each uint8 value of each channel.
 - `randomness`: Random generators for the parts of the script that headrace runs in the main process.
 - `recognition_hook`: The hook of `headrace diagnose`: ask the recogniser of `headrace run` about each DataLoader.
 - `recognise`: The rules by which `headrace run` takes over a DataLoader.
+- `refusal`: The words for a loader that is not taken over.
 - `settings`: The settings of `headrace run`, which reach the script's processes as environment variables.
 - `translate`: Translate torchvision and timm transforms into headrace's.
+- `worker_copies`: Copies of the script's objects that its worker processes would have: what runs here leaves the script's own
+  untouched.
 """

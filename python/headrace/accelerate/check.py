@@ -1,8 +1,8 @@
 """`headrace run --check`: compare native loading with the script's own, before a loader is taken over.
 
-Values: Pillow decodes, crops, resizes and flips images of the script with exactly the draws of the native engine. The script's
-remaining transforms follow. The results must be equal bit for bit. Without random transforms, the script's whole transform is
-the reference.
+Values: Pillow decodes, crops, resizes and flips images of the script with exactly the draws of the native engine. Copies
+of the script's remaining transforms follow. The results must be equal bit for bit. Without random transforms, a copy of the
+script's whole transform is the reference.
 
 Draws: the script's objects and the native engine each draw their parameters some thousand times. A two-sample
 Kolmogorov-Smirnov test compares the distributions. Its false alarm rate is one in a million.
@@ -10,6 +10,7 @@ Kolmogorov-Smirnov test compares the distributions. Its false alarm rate is one 
 
 from __future__ import annotations
 
+import copy
 import math
 import sys
 from collections.abc import Iterator, Sequence
@@ -120,13 +121,13 @@ def _reference(compiled: CompiledLoader, folder: FolderDataset, at: int, draw: i
     image = folder.open_image(path)
     if not any(_is_random(transform.name) or transform.name in AUTOMATIC for transform in parts.geometry):
         pixels = image
-        for operation in _without_random(folder.dataset.transform):
+        for operation in copy.deepcopy(tuple(_without_random(folder.dataset.transform))):
             pixels = operation(pixels)
         return _plain(pixels)
     cut = image
     for name, arguments in compiled.pipeline.program.parameters(image.width, image.height, SEED, 0, draw):
         cut = _apply(functional, cut, name, arguments)
-    for operation in parts.pointwise:
+    for operation in copy.deepcopy(parts.pointwise):
         cut = operation(cut)
     return _plain(cut)
 
@@ -155,9 +156,8 @@ V1_NAMES = {"horizontal_flip": "hflip", "vertical_flip": "vflip"}
 
 def _compare_draws(compiled: CompiledLoader) -> Iterator[tuple[str, bool]]:
     """Yield the name of each random parameter, and whether the two distributions agree."""
-    own = [
-        operation for operation in flatten(compiled.recognition.folders[0].dataset.transform) if _is_random_transform(operation)
-    ]
+    script_own = copy.deepcopy(list(flatten(compiled.recognition.folders[0].dataset.transform)))
+    own = [operation for operation in script_own if _is_random_transform(operation)]
     steps = [transform for transform in compiled.recognition.transform.geometry if _is_random(transform.name)]
     for operation, transform in zip(own, steps, strict=True):
         if transform.name.endswith("Flip"):

@@ -4,8 +4,9 @@ The hook replaces `DataLoader._get_iterator`. For each loader it tries, in this 
 
 1. Take over the whole loading: `recognise` accepts the loader and `compile_loader` compiles it. The script gets a
    `NativeIterator`.
-2. If one of these raises `Unsupported`: decode natively in the script's own workers (`with_native_decode`).
-3. If that raises `Unsupported` as well: leave the loader alone.
+2. If one of these raises `Unsupported`: take it over in part, by the first of `PARTIAL_WAYS` that does not raise it. The
+   script's own iterator then runs over a changed copy of the loader.
+3. If all of them raise `Unsupported`: leave the loader alone.
 
 The loader is left alone at once, without step 2, if `--check` finds a difference or if headrace has an internal error. The
 script then gets its own iterator, and the line says why. The hook prints one line for each different decision, with its reason:
@@ -31,9 +32,13 @@ from headrace.accelerate.compile import CompiledLoader, compile_loader
 from headrace.accelerate.explain import explain
 from headrace.accelerate.iterator import NativeIterator
 from headrace.accelerate.native_decode import with_native_decode
+from headrace.accelerate.partly_native import PartlyNative
 from headrace.accelerate.recognise import Unsupported, describe, recognise
+from headrace.accelerate.refusal import own_iterators, refusal_text
 from headrace.accelerate.settings import Settings
 from headrace.attach.log import log_line
+from headrace.attach.steps import is_stand_in
+from headrace.attach.unseen_frames import when_made
 from headrace.system.machine import cores as usable_cores
 from headrace.system.sizes import count_text
 
@@ -54,6 +59,14 @@ class Decision:
 
 PARTLY = "in part: "
 """The reason begins with these words where only decoding is native."""
+
+PARTIAL_WAYS: tuple[Callable[[Any, int], PartlyNative], ...] = (with_native_decode,)
+"""The ways to take a loader over in part, in the order in which they are tried.
+
+Each takes the loader and the number of images that `--check` compares (0: as few as it likes). It returns a changed copy, or
+raises `Unsupported`. Items must be equal bit for bit, and nothing of the script may be called that its own loading would not
+call.
+"""
 
 _printed: set[Decision] = set()
 
@@ -90,19 +103,17 @@ def install() -> None:
 
 
 def _report_other_iterators(settings: Settings) -> None:
-    """Report loaders whose class makes its own iterators (torchdata's StatefulDataLoader). They cannot be taken over."""
-    original = _BaseDataLoaderIter.__init__
+    """Report loaders whose class makes its own iterators (torchdata's StatefulDataLoader, fastai). They are not taken over."""
 
-    def init(self: Any, loader: Any, *arguments: Any, **options: Any) -> None:
+    def report(iterator: Any, loader: Any) -> None:
         try:
-            if type(loader)._get_iterator is not DataLoader._get_iterator and torch.utils.data.get_worker_info() is None:
-                reason = f"{type(loader).__name__} makes its own iterators"
-                _report(loader, Decision(describe(loader.dataset), False, reason), settings)
+            if torch.utils.data.get_worker_info() is None and (reason := own_iterators(loader)):
+                dataset = loader.d.dataset if is_stand_in(loader) else loader.dataset
+                _report(loader, Decision(describe(dataset), False, reason), settings)
         except Exception as error:
             log_line(f"headrace run: {_error_text(error)}")
-        original(self, loader, *arguments, **options)
 
-    _BaseDataLoaderIter.__init__ = init
+    when_made(_BaseDataLoaderIter, report)
 
 
 def _decide(loader: Any, original: Callable[[Any], Any], settings: Settings) -> Any:
@@ -113,8 +124,8 @@ def _decide(loader: Any, original: Callable[[Any], Any], settings: Settings) -> 
         compiled = compile_loader(recognise(loader), _threads(loader, settings))
         checked = _run_check(loader, compiled, settings)
         iterator = NativeIterator(loader, compiled, lambda: original(loader), log_line)
-    except Unsupported as reason:
-        return _try_decode_only(loader, original, str(reason), settings)
+    except Unsupported as refusal:
+        return _take_over_in_part(loader, original, refusal, settings)
     except _CheckFailed as reason:
         return _leave_alone(loader, original, str(reason), settings)
     except Exception as error:
@@ -128,19 +139,24 @@ def _leave_alone(loader: Any, original: Callable[[Any], Any], reason: str, setti
     return original(loader)
 
 
-def _try_decode_only(loader: Any, original: Callable[[Any], Any], reason: str, settings: Settings) -> Any:
-    """Decode natively in the script's own workers, or leave the loader alone. `reason`: why it is not taken over as a whole."""
-    try:
-        changed, first_transform = with_native_decode(loader)
-        iterator = original(changed)
-    except Unsupported as second:
-        return _leave_alone(loader, original, reason if str(second) in reason else f"{reason}; {second}", settings)
-    except Exception as error:
-        return _leave_alone(loader, original, f"{reason}; internal error, {_error_text(error)}", settings)
-    where = f"its own {count_text(loader.num_workers, 'worker')}" if loader.num_workers else "the main process"
-    words = f"{PARTLY}decode and {first_transform} are native in {where}; the rest is the script's own ({reason})"
-    _report(loader, Decision(describe(loader.dataset), True, words), settings)
-    return iterator
+def _take_over_in_part(loader: Any, original: Callable[[Any], Any], refusal: Unsupported, settings: Settings) -> Any:
+    """Take the loader over by one of `PARTIAL_WAYS`, or leave it alone. `refusal`: why it is not taken over as a whole."""
+    refusals = [refusal]
+    for way in PARTIAL_WAYS:
+        try:
+            changed = way(loader, settings.check)
+            iterator = original(changed.loader)
+        except Unsupported as further:
+            refusals.append(further)
+            continue
+        except Exception as error:
+            return _leave_alone(loader, original, f"{refusal}; internal error, {_error_text(error)}", settings)
+        where = f"its own {count_text(loader.num_workers, 'worker')}" if loader.num_workers else "the main process"
+        words = f"{PARTLY}{changed.native} are native in {where}; the rest is the script's own ({refusal})"
+        checked = changed.check if settings.check else None
+        _report(loader, Decision(describe(loader.dataset), True, words, check=checked), settings)
+        return iterator
+    return _leave_alone(loader, original, refusal_text(refusals), settings)
 
 
 def _run_check(loader: Any, compiled: CompiledLoader, settings: Settings) -> str | None:

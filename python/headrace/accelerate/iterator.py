@@ -30,8 +30,10 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from headrace._native import Job, Ring
 from headrace.accelerate.compile import CompiledLoader, engine
+from headrace.accelerate.plain_frames import initialise
 from headrace.accelerate.randomness import separate_randomness
 from headrace.accelerate.recognise import FolderDataset
+from headrace.accelerate.worker_copies import WorkerCopies
 
 __all__ = ["NativeIterator"]
 
@@ -72,7 +74,7 @@ class NativeIterator(_BaseDataLoaderIter):
     def __init__(
         self, loader: Any, compiled: CompiledLoader, original: Callable[[], Any], log_line: Callable[[str], None]
     ) -> None:
-        super().__init__(loader)
+        initialise(self, loader)
         self._compiled = compiled
         self._original = original
         self._log_line = log_line
@@ -81,6 +83,7 @@ class NativeIterator(_BaseDataLoaderIter):
         self._pulled: deque[list[Any]] = deque()
         self._jobs: deque[_Pending] = deque()
         self._ring: tuple[int, Ring] | None = None
+        self._copies = WorkerCopies(compiled.recognition.folders, self._collate_fn, has_workers=self._num_workers > 0)
         self._replacement: Any = None
         self._pass = 0
         self._draws = 0
@@ -208,14 +211,14 @@ class NativeIterator(_BaseDataLoaderIter):
                 self._apply_targets(pending, targets, bad)
                 for slot in sorted(bad):
                     folder, at = pending.places[slot]
-                    image, targets[slot] = folder.dataset[at]
+                    image, targets[slot] = self._copies.dataset(folder)[at]
                     images[slot] = image
                 _apply_per_image(parts.per_image, images, bad)
                 if has_own_collate:
-                    return self._pinned(self._collate_fn(list(zip(images, targets, strict=True))))
+                    return self._pinned(self._copies.collate(list(zip(images, targets, strict=True))))
         if self._compiled.recognition.collate == "timm":
             return images, self._pinned(torch.tensor(targets, dtype=torch.int64))
-        return [images, self._pinned(default_collate(targets))]
+        return [images, self._pinned(default_collate(tuple(targets)))]
 
     def _script_batch(self, indices: list[Any]) -> Any:
         """Load a batch by the script's own dataset and collate function, in this process."""
@@ -227,7 +230,7 @@ class NativeIterator(_BaseDataLoaderIter):
     def _apply_targets(self, pending: _Pending, targets: list[Any], skip: set[int]) -> None:
         for slot, (folder, _) in enumerate(pending.places):
             if folder.target_transform is not None and slot not in skip:
-                targets[slot] = folder.target_transform(targets[slot])
+                targets[slot] = self._copies.dataset(folder).target_transform(targets[slot])
 
     def _fall_back(self, pending: _Pending, failure: _NativeFailure) -> Any:
         """Continue after an error of headrace: by the original iterator before the first batch, else in this process."""

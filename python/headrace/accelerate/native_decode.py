@@ -3,12 +3,14 @@
 One native call replaces the first steps of each item: open the file, decode it, crop a random box, resize. It decodes only
 what the box needs. It runs where the item is made: in a worker of the script, or in the main process. The script's remaining
 transforms and its collate function run as before. The script's own object draws the box from the script's own generator, so
-each item stays equal bit for bit, random draws included. A few items are compared before the loader is changed.
+each item stays equal bit for bit, random draws included. A few images are compared after these steps before the loader is
+changed; nothing of the script is called for that.
 """
 
 from __future__ import annotations
 
 import copy
+import io
 import random
 import sys
 from collections.abc import Callable, Sequence
@@ -20,8 +22,15 @@ import numpy as np
 import torch
 
 from headrace._native import decode_into, image_size
-from headrace.accelerate.randomness import holds_generator, separate_randomness
-from headrace.accelerate.recognise import FolderDataset, as_folder_dataset, open_rgb, require_native_formats
+from headrace.accelerate.partly_native import PartlyNative
+from headrace.accelerate.randomness import separate_randomness
+from headrace.accelerate.recognise import (
+    FolderDataset,
+    as_folder_dataset,
+    open_rgb,
+    require_native_formats,
+    require_seeding_only,
+)
 from headrace.accelerate.translate import (
     PILLOW_FILTERS,
     TIMM,
@@ -33,11 +42,18 @@ from headrace.accelerate.translate import (
     full_name,
     interpolation_name,
 )
+from headrace.system.sizes import count_text
 
-__all__ = ["NativeDecodePart", "NativeImageLoader", "recognise_native_decode", "with_native_decode"]
+__all__ = ["NativeDecodePart", "NativeImageLoader", "equal_images", "recognise_native_decode", "with_native_decode"]
 
-#: Compare this many items with the script's own before a loader is changed.
-COMPARED_ITEMS = 3
+#: Compare this many images with the script's own before a loader is changed. `--check` compares more.
+COMPARED_IMAGES = 3
+
+#: Choose the images to compare from this many of each folder dataset.
+MOST_COMPARED = 1024
+
+#: The modes of a JPEG file whose `info` Pillow's `convert("RGB")` passes on as it is.
+KEEPS_INFO = ("RGB", "L", "CMYK")
 
 Box = tuple[int, int, int, int]
 
@@ -61,21 +77,26 @@ class NativeImageLoader:
 
         with open(path, "rb") as file:
             data = file.read()
-        try:
-            width, height = image_size(data)
-        except ValueError:
-            image = self.plain_loader(path)
-            width, height = image.size
-        else:
-            image = None
+        info = _jpeg_info(data)
+        if info is None:
+            return self.plain(path)
+        width, height = image_size(data)
         box, (out_height, out_width), resample = self._draw(width, height)
-        if image is None:
-            pixels = np.empty((1, out_height, out_width, 3), dtype=np.uint8)
-            if decode_into([data], pixels, out_height, out_width, [box], None, 1, resample) == [0]:
-                return Image.fromarray(pixels[0])
-            image = self.plain_loader(path)
-        image = image.crop((box[0], box[1], box[0] + box[2], box[1] + box[3]))
+        pixels = np.empty((1, out_height, out_width, 3), dtype=np.uint8)
+        if decode_into([data], pixels, out_height, out_width, [box], None, 1, resample) == [0]:
+            image = Image.fromarray(pixels[0])
+            image.info = info
+            return image
+        image = self.plain_loader(path).crop((box[0], box[1], box[0] + box[2], box[1] + box[3]))
         return image.resize((out_width, out_height), Image.Resampling[resample.upper()]) if self.resized else image
+
+    def plain(self, path: Any) -> Any:
+        """Return the same image by the script's image loader, and by its first transform unless that resizes tensors."""
+        image = self.plain_loader(path)
+        if self.resized:
+            return self.first(image)
+        (left, top, width, height), _, _ = self._draw(*image.size)
+        return image.crop((left, top, left + width, top + height))
 
     def _draw(self, width: int, height: int) -> tuple[Box, tuple[int, int], str]:
         """Draw box, result size (height, width) and filter by the script's own object from its own generator."""
@@ -96,6 +117,21 @@ class NativeImageLoader:
         if isinstance(resample, tuple | list):  # timm's interpolation="random", drawn after the box
             resample = random.choice(resample)
         return box, (int(size[0]), int(size[-1])), interpolation_name(resample)
+
+
+def _jpeg_info(data: bytes) -> dict[Any, Any] | None:
+    """Return the `info` that a JPEG's image has after `convert("RGB")`. None for other files, which Pillow itself decodes.
+
+    Pillow's parser reads the header: a transform of the script may look at the EXIF data or the colour profile.
+    """
+    from PIL import Image
+
+    try:
+        image_size(data)
+        header = Image.open(io.BytesIO(data))
+    except (OSError, ValueError, SyntaxError):
+        return None
+    return header.info if header.format == "JPEG" and header.mode in KEEPS_INFO else None
 
 
 class ResizeOnly:
@@ -171,29 +207,39 @@ class RemainingTransforms:
 class _ReplacedTransform:
     """The transform of one folder dataset: the step that is applied natively, and the remaining steps."""
 
-    first: Any
+    image_loader: NativeImageLoader
     remaining: tuple[Any, ...]
-    resized: bool
+    paths: tuple[str, ...]
+
+    @property
+    def native(self) -> tuple[Callable[[Any], Any], ...]:
+        """The operations from a path to the first image that must be equal."""
+        return (self.image_loader,) if self.image_loader.resized else (self.image_loader, *self.remaining[:2])
+
+    @property
+    def plain(self) -> tuple[Callable[[Any], Any], ...]:
+        """The script's operations from the opened image to the same image."""
+        first = self.image_loader.first
+        return (first,) if self.image_loader.resized else (self.remaining[0], first)
 
 
-#: The transforms with which the items of a loader were equal, so that the next epoch need not compare again.
-_compared: WeakKeyDictionary[Any, tuple[Any, ...]] = WeakKeyDictionary()
+#: The transforms with which the images of a loader were equal, and the result, so that the next epoch need not compare again.
+_compared: WeakKeyDictionary[Any, tuple[tuple[Any, ...], str]] = WeakKeyDictionary()
 
 
-def with_native_decode(loader: Any) -> tuple[Any, str]:
+def with_native_decode(loader: Any, images: int = 0) -> PartlyNative:
     """Return a copy of the DataLoader that decodes natively, and the name of the transform that is applied natively.
 
-    The script's own loader is not changed. Raise `Unsupported` if the first transform has no native equivalent, or if an item
-    comes out different.
+    `images`: compare this many images first (default: 3, which is the least). The script's own loader is not changed. Raise
+    `Unsupported` if the first transform has no native equivalent, or if an image comes out different.
     """
     dataset, replaced = _natively_decoded(loader)
-    operations = tuple(operation for one in replaced for operation in (one.first, *one.remaining))
-    if _compared.get(loader) != operations:
-        _require_equal_items(loader.dataset, dataset)
-        _compared[loader] = operations
+    operations = tuple(operation for one in replaced for operation in (one.image_loader.first, *one.remaining))
+    if loader not in _compared or _compared[loader][0] != operations:
+        _compared[loader] = operations, _require_equal_images(replaced, max(images, COMPARED_IMAGES))
     changed = copy.copy(loader)
     changed.__dict__["dataset"] = dataset  # DataLoader's __setattr__ forbids it after __init__; this is a copy
-    return changed, _part(replaced).first
+    return PartlyNative(changed, f"decode and {_part(replaced).first}", _compared[loader][1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,14 +259,16 @@ def recognise_native_decode(loader: Any) -> NativeDecodePart:
 
 
 def _part(replaced: Sequence[_ReplacedTransform]) -> NativeDecodePart:
-    crop_only = "" if replaced[0].resized else " (the crop only)"
-    return NativeDecodePart(f"{display_name(replaced[0].first)}{crop_only}", replaced[0].resized)
+    image_loader = replaced[0].image_loader
+    crop_only = "" if image_loader.resized else " (the crop only)"
+    return NativeDecodePart(f"{display_name(image_loader.first)}{crop_only}", image_loader.resized)
 
 
 def _natively_decoded(loader: Any) -> tuple[Any, list[_ReplacedTransform]]:
     """Return a copy of the loader's dataset that decodes natively, and the transform of each folder dataset in it."""
     if isinstance(loader.dataset, sys.modules["torch.utils.data"].IterableDataset):
         raise Unsupported("its dataset is iterable, without indices")
+    require_seeding_only(loader)
     replaced: list[_ReplacedTransform] = []
     return _with_native_decode(loader.dataset, replaced), replaced
 
@@ -236,16 +284,17 @@ def _with_native_decode(dataset: Any, replaced: list[_ReplacedTransform]) -> Any
         folder = as_folder_dataset(dataset, 0)
         require_native_formats([folder])
         image_loader, remaining = _split_transform(folder)
-        for operation in (*remaining, folder.target_transform):
-            if holds_generator(operation):
-                # To compare items would advance it, and the script's workers would inherit that.
-                raise Unsupported(f"transform {display_name(operation)} has a random generator of its own")
         if folder.open_image is open_rgb:
             changed = NativeDecodeDataset(dataset, image_loader, RemainingTransforms(remaining))
         else:
             changed.loader, changed.transform = image_loader, RemainingTransforms(remaining)
-        replaced.append(_ReplacedTransform(image_loader.first, tuple(remaining), image_loader.resized))
+        paths = tuple(str(folder.samples[at][0]) for at in _spread(len(folder.samples)))
+        replaced.append(_ReplacedTransform(image_loader, tuple(remaining), paths))
     return changed
+
+
+def _spread(count: int) -> list[int]:
+    return sorted({int(at) for at in np.linspace(0, count - 1, min(count, MOST_COMPARED))})
 
 
 def _split_transform(folder: FolderDataset) -> tuple[NativeImageLoader, list[Any]]:
@@ -264,32 +313,56 @@ def _split_transform(folder: FolderDataset) -> tuple[NativeImageLoader, list[Any
     if len(names) > 1 and names[0] in to_tensor and names[1] in crops:
         image_loader = NativeImageLoader(operations[1], folder.open_image, resized=False)
         return image_loader, [operations[0], ResizeOnly(operations[1]), *operations[2:]]
-    raise Unsupported(f"transform {display_name(operations[0])} comes first")
+    raise Unsupported(
+        f"transform {display_name(operations[0])} comes first", "RandomResizedCrop or Resize as the first transform"
+    )
 
 
-def _require_equal_items(plain: Any, native: Any) -> None:
-    """Compare a few items with the script's own, with equal draws. Raise `Unsupported` if an item differs."""
-    count = len(plain)
-    for seed, index in enumerate(sorted({0, count // 2, count - 1})[:COMPARED_ITEMS]):
-        with separate_randomness(seed):
-            theirs = plain[index]
-            after = torch.get_rng_state()
-        with separate_randomness(seed):
-            ours = native[index]
-            same_draws = torch.equal(after, torch.get_rng_state())
-        if not same_draws or not _equal(ours, theirs):
-            raise Unsupported(f"item {index} came out different")
+def _require_equal_images(replaced: Sequence[_ReplacedTransform], count: int) -> str:
+    """Compare `count` images after the first transform with the script's way, with equal draws. Return the result in words.
+
+    Only functions of libraries and a copy of the first transform are called, nothing of the script. Raise `Unsupported` if an
+    image or a draw differs.
+    """
+    images = [(one, path) for one in replaced for path in one.paths]
+    chosen = np.unique(np.linspace(0, len(images) - 1, min(count, len(images))).astype(np.int64))
+    compared = 0
+    for number in chosen:
+        one, path = images[number]
+        native, plain = copy.deepcopy((one.native, one.plain))
+        try:
+            with separate_randomness(int(number)):
+                theirs = _applied(plain, one.image_loader.plain_loader(path))
+                after = _generator_states()
+        except OSError:  # a broken file raises its error in the script, as ever
+            continue
+        with separate_randomness(int(number)):
+            ours = _applied(native, path)
+            same_draws = after == _generator_states()
+        if not same_draws or not equal_images(ours, theirs):
+            raise Unsupported(f"image {path} came out different after {display_name(one.image_loader.first)}")
+        compared += 1
+    return f"{count_text(compared, 'image')} and the random draws equal"
 
 
-def _equal(ours: Any, theirs: Any) -> bool:
-    if type(ours) is not type(theirs):
-        return False
+def _applied(operations: Sequence[Callable[[Any], Any]], image: Any) -> Any:
+    for operation in operations:
+        image = operation(image)
+    return image
+
+
+def _generator_states() -> tuple[bytes, Any, bytes]:
+    state: Any = np.random.get_state()
+    return torch.get_rng_state().numpy().tobytes(), random.getstate(), state[1].tobytes() + repr(state[2:]).encode()
+
+
+def equal_images(ours: Any, theirs: Any) -> bool:
+    """Whether two images are equal: Pillow's by class, mode, size, pixels and `info`, tensors by class, type and values.
+
+    `Image.__eq__` compares other things too, such as palettes that are not used.
+    """
     if isinstance(ours, torch.Tensor):
-        return bool(ours.dtype == theirs.dtype and ours.shape == theirs.shape and torch.equal(ours, theirs))
-    if isinstance(ours, tuple | list):
-        return len(ours) == len(theirs) and all(_equal(a, b) for a, b in zip(ours, theirs, strict=True))
-    if isinstance(ours, dict):
-        return ours.keys() == theirs.keys() and all(_equal(ours[key], theirs[key]) for key in ours)
-    if hasattr(ours, "__array__"):
-        return bool(np.array_equal(np.asarray(ours), np.asarray(theirs)))
-    return bool(ours == theirs)
+        return bool(type(ours) is type(theirs) and ours.dtype == theirs.dtype and torch.equal(ours, theirs))
+    if type(ours) is not type(theirs) or ours.mode != theirs.mode or ours.size != theirs.size:
+        return False
+    return bool(np.array_equal(np.asarray(ours), np.asarray(theirs))) and bool(ours.info == theirs.info)

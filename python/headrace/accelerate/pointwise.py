@@ -7,6 +7,7 @@ values. The native engine only looks values up, so no order of operations, round
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -33,7 +34,7 @@ class ValueTable:
 
 
 def tabulate(operations: Sequence[Callable[[Any], Any]]) -> ValueTable:
-    """Run the script's pointwise transforms on an image that holds each value in each channel.
+    """Run copies of the script's pointwise transforms on an image that holds each value in each channel.
 
     Raise `Unsupported` if the result is not a tensor [3, H, W] on the CPU, or if equal values give different results.
     """
@@ -43,7 +44,7 @@ def tabulate(operations: Sequence[Callable[[Any], Any]]) -> ValueTable:
     picture = np.stack([np.stack([ramp] * 3, axis=-1), np.stack([ramp[::-1]] * 3, axis=-1)])  # two rows, one reversed
     result: Any = Image.fromarray(picture)
     with torch.no_grad():
-        for operation in operations:
+        for operation in copy.deepcopy(tuple(operations)):
             # A module's own method: forward hooks for all modules, of the script or of a profiler, are not called.
             apply: Callable[[Any], Any] = operation.forward if isinstance(operation, torch.nn.Module) else operation
             result = apply(result)

@@ -35,6 +35,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from headrace.accelerate.pointwise import ValueTable, tabulate
+from headrace.accelerate.randomness import holds_generator
 from headrace.accelerate.translate import TransformParts, Unsupported, display_name, full_name, translate
 
 __all__ = [
@@ -46,6 +47,7 @@ __all__ = [
     "locate",
     "recognise",
     "require_native_formats",
+    "require_seeding_only",
 ]
 
 CollateKind = Literal["list", "timm", "own"]
@@ -118,10 +120,11 @@ def recognise(loader: Any) -> RecognisedLoader:
     transform = folders[0].dataset.transform
     for folder in folders[1:]:
         if folder.dataset.transform is not transform:
-            raise Unsupported("its parts have different transforms")
+            raise Unsupported("its parts have different transforms", "one transform for all")
     parts = translate(transform)
     _require_fixed_size(parts)
     require_native_formats(folders)
+    _require_no_generator(loader, folders)
     values, collate = tabulate(parts.pointwise), _collate_kind(loader.collate_fn)
     _require_native_values(values, collate)
     return RecognisedLoader(tuple(folders), find, parts, values, collate)
@@ -192,12 +195,12 @@ def as_folder_dataset(dataset: Any, first: int) -> FolderDataset:
     folder_module = sys.modules.get("torchvision.datasets.folder")
     name = type(dataset).__name__
     if folder_module is None or not isinstance(dataset, folder_module.DatasetFolder):
-        raise Unsupported(f"dataset {name} is not an image folder")
+        raise Unsupported(f"dataset {name} is not an image folder", "torchvision's ImageFolder or timm's ImageDataset")
     for method in ("__getitem__", "__len__"):
         if getattr(type(dataset), method) is not getattr(folder_module.DatasetFolder, method):
-            raise Unsupported(f"dataset {name} has its own {method}")
+            raise Unsupported(f"dataset {name} has its own {method}", "the library's own")
     if getattr(dataset, "__getitems__", None) is not None:
-        raise Unsupported(f"dataset {name} has its own __getitems__")
+        raise Unsupported(f"dataset {name} has its own __getitems__", "the library's own")
     _require_pillow_loader(dataset, folder_module)
     if not dataset.samples:
         raise Unsupported(f"dataset {name} is empty")
@@ -231,20 +234,39 @@ def _require_pillow_loader(dataset: Any, folder_module: Any) -> None:
     )
     if not pillow:
         display_name = getattr(dataset.loader, "__name__", type(dataset.loader).__name__)
-        raise Unsupported(f"its image loader is {display_name}, not torchvision's Pillow loader")
+        raise Unsupported(
+            f"its image loader is {display_name}, not torchvision's Pillow loader", "torchvision's default loader"
+        )
 
 
 def _check_loader(loader: Any) -> None:
     data = sys.modules["torch.utils.data"]
     if isinstance(loader.dataset, data.IterableDataset):
-        raise Unsupported("its dataset is iterable, without indices")
+        raise Unsupported("its dataset is iterable, without indices", "a dataset with __getitem__ and __len__")
     if sys.modules["torch"].get_default_device().type != "cpu":
-        raise Unsupported("torch's default device is not the CPU")
+        raise Unsupported("torch's default device is not the CPU", "the default device")
     if loader.batch_sampler is None:
-        raise Unsupported("batch_size=None")
+        raise Unsupported("batch_size=None", "a batch size")
     _collate_kind(loader.collate_fn)
+    require_seeding_only(loader)
+
+
+def require_seeding_only(loader: Any) -> None:
+    """Raise `Unsupported` if the loader has workers whose `worker_init_fn` may do more than seed random generators."""
     if loader.num_workers > 0 and loader.worker_init_fn is not None and not only_seeds(loader.worker_init_fn):
-        raise Unsupported("worker_init_fn may do more than seed")
+        raise Unsupported("worker_init_fn may do more than seed", "one that only seeds random generators")
+
+
+def _require_no_generator(loader: Any, folders: Sequence[FolderDataset]) -> None:
+    """Raise `Unsupported` if code that would run here and not in workers holds a random generator of its own.
+
+    Each worker has a copy of such a generator, whose draws cannot be repeated in the main process.
+    """
+    code = [("collate_fn", loader.collate_fn), *(("target_transform", folder.target_transform) for folder in folders)]
+    for name, function in code if loader.num_workers > 0 else ():
+        if holds_generator(function):
+            reason = f"its {name} has a random generator of its own, of which each worker has a copy"
+            raise Unsupported(reason, "torch's default generator")
 
 
 def _collate_kind(collate: Any) -> CollateKind:
@@ -254,7 +276,7 @@ def _collate_kind(collate: Any) -> CollateKind:
         return "timm"
     if _uses_default_collate(collate):
         return "own"
-    raise Unsupported(f"collate_fn {display_name(collate)}")
+    raise Unsupported(f"collate_fn {display_name(collate)} is not known", "a collate_fn that calls torch's default_collate")
 
 
 def _uses_default_collate(collate: Any) -> bool:
@@ -314,7 +336,7 @@ def _require_fixed_size(parts: TransformParts) -> None:
             return
         if step.name == "Resize" and isinstance(step.arguments["size"], tuple):
             return
-    raise Unsupported("its transform does not fix the image size")
+    raise Unsupported("its transform does not fix the image size", "CenterCrop, RandomCrop or RandomResizedCrop in it")
 
 
 def require_native_formats(folders: Sequence[FolderDataset]) -> None:
@@ -322,7 +344,8 @@ def require_native_formats(folders: Sequence[FolderDataset]) -> None:
     paths = [str(folder.samples[i][0]) for folder in folders for i in _spread(len(folder.samples))]
     others = sum(not path.lower().endswith(NATIVE_ENDINGS) for path in paths)
     if others > MAX_OTHER_SHARE * len(paths):
-        raise Unsupported(f"{others / len(paths):.0%} of its files are in formats that are not decoded natively")
+        reason = f"{others / len(paths):.0%} of its files are in formats that are not decoded natively"
+        raise Unsupported(reason, "JPEG, PNG, WebP, BMP, TIFF or GIF files")
 
 
 def _spread(count: int) -> range:

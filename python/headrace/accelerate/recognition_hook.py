@@ -13,11 +13,14 @@ import functools
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from headrace.attach.recorder import Recorder, recorder
+from headrace.attach.steps import is_stand_in
+from headrace.attach.unseen_frames import when_made
 
 __all__ = ["Answer", "ask", "install"]
 
@@ -43,13 +46,12 @@ class Answer:
 
 
 def install() -> None:
-    """Wrap `DataLoader._get_iterator`, and the initialiser of iterators for classes that make their own."""
+    """Wrap `DataLoader._get_iterator`, and the making of iterators for classes that make their own."""
     from torch.utils.data import dataloader
 
     asker = _Asker(recorder())
     dataloader.DataLoader._get_iterator = _asking(dataloader.DataLoader._get_iterator, asker)
-    base = dataloader._BaseDataLoaderIter
-    base.__init__ = _refusing_others(base.__init__, asker)
+    when_made(dataloader._BaseDataLoaderIter, asker.record_others)
 
 
 def _asking(original: Callable[[Any], Any], asker: _Asker) -> Callable[[Any], Any]:
@@ -60,16 +62,6 @@ def _asking(original: Callable[[Any], Any], asker: _Asker) -> Callable[[Any], An
         return iterator
 
     return get_iterator
-
-
-def _refusing_others(original: Callable[..., None], asker: _Asker) -> Callable[..., None]:
-    @functools.wraps(original)
-    def __init__(self: Any, loader: Any, *args: Any, **options: Any) -> None:
-        original(self, loader, *args, **options)
-        if makes_own_iterators(loader):
-            asker.record(self, loader)
-
-    return __init__
 
 
 class _Asker:
@@ -108,6 +100,12 @@ class _Asker:
         except Exception:  # the loader's own attributes may raise anything; the job goes on without an answer
             return
 
+    def record_others(self, iterator: Any, loader: Any) -> None:
+        """Record the answer for a loader whose class makes its own iterators. Raise nothing."""
+        with suppress(Exception):
+            if makes_own_iterators(loader):
+                self.record(iterator, loader)
+
     def _is_too_dear(self) -> bool:
         return self._count >= FREE_LOADERS and self._spent_s > MOST_SHARE * (time.monotonic() - self._began_s)
 
@@ -124,7 +122,12 @@ def _ask(loader: Any) -> Answer:
     from torch.utils.data import DataLoader
 
     if makes_own_iterators(loader):
-        return Answer("refused", f"{type(loader).__name__} makes its own iterators")
+        what = (
+            "fastai's DataLoader makes its own batches"
+            if is_stand_in(loader)
+            else f"{type(loader).__name__} makes its own iterators"
+        )
+        return Answer("refused", what)
     if getattr(DataLoader._get_iterator, "_headrace", False):
         return Answer("active")
     if "numpy" not in sys.modules:
@@ -142,7 +145,7 @@ def _ask(loader: Any) -> Answer:
     try:
         part = recognise_native_decode(loader)
     except Unsupported as error:
-        return Answer("refused", reason if str(error) in reason else f"{reason}; {error}")
+        return Answer("refused", reason if str(error) in reason else f"{reason}; not in part either: {error}")
     return Answer("part", f"decode and {part.first} only: {reason}", "resized" if part.resized else "cropped")
 
 
@@ -150,7 +153,7 @@ def makes_own_iterators(loader: Any) -> bool:
     """Whether the loader's class does not use DataLoader's method, as torchdata's StatefulDataLoader does not."""
     from torch.utils.data import DataLoader
 
-    return type(loader)._get_iterator is not DataLoader._get_iterator
+    return getattr(type(loader), "_get_iterator", None) is not DataLoader._get_iterator
 
 
 def _is_in_worker() -> bool:

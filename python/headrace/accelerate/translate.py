@@ -41,12 +41,22 @@ TIMM = "timm.data."
 #: The interpolations for which the native resampler equals Pillow bit for bit.
 PILLOW_FILTERS = frozenset({"bilinear", "bicubic", "lanczos"})
 
+#: The packages whose transforms are known.
+LIBRARIES = frozenset({"timm", "torch", "torchvision"})
+
 #: Pillow's integer constants, which torchvision still accepts (`_interpolation_modes_from_int`).
 FILTER_BY_NUMBER = MappingProxyType({0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"})
 
 
 class Unsupported(Exception):
-    """headrace cannot replace this loader, dataset or transform exactly. The message is the reason that `run` prints."""
+    """headrace cannot replace this loader, dataset or transform exactly. The message is the reason that `run` prints.
+
+    `remedy` says with what it could, as a noun phrase. It is empty where nothing in the script would help.
+    """
+
+    def __init__(self, reason: str, remedy: str = "") -> None:
+        super().__init__(reason)
+        self.remedy = remedy
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,10 +152,20 @@ def _forwards_to(operation: object) -> str | None:
 
 def _require_unmodified(operation: object) -> None:
     state = getattr(operation, "__dict__", {})
-    if any(key in state for key in ("forward", "__call__", "transform", "make_params", "get_params")):
-        raise Unsupported(f"transform {type(operation).__name__} has a replaced method")
+    kind = type(operation)
+    if any(
+        key in state or _is_replaced(kind, key) for key in ("forward", "__call__", "transform", "make_params", "get_params")
+    ):
+        raise Unsupported(f"transform {kind.__name__} has a replaced method", "the library's own method")
     if any(state.get(key) for key in ("_forward_hooks", "_forward_pre_hooks")):
         raise Unsupported(f"transform {type(operation).__name__} has forward hooks")
+
+
+def _is_replaced(kind: type, name: str) -> bool:
+    """Whether a method of a library's class was assigned by the script: its code then comes from another package."""
+    package = kind.__module__.partition(".")[0]
+    module = str(getattr(getattr(kind, name, None), "__module__", None) or package)
+    return package in LIBRARIES and module.partition(".")[0] not in LIBRARIES
 
 
 def translate(transform: object) -> TransformParts:
@@ -184,9 +204,10 @@ def translate(transform: object) -> TransformParts:
                 raise Unsupported(f"transform {kind} on a tensor (its arithmetic differs from Pillow's)")
             geometry.append(make(operation))
         else:
-            raise Unsupported(f"transform {kind}{' of timm' if name.startswith(TIMM) else ''}")
+            raise Unsupported(f"transform {kind}{' of timm' if name.startswith(TIMM) else ''} has no exact native equivalent")
     if not tensor:
-        raise Unsupported("its transform yields no tensor" if transform is not None else "it has no transform")
+        reason = "its transform yields no tensor" if transform is not None else "it has no transform"
+        raise Unsupported(reason, "a transform that ends in ToTensor or PILToTensor")
     return TransformParts(tuple(geometry), tuple(pointwise), tuple(per_image))
 
 

@@ -44,4 +44,5 @@ library only. An error in a hook turns the hook off, prints one line, and never 
 - `threads`: Read counters of the calling thread and its process quickly: run-queue delay, bytes read, TCP connections.
 - `torch_hooks`: The hook module of `headrace diagnose`: install all hooks that time a PyTorch job.
 - `transfers`: Count calls that wait for the device (`.item()`, `.cpu()`, …), and time copies to it.
+- `unseen_frames`: Hooks that leave no trace in the warnings of the script.
 """

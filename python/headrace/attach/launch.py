@@ -45,6 +45,11 @@ class FinishedCommand:
     ended_s: float
     timed_out: bool
 
+    @property
+    def exit_code(self) -> int:
+        """The exit code that a shell reports: 128 + n if signal n ended the command."""
+        return self.returncode if self.returncode >= 0 else 128 - self.returncode
+
 
 def attached_environment(
     session_dir: Path | None, hooks: Sequence[str], env: Mapping[str, str] | None = None

@@ -18,6 +18,7 @@ from typing import Any
 from headrace.attach import load_hooks
 from headrace.attach.processes import rank_from_environment
 from headrace.attach.recorder import Recorder, recorder
+from headrace.attach.unseen_frames import when_made
 
 __all__ = ["MATCH_VARIABLE", "install"]
 
@@ -36,7 +37,7 @@ def install() -> None:
     replay = _Replay(recorder(), json.loads(os.environ.get(MATCH_VARIABLE, "{}")))
     base = dataloader._BaseDataLoaderIter
     original = base.__next__
-    base.__init__ = _marking(base.__init__, replay.match)
+    when_made(base, lambda iterator, loader: _mark(iterator, loader, replay.match))
 
     def __next__(self: Any) -> Any:
         if not getattr(self, "_headrace_replay", False):
@@ -54,16 +55,11 @@ def install() -> None:
     base.__next__ = __next__
 
 
-def _marking(original: Callable[..., None], match: dict[str, Any]) -> Callable[..., None]:
-    """Mark the iterators of loaders with the attributes in `match`."""
-
-    def __init__(self: Any, loader: Any, *args: Any, **options: Any) -> None:
-        size = loader.batch_size or getattr(loader.batch_sampler, "batch_size", None)
-        given = {"num_workers": loader.num_workers, "batch_size": size}
-        self._headrace_replay = all(given.get(name) == value for name, value in match.items())
-        original(self, loader, *args, **options)
-
-    return __init__
+def _mark(iterator: Any, loader: Any, match: dict[str, Any]) -> None:
+    """Mark the iterator of a loader with the attributes in `match`. Stand-ins for a DataLoader lack some of them."""
+    size = getattr(loader, "batch_size", None) or getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
+    given = {"num_workers": getattr(loader, "num_workers", None), "batch_size": size}
+    iterator._headrace_replay = all(given.get(name) == value for name, value in match.items())
 
 
 class _Replay:

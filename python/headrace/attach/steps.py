@@ -7,6 +7,7 @@ too). It is not on `DataLoader.__iter__`, because a wrapper would change when th
 from __future__ import annotations
 
 import atexit
+import functools
 import os
 import select
 import sys
@@ -24,7 +25,8 @@ from headrace.attach.operators import OperatorProfile
 from headrace.attach.processes import write_process
 from headrace.attach.recorder import Recorder
 from headrace.attach.threads import run_queue_delay_s
-from headrace.session.model import STEP_FIELDS
+from headrace.attach.unseen_frames import left_out_of_warnings, when_made
+from headrace.session.model import HOOK_FAILED, STEP_FIELDS
 
 __all__ = ["STEP_RECORDERS", "StepRecorder", "install", "timed_next"]
 
@@ -47,7 +49,7 @@ def install(recorder: Recorder, clock: DeviceClock) -> StepRecorder:
     STEP_RECORDERS.append(step_recorder)
     base.__next__ = timed_next(base.__next__, step_recorder)
     base._reset = _recorded_reset(base._reset, step_recorder)
-    base.__init__ = _recorded_init(base.__init__, step_recorder)
+    when_made(base, lambda iterator, loader: step_recorder.guarded(step_recorder.iterator_created, iterator, loader))
     workers = dataloader._MultiProcessingDataLoaderIter
     workers.__init__ = _timed_start(workers.__init__, step_recorder)
     return step_recorder
@@ -56,6 +58,7 @@ def install(recorder: Recorder, clock: DeviceClock) -> StepRecorder:
 def timed_next(original: Callable[[Any], Any], step_recorder: StepRecorder) -> Callable[[Any], Any]:
     """Wrap a `__next__` so that each call is recorded as a step of the iterator's loader."""
 
+    @left_out_of_warnings
     def __next__(self: Any) -> Any:
         if step_recorder.off:
             return original(self)
@@ -83,15 +86,9 @@ def _recorded_reset(original: Callable[..., None], step_recorder: StepRecorder) 
     return _reset
 
 
-def _recorded_init(original: Callable[..., None], step_recorder: StepRecorder) -> Callable[..., None]:
-    def __init__(self: Any, loader: Any, *args: Any, **options: Any) -> None:
-        step_recorder.guarded(step_recorder.iterator_created, self, loader)
-        original(self, loader, *args, **options)
-
-    return __init__
-
-
 def _timed_start(original: Callable[..., None], step_recorder: StepRecorder) -> Callable[..., None]:
+    @left_out_of_warnings
+    @functools.wraps(original)
     def __init__(self: Any, loader: Any, *args: Any, **options: Any) -> None:
         begin_s = time.monotonic()
         original(self, loader, *args, **options)
@@ -160,15 +157,22 @@ class StepRecorder:
                 self.fail()
 
     def fail(self) -> None:
-        """Turn the hook off after an error."""
+        """Turn the hook off after an error. The session says so: it would look like a job without a loader."""
         self.off = self.failed = True
+        error = sys.exc_info()[1]
+        with suppress(Exception):
+            write_process(self.recorder, role="main")
+        self.recorder.line("not_measured", what=HOOK_FAILED, why=f"{type(error).__name__}: {error}")
         load_hooks.disable("timing of steps")
 
     # The life of an iterator.
 
     def iterator_created(self, iterator: Any, loader: Any) -> None:
         """Number the loader of a new iterator. Its workers, which start next, read the number from the environment."""
-        number = self.number(iterator, loader, _describe, family=_family(iterator))
+        described, describe = loader, _describe
+        if is_stand_in(loader):
+            described, describe = loader.d, _describe_fastai
+        number = self.number(iterator, loader, lambda _: describe(described), family=_family(described))
         os.environ[fetch.LOADER_VARIABLE] = f"{number}:{loader.num_workers}"
 
     def pass_started(self, iterator: Any, loader: Any) -> None:
@@ -368,6 +372,25 @@ def _describe(loader: Any) -> dict[str, Any]:
         "start_method": context.get_start_method() if context is not None else None,
         "overridden": sorted(getattr(loader, "_headrace_overridden", ())),
     }  # fmt: skip
+
+
+def is_stand_in(loader: Any) -> bool:
+    """Whether `loader` is what fastai gives to PyTorch's iterators instead of a DataLoader (`fastai/data/load.py`)."""
+    return type(loader).__name__ == "_FakeLoader" and hasattr(loader, "d")
+
+
+def _describe_fastai(loader: Any) -> dict[str, Any]:
+    """Return the settings of fastai's DataLoader. It makes the batches inside its dataset, also in workers."""
+    stand_in = loader.fake_l
+    return {
+        "num_workers": stand_in.num_workers,
+        "batch_size": loader.bs,
+        "batched_by": "dataset",
+        "prefetch_factor": stand_in.prefetch_factor,
+        "pin_memory": bool(stand_in.pin_memory),
+        "persistent_workers": bool(getattr(stand_in, "persistent_workers", False)),
+        **_describe_dataset(loader.dataset),
+    }
 
 
 def _describe_iterator(iterator: Any) -> dict[str, Any]:

@@ -43,7 +43,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command, diagnose and report. Return 1 if the command failed (it is still diagnosed) or `--fail-if` is true."""
+    """Run the command, diagnose and report. Return the command's exit code, or 128 + n if signal n ended it.
+
+    A command that fails is still diagnosed. Return 1 if it succeeds, or is stopped by `--seconds`, and `--fail-if` is true.
+    """
     condition = Condition(args.fail_if) if args.fail_if else None
     folder = session_folder(args)
     output.log(f"headrace diagnose: session in {folder}")
@@ -62,13 +65,13 @@ def run(args: argparse.Namespace) -> int:
             time_to_verdict_s=first.after_s,
         )
     output.emit(args, document(diagnosis), lambda: print_diagnosis(diagnosis, session))
-    failed = finished.returncode != 0 and not finished.timed_out
-    if failed:
+    code = 0 if finished.timed_out else finished.exit_code
+    if code:
         output.log(f"headrace diagnose: {command_ended(finished.returncode)}")
     if condition is not None and condition.holds(diagnosis):
         output.log(f"headrace diagnose: --fail-if {condition.text} is true")
-        failed = True
-    return 1 if failed else 0
+        code = code or 1
+    return code
 
 
 def _log_first_verdict(diagnosis: Diagnosis) -> None:

@@ -61,17 +61,18 @@ def run(args: argparse.Namespace) -> int:
         off = Settings.read().off
         finished = spawn(args.command, hooks=() if off else (HOOK,), env=settings.variables())
         loaders = _loaders(Path(folder))
-    code = finished.returncode if finished.returncode >= 0 else 128 - finished.returncode
+    code = finished.exit_code
     seconds = finished.ended_s - finished.started_s
     document = {"command": args.command, "exit_code": code, "seconds": seconds, "off": off, "loaders": loaders}
-    output.emit(args, document, lambda: _log_remarks(off, loaders))
+    output.emit(args, document, lambda: _log_remarks(off, loaders, failed=code != 0))
     return code
 
 
-def _log_remarks(off: bool, loaders: list[dict[str, object]]) -> None:
+def _log_remarks(off: bool, loaders: list[dict[str, object]], *, failed: bool) -> None:
+    """Say why nothing was taken over. A command that failed has said itself why it came to no loader."""
     if off:
         output.log("headrace run: HEADRACE=off, so the script ran as it is")
-    elif not loaders:
+    elif not loaders and not failed:
         output.log("headrace run: no torch.utils.data.DataLoader was iterated in the script")
         output.log("(headrace run is for PyTorch only; headrace diagnose measures TensorFlow input too)")
 

@@ -147,8 +147,9 @@ def _for_all_ranks(found: Finding, ranks: int) -> Finding:
 def _insufficient(session: Session, machine: Machine) -> Diagnosis:
     """Return the diagnosis of a session with too few steps, with the reason and what to do."""
     evidence = [why_no_steps(session)]
-    if session.exit_code and not session.facts.get("time_limit_s"):
-        evidence.append(command_ended(session.exit_code))
+    ended = command_ended(session.exit_code) if session.exit_code and not session.facts.get("time_limit_s") else ""
+    if ended and ended not in evidence[0]:
+        evidence.append(ended)
     return Diagnosis(
         verdict="INSUFFICIENT_DATA",
         confidence=NO_CONFIDENCE,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from headrace.diagnosis.enough_steps import SETTLED_STEPS, TIMED_STEPS, steps_words
 from headrace.diagnosis.job import MeasuredJob
-from headrace.session.model import Session
+from headrace.diagnosis.model import command_ended
+from headrace.session.model import HOOK_FAILED, Session
 
 __all__ = ["missing_sources", "why_no_steps"]
 
@@ -46,6 +47,11 @@ def why_no_steps(session: Session) -> str:
             f"{SETTLED_STEPS} after the start a settled one: let the command run longer (more epochs or images, or a smaller "
             "batch for this run)"
         )
+    failed = [item.why for item in session.not_measured if item.what == HOOK_FAILED]
+    if failed:
+        return f"a hook of headrace failed, so no step was timed ({failed[0]}): please report it, with the type of the loader"
+    if session.exit_code and not session.facts.get("time_limit_s"):
+        return f"no step was timed: {command_ended(session.exit_code)} before one; its own output says why"
     if session.loaders:
         return "a DataLoader was made but gave no step; look at the command's own output for an error before training"
     if session.processes:

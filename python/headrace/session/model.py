@@ -8,7 +8,7 @@ started.
 A value that was not measured is None, never 0; `not_measured` says why.
 
 Lines, by their `kind`: `session`, `exit` (the launcher), `process`, `loader`, `steps`, `batches`, `event`, `stacks` (attached
-processes), `host`, `sample`, `not_measured` (the sampler). Unknown kinds and fields are ignored, so that an older
+processes), `host`, `sample` (the sampler), `not_measured`. Unknown kinds and fields are ignored, so that an older
 headrace reads a newer session.
 """
 
@@ -26,6 +26,7 @@ from headrace.system.regular_file import read_regular
 
 __all__ = [
     "BATCH_FIELDS",
+    "HOOK_FAILED",
     "SESSION_VERSION",
     "STEP_FIELDS",
     "Batch",
@@ -47,6 +48,9 @@ __all__ = [
 ]
 
 SESSION_VERSION = 1
+
+HOOK_FAILED = "training steps, because a hook of headrace failed"
+"""`what` of the `not_measured` line of a process whose steps are not timed any more."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,21 @@
+"""A loader of the script that is taken over in part: the script's own iterator runs over a changed copy of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["PartlyNative"]
+
+
+@dataclass(frozen=True, slots=True)
+class PartlyNative:
+    """What a way of taking a loader over in part returns (`hook.PARTIAL_WAYS`).
+
+    `loader`: a copy of the script's DataLoader whose items are equal bit for bit. `native`: what is native in it, as the
+    subject of a sentence ("decode and RandomResizedCrop"). `check`: the result of the comparison, in words.
+    """
+
+    loader: Any
+    native: str
+    check: str

@@ -1,0 +1,35 @@
+"""The words for a loader that is not taken over."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch.utils.data import DataLoader
+
+from headrace.accelerate.translate import Unsupported
+from headrace.attach.steps import is_stand_in
+
+__all__ = ["own_iterators", "refusal_text"]
+
+
+def refusal_text(refusals: Sequence[Unsupported]) -> str:
+    """Return the reasons, each once, and what would make the loader one that is taken over."""
+    reasons: list[str] = []
+    for refusal in refusals:
+        if not any(str(refusal) in reason for reason in reasons):
+            reasons.append(str(refusal))
+    text = reasons[0] + "".join(f"; not in part either: {reason}" for reason in reasons[1:])
+    remedy = next((refusal.remedy for refusal in refusals if refusal.remedy), "")
+    return f"{text} (it would be with {remedy})" if remedy else text
+
+
+def own_iterators(loader: Any) -> str | None:
+    """Return the reason if the loader's class does not use DataLoader's method, as torchdata's StatefulDataLoader does not."""
+    if is_stand_in(loader):
+        return "fastai's DataLoader makes its own batches (it would be with torch.utils.data.DataLoader)"
+    if not isinstance(loader, DataLoader):
+        return f"{type(loader).__name__} is no torch.utils.data.DataLoader"
+    if type(loader)._get_iterator is not DataLoader._get_iterator:
+        return f"{type(loader).__name__} makes its own iterators"
+    return None
