@@ -23,6 +23,7 @@ from headrace.attach import log
 
 __all__ = [
     "HOOKS_VARIABLE",
+    "HOOK_FAILED",
     "PROCESS_STARTED_S",
     "SESSION_VARIABLE",
     "disable",
@@ -33,6 +34,9 @@ __all__ = [
 
 HOOKS_VARIABLE = "HEADRACE_HOOKS"
 SESSION_VARIABLE = "HEADRACE_SESSION_DIR"
+
+HOOK_FAILED = "training steps, because a hook of headrace failed"
+"""`what` of the session's `not_measured` line of a process whose steps are not timed any more."""
 
 AWAITED = ("torch", "torch.utils.data.dataloader")
 

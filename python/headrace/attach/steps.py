@@ -26,7 +26,7 @@ from headrace.attach.processes import write_process
 from headrace.attach.recorder import Recorder
 from headrace.attach.threads import run_queue_delay_s
 from headrace.attach.unseen_frames import left_out_of_warnings, when_made
-from headrace.session.model import HOOK_FAILED, STEP_FIELDS
+from headrace.session.model import STEP_FIELDS
 
 __all__ = ["STEP_RECORDERS", "StepRecorder", "install", "timed_next"]
 
@@ -162,7 +162,7 @@ class StepRecorder:
         error = sys.exc_info()[1]
         with suppress(Exception):
             write_process(self.recorder, role="main")
-        self.recorder.line("not_measured", what=HOOK_FAILED, why=f"{type(error).__name__}: {error}")
+        self.recorder.line("not_measured", what=load_hooks.HOOK_FAILED, why=f"{type(error).__name__}: {error}")
         load_hooks.disable("timing of steps")
 
     # The life of an iterator.

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from headrace.attach.load_hooks import HOOK_FAILED
 from headrace.diagnosis.enough_steps import SETTLED_STEPS, TIMED_STEPS, steps_words
 from headrace.diagnosis.job import MeasuredJob
 from headrace.diagnosis.model import command_ended
-from headrace.session.model import HOOK_FAILED, Session
+from headrace.session.model import Session
 
 __all__ = ["missing_sources", "why_no_steps"]
 

@@ -26,7 +26,6 @@ from headrace.system.regular_file import read_regular
 
 __all__ = [
     "BATCH_FIELDS",
-    "HOOK_FAILED",
     "SESSION_VERSION",
     "STEP_FIELDS",
     "Batch",
@@ -48,9 +47,6 @@ __all__ = [
 ]
 
 SESSION_VERSION = 1
-
-HOOK_FAILED = "training steps, because a hook of headrace failed"
-"""`what` of the `not_measured` line of a process whose steps are not timed any more."""
 
 
 @dataclass(frozen=True, slots=True)
