@@ -9,6 +9,12 @@ import numpy.typing as npt
 # What native code reads and writes in place (numpy's stubs declare the buffer protocol from Python 3.12 on only).
 _Buffer: TypeAlias = bytes | bytearray | memoryview | npt.NDArray[Any]
 
+# x, y, width, height in pixels.
+_Box: TypeAlias = tuple[int, int, int, int]
+# Bytes or path; box in the image; (width, height) of the resize; its filter; window of the resized image; flip left-right;
+# flip top-bottom.
+_Item: TypeAlias = tuple[bytes | str | os.PathLike[str], _Box | None, tuple[int, int] | None, str, _Box | None, bool, bool]
+
 __version__: str
 
 def provoke_panic(place: str) -> None: ...
@@ -24,13 +30,21 @@ def decode_into(
     out: _Buffer,
     height: int,
     width: int,
-    boxes: Sequence[tuple[int, int, int, int]] | None,
+    boxes: Sequence[_Box] | None,
     flips: Sequence[bool] | None,
     threads: int,
     resample: str,
     exif: bool = False,
     indexes: Sequence[Index | None] | None = None,
     dct_scale: bool = False,
+    sizes: Sequence[tuple[int, int]] | None = None,
+    windows: Sequence[_Box] | None = None,
+) -> list[int]: ...
+def fill_items(
+    items: Sequence[_Item],
+    targets: Sequence[tuple[Store, _Buffer]],
+    places: Sequence[tuple[int, int]] | None = None,
+    threads: int = 1,
 ) -> list[int]: ...
 
 @final
@@ -100,6 +114,12 @@ class Engine:
         data: list[bytes] | None = None,
         masks: tuple[Table, _Buffer, int] | None = None,
         further: Sequence[tuple[Program, Store, int, _Buffer, tuple[Table, _Buffer, int] | None]] | None = None,
+    ) -> Job: ...
+    def submit_items(
+        self,
+        items: Sequence[_Item],
+        targets: Sequence[tuple[Store, _Buffer]],
+        places: Sequence[tuple[int, int]] | None = None,
     ) -> Job: ...
     def close(self) -> None: ...
     def counters(self) -> dict[str, int]: ...

@@ -52,6 +52,11 @@ impl Opened<'_> {
     pub fn is_jpeg(&self) -> bool {
         !matches!(self.decoder, Choice::Format(_))
     }
+
+    /// Return true if a JPEG index makes decoding a part of this image faster: a baseline JPEG without restart markers.
+    pub fn takes_index(&self) -> bool {
+        matches!(&self.decoder, Choice::Own(header) if header.restart_interval == 0)
+    }
 }
 
 /// Reusable memory of one decoding thread; nothing in it carries over from one image to the next.

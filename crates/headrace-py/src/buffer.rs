@@ -1,6 +1,7 @@
 //! The bytes of a Python buffer, readable while the interpreter lock is released.
 #![allow(unsafe_code)]
 
+use headrace_core::engine::ItemBytes;
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -33,7 +34,6 @@ impl ReadOnly {
             buffer,
         })
     }
-
     /// Return the bytes; if they could change, a copy of them in `copy`.
     pub fn bytes<'a>(&'a self, copy: &'a mut Vec<u8>) -> &'a [u8] {
         let (start, length) = (
@@ -56,5 +56,11 @@ impl ReadOnly {
             copy.set_len(length);
         }
         copy
+    }
+}
+
+impl ItemBytes for ReadOnly {
+    fn get<'a>(&'a self, copy: &'a mut Vec<u8>) -> &'a [u8] {
+        self.bytes(copy)
     }
 }

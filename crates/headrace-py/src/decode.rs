@@ -1,16 +1,12 @@
 //! `decode_into`: it decodes a batch in one call and keeps no state between calls.
 #![allow(unsafe_code)]
 
-use std::cell::RefCell;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
-use headrace_core::decode::{DecodeOptions, Decoder};
-use headrace_core::engine::BatchMemory;
-use headrace_core::error::{or_internal, Result, Status};
-use headrace_core::geometry::{Rect, Scale};
-use headrace_core::jpeg::index;
-use headrace_core::resample::{Filter, PassOrder, Resampler, ResizeSpec};
+use headrace_core::engine::{fill_items, BatchMemory, Group, Item, Items, Source, Target};
+use headrace_core::geometry::Rect;
+use headrace_core::resample::PassOrder;
+use headrace_core::store::{Layout, Store, Values};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -18,20 +14,8 @@ use pyo3::prelude::*;
 use crate::buffer::ReadOnly;
 use crate::detach::detached;
 use crate::index::Index;
+use crate::items::{rect, size, window, Corners};
 use crate::program::filter;
-
-thread_local! {
-    /// Scratch memory of the calling thread, so that repeated calls do not allocate. No image data outlives its call.
-    static SCRATCH: RefCell<Scratch> = RefCell::default();
-}
-
-#[derive(Default)]
-struct Scratch {
-    decoder: Decoder,
-    resampler: Resampler,
-    /// The image, if its memory could change.
-    copy: Vec<u8>,
-}
 
 /// Reproduce the resize of this major version of Pillow from now on. Version 13 changed the order of the two passes. Threads that
 /// have already resized keep their version.
@@ -45,28 +29,13 @@ pub fn follow_pillow(major: u32) {
     order.make_default();
 }
 
-struct Request {
-    data: ReadOnly,
-    box_: Option<Rect>,
-    flip: bool,
-    index: Option<Arc<index::Index>>,
-}
-
-/// The options that all images of a call share.
-#[derive(Clone, Copy)]
-struct Output {
-    /// Width and height.
-    size: (u32, u32),
-    filter: Filter,
-    exif: bool,
-    dct_scale: bool,
-}
-
 /// Decode, crop, resize (antialiased, as Pillow) and flip each image into `out`, uint8 [N, H, W, 3]. `boxes` are (x, y, w, h) in
-/// image pixels, None for the whole image. With `exif`, images are turned upright first, and boxes are in the upright image.
-/// Return a status per slot, 0 = ok; a failed slot is black. Nobody else may read or write `out` during the call.
+/// image pixels, None for the whole image. `sizes` are (width, height) of each resize, None for those of `out`; `windows` are the
+/// part (x, y, w, h) of each resized image that is computed, None for all of it. With `exif`, images are turned upright first, and
+/// boxes are in the upright image. Return a status per slot, 0 = ok; a failed slot is black. Nobody else may read or write `out`
+/// during the call.
 #[pyfunction]
-#[pyo3(signature = (images, out, height, width, boxes, flips, threads, resample, exif = false, indexes = None, dct_scale = false))]
+#[pyo3(signature = (images, out, height, width, boxes, flips, threads, resample, exif = false, indexes = None, dct_scale = false, sizes = None, windows = None))]
 #[allow(clippy::too_many_arguments)]
 pub fn decode_into(
     py: Python<'_>,
@@ -74,13 +43,15 @@ pub fn decode_into(
     out: PyBuffer<u8>,
     height: u32,
     width: u32,
-    boxes: Option<Vec<(i64, i64, i64, i64)>>,
+    boxes: Option<Vec<Corners>>,
     flips: Option<Vec<bool>>,
     threads: usize,
     resample: &str,
     exif: bool,
     indexes: Option<Vec<Option<PyRef<'_, Index>>>>,
     dct_scale: bool,
+    sizes: Option<Vec<(i64, i64)>>,
+    windows: Option<Vec<Corners>>,
 ) -> PyResult<Vec<i32>> {
     let count = images.len();
     let slot_bytes = height as usize * width as usize * 3;
@@ -93,135 +64,65 @@ pub fn decode_into(
             "out must be a writable C-contiguous uint8 array [N, H, W, 3]",
         ));
     }
-    if boxes.as_ref().is_some_and(|boxes| boxes.len() != count)
-        || flips.as_ref().is_some_and(|f| f.len() != count)
-        || indexes.as_ref().is_some_and(|known| known.len() != count)
-    {
+    let given = [
+        boxes.as_ref().map(Vec::len),
+        flips.as_ref().map(Vec::len),
+        indexes.as_ref().map(Vec::len),
+        sizes.as_ref().map(Vec::len),
+        windows.as_ref().map(Vec::len),
+    ];
+    if given.into_iter().flatten().any(|given| given != count) {
         return Err(PyValueError::new_err(
-            "one box, one flip and one index for each image",
+            "one box, flip, index, size and window for each image",
         ));
     }
     let filter = filter(resample)?;
-    let requests = images
-        .iter()
-        .enumerate()
-        .map(|(number, image)| {
-            Ok(Request {
-                data: ReadOnly::new(image)?,
-                box_: boxes.as_ref().map(|boxes| rect(boxes[number])),
-                flip: flips.as_ref().is_some_and(|flips| flips[number]),
-                index: indexes
-                    .as_ref()
-                    .and_then(|known| known[number].as_ref())
-                    .map(|known| Arc::clone(&known.inner)),
-            })
-        })
-        .collect::<PyResult<Vec<_>>>()?;
+    let whole = Rect::new(0, 0, width, height);
+    let mut groups = Vec::with_capacity(count);
+    let mut items = Vec::with_capacity(count);
+    for (number, image) in images.iter().enumerate() {
+        groups.push(Group {
+            source: Source::Memory(Box::new(ReadOnly::new(image)?)),
+            count: 1,
+        });
+        let window = match &windows {
+            Some(windows) => window(windows[number], number)?,
+            None => whole,
+        };
+        let size = sizes
+            .as_ref()
+            .map_or((width, height), |sizes| size(sizes[number]));
+        // Without windows, a size other than that of `out` is refused below, because its window is the whole of `out`.
+        if (window.w, window.h) != (width, height) || (windows.is_none() && size != (width, height))
+        {
+            return Err(PyValueError::new_err(format!(
+                "item {number}: {}×{} pixels, but out has {width}×{height}",
+                if windows.is_none() { size.0 } else { window.w },
+                if windows.is_none() { size.1 } else { window.h },
+            )));
+        }
+        items.push(Item {
+            box_: boxes.as_ref().map(|boxes| rect(boxes[number])),
+            size: Some(size),
+            filter,
+            window: Some(window),
+            flip_x: flips.as_ref().is_some_and(|flips| flips[number]),
+            flip_y: false,
+            index: indexes
+                .as_ref()
+                .and_then(|known| known[number].as_ref())
+                .map(|known| Arc::clone(&known.inner)),
+            place: (0, number * slot_bytes),
+        });
+    }
+    let store = Arc::new(Store {
+        layout: Layout::Hwc,
+        values: Values::U8,
+    });
     // SAFETY: `out` has the right size, is writable and held until the end of this call.
     let memory = unsafe { BatchMemory::new(out.buf_ptr().cast(), slot_bytes, count) };
-    detached(py, || {
-        let output = Output {
-            size: (width, height),
-            filter,
-            exif,
-            dct_scale,
-        };
-        fill(&requests, memory, output, threads)
-    })
-}
-
-/// Convert a box. Values that are negative or exceed 32 bits give a box that fits no image.
-fn rect((x, y, w, h): (i64, i64, i64, i64)) -> Rect {
-    let side = |value: i64| u32::try_from(value).unwrap_or(u32::MAX);
-    Rect::new(side(x), side(y), side(w), side(h))
-}
-
-fn fill(requests: &[Request], memory: BatchMemory, output: Output, threads: usize) -> Vec<i32> {
-    let next = AtomicUsize::new(0);
-    let statuses = Mutex::new(vec![Status::Internal as i32; requests.len()]);
-    let work = || {
-        let mut own = Vec::new();
-        loop {
-            let number = next.fetch_add(1, Ordering::Relaxed);
-            let Some(request) = requests.get(number) else {
-                break;
-            };
-            // SAFETY: each number is claimed once, so this is the only slice of its slot.
-            let slot = unsafe { memory.slot(number) };
-            // A panic may leave any state in the scratch memory.
-            let status = SCRATCH.with_borrow_mut(|scratch| {
-                or_internal(|| one(scratch, request, slot, output)).inspect_err(|status| {
-                    if *status == Status::Internal {
-                        *scratch = Scratch::default();
-                    }
-                })
-            });
-            if status.is_err() {
-                slot.fill(0);
-            }
-            own.push((number, status.err().unwrap_or(Status::Ok) as i32));
-        }
-        let mut statuses = statuses
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
-        for (number, status) in own {
-            statuses[number] = status;
-        }
-    };
-    let helpers = threads.clamp(1, requests.len().max(1)) - 1;
-    std::thread::scope(|scope| {
-        for _ in 0..helpers {
-            scope.spawn(work);
-        }
-        work();
-    });
-    statuses
-        .into_inner()
-        .unwrap_or_else(std::sync::PoisonError::into_inner)
-}
-
-fn one(scratch: &mut Scratch, request: &Request, slot: &mut [u8], output: Output) -> Result<()> {
-    let Output {
-        size: (width, height),
-        filter,
-        exif,
-        dct_scale,
-    } = output;
-    let Scratch {
-        decoder,
-        resampler,
-        copy,
-    } = scratch;
-    decoder.set_exif(exif);
-    let opened = decoder.open(request.data.bytes(copy))?;
-    let size = opened.size();
-    let box_ = request
-        .box_
-        .unwrap_or(Rect::new(0, 0, size.width, size.height));
-    if !box_.fits(size.width, size.height) {
-        return Err(Status::BadBox);
-    }
-    // Only JPEGs can be decoded at a reduced scale.
-    let scale = if dct_scale && opened.is_jpeg() {
-        Scale::for_target((box_.w, box_.h), (width, height))
-    } else {
-        Scale::Full
-    };
-    let small = size.scaled(scale);
-    let box_ = box_.reduced(scale.divisor(), small.width, small.height);
-    let spec = ResizeSpec {
-        box_,
-        grid_w: width,
-        grid_h: height,
-        window: Rect::new(0, 0, width, height),
-        filter,
-        flip_x: request.flip,
-        flip_y: false,
-    };
-    let options = DecodeOptions {
-        index: request.index.as_deref(),
-        scale,
-    };
-    let view = decoder.decode(&opened, spec.needed(), &options, None)?;
-    resampler.resize_into(view, &spec, slot, width as usize * 3)
+    let mut batch =
+        Items::new(groups, items, vec![Target { store, memory }]).map_err(PyValueError::new_err)?;
+    (batch.exif, batch.dct_scale) = (exif, dct_scale);
+    detached(py, || fill_items(batch, threads))
 }

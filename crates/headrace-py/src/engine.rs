@@ -1,6 +1,7 @@
 //! The thread pool and its jobs.
 #![allow(unsafe_code)]
 
+use std::any::Any;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -13,6 +14,7 @@ use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyDict;
 
 use crate::detach::{detached, guarded, wait_for};
+use crate::items::{to_items, TargetTuple};
 use crate::program::Program;
 use crate::store::Store;
 use crate::table::Table;
@@ -182,7 +184,30 @@ impl Engine {
         guarded(py, || {
             Ok(Job {
                 inner: engine.submit(batch),
-                _out: keep,
+                _out: Box::new(keep),
+            })
+        })
+    }
+
+    /// Queue items, as `fill_items` fills them.
+    #[pyo3(signature = (items, targets, places=None))]
+    fn submit_items(
+        &self,
+        py: Python<'_>,
+        items: Vec<Bound<'_, PyAny>>,
+        targets: Vec<TargetTuple<'_>>,
+        places: Option<Vec<(usize, usize)>>,
+    ) -> PyResult<Job> {
+        let mut keep = Vec::new();
+        let batch = guarded(py, || to_items(&items, &targets, places, &mut keep))?;
+        let engine = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let engine = engine
+            .as_ref()
+            .ok_or_else(|| PyRuntimeError::new_err("the engine is closed"))?;
+        guarded(py, || {
+            Ok(Job {
+                inner: engine.submit_items(batch),
+                _out: Box::new(keep),
             })
         })
     }
@@ -235,7 +260,7 @@ impl Engine {
 #[pyclass(frozen, module = "headrace._native")]
 pub struct Job {
     inner: Arc<engine::Job>,
-    _out: Vec<PyBuffer<u8>>, // keeps the batch memory alive
+    _out: Box<dyn Any + Send + Sync>, // the buffers of the batch memory, kept until no thread uses it
 }
 
 #[pymethods]

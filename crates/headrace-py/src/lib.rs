@@ -9,6 +9,7 @@ mod encode;
 mod engine;
 mod header;
 mod index;
+mod items;
 mod order;
 mod pack;
 mod program;
@@ -40,6 +41,8 @@ mod _native {
     use super::header::{image_size, jpeg_facts};
     #[pymodule_export]
     use super::index::Index;
+    #[pymodule_export]
+    use super::items::fill_items;
     #[pymodule_export]
     use super::order::{hashed, permute};
     #[pymodule_export]

@@ -36,6 +36,7 @@ MAX_PIXELS = 178_956_970
 """Images with more pixels are TOO_LARGE (the limit of headrace-core, and Pillow's limit for an error)."""
 
 Box = Sequence[int]
+Size = Sequence[int]
 
 
 def decode_into(
@@ -49,6 +50,8 @@ def decode_into(
     dct_scale: Literal["off", "auto"] = "off",
     exif: bool = False,
     resample: Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"] = "bilinear",
+    sizes: Sequence[Size] | None = None,
+    windows: Sequence[Box] | None = None,
 ) -> npt.NDArray[np.int32]:
     """Decode each image, crop it, resize the crop to H × W, flip it, and write it to `out[i]`.
 
@@ -58,44 +61,42 @@ def decode_into(
     flips: whether to flip each image from left to right (default: no).
     threads: number of threads, at least 1 (default 1).
     index: for each image its JPEG index (`checkpoint_index`, or its bytes) or None. It saves time and changes no pixel.
-    dct_scale: "auto" decodes a JPEG at half or quarter size if the crop is that much larger than the target. That is faster and
-        not exact (docs/exactness.md has the difference). Default "off".
+    dct_scale: "auto": at half or quarter size if the crop is that much larger: faster, not exact (docs/exactness.md).
     exif: apply the EXIF orientation first, as `ImageOps.exif_transpose` does; boxes refer to the upright image (default: no).
     resample: Pillow's filter for the resize (default "bilinear").
+    sizes: the (width, height) in pixels that each image is resized to (default: those of `out`).
+    windows: the part (x, y, width, height) of each resized image to decode and write, as large as `out` (default: the whole).
 
     Returns a status for each image, int32 [N]: 0 is success, others are numbers for `headrace.images.decode.reason`. The slot
-    of a failed image is black. The pixels are those of Pillow's `open().convert("RGB").crop().resize(…)`, bit for bit. No
-    state remains between calls. Buffers other than `bytes` (or a memoryview of it) are copied first, since they could change
-    during the call. No other thread may use `out` during the call: it would see, or destroy, parts of images.
+    of a failed image is black. The pixels are those of Pillow's `open().convert("RGB").crop().resize(…).crop()`, bit for bit.
+    No state remains between calls. Buffers other than `bytes` (or a memoryview of it) are copied first. No other thread may
+    use `out` during the call: it would see, or destroy, parts of images.
 
-    Raises `UsageError` if the arguments do not fit each other.
+    Raises `UsageError` if the arguments do not fit each other, as a window that leaves its resized image.
 
         out = np.empty((2, 224, 224, 3), np.uint8)
         statuses = decode_into([first, second], out, boxes=[(0, 0, 300, 300), (20, 40, 256, 256)])
+        decode_into([first, second], out, sizes=[(341, 256), (256, 384)], windows=[(58, 16, 224, 224), (9, 99, 224, 224)])
     """
     array = _checked_array(out, len(jpegs))
-    if threads < 1:
-        raise UsageError(f"threads must be at least 1, not {threads}")
-    if dct_scale not in ("off", "auto"):
-        raise UsageError(f"dct_scale must be 'off' or 'auto', not {dct_scale!r}")
-    for name, values in (("boxes", boxes), ("flips", flips), ("indexes", index)):
-        if values is not None and len(values) != len(jpegs):
-            raise UsageError(f"{len(values)} {name} for {len(jpegs)} images")
+    _check_options(len(jpegs), threads, dct_scale, boxes=boxes, flips=flips, indexes=index, sizes=sizes, windows=windows)
     try:
         statuses = native_decode_into(
             list(jpegs),
             array,
             array.shape[1],
             array.shape[2],
-            _checked_boxes(boxes),
+            _checked_boxes(boxes, "boxes"),
             None if flips is None else [bool(flip) for flip in flips],
             threads,
             interpolation_name(resample, "decode_into"),
             exif,
             None if index is None else [_index(one) for one in index],
             dct_scale == "auto",
+            _checked_sizes(sizes),
+            _checked_boxes(windows, "windows"),
         )
-    except (ValueError, TypeError, BufferError) as error:
+    except (ValueError, TypeError, BufferError, OverflowError) as error:
         raise UsageError(f"decode_into: {error}") from error
     return np.asarray(statuses, dtype=np.int32)
 
@@ -129,11 +130,29 @@ def _checked_array(out: Any, count: int) -> npt.NDArray[np.uint8]:
     return array
 
 
-def _checked_boxes(boxes: Sequence[Box] | None) -> list[tuple[int, int, int, int]] | None:
+def _check_options(count: int, threads: int, dct_scale: str, **lists: Sequence[Any] | None) -> None:
+    """Raise `UsageError` for an option out of range, and unless each of the `lists` has one entry per image."""
+    if threads < 1:
+        raise UsageError(f"threads must be at least 1, not {threads}")
+    if dct_scale not in ("off", "auto"):
+        raise UsageError(f"dct_scale must be 'off' or 'auto', not {dct_scale!r}")
+    for name, values in lists.items():
+        if values is not None and len(values) != count:
+            raise UsageError(f"{len(values)} {name} for {count} images")
+
+
+def _checked_boxes(boxes: Sequence[Box] | None, name: str) -> list[tuple[int, int, int, int]] | None:
     try:
         return None if boxes is None else [(int(x), int(y), int(w), int(h)) for x, y, w, h in boxes]
     except (TypeError, ValueError) as error:
-        raise UsageError(f"boxes must be (x, y, w, h) of ints: {error}") from error
+        raise UsageError(f"{name} must be (x, y, w, h) of ints: {error}") from error
+
+
+def _checked_sizes(sizes: Sequence[Size] | None) -> list[tuple[int, int]] | None:
+    try:
+        return None if sizes is None else [(int(width), int(height)) for width, height in sizes]
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"sizes must be (width, height) of ints: {error}") from error
 
 
 def _index(one: Index | bytes | None) -> Index | None:

@@ -8,14 +8,20 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::index_file::IndexFile;
+use crate::crc::crc64;
 use crate::jpeg::index::Index;
+
+/// Return the key of an image by its bytes: equal bytes have one key, wherever they are.
+pub fn content_key(bytes: &[u8]) -> u64 {
+    crc64(bytes) ^ (bytes.len() as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15)
+}
 
 /// Number of separately locked parts, so that threads rarely wait for each other.
 const PARTS: usize = 64;
 
-type Part = HashMap<u32, Arc<Index>>;
+type Part = HashMap<u64, Arc<Index>>;
 
-/// The indexes of a dataset's records.
+/// The indexes of images. A key is the number of a record of a dataset, or [`content_key`].
 pub struct IndexCache {
     limit_bytes: usize,
     used_bytes: AtomicUsize,
@@ -47,8 +53,8 @@ impl IndexCache {
         self.file.as_ref()
     }
 
-    fn part(&self, record: u32) -> MutexGuard<'_, Part> {
-        self.parts[record as usize % PARTS]
+    fn part(&self, key: u64) -> MutexGuard<'_, Part> {
+        self.parts[key as usize % PARTS]
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
@@ -58,45 +64,45 @@ impl IndexCache {
         self.used_bytes.load(Ordering::Relaxed)
     }
 
-    /// Return the index of `record`, which may cover only a part of the image.
-    pub fn get(&self, record: u32) -> Option<Arc<Index>> {
-        let known = self.part(record).get(&record).cloned();
+    /// Return the index of `key`, which may cover only a part of the image.
+    pub fn get(&self, key: u64) -> Option<Arc<Index>> {
+        let known = self.part(key).get(&key).cloned();
         if known.is_some() {
             return known;
         }
-        let index = self.file.as_ref()?.get(record)?;
-        self.keep(record, &index);
+        let index = self.file.as_ref()?.get(key as u32)?;
+        self.keep(key, &index);
         Some(Arc::new(index))
     }
 
     /// Store a copy of `index` if it covers more than the stored one and there is room.
-    pub fn offer(&self, record: u32, index: &Index) {
-        self.keep(record, index);
+    pub fn offer(&self, key: u64, index: &Index) {
+        self.keep(key, index);
         if let Some(file) = &self.file {
-            file.put(record, index);
+            file.put(key as u32, index);
         }
     }
 
-    fn keep(&self, record: u32, index: &Index) {
+    fn keep(&self, key: u64, index: &Index) {
         let size = index.size_bytes();
-        let mut part = self.part(record);
+        let mut part = self.part(key);
         let (rows, freed) = part
-            .get(&record)
+            .get(&key)
             .map_or((0, 0), |known| (known.rows(), known.size_bytes()));
         if index.rows() <= rows || self.used_bytes() + size > self.limit_bytes + freed {
             return;
         }
-        part.insert(record, Arc::new(index.clone()));
+        part.insert(key, Arc::new(index.clone()));
         self.used_bytes.fetch_add(size, Ordering::Relaxed);
         self.used_bytes.fetch_sub(freed, Ordering::Relaxed);
     }
 
-    /// Forget the index of a record whose file has changed.
-    pub fn forget(&self, record: u32) {
+    /// Forget the index of an image whose file has changed.
+    pub fn forget(&self, key: u64) {
         if let Some(file) = &self.file {
-            file.forget(record);
+            file.forget(key as u32);
         }
-        if let Some(index) = self.part(record).remove(&record) {
+        if let Some(index) = self.part(key).remove(&key) {
             self.used_bytes
                 .fetch_sub(index.size_bytes(), Ordering::Relaxed);
         }

@@ -33,6 +33,27 @@ impl BatchMemory {
         self.slots
     }
 
+    /// Return the address of the first byte, and the number of bytes.
+    pub(super) fn extent(&self) -> (usize, usize) {
+        (self.start as usize, self.slots * self.slot_bytes)
+    }
+
+    /// Return `length` bytes from `start` on, whatever the slots.
+    ///
+    /// # Safety
+    /// No other slice of any of these bytes is alive.
+    ///
+    /// # Panics
+    /// If they leave the memory.
+    #[allow(clippy::mut_from_ref)]
+    pub(super) unsafe fn part(&self, start: usize, length: usize) -> &mut [u8] {
+        let end = start.checked_add(length);
+        let bytes = self.slots * self.slot_bytes;
+        assert!(end.is_some_and(|end| end <= bytes), "{start} of {bytes}");
+        // SAFETY: in bounds by the assertion and `new`'s contract; unaliased by this function's contract.
+        unsafe { std::slice::from_raw_parts_mut(self.start.add(start), length) }
+    }
+
     /// Return the bytes of slot `number`.
     ///
     /// # Safety

@@ -1,32 +1,38 @@
 //! The engine: threads that fill batches in the caller's memory. Each thread reads, decodes, transforms and stores one image at a
 //! time.
 //!
-//! A job is one batch. Threads take images from the oldest job first, so batches finish in the order of submission. An image
-//! costs no allocation, and no lock but that of the queue.
+//! A job is one batch: records of a table under a pipeline, or items with their own crops. Threads take images from the oldest
+//! job first, so batches finish in the order of submission. An image costs no allocation, and no lock but that of the queue.
 
 mod byte_cache;
+mod file;
 mod index_file;
 mod indexes;
+mod item_worker;
+mod items;
+mod job;
 mod memory;
 mod table;
 mod worker;
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 pub use byte_cache::ByteCache;
 pub use index_file::IndexFile;
-pub use indexes::IndexCache;
+pub use indexes::{content_key, IndexCache};
+pub use items::{fill_items, Group, Item, ItemBytes, Items, Source, Target};
+pub use job::Job;
 pub use memory::BatchMemory;
 pub use table::Table;
 pub use worker::Worker;
 
-use crate::error::Status;
 use crate::program::Program;
 use crate::store::Store;
+use job::Work;
 
 /// The encoded bytes of one record, kept alive by their owner.
 pub type Encoded = Box<dyn AsRef<[u8]> + Send + Sync>;
@@ -79,16 +85,6 @@ pub struct Masks {
     pub fill: u8,
     /// One slot per record, one byte per pixel.
     pub memory: BatchMemory,
-}
-
-/// A submitted batch.
-pub struct Job {
-    batch: Batch,
-    next: AtomicUsize,
-    cancelled: AtomicBool,
-    statuses: Vec<AtomicI32>,
-    done: Mutex<usize>,
-    changed: Condvar,
 }
 
 /// Totals over all threads: images, bytes, and nanoseconds per stage.
@@ -178,17 +174,17 @@ impl Engine {
                 && batch.data.as_ref().is_none_or(|data| data.len() == count),
             "one draw, one slot and one piece of data a record"
         );
-        let job = Arc::new(Job {
-            next: AtomicUsize::new(0),
-            cancelled: AtomicBool::new(false),
-            statuses: (0..count)
-                .map(|_| AtomicI32::new(Status::Ok as i32))
-                .collect(),
-            done: Mutex::new(0),
-            changed: Condvar::new(),
-            batch,
-        });
-        if count > 0 {
+        self.queue(Work::Batch(batch))
+    }
+
+    /// Queue items.
+    pub fn submit_items(&self, items: Items) -> Arc<Job> {
+        self.queue(Work::Items(items))
+    }
+
+    fn queue(&self, work: Work) -> Arc<Job> {
+        let job = Arc::new(Job::new(work));
+        if !job.is_empty() {
             lock(&self.shared.queue).jobs.push_back(Arc::clone(&job));
             self.shared.arrived.notify_all();
         }
@@ -213,70 +209,14 @@ impl Drop for Engine {
     }
 }
 
-impl Job {
-    /// Wait until every image is finished or cancelled, at most `timeout`; return whether that is so.
-    pub fn wait(&self, timeout: Duration) -> bool {
-        let done = lock(&self.done);
-        let count = self.statuses.len();
-        let (done, _) = self
-            .changed
-            .wait_timeout_while(done, timeout, |done| *done < count)
-            .unwrap_or_else(PoisonError::into_inner);
-        *done >= count
-    }
-
-    /// Return the status number of each image, 0 = ok. The list is complete once `wait` has returned true.
-    pub fn statuses(&self) -> Vec<i32> {
-        self.statuses
-            .iter()
-            .map(|status| status.load(Ordering::Acquire))
-            .collect()
-    }
-
-    /// Skip the images that no thread has begun, and wait for those in progress. Afterwards no thread accesses the memory.
-    pub fn cancel(&self) {
-        self.cancel_rest();
-        while !self.wait(Duration::from_secs(1)) {}
-    }
-
-    fn cancel_rest(&self) {
-        self.cancelled.store(true, Ordering::Release);
-        // Claim the remaining images, so that the count of finished images is complete.
-        let from = self
-            .next
-            .swap(self.statuses.len(), Ordering::AcqRel)
-            .min(self.statuses.len());
-        self.finish(self.statuses.len() - from);
-    }
-
-    fn finish(&self, images: usize) {
-        let mut done = lock(&self.done);
-        *done += images;
-        // Only after the last image: otherwise the waiting thread would wake up hundreds of times per batch.
-        if *done >= self.statuses.len() {
-            self.changed.notify_all();
-        }
-    }
-
-    /// Return the number of the next image for a thread, or `None` when all are claimed.
-    fn claim(&self) -> Option<usize> {
-        let count = self.statuses.len();
-        self.next
-            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |next| {
-                (next < count).then_some(next + 1)
-            })
-            .ok()
-    }
-}
-
-/// Return the oldest job with unclaimed images and the number of one of them. Block until there is one; return `None` when the
+/// Return the oldest job with unclaimed images and the number of a unit of it. Block until there is one; return `None` when the
 /// engine closes.
 fn take(shared: &Shared) -> Option<(Arc<Job>, usize)> {
     let mut queue = lock(&shared.queue);
     loop {
         while let Some(job) = queue.jobs.front() {
-            if let Some(image) = job.claim() {
-                return Some((Arc::clone(job), image));
+            if let Some(unit) = job.claim() {
+                return Some((Arc::clone(job), unit));
             }
             queue.jobs.pop_front();
         }
@@ -294,12 +234,8 @@ fn take(shared: &Shared) -> Option<(Arc<Job>, usize)> {
 
 fn work(shared: &Shared) {
     let mut worker = Worker::default();
-    while let Some((job, image)) = take(shared) {
-        let result = worker.fill(&job.batch, image, &shared.counters);
-        let status = result.err().unwrap_or(Status::Ok);
-        job.statuses[image].store(status as i32, Ordering::Release);
-        shared.counters.images.fetch_add(1, Ordering::Relaxed);
-        job.finish(1);
+    while let Some((job, unit)) = take(shared) {
+        job.fill(unit, &mut worker, &shared.counters);
     }
 }
 

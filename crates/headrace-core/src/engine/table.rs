@@ -1,12 +1,13 @@
 //! The table of a dataset's records: where the bytes of each are, in files on local disks.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use super::byte_cache::ByteCache;
+use super::file::{make_room, read_file};
 use crate::crc::crc32c;
 use crate::error::{Result, Status};
 
@@ -127,20 +128,17 @@ impl Table {
     fn read_file(&self, record: usize, bytes: &mut Vec<u8>) -> Result<()> {
         let file = self.file[record] as usize;
         match &self.handles[file] {
-            Handle::Whole => whole(&self.paths[file], bytes),
+            Handle::Whole => read_file(&self.paths[file], bytes)?,
             Handle::Shard(handle) => {
                 let size = usize::try_from(self.size[record]).map_err(|_| Status::Io)?;
                 self.shard(file, handle)
                     .and_then(|shard| part(shard, self.offset[record], size, bytes))
+                    .map_err(|error| match error.kind() {
+                        io::ErrorKind::UnexpectedEof => Status::Truncated,
+                        _ => Status::Io,
+                    })?;
             }
         }
-        .map_err(|error| {
-            if error.kind() == io::ErrorKind::UnexpectedEof {
-                Status::Truncated
-            } else {
-                Status::Io
-            }
-        })?;
         match &self.checksums {
             Some(checksums) if crc32c(bytes, 0) != checksums[record] => Err(Status::Checksum),
             _ => Ok(()),
@@ -159,23 +157,9 @@ impl Table {
     }
 }
 
-fn whole(path: &PathBuf, bytes: &mut Vec<u8>) -> io::Result<()> {
-    let mut file = File::open(path)?;
-    let size = usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?;
-    bytes.clear();
-    bytes.try_reserve(size).map_err(io::Error::other)?;
-    file.read_to_end(bytes)?;
-    Ok(())
-}
-
 /// Read a part of a shard at a given offset. Not through a memory map: a shard that shrinks meanwhile would crash the process.
 fn part(shard: &File, offset: u64, size: usize, bytes: &mut Vec<u8>) -> io::Result<()> {
-    if bytes.len() < size {
-        bytes
-            .try_reserve(size - bytes.len())
-            .map_err(io::Error::other)?;
-    }
-    bytes.resize(size, 0);
+    make_room(bytes, size)?;
     shard.read_exact_at(bytes, offset)
 }
 

@@ -18,12 +18,14 @@ use crate::rng::Key;
 /// The reusable memory of one thread. Nothing in it carries over from one image to the next.
 #[derive(Default)]
 pub struct Worker {
-    bytes: Vec<u8>,
-    pixels: Vec<u8>,
-    decoder: Decoder,
-    renderer: Renderer,
+    pub(super) bytes: Vec<u8>,
+    pub(super) pixels: Vec<u8>,
+    pub(super) decoder: Decoder,
+    pub(super) renderer: Renderer,
     drawings: Vec<Drawing>,
-    index: Index,
+    pub(super) index: Index,
+    /// The index of the items' image, as far as it is known.
+    pub(super) known: Index,
     masker: Masker,
     size: Size,
 }
@@ -42,7 +44,7 @@ impl Worker {
             let mut result = self.try_fill(batch, image, counters);
             if result == Err(Status::BadIndex) {
                 // The index is checked against length and checksum of the bytes, so the file has changed since the index was made.
-                batch.indexes.forget(batch.records[image]);
+                batch.indexes.forget(u64::from(batch.records[image]));
                 result = self.try_fill(batch, image, counters);
             }
             result?;
@@ -96,6 +98,7 @@ impl Worker {
         counters
             .bytes
             .fetch_add(bytes.len() as u64, std::sync::atomic::Ordering::Relaxed);
+        self.decoder.set_exif(false); // which items may have set
         let result = self.decoder.open(bytes).and_then(|opened| {
             self.plan(batch, image, &opened)?;
             self.render(batch, image, &opened, counters)
@@ -190,7 +193,7 @@ impl Worker {
         counters: &Counters,
     ) -> Result<()> {
         let began = Instant::now();
-        let known = batch.indexes.get(batch.records[image]);
+        let known = batch.indexes.get(u64::from(batch.records[image]));
         let options = DecodeOptions {
             index: known.as_deref(),
             scale,
@@ -198,7 +201,9 @@ impl Worker {
         let emit = Some(&mut self.index);
         let decoded = self.decoder.decode(opened, region, &options, emit)?;
         if !self.index.is_empty() {
-            batch.indexes.offer(batch.records[image], &self.index);
+            batch
+                .indexes
+                .offer(u64::from(batch.records[image]), &self.index);
         }
         let mut last = Instant::now();
         add(&counters.decode_ns, last - began);

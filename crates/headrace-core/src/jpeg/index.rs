@@ -93,7 +93,7 @@ impl Index {
     }
 
     /// Become a copy of `other`.
-    pub(super) fn copy_from(&mut self, other: &Index) {
+    pub fn copy_from(&mut self, other: &Index) {
         self.entries.clear();
         self.entries.extend_from_slice(&other.entries);
         (self.length, self.checksum) = (other.length, other.checksum);

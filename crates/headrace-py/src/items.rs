@@ -1,0 +1,202 @@
+//! Items: images that each have a source, a crop, a size, a window and flips of their own, for `fill_items` and
+//! `Engine.submit_items`.
+#![allow(unsafe_code)]
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use headrace_core::engine::{self, BatchMemory, Group, Item, ItemBytes, Items, Source, Target};
+use headrace_core::geometry::Rect;
+use pyo3::buffer::PyUntypedBuffer;
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
+use pyo3::types::PyBytes;
+
+use crate::detach::{detached, guarded};
+use crate::program::filter;
+use crate::store::Store;
+
+/// An item: source, box, size, filter, window, flip left-right, flip top-bottom.
+type ItemTuple<'py> = (
+    Bound<'py, PyAny>,
+    Option<Corners>,
+    Option<(i64, i64)>,
+    Bound<'py, PyAny>,
+    Option<Corners>,
+    bool,
+    bool,
+);
+
+/// A rectangle as Python gives it: x, y, width, height.
+pub type Corners = (i64, i64, i64, i64);
+
+/// A target: layout and values, and the memory.
+pub type TargetTuple<'py> = (PyRef<'py, Store>, Bound<'py, PyAny>);
+
+/// A `bytes` object, which never changes.
+struct Unchanging(PyBackedBytes);
+
+impl ItemBytes for Unchanging {
+    fn get<'a>(&'a self, _: &'a mut Vec<u8>) -> &'a [u8] {
+        &self.0
+    }
+}
+
+/// Convert a rectangle. Values that are negative or exceed 32 bits give a rectangle that fits no image.
+pub fn rect((x, y, w, h): Corners) -> Rect {
+    let side = |value: i64| u32::try_from(value).unwrap_or(u32::MAX);
+    Rect::new(side(x), side(y), side(w), side(h))
+}
+
+/// Convert a window. Raise ValueError if a value is negative or exceeds 32 bits.
+pub fn window((x, y, w, h): Corners, number: usize) -> PyResult<Rect> {
+    let side = |value: i64| u32::try_from(value).ok();
+    match (side(x), side(y), side(w), side(h)) {
+        (Some(left), Some(top), Some(width), Some(height)) => {
+            Ok(Rect::new(left, top, width, height))
+        }
+        _ => Err(PyValueError::new_err(format!(
+            "item {number}: the window (x {x}, y {y}, width {w}, height {h}) leaves the resized image"
+        ))),
+    }
+}
+
+/// Convert a size. Values that are negative or exceed 32 bits give a size that is refused.
+pub fn size((width, height): (i64, i64)) -> (u32, u32) {
+    let side = |value: i64| u32::try_from(value).unwrap_or(u32::MAX);
+    (side(width), side(height))
+}
+
+/// Read items in Python's form. Neighbours with one source become a group.
+fn groups(items: &[Bound<'_, PyAny>]) -> PyResult<(Vec<Group>, Vec<Item>)> {
+    let mut groups: Vec<Group> = Vec::with_capacity(items.len());
+    let mut made = Vec::with_capacity(items.len());
+    let mut last: Option<Bound<'_, PyAny>> = None;
+    for (number, item) in items.iter().enumerate() {
+        let (source, box_, resized, name, part, flip_x, flip_y): ItemTuple<'_> =
+            item.extract().map_err(|error| {
+                PyTypeError::new_err(format!(
+                    "item {number} is no (source, box, size, filter, window, flip_x, flip_y): {error}"
+                ))
+            })?;
+        let again = match &last {
+            Some(last) if last.is(&source) => true,
+            Some(last) => !source.is_instance_of::<PyBytes>() && last.eq(&source)?,
+            None => false,
+        };
+        match groups.last_mut() {
+            Some(group) if again => group.count += 1,
+            _ => groups.push(Group {
+                source: to_source(&source, number)?,
+                count: 1,
+            }),
+        }
+        last = Some(source);
+        made.push(Item {
+            box_: box_.map(rect),
+            size: resized.map(size),
+            filter: filter(&name.extract::<std::borrow::Cow<'_, str>>()?)?,
+            window: part.map(|part| window(part, number)).transpose()?,
+            flip_x,
+            flip_y,
+            ..Item::default()
+        });
+    }
+    Ok((groups, made))
+}
+
+fn to_source(source: &Bound<'_, PyAny>, number: usize) -> PyResult<Source> {
+    if let Ok(bytes) = source.cast::<PyBytes>() {
+        let bytes = PyBackedBytes::from(bytes.clone());
+        return Ok(Source::Memory(Box::new(Unchanging(bytes))));
+    }
+    source
+        .extract::<PathBuf>()
+        .map(Source::File)
+        .map_err(|error| PyTypeError::new_err(format!("item {number}: its source: {error}")))
+}
+
+/// Take the memory of the targets; the buffers are appended to `keep`, which must live until no thread uses them.
+fn to_targets(
+    targets: &[TargetTuple<'_>],
+    keep: &mut Vec<PyUntypedBuffer>,
+) -> PyResult<Vec<Target>> {
+    let target = |(number, (store, memory)): (usize, &TargetTuple<'_>)| {
+        let buffer = PyUntypedBuffer::get(memory)?;
+        if buffer.readonly() || !buffer.is_c_contiguous() {
+            return Err(PyValueError::new_err(format!(
+                "target {number} must be writable and C-contiguous"
+            )));
+        }
+        // SAFETY: the buffer has this many bytes, is writable, and is held in `keep`.
+        let memory = unsafe { BatchMemory::new(buffer.buf_ptr().cast(), buffer.len_bytes(), 1) };
+        keep.push(buffer);
+        Ok(Target {
+            store: Arc::clone(&store.inner),
+            memory,
+        })
+    };
+    targets.iter().enumerate().map(target).collect()
+}
+
+/// Make a batch of items of their form in Python; the buffers that it writes to are appended to `keep`.
+pub fn to_items(
+    items: &[Bound<'_, PyAny>],
+    targets: &[TargetTuple<'_>],
+    places: Option<Vec<(usize, usize)>>,
+    keep: &mut Vec<PyUntypedBuffer>,
+) -> PyResult<Items> {
+    let (groups, mut items) = groups(items)?;
+    let targets = to_targets(targets, keep)?;
+    match places {
+        Some(places) if places.len() == items.len() => {
+            for (item, place) in items.iter_mut().zip(places) {
+                item.place = place;
+            }
+        }
+        Some(places) => {
+            return Err(PyValueError::new_err(format!(
+                "{} places for {} items",
+                places.len(),
+                items.len()
+            )))
+        }
+        None => one_after_the_other(&mut items, &targets),
+    }
+    Items::new(groups, items, targets).map_err(PyValueError::new_err)
+}
+
+/// Place the items in the first target, without gaps. What cannot be placed is refused by [`Items::new`].
+fn one_after_the_other(items: &mut [Item], targets: &[Target]) {
+    let value_bytes = targets
+        .first()
+        .map_or(1, |target| target.store.value_bytes());
+    let mut at = 0usize;
+    for item in items {
+        item.place = (0, at);
+        let (width, height) = item.shape().unwrap_or((0, 0));
+        at = at.saturating_add(3 * value_bytes * width as usize * height as usize);
+    }
+}
+
+/// Make images in the caller's memory: one call per batch, without the interpreter lock.
+///
+/// `items`: (source, box, size, filter, window, flip_x, flip_y) each: `bytes` or a path; crop (x, y, w, h) in the image or None;
+/// (width, height) of the resize or None; its filter; crop (x, y, w, h) in the resized image or None; mirror left to right; top
+/// to bottom. `targets`: (layout and values, writable C-contiguous buffer). `places`: (number of the target, byte of it) of each
+/// item; None: in the first target, one after the other. Neighbours with one source are read and opened once.
+/// Return a status per item, 0 = ok; the memory of a failed item is zero. Nobody else may use the memory during the call.
+#[pyfunction]
+#[pyo3(signature = (items, targets, places = None, threads = 1))]
+pub fn fill_items(
+    py: Python<'_>,
+    items: Vec<Bound<'_, PyAny>>,
+    targets: Vec<TargetTuple<'_>>,
+    places: Option<Vec<(usize, usize)>>,
+    threads: usize,
+) -> PyResult<Vec<i32>> {
+    let mut keep = Vec::new();
+    let batch = guarded(py, || to_items(&items, &targets, places, &mut keep))?;
+    detached(py, || engine::fill_items(batch, threads))
+}
