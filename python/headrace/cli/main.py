@@ -40,6 +40,7 @@ VERBS: tuple[str, ...] = (
     "verify",
     "train",
     "tune",
+    "cost",
     "evaluate",
     "predict",
     "export",

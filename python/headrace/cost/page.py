@@ -1,0 +1,212 @@
+"""The HTML page of a cost estimate: the choice, a chart of time against money, all rows, the arithmetic, the sources."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from headrace._native import __version__
+from headrace.cost.answer import Answer
+from headrace.cost.runs import Row
+from headrace.errors import UsageError
+from headrace.report import numbers
+from headrace.report.markup import Html, join, tag
+from headrace.report.page import figure, html_page, write_page
+from headrace.report.tables import table
+
+__all__ = ["render", "write"]
+
+STYLE = """
+.chart svg { display: block; width: 100%; overflow: visible; }
+.chart svg { border-left: 1px solid var(--hair); border-bottom: 1px solid var(--hair); }
+.chart circle { fill: var(--compute); }
+.chart circle.beaten { fill: var(--quiet); opacity: 0.5; }
+.chart circle.chosen { fill: var(--warn); }
+.chart text { font-size: 11px; fill: currentColor; }
+.chart p.axis { display: flex; justify-content: space-between; margin: 0.2rem 0 0; font-size: 0.8125rem; color: var(--quiet); }
+details { margin: 0.3rem 0; } details ul { margin: 0.3rem 0 0.6rem; }
+"""
+
+WIDTH, HEIGHT = 800.0, 320.0
+
+NAMED = "Rows that no other beats in both time and money have their name."
+
+LABELLED = 7
+"""Rows of the chart whose names are written."""
+
+
+def write(found: Answer, path: Path, *, title: str) -> Path:
+    """Write the page to `path` in one piece and return `path`. Raises `UsageError` if it cannot be written."""
+    return write_page(path, render(found, title=title), name="page", error=UsageError, hint="--html FILE chooses another place")
+
+
+def render(found: Answer, *, title: str) -> str:
+    """Return the whole page."""
+    return html_page(
+        f"{title} · headrace",
+        tag("header", tag("span", "headrace", class_="brand"), tag("code", title, class_="command")),
+        tag(
+            "main",
+            _head(found),
+            _chart(found),
+            _rows(found),
+            _arithmetic(found),
+            _modes(found),
+            _sensitivity(found),
+            _sources(found),
+        ),
+        tag("footer", tag("p", f"headrace {__version__} · prices of {found.region}, {found.price_date}")),
+        css=STYLE,
+    )
+
+
+def _head(found: Answer) -> Html:
+    row = found.choice.row
+    cells = []
+    if row is not None:
+        cells = [
+            figure(_money(row.best_usd), f"{_name(row)}, {row.recommended}", accent=True),
+            figure(f"{row.total_hours:.1f} h", "from the order to the last step"),
+            figure(row.binds, "binds"),
+        ]
+    return tag("section", tag("div", *cells, class_="money"), *(tag("p", line) for line in found.sentences()))
+
+
+def _chart(found: Answer) -> Html | None:
+    rows = [row for row in found.rows if math.isfinite(row.best_usd) and row.best_usd > 0 and row.total_hours > 0]
+    if len(rows) < 2:
+        return None
+    hours, money = [math.log(row.total_hours) for row in rows], [math.log(row.best_usd) for row in rows]
+
+    def place(value: float, values: list[float], length: float) -> float:
+        span = max(values) - min(values) or 1.0
+        return 24 + (length - 48) * (value - min(values)) / span
+
+    unbeaten = {id(row) for row in found.pareto}
+    marks = []
+    for row, x, y in zip(rows, hours, money, strict=True):
+        left, top = place(x, hours, WIDTH), HEIGHT - place(y, money, HEIGHT)
+        kind = "chosen" if row is found.choice.row else None if id(row) in unbeaten else "beaten"
+        words = f"{_name(row)}, {row.recommended}: {row.total_hours:.2f} h, {_money(row.best_usd)}, {row.binds} binds"
+        marks.append(tag("circle", tag("title", words), cx=round(left, 1), cy=round(top, 1), r=5, class_=kind))
+    for row in found.pareto[:LABELLED]:
+        left, top = place(math.log(row.total_hours), hours, WIDTH), HEIGHT - place(math.log(row.best_usd), money, HEIGHT)
+        anchor = "end" if left > WIDTH * 0.7 else "start"
+        marks.append(
+            tag("text", _name(row), x=round(left + (-8 if anchor == "end" else 8), 1), y=round(top - 7, 1), text_anchor=anchor)
+        )
+    svg = tag("svg", *marks, viewbox=f"0 0 {WIDTH:g} {HEIGHT:g}", role="img", aria_label="cost over time of each instance type")
+    low, high = min(row.best_usd for row in rows), max(row.best_usd for row in rows)
+    return tag(
+        "section",
+        tag("h2", "time against money"),
+        tag("p", f"Vertical: {_money(low)} to {_money(high)} a run, logarithmic. {NAMED}", class_="note"),
+        svg,
+        tag("p", tag("span", f"{min(row.total_hours for row in rows):.2g} h"), tag("span", "hours, logarithmic"),
+            tag("span", f"{max(row.total_hours for row in rows):.3g} h"), class_="axis"),
+        class_="chart",
+    )  # fmt: skip
+
+
+def _rows(found: Answer) -> Html:
+    ordered = sorted(found.rows, key=lambda row: row.best_usd)
+    headers = ("instance", "img/s", "interval", "binds", "an epoch", "training", "on demand", "spot", "spot, expected", "start")
+    cells = [
+        (
+            _name(row),
+            numbers.image_rate(row.img_s) if row.img_s else "–",
+            f"{numbers.image_rate(row.img_s_low)} to {numbers.image_rate(row.img_s_high)}" if row.img_s else "–",
+            row.binds,
+            numbers.seconds(row.seconds_per_epoch) if row.seconds_per_epoch else "–",
+            numbers.seconds(row.hours * 3600),
+            _money(row.on_demand_usd),
+            _money(row.spot_usd),
+            _money(row.spot_expected_usd),
+            numbers.seconds(row.start_s),
+        )
+        for row in ordered
+    ]
+    return tag("section", tag("h2", "all rows, the cheapest first"), table("cost by instance type", headers, cells))
+
+
+def _arithmetic(found: Answer) -> Html:
+    parts = []
+    for row in sorted(found.rows, key=lambda row: row.best_usd):
+        lines = [
+            tag("li", f"{floor.resource}: {floor.arithmetic} = {numbers.image_rate(floor.img_s.point)} img/s "
+                      f"({floor.img_s.kind}; {floor.img_s.source})")
+            for floor in row.floors
+        ]  # fmt: skip
+        lines.append(
+            tag("li", f"price: ${row.usd_per_hour:,.4f} an hour, {row.price_kind}, {row.price_date} ({row.price_source})")
+        )
+        if row.spot_expected_usd is not None and row.spot_interruptions is not None:
+            level = (
+                f"; spot pays if interruptions are rarer than one in {row.break_even_hours:.2f} h"
+                if row.break_even_hours
+                else ""
+            )
+            lines.append(
+                tag(
+                    "li",
+                    f"spot: {row.spot_discount:.0%} off ({row.spot_kind}), {row.spot_interruptions:.1f} interruptions{level}",
+                )
+            )
+        parts.append(tag("details", tag("summary", f"{_name(row)}: {_money(row.best_usd)}"), tag("ul", *lines)))
+    return tag("section", tag("h2", "arithmetic"), *parts)
+
+
+def _modes(found: Answer) -> Html | None:
+    if not found.input_modes:
+        return None
+    cells = [
+        (
+            plan.mode,
+            numbers.seconds(plan.start_s),
+            numbers.seconds(plan.seconds_per_epoch),
+            plan.binds or "–",
+            _money(plan.storage_usd),
+            _money(plan.usd),
+        )
+        if plan.refused is None
+        else (plan.mode, plan.refused, "–", "–", "–", "–")
+        for plan in found.input_modes
+    ]
+    headers = ("input mode", "first batch after", "an epoch", "binds", "storage and requests", "one run")
+    return tag("section", tag("h2", "input modes"), table("input modes on the chosen instance", headers, cells))
+
+
+def _sensitivity(found: Answer) -> Html | None:
+    if not found.sensitivity:
+        return None
+    cells = [
+        (
+            change.input,
+            f"× {change.factor:g}",
+            change.instance or "none",
+            change.purchase or "–",
+            _money(change.usd),
+            "yes" if change.changes_choice else "no",
+        )
+        for change in found.sensitivity
+    ]
+    headers = ("input", "changed", "choice then", "purchase", "run", "another choice")
+    return tag("section", tag("h2", "which inputs change the choice"), table("sensitivity", headers, cells))
+
+
+def _sources(found: Answer) -> Html:
+    named = dict.fromkeys(f"{row.price_source} ({row.price_date})" for row in found.rows)
+    rates = dict.fromkeys(floor.img_s.source for row in found.rows for floor in row.floors)
+    items = [tag("li", line) for line in (*named, *rates)]
+    return tag("section", tag("h2", "sources"), join(tag("ul", *items)))
+
+
+def _money(value: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"${value:,.2f}" if math.isfinite(value) else "never ends"
+
+
+def _name(row: Row) -> str:
+    count = f"{row.instances} × " if row.instances > 1 else ""
+    return count + ("ml." if row.service == "sagemaker" else "") + row.instance
