@@ -1,6 +1,7 @@
 """The command line: one module for each verb (`headrace VERB`), and the modules that the verbs share.
 
 - `compare`: compare the rates, the parts of the step and the settings of two saved sessions.
+- `cost`: time and money of an epoch and a run on each instance type.
 - `demo`: diagnose, run, pack and train on this machine in a few minutes.
 - `diagnose`: run a training command unmodified, find what makes it slow, and predict the gain of fixes.
 - `doctor`: print facts about this machine, what does not fit together, and the remedies.

@@ -40,7 +40,9 @@ SHOWN_ROWS = 12
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `headrace cost`."""
-    parser.add_argument("action", nargs="?", choices=("refresh",), help="fetch current prices from AWS (needs credentials)")
+    parser.add_argument(
+        "action", nargs="?", choices=("refresh",), metavar="refresh", help="fetch current prices from AWS (needs credentials)"
+    )
     _job_arguments(parser)
     _machine_arguments(parser)
     _spot_arguments(parser)

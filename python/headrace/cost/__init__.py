@@ -1,11 +1,13 @@
 """`headrace cost`: what an epoch and a run cost where, from measured or published rates and a dated table of prices.
 
+- `answer`: The whole answer to a cost question: rows, choice, trade-offs, input modes, other loaders, sensitivity.
 - `budget`: Choose a machine and a purchase by deadline, budget and number of instances.
 - `calibrate`: Compare predicted with observed seconds of finished runs, and keep a factor for each kind of machine.
 - `estimate`: A quantity with an interval, its kind (given, measured, published, estimated) and its source.
 - `floors`: The rates that GPU, CPU, network, requests and disk of an instance allow; the lowest binds.
 - `input_modes`: Time and money until the first batch and for each epoch, by the way the data reach the instance.
 - `live_prices`: Prices from AWS, kept in a cache with their date.
+- `measured`: Rates that were measured: from a session, or from the JSON documents of tune and trials.
 - `page`: The HTML page of a cost estimate.
 - `prices`: The dated table of instances and prices in this package.
 - `runs`: The rows of a cost estimate: each instance, service and rate with its time and money.

@@ -81,12 +81,13 @@ class Answer:
             "region": self.region,
         }
 
-    def sentences(self) -> list[str]:
-        """Return the choice, its uncertainty and the sources, one plain sentence each."""
+    def sentences(self, *, sources: bool = True) -> list[str]:
+        """Return the choice, its uncertainty and (default) the sources, one plain sentence each."""
         lines = [self._choice_line(), *self._loader_lines(), *self._mode_lines(), *self._sensitivity_lines()]
         if any(row.rate_kind == "estimated" for row in self.rows):
             lines.append("~ marks a rate with an estimated part; --json and --html have its interval and its arithmetic.")
-        lines.append(f"Prices of {self.region}, {self.price_date}; {_price_words(self.rows)}")
+        if sources:
+            lines.append(f"Prices of {self.region}, {self.price_date}; {_price_words(self.rows)}")
         return [line for line in lines if line]
 
     def _choice_line(self) -> str:

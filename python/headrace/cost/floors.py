@@ -138,11 +138,20 @@ def _gpu(job: Job, instance: Instance, table: PriceTable) -> Floor:
         )
     if instance.gpus == 1:
         return Floor("gpu", one, f"1 × {instance.gpu} at {one.point:,.0f} img/s")
-    point, low, high = SCALING
+    point, low, high = _scaling(instance, table)
     whole = one.times(instance.gpus * point, instance.gpus * low, instance.gpus * high, source="scaling over GPUs estimated")
     return Floor(
         "gpu", whole, f"{instance.gpus} × {instance.gpu} at {one.point:,.0f} img/s, each at {point:.0%} when they work together"
     )
+
+
+def _scaling(instance: Instance, table: PriceTable) -> tuple[float, float, float]:
+    """Return the share of one GPU's rate that each of several reaches: as published for eight, else SCALING."""
+    entry = table.document["gpus"][instance.gpu]
+    if instance.gpus == 8 and entry.get("eight"):
+        share = entry["eight"] / (8 * entry["resnet50_img_s"])
+        return share, share, SCALING[2]
+    return SCALING
 
 
 def cpu_rate(job: Job, table: PriceTable) -> tuple[Estimate, str | None]:

@@ -1,8 +1,8 @@
 """Time and money until the first batch and for each epoch, by the way the data reach the instance.
 
 `file`: SageMaker downloads everything first. `fastfile`: files appear at once and are read from S3 when they are opened.
-`pipe`: one sequential stream per epoch. `stream`: headrace reads ranges of shards into a cache. `fsx`, `efs`: a shared file system.
-`local`: the data lie on the instance already.
+`pipe`: one sequential stream per epoch. `stream`: headrace reads ranges of shards into a cache. `fsx`, `efs`: a shared file
+system. `local`: the data lie on the instance already.
 """
 
 from __future__ import annotations
@@ -111,9 +111,17 @@ def _plan(
     found = floors(this, instance, table)
     began = start(this, instance, service, table)
     seconds = job.images / binding(found).img_s.point
+    if mode == "stream" and _cached(job, instance):
+        later = job.images / binding(floors(replace(job, input_mode="local"), instance, table)).img_s.point
+        seconds = (seconds + (job.epochs - 1) * later) / job.epochs if job.epochs > 1 else seconds
     hours = (began.billed_s + job.epochs * seconds) / 3600
     storage, words = _storage_usd(this, hours, instance, table.document["storage"], runs)
     return ModePlan(mode, began.seconds.point, seconds, binding(found).resource, storage, hours * usd_per_hour + storage, words)
+
+
+def _cached(job: Job, instance: Instance) -> bool:
+    """Whether headrace's cache on the instance holds the whole dataset, so that only the first epoch reads the store."""
+    return (job.dataset_bytes or 0.0) <= 0.9e9 * instance.nvme_gb
 
 
 def _refusal(job: Job, mode: InputMode, instance: Instance, service: Service) -> str | None:

@@ -24,6 +24,8 @@ STYLE = """
 .chart circle.chosen { fill: var(--warn); }
 .chart text { font-size: 11px; fill: currentColor; }
 .chart p.axis { display: flex; justify-content: space-between; margin: 0.2rem 0 0; font-size: 0.8125rem; color: var(--quiet); }
+.chart p.axis { max-width: none; }
+@media (max-width: 40rem) { .chart text { font-size: 20px; } .chart circle { r: 9px; } }
 details { margin: 0.3rem 0; } details ul { margin: 0.3rem 0 0.6rem; }
 """
 
@@ -69,7 +71,7 @@ def _head(found: Answer) -> Html:
             figure(f"{row.total_hours:.1f} h", "from the order to the last step"),
             figure(row.binds, "binds"),
         ]
-    return tag("section", tag("div", *cells, class_="money"), *(tag("p", line) for line in found.sentences()))
+    return tag("section", tag("div", *cells, class_="money"), *(tag("p", line) for line in found.sentences(sources=False)))
 
 
 def _chart(found: Answer) -> Html | None:

@@ -119,7 +119,7 @@ def estimate_row(
     if job.img_s is None and factor != 1:
         whole = whole.times(1 / factor, source="calibrated with finished runs")
     seconds = job.images / whole.point
-    hours = job.epochs * seconds / 3600
+    hours = job.epochs * job.images / whole.point / 3600
     began = start(job, instance, service, table)
     return _priced(
         _Run(
