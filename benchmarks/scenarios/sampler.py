@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from headrace.attach import procfs, sampler
-from headrace.session.model import GpuProperties, GpuSample
+from headrace.session.machine import GpuProperties, GpuSample
 from headrace.system.cgroup import Cgroup
 
 PERIOD_S, STOPPED_S = 0.1, 0.04

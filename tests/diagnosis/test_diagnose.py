@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 from diagnosis_checks import check
 from headrace.diagnosis.diagnose import diagnose
-from headrace.session.model import Event, Host, Session
+from headrace.session.machine import Host
+from headrace.session.model import Event, Session
 from session_factory import MAIN_PID, make_session
 
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 from diagnosis_checks import check
 from headrace.diagnosis.diagnose import diagnose
-from headrace.session.model import ForeignProgram, Session
+from headrace.session.machine import ForeignProgram
+from headrace.session.model import Session
 from session_factory import make_session
 
 

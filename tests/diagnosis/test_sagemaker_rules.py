@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 from headrace.diagnosis.sagemaker_rules import RULES, RuleResult, apply_rules
-from headrace.session.model import GpuProperties, GpuSample, Host, Sample, Session, Step
+from headrace.session.machine import GpuProperties, GpuSample, Host, Sample
+from headrace.session.model import Session, Step
 from session_factory import example_session
 
 GIB = 1 << 30

@@ -13,19 +13,8 @@ from typing import Any
 from headrace.diagnosis.model import Diagnosis, Finding, Fix
 from headrace.diagnosis.reachable import with_reachable
 from headrace.diagnosis.series import heat_map, percentiles, stages, timeline
-from headrace.session.model import (
-    Batch,
-    Event,
-    GpuProperties,
-    GpuSample,
-    Host,
-    NotMeasured,
-    ObservedLoader,
-    Process,
-    Sample,
-    Session,
-    Step,
-)
+from headrace.session.machine import GpuProperties, GpuSample, Host, Sample
+from headrace.session.model import Batch, Event, NotMeasured, ObservedLoader, Process, Session, Step
 
 MAIN_PID = 1000
 

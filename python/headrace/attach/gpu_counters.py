@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from headrace.session.model import GpuProperties, GpuSample
+from headrace.session.machine import GpuProperties, GpuSample
 from headrace.system.gpm import Gpm
 from headrace.system.nvml import Nvml, NvmlError, open_nvml
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from headrace.session.model import ForeignProgram
+from headrace.session.machine import ForeignProgram
 
 __all__ = [
     "SHARES",

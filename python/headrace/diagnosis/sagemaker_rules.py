@@ -13,7 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from headrace.diagnosis.stats import mean, percentile
-from headrace.session.model import Sample, Session
+from headrace.session.machine import Sample
+from headrace.session.model import Session
 from headrace.system.sizes import percent_text
 
 __all__ = ["RULES", "RuleResult", "apply_rules"]

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from headrace.diagnosis.model import HeatMap, Percentiles, StageRow, Timeline, TimelineEvent
 from headrace.diagnosis.stats import mean, percentile
-from headrace.session.model import Batch, Process, Sample, Session, Step, owners
+from headrace.session.machine import Sample
+from headrace.session.model import Batch, Process, Session, Step, owners
 
 __all__ = ["heat_map", "percentiles", "stages", "timeline"]
 

@@ -9,7 +9,8 @@ from headrace.diagnosis.stats import mean, median
 from headrace.report import numbers
 from headrace.report.markup import Html, join, tag
 from headrace.report.tables import table
-from headrace.session.model import GpuSample, Session
+from headrace.session.machine import GpuSample
+from headrace.session.model import Session
 
 __all__ = ["MISLEADING", "panel"]
 

@@ -12,7 +12,8 @@ from headrace.report.charts import share_strip, term_bar
 from headrace.report.markup import Html, join, tag
 from headrace.report.slow_steps import SlowStep
 from headrace.report.thresholds import Threshold
-from headrace.session.model import Sample, Session
+from headrace.session.machine import Sample
+from headrace.session.model import Session
 
 __all__ = [
     "definition_list",

@@ -11,7 +11,8 @@ from headrace.report import numbers
 from headrace.report.heat_map import data_uri
 from headrace.report.markup import Html, join, tag
 from headrace.report.slow_steps import SlowStep
-from headrace.session.model import Sample, Session
+from headrace.session.machine import Sample
+from headrace.session.model import Session
 
 __all__ = ["axis_end_s", "chart"]
 

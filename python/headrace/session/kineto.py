@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from headrace.errors import SessionError
-from headrace.session.model import GpuProperties, GpuSample, Host, NotMeasured, ObservedLoader, Process, Sample, Session, Step
+from headrace.session.machine import GpuProperties, GpuSample, Host, Sample
+from headrace.session.model import NotMeasured, ObservedLoader, Process, Session, Step
 from headrace.system.regular_file import read_regular
 
 __all__ = ["FAMILY", "is_trace", "read_trace"]

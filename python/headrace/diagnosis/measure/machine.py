@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from headrace.diagnosis.measure.rank import Rank
 from headrace.diagnosis.stats import fit_line, mean, mean_of_known, median, required
-from headrace.session.model import ForeignProgram, Sample, Session
+from headrace.session.machine import ForeignProgram, Sample
+from headrace.session.model import Session
 
 __all__ = ["Machine", "measure_machine"]
 

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from headrace.errors import SessionError
-from headrace.session.model import Batch, Sample, Session, Step
+from headrace.session.machine import Sample
+from headrace.session.model import Batch, Session, Step
 
 __all__ = ["trace", "write"]
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from headrace.errors import SessionError
-from headrace.session.model import Sample, Session
+from headrace.session.machine import Sample
+from headrace.session.model import Session
 from headrace.training import tensorboard_events as tfevents
 
 __all__ = ["FILE_NAME", "scalars", "write"]
