@@ -161,7 +161,7 @@ def test_random_deep_stacks_take_bounded_memory(sampler: stacks.StackSampler, mo
 
     def deep(depth: int) -> None:
         if depth == 0:
-            sampler.mark("step")
+            sampler.mark("step", 0)
             assert sampler.sample()
         else:
             number = names.randrange(40)
@@ -172,7 +172,7 @@ def test_random_deep_stacks_take_bounded_memory(sampler: stacks.StackSampler, mo
     assert len(sampler._counts) <= 51
     assert sum(sampler._counts.values()) == 300
     assert max(len(places) for _, _, places in sampler._counts) == stacks.MOST_FRAMES
-    assert sampler._counts["step", False, ()] >= 200
+    assert sampler._counts[("step", 0), False, ()] >= 200
 
 
 def test_samples_keep_no_frame_and_no_local_value(sampler: stacks.StackSampler) -> None:
@@ -186,7 +186,7 @@ def test_samples_keep_no_frame_and_no_local_value(sampler: stacks.StackSampler) 
 
         value = Value()
         weakref.finalize(value, gone.append, True)
-        sampler.mark("step")
+        sampler.mark("step", 0)
         sampler.sample()
 
     work()
@@ -204,14 +204,14 @@ def test_the_thread_ends_when_nothing_is_marked_and_before_a_fork(
     monkeypatch.setattr(stacks, "IDLE_S", 0.2)
     for _ in range(stacks.FIRST_MARKS):
         assert not alive()
-        sampler.mark("step")
+        sampler.mark("step", 0)
     assert alive()
     child = os.fork()
     if child == 0:
         os._exit(0 if threading.active_count() == 1 and not sampler._marks else 1)
     assert not alive()
     assert os.waitpid(child, 0)[1] == 0
-    sampler.mark("step")
+    sampler.mark("step", 0)
     wait_until(lambda: sampler._samples > 0)
     sampler.unmark()
     wait_until(lambda: not alive())
@@ -224,7 +224,7 @@ def test_a_mark_ends_with_its_owner(sampler: stacks.StackSampler) -> None:
         pass
 
     owner = Owner()
-    sampler.mark("step", owner)
+    sampler.mark("step", 0, owner)
     assert sampler.sample()
     del owner
     assert not sampler.sample()
@@ -235,7 +235,7 @@ def test_the_scripts_random_numbers_stay_as_they_are(sampler: stacks.StackSample
     expected = [random.random() for _ in range(3)]
     random.seed(5)
     for _ in range(stacks.FIRST_MARKS):
-        sampler.mark("step")
+        sampler.mark("step", 0)
     wait_until(lambda: sampler._samples >= 3)
     sampler.stop()
     assert [random.random() for _ in range(3)] == expected
@@ -245,7 +245,7 @@ def test_waiting_is_no_work(sampler: stacks.StackSampler) -> None:
     import queue
 
     def waits() -> None:
-        sampler.mark("step")
+        sampler.mark("step", 0)
         source.get()
 
     source: queue.Queue[int] = queue.Queue()

@@ -7,6 +7,8 @@ library only. An error in a hook turns the hook off, prints one line, and never 
 - `bare_loops`: Time training loops whose batches come from unknown code, for example from threads and a queue of the script.
 - `counters`: Counters of the current step in the main process. `steps.py` reads and resets them.
 - `device_clock`: Measure time on the device's own clock, without waiting for the device.
+- `environment`: Read what else sets the speed of this process: variables of the environment, and the versions of its
+  libraries.
 - `fetch`: Time how each batch is made: in a DataLoader worker, or in the main process if there are no workers.
 - `first_step`: Time the start of a job: imports, downloads, compilation.
 - `foreign_programs`: The programs outside the job that use most CPU, by pid and name.
@@ -15,6 +17,7 @@ library only. An error in a hook turns the hook off, prints one line, and never 
 - `load_hooks`: Install the hook modules when PyTorch and its data loader are imported, and time imports until training
   starts.
 - `log`: Print headrace's lines on stderr from inside the user's process, also while the script draws a progress bar.
+- `loss`: Record the loss that the script computes its gradients from, a few times a second.
 - `model_settings`: Read how the model is run: number format, memory format, DataParallel, versions. Once, after a few
   optimizer steps.
 - `operator_cpu`: Measure what PyTorch's operators cost while the training process makes a batch itself and its threads lack

@@ -9,8 +9,8 @@ class Counters:
     """Sums over the current step. Only the hooks of the training process change them."""
 
     __slots__ = (
-        "backward_s", "batch_s", "collective_s", "copy_s", "forward_end_s", "forward_s", "gradients_s", "optimizer_steps",
-        "optimizer_thread", "sync_count", "sync_s",
+        "backward_s", "batch_s", "collective_s", "copy_s", "forward_end_s", "forward_s", "gradients_s", "losses",
+        "optimizer_steps", "optimizer_thread", "sync_count", "sync_s",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -23,6 +23,7 @@ class Counters:
         self.sync_s = self.copy_s = 0.0
         self.sync_count = 0
         self.optimizer_steps = 0
+        self.losses = 0
         self.forward_end_s = self.gradients_s = 0.0
         self.forward_s: float | None = None
         self.backward_s: float | None = None

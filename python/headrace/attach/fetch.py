@@ -151,7 +151,7 @@ class _BatchTimer:
         self.queue_s = run_queue_delay_s()
         self.process_cpu_s = time.process_time()
         self.cpu_s = time.thread_time()
-        stacks.mark("batch")
+        stacks.mark("batch", self.loader)
         self.start_s = time.monotonic()
         if self.worker < 0 and not self.operators.done and type(fetcher).__name__ == MAP_FETCHER:
             self.operators.begin()

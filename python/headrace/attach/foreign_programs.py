@@ -20,8 +20,9 @@ __all__ = ["LEAST_FOREIGN_CORES", "ForeignPrograms"]
 LEAST_FOREIGN_CORES = 0.2
 """Read the list only while other programs use at least so many cores."""
 
-MOST_NAMED = 3
-"""Record at most so many programs per sample."""
+MOST_RECORDED = 32
+"""Record at most so many programs per sample. The report names the largest of their means: a program that is fourth in one
+sample may be first in the next."""
 
 LEAST_CORES = 0.05
 """Leave out programs that use less."""
@@ -60,7 +61,7 @@ class ForeignPrograms:
             if pid in before and before[pid][1] == start
         }
         order = sorted((pid for pid in used if used[pid] >= LEAST_CORES), key=lambda pid: -used[pid])
-        return [{"pid": pid, "name": names[pid], "cores": round(used[pid], 2)} for pid in order[:MOST_NAMED]]
+        return [{"pid": pid, "name": names[pid], "cores": round(used[pid], 2)} for pid in order[:MOST_RECORDED]]
 
     def forget(self) -> None:
         """Forget the last reading: programs that rest meanwhile would look smaller than they are."""

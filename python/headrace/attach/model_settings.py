@@ -15,6 +15,9 @@ __all__ = ["install"]
 AFTER_STEPS = 5
 """Read the settings after this many optimizer steps: by then autocast and the memory format are set."""
 
+RATES = ("lr", "momentum", "weight_decay")
+"""Settings of the optimizer that are recorded, as it has them at that step. Tensors are left out: reading one may wait."""
+
 
 def install(recorder: Recorder) -> None:
     """Patch what the settings are read from until the first optimizer steps are done."""
@@ -85,6 +88,8 @@ class _SettingsReader:
             "convolutions": len(weights),
             "channels_last": sum(each.is_contiguous(memory_format=torch.channels_last) for each in weights),
             "data_parallel": self._data_parallel,
+            "optimizer": type(optimizer).__name__,
+            **{name: value for name in RATES if isinstance(value := optimizer.param_groups[0].get(name), int | float)},
         }
         if facts["device"] == "cuda" and torch.version.cuda:
             facts |= {

@@ -7,6 +7,7 @@ import platform
 import sys
 from typing import Any
 
+from headrace.attach.environment import library_versions, speed_variables
 from headrace.attach.load_hooks import PROCESS_STARTED_S
 from headrace.attach.recorder import Recorder
 from headrace.attach.thread_settings import thread_settings
@@ -57,5 +58,7 @@ def write_process(recorder: Recorder, *, role: str, worker_id: int | None = None
         thread_settings=thread_settings(),
         torch_threads=torch.get_num_threads() if torch is not None else None,
         tensorflow=str(getattr(tensorflow, "__version__", "")) or None,
+        environment=speed_variables() if role == "main" else {},
+        versions=library_versions() if role == "main" else {},
         argv=sys.argv[:1],  # the script; its arguments may hold secrets
     )

@@ -95,7 +95,7 @@ class Recorder:
         rows, self._rows = self._rows, {}
         for (kind, loader, worker), values in rows.items():
             table = {"kind": kind, "pid": self.pid, "loader": loader, "rows": values}
-            lines.append(table if kind == "steps" else {**table, "worker": worker})
+            lines.append({**table, "worker": worker} if kind == "batches" else table)
         if not lines:
             return
         text = "".join(json.dumps(line, separators=(",", ":"), default=str) + "\n" for line in lines)

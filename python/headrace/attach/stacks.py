@@ -56,6 +56,9 @@ MOST_CODES = 4096
 FIRST_WRITE_S = 2.0
 """Write the counts this long after the first mark, and then at twice the time, so that a killed job leaves half of them."""
 
+Work = tuple[str, int]
+"""What a marked thread does, and the number of the loader for which it does that."""
+
 Place = tuple[str, str, int]
 """Function, file and line. The line is the one that ran in files of the script, else the first of the function."""
 
@@ -88,9 +91,9 @@ class StackSampler:
         atexit.register(self.stop)
 
     def _enter_process(self) -> None:
-        self._marks: dict[int, tuple[str, Callable[[], Any] | None, float]] = {}
+        self._marks: dict[int, tuple[Work, Callable[[], Any] | None, float]] = {}
         self._seen: Counter[str] = Counter()
-        self._counts: Counter[tuple[str, bool, tuple[Place, ...]]] = Counter()
+        self._counts: Counter[tuple[Work, bool, tuple[Place, ...]]] = Counter()
         self._lock = threading.Lock()
         self._end = threading.Event()
         self._thread: threading.Thread | None = None
@@ -98,9 +101,10 @@ class StackSampler:
         self._started_s: float | None = None
         self._write_after_s = FIRST_WRITE_S
 
-    def mark(self, role: str, owner: Any = None) -> None:
-        """Say that this thread does work of `role` from now on, until `unmark` or until `owner` is gone."""
-        self._marks[threading.get_ident()] = (role, None if owner is None else weakref.ref(owner), time.monotonic())
+    def mark(self, role: str, loader: int, owner: Any = None) -> None:
+        """Say that this thread does work of `role` for a loader from now on, until `unmark` or until `owner` is gone."""
+        since_s = time.monotonic()
+        self._marks[threading.get_ident()] = ((role, loader), None if owner is None else weakref.ref(owner), since_s)
         if self._thread is None:
             self._seen[role] += 1
             if self._seen[role] >= FIRST_MARKS:
@@ -146,19 +150,19 @@ class StackSampler:
         """Count the present stack of each marked thread. Return whether a thread was marked."""
         now_s = time.monotonic()
         working = []
-        for thread, (role, owner, since_s) in list(self._marks.items()):
+        for thread, (work, owner, since_s) in list(self._marks.items()):
             if now_s - since_s > LONGEST_S or (owner is not None and owner() is None):
                 continue
-            working.append((thread, role))
+            working.append((thread, work))
         if not working:
             return False
         frames = sys._current_frames()
-        found = [(role, self._stack(frames.get(thread))) for thread, role in working]
+        found = [(work, self._stack(frames.get(thread))) for thread, work in working]
         del frames
         with self._lock:
-            for role, (collating, waiting, places) in found:
+            for (role, loader), (collating, waiting, places) in found:
                 self._samples += 1
-                key = ("collate" if collating else role, waiting, places)
+                key = (("collate" if collating else role, loader), waiting, places)
                 if key not in self._counts and len(self._counts) >= MOST_STACKS:
                     key = (key[0], False, ())
                 self._counts[key] += 1
@@ -213,9 +217,9 @@ class StackSampler:
         finally:
             self._lock.release()
         self._write_after_s = max(self._write_after_s, elapsed_s) * 2
-        for role in sorted({key[0] for key in counts}):
-            rows = [[count, int(waits), places] for (of, waits, places), count in counts.items() if of == role]
-            self._recorder.line("stacks", role=role, stacks=rows)
+        for work in sorted({key[0] for key in counts}):
+            rows = [[count, int(waits), places] for (of, waits, places), count in counts.items() if of == work]
+            self._recorder.line("stacks", role=work[0], loader=work[1], stacks=rows)
 
 
 _samplers: list[StackSampler] = []
@@ -227,10 +231,10 @@ def install(recorder: Recorder) -> None:
         _samplers.append(StackSampler(recorder))
 
 
-def mark(role: str, owner: Any = None) -> None:
-    """Say that this thread makes a batch (`role` "batch") or runs a training step ("step")."""
+def mark(role: str, loader: int, owner: Any = None) -> None:
+    """Say that this thread makes a batch of a loader (`role` "batch") or runs a training step on one ("step")."""
     for sampler in _samplers:
-        sampler.mark(role, owner)
+        sampler.mark(role, loader, owner)
 
 
 def unmark() -> None:

@@ -250,7 +250,7 @@ class StepRecorder:
             first_step.record_startup(self.recorder)
         COUNTERS.reset(end_s)
         current.queue_s = run_queue_delay_s()
-        stacks.mark("step", current)
+        stacks.mark("step", current.loader, current)
         current.cpu_s = time.thread_time()
 
     def _note_format(self, loader: int, data: Any) -> None:

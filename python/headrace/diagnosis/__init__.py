@@ -19,6 +19,7 @@ change, with `prediction`). `kinds` holds the record of each verdict.
 - `job`: The measured job: everything that the rules and the fixes look at.
 - `kinds`: The verdict kinds: the closed list of causes, with everything in the package that depends on a kind.
 - `model`: The result of a diagnosis as plain data: verdict, findings, fixes, and the series that a report draws.
+- `notes`: Notes beside the findings: what a watched run shows that no change of speed would mend.
 - `not_measured`: What could not be measured in a session, and why.
 - `prediction`: Predict the rate after a fix, with an interval, from the step model.
 - `reachable`: What the best fix of a diagnosis reaches, and whether the order of its fixes is known.

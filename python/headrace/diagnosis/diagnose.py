@@ -12,11 +12,12 @@ from headrace.diagnosis.confidence import confidence_of, noise_words
 from headrace.diagnosis.enough_steps import is_provisional, provisional_words
 from headrace.diagnosis.fixes.registry import add_fixes
 from headrace.diagnosis.gpu_settings import find_gpu_settings
-from headrace.diagnosis.hot_functions import flame_charts, hot_functions
+from headrace.diagnosis.hot_functions import flame_charts, hot_functions, training_stacks
 from headrace.diagnosis.job import MeasuredJob
 from headrace.diagnosis.kinds import KINDS
 from headrace.diagnosis.measure import Machine, Rank, measure_machine, measure_ranks
 from headrace.diagnosis.model import SHARES, Diagnosis, Finding, command_ended
+from headrace.diagnosis.notes import batch_size_notes, loss_notes
 from headrace.diagnosis.not_measured import missing_sources, why_no_steps
 from headrace.diagnosis.prediction import ceiling_img_s
 from headrace.diagnosis.reachable import with_reachable
@@ -55,6 +56,7 @@ def diagnose(session: Session) -> Diagnosis:
         return _insufficient(session, machine)
     # Ranks that exchange gradients all take equally long. The rank with the longest own part sets the pace.
     rank = max(ranks, key=lambda item: item.own_s if item.own_s is not None else item.step_s)
+    session = training_stacks(session, rank.loader.loader)
     model = build_model(rank, len(ranks), machine, read_rate=best_rate(session))
     job = MeasuredJob(session, ranks, rank, machine, model)
     findings = [add_fixes(job, found) for found in find_causes(job)]
@@ -100,7 +102,11 @@ def diagnose(session: Session) -> Diagnosis:
         flame_charts=flame_charts(session),
         configuration=tuple(_for_all_ranks(found, len(ranks)) for found in find_gpu_settings(job)),
     )
-    return with_reachable(found)
+    return _with_notes(job, with_reachable(found))
+
+
+def _with_notes(job: MeasuredJob, found: Diagnosis) -> Diagnosis:
+    return replace(found, notes=(*loss_notes(job.session, job.rank), *batch_size_notes(job, found.fixes)))
 
 
 def _machine(session: Session, ranks: Sequence[Rank]) -> Machine:

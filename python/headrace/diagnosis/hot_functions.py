@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from headrace.diagnosis.model import FlameBar, FlameChart, HotFunction
 from headrace.session.model import Session, Stack, StackFrame
 from headrace.system.sizes import percent_text
 
-__all__ = ["flame_charts", "hot_functions", "hot_words"]
+__all__ = ["flame_charts", "hot_functions", "hot_words", "training_stacks"]
 
 LEAST_SAMPLES = 30
 """Name functions from this many samples of one kind of work: a share of 50 % is then known within 18 points."""
@@ -98,6 +98,21 @@ class _Function:
     own_samples: int = 0
     lines: Counter[tuple[str, int]] = field(default_factory=Counter)
     stacks: set[int] = field(default_factory=set)
+
+
+def training_stacks(session: Session, loader: int) -> Session:
+    """Return the session with the stacks of training alone, without those of other loaders, such as validation's.
+
+    loader: number of the loader whose batches count. Steps count that belong to any loader with optimizer steps: a step that
+    takes batches of several loaders belongs to the last one.
+    """
+    trained = {loader, *(step.loader for step in session.steps if step.optimizer_steps)}
+    kept = tuple(
+        stack
+        for stack in session.stacks
+        if stack.loader is None or (stack.loader in trained if stack.role == "step" else stack.loader == loader)
+    )
+    return replace(session, stacks=kept)
 
 
 def _of_role(session: Session, role: str) -> list[Stack]:

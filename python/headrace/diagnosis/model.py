@@ -242,6 +242,7 @@ class Diagnosis:
     fix_order_established: False when the intervals of all fixes that help overlap; None with fewer than two.
     terms_s, startup_s: terms of the step model, and parts of the start, in seconds.
     hot_functions, flame_charts: functions that take the time of making batches and of the step, from sampled stacks.
+    notes: sentences about what is no cause of lost time, such as a loss that does not move.
     hook_cost_share: share of the step that measuring costs.
     report, session: paths, which the command fills in.
     """
@@ -286,6 +287,7 @@ class Diagnosis:
     foreign_programs: tuple[ForeignProgram, ...] | None = None
     hot_functions: tuple[HotFunction, ...] = ()
     flame_charts: tuple[FlameChart, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def primary(self) -> Finding | None:

@@ -76,15 +76,14 @@ def launch_with(fix: Fix, loader: ObservedLoader) -> Launch | None:
     environment = tuple(rerun.environment.items())
     if rerun.headrace_run:
         return Launch((RUN_HOOK, HOOK), environment)
+    overrides: dict[str, object] = {}
     if rerun.threads is not None:
-        limit = (OVERRIDES_VARIABLE, json.dumps({"threads": rerun.threads}))
-        return Launch((OVERRIDES_HOOK, HOOK), (*environment, limit))
-    if not rerun.loader_arguments:
+        overrides["threads"] = rerun.threads
+    if rerun.loader_arguments:
+        overrides["match"] = {"num_workers": loader.num_workers, "batch_size": loader.batch_size}
+        overrides["set"] = dict(rerun.loader_arguments)
+    if not overrides:
         return Launch(env=environment)
-    overrides = {
-        "match": {"num_workers": loader.num_workers, "batch_size": loader.batch_size},
-        "set": dict(rerun.loader_arguments),
-    }
     return Launch((OVERRIDES_HOOK, HOOK), (*environment, (OVERRIDES_VARIABLE, json.dumps(overrides))))
 
 

@@ -51,7 +51,7 @@ def render(diagnosis: Diagnosis, *, session: Session | None = None, usd_per_hour
     return html_page(
         f"{screen.kind} · {screen.command} · headrace",
         _top(screen, session),
-        tag("main", _verdict(screen), _fixes(screen), _not_measured(screen), *panels(diagnosis, session)),
+        tag("main", _verdict(screen), _fixes(screen), _notes(screen), _not_measured(screen), *panels(diagnosis, session)),
         _foot(screen),
         tag("script", embedded_json(_hover_data(diagnosis)), type="application/json", id="data"),
         tag("script", asset("page.js")),
@@ -205,6 +205,14 @@ def _predicted(line: FixLine, now: float | None, greatest: float) -> Html:
     rate = tag("b", numbers.image_rate(fix.predicted_img_s))
     gain, span = tag("span", line.gain_words, class_="gain"), tag("span", low_high, class_="span")
     return join(tag("span", rate, " ", gain, " ", span, class_="rate"), charts.interval(line, now=now, greatest=greatest))
+
+
+def _notes(screen: FirstScreen) -> Html | None:
+    """What is no cause of lost time, such as a loss that does not move."""
+    if not screen.notes:
+        return None
+    entries = (tag("li", no_break(f"{capitalised(note)}.")) for note in screen.notes)
+    return tag("section", tag("h2", "Notes"), tag("ul", *entries), id="notes")
 
 
 def _not_measured(screen: FirstScreen) -> Html:

@@ -69,7 +69,7 @@ class FirstScreen:
     `usd`: the price of the hours saved, or lost where no fix saves any.
     `spread`: (name, p50, p95) in seconds of the waiting part and of the computing part of the steps. `absent_parts`: parts of
     the step that were not measured. `quality`: noise, cost of measuring, time to the verdict. `simulated`: label of a simulated
-    device. `advice`: what to do where no fix is predicted.
+    device. `advice`: what to do where no fix is predicted. `notes`: as in the diagnosis.
     """
 
     command: str
@@ -102,6 +102,7 @@ class FirstScreen:
     quality: tuple[str, ...]
     simulated: str | None
     advice: str | None
+    notes: tuple[str, ...]
 
     @property
     def no_fix(self) -> str:
@@ -160,6 +161,7 @@ def first_screen(diagnosis: Diagnosis, *, session: Session | None = None, usd_pe
         quality=_quality(diagnosis),
         simulated=simulated,
         advice=_kind(diagnosis).advice if primary is None or not primary.fixes else None,
+        notes=diagnosis.notes,
     )
 
 

@@ -43,7 +43,7 @@ def print_screen(
 
 
 def draw(screen: FirstScreen, *, width: int = 100) -> Text:
-    """Return the lines of one screen. Spare lines go to blank lines, then to what was not measured, then to evidence."""
+    """Return the lines of one screen. Spare lines go to blanks, notes, what was not measured, and evidence."""
     width = max(NARROWEST, min(WIDEST, width))
     head = [_title(screen, width), *_verdict(screen, width)]
     money = _money(screen, width)
@@ -55,11 +55,13 @@ def draw(screen: FirstScreen, *, width: int = 100) -> Text:
             break
     blanks = min(4, max(0, spare))
     spare -= blanks
+    notes = _notes(screen, width, limit=max(0, spare))
+    spare -= len(notes)
     missing = _not_measured(screen, width, limit=1 + min(3, max(0, spare)))
     spare -= len(missing) - 1
     evidence = _evidence(screen, width, limit=max(0, spare))
     lines: list[Text] = []
-    for number, block in enumerate((head + evidence, money, bar, fixes, missing)):
+    for number, block in enumerate((head + evidence, money, bar, fixes, notes + missing)):
         if number and block and number <= blanks:
             lines.append(Text())
         lines.extend(block)
@@ -214,6 +216,17 @@ def _predicted(line: FixLine) -> str:
 
 def _measured(line: FixLine) -> str:
     return "–" if line.fix.verified_img_s is None else f"✓ {numbers.image_rate(line.fix.verified_img_s)}"
+
+
+def _notes(screen: FirstScreen, width: int, *, limit: int) -> list[Text]:
+    """Each note on one line, or on two where that leaves room for the others."""
+    lines: list[Text] = []
+    for number, note in enumerate(screen.notes):
+        room = min(2, limit - len(lines) - (len(screen.notes) - number - 1))
+        if room > 0:
+            wrapped = textwrap.wrap(f"Note: {note}", width, max_lines=room, placeholder=" …", subsequent_indent="  ")
+            lines += [Text(line) for line in wrapped]
+    return lines
 
 
 def _not_measured(screen: FirstScreen, width: int, *, limit: int) -> list[Text]:

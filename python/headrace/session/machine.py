@@ -77,7 +77,7 @@ class Sample:
     queue_share: share of their runnable time in which the command's threads waited for a core.
     pressure_cpu, pressure_io, pressure_memory: share of the time in which some task waited for the resource (PSI).
     throttled_share: time in which the CPU quota stopped the job, over the interval, added up over cores.
-    foreign_programs: the programs behind `foreign_cores` that used most, where they were read.
+    foreign_programs: the programs behind `foreign_cores`, largest first and without tiny ones, where they were read.
     """
 
     time_s: float

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
-from headrace.session.model import Batch, Event, ObservedLoader, Session, Step, owners
+from headrace.session.model import Batch, Event, ObservedLoader, Session, Stack, Step, owners
 
 __all__ = ["merge_recreated_loaders"]
 
 Key = tuple[int, int]
 """Pid and number of a loader."""
+
+Made = TypeVar("Made", Batch, Stack)
 
 
 def merge_recreated_loaders(session: Session) -> Session:
@@ -36,16 +39,17 @@ def merge_recreated_loaders(session: Session) -> Session:
     trained = {pid for pid, _ in groups}
     by_number = {loader: number for (_, loader), number in first.items()}
 
-    def renumbered(batch: Batch) -> Batch:
-        owner = parents.get(batch.pid, batch.pid)  # a fork server owns no loader itself
-        number = first.get((owner, batch.loader)) if owner in trained else by_number.get(batch.loader)
-        return batch if number is None else replace(batch, loader=number)
+    def renumbered(made: Made) -> Made:
+        owner = parents.get(made.pid, made.pid)  # a fork server owns no loader itself
+        number = first.get((owner, made.loader or 0)) if owner in trained else by_number.get(made.loader or 0)
+        return made if number is None or made.loader is None else replace(made, loader=number)
 
     return replace(
         session,
         loaders=tuple(_with_count(loader, first) for loader in session.loaders if (loader.pid, loader.loader) not in first),
         steps=tuple(steps),
         batches=tuple(renumbered(batch) for batch in session.batches),
+        stacks=tuple(renumbered(stack) for stack in session.stacks),
         events=tuple(_renumbered_event(event, first) for event in session.events),
     )
 

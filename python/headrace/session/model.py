@@ -7,14 +7,15 @@ started.
 
 A value that was not measured is None, never 0; `not_measured` says why.
 
-Lines, by their `kind`: `session`, `exit` (the launcher), `process`, `loader`, `steps`, `batches`, `event`, `stacks` (attached
-processes), `host`, `sample` (the sampler), `not_measured`. Unknown kinds and fields are ignored, so that an older
+Lines, by their `kind`: `session`, `exit` (the launcher), `process`, `loader`, `steps`, `batches`, `event`, `stacks`, `losses`
+(attached processes), `host`, `sample` (the sampler), `not_measured`. Unknown kinds and fields are ignored, so that an older
 headrace reads a newer session.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -31,6 +32,7 @@ __all__ = [
     "STEP_FIELDS",
     "Batch",
     "Event",
+    "Loss",
     "NotMeasured",
     "ObservedLoader",
     "Process",
@@ -50,6 +52,7 @@ class Process:
     """One process that headrace attached to. `role` is "main" (iterates a loader) or "worker" (a DataLoader worker).
 
     thread_settings: variables such as OMP_NUM_THREADS, and the threads of the libraries in use, by name.
+    environment, versions: of a main process, the variables that change its speed, and its libraries' versions, by name.
     """
 
     pid: int
@@ -66,6 +69,8 @@ class Process:
     argv: tuple[str, ...] = ()
     tensorflow: str | None = None
     thread_settings: Mapping[str, int | str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +228,7 @@ class Stack:
     """One Python stack of one process, and how often it was sampled (`count`).
 
     role: "batch" (making a batch), "collate", or "step". waits: whether the thread waited for another thread or process.
+    loader: number of the loader whose batch it makes or trains on; None in older sessions.
     frames: outermost function first; empty for the stacks beyond the most that are kept.
     """
 
@@ -231,6 +237,19 @@ class Stack:
     count: int
     waits: bool = False
     frames: tuple[StackFrame, ...] = ()
+    loader: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """The loss that the script trains on: the first tensor on which it calls `backward()` in a step.
+
+    value: its mean over the steps since the previous one; on a GPU the value of one step.
+    """
+
+    pid: int
+    time_s: float
+    value: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,6 +298,7 @@ class Session:
     batches: tuple[Batch, ...] = ()
     events: tuple[Event, ...] = ()
     stacks: tuple[Stack, ...] = ()
+    losses: tuple[Loss, ...] = ()
     samples: tuple[Sample, ...] = ()
     not_measured: tuple[NotMeasured, ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
@@ -390,6 +410,7 @@ def _merge(lines: Iterable[dict[str, Any]]) -> Session:
             )
         ),
         stacks=_stacks(by_kind.get("stacks", [])),
+        losses=tuple(sorted(_losses(by_kind.get("losses", []), zero_s), key=lambda loss: loss.time_s)),
         samples=tuple(sorted((_sample(line, zero_s) for line in by_kind.get("sample", [])), key=lambda s: s.time_s)),
         not_measured=tuple(dict.fromkeys(NotMeasured(line["what"], line["why"]) for line in by_kind.get("not_measured", []))),
         facts=facts,
@@ -417,13 +438,19 @@ def _loaders(by_kind: dict[str, list[dict[str, Any]]]) -> tuple[ObservedLoader, 
 
 def _stacks(lines: list[dict[str, Any]]) -> tuple[Stack, ...]:
     """Return the stacks, each once: a process writes its counts several times."""
-    counts: dict[tuple[int, str, bool, tuple[StackFrame, ...]], int] = {}
+    counts: dict[tuple[int, str, bool, tuple[StackFrame, ...], int | None], int] = {}
     for line in lines:
         for count, waits, places in line["stacks"]:
             frames = tuple(StackFrame(str(function), str(file), int(row)) for function, file, row in places)
-            key = (line["pid"], line["role"], bool(waits), frames)
+            key = (line["pid"], line["role"], bool(waits), frames, line.get("loader"))
             counts[key] = counts.get(key, 0) + int(count)
-    return tuple(Stack(pid, role, count, waits, frames) for (pid, role, waits, frames), count in counts.items())
+    return tuple(Stack(pid, role, count, waits, frames, loader) for (pid, role, waits, frames, loader), count in counts.items())
+
+
+def _losses(lines: list[dict[str, Any]], zero_s: float) -> Iterator[Loss]:
+    for line in lines:
+        for time_s, value in line["rows"]:
+            yield Loss(line["pid"], time_s - zero_s, float(value))
 
 
 def _shifted(kind: type[Fact], line: dict[str, Any], zero_s: float, time: str) -> Fact:
@@ -490,7 +517,11 @@ def _to_lines(session: Session) -> Iterator[dict[str, Any]]:
         yield {"kind": "batches", "pid": batch.pid, "loader": batch.loader, "worker": batch.worker, "rows": [row]}
     for stack in session.stacks:
         places = [tuple(asdict(frame).values()) for frame in stack.frames]
-        yield {"kind": "stacks", "pid": stack.pid, "role": stack.role, "stacks": [[stack.count, int(stack.waits), places]]}
+        rows = [[stack.count, int(stack.waits), places]]
+        yield {"kind": "stacks", "pid": stack.pid, "role": stack.role, "loader": stack.loader, "stacks": rows}
+    for loss in session.losses:
+        value = loss.value if math.isfinite(loss.value) else str(loss.value)  # JSON has no NaN
+        yield {"kind": "losses", "pid": loss.pid, "rows": [[loss.time_s, value]]}
     for name, value in session.facts.items():
         yield {"kind": "fact", "name": name, "value": value}
     if session.duration_s is not None:

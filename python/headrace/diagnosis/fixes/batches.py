@@ -35,6 +35,7 @@ def _batch_size(job: MeasuredJob, kind: str) -> Fix | None:
     size = int(rank.items * times)
     name, command = f"batch_size={size}", _batch_size_command(rank.loader, size)
     change = f"batch size {size} instead of {rank.items:.0f}: Python's cost is paid once per batch"
+    change += f"; {times} times fewer steps per epoch, so the learning rate must grow (see the note)"
     if command is None:
         change += f"; the {'batch sampler' if rank.loader.batched_by == 'sampler' else 'dataset'} of the script sets it"
     if model is None or share is None:

@@ -31,13 +31,22 @@ READ_SHARDS = "; the script then reads them with headrace.Loader"
 """What a script has to do that reads a folder now: shards are no image folder."""
 
 LEAST_FILE_BYTES = 1000
-"""Do not predict a cache when fewer bytes per image were read: the images then come another way than by `read()`."""
+"""Propose no cache, pack or smaller images when fewer bytes per image were read: they come another way than by `read()`."""
 
 
 def _benchmark(job: MeasuredJob) -> Mapping[str, float]:
     """Seconds per image of decoding the job's own images in several ways (`headrace.profiling.image_benchmark`)."""
     seconds: Mapping[str, float] = job.session.facts.get("image_benchmark", {})
     return seconds
+
+
+def _reads_no_images(job: MeasuredJob) -> bool:
+    """Return whether batches are made without reading images: no image file was found, and no bytes arrive."""
+    cost, loader = job.rank.batch_cost, job.rank.loader
+    if cost is None or cost.read_bytes is None or _benchmark(job) or loader.sample_paths or loader.family != "torch":
+        return False
+    least = LEAST_FILE_BYTES * (job.rank.items or 1.0)
+    return cost.read_bytes < least and (cost.disk_bytes or 0.0) < least and not cost.socket_s
 
 
 def _cpu_ratio(job: MeasuredJob, way: str) -> float | None:
@@ -123,7 +132,7 @@ def _pre_resize(job: MeasuredJob, kind: str) -> Fix | None:
     """Propose to shrink the images once. Predicted from decoding shrunk copies of the job's own images."""
     model, cost = job.model, job.rank.batch_cost
     ratio, benchmark = _cpu_ratio(job, "pre_resized_s"), _benchmark(job)
-    if model is None or cost is None:
+    if model is None or cost is None or _reads_no_images(job):
         return None
     if benchmark and benchmark.get("pre_resized_s") is None:
         return None  # no image is larger than the target
@@ -156,7 +165,7 @@ PRE_RESIZE = FixKind("pre_resize", _pre_resize)
 def _pack(job: MeasuredJob, kind: str) -> Fix | None:
     """Propose shards, which are read in large pieces."""
     model = job.model
-    if model is None:
+    if model is None or _reads_no_images(job):
         return None
     return predicted_fix(
         job,

@@ -27,7 +27,7 @@ def _num_workers(job: MeasuredJob, kind: str) -> Fix | None:
 def _more_workers(job: MeasuredJob) -> Fix | None:
     """Propose the fewest workers that are as good as any number that memory and /dev/shm have room for.
 
-    When the job has that many already, propose twice as many, so that the prediction can say ≈ 0.
+    When the job has that many already, more are no advice: they are predicted, as an example, to say that they do not help.
     """
     model = job.model
     if model is None:
@@ -39,10 +39,13 @@ def _more_workers(job: MeasuredJob) -> Fix | None:
     best_s = model.changed(workers=MOST_WORKERS).step_s
     wanted = next(n for n in range(1, MOST_WORKERS + 1) if model.changed(workers=n).step_s <= AS_GOOD_RATIO * best_s)
     count = min(wanted, most)
-    if count <= model.workers:
+    is_enough = count <= model.workers
+    if is_enough:
         count = max(2 * model.workers, model.workers + 2)
         count = min([count, *(limit.workers for limit in limits)])
     change = f"{_workers(count)} instead of {model.workers or 'none'}" + _bound_words(job, count, wanted, limits)
+    if is_enough:
+        change = f"more than the {_workers(model.workers)} of now (for example {count})"
     if job.rank.loader.iterable and count > 1:
         change += "; the iterable dataset must give each worker its own part (get_worker_info), else samples come twice"
     contends = not model.workers and measure_contention(job) is not None
@@ -51,7 +54,7 @@ def _more_workers(job: MeasuredJob) -> Fix | None:
         f"num_workers={count}",
         change,
         None if contends else model.changed(workers=count),
-        f"DataLoader(..., num_workers={count})",
+        None if is_enough else f"DataLoader(..., num_workers={count})",
         basis="PyTorch gives a worker one thread, so the contention changes too" if contends else "closed form",
         effort="one argument",
     )

@@ -24,6 +24,10 @@ def _families(diagnosis: Diagnosis, session: Session) -> Iterator[str]:
     yield from _gauge("headrace_verdict_confidence_ratio", "Confidence of the verdict.", diagnosis.confidence)
     yield from _gauge("headrace_images_per_second", "Images per second now.", diagnosis.img_s)
     yield from _gauge("headrace_ceiling_images_per_second", "Images per second if the input kept up.", diagnosis.ceiling_img_s)
+    best = {"fix": diagnosis.reachable_fix or ""}
+    reached = [("", best, diagnosis.reachable_img_s)] if diagnosis.reachable_img_s is not None else []
+    words = "Images per second with the best fix, measured or else predicted."
+    yield from _family("headrace_reachable_images_per_second", "gauge", words, reached)
     yield from _gauge("headrace_input_wait_ratio", "Share of the time spent waiting for input.", diagnosis.wait_share)
     shares = [("", {"part": key}, share) for key, share in diagnosis.share_of_step.items()]
     yield from _family("headrace_step_share_ratio", "gauge", "Parts of the mean step; they sum to 1.", shares)
