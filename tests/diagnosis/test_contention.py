@@ -75,6 +75,30 @@ def test_without_a_measurement_of_the_useful_work_nothing_is_claimed() -> None:
     assert not any(item.id.startswith("threads") for item in diagnose(pool_job(useful_s=None)).fixes)
 
 
+def partly_quiet(share: float, cheap: float, *, batch_size: int = 8) -> Session:
+    """A job whose operators were measured while every call spun; `share` of its later batches take `cheap` of the mean CPU."""
+    session = pool_job(useful_s=0.09)
+    steps = tuple(replace(step, items=batch_size) for step in session.steps)
+    least = int(1 / share)
+    batches = tuple(
+        replace(batch, cpu_s=cheap * (batch.cpu_s or 0), pool_cpu_s=cheap * (batch.pool_cpu_s or 0)) if at % least == 1 else batch
+        for at, batch in enumerate(session.batches)
+    )
+    return replace(session, batches=batches, steps=steps)
+
+
+def test_batches_that_did_not_spin_tell_the_useful_work() -> None:
+    """Seen in a real job: the six measured batches all spun for 1.2 s, later ones took 17 ms."""
+    diagnosis = check(partly_quiet(0.25, 0.05), "CPU_OVERSUBSCRIBED")
+    assert fix(diagnosis, "threads=1").gain is not None
+
+
+@pytest.mark.parametrize(("share", "cheap", "batch_size"), [(0.25, 0.6, 8), (0.02, 0.05, 8), (0.25, 0.05, 1)])
+def test_batches_that_differ_by_their_images_tell_nothing(share: float, cheap: float, batch_size: int) -> None:
+    found = diagnose(partly_quiet(share, cheap, batch_size=batch_size)).findings
+    assert not any(one.kind == "CPU_OVERSUBSCRIBED" for one in found)
+
+
 def test_a_pool_on_free_cores_is_not_reported() -> None:
     session = pool_job(queue_s=0.004, foreign=0.0)
     assert not any(found.kind == "CPU_OVERSUBSCRIBED" for found in diagnose(session).findings)

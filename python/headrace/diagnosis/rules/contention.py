@@ -39,6 +39,14 @@ UNDISTURBED = 0.05
 SPUN = 0.4
 """At least this share of the training thread's own CPU time in an undisturbed step is work; the rest may still be spinning."""
 
+CHEAP_SHARE = 1 / 3
+"""Take the useful CPU time of a batch from the cheapest batches where these cost less than this share of the mean.
+
+Batches of several images do not differ so much by their images; a batch whose threads did not have to spin does."""
+
+LEAST_IMAGES = 4
+"""Compare batches by their CPU time only from this many images each: of fewer, one large image makes a batch dear."""
+
 COLD_CACHES = 0.45
 """The useful CPU time measured between interruptions may shrink to this share where threads no longer take turns on a core.
 
@@ -209,9 +217,31 @@ def _loader_part(job: MeasuredJob) -> _Part | None:
     if not events:
         return None
     found = json.loads(events[-1].detail or "{}")
-    high_s = min(found["high_s"], cost.cpu_s + cost.pool_cpu_s)
-    low_s = min(COLD_CACHES * found["low_s"], high_s)
+    high_s, low_s = min(found["high_s"], cost.cpu_s + cost.pool_cpu_s), found["low_s"]
+    cheapest_s = _cheapest_batches_s(job, cost.cpu_s + cost.pool_cpu_s)
+    if cheapest_s is not None:
+        high_s, low_s = min(high_s, cheapest_s), min(low_s, cheapest_s)
+    low_s = min(COLD_CACHES * low_s, high_s)
     return _Part(cost.wall_s, cost.cpu_s, cost.pool_cpu_s, cost.queue_s, low_s, high_s)
+
+
+def _cheapest_batches_s(job: MeasuredJob, mean_s: float) -> float | None:
+    """Return the CPU seconds of the cheapest steady batches, pool included; None where all batches cost about the same.
+
+    The operators are measured in a few batches only. In all of these the pool may have lacked a core.
+    """
+    rank = job.rank
+    begin_s = rank.steps[0].start_s
+    costs = [
+        batch.cpu_s + batch.pool_cpu_s
+        for batch in job.session.batches
+        if batch.pid == rank.process.pid and batch.loader == rank.loader.loader and batch.start_s >= begin_s
+        if batch.cpu_s is not None and batch.pool_cpu_s is not None
+    ]
+    if not costs or (rank.items or 0.0) < LEAST_IMAGES:
+        return None
+    cheapest_s = percentile(costs, UNDISTURBED)
+    return cheapest_s if cheapest_s < CHEAP_SHARE * mean_s else None
 
 
 def _compute_part(job: MeasuredJob, threads: int) -> _Part | None:
