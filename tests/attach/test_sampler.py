@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 from headrace.attach import procfs
+from headrace.attach.foreign_programs import ForeignPrograms
 from headrace.attach.sampler import Sampler
+from headrace.diagnosis.measure import measure_machine
+from headrace.session.machine import ForeignProgram, Sample
 from headrace.session.model import Session
 
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -75,6 +78,24 @@ def test_programs_outside_the_job_are_named_while_they_use_cores(tmp_path: Path)
         sample = sampler.sample(now_s)
     assert sample is not None
     assert sample["foreign_programs"] == [{"pid": 200, "name": "a (strange) name", "cores": 0.75}]
+
+
+def test_a_program_that_is_fourth_in_a_sample_keeps_its_cores(tmp_path: Path) -> None:
+    """Five programs take turns: in each sample another three are the largest."""
+    sampler = ForeignPrograms(proc=tmp_path)
+    cpu_s = dict.fromkeys(range(10, 15), 0.0)
+    samples = []
+    for tick in range(26):
+        for number, pid in enumerate(cpu_s):
+            cpu_s[pid] += 0.6 if (tick + number) % 5 < 3 else 0.4
+            put(tmp_path, process(pid, 1, cpu_s[pid], f"program{pid}"))
+        sampler._next_s = 0.0  # reading is free here
+        found = sampler.largest(float(tick), (), ())
+        samples.append(None if found is None else tuple(ForeignProgram(**program) for program in found))
+    listed = tuple(Sample(float(at), 1.0, foreign_cores=2.6, foreign_programs=found) for at, found in enumerate(samples))
+    named = measure_machine(Session(samples=listed), ()).foreign_programs
+    assert named is not None
+    assert [program.cores for program in named] == pytest.approx([0.52] * 3, abs=0.01)
 
 
 def test_programs_are_not_read_while_the_machine_is_quiet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

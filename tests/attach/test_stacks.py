@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from headrace.attach import stacks
 from headrace.attach.recorder import Recorder
+from headrace.diagnosis.diagnose import diagnose
 from headrace.diagnosis.hot_functions import flame_charts, hot_functions, hot_words
 from headrace.profiling.command import watch
 from headrace.session.model import Session, Stack, StackFrame
@@ -257,6 +258,45 @@ def test_waiting_is_no_work(sampler: stacks.StackSampler) -> None:
     source.put(1)
     thread.join()
     assert {waiting for _, waiting, _ in sampler._counts} == {True}
+
+
+VALIDATION = """
+import time, torch
+from torch.utils.data import DataLoader, Dataset
+torch.set_num_threads(1)
+
+def burn(seconds):
+    end_s = time.thread_time() + seconds
+    while time.thread_time() < end_s: pass
+
+def augment(): burn(0.02)
+def centre_crop(): burn(0.02)
+
+class Pictures(Dataset):
+    def __init__(self, length, transform): self.length, self.transform = length, transform
+    def __len__(self): return self.length
+    def __getitem__(self, index):
+        self.transform()
+        return torch.zeros(8)
+
+model = torch.nn.Linear(8, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(2):
+    for batch in DataLoader(Pictures(120, augment), batch_size=1):
+        model(batch).sum().backward()
+        optimizer.step()
+    for batch in DataLoader(Pictures(150, centre_crop), batch_size=1): model(batch)
+"""
+
+
+def test_the_stacks_of_validation_are_not_those_of_training(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "train.py").write_text(VALIDATION)
+    assert watch([sys.executable, str(tmp_path / "train.py")], tmp_path / "session").returncode == 0
+    session = Session.load(tmp_path / "session")
+    assert {frame.function for stack in session.stacks for frame in stack.frames} >= {"augment", "centre_crop"}
+    names = {one.function for one in diagnose(session).hot_functions}
+    assert "augment" in names and "centre_crop" not in names
 
 
 def test_stacks_survive_saving_and_merge(tmp_path: Path) -> None:

@@ -81,7 +81,9 @@ def partly_quiet(share: float, cheap: float, *, batch_size: int = 8) -> Session:
     steps = tuple(replace(step, items=batch_size) for step in session.steps)
     least = int(1 / share)
     batches = tuple(
-        replace(batch, cpu_s=cheap * (batch.cpu_s or 0), pool_cpu_s=cheap * (batch.pool_cpu_s or 0)) if at % least == 1 else batch
+        replace(batch, cpu_s=cheap * (batch.cpu_s or 0), pool_cpu_s=cheap * (batch.pool_cpu_s or 0))
+        if at % least == 1
+        else batch
         for at, batch in enumerate(session.batches)
     )
     return replace(session, batches=batches, steps=steps)

@@ -44,6 +44,24 @@ def test_headrace_run_keeps_cpu_time_beyond_decoding() -> None:
     assert found.gain == pytest.approx(10 / 8.1, rel=0.1)
 
 
+def test_images_are_not_shrunk_or_packed_for_a_job_that_reads_none() -> None:
+    session = make_session(workers=2, cpu_s=0.08, compute_s=0.01, cores=2, read_bytes=0)
+    assert not {"pre_resize", "pack", "cache"} & {item.id for item in diagnose(session).fixes}
+    reading = make_session(workers=2, cpu_s=0.08, compute_s=0.01, cores=2)
+    assert "pre_resize" in {item.id for item in diagnose(reading).fixes}
+
+
+def test_as_many_workers_as_advised_are_not_advised_again_twice_as_high() -> None:
+    few = make_session(workers=1, cpu_s=0.06, compute_s=0.02, cores=8)
+    advised = next(item for item in diagnose(few).fixes if item.id.startswith("num_workers="))
+    count = int(advised.id.partition("=")[2])
+    assert advised.command == f"DataLoader(..., num_workers={count})"
+    again = diagnose(make_session(workers=count, cpu_s=0.06, compute_s=0.02, cores=8))
+    (fix_again,) = [item for item in again.fixes if item.id.startswith("num_workers=")]
+    assert fix_again.change.startswith(f"≈ 0: more than the {count} loader workers of now")
+    assert fix_again.command is None
+
+
 def uint8_fix(session: Session, batch_format: str | None) -> list[Fix]:
     loaders = tuple(replace(loader, batch_format=batch_format) for loader in session.loaders)
     return [item for item in diagnose(replace(session, loaders=loaders)).fixes if item.id == "uint8_batches"]

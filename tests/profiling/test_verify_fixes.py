@@ -8,7 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from headrace.attach.overrides import OVERRIDES_VARIABLE
 from headrace.diagnosis.diagnose import diagnose
+from headrace.diagnosis.fixes.fix_kind import Rerun
 from headrace.diagnosis.model import Diagnosis, Fix
 from headrace.profiling import verify_fixes
 from headrace.session.model import Session
@@ -85,3 +87,13 @@ def test_only_fixes_that_need_no_edit_can_be_applied() -> None:
     assert dict(threads.env)["OMP_NUM_THREADS"] == dict(threads.env)["OPENBLAS_NUM_THREADS"] == "1"
     assert verify_fixes.launch_with(Fix("pack", ""), loader) is None
     assert verify_fixes.launch_with(Fix("remove_sync", ""), loader) is None
+
+
+def test_a_rerun_applies_threads_and_loader_arguments_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    both = Rerun(loader_arguments={"num_workers": 1}, environment={"OMP_NUM_THREADS": "1"}, threads=1)
+    monkeypatch.setattr(verify_fixes, "rerun_with", lambda *_: both)
+    launch = verify_fixes.launch_with(Fix("threads=1", ""), make_session().loaders[0])
+    assert launch is not None and launch.sets_loader_arguments
+    settings = json.loads(dict(launch.env)[OVERRIDES_VARIABLE])
+    assert settings["threads"] == 1 and settings["set"] == {"num_workers": 1} and "match" in settings
+    assert dict(launch.env)["OMP_NUM_THREADS"] == "1"

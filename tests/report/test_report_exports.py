@@ -154,6 +154,11 @@ def test_openmetrics_text_is_well_formed() -> None:
     assert buckets == sorted(buckets) and buckets[-1] == len(example_session().steps)
 
 
+def test_openmetrics_has_the_rate_with_the_best_fix() -> None:
+    made = openmetrics.render(example_diagnosis(), example_session())
+    assert 'headrace_reachable_images_per_second{fix="headrace_run"} 1540' in made
+
+
 def test_openmetrics_has_no_sample_of_what_was_not_measured() -> None:
     made = openmetrics.render(EMPTY, Session())
     assert "images_per_second" not in made and "step_seconds" not in made

@@ -1,9 +1,9 @@
 """Record the loss that the script computes its gradients from, a few times a second.
 
 The loss of a step is the first tensor on which the script calls `backward()` after a batch. A scaled one (GradScaler) counts
-before it is scaled. On the CPU the mean over all steps is recorded. On a GPU the loss of some steps is copied to pinned memory behind the work that is queued,
-and read when that has run, so that no step waits for it. A script that calls `torch.autograd.backward` itself, or that captures
-its whole step in a CUDA graph, has no loss here.
+before it is scaled. On the CPU the mean over all steps is recorded. On a GPU the loss of some steps is copied to pinned memory
+behind the work that is queued, and read when that has run, so that no step waits for it. A script that calls
+`torch.autograd.backward` itself, or that captures its whole step in a CUDA graph, has no loss here.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def install(recorder: Recorder) -> None:
 
     reader = _LossReader(recorder)
     recorder.before_flush.append(lambda last: reader.guarded(reader.resolve))
-    torch.Tensor.backward = _noted_backward(torch.Tensor.backward, reader)  # type: ignore[method-assign]
+    torch.Tensor.backward = _noted_backward(torch.Tensor.backward, reader)
     scaler: Any = torch.amp.grad_scaler.GradScaler  # the scaler of torch.cuda.amp is a subclass
     scaler.scale = _noted_scale(scaler.scale, reader)
 

@@ -17,8 +17,8 @@ from headrace.diagnosis.job import MeasuredJob
 from headrace.diagnosis.kinds import KINDS
 from headrace.diagnosis.measure import Machine, Rank, measure_machine, measure_ranks
 from headrace.diagnosis.model import SHARES, Diagnosis, Finding, command_ended
-from headrace.diagnosis.notes import batch_size_notes, loss_notes
 from headrace.diagnosis.not_measured import missing_sources, why_no_steps
+from headrace.diagnosis.notes import batch_size_notes, loss_notes
 from headrace.diagnosis.prediction import ceiling_img_s
 from headrace.diagnosis.reachable import with_reachable
 from headrace.diagnosis.read_rate import best_rate
@@ -64,8 +64,7 @@ def diagnose(session: Session) -> Diagnosis:
     findings[1:] = [_without_rates(found) if found.kind == "STARTUP" else found for found in findings[1:]]
     confidence = confidence_of(job, findings)
     provisional = is_provisional(rank.steps)
-    words = (provisional_words(rank.all_steps, rank.steps),) if provisional else ()
-    findings[0] = replace(findings[0], confidence=confidence, evidence=(*findings[0].evidence, *words))
+    findings[0] = replace(findings[0], confidence=confidence, evidence=(*findings[0].evidence, *_doubts(rank, provisional)))
     ceiling = ceiling_img_s(job)
     wait_share = job.share(rank.exposed_wait_s)
     found = Diagnosis(
@@ -103,6 +102,10 @@ def diagnose(session: Session) -> Diagnosis:
         configuration=tuple(_for_all_ranks(found, len(ranks)) for found in find_gpu_settings(job)),
     )
     return _with_notes(job, with_reachable(found))
+
+
+def _doubts(rank: Rank, provisional: bool) -> tuple[str, ...]:
+    return (provisional_words(rank.all_steps, rank.steps),) if provisional else ()
 
 
 def _with_notes(job: MeasuredJob, found: Diagnosis) -> Diagnosis:
