@@ -14,9 +14,10 @@ from headrace.system.redaction import redact_text
 __all__ = ["library_versions", "speed_variables"]
 
 PREFIXES = (
-    *("CUDA_", "CUBLAS_", "CUDNN_", "NCCL_", "GLOO_", "NVIDIA_", "HIP_", "HSA_", "ROCR_", "TORCH_", "PYTORCH_",),
-    *("TORCHINDUCTOR_", "TRITON_", "TF_", "XLA_", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "BLIS_", "NUMEXPR_", "NUMBA_", "OPENCV_"),
-    *("MALLOC_", "ATEN_", "DNNL_", "ONEDNN_", "LD_PRELOAD", "PYTHONMALLOC", "PYTHONOPTIMIZE", "PYTHONDEVMODE", "PYTHONUNBUFFERED"),
+    *("CUDA_", "CUBLAS_", "CUDNN_", "NCCL_", "GLOO_", "NVIDIA_", "HIP_", "HSA_", "ROCR_", "TORCH_", "PYTORCH_"),
+    *("TORCHINDUCTOR_", "TRITON_", "TF_", "XLA_", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "BLIS_", "NUMEXPR_"),
+    *("NUMBA_", "OPENCV_", "MALLOC_", "ATEN_", "DNNL_", "ONEDNN_", "LD_PRELOAD"),
+    *("PYTHONMALLOC", "PYTHONOPTIMIZE", "PYTHONDEVMODE", "PYTHONUNBUFFERED"),
 )  # fmt: skip
 """Variables that libraries read to choose threads, devices, memory and algorithms."""
 
