@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+import re
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from headrace.cli.main import main
 from headrace.diagnosis.diagnose import diagnose
+from headrace.report import compare_page
 from headrace.report.compare_sessions import SessionComparison, compare_sessions
-from headrace.session.model import Session
+from headrace.report.session_settings import LOADER_FIELDS, differences
+from headrace.session.model import ObservedLoader, Session
 from session_factory import make_session
 
 
@@ -71,3 +75,109 @@ def test_the_verb_prints_json_or_sentences(tmp_path: Path, capsys: pytest.Captur
 def test_the_verb_names_a_missing_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", str(tmp_path / "none"), str(tmp_path)]) == 1
     assert str(tmp_path / "none") in capsys.readouterr().err
+
+
+def with_process(session: Session, **changes: Any) -> Session:
+    return replace(session, processes=tuple(replace(one, **changes) for one in session.processes if one.role == "main"))
+
+
+def named(before: Session, after: Session) -> dict[str, tuple[str, str, str]]:
+    return {one.name: (one.group, one.before, one.after) for one in differences(before, after)}
+
+
+def test_everything_that_was_set_differently_is_listed() -> None:
+    plain = make_session()
+    before = with_process(plain, versions={"numpy": "2.2", "timm": "1.0"}, environment={"OMP_NUM_THREADS": "8"},
+                          thread_settings={"torch": 8, "cv2": 8}, python="3.11.7")  # fmt: skip
+    after = with_process(plain, versions={"numpy": "2.3"}, environment={"OMP_NUM_THREADS": "1", "CUDA_LAUNCH_BLOCKING": "1"},
+                         thread_settings={"torch": 1, "cv2": 8}, torch_threads=1, python="3.12.1", world_size=2)  # fmt: skip
+    after = replace(
+        after,
+        command=("python", "train.py", "--amp"),
+        host=replace(after.host, quota_cores=2.0, kernel="6.8", memory_limit_bytes=1 << 30),
+        loaders=tuple(replace(one, pin_memory=True, take_over="active") for one in after.loaders),
+        facts={"configuration": {"optimizer": "AdamW", "lr": 0.001, "autocast": "bfloat16"}},
+    )
+    before = replace(before, facts={"configuration": {"optimizer": "SGD", "lr": 0.1, "autocast": None}})
+    assert named(before, after) == {
+        "command": ("command", "python train.py", "python train.py --amp"),
+        "cores": ("machine", "4", "2"),
+        "CPU quota in cores": ("machine", "unknown", "2"),
+        "kernel": ("machine", "6.1", "6.8"),
+        "memory limit": ("machine", "unknown", "1 GiB"),
+        "ranks": ("machine", "1", "2"),
+        "Python": ("versions", "3.11.7", "3.12.1"),
+        "numpy": ("versions", "2.2", "2.3"),
+        "timm": ("versions", "1.0", "not used"),
+        "OMP_NUM_THREADS": ("variables", "8", "1"),
+        "CUDA_LAUNCH_BLOCKING": ("variables", "not set", "1"),
+        "torch threads": ("threads", "8", "1"),
+        "pin_memory": ("loader", "no", "yes"),
+        "headrace run": ("loader", "no", "yes"),
+        "optimizer": ("model", "SGD", "AdamW"),
+        "learning rate": ("model", "0.1", "0.001"),
+        "autocast": ("model", "none", "bfloat16"),
+    }
+
+
+def test_what_an_older_session_did_not_record_is_no_difference() -> None:
+    older = make_session()
+    newer = with_process(older, versions={"numpy": "2.3"}, environment={"CUDA_VISIBLE_DEVICES": "0"})
+    assert named(older, newer) == {}
+    assert named(older, replace(newer, facts={"configuration": {"optimizer": "SGD"}})) == {}
+
+
+def test_every_field_of_a_loader_is_compared_or_known_not_to_be_a_setting() -> None:
+    facts = {"pid", "loader", "sample_paths", "overridden", "pipeline", "remade", "image_folder"}
+    facts |= {"take_over", "take_over_reason", "native_part"}
+    assert {field.name for field in fields(ObservedLoader)} == facts | set(LOADER_FIELDS)
+
+
+def compared_page(before: Session, after: Session, names: tuple[str, str] = ("a", "b")) -> str:
+    was, now = diagnose(before), diagnose(after)
+    sides = compare_page.Side("Before", names[0], before, was), compare_page.Side("After", names[1], after, now)
+    return compare_page.render(compare_sessions(before, after, was, now), *sides)
+
+
+def test_the_page_draws_both_runs_to_one_scale_of_step_times() -> None:
+    page = compared_page(make_session(workers=1, cpu_s=0.06), make_session(workers=4, cpu_s=0.06))
+    widths = [float(width) for width in re.findall(r'<div style="width:([\d.]+)%"><div class="bar">', page)]
+    assert len(widths) == 2 and widths[0] == 100
+    assert widths[1] == pytest.approx(100 * 0.0205 / 0.0605, rel=0.1)
+    assert page.count('class="cells"') == 2, "two heat maps"
+    scales = [re.findall(r"bottom:([\d.]+)%\"><span>(\d+ ms)", part) for part in page.split('class="run"')[1:]]
+    assert scales[0] == scales[1]
+    assert "num_workers" in page and "The second run is faster" in page
+    assert page.count(">before<") == page.count(">after<")
+    assert "<script" not in page and "http" not in page.replace("http-equiv", "")
+    assert len(page) < 500_000
+
+
+def test_the_page_of_sessions_without_steps_says_so() -> None:
+    page = compared_page(Session(), make_session())
+    assert "not measured" in page and "Nothing was recorded over time" in page
+    assert "The rates cannot be compared" in page
+
+
+def test_names_from_a_run_are_escaped_on_the_page() -> None:
+    hostile = "<script>alert(1)</script>\x1b[31m"
+    session = replace(make_session(), command=("python", hostile), cwd=hostile)
+    page = compared_page(session, make_session(), (hostile, "b"))
+    assert "<script" not in page and "&lt;script&gt;" in page and "\x1b" not in page
+
+
+def test_the_verb_writes_a_private_page_or_one_to_share(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = replace(make_session(workers=1, cpu_s=0.06), command=("python", "/home/me/secret-project/train.py")).save(
+        tmp_path / "a"
+    )
+    after = make_session(workers=4, cpu_s=0.06).save(tmp_path / "b")
+    assert main(["compare", str(before), str(after), "--html", "--json"]) == 0
+    page = Path(json.loads(capsys.readouterr().out)["page"])
+    assert page == after / "comparison.html" and page.stat().st_mode & 0o777 == 0o600
+    assert "secret-project" in page.read_text()
+    shared = tmp_path / "shared.html"
+    assert main(["compare", str(before), str(after), "--html", "--share", "--out", str(shared)]) == 0
+    assert str(shared) in capsys.readouterr().out
+    text = shared.read_text()
+    assert "secret-project" not in text and "…/train.py" in text and ">box<" not in text
+    assert main(["compare", str(before), str(after), "--out", str(shared)]) == 2

@@ -3,6 +3,8 @@
 `screen` decides what the first screen holds; `terminal` and `html` draw it, so that the two cannot disagree.
 
 - `charts`: The small drawings of the report as inline SVG. Text beside them is HTML, so that it stays readable at any width.
+- `compare_page`: Two sessions side by side as one HTML file: steps to one scale, heat maps, percentiles, and what was set
+  differently.
 - `compare_sessions`: Two sessions compared: whether the rate changed beyond the noise, which parts of the step changed,
   which settings differ.
 - `dataset_page`: The page of a dataset: the facts of `headrace inspect`, class balance and a contact sheet, as one HTML
@@ -23,6 +25,8 @@
 - `panels`: The page below the first screen: the run over time, tables, other findings, environment, thresholds.
 - `screen`: The first screen as data: verdict, rates, the bar of one step, at most five fixes, what was not measured.
 - `session_folder`: A session folder: its session and its diagnosis, read and written.
+- `session_settings`: The recorded settings of a session (command, machine, versions, variables, threads, loader, model),
+  and their differences.
 - `share`: A session and its diagnosis for strangers: without host name, folders and addresses.
 - `slow_steps`: The steps that took much longer than the others, each with the pause or wait that explains it.
 - `step_parts`: The parts of a step in the report: their short names, their groups in the bar, and their look on a terminal.

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from headrace.diagnosis.model import SHARES, Diagnosis
 from headrace.diagnosis.stats import mean
 from headrace.report import numbers
-from headrace.session.model import ObservedLoader, Session
+from headrace.report.session_settings import Difference, differences
+from headrace.session.model import Session
 
-__all__ = ["MATERIAL", "Difference", "PartChange", "SessionComparison", "compare_sessions"]
+__all__ = ["MATERIAL", "PER_STEP", "PartChange", "SessionComparison", "compare_sessions", "whole_s"]
 
 MATERIAL = 0.03
 """Call a smaller change of the rate "about the same", even beyond the noise. TraceML calls 3 % moderate."""
@@ -45,15 +45,6 @@ class PartChange:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
-    """A setting, version or machine fact that differs."""
-
-    name: str
-    before: str
-    after: str
-
-
-@dataclass(frozen=True, slots=True)
 class SessionComparison:
     """The result of `compare_sessions`. The field names are those of `headrace compare --json`.
 
@@ -81,7 +72,6 @@ def compare_sessions(before: Session, after: Session, was: Diagnosis, now: Diagn
     noise = _noise(before, after)
     per = PER_STEP if _same_size(was, now) else PER_IMAGES
     moved = tuple(sorted(_moved(was, now, per), key=lambda part: -abs(part.change_s)))
-    differences = tuple(_differences(before, after))
     word = _word(change, noise)
     return SessionComparison(
         before_img_s=was.img_s,
@@ -93,7 +83,7 @@ def compare_sessions(before: Session, after: Session, was: Diagnosis, now: Diagn
         verdict_before=was.verdict,
         verdict_after=now.verdict,
         moved=moved,
-        differences=differences,
+        differences=differences(before, after),
         sentences=tuple(_sentences(was, now, change, noise, word, moved, per)),
     )
 
@@ -128,7 +118,8 @@ def _relative_error(session: Session) -> float | None:
     return math.sqrt(variance / BLOCKS) / centre
 
 
-PER_STEP, PER_IMAGES = "step", "1,000 images"
+PER_STEP = "step"
+PER_IMAGES = "1,000 images"
 
 
 def _images(diagnosis: Diagnosis) -> float | None:
@@ -149,58 +140,15 @@ def _moved(was: Diagnosis, now: Diagnosis, per: str) -> Iterator[PartChange]:
 
 
 def _part_s(diagnosis: Diagnosis, part: str, per: str) -> float | None:
-    share, whole_s = diagnosis.share_of_step.get(part), _whole_s(diagnosis, per)
-    return None if share is None or whole_s is None else share * whole_s
+    share, time_s = diagnosis.share_of_step.get(part), whole_s(diagnosis, per)
+    return None if share is None or time_s is None else share * time_s
 
 
-def _whole_s(diagnosis: Diagnosis, per: str) -> float | None:
-    """Seconds for one step, or for 1,000 images."""
+def whole_s(diagnosis: Diagnosis, per: str) -> float | None:
+    """Return the seconds of one step, or of 1,000 images; None where they were not measured. `per`: the unit."""
     if per == PER_STEP:
         return diagnosis.step_s
     return 1000 / diagnosis.img_s if diagnosis.img_s else None
-
-
-LOADER_FIELDS = (
-    *("num_workers", "batch_size", "prefetch_factor", "pin_memory", "persistent_workers", "start_method"),
-    *("dataset", "dataset_length", "transform", "collate", "family"),
-)
-
-
-HOST_FIELDS = {"machine": "hostname", "CPU": "cpu_model", "cores": "cores", "kernel": "kernel"}
-
-
-def _differences(before: Session, after: Session) -> Iterator[Difference]:
-    pairs: list[tuple[str, object, object]] = [("command", shlex.join(before.command), shlex.join(after.command))]
-    pairs += [(label, getattr(before.host, name), getattr(after.host, name)) for label, name in HOST_FIELDS.items()]
-    old_memory, new_memory = (numbers.byte_size(session.host.memory_bytes) for session in (before, after))
-    pairs.append(("memory", old_memory, new_memory))
-    pairs.append(("GPUs", [gpu.name for gpu in before.host.gpus], [gpu.name for gpu in after.host.gpus]))
-    pairs.append(("torch", _torch(before), _torch(after)))
-    first, second = _training_loader(before), _training_loader(after)
-    if first is not None and second is not None:
-        pairs += [(name, getattr(first, name), getattr(second, name)) for name in LOADER_FIELDS]
-    for name, old, new in pairs:
-        if old != new:
-            yield Difference(name, _text(old), _text(new))
-
-
-def _text(value: object) -> str:
-    if value is None or value == "":
-        return "unknown"
-    return ", ".join(map(str, value)) or "none" if isinstance(value, list) else str(value)
-
-
-def _torch(session: Session) -> str | None:
-    return next((process.torch for process in session.processes if process.torch), None)
-
-
-def _training_loader(session: Session) -> ObservedLoader | None:
-    """The loader of most steps."""
-    counts: dict[tuple[int, int], int] = {}
-    for step in session.steps:
-        counts[step.pid, step.loader] = counts.get((step.pid, step.loader), 0) + 1
-    most = max(counts, key=lambda key: counts[key], default=None)
-    return next((one for one in session.loaders if (one.pid, one.loader) == most), None)
 
 
 def _sentences(
@@ -218,8 +166,8 @@ def _sentences(
         yield f"The verdict is the same: {was.verdict}."
     else:
         yield f"The verdict changed from {was.verdict} to {now.verdict}."
-    if whole_s := _whole_s(was, per):
-        named = [part for part in moved if abs(part.change_s) >= NAMED_CHANGE * whole_s][:3]
+    if before_s := whole_s(was, per):
+        named = [part for part in moved if abs(part.change_s) >= NAMED_CHANGE * before_s][:3]
         for part in named:
             times = f"{numbers.milliseconds(part.before_s)} before, {numbers.milliseconds(part.after_s)} after"
             yield f"Per {per}, {part.label}: {times}."

@@ -16,6 +16,7 @@ from headrace.session.machine import Sample
 from headrace.session.model import Session
 
 __all__ = [
+    "ABSENT",
     "definition_list",
     "percentile_rows",
     "percentile_table",
@@ -24,6 +25,7 @@ __all__ = [
     "stage_table",
     "table",
     "term_table",
+    "text_in_unit",
     "threshold_table",
 ]
 

@@ -14,7 +14,7 @@ from headrace.report.slow_steps import SlowStep
 from headrace.session.machine import Sample
 from headrace.session.model import Session
 
-__all__ = ["axis_end_s", "chart"]
+__all__ = ["axis_end_s", "chart", "step_scale_s"]
 
 CORE_COLOUR = (217, 119, 37)
 GPU_COLOUR = (28, 128, 168)
@@ -34,19 +34,29 @@ def axis_end_s(timeline: Timeline | None, heat_map: HeatMap | None, duration_s: 
 
 
 def chart(
-    timeline: Timeline | None, heat_map: HeatMap | None, slow: Sequence[SlowStep], session: Session | None, end_s: float
+    timeline: Timeline | None,
+    heat_map: HeatMap | None,
+    slow: Sequence[SlowStep],
+    session: Session | None,
+    end_s: float,
+    *,
+    top_s: float | None = None,
+    identifier: str | None = "lanes",
 ) -> Html | None:
-    """Return all lanes that have data, or None when nothing was recorded over time."""
+    """Return all lanes that have data, or None when nothing was recorded over time.
+
+    top_s: upper end of the scale of step times (default: `step_scale_s`). identifier: of the element, for the page's script.
+    """
     if end_s <= 0:
         return None
     lanes = [
-        _step_lane(timeline, slow, end_s) if timeline is not None else None,
+        _step_lane(timeline, slow, end_s, top_s or step_scale_s(timeline)) if timeline is not None else None,
         *(_heat_lanes(heat_map, end_s) if heat_map is not None else ()),
         *(_machine_lanes(session, end_s) if session is not None else ()),
     ]
     if not any(lanes):
         return None
-    return tag("div", *lanes, _axis(end_s), class_="lanes", id="lanes", data_end=f"{end_s:.3f}")
+    return tag("div", *lanes, _axis(end_s), class_="lanes", id=identifier, data_end=f"{end_s:.3f}")
 
 
 def _lane(name: str, note: str, body: Html, *, kind: str, height: int) -> Html:
@@ -54,9 +64,8 @@ def _lane(name: str, note: str, body: Html, *, kind: str, height: int) -> Html:
     return tag("div", label, tag("div", body, class_="plot", style=f"height:{height}px"), class_=f"lane {kind}")
 
 
-def _step_lane(timeline: Timeline, slow: Sequence[SlowStep], end_s: float) -> Html:
-    totals = [wait + compute for wait, compute in zip(timeline.wait_s, timeline.compute_s, strict=True)]
-    top_s = _top(totals)
+def _step_lane(timeline: Timeline, slow: Sequence[SlowStep], end_s: float, top_s: float) -> Html:
+    totals = _totals_s(timeline)
     median_s = median(totals) or 0.0
     shapes = tag(
         "svg",
@@ -74,8 +83,16 @@ def _step_lane(timeline: Timeline, slow: Sequence[SlowStep], end_s: float) -> Ht
     return _lane("step time", note, join(*grid, shapes, *_labels(slow, end_s, top_s)), kind="steps", height=STEP_HEIGHT)
 
 
-def _top(totals: Sequence[float]) -> float:
-    """Upper end of the scale. A few very long steps are cut and labelled, so that they do not flatten all others."""
+def _totals_s(timeline: Timeline) -> list[float]:
+    return [wait + compute for wait, compute in zip(timeline.wait_s, timeline.compute_s, strict=True)]
+
+
+def step_scale_s(timeline: Timeline) -> float:
+    """Return the upper end of the scale of step times, seconds.
+
+    A few very long steps are cut and labelled, so that they do not flatten all others.
+    """
+    totals = _totals_s(timeline)
     longest, usual = max(totals), max(2.5 * (median(totals) or 0.0), 1.4 * percentile(totals, 0.95))
     return max(min(longest * 1.05, usual), 1e-9)
 
