@@ -16,6 +16,7 @@ mod program;
 mod reference;
 mod restart;
 mod ring;
+mod sound;
 mod status;
 mod store;
 mod table;
@@ -55,6 +56,8 @@ mod _native {
     use super::restart::restart_markers;
     #[pymodule_export]
     use super::ring::Ring;
+    #[pymodule_export]
+    use super::sound::sound_jpeg;
     #[pymodule_export]
     use super::status::status_names;
     #[pymodule_export]

@@ -9,6 +9,8 @@ loading, `native_decode` the decode-only way, `check` the comparison of `--check
 - `hook`: The hook of `headrace run`: decide for each DataLoader of the script how its batches are loaded.
 - `image_description`: The description of an image that is not decoded yet: a JPEG, and what Pillow's operations take from it.
 - `iterator`: The iterator that replaces DataLoader's own: native threads fill the same batches.
+- `lazy_opening`: The time in which opened JPEGs are lazy: while a dataset item is made, in the thread that makes it.
+- `lazy_pillow`: Lazy Pillow images: images of Pillow's own classes whose pixels are decoded when something looks at them.
 - `native_decode`: Native decode inside the script's own workers, for a loader that cannot be taken over as a whole.
 - `partly_native`: A loader of the script that is taken over in part: the script's own iterator runs over a changed copy of it.
 - `plain_frames`: Warnings of torch's iterators name the same line of torch as without headrace.

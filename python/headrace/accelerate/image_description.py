@@ -17,10 +17,13 @@ from headrace._native import decode_into
 from headrace.errors import DecodeError, SourceError
 from headrace.images.decode import reason
 
-__all__ = ["Box", "ImageDescription", "JpegSource", "file_identity", "pixels", "pixels_by_pillow"]
+__all__ = ["Box", "ImageDescription", "JpegSource", "file_identity", "pixels", "pixels_by_pillow", "whole_image"]
 
 Box = tuple[int, int, int, int]
 """Left, top, width and height in pixels."""
+
+COMMUTE_WITH_FLIPS = frozenset({"bilinear", "hamming", "bicubic", "lanczos"})
+"""Filters that give the same pixels whether the image is flipped before or after the resize. The others round to one side."""
 
 Identity = tuple[int, int, int, int]
 """Device, inode, size in bytes and time of modification in ns of a file."""
@@ -118,6 +121,32 @@ class ImageDescription(NamedTuple):
     def is_resized(self) -> bool:
         """Whether the box is resized."""
         return self.size != self.box[2:]
+
+    def cropped(self, left: int, top: int, width: int, height: int) -> ImageDescription:
+        """Describe a crop of the described pixels. It lies inside them."""
+        source, box, size, resample, window, flip_x, flip_y = self
+        left = window[0] + (window[2] - left - width if flip_x else left)
+        top = window[1] + (window[3] - top - height if flip_y else top)
+        if size != box[2:]:
+            return ImageDescription(source, box, size, resample, (left, top, width, height), flip_x, flip_y)
+        box = (box[0] + left, box[1] + top, width, height)
+        return ImageDescription(source, box, (width, height), resample, (0, 0, width, height), flip_x, flip_y)
+
+    def resized(self, width: int, height: int, resample: str) -> ImageDescription | None:
+        """Describe a resize to a size that differs. None where one decode and one resize do not give the same pixels."""
+        if self.is_resized or ((self.flip_x or self.flip_y) and resample not in COMMUTE_WITH_FLIPS):
+            return None
+        size = (width, height)
+        return ImageDescription(self.source, self.box, size, resample, (0, 0, width, height), self.flip_x, self.flip_y)
+
+    def flipped(self, *, left_right: bool, top_bottom: bool) -> ImageDescription:
+        """Describe the pixels flipped."""
+        return self._replace(flip_x=self.flip_x != left_right, flip_y=self.flip_y != top_bottom)
+
+
+def whole_image(source: JpegSource, width: int, height: int) -> ImageDescription:
+    """Describe all pixels of a JPEG of a size."""
+    return ImageDescription(source, (0, 0, width, height), (width, height), "bilinear", (0, 0, width, height))
 
 
 def pixels(description: ImageDescription) -> npt.NDArray[np.uint8]:

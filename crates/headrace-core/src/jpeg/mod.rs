@@ -16,6 +16,7 @@ pub mod quality;
 pub mod region;
 pub mod requantise;
 pub mod restart;
+pub mod sound;
 pub mod structure;
 pub mod turbo;
 pub mod upsample;

@@ -129,6 +129,11 @@ impl RegionDecoder {
         )
     }
 
+    /// Return the offset of the last restart segment that [`RegionDecoder::check`] found.
+    pub fn last_segment(&self) -> Option<usize> {
+        self.starts.last().copied()
+    }
+
     /// Decode a region, which must lie in the image, to RGB rows of `stride` bytes in `out`. Call [`RegionDecoder::check`] on the
     /// same data first.
     pub fn decode(

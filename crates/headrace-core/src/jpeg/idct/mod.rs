@@ -86,11 +86,19 @@ pub fn block(
     at: usize,
     stride: usize,
 ) {
+    let coefficient = |row: usize, column: usize| group[row * 8 * GROUP + lane * 8 + column];
+    // Of a block with a single row, libjpeg-turbo's SIMD code for x86-64 multiplies that row by 4 in 16 bits. The product of the
+    // transform is the same, but saturates: this matters in damaged files.
+    let single_row = cfg!(target_arch = "x86_64")
+        && (1..8).all(|row| (0..8).all(|column| coefficient(row, column) == 0));
     let mut half = [[0i16; 8]; 8]; // [column][row]
     for (column, half) in half.iter_mut().enumerate() {
-        let input = std::array::from_fn(|row| {
-            group[row * 8 * GROUP + lane * 8 + column].wrapping_mul(quant[row * 8 + column] as i16)
+        let mut input: [i16; 8] = std::array::from_fn(|row| {
+            coefficient(row, column).wrapping_mul(quant[row * 8 + column] as i16)
         });
+        if single_row {
+            input[0] = (input[0] << PASS1_BITS) >> PASS1_BITS;
+        }
         *half = transform(input, SHIFT1);
     }
     for row in 0..8 {
@@ -154,7 +162,13 @@ mod tests {
     fn every_extension_agrees_with_the_scalar_code() {
         let mut random = 1;
         for round in 0..2000 {
-            let original = coefficients(&mut random, round % 4 == 0);
+            let mut original = coefficients(&mut random, round % 4 == 0);
+            if round % 8 == 0 {
+                original[8 * GROUP..][..32].fill(0); // two blocks in the first vector of AVX2 without a second row
+                for row in 1..8 {
+                    original[row * 8 * GROUP..][..8 * (round / 8 % 5) as usize].fill(0);
+                }
+            }
             let quant =
                 std::array::from_fn(|i| 1 + ((i as u64 * 7 + random) % (1 + round % 255)) as u16);
             let mut expected = vec![0; 8 * 40];

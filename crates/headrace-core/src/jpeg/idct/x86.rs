@@ -198,12 +198,22 @@ fn srai512<const SHIFT: i32>(x: __m512i) -> __m512i {
     _mm512_sra_epi32(x, _mm_cvtsi32_si128(SHIFT))
 }
 
+/// Return the first rows of two blocks, `wrapped` for those without values in the rows `below` (see [`super::block`]).
+#[cold]
+#[target_feature(enable = "avx2")]
+fn wrap_single_rows(row: __m256i, wrapped: __m256i, below: __m256i) -> __m256i {
+    let zero = _mm256_cmpeq_epi64(below, _mm256_setzero_si256());
+    let both_halves = _mm256_and_si256(zero, _mm256_shuffle_epi32::<0b01_00_11_10>(zero));
+    _mm256_blendv_epi8(row, wrapped, both_halves)
+}
+
 /// Transform the four blocks of `group` to 8 rows of 32 samples at `out[at]`, and clear the group.
 #[target_feature(enable = "avx2")]
 pub fn group_avx2(group: &mut Group, quant: &[u16; 64], out: &mut [u8], at: usize, stride: usize) {
     let out = &mut out[at..at + 7 * stride + 32];
     for half in 0..2 {
-        let rows = std::array::from_fn(|row| {
+        let mut below = _mm256_setzero_si256(); // what the rows under the first hold
+        let mut rows: [__m256i; 8] = std::array::from_fn(|row| {
             let place = group[row * 32 + half * 16..][..16]
                 .as_mut_ptr()
                 .cast::<__m256i>();
@@ -214,9 +224,17 @@ pub fn group_avx2(group: &mut Group, quant: &[u16; 64], out: &mut [u8], at: usiz
                 ));
                 let coefficients = _mm256_loadu_si256(place);
                 _mm256_storeu_si256(place, _mm256_setzero_si256());
+                if row > 0 {
+                    below = _mm256_or_si256(below, coefficients);
+                }
                 _mm256_mullo_epi16(coefficients, factors)
             }
         });
+        let wrapped = _mm256_srai_epi16::<2>(_mm256_slli_epi16::<2>(rows[0]));
+        let differs = _mm256_xor_si256(wrapped, rows[0]);
+        if _mm256_testz_si256(differs, differs) == 0 {
+            rows[0] = wrap_single_rows(rows[0], wrapped, below);
+        }
         let columns = avx2::transpose(avx2::transform::<{ SHIFT1 as i32 }>(rows));
         let pairs = avx2::bytes(avx2::transform::<{ SHIFT2 as i32 }>(columns));
         for (r, pair) in pairs.into_iter().enumerate() {
@@ -242,7 +260,8 @@ pub fn group_avx512(
     stride: usize,
 ) {
     let out = &mut out[at..at + 7 * stride + 32];
-    let rows = std::array::from_fn(|row| {
+    let mut below = _mm512_setzero_si512(); // what the rows under the first hold
+    let mut rows: [__m512i; 8] = std::array::from_fn(|row| {
         let place = group[row * 32..][..32].as_mut_ptr().cast::<__m512i>();
         // SAFETY: 32 values of 16 bits in `group`, 8 in `quant` (row < 8); unaligned access is allowed.
         unsafe {
@@ -250,9 +269,28 @@ pub fn group_avx512(
                 _mm512_broadcast_i32x4(_mm_loadu_si128(quant.as_ptr().add(row * 8).cast()));
             let coefficients = _mm512_loadu_si512(place);
             _mm512_storeu_si512(place, _mm512_setzero_si512());
+            if row > 0 {
+                below = _mm512_or_si512(below, coefficients);
+            }
             _mm512_mullo_epi16(coefficients, factors)
         }
     });
+    let wrapped = _mm512_srai_epi16::<2>(_mm512_slli_epi16::<2>(rows[0]));
+    if _mm512_cmpneq_epi16_mask(wrapped, rows[0]) != 0 {
+        let (half, other) = (
+            wrap_single_rows(
+                _mm512_castsi512_si256(rows[0]),
+                _mm512_castsi512_si256(wrapped),
+                _mm512_castsi512_si256(below),
+            ),
+            wrap_single_rows(
+                _mm512_extracti64x4_epi64::<1>(rows[0]),
+                _mm512_extracti64x4_epi64::<1>(wrapped),
+                _mm512_extracti64x4_epi64::<1>(below),
+            ),
+        );
+        rows[0] = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(half), other);
+    }
     let columns = avx512::transpose(avx512::transform::<{ SHIFT1 as i32 }>(rows));
     let pairs = avx512::bytes(avx512::transform::<{ SHIFT2 as i32 }>(columns));
     let even_then_odd = _mm512_set_epi64(7, 5, 3, 1, 6, 4, 2, 0);
