@@ -183,7 +183,8 @@ def facts(value: Any) -> Any:
         found = {name: getattr(value, name, "absent") for name in fields}
         found["palette"] = value.palette and bytes(value.palette.palette)
         file = getattr(value, "fp", "absent")
-        return value.__class__, repr(value).split(" at ")[0], found, file is None, value.getbands(), dict(value.getexif())
+        exif = attempt(lambda: dict(value.getexif()))[1]
+        return value.__class__, repr(value).split(" at ")[0], found, file is None, value.getbands(), exif
     if isinstance(value, np.ndarray):
         return str(value.dtype), value.shape, value.strides, value.flags.writeable, value.tobytes()
     if hasattr(value, "numpy"):

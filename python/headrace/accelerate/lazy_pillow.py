@@ -8,8 +8,8 @@ An opened JPEG goes through three stages. Each is a subclass of the class that t
 
 `convert("RGB")`, `crop`, `resize`, `transpose` and `copy` of a lazy image give a lazy image, where one decode, one crop and one
 resize give the pixels bit for bit. Whatever else needs pixels finds `_im`, a property that decodes them once. The object then
-becomes an ordinary image of Pillow's class for good. A file that Pillow would not decode without an error never becomes lazy: its
-error is raised where Pillow raises it.
+becomes an ordinary image of Pillow's class for good. A file that Pillow would not decode without an error never becomes lazy:
+its error is raised where Pillow raises it.
 
 Operations that the script itself has replaced (`Image.Image.resize = …`) are not lazy. Versions: Pillow 11.3 and later.
 """
@@ -20,6 +20,7 @@ import io
 import operator
 import os
 import stat
+from pathlib import Path
 from typing import Any
 
 from PIL import Image, ImageFile
@@ -176,19 +177,19 @@ class _Undecoded(_Operations):
 class LazyImage(_Undecoded):
     """An RGB image whose pixels are described, not decoded. Its class is `PIL.Image.Image` to everyone."""
 
-    __class__ = property(lambda self: Image.Image)  # type: ignore[assignment]
+    __class__ = property(lambda self: Image.Image)
 
 
 class LoadedJpeg(_Undecoded, JpegImageFile):
     """A JPEG after `load`: its bytes are read and checked, its file is closed. It is decoded when its own pixels are needed."""
 
-    __class__ = property(lambda self: JpegImageFile)  # type: ignore[assignment]
+    __class__ = property(lambda self: JpegImageFile)
 
 
 class OpenedJpeg(_Operations, JpegImageFile):
     """A JPEG whose header Pillow has read."""
 
-    __class__ = property(lambda self: JpegImageFile)  # type: ignore[assignment]
+    __class__ = property(lambda self: JpegImageFile)
 
     def load(self: Any) -> Any:
         """Pillow's `load`: the file is read, checked and closed; its pixels are decoded when the result is used."""
@@ -365,5 +366,5 @@ def _source(file: Any) -> JpegSource | None:
         name = file.raw.name
     except (ValueError, OSError):
         return None
-    path = os.path.abspath(os.fsdecode(name)) if isinstance(name, str | bytes) else None
+    path = str(Path(os.fsdecode(name)).absolute()) if isinstance(name, str | bytes) else None
     return JpegSource(data, path, file_identity(found))
