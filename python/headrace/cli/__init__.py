@@ -12,6 +12,7 @@
 - `output`: Output of the command line: results on stdout (text, or one JSON document), progress and messages on stderr.
 - `pack`: any image dataset into verified shards.
 - `predict`: the most probable classes of images.
+- `price_options`: The options that give a price, shared by the verbs that show money.
 - `report`: show a saved session as terminal screen, HTML, JSON, Perfetto trace, metrics or scalars.
 - `run`: run a training script unmodified, and load its images with headrace where that gives the same job.
 - `run_watch`: The diagnosis of each `headrace train` run.

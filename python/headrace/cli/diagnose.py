@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 
 from headrace.cli import output
+from headrace.cli.price_options import add_price_options, gpu_usd_per_hour
 from headrace.cli.session_command import add_session_options, print_diagnosis, session_folder
 from headrace.diagnosis.fail_if import Condition
 from headrace.diagnosis.model import Diagnosis, command_ended
@@ -40,6 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--fail-if", type=str, metavar="EXPR", help='exit with 1 if this expression is true, e.g. "input_share>0.1"'
     )
     parser.add_argument("--no-report", action="store_true", help="do not write report.html")
+    add_price_options(parser, of="one GPU")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -48,6 +50,7 @@ def run(args: argparse.Namespace) -> int:
     A command that fails is still diagnosed. Return 1 if it succeeds, or is stopped by `--seconds`, and `--fail-if` is true.
     """
     condition = Condition(args.fail_if) if args.fail_if else None
+    usd_per_hour = gpu_usd_per_hour(args)
     folder = session_folder(args)
     output.log(f"headrace diagnose: session in {folder}")
     with output.Heartbeat("headrace diagnose", "the command runs") as beat:
@@ -63,8 +66,9 @@ def run(args: argparse.Namespace) -> int:
             remeasure_command=args.command if args.verify else None,
             remeasure_limit_s=args.seconds,
             time_to_verdict_s=first.after_s,
+            usd_per_hour=usd_per_hour,
         )
-    output.emit(args, document(diagnosis), lambda: print_diagnosis(diagnosis, session))
+    output.emit(args, document(diagnosis), lambda: print_diagnosis(diagnosis, session, usd_per_hour=usd_per_hour))
     code = 0 if finished.timed_out else finished.exit_code
     if code:
         output.log(f"headrace diagnose: {command_ended(finished.returncode)}")

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from headrace.cli import output
+from headrace.cli.price_options import add_price_options, gpu_usd_per_hour
 from headrace.diagnosis.model import Diagnosis
 from headrace.errors import SessionError
 from headrace.report import html, terminal
@@ -53,9 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--share", action="store_true", help="leave out host name, folders and addresses, so that strangers may read it"
     )
-    parser.add_argument(
-        "--usd-per-hour", type=float, metavar="USD", help="price of one GPU-hour in USD, to show the wasted money"
-    )
+    add_price_options(parser, of="one GPU")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -81,12 +80,12 @@ def _show(diagnosis: Diagnosis, session: Session, args: argparse.Namespace) -> N
     if args.kind == "openmetrics":
         print(openmetrics.render(diagnosis, session), end="")
     else:
-        terminal.print_screen(output.stdout_console, diagnosis, session=session, usd_per_hour=args.usd_per_hour)
+        terminal.print_screen(output.stdout_console, diagnosis, session=session, usd_per_hour=gpu_usd_per_hour(args))
 
 
 def _write(path: Path, diagnosis: Diagnosis, session: Session, args: argparse.Namespace) -> None:
     if args.kind == "html":
-        html.write(diagnosis, path, session=session, usd_per_hour=args.usd_per_hour, private=not args.share)
+        html.write(diagnosis, path, session=session, usd_per_hour=gpu_usd_per_hour(args), private=not args.share)
     elif args.kind == "perfetto":
         perfetto.write(session, path)
     elif args.kind == "tensorboard":
@@ -96,7 +95,7 @@ def _write(path: Path, diagnosis: Diagnosis, session: Session, args: argparse.Na
     elif args.json and args.kind is None:
         _save(path, lambda: json.dumps(document(diagnosis, panels=True), indent=1, ensure_ascii=False) + "\n")
     else:
-        _save(path, lambda: terminal.render(diagnosis, session=session, usd_per_hour=args.usd_per_hour).plain + "\n")
+        _save(path, lambda: terminal.render(diagnosis, session=session, usd_per_hour=gpu_usd_per_hour(args)).plain + "\n")
 
 
 def _save(path: Path, content: Callable[[], str]) -> None:

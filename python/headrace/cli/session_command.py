@@ -28,9 +28,9 @@ def session_folder(args: argparse.Namespace) -> Path:
     return folder.absolute()
 
 
-def print_diagnosis(diagnosis: Diagnosis, session: Session) -> None:
-    """Print the first screen, and the path of the report if there is one."""
-    terminal.print_screen(output.stdout_console, diagnosis, session=session)
+def print_diagnosis(diagnosis: Diagnosis, session: Session, *, usd_per_hour: float | None = None) -> None:
+    """Print the first screen, and the path of the report if there is one. `usd_per_hour`: price of a GPU-hour."""
+    terminal.print_screen(output.stdout_console, diagnosis, session=session, usd_per_hour=usd_per_hour)
     if diagnosis.report is not None:
         output.say(f"report: {diagnosis.report}")
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from rich.markup import escape
 
 from headrace.cli import output
+from headrace.cli.price_options import add_price_options, machine_usd_per_hour
 from headrace.cli.run_watch import RunWatch
 from headrace.cli.training_options import add_training_options, options_from_arguments
 from headrace.diagnosis.model import Diagnosis
@@ -56,13 +57,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dry-run", action="store_true", help="measure for some seconds and print what the run would take; write nothing"
     )
-    parser.add_argument(
-        "--usd-per-hour", type=float, metavar="PRICE", help="price of this machine: --dry-run then prints what the run costs"
-    )
+    add_price_options(parser, of="this machine")
 
 
 def run(args: argparse.Namespace) -> int:
     """Train with a progress bar. The exit code is 128 + the signal's number if one asked to stop."""
+    usd_per_hour = machine_usd_per_hour(args)
     resolved = options_from_arguments(args, args.config)
     count = rank_count(resolved.processes, resolved.options.device)
     options = _measured_options(resolved, count)
@@ -78,7 +78,9 @@ def run(args: argparse.Namespace) -> int:
     title = f"{options.model} on {result.device.name}"
     metrics, page = Path(options.out) / "metrics.jsonl", Path(options.out) / "report.html"
     report = training_page.write(metrics, page, title=title, diagnosis=diagnosis)
-    output.emit(args, _document(options, result, report, diagnosis), lambda: _render(result, report, diagnosis))
+    usd = None if usd_per_hour is None else result.seconds / 3600 * usd_per_hour
+    document = {**_document(options, result, report, diagnosis), "usd": usd}
+    output.emit(args, document, lambda: _render(result, report, diagnosis, usd))
     return result.exit_code
 
 
@@ -171,8 +173,6 @@ def _log_trial(trial: ComputeRate) -> None:
 def _dry_run(args: argparse.Namespace, resolved: ResolvedOptions, options: Options, ranks: int) -> int:
     """Measure for some seconds, and print what the run would take."""
     check_options(options)
-    if args.usd_per_hour is not None and not args.usd_per_hour >= 0:
-        raise UsageError(f"--usd-per-hour must be 0 or more, not {args.usd_per_hour:g}")
     device = open_device(options.device)
     data, val = open_data(options)
     _log_options(resolved, options)
@@ -187,7 +187,7 @@ def _dry_run(args: argparse.Namespace, resolved: ResolvedOptions, options: Optio
             device,
             ranks=ranks,
             seconds=DRY_RUN_SECONDS,
-            usd_per_hour=args.usd_per_hour,
+            usd_per_hour=machine_usd_per_hour(args),
             deadline=Deadline(DRY_RUN_LIMIT_S),
             begin=beat.begin,
         )
@@ -285,7 +285,7 @@ def _document(options: Options, result: Result, report: Path, diagnosis: Diagnos
     }
 
 
-def _render(result: Result, report: Path, diagnosis: Diagnosis | None) -> None:
+def _render(result: Result, report: Path, diagnosis: Diagnosis | None, usd: float | None) -> None:
     state = "finished" if result.final else "stopped"
     output.say(
         f"{state} after {result.steps} steps ({result.epochs:.2f} epochs) in {result.seconds:.0f} s on {result.device.name}"
@@ -295,6 +295,8 @@ def _render(result: Result, report: Path, diagnosis: Diagnosis | None) -> None:
     if result.scores is not None:
         top5 = "" if result.scores.top5 is None else f", top-5 {result.scores.top5:.2%}"
         output.say(f"top-1 {result.scores.top1:.2%}{top5} on {result.scores.images:,} images")
+    if usd is not None:
+        output.say(f"cost: ${usd:,.2f} for these {result.seconds:.0f} s")
     output.say(f"weights: {result.final}" if result.final else f"continue with --resume auto; checkpoint: {result.checkpoint}")
     if result.skipped:
         output.say(f"images that could not be decoded and were replaced: {result.skipped:,}")

@@ -10,6 +10,7 @@ from rich import box
 from rich.table import Table
 
 from headrace.cli import output
+from headrace.cli.price_options import add_price_options, machine_usd_per_hour
 from headrace.cli.training_options import add_training_options, options_from_arguments
 from headrace.datasets.records import Dataset
 from headrace.errors import UsageError
@@ -58,6 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="where --find-learning-rate draws the loss over the rate (default: learning-rate.html)",
     )
+    add_price_options(parser, of="this machine")
     parser.add_argument(
         "--write", type=Path, metavar="FILE", help="write the settings to a file for `headrace train --config FILE`"
     )
@@ -69,6 +71,7 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"--seconds must be from 0 to 600, not {args.seconds:g}")
     if not args.time_limit > 0:
         raise UsageError(f"--time-limit must be above 0, not {args.time_limit:g}")
+    usd_per_hour = machine_usd_per_hour(args)
     deadline = Deadline(args.time_limit)
     resolved = options_from_arguments(args, args.config)
     device = open_device(resolved.options.device)
@@ -94,7 +97,9 @@ def run(args: argparse.Namespace) -> int:
         )
     if args.write is not None:
         options_file.write(replace(found.options, resume=None), args.write)
-    output.emit(args, _document(found, args.write), lambda: _render(found, args.write))
+    usd = _usd_per_epoch(found, len(data), usd_per_hour)
+    document = {**_document(found, args.write), "usd_per_epoch": usd}
+    output.emit(args, document, lambda: _render(found, args.write, usd))
     return 0
 
 
@@ -162,7 +167,13 @@ def _document(found: TuningResult, written: Path | None) -> dict[str, object]:
     }
 
 
-def _render(found: TuningResult, written: Path | None) -> None:
+def _usd_per_epoch(found: TuningResult, images: int, usd_per_hour: float | None) -> float | None:
+    """Return the price of an epoch at the best measured rate of training, in USD; None without a price or a rate."""
+    rate = max((one.img_s for one in found.together), default=None)
+    return None if usd_per_hour is None or not rate else images / rate / 3600 * usd_per_hour
+
+
+def _render(found: TuningResult, written: Path | None, usd_per_epoch: float | None) -> None:
     options = found.options
     table = Table("what", "setting", "img/s", "", box=box.SIMPLE_HEAD)
     for size, rate in found.batch_trials:
@@ -194,5 +205,7 @@ def _render(found: TuningResult, written: Path | None) -> None:
         output.say(f"{found.binds} binds on the {found.device}: {found.advice}")
     if found.not_measured:
         output.say(f"not measured, the time was over: {', '.join(found.not_measured)}")
+    if usd_per_epoch is not None:
+        output.say(f"an epoch costs ${usd_per_epoch:,.2f} at this rate")
     if written is not None:
         output.say(f"settings: {written}; headrace train --config {written}")

@@ -33,6 +33,7 @@ def finish(
     remeasure_limit_s: float | None = None,
     time_to_verdict_s: float | None = None,
     threads_allowed: bool = True,
+    usd_per_hour: float | None = None,
 ) -> tuple[Session, Diagnosis]:
     """Diagnose the session in `folder`; write `diagnosis.json` and, with `report`, `report.html` there. Return both.
 
@@ -40,7 +41,7 @@ def finish(
     can be applied from outside (`diagnose --verify`); in the session its secrets are masked.
     `remeasure_limit_s`: seconds that these runs may take together (default: no limit). `time_to_verdict_s`: seconds from
     the start of the command to its first verdict, if there was one. `threads_allowed`: False while the interpreter exits; the
-    read sweep, which needs threads, is then left out.
+    read sweep, which needs threads, is then left out. `usd_per_hour`: price of a GPU-hour, for the wasted money in the report.
 
     A job with timed steps is measured for a few seconds (one thread for the images, up to 16 for the files). A measurement that
     fails is logged and left out. Raises `SessionError` when the folder holds no session or the report cannot be written.
@@ -59,7 +60,7 @@ def finish(
         diagnosis = replace(diagnosis, report=str(folder / REPORT_FILE))
     write_diagnosis(diagnosis, folder)
     if report:
-        html.write(diagnosis, folder / REPORT_FILE, session=session)
+        html.write(diagnosis, folder / REPORT_FILE, session=session, usd_per_hour=usd_per_hour)
     return session, diagnosis
 
 
