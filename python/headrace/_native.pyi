@@ -11,9 +11,9 @@ _Buffer: TypeAlias = bytes | bytearray | memoryview | npt.NDArray[Any]
 
 # x, y, width, height in pixels.
 _Box: TypeAlias = tuple[int, int, int, int]
-# Bytes or path; box in the image; (width, height) of the resize; its filter; window of the resized image; flip left-right;
-# flip top-bottom.
-_Item: TypeAlias = tuple[bytes | str | os.PathLike[str], _Box | None, tuple[int, int] | None, str, _Box | None, bool, bool]
+# Encoded bytes or path; box in the image; (width, height) of the resize; its filter; window of the resized image; flip
+# left-right; flip top-bottom.
+_Item: TypeAlias = tuple[_Buffer | str | os.PathLike[str], _Box | None, tuple[int, int] | None, str, _Box | None, bool, bool]
 
 __version__: str
 
@@ -46,6 +46,7 @@ def fill_items(
     targets: Sequence[tuple[Store, _Buffer]],
     places: Sequence[tuple[int, int]] | None = None,
     threads: int = 1,
+    indexes: IndexStore | None = None,
 ) -> list[int]: ...
 
 @final
@@ -59,6 +60,14 @@ class Index:
     def rows(self) -> int: ...
     @property
     def size_bytes(self) -> int: ...
+
+@final
+class IndexStore:
+    def __new__(
+        cls, memory_bytes: int = 0, file: str | os.PathLike[str] | None = None, file_bytes: int = 1 << 30
+    ) -> IndexStore: ...
+    def counts(self) -> tuple[int, int, int]: ...
+    def close(self) -> None: ...
 
 @final
 class Program:
@@ -121,6 +130,7 @@ class Engine:
         items: Sequence[_Item],
         targets: Sequence[tuple[Store, _Buffer]],
         places: Sequence[tuple[int, int]] | None = None,
+        indexes: IndexStore | None = None,
     ) -> Job: ...
     def close(self) -> None: ...
     def counters(self) -> dict[str, int]: ...

@@ -254,6 +254,28 @@ def test_neighbours_with_one_source_equal_single_items(tmp_path: Path) -> None:
                 np.testing.assert_array_equal(result, by_pillow(item), err_msg=str(item[1:]))
 
 
+def test_sources_may_be_any_memory() -> None:
+    """Slices of one block, as of shared memory: neighbours over the same bytes are one source, others are not."""
+    images = [jpeg(120, 90, 1), jpeg(120, 90, 2), saved(photograph(50, 60), "PNG")]
+    block = bytearray(b"".join(images))
+    starts = np.cumsum([0, *map(len, images)])
+    array = np.frombuffer(block, np.uint8)
+    rng = np.random.default_rng(6)
+    items, expected = [], []
+    for number, data in enumerate(images):
+        start, end = starts[number : number + 2]
+        for source in (array[start:end], memoryview(block)[start:end], memoryview(data), bytearray(data)):
+            item = random_item(rng, source, (50, 60) if number == 2 else (120, 90))
+            items.append(item)
+            expected.append(by_pillow((data, *item[1:])))
+    for result, image in zip(filled(items, threads=2), expected, strict=True):
+        np.testing.assert_array_equal(result, image)
+    block[:] = bytes(len(block))  # nothing of it is remembered
+    out = np.full((1, 8, 8, 3), 9, np.uint8)
+    item = (array[: starts[1]], None, (8, 8), "bilinear", None, False, False)
+    assert fill_items([item], [(Store("hwc"), out)]) != [0] and not out.any()
+
+
 def test_failed_items_have_a_status_and_zero_memory(tmp_path: Path) -> None:
     good = jpeg(100, 80)
     os.mkfifo(tmp_path / "pipe")
@@ -336,7 +358,7 @@ def test_arguments_that_do_not_fit_are_refused_before_anything_is_written() -> N
         (ValueError, "resize to", ([(good, None, (-8, 8), *item[3:])], [(hwc, out)])),
         (ValueError, "no resampling filter", ([(good, None, (8, 8), "cubic", *item[4:])], [(hwc, out)])),
         (TypeError, "item 1 is no", ([item, item[:6]], [(hwc, out)])),
-        (TypeError, "item 0: its source", ([(bytearray(good), *item[1:])], [(hwc, out)])),
+        (TypeError, "item 0: its source", ([(memoryview(good)[::2], *item[1:])], [(hwc, out)])),
         (TypeError, "item 0: its source", ([(None, *item[1:])], [(hwc, out)])),
     ]
     for error, message, arguments in cases:

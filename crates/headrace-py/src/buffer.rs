@@ -36,27 +36,38 @@ impl ReadOnly {
     }
     /// Return the bytes; if they could change, a copy of them in `copy`.
     pub fn bytes<'a>(&'a self, copy: &'a mut Vec<u8>) -> &'a [u8] {
-        let (start, length) = (
-            self.buffer.buf_ptr().cast::<u8>().cast_const(),
-            self.buffer.len_bytes(),
-        );
-        if length == 0 {
-            return &[];
-        }
-        if self.unchanging {
-            // SAFETY: the buffer is held as long as `self`, has `length` bytes from `start` on, and never changes.
-            return unsafe { std::slice::from_raw_parts(start, length) };
-        }
-        copy.clear();
-        copy.reserve(length);
-        // SAFETY: as above, `copy` has room for `length` bytes, and both do not overlap. No reference to the caller's memory is
-        // made, and each byte is read once, so it does not matter if another thread writes to it meanwhile.
-        unsafe {
-            std::ptr::copy_nonoverlapping(start, copy.as_mut_ptr(), length);
-            copy.set_len(length);
-        }
-        copy
+        let start = self.buffer.buf_ptr().cast::<u8>().cast_const();
+        // SAFETY: the buffer is held as long as `self`, and `unchanging` is true for `bytes` alone.
+        unsafe { lent_bytes(start, self.buffer.len_bytes(), self.unchanging, copy) }
     }
+}
+
+/// Return `length` bytes from `start` on: in place if they are `unchanging`, otherwise a copy of them in `copy`.
+///
+/// # Safety
+/// The bytes are valid as long as the result, and never change if they are `unchanging`.
+pub unsafe fn lent_bytes(
+    start: *const u8,
+    length: usize,
+    unchanging: bool,
+    copy: &mut Vec<u8>,
+) -> &[u8] {
+    if length == 0 {
+        return &[];
+    }
+    if unchanging {
+        // SAFETY: guaranteed by the caller.
+        return unsafe { std::slice::from_raw_parts(start, length) };
+    }
+    copy.clear();
+    copy.reserve(length);
+    // SAFETY: the bytes are valid, `copy` has room for them, and both do not overlap. No reference to the caller's memory is made,
+    // and each byte is read once, so it does not matter if another thread writes to it meanwhile.
+    unsafe {
+        std::ptr::copy_nonoverlapping(start, copy.as_mut_ptr(), length);
+        copy.set_len(length);
+    }
+    copy
 }
 
 impl ItemBytes for ReadOnly {

@@ -14,6 +14,7 @@ use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyDict;
 
 use crate::detach::{detached, guarded, wait_for};
+use crate::index_store::IndexStore;
 use crate::items::{to_items, TargetTuple};
 use crate::program::Program;
 use crate::store::Store;
@@ -190,16 +191,19 @@ impl Engine {
     }
 
     /// Queue items, as `fill_items` fills them.
-    #[pyo3(signature = (items, targets, places=None))]
+    #[pyo3(signature = (items, targets, places=None, indexes=None))]
     fn submit_items(
         &self,
         py: Python<'_>,
         items: Vec<Bound<'_, PyAny>>,
         targets: Vec<TargetTuple<'_>>,
         places: Option<Vec<(usize, usize)>>,
+        indexes: Option<PyRef<'_, IndexStore>>,
     ) -> PyResult<Job> {
         let mut keep = Vec::new();
-        let batch = guarded(py, || to_items(&items, &targets, places, &mut keep))?;
+        let batch = guarded(py, || {
+            to_items(&items, &targets, places, indexes.as_deref(), &mut keep)
+        })?;
         let engine = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let engine = engine
             .as_ref()
@@ -260,7 +264,7 @@ impl Engine {
 #[pyclass(frozen, module = "headrace._native")]
 pub struct Job {
     inner: Arc<engine::Job>,
-    _out: Box<dyn Any + Send + Sync>, // the buffers of the batch memory, kept until no thread uses it
+    _out: Box<dyn Any + Send + Sync>, // the buffers that are read and written, kept until no thread uses them
 }
 
 #[pymethods]

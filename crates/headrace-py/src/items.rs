@@ -2,7 +2,6 @@
 //! `Engine.submit_items`.
 #![allow(unsafe_code)]
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use headrace_core::engine::{self, BatchMemory, Group, Item, ItemBytes, Items, Source, Target};
@@ -10,10 +9,11 @@ use headrace_core::geometry::Rect;
 use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::pybacked::PyBackedBytes;
-use pyo3::types::PyBytes;
+use pyo3::types::{PyBytes, PyString};
 
+use crate::buffer::lent_bytes;
 use crate::detach::{detached, guarded};
+use crate::index_store::IndexStore;
 use crate::program::filter;
 use crate::store::Store;
 
@@ -34,12 +34,22 @@ pub type Corners = (i64, i64, i64, i64);
 /// A target: layout and values, and the memory.
 pub type TargetTuple<'py> = (PyRef<'py, Store>, Bound<'py, PyAny>);
 
-/// A `bytes` object, which never changes.
-struct Unchanging(PyBackedBytes);
+/// Encoded bytes in the memory of a Python object, whose buffer is held by the caller as long as they are used.
+struct Lent {
+    start: *const u8,
+    length: usize,
+    unchanging: bool,
+}
 
-impl ItemBytes for Unchanging {
-    fn get<'a>(&'a self, _: &'a mut Vec<u8>) -> &'a [u8] {
-        &self.0
+// SAFETY: plain memory, which is only read.
+unsafe impl Send for Lent {}
+// SAFETY: as above.
+unsafe impl Sync for Lent {}
+
+impl ItemBytes for Lent {
+    fn get<'a>(&'a self, copy: &'a mut Vec<u8>) -> &'a [u8] {
+        // SAFETY: the memory is held while it is used (`to_items`), and `unchanging` is true for `bytes` alone.
+        unsafe { lent_bytes(self.start, self.length, self.unchanging, copy) }
     }
 }
 
@@ -68,53 +78,91 @@ pub fn size((width, height): (i64, i64)) -> (u32, u32) {
     (side(width), side(height))
 }
 
-/// Read items in Python's form. Neighbours with one source become a group.
-fn groups(items: &[Bound<'_, PyAny>]) -> PyResult<(Vec<Group>, Vec<Item>)> {
-    let mut groups: Vec<Group> = Vec::with_capacity(items.len());
-    let mut made = Vec::with_capacity(items.len());
-    let mut last: Option<Bound<'_, PyAny>> = None;
-    for (number, item) in items.iter().enumerate() {
+/// The source of the last group: the object, and start and length of its memory; `None` for a path.
+type LastSource = (Py<PyAny>, Option<(usize, usize)>);
+
+/// Items in the making.
+#[derive(Default)]
+struct Reader {
+    groups: Vec<Group>,
+    items: Vec<Item>,
+    last: Option<LastSource>,
+}
+
+impl Reader {
+    /// Append an item of Python's form. Neighbours with one source become a group; buffers are appended to `keep`.
+    fn add(&mut self, item: &Bound<'_, PyAny>, keep: &mut Vec<PyUntypedBuffer>) -> PyResult<()> {
+        let number = self.items.len();
         let (source, box_, resized, name, part, flip_x, flip_y): ItemTuple<'_> =
             item.extract().map_err(|error| {
                 PyTypeError::new_err(format!(
                     "item {number} is no (source, box, size, filter, window, flip_x, flip_y): {error}"
                 ))
             })?;
-        let again = match &last {
-            Some(last) if last.is(&source) => true,
-            Some(last) => !source.is_instance_of::<PyBytes>() && last.eq(&source)?,
-            None => false,
-        };
-        match groups.last_mut() {
-            Some(group) if again => group.count += 1,
-            _ => groups.push(Group {
-                source: to_source(&source, number)?,
-                count: 1,
-            }),
+        if !self.last_again(&source)? {
+            self.open(&source, keep).map_err(|error| {
+                PyTypeError::new_err(format!("item {number}: its source: {error}"))
+            })?;
         }
-        last = Some(source);
-        made.push(Item {
+        if let Some(group) = self.groups.last_mut() {
+            group.count += 1;
+        }
+        self.items.push(Item {
             box_: box_.map(rect),
             size: resized.map(size),
-            filter: filter(&name.extract::<std::borrow::Cow<'_, str>>()?)?,
+            filter: filter(name.extract()?)?,
             window: part.map(|part| window(part, number)).transpose()?,
             flip_x,
             flip_y,
             ..Item::default()
         });
+        Ok(())
     }
-    Ok((groups, made))
-}
 
-fn to_source(source: &Bound<'_, PyAny>, number: usize) -> PyResult<Source> {
-    if let Ok(bytes) = source.cast::<PyBytes>() {
-        let bytes = PyBackedBytes::from(bytes.clone());
-        return Ok(Source::Memory(Box::new(Unchanging(bytes))));
+    /// Return whether a source is that of the last group: the same object, or an equal path.
+    fn last_again(&self, source: &Bound<'_, PyAny>) -> PyResult<bool> {
+        match &self.last {
+            Some((last, _)) if last.is(source) => Ok(true),
+            Some((last, None)) => last.bind(source.py()).eq(source),
+            _ => Ok(false),
+        }
     }
-    source
-        .extract::<PathBuf>()
-        .map(Source::File)
-        .map_err(|error| PyTypeError::new_err(format!("item {number}: its source: {error}")))
+
+    /// Start the group of a source, unless it is the memory of the last one.
+    fn open(&mut self, source: &Bound<'_, PyAny>, keep: &mut Vec<PyUntypedBuffer>) -> PyResult<()> {
+        let buffer = match source.is_instance_of::<PyString>() {
+            false => PyUntypedBuffer::get(source).ok(),
+            true => None,
+        };
+        let (opened, memory) = match buffer {
+            Some(buffer) if buffer.is_c_contiguous() => {
+                let (start, length) = (
+                    buffer.buf_ptr().cast::<u8>().cast_const(),
+                    buffer.len_bytes(),
+                );
+                let memory = Some((start as usize, length));
+                if self.last.as_ref().is_some_and(|(_, last)| *last == memory) {
+                    return Ok(());
+                }
+                keep.push(buffer);
+                let unchanging = source.is_instance_of::<PyBytes>();
+                let lent = Lent {
+                    start,
+                    length,
+                    unchanging,
+                };
+                (Source::Memory(Box::new(lent)), memory)
+            }
+            Some(_) => return Err(PyValueError::new_err("its bytes must be contiguous")),
+            None => (Source::File(source.extract()?), None),
+        };
+        self.groups.push(Group {
+            source: opened,
+            count: 0,
+        });
+        self.last = Some((source.clone().unbind(), memory));
+        Ok(())
+    }
 }
 
 /// Take the memory of the targets; the buffers are appended to `keep`, which must live until no thread uses them.
@@ -140,14 +188,22 @@ fn to_targets(
     targets.iter().enumerate().map(target).collect()
 }
 
-/// Make a batch of items of their form in Python; the buffers that it writes to are appended to `keep`.
+/// Make a batch of items of their form in Python; the buffers that it reads and writes are appended to
+/// `keep`, which must live until no thread uses them.
 pub fn to_items(
     items: &[Bound<'_, PyAny>],
     targets: &[TargetTuple<'_>],
     places: Option<Vec<(usize, usize)>>,
+    indexes: Option<&IndexStore>,
     keep: &mut Vec<PyUntypedBuffer>,
 ) -> PyResult<Items> {
-    let (groups, mut items) = groups(items)?;
+    let mut reader = Reader::default();
+    for item in items {
+        reader.add(item, keep)?;
+    }
+    let Reader {
+        groups, mut items, ..
+    } = reader;
     let targets = to_targets(targets, keep)?;
     match places {
         Some(places) if places.len() == items.len() => {
@@ -164,7 +220,9 @@ pub fn to_items(
         }
         None => one_after_the_other(&mut items, &targets),
     }
-    Items::new(groups, items, targets).map_err(PyValueError::new_err)
+    let mut batch = Items::new(groups, items, targets).map_err(PyValueError::new_err)?;
+    batch.indexes = indexes.map(IndexStore::cache);
+    Ok(batch)
 }
 
 /// Place the items in the first target, without gaps. What cannot be placed is refused by [`Items::new`].
@@ -182,21 +240,24 @@ fn one_after_the_other(items: &mut [Item], targets: &[Target]) {
 
 /// Make images in the caller's memory: one call per batch, without the interpreter lock.
 ///
-/// `items`: (source, box, size, filter, window, flip_x, flip_y) each: `bytes` or a path; crop (x, y, w, h) in the image or None;
+/// `items`: (source, box, size, filter, window, flip_x, flip_y) each: encoded bytes or a path; crop (x, y, w, h) in the image or None;
 /// (width, height) of the resize or None; its filter; crop (x, y, w, h) in the resized image or None; mirror left to right; top
 /// to bottom. `targets`: (layout and values, writable C-contiguous buffer). `places`: (number of the target, byte of it) of each
 /// item; None: in the first target, one after the other. Neighbours with one source are read and opened once.
-/// Return a status per item, 0 = ok; the memory of a failed item is zero. Nobody else may use the memory during the call.
+/// `indexes`: JPEG indexes, which are used and extended. Return a status per item, 0 = ok; the memory of a failed item is zero. Nobody else may use the memory during the call.
 #[pyfunction]
-#[pyo3(signature = (items, targets, places = None, threads = 1))]
+#[pyo3(signature = (items, targets, places = None, threads = 1, indexes = None))]
 pub fn fill_items(
     py: Python<'_>,
     items: Vec<Bound<'_, PyAny>>,
     targets: Vec<TargetTuple<'_>>,
     places: Option<Vec<(usize, usize)>>,
     threads: usize,
+    indexes: Option<PyRef<'_, IndexStore>>,
 ) -> PyResult<Vec<i32>> {
     let mut keep = Vec::new();
-    let batch = guarded(py, || to_items(&items, &targets, places, &mut keep))?;
+    let batch = guarded(py, || {
+        to_items(&items, &targets, places, indexes.as_deref(), &mut keep)
+    })?;
     detached(py, || engine::fill_items(batch, threads))
 }

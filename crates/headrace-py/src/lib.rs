@@ -9,6 +9,7 @@ mod encode;
 mod engine;
 mod header;
 mod index;
+mod index_store;
 mod items;
 mod order;
 mod pack;
@@ -42,6 +43,8 @@ mod _native {
     use super::header::{image_size, jpeg_facts};
     #[pymodule_export]
     use super::index::Index;
+    #[pymodule_export]
+    use super::index_store::IndexStore;
     #[pymodule_export]
     use super::items::fill_items;
     #[pymodule_export]

@@ -76,7 +76,8 @@ impl Table {
             };
             let mut indexes = engine::IndexCache::new(index_bytes);
             if let Some(path) = index_file {
-                indexes = indexes.with_file(engine::IndexFile::open(&path, INDEX_FILE_BYTES));
+                let file = engine::IndexFile::open(&path, inner.len(), INDEX_FILE_BYTES);
+                indexes = indexes.with_file(file.counted());
             }
             Ok(Table {
                 inner: Arc::new(inner),
@@ -90,7 +91,7 @@ impl Table {
         self.indexes.file().map_or(0, engine::IndexFile::found)
     }
 
-    /// Write the indexes that are not in the index file yet.
+    /// Close the index file until it is needed again.
     fn flush_indexes(&self, py: Python<'_>) -> PyResult<()> {
         detached(py, || {
             if let Some(file) = self.indexes.file() {

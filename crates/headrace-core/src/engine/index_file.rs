@@ -1,230 +1,349 @@
-//! A file of JPEG indexes, from which other processes and later runs start.
+//! A file of JPEG indexes that processes share while they run, and from which later runs start. Whoever decodes an image first
+//! writes its index; all others read it a moment later.
 //!
-//! The file is a log: entries are only appended, also by several processes at once. An entry is `HRXE`, u32 record, u32 length,
-//! and the index as [`Index::to_bytes`] writes it, which holds its own checksum and the length and checksum of its image. A torn
-//! entry is therefore ignored, and the decoder refuses the index of a file that has changed.
+//! The file begins with a table of slots, which is as large as it ever gets; entries follow in the order of their writing:
+//!
+//! - the head: `HRXT`, u32 version, u32 binary logarithm of the number of buckets, 116 zero bytes;
+//! - the buckets of 8 slots of 16 bytes: u64 key, u64 place (offset in the low 40 bits, length in the high 24); zero: empty;
+//! - the entries: `HRXE`, u64 key, u32 length, and the index as [`Index::to_bytes`] writes it.
+//!
+//! All numbers are little-endian. No lock is held while an entry is written: entries are appended (O_APPEND), and a slot is set
+//! only when its entry is complete. So a writer that is killed leaves at most bytes that no slot names. Of two writers of one slot
+//! the last wins, and the other index is made again some day. Nothing that is read is trusted: an entry counts only with its mark,
+//! its key and the checksum of its index, which in turn holds length and checksum of the image's bytes. Files are read by `pread`,
+//! not through a map, because a file that shrinks, or a full disk, would crash a process that maps it.
 
-use std::collections::HashMap;
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Seek, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use crate::jpeg::index::Index;
 
-const MAGIC: [u8; 4] = *b"HRXE";
-const HEAD: usize = 12;
-/// Longest valid entry in bytes; the index of a 100-megapixel image has about 300 KB.
-const LONGEST: u32 = 1 << 24;
-/// Bytes that are collected before they are written.
-const GATHERED: usize = 1 << 16;
+const MARK: [u8; 4] = *b"HRXT";
+const VERSION: u32 = 1;
+const HEAD: usize = 128;
+const SLOT: usize = 16;
+const BUCKET: usize = 8 * SLOT;
+/// Buckets that are searched for a key: with half of the slots in use, hardly any key finds none.
+const PROBES: u64 = 4;
+const FEWEST_BUCKETS: u32 = 3;
+const MOST_BUCKETS: u32 = 19; // 64 MiB of slots, of which the file system stores those in use
 
+const ENTRY_MARK: [u8; 4] = *b"HRXE";
+const ENTRY_HEAD: usize = 16;
+/// Longest valid entry in bytes; the index of a 100-megapixel image has about 300 KB.
+const LONGEST: usize = (1 << 24) - 1;
+const OFFSET_BITS: u32 = 40;
+
+/// Where an entry is in the file.
 #[derive(Clone, Copy)]
 struct Place {
     offset: u64,
-    length: u32,
+    length: usize,
 }
 
-struct State {
-    path: PathBuf,
-    /// The open file; `None` if nothing has been read or written yet, and after `flush`.
-    file: Option<File>,
-    places: HashMap<u32, Place>,
-    /// MCU rows of each record's index in the file, as far as this process knows.
-    rows: HashMap<u32, u32>,
-    gathered: Vec<u8>,
-    gathered_places: Vec<(u32, Place)>,
-    written: u64,
+/// The open file.
+struct Files {
+    /// For reading, and for writing slots.
+    table: File,
+    /// For appending entries; the lock is held while one is written.
+    entries: Mutex<File>,
+    buckets: u64,
 }
 
-/// A file of indexes, open for reading and appending.
+/// A file of indexes.
 pub struct IndexFile {
+    path: PathBuf,
+    /// Binary logarithm of the number of buckets in a new file.
+    bucket_bits: u32,
     limit_bytes: u64,
     found: usize,
-    state: Mutex<State>,
+    /// The open file; `None` before it is needed, and after `flush`.
+    files: Mutex<Option<Arc<Files>>>,
+    /// True after an error of writing, as on a full disk.
+    failed: AtomicBool,
 }
 
 impl IndexFile {
-    /// Read the file if it exists. The first write creates it; it grows to about `limit_bytes`. A file that cannot be read counts
-    /// as empty.
-    pub fn open(path: &Path, limit_bytes: u64) -> Self {
-        let mut places = HashMap::new();
-        let mut written = 0;
-        if let Ok(file) = append_to(path, false) {
-            written = file.metadata().map_or(0, |facts| facts.len());
-            // An error while reading ends the list of entries.
-            drop(scan(&file, written, &mut places));
-        }
+    /// Use the file at `path`, which the first write creates, for about `images` images. It grows to about `limit_bytes`. A file
+    /// that cannot be read counts as empty.
+    pub fn open(path: &Path, images: usize, limit_bytes: u64) -> Self {
+        let buckets = (images as u64).saturating_mul(2).div_ceil(8).max(1);
         IndexFile {
+            path: path.to_path_buf(),
+            bucket_bits: (u64::BITS - (buckets - 1).leading_zeros())
+                .clamp(FEWEST_BUCKETS, MOST_BUCKETS),
             limit_bytes,
-            found: places.len(),
-            state: Mutex::new(State {
-                path: path.to_path_buf(),
-                file: None,
-                places,
-                rows: HashMap::new(),
-                gathered: Vec::new(),
-                gathered_places: Vec::new(),
-                written,
-            }),
+            found: 0,
+            files: Mutex::new(None),
+            failed: AtomicBool::new(false),
         }
     }
 
-    /// Return the number of records that had an index when the file was opened.
+    /// Count the images that have an index now.
+    pub fn counted(mut self) -> Self {
+        // An error while reading ends the count.
+        let found = self.files(false).and_then(|files| files.count());
+        self.found = found.unwrap_or(0);
+        self.flush();
+        self
+    }
+
+    /// Return the number that [`IndexFile::counted`] counted.
     pub fn found(&self) -> usize {
         self.found
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn slot(&self) -> MutexGuard<'_, Option<Arc<Files>>> {
+        self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Return the index of `record` if the file holds a complete one.
-    pub fn get(&self, record: u32) -> Option<Index> {
-        let mut state = self.state();
-        let place = *state.places.get(&record)?;
-        let mut bytes = vec![0; place.length as usize];
-        let read = state
-            .open(false)
-            .and_then(|file| file.read_exact_at(&mut bytes, place.offset));
-        let index = read.ok().and_then(|()| Index::from_bytes(&bytes).ok());
-        match &index {
-            Some(index) => drop(state.rows.insert(record, index.rows())),
-            None => drop(state.places.remove(&record)),
+    /// Return the open file; with `create`, make it if there is none, or if it is none of ours.
+    fn files(&self, create: bool) -> io::Result<Arc<Files>> {
+        let mut slot = self.slot();
+        if let Some(files) = &*slot {
+            return Ok(Arc::clone(files));
         }
-        index
-    }
-
-    /// Append an index if it covers at least a quarter more MCU rows than the one in the file.
-    pub fn put(&self, record: u32, index: &Index) {
-        let mut state = self.state();
-        let known = state.rows.get(&record).copied().unwrap_or(0);
-        if index.rows() <= known + known / 4
-            || state.written + state.gathered.len() as u64 > self.limit_bytes
-        {
-            return;
-        }
-        let bytes = index.to_bytes();
-        let Ok(length) = u32::try_from(bytes.len()) else {
-            return;
-        };
-        state.rows.insert(record, index.rows());
-        let offset = (state.gathered.len() + HEAD) as u64; // from the start of the collected bytes
-        state
-            .gathered_places
-            .push((record, Place { offset, length }));
-        state.gathered.extend(MAGIC);
-        state.gathered.extend(record.to_le_bytes());
-        state.gathered.extend(length.to_le_bytes());
-        state.gathered.extend(bytes);
-        if state.gathered.len() >= GATHERED {
-            state.write();
-        }
-    }
-
-    /// Forget the index of a record whose file has changed. The next one is written whatever it covers.
-    pub fn forget(&self, record: u32) {
-        let mut state = self.state();
-        state.places.remove(&record);
-        state.rows.remove(&record);
-    }
-
-    /// Write the collected entries, and close the file until it is needed again.
-    pub fn flush(&self) {
-        let mut state = self.state();
-        state.write();
-        state.file = None;
-    }
-}
-
-impl State {
-    /// Append the collected entries in one write. After an error, as on a full disk, nothing more is written.
-    fn write(&mut self) {
-        if self.gathered.is_empty() {
-            return;
-        }
-        let length = self.gathered.len() as u64;
-        if let Ok(end) = self.append() {
-            let start = end.saturating_sub(length);
-            for (record, place) in self.gathered_places.drain(..) {
-                let offset = start + place.offset;
-                self.places.insert(record, Place { offset, ..place });
+        let files = match Files::open(&self.path) {
+            Err(_) if create => {
+                make(&self.path, self.bucket_bits)?;
+                Files::open(&self.path)?
             }
-            self.written += length;
-        } else {
-            self.written = u64::MAX >> 1; // write nothing more
-        }
-        self.gathered.clear();
-        self.gathered_places.clear();
-    }
-
-    /// Append the collected bytes and return the offset of their end.
-    fn append(&mut self) -> io::Result<u64> {
-        self.open(true)?;
-        let State { file, gathered, .. } = self;
-        let file = file.as_mut().ok_or(io::ErrorKind::NotFound)?;
-        file.write_all(gathered)?;
-        file.stream_position()
-    }
-
-    fn open(&mut self, create: bool) -> io::Result<&mut File> {
-        match &mut self.file {
-            Some(file) => Ok(file),
-            none => Ok(none.insert(append_to(&self.path, create)?)),
-        }
-    }
-}
-
-fn append_to(path: &Path, create: bool) -> io::Result<File> {
-    OpenOptions::new()
-        .read(true)
-        .append(true)
-        .create(create)
-        .open(path)
-}
-
-impl Drop for IndexFile {
-    fn drop(&mut self) {
-        self.flush();
-    }
-}
-
-/// Find the entries, reading only their heads; the last entry of a record counts. After damage, search for the next entry.
-fn scan(file: &File, length: u64, places: &mut HashMap<u32, Place>) -> io::Result<()> {
-    let mut at = 0;
-    let mut head = [0; HEAD];
-    while at + HEAD as u64 <= length {
-        file.read_exact_at(&mut head, at)?;
-        let field = |from: usize| {
-            u32::from_le_bytes([head[from], head[from + 1], head[from + 2], head[from + 3]])
+            opened => opened?,
         };
-        let (record, size) = (field(4), field(8));
-        let offset = at + HEAD as u64;
-        if head[..4] == MAGIC && size <= LONGEST && offset + u64::from(size) <= length {
-            let length = size;
-            places.insert(record, Place { offset, length });
-            at = offset + u64::from(size);
-        } else {
-            at = next_magic(file, at + 1, length)?;
+        Ok(Arc::clone(slot.insert(Arc::new(files))))
+    }
+
+    /// Return the index of `key` if the file holds a complete one.
+    pub fn get(&self, key: u64) -> Option<Index> {
+        let files = self.files(false).ok()?;
+        let place = files.find(key).ok()?.0?;
+        files.read(key, place)
+    }
+
+    /// Write an index if it says at least a quarter more than the one in the file.
+    pub fn put(&self, key: u64, index: &Index) {
+        if self.failed.load(Ordering::Relaxed) {
+            return;
+        }
+        let written = self.files(true).and_then(|files| {
+            let bytes = index.to_bytes();
+            if bytes.len() > LONGEST {
+                return Ok(());
+            }
+            let (known, slot) = files.find(key)?;
+            let Some(slot) = slot else {
+                return Ok(()); // the table is full
+            };
+            let known = known.filter(|&place| files.read(key, place).is_some());
+            if known.is_some_and(|place| bytes.len() <= place.length + place.length / 4) {
+                return Ok(());
+            }
+            match files.append(key, &bytes, self.limit_bytes)? {
+                Some(place) => files.set(slot, key, place),
+                None => Ok(()),
+            }
+        });
+        if written.is_err() {
+            self.failed.store(true, Ordering::Relaxed); // as on a full disk: write nothing more
         }
     }
-    Ok(())
+
+    /// Forget the index of an image whose file has changed. The next one is written whatever it covers.
+    pub fn forget(&self, key: u64) {
+        let Ok(files) = self.files(false) else {
+            return;
+        };
+        if let Ok((Some(_), Some(slot))) = files.find(key) {
+            let length = 0;
+            let nothing = Place { offset: 0, length };
+            // An error leaves an index that the decoder refuses again.
+            drop(files.set(slot, key, nothing));
+        }
+    }
+
+    /// Close the file until it is needed again.
+    pub fn flush(&self) {
+        *self.slot() = None;
+    }
 }
 
-/// Return the first offset from `at` on at which an entry may begin, or `length`.
-fn next_magic(file: &File, mut at: u64, length: u64) -> io::Result<u64> {
-    let mut block = [0; 1 << 12];
-    while at + HEAD as u64 <= length {
-        let size = block.len().min((length - at) as usize);
-        file.read_exact_at(&mut block[..size], at)?;
-        let found = block[..size].windows(4).position(|window| window == MAGIC);
-        if let Some(distance) = found {
-            return Ok(at + distance as u64);
-        }
-        at += size as u64 - 3; // the mark may cross the border of two blocks
+impl Files {
+    /// Open a file with a sound head; anything else is an error.
+    fn open(path: &Path) -> io::Result<Self> {
+        let table = OpenOptions::new().read(true).write(true).open(path)?;
+        let bits = bucket_bits(&table)?;
+        let entries = OpenOptions::new().append(true).open(path)?;
+        Ok(Files {
+            table,
+            entries: Mutex::new(entries),
+            buckets: 1 << bits,
+        })
     }
-    Ok(length)
+
+    /// Return the number of slots in use.
+    fn count(&self) -> io::Result<usize> {
+        let mut found = 0;
+        let mut block = vec![0; BUCKET << 9];
+        let mut at = 0;
+        while at < self.buckets {
+            let buckets = (self.buckets - at).min(1 << 9);
+            let block = &mut block[..buckets as usize * BUCKET];
+            self.table
+                .read_exact_at(block, HEAD as u64 + at * BUCKET as u64)?;
+            found += block
+                .chunks_exact(SLOT)
+                .filter(|slot| slot[8..] != [0; 8])
+                .count();
+            at += buckets;
+        }
+        Ok(found)
+    }
+
+    /// Return the entry of `key`, and the offset of the slot that it has or can have.
+    fn find(&self, key: u64) -> io::Result<(Option<Place>, Option<u64>)> {
+        let mut free = None;
+        let mut bucket = [0; BUCKET];
+        let first = mixed(key);
+        for probe in 0..PROBES.min(self.buckets) {
+            let number = first.wrapping_add(probe) & (self.buckets - 1);
+            let start = HEAD as u64 + number * BUCKET as u64;
+            self.table.read_exact_at(&mut bucket, start)?;
+            for (slot, fields) in (0..).zip(bucket.chunks_exact(SLOT)) {
+                let offset = start + slot * SLOT as u64;
+                let (known, place) = (word(&fields[..8]), word(&fields[8..]));
+                if known == mark_of(key) {
+                    let length = (place >> OFFSET_BITS) as usize;
+                    let offset_of_entry = place & ((1 << OFFSET_BITS) - 1);
+                    let place = Place {
+                        offset: offset_of_entry,
+                        length,
+                    };
+                    return Ok((Some(place).filter(|_| length > 0), Some(offset)));
+                }
+                if known == 0 {
+                    free = free.or(Some(offset));
+                }
+            }
+            if free.is_some() {
+                break; // a key is stored in the first bucket with room
+            }
+        }
+        Ok((None, free))
+    }
+
+    /// Return the index at a place, if there is a sound one of this key.
+    fn read(&self, key: u64, place: Place) -> Option<Index> {
+        let mut bytes = vec![0; ENTRY_HEAD + place.length];
+        self.table.read_exact_at(&mut bytes, place.offset).ok()?;
+        let (head, index) = bytes.split_at(ENTRY_HEAD);
+        let sound = head[..4] == ENTRY_MARK
+            && word(&head[4..12]) == key
+            && head[12..] == (place.length as u32).to_le_bytes();
+        sound.then(|| Index::from_bytes(index).ok()).flatten()
+    }
+
+    /// Append an entry and return its place; `None` if the file has reached its limit.
+    fn append(&self, key: u64, index: &[u8], limit_bytes: u64) -> io::Result<Option<Place>> {
+        let mut entry = Vec::with_capacity(ENTRY_HEAD + index.len());
+        entry.extend(ENTRY_MARK);
+        entry.extend(key.to_le_bytes());
+        entry.extend((index.len() as u32).to_le_bytes());
+        entry.extend(index);
+        let mut file = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let length = file.metadata()?.len();
+        let table = HEAD as u64 + self.buckets * BUCKET as u64;
+        if length.saturating_sub(table) + entry.len() as u64 > limit_bytes || length < table {
+            return Ok(None);
+        }
+        file.write_all(&entry)?;
+        let end = file.stream_position()?;
+        Ok(Some(Place {
+            offset: end.saturating_sub(entry.len() as u64),
+            length: index.len(),
+        })
+        .filter(|place| place.offset >> OFFSET_BITS == 0))
+    }
+
+    fn set(&self, slot: u64, key: u64, place: Place) -> io::Result<()> {
+        let mut fields = [0; SLOT];
+        fields[..8].copy_from_slice(&mark_of(key).to_le_bytes());
+        let packed = place.offset | (place.length as u64) << OFFSET_BITS;
+        fields[8..].copy_from_slice(&packed.to_le_bytes());
+        self.table.write_all_at(&fields, slot)
+    }
+}
+
+/// Return the key as a slot holds it; zero is an empty slot.
+fn mark_of(key: u64) -> u64 {
+    key.wrapping_add(1).max(1)
+}
+
+/// Spread keys, which may be small numbers, over the buckets (Steele, Lea and Flood 2014: the finaliser of SplitMix64).
+fn mixed(key: u64) -> u64 {
+    let key = (key ^ (key >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    let key = (key ^ (key >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    key ^ (key >> 31)
+}
+
+fn word(bytes: &[u8]) -> u64 {
+    let mut word = [0; 8];
+    word.copy_from_slice(bytes);
+    u64::from_le_bytes(word)
+}
+
+/// Return the binary logarithm of the number of buckets, which the head states. A file with another head, or without room for
+/// the table, is an error.
+fn bucket_bits(file: &File) -> io::Result<u32> {
+    let mut head = [0; HEAD];
+    file.read_exact_at(&mut head, 0)?;
+    let bits = u32::from_le_bytes([head[8], head[9], head[10], head[11]]);
+    let room = || HEAD as u64 + ((BUCKET as u64) << bits);
+    let sound = head[..4] == MARK
+        && head[4..8] == VERSION.to_le_bytes()
+        && bits <= MOST_BUCKETS
+        && head[12..].iter().all(|&byte| byte == 0)
+        && file.metadata()?.len() >= room();
+    if sound {
+        Ok(bits)
+    } else {
+        Err(io::ErrorKind::InvalidData.into())
+    }
+}
+
+/// Make a file with an empty table, unless another process has made it meanwhile. A process that dies here leaves a file without
+/// a sound head, which the next one makes anew.
+fn make(path: &Path, bits: u32) -> io::Result<()> {
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(path)?;
+    // The lock ends with the process that holds it. A stopped one must not stop others.
+    for _ in 0..100 {
+        match file.try_lock() {
+            Ok(()) => {
+                if bucket_bits(&file).is_err() {
+                    let mut head = [0; HEAD];
+                    head[..4].copy_from_slice(&MARK);
+                    head[4..8].copy_from_slice(&VERSION.to_le_bytes());
+                    head[8..12].copy_from_slice(&bits.to_le_bytes());
+                    file.set_len(0)?;
+                    file.set_len(HEAD as u64 + ((BUCKET as u64) << bits))?;
+                    file.write_all_at(&head, 0)?;
+                }
+                return Ok(());
+            }
+            Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(1)),
+            Err(TryLockError::Error(error)) => return Err(error),
+        }
+    }
+    Err(io::ErrorKind::WouldBlock.into())
 }
 
 #[cfg(test)]
@@ -232,53 +351,180 @@ mod tests {
     use super::*;
     use crate::jpeg::index::tests::sample;
 
+    fn folder(name: &str) -> PathBuf {
+        let folder = std::env::temp_dir().join(format!("headrace-{name}-{}", std::process::id()));
+        drop(std::fs::remove_dir_all(&folder));
+        std::fs::create_dir_all(&folder).expect("a temporary folder");
+        folder
+    }
+
+    /// The offsets of the entries of `count` equal indexes, in the order of writing.
+    fn entries(path: &Path, count: u64) -> Vec<u64> {
+        let length = std::fs::metadata(path).expect("there").len();
+        let entry = (ENTRY_HEAD + sample().to_bytes().len()) as u64;
+        (0..count).map(|at| length - (count - at) * entry).collect()
+    }
+
     #[test]
-    fn indexes_are_shared_through_the_file_and_damage_is_skipped() {
-        let path = std::env::temp_dir().join(format!("headrace-index-file-{}", std::process::id()));
-        drop(std::fs::remove_file(&path));
+    fn indexes_are_shared_at_once_and_torn_entries_do_not_count() {
+        let folder = folder("index-file");
+        let path = folder.join("indexes");
         let index = sample();
-        let file = IndexFile::open(&path, 1 << 20);
-        for record in [3, 1, 4] {
-            file.put(record, &index);
-            file.put(record, &index); // covers no more: not written again
+        let file = IndexFile::open(&path, 100, 1 << 20);
+        let other = IndexFile::open(&path, 100, 1 << 20); // another process
+        assert!(
+            file.get(3).is_none() && !path.exists(),
+            "made by the first write"
+        );
+        for key in [3, 1, u64::MAX] {
+            file.put(key, &index);
+            file.put(key, &index); // says no more: not written again
         }
-        assert!(file.get(3).is_none(), "not written yet");
-        file.flush();
-        assert_eq!(file.get(3), Some(index.clone()));
-        let entry = std::fs::metadata(&path).expect("there").len() / 3;
-        assert_eq!(entry, (HEAD + index.to_bytes().len()) as u64);
+        let table = (HEAD + (BUCKET << 5)) as u64;
+        let entry = (ENTRY_HEAD + index.to_bytes().len()) as u64;
+        let length = || std::fs::metadata(&path).expect("there").len();
+        assert_eq!(length(), table + 3 * entry);
+        assert_eq!(other.get(3), Some(index.clone()));
+        assert!(other.get(4).is_none());
 
-        // A second process, and a torn write between the two.
-        OpenOptions::new()
-            .append(true)
-            .open(&path)
-            .expect("opened")
-            .write_all(b"HRXE\x01\0\0\0\xff\xff\0\0torn")
+        // A killed writer: its entry is torn, and no slot names it.
+        let mut torn = OpenOptions::new().append(true).open(&path).expect("opened");
+        torn.write_all(b"HRXE\x04\0\0\0\0\0\0\0\xff\0\0\0torn")
             .expect("written");
-        let other = IndexFile::open(&path, 1 << 20);
-        assert_eq!(other.found(), 3);
         other.put(9, &index);
-        other.flush();
         file.put(5, &index);
-        file.flush();
-        assert_eq!(file.get(5), Some(index.clone()));
-        let third = IndexFile::open(&path, 1 << 20);
+        for reader in [&file, &other, &IndexFile::open(&path, 7, 1 << 20)] {
+            assert!([1, 3, 5, 9, u64::MAX]
+                .iter()
+                .all(|&key| reader.get(key).as_ref() == Some(&index)));
+            assert!(reader.get(4).is_none());
+        }
+        let third = IndexFile::open(&path, 100, 1 << 20).counted();
         assert_eq!(third.found(), 5);
-        assert!([1, 3, 4, 5, 9]
-            .iter()
-            .all(|&record| third.get(record).is_some()));
-        third.forget(4);
-        assert!(third.get(4).is_none());
+        third.forget(5);
+        assert!(file.get(5).is_none() && IndexFile::open(&path, 100, 0).counted().found() == 4);
+        third.put(5, &index); // in the slot that it had
+        assert_eq!(file.get(5), Some(index.clone()));
 
-        // An entry with flipped bits is ignored.
-        let mut bytes = std::fs::read(&path).expect("read");
-        bytes[HEAD + 20] ^= 1;
-        std::fs::write(&path, bytes).expect("written");
-        let damaged = IndexFile::open(&path, 0);
-        assert!(damaged.get(3).is_none() && damaged.get(1).is_some());
-        damaged.put(77, &index); // beyond the limit
-        damaged.flush();
-        assert!(damaged.get(77).is_none());
-        std::fs::remove_file(&path).expect("removed");
+        let full = IndexFile::open(&path, 100, 0);
+        let before = length();
+        full.put(77, &index); // beyond the limit
+        assert!(full.get(77).is_none() && length() == before);
+        std::fs::remove_dir_all(&folder).expect("removed");
+    }
+
+    #[test]
+    fn damage_of_any_byte_never_gives_another_index() {
+        let folder = folder("index-damage");
+        let path = folder.join("indexes");
+        let index = sample();
+        let keys = [1, 2, 3];
+        let file = IndexFile::open(&path, 8, 1 << 20);
+        for key in keys {
+            file.put(key, &index);
+        }
+        file.flush();
+        let good = std::fs::read(&path).expect("read");
+        let mut losses = 0;
+        for at in 0..good.len() {
+            let mut bytes = good.clone();
+            bytes[at] ^= 1 << (at % 8);
+            std::fs::write(&path, bytes).expect("written");
+            let damaged = IndexFile::open(&path, 8, 1 << 20);
+            for key in keys {
+                let found = damaged.get(key);
+                losses += usize::from(found.is_none());
+                assert!(
+                    found.is_none() || found.as_ref() == Some(&index),
+                    "byte {at}"
+                );
+                damaged.put(key, &index);
+                assert!(
+                    damaged.get(key).is_none_or(|found| found == index),
+                    "byte {at}"
+                );
+            }
+        }
+        assert!(losses > good.len() / 4, "{losses}");
+        for cut in (0..good.len()).step_by(7) {
+            std::fs::write(&path, &good[..cut]).expect("written");
+            let damaged = IndexFile::open(&path, 8, 1 << 20);
+            for key in keys {
+                assert!(
+                    damaged.get(key).is_none_or(|found| found == index),
+                    "cut at {cut}"
+                );
+            }
+            damaged.put(9, &index);
+            assert_eq!(damaged.get(9).as_ref(), Some(&index), "cut at {cut}");
+        }
+        std::fs::remove_dir_all(&folder).expect("removed");
+    }
+
+    #[test]
+    fn slots_that_name_other_entries_are_refused() {
+        let folder = folder("index-slots");
+        let path = folder.join("indexes");
+        let index = sample();
+        let file = IndexFile::open(&path, 8, 1 << 20);
+        file.put(1, &index);
+        file.put(2, &index);
+        let places = entries(&path, 2);
+        let files = file.files(false).expect("open");
+        let (Some(one), Some(slot)) = files.find(1).expect("read") else {
+            panic!("stored");
+        };
+        assert_eq!(one.offset, places[0]);
+        let length = one.length;
+        for offset in [places[1], 0, places[0] + 1, 1 << 39] {
+            files.set(slot, 1, Place { offset, length }).expect("set");
+            assert!(file.get(1).is_none(), "{offset}");
+        }
+        let offset = places[0];
+        for length in [length - 1, length + 1, LONGEST] {
+            files.set(slot, 1, Place { offset, length }).expect("set");
+            assert!(file.get(1).is_none(), "{length}");
+        }
+        file.put(1, &index); // whatever the slot says, a sound index takes its place
+        assert_eq!(file.get(1), Some(index));
+        std::fs::remove_dir_all(&folder).expect("removed");
+    }
+
+    #[test]
+    fn a_full_table_keeps_what_it_has_and_takes_no_more() {
+        let folder = folder("index-full");
+        let path = folder.join("indexes");
+        let index = sample();
+        let file = IndexFile::open(&path, 1, 1 << 20); // 8 buckets, 64 slots
+        for key in 0..200 {
+            file.put(key, &index);
+        }
+        let kept = (0..200).filter(|&key| file.get(key).is_some()).count();
+        assert!((55..=64).contains(&kept), "{kept}");
+        assert_eq!(IndexFile::open(&path, 1, 0).counted().found(), kept);
+        std::fs::remove_dir_all(&folder).expect("removed");
+    }
+
+    #[test]
+    fn threads_of_several_openings_build_one_file() {
+        let folder = folder("index-threads");
+        let path = folder.join("indexes");
+        let index = sample();
+        std::thread::scope(|scope| {
+            for first in 0..4u64 {
+                let (path, index) = (&path, &index);
+                scope.spawn(move || {
+                    let file = IndexFile::open(path, 1000, 1 << 24); // all make the file at once
+                    for key in (0..400).filter(|key| key % 3 != first % 3) {
+                        file.put(key, index);
+                        assert!(file.get(key).is_none_or(|found| found == *index));
+                    }
+                });
+            }
+        });
+        let file = IndexFile::open(&path, 1000, 1 << 24);
+        let kept = (0..400).filter(|&key| file.get(key).is_some()).count();
+        assert!(kept >= 390, "{kept}"); // two writers of one slot at once lose one
+        std::fs::remove_dir_all(&folder).expect("removed");
     }
 }

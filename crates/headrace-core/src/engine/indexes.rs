@@ -4,7 +4,7 @@
 //! Entries are never evicted: records are drawn uniformly, so a cached index is worth as much as the one that would replace it.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::index_file::IndexFile;
@@ -27,6 +27,8 @@ pub struct IndexCache {
     used_bytes: AtomicUsize,
     parts: Vec<Mutex<Part>>,
     file: Option<IndexFile>,
+    found: AtomicU64,
+    made: AtomicU64,
 }
 
 impl IndexCache {
@@ -37,6 +39,8 @@ impl IndexCache {
             used_bytes: AtomicUsize::new(0),
             parts: (0..PARTS).map(|_| Mutex::default()).collect(),
             file: None,
+            found: AtomicU64::new(0),
+            made: AtomicU64::new(0),
         }
     }
 
@@ -64,26 +68,40 @@ impl IndexCache {
         self.used_bytes.load(Ordering::Relaxed)
     }
 
+    /// Return how many indexes were found, and how many were offered.
+    pub fn counts(&self) -> (u64, u64) {
+        let value = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        (value(&self.found), value(&self.made))
+    }
+
     /// Return the index of `key`, which may cover only a part of the image.
     pub fn get(&self, key: u64) -> Option<Arc<Index>> {
         let known = self.part(key).get(&key).cloned();
-        if known.is_some() {
-            return known;
-        }
-        let index = self.file.as_ref()?.get(key as u32)?;
-        self.keep(key, &index);
-        Some(Arc::new(index))
+        let index = match known {
+            Some(index) => index,
+            None => {
+                let index = Arc::new(self.file.as_ref()?.get(key)?);
+                self.keep(key, &index, || Arc::clone(&index));
+                index
+            }
+        };
+        self.found.fetch_add(1, Ordering::Relaxed);
+        Some(index)
     }
 
-    /// Store a copy of `index` if it covers more than the stored one and there is room.
-    pub fn offer(&self, key: u64, index: &Index) {
-        self.keep(key, index);
+    /// Store a copy of `index` if it covers more than the `known` MCU rows of the stored one and there is room.
+    pub fn offer(&self, key: u64, index: &Index, known: u32) {
+        if index.rows() <= known {
+            return;
+        }
+        self.made.fetch_add(1, Ordering::Relaxed);
+        self.keep(key, index, || Arc::new(index.clone()));
         if let Some(file) = &self.file {
-            file.put(key as u32, index);
+            file.put(key, index);
         }
     }
 
-    fn keep(&self, key: u64, index: &Index) {
+    fn keep(&self, key: u64, index: &Index, copy: impl FnOnce() -> Arc<Index>) {
         let size = index.size_bytes();
         let mut part = self.part(key);
         let (rows, freed) = part
@@ -92,7 +110,7 @@ impl IndexCache {
         if index.rows() <= rows || self.used_bytes() + size > self.limit_bytes + freed {
             return;
         }
-        part.insert(key, Arc::new(index.clone()));
+        part.insert(key, copy());
         self.used_bytes.fetch_add(size, Ordering::Relaxed);
         self.used_bytes.fetch_sub(freed, Ordering::Relaxed);
     }
@@ -100,7 +118,7 @@ impl IndexCache {
     /// Forget the index of an image whose file has changed.
     pub fn forget(&self, key: u64) {
         if let Some(file) = &self.file {
-            file.forget(key as u32);
+            file.forget(key);
         }
         if let Some(index) = self.part(key).remove(&key) {
             self.used_bytes

@@ -133,8 +133,8 @@ impl Worker {
             }
             result = Ok(());
         }
-        if let Some((cache, key)) = cache.filter(|_| self.known.rows() > found) {
-            cache.offer(key, &self.known);
+        if let Some((cache, key)) = cache {
+            cache.offer(key, &self.known, found);
         }
         result
     }

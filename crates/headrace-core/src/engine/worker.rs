@@ -200,11 +200,10 @@ impl Worker {
         };
         let emit = Some(&mut self.index);
         let decoded = self.decoder.decode(opened, region, &options, emit)?;
-        if !self.index.is_empty() {
-            batch
-                .indexes
-                .offer(u64::from(batch.records[image]), &self.index);
-        }
+        let rows = known.as_deref().map_or(0, Index::rows);
+        batch
+            .indexes
+            .offer(u64::from(batch.records[image]), &self.index, rows);
         let mut last = Instant::now();
         add(&counters.decode_ns, last - began);
         for (view, drawing) in batch.views[views.clone()].iter().zip(&self.drawings[views]) {
