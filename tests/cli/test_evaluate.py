@@ -39,7 +39,7 @@ def test_evaluate_gives_the_accuracy_of_training(trained: tuple[Path, Path, floa
     assert document["top1"] == pytest.approx(top1)
     assert (document["images"], document["top5"], document["model"]) == (22, None, "resnet20")
     assert main(words) == 0
-    assert f"top-1 {top1:.2%}" in capsys.readouterr().out
+    assert f"top-1 {100 * top1:.2f} %" in capsys.readouterr().out
 
 
 def test_unfit_weights_and_data_are_refused_with_a_hint(trained: tuple[Path, Path, float], tmp_path: Path, capsys) -> None:

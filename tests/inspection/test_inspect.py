@@ -91,7 +91,7 @@ def test_the_html_contact_sheet_is_complete_and_self_contained(
     page = target.read_text(encoding="utf-8")
     assert page.count("<figure") == 6 and page.count("data:image/jpeg;base64,") == 5
     assert "c &lt;b&gt;&amp;" in page and "<b>&" not in page
-    for words in ("4:2:0 3 (75%)", "Cannot be read: 1 of 6", "not an image", "Class balance", "25 %"):
+    for words in ("4:2:0 3 (75 %)", "Cannot be read: 1 of 6", "not an image", "Class balance", "25 %"):
         assert words in page.replace("\u00a0", " "), words
     assert "http://" not in page and "https://" not in page and "<script" not in page
     first = page.partition("data:image/jpeg;base64,")[2].partition('"')[0]

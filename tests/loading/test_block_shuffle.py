@@ -103,8 +103,8 @@ def test_quality_of_imagenet_as_documented() -> None:
     assert blocks.describe() == "blocks: 1024 runs of records in random order, 16 shuffled at a time (2.0 GiB)"
     ordered = blocks.quality(rows * 1000 // n, 0, 0)
     drawn = blocks.quality(np.random.default_rng(0).integers(0, 1000, n), 0, 0)
-    assert "6.25% (full shuffle: 0.10%), that they are of one class 4.23% (full shuffle: 0.10%)" in ordered.describe()
-    assert "of one class 0.10% (full shuffle: 0.10%)" in drawn.describe()
+    assert "6.25 % (full shuffle: 0.10 %), that they are of one class 4.23 % (full shuffle: 0.10 %)" in ordered.describe()
+    assert "of one class 0.10 % (full shuffle: 0.10 %)" in drawn.describe()
 
 
 @pytest.mark.parametrize("text", ["blocks", "block:", "block:much", "block:0", "window"])

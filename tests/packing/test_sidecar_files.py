@@ -151,7 +151,7 @@ def test_framing_bytes_are_counted_and_printed(source: Path, tmp_path: Path, cap
     assert main(["pack", str(source), str(tmp_path / "small")]) == 0
     share = document["framing_bytes"] / document["bytes"]
     each = document["framing_bytes"] / document["records"]
-    assert f"({share:.0%}) are tar headers, labels and padding" in (printed := capsys.readouterr().out)
+    assert f"({100 * share:.0f} %) are tar headers, labels and padding" in (printed := capsys.readouterr().out)
     assert f" {each:,.0f} bytes a record" in printed
     (tmp_path / "in/a").mkdir(parents=True)
     (tmp_path / "in/a/x.jpg").write_bytes(jpeg(400, 300, 1))

@@ -35,7 +35,7 @@ def test_the_chosen_rate_is_a_tenth_of_that_of_the_smallest_loss() -> None:
 
 def test_no_rate_is_chosen_where_the_loss_does_not_fall() -> None:
     found = choose_rate(points([2.0, 2.0, 1.99, 2.5]), OPTIONS, global_batch=64, diverged=True)
-    assert found.learning_rate is None and "less than 2%" in str(found.note)
+    assert found.learning_rate is None and "less than 2 %" in str(found.note)
 
 
 def test_the_range_test_is_deterministic_and_writes_page_and_settings(

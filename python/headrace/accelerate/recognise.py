@@ -37,6 +37,7 @@ from typing import Any, Literal
 from headrace.accelerate.pointwise import ValueTable, tabulate
 from headrace.accelerate.randomness import holds_generator
 from headrace.accelerate.translate import TransformParts, Unsupported, display_name, full_name, translate
+from headrace.system.sizes import percent_text
 
 __all__ = [
     "FolderDataset",
@@ -344,7 +345,7 @@ def require_native_formats(folders: Sequence[FolderDataset]) -> None:
     paths = [str(folder.samples[i][0]) for folder in folders for i in _spread(len(folder.samples))]
     others = sum(not path.lower().endswith(NATIVE_ENDINGS) for path in paths)
     if others > MAX_OTHER_SHARE * len(paths):
-        reason = f"{others / len(paths):.0%} of its files are in formats that are not decoded natively"
+        reason = f"{percent_text(others / len(paths))} of its files are in formats that are not decoded natively"
         raise Unsupported(reason, "JPEG, PNG, WebP, BMP, TIFF or GIF files")
 
 

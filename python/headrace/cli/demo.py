@@ -11,6 +11,7 @@ from rich.table import Table
 from headrace.cli import output
 from headrace.demo.run_demo import ROUNDS, DemoResult, Measurement, default_folder, run_demo
 from headrace.errors import UsageError
+from headrace.system.sizes import percent_text
 from headrace.training.devices import SIMULATED
 
 SUMMARY = "show all of it on this machine: diagnose a slow script, run it faster unmodified, pack its images, train"
@@ -113,4 +114,4 @@ def _render(result: DemoResult, folder: Path) -> None:
 
 def _cells(measured: Measurement, result: DemoResult) -> tuple[str, str, str]:
     times = measured.median_img_s / result.before.median_img_s
-    return f"{measured.median_img_s:,.0f}", f"{measured.wait_share:.0%}".replace("%", " %"), f"{times:.1f}"
+    return f"{measured.median_img_s:,.0f}", percent_text(measured.wait_share), f"{times:.1f}"

@@ -13,6 +13,7 @@ from rich.table import Table
 from headrace.cli import output
 from headrace.datasets.open import open as open_dataset
 from headrace.errors import SourceError, UsageError
+from headrace.system.sizes import percent_text
 from headrace.training.devices import open_device
 from headrace.training.evaluation import Scores, evaluate
 from headrace.training.input import evaluation_loader
@@ -114,14 +115,15 @@ def _write_confusion(path: Path, classes: tuple[str, ...], counts: list[list[int
 
 
 def _render(model: str, scores: Scores, img_s: float, per_class: object) -> None:
-    top5 = "" if scores.top5 is None else f", top-5 {scores.top5:.2%}"
+    top1 = percent_text(scores.top1, digits=2)
+    top5 = "" if scores.top5 is None else f", top-5 {percent_text(scores.top5, digits=2)}"
     output.say(
-        f"{model}: top-1 {scores.top1:.2%}{top5}, loss {scores.loss:.4f} on {scores.images:,} images ({img_s:,.0f} img/s)"
+        f"{model}: top-1 {top1}{top5}, loss {scores.loss:.4f} on {scores.images:,} images ({img_s:,.0f} img/s)"
     )
     if not isinstance(per_class, list) or not per_class:
         return
     table = Table("class", "images", "top-1", "mistaken for", box=box.SIMPLE_HEAD)
     for row in sorted(per_class, key=lambda row: (row["top1"] is None, row["top1"])):
-        top1 = "no images" if row["top1"] is None else f"{row['top1']:.1%}"
+        top1 = "no images" if row["top1"] is None else percent_text(row["top1"], digits=1)
         table.add_row(row["class"], f"{row['images']:,}", top1, row["mistaken_for"] or "")
     output.stdout_console.print(table)

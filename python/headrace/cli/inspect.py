@@ -15,7 +15,7 @@ from headrace.errors import UsageError
 from headrace.inspection.contact_sheet import pictures
 from headrace.inspection.inspect import SAMPLE, Inspection, Spread, inspect_dataset
 from headrace.report.dataset_page import write
-from headrace.system.sizes import count_text, size_text
+from headrace.system.sizes import count_text, percent_text, size_text
 
 SUMMARY = "print facts about a dataset: classes, sizes, formats, quality, restart markers, cost of decoding"
 EXAMPLE = "headrace inspect photos/ --contact-sheet photos.html"
@@ -86,7 +86,7 @@ def _render(found: Inspection) -> None:
     if found.quality:
         line("quality", _range(found.quality))
     if found.restart_markers is not None:
-        line("restart markers", f"{found.restart_markers:.0%} of the JPEGs")
+        line("restart markers", f"{percent_text(found.restart_markers)} of the JPEGs")
     if found.decode_ms is not None:
         line(
             "decoding",

@@ -12,7 +12,7 @@ from headrace.datasets.shards.manifest import ERRORS
 from headrace.errors import UsageError
 from headrace.packing import Estimate, PackResult, pack
 from headrace.packing.job import ENGINES
-from headrace.system.sizes import count_text, parse_size, size_text
+from headrace.system.sizes import count_text, parse_size, percent_text, size_text
 
 SUMMARY = "pack an image dataset into tar shards that stream; lossless by default"
 EXAMPLE = """
@@ -113,7 +113,7 @@ def run(args: argparse.Namespace) -> int:
 def _say_estimate(expected: Estimate) -> None:
     share = expected.packed_bytes / max(1, expected.source_bytes)
     log(
-        f"re-encoding changes pixels; on {expected.images} images: {share:.0%} of the bytes. "
+        f"re-encoding changes pixels; on {expected.images} images: {percent_text(share)} of the bytes. "
         f"Expected: {size_text(expected.total_bytes)} in {expected.seconds:,.0f} s"
     )
 
@@ -131,9 +131,9 @@ def _render(result: PackResult) -> None:
         f"{size_text(result.bytes)} (source {size_text(result.source_bytes)}){rate}"
     )
     if result.framing_bytes > FRAMING_SHARE * result.bytes:
-        share, each = result.framing_bytes / result.bytes, result.framing_bytes / max(1, result.records)
+        share, each = percent_text(result.framing_bytes / result.bytes), result.framing_bytes / max(1, result.records)
         say(
-            f"  {size_text(result.framing_bytes)} of it ({share:.0%}) are tar headers, labels and padding to blocks of "
+            f"  {size_text(result.framing_bytes)} of it ({share}) are tar headers, labels and padding to blocks of "
             f"512 bytes: {each:,.0f} bytes a record, however small the image"
         )
     for part in result.parts:

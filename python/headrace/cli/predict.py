@@ -15,6 +15,7 @@ from rich.table import Table
 
 from headrace.cli import output
 from headrace.errors import SourceError, UsageError
+from headrace.system.sizes import percent_text
 from headrace.system.utf8 import utf8_text
 from headrace.training.devices import open_device
 from headrace.training.enlarging import unlike_training_note
@@ -127,7 +128,7 @@ def _render(predictions: Sequence[Prediction], written: Path | None) -> None:
         output.say(f"images of {folder}")
     table = Table("image", "most probable", "then", box=box.SIMPLE_HEAD)
     for one in listed:
-        classes = [f"{name} {share:.1%}" for name, share in one.likely] or [f"error: {one.error}"]
+        classes = [f"{name} {percent_text(share, digits=1)}" for name, share in one.likely] or [f"error: {one.error}"]
         table.add_row(one.image.removeprefix(folder), classes[0], ", ".join(classes[1:]))
     output.stdout_console.print(table, markup=False)
     if len(predictions) > TABLE_ROWS:

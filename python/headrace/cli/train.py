@@ -19,7 +19,7 @@ from headrace.diagnosis.model import Diagnosis
 from headrace.errors import UsageError
 from headrace.report import training_page
 from headrace.system.nvml import find_driver
-from headrace.system.sizes import count_text
+from headrace.system.sizes import count_text, percent_text
 from headrace.training import options_file
 from headrace.training.data import open_data
 from headrace.training.devices import open_device
@@ -249,9 +249,9 @@ def _show_progress(options: Options, progress: TrainingProgress, bar: output.Pro
     if progress.loss is not None:
         words += f" loss {progress.loss:.3f}"
     if progress.wait_share is not None:
-        words += f" wait {progress.wait_share:.0%}"
+        words += f" wait {percent_text(progress.wait_share)}"
     if progress.scores is not None:
-        words += f" top-1 {progress.scores.top1:.1%}"
+        words += f" top-1 {percent_text(progress.scores.top1, digits=1)}"
     left = (progress.total_steps - progress.step) * options.batch_size * ranks_from_environment().world_size
     # The same rate as in the summary: without start-up, warm-up steps and evaluation.
     bar.advance(progress.images, words, total=bar.done + progress.images + left, rate=progress.img_s)
@@ -291,10 +291,10 @@ def _render(result: Result, report: Path, diagnosis: Diagnosis | None, usd: floa
         f"{state} after {result.steps} steps ({result.epochs:.2f} epochs) in {result.seconds:.0f} s on {result.device.name}"
     )
     if result.img_s is not None and result.wait_share is not None:
-        output.say(f"{result.img_s:,.0f} img/s, {result.wait_share:.1%} of the time waiting for input")
+        output.say(f"{result.img_s:,.0f} img/s, {percent_text(result.wait_share, digits=1)} of the time waiting for input")
     if result.scores is not None:
-        top5 = "" if result.scores.top5 is None else f", top-5 {result.scores.top5:.2%}"
-        output.say(f"top-1 {result.scores.top1:.2%}{top5} on {result.scores.images:,} images")
+        top5 = "" if result.scores.top5 is None else f", top-5 {percent_text(result.scores.top5, digits=2)}"
+        output.say(f"top-1 {percent_text(result.scores.top1, digits=2)}{top5} on {result.scores.images:,} images")
     if usd is not None:
         output.say(f"cost: ${usd:,.2f} for these {result.seconds:.0f} s")
     output.say(f"weights: {result.final}" if result.final else f"continue with --resume auto; checkpoint: {result.checkpoint}")

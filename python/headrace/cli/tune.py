@@ -16,6 +16,7 @@ from headrace.datasets.records import Dataset
 from headrace.errors import UsageError
 from headrace.report import learning_rate_page
 from headrace.system.nvml import find_driver
+from headrace.system.sizes import percent_text
 from headrace.training import options_file
 from headrace.training.data import open_data
 from headrace.training.devices import Device, open_device
@@ -197,7 +198,8 @@ def _render(found: TuningResult, written: Path | None, usd_per_epoch: float | No
     for both in found.together:
         noise = both.use.noise() if both.use else ""
         setting = f"{both.prefetch} batches ahead"
-        table.add_row("together", setting, f"{both.img_s:,.0f}", f"{both.wait_share:.1%} of the time waiting for input{noise}")
+        waits = f"{percent_text(both.wait_share, digits=1)} of the time waiting for input{noise}"
+        table.add_row("together", setting, f"{both.img_s:,.0f}", waits)
     output.stdout_console.print(table, markup=False)
     if found.binds == "not measured":
         output.say(f"what binds on the {found.device} is not measured: {found.advice}")

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from types import TracebackType
 from typing import Literal
+
+from headrace.system.sizes import percent_text
 
 __all__ = ["CacheStats", "FeedStats", "LoaderStats", "ShuffleQuality", "SkippedRecord", "StageStats", "Stopwatch", "summarize"]
 
@@ -104,14 +107,17 @@ class ShuffleQuality:
 
     def describe(self) -> str:
         """Return one sentence."""
+        percent = partial(percent_text, digits=2)
         if self.same_shard is None or self.uniform_same_shard is None:
             return (
-                f"neighbours lay {self.distance or 0:.0%} as far apart in the stream as after a full shuffle,"
-                f" and are of one class {self.same_class:.2%} of the time (full shuffle: {self.uniform_same_class:.2%})"
+                f"neighbours lay {percent_text(self.distance or 0)} as far apart in the stream as after a full shuffle,"
+                f" and are of one class {percent(self.same_class)} of the time"
+                f" (full shuffle: {percent(self.uniform_same_class)})"
             )
         return (
-            f"chance that neighbours come from one shard {self.same_shard:.2%} (full shuffle: {self.uniform_same_shard:.2%}),"
-            f" that they are of one class {self.same_class:.2%} (full shuffle: {self.uniform_same_class:.2%})"
+            f"chance that neighbours come from one shard {percent(self.same_shard)}"
+            f" (full shuffle: {percent(self.uniform_same_shard)}), that they are of one class {percent(self.same_class)}"
+            f" (full shuffle: {percent(self.uniform_same_class)})"
         )
 
 

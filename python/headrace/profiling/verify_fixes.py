@@ -180,7 +180,7 @@ def _prediction(fix: Fix, measured_gain: float) -> str:
     """The predicted gain and its error. Gains are compared, not rates: the machine may have become faster or slower."""
     if fix.gain is None:
         return "not predicted"
-    return f"predicted {fix.gain:.2f} times, off by {fix.gain / measured_gain - 1:+.0%}"
+    return f"predicted {fix.gain:.2f} times, off by {100 * (fix.gain / measured_gain - 1):+.0f} %"
 
 
 def _with_replay(

@@ -13,7 +13,7 @@ from headrace.inspection.contact_sheet import Picture
 from headrace.inspection.inspect import Inspection, Spread
 from headrace.report.markup import Html, no_break, tag
 from headrace.report.page import figure, html_page, write_page
-from headrace.system.sizes import size_text
+from headrace.system.sizes import percent_text, size_text
 
 __all__ = ["render", "write"]
 
@@ -72,7 +72,7 @@ def _figures(found: Inspection) -> Html:
 
 
 def _share(share: float | None) -> str | None:
-    return None if share is None else f"{share:.0%}".replace("%", " %")
+    return None if share is None else percent_text(share)
 
 
 def _balance(found: Inspection) -> Html | None:
@@ -148,7 +148,7 @@ def _range(spread: Spread | None, unit: str = "") -> str | None:
 
 def _counts(counts: Mapping[str, int]) -> str | None:
     total = sum(counts.values())
-    return ", ".join(f"{name} {count:,} ({count / total:.0%})" for name, count in counts.items()) or None
+    return ", ".join(f"{name} {count:,} ({percent_text(count / total)})" for name, count in counts.items()) or None
 
 
 def _cost(found: Inspection) -> str | None:

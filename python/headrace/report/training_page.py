@@ -6,7 +6,8 @@ import json
 import math
 import os
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from headrace.diagnosis.model import Diagnosis
 from headrace.errors import SessionError
 from headrace.report.markup import Html, join, no_break, tag
 from headrace.report.page import figure, html_page, write_page
-from headrace.system.sizes import count_text
+from headrace.system.sizes import count_text, percent_text
 from headrace.training.options import Options
 from headrace.training.options_file import flatten
 
@@ -48,6 +49,12 @@ STYLE = """
 """
 
 Row = Mapping[str, Any]
+
+Form = Callable[[float], str]
+WHOLE: Form = "{:,.0f}".format
+THREE_DIGITS: Form = "{:.3g}".format
+PERCENT_1: Form = partial(percent_text, digits=1)
+PERCENT_2: Form = partial(percent_text, digits=2)
 
 DEFAULTS = flatten(Options("", "", ""))
 
@@ -130,14 +137,15 @@ def _interrupted(rows: Sequence[Row]) -> Html | None:
 def _figures(steps: Sequence[Row], scores: Sequence[Row]) -> Html:
     last, score = steps[-1] if steps else {}, scores[-1] if scores else {}
     cells = [
-        figure(_number(last.get("img_s"), ",.0f"), "images per second (training steps alone, all ranks)"),
+        figure(_number(last.get("img_s"), WHOLE), "images per second (training steps alone, all ranks)"),
         figure(
-            _number(max((row.get("learning_rate") or 0.0 for row in steps), default=None), ".3g"), "highest learning rate used"
+            _number(max((row.get("learning_rate") or 0.0 for row in steps), default=None), THREE_DIGITS),
+            "highest learning rate used",
         ),
-        figure(_number(last.get("wait_share"), ".1%"), "of the time waiting for input"),
-        figure(_number(last.get("loss"), ".3f"), f"loss at step {last.get('step', 0):,}"),
-        figure(_number(score.get("top1"), ".2%"), "top-1 accuracy"),
-        figure(_number(score.get("top5"), ".2%"), "top-5 accuracy"),
+        figure(_number(last.get("wait_share"), PERCENT_1), "of the time waiting for input"),
+        figure(_number(last.get("loss"), "{:.3f}".format), f"loss at step {last.get('step', 0):,}"),
+        figure(_number(score.get("top1"), PERCENT_2), "top-1 accuracy"),
+        figure(_number(score.get("top5"), PERCENT_2), "top-5 accuracy"),
     ]
     return tag("section", tag("div", *cells, class_="money"), id="verdict")
 
@@ -197,20 +205,20 @@ def _pairs(pairs: Sequence[tuple[str, str, bool]]) -> Html:
     return tag("dl", *rows, class_="pairs")
 
 
-def _number(value: object, form: str) -> str | None:
-    return format(value, form).replace("%", " %") if isinstance(value, int | float) else None
+def _number(value: object, form: Form) -> str | None:
+    return form(value) if isinstance(value, int | float) else None
 
 
 def _curves(steps: Sequence[Row], scores: Sequence[Row]) -> list[Html]:
     validated = [{"step": row["step"], "loss": row["loss"]} for row in scores]
     sizes = {row.get("image_size") for row in steps}
     wanted = [
-        _curve("loss", steps, "loss", ".3g", unit="(cross entropy)", second=("in validation", validated)),
-        _curve("top-1 accuracy", scores, "top1", ".1%", unit="of images"),
-        _curve("images per second", steps, "img_s", ",.0f", unit="img/s", from_zero=True),
-        _curve("share of time waiting for input", steps, "wait_share", ".1%", unit="of the time", from_zero=True),
-        _curve("learning rate", steps, "learning_rate", ".3g", unit="per update", from_zero=True),
-        _curve("pixels of training images", steps, "image_size", ",.0f", unit="pixels", from_zero=True)
+        _curve("loss", steps, "loss", THREE_DIGITS, unit="(cross entropy)", second=("in validation", validated)),
+        _curve("top-1 accuracy", scores, "top1", PERCENT_1, unit="of images"),
+        _curve("images per second", steps, "img_s", WHOLE, unit="img/s", from_zero=True),
+        _curve("share of time waiting for input", steps, "wait_share", PERCENT_1, unit="of the time", from_zero=True),
+        _curve("learning rate", steps, "learning_rate", THREE_DIGITS, unit="per update", from_zero=True),
+        _curve("pixels of training images", steps, "image_size", WHOLE, unit="pixels", from_zero=True)
         if len(sizes) > 1
         else None,
     ]
@@ -221,7 +229,7 @@ def _curve(
     title: str,
     rows: Sequence[Row],
     field: str,
-    form: str,
+    form: Form,
     *,
     unit: str = "",
     from_zero: bool = False,

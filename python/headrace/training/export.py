@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import HeadraceError, MissingDependencyError, UsageError
 from headrace.system.atomic_write import replacing
+from headrace.system.sizes import percent_text
 from headrace.training.checkpoint import save_weights
 from headrace.training.models.trained_weights import Weights, load_model
 from headrace.transforms.presets import IMAGENET_MEAN, IMAGENET_STD
@@ -63,8 +64,8 @@ def export(model: nn.Module, weights: Weights, path: Path, format: str, *, image
                 run = FORMATS[format](model, weights, unfinished, batches[0], facts)
                 difference = max(_difference(run(images), model(images)) for images in batches)
             if not difference <= LARGEST_DIFFERENCE:
-                words = f"the scores of the exported {format} differ from the model's by {difference:.2%}: not written"
-                raise HeadraceError(words)
+                by = percent_text(difference, digits=2)
+                raise HeadraceError(f"the scores of the exported {format} differ from the model's by {by}: not written")
     except OSError as error:
         raise HeadraceError(f"cannot write {path}: {error.strerror or error}") from error
     return Exported(path, format, path.stat().st_size, difference)

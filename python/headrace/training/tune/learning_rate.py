@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from headrace.datasets.records import Dataset
 from headrace.errors import UsageError
+from headrace.system.sizes import percent_text
 from headrace.training.devices import Device
 from headrace.training.distributed.ranks import Ranks
 from headrace.training.input import TrainingInput
@@ -114,7 +115,7 @@ def choose_rate(points: list[RangePoint], options: Options, *, global_batch: int
     """Apply RULE to the measured points."""
     lowest = min(points, key=lambda one: one.smoothed, default=None)
     if lowest is None or lowest.smoothed > (1 - LEAST_FALL) * points[0].smoothed:
-        note = f"the loss fell by less than {LEAST_FALL:.0%} at any rate: nothing is chosen"
+        note = f"the loss fell by less than {percent_text(LEAST_FALL)} at any rate: nothing is chosen"
         return RangeTest(tuple(points), global_batch, None, None, None, diverged, note)
     before = points[: points.index(lowest) + 1]
     falls = [(later.smoothed - one.smoothed, one.rate) for one, later in pairwise(before)]

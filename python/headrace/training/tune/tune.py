@@ -14,7 +14,7 @@ from typing import Any
 from headrace.datasets.records import Dataset
 from headrace.errors import UsageError
 from headrace.system import machine
-from headrace.system.sizes import count_text
+from headrace.system.sizes import count_text, percent_text
 from headrace.training.devices import Device
 from headrace.training.options import Options
 from headrace.training.resolve_options import ResolvedOptions, with_global_batch
@@ -251,7 +251,7 @@ def _measure_by_prefetch(
             report.log(deadline.left_out(name))
             break
         noise = one.use.noise() if one.use else ""
-        report.log(f"{name}: {one.img_s:,.0f} img/s, {one.wait_share:.1%} waiting{noise}")
+        report.log(f"{name}: {one.img_s:,.0f} img/s, {percent_text(one.wait_share, digits=1)} waiting{noise}")
         found.append(one)
         if one.wait_share <= WAITS or ingest.img_s < ENOUGH * compute:
             break
