@@ -18,7 +18,7 @@ def percent_formats(source: str) -> Iterator[str]:
     """The places of a module that print `28%`: a format specification of per cent, and a number before a per cent sign."""
     tree = ast.parse(source)
     for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and re.fullmatch(r"[<>+,]*(\.\d)?%", node.value):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and re.fullmatch(r"[<>+,]*\.\d%", node.value):
             yield f"line {node.lineno}: the format {node.value}"
         if not isinstance(node, ast.JoinedStr):
             continue
