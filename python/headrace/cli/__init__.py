@@ -18,6 +18,8 @@
 - `run_watch`: The diagnosis of each `headrace train` run.
 - `session_command`: Options and output that `headrace diagnose` and `headrace watch` share.
 - `train`: train a classifier.
+- `training_line`: The progress of a training run: one line that fits the terminal, with rate and time left, or plain lines
+  in a log.
 - `training_options`: Options of a training run: parsed here, whether from the command line or from the TOML file of
   `--config`.
 - `tune`: measure settings for a training run on this machine.

@@ -117,9 +117,7 @@ def _write_confusion(path: Path, classes: tuple[str, ...], counts: list[list[int
 def _render(model: str, scores: Scores, img_s: float, per_class: object) -> None:
     top1 = percent_text(scores.top1, digits=2)
     top5 = "" if scores.top5 is None else f", top-5 {percent_text(scores.top5, digits=2)}"
-    output.say(
-        f"{model}: top-1 {top1}{top5}, loss {scores.loss:.4f} on {scores.images:,} images ({img_s:,.0f} img/s)"
-    )
+    output.say(f"{model}: top-1 {top1}{top5}, loss {scores.loss:.4f} on {scores.images:,} images ({img_s:,.0f} img/s)")
     if not isinstance(per_class, list) or not per_class:
         return
     table = Table("class", "images", "top-1", "mistaken for", box=box.SIMPLE_HEAD)

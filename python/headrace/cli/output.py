@@ -15,7 +15,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, TextIO
@@ -35,12 +35,12 @@ __all__ = [
     "ProgressBar",
     "emit",
     "log",
+    "log_list",
     "only_documents_on_stdout",
     "progress",
     "say",
     "stderr_console",
     "stdout_console",
-    "training_line",
     "write_document",
 ]
 
@@ -92,6 +92,21 @@ def log(line: str) -> None:
     global _last_log_s
     _last_log_s = time.monotonic()
     print(printable(line), file=sys.stderr, flush=True)
+
+
+def log_list(name: str, items: Sequence[str]) -> None:
+    """Print `name: item, item` on stderr: in one line in a log; on a terminal, lines are broken between items only."""
+    if not sys.stderr.isatty():
+        log(f"{name}: {', '.join(items)}")
+        return
+    line = f"{name}:"
+    for place, item in enumerate(items, 1):
+        text = item + ("," if place < len(items) else "")
+        if len(line) + 1 + len(text) >= _console(stderr=True).width and line.strip():
+            log(line)
+            line = " "
+        line += f" {text}"
+    log(line)
 
 
 def say(line: str) -> None:
@@ -266,15 +281,6 @@ def _bar(unit: str, rate_of: str | None) -> Progress:
             speed = task.fields.get("rate") if rate_of else task.finished_speed or task.speed
             return Text(f"{task.completed:,.0f}{of} {unit}" + (f"  {speed:,.0f} {_rate_unit(unit, rate_of)}" if speed else ""))
 
-    class Line(ProgressColumn):
-        def render(self, task: Task) -> Text:
-            width = _console(stderr=True).width
-            return Text(
-                training_line(task.description, task.completed, task.total, task.elapsed, task.fields.get("rate"), width)
-            )
-
-    if rate_of:  # a training run: one line, whatever the width
-        return Progress(Line(), console=_console(stderr=True))
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -284,23 +290,6 @@ def _bar(unit: str, rate_of: str | None) -> Progress:
         TimeRemainingColumn(),
     )
     return Progress(*columns, console=_console(stderr=True))
-
-
-def training_line(words: str, done: float, total: float | None, elapsed_s: float | None, rate: float | None, width: int) -> str:
-    """Return the progress of a training run in one line of at most `width` columns; rate and time left always fit.
-
-    `rate` is in images a second; before there is one, the time left follows from the images done since the start.
-    """
-    speed = rate or (done / elapsed_s if elapsed_s and done else None)
-    left = "-:--:--"
-    if speed and total is not None:
-        minutes, seconds = divmod(round(max(0.0, total - done) / speed), 60)
-        left = f"{minutes // 60}:{minutes % 60:02d}:{seconds:02d}"
-    end = (f"  {rate:,.0f} img/s" if rate else "") + f"  left {left}"
-    room = max(0, width - len(end) - 1)
-    if len(words) > room and " epoch " in words:
-        words = words[words.index(" epoch ") + 1 :]  # without the model's name
-    return (words if len(words) <= room else words[: max(0, room - 1)] + "…") + end
 
 
 def _rate_unit(unit: str, rate_of: str | None) -> str:

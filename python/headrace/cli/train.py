@@ -14,6 +14,7 @@ from rich.markup import escape
 from headrace.cli import output
 from headrace.cli.price_options import add_price_options, machine_usd_per_hour
 from headrace.cli.run_watch import RunWatch
+from headrace.cli.training_line import TrainingMeter, training_progress
 from headrace.cli.training_options import add_training_options, options_from_arguments
 from headrace.diagnosis.model import Diagnosis
 from headrace.errors import UsageError
@@ -73,8 +74,8 @@ def run(args: argparse.Namespace) -> int:
     if not ranks_from_environment().main:
         return _train_and_diagnose(options, lambda progress: None)[0].exit_code
     _log_options(resolved, options)
-    with output.progress(f"{options.model}: preparing", None, rate_of="steps alone") as bar:
-        result, diagnosis = _train_and_diagnose(options, lambda progress: _show_progress(options, progress, bar))
+    with training_progress(options.model) as meter:
+        result, diagnosis = _train_and_diagnose(options, lambda progress: _show_progress(options, progress, meter))
     title = f"{options.model} on {result.device.name}"
     metrics, page = Path(options.out) / "metrics.jsonl", Path(options.out) / "report.html"
     report = training_page.write(metrics, page, title=title, diagnosis=diagnosis)
@@ -112,7 +113,7 @@ def _log_options(resolved: ResolvedOptions, options: Options) -> None:
     plain = options_file.flatten(Options(options.model, options.data, options.out))
     given = {name: value for name, value in options_file.flatten(options).items() if plain.get(name) != value}
     if given:
-        output.log("options: " + ", ".join(options_file.toml_text(given).strip().splitlines()))
+        output.log_list("options", options_file.toml_text(given).strip().splitlines())
 
 
 def _measured_compile_mode(options: Options, ranks: int) -> Compile:
@@ -241,7 +242,7 @@ def _run_processes(args: argparse.Namespace, count: int, options: Options) -> in
     return code
 
 
-def _show_progress(options: Options, progress: TrainingProgress, bar: output.ProgressBar) -> None:
+def _show_progress(options: Options, progress: TrainingProgress, meter: TrainingMeter) -> None:
     if progress.remark:
         output.stderr_console.print(escape(progress.remark), soft_wrap=True)
         return
@@ -253,8 +254,9 @@ def _show_progress(options: Options, progress: TrainingProgress, bar: output.Pro
     if progress.scores is not None:
         words += f" top-1 {percent_text(progress.scores.top1, digits=1)}"
     left = (progress.total_steps - progress.step) * options.batch_size * ranks_from_environment().world_size
-    # The same rate as in the summary: without start-up, warm-up steps and evaluation.
-    bar.advance(progress.images, words, total=bar.done + progress.images + left, rate=progress.img_s)
+    meter.update(words, images=progress.images, left=left, rate=progress.img_s)
+    if progress.phase is not None:
+        meter.begin(progress.phase)
 
 
 def _document(options: Options, result: Result, report: Path, diagnosis: Diagnosis | None) -> dict[str, object]:

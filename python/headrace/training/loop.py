@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["Options", "Result", "TrainingProgress", "TrainingStart", "train"]
 
 LOG_STEPS = 20  # steps between two lines of metrics
+PROGRESS_S = 1.0  # seconds between two reports of progress where steps are slow
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +90,12 @@ def train(
         # The last checkpoint is written inside this block: a second SIGTERM must not end the process before it is whole.
         with StopRequest() as stop, lost_ranks_reported(run.ranks):
             on_start(TrainingStart(run.step, run.ranks))
+            _report_phase(run, "first step")
             _train_remaining_steps(run, stop)
             if run.stop_signal and run.ranks.main:
                 name = signal.Signals(run.stop_signal).name
                 run.metrics.write(step=run.step, interrupted_by=name, total_steps=run.total_steps)
+            _report_phase(run, "saving")
             final = _save_last(run)
     except DecodeError:
         if run.ranks.world_size == 1 and run.step % options.optimization.accumulate == 0:
@@ -121,6 +124,8 @@ def _train_remaining_steps(run: TrainingRun, stop: StopRequest) -> None:
             run.unreported_images += len(labels) * run.ranks.world_size
             if run.step % LOG_STEPS == 0 or run.finished:
                 _report(run)
+            elif run.ranks.main and time.monotonic() - run.reported_s >= PROGRESS_S:
+                _report_steps(run)
             stop_signal, save_now = run.vote.cast(stop.number, _checkpoint_overdue(run))
             if run.finished or run.step % run.options.optimization.accumulate == 0:  # else accumulated gradients would be lost
                 run.stop_signal = stop_signal
@@ -183,8 +188,18 @@ def _report(run: TrainingRun) -> None:
                       wait_share=wait_share, image_size=run.image_size)  # fmt: skip
     if run.metrics.problem is not None:
         run.warn(run.metrics.problem)
+    _report_steps(run)
+
+
+def _report_steps(run: TrainingRun) -> None:
+    """Report the steps that are done, with the loss that was read last; the device is not waited for."""
     images, run.unreported_images = run.unreported_images, 0
-    run.report_progress(images=images, loss=loss)
+    run.report_progress(images=images, loss=run.losses[-1] if run.losses else None)
+
+
+def _report_phase(run: TrainingRun, phase: str) -> None:
+    if run.ranks.main:
+        run.report_progress(loss=run.losses[-1] if run.losses else None, phase=phase)
 
 
 def _evaluate_if_due(run: TrainingRun, stop: StopRequest) -> None:
@@ -193,6 +208,7 @@ def _evaluate_if_due(run: TrainingRun, stop: StopRequest) -> None:
     if run.val_loader is None or not is_epoch_end or run.evaluated_step == run.step or run.stop_signal:
         return
     run.timer.pause()
+    _report_phase(run, "evaluating")
     scores = evaluate(
         run.learner.evaluated_model,
         run.val_loader,

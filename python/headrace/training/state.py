@@ -47,6 +47,7 @@ class TrainingProgress:
     wait_share: float | None
     scores: Scores | None = None
     remark: str | None = None
+    phase: str | None = None  # what begins now, without a step: "first step", "evaluating", "saving"
 
 
 @dataclass(slots=True)
@@ -78,6 +79,7 @@ class TrainingRun:
     scores: Scores | None = None
     losses: list[float] = field(default_factory=list)
     unreported_images: int = 0
+    reported_s: float = field(default_factory=time.monotonic)
     skipped: int = 0  # images of loaders that are closed
     trained_side: int | None = None  # median of the shorter sides of the training images, in pixels
     stop_signal: int = 0  # agreed by all ranks; 0: train on
@@ -97,9 +99,13 @@ class TrainingRun:
         img_s, wait_share = self.timer.rates()
         return None if img_s is None else img_s * self.ranks.world_size, wait_share
 
-    def report_progress(self, *, images: int = 0, loss: float | None = None) -> None:
-        """Report rates and scores, with `images` trained since the last report."""
-        self.on_progress(TrainingProgress(self.step, self.total_steps, self.epoch, images, loss, *self.rates(), self.scores))
+    def report_progress(self, *, images: int = 0, loss: float | None = None, phase: str | None = None) -> None:
+        """Report rates and scores, with `images` trained since the last report. `phase`: what begins now instead of a step."""
+        self.reported_s = time.monotonic()
+        rates = self.rates()
+        self.on_progress(
+            TrainingProgress(self.step, self.total_steps, max(0, self.epoch), images, loss, *rates, self.scores, phase=phase)
+        )
 
     def warn(self, message: str) -> None:
         """Report a problem that does not end the run."""
