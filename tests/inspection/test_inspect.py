@@ -63,6 +63,24 @@ def test_a_sample_is_spread_over_the_dataset(image_folder: Callable[..., Path]) 
         inspect_dataset(image_folder(name="other"), sample=0)
 
 
+def test_the_cost_is_that_of_a_crop_and_a_pack_is_cheaper_than_its_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "in" / "a").mkdir(parents=True)
+    for number in range(8):
+        (tmp_path / "in" / "a" / f"{number}.jpg").write_bytes(jpeg(1200, 900, number, subsampling="4:4:4"))
+    pack(tmp_path / "in", tmp_path / "out")
+    folder, packed = inspect_dataset(tmp_path / "in"), inspect_dataset(tmp_path / "out")
+    assert folder.crop_ms is not None and folder.decode_ms is not None and packed.crop_ms is not None
+    assert folder.crop_ms < folder.decode_ms and packed.crop_ms < folder.crop_ms
+    assert folder.indexed_crop_ms is not None and folder.indexed_crop_ms < folder.crop_ms
+    assert packed.indexed_crop_ms is None  # restart markers take its place
+    for name, later in (("in", True), ("out", False)):
+        assert main(["inspect", str(tmp_path / name)]) == 0
+        printed = capsys.readouterr().out
+        assert "a crop decodes in " in printed and ("from the second epoch on" in printed) == later
+
+
 def test_inspect_finds_restart_markers_in_a_pack(image_folder: Callable[..., Path], tmp_path: Path) -> None:
     pack(image_folder(), tmp_path / "out")
     found = inspect_dataset(tmp_path / "out")

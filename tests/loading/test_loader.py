@@ -15,7 +15,7 @@ from typing import Any
 import headrace
 import numpy as np
 import pytest
-from headrace.errors import DecodeError, SourceError, StateError, UsageError
+from headrace.errors import DecodeError, StateError, UsageError
 from headrace.loading.order import hashed
 from headrace.transforms import (
     CenterCrop,
@@ -274,8 +274,12 @@ def test_works_in_a_forked_child(image_folder: MakeFolder) -> None:
 
 def test_dataset_smaller_than_a_batch(image_folder: MakeFolder) -> None:
     root = image_folder(classes=1, per_class=3)
-    with pytest.raises(SourceError, match="fewer than one global batch"):
-        iter(loader(root))
+    with pytest.raises(UsageError, match="3 records, fewer than one global batch") as caught:
+        loader(root)
+    assert "batch_size=3 or less" in str(caught.value.hint) and "drop_last=False" in str(caught.value.hint)
+    with pytest.raises(UsageError, match=r"global batch of 6 \(batch_size=2 on each of 3 ranks\)") as caught:
+        loader(root, batch_size=2, rank=1, world_size=3)
+    assert "batch_size=1 or less" in str(caught.value.hint)
     data = loader(root, drop_last=False)
     assert [len(labels) for _, labels in data] == [3]
 
@@ -310,7 +314,7 @@ def test_refuses_pipelines_and_options_that_cannot_work(image_folder: MakeFolder
 def test_explain_and_repr_describe_the_loader(image_folder: MakeFolder) -> None:
     data = loader(image_folder(), transform=imagenet_eval(32, normalize=True), dtype="float32")
     text = data.explain()
-    for word in ("resize_short 37", "center_crop 32 32", "float32", "threads"):
+    for word in ("Resize(37)", "CenterCrop(32)", "float32", "threads"):
         assert word in text
     assert "records=12" in repr(data)
 

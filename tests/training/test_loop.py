@@ -177,6 +177,13 @@ def test_cuda_without_a_gpu_raises(options: Options) -> None:
         train(replace(options, device="cuda"))
 
 
+def test_a_dry_run_of_too_few_images_is_refused(options: Options, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["train", "--model", "resnet20", "--data", options.data, "--out", options.out, "--device", "cpu", "--dry-run"]
+    assert main([*words, "--batch-size", "1000"]) == 1
+    printed = capsys.readouterr().err
+    assert "fewer than one batch of 1000" in printed and "hint: --batch-size " in printed
+
+
 def test_one_class_and_unequal_classes_are_refused(options: Options, data: Path, tmp_path: Path) -> None:
     one = tmp_path / "one" / "only"
     one.mkdir(parents=True)

@@ -87,11 +87,12 @@ def _render(found: Inspection) -> None:
         line("quality", _range(found.quality))
     if found.restart_markers is not None:
         line("restart markers", f"{percent_text(found.restart_markers)} of the JPEGs")
-    if found.decode_ms is not None:
-        line(
-            "decoding",
-            f"{found.decode_ms:.2f} ms an image, {found.decode_img_s_per_core:,.0f} img/s, on one core of this machine",
-        )
+    if found.crop_ms is not None:
+        rate = f"{1000 / found.crop_ms:,.0f} img/s"
+        line("decoding", f"a crop decodes in {found.crop_ms:.2f} ms on one core of this machine: {rate}")
+    if found.indexed_crop_ms is not None:
+        later = f"from the second epoch on in {found.indexed_crop_ms:.2f} ms: {1000 / found.indexed_crop_ms:,.0f} img/s"
+        line("", f"{later} (a loader then has a JPEG index)")
     for key, reason in list(found.unreadable.items())[:_SHOWN]:
         line("unreadable", f"{key}: {reason}")
     if len(found.unreadable) > _SHOWN:

@@ -194,7 +194,7 @@ def step_outlier(session: Session) -> Answer:
     centre = math.fsum(steps) / len(steps)
     deviation = math.sqrt(math.fsum((step - centre) ** 2 for step in steps) / len(steps))
     count = sum(step > centre + OUTLIER_DEVIATIONS * deviation for step in steps)
-    return _answer(count > OUTLIERS, f"{count} outliers; more than {OUTLIERS} needed")
+    return _answer(count > OUTLIERS, f"{count_text(count, 'outlier')}; more than {OUTLIERS} needed")
 
 
 def max_initialization_time(session: Session) -> Answer:

@@ -2,6 +2,7 @@
 
 - `contact_sheet`: A contact sheet: thumbnails of images spread evenly over a dataset, as one PNG file or one by one for a
   page.
+- `decode_cost`: The cost of decoding the images of a dataset, as CPU time on one core of this machine.
 - `doctor`: The examination of a machine before training: hardware, software, what does not fit together, a command for each
   remedy.
 - `inspect`: `headrace inspect`: facts about a dataset, from its index and the headers of a sample of its images.

@@ -7,7 +7,6 @@ images of a small one). The cost of decoding is measured as CPU time on this mac
 from __future__ import annotations
 
 import os
-import time
 from collections import Counter
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -20,17 +19,14 @@ import numpy.typing as npt
 from headrace.datasets.open import open_stored
 from headrace.datasets.records import Dataset
 from headrace.errors import DecodeError, HeadraceError, SourceError, UsageError
-from headrace.images.decode import decode_into
 from headrace.images.header import ImageHeader, read_header
 from headrace.inspection.contact_sheet import contact_sheet
+from headrace.inspection.decode_cost import measure_decode_cost
 from headrace.system import machine
 
 __all__ = ["Inspection", "Spread", "inspect_dataset"]
 
 SAMPLE = 2000  # images; gives a share to about ±2 percentage points (95 %)
-_TIMED = 48  # most images decoded to measure the cost
-_TIMED_S = 1.5  # longest time for it
-_CROP = 224  # pixels; output size of that decoding
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +71,9 @@ class Inspection:
     bits_per_pixel: float | None
     decode_ms: float | None  # for one whole image on one core of this machine, resized to 224 x 224
     decode_img_s_per_core: float | None
+    crop_ms: float | None  # for a random crop, which is what a loader decodes
+    crop_img_s_per_core: float | None
+    indexed_crop_ms: float | None  # the same from the second epoch on; None where no file takes a JPEG index
     contact_sheet: str | None
 
 
@@ -114,7 +113,7 @@ def inspect_dataset(
     jpegs = [header.jpeg for header in headers if header.jpeg is not None]
     counts = np.bincount(dataset.table.label[dataset.table.label >= 0], minlength=len(dataset.classes))
     pixels = sum(header.width * header.height for header in headers)
-    cost_s = _decode_cost_s(dataset, [int(row) for row, image in zip(rows, images, strict=True) if image.header])
+    cost = measure_decode_cost(dataset, [int(row) for row, image in zip(rows, images, strict=True) if image.header])
     if sheet is not None:
         _write(Path(sheet), contact_sheet(dataset))
     return Inspection(
@@ -142,8 +141,11 @@ def inspect_dataset(
         height=_spread(np.array([header.height for header in headers])),
         size_bytes=_spread(np.array([image.size for image in good])),
         bits_per_pixel=8 * sum(image.size for image in good) / pixels if pixels else None,
-        decode_ms=1000 * cost_s if cost_s else None,
-        decode_img_s_per_core=1 / cost_s if cost_s else None,
+        decode_ms=1000 * cost.whole_s if cost else None,
+        decode_img_s_per_core=1 / cost.whole_s if cost else None,
+        crop_ms=1000 * cost.crop_s if cost else None,
+        crop_img_s_per_core=1 / cost.crop_s if cost else None,
+        indexed_crop_ms=1000 * cost.indexed_crop_s if cost and cost.indexed_crop_s else None,
         contact_sheet=str(sheet) if sheet is not None else None,
     )
 
@@ -167,24 +169,6 @@ def _read_image(dataset: Dataset, row: int) -> _SampledImage:
         return _SampledImage(len(data), read_header(data))
     except (SourceError, DecodeError) as error:
         return _SampledImage(0, None, str(error))
-
-
-def _decode_cost_s(dataset: Dataset, rows: list[int]) -> float | None:
-    """Return the mean CPU seconds to decode and resize one whole image.
-
-    CPU time, because wall time depends on what else the machine does.
-    """
-    out = np.empty((1, _CROP, _CROP, 3), dtype=np.uint8)
-    times_s = []
-    begin_s = time.perf_counter()
-    for row in rows[:: max(1, len(rows) // _TIMED)]:
-        data = dataset.read(row)
-        start_s = time.thread_time()
-        if not decode_into([data], out)[0]:  # with one thread it runs on the calling one, whose CPU time is measured
-            times_s.append(time.thread_time() - start_s)
-        if time.perf_counter() - begin_s > _TIMED_S:
-            break
-    return float(np.mean(times_s)) if times_s else None
 
 
 def _bytes(dataset: Dataset, images: list[_SampledImage]) -> int | None:

@@ -32,7 +32,7 @@ from headrace.loading.streaming import BUFFER_SIZE, StreamOptions, StreamPass
 from headrace.loading.uneven_shards import Parts, RankPart, assign_part
 from headrace.loading.views import LoaderViews
 from headrace.system import machine
-from headrace.system.sizes import parse_size
+from headrace.system.sizes import count_text, parse_size
 from headrace.transforms.base import Transform
 from headrace.transforms.compile import DctScale, Dtype, Fuse, Pipeline
 from headrace.transforms.composition import Views
@@ -89,8 +89,9 @@ class Loader(Generic[Batch]):
         the other, bit for bit as torchvision on Pillow images (docs/exactness.md gives the differences).
     dct_scale ("off"): "auto" decodes JPEGs at half or quarter size if they are shrunk that much anyway: faster, not exact.
 
-    Raises UsageError for arguments that are wrong or do not fit each other, SourceError for data that cannot be opened, and
-    MissingDependencyError without PyTorch. Iterating raises DecodeError for a bad record, SourceError for data that is gone.
+    Raises UsageError for arguments that are wrong or do not fit each other, and for fewer records than one batch; SourceError
+    for data that cannot be opened, and MissingDependencyError without PyTorch. Iterating raises DecodeError for a bad record,
+    SourceError for data that is gone.
 
         loader = headrace.Loader("data/train", 256, headrace.transforms.imagenet_train(224), device="cuda", dtype="bfloat16")
         for epoch in range(90):
@@ -282,6 +283,8 @@ class Loader(Generic[Batch]):
             drop_last=options.drop_last,
         )
         is_stream = self.dataset.stream is not None
+        if not is_stream:
+            self._check_for_a_batch()
         window = window_bytes(options.shuffle, BUFFER_SIZE if is_stream else WINDOW)
         self._blocks = None if window is None or is_stream else BlockLayout.from_table(self.dataset.table, window)
         self._shuffle: bool | str = bool(options.shuffle) if window is None else f"block:{window}"  # in saved states
@@ -298,6 +301,21 @@ class Loader(Generic[Batch]):
         self._views = LoaderViews(self.dataset, transform, options, masks)
         if options.with_json and self.dataset.table.json_size is None:
             raise UsageError(f"the records of {self.dataset.root} have no JSON beside them", hint="drop with_json")
+
+    def _check_for_a_batch(self) -> None:
+        """Raise SourceError for an empty dataset, UsageError if an epoch has no batch."""
+        records, ranks, batch_size = len(self.dataset), self.options.world_size, self.options.batch_size
+        if records == 0:
+            raise SourceError(f"{self.dataset.root} has 0 records", hint="open a dataset that holds images")
+        if not self.options.drop_last or self._part.whole_batches(records, batch_size):
+            return
+        each = f" (batch_size={batch_size} on each of {ranks} ranks)" if ranks > 1 else ""
+        smaller = f"batch_size={records // ranks} or less, or " if records >= ranks and self.options.parts is None else ""
+        raise UsageError(
+            f"{self.dataset.root} has {count_text(records, 'record')}, fewer than one global batch of "
+            f"{self.options.global_batch}{each}: no epoch would have a batch",
+            hint=f"{smaller}drop_last=False, which keeps the incomplete batch",
+        )
 
     @property
     def pipeline(self) -> Pipeline:
@@ -318,11 +336,6 @@ class Loader(Generic[Batch]):
             self._step = first
             return self._iterate_stream(self.dataset.stream, first)
         order = self._order(self._epoch)
-        if len(order) == 0:
-            raise SourceError(
-                f"{self.dataset.root} has {len(self.dataset)} records, fewer than one global batch of {order.global_batch}",
-                hint="use a smaller batch_size, or drop_last=False",
-            )
         first = self._resume_step or 0
         self._resume_step, self._step = None, first
         return self._iterate(order, first)

@@ -33,6 +33,10 @@ class RankPart:
     first_draw: int  # records of the parts before this one, so that random draws differ between parts
     fingerprint: str  # of all parts, and of how they are divided
 
+    def whole_batches(self, records: int, batch_size: int) -> int:
+        """Return the batches of an epoch of `records` records with drop_last."""
+        return records // (batch_size * self.world_size) if self.steps is None else self.steps
+
 
 def assign_part(parts: Parts, dataset: Dataset, *, rank: int, world_size: int, batch_size: int, drop_last: bool) -> RankPart:
     """Return what this rank reads. `dataset` is its part, or the whole dataset with parts=None.

@@ -26,6 +26,7 @@ from headrace.transforms.base import Transform
 from headrace.transforms.batch import CutMix, MixUp, RandomChoice
 from headrace.transforms.compile import Pipeline, compile_pipeline
 from headrace.transforms.composition import Views
+from headrace.transforms.written import written
 
 __all__ = ["LoaderViews", "View"]
 
@@ -60,12 +61,11 @@ class View:
         pipeline = self.pipeline
         yield from (f"  {line}" for line in pipeline.describe())
         for function in pipeline.functions:
-            name = getattr(function, "__qualname__", type(function).__name__)
-            yield f"Python, one image at a time in the consumer's thread (this can be slow): {name}"
+            yield f"Python, one image at a time in the consumer's thread (this can be slow): {written(function)}"
         if pipeline.table is not None:
             where = "on the GPU, after an asynchronous copy of uint8" if on_gpu else "native, by a table of 256 values"
             yield f"values to {pipeline.dtype}: {where}"
-        yield from (f"on the finished batch, in torch: {step!r}" for step in pipeline.batch)
+        yield from (f"on the finished batch, in torch: {written(step)}" for step in pipeline.batch)
         size = pipeline.image_bytes() * batch_size / 2**20
         yield f"batch: {pipeline.dtype} {list(pipeline.shape(batch_size))}, {size:.1f} MiB"
 

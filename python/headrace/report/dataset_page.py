@@ -60,12 +60,12 @@ def render(found: Inspection, pictures: Sequence[Picture]) -> str:
 
 
 def _figures(found: Inspection) -> Html:
-    cost = f"{found.decode_ms:.2f} ms" if found.decode_ms is not None else None
+    cost = f"{found.crop_ms:.2f} ms" if found.crop_ms is not None else None
     cells = [
         figure(f"{found.records:,}", "images"),
         figure(f"{found.classes:,}", "classes"),
         figure(size_text(found.bytes) if found.bytes is not None else None, "of images"),
-        figure(cost, "to decode one image on one core of this machine"),
+        figure(cost, "to decode a random crop on one core of this machine"),
         figure(_share(found.restart_markers), "of the JPEGs have restart markers"),
     ]
     return tag("section", tag("div", *cells, class_="money"), id="verdict")
@@ -152,11 +152,14 @@ def _counts(counts: Mapping[str, int]) -> str | None:
 
 
 def _cost(found: Inspection) -> str | None:
-    if found.decode_ms is None or found.decode_img_s_per_core is None:
+    if found.crop_ms is None or found.decode_ms is None:
         return None
-    minutes = found.records * found.decode_ms / 60_000
+    minutes = found.records * found.crop_ms / 60_000
     once = f"{minutes:,.1f} min" if minutes >= 1 else f"{60 * minutes:,.1f} s"
-    return f"{found.decode_img_s_per_core:,.0f} img/s on one core of this machine; all images once take {once}"
+    words = f"a random crop: {1000 / found.crop_ms:,.0f} img/s on one core of this machine; all images once take {once}"
+    if found.indexed_crop_ms is not None:
+        words += f". With a JPEG index, from the second epoch on: {1000 / found.indexed_crop_ms:,.0f} img/s"
+    return f"{words}. Whole images: {1000 / found.decode_ms:,.0f} img/s"
 
 
 def _unreadable(found: Inspection) -> Html | None:

@@ -10,7 +10,7 @@ from headrace.datasets.splits import train_and_validation
 from headrace.errors import SourceError
 from headrace.training.options import Options
 
-__all__ = ["open_data"]
+__all__ = ["check_batch_size", "open_data"]
 
 
 def open_data(options: Options) -> tuple[Dataset, Dataset | None]:
@@ -33,6 +33,17 @@ def open_data(options: Options) -> tuple[Dataset, Dataset | None]:
             f"{val}: {_class_difference(training.classes, validation.classes)}", hint="use the same class folders"
         )
     return training, validation
+
+
+def check_batch_size(options: Options, data: Dataset, *, ranks: int) -> None:
+    """Raise SourceError if an epoch has no whole batch for each of `ranks` processes: incomplete batches are not trained."""
+    images = len(data)
+    if images >= options.batch_size * ranks:
+        return
+    batch = f"one batch of {options.batch_size}" + (f" for each of {ranks} ranks" if ranks > 1 else "")
+    fits = max(1, images // (2 * ranks))
+    hint = f"--batch-size {fits}" if images >= ranks else f"--processes {images}, or more images"
+    raise SourceError(f"{data.root} holds {images:,} images, fewer than {batch}", hint=hint)
 
 
 def _class_difference(training: tuple[str, ...], validation: tuple[str, ...]) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from headrace.datasets.records import Dataset
 from headrace.system import machine
+from headrace.training.data import check_batch_size
 from headrace.training.devices import Device
 from headrace.training.models import factory
 from headrace.training.options import Options
@@ -67,8 +68,9 @@ def measure_dry_run(
 ) -> DryRun:
     """Measure input for `seconds` and compute for about as long, until `deadline`, and estimate the run. Write nothing.
 
-    `begin` receives what is being measured.
+    `begin` receives what is being measured. Raises SourceError for fewer images than one batch.
     """
+    check_batch_size(options, data, ranks=ranks)
     deadline = deadline or Deadline()
     optimization = options.optimization
     parameters = _parameters(options, len(data.classes))

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from headrace.errors import SourceError, UsageError
+from headrace.errors import UsageError
 from headrace.loading.loader import Loader
 from headrace.training import devices, options_file
 from headrace.training.checkpoint import Checkpoint, Writer
-from headrace.training.data import open_data
+from headrace.training.data import check_batch_size, open_data
 from headrace.training.devices import Device
 from headrace.training.distributed.ranks import Ranks, RankVote, join_group, ranks_from_environment
 from headrace.training.enlarging import enlargement_note, short_side
@@ -86,12 +86,8 @@ def prepare(options: Options, on_progress: OnProgress) -> TrainingRun:
 def _open_loader(training_input: TrainingInput, found: Checkpoint | None) -> tuple[Loader, int]:
     """Open the loader of the epoch that the run continues in; return it and the epoch. Raise SourceError for too few images."""
     options, data = training_input.options, training_input.data
+    check_batch_size(options, data, ranks=training_input.ranks.world_size)
     loader = training_input.loader(0)
-    if len(loader) == 0:
-        raise SourceError(
-            f"{data.root} holds {len(data)} images, fewer than one batch of {options.batch_size}",
-            hint=f"--batch-size {max(1, len(data) // 2)}",
-        )
     epoch = 0 if found is None else loader_epoch(int(found.state["step"]), len(loader))
     if training_input.size(epoch) != training_input.size(0):
         loader.close()

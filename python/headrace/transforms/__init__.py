@@ -15,6 +15,7 @@ result differs from torchvision's, docs/exactness.md gives the size of the diffe
 - `policies`: Automatic augmentation policies: random operations from a fixed list. The size of the image stays as it is.
 - `presets`: The usual pipelines for ImageNet, and its channel statistics.
 - `values`: Transforms from bytes to floats: data type and normalisation.
+- `written`: Transforms as one would write them: `RandomResizedCrop(224, scale=(0.08, 1.0))`.
 """
 
 from __future__ import annotations

@@ -31,6 +31,7 @@ from headrace.transforms.native_operations import (
     native_operations,
 )
 from headrace.transforms.values import Normalize, ToDtype
+from headrace.transforms.written import written
 
 __all__ = ["NUMPY_DTYPES", "DctScale", "Dtype", "Fuse", "Layout", "Pipeline", "ValueTable", "compile_pipeline", "encode"]
 
@@ -54,6 +55,7 @@ NUMPY_DTYPES: dict[str, npt.DTypeLike] = {
 class Pipeline:
     """Transforms compiled for the native engine. `height` and `width` are those of every output image, in pixels."""
 
+    transforms: tuple[Transform, ...]  # the user's, on the pixels of single images
     operations: tuple[Operation, ...]
     program: Program
     height: int
@@ -80,14 +82,8 @@ class Pipeline:
         return (images, 3, self.height, self.width)
 
     def describe(self) -> list[str]:
-        """Return the native part in words, a line an operation."""
-        lines: list[str] = []
-        inside = 0  # operations that a RandomApply still holds
-        for name, numbers, interpolation in self.operations:
-            text = f"{name} {' '.join(f'{number:g}' for number in numbers)} {interpolation}".rstrip()
-            lines.append(f"  {text}" if inside else text)
-            inside = int(numbers[1]) if name == "apply" else max(0, inside - 1)
-        return [*lines, *self._passes()]
+        """Return the native part in words: the transforms as one would write them, a line each, then the passes they take."""
+        return [*map(written, self.transforms), *self._passes()]
 
     def _passes(self) -> list[str]:
         names = {name for name, _, _ in self.operations}
@@ -143,6 +139,7 @@ def compile_pipeline(
     height, width = program.out
     table = _value_table(values, dtype) if table is None else table
     return Pipeline(
+        transforms=tuple(pixels),
         operations=operations,
         program=program,
         height=height,

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from headrace.datasets.records import Dataset
 from headrace.errors import UsageError
 from headrace.system.sizes import percent_text
+from headrace.training.data import check_batch_size
 from headrace.training.devices import Device
 from headrace.training.distributed.ranks import Ranks
 from headrace.training.input import TrainingInput
@@ -138,9 +139,8 @@ class _RangeLearner(Learner):
 
 def _batches(options: Options, data: Dataset, device: Device, count: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Yield `count` batches of the training input, over as many epochs as that takes, at the full image size."""
+    check_batch_size(options, data, ranks=1)
     with TrainingInput(options, data, device, Ranks()).loader(max(0, options.epochs - 1)) as loader:
-        if len(loader) == 0:
-            raise UsageError(f"{data.root} holds fewer images than one batch of {options.batch_size}", hint="--batch-size N")
         while True:
             for batch in loader:
                 yield batch

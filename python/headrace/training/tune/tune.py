@@ -15,6 +15,7 @@ from headrace.datasets.records import Dataset
 from headrace.errors import UsageError
 from headrace.system import machine
 from headrace.system.sizes import count_text, percent_text
+from headrace.training.data import check_batch_size
 from headrace.training.devices import Device
 from headrace.training.options import Options
 from headrace.training.resolve_options import ResolvedOptions, with_global_batch
@@ -79,7 +80,10 @@ def tune(
     deadline: Deadline | None = None,
     report: Reporter | None = None,
 ) -> TuningResult:
-    """Measure each setting for about `seconds`, until `deadline`. Raises UsageError if the batch does not fit."""
+    """Measure each setting for about `seconds`, until `deadline`.
+
+    Raises UsageError if the batch does not fit into memory, SourceError for fewer images than one batch.
+    """
     options, deadline, report = resolved.options, deadline or Deadline(), report or Reporter()
     choice: BatchSizeChoice | None = None
     if resolved.auto_batch_size and not device.simulated:
@@ -92,6 +96,7 @@ def tune(
         except OutOfTime:
             report.log(deadline.left_out("batch sizes"))
     options = with_global_batch(options, resolved.global_batch, ranks)
+    check_batch_size(options, data, ranks=ranks)
     compiled = CompileChoice("off", {}, {})
     if not deadline.passed:
         report.begin("compile modes")
