@@ -87,7 +87,7 @@ def test_a_training_run_in_a_terminal(image_folder: Callable[..., Path], tmp_pat
         for found in [re.search(r" step (\d+)/", "\n".join(lines))]
         if found
     ]
-    assert sorted({number for _, number in steps}) == list(range(int(last) + 1))  # each step was seen
+    assert sorted({number for _, number in steps}) == list(range(1, int(last) + 1))  # each step was seen
     for at_s, lines in terminal.frames:
         line = next((line for line in lines if "epoch" in line and " step " in line), None)
         assert line is None or len(line) < columns, (at_s, line)

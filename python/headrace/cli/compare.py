@@ -70,9 +70,8 @@ def _show(found: SessionComparison, page: Path | None) -> None:
         output.stdout_console.print(sentence, markup=False, highlight=False)
     if found.moved:
         output.stdout_console.print()
-        output.stdout_console.print(_table((f"per {found.per}", "before", "after"), [
-            (part.label, numbers.milliseconds(part.before_s), numbers.milliseconds(part.after_s)) for part in found.moved
-        ]))  # fmt: skip
+        moved = [(part.label, numbers.milliseconds(part.before_s), numbers.milliseconds(part.after_s)) for part in found.moved]
+        output.stdout_console.print(_table((f"per {found.per}", "before", "after"), moved, whole_values=True))
     if found.differences:
         output.stdout_console.print()
         rows = [(difference.name, difference.before, difference.after) for difference in found.differences]
@@ -82,10 +81,11 @@ def _show(found: SessionComparison, page: Path | None) -> None:
         output.say(f"both runs side by side: {page}")
 
 
-def _table(headers: tuple[str, ...], rows: list[tuple[str, str, str]]) -> Table:
+def _table(headers: tuple[str, ...], rows: list[tuple[str, str, str]], *, whole_values: bool = False) -> Table:
+    """A table of names and values. `whole_values`: the values are numbers, which stay on one line."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for name in headers:
-        table.add_column(name, overflow="fold")
+    for place, name in enumerate(headers):
+        table.add_column(name, overflow="fold", no_wrap=whole_values and place > 0)
     for row in rows:
         table.add_row(*map(escape, row))
     return table

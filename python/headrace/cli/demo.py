@@ -81,9 +81,9 @@ def _document(result: DemoResult, folder: Path) -> dict[str, object]:
 
 def _render(result: DemoResult, folder: Path) -> None:
     table = Table(title=f"before and after, on {result.device}", title_justify="left", title_style="bold")
-    table.add_column("input")
+    table.add_column("input", overflow="fold")
     for name in ("img/s", "GPU waits", "times as fast"):
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
     for words, measured in (
         (f"{result.device}: the plain script", result.before),
         (f"{result.device}: the same script under headrace run", result.after),

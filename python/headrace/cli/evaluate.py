@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from rich import box
-from rich.table import Table
+from rich.table import Column, Table
 
 from headrace.cli import output
 from headrace.datasets.open import open as open_dataset
@@ -120,7 +120,8 @@ def _render(model: str, scores: Scores, img_s: float, per_class: object) -> None
     output.say(f"{model}: top-1 {top1}{top5}, loss {scores.loss:.4f} on {scores.images:,} images ({img_s:,.0f} img/s)")
     if not isinstance(per_class, list) or not per_class:
         return
-    table = Table("class", "images", "top-1", "mistaken for", box=box.SIMPLE_HEAD)
+    numbers = (Column(name, justify="right", no_wrap=True) for name in ("images", "top-1"))
+    table = Table(Column("class", overflow="fold"), *numbers, Column("mistaken for", overflow="fold"), box=box.SIMPLE_HEAD)
     for row in sorted(per_class, key=lambda row: (row["top1"] is None, row["top1"])):
         top1 = "no images" if row["top1"] is None else percent_text(row["top1"], digits=1)
         table.add_row(row["class"], f"{row['images']:,}", top1, row["mistaken_for"] or "")

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rich import box
-from rich.table import Table
+from rich.table import Column, Table
 
 from headrace.cli import output
 from headrace.errors import SourceError, UsageError
@@ -126,10 +126,17 @@ def _render(predictions: Sequence[Prediction], written: Path | None) -> None:
     folder = "".join(common[:2])
     if folder:
         output.say(f"images of {folder}")
-    table = Table("image", "most probable", "then", box=box.SIMPLE_HEAD)
+    # The unit stands in the header: a cell that is wrapped must not separate a number from its unit.
+    columns = (
+        Column("image", overflow="fold"),
+        Column("most probable", overflow="fold"),
+        Column("%", justify="right", no_wrap=True),
+    )
+    table = Table(*columns, Column("then (%)", overflow="fold"), box=box.SIMPLE_HEAD)
     for one in listed:
-        classes = [f"{name} {percent_text(share, digits=1)}" for name, share in one.likely] or [f"error: {one.error}"]
-        table.add_row(one.image.removeprefix(folder), classes[0], ", ".join(classes[1:]))
+        classes = [(name, percent_text(share, digits=1).removesuffix(" %")) for name, share in one.likely]
+        first = classes[0] if classes else (f"error: {one.error}", "")
+        table.add_row(one.image.removeprefix(folder), *first, ", ".join(f"{name} {share}" for name, share in classes[1:]))
     output.stdout_console.print(table, markup=False)
     if len(predictions) > TABLE_ROWS:
         output.say(f"{len(predictions) - TABLE_ROWS:,} more; --write FILE.csv or FILE.jsonl takes all")

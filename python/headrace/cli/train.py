@@ -75,7 +75,9 @@ def run(args: argparse.Namespace) -> int:
         return _train_and_diagnose(options, lambda progress: None)[0].exit_code
     _log_options(resolved, options)
     with training_progress(options.model) as meter:
-        result, diagnosis = _train_and_diagnose(options, lambda progress: _show_progress(options, progress, meter))
+        result, diagnosis = _train_and_diagnose(
+            options, lambda progress: _show_progress(options, progress, meter), on_phase=meter.begin
+        )
     title = f"{options.model} on {result.device.name}"
     metrics, page = Path(options.out) / "metrics.jsonl", Path(options.out) / "report.html"
     report = training_page.write(metrics, page, title=title, diagnosis=diagnosis)
@@ -85,11 +87,15 @@ def run(args: argparse.Namespace) -> int:
     return result.exit_code
 
 
-def _train_and_diagnose(options: Options, on_progress: Callable[[TrainingProgress], None]) -> tuple[Result, Diagnosis | None]:
+def _train_and_diagnose(
+    options: Options,
+    on_progress: Callable[[TrainingProgress], None],
+    on_phase: Callable[[str], None] = lambda phase: None,
+) -> tuple[Result, Diagnosis | None]:
     """Train, and diagnose the run."""
     recording = RunWatch(options)
     try:
-        result = train(options, on_progress=on_progress, on_start=recording.begin)
+        result = train(options, on_progress=on_progress, on_start=recording.begin, on_phase=on_phase)
     except BaseException:
         recording.end(failed=True)
         raise
@@ -255,8 +261,6 @@ def _show_progress(options: Options, progress: TrainingProgress, meter: Training
         words += f" top-1 {percent_text(progress.scores.top1, digits=1)}"
     left = (progress.total_steps - progress.step) * options.batch_size * ranks_from_environment().world_size
     meter.update(words, images=progress.images, left=left, rate=progress.img_s)
-    if progress.phase is not None:
-        meter.begin(progress.phase)
 
 
 def _document(options: Options, result: Result, report: Path, diagnosis: Diagnosis | None) -> dict[str, object]:

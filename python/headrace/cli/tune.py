@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from rich import box
-from rich.table import Table
+from rich.table import Column, Table
 
 from headrace.cli import output
 from headrace.cli.price_options import add_price_options, machine_usd_per_hour
@@ -176,7 +176,8 @@ def _usd_per_epoch(found: TuningResult, images: int, usd_per_hour: float | None)
 
 def _render(found: TuningResult, written: Path | None, usd_per_epoch: float | None) -> None:
     options = found.options
-    table = Table("what", "setting", "img/s", "", box=box.SIMPLE_HEAD)
+    numbers = (Column(name, no_wrap=True) for name in ("what", "setting", "img/s"))
+    table = Table(*numbers, Column("", overflow="fold"), box=box.SIMPLE_HEAD)
     for size, rate in found.batch_trials:
         mark = "chosen" if size == options.batch_size else ""
         table.add_row("compute alone", f"batch {size}", "does not fit" if rate is None else f"{rate:,.0f}", mark)

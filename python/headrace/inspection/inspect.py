@@ -108,14 +108,12 @@ def inspect_dataset(
     dataset.check_stored()
     rows = np.unique(np.linspace(0, len(dataset) - 1, min(sample, len(dataset))).astype(np.int64))
     images = _read_sample(dataset, rows, workers)
-    good = [image for image in images if image.header is not None]
-    headers = [image.header for image in good if image.header is not None]
+    headers = [image.header for image in images if image.header is not None]
     jpegs = [header.jpeg for header in headers if header.jpeg is not None]
     counts = np.bincount(dataset.table.label[dataset.table.label >= 0], minlength=len(dataset.classes))
     pixels = sum(header.width * header.height for header in headers)
     cost = measure_decode_cost(dataset, [int(row) for row, image in zip(rows, images, strict=True) if image.header])
-    if sheet is not None:
-        _write(Path(sheet), contact_sheet(dataset))
+    _write_sheet(sheet, dataset)
     return Inspection(
         path=dataset.root,
         kind=dataset.kind,
@@ -139,8 +137,8 @@ def inspect_dataset(
         quality=_spread(np.array([jpeg.quality for jpeg in jpegs if jpeg.quality is not None])),
         width=_spread(np.array([header.width for header in headers])),
         height=_spread(np.array([header.height for header in headers])),
-        size_bytes=_spread(np.array([image.size for image in good])),
-        bits_per_pixel=8 * sum(image.size for image in good) / pixels if pixels else None,
+        size_bytes=_spread(np.array([image.size for image in images if image.header])),
+        bits_per_pixel=8 * sum(image.size for image in images) / pixels if pixels else None,
         decode_ms=1000 * cost.whole_s if cost else None,
         decode_img_s_per_core=1 / cost.whole_s if cost else None,
         crop_ms=1000 * cost.crop_s if cost else None,
@@ -150,11 +148,14 @@ def inspect_dataset(
     )
 
 
-def _write(path: Path, data: bytes) -> None:
+def _write_sheet(path: str | os.PathLike[str] | None, dataset: Dataset) -> None:
+    if path is None:
+        return
+    data = contact_sheet(dataset)
     try:
-        path.write_bytes(data)
+        Path(path).write_bytes(data)
     except OSError as error:
-        raise HeadraceError(f"cannot write the contact sheet {path}: {error.strerror or error}") from error
+        raise HeadraceError(f"cannot write the contact sheet {os.fspath(path)}: {error.strerror or error}") from error
 
 
 def _read_sample(dataset: Dataset, rows: npt.NDArray[np.int64], workers: int | None) -> list[_SampledImage]:

@@ -9,7 +9,7 @@ from headrace.diagnosis.model import Diagnosis, Percentiles, RankRow, StageRow
 from headrace.diagnosis.series import percentiles
 from headrace.report import numbers
 from headrace.report.charts import share_strip, term_bar
-from headrace.report.markup import Html, join, tag
+from headrace.report.markup import Html, join, no_break, tag
 from headrace.report.slow_steps import SlowStep
 from headrace.report.thresholds import Threshold
 from headrace.session.machine import Sample
@@ -45,12 +45,21 @@ def table(
 
     head = tag("tr", *(tag("th", name, scope="col", class_=side(at)) for at, name in enumerate(headers)))
     body = [
-        tag("tr", tag("th", row[0], scope="row"), *(tag("td", cell, class_=side(at)) for at, cell in enumerate(row[1:], 1)))
+        tag(
+            "tr",
+            tag("th", row[0], scope="row"),
+            *(tag("td", _whole(cell), class_=side(at)) for at, cell in enumerate(row[1:], 1)),
+        )
         for row in rows
     ]
     title = tag("caption", caption, class_="screen-reader-only" if quiet else None)
     inner = tag("table", title, tag("thead", head), tag("tbody", *body))
     return tag("div", inner, class_="scroll", tabindex=0, role="region", aria_label=caption)
+
+
+def _whole(cell: str) -> str:
+    """Text whose numbers stay on one line with their units."""
+    return cell if isinstance(cell, Html) else no_break(cell)
 
 
 def percentile_rows(diagnosis: Diagnosis, session: Session | None) -> tuple[Percentiles, ...]:
@@ -219,7 +228,7 @@ def threshold_table(rows: Sequence[Threshold]) -> Html:
 
 def definition_list(pairs: Iterable[tuple[str, object]]) -> Html:
     """Return names with their values; None becomes "not measured"."""
-    rows = (join(tag("dt", name), tag("dd", ABSENT if value is None else _text(value))) for name, value in pairs)
+    rows = (join(tag("dt", name), tag("dd", ABSENT if value is None else no_break(_text(value)))) for name, value in pairs)
     return tag("dl", *(tag("div", row, class_="pair") for row in rows))
 
 

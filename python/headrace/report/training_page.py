@@ -42,8 +42,8 @@ STYLE = """
 .pairs { font-size: 0.875rem; }
 .pairs div { display: flex; justify-content: space-between; gap: 1rem; padding: 0.3rem 0; }
 .pairs div { border-bottom: 1px solid var(--hair); }
-.pairs dt { color: var(--quiet); white-space: nowrap; }
-.pairs dd { margin: 0; text-align: right; overflow-wrap: anywhere; }
+.pairs dt { color: var(--quiet); flex: 1 1 auto; }
+.pairs dd { margin: 0; text-align: right; overflow-wrap: break-word; flex: 0 1 auto; max-width: 75%; }
 #configuration .default { opacity: 0.65; }
 .curve p { display: flex; justify-content: space-between; margin: 0.2rem 0 0; font-size: 0.8125rem; color: var(--quiet); }
 """

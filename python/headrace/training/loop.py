@@ -70,10 +70,12 @@ def train(
     *,
     on_progress: Callable[[TrainingProgress], None] = lambda progress: None,
     on_start: Callable[[TrainingStart], None] = lambda start: None,
+    on_phase: Callable[[str], None] = lambda phase: None,
 ) -> Result:
     """Train until the last step, or until a signal asks to stop; the exit code is then 128 + the signal's number.
 
-    `on_progress` receives progress and messages. `on_start` is called on every rank, once, before the first step.
+    `on_progress` receives progress and messages. `on_start` is called on every rank, once, before the first step. `on_phase`
+    receives what begins instead of a step: "first step", "evaluating", "saving".
     Raises HeadraceError and its subclasses; those for wrong options before any step.
 
         result = train(Options(model="resnet18", data="/data/pets", out="runs/pets", epochs=5))
@@ -90,12 +92,12 @@ def train(
         # The last checkpoint is written inside this block: a second SIGTERM must not end the process before it is whole.
         with StopRequest() as stop, lost_ranks_reported(run.ranks):
             on_start(TrainingStart(run.step, run.ranks))
-            _report_phase(run, "first step")
-            _train_remaining_steps(run, stop)
+            on_phase("first step")
+            _train_remaining_steps(run, stop, on_phase)
             if run.stop_signal and run.ranks.main:
                 name = signal.Signals(run.stop_signal).name
                 run.metrics.write(step=run.step, interrupted_by=name, total_steps=run.total_steps)
-            _report_phase(run, "saving")
+            on_phase("saving")
             final = _save_last(run)
     except DecodeError:
         if run.ranks.world_size == 1 and run.step % options.optimization.accumulate == 0:
@@ -110,10 +112,10 @@ def train(
     return _result(run, final, time.monotonic() - started_s)
 
 
-def _train_remaining_steps(run: TrainingRun, stop: StopRequest) -> None:
+def _train_remaining_steps(run: TrainingRun, stop: StopRequest, on_phase: Callable[[str], None]) -> None:
     """The loop. Each pass of the outer loop is one epoch, or the rest of one after a resume."""
     while not run.finished and not run.stop_signal:
-        _evaluate_if_due(run, stop)  # the last run was stopped after an epoch, before its evaluation
+        _evaluate_if_due(run, stop, on_phase)  # the last run was stopped after an epoch, before its evaluation
         _change_image_size_if_due(run)
         for images, labels in _timed_batches(run):
             loss = run.learner.train_step(run.step, images, labels)
@@ -136,7 +138,7 @@ def _train_remaining_steps(run: TrainingRun, stop: StopRequest) -> None:
     run.vote.close()
     if run.stop_signal and run.step % LOG_STEPS and not run.finished:
         _report(run)  # the last step, before the checkpoint is saved
-    _evaluate_if_due(run, stop)
+    _evaluate_if_due(run, stop, on_phase)
 
 
 def _change_image_size_if_due(run: TrainingRun) -> None:
@@ -197,18 +199,13 @@ def _report_steps(run: TrainingRun) -> None:
     run.report_progress(images=images, loss=run.losses[-1] if run.losses else None)
 
 
-def _report_phase(run: TrainingRun, phase: str) -> None:
-    if run.ranks.main:
-        run.report_progress(loss=run.losses[-1] if run.losses else None, phase=phase)
-
-
-def _evaluate_if_due(run: TrainingRun, stop: StopRequest) -> None:
+def _evaluate_if_due(run: TrainingRun, stop: StopRequest, on_phase: Callable[[str], None]) -> None:
     """Evaluate after each epoch and at the end, unless a signal asks to stop: then the resumed run does it."""
     is_epoch_end = run.step % len(run.loader) == 0 or run.finished
     if run.val_loader is None or not is_epoch_end or run.evaluated_step == run.step or run.stop_signal:
         return
     run.timer.pause()
-    _report_phase(run, "evaluating")
+    on_phase("evaluating")
     scores = evaluate(
         run.learner.evaluated_model,
         run.val_loader,

@@ -47,7 +47,6 @@ class TrainingProgress:
     wait_share: float | None
     scores: Scores | None = None
     remark: str | None = None
-    phase: str | None = None  # what begins now, without a step: "first step", "evaluating", "saving"
 
 
 @dataclass(slots=True)
@@ -99,13 +98,10 @@ class TrainingRun:
         img_s, wait_share = self.timer.rates()
         return None if img_s is None else img_s * self.ranks.world_size, wait_share
 
-    def report_progress(self, *, images: int = 0, loss: float | None = None, phase: str | None = None) -> None:
-        """Report rates and scores, with `images` trained since the last report. `phase`: what begins now instead of a step."""
+    def report_progress(self, *, images: int = 0, loss: float | None = None) -> None:
+        """Report rates and scores, with `images` trained since the last report."""
         self.reported_s = time.monotonic()
-        rates = self.rates()
-        self.on_progress(
-            TrainingProgress(self.step, self.total_steps, max(0, self.epoch), images, loss, *rates, self.scores, phase=phase)
-        )
+        self.on_progress(TrainingProgress(self.step, self.total_steps, self.epoch, images, loss, *self.rates(), self.scores))
 
     def warn(self, message: str) -> None:
         """Report a problem that does not end the run."""

@@ -53,7 +53,7 @@ def _shortest(step: Transform, name: str, value: object) -> object:
     last = value[-1]
     for shorter in (last, round(last - 1, 9), value[:2]):
         try:
-            if dataclasses.replace(step, **{name: shorter}) == step:  # type: ignore[arg-type]
+            if dataclasses.replace(step, **{name: shorter}) == step:
                 return shorter
         except (HeadraceError, TypeError):  # this argument takes no such value
             continue

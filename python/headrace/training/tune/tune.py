@@ -80,10 +80,7 @@ def tune(
     deadline: Deadline | None = None,
     report: Reporter | None = None,
 ) -> TuningResult:
-    """Measure each setting for about `seconds`, until `deadline`.
-
-    Raises UsageError if the batch does not fit into memory, SourceError for fewer images than one batch.
-    """
+    """Measure each setting for about `seconds`, until `deadline`. Raises UsageError or SourceError if no batch fits."""
     options, deadline, report = resolved.options, deadline or Deadline(), report or Reporter()
     choice: BatchSizeChoice | None = None
     if resolved.auto_batch_size and not device.simulated:
