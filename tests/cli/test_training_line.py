@@ -39,7 +39,7 @@ def test_the_time_left_is_there_before_a_rate_is_measured_and_counts_down() -> N
     clock = Clock()
     line = TrainingLine("m", clock)
     clock.now_s += 50  # of preparing, which is no training
-    line.update("m epoch 1 step 0/40", images=0, left=400, rate=None)
+    line.begin("first step")
     clock.now_s += 10
     line.update("m epoch 1 step 4/40", images=40, left=360, rate=None)
     assert line.text(80) == "m epoch 1 step 4/40  left 0:01:30"
@@ -51,7 +51,6 @@ def test_the_time_left_is_there_before_a_rate_is_measured_and_counts_down() -> N
 def test_a_phase_without_steps_shows_the_seconds_that_have_passed(width: int) -> None:
     clock = Clock()
     line = TrainingLine("m", clock)
-    line.begin("preparing")
     clock.now_s += 12
     assert line.text(width) == "m: preparing … 12 s"
     line.update(WORDS, images=8, left=8, rate=2.0)

@@ -73,6 +73,13 @@ def test_step_outlier_fires_for_many_steps_far_from_the_mean() -> None:
     assert "needs more than 100 steps" in result("StepOutlier", session()).why
 
 
+def test_rules_that_lack_data_tell_nothing() -> None:
+    assert not any(found.tells for found in apply_rules(Session()) if found.rule != "MaxInitializationTime")
+    assert not result("StepOutlier", session()).tells
+    for found in apply_rules(example_session()):
+        assert found.tells or found.outcome != "fires"
+
+
 def test_without_sources_no_rule_fires() -> None:
     outcomes = {found.rule: found.outcome for found in apply_rules(Session())}
     assert outcomes.keys() == {name for name, _ in RULES}

@@ -13,6 +13,7 @@ import pytest
 from headrace.diagnosis.diagnose import diagnose
 from headrace.diagnosis.kinds import KINDS
 from headrace.diagnosis.model import SHARES, Diagnosis, Finding, Fix
+from headrace.diagnosis.sagemaker_rules import apply_rules
 from headrace.errors import SessionError
 from headrace.report import html, numbers, terminal
 from headrace.report.screen import first_screen
@@ -396,3 +397,15 @@ def test_flame_charts_name_functions_and_hide_places_when_shared() -> None:
     page = html.render(shared, session=shared_session)
     assert "secret-job" not in page
     assert "…/train.py:41" in page
+
+
+def test_sagemaker_rules_that_cannot_tell_are_folded_away() -> None:
+    session = example_session()
+    page = html.render(diagnose(session), session=session)
+    shown, _, folded = page.partition('id="sagemaker"')[2].partition("</section>")[0].partition("<details>")
+    told = [found for found in apply_rules(session) if found.tells]
+    rest = [found for found in apply_rules(session) if not found.tells]
+    assert told and rest
+    assert all(found.rule in shown and found.rule not in folded for found in told)
+    assert all(found.rule in folded and found.rule not in shown for found in rest)
+    assert f"{len(rest)} rules cannot tell" in folded

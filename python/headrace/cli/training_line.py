@@ -31,27 +31,29 @@ class TrainingMeter(Protocol):
 
 
 class TrainingLine:
-    """The progress line as text. `clock` returns seconds."""
+    """The progress line as text. It begins with "preparing". `clock` returns seconds."""
 
     def __init__(self, words: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._words, self._clock = words, clock
-        self._phase: str | None = None
+        self._phase: str | None = "preparing"
         self._phase_s = self._updated_s = clock()
-        self._first_s: float | None = None  # of the first update: what came before is no training
+        self._trains_s: float | None = None  # since when it trains: preparing does not count
         self._done, self._left = 0, 0
         self._rate: float | None = None
 
     def update(self, words: str, *, images: int, left: int, rate: float | None) -> None:
         """As in `TrainingMeter`."""
         self._updated_s = self._clock()
-        if self._first_s is None:
-            self._first_s = self._updated_s
+        if self._trains_s is None:
+            self._trains_s = self._updated_s
         self._words, self._phase, self._left, self._rate = words, None, left, rate
         self._done += images
 
     def begin(self, phase: str) -> None:
         """As in `TrainingMeter`."""
         self._phase, self._phase_s = phase, self._clock()
+        if self._trains_s is None:
+            self._trains_s = self._phase_s
 
     def end(self) -> None:
         """Show the last step: nothing is going on any more."""
@@ -76,8 +78,8 @@ class TrainingLine:
     def _left_s(self) -> float | None:
         """The time left, counted down since the last update; None before the first step."""
         speed = self._rate
-        if not speed and self._first_s is not None and self._done and self._updated_s > self._first_s:
-            speed = self._done / (self._updated_s - self._first_s)
+        if not speed and self._trains_s is not None and self._done and self._updated_s > self._trains_s:
+            speed = self._done / (self._updated_s - self._trains_s)
         return max(0.0, self._left / speed - (self._clock() - self._updated_s)) if speed else None
 
 
@@ -110,7 +112,6 @@ def training_progress(name: str) -> Iterator[TrainingMeter]:
 
     console = output.stderr_console
     line = TrainingLine(name)
-    line.begin("preparing")
     live = Live(
         console=console,
         refresh_per_second=REFRESH_PER_SECOND,

@@ -33,15 +33,19 @@ LOADER_LEAST, LOADER_MOST, LOADER_PATIENCE = 0.70, 2.00, 10
 
 @dataclass(frozen=True, slots=True)
 class RuleResult:
-    """The outcome of one rule: "fires", "silent", or "cannot tell" when a source was not measured. `why` holds the numbers."""
+    """The outcome of one rule: "fires", "silent", or "cannot tell" when a source was not measured. `why` holds the numbers.
+
+    `tells`: whether the rule had what it needs; a rule that still waits for data points is silent, and tells nothing.
+    """
 
     rule: str
     outcome: str
     why: str
+    tells: bool = True
 
 
-Answer = tuple[str, str]
-"""Outcome and reason."""
+Answer = tuple[str, str] | tuple[str, str, bool]
+"""Outcome, reason, and whether the rule tells anything (default: yes)."""
 
 
 def apply_rules(session: Session) -> tuple[RuleResult, ...]:
@@ -54,10 +58,14 @@ def _answer(fires: bool, why: str) -> Answer:
 
 
 def _too_short(seen: int, patience: int) -> Answer:
-    return (SILENT, f"waits for {patience:,} data points ({patience / 2:.0f} s); this run gave {seen:,}")
+    return (SILENT, f"waits for {patience:,} data points ({patience / 2:.0f} s); this run gave {seen:,}", False)
 
 
-NO_GPU: Answer = (NOT_APPLICABLE, "needs GPU utilisation, which was not measured")
+def _cannot_tell(why: str) -> Answer:
+    return (NOT_APPLICABLE, why, False)
+
+
+NO_GPU: Answer = _cannot_tell("needs GPU utilisation, which was not measured")
 
 
 def _gpu_series(session: Session, read: Callable[[Sample, int], float | None]) -> dict[int, list[float]]:
@@ -102,7 +110,7 @@ def cpu_bottleneck(session: Session) -> Answer:
 
 def io_bottleneck(session: Session) -> Answer:
     """Needs I/O wait above 50 % on a core. headrace does not record I/O wait, since it misses most stalls."""
-    return (NOT_APPLICABLE, "needs I/O wait per core, which headrace does not record")
+    return _cannot_tell("needs I/O wait per core, which headrace does not record")
 
 
 def low_gpu_utilization(session: Session) -> Answer:
@@ -125,7 +133,7 @@ def batch_size(session: Session) -> Answer:
     busy, memory = _busy(session), _memory(session)
     cpu = [value for sample in session.samples if (value := mean(sample.core_busy)) is not None]
     if not busy or not memory or not cpu:
-        return (NOT_APPLICABLE, "needs CPU, GPU and GPU memory; not all were measured")
+        return _cannot_tell("needs CPU, GPU and GPU memory; not all were measured")
     if len(cpu) < BATCH_PATIENCE:
         return _too_short(len(cpu), BATCH_PATIENCE)
     highest = {
@@ -141,7 +149,7 @@ def gpu_memory_increase(session: Session) -> Answer:
     """Fires when the moving average of GPU memory rises by more than 10 points from one data point to the next."""
     series = _memory(session)
     if not series:
-        return (NOT_APPLICABLE, "needs GPU memory, which was not measured")
+        return _cannot_tell("needs GPU memory, which was not measured")
     seen = max(map(len, series.values()))
     if seen < max(MEMORY_PATIENCE, MEMORY_WINDOW + 1):
         return _too_short(seen, max(MEMORY_PATIENCE, MEMORY_WINDOW + 1))
@@ -155,7 +163,7 @@ def load_balancing(session: Session) -> Answer:
     """Fires when the utilisation histograms of two GPUs have a Jensen-Shannon distance above 0.5."""
     series = _busy(session)
     if len(series) < 2:
-        return (NOT_APPLICABLE, "needs two GPUs")
+        return _cannot_tell("needs two GPUs")
     if (seen := min(map(len, series.values()))) < BALANCE_PATIENCE:
         return _too_short(seen, BALANCE_PATIENCE)
     histograms = [_histogram(values) for values in series.values()]
@@ -190,7 +198,7 @@ def step_outlier(session: Session) -> Answer:
     """Fires when more than 10 steps are longer than the mean plus five standard deviations. Needs more than 100 steps."""
     steps = [step.step_s for step in session.steps]
     if len(steps) <= OUTLIER_STEPS:
-        return (SILENT, f"needs more than {OUTLIER_STEPS} steps; this run had {len(steps)}")
+        return (SILENT, f"needs more than {OUTLIER_STEPS} steps; this run had {len(steps)}", False)
     centre = math.fsum(steps) / len(steps)
     deviation = math.sqrt(math.fsum((step - centre) ** 2 for step in steps) / len(steps))
     count = sum(step > centre + OUTLIER_DEVIATIONS * deviation for step in steps)
@@ -201,7 +209,7 @@ def max_initialization_time(session: Session) -> Answer:
     """Fires when the first 20 minutes hold no step."""
     first_s = session.steps[0].start_s if session.steps else session.duration_s
     if first_s is None:
-        return (NOT_APPLICABLE, "the time of the first step was not measured")
+        return _cannot_tell("the time of the first step was not measured")
     return _answer(first_s > INITIALIZATION_S, f"first step after {first_s:.0f} s; the limit is {INITIALIZATION_S:,} s")
 
 
@@ -210,7 +218,7 @@ def dataloader(session: Session) -> Answer:
     workers = [float(sample.workers) for sample in session.samples if sample.workers is not None]
     cores = session.host.cores_online
     if not workers or not cores:
-        return (NOT_APPLICABLE, "needs the number of worker processes, which was not measured")
+        return _cannot_tell("needs the number of worker processes, which was not measured")
     if len(workers) < LOADER_PATIENCE:
         return _too_short(len(workers), LOADER_PATIENCE)
     share = percentile(workers, 0.5) / cores

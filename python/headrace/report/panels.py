@@ -14,6 +14,7 @@ from headrace.report.screen import capitalised
 from headrace.report.slow_steps import SlowStep, slow_steps
 from headrace.report.thresholds import thresholds
 from headrace.session.model import Session
+from headrace.system.sizes import count_text
 
 __all__ = ["panels"]
 
@@ -58,9 +59,21 @@ def _over_time(diagnosis: Diagnosis, slow: Sequence[SlowStep], session: Session 
 def _sagemaker(session: Session) -> Html | None:
     if not session.samples:
         return None
-    rows = [(found.rule, found.outcome, found.why) for found in apply_rules(session)]
+    results = apply_rules(session)
+    telling = [(found.rule, found.outcome, found.why) for found in results if found.tells]
+    rest = [(found.rule, found.why) for found in results if not found.tells]
     note = "The rules of the ProfilerReport, written anew from their documentation. The rules that AWS runs may differ."
-    return join(tables.table("Rules", ("", "outcome", "why"), rows, numeric_from=3, quiet=True), tag("p", note, class_="note"))
+    return join(
+        tables.table("Rules", ("", "outcome", "why"), telling, numeric_from=3, quiet=True) if telling else None,
+        tag(
+            "details",
+            tag("summary", f"{count_text(len(rest), 'rule')} cannot tell on this run"),
+            tables.table("Rules that cannot tell", ("", "why"), rest, numeric_from=2, quiet=True),
+        )
+        if rest
+        else None,
+        tag("p", note, class_="note"),
+    )
 
 
 def _startup(diagnosis: Diagnosis) -> Html | None:
