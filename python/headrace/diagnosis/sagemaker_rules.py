@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from headrace.diagnosis.stats import mean, percentile
 from headrace.session.machine import Sample
 from headrace.session.model import Session
-from headrace.system.sizes import percent_text
+from headrace.system.sizes import count_text, percent_text
 
 __all__ = ["RULES", "RuleResult", "apply_rules"]
 
