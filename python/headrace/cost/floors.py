@@ -12,6 +12,7 @@ from typing import Any, Literal
 from headrace.cost.estimate import Estimate, Kind, exactly
 from headrace.cost.prices import Instance, PriceTable
 from headrace.errors import UsageError
+from headrace.system.sizes import percent_text
 
 __all__ = ["INPUT_MODES", "LOADERS", "Floor", "InputMode", "Job", "binding", "cpu_rate", "floors", "gpu_rate"]
 
@@ -140,9 +141,8 @@ def _gpu(job: Job, instance: Instance, table: PriceTable) -> Floor:
         return Floor("gpu", one, f"1 × {instance.gpu} at {one.point:,.0f} img/s")
     point, low, high = _scaling(instance, table)
     whole = one.times(instance.gpus * point, instance.gpus * low, instance.gpus * high, source="scaling over GPUs estimated")
-    return Floor(
-        "gpu", whole, f"{instance.gpus} × {instance.gpu} at {one.point:,.0f} img/s, each at {point:.0%} when they work together"
-    )
+    together = f"each at {percent_text(point)} when they work together"
+    return Floor("gpu", whole, f"{instance.gpus} × {instance.gpu} at {one.point:,.0f} img/s, {together}")
 
 
 def _scaling(instance: Instance, table: PriceTable) -> tuple[float, float, float]:

@@ -148,12 +148,9 @@ def _arithmetic(found: Answer) -> Html:
                 if row.break_even_hours
                 else ""
             )
-            lines.append(
-                tag(
-                    "li",
-                    f"spot: {row.spot_discount:.0%} off ({row.spot_kind}), {row.spot_interruptions:.1f} interruptions{level}",
-                )
-            )
+            discount = numbers.percent(row.spot_discount)
+            words = f"spot: {discount} off ({row.spot_kind}), {row.spot_interruptions:.1f} interruptions{level}"
+            lines.append(tag("li", words))
         parts.append(tag("details", tag("summary", f"{_name(row)}: {_money(row.best_usd)}"), tag("ul", *lines)))
     return tag("section", tag("h2", "arithmetic"), *parts)
 
