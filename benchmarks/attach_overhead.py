@@ -1,16 +1,19 @@
-"""Measure what watching costs: CPU time of the training thread and wall time per step, with the hooks and without.
+"""Measure what watching costs: CPU time and wall time per step, with the hooks, with sampled stacks, and without both.
 
-    python benchmarks/attach_overhead.py [--pairs 12] [--steps 300] [--step-ms 20] [--write]
+    python benchmarks/attach_overhead.py [--rounds 12] [--steps 300] [--step-ms 20] [--write]
 
-Runs of one small job alternate between plain and attached (hooks and sampler, as in `headrace diagnose`). The job has a
-tiny model, and a sleep in place of the accelerator, so everything that watching adds makes a step longer. Each run gives
-the median of its steps. The targets are 20 µs per step in the training thread and 1 % of the wall time of a step.
-`--hook-only` times the hook alone, in a loop in one process, and takes the least.
+In each round one small job runs three times, in changing order: plain; with hooks and sampler, but without sampled stacks
+(`HEADRACE_STACKS=0`); with all, as in `headrace diagnose`. The job has a tiny model, and a sleep in place of the accelerator,
+so everything that watching adds makes a step longer. Each run gives the mean of its steps without the slowest 2 %: a median
+would hide the stacks, which are sampled in every third step. The targets are 20 µs per step in the training thread, 1 % of the
+wall time of a step in all, and 0.5 % for the stacks. `--hook-only` times the hook alone, in a loop in one process, and takes
+the least.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import statistics
@@ -21,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import record
+from headrace.attach.stacks import STACKS_VARIABLE
 from headrace.profiling.command import watch
 
 JOB = """
@@ -38,20 +42,31 @@ ends = []
 for batch in DataLoader(Data(), batch_size=4, num_workers=1):
     optimizer.zero_grad(); model(batch).sum().backward(); optimizer.step()
     time.sleep(STEP_S)  # the accelerator
-    ends.append((time.perf_counter(), time.thread_time()))
-wall, cpu = ([b[i] - a[i] for a, b in zip(ends[50:], ends[51:])] for i in (0, 1))
-json.dump({"wall_s": statistics.median(wall), "cpu_s": statistics.median(cpu)}, open(sys.argv[1], "w"))
+    ends.append((time.perf_counter(), time.thread_time(), time.process_time()))
+def usual(i):
+    steps = sorted(b[i] - a[i] for a, b in zip(ends[50:], ends[51:]))
+    return statistics.fmean(steps[:round(0.98 * len(steps))])
+json.dump(dict(zip(("wall_s", "cpu_s", "process_cpu_s"), map(usual, range(3)))), open(sys.argv[1], "w"))
 """
 
 
-def measure(file: Path, out: Path, *, attached: bool) -> dict[str, float]:
+PLAIN, HOOKS, ALL = "plain", "hooks and sampler", "all"
+VARIANTS = (PLAIN, HOOKS, ALL)
+ORDERS = tuple(itertools.permutations(VARIANTS))
+"""Every order, one after the other: none comes first more often, or after the same other one."""
+
+PARTS = {"hooks and sampler": (PLAIN, HOOKS), "sampled stacks": (HOOKS, ALL), "in all": (PLAIN, ALL)}
+"""What is added between which two variants."""
+
+
+def measure(file: Path, out: Path, variant: str) -> dict[str, float]:
     """Run the job once; return its seconds per step."""
     command = [sys.executable, str(file), str(out)]
-    if attached:
-        with tempfile.TemporaryDirectory() as folder:
-            watch(command, Path(folder) / "session")
-    else:
+    if variant == PLAIN:
         subprocess.run(command, check=True)
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            watch(command, Path(folder) / "session", env={STACKS_VARIABLE: "1" if variant == ALL else "0"})
     result: dict[str, float] = json.loads(out.read_text())
     return result
 
@@ -83,13 +98,13 @@ assert not step_recorder.off
 print(least * 1e6)
 """
 LOOPS, LOOP_STEPS = 40, 500
-WHAT = {"cpu_s": "CPU time of the training thread", "wall_s": "wall time"}
+WHAT = {"cpu_s": "CPU time of the training thread", "process_cpu_s": "CPU time of its process", "wall_s": "wall time"}
 
 
 def main() -> None:
-    """Alternate plain and attached runs and print the medians."""
+    """Alternate the variants and print the medians."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--pairs", type=int, default=12)
+    parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--step-ms", type=float, default=20.0)
     parser.add_argument("--hook-only", action="store_true")
@@ -105,33 +120,35 @@ def main() -> None:
     if options.hook_only:
         print(f"the step hook alone: {hook_us:.1f} µs of CPU per step, writing the session included")
         return
-    results: dict[bool, list[dict[str, float]]] = {False: [], True: []}
+    results: dict[str, list[dict[str, float]]] = {variant: [] for variant in VARIANTS}
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "job.py"
         text = JOB.replace("STEPS", str(options.steps)).replace("STEP_S", str(options.step_ms / 1e3))
         file.write_text(text)
-        for pair in range(options.pairs):
-            for attached in (False, True) if pair % 2 == 0 else (True, False):
-                results[attached].append(measure(file, Path(folder) / "out.json", attached=attached))
+        for number in range(options.rounds):
+            for variant in ORDERS[number % len(ORDERS)]:
+                results[variant].append(measure(file, Path(folder) / "out.json", variant))
     settings = {
-        "pairs": options.pairs,
+        "rounds": options.rounds,
         "steps": options.steps,
         "step_ms": options.step_ms,
         "loops": LOOPS,
         "loop_steps": LOOP_STEPS,
     }
-    rows = [summarised(results, name, what) for name, what in WHAT.items()]
+    rows = [summarised(results, name, part) for name in WHAT for part in PARTS]
     found = record.document("attach_overhead", ["headrace", "torch"], settings=settings, hook_us=hook_us, rows=rows)
     record.publish(found, save=options.write)
 
 
-def summarised(results: dict[bool, list[dict[str, float]]], name: str, what: str) -> dict[str, Any]:
-    """Return plain time per step, the median of the pairs' differences, and its standard error."""
-    plain = statistics.median(run[name] for run in results[False])
-    differences = [watched[name] - alone[name] for alone, watched in zip(results[False], results[True], strict=True)]
+def summarised(results: dict[str, list[dict[str, float]]], name: str, part: str) -> dict[str, Any]:
+    """Return plain time per step, the median of the differences within a round, and its standard error."""
+    without, with_part = (results[variant] for variant in PARTS[part])
+    plain = statistics.median(run[name] for run in results[PLAIN])
+    differences = [watched[name] - alone[name] for alone, watched in zip(without, with_part, strict=True)]
     more, error = statistics.median(differences), 1.25 * statistics.stdev(differences) / math.sqrt(len(differences))
     return {
-        "what": what,
+        "what": WHAT[name],
+        "part": part,
         "plain_us": plain * 1e6,
         "more_us": more * 1e6,
         "more_share": more / plain,

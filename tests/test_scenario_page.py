@@ -96,5 +96,5 @@ def document(results: dict[str, Any]) -> dict[str, Any]:
 
 def overhead() -> dict[str, Any]:
     """A document of attach_overhead without rows."""
-    settings = {"pairs": 1, "steps": 1, "step_ms": 1.0, "loops": 1, "loop_steps": 1}
+    settings = {"rounds": 1, "steps": 1, "step_ms": 1.0, "loops": 1, "loop_steps": 1}
     return {**document({}), "settings": settings, "hook_us": 1.0, "rows": []}
