@@ -34,8 +34,9 @@ def keep(folder: Path, name: str, repeat: int, *, fix: str | None = None, tracem
     return kept
 
 
-def test_every_job_has_an_expectation(judge: ModuleType) -> None:
+def test_every_job_has_an_expectation(judge: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
+    monkeypatch.syspath_prepend(str(BENCHMARKS / "scenarios"))  # where the jobs are run from, as scripts
     jobs = importlib.import_module("scenarios.jobs")
     assert set(jobs.SCENARIOS) == set(judge.EXPECTED)
     assert {expected.number for expected in judge.EXPECTED.values()} == set(range(1, 26))

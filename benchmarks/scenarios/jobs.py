@@ -22,87 +22,15 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from job import FakeDevice, Job, RealModel, Samples, burn, burning_sample, sleeping
 from PIL import Image, ImageFilter
-from torch.utils.data import DataLoader, Dataset
-
-
-def burn(seconds: float) -> None:
-    """Use that much CPU time of this thread."""
-    end_s = time.thread_time() + seconds
-    while time.thread_time() < end_s:
-        pass
-
-
-@dataclass
-class Job:
-    """One scenario; times in seconds. `model` where `compute` has one forward and backward pass a step."""
-
-    batch_size: int = 8
-    num_workers: int = 2
-    steps: int = 300
-    epochs: int = 1
-    sample: Callable[[int], Any] = lambda index: torch.zeros(16)
-    compute: Callable[[Any, int], None] = lambda batch, step: None
-    collate: Callable[[list[Any]], Any] | None = None
-    worker_init: Callable[[int], None] | None = None
-    before: Callable[[], None] = lambda: None
-    threads: int = 1
-    model: torch.nn.Module | None = None
-
-
-class Samples(Dataset):  # type: ignore[type-arg]
-    """`make(index)` for each index."""
-
-    def __init__(self, length: int, make: Callable[[int], Any]) -> None:
-        self.length = length
-        self.make = make
-
-    def __len__(self) -> int:
-        return self.length
-
-    def __getitem__(self, index: int) -> Any:
-        return self.make(index)
-
-
-def sleeping(seconds: float) -> Callable[[Any, int], None]:
-    """An accelerator that takes `seconds` per step and leaves the CPU alone."""
-    return lambda batch, step: time.sleep(seconds)
-
-
-def burning_sample(seconds_per_batch: float, batch_size: int) -> Callable[[int], Any]:
-    def make(index: int) -> Any:
-        burn(seconds_per_batch / batch_size)
-        return torch.zeros(16)
-
-    return make
-
-
-class RealModel:
-    """Matrix products on the CPU that take `seconds` of this thread, and an optimizer step."""
-
-    def __init__(self, seconds: float, size: int = 256) -> None:
-        self.layer = torch.nn.Linear(size, size)
-        self.optimizer = torch.optim.SGD(self.layer.parameters(), lr=1e-3)
-        self.data = torch.randn(size, size)
-        self.seconds = seconds
-        for _ in range(3):
-            self._once()
-
-    def _once(self) -> None:
-        torch.tanh(self.layer(self.data)).sum().backward()
-
-    def __call__(self, batch: Any, step: int) -> None:
-        end_s = time.thread_time() + self.seconds
-        self.optimizer.zero_grad()
-        while time.thread_time() < end_s:
-            self._once()
-        self.optimizer.step()
+from ranks import communication, straggler
+from torch.utils.data import DataLoader
 
 
 def healthy(options: argparse.Namespace) -> Job:
@@ -215,25 +143,6 @@ def small_batches(options: argparse.Namespace) -> Job:
     return Job(batch_size=2, num_workers=1, compute=compute, steps=1500, model=model)
 
 
-class FakeDevice:
-    """A queue of timed kernels; `sync` waits until all of them would be done, as `.item()` does."""
-
-    def __init__(self) -> None:
-        self.done_s = 0.0
-
-    def launch(self, seconds: float) -> None:
-        self.done_s = max(time.monotonic(), self.done_s) + seconds
-
-    def sync(self) -> None:
-        begin_s = time.monotonic()
-        time.sleep(max(0.0, self.done_s - begin_s))
-        try:
-            from headrace.attach.transfers import note_wait
-        except ImportError:
-            return
-        note_wait(time.monotonic() - begin_s)
-
-
 def syncing(options: argparse.Namespace) -> Job:
     """12: 20 ms of kernels per step in five groups, a wait after each, and then 2 ms of Python."""
     device = FakeDevice()
@@ -280,46 +189,6 @@ def garbage(options: argparse.Namespace) -> Job:
             gc.collect()
 
     return Job(num_workers=1, compute=compute, steps=400)
-
-
-def straggler(options: argparse.Namespace, phase: str) -> Job:
-    """15: two ranks; rank 1 takes 20 ms longer in the loader, forward or backward."""
-    torch.distributed.init_process_group("gloo")
-    slow = torch.distributed.get_rank() == 1 and not options.fixed
-
-    class Backward(torch.autograd.Function):
-        @staticmethod
-        def forward(context: Any, value: Any) -> Any:
-            return value.clone()
-
-        @staticmethod
-        def backward(context: Any, gradient: Any) -> Any:
-            time.sleep(0.02 if slow and phase == "backward" else 0.0)
-            return gradient
-
-    class Model(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first, self.last = torch.nn.Linear(16, 64), torch.nn.Linear(64, 2)
-
-        def forward(self, value: Any) -> Any:
-            time.sleep(0.02 if slow and phase == "forward" else 0.0)
-            return Backward.apply(self.last(torch.relu(self.first(value))))
-
-    model = torch.nn.parallel.DistributedDataParallel(Model())
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-
-    def read(index: int) -> Any:
-        time.sleep(0.1 / 8 if slow and phase == "loader" else 0.0)
-        return torch.zeros(16)
-
-    def compute(batch: Any, step: int) -> None:
-        time.sleep(0.03)
-        optimizer.zero_grad()
-        model(batch).sum().backward()
-        optimizer.step()
-
-    return Job(num_workers=2, sample=read, compute=compute, steps=200, model=model)
 
 
 def neighbours(options: argparse.Namespace) -> Job:
@@ -441,30 +310,6 @@ def uneven(options: argparse.Namespace) -> Job:
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 
     return Job(num_workers=2, sample=burning_sample(0.04, 8), worker_init=bind, compute=sleeping(0.01), steps=250)
-
-
-def communication(options: argparse.Namespace) -> Job:
-    """23: two ranks that exchange 80 MB of gradients after 20 ms of computation."""
-    torch.distributed.init_process_group("gloo")
-
-    class Model(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer, self.weights = torch.nn.Linear(16, 2), torch.nn.Parameter(torch.zeros(20_000_000))
-
-        def forward(self, value: Any) -> Any:
-            time.sleep(0.02)
-            return self.layer(value) + self.weights[:2]
-
-    model = torch.nn.parallel.DistributedDataParallel(Model())
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-
-    def compute(batch: Any, step: int) -> None:
-        optimizer.zero_grad()
-        model(batch).sum().backward()
-        optimizer.step()
-
-    return Job(num_workers=1, compute=compute, steps=150, model=model)
 
 
 def pool_contention(options: argparse.Namespace, threads: int) -> Job:
