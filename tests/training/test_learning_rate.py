@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import math
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from headrace.cli.main import main
+from headrace.training.optimization import OptimizationOptions
 from headrace.training.options import Options
+from headrace.training.tune.batch_size import batch_words
+from headrace.training.tune.compute_rate import ComputeRate
 from headrace.training.tune.learning_rate import RangePoint, choose_rate, rate_at
 
 HELPERS = Path(__file__).parents[1] / "helpers"
@@ -61,3 +65,38 @@ def test_the_range_test_is_deterministic_and_writes_page_and_settings(
     assert main([*words, *files]) == 0
     assert f"--learning-rate {found['learning_rate']:.3g}" in capsys.readouterr().out
     assert main([*words, *files, "--device", "sim:1000"]) == 2
+
+
+def test_the_range_test_runs_with_the_measured_batch_size(
+    two_colours: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(str(HELPERS))
+    tried: list[int] = []
+
+    def rate(options: Options, **_: object) -> ComputeRate:
+        tried.append(options.batch_size)
+        return ComputeRate(options.batch_size, 100.0, None)
+
+    monkeypatch.setattr("headrace.training.tune.tune.measure_compute_rate", rate)
+    words = ["tune", "--model", "tiny:make", "--data", str(two_colours), "--image-size", "16", "--batch-size", "auto"]
+    words += ["--device", "cpu", "--find-learning-rate", "--threads", "1", "--out", str(tmp_path / "run")]
+    files = ["--page", str(tmp_path / "page.html"), "--write", str(tmp_path / "tuned.toml"), "--json"]
+    assert main([*words, *files]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert tried[0] == found["batch_size"] == found["range_test"]["global_batch"] == 32
+    assert tomllib.loads((tmp_path / "tuned.toml").read_text())["batch_size"] == 32
+    assert (
+        found["batch_note"].startswith("a batch of 32 images: ")
+        and "linear in the batch size (Goyal et al. 2017)" in found["batch_note"]
+    )
+
+
+def test_what_a_batch_size_means_follows_optimizer_ranks_and_accumulation() -> None:
+    sgd = replace(OPTIONS, epochs=90, batch_size=64, optimization=OptimizationOptions(accumulate=2))
+    assert batch_words(sgd, 1_281_167, 8) == (
+        "a batch of 1,024 images: 1,251 steps per epoch; sgd's learning rate grows to 1.02 over 6,255 warm-up steps, "
+        "linear in the batch size (Goyal et al. 2017)"
+    )
+    adam = replace(OPTIONS, epochs=90, batch_size=1024, optimization=OptimizationOptions(optimizer="adamw"))
+    assert "adamw's learning rate grows to 0.002 over" in batch_words(adam, 1_281_167, 1)
+    assert batch_words(adam, 1_281_167, 1).endswith("by the square root of the batch size")

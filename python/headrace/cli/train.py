@@ -32,7 +32,7 @@ from headrace.training.loop import Options, Result, TrainingProgress, train
 from headrace.training.options import Compile, check_options
 from headrace.training.resolve_options import ResolvedOptions, with_global_batch
 from headrace.training.resume import find_checkpoint
-from headrace.training.tune.batch_size import CPU_SECONDS, choose_batch_size
+from headrace.training.tune.batch_size import CPU_SECONDS, batch_words, choose_batch_size
 from headrace.training.tune.compiling import choose_compile
 from headrace.training.tune.compute_rate import ComputeRate
 from headrace.training.tune.deadline import Deadline
@@ -168,6 +168,8 @@ def _measured_batch_size(resolved: ResolvedOptions, ranks: int) -> int:
     if (message := choice.left_out_message()) is not None:
         output.log(message)
     output.log(f"batch size {choice.batch_size}: the smallest within 3 % of the best rate")
+    chosen = with_global_batch(replace(options, batch_size=choice.batch_size), resolved.global_batch, ranks)
+    output.log(batch_words(chosen, len(data), ranks))
     return choice.batch_size
 
 

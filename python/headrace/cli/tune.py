@@ -23,15 +23,20 @@ from headrace.training.devices import Device, open_device
 from headrace.training.distributed.processes import rank_count
 from headrace.training.enlarging import enlargement_note
 from headrace.training.resolve_options import ResolvedOptions, with_global_batch
+from headrace.training.tune.batch_size import batch_words
 from headrace.training.tune.deadline import Deadline
 from headrace.training.tune.learning_rate import RangeTest, find_learning_rate
-from headrace.training.tune.tune import Reporter, TuningResult, tune
+from headrace.training.tune.tune import Reporter, TuningResult, measured_batch_size, tune
 
 SUMMARY = "measure batch size, threads and prefetch for a training run on this machine, and say what limits it"
 EXAMPLE = """
 headrace tune --model resnet50 --data /data/imagenet --batch-size auto --write tuned.toml
+headrace tune --model resnet50 --data /data/imagenet --batch-size auto --find-learning-rate --write tuned.toml
 headrace train --config tuned.toml
 """
+
+BATCH_SIZE_SHARE = 0.5
+"""With --find-learning-rate, the search for a batch size may take this share of --time-limit."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -83,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
     driver = find_driver()[0] if device.kind == "cuda" else None
     memory_bytes = min(gpu.memory_bytes for gpu in driver.gpus) if driver and driver.gpus else None
     if args.find_learning_rate:
-        return _find_learning_rate(args, resolved, data, device, ranks=ranks, deadline=deadline)
+        return _find_learning_rate(args, resolved, data, device, ranks=ranks, deadline=deadline, memory_bytes=memory_bytes)
     with output.Heartbeat("headrace tune") as beat:
         report = Reporter(output.log, beat.begin)
         found = tune(
@@ -105,32 +110,52 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _find_learning_rate(
-    args: argparse.Namespace, resolved: ResolvedOptions, data: Dataset, device: Device, *, ranks: int, deadline: Deadline
+    args: argparse.Namespace,
+    resolved: ResolvedOptions,
+    data: Dataset,
+    device: Device,
+    *,
+    ranks: int,
+    deadline: Deadline,
+    memory_bytes: int | None,
 ) -> int:
     """Run the range test; print the chosen rate, draw the page, and write the settings."""
-    if resolved.auto_batch_size:
-        raise UsageError("--find-learning-rate needs a batch size: the rate depends on it", hint="--batch-size N")
-    options = with_global_batch(resolved.options, resolved.global_batch, ranks)
+    options = resolved.options
+    if resolved.auto_batch_size and not device.simulated:  # the rate depends on the batch size, so that comes first
+        with output.Heartbeat("headrace tune", "batch sizes"):
+            choice = measured_batch_size(
+                resolved,
+                data,
+                device,
+                ranks=ranks,
+                memory_bytes=memory_bytes,
+                deadline=Deadline(BATCH_SIZE_SHARE * deadline.left_s),
+                log=output.log,
+            )
+        options = replace(options, batch_size=choice.batch_size)
+    options = with_global_batch(options, resolved.global_batch, ranks)
     with output.Heartbeat("headrace tune", "learning-rate range test"):
         found = find_learning_rate(options, data, device, ranks=ranks, deadline=deadline, log=output.log)
     page = learning_rate_page.write(found, args.page, title=f"learning rate of {options.model}")
+    if found.learning_rate is not None:
+        options = replace(options, optimization=replace(options.optimization, learning_rate=found.learning_rate))
+    note = batch_words(options, len(data), ranks)
     if args.write is not None:
-        optimization = options.optimization
-        if found.learning_rate is not None:
-            optimization = replace(optimization, learning_rate=found.learning_rate)
-        options_file.write(replace(options, resume=None, optimization=optimization), args.write)
+        options_file.write(replace(options, resume=None), args.write)
     document = {
         "learning_rate": found.learning_rate,
+        "batch_size": options.batch_size,
+        "batch_note": note,
         "range_test": found,
         "page": page,
         "config": args.write,
         "not_measured": deadline.not_measured,
     }
-    output.emit(args, document, lambda: _render_learning_rate(found, page))
+    output.emit(args, document, lambda: _render_learning_rate(found, page, note))
     return 0
 
 
-def _render_learning_rate(found: RangeTest, page: Path) -> None:
+def _render_learning_rate(found: RangeTest, page: Path, batch_note: str) -> None:
     if found.learning_rate is not None:
         output.say(
             f"--learning-rate {found.learning_rate:.3g} (a rate of {found.rate:.3g} for a batch of {found.global_batch:,} "
@@ -138,6 +163,7 @@ def _render_learning_rate(found: RangeTest, page: Path) -> None:
         )
     if found.note is not None:
         output.say(f"note: {found.note}")
+    output.say(batch_note)
     output.say(f"loss over rate: {page}")
 
 
@@ -161,6 +187,7 @@ def _document(found: TuningResult, written: Path | None) -> dict[str, object]:
         "not_measured": found.not_measured,
         "batch_trials": [{"batch_size": size, "img_s": rate} for size, rate in found.batch_trials],
         "batch_left_out": found.batch_left_out,
+        "batch_note": found.batch_note,
         "compile_trials": found.compile_img_s,
         "ingest_trials": found.ingest,
         "together_trials": found.together,
@@ -206,6 +233,7 @@ def _render(found: TuningResult, written: Path | None, usd_per_epoch: float | No
         output.say(f"what binds on the {found.device} is not measured: {found.advice}")
     else:
         output.say(f"{found.binds} binds on the {found.device}: {found.advice}")
+    output.say(found.batch_note)
     if found.not_measured:
         output.say(f"not measured, the time was over: {', '.join(found.not_measured)}")
     if usd_per_epoch is not None:

@@ -11,13 +11,14 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from headrace.errors import UsageError
-from headrace.system.sizes import size_text
+from headrace.system.sizes import count_text, size_text
+from headrace.training.optimization import DEFAULTS
 from headrace.training.options import Options
 from headrace.training.tune.compute_rate import ComputeRate, measure_compute_rate
 from headrace.training.tune.deadline import OutOfTime
 from headrace.training.tune.memory_limit import memory_limit_bytes, predicted_bytes
 
-__all__ = ["CPU_SECONDS", "BatchSizeChoice", "candidate_sizes", "choose_batch_size"]
+__all__ = ["CPU_SECONDS", "BatchSizeChoice", "batch_words", "candidate_sizes", "choose_batch_size"]
 
 SMALLEST, LARGEST = 32, 8192
 ENOUGH_GAIN = 0.02  # end the search after two sizes in a row that gain less than this share
@@ -53,6 +54,23 @@ class BatchSizeChoice:
             f"batch sizes from {self.left_out[0]} on are left out: the next measurement would end after the "
             f"{self.limit_s or CPU_SECONDS:.0f} s that the search has; --batch-size N uses one of them"
         )
+
+
+def batch_words(options: Options, images: int, processes: int) -> str:
+    """Return what the batch size of `options` means for a training: steps of an epoch, learning rate, warm-up.
+
+    images: of the dataset. processes: ranks, whose batches add up.
+    """
+    optimization = options.optimization
+    batch = options.batch_size * processes * optimization.accumulate
+    steps = max(1, images // batch)
+    rate, warmup = optimization.peak_rate(batch), optimization.warmup_steps(options.epochs, steps)
+    exponent = DEFAULTS[optimization.optimizer][2]
+    rule = "linear in the batch size (Goyal et al. 2017)" if exponent == 1.0 else "by the square root of the batch size"
+    return (
+        f"a batch of {batch:,} images: {count_text(steps, 'step')} per epoch; {optimization.optimizer}'s learning rate grows to "
+        f"{rate:.3g} over {count_text(warmup, 'warm-up step')}, {rule}"
+    )
 
 
 def candidate_sizes(smallest: int = SMALLEST, largest: int = LARGEST) -> list[int]:

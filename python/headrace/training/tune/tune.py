@@ -19,7 +19,7 @@ from headrace.training.data import check_batch_size
 from headrace.training.devices import Device
 from headrace.training.options import Options
 from headrace.training.resolve_options import ResolvedOptions, with_global_batch
-from headrace.training.tune.batch_size import CPU_SECONDS, BatchSizeChoice, choose_batch_size
+from headrace.training.tune.batch_size import CPU_SECONDS, BatchSizeChoice, batch_words, choose_batch_size
 from headrace.training.tune.compiling import CompileChoice, choose_compile
 from headrace.training.tune.compute_rate import ComputeRate, measure_compute_rate
 from headrace.training.tune.deadline import Deadline, OutOfTime
@@ -27,7 +27,7 @@ from headrace.training.tune.machine_use import QUIET_SHARE, MachineMeter, Machin
 from headrace.training.tune.memory_limit import memory_budget_bytes
 from headrace.training.tune.rates import CombinedRate, InputRate, combined_rate, compute_rate, input_rate
 
-__all__ = ["Reporter", "TuningResult", "tune", "what_binds"]
+__all__ = ["Reporter", "TuningResult", "measured_batch_size", "tune", "what_binds"]
 
 ENOUGH = 1.10  # input this many times as fast as compute never makes it wait
 NEARLY = 0.97  # choose the fewest threads that reach this share of the best rate
@@ -43,7 +43,7 @@ class TuningResult:
     """The chosen settings, the measurements, and what binds.
 
     That is "compute", "input: CPU", "input: other programs", "input: storage", "input: blocked", "overlap" or "not measured".
-    `not_measured` lists what the time limit left out; settings without a measurement are as they were given.
+    `not_measured` lists what the time limit left out; `batch_note` says what the batch means for steps and learning rate; settings without a measurement are as they were given.
     """
 
     options: Options
@@ -59,6 +59,7 @@ class TuningResult:
     binds: str
     advice: str
     not_measured: tuple[str, ...]
+    batch_note: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,7 @@ def tune(
     if resolved.auto_batch_size and not device.simulated:
         report.begin("batch sizes")
         try:
-            choice = _choose_batch_size(
+            choice = measured_batch_size(
                 resolved, data, device, ranks=ranks, memory_bytes=memory_bytes, deadline=deadline, log=report.log
             )
             options = replace(options, batch_size=choice.batch_size)
@@ -114,6 +115,7 @@ def tune(
     binds, advice = what_binds(compute, best, fastest)
     return TuningResult(
         options=options,
+        batch_note=batch_words(options, len(data), ranks),
         device=device.name,
         ranks=ranks,
         batch_trials=() if choice is None else tuple((one.batch_size, one.img_s) for one in choice.trials),
@@ -129,7 +131,7 @@ def tune(
     )
 
 
-def _choose_batch_size(
+def measured_batch_size(
     resolved: ResolvedOptions,
     data: Dataset,
     device: Device,
@@ -139,6 +141,8 @@ def _choose_batch_size(
     deadline: Deadline,
     log: Callable[[str], None],
 ) -> BatchSizeChoice:
+    """Choose a batch size for the device by measurements until `deadline`. Raises OutOfTime, or UsageError if none fits."""
+
     def log_rate(rate: ComputeRate) -> None:
         log(f"batch {rate.batch_size}: " + (f"{rate.img_s:,.0f} img/s" if rate.img_s else "does not fit"))
 
