@@ -68,8 +68,8 @@ def batch_words(options: Options, images: int, processes: int) -> str:
     exponent = DEFAULTS[optimization.optimizer][2]
     rule = "linear in the batch size (Goyal et al. 2017)" if exponent == 1.0 else "by the square root of the batch size"
     return (
-        f"a batch of {batch:,} images: {count_text(steps, 'step')} per epoch; {optimization.optimizer}'s learning rate grows to "
-        f"{rate:.3g} over {count_text(warmup, 'warm-up step')}, {rule}"
+        f"a batch of {batch:,} images: {count_text(steps, 'step')} per epoch; {optimization.optimizer}'s learning rate grows "
+        f"to {rate:.3g} over {count_text(warmup, 'warm-up step')}, {rule}"
     )
 
 

@@ -43,7 +43,8 @@ class TuningResult:
     """The chosen settings, the measurements, and what binds.
 
     That is "compute", "input: CPU", "input: other programs", "input: storage", "input: blocked", "overlap" or "not measured".
-    `not_measured` lists what the time limit left out; `batch_note` says what the batch means for steps and learning rate; settings without a measurement are as they were given.
+    `batch_note` says what the batch means for steps and learning rate.
+    `not_measured` lists what the time limit left out; settings without a measurement are as they were given.
     """
 
     options: Options
