@@ -48,6 +48,15 @@ VERBS: tuple[str, ...] = (
 )
 
 _BLAS_THREADS = "OPENBLAS_NUM_THREADS"
+# Options as PyTorch's scripts call them, and ours.
+OTHERS_OPTIONS = {
+    "--num-workers": ("--workers", "--threads"),
+    "--workers": ("--threads",),
+    "--lr": ("--learning-rate",),
+    "--arch": ("--model",),
+    "--output": ("--out",),
+    "--amp": ("--precision",),
+}
 FAILED, WRONG_USAGE, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141
 
 
@@ -65,7 +74,31 @@ class _Parser(argparse.ArgumentParser):
     """An ArgumentParser that raises UsageError, so that all errors look alike."""
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(message, hint=f"{self.prog} -h shows the options and an example")
+        word = message.removeprefix("unrecognized arguments: ").split()[0] if message.startswith("unrecognized") else ""
+        near = self.near_option(word.partition("=")[0]) if "=" in word else None
+        hint = f"did you mean {near} {word.partition('=')[2]}?" if near else f"{self.prog} -h shows the options and an example"
+        raise UsageError(message, hint=hint)
+
+    def near_option(self, name: str) -> str | None:
+        """The option that `name` (`--modle`, `num_workers`) most probably means."""
+        options = [option for option in self._option_string_actions if option.startswith("--")]
+        wanted = "--" + name.lstrip("-").replace("_", "-").lower()
+        meant = [option for option in OTHERS_OPTIONS.get(wanted, ()) if option in options]
+        return next(iter([*meant, *difflib.get_close_matches(wanted, options, n=1)]), None)
+
+    def check_options(self, words: Sequence[str]) -> None:
+        """Raise UsageError with the option that is meant for a word that looks like an option and is none.
+
+        Without this, argparse reports other consequences of the same mistake first.
+        """
+        for word in words:
+            name = word.partition("=")[0]
+            if word == "--":
+                return
+            if name.startswith("--") and name not in self._option_string_actions:
+                near = self.near_option(name)
+                hint = f"did you mean {near}?" if near else f"{self.prog} -h shows the options and an example"
+                raise UsageError(f"unrecognized arguments: {word}", hint=hint)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -161,11 +194,15 @@ def _parse(verb: Verb, words: list[str]) -> argparse.Namespace:
     verb.add_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON document on stdout, everything else on stderr")
     if not takes_command:
-        return parser.parse_args([word for word in words[1:] if word != "--json"])
+        given = [word for word in words[1:] if word != "--json"]
+        parser.check_options(given)
+        return parser.parse_args(given)
     own = _before_command(words)
     if own == words:
         _check_for_missing_dashes(words)
-    args = parser.parse_args([word for word in own[1:] if word != "--json"])
+    given = [word for word in own[1:] if word != "--json"]
+    parser.check_options(given)
+    args = parser.parse_args(given)
     args.command = words[len(own) + 1 :]
     if not args.command:
         raise UsageError("which command?", hint=f"put it after two dashes:  {verb.EXAMPLE.strip().splitlines()[0]}")

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from headrace.datasets.sidecar_files import SidecarFiles
 from headrace.errors import SourceError
+from headrace.system.near_paths import near_path_hint
 from headrace.system.regular_file import regular_opener
 
 __all__ = ["Dataset", "PendingRecords", "RecordFetcher", "RecordTable", "Stream", "StreamPass", "StreamRecord"]
@@ -184,5 +185,8 @@ def existing(path: str | os.PathLike[str]) -> Path:
     """Return `path` as an absolute Path. Raise SourceError if it does not exist."""
     found = Path(path).expanduser().absolute()
     if not found.exists():
-        raise SourceError(f"no such file or folder: {found}", hint="check the path (a URL begins with s3:// or the like)")
+        raise SourceError(
+            f"no such file or folder: {found}",
+            hint=near_path_hint(found, "check the path (a URL begins with s3:// or the like)"),
+        )
     return found

@@ -7,6 +7,7 @@
 - `gpm`: NVML's GPU performance monitoring (GPM): how full a GPU is, from Hopper on. Each metric is a mean between two
   samples.
 - `machine`: The cores, memory and shared memory that this process may use. Linux.
+- `near_paths`: Existing names near a path that does not exist, for the hint of an error.
 - `nvml`: NVIDIA's management library (NVML) by ctypes: which GPUs there are, and their counters.
 - `open_files`: The limit on open files of this process: each shard stays open, and many systems allow 1,024 files at first.
 - `printable`: Text for a terminal or a page: characters that would act on it, or hide what is written, become visible

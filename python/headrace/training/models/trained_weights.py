@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import StateError
+from headrace.system.near_paths import near_path_hint
 from headrace.system.regular_file import check_regular
 from headrace.training import checkpoint
 from headrace.training.models import factory
@@ -77,7 +78,7 @@ def _found(path: Path) -> tuple[dict[str, torch.Tensor], Weights]:
             raise StateError(f"cannot read weights {path}: no final weights and no whole checkpoint there{why}", hint=_HINT)
         return _from_checkpoint(found)
     if not path.is_file():
-        raise StateError(f"cannot read weights {path}: there is no such file", hint=_HINT)
+        raise StateError(f"cannot read weights {path}: there is no such file", hint=near_path_hint(path, _HINT))
     return _read_final(path)
 
 
