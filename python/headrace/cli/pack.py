@@ -18,6 +18,7 @@ SUMMARY = "pack an image dataset into tar shards that stream; lossless by defaul
 EXAMPLE = """
 headrace pack photos/ packed/
 headrace pack photos/ packed/ --max-side 500 --quality 90 --train-ratio 0.9
+headrace pack photos/ faster-photos/ --layout folder --short-side 256
 """
 
 FRAMING_SHARE = 0.25  # explain tar headers and padding if they take more than this share of the shards
@@ -58,6 +59,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="insert restart markers, losslessly: a crop then decodes in half the time (on)",
     )
     what = parser.add_argument_group("what")
+    what.add_argument(
+        "--layout",
+        choices=["shards", "folder"],
+        default="shards",
+        help="shards, or a copy of the tree SRC that any script reads, in which only the JPEGs change (shards)",
+    )
     what.add_argument("--codec", choices=["jpeg"], help="how images are stored (jpeg)")
     what.add_argument("--shard-size", type=_bytes, metavar="SIZE", help="approximate size of a shard (128MiB)")
     what.add_argument("--shuffle", type=int, nargs="?", const=0, metavar="SEED", help="shuffle the records with this seed (0)")
@@ -98,6 +105,7 @@ def run(args: argparse.Namespace) -> int:
             args.dst,
             workers=args.workers,
             engine=args.engine,
+            layout=args.layout,
             unit=args.unit,
             root=args.root,
             sync=args.sync,
@@ -106,7 +114,7 @@ def run(args: argparse.Namespace) -> int:
             on_estimate=_say_estimate,
             **options,
         )
-    emit(args, asdict(result), lambda: _render(result))
+    emit(args, asdict(result), lambda: _render_copy(result, args.src) if args.layout == "folder" else _render(result))
     return 0
 
 
@@ -146,6 +154,20 @@ def _render(result: PackResult) -> None:
     for part in result.parts or (result,):
         if part.errors:
             say(f"  {count_text(part.errors, 'record')} not packed: see {part.path}/{ERRORS}")
+
+
+def _render_copy(result: PackResult, source: str) -> None:
+    rate = f", {result.img_s:,.0f} files/s" if result.img_s else ""
+    already = "" if result.img_s else "already complete, nothing was left to copy: "
+    say(
+        f"{result.path}: {already}{count_text(result.records, 'JPEG')} changed, {size_text(result.bytes)} in all "
+        f"(source {size_text(result.source_bytes)}){rate}"
+    )
+    if result.extras:
+        say("  unchanged: " + ", ".join(f"{name} {count:,}" for name, count in result.extras.items()))
+    if result.errors:
+        say(f"  {count_text(result.errors, 'file')} with faults, unchanged: see {result.path}/{ERRORS}")
+    say(f"  a script reads it in place of the source:  headrace run --data-map {source}={result.path} -- python train.py")
 
 
 def _bytes(text: str) -> int:

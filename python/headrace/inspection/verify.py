@@ -32,33 +32,13 @@ from headrace.datasets.sources.remote.store import is_url
 from headrace.datasets.sources.shards import contradiction, has_manifest, is_packed, no_manifest
 from headrace.errors import DecodeError, FormatError, SourceError, UsageError
 from headrace.images.header import read_header
+from headrace.inspection.problems import Problem, VerifyResult
+from headrace.inspection.verify_folder import is_folder_copy, verify_folder
 from headrace.packing.lossless import check_pixels
 from headrace.system import machine
 from headrace.system.regular_file import read_regular, regular_opener
 
 __all__ = ["Problem", "VerifyResult", "verify"]
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """A fault of a packed dataset: the file, the record's key (or ""), and the fault as a sentence."""
-
-    file: str
-    key: str
-    detail: str
-
-
-@dataclass(frozen=True, slots=True)
-class VerifyResult:
-    """The result of a check. `ok`: no problem was found."""
-
-    path: str
-    ok: bool
-    records: int
-    shards: int
-    bytes: int  # of all shards
-    decoded: bool  # whether every image was decoded
-    problems: tuple[Problem, ...]
 
 
 def verify(
@@ -81,13 +61,15 @@ def verify(
     """
     folder = local_copy(str(path)) if is_url(path) else Path(path).expanduser().absolute()
     where = str(path) if is_url(path) else str(folder)
+    count = workers if workers is not None else max(1, round(machine.cores().usable))
+    if count < 1:
+        raise UsageError(f"workers is {count}; at least 1 is needed")
+    if is_folder_copy(folder):
+        return verify_folder(folder, decode=decode, workers=count, on_start=on_start, on_progress=on_progress)
     if not is_packed(folder):
         raise SourceError(f"no packed dataset in {where}: {MANIFEST} is missing", hint="headrace pack makes one")
     if not has_manifest(folder):
         raise no_manifest(folder)
-    count = workers if workers is not None else max(1, round(machine.cores().usable))
-    if count < 1:
-        raise UsageError(f"workers is {count}; at least 1 is needed")
     try:
         manifest = read_manifest(folder)
         columns = read_columns(folder / manifest.index.file)

@@ -2,6 +2,7 @@
 
 - `engine`: The interface of an engine, which packs units: `local.LocalEngine` here, `ray_cluster.RayEngine` on a cluster.
 - `estimate`: An estimate of the size and time of a pack that re-encodes images, measured before it begins.
+- `folder_copy`: `pack --layout folder`: a copy of an image tree in which JPEGs are smaller or faster to decode.
 - `image_encoder`: The encoding of each image: in native code for ordinary JPEGs, else in Python, which also names an image's
   faults.
 - `job`: `headrace.pack`: list the source, split it, have an engine pack the missing units, commit, upload.

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Unpack
+from typing import Literal, Unpack
 
 from headrace.datasets.open import open_stored
 from headrace.datasets.records import Dataset
@@ -16,6 +16,7 @@ from headrace.datasets.sources.remote.store import Bucket, is_url, open_bucket
 from headrace.errors import HeadraceError, UsageError
 from headrace.packing.engine import Engine, OnProgress
 from headrace.packing.estimate import Estimate, estimate
+from headrace.packing.folder_copy import copy_folder
 from headrace.packing.image_encoder import image_encoder
 from headrace.packing.listing import Listing, list_records, split
 from headrace.packing.local import LocalEngine
@@ -38,6 +39,7 @@ def pack(
     *,
     workers: int | None = None,
     engine: str = "local",
+    layout: Literal["shards", "folder"] = "shards",
     unit: tuple[int, int] | None = None,
     root: str | os.PathLike[str] | None = None,
     sync: bool = False,
@@ -51,6 +53,7 @@ def pack(
     These do not change the bytes:
     workers: threads, with Ray processes. Default: one for each core.
     engine: "local" or "ray" (the Ray cluster; every node must see the source). Default: "local".
+    layout: "shards", or "folder" for a copy of the tree SRC that any script reads: only its JPEGs change. Default: "shards".
     unit: (i, N) packs every N-th shard from the i-th, for an array of N jobs; the last one commits. Default: all.
     root: folder or URL that the paths of a list are relative to. Default: the folder of the list.
     sync: wait until every file is on the disk, so that the commit survives a power failure. Default: False.
@@ -79,7 +82,30 @@ def pack(
     """
     chosen = _checked(options, engine, workers, unit)
     callbacks = _Callbacks(on_start, on_progress, on_estimate)
+    if layout == "folder":
+        return _copy_tree(src, dst, chosen, callbacks, engine=engine, workers=workers, unit=unit, root=root)
+    if layout != "shards":
+        raise UsageError(f"layout is {layout!r}; possible: shards, folder")
     return _pack(src, dst, chosen, callbacks, engine=engine, workers=workers, unit=unit, root=root, sync=sync)
+
+
+def _copy_tree(
+    src: str | os.PathLike[str] | Dataset,
+    dst: str | os.PathLike[str],
+    options: PackOptions,
+    callbacks: _Callbacks,
+    *,
+    engine: str,
+    workers: int | None,
+    unit: tuple[int, int] | None,
+    root: str | os.PathLike[str] | None,
+) -> PackResult:
+    """Copy a tree of files. Raise UsageError for arguments that only shards have."""
+    if engine != "local" or unit is not None or root is not None:
+        raise UsageError("--layout folder has no --engine, --unit or --root", hint="--layout shards has them")
+    if isinstance(src, Dataset):
+        raise UsageError("--layout folder copies a folder: give its path")
+    return copy_folder(src, dst, options, workers=workers, on_start=callbacks.start, on_progress=callbacks.progress)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,334 @@
+"""`pack --layout folder`: a copy of an image tree in which JPEGs are smaller or faster to decode, and all else is unchanged.
+
+Any script reads the copy: each file has its name and its place in the tree. JPEGs get restart markers, or are reduced and
+re-encoded, as the options say. Every other file is copied byte for byte, masks and labels included; so is a JPEG that cannot be
+decoded, which is listed. `headrace-folder.jsonl` in the copy records each file with its CRC-32C: a stopped copy continues, and
+`headrace verify` checks it.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from headrace._native import crc32c
+from headrace.datasets.shards.manifest import ERRORS
+from headrace.datasets.sources.remote.store import is_url
+from headrace.errors import DecodeError, FormatError, HeadraceError, SourceError, UsageError
+from headrace.packing.image_encoder import image_encoder
+from headrace.packing.lossless import Encode
+from headrace.packing.options import PackOptions
+from headrace.packing.result import PackResult
+from headrace.system import machine
+from headrace.system.atomic_write import atomic_write
+from headrace.system.regular_file import read_regular
+from headrace.system.utf8 import utf8_name
+
+__all__ = ["RECORD", "CopiedFile", "copy_folder", "read_record", "tree_files"]
+
+RECORD = "headrace-folder.jsonl"
+"""The record of a copy: a header line, then a line for each file. It is a file at the root, which ImageFolder ignores."""
+
+FORMAT = "headrace-folder"
+VERSION = 1
+
+TEMPORARY = ".headrace-tmp"
+"""Ending of a file that is being written."""
+
+JPEG_START = b"\xff\xd8\xff"
+
+ONLY_SHARDS = (
+    "shard_size",
+    "shuffle",
+    "train_ratio",
+    "test_ratio",
+    "classes",
+    "unlabeled",
+    "duplicates",
+    "extras",
+    "transform",
+)
+"""Options that a copy of a tree does not have."""
+
+WAITING = 4
+"""Files of each worker that are read ahead of the record."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedFile:
+    """A file of the copy.
+
+    `source_size`, `source_changed_ns`: of the original, to find changed ones. `error`: why it is unchanged.
+    """
+
+    path: str  # below the root, UTF-8 (bytes that are none as %XX)
+    kind: str  # "marked", "reduced", "copied", or "missing" if the original could not be read
+    source_size: int
+    source_changed_ns: int
+    size: int
+    crc32c: int
+    error: str | None = None
+
+
+def copy_folder(
+    src: str | os.PathLike[str],
+    dst: str | os.PathLike[str],
+    options: PackOptions,
+    *,
+    workers: int | None = None,
+    on_start: Callable[[int], None] = lambda files: None,
+    on_progress: Callable[[int, int], None] = lambda files, size: None,
+) -> PackResult:
+    """Copy the tree `src` to `dst`; continue a copy that was interrupted. `workers`: threads (default: one for each core).
+
+    on_start: called with the number of files. on_progress: called with (files, bytes) just finished.
+    Raises UsageError for options that a copy does not have, or a `dst` with other content; SourceError if `src` is no folder;
+    DecodeError if undecodable="stop"; HeadraceError if `dst` cannot be written.
+    """
+    source, target = _places(src, dst)
+    _refuse_options(options)
+    began_s = time.perf_counter()
+    files = dict(tree_files(source))
+    if not files:
+        raise SourceError(f"{source} holds no files", hint="check the path")
+    on_start(len(files))
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+        done = _continued(source, target, options, files)
+        on_progress(len(done), 0)
+        made = _copy(source, target, files, done, options, workers or max(1, round(machine.cores().usable)), on_progress)
+        _copy_links(source, target)
+        _commit(target, options, made)
+    except OSError as error:
+        raise _cannot_write(error, target) from error
+    return _result(target, made, len(made) - len(done), time.perf_counter() - began_s)
+
+
+def tree_files(root: Path) -> Iterator[tuple[str, str]]:
+    """Yield (name as in the record, path below the root) of each regular file, in sorted order.
+
+    Linked files and folders outside the tree count as files and folders. Links to folders of the tree are not entered.
+    """
+    for folder, folders, names in os.walk(root, followlinks=True):
+        folders[:] = sorted(name for name in folders if not _is_inner_link(Path(folder, name), root))
+        for name in sorted(names):
+            path = Path(folder, name)
+            own = folder == str(root) and name in (RECORD, ERRORS)
+            if not own and not name.endswith(TEMPORARY) and path.is_file():
+                below = str(path.relative_to(root))
+                yield utf8_name(below), below
+
+
+def _is_inner_link(path: Path, root: Path) -> bool:
+    """Whether a path is a link to a folder of the tree `root`, or above it."""
+    if not path.is_symlink():
+        return False
+    target, whole = path.resolve(), root.resolve()
+    return target.is_relative_to(whole) or whole.is_relative_to(target)
+
+
+def _copy_links(source: Path, target: Path) -> None:
+    """Make the tree's links to its own folders in the copy."""
+    for folder, folders, _ in os.walk(source, followlinks=True):
+        links = [Path(folder, name) for name in folders if _is_inner_link(Path(folder, name), source)]
+        folders[:] = [name for name in folders if Path(folder, name) not in links]
+        for link in links:
+            place = target / link.relative_to(source)
+            if place.is_symlink() or not link.resolve().is_relative_to(source.resolve()):
+                continue
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.symlink_to(os.path.relpath(link.resolve(), link.parent.resolve()), target_is_directory=True)
+
+
+def read_record(target: Path) -> tuple[dict[str, Any], dict[str, CopiedFile]]:
+    """Return header and files of a copy's record. Raises FormatError if it is damaged, FileNotFoundError without one.
+
+    A last line that a killed copy left unfinished is ignored.
+    """
+    text = read_regular(target / RECORD).decode("utf-8", "replace")
+    lines = text.split("\n")
+    try:
+        header = json.loads(lines[0])
+        if header["format"] != FORMAT or header["version"] != VERSION:
+            raise ValueError(f"format {header['format']} {header['version']}")
+        entries = [CopiedFile(**json.loads(line)) for line in lines[1:-1]]
+    except (ValueError, KeyError, TypeError) as reason:
+        raise FormatError(
+            f"{target / RECORD} is damaged: {reason}", hint="remove it, and give the same command again"
+        ) from None
+    return header, {entry.path: entry for entry in entries}
+
+
+def _places(src: str | os.PathLike[str], dst: str | os.PathLike[str]) -> tuple[Path, Path]:
+    if is_url(src) or is_url(dst):
+        raise UsageError(
+            "--layout folder copies a local folder to a local folder", hint="--layout shards reads and writes stores"
+        )
+    source, target = Path(src).expanduser(), Path(dst).expanduser()
+    if not source.is_dir():
+        raise SourceError(f"{source} is not a folder", hint="--layout folder needs a tree of files")
+    real, real_target = source.resolve(), target.resolve()
+    if real == real_target or real_target.is_relative_to(real) or real.is_relative_to(real_target):
+        raise UsageError(f"{target} and {source} lie inside each other", hint="give a folder beside the source")
+    return source, target
+
+
+def _refuse_options(options: PackOptions) -> None:
+    plain = PackOptions()
+    for name in ONLY_SHARDS:
+        if getattr(options, name) != getattr(plain, name):
+            raise UsageError(f"--layout folder has no --{name.replace('_', '-')}", hint="--layout shards has it")
+
+
+def _header(options: PackOptions, *, complete: bool) -> dict[str, Any]:
+    kept = {name: value for name, value in options.for_manifest().items() if name not in ONLY_SHARDS}
+    return {"format": FORMAT, "version": VERSION, "complete": complete, "options": kept}
+
+
+def _continued(source: Path, target: Path, options: PackOptions, files: dict[str, str]) -> dict[str, CopiedFile]:
+    """Return the files of an earlier copy that are still right. Raises UsageError for a folder with other content."""
+    try:
+        header, entries = read_record(target)
+    except FileNotFoundError:
+        if any(target.iterdir()):
+            raise UsageError(f"{target} holds other files", hint="give a new folder") from None
+        return {}
+    if header["options"] != _header(options, complete=False)["options"]:
+        raise UsageError(
+            f"{target} holds a copy that was made with other options", hint="give a new folder, or the same options"
+        )
+    return {name: entry for name, entry in entries.items() if name in files and _is_right(source, target, files[name], entry)}
+
+
+def _is_right(source: Path, target: Path, below: str, entry: CopiedFile) -> bool:
+    try:
+        original, copy = (source / below).stat(), (target / below).stat()
+    except OSError:
+        return False
+    same = (original.st_size, original.st_mtime_ns) == (entry.source_size, entry.source_changed_ns)
+    return same and copy.st_size == entry.size
+
+
+def _copy(
+    source: Path,
+    target: Path,
+    files: dict[str, str],
+    done: dict[str, CopiedFile],
+    options: PackOptions,
+    workers: int,
+    on_progress: Callable[[int, int], None],
+) -> dict[str, CopiedFile]:
+    """Copy what is missing, in order, and record each file; return all files of the copy."""
+    encode = image_encoder(options).encode
+    made = dict(done)
+    waiting: list[Future[CopiedFile]] = []
+    _write_record(target, options, done.values(), complete=False)
+    with open(target / RECORD, "a", encoding="utf-8") as record, ThreadPoolExecutor(workers) as pool:
+
+        def take() -> None:
+            entry = waiting.pop(0).result()
+            made[entry.path] = entry
+            record.write(_line(asdict(entry)))
+            record.flush()
+            on_progress(1, entry.size)
+
+        try:
+            for name, below in files.items():
+                if name not in done:
+                    waiting.append(pool.submit(_copy_file, source, target, name, below, encode, options))
+                if len(waiting) > WAITING * workers:
+                    take()
+            while waiting:
+                take()
+        finally:
+            pool.shutdown(cancel_futures=True)
+    return {name: made[name] for name in files}
+
+
+def _copy_file(source: Path, target: Path, name: str, below: str, encode: Encode, options: PackOptions) -> CopiedFile:
+    place = target / below
+    original = (source / below).stat()
+    try:
+        data = read_regular(source / below)
+    except OSError as reason:  # the script could not read it either
+        return CopiedFile(name, "missing", original.st_size, original.st_mtime_ns, 0, 0, reason.strerror or str(reason))
+    stored, kind, error = data, "copied", None
+    if data.startswith(JPEG_START) and not options.keep_bytes:
+        try:
+            image = encode(data)
+            stored, kind = image.data, "marked" if not options.reencodes else "reduced"
+        except DecodeError as reason:
+            if options.undecodable == "stop":
+                raise DecodeError(
+                    f"{name}: {reason}", key=name, hint="repair or remove it, or:  --undecodable skip"
+                ) from reason
+            error = str(reason)
+        if stored == data:
+            kind = "copied"
+    place.parent.mkdir(parents=True, exist_ok=True)
+    temporary = place.with_name(place.name + TEMPORARY)
+    temporary.write_bytes(stored)
+    os.utime(temporary, ns=(original.st_atime_ns, original.st_mtime_ns))
+    temporary.replace(place)
+    return CopiedFile(name, kind, original.st_size, original.st_mtime_ns, len(stored), crc32c(stored), error)
+
+
+def _line(value: dict[str, Any]) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")) + "\n"
+
+
+def _write_record(target: Path, options: PackOptions, entries: Iterable[CopiedFile], *, complete: bool) -> None:
+    lines = [_header(options, complete=complete), *map(asdict, entries)]
+    atomic_write(target / RECORD, "".join(map(_line, lines)))
+
+
+def _commit(target: Path, options: PackOptions, made: dict[str, CopiedFile]) -> None:
+    """Write the final record, and the list of JPEGs that could not be decoded."""
+    rejected = [
+        {"file": entry.path, "reason": "unreadable" if entry.kind == "missing" else "undecodable", "detail": entry.error}
+        for entry in made.values()
+        if entry.error
+    ]
+    if rejected:
+        atomic_write(target / ERRORS, "".join(map(_line, rejected)))
+    else:
+        (target / ERRORS).unlink(missing_ok=True)
+    _write_record(target, options, made.values(), complete=True)
+
+
+def _cannot_write(error: OSError, target: Path) -> HeadraceError:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        what, hint = f"no space left for {target}", "free some space"
+    else:
+        what, hint = (
+            f"cannot copy to {target}: {error.filename or ''}: {error.strerror or error}",
+            "check the folder and its permissions",
+        )
+    return HeadraceError(what, hint=f"{hint} and give the same command again: it continues")
+
+
+def _result(target: Path, made: dict[str, CopiedFile], new: int, seconds: float) -> PackResult:
+    entries = list(made.values())
+    images = [entry for entry in entries if entry.kind in ("marked", "reduced")]
+    unchanged = Counter(Path(entry.path).suffix.lower() or "no extension" for entry in entries if entry.kind == "copied")
+    return PackResult(
+        path=str(target),
+        complete=True,
+        records=len(images),
+        shards=0,
+        bytes=sum(entry.size for entry in entries),
+        errors=sum(entry.error is not None for entry in entries),
+        renamed=0,
+        img_s=new / seconds if new else None,
+        seconds=seconds,
+        source_bytes=sum(entry.source_size for entry in entries),
+        extras=dict(sorted(unchanged.items())),
+    )

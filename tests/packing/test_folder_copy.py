@@ -1,0 +1,227 @@
+"""`pack --layout folder`: a copy of a tree that any script reads."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import headrace
+import numpy as np
+import pytest
+from headrace.cli.main import main
+from headrace.errors import DecodeError, FormatError, HeadraceError, SourceError, UsageError
+from headrace.packing import pack
+from headrace.packing.folder_copy import RECORD, read_record
+from PIL import Image
+
+
+def photograph(seed: int, size: tuple[int, int] = (300, 200), **options: object) -> bytes:
+    pixels = np.random.default_rng(seed).integers(0, 255, (size[1] // 8, size[0] // 8, 3), dtype=np.uint8)
+    stream = io.BytesIO()
+    Image.fromarray(pixels).resize(size, Image.Resampling.BICUBIC).save(stream, "JPEG", quality=90, **options)
+    return stream.getvalue()
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    root = tmp_path / "source"
+    for name in ("train/cat/1.jpg", "train/cat/2.JPEG", "train/dog/3.jpg", "val/cat/4.jpg", "no-extension"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(photograph(len(name)))
+    Image.new("L", (300, 200), 7).save(root / "train/cat/1_mask.png")
+    (root / "labels.csv").write_text("1.jpg,cat\n")
+    (root / "train/empty.jpg").write_bytes(b"")
+    (root / "train/cut.jpg").write_bytes(photograph(9)[:900])
+    return root
+
+
+def contents(root: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
+
+
+def pixels(data: bytes) -> np.ndarray:
+    return np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
+
+
+def test_a_marked_copy_has_the_same_pixels_and_the_same_names(tree: Path, tmp_path: Path) -> None:
+    result = pack(tree, tmp_path / "copy", layout="folder")
+    was, now = contents(tree), contents(tmp_path / "copy")
+    assert set(now) - set(was) == {RECORD, "errors.jsonl"}
+    assert set(was) <= set(now)
+    for name in ("train/cat/1.jpg", "train/cat/2.JPEG", "train/dog/3.jpg", "val/cat/4.jpg", "no-extension"):
+        assert now[name] != was[name]
+        assert np.array_equal(pixels(now[name]), pixels(was[name])), name
+        assert b"\xff\xd0" in now[name]  # restart markers
+    for name in ("train/cat/1_mask.png", "labels.csv", "train/empty.jpg", "train/cut.jpg"):
+        assert now[name] == was[name]
+    assert (result.records, result.errors, result.shards) == (5, 1, 0)
+    assert result.extras == {".csv": 1, ".jpg": 2, ".png": 1}
+    listed = [json.loads(line) for line in now["errors.jsonl"].splitlines()]
+    assert [(one["file"], one["reason"]) for one in listed] == [("train/cut.jpg", "undecodable")]
+
+
+def test_a_reduced_copy_changes_jpegs_only(tree: Path, tmp_path: Path) -> None:
+    pack(tree, tmp_path / "copy", layout="folder", short_side=64)
+    now = contents(tmp_path / "copy")
+    assert Image.open(io.BytesIO(now["train/cat/1.jpg"])).size == (96, 64)
+    assert Image.open(io.BytesIO(now["train/cat/1_mask.png"])).size == (300, 200)
+
+
+def test_the_record_is_the_same_whatever_the_number_of_threads(tree: Path, tmp_path: Path) -> None:
+    for workers in (1, 4):
+        pack(tree, tmp_path / f"copy{workers}", layout="folder", workers=workers)
+    assert contents(tmp_path / "copy1") == contents(tmp_path / "copy4")
+
+
+def test_torchvision_sees_the_same_classes(tree: Path, tmp_path: Path) -> None:
+    folder = pytest.importorskip("torchvision.datasets").ImageFolder
+    pack(tree, tmp_path / "copy", layout="folder")
+    was, now = folder(tree / "train", allow_empty=True), folder(tmp_path / "copy" / "train", allow_empty=True)
+    assert (was.classes, len(was)) == (now.classes, len(now))
+    assert (tmp_path / "copy" / RECORD).parent == tmp_path / "copy"
+
+
+def test_a_repeated_copy_does_nothing_and_a_changed_original_is_copied_again(tree: Path, tmp_path: Path) -> None:
+    pack(tree, tmp_path / "copy", layout="folder")
+    before = contents(tmp_path / "copy")
+    assert pack(tree, tmp_path / "copy", layout="folder").img_s is None
+    assert contents(tmp_path / "copy") == before
+    (tree / "train/dog/3.jpg").write_bytes(photograph(77))
+    (tree / "train/dog/5.jpg").write_bytes(photograph(78))
+    pack(tree, tmp_path / "copy", layout="folder")
+    assert np.array_equal(pixels(contents(tmp_path / "copy")["train/dog/3.jpg"]), pixels(photograph(77)))
+    assert headrace.verify(tmp_path / "copy", decode=True).ok
+
+
+def test_a_killed_copy_continues_to_the_same_bytes(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    for number in range(150):
+        (source / f"{number:03}.jpg").write_bytes(photograph(number, (640, 480)))
+    whole = tmp_path / "whole"
+    pack(source, whole, layout="folder", short_side=100)
+    code = "import sys, headrace; headrace.pack(sys.argv[1], sys.argv[2], layout='folder', short_side=100, workers=1)"
+    copy, killed = tmp_path / "copy", 0
+    for wanted in (3, 40, 90):
+        child = subprocess.Popen([sys.executable, "-c", code, str(source), str(copy)])
+        while child.poll() is None and len(list(copy.glob("*.jpg"))) < wanted:
+            time.sleep(0.002)
+        if child.poll() is None:
+            child.send_signal(signal.SIGKILL)
+            killed += 1
+        child.wait()
+    assert killed >= 1
+    with pytest.raises(SourceError, match="unfinished"):
+        headrace.verify(copy)
+    pack(source, copy, layout="folder", short_side=100)
+    assert contents(copy) == contents(whole)
+    assert headrace.verify(copy, decode=True).ok
+
+
+def test_verify_names_what_is_wrong(tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    copy = tmp_path / "copy"
+    pack(tree, copy, layout="folder")
+    data = bytearray((copy / "train/cat/1.jpg").read_bytes())
+    data[-40] ^= 1
+    (copy / "train/cat/1.jpg").write_bytes(data)
+    (copy / "train/dog/3.jpg").unlink()
+    (copy / "val/cat/4.jpg").write_bytes(b"x")
+    (copy / "new.txt").write_text("x")
+    assert main(["verify", str(copy), "--json"]) == 1
+    found = {problem["file"]: problem["detail"] for problem in json.loads(capsys.readouterr().out)["problems"]}
+    assert set(found) == {"train/cat/1.jpg", "train/dog/3.jpg", "val/cat/4.jpg", "new.txt"}
+    assert "CRC" in found["train/cat/1.jpg"] and "missing" in found["train/dog/3.jpg"]
+
+
+def test_odd_names_and_links_are_copied(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    (source / "a").mkdir(parents=True)
+    odd = os.fsencode(source / "a") + b"/caf\xe9 %41.jpg"
+    Path(os.fsdecode(odd)).write_bytes(photograph(1))
+    (source / "b").symlink_to("a")
+    (source / "a" / "up").symlink_to("..")
+    (source / "gone.jpg").symlink_to("nowhere")
+    os.mkfifo(source / "pipe.jpg")
+    pack(source, tmp_path / "copy", layout="folder")
+    copied = Path(os.fsdecode(os.fsencode(tmp_path / "copy" / "b") + b"/caf\xe9 %41.jpg"))
+    assert copied.is_file()
+    assert (tmp_path / "copy" / "b").is_symlink()
+    assert headrace.verify(tmp_path / "copy", decode=True).ok
+    assert pack(source, tmp_path / "copy", layout="folder").img_s is None
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"shuffle": 1}, "--shuffle"),
+        ({"train_ratio": 0.5}, "--train-ratio"),
+        ({"classes": ("cat",)}, "--classes"),
+        ({"engine": "ray"}, "--engine"),
+        ({"unit": (0, 2)}, "--unit"),
+        ({"quality": 0}, "quality"),
+    ],
+)
+def test_options_of_shards_are_refused(tree: Path, tmp_path: Path, options: dict[str, object], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        pack(tree, tmp_path / "copy", layout="folder", **options)  # type: ignore[arg-type]
+    assert not (tmp_path / "copy").exists()
+
+
+def test_wrong_places_are_refused(tree: Path, tmp_path: Path) -> None:
+    for target in (tree, tree / "inside", tree.parent):
+        with pytest.raises(UsageError, match="inside each other"):
+            pack(tree, target, layout="folder")
+    with pytest.raises(UsageError, match="local folder"):
+        pack(tree, "s3://bucket/copy", layout="folder")
+    with pytest.raises(SourceError, match="not a folder"):
+        pack(tree / "labels.csv", tmp_path / "copy", layout="folder")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine.txt").write_text("x")
+    with pytest.raises(UsageError, match="other files"):
+        pack(tree, tmp_path / "full", layout="folder")
+    pack(tree, tmp_path / "copy", layout="folder")
+    with pytest.raises(UsageError, match="other options"):
+        pack(tree, tmp_path / "copy", layout="folder", short_side=64)
+    (tmp_path / "copy" / RECORD).write_text("{}\n")
+    with pytest.raises(FormatError, match="damaged"):
+        pack(tree, tmp_path / "copy", layout="folder")
+
+
+def test_undecodable_stop_names_the_file(tree: Path, tmp_path: Path) -> None:
+    with pytest.raises(DecodeError, match=r"train/cut\.jpg"):
+        pack(tree, tmp_path / "copy", layout="folder", undecodable="stop")
+
+
+def test_a_full_disk_is_one_sentence_and_the_copy_continues(
+    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, left = Path.write_bytes, [3]
+
+    def write(self: Path, data: bytes) -> int:
+        if self.name.endswith(".headrace-tmp"):
+            left[0] -= 1
+            if left[0] < 0:
+                raise OSError(28, "No space left on device", str(self))
+        return real(self, data)
+
+    monkeypatch.setattr(Path, "write_bytes", write)
+    with pytest.raises(HeadraceError, match="no space left") as error:
+        pack(tree, tmp_path / "copy", layout="folder", workers=1)
+    assert error.value.hint is not None and "continues" in error.value.hint
+    monkeypatch.undo()
+    pack(tree, tmp_path / "copy", layout="folder")
+    assert headrace.verify(tmp_path / "copy", decode=True).ok
+    assert read_record(tmp_path / "copy")[0]["complete"] is True
+
+
+def test_the_command_says_what_to_do_with_the_copy(tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["pack", str(tree), str(tmp_path / "copy"), "--layout", "folder", "--short-side", "64"]) == 0
+    printed = capsys.readouterr().out
+    assert "5 JPEGs changed" in printed
+    assert f"--data-map {tree}={tmp_path / 'copy'}" in printed
