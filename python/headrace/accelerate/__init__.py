@@ -5,6 +5,7 @@ loading, `native_decode` the decode-only way, `check` the comparison of `--check
 
 - `check`: `headrace run --check`: compare native loading with the script's own, before a loader is taken over.
 - `compile`: Compile a recognised loader for the native engine: table of files, program, value table, threads.
+- `data_map`: `headrace run --data-map A=B`: files that the script opens for reading below A are read from B.
 - `explain`: The lines of `headrace run --explain` on a loader that is taken over.
 - `hook`: The hook of `headrace run`: decide for each DataLoader of the script how its batches are loaded.
 - `image_description`: The description of an image that is not decoded yet: a JPEG, and what Pillow's operations take from it.

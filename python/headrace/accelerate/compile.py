@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from headrace._native import Engine, Store, Table
+from headrace.accelerate.data_map import mapped
 from headrace.accelerate.recognise import FolderDataset, RecognisedLoader
 from headrace.accelerate.translate import Unsupported
 from headrace.errors import UsageError
@@ -75,7 +76,7 @@ def _table(folders: Sequence[FolderDataset]) -> Table:
     if cached is not None and all(copy == folder.samples for copy, folder in zip(cached[0], folders, strict=True)):
         return cached[1]
     copies = [list(folder.samples) for folder in folders]
-    files = [os.fspath(sample[0]) for copy in copies for sample in copy]
+    files = [mapped(os.fspath(sample[0])) for copy in copies for sample in copy]
     count = len(files)
     offsets, sizes = np.zeros(count, dtype=np.int64), np.full(count, -1, dtype=np.int64)
     numbers = np.arange(count, dtype=np.int32)

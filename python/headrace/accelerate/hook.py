@@ -27,6 +27,7 @@ import torch
 from torch.utils.data.dataloader import DataLoader, _BaseDataLoaderIter
 
 from headrace._native import follow_pillow
+from headrace.accelerate import data_map
 from headrace.accelerate.check import check
 from headrace.accelerate.compile import CompiledLoader, compile_loader
 from headrace.accelerate.explain import explain
@@ -92,6 +93,7 @@ def install() -> None:
     if settings.off or getattr(DataLoader._get_iterator, "_headrace", False):
         return
     _follow_pillow()
+    data_map.install()
     original = DataLoader._get_iterator
 
     def get_iterator(loader: Any) -> Any:
@@ -120,6 +122,7 @@ def _decide(loader: Any, original: Callable[[Any], Any], settings: Settings) -> 
     """Decide how the loader's batches are loaded, report the decision, and return the iterator. `original` makes its own."""
     if torch.utils.data.get_worker_info() is not None:
         return original(loader)  # a loader inside a worker process
+    data_map.redirect_readers()
     try:
         compiled = compile_loader(recognise(loader), _threads(loader, settings))
         checked = _run_check(loader, compiled, settings)

@@ -11,13 +11,18 @@ import json
 import tempfile
 from pathlib import Path
 
+from headrace.accelerate import data_map
 from headrace.accelerate.settings import HOOK, Settings
 from headrace.attach.launch import spawn
 from headrace.cli import output
+from headrace.errors import UsageError
+from headrace.packing.folder_copy import read_record
+from headrace.system.sizes import count_text
 
 SUMMARY = "run a PyTorch script unmodified, and load its images with headrace where that gives the same job"
 EXAMPLE = """
 headrace run --check --explain -- python train.py --data /data/imagenet
+headrace run --data-map /data/photos=/fast/photos -- python train.py
 HEADRACE=off headrace run -- python train.py   # run the script as it is
 """
 TAKES_COMMAND = True
@@ -45,6 +50,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--threads", type=_count, metavar="N", help="native threads per process (default: the script's num_workers)"
     )
     parser.add_argument(
+        "--data-map",
+        action="append",
+        type=_folders,
+        default=[],
+        metavar="A=B",
+        help="read the script's files below folder A from the same places below B, such as a copy that "
+        "`headrace pack --layout folder` made",
+    )
+    parser.add_argument(
         "--index-cache",
         metavar="FOLDER|off",
         help="folder of the JPEG indexes, with which a later run decodes faster from its first epoch on "
@@ -54,18 +68,46 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command. Return its exit code, or 128 + n if signal n ended it."""
+    for source, copy in args.data_map:
+        output.log(_mapping_line(source, copy))
     with tempfile.TemporaryDirectory(prefix="headrace-run-") as folder:
         settings = Settings(
             threads=args.threads, check=args.check, explain=args.explain, folder=Path(folder), index_cache=args.index_cache
         )
         off = Settings.read().off
-        finished = spawn(args.command, hooks=() if off else (HOOK,), env=settings.variables())
+        finished = spawn(
+            args.command, hooks=() if off else (HOOK,), env={**settings.variables(), **data_map.variables(args.data_map)}
+        )
         loaders = _loaders(Path(folder))
     code = finished.exit_code
     seconds = finished.ended_s - finished.started_s
     document = {"command": args.command, "exit_code": code, "seconds": seconds, "off": off, "loaders": loaders}
     output.emit(args, document, lambda: _log_remarks(off, loaders, failed=code != 0))
     return code
+
+
+def _mapping_line(source: str, copy: str) -> str:
+    """Return what a pair of `--data-map` does to the pixels. Raises `UsageError` for an unfinished copy."""
+    words = f"headrace run: files of {source} are read from {copy}"
+    try:
+        header, entries = read_record(Path(copy))
+    except FileNotFoundError:
+        return f"{words}, which has no record of a copy: that its files are the same is not checked"
+    if not header["complete"]:
+        raise UsageError(f"{copy} holds an unfinished copy", hint="give the same `headrace pack` command again: it continues")
+    reduced = sum(entry.kind == "reduced" for entry in entries.values())
+    return f"{words}: " + (f"{count_text(reduced, 'JPEG')} reduced, so other pixels" if reduced else "the same pixels")
+
+
+def _folders(text: str) -> tuple[str, str]:
+    """Return the pair of an option A=B. Raises `ArgumentTypeError` unless both are folders."""
+    source, separator, copy = text.partition("=")
+    if not (source and separator and copy):
+        raise argparse.ArgumentTypeError(f"{text} is not A=B, such as /data/photos=/fast/photos")
+    for folder in (source, copy):
+        if not Path(folder).is_dir():
+            raise argparse.ArgumentTypeError(f"{folder} is not a folder")
+    return source, copy
 
 
 def _log_remarks(off: bool, loaders: list[dict[str, object]], *, failed: bool) -> None:
