@@ -47,6 +47,8 @@ __all__ = [
 LOG_INTERVAL_S = 5.0  # between two lines of progress in a log
 HEARTBEAT_S = 2.5  # silence after which a heartbeat says what is going on; a reader of a log waits for 3 s at most
 LOG_WIDTH = 120  # columns of a table in a log
+BAR_FROM, ELAPSED_FROM = 80, 100  # columns of a terminal from which progress shows a bar, and the time since the start
+RATE_WIDTH, LEFT_WIDTH = 32, 14  # columns that counts with rate, and the time left, take beside the words
 
 
 @cache
@@ -273,6 +275,7 @@ def progress(
 
 def _bar(unit: str, rate_of: str | None) -> Progress:
     from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.table import Column
     from rich.text import Text
 
     class Rate(ProgressColumn):
@@ -281,15 +284,17 @@ def _bar(unit: str, rate_of: str | None) -> Progress:
             speed = task.fields.get("rate") if rate_of else task.finished_speed or task.speed
             return Text(f"{task.completed:,.0f}{of} {unit}" + (f"  {speed:,.0f} {_rate_unit(unit, rate_of)}" if speed else ""))
 
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        Rate(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-    )
-    return Progress(*columns, console=_console(stderr=True))
+    console = _console(stderr=True)
+    room = max(8, console.width - RATE_WIDTH - LEFT_WIDTH) if console.width < BAR_FROM else None
+    words = Column(width=room, no_wrap=True, overflow="ellipsis")
+    columns: list[ProgressColumn] = [TextColumn("{task.description}", table_column=words)]
+    if console.width >= BAR_FROM:
+        columns.append(BarColumn(bar_width=None, table_column=Column(ratio=1)))
+    columns.append(Rate(table_column=Column(no_wrap=True)))
+    if console.width >= ELAPSED_FROM:
+        columns.append(TimeElapsedColumn())
+    columns += [TextColumn("left"), TimeRemainingColumn()]
+    return Progress(*columns, console=console, expand=BAR_FROM <= console.width < ELAPSED_FROM)
 
 
 def _rate_unit(unit: str, rate_of: str | None) -> str:
