@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--data-map",
         action="append",
-        type=_folders,
+        type=_pair,
         default=[],
         metavar="A=B",
         help="read the script's files below folder A from the same places below B, such as a copy that "
@@ -87,7 +87,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _mapping_line(source: str, copy: str) -> str:
-    """Return what a pair of `--data-map` does to the pixels. Raises `UsageError` for an unfinished copy."""
+    """Return what a pair of `--data-map` does to the pixels. Raises `UsageError` for no folder and for an unfinished copy."""
+    for folder in (source, copy):
+        if not Path(folder).is_dir():
+            raise UsageError(f"--data-map: {folder} is not a folder", hint="--data-map A=B needs two folders")
     words = f"headrace run: files of {source} are read from {copy}"
     try:
         header, entries = read_record(Path(copy))
@@ -99,14 +102,10 @@ def _mapping_line(source: str, copy: str) -> str:
     return f"{words}: " + (f"{count_text(reduced, 'JPEG')} reduced, so other pixels" if reduced else "the same pixels")
 
 
-def _folders(text: str) -> tuple[str, str]:
-    """Return the pair of an option A=B. Raises `ArgumentTypeError` unless both are folders."""
+def _pair(text: str) -> tuple[str, str]:
     source, separator, copy = text.partition("=")
     if not (source and separator and copy):
         raise argparse.ArgumentTypeError(f"{text} is not A=B, such as /data/photos=/fast/photos")
-    for folder in (source, copy):
-        if not Path(folder).is_dir():
-            raise argparse.ArgumentTypeError(f"{folder} is not a folder")
     return source, copy
 
 
