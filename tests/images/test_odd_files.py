@@ -115,6 +115,26 @@ def test_first_frame_of_an_animated_webp(mode: str, lossless: bool, flags: int, 
     assert_equals_pillow(bytes(data))
 
 
+@pytest.mark.parametrize("lossless", [True, False])
+@pytest.mark.parametrize("flags", [0, 2])
+def test_first_frame_of_an_animated_webp_keeps_the_colour_of_transparent_pixels(lossless: bool, flags: int) -> None:
+    """Pillow's encoder of animations makes them black; others do not (image-rs: extended_images/anim.webp)."""
+    image = photograph(40, 30, seed=1).convert("RGBA")
+    image.putalpha(Image.fromarray(np.arange(1200, dtype=np.uint16).reshape(30, 40).astype(np.uint8) // 2))
+    file = io.BytesIO()
+    image.save(file, "WEBP", lossless=lossless, exact=True)
+    still = file.getvalue()
+
+    def chunk(name: bytes, body: bytes) -> bytes:
+        return name + len(body).to_bytes(4, "little") + body
+
+    start = 12 + (18 if still[12:16] == b"VP8X" else 0)  # behind the head of an extended still image
+    canvas = (39).to_bytes(3, "little") + (29).to_bytes(3, "little")
+    frame = chunk(b"ANMF", bytes(6) + canvas + (100).to_bytes(3, "little") + bytes([flags]) + still[start:])
+    body = b"WEBP" + chunk(b"VP8X", b"\x12\0\0\0" + canvas) + chunk(b"ANIM", bytes(6)) + frame + frame
+    assert_equals_pillow(chunk(b"RIFF", body))
+
+
 def test_webp_that_ends_before_its_container_is_refused() -> None:
     file = io.BytesIO()
     photograph(40, 30).save(file, "WEBP")

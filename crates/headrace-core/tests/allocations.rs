@@ -7,9 +7,13 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
+use std::sync::Arc;
 
 use headrace_core::colour::draw::ColourStep;
 use headrace_core::decode::{DecodeOptions, Decoder};
+use headrace_core::engine::{
+    fill_items, BatchMemory, Group, IndexCache, Item, ItemBytes, Items, Source, Target,
+};
 use headrace_core::geometry::{Rect, Scale, Size};
 use headrace_core::jpeg::index::Index;
 use headrace_core::jpeg::restart::{restart_markers, RestartOptions};
@@ -22,6 +26,7 @@ use headrace_core::program::Program;
 use headrace_core::render::Renderer;
 use headrace_core::resample::{Filter, Resampler, ResizeSpec};
 use headrace_core::rng::Key;
+use headrace_core::store::{self, Store, Values};
 use headrace_core::warp::Interpolation;
 
 /// The allocator of the system, which counts the allocations of the current thread.
@@ -200,6 +205,60 @@ fn crops_with_an_index_allocate_nothing() {
             }
         }
     });
+}
+
+/// Encoded bytes of the test.
+struct Bytes(Vec<u8>);
+
+impl ItemBytes for Bytes {
+    fn get<'a>(&'a self, _: &'a mut Vec<u8>) -> &'a [u8] {
+        &self.0
+    }
+}
+
+#[test]
+fn items_allocate_nothing_each() {
+    let images = images();
+    let indexes = Arc::new(IndexCache::new(1 << 20));
+    let table = Box::new([[0.5f32; 256]; 3]);
+    let stores = [
+        (store::Layout::Hwc, Values::U8),
+        (store::Layout::Chw, Values::U8),
+        (store::Layout::Chw, Values::F32(table)),
+    ];
+    for (layout, values) in stores {
+        let store = Arc::new(Store { layout, values });
+        let mut memory = vec![0; images.len() * 4 * 40 * 30 * 3 * 4];
+        let mut made_by = |count: usize| {
+            let group = |(_, data): &(Size, Vec<u8>)| Group {
+                source: Source::Memory(Box::new(Bytes(data.clone()))),
+                count: 4,
+            };
+            let bytes = 40 * 30 * 3 * store.value_bytes();
+            let items = (0..count * 4).map(|number| Item {
+                box_: Some(Rect::new(number as u32 % 4 * 30, 20, 90, 70)),
+                size: Some((60, 50)),
+                window: Some(Rect::new(5, 6, 40, 30)),
+                place: (0, number * bytes),
+                ..Item::default()
+            });
+            let items = items.collect();
+            // SAFETY: the memory outlives the batch, and nobody else uses it.
+            let memory = unsafe { BatchMemory::new(memory.as_mut_ptr(), memory.len(), 1) };
+            let store = Arc::clone(&store);
+            let targets = vec![Target { store, memory }];
+            let groups = images[..count].iter().map(group).collect();
+            let mut batch = Items::new(groups, items, targets).unwrap();
+            batch.indexes = Some(Arc::clone(&indexes));
+            let mut statuses = Vec::new();
+            let calls = calls_during(|| statuses = fill_items(batch, 1));
+            assert!(statuses.iter().all(|&status| status == 0), "{statuses:?}");
+            calls
+        };
+        made_by(images.len()); // buffers and indexes
+        let (few, many) = (made_by(1), made_by(images.len()));
+        assert_eq!(few, many, "for the batch, whatever its size");
+    }
 }
 
 #[test]

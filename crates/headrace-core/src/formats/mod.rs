@@ -124,12 +124,8 @@ fn decode_region(
             }
         }
         Format::WebP => {
-            let (data, blended) = webp::without_blending(data);
-            let kind = read(WebPDecoder::new(Cursor::new(data)), samples)?;
-            if blended && kind == Samples::Rgba8 {
-                webp::blacken_transparent(samples);
-            }
-            kind
+            let data = webp::without_blending(data);
+            read(WebPDecoder::new(Cursor::new(data)), samples)?
         }
         Format::Bmp if bmp::rle(data, size, samples)? => Samples::Rgb8,
         Format::Bmp => {

@@ -18,20 +18,20 @@ pub fn check(data: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Return the file with a first frame that replaces the canvas, and whether it was to be blended with it. The library rounds when it
-/// blends; over an empty canvas libwebp keeps the frame's pixels, and those that are transparent become black.
-pub fn without_blending(data: &[u8]) -> (Cow<'_, [u8]>, bool) {
+/// Return the file with a first frame that replaces the canvas. The library rounds when it blends; libwebp does not blend the first
+/// frame.
+pub fn without_blending(data: &[u8]) -> Cow<'_, [u8]> {
     const FLAGS: usize = 8 + 15; // behind place, size and duration (RFC 9649, section 2.7.1.1)
     const NO_BLENDING: u8 = 2;
     let Some(flags) = first_frame(data).map(|frame| frame + FLAGS) else {
-        return (Cow::Borrowed(data), false);
+        return Cow::Borrowed(data);
     };
     if data.get(flags).is_none_or(|flags| flags & NO_BLENDING != 0) {
-        return (Cow::Borrowed(data), false);
+        return Cow::Borrowed(data);
     }
     let mut copy = data.to_vec();
     copy[flags] |= NO_BLENDING;
-    (Cow::Owned(copy), true)
+    Cow::Owned(copy)
 }
 
 /// Return the offset of the first ANMF chunk.
@@ -44,14 +44,5 @@ fn first_frame(data: &[u8]) -> Option<usize> {
         }
         let length = u32::from_le_bytes([head[4], head[5], head[6], head[7]]) as usize;
         at = at.checked_add(8 + length + length % 2)?;
-    }
-}
-
-/// Make the transparent pixels of RGBA samples black.
-pub fn blacken_transparent(rgba: &mut [u8]) {
-    for pixel in rgba.chunks_exact_mut(4) {
-        if pixel[3] == 0 {
-            pixel.fill(0);
-        }
     }
 }
