@@ -235,11 +235,29 @@ def test_batch_size_is_no_larger_than_the_dataset(length: int, ids: list[str]) -
     assert [item.id for item in batch_size_fix(dataset_length=length)] == ids
 
 
-def test_pack_and_pre_resize_say_that_the_script_must_read_shards() -> None:
+def test_pack_says_that_the_script_must_read_shards() -> None:
     slow = diagnose(make_session(workers=1, cpu_s=0.001, blocked_s=0.2, compute_s=0.01))
     assert "headrace.Loader" in fix(slow, "pack").change and "few lines" in (fix(slow, "pack").effort or "")
-    assert "headrace.Loader" in fix(diagnose(with_benchmark(cpu_bound())), "pre_resize").change
-    assert "headrace.Loader" in fix(diagnose(cpu_bound()), "pre_resize").change
+
+
+def test_pre_resize_is_a_copy_that_the_script_reads_without_an_edit() -> None:
+    for session in (with_benchmark(cpu_bound()), cpu_bound()):
+        proposed = fix(diagnose(session), "pre_resize")
+        assert "--layout folder" in (proposed.command or "") and "--data-map SRC=DST" in (proposed.command or "")
+        assert "headrace.Loader" not in proposed.change and "other pixels" in proposed.change
+        assert proposed.effort == "one pass, no edit"
+
+
+def test_pre_resize_names_the_folder_of_the_images_if_it_can_tell() -> None:
+    def command(*paths: str) -> str:
+        session = cpu_bound()
+        loaders = tuple(replace(one, sample_paths=paths) for one in session.loaders)
+        return fix(diagnose(replace(session, loaders=loaders)), "pre_resize").command or ""
+
+    assert "256 '/my data/train' DST" in command("/my data/train/a/1.jpg", "/my data/train/b/1.jpg", "/my data/train/c/2.jpg")
+    assert "256 SRC DST" in command("/data/train/a/1.jpg", "/data/train/a/2.jpg")
+    assert "256 SRC DST" in command("/a/1.jpg", "/b/1.jpg", "/c/1.jpg")
+    assert "256 SRC DST" in command("a/1.jpg", "b/1.jpg", "c/1.jpg")
 
 
 def test_cache_has_no_command_for_a_dataset_class_of_the_script() -> None:

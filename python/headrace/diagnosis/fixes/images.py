@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 from collections.abc import Mapping
+from pathlib import Path
 
 from headrace.diagnosis.fixes.fix_kind import FixKind, Rerun
 from headrace.diagnosis.fixes.take_over import is_closed, is_image_folder, run_command
@@ -29,6 +32,9 @@ MEMORY_SHARE = 0.8
 
 READ_SHARDS = "; the script then reads them with headrace.Loader"
 """What a script has to do that reads a folder now: shards are no image folder."""
+
+LEAST_FOLDERS = 3
+"""Name the dataset's folder in a command if sampled images lie in at least this many folders below it."""
 
 LEAST_FILE_BYTES = 1000
 """Propose no cache, pack or smaller images when fewer bytes per image were read: they come another way than by `read()`."""
@@ -136,17 +142,17 @@ def _pre_resize(job: MeasuredJob, kind: str) -> Fix | None:
         return None
     if benchmark and benchmark.get("pre_resized_s") is None:
         return None  # no image is larger than the target
-    command = "headrace pack --short-side 256 SRC DST"
+    command, after, effort = _smaller_copy(job)
     if ratio is None:
-        change = "images made smaller once, ahead of training: fewer bytes to read, fewer pixels to decode" + READ_SHARDS
+        change = "images made smaller once, ahead of training: fewer bytes to read, fewer pixels to decode" + after
         basis = "no image files were found to measure"
-        return predicted_fix(job, "pre_resize", change, None, command, basis=basis, effort="one pass, then a few lines")
+        return predicted_fix(job, "pre_resize", change, None, command, basis=basis, effort=effort)
     bytes_ratio = benchmark.get("pre_resized_bytes_ratio", 1.0)
     return predicted_fix(
         job,
         "pre_resize",
         f"images shrunk to a short side of 256 once: {1 / max(ratio, 1e-3):.1f} times less CPU, "
-        f"{percent_text(bytes_ratio)} of the bytes{READ_SHARDS}",
+        f"{percent_text(bytes_ratio)} of the bytes{after}",
         model.changed(
             cpu_s=cost.collate_cpu_s + cost.prepare_cpu_s * ratio,
             serial_s=model.serial_s * bytes_ratio,
@@ -154,9 +160,31 @@ def _pre_resize(job: MeasuredJob, kind: str) -> Fix | None:
         ),
         command,
         basis="shrunk copies of this job's images, measured here",
-        effort="one pass, then a few lines",
+        effort=effort,
         error=0.05,
     )
+
+
+def _smaller_copy(job: MeasuredJob) -> tuple[str, str, str]:
+    """Return the command that makes a smaller copy, how the script reads it, and the effort.
+
+    A PyTorch script reads a copy of the same layout without an edit; `headrace run` redirects its files.
+    """
+    if job.rank.loader.family != "torch":
+        return "headrace pack --short-side 256 SRC DST", READ_SHARDS, "one pass, then a few lines"
+    source = _common_folder(job.rank.loader.sample_paths) or "SRC"
+    command = f"headrace pack --layout folder --short-side 256 {shlex.quote(source)} DST"
+    run = shlex.join(["headrace", "run", "--data-map", f"{source}=DST", "--", *job.session.command])
+    return f"{command} && {run}", "; the script reads the copy in place of the original, with other pixels", "one pass, no edit"
+
+
+def _common_folder(paths: tuple[str, ...]) -> str | None:
+    """Return the folder that holds the folders of all sampled images; None if the samples lie in too few to tell."""
+    folders = {str(Path(path).parent) for path in paths}
+    if len(folders) < LEAST_FOLDERS:
+        return None
+    common = os.path.commonpath(folders) if all(folder.startswith("/") for folder in folders) else ""
+    return common if common not in ("", "/") else None
 
 
 PRE_RESIZE = FixKind("pre_resize", _pre_resize)
