@@ -10,10 +10,13 @@ loading, `native_decode` the decode-only way, `check` the comparison of `--check
 - `hook`: The hook of `headrace run`: decide for each DataLoader of the script how its batches are loaded.
 - `image_description`: The description of an image that is not decoded yet: a JPEG, and what Pillow's operations take from it.
 - `iterator`: The iterator that replaces DataLoader's own: native threads fill the same batches.
+- `lazy_loader`: Lazy Pillow images in the script's own items: a way to take a loader over in part, whatever its dataset is.
 - `lazy_opening`: The time in which opened JPEGs are lazy: while a dataset item is made, in the thread that makes it.
 - `lazy_pillow`: Lazy Pillow images: images of Pillow's own classes whose pixels are decoded when something looks at them.
+- `lazy_trial`: The comparison of lazy with ordinary items during the first batches: CPU time an item, on the script's own data.
 - `native_decode`: Native decode inside the script's own workers, for a loader that cannot be taken over as a whole.
 - `partly_native`: A loader of the script that is taken over in part: the script's own iterator runs over a changed copy of it.
+- `pillow_version`: The version of Pillow that the script uses, which the native resize follows.
 - `plain_frames`: Warnings of torch's iterators name the same line of torch as without headrace.
 - `pointwise`: The value table of a script's pointwise transforms: the result for each uint8 value of each channel.
 - `randomness`: Random generators for the parts of the script that headrace runs in the main process.

@@ -15,7 +15,6 @@ a script that makes an equal loader in each epoch gets one line.
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import os
 from collections.abc import Callable
@@ -26,14 +25,15 @@ from weakref import WeakKeyDictionary
 import torch
 from torch.utils.data.dataloader import DataLoader, _BaseDataLoaderIter
 
-from headrace._native import follow_pillow
 from headrace.accelerate import data_map
 from headrace.accelerate.check import check
 from headrace.accelerate.compile import CompiledLoader, compile_loader
 from headrace.accelerate.explain import explain
 from headrace.accelerate.iterator import NativeIterator
+from headrace.accelerate.lazy_loader import with_lazy_images
 from headrace.accelerate.native_decode import with_native_decode
 from headrace.accelerate.partly_native import PartlyNative
+from headrace.accelerate.pillow_version import follow_installed_pillow
 from headrace.accelerate.recognise import Unsupported, describe, recognise
 from headrace.accelerate.refusal import own_iterators, refusal_text
 from headrace.accelerate.settings import Settings
@@ -61,7 +61,7 @@ class Decision:
 PARTLY = "in part: "
 """The reason begins with these words where only decoding is native."""
 
-PARTIAL_WAYS: tuple[Callable[[Any, int], PartlyNative], ...] = (with_native_decode,)
+PARTIAL_WAYS: tuple[Callable[[Any, int], PartlyNative], ...] = (with_native_decode, with_lazy_images)
 """The ways to take a loader over in part, in the order in which they are tried.
 
 Each takes the loader and the number of images that `--check` compares (0: as few as it likes). It returns a changed copy, or
@@ -79,20 +79,12 @@ class _CheckFailed(Exception):
 _decided: WeakKeyDictionary[Any, Decision] = WeakKeyDictionary()
 
 
-def _follow_pillow() -> None:
-    """Resize as the installed Pillow does: its version 13 changed the order of the two passes."""
-    try:
-        follow_pillow(int(importlib.metadata.version("pillow").partition(".")[0]))
-    except (importlib.metadata.PackageNotFoundError, ValueError):
-        return  # without Pillow, no loader is taken over
-
-
 def install() -> None:
     """Wrap `DataLoader._get_iterator`. Called once, when torch's data loader has been imported."""
     settings = Settings.read()
     if settings.off or getattr(DataLoader._get_iterator, "_headrace", False):
         return
-    _follow_pillow()
+    follow_installed_pillow()
     data_map.install()
     original = DataLoader._get_iterator
 
@@ -148,7 +140,7 @@ def _take_over_in_part(loader: Any, original: Callable[[Any], Any], refusal: Uns
     for way in PARTIAL_WAYS:
         try:
             changed = way(loader, settings.check)
-            iterator = original(changed.loader)
+            iterator = changed.prepare(original(changed.loader))
         except Unsupported as further:
             refusals.append(further)
             continue

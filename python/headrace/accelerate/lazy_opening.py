@@ -7,6 +7,7 @@ that Pillow has opened a lazy one. So every way to open a file is covered (`Imag
 
 from __future__ import annotations
 
+import functools
 import io
 import threading
 from types import TracebackType
@@ -16,10 +17,10 @@ import numpy as np
 from PIL import Image, JpegImagePlugin
 from PIL.JpegImagePlugin import JpegImageFile
 
-from headrace.accelerate.lazy_pillow import OpenedJpeg, description_of, unchanged_operations
+from headrace.accelerate.lazy_pillow import OpenedJpeg, description_of, first_images_equal, unchanged_operations
 from headrace.accelerate.translate import Unsupported
 
-__all__ = ["lazy_images", "require_equal_operations"]
+__all__ = ["lazily_opened", "lazy_images", "require_equal_operations"]
 
 _FORMAT = "JPEG"
 _MODES = ("RGB", "L")
@@ -35,6 +36,7 @@ class _Depth(threading.local):
 _depth = _Depth()
 _lock = threading.Lock()
 _blocks = 0
+_opened = 0
 _replaced: tuple[Any, Any] | None = None
 
 
@@ -43,9 +45,17 @@ def _open_jpeg(file: Any, filename: Any = None) -> Any:
     replaced = _replaced
     factory = JpegImagePlugin.jpeg_factory if replaced is None else replaced[0]
     image = factory(file, filename)
-    if type(image) is JpegImageFile and _depth.value and image._mode in _MODES and "progressive" not in image.info:
-        _set_class(image, OpenedJpeg)
+    if type(image) is JpegImageFile and _depth.value:
+        global _opened
+        _opened += 1
+        if image._mode in _MODES and "progressive" not in image.info and first_images_equal():
+            _set_class(image, OpenedJpeg)
     return image
+
+
+def lazily_opened() -> int:
+    """Return how many JPEGs this process has opened inside `lazy_images()`."""
+    return _opened
 
 
 class lazy_images:
@@ -78,13 +88,18 @@ class lazy_images:
 def require_equal_operations() -> None:
     """Raise `Unsupported` if the installed Pillow, or what the script made of it, does not allow lazy images.
 
-    A small JPEG is opened, cut, resized with every filter and flipped, lazily and not, and compared.
+    A small JPEG is opened, cut, resized with every filter and flipped, lazily and not, and compared, once in a process.
     """
     changed = unchanged_operations()
     if changed:
         raise Unsupported(f"{changed} is not Pillow's own")
     if _FORMAT not in Image.OPEN:
         raise Unsupported("Pillow reads no JPEG")
+    _compare_operations()
+
+
+@functools.cache
+def _compare_operations() -> None:
     values = np.add.outer(np.arange(48) * 3, np.arange(64) * 2)[..., None] * np.array([1, 3, 7]) % 256
     file = io.BytesIO()
     Image.fromarray(values.astype(np.uint8)).save(file, _FORMAT, quality=90)

@@ -35,9 +35,19 @@ from headrace.accelerate.image_description import (
     pixels_by_pillow,
     whole_image,
 )
+from headrace.attach.log import log_line
 from headrace.errors import HeadraceError
 
-__all__ = ["OPERATIONS", "LazyImage", "LoadedJpeg", "OpenedJpeg", "description_of", "unchanged_operations"]
+__all__ = [
+    "OPERATIONS",
+    "LazyImage",
+    "LoadedJpeg",
+    "OpenedJpeg",
+    "compare_first_images",
+    "description_of",
+    "first_images_equal",
+    "unchanged_operations",
+]
 
 OPERATIONS = ("convert", "crop", "resize", "transpose", "copy", "load")
 """The methods of Pillow's class that lazy images imitate."""
@@ -47,6 +57,9 @@ LARGEST = 1 << 26
 
 LONGEST = 1 << 20
 """As `LARGEST`, for the side of a resized image."""
+
+COMPARED_IMAGES = 3
+"""Each process decodes so many images with Pillow too, and goes on without lazy images if one differs."""
 
 _STATE = "_undecoded"
 """The attribute that holds the description of a lazy image, in place of Pillow's `_im`."""
@@ -255,10 +268,39 @@ def _core(image: Any, description: ImageDescription) -> Any:
 
 
 def _pixels(description: ImageDescription) -> Any:
+    """Return the pixels, natively decoded. The first ones of a process are compared with Pillow's."""
     try:
-        return pixels(description)
+        found = pixels(description)
     except HeadraceError:
         return pixels_by_pillow(description)
+    if not _comparison.left:
+        return found
+    _comparison.left -= 1
+    expected = pixels_by_pillow(description)
+    if not (found == expected).all():
+        _comparison.equal = False
+        log_line(f"headrace run: an image came out different; this process decodes with Pillow: {description[1:]}")
+    return expected
+
+
+class _Comparison:
+    """The comparison of the first images of this process with Pillow's."""
+
+    left = COMPARED_IMAGES
+    equal = True
+
+
+_comparison = _Comparison()
+
+
+def compare_first_images() -> None:
+    """Compare the next images of this process with Pillow's."""
+    _comparison.left = COMPARED_IMAGES
+
+
+def first_images_equal() -> bool:
+    """Whether the images of this process that have been compared were equal to Pillow's."""
+    return _comparison.equal
 
 
 def _lazily(image: Any, operation: str, *, any_mode: bool = False) -> ImageDescription | None:

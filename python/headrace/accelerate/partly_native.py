@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,9 +14,11 @@ class PartlyNative:
     """What a way of taking a loader over in part returns (`hook.PARTIAL_WAYS`).
 
     `loader`: a copy of the script's DataLoader whose items are equal bit for bit. `native`: what is native in it, as the
-    subject of a sentence ("decode and RandomResizedCrop"). `check`: the result of the comparison, in words.
+    subject of a sentence ("decode and RandomResizedCrop"). `check`: the result of the comparison, in words. `prepare`: what
+    changes the iterator that the script's own class has made for the loader, and returns it (default: nothing).
     """
 
     loader: Any
     native: str
     check: str
+    prepare: Callable[[Any], Any] = lambda iterator: iterator

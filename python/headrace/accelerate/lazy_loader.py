@@ -1,0 +1,177 @@
+"""Lazy Pillow images in the script's own items: a way to take a loader over in part, whatever its dataset is.
+
+The script's dataset, transforms and collate function run as before, in its own workers or in the main process. While they make
+a batch, JPEGs that Pillow opens are lazy (`lazy_pillow`), so only the pixels that something looks at are decoded. No code of
+the script runs for a proof: Pillow's operations are compared on a test image, and the first images of each process are decoded
+both ways as they are made. The first batches are made with and without lazy images in turn (`lazy_trial`); where lazy images do not
+save CPU time, the loader goes on without them, and a line says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+from weakref import WeakKeyDictionary
+
+import torch
+from torch.utils.data import TensorDataset
+from torch.utils.data.dataloader import _DatasetKind
+
+from headrace.accelerate.lazy_trial import Trial, TrialState
+from headrace.accelerate.partly_native import PartlyNative
+from headrace.accelerate.pillow_version import follow_installed_pillow
+from headrace.accelerate.translate import Unsupported
+from headrace.attach.log import log_line
+
+__all__ = ["Extension", "LazyFetcher", "LazyItems", "with_lazy_images"]
+
+WARM_UP_BATCHES = 1
+"""The first batches of a process are not measured: modules are imported, and images are compared."""
+
+BATCHES_WITHOUT_JPEG = 3
+"""Give up when a process has opened no JPEG in so many batches."""
+
+_trials: WeakKeyDictionary[Any, Trial] = WeakKeyDictionary()
+
+
+class Extension(Protocol):
+    """What goes on from lazy images, in the process that makes the items. It must be possible to pickle it."""
+
+    def around(self) -> contextlib.AbstractContextManager[Any]:
+        """Return the block in which a batch is made."""
+
+    def finish(self, batch: Any) -> Any:
+        """Return what the process hands over in place of the batch."""
+
+
+def with_lazy_images(loader: Any, images: int = 0, extension: Extension | None = None) -> PartlyNative:
+    """Return a copy of the DataLoader whose items are made with lazy images.
+
+    `images`: not used here: each process compares the first images that it makes. `extension`: what goes on from lazy images
+    (default: nothing). Raise `Unsupported` if Pillow is not imported or not supported, or if lazy images were no faster.
+    """
+    if "PIL.Image" not in sys.modules:
+        raise Unsupported("the script does not import Pillow")
+    if isinstance(loader.dataset, TensorDataset):
+        raise Unsupported("its dataset is a TensorDataset")
+    if loader not in _trials:
+        _trials[loader] = Trial(loader.num_workers)
+    trial = _trials[loader]
+    if trial.state in (TrialState.NOT_FASTER, TrialState.NO_JPEG):
+        raise Unsupported(_reason(trial))
+    from headrace.accelerate.lazy_opening import require_equal_operations
+
+    require_equal_operations()
+    check = "Pillow's operations equal on a test image; each process compares its first images"
+    native = "the decode, crop and resize of JPEGs that Pillow opens"
+    if loader.num_workers == 0:
+        return PartlyNative(loader, native, check, lambda iterator: _fetch_lazily(iterator, trial, extension))
+    changed = copy.copy(loader)
+    changed.__dict__["worker_init_fn"] = LazyItems(loader.worker_init_fn, trial, extension)
+    return PartlyNative(changed, native, check)
+
+
+def _fetch_lazily(iterator: Any, trial: Trial, extension: Extension | None) -> Any:
+    """Make the iterator of a loader without workers fetch with lazy images, in the thread that iterates."""
+    iterator._dataset_fetcher = LazyFetcher(iterator._dataset_fetcher, trial, 0, extension, time.thread_time)
+    return iterator
+
+
+class LazyItems:
+    """The `worker_init_fn` of a loader with lazy images. It calls the script's own first."""
+
+    def __init__(self, own: Callable[[int], Any] | None, trial: Trial, extension: Extension | None) -> None:
+        self.own = own
+        self.trial = trial
+        self.extension = extension
+
+    def __call__(self, worker: int) -> None:
+        """Let this worker process make its items with lazy images."""
+        if self.own is not None:
+            self.own(worker)
+        follow_installed_pillow()
+        create = _DatasetKind.create_fetcher
+        info = torch.utils.data.get_worker_info()
+
+        def create_fetcher(kind: Any, dataset: Any, *arguments: Any) -> Any:
+            fetcher = create(kind, dataset, *arguments)
+            if info is None or dataset is not info.dataset:
+                return fetcher  # a loader that the script makes inside its worker
+            return LazyFetcher(fetcher, self.trial, worker, self.extension, time.process_time)
+
+        _DatasetKind.create_fetcher = staticmethod(create_fetcher)
+
+
+class LazyFetcher:
+    """A fetcher of torch's that makes its batches with lazy images, unless the trial says that they do not pay.
+
+    `clock`: the CPU time of what makes the items, in seconds.
+    """
+
+    def __init__(
+        self, fetcher: Any, trial: Trial, worker: int, extension: Extension | None, clock: Callable[[], float]
+    ) -> None:
+        self._fetcher = fetcher
+        self._trial = trial
+        self._worker = worker
+        self._extension = extension
+        self._clock = clock
+        self._batches = 0
+        from headrace.accelerate.lazy_opening import lazily_opened
+        from headrace.accelerate.lazy_pillow import compare_first_images
+
+        compare_first_images()
+        self._lazily_opened = lazily_opened
+        self._opened_before = lazily_opened()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["_fetcher"], name)
+
+    def fetch(self, index: Any) -> Any:
+        """Return the batch of torch's own fetcher."""
+        state = self._trial.state
+        if state is TrialState.LAZY:
+            return self._lazily(index)
+        if state is not TrialState.MEASURING:
+            return self._fetcher.fetch(index)
+        self._batches += 1
+        lazy = self._batches <= WARM_UP_BATCHES or self._batches % 2 == 0
+        start = self._clock()
+        batch = self._fetch_lazily(index) if lazy else self._fetcher.fetch(index)
+        spent_s = self._clock() - start
+        if self._batches > WARM_UP_BATCHES:
+            items = len(index) if isinstance(index, list | tuple) else 1
+            decided = self._trial.add(self._worker, lazy=lazy, items=items, cpu_s=spent_s)
+            if self._batches == BATCHES_WITHOUT_JPEG and self._lazily_opened() == self._opened_before:
+                decided = self._trial.give_up(TrialState.NO_JPEG)
+            if decided in (TrialState.NOT_FASTER, TrialState.NO_JPEG):
+                self._say()
+        return batch
+
+    def _lazily(self, index: Any) -> Any:
+        if self._extension is None:
+            return self._fetch_lazily(index)
+        with self._extension.around():
+            return self._extension.finish(self._fetch_lazily(index))
+
+    def _fetch_lazily(self, index: Any) -> Any:
+        from headrace.accelerate.lazy_opening import lazy_images
+
+        with lazy_images():
+            return self._fetcher.fetch(index)
+
+    def _say(self) -> None:
+        if os.environ.get("RANK", "0") == "0":
+            dataset = type(self._fetcher.dataset).__name__
+            log_line(f"headrace run: loader over {dataset} goes on without native decode: {_reason(self._trial)}")
+
+
+def _reason(trial: Trial) -> str:
+    if trial.state is TrialState.NO_JPEG:
+        return "its items open no JPEG with Pillow"
+    return f"native decode does not save CPU time here (measured: {trial.cpu_share():.2f} × that of the script's own items)"

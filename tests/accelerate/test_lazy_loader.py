@@ -1,0 +1,334 @@
+"""Loaders whose items are made with lazy images: the same batches, and nothing left behind."""
+
+from __future__ import annotations
+
+import io
+import os
+import random
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from accelerate_helpers import assert_same, own_batches
+from headrace.accelerate import lazy_loader, lazy_pillow, lazy_trial
+from headrace.accelerate.lazy_opening import lazily_opened, lazy_images, require_equal_operations
+from headrace.accelerate.lazy_pillow import LazyImage, OpenedJpeg, description_of
+from headrace.accelerate.lazy_trial import Trial, TrialState
+from headrace.accelerate.translate import Unsupported
+from PIL import Image, ImageOps
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+from torch.utils.data.dataloader import _DatasetKind
+from torchvision import transforms as v1
+from torchvision.transforms import v2
+
+STACK = v1.Compose([v1.RandomResizedCrop(40), v1.RandomHorizontalFlip(), v1.ToTensor(), v1.Normalize([0.5] * 3, [0.2] * 3)])
+
+
+def paths_of(folder: Path) -> list[str]:
+    return sorted(str(path) for path in folder.rglob("*.jpg"))
+
+
+class Images(Dataset[Any]):
+    """A dataset as people write it. `kind`: how it opens a file, and what it does with the image."""
+
+    def __init__(self, paths: list[str], kind: str = "path", transform: Any = STACK) -> None:
+        self.paths, self.kind, self.transform = paths, kind, transform
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> Any:
+        path = self.paths[index]
+        if self.kind == "with":
+            with open(path, "rb") as file:
+                image = Image.open(file).convert("RGB")
+        elif self.kind == "bytes":
+            image = Image.open(io.BytesIO(Path(path).read_bytes()))
+            image.load()
+            image = ImageOps.exif_transpose(image).convert("RGB")
+        elif self.kind == "threads":
+            with ThreadPoolExecutor(2) as pool:
+                image = pool.submit(lambda: Image.open(path).convert("RGB")).result()
+                assert type(image) is Image.Image
+                image = pool.submit(lambda: Image.open(path).convert("RGB").crop((0, 0, 30, 20))).result()
+        else:
+            image = Image.open(path).convert("RGB")
+        if self.kind == "views":
+            return [self.transform(image), self.transform(image), image.size, path, random.random()]
+        if self.kind == "array":
+            return np.array(image.resize((30, 20)))[..., ::-1].copy(), np.random.rand()
+        if self.kind == "stays an image":
+            return image.resize((8, 8)), index
+        return self.transform(image), index
+
+
+def described(value: Any) -> Any:
+    """Return what can be compared of a batch: types, shapes, strides and values."""
+    if isinstance(value, torch.Tensor):
+        return type(value), value.dtype, value.shape, value.stride(), value.numpy().tobytes()
+    if isinstance(value, Image.Image):
+        return value.tobytes(), value.mode, value.size, value.info, type(value)
+    return [type(value), *map(described, value)] if isinstance(value, list | tuple) else value
+
+
+def stack_all(items: list[Any]) -> Any:
+    return items
+
+
+KINDS = ["path", "with", "bytes", "threads", "views", "array", "stays an image"]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_batch_equals_the_scripts_own(kind: str, workers: int, folder: Path, taken_over: list[str]) -> None:
+    collate = stack_all if kind == "stays an image" else None
+    loader = DataLoader(Images(paths_of(folder), kind), 3, shuffle=True, num_workers=workers, collate_fn=collate)
+    torch.manual_seed(4)
+    random.seed(4)
+    np.random.seed(4)
+    theirs = [*own_batches(loader), *own_batches(loader)]
+    states = torch.get_rng_state().tolist(), random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index]
+    torch.manual_seed(4)
+    random.seed(4)
+    np.random.seed(4)
+    ours = [*loader, *loader]
+    assert (torch.get_rng_state().tolist(), random.getstate(), np.random.get_state()[1].tolist()) == states  # type: ignore[index]
+    assert described(ours) == described(theirs)
+    assert "taken over in part: the decode, crop and resize of JPEGs" in taken_over[0], taken_over
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_workers_of_each_start_method_and_of_later_epochs(context: str, folder: Path, taken_over: list[str]) -> None:
+    seeded: list[int] = []
+    loader = DataLoader(
+        Images(paths_of(folder)),
+        3,
+        num_workers=1,
+        multiprocessing_context=context,
+        persistent_workers=True,
+        worker_init_fn=seeded.append if context == "fork" else None,
+    )
+    torch.manual_seed(1)
+    ours = [*loader, *loader]
+    plain = DataLoader(loader.dataset, 3, num_workers=1, multiprocessing_context=context, persistent_workers=True)
+    torch.manual_seed(1)
+    iterator = plain.__iter__.__func__  # type: ignore[attr-defined]
+    plain_batches = own_batches(plain)
+    assert_same(ours[: len(plain_batches)], plain_batches)
+    assert iterator and seeded == []
+
+
+class Stream(IterableDataset[Any]):
+    def __init__(self, paths: list[str]) -> None:
+        self.paths = paths
+
+    def __iter__(self) -> Iterator[Any]:
+        for path in self.paths:
+            yield STACK(Image.open(path).convert("RGB"))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("batch_size", [None, 4])
+def test_iterable_datasets(workers: int, batch_size: int | None, folder: Path, taken_over: list[str]) -> None:
+    loader = DataLoader(Stream(paths_of(folder)), batch_size, num_workers=workers)
+    torch.manual_seed(2)
+    theirs = own_batches(loader)
+    torch.manual_seed(2)
+    assert_same(list(loader), theirs)
+    assert "in part" in taken_over[0]
+
+
+def test_nothing_is_left_behind(folder: Path, taken_over: list[str]) -> None:
+    before, create = Image.OPEN["JPEG"], _DatasetKind.create_fetcher
+    seen: list[Any] = []
+
+    class Watched(Images):
+        def __getitem__(self, index: int) -> Any:
+            with Image.open(self.paths[index]) as image:
+                seen.append(type(image))
+            return super().__getitem__(index)
+
+    batches = iter(DataLoader(Watched(paths_of(folder)), 5))
+    next(batches)
+    assert Image.OPEN["JPEG"] is before and _DatasetKind.create_fetcher is create
+    assert OpenedJpeg in seen
+    with Image.open(paths_of(folder)[0]) as image:
+        assert type(image) not in (OpenedJpeg, LazyImage)
+    list(batches)
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_error_inside_an_item_ends_the_lazy_time(folder: Path, taken_over: list[str]) -> None:
+    paths = paths_of(folder)
+    Path(paths[1]).write_bytes(Path(paths[1]).read_bytes()[:-20])
+    before = Image.OPEN["JPEG"]
+    with pytest.raises(OSError, match="truncated"):
+        list(DataLoader(Images(paths), 4))
+    assert Image.OPEN["JPEG"] is before
+
+
+def test_only_the_thread_that_makes_the_item_opens_lazy_images(folder: Path) -> None:
+    path, kinds = paths_of(folder)[0], []
+
+    def note_kind() -> None:
+        with Image.open(path) as image:
+            kinds.append(type(image))
+
+    with lazy_images():
+        other = threading.Thread(target=note_kind)
+        other.start()
+        other.join()
+        note_kind()
+    assert kinds[1] is OpenedJpeg
+    assert kinds and kinds[0] is not OpenedJpeg
+
+
+def test_threads_that_look_at_one_lazy_image_get_the_same_pixels(folder: Path) -> None:
+    path = paths_of(folder)[2]
+    expected = Image.open(path).convert("RGB").resize((50, 50)).tobytes()
+    for _ in range(20):
+        with lazy_images():
+            image = Image.open(path).convert("RGB").resize((50, 50))
+        assert description_of(image) is not None
+        with ThreadPoolExecutor(4) as pool:
+            found = [pool.submit(image.tobytes) for _ in range(4)]
+            cores = [pool.submit(lambda image=image: image.im) for _ in range(4)]  # type: ignore[misc]
+        assert {one.result() for one in found} == {expected}
+        assert len({id(one.result()) for one in cores}) == 1 and type(image) is Image.Image
+
+
+def test_files_are_closed_when_pillow_closes_them(folder: Path) -> None:
+    path = paths_of(folder)[0]
+    with lazy_images(), open(path, "rb") as file:
+        image = Image.open(path)
+        own = image.fp
+        rgb = image.convert("RGB")
+        assert own.closed and image.fp is None and description_of(rgb) is not None
+        other = Image.open(file)
+        other.load()
+        assert not file.closed and other.fp is None and description_of(other) is not None
+
+
+def test_a_replaced_operation_of_the_script_is_called(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, calls = paths_of(folder)[0], []
+    own = Image.Image.resize
+
+    def counted(self: Any, *arguments: Any, **options: Any) -> Any:
+        calls.append(arguments)
+        return own(self, *arguments, **options)
+
+    with lazy_images():
+        image = Image.open(path).convert("RGB")
+        monkeypatch.setattr(Image.Image, "resize", counted)
+        assert type(image.resize((9, 9))) is Image.Image
+    assert calls == [((9, 9),)] or len(calls) == 1
+    with pytest.raises(Unsupported, match=r"PIL\.Image\.Image\.resize is not Pillow's own"):
+        require_equal_operations()
+
+
+def test_a_large_image_warns_and_raises_as_in_pillow(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = paths_of(folder)[0]
+    data = io.BytesIO(Path(path).read_bytes())
+    width, height = Image.open(data).size
+    with lazy_images():
+        image = Image.open(path).convert("RGB")
+        monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", width * height // 4)
+        with pytest.raises(Image.DecompressionBombError):
+            Image.open(data)
+        with pytest.warns(Image.DecompressionBombWarning):
+            image.crop((0, 0, width * 2 // 3, height * 2 // 3))
+
+
+def test_an_image_that_differs_ends_lazy_images(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[str] = []
+    monkeypatch.setattr(lazy_pillow, "log_line", lines.append)
+    monkeypatch.setattr(lazy_pillow, "_comparison", lazy_pillow._Comparison())
+    monkeypatch.setattr(
+        lazy_pillow, "pixels", lambda description: np.zeros((description.height, description.width, 3), np.uint8)
+    )
+    path = paths_of(folder)[0]
+    expected = np.asarray(Image.open(path).convert("RGB"))
+    with lazy_images():
+        assert np.array_equal(np.asarray(Image.open(path).convert("RGB")), expected)
+        with Image.open(path) as image:
+            assert type(image) is not OpenedJpeg
+    assert len(lines) == 1 and "came out different" in lines[0]
+
+
+def test_the_trial_decides_by_cpu_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    def decided(lazy_s: float, plain_s: float, items: int) -> TrialState:
+        trial = Trial(2)
+        for number in range(40):
+            trial.add(number % 2, lazy=number % 4 < 2, items=items, cpu_s=(lazy_s if number % 4 < 2 else plain_s) * items)
+        return trial.state
+
+    assert decided(1.0, 2.0, 8) is TrialState.LAZY
+    assert decided(0.9, 1.0, 8) is TrialState.LAZY
+    assert decided(0.99, 1.0, 8) is TrialState.NOT_FASTER
+    assert decided(0.9, 1.0, 1) is TrialState.MEASURING
+    monkeypatch.setattr(lazy_trial, "ENOUGH_ITEMS", 4)
+    assert decided(0.5, 1.0, 1) is TrialState.LAZY
+
+
+def test_a_loader_that_does_not_gain_is_left_alone_and_says_so(
+    folder: Path, taken_over: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(lazy_loader, "log_line", said.append)
+    monkeypatch.setattr(lazy_trial, "MOST_ITEMS", 4)
+    monkeypatch.setattr(lazy_trial, "WORTHWHILE", 0.0)
+    monkeypatch.setattr(lazy_trial, "CLEAR", 0.0)
+    loader = DataLoader(Images(paths_of(folder)), 2)
+    list(loader)
+    assert len(said) == 1 and "does not save CPU time here (measured: " in said[0] and "Images" in said[0]
+    opened = lazily_opened()
+    list(loader)
+    assert lazily_opened() == opened
+    assert "not taken over" in taken_over[-1] and "does not save CPU time" in taken_over[-1]
+
+
+def test_items_without_a_jpeg_are_left_alone(tmp_path: Path, taken_over: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(lazy_loader, "log_line", said.append)
+    for number in range(8):
+        Image.new("RGB", (60, 50), (number, 2, 3)).save(tmp_path / f"{number}.png")
+    loader = DataLoader(Images([str(path) for path in sorted(tmp_path.iterdir())]), 1)
+    list(loader)
+    assert len(said) == 1 and "open no JPEG with Pillow" in said[0]
+    iter(DataLoader(TensorDataset(torch.zeros(3, 2)), 1))
+    assert "not taken over" in taken_over[-1] and "TensorDataset" in taken_over[-1]
+
+
+def test_tensor_transforms_and_v2(folder: Path, taken_over: list[str]) -> None:
+    stack = v2.Compose(
+        [v2.RandomHorizontalFlip(), v2.ToImage(), v2.RandomResizedCrop(32), v2.ToDtype(torch.float32, scale=True)]
+    )
+    loader = DataLoader(Images(paths_of(folder), transform=stack), 4)
+    torch.manual_seed(3)
+    theirs = own_batches(loader)
+    torch.manual_seed(3)
+    assert_same(list(loader), theirs)
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_memory_and_open_files_do_not_grow_over_fifty_epochs(folder: Path, taken_over: list[str]) -> None:
+    loader = DataLoader(Images(paths_of(folder), "views"), 5)
+    for _ in range(10):
+        list(loader)
+    files, memory = open_files(), resident_bytes()
+    for _ in range(50):
+        list(loader)
+    assert open_files() <= files
+    assert resident_bytes() - memory < 8 << 20
