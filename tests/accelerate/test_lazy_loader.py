@@ -246,11 +246,13 @@ def test_a_large_image_warns_and_raises_as_in_pillow(folder: Path, monkeypatch: 
 
 def test_an_image_that_differs_ends_lazy_images(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lines: list[str] = []
+
+    def black(description: Any) -> Any:
+        return np.zeros((description.height, description.width, 3), np.uint8)
+
     monkeypatch.setattr(lazy_pillow, "log_line", lines.append)
     monkeypatch.setattr(lazy_pillow, "_comparison", lazy_pillow._Comparison())
-    monkeypatch.setattr(
-        lazy_pillow, "pixels", lambda description: np.zeros((description.height, description.width, 3), np.uint8)
-    )
+    monkeypatch.setattr(lazy_pillow, "pixels", black)
     path = paths_of(folder)[0]
     expected = np.asarray(Image.open(path).convert("RGB"))
     with lazy_images():
@@ -316,7 +318,7 @@ def test_tensor_transforms_and_v2(folder: Path, taken_over: list[str]) -> None:
 
 
 def open_files() -> int:
-    return len(os.listdir("/proc/self/fd"))
+    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def resident_bytes() -> int:

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from accelerate_helpers import assert_same, own_batches
-from headrace.accelerate import native_decode
+from headrace.accelerate import hook, native_decode
 from headrace.accelerate.iterator import NativeIterator
 from headrace.accelerate.settings import CHECK
 from PIL import Image, ImageOps
@@ -287,7 +287,10 @@ def test_diagnose_times_a_stand_in_or_says_that_its_hook_failed(tmp_path: Path, 
     assert "fastai's DataLoader makes its own batches" in done.stdout or "headrace_run" not in done.stdout
 
 
-def test_a_refusal_says_each_reason_once_and_what_would_help(folder: Path, taken_over: list[str]) -> None:
+def test_a_refusal_says_each_reason_once_and_what_would_help(
+    folder: Path, taken_over: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hook, "PARTIAL_WAYS", (native_decode.with_native_decode,))
     data = torch.utils.data.TensorDataset(torch.zeros(4, 1))
     list(DataLoader(data, 2))
     list(DataLoader(ImageFolder(str(folder), v1.Compose([v1.RandomHorizontalFlip(), v1.Resize(8), v1.ToTensor()])), 1))

@@ -3,8 +3,8 @@
 The script's dataset, transforms and collate function run as before, in its own workers or in the main process. While they make
 a batch, JPEGs that Pillow opens are lazy (`lazy_pillow`), so only the pixels that something looks at are decoded. No code of
 the script runs for a proof: Pillow's operations are compared on a test image, and the first images of each process are decoded
-both ways as they are made. The first batches are made with and without lazy images in turn (`lazy_trial`); where lazy images do not
-save CPU time, the loader goes on without them, and a line says so.
+both ways as they are made. The first batches are made with and without lazy images in turn (`lazy_trial`). Where lazy images
+do not save CPU time, the loader goes on without them, and a line says so.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from headrace.accelerate.pillow_version import follow_installed_pillow
 from headrace.accelerate.translate import Unsupported
 from headrace.attach.log import log_line
 
-__all__ = ["Extension", "LazyFetcher", "LazyItems", "with_lazy_images"]
+__all__ = ["Extension", "LazyFetcher", "LazyItems", "recognise_lazy_images", "trial_of", "with_lazy_images"]
 
 WARM_UP_BATCHES = 1
 """The first batches of a process are not measured: modules are imported, and images are compared."""
@@ -55,13 +55,8 @@ def with_lazy_images(loader: Any, images: int = 0, extension: Extension | None =
     `images`: not used here: each process compares the first images that it makes. `extension`: what goes on from lazy images
     (default: nothing). Raise `Unsupported` if Pillow is not imported or not supported, or if lazy images were no faster.
     """
-    if "PIL.Image" not in sys.modules:
-        raise Unsupported("the script does not import Pillow")
-    if isinstance(loader.dataset, TensorDataset):
-        raise Unsupported("its dataset is a TensorDataset")
-    if loader not in _trials:
-        _trials[loader] = Trial(loader.num_workers)
-    trial = _trials[loader]
+    recognise_lazy_images(loader)
+    trial = trial_of(loader)
     if trial.state in (TrialState.NOT_FASTER, TrialState.NO_JPEG):
         raise Unsupported(_reason(trial))
     from headrace.accelerate.lazy_opening import require_equal_operations
@@ -74,6 +69,21 @@ def with_lazy_images(loader: Any, images: int = 0, extension: Extension | None =
     changed = copy.copy(loader)
     changed.__dict__["worker_init_fn"] = LazyItems(loader.worker_init_fn, trial, extension)
     return PartlyNative(changed, native, check)
+
+
+def recognise_lazy_images(loader: Any) -> None:
+    """Raise `Unsupported` if it is known, without running the script's code, that the items of a loader open no JPEG."""
+    if "PIL.Image" not in sys.modules:
+        raise Unsupported("the script does not import Pillow")
+    if isinstance(loader.dataset, TensorDataset):
+        raise Unsupported("its dataset is a TensorDataset")
+
+
+def trial_of(loader: Any) -> Trial:
+    """Return what is known about a loader of the script, in all its epochs. `give_up(TrialState.LAZY)` ends the measuring."""
+    if loader not in _trials:
+        _trials[loader] = Trial(loader.num_workers)
+    return _trials[loader]
 
 
 def _fetch_lazily(iterator: Any, trial: Trial, extension: Extension | None) -> Any:

@@ -37,7 +37,7 @@ class Answer:
 
     `take_over`: "whole", "part" (native decode in the script's own workers), "refused", "active" (the script runs under
     `headrace run`), or "unknown". `reason`: why not as a whole, or why it is not known. `native_part`: "resized" or "cropped",
-    the last step that native decode applies.
+    the last step that native decode applies; None with lazy images, whose gain only the items themselves tell.
     """
 
     take_over: str
@@ -133,6 +133,7 @@ def _ask(loader: Any) -> Answer:
     if "numpy" not in sys.modules:
         return Answer("unknown", "the script does not use NumPy, which headrace run imports")
     # Imported here, so that a script without a DataLoader does not load the native module.
+    from headrace.accelerate.lazy_loader import recognise_lazy_images
     from headrace.accelerate.native_decode import recognise_native_decode
     from headrace.accelerate.recognise import Unsupported, recognise
 
@@ -144,8 +145,12 @@ def _ask(loader: Any) -> Answer:
         return Answer("whole")
     try:
         part = recognise_native_decode(loader)
-    except Unsupported as error:
-        return Answer("refused", reason if str(error) in reason else f"{reason}; not in part either: {error}")
+    except Unsupported:
+        try:
+            recognise_lazy_images(loader)
+        except Unsupported as error:
+            return Answer("refused", f"{reason}; not in part either: {error}")
+        return Answer("part", f"the decode, crop and resize of JPEGs that Pillow opens only: {reason}")
     return Answer("part", f"decode and {part.first} only: {reason}", "resized" if part.resized else "cropped")
 
 
