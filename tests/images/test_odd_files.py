@@ -15,7 +15,7 @@ from sample_images import photograph
 
 WIDTH, HEIGHT = 8, 4
 NOISE = np.random.default_rng(0).integers(0, 256, 4096).astype(np.uint8).tobytes()
-TRUNCATED, CORRUPT_HEADER = 3, 4
+TRUNCATED, CORRUPT_HEADER, CORRUPT = 3, 4, 6
 
 
 def decoded(data: bytes) -> np.ndarray | int:
@@ -65,16 +65,70 @@ def test_rows_of_compressed_bitmaps_that_end_early_have_colour_0() -> None:
 
 
 @pytest.mark.parametrize(
+    "runs",
+    [
+        bytes([0, 2, 0, 2, 8, 7, 0, 0, 8, 9, 0, 0, 0, 1]),  # two rows up at the start
+        bytes([3, 5, 0, 2, 2, 1, 3, 7, 0, 0, 8, 7, 0, 0, 8, 9, 0, 1]),  # to the right and up
+        bytes([0, 3, 4, 5, 6, 0, 0, 2, 1, 0, 0, 2, 1, 0, 0, 0, 8, 7, 0, 0, 0, 2, 7, 1, 1, 9, 0, 0, 0, 1]),
+        bytes([8, 5, 0, 2, 0, 1, 0, 0, 8, 7, 0, 0, 8, 9, 0, 0, 0, 1]),  # up from the end of a full row
+        bytes([8, 5, 0, 0, 2, 8, 0, 2, 6, 0, 0, 0, 8, 7, 0, 0, 8, 9, 0, 1]),  # to the end of the row
+        bytes([1, 5, 0, 2, 7, 3]),  # to the end of the image
+    ],
+)
+def test_pixels_that_jumps_of_compressed_bitmaps_skip_have_colour_0(runs: bytes) -> None:
+    assert_equals_pillow(bitmap(8, runs, compression=1))
+    assert_equals_pillow(bitmap(4, runs.replace(b"\0\3\4\5\6\0", b"\0\3\x45\x60"), compression=2))
+    assert_equals_pillow(bitmap(8, runs, compression=1, colours=10))
+
+
+@pytest.mark.parametrize("end", [b"", b"\0\1", b"\0\0\0\1"])
+@pytest.mark.parametrize(
+    ("runs", "rows"),
+    [
+        ([0, 0, 8, 7, 0, 0, 3, 9, 0, 0, 8, 5], ["", "7" * 8, "999", "5" * 8]),
+        ([8, 7, 0, 0, 0, 0, 0, 0, 8, 5], ["7" * 8, "", "", "5" * 8]),
+        ([8, 7, 0, 0, 8, 6, 0, 0, 8, 5, 0, 0, 0, 0], ["7" * 8, "6" * 8, "5" * 8, ""]),
+        ([0, 2, 0, 1, 0, 0, 8, 7, 0, 0, 8, 5], ["", "", "7" * 8, "5" * 8]),
+        ([0, 0, 0, 0, 0, 0, 0, 0], ["", "", "", ""]),
+    ],
+)
+def test_empty_rows_of_compressed_bitmaps_have_colour_0(runs: list[int], rows: list[str], end: bytes) -> None:
+    """As the format says. Pillow passes over empty rows, and refuses the file for its missing pixels."""
+    data = bitmap(8, bytes(runs) + end, compression=1)
+    with pytest.raises(ValueError, match="not enough image data"), Image.open(io.BytesIO(data)) as image:
+        image.load()
+    palette = np.frombuffer(NOISE[:1024], np.uint8).reshape(256, 4)[:, 2::-1]
+    indices = np.array([[int(value) for value in row.ljust(WIDTH, "0")] for row in reversed(rows)])
+    np.testing.assert_array_equal(decoded(data), palette[indices])
+
+
+@pytest.mark.parametrize(
     ("runs", "status"),
     [
         (bytes([3, 5, 0, 0, 8, 7, 0, 1]), TRUNCATED),  # the end comes before the last row
         (bytes([3, 5, 0, 0, 8]), TRUNCATED),
-        (bytes([3, 5, 0, 2, 2, 1, 8, 7, 8, 7, 8, 7]), UNSUPPORTED),  # a jump
-        (bytes([0, 0, 8, 7, 8, 7, 8, 7, 8, 7]), UNSUPPORTED),  # an empty row
+        (bytes([3, 5, 0, 2, 2]), TRUNCATED),
+        (bytes([3, 5, 0, 2, 6, 0, 8, 7, 8, 7, 8, 7]), CORRUPT),  # a jump beyond the row
+        (bytes([3, 5, 0, 2, 2, 4, 8, 7, 8, 7, 8, 7]), CORRUPT),  # a jump beyond the last row
+        (bytes([8, 5, 0, 2, 1, 1]), CORRUPT),
+        (bytes([8, 5, 8, 7, 8, 7, 8, 7]), CORRUPT),  # no end of the row
+        (bytes([9, 5, 0, 0]), CORRUPT),
+        # Pillow reads the empty row as none, and the row behind the last one as the last.
+        (bytes([0, 0, 8, 7, 0, 0, 8, 7, 0, 0, 8, 7, 0, 0, 8, 7]), UNSUPPORTED),
     ],
 )
 def test_compressed_bitmaps_without_all_pixels_are_refused(runs: bytes, status: int) -> None:
     assert decoded(bitmap(8, runs, compression=1)) == status
+
+
+def test_a_compressed_bitmap_at_an_odd_place_is_refused() -> None:
+    """Pillow pads stored pixels to even places in the file, the format to even places in the data."""
+    runs = bytes([0, 3, 1, 2, 3, 0, 5, 6, 0, 0] * 4)
+    assert_equals_pillow(bitmap(8, runs, compression=1))
+    sound = bitmap(8, runs, compression=1)
+    at = 54 + 1024
+    odd = sound[:10] + struct.pack("<I", at + 1) + sound[14:at] + b"\0" + sound[at:]
+    assert decoded(odd) == UNSUPPORTED
 
 
 @pytest.mark.parametrize("bits", [0, 2, 3, 5, 7, 12, 15, 20, 30, 48, 64])

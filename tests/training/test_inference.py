@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -65,6 +66,32 @@ def test_predict_lists_a_broken_image_as_an_error_and_classifies_the_rest(traine
     assert f"images of {tmp_path}/deep/" in message
     assert re.search(r"^ *er/blue\.png +blue ", message, re.MULTILINE)
     assert len((tmp_path / "answers.jsonl").read_text().splitlines()) == 4
+
+
+def test_predict_says_what_it_left_out(trained: Path, tmp_path: Path, capsys) -> None:
+    Image.open(trained / "val" / "red" / "0.png").save(tmp_path / "red.png")
+    os.mkfifo(tmp_path / "pipe.jpg")
+    (tmp_path / "folder.jpg").mkdir()  # is no image, and is searched
+    (tmp_path / "folder.jpg" / "gone\x1b.png").symlink_to("nowhere")
+    (tmp_path / "other.txt").symlink_to("nowhere")
+    words = ["predict", str(trained / "run"), str(tmp_path), "--device", "cpu", "--json"]
+    assert main(words) == 0
+    written = capsys.readouterr()
+    document = json.loads(written.out)
+    assert [Path(one["image"]).name for one in document["answers"]] == ["red.png"]
+    assert [(Path(one["image"]).name, one["reason"]) for one in document["left_out"]] == [
+        ("gone\x1b.png", "a link to a file that does not exist"),
+        ("pipe.jpg", "a named pipe, not a file"),
+    ]
+    assert any(line.startswith("2 paths left out: ") for line in document["warnings"])
+    said = " ".join(written.err.split())
+    assert "2 paths left out: " in said and "pipe.jpg (a named pipe, not a file)" in said and "\x1b.png" not in said
+    for number in range(6):
+        os.mkfifo(tmp_path / f"{number}.jpg")
+    assert main(words) == 0
+    assert "8 paths left out" in (said := " ".join(capsys.readouterr().err.split())) and "; 3 more" in said
+    assert main([*words[:2], str(tmp_path / "pipe.jpg"), "--device", "cpu"]) == 1
+    assert "a named pipe, not a file" in capsys.readouterr().err
 
 
 def test_predict_warns_of_images_unlike_the_training_data_in_size(trained: Path, tmp_path: Path, capsys) -> None:

@@ -1,8 +1,8 @@
 //! The native core of headrace: decode, resample, augment and pack images for training. It uses no Python and is tested by `cargo
 //! test`.
 //!
-//! A module uses only modules before it in this order, which `tests/layout.rs` checks: error cpu crc rng geometry order store,
-//! jpeg, exif formats decode, resample colour warp, program, render mask pack engine.
+//! A module uses only modules before it in this order, which `tests/layout.rs` checks: error cpu crc rng geometry order store
+//! regular_file, jpeg, exif formats decode, resample colour warp, program, render mask pack engine.
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
 
@@ -20,6 +20,7 @@ pub mod mask;
 pub mod order;
 pub mod pack;
 pub mod program;
+pub mod regular_file;
 pub mod render;
 pub mod resample;
 pub mod rng;

@@ -5,9 +5,27 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The modules in import order: each uses only modules before it in this list.
-const ORDER: [&str; 19] = [
-    "error", "cpu", "crc", "rng", "geometry", "order", "store", "jpeg", "exif", "formats",
-    "decode", "resample", "colour", "warp", "program", "render", "mask", "pack", "engine",
+const ORDER: [&str; 20] = [
+    "error",
+    "cpu",
+    "crc",
+    "rng",
+    "geometry",
+    "order",
+    "store",
+    "regular_file",
+    "jpeg",
+    "exif",
+    "formats",
+    "decode",
+    "resample",
+    "colour",
+    "warp",
+    "program",
+    "render",
+    "mask",
+    "pack",
+    "engine",
 ];
 
 /// Return every Rust file below `folder`.

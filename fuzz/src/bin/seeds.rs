@@ -157,6 +157,17 @@ fn jpegs() -> Outcome<Vec<Vec<u8>>> {
             twelve_bits: true,
             ..plain
         },
+        Encoding {
+            lossless: true,
+            rgb: true,
+            factors: [(1, 1); 3],
+            ..plain
+        },
+        Encoding {
+            lossless: true,
+            gray: true,
+            ..plain
+        },
     ];
     let mut files = Vec::new();
     for kind in kinds {
@@ -241,7 +252,226 @@ fn others() -> Outcome<Vec<Vec<u8>>> {
     }
     files.push(b"P1 # plain\n3 2 010 111".to_vec());
     files.push(b"P3 1 2 99 1 2 3 4 5 6".to_vec());
+    files.extend(bitmaps());
+    files.extend(tiffs());
+    files.push(animated_webp());
+    files.push(interlaced_gif()?);
+    files.extend(pngs_with_texts(&files[0]));
     Ok(files)
+}
+
+/// Return bitmaps of 8 × 4 pixels: run lengths with jumps, empty rows and stored pixels, and masks of 16 and 32 bits.
+fn bitmaps() -> Vec<Vec<u8>> {
+    let runs8 = [
+        0, 3, 4, 5, 6, 0, 0, 2, 1, 0, 0, 2, 1, 0, 0, 0, 8, 7, 0, 0, 0, 2, 7, 1, 1, 9, 0, 0, 0, 1,
+    ];
+    let runs4 = [
+        0, 3, 0x45, 0x60, 0, 0, 0, 0, 8, 0x78, 0, 0, 5, 0x12, 0, 2, 3, 0, 0, 0, 0, 1,
+    ];
+    let (pixels, no_masks) = (
+        picture(
+            Size {
+                width: 8,
+                height: 4,
+            },
+            4,
+        ),
+        [0; 4],
+    );
+    vec![
+        bitmap(8, 1, no_masks, &runs8),
+        bitmap(4, 2, no_masks, &runs4),
+        bitmap(1, 0, no_masks, &pixels[..16]),
+        bitmap(16, 3, [0xF800, 0x7E0, 0x1F, 0], &pixels[..64]),
+        bitmap(16, 0, no_masks, &pixels[..64]),
+        bitmap(32, 3, [0xFF_0000, 0xFF00, 0xFF, 0xFF00_0000], &pixels),
+    ]
+}
+
+fn bitmap(bits: u16, compression: u32, masks: [u32; 4], data: &[u8]) -> Vec<u8> {
+    let colours = if bits <= 8 { 1 << bits } else { 0 };
+    let palette = picture(
+        Size {
+            width: colours,
+            height: 1,
+        },
+        4,
+    );
+    let at = 14 + 56 + palette.len() as u32;
+    let mut file = b"BM".to_vec();
+    for field in [
+        at + data.len() as u32,
+        0,
+        at,
+        56,
+        8,
+        4,
+        u32::from(bits) << 16 | 1,
+        compression,
+    ] {
+        file.extend(field.to_le_bytes());
+    }
+    for field in [data.len() as u32, 0, 0, colours, 0].iter().chain(&masks) {
+        file.extend(field.to_le_bytes());
+    }
+    [&file[..], &palette, data].concat()
+}
+
+/// Return TIFF files of 19 × 13 pixels that the library's encoder does not write: tiles, planes, and extra samples.
+fn tiffs() -> Vec<Vec<u8>> {
+    const TILED: bool = true;
+    let kinds: [(u16, &[u16], bool, bool); 6] = [
+        (2, &[], TILED, false),
+        (2, &[], false, true),
+        (2, &[2], TILED, false),
+        (2, &[0], false, false),
+        (5, &[], false, false),
+        (1, &[2], false, false),
+    ];
+    let file = |&(photometric, extra, tiled, planes)| layout(photometric, extra, tiled, planes);
+    kinds.iter().map(file).collect()
+}
+
+/// Write an uncompressed TIFF of 8 bits: one strip, one strip for each plane, or tiles of 16 × 16 pixels.
+fn layout(photometric: u16, extra: &[u16], tiled: bool, planes: bool) -> Vec<u8> {
+    let colours = [1, 1, 3, 1, 1, 4][usize::from(photometric)].max(1);
+    let samples = if photometric == 5 { 4 } else { colours } + extra.len() as u32;
+    let (places, pieces, bytes) = match (tiled, planes) {
+        (true, _) => (324, 2, 16 * 16 * samples),
+        (false, true) => (273, samples, 19 * 13),
+        (false, false) => (273, 1, 19 * 13 * samples),
+    };
+    let starts = 1024;
+    let mut tags: Vec<(u16, Vec<u32>)> = vec![
+        (256, vec![19]),
+        (257, vec![13]),
+        (258, vec![8; samples as usize]),
+        (259, vec![1]),
+        (262, vec![photometric.into()]),
+        (277, vec![samples]),
+        (284, vec![if planes { 2 } else { 1 }]),
+        (places, (0..pieces).map(|n| starts + n * bytes).collect()),
+    ];
+    if tiled {
+        tags.extend([
+            (322, vec![16]),
+            (323, vec![16]),
+            (325, vec![bytes; pieces as usize]),
+        ]);
+    } else {
+        tags.extend([(278, vec![13]), (279, vec![bytes; pieces as usize])]);
+    }
+    if !extra.is_empty() {
+        tags.push((338, extra.iter().map(|&kind| kind.into()).collect()));
+    }
+    tags.sort();
+    let mut head = b"II*\0\x08\0\0\0".to_vec();
+    head.extend((tags.len() as u16).to_le_bytes());
+    let mut outside = Vec::new();
+    for (tag, values) in &tags {
+        let short = [258, 284, 338].contains(tag);
+        head.extend(tag.to_le_bytes());
+        head.extend([if short { 3 } else { 4 }, 0]); // SHORT or LONG
+        head.extend((values.len() as u32).to_le_bytes());
+        let bytes = if short { 2 } else { 4 };
+        let mut stored: Vec<u8> = values
+            .iter()
+            .flat_map(|value| value.to_le_bytes()[..bytes].to_vec())
+            .collect();
+        if stored.len() <= 4 {
+            stored.resize(4, 0);
+            head.extend(&stored);
+        } else {
+            let place = 8 + 2 + 12 * tags.len() + 4 + outside.len();
+            head.extend((place as u32).to_le_bytes());
+            outside.extend(stored);
+        }
+    }
+    head.extend([0; 4]);
+    head.extend(outside);
+    head.resize(starts as usize, 0);
+    let pixels = Size {
+        width: pieces * bytes,
+        height: 1,
+    };
+    [head, picture(pixels, 1)].concat()
+}
+
+/// Return an animated WebP: an extended header, and a frame that is blended and smaller than its canvas.
+fn animated_webp() -> Vec<u8> {
+    let chunk = |name: &[u8], content: &[u8]| {
+        let padding = vec![0; content.len() % 2];
+        [
+            name,
+            &(content.len() as u32).to_le_bytes(),
+            content,
+            &padding,
+        ]
+        .concat()
+    };
+    let header = [0x02, 0, 0, 0, 9, 0, 0, 7, 0, 0]; // animation; 10 × 8
+    let place = [1, 0, 0, 0, 0, 0, 3, 0, 0, 3, 0, 0, 40, 0, 0, 0]; // 4 × 4 at (2, 0)
+    let frame = [&place[..], &chunk(b"VP8 ", LOSSY_FRAME)].concat();
+    let body = [
+        b"WEBP".to_vec(),
+        chunk(b"VP8X", &header),
+        chunk(b"ANIM", &[0; 6]),
+        chunk(b"ANMF", &frame),
+    ]
+    .concat();
+    chunk(b"RIFF", &body)
+}
+
+/// Return an interlaced GIF with a transparent colour, whose frame is smaller than the screen.
+fn interlaced_gif() -> Outcome<Vec<u8>> {
+    let mut file = Vec::new();
+    let mut frame = gif::Frame::from_indexed_pixels(9, 7, vec![1; 63], Some(2));
+    (frame.left, frame.top, frame.interlaced) = (2, 1, true);
+    gif::Encoder::new(&mut file, 12, 9, &[0, 0, 0, 90, 20, 10, 1, 2, 3, 4, 5, 6])?
+        .write_frame(&frame)?;
+    Ok(file)
+}
+
+/// Return the PNG with its orientation in texts, as ImageMagick writes it, plain and compressed (stored), and as XMP. The
+/// checksums of these chunks are 0: the reader of texts does not compare them.
+fn pngs_with_texts(png: &[u8]) -> Vec<Vec<u8>> {
+    let digits: String = tiff_block()
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    let profile = format!("\nexif\n{:8}\n{digits}\n", tiff_block().len()).into_bytes();
+    let length = profile.len() as u16;
+    let stored = [
+        &[0x78, 1, 1][..],
+        &length.to_le_bytes(),
+        &(!length).to_le_bytes(),
+        &profile,
+    ];
+    let xmp = b"<rdf:Description tiff:Orientation=\"6\"/>".to_vec();
+    let texts = [
+        (b"tEXt", &b"Raw profile type exif\0"[..], profile.clone()),
+        (b"zTXt", b"Raw profile type exif\0\0", stored.concat()),
+        (
+            b"iTXt",
+            b"Raw profile type exif\0\x01\0\0\0",
+            stored.concat(),
+        ),
+        (b"iTXt", b"XML:com.adobe.xmp\0\0\0\0\0", xmp),
+    ];
+    let with = |(name, head, value): &(&[u8; 4], &[u8], Vec<u8>)| {
+        let size = (head.len() + value.len()) as u32;
+        let parts = [
+            &png[..33],
+            &size.to_be_bytes(),
+            &name[..],
+            head,
+            value,
+            &[0; 4],
+            &png[33..],
+        ];
+        parts.concat()
+    };
+    texts.iter().map(with).collect()
 }
 
 /// Return a 4 × 4 lossy WebP file, for which there is no encoder in Rust: RIFF header and one VP8 key frame.

@@ -15,17 +15,18 @@ from rich.table import Column, Table
 
 from headrace.cli import output
 from headrace.errors import SourceError, UsageError
-from headrace.system.sizes import percent_text
+from headrace.system.sizes import count_text, percent_text
 from headrace.system.utf8 import utf8_text
 from headrace.training.devices import open_device
 from headrace.training.enlarging import unlike_training_note
-from headrace.training.inference import Prediction, open_images, predict
+from headrace.training.inference import LeftOut, Prediction, open_images, predict
 from headrace.training.models.trained_weights import load_model
 
 SUMMARY = "predict the most probable classes of images with trained weights"
 EXAMPLE = "headrace predict runs/one photos/ --top 3 --write answers.csv"
 
 TABLE_ROWS = 40  # images in the table on the screen
+LISTED = 5  # paths that were left out
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,10 +60,14 @@ def run(args: argparse.Namespace) -> int:
     model, weights = load_model(args.weights)
     if weights.simulated:
         raise SourceError(f"{weights.path} was trained on a simulated device: it holds a stand-in's weights")
-    data = open_images(args.images)
+    found = open_images(args.images)
+    data = found.dataset
     unlike = unlike_training_note(data, weights.trained_side, weights.image_size)
-    if unlike is not None:
-        output.log(f"warning: {unlike}")
+    warnings = [] if unlike is None else [unlike]
+    if found.left_out:
+        warnings.append(_left_out_note(found.left_out))
+    for warning in warnings:
+        output.log(f"warning: {warning}")
     began_s = time.monotonic()
     predictions: list[Prediction] = []
     with output.progress(f"{weights.model}", len(data)) as bar:
@@ -91,10 +96,18 @@ def run(args: argparse.Namespace) -> int:
         "img_s": len(predictions) / (time.monotonic() - began_s),
         "answers": [_row(one) for one in predictions],
         "written": args.write,
-        "warnings": [] if unlike is None else [unlike],
+        "left_out": [{"image": utf8_text(one.path), "reason": one.reason} for one in found.left_out],
+        "warnings": warnings,
     }
     output.emit(args, document, lambda: _render(predictions, args.write))
     return 1 if failed else 0
+
+
+def _left_out_note(left_out: Sequence[LeftOut]) -> str:
+    """Say how many paths were left out and which; a screen takes the first ones, the JSON document all."""
+    listed = "; ".join(f"{utf8_text(one.path)} ({one.reason})" for one in left_out[:LISTED])
+    more = f"; {len(left_out) - LISTED:,} more" if len(left_out) > LISTED else ""
+    return f"{count_text(len(left_out), 'path')} left out: {listed}{more}"
 
 
 def _row(one: Prediction) -> dict[str, object]:

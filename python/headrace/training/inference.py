@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from headrace.datasets.records import Dataset, RecordTable, fingerprint
 from headrace.datasets.sources.folder import IMAGE_EXTENSIONS
 from headrace.errors import DecodeError, SourceError
 from headrace.loading.loader import Loader
+from headrace.system.regular_file import check_regular
 from headrace.training.devices import Device
 from headrace.training.evaluation import model_scores
 from headrace.training.input import evaluation_loader
@@ -23,7 +25,7 @@ from headrace.training.models.trained_weights import Weights
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["Prediction", "open_images", "predict"]
+__all__ = ["FoundImages", "LeftOut", "Prediction", "open_images", "predict"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,21 +37,38 @@ class Prediction:
     error: str | None = None
 
 
-def open_images(places: Sequence[Path]) -> Dataset:
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A path with the name of an image that holds none, and what is there instead ("a named pipe, not a file")."""
+
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class FoundImages:
+    """The images as a dataset, and what was left out."""
+
+    dataset: Dataset
+    left_out: tuple[LeftOut, ...] = ()
+
+
+def open_images(places: Sequence[Path]) -> FoundImages:
     """Open the images at `places` as a dataset: image files, all images below folders, or one packed dataset or container.
 
     Raises SourceError if there are none.
     """
     if len(places) == 1 and (found := _packed(places[0])) is not None:
-        return found
+        return FoundImages(found)
     files: list[str] = []
+    left_out: list[LeftOut] = []
     for place in places:
-        below = sorted(place.rglob("*")) if place.is_dir() else [place]
-        images = [str(file) for file in below if file.is_file() and file.suffix.lower() in IMAGE_EXTENSIONS]
+        images, others = _images_below(place)
         if not images:
-            what = "no such file or folder" if not place.exists() else "no image there"
+            what = "no such file or folder" if not os.path.lexists(place) else others[0].reason if others else "no image there"
             raise SourceError(f"{place}: {what}", hint=f"files ending in {' '.join(IMAGE_EXTENSIONS)}, or folders of them")
         files += images
+        left_out += others
     count = len(files)
     table = RecordTable(
         files=tuple(files),
@@ -60,12 +79,28 @@ def open_images(places: Sequence[Path]) -> Dataset:
         keys=tuple(files),
     )
     mark = fingerprint(table.keys, table.size, table.label)
-    return Dataset(root=str(places[0]), kind="folder", table=table, classes=("",), fingerprint=mark)
+    return FoundImages(Dataset(str(places[0]), "folder", table, ("",), mark), tuple(left_out))
+
+
+def _images_below(place: Path) -> tuple[list[str], list[LeftOut]]:
+    """Return the image files at or below `place`, and what has the name of an image but is no file. Folders are no images."""
+    images: list[str] = []
+    others: list[LeftOut] = []
+    for file in sorted(place.rglob("*")) if place.is_dir() else [place]:
+        if file.suffix.lower() not in IMAGE_EXTENSIONS or file.is_dir():
+            continue
+        try:
+            check_regular(file)
+        except OSError as error:
+            others.append(LeftOut(str(file), error.strerror or str(error)))
+        else:
+            images.append(str(file))
+    return images, others
 
 
 def _packed(place: Path) -> Dataset | None:
     """Open the dataset at `place`; None if that is an image or a folder of images."""
-    if place.is_file() and place.suffix.lower() in IMAGE_EXTENSIONS:
+    if place.suffix.lower() in IMAGE_EXTENSIONS and not place.is_dir():  # a file, or what stands in place of one
         return None
     try:
         found = open_stored(place)

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::crc::crc32c;
+use crate::regular_file;
 
 /// Number of separately locked parts, so that threads rarely wait for each other.
 const PARTS: usize = 64;
@@ -163,12 +164,8 @@ impl Disk {
         }
         let open = |name: &str, length: u64| -> io::Result<File> {
             let mut options = OpenOptions::new();
-            let file = options
-                .read(true)
-                .write(true)
-                .create(true)
-                .truncate(false)
-                .open(folder.join(name))?;
+            options.read(true).write(true).create(true).truncate(false);
+            let file = regular_file::open_own(&mut options, &folder.join(name))?;
             if file.metadata()?.len() != length {
                 file.set_len(length)?;
             }
@@ -287,6 +284,19 @@ mod tests {
         assert_eq!(found(&cache, 0), Some(b"abcd".to_vec()));
         cache.offer(2, b"efghij");
         assert_eq!(found(&cache, 2), Some(b"efghij".to_vec()));
+        std::fs::remove_dir_all(&folder).expect("removed");
+    }
+
+    #[test]
+    fn a_link_in_place_of_the_files_is_refused_and_left() {
+        let folder = regular_file::tests::folder("byte-cache-link");
+        std::fs::write(folder.join("document"), b"mine").expect("written");
+        std::os::unix::fs::symlink("document", folder.join("bytes")).expect("linked");
+        assert!(ByteCache::on_disk(&folder, &[4], 12).is_err());
+        assert_eq!(
+            std::fs::read(folder.join("document")).expect("read"),
+            b"mine"
+        );
         std::fs::remove_dir_all(&folder).expect("removed");
     }
 }

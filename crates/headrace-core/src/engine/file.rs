@@ -1,11 +1,12 @@
 //! Read a whole image file in as few system calls as possible, and never wait for a file that is none.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Read};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use crate::error::{Result, Status};
+use crate::regular_file;
 
 /// Read the regular file at `path` into `bytes`, replacing its contents: one open, one look at its size, one read, one close.
 ///
@@ -15,15 +16,7 @@ pub fn read_file(path: &Path, bytes: &mut Vec<u8>) -> Result<()> {
 }
 
 fn read(path: &Path, bytes: &mut Vec<u8>) -> io::Result<()> {
-    // Opening a pipe would wait for its other end without O_NONBLOCK, which changes nothing for regular files.
-    let mut file = OpenOptions::new()
-        .read(true)
-        .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
-        .open(path)?;
-    let facts = file.metadata()?;
-    if !facts.is_file() {
-        return Err(io::ErrorKind::InvalidInput.into());
-    }
+    let (mut file, facts) = regular_file::open(path)?;
     let size = usize::try_from(facts.len()).map_err(io::Error::other)?;
     if size == 0 {
         // Some file systems state no size.

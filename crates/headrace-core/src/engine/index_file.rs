@@ -22,6 +22,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::jpeg::index::Index;
+use crate::regular_file;
 
 const MARK: [u8; 4] = *b"HRXT";
 const VERSION: u32 = 1;
@@ -175,9 +176,9 @@ impl IndexFile {
 impl Files {
     /// Open a file with a sound head; anything else is an error.
     fn open(path: &Path) -> io::Result<Self> {
-        let table = OpenOptions::new().read(true).write(true).open(path)?;
+        let table = regular_file::open_own(OpenOptions::new().read(true).write(true), path)?;
         let bits = bucket_bits(&table)?;
-        let entries = OpenOptions::new().append(true).open(path)?;
+        let entries = regular_file::open_own(OpenOptions::new().append(true), path)?;
         Ok(Files {
             table,
             entries: Mutex::new(entries),
@@ -318,12 +319,9 @@ fn bucket_bits(file: &File) -> io::Result<u32> {
 /// Make a file with an empty table, unless another process has made it meanwhile. A process that dies here leaves a file without
 /// a sound head, which the next one makes anew.
 fn make(path: &Path, bits: u32) -> io::Result<()> {
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .open(path)?;
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false);
+    let file = regular_file::open_own(&mut options, path)?;
     // The lock ends with the process that holds it. A stopped one must not stop others.
     for _ in 0..100 {
         match file.try_lock() {
@@ -525,6 +523,29 @@ mod tests {
         let file = IndexFile::open(&path, 1000, 1 << 24);
         let kept = (0..400).filter(|&key| file.get(key).is_some()).count();
         assert!(kept >= 390, "{kept}"); // two writers of one slot at once lose one
+        std::fs::remove_dir_all(&folder).expect("removed");
+    }
+
+    #[test]
+    fn a_link_or_pipe_in_place_of_the_file_counts_as_empty_and_is_left() {
+        use crate::regular_file::tests::{at_once, pipe};
+
+        let folder = folder("index-file-link");
+        std::fs::write(folder.join("document"), b"mine").expect("written");
+        std::os::unix::fs::symlink("document", folder.join("link")).expect("linked");
+        pipe(&folder.join("pipe"));
+        for name in ["link", "pipe"] {
+            let path = folder.join(name);
+            at_once(move || {
+                let file = IndexFile::open(&path, 8, 1 << 20);
+                let key = sample();
+                file.put(1, &key);
+                file.flush();
+                assert!(file.get(1).is_none());
+            });
+        }
+        let document = std::fs::read(folder.join("document")).expect("read");
+        assert_eq!(document, b"mine");
         std::fs::remove_dir_all(&folder).expect("removed");
     }
 }

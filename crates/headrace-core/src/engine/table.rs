@@ -10,6 +10,7 @@ use super::byte_cache::ByteCache;
 use super::file::{make_room, read_file};
 use crate::crc::crc32c;
 use crate::error::{Result, Status};
+use crate::regular_file;
 
 /// How a file is read.
 enum Handle {
@@ -151,7 +152,7 @@ impl Table {
         }
         let _one_at_a_time = self.opening.lock().unwrap_or_else(PoisonError::into_inner);
         if handle.get().is_none() {
-            drop(handle.set(File::open(&self.paths[file])?));
+            drop(handle.set(regular_file::open(&self.paths[file])?.0));
         }
         handle.get().ok_or_else(|| io::Error::other("not opened"))
     }
@@ -195,5 +196,19 @@ mod tests {
         let gone = Table::new(vec![folder.join("x")], vec![0], vec![0], vec![-1]).expect("fits");
         assert_eq!(gone.read(0, &mut bytes), Err(Status::Io));
         assert!(Table::new(vec![], vec![0], vec![0], vec![0]).is_err());
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore)] // Miri makes no pipes
+    fn a_pipe_in_place_of_a_file_or_shard_is_an_error_at_once() {
+        use crate::regular_file::tests::{at_once, folder, pipe};
+
+        let folder = folder("table-pipe");
+        pipe(&folder.join("pipe"));
+        let paths = vec![folder.join("pipe"), folder.join("pipe")];
+        let table = Table::new(paths, vec![0, 1], vec![0, 0], vec![-1, 3]).expect("fits");
+        let read = at_once(move || [0, 1].map(|record| table.read(record, &mut Vec::new())));
+        assert_eq!(read, [Err(Status::Io); 2]);
+        std::fs::remove_dir_all(&folder).expect("removed");
     }
 }

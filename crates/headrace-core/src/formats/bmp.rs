@@ -115,6 +115,9 @@ pub fn rle(data: &[u8], size: Size, out: &mut Vec<u8>) -> Result<bool> {
     if header.bits != if nibbles { 4 } else { 8 } {
         return Err(Status::CorruptHeader);
     }
+    if header.data_at % 2 == 1 {
+        return Err(Status::Unsupported);
+    }
     let width = size.width as usize;
     let mut indices = vec![0; width * size.height as usize]; // rows from the bottom up
     let coded = data.get(header.data_at..).ok_or(Status::Truncated)?;
@@ -134,60 +137,87 @@ pub fn rle(data: &[u8], size: Size, out: &mut Vec<u8>) -> Result<bool> {
     Ok(true)
 }
 
-/// Write the colour numbers of the runs to `indices`. Data that end before the last row, or leave a row, are damaged.
+/// Write the colour numbers of the runs to `indices`, which are 0. Pixels that a jump, an empty row, or the end of a row skips stay
+/// 0, as in Pillow. Data that end before the last row, or leave a row, are damaged.
+///
+/// Pillow pads stored pixels to even places in the file, so `coded` must begin at one.
 fn fill_indices(coded: &[u8], nibbles: bool, width: usize, indices: &mut [u8]) -> Result<()> {
-    let (mut at, mut to) = (0, 0); // in `coded` and in `indices`
-    let mut row_ended = false; // by the code before
+    let mut at = 0; // in `coded`
+    let mut to = 0; // in `indices`
+    let mut full = false; // `to` is the end of a row, not the start of the next one
+    let mut empty_rows = false;
     while to < indices.len() {
-        let &[count, value] = coded
-            .get(at..)
-            .and_then(<[u8]>::first_chunk)
-            .ok_or(Status::Truncated)?;
-        at += 2;
-        let ended_before = std::mem::take(&mut row_ended);
-        let room = width - to % width;
+        let [count, value] = code(coded, &mut at).ok_or(Status::Truncated)?;
+        let room = if full { 0 } else { width - to % width };
         match (count, value) {
-            (0, 0) if to % width > 0 => {
+            (0, 0) => {
+                empty_rows |= room == width;
                 to += room;
-                row_ended = true;
+                full = false;
             }
-            // After a full row it changes nothing; an empty row is one for the format, and none for Pillow.
-            (0, 0) if ended_before || to == 0 => return Err(Status::Unsupported),
-            (0, 0) => row_ended = true,
             (0, 1) => return Err(Status::Truncated),
-            (0, 2) => return Err(Status::Unsupported), // a jump, which Pillow's versions read differently
-            (0, length) => {
-                let length = usize::from(length);
-                let bytes = if nibbles { length.div_ceil(2) } else { length };
-                let stored = coded.get(at..at + bytes).ok_or(Status::Truncated)?;
-                if length > room {
+            (0, 2) => {
+                let [right, up] = code(coded, &mut at)
+                    .ok_or(Status::Truncated)?
+                    .map(usize::from);
+                if right > room || to + right + up * width > indices.len() {
                     return Err(Status::CorruptData);
                 }
-                for (number, index) in indices[to..to + length].iter_mut().enumerate() {
-                    *index = match (nibbles, number % 2) {
-                        (false, _) => stored[number],
-                        (true, 0) => stored[number / 2] >> 4,
-                        (true, _) => stored[number / 2] & 15,
-                    };
-                }
-                at += bytes + bytes % 2; // padded to words
-                to += length;
+                to += right + up * width;
+                full |= right > 0 && right == room;
             }
-            (length, value) => {
-                let length = usize::from(length);
-                if length > room {
+            (length, _) => {
+                let pixels = usize::from(if length == 0 { value } else { length });
+                if pixels > room {
                     return Err(Status::CorruptData);
                 }
-                for (number, index) in indices[to..to + length].iter_mut().enumerate() {
-                    *index = match (nibbles, number % 2) {
-                        (false, _) => value,
-                        (true, 0) => value >> 4,
-                        (true, _) => value & 15,
-                    };
+                let target = &mut indices[to..to + pixels];
+                if length == 0 {
+                    let bytes = if nibbles { pixels.div_ceil(2) } else { pixels };
+                    let stored = coded.get(at..at + bytes).ok_or(Status::Truncated)?;
+                    copy_pixels(stored, nibbles, target);
+                    at += bytes + bytes % 2; // padded to words
+                } else {
+                    repeat_pixels(value, nibbles, target);
                 }
-                to += length;
+                to += pixels;
+                full = pixels == room;
             }
         }
     }
+    // Pillow has no empty rows. It refuses such a file for its missing pixels unless more pixels follow.
+    let mut ends = std::iter::from_fn(|| code(coded, &mut at)).skip_while(|&end| end == [0, 0]);
+    if empty_rows && ends.next().is_some_and(|end| end != [0, 1]) {
+        return Err(Status::Unsupported);
+    }
     Ok(())
+}
+
+/// Read the next two bytes.
+fn code(coded: &[u8], at: &mut usize) -> Option<[u8; 2]> {
+    let code = *coded.get(*at..)?.first_chunk()?;
+    *at += 2;
+    Some(code)
+}
+
+/// Write pixels that are stored one by one: a byte each, or half a byte, the upper half first.
+fn copy_pixels(stored: &[u8], nibbles: bool, target: &mut [u8]) {
+    for (number, index) in target.iter_mut().enumerate() {
+        *index = match (nibbles, number % 2) {
+            (false, _) => stored[number],
+            (true, 0) => stored[number / 2] >> 4,
+            (true, _) => stored[number / 2] & 15,
+        };
+    }
+}
+
+/// Write a run: one colour, or the two halves of a byte in turn.
+fn repeat_pixels(value: u8, nibbles: bool, target: &mut [u8]) {
+    for (number, index) in target.iter_mut().enumerate() {
+        *index = match (nibbles, number % 2) {
+            (false, _) => value,
+            (true, 0) => value >> 4,
+            (true, _) => value & 15,
+        };
+    }
 }

@@ -46,9 +46,14 @@ pub fn region(
     };
     indices.clear();
     indices.resize(usize::from(frame.width) * usize::from(frame.height), 0);
-    reader
-        .read_into_buffer(indices)
+    // All rows at once, in the order of the file: the library's own reader of interlaced rows, which asks for one row at a time,
+    // loses rows whose last code it has read already.
+    let complete = reader
+        .fill_buffer(indices)
         .map_err(|error| status_of(&error, Status::CorruptData))?;
+    if !complete {
+        return Err(Status::CorruptData);
+    }
 
     let around = colour(frame.transparent.unwrap_or(0));
     pixels.resize(region.w as usize * region.h as usize * 3, 0);
@@ -60,13 +65,30 @@ pub fn region(
             );
             out.copy_from_slice(&match inside {
                 (Some(x), Some(y)) if x < frame.width.into() && y < frame.height.into() => {
-                    colour(indices[y as usize * usize::from(frame.width) + x as usize])
+                    let row = if frame.interlaced {
+                        interlaced_row(y, frame.height.into())
+                    } else {
+                        y
+                    };
+                    colour(indices[row as usize * usize::from(frame.width) + x as usize])
                 }
                 _ => around,
             });
         }
     }
     Ok(())
+}
+
+/// Return the place of row `y` of `height` in an interlaced file: every eighth row from 0 on, every eighth from 4 on, every fourth
+/// from 2 on, every second from 1 on (GIF89a, appendix E).
+fn interlaced_row(y: u32, height: u32) -> u32 {
+    let rows = |first: u32, step: u32| (height + step - 1 - first.min(height)) / step;
+    match y % 8 {
+        0 => y / 8,
+        4 => rows(0, 8) + y / 8,
+        2 | 6 => rows(0, 8) + rows(4, 8) + y / 4,
+        _ => rows(0, 8) + rows(4, 8) + rows(2, 4) + y / 2,
+    }
 }
 
 fn open(data: &[u8]) -> Result<Reader<'_>> {
@@ -96,5 +118,25 @@ fn status_of(error: &DecodingError, damaged: Status) -> Status {
         Status::Truncated
     } else {
         damaged
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn interlaced_rows_are_found_at_every_height() {
+        for height in 1..70u32 {
+            let passes = [(0, 8), (4, 8), (2, 4), (1, 2)];
+            let order = passes.map(|(first, step)| (first..height).step_by(step));
+            for (place, y) in order.into_iter().flatten().enumerate() {
+                assert_eq!(
+                    interlaced_row(y, height),
+                    place as u32,
+                    "row {y} of {height}"
+                );
+            }
+        }
     }
 }

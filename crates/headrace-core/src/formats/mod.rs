@@ -124,8 +124,8 @@ fn decode_region(
             }
         }
         Format::WebP => {
-            let data = webp::without_blending(data);
-            read(WebPDecoder::new(Cursor::new(data)), samples)?
+            let data = webp::as_libwebp_reads(data);
+            read(WebPDecoder::new(Cursor::new(data.as_ref())), samples)?
         }
         Format::Bmp if bmp::rle(data, size, samples)? => Samples::Rgb8,
         Format::Bmp => {

@@ -1,4 +1,5 @@
-//! What the library does otherwise than libwebp in WebP files: the container's stated size, and the first frame of an animation.
+//! What the library does otherwise than libwebp in WebP files: the container's stated size, the first frame of an animation, and
+//! alpha that is stated but missing.
 
 use std::borrow::Cow;
 
@@ -18,28 +19,39 @@ pub fn check(data: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Return the file with a first frame that replaces the canvas. The library rounds when it blends; libwebp does not blend the first
-/// frame.
-pub fn without_blending(data: &[u8]) -> Cow<'_, [u8]> {
-    const FLAGS: usize = 8 + 15; // behind place, size and duration (RFC 9649, section 2.7.1.1)
+/// Return the file as the library reads it like libwebp: the first frame of an animation replaces the canvas, with which the library
+/// would blend it, and a lossy image without a chunk of alpha values states none.
+pub fn as_libwebp_reads(data: &[u8]) -> Cow<'_, [u8]> {
+    const FRAME_FLAGS: usize = 8 + 15; // behind place, size and duration (RFC 9649, section 2.7.1.1)
     const NO_BLENDING: u8 = 2;
-    let Some(flags) = first_frame(data).map(|frame| frame + FLAGS) else {
-        return Cow::Borrowed(data);
+    const IMAGE_FLAGS: usize = 20; // of VP8X, the first chunk of an extended file
+    const ALPHA: u8 = 0x10;
+    let with = |at: usize, change: fn(u8) -> u8| match data.get(at) {
+        Some(&flags) if change(flags) != flags => {
+            let mut copy = data.to_vec();
+            copy[at] = change(flags);
+            Cow::Owned(copy)
+        }
+        _ => Cow::Borrowed(data),
     };
-    if data.get(flags).is_none_or(|flags| flags & NO_BLENDING != 0) {
-        return Cow::Borrowed(data);
+    if let Some(frame) = chunk(data, b"ANMF") {
+        with(frame + FRAME_FLAGS, |flags| flags | NO_BLENDING)
+    } else if chunk(data, b"VP8X") == Some(12)
+        && chunk(data, b"VP8 ").is_some()
+        && chunk(data, b"ALPH").is_none()
+    {
+        with(IMAGE_FLAGS, |flags| flags & !ALPHA)
+    } else {
+        Cow::Borrowed(data)
     }
-    let mut copy = data.to_vec();
-    copy[flags] |= NO_BLENDING;
-    Cow::Owned(copy)
 }
 
-/// Return the offset of the first ANMF chunk.
-fn first_frame(data: &[u8]) -> Option<usize> {
+/// Return the offset of the first chunk of this name.
+fn chunk(data: &[u8], name: &[u8; 4]) -> Option<usize> {
     let mut at = 12;
     loop {
         let head: &[u8; 8] = data.get(at..)?.first_chunk()?;
-        if &head[..4] == b"ANMF" {
+        if &head[..4] == name {
             return Some(at);
         }
         let length = u32::from_le_bytes([head[4], head[5], head[6], head[7]]) as usize;

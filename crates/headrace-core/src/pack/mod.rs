@@ -17,6 +17,7 @@ use crate::crc::crc32c;
 use crate::geometry::Size;
 use crate::jpeg::facts::{jpeg_facts, JpegFacts};
 use crate::jpeg::restart::{Metadata, RestartOptions, RestartWriter};
+use crate::regular_file;
 use reencode::Reencoder;
 
 /// The treatment of each JPEG.
@@ -118,7 +119,7 @@ impl Packer {
         label: i64,
         out: &mut Vec<u8>,
     ) -> Option<Row> {
-        let mut file = File::open(place.path).ok()?;
+        let (mut file, _) = regular_file::open(place.path).ok()?;
         let (offset, size) = if options.keep == Keep::Bytes && options.smaller.is_none() {
             self.append_as_it_is(&mut file, place, key, out)?
         } else {
@@ -252,5 +253,33 @@ fn read(file: &mut File, offset: u64, size: Option<u64>, out: &mut Vec<u8>) -> O
             let count = file.take(size).read_to_end(out).ok()?;
             (count as u64 == size).then_some(())
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::regular_file::tests::{at_once, folder, pipe};
+
+    #[test]
+    fn a_pipe_in_place_of_an_image_is_declined_at_once() {
+        let folder = folder("pack-pipe");
+        let path = folder.join("pipe");
+        pipe(&path);
+        let row = at_once(move || {
+            let place = Place {
+                path: &path,
+                offset: 0,
+                size: None,
+                json: None,
+            };
+            let options = PackOptions {
+                keep: Keep::Bytes,
+                smaller: None,
+            };
+            Packer::default().append(&options, &place, "key", 0, &mut Vec::new())
+        });
+        assert_eq!(row, None);
+        std::fs::remove_dir_all(&folder).expect("removed");
     }
 }

@@ -1,5 +1,9 @@
 //! The reader of the EXIF orientation: one number in a TIFF structure that JPEG, PNG, WebP and TIFF files carry.
 
+mod png;
+
+use std::borrow::Cow;
+
 use crate::geometry::Orientation;
 use crate::jpeg::marker::{self, next_segment};
 
@@ -8,16 +12,16 @@ use crate::jpeg::marker::{self, next_segment};
 pub fn orientation(data: &[u8]) -> Orientation {
     let blocks = match data {
         [0xFF, 0xD8, ..] => jpeg_blocks(data),
-        [0x89, b'P', b'N', b'G', ..] => png_blocks(data),
+        [0x89, b'P', b'N', b'G', ..] => png::blocks(data),
         [b'R', b'I', b'F', b'F', ..] => webp_blocks(data),
         _ => Blocks {
-            tiff: Some(data),
+            tiff: Some(Cow::Borrowed(data)),
             xmp: None,
         },
     };
-    let stated = blocks.tiff.and_then(orientation_in_tiff);
+    let stated = blocks.tiff.as_deref().and_then(orientation_in_tiff);
     stated
-        .or_else(|| blocks.xmp.and_then(orientation_in_xmp))
+        .or_else(|| blocks.xmp.as_deref().and_then(orientation_in_xmp))
         .and_then(Orientation::from_number)
         .unwrap_or_default()
 }
@@ -25,8 +29,8 @@ pub fn orientation(data: &[u8]) -> Orientation {
 /// The metadata blocks of a file.
 #[derive(Default)]
 struct Blocks<'a> {
-    tiff: Option<&'a [u8]>,
-    xmp: Option<&'a [u8]>,
+    tiff: Option<Cow<'a, [u8]>>,
+    xmp: Option<Cow<'a, [u8]>>,
 }
 
 /// The bytes before the TIFF structure in JPEG, and sometimes in WebP.
@@ -40,37 +44,11 @@ fn jpeg_blocks(data: &[u8]) -> Blocks<'_> {
             break;
         }
         if segment.code == marker::APP1 {
-            let xmp = segment
-                .payload
-                .strip_prefix(b"http://ns.adobe.com/xap/1.0/\0");
-            blocks.tiff = blocks.tiff.or(segment.payload.strip_prefix(EXIF_PREFIX));
-            blocks.xmp = xmp.or(blocks.xmp);
+            let behind = |prefix: &[u8]| segment.payload.strip_prefix(prefix).map(Cow::Borrowed);
+            blocks.tiff = blocks.tiff.or(behind(EXIF_PREFIX));
+            blocks.xmp = behind(b"http://ns.adobe.com/xap/1.0/\0").or(blocks.xmp);
         }
         at = segment.end;
-    }
-    blocks
-}
-
-/// Find the metadata in the chunks of a PNG file: length, name, content, checksum (PNG 5.3). The EXIF chunk may follow the pixels.
-fn png_blocks(data: &[u8]) -> Blocks<'_> {
-    let mut blocks = Blocks::default();
-    let mut rest = data.get(8..).unwrap_or_default();
-    while let Some((head, behind)) = rest.split_first_chunk::<8>() {
-        let length = u32::from_be_bytes([head[0], head[1], head[2], head[3]]) as usize;
-        let Some(content) = behind.get(..length) else {
-            break;
-        };
-        match &head[4..] {
-            b"eXIf" => blocks.tiff = Some(content.strip_prefix(EXIF_PREFIX).unwrap_or(content)),
-            // Uncompressed international text: two zero bytes, then language and translated keyword, each ended by a zero.
-            b"iTXt" => {
-                let xmp = content.strip_prefix(b"XML:com.adobe.xmp\0\0\0");
-                blocks.xmp = xmp.or(blocks.xmp);
-            }
-            b"IEND" => break,
-            _ => {}
-        }
-        rest = behind.get(length + 4..).unwrap_or_default();
     }
     blocks
 }
@@ -85,8 +63,11 @@ fn webp_blocks(data: &[u8]) -> Blocks<'_> {
             break;
         };
         match &head[..4] {
-            b"EXIF" => blocks.tiff = Some(content.strip_prefix(EXIF_PREFIX).unwrap_or(content)),
-            b"XMP " => blocks.xmp = Some(content),
+            b"EXIF" => {
+                let tiff = content.strip_prefix(EXIF_PREFIX).unwrap_or(content);
+                blocks.tiff = Some(Cow::Borrowed(tiff));
+            }
+            b"XMP " => blocks.xmp = Some(Cow::Borrowed(content)),
             _ => {}
         }
         rest = behind.get(length + (length & 1)..).unwrap_or_default();
