@@ -153,6 +153,31 @@ fn components_with_one_name_are_refused() {
 }
 
 #[test]
+fn a_scan_in_another_order_than_the_frame_is_refused() {
+    let size = Size {
+        width: 40,
+        height: 40,
+    };
+    let sound = turbo::encode(&[120; 40 * 40 * 3], size, &Encoding::default()).unwrap();
+    let scan = sound
+        .windows(2)
+        .position(|pair| pair == [0xFF, 0xDA])
+        .unwrap();
+    let (mut out, options) = (Vec::new(), RestartOptions::default());
+    for order in [[0, 2, 1], [1, 0, 2], [2, 1, 0], [1, 2, 0], [2, 0, 1]] {
+        let mut data = sound.clone();
+        for (place, &from) in order.iter().enumerate() {
+            let (to, from) = (scan + 5 + 2 * place, scan + 5 + 2 * from);
+            data[to..to + 2].copy_from_slice(&sound[from..from + 2]);
+        }
+        assert!(turbo::coefficients(&data, &mut |_| Ok(())).is_err());
+        let written = restart_markers(&data, &options, &mut out);
+        assert_eq!(written, Err(Status::CorruptHeader), "{order:?}");
+        assert!(out.is_empty());
+    }
+}
+
+#[test]
 fn all_samplings_and_scan_layouts_keep_their_pixels() {
     for sampling in SAMPLINGS {
         for (progressive, optimized) in [(false, false), (false, true), (true, false)] {

@@ -5,6 +5,8 @@
 //! chains overlap. Each run has its own state, so either may end a block first.
 #![allow(unsafe_code)]
 
+use std::marker::PhantomData;
+
 use super::bits::BitReader;
 use super::header::{Class, ZIGZAG};
 use super::huffman::{resolve, DcTable, PairTable, END_OF_BLOCK, NOT_HELD, WINDOW};
@@ -23,7 +25,8 @@ const LOOK_UPS: u32 = 56 / WINDOW;
 /// Position in a [`Group`] (of its first block) of the k-th coefficient in file order, for k below 64. Indexed by a `u8`, so
 /// without a bounds check. From 128 on it repeats (see [`PairTable`]). A k that leaves the block gives the last place, where the
 /// first symbol of a pair is stored after the second.
-static PLACE: [u8; 256] = places();
+static PLACE: [u8; 256] = PLACES;
+const PLACES: [u8; 256] = places();
 
 const fn places() -> [u8; 256] {
     let mut places = [0; 256];
@@ -91,7 +94,10 @@ pub struct Row<'r> {
     data: &'r [u8],
     blocks: [Block<'r>; MAX_BLOCKS],
     count: usize,
-    groups: &'r mut [Group],
+    /// The groups, reached through one pointer: two lanes write to different blocks of one group in turn.
+    groups: *mut Group,
+    last_group: usize,
+    borrowed: PhantomData<&'r mut [Group]>,
 }
 
 /// Blocks in an MCU, at most (T.81 B.2.3).
@@ -105,14 +111,15 @@ struct Block<'r> {
 }
 
 impl<'r> Row<'r> {
-    /// Make a row of the file `data`, whose MCUs consist of `slots`, at most [`MAX_BLOCKS`]. Coefficients are stored in `groups`,
-    /// which must be all zero; the last group receives skipped blocks.
+    /// Make a row of the file `data`, whose MCUs consist of `slots`, at most [`MAX_BLOCKS`]. Coefficients are stored in `groups`, at
+    /// least one, which must be all zero; the last group receives skipped blocks.
     pub fn new(
         data: &'r [u8],
         slots: &[Slot],
         tables: &'r [Tables; 3],
         groups: &'r mut [Group],
     ) -> Self {
+        assert!(slots.len() <= MAX_BLOCKS && !groups.is_empty());
         let mut blocks = [Block {
             tables: &tables[0],
             slot: Slot::default(),
@@ -126,8 +133,10 @@ impl<'r> Row<'r> {
         Row {
             data,
             blocks,
-            count: slots.len().min(MAX_BLOCKS),
-            groups,
+            count: slots.len(),
+            last_group: groups.len() - 1,
+            groups: groups.as_mut_ptr(),
+            borrowed: PhantomData,
         }
     }
 }
@@ -283,9 +292,17 @@ macro_rules! refill {
 /// `block` is a block of a [`Group`]: its first coefficient is at 0, 8, 16 or 24.
 #[inline(always)]
 unsafe fn place(block: *mut i16, k: u32) -> *mut i16 {
-    // SAFETY: places are at most 231, and 231 + 24 is inside the group.
+    // SAFETY: every place is inside the group from each of its blocks on (checked below at compile time).
     unsafe { block.add(usize::from(PLACE[usize::from(k as u8)])) }
 }
+
+const _: () = {
+    let mut k = 0;
+    while k < 256 {
+        assert!(PLACES[k] as usize + 8 * (GROUP - 1) < 64 * GROUP);
+        k += 1;
+    }
+};
 
 impl<'r> Lane<'r> {
     #[inline(never)]
@@ -313,17 +330,19 @@ impl<'r> Lane<'r> {
     #[inline(always)]
     fn begin_block(&mut self, mut bits: BitReader<'r>, row: &mut Row<'r>) -> Result<()> {
         let Block { tables, slot } = &row.blocks[self.slot];
-        let last_group = row.groups.len() - 1;
         let (group, lane) = if self.column < 0 {
-            (last_group, 0)
+            (row.last_group, 0)
         } else {
             let x = self.column as usize * slot.h + slot.x;
-            ((slot.first_group + x / GROUP).min(last_group), x % GROUP)
+            let group = slot.first_group + x / GROUP;
+            (group.min(row.last_group), x % GROUP)
         };
-        let block = &mut row.groups[group][lane * 8..];
+        // SAFETY: the group is among those that `row` borrows, and one of its four blocks begins there.
+        let block = unsafe { row.groups.add(group).cast::<i16>().add(lane * 8) };
         let predictor = &mut self.predictors[slot.component];
         *predictor = predictor.wrapping_add(dc_difference(&mut bits, &tables.dc)?);
-        block[0] = *predictor as i16;
+        // SAFETY: as above; no reference to the groups exists while `row` does.
+        unsafe { *block = *predictor as i16 };
         bits.refill();
         let (window, count) = bits.lend();
         self.bits = bits;
@@ -332,7 +351,7 @@ impl<'r> Lane<'r> {
             count,
             k: 0,
             entries: tables.ac.entries.as_ptr(),
-            block: block.as_mut_ptr(),
+            block,
         };
         Ok(())
     }

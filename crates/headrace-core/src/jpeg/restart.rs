@@ -349,6 +349,9 @@ impl<'a> Header<'a> {
             if rest[found + 1..].iter().any(|c| c.id == id) {
                 return Err(Status::Unsupported); // of components with one name, libjpeg-turbo refuses some orders
             }
+            if found > 0 && self.components_in_scan == self.components.len() {
+                return Err(Status::CorruptHeader); // the scan keeps the frame's order (T.81 B.2.3), as libjpeg-turbo demands
+            }
             self.components[place..=place + found].rotate_right(1);
             self.components[place].tables = (dc, ac);
         }

@@ -13,12 +13,13 @@ use super::{scalar, Affine, Line, Picture};
 /// Sample a part of an output row bilinearly, at most [`LONGEST_PART`] pixels.
 pub fn bilinear(picture: &Picture<'_>, map: &Affine, line: Line, output: &mut [u8]) {
     let pixels = output.len() / 3;
-    debug_assert!(pixels <= LONGEST_PART);
+    assert!(pixels <= LONGEST_PART);
     let cells = Cells::of_row(picture, map, line, pixels);
+    cells.assert_readable(picture, pixels);
     cells.fill_outside(line.fill, output);
     scalar::bilinear_part(picture, map, line, output, cells.visible..cells.first);
-    // SAFETY: the extension was checked when the warper was made; `Cells` guarantees that the pixels from `first` to `end` read
-    // eight bytes within the picture's buffer.
+    // SAFETY: the extension was checked when the warper was made; `assert_readable` has checked that the pixels from
+    // `first` to `end` are in the output and read eight bytes within the picture's buffer.
     unsafe { inner(picture, map, line, &cells, output) };
     scalar::bilinear_part(picture, map, line, output, cells.end..cells.hidden);
 }

@@ -191,6 +191,17 @@ impl Picture<'_> {
         [self.bytes[at], self.bytes[at + 1], self.bytes[at + 2]]
     }
 
+    /// Panic unless `bytes` bytes can be read at every pixel on the straight way between two pixels, given as column and row of
+    /// the window, and in `below` rows under it. The vector kernels rely on that and check nothing else.
+    #[cfg(target_arch = "x86_64")]
+    fn assert_readable(&self, ends: [(i64, i64); 2], below: usize, bytes: usize) {
+        let [(x0, y0), (x1, y1)] = ends;
+        assert!(x0.min(x1).min(y0).min(y1) >= 0, "a pixel before the window");
+        let (x, y) = (x0.max(x1) as usize, y0.max(y1) as usize + below);
+        assert!(x < self.window.w as usize && y < self.window.h as usize);
+        assert!(y * self.stride + x * 3 + bytes <= self.bytes.len());
+    }
+
     /// Return a pixel, or `None` outside the image.
     #[inline(always)]
     fn inside(&self, x: i64, y: i64) -> Option<[u8; 3]> {

@@ -135,11 +135,18 @@ fn fixed(
         x - (i64::from(window.x) << 16),
         y - (i64::from(window.y) << 16),
     );
+    #[cfg(target_arch = "x86_64")]
+    {
+        let pixels = (stop - inner - 1) as i64;
+        let last = (place.0 + step.0 * pixels, place.1 + step.1 * pixels);
+        let ends = [place, last].map(|(x, y)| (x >> 16, y >> 16));
+        picture.assert_readable(ends, 0, 4);
+    }
     let output = &mut output[inner * 3..stop * 3];
     match extension {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the extension was checked when the warper was made; every pixel of `output` comes from inside the window, and
-        // four bytes can be read there.
+        // four bytes can be read there (`assert_readable`).
         Extension::Avx512 => unsafe { super::avx512::nearest(picture, place, step, output) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as above.

@@ -89,6 +89,21 @@ impl Cells {
 }
 
 impl Cells {
+    /// Panic unless the pixels from `first` to `end` are among the row's `pixels`, and eight bytes can be read at the four
+    /// neighbours of each. The vector kernels rely on it.
+    pub fn assert_readable(&self, picture: &Picture<'_>, pixels: usize) {
+        assert!(self.first <= self.end && self.end <= pixels);
+        if self.first == self.end {
+            return;
+        }
+        let steps = (self.end - 1 - self.first) as i64;
+        let cell = |course: Course, steps: i64| {
+            course.start.wrapping_add(course.step.wrapping_mul(steps)) >> 32
+        };
+        let ends = [0, steps].map(|steps| (cell(self.x, steps), cell(self.y, steps)));
+        picture.assert_readable(ends, 1, 8);
+    }
+
     /// Fill the pixels outside the image.
     pub fn fill_outside(&self, fill: [u8; 3], output: &mut [u8]) {
         let (head, tail) = output.split_at_mut(self.hidden * 3);
