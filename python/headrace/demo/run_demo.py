@@ -26,6 +26,7 @@ from headrace.demo import images, steps
 from headrace.errors import CommandError, HeadraceError, SourceError
 from headrace.loading.loader import Loader
 from headrace.system import nvml, software
+from headrace.system.private_files import foreign_part, make_private_folder, private_opener
 from headrace.training.devices import SIMULATED
 from headrace.transforms.geometry import CenterCrop
 
@@ -162,8 +163,8 @@ def run_demo(*, data: Path | None, folder: Path, seconds: float, log: Log, progr
 def _locked(folder: Path) -> Iterator[None]:
     """Keep a second demo out of `folder` while this one works there."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = open(folder / ".lock", "w")  # noqa: SIM115 - closed below, with the lock
+        make_private_folder(folder)
+        lock = open(folder / ".lock", "w", opener=private_opener)  # noqa: SIM115 - closed below, with the lock
     except OSError as error:
         hint = "headrace demo --keep FOLDER, with a folder that can be written to"
         raise HeadraceError(f"cannot write to {folder}: {error.strerror}", hint=hint) from error
@@ -178,6 +179,11 @@ def _locked(folder: Path) -> Iterator[None]:
 
 def _photographs(folder: Path, show: Log, progress: OpenProgress) -> Path:
     target = folder / "images"
+    if (foreign := foreign_part(target)) is not None:
+        raise SourceError(
+            f"{foreign.path} was made by another user (number {foreign.user}): the demo does not use it",
+            hint="headrace demo --keep FOLDER, with a folder of your own",
+        )
     total = len(images.CLASSES) * images.IMAGES_PER_CLASS
     if images.is_complete(target):
         show(f"1/6 photographs: {total:,} from an earlier run in {target}")

@@ -82,7 +82,7 @@ def _usable(path: Path) -> Path | None:
         if not os.access(folder, os.W_OK):
             return None
         with contextlib.suppress(FileNotFoundError):
-            os.utime(path)
+            os.utime(path, follow_symlinks=False)
         _make_room(folder, path)
     except SourceError as error:
         warnings.warn(f"JPEG indexes are not kept: {error} ({error.hint})", RuntimeWarning, stacklevel=3)

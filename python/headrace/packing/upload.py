@@ -11,6 +11,7 @@ from headrace.datasets.shards.manifest import MANIFEST
 from headrace.datasets.sources.container_index_cache import cache_folder
 from headrace.datasets.sources.remote.store import Bucket
 from headrace.errors import UsageError
+from headrace.system.private_cache import make_cache_folder
 
 __all__ = ["check_free", "staging_folder", "upload"]
 
@@ -18,8 +19,12 @@ _UPLOADS = 4  # concurrent files; each is sent in parts by several connections
 
 
 def staging_folder(url: str) -> Path:
-    """Return the folder in which a dataset for `url` is packed, always the same, so that an interrupted pack continues."""
-    return cache_folder() / "pack" / hashlib.sha256(url.rstrip("/").encode()).hexdigest()[:32]
+    """Make and return the folder in which a dataset for `url` is packed, always the same: an interrupted pack continues.
+
+    Raises SourceError if another user owns the folder or may write into it: what is there would be uploaded.
+    """
+    folder = cache_folder() / "pack" / hashlib.sha256(url.rstrip("/").encode()).hexdigest()[:32]
+    return make_cache_folder(folder)
 
 
 def check_free(bucket: Bucket, parts: list[str], staging: Path) -> None:

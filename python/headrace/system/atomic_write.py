@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from headrace.system.private_files import PRIVATE_FILE
+from headrace.system.private_files import new_file
 
 __all__ = ["TEMPORARY_PREFIX", "atomic_write", "replacing", "sync_folder"]
 
@@ -28,21 +28,20 @@ def atomic_write(
     stands, on the same file system (default: the folder of `path`, which must exist). `private`: only the owner may read the
     file (mode 0600). Raise `OSError`.
     """
-    with replacing(path, sync=sync, temporary_folder=temporary_folder) as temporary:
-        if private:
-            temporary.touch(PRIVATE_FILE)
+    with replacing(path, sync=sync, temporary_folder=temporary_folder, private=private) as temporary:
         temporary.write_bytes(data.encode() if isinstance(data, str) else data)
 
 
 @contextlib.contextmanager
-def replacing(path: Path, *, sync: bool = False, temporary_folder: Path | None = None) -> Iterator[Path]:
+def replacing(path: Path, *, sync: bool = False, temporary_folder: Path | None = None, private: bool = False) -> Iterator[Path]:
     """Yield the path of a temporary file, which replaces `path` when the block ends. An error removes it and leaves `path`.
 
-    The name of the temporary file ends with that of `path`, for writers that choose a format by the suffix. Arguments as in
-    `atomic_write`.
+    The temporary file exists and is empty; no other user can have prepared it. Its name ends with that of `path`, for writers
+    that choose a format by the suffix. Arguments as in `atomic_write`.
     """
     name = f"{TEMPORARY_PREFIX}{os.getpid()}-{threading.get_native_id()}-{path.name}"
     temporary = (temporary_folder or path.parent) / name
+    new_file(temporary, private=private)
     try:
         yield temporary
         if sync:

@@ -11,7 +11,7 @@ import stat
 from pathlib import Path
 
 from headrace.errors import SourceError
-from headrace.system.private_files import PRIVATE_FOLDER
+from headrace.system.private_files import PRIVATE_FOLDER, foreign_part
 
 __all__ = ["make_cache_folder", "owned_file"]
 
@@ -20,7 +20,7 @@ def make_cache_folder(folder: Path) -> Path:
     """Make `folder` with mode 0700 unless it exists, check who owns it and who may write, and return it.
 
     A link at the end of the path is not followed in a folder where others may make links. Raises SourceError if another user
-    owns the folder or may write into it, OSError if it cannot be made.
+    owns the folder, may write into it, or made a folder above it in one such as /tmp, OSError if it cannot be made.
     """
     for missing in reversed([one for one in (folder, *folder.parents) if not os.path.lexists(one)]):
         missing.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
@@ -34,6 +34,9 @@ def make_cache_folder(folder: Path) -> Path:
     others = stat.S_IWOTH | (0 if facts.st_gid == facts.st_uid else stat.S_IWGRP)  # a group of the user alone has his number
     if facts.st_mode & others and not facts.st_mode & stat.S_ISVTX:
         raise _refused(folder, f"may be written by other users (mode {stat.S_IMODE(facts.st_mode):04o})")
+    found = foreign_part(folder.absolute())
+    if found is not None:
+        raise _refused(folder, f"lies in {found.path}, which belongs to {_user(found.user)}")
     return folder
 
 

@@ -1,25 +1,109 @@
-"""Folders and files that only their owner may read: sessions hold commands, paths and output of the user's jobs."""
+"""Folders and files that only their owner may read: sessions hold commands, paths and output of the user's jobs.
+
+In a folder such as /tmp everybody makes files, and nobody may replace another user's (the sticky bit). Another user can be
+there first: with a folder, a link or a pipe under a name that headrace is about to use. So in such folders only what this user
+or root made is used, as the kernel does for links (fs.protected_symlinks). What is this user's own there stays so: a check of
+the owner is not out of date when the file is opened.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
+from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["PRIVATE_FILE", "PRIVATE_FOLDER", "make_private_folder", "private_opener"]
+__all__ = ["PRIVATE_FILE", "PRIVATE_FOLDER", "ForeignPart", "foreign_part", "make_private_folder", "new_file", "private_opener"]
 
 PRIVATE_FILE = 0o600
 PRIVATE_FOLDER = 0o700
 
 
+@dataclass(frozen=True, slots=True)
+class ForeignPart:
+    """A part of a path that another user made in a folder where everybody makes files, and that user's number."""
+
+    path: Path
+    user: int
+
+
+def foreign_part(path: Path) -> ForeignPart | None:
+    """Return the first part of `path` that another user made in a shared folder, None if there is none.
+
+    A relative path is checked from the current folder on, which the user has chosen. Parts that do not exist are nobody's.
+    """
+    part = Path()
+    for name in path.parts:
+        part /= name
+        try:
+            owner = os.lstat(part).st_uid
+        except FileNotFoundError:
+            return None
+        if not _trusted(owner) and _is_shared(part.parent):
+            return ForeignPart(part, owner)
+    return None
+
+
 def make_private_folder(folder: Path) -> None:
     """Make `folder` with mode 0700, and its missing parents with the usual mode. A folder that exists keeps its mode.
 
-    Raises `OSError`.
+    Raises `OSError`, also for a folder that another user has made in a folder such as /tmp.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     folder.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
+    found = foreign_part(folder)
+    if found is not None:
+        raise _foreign(found.user, found.path)
 
 
 def private_opener(path: str, flags: int) -> int:
-    """Open a file for `open(..., opener=private_opener)`: a new file gets mode 0600, an old one keeps its mode."""
-    return os.open(path, flags, PRIVATE_FILE)
+    """Open a file for `open(..., opener=private_opener)`: a new file gets mode 0600, an old one keeps its mode.
+
+    Links at the end of the path are not followed, and nothing but a regular file is opened. Raises `OSError`, also for a file
+    that another user has made in a folder such as /tmp.
+    """
+    # O_TRUNC waits for the checks.
+    wanted = flags & ~os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+    descriptor = os.open(path, wanted, PRIVATE_FILE)
+    try:
+        facts = os.fstat(descriptor)
+        if not stat.S_ISREG(facts.st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", path)
+        if not _trusted(facts.st_uid) and _is_shared(Path(path).parent):
+            raise _foreign(facts.st_uid, Path(path))
+        if flags & os.O_TRUNC:
+            os.ftruncate(descriptor, 0)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def new_file(path: Path, *, private: bool = False) -> None:
+    """Make an empty file, which nobody else can have prepared; one that a killed process left behind is replaced.
+
+    `private`: with mode 0600. Raises `OSError`.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    mode = PRIVATE_FILE if private else 0o666
+    try:
+        descriptor = os.open(path, flags, mode)
+    except FileExistsError:
+        path.unlink()  # another user's, in a folder such as /tmp: not permitted
+        descriptor = os.open(path, flags, mode)
+    os.close(descriptor)
+
+
+def _trusted(user: int) -> bool:
+    return user in (os.geteuid(), 0)
+
+
+def _is_shared(folder: Path) -> bool:
+    """Return whether other users may make files in `folder`, and none may replace those of others."""
+    mode = folder.stat().st_mode
+    return bool(mode & stat.S_ISVTX and mode & (stat.S_IWOTH | stat.S_IWGRP))
+
+
+def _foreign(user: int, path: Path) -> OSError:
+    return PermissionError(errno.EACCES, f"belongs to user {user}, in a folder that several users may write", os.fspath(path))

@@ -31,6 +31,7 @@ from headrace.errors import SourceError
 from headrace.system import open_files
 from headrace.system.atomic_write import atomic_write
 from headrace.system.private_cache import make_cache_folder
+from headrace.system.private_files import private_opener
 
 if TYPE_CHECKING:
     from headrace.datasets.records import Kind
@@ -54,7 +55,7 @@ def open_remote_containers(
     name = hashlib.sha256(f"{_LAYOUT}\0{bucket.url}\0{listing}".encode("utf-8", "surrogateescape")).hexdigest()[:32]
     folder = cache / name
     make_cache_folder(folder)
-    with open(folder / ".lock", "ab") as lock:
+    with open(folder / ".lock", "ab", opener=private_opener) as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         used = mark_in_use(folder)
         try:

@@ -12,6 +12,7 @@ import shutil
 from pathlib import Path
 
 from headrace.errors import SourceError, UsageError
+from headrace.system.private_files import private_opener
 from headrace.system.sizes import parse_size, size_text
 
 __all__ = ["cache_limit_bytes", "mark_in_use", "reserve", "reserve_some", "reserved_bytes"]
@@ -45,7 +46,7 @@ def reserve_some(entry: Path, size: int, *, at_least: int, limit: int | None = N
     If `size` does not fit, a tenth of the space stays free for others. Raises SourceError if less than `at_least` is left.
     """
     cache = entry.parent
-    with open(cache / ".lock", "ab") as lock:
+    with open(cache / ".lock", "ab", opener=private_opener) as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # two processes must not reserve the same bytes
         limit = cache_limit_bytes(cache) if limit is None else limit
         if at_least > limit:
@@ -81,7 +82,7 @@ def reserved_bytes(entry: Path) -> int:
 def mark_in_use(entry: Path) -> int:
     """Mark the entry as used now, and as in use until the returned descriptor is closed."""
     os.utime(entry)
-    descriptor = os.open(entry / ".use", os.O_RDWR | os.O_CREAT, 0o644)
+    descriptor = private_opener(os.fspath(entry / ".use"), os.O_RDWR | os.O_CREAT)
     fcntl.flock(descriptor, fcntl.LOCK_SH)
     return descriptor
 
@@ -89,7 +90,7 @@ def mark_in_use(entry: Path) -> int:
 def _evict(entry: Path) -> int:
     """Remove an entry unless it is in use; return the bytes that become free."""
     size = reserved_bytes(entry)
-    descriptor = os.open(entry / ".use", os.O_RDWR | os.O_CREAT, 0o644)
+    descriptor = private_opener(os.fspath(entry / ".use"), os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

@@ -16,6 +16,7 @@ from headrace.datasets.sources.remote.eviction import mark_in_use, reserve
 from headrace.datasets.sources.remote.store import Bucket, RemoteObject
 from headrace.errors import SourceError
 from headrace.system.private_cache import make_cache_folder
+from headrace.system.private_files import private_opener
 
 __all__ = ["copy_object", "mirror"]
 
@@ -43,7 +44,7 @@ def mirror(
     entry = cache / hashlib.sha256(f"{bucket.url}\0{listing}".encode("utf-8", "surrogateescape")).hexdigest()[:32]
     make_cache_folder(entry)
     total = sum(found.size for found in objects)
-    with open(entry / ".lock", "ab") as lock:
+    with open(entry / ".lock", "ab", opener=private_opener) as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # a second process waits here and then finds the whole copy
         _held.append(mark_in_use(entry))
         if not (entry / "complete").exists():

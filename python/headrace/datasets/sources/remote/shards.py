@@ -32,6 +32,7 @@ from headrace.errors import FormatError
 from headrace.system import open_files
 from headrace.system.atomic_write import atomic_write
 from headrace.system.private_cache import make_cache_folder
+from headrace.system.private_files import private_opener
 
 __all__ = ["RemoteShards", "empty_files", "open_remote_shards", "overhead"]
 
@@ -53,7 +54,7 @@ def open_remote_shards(bucket: Bucket, manifest_bytes: bytes, cache: Path) -> Da
     """
     folder = cache / hashlib.sha256(_LAYOUT + bucket.url.encode() + b"\0" + manifest_bytes).hexdigest()[:32]
     make_cache_folder(folder)
-    with open(folder / ".lock", "ab") as lock:
+    with open(folder / ".lock", "ab", opener=private_opener) as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # so that two processes that open at the same time make the files once
         used = mark_in_use(folder)
         try:
