@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from headrace._native import decode_into
+from headrace._native import IndexStore, Store, fill_items
 from headrace.errors import DecodeError, SourceError
 from headrace.images.decode import reason
 
@@ -21,6 +21,8 @@ __all__ = ["Box", "ImageDescription", "JpegSource", "file_identity", "pixels", "
 
 Box = tuple[int, int, int, int]
 """Left, top, width and height in pixels."""
+
+_HWC = Store("hwc")
 
 COMMUTE_WITH_FLIPS = frozenset({"bilinear", "hamming", "bicubic", "lanczos"})
 """Filters that give the same pixels whether the image is flipped before or after the resize. The others round to one side."""
@@ -122,6 +124,14 @@ class ImageDescription(NamedTuple):
         """Whether the box is resized."""
         return self.size != self.box[2:]
 
+    def item(self) -> tuple[bytes, Box, tuple[int, int] | None, str, Box | None, bool, bool]:
+        """Return the item of the native `fill_items` that fills these pixels."""
+        source, box, size, resample, window, flip_x, flip_y = self
+        if size != box[2:]:
+            return source.data, box, size, resample, window, flip_x, flip_y
+        inside = (box[0] + window[0], box[1] + window[1], window[2], window[3])
+        return source.data, inside, None, resample, None, flip_x, flip_y
+
     def cropped(self, left: int, top: int, width: int, height: int) -> ImageDescription:
         """Describe a crop of the described pixels. It lies inside them."""
         source, box, size, resample, window, flip_x, flip_y = self
@@ -149,28 +159,21 @@ def whole_image(source: JpegSource, width: int, height: int) -> ImageDescription
     return ImageDescription(source, (0, 0, width, height), (width, height), "bilinear", (0, 0, width, height))
 
 
-def pixels(description: ImageDescription) -> npt.NDArray[np.uint8]:
+def pixels(description: ImageDescription, indexes: IndexStore | None = None) -> npt.NDArray[np.uint8]:
     """Return the pixels, uint8 [height, width, 3], bit for bit those of Pillow.
+
+    `indexes`: JPEG indexes that are used and added to (default: none).
 
     Raises `DecodeError` where the image is not decoded natively, and `SourceError` where its file cannot be read again.
 
         pixels(ImageDescription(JpegSource(data), (0, 0, 60, 40), (30, 20), "bilinear", (0, 0, 30, 20)))
     """
-    source, box, (width, height), resample, window, flip_x, flip_y = description
-    left, top, kept_width, kept_height = window
-    if not description.is_resized:
-        box = (box[0] + left, box[1] + top, kept_width, kept_height)
-        left, top, width, height = 0, 0, kept_width, kept_height
-    whole = (kept_width, kept_height) == (width, height)
-    out = np.empty((1, height, width, 3), dtype=np.uint8)
-    (status,) = decode_into([source.data], out, height, width, [box], [flip_x and whole], 1, resample)
+    out = np.empty((description.height, description.width, 3), dtype=np.uint8)
+    (status,) = fill_items([description.item()], [(_HWC, out)], indexes=indexes)
     if status:
-        raise DecodeError(f"the image is not decoded natively: {reason(status)}", key=source.path or "", status=status)
-    result: npt.NDArray[np.uint8] = out[0]
-    if not whole:
-        result = result[top : top + kept_height, left : left + kept_width]
-        result = result[:, ::-1] if flip_x else result
-    return np.ascontiguousarray(result[::-1] if flip_y else result)
+        key = description.source.path or ""
+        raise DecodeError(f"the image is not decoded natively: {reason(status)}", key=key, status=status)
+    return out
 
 
 def pixels_by_pillow(description: ImageDescription) -> npt.NDArray[np.uint8]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import io
+import os
 import threading
 from types import TracebackType
 from typing import Any
@@ -35,6 +36,15 @@ class _Depth(threading.local):
 
 _depth = _Depth()
 _lock = threading.Lock()
+
+
+def _renew_lock() -> None:
+    """Make a new lock in a forked child: another thread of its parent may have held this one."""
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
 _blocks = 0
 _opened = 0
 _replaced: tuple[Any, Any] | None = None
