@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 from headrace.cli.main import main
-from headrace.demo import images, run_demo, steps
+from headrace.demo import run_demo, steps
 from headrace.errors import CommandError, HeadraceError, SourceError
+from headrace.images import photographs
 from PIL import Image
 
 
@@ -150,11 +151,11 @@ def test_a_second_demo_in_the_same_folder_is_refused(tmp_path: Path, data: Path,
 
 
 def test_photographs_are_made_once_and_reused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(images, "IMAGES_PER_CLASS", 1)
-    monkeypatch.setattr(images.make, "__kwdefaults__", images.make.__kwdefaults__ | {"per_class": 1})
+    monkeypatch.setattr(photographs, "IMAGES_PER_CLASS", 1)
+    monkeypatch.setattr(photographs.make, "__kwdefaults__", photographs.make.__kwdefaults__ | {"per_class": 1})
     lines: list[str] = []
     run_demo._photographs(tmp_path, lines.append, meter)
-    monkeypatch.setattr(images, "make", None)  # would fail if called
+    monkeypatch.setattr(photographs, "make", None)  # would fail if called
     assert run_demo._photographs(tmp_path, lines.append, meter) == tmp_path / "images"
     assert "from an earlier run" in lines[-1]
 

@@ -131,14 +131,14 @@ def test_pack_stages_only_in_a_folder_of_its_own(shared: Path, monkeypatch: pyte
 
 @as_root
 def test_the_demo_uses_no_images_of_another_user(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from headrace.demo import images
     from headrace.demo.run_demo import run_demo
+    from headrace.images import photographs
 
     def run(folder: Path) -> None:
         run_demo(data=None, folder=folder, seconds=0.1, log=lambda line: None, progress=lambda words, total: None)  # type: ignore[arg-type, return-value]
 
     (shared / "demo" / "images").mkdir(parents=True)
-    (shared / "demo" / "images" / images.STAMP).write_text(images.VERSION)
+    (shared / "demo" / "images" / photographs.STAMP).write_text(photographs.VERSION)
     strangers(shared / "demo")
     with pytest.raises(HeadraceError, match="belongs to user"):
         run(shared / "demo")

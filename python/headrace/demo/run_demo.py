@@ -22,8 +22,9 @@ from typing import Any
 from headrace.datasets.open import open_stored
 from headrace.datasets.records import Dataset
 from headrace.datasets.splits import train_and_validation
-from headrace.demo import images, steps
+from headrace.demo import steps
 from headrace.errors import CommandError, HeadraceError, SourceError
+from headrace.images import photographs
 from headrace.loading.loader import Loader
 from headrace.system import nvml, software
 from headrace.system.private_files import foreign_part, make_private_folder, private_opener
@@ -184,13 +185,13 @@ def _photographs(folder: Path, show: Log, progress: OpenProgress) -> Path:
             f"{foreign.path} was made by another user (number {foreign.user}): the demo does not use it",
             hint="headrace demo --keep FOLDER, with a folder of your own",
         )
-    total = len(images.CLASSES) * images.IMAGES_PER_CLASS
-    if images.is_complete(target):
+    total = len(photographs.CLASSES) * photographs.IMAGES_PER_CLASS
+    if photographs.is_complete(target):
         show(f"1/6 photographs: {total:,} from an earlier run in {target}")
         return target
     show(f"1/6 photographs: cutting {total:,} from those that scikit-image and scikit-learn ship, into {target}")
     with progress("cutting photographs", total) as meter:
-        images.make(target, advance=meter.advance)
+        photographs.make(target, advance=meter.advance)
     return target
 
 

@@ -1,4 +1,4 @@
-"""A folder of photographs like ImageNet's, cropped from those that scikit-image and scikit-learn ship.
+"""Photographs like ImageNet's, cropped from those that scikit-image and scikit-learn ship, for the demo and the trials.
 
 Nothing is downloaded: files are read from the installed packages, and the functions of skimage.data, which may download, are
 not called. Nothing is enlarged, and each crop is a different part of its photograph. Sizes, bits per pixel and chroma
@@ -59,23 +59,32 @@ def is_complete(folder: Path) -> bool:
     return stamp.is_file() and stamp.read_text() == VERSION
 
 
-def make(folder: Path, *, per_class: int = IMAGES_PER_CLASS, advance: Callable[[int], None] = lambda count: None) -> int:
+def make(
+    folder: Path,
+    *,
+    per_class: int = IMAGES_PER_CLASS,
+    first: int = 0,
+    length: float = 1.0,
+    advance: Callable[[int], None] = lambda count: None,
+) -> int:
     """Write `folder`/CLASS/NNNN.jpg and return the number of images. The folder appears whole or not at all.
 
-    Each image has its own seed: the same Pillow writes the same files every time. `advance` receives the number of images just
-    written. Raises MissingDependencyError without the photographs, SourceError if `folder` exists and was not made here.
+    Each image has its own seed: the same Pillow writes the same files every time. `first`: number of the first image of each
+    class; images of different numbers differ. `length`: factor on widths and heights, as far as the photographs are that
+    large. `advance` receives the number of images just written.
+    Raises MissingDependencyError without the photographs, SourceError if `folder` exists and was not made here.
     """
     if folder.exists() and not (folder / STAMP).is_file():
-        raise SourceError(f"{folder} exists and is not the demo's", hint="remove it, or choose another --keep folder")
+        raise SourceError(f"{folder} exists and was not made here", hint="remove it, or choose another folder")
     # A folder, which rename(2) replaces only when it is empty: `replacing` is for files.
     partial = folder.with_name(f"{folder.name}.partial-{os.getpid()}")
     photographs = _load()
     for name in CLASSES:
         (partial / name).mkdir(parents=True)
-    jobs = [(name, index) for index in range(per_class) for name in CLASSES]
+    jobs = [(name, index) for index in range(first, first + per_class) for name in CLASSES]
     try:
         with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:  # Pillow encodes without the GIL
-            for name, index, jpeg in pool.map(lambda job: (*job, _crop(photographs[job[0]], *job)), jobs):
+            for name, index, jpeg in pool.map(lambda job: (*job, _crop(photographs[job[0]], *job, length)), jobs):
                 (partial / name / f"{index:04d}.jpg").write_bytes(jpeg)
                 advance(1)
         (partial / STAMP).write_text(VERSION)
@@ -90,7 +99,7 @@ def _load() -> dict[str, list[_Photograph]]:
     try:
         from PIL import Image
     except ImportError as error:
-        raise MissingDependencyError("the demo needs Pillow", hint="pip install 'headrace[demo]'") from error
+        raise MissingDependencyError("making photographs needs Pillow", hint="pip install 'headrace[demo]'") from error
     loaded: dict[str, list[_Photograph]] = {}
     for name, files in CLASSES.items():
         for package, path in files:
@@ -104,18 +113,18 @@ def _package_folder(package: str) -> Path:
     if spec is None or spec.origin is None:
         wheel = {"skimage": "scikit-image", "sklearn": "scikit-learn"}[package]
         hint = "pip install 'headrace[demo]', or give your own image folder with --data"
-        raise MissingDependencyError(f"the demo's photographs come with {wheel}, which is not installed", hint=hint)
+        raise MissingDependencyError(f"the photographs come with {wheel}, which is not installed", hint=hint)
     return Path(spec.origin).parent
 
 
-def _crop(photographs: list[_Photograph], name: str, index: int) -> bytes:
+def _crop(photographs: list[_Photograph], name: str, index: int, length: float) -> bytes:
     """Return a JPEG: a random part of a photograph, at the quality that gives about a random number of bits per pixel."""
     random_source = random.Random(f"{VERSION}/{name}/{index}")
     for _ in range(40):  # a crop of empty sky may not reach the bits at any quality: crop again
         photograph = random_source.choice(photographs)
         image = photograph.image
-        width = min(random_source.randint(*WIDTHS), image.width - 4)
-        height = min(random_source.randint(*HEIGHTS), image.height - 4)
+        width = min(round(length * random_source.randint(*WIDTHS)), image.width - 4)
+        height = min(round(length * random_source.randint(*HEIGHTS)), image.height - 4)
         left, top = random_source.randint(0, image.width - width), random_source.randint(0, image.height - height)
         subsampling = random_source.choices(list(SUBSAMPLINGS), list(SUBSAMPLINGS.values()))[0]
         part = image.crop((left, top, left + width, top + height))

@@ -11,8 +11,8 @@ import pytest
 
 pytest.importorskip("skimage")
 pytest.importorskip("sklearn")
-from headrace.demo import images
 from headrace.errors import MissingDependencyError, SourceError
+from headrace.images import photographs
 from PIL import Image, JpegImagePlugin
 
 PER_CLASS = 5
@@ -22,14 +22,14 @@ PER_CLASS = 5
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("demo") / "images"
     counted: list[int] = []
-    assert images.make(path, per_class=PER_CLASS, advance=counted.append) == PER_CLASS * len(images.CLASSES)
-    assert sum(counted) == PER_CLASS * len(images.CLASSES)
+    assert photographs.make(path, per_class=PER_CLASS, advance=counted.append) == PER_CLASS * len(photographs.CLASSES)
+    assert sum(counted) == PER_CLASS * len(photographs.CLASSES)
     return path
 
 
 def test_there_are_ten_classes_and_a_thousand_images() -> None:
-    assert len(images.CLASSES) >= 10
-    assert len(images.CLASSES) * images.IMAGES_PER_CLASS >= 1000
+    assert len(photographs.CLASSES) >= 10
+    assert len(photographs.CLASSES) * photographs.IMAGES_PER_CLASS >= 1000
 
 
 def test_sizes_bits_and_subsampling_are_like_imagenets(folder: Path) -> None:
@@ -54,7 +54,7 @@ def test_images_are_cropped_and_not_enlarged(folder: Path) -> None:
     """Search each crop in its photograph by its pixels: it is a part of it at the same scale."""
     import numpy as np
 
-    photograph = np.asarray(images._load()["flower"][0].image, dtype=np.int16)
+    photograph = np.asarray(photographs._load()["flower"][0].image, dtype=np.int16)
     for file in sorted((folder / "flower").glob("*.jpg"))[:2]:
         with Image.open(file) as image:
             crop = np.asarray(image.convert("RGB"), dtype=np.int16)
@@ -68,8 +68,8 @@ def test_images_are_cropped_and_not_enlarged(folder: Path) -> None:
 
 
 def test_making_twice_gives_the_same_files(folder: Path, tmp_path: Path) -> None:
-    images.make(tmp_path / "again", per_class=1)
-    for name in images.CLASSES:
+    photographs.make(tmp_path / "again", per_class=1)
+    for name in photographs.CLASSES:
         assert (tmp_path / "again" / name / "0000.jpg").read_bytes() == (folder / name / "0000.jpg").read_bytes()
 
 
@@ -85,26 +85,26 @@ def test_an_interrupted_folder_does_not_appear_and_an_old_version_is_replaced(
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        images.make(tmp_path / "images", per_class=1, advance=interrupted)
+        photographs.make(tmp_path / "images", per_class=1, advance=interrupted)
     assert list(tmp_path.iterdir()) == []
-    images.make(tmp_path / "images", per_class=1)
-    assert images.is_complete(tmp_path / "images")
-    monkeypatch.setattr(images, "VERSION", "another")
-    assert not images.is_complete(tmp_path / "images")
-    images.make(tmp_path / "images", per_class=1)
-    assert images.is_complete(tmp_path / "images")
+    photographs.make(tmp_path / "images", per_class=1)
+    assert photographs.is_complete(tmp_path / "images")
+    monkeypatch.setattr(photographs, "VERSION", "another")
+    assert not photographs.is_complete(tmp_path / "images")
+    photographs.make(tmp_path / "images", per_class=1)
+    assert photographs.is_complete(tmp_path / "images")
 
 
 def test_a_folder_made_by_others_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "images").mkdir()
     (tmp_path / "images" / "mine.txt").write_text("precious")
-    with pytest.raises(SourceError, match="not the demo's"):
-        images.make(tmp_path / "images", per_class=1)
+    with pytest.raises(SourceError, match="not made here"):
+        photographs.make(tmp_path / "images", per_class=1)
     assert (tmp_path / "images" / "mine.txt").read_text() == "precious"
 
 
 def test_a_missing_package_is_named_with_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(images.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(photographs.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(MissingDependencyError, match="scikit-image") as caught:
-        images._load()
+        photographs._load()
     assert "--data" in (caught.value.hint or "")
