@@ -14,7 +14,7 @@ from headrace.datasets.open import open_stored
 from headrace.errors import UsageError
 from headrace.inspection.contact_sheet import pictures
 from headrace.inspection.inspect import SAMPLE, Inspection, Spread, inspect_dataset
-from headrace.report.dataset_page import write
+from headrace.report.dataset_page import objects_text, write
 from headrace.system.sizes import count_text, percent_text, size_text
 
 SUMMARY = "print facts about a dataset: classes, sizes, formats, quality, restart markers, cost of decoding"
@@ -75,6 +75,10 @@ def _render(found: Inspection) -> None:
             line("not read", f"{count_text(found.strays, 'image')} that ImageFolder ignores")
         else:
             line("not read", f"{count_text(found.strays, 'archive member')} without an image")
+    if found.objects:
+        line("objects", objects_text(found.objects))
+        if found.objects.remark:
+            line("", found.objects.remark)
     stdout_console.print(f"  in a sample of {found.sampled:,} images:")
     line("formats", _list(found.formats))
     if found.width and found.height and found.size_bytes:

@@ -22,6 +22,7 @@ from headrace.errors import DecodeError, HeadraceError, SourceError, UsageError
 from headrace.images.header import ImageHeader, read_header
 from headrace.inspection.contact_sheet import contact_sheet
 from headrace.inspection.decode_cost import measure_decode_cost
+from headrace.inspection.object_sizes import ObjectSizes, object_sizes
 from headrace.system import machine
 
 __all__ = ["Inspection", "Spread", "inspect_dataset"]
@@ -74,6 +75,7 @@ class Inspection:
     crop_ms: float | None  # for a random crop, which is what a loader decodes
     crop_img_s_per_core: float | None
     indexed_crop_ms: float | None  # the same from the second epoch on; None where no file takes a JPEG index
+    objects: ObjectSizes | None  # the files that an object store would hold
     contact_sheet: str | None
 
 
@@ -144,6 +146,7 @@ def inspect_dataset(
         crop_ms=1000 * cost.crop_s if cost else None,
         crop_img_s_per_core=1 / cost.crop_s if cost else None,
         indexed_crop_ms=1000 * cost.indexed_crop_s if cost and cost.indexed_crop_s else None,
+        objects=object_sizes(dataset),
         contact_sheet=str(sheet) if sheet is not None else None,
     )
 
