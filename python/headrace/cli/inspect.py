@@ -53,56 +53,65 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _render(found: Inspection) -> None:
-    def line(name: str, text: str) -> None:
-        row = Table.grid(Column(width=18, no_wrap=True), Column())
-        row.add_row(Text(f"  {name}"), Text(text))
-        stdout_console.print(row)
-
     size = f", {size_text(found.bytes)}" if found.bytes is not None else ""
     classes = f"{found.classes:,} class{'' if found.classes == 1 else 'es'}"
     stdout_console.print(f"{found.path}: {found.kind}, {count_text(found.records, 'record')} in {classes}{size}", markup=False)
+    _render_records(found)
+    if found.objects:
+        _line("objects", objects_text(found.objects))
+        if found.objects.remark:
+            _line("", found.objects.remark)
+    stdout_console.print(f"  in a sample of {found.sampled:,} images:")
+    _render_sample(found)
+    for key, reason in list(found.unreadable.items())[:_SHOWN]:
+        _line("unreadable", f"{key}: {reason}")
+    if len(found.unreadable) > _SHOWN:
+        _line("", f"… and {len(found.unreadable) - _SHOWN} more (all with --json)")
+    if found.contact_sheet:
+        _line("contact sheet", found.contact_sheet)
+
+
+def _line(name: str, text: str) -> None:
+    row = Table.grid(Column(width=18, no_wrap=True), Column())
+    row.add_row(Text(f"  {name}"), Text(text))
+    stdout_console.print(row)
+
+
+def _render_records(found: Inspection) -> None:
     if found.per_class:
         alike = found.per_class.min == found.per_class.max
-        line("per class", _range(found.per_class) + ("" if alike else f"; fewest: {_list(found.smallest_classes)}"))
+        _line("per class", _range(found.per_class) + ("" if alike else f"; fewest: {_list(found.smallest_classes)}"))
     if found.empty_classes:
-        line("empty classes", f"{found.empty_classes:,}")
+        _line("empty classes", f"{found.empty_classes:,}")
     if found.unlabeled:
-        line("without a label", count_text(found.unlabeled, "record"))
+        _line("without a label", count_text(found.unlabeled, "record"))
     if found.extras:
-        line("sidecar files", _list(found.extras))
+        _line("sidecar files", _list(found.extras))
     if found.strays:
         if found.kind == "folder":
-            line("not read", f"{count_text(found.strays, 'image')} that ImageFolder ignores")
+            _line("not read", f"{count_text(found.strays, 'image')} that ImageFolder ignores")
         else:
-            line("not read", f"{count_text(found.strays, 'archive member')} without an image")
-    if found.objects:
-        line("objects", objects_text(found.objects))
-        if found.objects.remark:
-            line("", found.objects.remark)
-    stdout_console.print(f"  in a sample of {found.sampled:,} images:")
-    line("formats", _list(found.formats))
+            _line("not read", f"{count_text(found.strays, 'archive member')} without an image")
+
+
+def _render_sample(found: Inspection) -> None:
+    _line("formats", _list(found.formats))
     if found.width and found.height and found.size_bytes:
-        line("width", _range(found.width) + " px")
-        line("height", _range(found.height) + " px")
-        line("bytes", f"{_range(found.size_bytes)}; {found.bits_per_pixel:.2f} bits a pixel")
+        _line("width", _range(found.width) + " px")
+        _line("height", _range(found.height) + " px")
+        _line("bytes", f"{_range(found.size_bytes)}; {found.bits_per_pixel:.2f} bits a pixel")
     if found.subsampling:
-        line("JPEG", f"{_list(found.subsampling)}; {_list(found.processes)}")
+        _line("JPEG", f"{_list(found.subsampling)}; {_list(found.processes)}")
     if found.quality:
-        line("quality", _range(found.quality))
+        _line("quality", _range(found.quality))
     if found.restart_markers is not None:
-        line("restart markers", f"{percent_text(found.restart_markers)} of the JPEGs")
+        _line("restart markers", f"{percent_text(found.restart_markers)} of the JPEGs")
     if found.crop_ms is not None:
         rate = f"{1000 / found.crop_ms:,.0f} img/s"
-        line("decoding", f"a crop decodes in {found.crop_ms:.2f} ms on one core of this machine: {rate}")
+        _line("decoding", f"a crop decodes in {found.crop_ms:.2f} ms on one core of this machine: {rate}")
     if found.indexed_crop_ms is not None:
         later = f"from the second epoch on in {found.indexed_crop_ms:.2f} ms: {1000 / found.indexed_crop_ms:,.0f} img/s"
-        line("", f"{later} (a loader then has a JPEG index)")
-    for key, reason in list(found.unreadable.items())[:_SHOWN]:
-        line("unreadable", f"{key}: {reason}")
-    if len(found.unreadable) > _SHOWN:
-        line("", f"… and {len(found.unreadable) - _SHOWN} more (all with --json)")
-    if found.contact_sheet:
-        line("contact sheet", found.contact_sheet)
+        _line("", f"{later} (a loader then has a JPEG index)")
 
 
 def _list(counts: Mapping[str, int]) -> str:
