@@ -113,7 +113,6 @@ def inspect_dataset(
     headers = [image.header for image in images if image.header is not None]
     jpegs = [header.jpeg for header in headers if header.jpeg is not None]
     counts = np.bincount(dataset.table.label[dataset.table.label >= 0], minlength=len(dataset.classes))
-    pixels = sum(header.width * header.height for header in headers)
     cost = measure_decode_cost(dataset, [int(row) for row, image in zip(rows, images, strict=True) if image.header])
     _write_sheet(sheet, dataset)
     return Inspection(
@@ -140,7 +139,7 @@ def inspect_dataset(
         width=_spread(np.array([header.width for header in headers])),
         height=_spread(np.array([header.height for header in headers])),
         size_bytes=_spread(np.array([image.size for image in images if image.header])),
-        bits_per_pixel=8 * sum(image.size for image in images) / pixels if pixels else None,
+        bits_per_pixel=_bits_per_pixel(images),
         decode_ms=1000 * cost.whole_s if cost else None,
         decode_img_s_per_core=1 / cost.whole_s if cost else None,
         crop_ms=1000 * cost.crop_s if cost else None,
@@ -180,6 +179,11 @@ def _bytes(dataset: Dataset, images: list[_SampledImage]) -> int | None:
     if (dataset.table.size >= 0).all():
         return int(dataset.table.size.sum())
     return sum(image.size for image in images) if len(images) == len(dataset) else None
+
+
+def _bits_per_pixel(images: list[_SampledImage]) -> float | None:
+    pixels = sum(image.header.width * image.header.height for image in images if image.header)
+    return 8 * sum(image.size for image in images) / pixels if pixels else None
 
 
 def _counted(values: object) -> dict[str, int]:
