@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import http.server
 import json
+import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -10,7 +12,7 @@ from typing import Any
 
 import pytest
 from headrace.cli.main import main
-from headrace.cost import live_prices
+from headrace.cost import live_prices, spot_advisor
 from headrace.cost.live_prices import overlaid, read_table, refresh, time_weighted
 from headrace.cost.prices import PriceTable
 from headrace.errors import SourceError, UsageError
@@ -21,11 +23,24 @@ stub = pytest.importorskip("botocore.stub")
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 SECRET = "AKIAIOSFODNN7EXAMPLE"
 
+ADVISOR = {
+    "ranges": [{"index": 0, "label": "<5%", "dots": 0, "max": 5}, {"index": 1, "label": "5-10%", "dots": 1, "max": 11}],
+    "instance_types": {"g5.xlarge": {"cores": 4, "ram_gb": 16.0, "emr": True}},
+    "spot_advisor": {
+        "eu-central-1": {
+            "Linux": {"g5.xlarge": {"s": 62, "r": 3}, "g6.xlarge": {"s": 46, "r": 0}, "g4dn.xlarge": {"s": 0, "r": 4}},
+            "Windows": {"g5.xlarge": {"s": 11, "r": 4}},
+        }
+    },
+}
+"""The advisor's answer, written after the public file's form."""
+
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADRACE_PRICES", str(tmp_path / "prices"))
     monkeypatch.setenv("HEADRACE_CALIBRATION", str(tmp_path / "calibration.json"))
+    monkeypatch.setattr(live_prices, "fetch_advisor", lambda: ADVISOR)
 
 
 def client(service: str, region: str = "us-east-1") -> Any:
@@ -159,3 +174,69 @@ def test_spot_above_the_price_on_demand_gives_no_discount() -> None:
     kept = {"region": "eu-west-1", "date": "2026-11-22", "ec2": {"g5.xlarge": 1.0}, "sagemaker": {}, "spot": {"g5.xlarge": 1.0}}
     table = overlaid(PriceTable.load(), kept)
     assert table.spot(table.instance("g5.xlarge")) is None
+
+
+def test_the_spot_advisor_gives_bands_and_the_discounts_that_the_history_lacks() -> None:
+    lines: list[str] = []
+    clients = stubbed({"g5.xlarge": "1.0", "g6.xlarge": "1.0", "g4dn.xlarge": "1.0", "g5.2xlarge": "1.0"}, {},
+                      [change("g5.xlarge", "eu-central-1a", 30, "0.40")])  # fmt: skip
+    refresh("eu-central-1", clients, NOW, log=lines.append)
+    assert lines == []
+    (table,) = read_table("eu-central-1", pytest.fail)
+    paid, advised = table.spot(table.instance("g5.xlarge")), table.spot(table.instance("g6.xlarge"))
+    assert paid is not None and advised is not None
+    assert (paid.discount, paid.monthly_interruption) == (pytest.approx(0.6), 0.2)  # the history's price, the advisor's band
+    assert (advised.discount, advised.monthly_interruption) == (pytest.approx(0.46), 0.05)
+    assert table.spot(table.instance("g4dn.xlarge")) is None  # the advisor knows no saving
+    assert table.spot(table.instance("g5.2xlarge")) is None  # nobody says anything about it in this region
+    assert "Spot Instance Advisor" in paid.source
+
+
+@pytest.mark.parametrize(
+    ("document", "words"),
+    [
+        ({}, "says nothing about eu-west-1"),
+        ([], "says nothing"),
+        (ADVISOR, "says nothing about eu-west-1"),
+        (
+            {"spot_advisor": {"eu-west-1": {"Linux": {"g5.xlarge": {"r": 9, "s": 10}, "g6.xlarge": {"r": 1, "s": "x"}}}}},
+            "nothing",
+        ),
+        ({"spot_advisor": {"eu-west-1": {"Linux": {"g5.xlarge": None, "g6.xlarge": {"r": 1, "s": 400}}}}}, "nothing"),
+    ],
+)
+def test_an_advisor_of_another_form_is_one_line_and_the_offline_bands_stay(document: object, words: str) -> None:
+    lines: list[str] = []
+    clients = stubbed({"g5.2xlarge": "1.0"}, {}, [change("g5.2xlarge", "eu-west-1a", 30, "0.50")])
+    refresh("eu-west-1", clients, NOW, advisor=lambda: document, log=lines.append)
+    (line,) = lines
+    assert words in line and "offline table" in line and "\n" not in line
+    (table,) = read_table("eu-west-1", pytest.fail)
+    quote = table.spot(table.instance("g5.2xlarge"))
+    assert quote is not None and (quote.discount, quote.monthly_interruption) == (0.5, 0.2)
+
+
+@pytest.mark.parametrize("status", [None, 503, 200])
+def test_an_advisor_that_cannot_be_reached_or_throttles_or_lies_is_one_line(status: int | None) -> None:
+    class Answers(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status or 0)
+            self.end_headers()
+            self.wfile.write(b"<html>slow down</html>")
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Answers) as server:
+        url = f"http://127.0.0.1:{server.server_port}/"
+        thread = threading.Thread(target=server.handle_request)
+        if status is None:
+            server.server_close()
+        else:
+            thread.start()
+        with pytest.raises(SourceError) as error:
+            spot_advisor.fetch_advisor(url)
+        if thread.ident is not None:
+            thread.join()
+    assert "the spot advisor cannot be read" in str(error.value) and "\n" not in str(error.value)
+    assert error.value.__cause__ is None

@@ -150,7 +150,7 @@ def _rates(text: str) -> tuple[float, ...]:
 def run(args: argparse.Namespace) -> int:
     """Estimate, then print or write the answer."""
     if args.action == "refresh":
-        refreshed = refresh(args.region)
+        refreshed = refresh(args.region, log=output.log)
         output.emit(
             args, refreshed, lambda: output.say(f"{refreshed['prices']} prices of {args.region}, kept in {refreshed['file']}")
         )

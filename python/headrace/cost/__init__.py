@@ -13,4 +13,6 @@
 - `runs`: The rows of a cost estimate: each instance, service and rate with its time and money.
 - `sensitivity`: Which inputs change the choice.
 - `spot`: The expected time and money of a spot run, with interruptions, checkpoints and restarts.
+- `spot_advisor`: AWS's Spot Instance Advisor: the saving and the share of instances interrupted within a month, by region and
+  type.
 """

@@ -1,4 +1,4 @@
-"""Prices from AWS, kept in a cache with their date: Price List API, spot price history.
+"""Prices from AWS, kept in a cache with their date: Price List API, spot price history, spot advisor.
 
 `headrace cost refresh` asks AWS and writes `~/.cache/headrace/prices/REGION.json`. `read_table` puts a kept file over the
 offline table. Only names of instance types and regions are sent. Keys stay with boto3.
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.cost.prices import PREFIX, PriceTable
+from headrace.cost.spot_advisor import fetch_advisor, read_advice
 from headrace.errors import MissingDependencyError, SourceError, UsageError
 from headrace.system.atomic_write import atomic_write
 
@@ -32,10 +33,19 @@ EC2_FILTERS = {"operatingSystem": "Linux", "tenancy": "Shared", "preInstalledSw"
 REGION_NAME = re.compile(r"[a-z]{2}(-[a-z]+)+-\d")
 
 
-def refresh(region: str, clients: Callable[[str, str], Any] | None = None, now: datetime | None = None) -> dict[str, Any]:
+def refresh(
+    region: str,
+    clients: Callable[[str, str], Any] | None = None,
+    now: datetime | None = None,
+    *,
+    advisor: Callable[[], Any] | None = None,
+    log: Callable[[str], None] = lambda line: None,
+) -> dict[str, Any]:
     """Ask AWS for the prices of a region, keep them, and return `{region, prices, file, date}`.
 
-    `clients(service, region)` makes a client (default: boto3's). Raises `SourceError` in one line if AWS cannot be asked.
+    `clients(service, region)` makes a client (default: boto3's). `advisor()` returns the spot advisor's document (default: from
+    AWS's public file); without it the interruption bands of the offline table stay, and `log` receives one line.
+    Raises `SourceError` in one line if AWS cannot be asked.
     """
     if REGION_NAME.fullmatch(region) is None:
         raise UsageError(f"{region!r} is not a region", hint="such as us-east-1 or eu-west-1")
@@ -57,11 +67,34 @@ def refresh(region: str, clients: Callable[[str, str], Any] | None = None, now: 
         ) from None
     if not ec2:
         raise SourceError(f"AWS lists no GPU instance of the table in {region}", hint="check the name of the region")
-    kept = {"region": region, "date": moment.date().isoformat(), "ec2": ec2, "sagemaker": sagemaker, "spot": spot}
+    kept = {
+        "region": region,
+        "date": moment.date().isoformat(),
+        "ec2": ec2,
+        "sagemaker": sagemaker,
+        "spot": spot,
+        "advisor": _advised(region, names, advisor or fetch_advisor, log),
+    }
     place = _file(region)
     place.parent.mkdir(parents=True, exist_ok=True)
     atomic_write(place, json.dumps(kept, indent=1).encode())
     return {"region": region, "prices": len(ec2) + len(sagemaker) + len(spot), "file": str(place), "date": kept["date"]}
+
+
+def _advised(
+    region: str, names: Iterable[str], advisor: Callable[[], Any], log: Callable[[str], None]
+) -> dict[str, dict[str, Any]]:
+    """Return the advisor's discount and band by instance type; nothing, and one line, if it cannot be read."""
+    try:
+        advice = read_advice(advisor(), region)
+    except SourceError as reason:
+        log(f"headrace cost: {reason}; the interruption bands of the offline table are used")
+        return {}
+    return {
+        name: {"discount": advice[name].discount, "band_percent": list(advice[name].band_percent)}
+        for name in names
+        if name in advice
+    }
 
 
 def ec2_prices(pricing: Any, region: str, names: Iterable[str]) -> dict[str, float]:
@@ -160,11 +193,20 @@ def overlaid(table: PriceTable, kept: Mapping[str, Any]) -> PriceTable:
     ]
     sources = {**table.document["sources"], "ec2": live, "ec2_historic": live, "sagemaker": live}
     sources["spot"] = {**live, "source": f"EC2 spot price history of {SPOT_DAYS} days, cheapest zone of {kept['region']}"}
+    advised = kept.get("advisor") or {}
+    if advised:
+        sources["spot"]["source"] += "; Spot Instance Advisor: interruptions, and the savings of types without a history"
     spot = {}
-    for name, price in kept["spot"].items():
-        if name in kept["ec2"] and price < kept["ec2"][name]:
-            band = table.document["spot"].get(name, {}).get("interruption_band_percent")
-            spot[name] = {"discount": 1 - price / kept["ec2"][name], "interruption_band_percent": band}
+    for name in [entry["name"] for entry in instances]:
+        # A price that was paid goes before a saving that was averaged over a month.
+        paid, advice = kept["spot"].get(name), advised.get(name)
+        discount = 1 - paid / kept["ec2"][name] if paid is not None else advice["discount"] if advice else 0.0
+        if discount > 0:
+            offline = table.document["spot"].get(name, {}).get("interruption_band_percent")
+            spot[name] = {
+                "discount": float(discount),
+                "interruption_band_percent": [float(bound) for bound in advice["band_percent"]] if advice else offline,
+            }
     return PriceTable(
         {
             **table.document,
