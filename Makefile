@@ -41,7 +41,7 @@ bench-demo: setup # two minutes
 bench-diagnosis: setup # jobs with one known fault each; needs a quiet machine: 20 minutes a repeat on two cores; continues where it was stopped
 	$(PY) benchmarks/diagnosis_scenarios.py --keep headrace-sessions/scenarios --write $(ARGS)
 
-bench-exactness: setup # the table of docs/exactness.md
+bench-exactness: setup # the table of docs/reference/exactness.md
 	$(PY) benchmarks/exactness.py --write $(ARGS)
 
 bench-gpu: setup # needs a CUDA GPU
@@ -71,7 +71,7 @@ bench-train-parity: setup # needs the CIFAR-10 JPEGs of the test data
 bench-trainer-wait: setup
 	$(PY) benchmarks/trainer_wait.py --write $(ARGS)
 
-results docs: setup # renders every page from its JSON, docs/cli.md and docs/diagnosis.schema.json from the code
+results docs: setup # renders every page from its JSON, docs/reference/cli.md and docs/reference/diagnosis.schema.json from the code
 	$(PY) benchmarks/render.py
 
 wheel: setup # an abi3 wheel for manylinux_2_28, in dist/

@@ -1,4 +1,5 @@
-"""Compare the pixels of other libraries with headrace's, and headrace's with Pillow's: the table of docs/exactness.md.
+"""Compare the pixels of other libraries with headrace's, and headrace's with Pillow's:
+the table of docs/reference/exactness.md.
 
     python benchmarks/exactness.py [--images FOLDER] [--limit N] [--crops N] [--write]
 

@@ -1,8 +1,9 @@
 """Write every page that is made from results or code:   make results
 
 From the JSON documents in benchmarks/results/data: the pages in benchmarks/results, and the measured parts of README.md,
-docs/exactness.md and docs/fuzzing.md, which lie between `<!-- results:begin NAME -->` and `<!-- results:end NAME -->`. From the
-code: docs/cli.md and docs/diagnosis.schema.json. tests/test_pages.py fails when a file is not what this program would write.
+docs/reference/exactness.md and docs/fuzzing.md, which lie between `<!-- results:begin NAME -->` and
+`<!-- results:end NAME -->`. From the code: docs/reference/cli.md and docs/reference/diagnosis.schema.json.
+tests/test_pages.py fails when a file is not what this program would write.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def measured() -> dict[Path, str]:
     files = {RESULTS / f"{name}.md": importlib.import_module(f"pages.{name}").render(read(name)) for name in PAGES}
     parts = {
         REPOSITORY / "README.md": readme.render(),
-        REPOSITORY / "docs/exactness.md": {"exactness": exactness.render(read("exactness"))},
+        REPOSITORY / "docs/reference/exactness.md": {"exactness": exactness.render(read("exactness"))},
         REPOSITORY / "docs/fuzzing.md": {"fuzzing": fuzzing.render(read("fuzzing"))},
     }
     for path, named in parts.items():
@@ -55,8 +56,8 @@ def described() -> dict[Path, str]:
     from headrace.report.exports.json import schema
 
     return {
-        REPOSITORY / "docs/cli.md": command_line.render(),
-        REPOSITORY / "docs/diagnosis.schema.json": json.dumps(schema(), indent=1) + "\n",
+        REPOSITORY / "docs/reference/cli.md": command_line.render(),
+        REPOSITORY / "docs/reference/diagnosis.schema.json": json.dumps(schema(), indent=1) + "\n",
     }
 
 

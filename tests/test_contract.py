@@ -95,7 +95,7 @@ def test_every_error_is_caught_as_before(name: str) -> None:
 
 
 def test_the_schema_of_a_diagnosis_has_every_field_of_before() -> None:
-    now = contract.schema(REPOSITORY / "docs" / "diagnosis.schema.json")
+    now = contract.schema(REPOSITORY / "docs" / "reference" / "diagnosis.schema.json")
     assert set(RECORDED["schema"]) <= set(now), sorted(set(RECORDED["schema"]) - set(now))
 
 

@@ -21,7 +21,7 @@ from headrace.cli.main import VERBS
 from headrace.diagnosis.kinds import KINDS
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-PAGE = REPOSITORY / "docs" / "cli.md"
+PAGE = REPOSITORY / "docs" / "reference" / "cli.md"
 DOCUMENTS = [
     REPOSITORY / "README.md",
     REPOSITORY / "CHANGELOG.md",
@@ -83,10 +83,14 @@ def test_the_command_reference_is_up_to_date(verb: str, monkeypatch: pytest.Monk
     importlib.import_module(f"headrace.cli.{verb}").add_arguments(parser)
     for action in parser._actions:
         for option in action.option_strings or [action.metavar or action.dest]:
-            assert str(option) in section_of(verb), f"{option} of `headrace {verb}` is not in docs/cli.md: run make results"
+            assert str(option) in section_of(verb), (
+                f"{option} of `headrace {verb}` is not in docs/reference/cli.md: run make results"
+            )
     monkeypatch.syspath_prepend(str(REPOSITORY / "benchmarks"))
     printed = importlib.import_module("pages.command_line").help_of(verb)
-    assert section_of(verb).strip() == f"```\n{printed}\n```", "docs/cli.md is not what the command prints: run make results"
+    assert section_of(verb).strip() == f"```\n{printed}\n```", (
+        "docs/reference/cli.md is not what the command prints: run make results"
+    )
 
 
 @pytest.mark.parametrize("path", documents_with("headrace "), ids=name_of)
@@ -254,7 +258,7 @@ def test_each_folder_lists_its_modules(folder: Path) -> None:
 
 
 def test_the_table_of_kinds_is_the_list_of_kinds() -> None:
-    page = (REPOSITORY / "docs" / "diagnosis.md").read_text(encoding="utf-8")
+    page = (REPOSITORY / "docs" / "reference" / "diagnosis.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| ([A-Z0-9_]+) \| (.+) \| ([\w/., ]+\.py) \|$", page, re.MULTILINE)
     assert [(name, summary) for name, summary, _ in rows] == [(kind.name, kind.summary) for kind in KINDS.values()]
     for name, _, modules in rows:

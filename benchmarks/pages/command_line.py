@@ -1,4 +1,4 @@
-"""docs/cli.md: the help of every verb, as the command prints it."""
+"""docs/reference/cli.md: the help of every verb, as the command prints it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The measured table of docs/exactness.md, made by benchmarks/exactness.py."""
+"""The measured table of docs/reference/exactness.md, made by benchmarks/exactness.py."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pages.document import Document, facts, page, percent, table
 
 
 def render(document: Document) -> str:
-    """Return the part of docs/exactness.md between its markers."""
+    """Return the part of docs/reference/exactness.md between its markers."""
     found = document["settings"]
     return page(
         f"{found['photographs']} photographs × {found['crops']} random crops to {found['size']}×{found['size']}.",

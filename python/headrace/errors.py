@@ -72,7 +72,7 @@ class DecodeError(HeadraceError):
 
 
 class FormatError(HeadraceError):
-    """A shard, index or manifest breaks the format of `docs/format.md`."""
+    """A shard, index or manifest breaks the format of `docs/reference/format.md`."""
 
 
 class StateError(HeadraceError):

@@ -125,7 +125,7 @@ def test_options_file_keeps_names_that_are_not_utf8(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ends", [("jpg", "png"), ("JPG", "png"), ("jpg", "JPG")])
 def test_keys_of_a_tar_are_escaped_once(tmp_path: Path, ends: tuple[str, str]) -> None:
-    """A tar packs to the keys that docs/format.md states, whether its members share a stem or only look like it."""
+    """A tar packs to the keys that docs/reference/format.md states, whether its members share a stem or only look like it."""
     from headrace.datasets.open import open as open_dataset
 
     names = [f"a/x.{ends[0]}", f"a/x.{ends[1]}", "a/y=jpg.jpg", "b.1/z.jpg", "b.1/100%.jpg"]

@@ -1,4 +1,4 @@
-"""docs/format.md, byte for byte: golden files, and readers of other libraries."""
+"""docs/reference/format.md, byte for byte: golden files, and readers of other libraries."""
 
 from __future__ import annotations
 

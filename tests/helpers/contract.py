@@ -203,7 +203,7 @@ def collect(repository: Path) -> dict[str, Any]:
         "verbs": verbs(),
         "names": names(),
         "errors": errors(),
-        "schema": schema(repository / "docs" / "diagnosis.schema.json"),
+        "schema": schema(repository / "docs" / "reference" / "diagnosis.schema.json"),
         "documents": documents(),
         "loader": loader(),
     }

@@ -18,7 +18,7 @@ from headrace.report.exports.json import document, schema
 from headrace.session.model import Event, Session
 from session_factory import example_diagnosis, example_session
 
-SCHEMA_FILE = Path(__file__).resolve().parents[2] / "docs" / "diagnosis.schema.json"
+SCHEMA_FILE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "diagnosis.schema.json"
 EMPTY = Diagnosis("INSUFFICIENT_DATA", 0.0, {}, (), None, None, ())
 TYPES: dict[str, Any] = {"string": str, "integer": int, "number": (int, float), "boolean": bool, "object": dict, "array": list}
 

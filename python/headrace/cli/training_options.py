@@ -100,7 +100,11 @@ def _add_optimization(group: argparse._ArgumentGroup) -> None:
     def add(name: str, **more: Any) -> None:
         _option(group, name, getattr(OPTIMIZATION_DEFAULTS, name[2:].replace("-", "_"), None), **more)
 
-    add("--recipe", choices=tuple(PRESETS), help="preset: options that belong together; docs/training.md names their sources")
+    add(
+        "--recipe",
+        choices=tuple(PRESETS),
+        help="preset: options that belong together; docs/guides/training.md names their sources",
+    )
     add("--optimizer", choices=OPTIMIZERS, help="optimizer; lamb and lars need timm")
     add(
         "--learning-rate",

@@ -4,7 +4,7 @@
 - `records`: A dataset: a table of records (location of the bytes, label), class names and a fingerprint.
 - `sidecar_files`: Sidecar files: masks, captions, second images (`KEY.seg.png`, `KEY.txt`) of each record, as ragged
   columns.
-- `shards/`: the packed format of docs/format.md: keys, tar members, index, manifest.
+- `shards/`: the packed format of docs/reference/format.md: keys, tar members, index, manifest.
 - `sources/`: a module for each kind of source; `sources/remote/` reads object stores, with retries in `sources/remote/retry`.
 - `splits`: Folders that hold the splits of a dataset: `train` beside `val`, `valid`, `validation` or `test`.
 """

@@ -1,7 +1,7 @@
 """The verdict kinds: the closed list of causes, with everything in the package that depends on a kind.
 
 To add a kind, add one record to `_VERDICTS` and write its rule in `headrace.diagnosis.rules`. The report, the JSON schema,
-the advice, the colours and the choice of fixes all read the record. docs/diagnosis.md lists the kinds in a table.
+the advice, the colours and the choice of fixes all read the record. docs/reference/diagnosis.md lists the kinds in a table.
 
 The rules are in `headrace.diagnosis.rules`: `input` (storage, network, CPU_*, NO_OVERLAP, COLLATE_IPC), `gpu` (COMPUTE_BOUND,
 H2D_BOUND, OVERHEAD_BOUND, SYNC_BOUND), `pauses` (STARTUP, PERIODIC_STALL, GC_PAUSE), `ranks` (RANK_STRAGGLER, COMMUNICATION)
@@ -270,7 +270,7 @@ _VERDICTS = (
 )
 
 KINDS: Mapping[str, VerdictKind] = {kind.name: kind for kind in _VERDICTS}
-"""All verdict kinds by name, in the order of the table in docs/diagnosis.md."""
+"""All verdict kinds by name, in the order of the table in docs/reference/diagnosis.md."""
 
 _SETTINGS = (
     SettingKind(

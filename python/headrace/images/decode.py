@@ -61,7 +61,7 @@ def decode_into(
     flips: whether to flip each image from left to right (default: no).
     threads: number of threads, at least 1 (default 1).
     index: for each image its JPEG index (`checkpoint_index`, or its bytes) or None. It saves time and changes no pixel.
-    dct_scale: "auto": at half or quarter size if the crop is that much larger: faster, not exact (docs/exactness.md).
+    dct_scale: "auto": at half or quarter size if the crop is that much larger: faster, not exact (docs/reference/exactness.md).
     exif: apply the EXIF orientation first, as `ImageOps.exif_transpose` does; boxes refer to the upright image (default: no).
     resample: Pillow's filter for the resize (default "bilinear").
     sizes: the (width, height) in pixels that each image is resized to (default: those of `out`).

@@ -86,7 +86,7 @@ class Loader(Generic[Batch]):
     parts (None): None: every rank opens the same dataset. "agree": each host has only its own shards (ShardedByS3Key), and the
         ranks exchange their numbers of records, to make equally many batches. A list: each rank's number of records.
     fuse ("geometry"): do any run of crops, resizes, flips, rotations and affines in one sampling; "off": one operation after
-        the other, bit for bit as torchvision on Pillow images (docs/exactness.md gives the differences).
+        the other, bit for bit as torchvision on Pillow images (docs/reference/exactness.md gives the differences).
     dct_scale ("off"): "auto" decodes JPEGs at half or quarter size if they are shrunk that much anyway: faster, not exact.
 
     Raises UsageError for arguments that are wrong or do not fit each other, and for fewer records than one batch; SourceError

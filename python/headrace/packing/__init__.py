@@ -1,4 +1,4 @@
-"""Packing: write any image dataset as shards of docs/format.md, resumable and with the same bytes every time.
+"""Packing: write any image dataset as shards of docs/reference/format.md, resumable and with the same bytes every time.
 
 - `engine`: The interface of an engine, which packs units: `local.LocalEngine` here, `ray_cluster.RayEngine` on a cluster.
 - `estimate`: An estimate of the size and time of a pack that re-encodes images, measured before it begins.
@@ -18,8 +18,8 @@
 - `transform`: `--transform`: deterministic operations, parsed from a line of text, that packing applies instead of training.
 - `unit`: One unit: source records become tar members of one shard, and rows of the index.
 - `upload`: Packing to an object store: the dataset is packed in the cache folder, then uploaded, the manifests last.
-- `work`: `DST/.packing`: the state of a pack on disk, from which it continues after an interruption (docs/format.md; see
-  `resume`).
+- `work`: `DST/.packing`: the state of a pack on disk, from which it continues after an interruption
+  (docs/reference/format.md; see `resume`).
 """
 
 from headrace.packing.estimate import Estimate

@@ -101,7 +101,7 @@ def list_records(dataset: Dataset, options: PackOptions) -> Listing:
         which = "a label" if options.classes is None else "a label that is wanted"
         raise SourceError(
             f"nothing to pack in {dataset.root}: none of {len(table)} records has {which}",
-            hint="`headrace inspect` shows its classes; docs/packing.md says where labels are looked for",
+            hint="`headrace inspect` shows its classes; docs/guides/packing.md says where labels are looked for",
         )
     sizes, changed = _sizes_and_times(dataset, rows)
     irregular = [Rejection(table.keys[int(row)], "unreadable", "not a file") for row in rows[sizes < 0]]
@@ -186,7 +186,10 @@ def _outside_classes(dataset: Dataset) -> Iterator[str]:
 
 
 def _keys(dataset: Dataset, rows: npt.NDArray[np.int64]) -> list[str]:
-    """Return keys as docs/format.md defines them: from file names if records are files, else the container's keys, escaped."""
+    """Return keys as docs/reference/format.md defines them.
+
+    They come from file names if records are files, else from the container's keys, escaped.
+    """
     names = [dataset.table.keys[int(row)] for row in rows]
     if dataset.kind == "shards":
         return names

@@ -1,4 +1,6 @@
-"""`DST/.packing`: the state of a pack on disk, from which it continues after an interruption (docs/format.md; see `resume`).
+"""`DST/.packing`: the state of a pack on disk, from which it continues after an interruption.
+
+docs/reference/format.md defines it; `resume` continues it.
 
 A unit is done if its `unit-N.json` exists and its shard has the size stated there. That file is written after the shard and
 the unit's part of the index; each is written to a temporary name and renamed. The dataset is complete if `headrace.json`,

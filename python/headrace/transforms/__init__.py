@@ -1,7 +1,7 @@
 """Image transforms as data, with torchvision v2's names, arguments, defaults and distributions.
 
 A transform describes an operation; `headrace.transforms.compile` compiles a pipeline of them for the native engine. Where a
-result differs from torchvision's, docs/exactness.md gives the size of the difference.
+result differs from torchvision's, docs/reference/exactness.md gives the size of the difference.
 
 - `arguments`: Checks of arguments that several transforms share. Each raises UsageError; `what` names the transform in the
   message.

@@ -1,4 +1,4 @@
-"""`index.safetensors`: the location of every record, as memory-mapped columns (docs/format.md, "Index")."""
+"""`index.safetensors`: the location of every record, as memory-mapped columns (docs/reference/format.md, "Index")."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Record keys: conversion between file names and keys that WebDataset readers accept (docs/format.md, "Keys").
+"""Record keys: conversion between file names and keys that WebDataset readers accept (docs/reference/format.md, "Keys").
 
 WebDataset readers take everything before a name's first dot as the key, so dots in a key are escaped. Two files that differ
 only in their extension would share a key, so the extension becomes part of theirs.

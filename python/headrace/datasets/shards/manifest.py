@@ -1,4 +1,7 @@
-"""`headrace.json`, the manifest of a packed dataset; a folder with a manifest is complete (docs/format.md, "Manifest")."""
+"""`headrace.json`, the manifest of a packed dataset; a folder with a manifest is complete.
+
+docs/reference/format.md, "Manifest", defines it.
+"""
 
 from __future__ import annotations
 

@@ -14,8 +14,8 @@
   needs them.
 - `recordio`: MXNet's RecordIO (.rec, with or without .idx), as im2rec and SageMaker's image algorithms write it.
 - `remote/`: object stores: ranged reads, retries, the cache of shards on local disk.
-- `shards`: Packed datasets on local disk (docs/format.md). The index is memory-mapped, so opening takes milliseconds at any
-  size.
+- `shards`: Packed datasets on local disk (docs/reference/format.md). The index is memory-mapped, so opening takes
+  milliseconds at any size.
 - `stream`: Records from a stream of bytes that can be read only once, in order, as SageMaker sends it through a named pipe.
 - `table`: Tables of images: CSV, TSV and Parquet files with a column of paths and a column of labels.
 - `tar`: Tar archives of other tools, in WebDataset's layout or plain (`CLASS/image.jpg`), indexed and read in place.

@@ -1,4 +1,7 @@
-"""Packed datasets on local disk (docs/format.md). The index is memory-mapped, so opening takes milliseconds at any size."""
+"""Packed datasets on local disk (docs/reference/format.md).
+
+The index is memory-mapped, so opening takes milliseconds at any size.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The diagnosis as one JSON document with a published schema (`docs/diagnosis.schema.json`)."""
+"""The diagnosis as one JSON document with a published schema (`docs/reference/diagnosis.schema.json`)."""
 
 from __future__ import annotations
 
