@@ -163,6 +163,7 @@ def documents() -> dict[str, list[str]]:
         "evaluate": ["evaluate", "run", "--data", "packed", "--per-class", "--json"],
         "predict": ["predict", "run", "images", "--json"],
         "export": ["export", "run", "--format", "safetensors", "--out", "out.safetensors", "--json"],
+        "cost": ["cost", "--model", "resnet50", "--images", "1000", "--bytes", "1e8", "--input-mode", "auto", "--json"],
         "train --dry-run": ["train", "--data", "packed", "--out", "dry", *TRAIN, "--dry-run", "--json"],
     }
     found = {name: sorted(set(fields(document_of(words)))) for name, words in commands.items()}

@@ -16,10 +16,11 @@ from headrace.cost import page
 from headrace.cost.answer import Answer, Question, answer
 from headrace.cost.budget import Limits
 from headrace.cost.calibrate import calibrate, factors
+from headrace.cost.chart import write_png
 from headrace.cost.estimate import exactly
 from headrace.cost.floors import INPUT_MODES, LOADERS, Job
 from headrace.cost.live_prices import read_table, refresh
-from headrace.cost.measured import measured_rates
+from headrace.cost.measured import MeasuredRates, measured_rates
 from headrace.cost.prices import PREFIX, SERVICES, Instance, PriceTable, Service
 from headrace.cost.runs import Purchase, Row
 from headrace.datasets.open import open as open_dataset
@@ -55,6 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--reuse-runs", type=int, default=1, metavar="N", help="runs that will use the packed data (default: 1)"
     )
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with chart, table and arithmetic")
+    parser.add_argument("--png", type=Path, metavar="FILE", help="write the chart of time against money (needs headrace[plot])")
     parser.add_argument("--csv", type=Path, metavar="FILE", help="write the rows as CSV")
     parser.add_argument(
         "--calibrate",
@@ -85,7 +87,10 @@ def _job_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--cpu", metavar="NAME", help="processor of that measurement (default: of this machine)")
     group.add_argument("--gpu-img-s", type=_positive, metavar="RATE", help="img/s of one GPU that never waits for input")
     group.add_argument(
-        "--session", type=Path, metavar="FOLDER", help="take rates from a session, or the JSON of tune or trials"
+        "--session",
+        type=Path,
+        metavar="FOLDER",
+        help="take rates from a session, or the JSON of tune or trials; price the fixes of the session",
     )
     group.add_argument("--hours", type=_positive, metavar="H", help="price a run of known length instead")
 
@@ -168,6 +173,8 @@ def run(args: argparse.Namespace) -> int:
     found = answer(_question(args, tables[0]), tables)
     if args.csv:
         _write_csv(args.csv, found)
+    if args.png:
+        write_png(found, args.png, title=" ".join(("headrace", *args.words)))
     if args.html:
         page.write(found, args.html, title=" ".join(("headrace", *args.words)))
     output.emit(args, found.document(), lambda: _show(found, args))
@@ -188,7 +195,8 @@ def _question(args: argparse.Namespace, table: PriceTable) -> Question:
         restart_s=None if args.restart_minutes is None else 60 * args.restart_minutes,
         calibration=factors(),
     )
-    job = None if args.hours is not None else _job(args, table)
+    measured = measured_rates(args.session) if args.session else None
+    job = None if args.hours is not None else _job(args, table, measured)
     return Question(
         job=job,
         hours=args.hours,
@@ -201,11 +209,11 @@ def _question(args: argparse.Namespace, table: PriceTable) -> Question:
         all_input_modes=args.input_mode == "auto",
         data_region=args.data_region,
         reuse_runs=args.reuse_runs,
+        watched=measured.diagnosis if measured else None,
     )
 
 
-def _job(args: argparse.Namespace, table: PriceTable) -> Job:
-    measured = measured_rates(args.session) if args.session else None
+def _job(args: argparse.Namespace, table: PriceTable, measured: MeasuredRates | None) -> Job:
     images, size, objects = args.images, args.bytes, args.objects
     if args.data:
         data = open_dataset(args.data)
@@ -217,10 +225,10 @@ def _job(args: argparse.Namespace, table: PriceTable) -> Job:
         raise UsageError("the number of images is not known", hint="--images N, or --data PATH of the dataset")
     rate = args.img_s_per_core or (measured.img_s_per_core if measured else None)
     gpu = args.gpu_img_s or (measured.gpu_img_s if measured else None)
-    cpu = args.cpu or (measured.cpu if measured else None)
-    if cpu is not None:
-        table.cpu_score(table.cpu_by_model_name(cpu) or cpu)  # unknown names are refused
-        cpu = table.cpu_by_model_name(cpu) or cpu
+    cpu = table.cpu_by_model_name(measured.cpu) if measured and measured.cpu else None  # unknown: as this machine's
+    if args.cpu is not None:
+        cpu = table.cpu_by_model_name(args.cpu) or args.cpu
+        table.cpu_score(cpu)  # unknown names are refused
     return Job(
         images=images,
         epochs=args.epochs or 1.0,
@@ -283,8 +291,11 @@ def _show(found: Answer, args: argparse.Namespace) -> None:
         output.say(f"{len(rows) - len(shown)} dearer rows are not shown; --json, --csv and --html have all")
     for line in found.sentences():
         output.say(line)
-    if args.html:
-        output.say(f"page: {args.html}")
+    if found.question.watched is not None and found.watched is None:
+        output.log("headrace cost: one --instance TYPE, the machine of the session, prices what its fixes save")
+    for name, path in (("chart", args.png), ("page", args.html)):
+        if path:
+            output.say(f"{name}: {path}")
 
 
 def _row_table(rows: list[Row]) -> Table:

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
 from headrace.cost.budget import Choice, Limits, choose, pareto
+from headrace.cost.fix_effects import WatchedCost, watched_cost
 from headrace.cost.floors import Job
 from headrace.cost.input_modes import ModePlan, PackPlan, pack_plan, plan_modes
 from headrace.cost.prices import Instance, PriceTable, Service
 from headrace.cost.runs import Purchase, Row, estimate_row, hours_row
 from headrace.cost.sensitivity import Change, sensitivity
+from headrace.diagnosis.model import Diagnosis
 from headrace.errors import UsageError
 
 __all__ = ["Answer", "Question", "answer"]
@@ -21,7 +23,10 @@ Asked = Sequence[tuple[Instance, Service]]
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked. Either `job` or `hours` is given. `rates`: rates of the whole job, each of which gives a row."""
+    """What is asked. Either `job` or `hours` is given. `rates`: rates of the whole job, each of which gives a row.
+
+    `watched`: the diagnosis of a session, whose fixes are priced on the one machine of `asked`, or at the given price.
+    """
 
     job: Job | None
     hours: float | None
@@ -34,6 +39,7 @@ class Question:
     all_input_modes: bool = False
     data_region: str | None = None
     reuse_runs: int = 1
+    watched: Diagnosis | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +62,7 @@ class Answer:
     input_modes: list[ModePlan]
     pack: PackPlan | None
     sensitivity: list[Change]
+    watched: WatchedCost | None
     price_date: str
     region: str
 
@@ -77,6 +84,7 @@ class Answer:
             "input_modes": [asdict(plan) for plan in self.input_modes],
             "pack": asdict(self.pack) if self.pack else None,
             "sensitivity": [asdict(change) for change in self.sensitivity],
+            "watched": asdict(self.watched) if self.watched else None,
             "price_date": self.price_date,
             "region": self.region,
         }
@@ -84,6 +92,7 @@ class Answer:
     def sentences(self, *, sources: bool = True) -> list[str]:
         """Return the choice, its uncertainty and (default) the sources, one plain sentence each."""
         lines = [self._choice_line(), *self._loader_lines(), *self._mode_lines(), *self._sensitivity_lines()]
+        lines += self.watched.lines() if self.watched and sources else []
         if any(row.rate_kind == "estimated" for row in self.rows):
             lines.append("~ marks a rate with an estimated part; --json and --html have its interval and its arithmetic.")
         if sources:
@@ -181,6 +190,7 @@ def answer(question: Question, tables: Sequence[PriceTable]) -> Answer:
         modes,
         pack,
         changes,
+        _watched(question, rows),
         " to ".join(dict.fromkeys((dates[0], dates[-1]))),
         ", ".join(one.region for one in tables),
     )
@@ -207,6 +217,17 @@ def _with_copy(row: Row, question: Question, table: PriceTable) -> Row:
         return row
     copy = job.dataset_bytes / 1e9 * table.document["storage"]["egress_usd_per_gb"]["value"] / question.reuse_runs
     return replace(row, start_usd=row.start_usd + copy)
+
+
+def _watched(question: Question, rows: list[Row]) -> WatchedCost | None:
+    job, price = question.job, question.purchase.usd_per_hour
+    alone = len(question.asked) == 1
+    if question.watched is None or job is None or not rows or not (alone or price):
+        return None
+    machine = _name(rows[0]) if alone else "the session's machine"
+    return watched_cost(
+        question.watched, images=job.images, epochs=job.epochs, usd_per_hour=rows[0].usd_per_hour, machine=machine
+    )
 
 
 def _input(question: Question, row: Row | None, table: PriceTable) -> tuple[list[ModePlan], PackPlan | None]:

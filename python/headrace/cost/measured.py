@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from headrace.diagnosis.model import Diagnosis
 from headrace.errors import UsageError
 from headrace.report.session_folder import read_session_folder
 
@@ -18,19 +19,21 @@ class MeasuredRates:
     """What a measurement says about the floors of a job; None where it says nothing.
 
     img_s_per_core: the loader's images a second per vCPU. gpu_img_s: the model's on one device that never waits. cpu: the
-    processor as the kernel names it. images: of an epoch.
+    processor as the kernel names it. images: of an epoch. diagnosis: of a session, with its fixes.
     """
 
     img_s_per_core: float | None = None
     gpu_img_s: float | None = None
     cpu: str | None = None
     images: int | None = None
+    diagnosis: Diagnosis | None = None
 
 
 def measured_rates(path: Path) -> MeasuredRates:
     """Read the rates from a session folder or a JSON file. Raises `UsageError` for a file without rates."""
     found = _from_session(path) if path.is_dir() else _from_json(path)
-    if found.img_s_per_core is None and found.gpu_img_s is None:
+    watched = found.diagnosis is not None and found.diagnosis.img_s is not None
+    if found.img_s_per_core is None and found.gpu_img_s is None and not watched:
         raise UsageError(
             f"{path} holds no rate of a loader or a GPU", hint="pass a session folder, or what `headrace tune --json` wrote"
         )
@@ -41,7 +44,7 @@ def _from_session(folder: Path) -> MeasuredRates:
     session, diagnosis = read_session_folder(folder)
     ceiling, host = diagnosis.ceiling_img_s, session.host
     gpus = len(host.gpus) or 1
-    return MeasuredRates(None, ceiling / gpus if ceiling else None, host.cpu_model, None)
+    return MeasuredRates(None, ceiling / gpus if ceiling else None, host.cpu_model, None, diagnosis)
 
 
 def _from_json(path: Path) -> MeasuredRates:

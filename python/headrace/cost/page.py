@@ -14,7 +14,7 @@ from headrace.report.markup import Html, join, tag
 from headrace.report.page import figure, html_page, write_page
 from headrace.report.tables import table
 
-__all__ = ["render", "write"]
+__all__ = ["LABELLED", "render", "row_name", "write"]
 
 STYLE = """
 .chart svg { display: block; width: 100%; overflow: visible; }
@@ -52,6 +52,7 @@ def render(found: Answer, *, title: str) -> str:
             _head(found),
             _chart(found),
             _rows(found),
+            _fixes(found),
             _arithmetic(found),
             _modes(found),
             _sensitivity(found),
@@ -67,7 +68,7 @@ def _head(found: Answer) -> Html:
     cells = []
     if row is not None:
         cells = [
-            figure(_money(row.best_usd), f"{_name(row)}, {row.recommended}", accent=True),
+            figure(_money(row.best_usd), f"{row_name(row)}, {row.recommended}", accent=True),
             figure(f"{row.total_hours:.1f} h", "from the order to the last step"),
             figure(row.binds, "binds"),
         ]
@@ -89,13 +90,19 @@ def _chart(found: Answer) -> Html | None:
     for row, x, y in zip(rows, hours, money, strict=True):
         left, top = place(x, hours, WIDTH), HEIGHT - place(y, money, HEIGHT)
         kind = "chosen" if row is found.choice.row else None if id(row) in unbeaten else "beaten"
-        words = f"{_name(row)}, {row.recommended}: {row.total_hours:.2f} h, {_money(row.best_usd)}, {row.binds} binds"
+        words = f"{row_name(row)}, {row.recommended}: {row.total_hours:.2f} h, {_money(row.best_usd)}, {row.binds} binds"
         marks.append(tag("circle", tag("title", words), cx=round(left, 1), cy=round(top, 1), r=5, class_=kind))
     for row in found.pareto[:LABELLED]:
         left, top = place(math.log(row.total_hours), hours, WIDTH), HEIGHT - place(math.log(row.best_usd), money, HEIGHT)
         anchor = "end" if left > WIDTH * 0.7 else "start"
         marks.append(
-            tag("text", _name(row), x=round(left + (-8 if anchor == "end" else 8), 1), y=round(top - 7, 1), text_anchor=anchor)
+            tag(
+                "text",
+                row_name(row),
+                x=round(left + (-8 if anchor == "end" else 8), 1),
+                y=round(top - 7, 1),
+                text_anchor=anchor,
+            )
         )
     svg = tag("svg", *marks, viewbox=f"0 0 {WIDTH:g} {HEIGHT:g}", role="img", aria_label="cost over time of each instance type")
     low, high = min(row.best_usd for row in rows), max(row.best_usd for row in rows)
@@ -115,7 +122,7 @@ def _rows(found: Answer) -> Html:
     headers = ("instance", "img/s", "interval", "binds", "an epoch", "training", "on demand", "spot", "spot, expected", "start")
     cells = [
         (
-            _name(row),
+            row_name(row),
             numbers.image_rate(row.img_s) if row.img_s else "–",
             f"{numbers.image_rate(row.img_s_low)} to {numbers.image_rate(row.img_s_high)}" if row.img_s else "–",
             row.binds,
@@ -151,8 +158,30 @@ def _arithmetic(found: Answer) -> Html:
             discount = numbers.percent(row.spot_discount)
             words = f"spot: {discount} off ({row.spot_kind}), {row.spot_interruptions:.1f} interruptions{level}"
             lines.append(tag("li", words))
-        parts.append(tag("details", tag("summary", f"{_name(row)}: {_money(row.best_usd)}"), tag("ul", *lines)))
+        parts.append(tag("details", tag("summary", f"{row_name(row)}: {_money(row.best_usd)}"), tag("ul", *lines)))
     return tag("section", tag("h2", "arithmetic"), *parts)
+
+
+def _fixes(found: Answer) -> Html | None:
+    watched = found.watched
+    if watched is None:
+        return None
+    now, *_ = watched.lines()
+    cells = [
+        (
+            fix.id,
+            fix.change,
+            numbers.image_rate(fix.img_s),
+            fix.kind,
+            _money(fix.usd_per_epoch),
+            f"{_money(fix.usd_low)} to {_money(fix.usd_high)}" if fix.kind == "predicted" else "–",
+            _money(fix.saved_usd_run),
+        )
+        for fix in watched.fixes
+    ]
+    headers = ("fix", "change", "img/s", "rate", "an epoch", "interval", "saved in the run")
+    shown = table("fixes of the session", headers, cells) if cells else tag("p", "The session has no fix with a known rate.")
+    return tag("section", tag("h2", "what the session's fixes save"), tag("p", now), shown)
 
 
 def _modes(found: Answer) -> Html | None:
@@ -206,6 +235,7 @@ def _money(value: float | None) -> str:
     return f"${value:,.2f}" if math.isfinite(value) else "never ends"
 
 
-def _name(row: Row) -> str:
+def row_name(row: Row) -> str:
+    """Return the name of a row's machines: `2 × ml.g5.xlarge`."""
     count = f"{row.instances} × " if row.instances > 1 else ""
     return count + ("ml." if row.service == "sagemaker" else "") + row.instance
