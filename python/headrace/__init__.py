@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from headrace.images.restart_markers import restart_markers
     from headrace.inspection.verify import verify
     from headrace.loading.loader import Loader
+    from headrace.loading.show_batch import show_batch
     from headrace.packing import pack
     from headrace.profiling.in_process import watch
 
@@ -49,6 +50,7 @@ __all__ = [
     "open",
     "pack",
     "restart_markers",
+    "show_batch",
     "transforms",
     "verify",
     "watch",
@@ -64,6 +66,7 @@ _LAZY = {
     "open": "headrace.datasets.open",
     "pack": "headrace.packing",
     "restart_markers": "headrace.images.restart_markers",
+    "show_batch": "headrace.loading.show_batch",
     "transforms": "headrace",
     "verify": "headrace.inspection.verify",
     "watch": "headrace.profiling.in_process",

@@ -2,6 +2,7 @@
 
 HeadraceError
 ├── UsageError           the call or the command line is wrong (exit code 2)
+│   └── RecordIndexError     a dataset has no record of that number (also an IndexError)
 ├── SourceError          a dataset path or URL cannot be opened, or holds no images
 │   └── UnknownLengthError   the number of records of a stream is not known (also a TypeError)
 ├── DecodeError          an image cannot be decoded; names its key and the reason
@@ -22,6 +23,7 @@ __all__ = [
     "FormatError",
     "HeadraceError",
     "MissingDependencyError",
+    "RecordIndexError",
     "SessionError",
     "SourceError",
     "StateError",
@@ -52,6 +54,10 @@ def _rebuild(kind: type[HeadraceError], args: tuple[object, ...], fields: dict[s
 
 class UsageError(HeadraceError):
     """The call or the command line is wrong."""
+
+
+class RecordIndexError(UsageError, IndexError):
+    """A dataset has no record of that number. Also an IndexError, with which `for image, label in dataset` ends."""
 
 
 class SourceError(HeadraceError):

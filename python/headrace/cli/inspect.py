@@ -11,8 +11,9 @@ from rich.text import Text
 
 from headrace.cli.output import emit, stdout_console
 from headrace.datasets.open import open_stored
+from headrace.datasets.pictures import pictures
 from headrace.errors import UsageError
-from headrace.inspection.contact_sheet import pictures
+from headrace.inspection.contact_sheet import PICTURES
 from headrace.inspection.inspect import SAMPLE, Inspection, Spread, inspect_dataset
 from headrace.report.dataset_page import objects_text, write
 from headrace.system.sizes import count_text, percent_text, size_text
@@ -46,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     as_page = sheet is not None and sheet.endswith(".html")
     found = inspect_dataset(dataset, sample=args.sample, sheet=None if as_page else sheet)
     if as_page:
-        write(found, pictures(dataset), sheet)
+        write(found, pictures(dataset, PICTURES), sheet)
         found = replace(found, contact_sheet=sheet)
     emit(args, asdict(found), lambda: _render(found))
     return 1 if found.unreadable else 0

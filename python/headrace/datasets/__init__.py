@@ -1,6 +1,8 @@
 """Datasets: records, packed shards, and the sources that records are read from.
 
+- `notebook`: Datasets and loaders as HTML for notebooks: a title, facts, and a strip of pictures.
 - `open`: Open a dataset by path or URL: detect its kind and call the module in `sources` that reads it.
+- `pictures`: Thumbnails of records spread evenly over a dataset.
 - `records`: A dataset: a table of records (location of the bytes, label), class names and a fingerprint.
 - `sidecar_files`: Sidecar files: masks, captions, second images (`KEY.seg.png`, `KEY.txt`) of each record, as ragged
   columns.

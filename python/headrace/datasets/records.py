@@ -7,19 +7,26 @@ are a few arrays. Native code reads these arrays without a copy. They are memory
 from __future__ import annotations
 
 import hashlib
+import operator
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
 
+from headrace.datasets.notebook import dataset_facts, dataset_strip, names_text, notebook_html
 from headrace.datasets.sidecar_files import SidecarFiles
-from headrace.errors import SourceError
+from headrace.errors import DecodeError, RecordIndexError, SourceError, UsageError
+from headrace.images.with_pillow import rgb_picture
 from headrace.system.near_paths import near_path_hint
 from headrace.system.regular_file import regular_opener
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 __all__ = ["Dataset", "PendingRecords", "RecordFetcher", "RecordTable", "Stream", "StreamPass", "StreamRecord"]
 
@@ -99,13 +106,16 @@ class Stream(Protocol):
         """Begin the next pass."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Dataset:
     """An opened dataset: records from one source, with class names. `headrace.open` returns it, `headrace.Loader` reads it.
 
     `len(dataset)` is the number of records; it raises UnknownLengthError for a stream of unknown length. `root` is the path or
     URL, `table` the place, size, label and key of each record, and `classes` the names of the labels.
-    Example: `data = headrace.open("photos"); data.classes[data.table.label[0]]`.
+
+    As torchvision's `ImageFolder`, it has `class_to_idx` and `targets`, and `dataset[i]` is (image, label) of record i.
+    A notebook shows the facts and a strip of pictures.
+    Example: `data = headrace.open("photos"); image, label = data[0]; data.classes[label]`.
     """
 
     root: str  # path or URL
@@ -123,7 +133,52 @@ class Dataset:
     def __repr__(self) -> str:
         if self.stream is not None:
             return f"Dataset({self.root!r}, a stream)"
-        return f"Dataset({self.root!r}, kind={self.kind!r}, records={len(self)}, classes={len(self.classes)})"
+        names = f" ({names_text(self.classes, 3)})" if self.classes else ""
+        return f"Dataset({self.root!r}, kind={self.kind!r}, records={len(self)}, classes={len(self.classes)}{names})"
+
+    def _repr_html_(self) -> str:
+        """Return facts and a strip of pictures, which notebooks show."""
+        return notebook_html(f"Dataset {self.root}", dataset_facts(self), dataset_strip(self))
+
+    def __getitem__(self, record: SupportsIndex) -> tuple[Image.Image, int]:
+        """Return the image of one record, a Pillow image in RGB, and its label, -1 if it has none.
+
+        record: its row in the table; negative rows count from the end.
+
+        Raises RecordIndexError (also an IndexError) outside the dataset, SourceError for a stream or a missing file,
+        DecodeError for a damaged image, MissingDependencyError without Pillow. Example: `image, label = dataset[0]`.
+        """
+        self.check_stored()
+        try:
+            row = operator.index(record)
+        except TypeError:
+            raise UsageError(
+                f"a dataset takes the number of one record, not {record!r}", hint="for several, [dataset[i] for i in range(10)]"
+            ) from None
+        if not -len(self) <= row < len(self):
+            raise RecordIndexError(f"{self.root} has {len(self)} records: there is no record {row}")
+        row %= len(self)
+        try:
+            return rgb_picture(self.read(row)), int(self.table.label[row])
+        except DecodeError as error:
+            key = self.table.keys[row]
+            raise DecodeError(f"record {key!r} of {self.root}: {error}", key=key, status=error.status) from error
+
+    @cached_property
+    def class_to_idx(self) -> dict[str, int]:
+        """The label of each class name."""
+        return {name: label for label, name in enumerate(self.classes)}
+
+    @cached_property
+    def targets(self) -> list[int]:
+        """The label of each record, -1 for none. Raises SourceError for a stream. `table.label` has them as an array."""
+        self.check_stored()
+        labels: list[int] = self.table.label.tolist()
+        return labels
+
+    def class_name(self, label: int) -> str:
+        """Return the name of a label, "" for a label without one."""
+        return self.classes[label] if 0 <= label < len(self.classes) else ""
 
     def read(self, record: int) -> bytes:
         """Return the encoded bytes of one record. Raise SourceError if its file is missing or shorter than the index says."""

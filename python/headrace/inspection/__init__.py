@@ -1,7 +1,6 @@
 """Inspection of datasets, object stores and machines: inspect, verify, contact sheets, doctor.
 
-- `contact_sheet`: A contact sheet: thumbnails of images spread evenly over a dataset, as one PNG file or one by one for a
-  page.
+- `contact_sheet`: A contact sheet: thumbnails of images spread evenly over a dataset, as one PNG file.
 - `decode_cost`: The cost of decoding the images of a dataset, as CPU time on one core of this machine.
 - `doctor`: The examination of a machine before training: hardware, software, what does not fit together, a command for each
   remedy.

@@ -13,6 +13,7 @@
 - `order`: The order of records as arithmetic: (seed, epoch, position) -> record, with no list of the epoch in memory.
 - `resume`: Saved loader states: `make_state` describes the position of a loader, `read_position` reads it for a loader that
   continues.
+- `show_batch`: The pictures of a batch, as a matplotlib figure.
 - `shuffle_prefetch`: Fetch the next window of a block shuffle from the object store while the current one is in use.
 - `stats`: Counts and times of a loader. A value that was not measured is None, never 0.
 - `streaming`: A pass over a stream as batches: a thread reads ahead and shuffles records in a buffer of bounded size.

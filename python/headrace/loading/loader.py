@@ -9,13 +9,15 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import cached_property
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, cast, overload
 
 import numpy as np
 import numpy.typing as npt
 
+from headrace.datasets.notebook import dataset_facts, dataset_strip, notebook_html
 from headrace.datasets.open import open as open_dataset
 from headrace.datasets.records import Dataset, Stream
 from headrace.datasets.sources.masks import with_masks
@@ -256,18 +258,19 @@ class Loader(Generic[Batch]):
             fuse=fuse,
             dct_scale=dct_scale,
         )
-        self._prepare(transform)
+        self.transform = transform
+        self._prepare()
 
-    def _prepare(self, transform: Transform | Callable[[Any], Any] | None) -> None:
+    def _prepare(self) -> None:
         """Set what follows from the options and the dataset. Raises as the constructor does."""
         options = self.options
         self.batch_size, self.seed, self.shuffle = options.batch_size, options.seed, options.shuffle
         self.drop_last, self.output = options.drop_last, options.output
         self.device, self.dtype = options.device, options.dtype
-        masks = None
+        self._masks: Masks | None = None
         if options.mask is not None:
             self.dataset, mask_table = with_masks(self.dataset, options.mask)
-            masks = Masks(mask_table, options.mask_fill)
+            self._masks = Masks(mask_table, options.mask_fill)
         # The next pass begins at (epoch, step). `_resume_step` is set while no pass has begun since load_state_dict.
         self._epoch, self._step = 0, 0
         self._resume_step: int | None = None
@@ -298,7 +301,7 @@ class Loader(Generic[Batch]):
             prefetch=options.prefetch,
             steps=self._part.steps,
         )
-        self._views = LoaderViews(self.dataset, transform, options, masks)
+        self._views = LoaderViews(self.dataset, self.transform, options, self._masks)
         if options.with_json and self.dataset.table.json_size is None:
             raise UsageError(f"the records of {self.dataset.root} have no JSON beside them", hint="drop with_json")
 
@@ -316,6 +319,11 @@ class Loader(Generic[Batch]):
             f"{self.options.global_batch}{each}: no epoch would have a batch",
             hint=f"{smaller}drop_last=False, which keeps the incomplete batch",
         )
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The class names of the dataset; a label is an index into them."""
+        return self.dataset.classes
 
     @property
     def pipeline(self) -> Pipeline:
@@ -387,7 +395,7 @@ class Loader(Generic[Batch]):
                 # Before the last batch is handed out: a state saved while it is in use belongs to the next epoch.
                 self._epoch, self._step = order.epoch + 1, 0
                 self._current_pass = None
-            yield self._output_batch(filled, labels, order.epoch, step)
+            yield self._output_batch(self._views, filled, labels, order.epoch, step)
 
     def _iterate_stream(self, stream: Stream, first: int) -> Iterator[Any]:
         epoch = self._epoch
@@ -398,7 +406,7 @@ class Loader(Generic[Batch]):
                 self._step = step + 1
                 if self._step == batches.total:
                     self._epoch, self._step = epoch + 1, 0
-                yield self._output_batch(filled, None, epoch, step)
+                yield self._output_batch(self._views, filled, None, epoch, step)
             if self._step and self._step == batches.total:  # resumed after the last batch
                 self._epoch, self._step = epoch + 1, 0
         finally:
@@ -410,7 +418,12 @@ class Loader(Generic[Batch]):
             self._stream_pass = None
 
     def _output_batch(
-        self, filled: tuple[FilledBatch, ...], table_labels: npt.NDArray[np.int64] | None, epoch: int, step: int
+        self,
+        views: LoaderViews,
+        filled: tuple[FilledBatch, ...],
+        table_labels: npt.NDArray[np.int64] | None,
+        epoch: int,
+        step: int,
     ) -> tuple[Any, ...]:
         """Return the batch for the user. `table_labels` are those of all records; a stream's batch brings its own."""
         first = filled[0]
@@ -418,7 +431,7 @@ class Loader(Generic[Batch]):
             labels = first.labels
         else:
             labels = first.records if table_labels is None else table_labels[first.records]
-        batch = self._views.output_batch(filled, labels, BatchKey(self.seed, epoch, step, self.rank, first.draws))
+        batch = views.output_batch(filled, labels, BatchKey(self.seed, epoch, step, self.rank, first.draws))
         return (*batch, [self._read_json(record) for record in first.records.tolist()]) if self.options.with_json else batch
 
     def _read_json(self, record: int) -> Any:
@@ -452,6 +465,22 @@ class Loader(Generic[Batch]):
         """
         self.dataset.check_stored()
         return self._order(epoch).batch(step)
+
+    def preview(self) -> Batch:
+        """Return the first batch of the current epoch, on the CPU. The loader does not move, and its own threads do not work.
+
+        Raises SourceError for a stream, else what iterating raises. Example: `images, labels = loader.preview()`.
+        """
+        self.dataset.check_stored()
+        order = self._order(self._epoch)
+        views = LoaderViews(self.dataset, self.transform, replace(self.options, device="cpu", cache=None), self._masks)
+        batches = [_index_batch(order, 0, self._part.first_draw)]
+        try:
+            (filled,) = views.run(views.begin(batches, order.epoch))
+            batch: Any = self._output_batch(views, filled, self.dataset.table.label, order.epoch, 0)
+        finally:
+            views.close()
+        return cast("Batch", batch)
 
     def set_epoch(self, epoch: int) -> None:
         """Begin the next pass at the first batch of `epoch` (0 or more). Raises UsageError for a negative epoch."""
@@ -534,6 +563,12 @@ class Loader(Generic[Batch]):
     def __repr__(self) -> str:
         batches = "" if self.dataset.stream is not None else f", batches={len(self)}"
         return f"Loader({self.dataset!r}, batch_size={self.batch_size}{batches}, epoch={self._epoch})"
+
+    def _repr_html_(self) -> str:
+        """Return facts, the pipeline in words and a strip of the dataset's pictures, which notebooks show."""
+        facts = {} if self.dataset.stream is not None else {"batches": f"{len(self):,} an epoch, of {self.batch_size:,} images"}
+        facts |= {"epoch": str(self._epoch), "pipeline": "\n".join(self._views.describe())}
+        return notebook_html(f"Loader of {self.dataset.root}", dataset_facts(self.dataset) | facts, dataset_strip(self.dataset))
 
 
 def _index_batch(order: EpochOrder, step: int, first_draw: int) -> IndexBatch:

@@ -8,7 +8,7 @@ from functools import partial
 from types import TracebackType
 from typing import Literal
 
-from headrace.system.sizes import percent_text
+from headrace.system.sizes import count_text, percent_text, size_text
 
 __all__ = ["CacheStats", "FeedStats", "LoaderStats", "ShuffleQuality", "SkippedRecord", "StageStats", "Stopwatch", "summarize"]
 
@@ -121,9 +121,9 @@ class ShuffleQuality:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class LoaderStats:
-    """Counts and times of a loader since it was made."""
+    """Counts and times of a loader since it was made. It prints as a short table."""
 
     batches: int
     images: int
@@ -138,6 +138,24 @@ class LoaderStats:
     indexes_found: int  # records whose JPEG index an earlier run made
     cache: CacheStats | None  # None: without `cache=`
     shuffle: ShuffleQuality | None = None  # of a block shuffle's first epoch, or of a stream's last pass so far
+
+    def __repr__(self) -> str:
+        images = f"{count_text(self.batches, 'batch')}, {count_text(self.images, 'image')}"
+        busy = "not measured" if self.occupancy is None else percent_text(self.occupancy)
+        rows = [
+            ("read", size_text(self.bytes_read), ""),
+            ("wait for batches", f"{self.wait_s:.1f} s", ""),
+            ("threads at work", busy, ""),
+            ("skipped records", f"{self.skipped_count:,}", ""),
+        ]
+        if self.cache is not None:
+            rows.append(("cache", f"{self.cache.hits:,} found", f"{self.cache.misses:,} not found"))
+        rows.append(("stage", "in all", "an image"))
+        for stage in self.stages:
+            each = "not measured" if stage.per_image_ms is None else f"{stage.per_image_ms:.3f} ms"
+            rows.append((f"  {stage.name}", f"{stage.total_s:.1f} s", each))
+        table = "\n".join(f"{name:<18}{value:>12}{more:>16}".rstrip() for name, value, more in rows)
+        return f"{images}\n{table}"
 
 
 def summarize(

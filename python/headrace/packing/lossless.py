@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import ModuleType
-from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
 from headrace._native import restart_markers
-from headrace.errors import DecodeError, MissingDependencyError
+from headrace.errors import DecodeError
 from headrace.images.decode import MAX_PIXELS, NOT_DECODED, TOO_LARGE, UNSUPPORTED, decode_into, reason
 from headrace.images.header import EXTENSIONS, ImageHeader, read_header
+from headrace.images.with_pillow import decode_with_pillow
 from headrace.packing.options import DEFAULT_QUALITY, RESTART_TILE, PackOptions
 
-if TYPE_CHECKING:
-    from PIL import Image
-
-__all__ = ["Encode", "EncodedImage", "check_pixels", "decoded", "lossless_encoder", "pillow"]
+__all__ = ["Encode", "EncodedImage", "check_pixels", "lossless_encoder"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +58,7 @@ def _check_for_loaders(data: bytes, header: ImageHeader) -> None:
     except DecodeError as error:
         if error.status not in NOT_DECODED:
             raise
-        decoded(data)  # raises its own reason if Pillow cannot decode the image either
+        decode_with_pillow(data)  # raises its own reason if Pillow cannot decode the image either
         raise DecodeError(
             f"{header.format}: {reason(UNSUPPORTED)}; --quality {DEFAULT_QUALITY} packs it as a JPEG, --keep-bytes as it is",
             status=error.status,
@@ -98,25 +93,3 @@ def _with_restart_markers(data: bytes) -> EncodedImage:
 
 def _unchanged(data: bytes, header: ImageHeader) -> EncodedImage:
     return EncodedImage(data, header.format, EXTENSIONS.get(header.format), header.width, header.height)
-
-
-def decoded(data: bytes) -> Image.Image:
-    """Decode a whole image with Pillow. Raise DecodeError with Pillow's reason."""
-    library = pillow()
-    try:
-        image: Image.Image = library.open(io.BytesIO(data))
-        image.load()
-    except Exception as error:  # Pillow's plugins raise many kinds of errors for damaged images
-        raise DecodeError(f"cannot be decoded: {error}") from error
-    return image
-
-
-def pillow() -> ModuleType:
-    """Return `PIL.Image`. Raise MissingDependencyError if Pillow is not installed."""
-    try:
-        import PIL.Image
-    except ImportError as error:
-        raise MissingDependencyError(
-            "Pillow is needed to re-encode images, and for images that are no JPEG", hint="pip install pillow"
-        ) from error
-    return cast(ModuleType, PIL.Image)

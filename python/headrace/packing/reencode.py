@@ -12,7 +12,8 @@ from headrace._native import encode_jpeg, requantise_jpeg
 from headrace.errors import DecodeError
 from headrace.images.decode import MAX_PIXELS, NOT_DECODED, TOO_LARGE, UNSUPPORTED, decode_into, reason
 from headrace.images.header import ImageHeader, format_of, read_header
-from headrace.packing.lossless import Encode, EncodedImage, decoded, pillow
+from headrace.images.with_pillow import decode_with_pillow, pillow
+from headrace.packing.lossless import Encode, EncodedImage
 from headrace.packing.options import DEFAULT_QUALITY, RESTART_TILE, PackOptions
 from headrace.packing.transform import parsed
 
@@ -118,7 +119,7 @@ def _pixels(data: bytes, header: ImageHeader, size: tuple[int, int]) -> Image.Im
             return image
         if status != UNSUPPORTED:
             raise DecodeError(reason(status), status=status)
-    plain = _plain(decoded(data))
+    plain = _plain(decode_with_pillow(data))
     return plain if plain.size == size else plain.resize(size, pillow().Resampling.BICUBIC)
 
 

@@ -8,8 +8,8 @@ from os import PathLike
 from pathlib import Path
 
 from headrace._native import __version__
+from headrace.datasets.pictures import Picture
 from headrace.errors import HeadraceError
-from headrace.inspection.contact_sheet import Picture
 from headrace.inspection.inspect import Inspection, Spread
 from headrace.inspection.object_sizes import ObjectSizes
 from headrace.report.markup import Html, no_break, tag

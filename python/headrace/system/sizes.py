@@ -27,8 +27,9 @@ def size_text(size: float) -> str:
 
 
 def count_text(number: int, noun: str) -> str:
-    """Return a count that agrees with its noun: `1 shard`, `2,000 shards`."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+    """Return a count that agrees with its noun: `1 shard`, `2,000 shards`, `2 batches`."""
+    ending = "" if number == 1 else "es" if noun.endswith("ch") else "s"
+    return f"{number:,} {noun}{ending}"
 
 
 def percent_text(share: float, *, digits: int = 0) -> str:

@@ -1,0 +1,69 @@
+"""Images decoded by Pillow: formats that are not decoded natively, and pictures for people."""
+
+from __future__ import annotations
+
+import io
+from types import ModuleType
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.errors import DecodeError, MissingDependencyError
+from headrace.images.decode import MAX_PIXELS, NOT_DECODED, TOO_LARGE, decode_into, reason
+from headrace.images.header import read_header
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+__all__ = ["decode_with_pillow", "pillow", "rgb_picture", "rgb_pixels"]
+
+
+def rgb_pixels(data: bytes, size: tuple[int, int] | None = None) -> npt.NDArray[np.uint8]:
+    """Decode a whole image to RGB as a Loader does, or with Pillow if its format is not decoded natively.
+
+    data: the encoded image. size: (width, height) in pixels to resize it to; None (default): its own.
+
+    Returns uint8 [H, W, 3]. Raises DecodeError with the reason, MissingDependencyError if Pillow is needed and not installed.
+    Example: `rgb_pixels(Path("cat.jpg").read_bytes()).mean()`.
+    """
+    header = read_header(data)
+    if header.width * header.height > MAX_PIXELS:  # refuse before allocating
+        raise DecodeError(reason(TOO_LARGE), status=TOO_LARGE)
+    width, height = size or (header.width, header.height)
+    pixels = np.empty((1, height, width, 3), dtype=np.uint8)
+    status = int(decode_into([data], pixels)[0])
+    if status in NOT_DECODED:
+        image = decode_with_pillow(data).convert("RGB")
+        return np.asarray(image if size is None else image.resize(size, pillow().Resampling.BILINEAR))
+    if status:
+        raise DecodeError(reason(status), status=status)
+    return cast("npt.NDArray[np.uint8]", pixels[0])
+
+
+def rgb_picture(data: bytes) -> Image.Image:
+    """Decode a whole image to a Pillow image in RGB, with the pixels of `rgb_pixels`. Raises what that raises."""
+    picture: Image.Image = pillow().fromarray(rgb_pixels(data))
+    return picture
+
+
+def decode_with_pillow(data: bytes) -> Image.Image:
+    """Decode a whole image with Pillow. Raise DecodeError with Pillow's reason."""
+    library = pillow()
+    try:
+        image: Image.Image = library.open(io.BytesIO(data))
+        image.load()
+    except Exception as error:  # Pillow's plugins raise many kinds of errors for damaged images
+        raise DecodeError(f"cannot be decoded: {error}") from error
+    return image
+
+
+def pillow() -> ModuleType:
+    """Return `PIL.Image`. Raise MissingDependencyError if Pillow is not installed."""
+    try:
+        import PIL.Image
+    except ImportError as error:
+        raise MissingDependencyError(
+            "Pillow is needed for pictures, to re-encode images, and for images that are no JPEG", hint="pip install pillow"
+        ) from error
+    return cast(ModuleType, PIL.Image)
