@@ -10,8 +10,10 @@ demo: # ARGS="--data DIR --keep DIR …" is passed on
 	@scripts/setup.sh demo
 	@.venv/bin/headrace demo $(ARGS)
 
+# Some tests watch real processes at work. On two noisy cores one of thousands can meet a stall, so a test that fails is run once
+# more, and the summary lists it (-raR). A plain `pytest` runs each test once and shows such a failure at once.
 test: setup
-	$(PY) -m pytest
+	$(PY) -m pytest --reruns 1 -raR
 	cargo test -p headrace-core
 
 check: setup

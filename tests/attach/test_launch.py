@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -98,13 +97,18 @@ def test_an_unknown_command_raises_a_command_error() -> None:
         spawn(["no-such-program"])
 
 
-def test_sigterm_reaches_the_child() -> None:
-    code = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(5)); print(1); time.sleep(20)"
-    timer = threading.Timer(0.6, os.kill, (os.getpid(), signal.SIGTERM))
-    timer.start()
-    begin_s = time.monotonic()
-    assert run(code) == 5
-    assert time.monotonic() - begin_s < 15
+def test_sigterm_reaches_the_child(tmp_path: Path) -> None:
+    """The signal comes as soon as the child can receive one."""
+    ready = tmp_path / "ready"
+    code = "import pathlib, signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(5))\n"
+    code += f"pathlib.Path({str(ready)!r}).touch(); time.sleep(100)"
+
+    def signal_this_process(child: subprocess.Popen[bytes]) -> None:
+        while child.poll() is None and not ready.exists():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    assert run(code, on_start=signal_this_process) == 5
 
 
 def test_time_limit_ends_the_child() -> None:

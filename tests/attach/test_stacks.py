@@ -8,6 +8,7 @@ import random
 import sys
 import threading
 import time
+import traceback
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -149,6 +150,10 @@ def wait_until(condition: Callable[[], bool]) -> None:
     assert condition()
 
 
+def names_on_stack(thread: threading.Thread) -> list[str]:
+    return [frame.f_code.co_name for frame, _ in traceback.walk_stack(sys._current_frames()[thread.ident or 0])]
+
+
 def test_random_deep_stacks_take_bounded_memory(sampler: stacks.StackSampler, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stacks, "MOST_STACKS", 50)
     monkeypatch.setattr(stacks, "FIRST_MARKS", 1000)  # no thread: this test samples
@@ -252,8 +257,7 @@ def test_waiting_is_no_work(sampler: stacks.StackSampler) -> None:
     source: queue.Queue[int] = queue.Queue()
     thread = threading.Thread(target=waits)
     thread.start()
-    wait_until(lambda: bool(sampler._marks))
-    time.sleep(0.05)
+    wait_until(lambda: bool(sampler._marks) and names_on_stack(thread)[0] == "wait")
     sampler.sample()
     source.put(1)
     thread.join()

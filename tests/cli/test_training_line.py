@@ -87,8 +87,9 @@ def test_a_training_run_in_a_terminal(image_folder: Callable[..., Path], tmp_pat
         if found
     ]
     seen = sorted({number for _, number in steps})
-    # Each step is shown; a busy machine may skip the drawing of one.
-    assert seen[-1] == int(last) and all(later - earlier <= 2 for earlier, later in zip([0, *seen], seen, strict=False)), seen
+    # The line follows each step; a busy machine may skip drawings, so some of the steps in between are enough.
+    assert seen[-1] == int(last) and [number for _, number in steps] == sorted(number for _, number in steps)
+    assert 2 * len(seen) >= int(last), seen
     for at_s, lines in terminal.frames:
         line = next((line for line in lines if "epoch" in line and " step " in line), None)
         assert line is None or len(line) < columns, (at_s, line)

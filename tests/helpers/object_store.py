@@ -23,7 +23,8 @@ needs_obstore = pytest.mark.skipif(
     subprocess.run([sys.executable, "-c", "import obstore"], capture_output=True).returncode != 0, reason="no obstore"
 )
 
-Fault = Callable[[int, str], str | None]  # (number of the request, key) -> "500", "reset", "cut", "wrong" or None
+Fault = Callable[[int, str, str], str | None]
+"""(number of the request, key, range that is asked for or "") -> "500", "reset", "cut", "wrong" or None."""
 
 
 @dataclass
@@ -33,7 +34,7 @@ class Bucket:
     objects: dict[str, bytes] = field(default_factory=dict)
     written: dict[str, datetime.datetime] = field(default_factory=dict)  # time of change by key; default: 1 January 2024
     requests: list[str] = field(default_factory=list)
-    fault: Fault = lambda number, key: None
+    fault: Fault = lambda number, key, part: None
     latency_s: float = 0.0
     bytes_s: float | None = None  # over all connections
     free_at_s: float = 0.0
@@ -67,7 +68,7 @@ class _Handler(BaseHTTPRequestHandler):
             number = len(self.bucket.requests)
             self.bucket.requests.append(key or "list")
         time.sleep(self.bucket.latency_s)
-        fault = self.bucket.fault(number, key)
+        fault = self.bucket.fault(number, key, self.headers.get("Range", ""))
         if fault == "500":
             return self._answer(500, b"<Error/>")
         if fault == "reset":

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Fault = Literal["reset", "500", "cut", "wrong", "stall"]
-Plan = Callable[[int, str], Fault | None]  # (number of the request, "GET /path HTTP/1.1") -> its fault
+Plan = Callable[[int, str], Fault | None]  # (number of the request, "GET /path HTTP/1.1 bytes=0-99") -> its fault
 
 _CHUNK = 1 << 14
 _METHODS = (b"GET ", b"PUT ", b"HEAD ", b"POST ", b"DELETE ")
@@ -82,7 +82,8 @@ class _Connection:
     async def _up(self, to_server: asyncio.StreamWriter) -> None:
         while data := await self.client.read(_CHUNK):
             if data.startswith(_METHODS):
-                line = data.split(b"\r\n", 1)[0].decode()
+                line, *headers = data.split(b"\r\n\r\n", 1)[0].decode().split("\r\n")
+                line += "".join(header[len("range:") :] for header in headers if header.lower().startswith("range:"))
                 self.fault = self.link.plan(len(self.link.requests), line)
                 self.link.requests.append(line)
                 self.answered = 0

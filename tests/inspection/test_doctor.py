@@ -218,7 +218,7 @@ def test_the_probe_reads_the_largest_object_under_an_s3_prefix(server: str) -> N
 @needs_obstore
 def test_the_probe_uses_the_loaders_client(server: str, served: Bucket) -> None:
     """It makes ranged requests, with the same retries."""
-    served.fault = lambda number, key: "cut" if number == 2 else None
+    served.fault = lambda number, key, part: "cut" if number == 2 else None
     assert probe_store("s3://b/train").read_bytes == 5000
     assert served.requests[0] == "list" and set(served.requests[1:]) == {"train/b.tar"}
     assert len(served.requests) > 3

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import subprocess
@@ -30,6 +29,7 @@ from headrace.training.tune.machine_use import MachineMeter, MachineUse
 from headrace.training.tune.rates import CombinedRate, InputRate, combined_rate, input_rate
 from headrace.training.tune.tune import Reporter, tune, what_binds
 from PIL import Image
+from silence import longest_silence_s
 
 HELPERS = Path(__file__).parents[1] / "helpers"
 
@@ -169,11 +169,11 @@ def test_tune_of_a_slow_model_speaks_every_three_seconds_and_ends_at_its_limit(i
         stderr=subprocess.PIPE,
         text=True,
     ) as child:
-        times = [time.monotonic() for _ in child.stderr]  # type: ignore[union-attr]
+        silence_s = longest_silence_s(child)
         document = json.loads(child.stdout.read())  # type: ignore[union-attr]
     assert child.returncode == 0
-    assert max(after - before for before, after in itertools.pairwise(times)) < 3.5
-    assert time.monotonic() - began_s < 9 + 12  # and the time that Python takes to start and to end
+    assert silence_s < 3.5
+    assert time.monotonic() - began_s < 9 + 36  # less than one step; Python takes a while to start and to end
     assert document["compute_img_s"] is None and "compute alone" in document["not_measured"]
     assert document["binds"] == "not measured" and (tmp_path / "tuned.toml").exists()
 
