@@ -1,6 +1,6 @@
 # demo and test start from nothing: they make .venv, install, build. Everything else is a few commands by name.
 PY := .venv/bin/python
-.PHONY: setup demo test check results docs wheel bench bench-augmentation bench-decode bench-demo bench-diagnosis bench-exactness \
+.PHONY: setup demo test check results docs wheel bench bench-augmentation bench-cost bench-decode bench-demo bench-diagnosis bench-exactness \
 	bench-gpu bench-loaders bench-object-store bench-overhead bench-pack bench-parity bench-run bench-train-parity bench-trainer-wait miri
 
 setup:
@@ -33,6 +33,9 @@ bench: bench-decode bench-loaders bench-augmentation
 
 bench-augmentation: setup
 	$(PY) benchmarks/augmentation.py --write $(ARGS)
+
+bench-cost: setup # real training jobs on the CPU; needs a quiet machine: ten minutes on two cores
+	$(PY) benchmarks/cost.py --write $(ARGS)
 
 bench-decode: setup
 	$(PY) benchmarks/decode.py --write $(ARGS)
