@@ -132,12 +132,13 @@ def machines(table: PriceTable) -> list[dict[str, Any]]:
     found = []
     for loader in LOADERS:
         rows = answer(question(loader, table, SHOWN), [table]).rows
-        found += [{"loader": loader, **brief(row)} for row in rows if row.service == "ec2"]
+        names = ("instance", "binds", "seconds_per_epoch", "on_demand_usd")
+        found += [{"loader": loader, **{name: getattr(row, name) for name in names}} for row in rows if row.service == "ec2"]
     return found
 
 
 def brief(row: Row) -> dict[str, Any]:
-    names = ("instance", "service", "img_s", "binds", "rate_kind", "seconds_per_epoch", "on_demand_usd", "recommended")
+    names = ("instance", "service", "binds", "recommended")
     return {**{name: getattr(row, name) for name in names}, "usd": row.best_usd, "hours": row.total_hours}
 
 

@@ -26,6 +26,8 @@ def render(document: Document) -> str:
         "## The run on some machines, on demand",
         machine_table(document),
         "## Predicted and observed seconds of real jobs on this machine",
+        f"Downloads of {found['photographs']:,} photographs, packed, at {found['server_bytes_per_s'] / 1e6:g} MB/s; batches of "
+        f"{found['batch_size']}.",
         job_table(document),
         error(document),
         note("cost"),
@@ -86,13 +88,13 @@ def job_table(document: Document) -> str:
     head = ["job", "start", "download", "training", "predicted", "factor of the others", "observed", "error"]
     rows = [
         (
-            f"{job['model']}, {job['pixels']} px, {count(job['epochs'], 'epoch')}",
+            f"{job['model']}, {job['pixels']} px, {job['images']:,} images, {count(job['epochs'], 'epoch')}",
             f"{job['start_s']:.1f} s",
             f"{job['download_s']:.1f} s",
-            f"{job['training_s']:.1f} s",
+            f"{job['training_s']:.1f} s ({job['floor_img_s']:,.1f} img/s)",
             f"{job['predicted_s']:.1f} s",
             f"{job['factor']:.2f}",
-            f"{job['observed_s']:.1f} s",
+            f"{job['observed_s']:.1f} s ({job['observed_download_s']:.1f} s download)",
             percent(job["error"], 1),
         )
         for job in document["jobs"]
