@@ -23,6 +23,12 @@ check: setup
 	$(PY) -m mypy.stubtest headrace._native --mypy-config-file pyproject.toml
 	cargo fmt --all --check
 	cargo clippy --release --workspace --all-targets -- -D warnings
+	$(PY) scripts/build_site.py
+
+.PHONY: site
+site: # the documentation as web pages: site/index.html; strict, needs no network once the packages are there
+	@scripts/setup.sh site
+	$(PY) scripts/build_site.py
 
 miri: # the pointer and header logic without libjpeg-turbo; needs `rustup +nightly component add miri rust-src`
 	MIRIFLAGS=-Zmiri-disable-isolation cargo +nightly miri test -p headrace-core --lib --target-dir target/miri -- \

@@ -1,7 +1,7 @@
 """Write every page that is made from results or code:   make results
 
 From the JSON documents in benchmarks/results/data: the pages in benchmarks/results, and the measured parts of README.md,
-docs/reference/exactness.md and docs/fuzzing.md, which lie between `<!-- results:begin NAME -->` and
+docs/results/index.md, docs/reference/exactness.md and docs/fuzzing.md, which lie between `<!-- results:begin NAME -->` and
 `<!-- results:end NAME -->`. From the code: docs/reference/cli.md and docs/reference/diagnosis.schema.json.
 tests/test_pages.py fails when a file is not what this program would write.
 """
@@ -40,6 +40,7 @@ def measured() -> dict[Path, str]:
     files = {RESULTS / f"{name}.md": importlib.import_module(f"pages.{name}").render(read(name)) for name in PAGES}
     parts = {
         REPOSITORY / "README.md": readme.render(),
+        REPOSITORY / "docs/results/index.md": {"summary": from_docs(readme.render()["summary"])},
         REPOSITORY / "docs/reference/exactness.md": {"exactness": exactness.render(read("exactness"))},
         REPOSITORY / "docs/fuzzing.md": {"fuzzing": fuzzing.render(read("fuzzing"))},
     }
@@ -49,6 +50,11 @@ def measured() -> dict[Path, str]:
             text = filled(text, name, part)
         files[path] = text
     return files
+
+
+def from_docs(part: str) -> str:
+    """Return a part of the README with links as a page in a folder of docs/ has them."""
+    return part.replace("](benchmarks/", "](../../benchmarks/")
 
 
 def described() -> dict[Path, str]:

@@ -49,7 +49,7 @@ def test_every_page_and_every_document_is_rendered(render: ModuleType) -> None:
     assert set(PAGES) == set(render.PAGES)
     assert set(DOCUMENTS) == set(render.PAGES) | PARTS
     parts = {path.name for path in render.measured() if path.suffix == ".md" and path.parent != BENCHMARKS / "results"}
-    assert parts == {"README.md", "exactness.md", "fuzzing.md"}
+    assert parts == {"README.md", "index.md", "exactness.md", "fuzzing.md"}
 
 
 def numbers(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:

@@ -10,9 +10,10 @@ from headrace.transforms.values import Normalize
 
 __all__ = ["IMAGENET_MEAN", "IMAGENET_STD", "imagenet_eval", "imagenet_train"]
 
-# The channel statistics that torchvision's models use (torchvision.transforms._presets), RGB, of values in [0, 1].
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
+"""The channel means (RGB, values in [0, 1]) that torchvision's models use; source: torchvision.transforms._presets."""
 IMAGENET_STD = (0.229, 0.224, 0.225)
+"""The channel standard deviations (RGB, values in [0, 1]) that torchvision's models use; same source."""
 
 
 def imagenet_train(size: Size = 224, *, normalize: bool = False) -> Compose:

@@ -1,0 +1,178 @@
+"""The documentation site builds without a warning, its links lead somewhere, and no page asks another server for anything."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from urllib.parse import unquote, urlparse
+
+import headrace as hr
+import pytest
+from headrace import transforms
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("zensical") is None, reason="needs the extra `site`")
+
+
+def module(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"{name}_script", REPOSITORY / "scripts" / f"{name}.py")
+    assert spec and spec.loader
+    found = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(found)
+    return found
+
+
+class Page(HTMLParser):
+    """What a page links to, what it loads, and its anchors."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.loaded: list[str] = []
+        self.anchors: set[str] = set()
+        self.words = 0
+        self.feed(path.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = {name: value for name, value in attrs if value}
+        self.anchors |= {found[name] for name in ("id", "name") if name in found}
+        if tag == "a" and "href" in found:
+            self.links.append(found["href"])
+        elif tag == "link" and found.get("rel") not in ("canonical", "next", "prev"):
+            self.loaded.append(found.get("href", ""))
+        elif "src" in found:
+            self.loaded.append(found["src"])
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    os.environ.setdefault("NO_COLOR", "1")
+    assert module("build_site").build(folder / "work", folder / "html") == 0
+    return folder / "html"
+
+
+@pytest.fixture(scope="module")
+def pages(site: Path) -> dict[Path, Page]:
+    return {path: Page(path) for path in site.rglob("*.html")}
+
+
+def test_every_link_and_anchor_of_the_site_leads_somewhere(site: Path, pages: dict[Path, Page]) -> None:
+    broken = []
+    followed = 0
+    for path, page in pages.items():
+        if path.name == "404.html":  # its links are absolute: a server shows it at any place
+            continue
+        for link in [*page.links, *page.loaded]:
+            url = urlparse(link)
+            if url.scheme or url.netloc:
+                continue
+            followed += 1
+            target = (path.parent / unquote(url.path)).resolve() if url.path else path
+            target = target / "index.html" if target.is_dir() else target
+            if not target.is_file() or (
+                url.fragment and target.suffix == ".html" and url.fragment not in pages[target].anchors
+            ):
+                broken.append(f"{path.relative_to(site)}: {link}")
+    assert not broken, broken
+    assert followed > 1000
+
+
+def test_no_page_loads_anything_from_another_server(site: Path, pages: dict[Path, Page]) -> None:
+    foreign = {
+        f"{path.relative_to(site)}: {link}" for path, page in pages.items() for link in page.loaded if urlparse(link).netloc
+    }
+    assert not foreign
+    for style in site.rglob("*.css"):
+        assert not re.findall(r"(?:@import|url\()\s*['\"]?https?:", style.read_text(encoding="utf-8")), style
+
+
+def test_every_page_is_in_the_navigation(site: Path, pages: dict[Path, Page]) -> None:
+    shown = {(site / unquote(urlparse(link).path)).resolve() for link in pages[site / "index.html"].links}
+    left_out = {str(path.relative_to(site)) for path in pages if path not in shown and path.name != "404.html"}
+    assert not left_out
+
+
+def test_every_public_name_is_in_the_reference(site: Path, pages: dict[Path, Page]) -> None:
+    anchors = {
+        anchor for path, page in pages.items() if "api" in path.parts or path.name == "errors.html" for anchor in page.anchors
+    }
+    names = {f"headrace.{name}" for name in hr.__all__ if name not in ("__version__", "errors", "transforms")}
+    names |= {f"headrace.transforms.{name}" for name in transforms.__all__}
+    names |= {f"headrace.errors.{name}" for name in hr.errors.__all__}
+    missing = names - anchors
+    assert not missing
+    listed = (REPOSITORY / "docs" / "reference" / "api" / "index.md").read_text(encoding="utf-8")
+    assert [name for name in hr.__all__ if f"`hr.{name}`" not in listed] == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[a](gone.md)", "[a](../python/headrace/errors.py)", "# x\n\n[a](#nowhere)", "[a](STYLE.md#nowhere)"],
+    ids=["page", "source file", "anchor", "anchor of another page"],
+)
+def test_a_broken_link_fails_the_build(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = module("build_site")
+    (tmp_path / "docs" / "decisions").mkdir(parents=True)
+    (tmp_path / "benchmarks" / "results").mkdir(parents=True)
+    (tmp_path / "mkdocs.yml").write_text((REPOSITORY / "mkdocs.yml").read_text(encoding="utf-8"), encoding="utf-8")
+    for name in ("STYLE", "glossary", "fuzzing", "quickstart", "index"):
+        (tmp_path / "docs" / f"{name}.md").write_text(f"# {name}\n\nWords.\n", encoding="utf-8")
+    (tmp_path / "docs" / "site.css").write_text("", encoding="utf-8")
+    (tmp_path / "CHANGELOG.md").write_text("# Changelog\n", encoding="utf-8")
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "scripts" / "docstring_lists.py").write_bytes((REPOSITORY / "scripts" / "docstring_lists.py").read_bytes())
+    monkeypatch.setattr(script, "REPOSITORY", tmp_path)
+    assert script.build(tmp_path / "work", tmp_path / "html") == 0
+    (tmp_path / "docs" / "index.md").write_text(f"# Index\n\n{text}\n", encoding="utf-8")
+    assert script.build(tmp_path / "work", tmp_path / "html") != 0
+
+
+def test_the_drawings_are_what_their_program_draws() -> None:
+    script = module("drawings")
+    for name, draw in script.PICTURES.items():
+        assert (script.IMAGES / f"{name}.svg").read_text(encoding="utf-8") == draw(), f"{name}: run scripts/drawings.py"
+    assert {path.stem for path in script.IMAGES.glob("*.svg")} == set(script.PICTURES) | {"logo"}
+
+
+@pytest.mark.parametrize(
+    ("docstring", "expected"),
+    [
+        (
+            "Do it.\n\na (1): one\n    more\nb, c: two\n\nReturns x.",
+            "Do it.\n\n- `a` (1): one\n    more\n- `b`, `c`: two\n\nReturns x.",
+        ),
+        ("Kinds:\n- one\n- two", "Kinds:\n\n- one\n- two"),
+        ("Text: with a colon.\nMore text.", "Text: with a colon.\nMore text."),
+    ],
+)
+def test_docstrings_become_markdown(docstring: str, expected: str) -> None:
+    found: Any = module("docstring_lists").markdown(docstring)
+    assert found == expected
+
+
+def variables_in(*folders: str) -> set[str]:
+    files = [path for folder in folders for path in (REPOSITORY / folder).rglob("*") if path.suffix in (".py", ".rs", ".sh")]
+    text = "\n".join(path.read_text(encoding="utf-8") for path in files if path != Path(__file__))
+    found = set(re.findall(r"""["'{$](HEADRACE(?:_[A-Z0-9]+)*)\b""", text))
+    return found - {"HEADRACE_RUN"}  # a name of Python, in `__all__`
+
+
+def test_the_page_of_environment_variables_lists_those_in_the_code() -> None:
+    page = (REPOSITORY / "docs" / "reference" / "environment.md").read_text(encoding="utf-8")
+    listed = set(re.findall(r"`(HEADRACE\w*)`", page))
+    used = variables_in("python", "crates", "scripts", "benchmarks")
+    assert used <= listed <= used | variables_in("tests")
+    assert len(listed) > 20
+
+
+def test_every_path_of_a_document_in_the_code_exists() -> None:
+    files = [path for folder in ("python", "benchmarks", "scripts", "tests") for path in (REPOSITORY / folder).rglob("*.py")]
+    named = {word for path in files for word in re.findall(r"docs/[\w/.-]+\.(?:md|json|png)", path.read_text(encoding="utf-8"))}
+    assert {word for word in named if not (REPOSITORY / word).exists()} == set()
+    assert len(named) >= 10
