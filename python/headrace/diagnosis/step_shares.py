@@ -47,7 +47,9 @@ def _input_parts_s(job: MeasuredJob, waiting_s: float) -> dict[str, float]:
     if cost is not None:
         split = cost.parts_s
     else:
-        split = {"blocked" if KINDS[unseen_input_kind(job)[0]].is_blocked else "on a core": 1.0}
+        queue = job.machine.queue_share or 0.0
+        is_blocked = KINDS[unseen_input_kind(job)[0]].is_blocked
+        split = {"blocked": 1.0} if is_blocked else {"on a core": 1.0 - queue, "queueing for a core": queue}
     whole_s = math.fsum(split.values()) or 1.0
     makes_batches = cost is not None and rank.makes_batches
     queued_s = 0.0 if makes_batches else waiting_s - min(waiting_s, rank.exposed_net_wait_s)

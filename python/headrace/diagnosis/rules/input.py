@@ -71,7 +71,13 @@ OWN_CORES_SHARE = 0.5
 """Count full cores as the job's doing when the job itself uses at least this share of them."""
 
 BUSY_PROCESS_CORES = 0.5
-"""Blame the CPU for batches made by unseen code when the training process uses more than this many cores."""
+"""Blame the CPU for batches made by unseen code when the training process uses, or queues for, more than this many cores."""
+
+MOST_QUEUE_SHARE = 0.95
+"""Conclude from the share of queueing at most twenty times as many wanted cores as used ones."""
+
+WANTED_RATIO = 1.2
+"""Say how many cores the threads could use when that is more than this many times what they use."""
 
 SPLIT_SHARE = 0.01
 """Name a part of a batch's cost in the evidence when it takes at least this share."""
@@ -204,12 +210,15 @@ def unseen_input_kind(job: MeasuredJob) -> tuple[str, tuple[str, ...]]:
         words = f"the training thread itself works for {duration(made_s)} of that: it makes the batch, or does other work there"
         return "NO_OVERLAP", (words,)
     used = (rank.process_cpu_s or 0.0) / rank.step_s
+    wanted = used / (1 - min(machine.queue_share or 0.0, MOST_QUEUE_SHARE))  # a thread that queues for a core is not blocked
     makers = "the script's own code makes" if rank.loader.family == "none" else "the loader's own threads make"
     words = f"{makers} the batches; the training process uses {used:.1f} cores"
+    if wanted > WANTED_RATIO * used:
+        words += f", and its threads are ready to run on {wanted:.1f}"
     ours = machine.own_cores is None or machine.own_cores >= OWN_CORES_SHARE * (machine.cores or 1.0)
     if machine.busy_share is not None and machine.busy_share >= BUSY_SHARE and ours:
         return "CPU_SATURATED", (words, f"the cores are {percent_text(machine.busy_share)} busy")
-    if used > BUSY_PROCESS_CORES or machine.busy_share is None:
+    if wanted > BUSY_PROCESS_CORES or machine.busy_share is None:
         return "CPU_PREP", (words,)
     return "STORAGE_LATENCY", (f"{words}, so the threads are blocked, cause not seen",)
 
