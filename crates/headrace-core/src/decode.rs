@@ -10,6 +10,7 @@ use crate::jpeg::header::{self, Header};
 use crate::jpeg::index::Index;
 use crate::jpeg::region::{self, RegionDecoder, Request};
 use crate::jpeg::turbo::{self, Extent};
+use crate::jpeg::upsample::Channels;
 use crate::jpeg::{profile::Stage, structure};
 
 /// Options of [`Decoder::decode`].
@@ -176,6 +177,7 @@ impl Decoder {
                     region: part,
                     index,
                     emit,
+                    channels: Channels::Rgb,
                 };
                 self.region_by_us(image.data, header, request)?
             }
@@ -216,6 +218,7 @@ impl Decoder {
             region,
             index: request.index,
             emit: request.emit.as_deref_mut(),
+            channels: request.channels,
         };
         let status = match self
             .own

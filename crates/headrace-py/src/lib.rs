@@ -60,7 +60,7 @@ mod _native {
     #[pymodule_export]
     use super::ring::Ring;
     #[pymodule_export]
-    use super::sound::sound_jpeg;
+    use super::sound::{decode_sound_jpeg, jpeg_shape, sound_jpeg};
     #[pymodule_export]
     use super::status::status_names;
     #[pymodule_export]

@@ -15,6 +15,7 @@ loading, `native_decode` the decode-only way, `check` the comparison of `--check
 - `lazy_pillow`: Lazy Pillow images: images of Pillow's own classes whose pixels are decoded when something looks at them.
 - `lazy_trial`: The comparison of lazy with ordinary items during the first batches: CPU time an item, on the script's own data.
 - `native_decode`: Native decode inside the script's own workers, for a loader that cannot be taken over as a whole.
+- `native_readers`: Native decode of the JPEGs that OpenCV and torchvision.io read, while a dataset item is made.
 - `partly_native`: A loader of the script that is taken over in part: the script's own iterator runs over a changed copy of it.
 - `pillow_version`: The version of Pillow that the script uses, which the native resize follows.
 - `plain_frames`: Warnings of torch's iterators name the same line of torch as without headrace.

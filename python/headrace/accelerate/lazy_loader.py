@@ -1,9 +1,10 @@
 """Lazy Pillow images in the script's own items: a way to take a loader over in part, whatever its dataset is.
 
 The script's dataset, transforms and collate function run as before, in its own workers or in the main process. While they make
-a batch, JPEGs that Pillow opens are lazy (`lazy_pillow`), so only the pixels that something looks at are decoded. No code of
-the script runs for a proof: Pillow's operations are compared on a test image, and the first images of each process are decoded
-both ways as they are made. The first batches are made with and without lazy images in turn (`lazy_trial`). Where lazy images
+a batch, JPEGs that Pillow opens are lazy (`lazy_pillow`), so only the pixels that something looks at are decoded. JPEGs that
+OpenCV and torchvision.io read are decoded natively (`native_readers`). No code of the script runs for a proof: Pillow's
+operations are compared on a test image, and the first images of each process are decoded both ways as they are made. The first
+batches are made with and without lazy images in turn (`lazy_trial`). Where lazy images
 do not save CPU time, the loader goes on without them, and a line says so.
 """
 
@@ -23,6 +24,7 @@ from torch.utils.data import TensorDataset
 from torch.utils.data.dataloader import _DatasetKind
 
 from headrace.accelerate.lazy_trial import Trial, TrialState
+from headrace.accelerate.native_readers import compare_first_reads, native_readers, natively_read, readers_imported
 from headrace.accelerate.partly_native import PartlyNative
 from headrace.accelerate.pillow_version import follow_installed_pillow
 from headrace.accelerate.translate import Unsupported
@@ -59,11 +61,15 @@ def with_lazy_images(loader: Any, images: int = 0, extension: Extension | None =
     trial = trial_of(loader)
     if trial.state in (TrialState.NOT_FASTER, TrialState.NO_JPEG):
         raise Unsupported(_reason(trial))
-    from headrace.accelerate.lazy_opening import require_equal_operations
+    check = "each process compares its first images"
+    readers = readers_imported()
+    native = f"the decode of JPEGs that {' or '.join(readers)} reads"
+    if "PIL.Image" in sys.modules:
+        from headrace.accelerate.lazy_opening import require_equal_operations
 
-    require_equal_operations()
-    check = "Pillow's operations equal on a test image; each process compares its first images"
-    native = "the decode, crop and resize of JPEGs that Pillow opens"
+        require_equal_operations()
+        check = f"Pillow's operations equal on a test image; {check}"
+        native = "the decode, crop and resize of JPEGs that Pillow opens" + (f", and {native}" if readers else "")
     if loader.num_workers == 0:
         return PartlyNative(loader, native, check, lambda iterator: _fetch_lazily(iterator, trial, extension))
     changed = copy.copy(loader)
@@ -73,8 +79,8 @@ def with_lazy_images(loader: Any, images: int = 0, extension: Extension | None =
 
 def recognise_lazy_images(loader: Any) -> None:
     """Raise `Unsupported` if it is known, without running the script's code, that the items of a loader open no JPEG."""
-    if "PIL.Image" not in sys.modules:
-        raise Unsupported("the script does not import Pillow")
+    if "PIL.Image" not in sys.modules and not readers_imported():
+        raise Unsupported("the script imports neither Pillow nor OpenCV")
     if isinstance(loader.dataset, TensorDataset):
         raise Unsupported("its dataset is a TensorDataset")
 
@@ -132,12 +138,12 @@ class LazyFetcher:
         self._extension = extension
         self._clock = clock
         self._batches = 0
-        from headrace.accelerate.lazy_opening import lazily_opened
-        from headrace.accelerate.lazy_pillow import compare_first_images
+        compare_first_reads()
+        if "PIL.Image" in sys.modules:
+            from headrace.accelerate.lazy_pillow import compare_first_images
 
-        compare_first_images()
-        self._lazily_opened = lazily_opened
-        self._opened_before = lazily_opened()
+            compare_first_images()
+        self._opened_before = _opened_natively()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["_fetcher"], name)
@@ -157,7 +163,7 @@ class LazyFetcher:
         if self._batches > WARM_UP_BATCHES:
             items = len(index) if isinstance(index, list | tuple) else 1
             decided = self._trial.add(self._worker, lazy=lazy, items=items, cpu_s=spent_s)
-            if self._batches == BATCHES_WITHOUT_JPEG and self._lazily_opened() == self._opened_before:
+            if self._batches == BATCHES_WITHOUT_JPEG and _opened_natively() == self._opened_before:
                 decided = self._trial.give_up(TrialState.NO_JPEG)
             if decided in (TrialState.NOT_FASTER, TrialState.NO_JPEG):
                 self._say()
@@ -170,10 +176,13 @@ class LazyFetcher:
             return self._extension.finish(self._fetch_lazily(index))
 
     def _fetch_lazily(self, index: Any) -> Any:
-        from headrace.accelerate.lazy_opening import lazy_images
+        with native_readers():
+            if "PIL.Image" not in sys.modules:
+                return self._fetcher.fetch(index)
+            from headrace.accelerate.lazy_opening import lazy_images
 
-        with lazy_images():
-            return self._fetcher.fetch(index)
+            with lazy_images():
+                return self._fetcher.fetch(index)
 
     def _say(self) -> None:
         if os.environ.get("RANK", "0") == "0":
@@ -181,7 +190,13 @@ class LazyFetcher:
             log_line(f"headrace run: loader over {dataset} goes on without native decode: {_reason(self._trial)}")
 
 
+def _opened_natively() -> int:
+    """Return how many JPEGs this process has opened natively: lazily by Pillow, or by a reader of another library."""
+    opening = sys.modules.get("headrace.accelerate.lazy_opening")
+    return natively_read() + (opening.lazily_opened() if opening else 0)
+
+
 def _reason(trial: Trial) -> str:
     if trial.state is TrialState.NO_JPEG:
-        return "its items open no JPEG with Pillow"
+        return "its items open no JPEG with Pillow, OpenCV or torchvision.io"
     return f"native decode does not save CPU time here (measured: {trial.cpu_share():.2f} × that of the script's own items)"

@@ -26,6 +26,53 @@ pub fn orientation(data: &[u8]) -> Orientation {
         .unwrap_or_default()
 }
 
+/// Return the EXIF orientation of a JPEG that every reader of EXIF agrees on, or `None`: readers differ in what they make of several
+/// EXIF segments, of damaged ones, and of a tag that is no single SHORT from 1 to 8. XMP packets are not asked.
+pub fn undisputed_orientation(jpeg: &[u8]) -> Option<Orientation> {
+    let mut found = None;
+    let (mut segments, mut at) = (0, 2);
+    while let Some(segment) = next_segment(jpeg, at) {
+        if matches!(segment.code, marker::SOS | marker::EOI) {
+            break;
+        }
+        if segment.code == marker::APP1 {
+            segments += 1;
+            if let Some(tiff) = segment.payload.strip_prefix(EXIF_PREFIX) {
+                if found.is_some() {
+                    return None;
+                }
+                found = Some(plain_orientation(tiff)?);
+            }
+        }
+        at = segment.end;
+    }
+    match found {
+        // Some readers look at the first of several APP1 segments only.
+        Some(orientation) if segments > 1 && orientation != Orientation::Upright => None,
+        found => Some(found.unwrap_or_default()),
+    }
+}
+
+/// Return the orientation in a TIFF structure whose first directory is whole and has at most one such tag, a single SHORT.
+fn plain_orientation(tiff: &[u8]) -> Option<Orientation> {
+    const ONE_SHORT: (Option<u32>, Option<u32>) = (Some(3), Some(1));
+    let directory = Directory::first(tiff)?;
+    let end = directory.position.checked_add(2 + 12 * directory.count)?;
+    tiff.get(..end)?;
+    let mut entries = directory.entries(ORIENTATION_TAG);
+    let Some(entry) = entries.next() else {
+        return Some(Orientation::Upright);
+    };
+    let kind = (
+        directory.number(entry + 2, 2),
+        directory.number(entry + 4, 4),
+    );
+    if entries.next().is_some() || kind != ONE_SHORT {
+        return None;
+    }
+    Orientation::from_number(directory.number(entry + 8, 2)?)
+}
+
 /// The metadata blocks of a file.
 #[derive(Default)]
 struct Blocks<'a> {
@@ -212,6 +259,38 @@ mod tests {
     fn the_tag_is_found_in_little_endian_after_other_tags() {
         let tiff = b"II*\0\x08\0\0\0\x02\0\x0f\x01\x02\0\x04\0\0\0abc\0\x12\x01\x03\0\x01\0\0\0\x06\0\0\0\0\0\0\0";
         assert_eq!(in_tiff(tiff), Some(Orientation::Rotate90));
+    }
+
+    /// Return a JPEG's head with these APP1 payloads.
+    fn jpeg_with(payloads: &[&[u8]]) -> Vec<u8> {
+        let mut jpeg = vec![0xFF, 0xD8];
+        for payload in payloads {
+            jpeg.extend_from_slice(&[0xFF, 0xE1]);
+            jpeg.extend_from_slice(&(payload.len() as u16 + 2).to_be_bytes());
+            jpeg.extend_from_slice(payload);
+        }
+        jpeg.extend_from_slice(&[0xFF, 0xDA, 0, 2]);
+        jpeg
+    }
+
+    #[test]
+    fn only_a_plain_orientation_is_undisputed() {
+        let turned = orientation_payload(Orientation::Rotate90);
+        let upright = orientation_payload(Orientation::Upright);
+        let xmp = b"http://ns.adobe.com/xap/1.0/\0tiff:Orientation=\"6\"";
+        let agreed = |payloads: &[&[u8]]| undisputed_orientation(&jpeg_with(payloads));
+        assert_eq!(agreed(&[]), Some(Orientation::Upright));
+        assert_eq!(agreed(&[&turned]), Some(Orientation::Rotate90));
+        assert_eq!(agreed(&[xmp]), Some(Orientation::Upright));
+        assert_eq!(agreed(&[xmp, &upright]), Some(Orientation::Upright));
+        assert_eq!(agreed(&[xmp, &turned]), None);
+        assert_eq!(agreed(&[&turned, &turned]), None);
+        assert_eq!(agreed(&[&turned[..turned.len() - 6]]), None);
+        for (at, value) in [(19, 4), (23, 2), (25, 0), (25, 9), (15, 2)] {
+            let mut odd = turned.clone();
+            odd[at] = value;
+            assert_eq!(agreed(&[&odd]), None, "byte {at} is {value}");
+        }
     }
 
     #[test]

@@ -6,7 +6,8 @@ use super::header::{Colour, Header};
 use super::index::Index;
 use super::plane::{replicate_edges, upsampled, Plane, Quant, MARGIN};
 use super::profile::{Profile, Stage};
-use super::{idct, structure, upsample};
+use super::upsample::{self, Channels};
+use super::{idct, structure};
 use crate::cpu::Extension;
 use crate::error::{Result, Status};
 use crate::geometry::{Rect, Scale};
@@ -36,6 +37,8 @@ pub struct Request<'r> {
     pub index: Option<&'r Index>,
     /// Receives the entries of `index` and those found while decoding.
     pub emit: Option<&'r mut Index>,
+    /// The channels of a pixel in `out`.
+    pub channels: Channels,
 }
 
 /// The coefficients of an MCU row of the whole image, not dequantised.
@@ -134,7 +137,7 @@ impl RegionDecoder {
         self.starts.last().copied()
     }
 
-    /// Decode a region, which must lie in the image, to RGB rows of `stride` bytes in `out`. Call [`RegionDecoder::check`] on the
+    /// Decode a region, which must lie in the image, to rows of `stride` bytes in `out`. Call [`RegionDecoder::check`] on the
     /// same data first.
     pub fn decode(
         &mut self,
@@ -149,9 +152,16 @@ impl RegionDecoder {
             region,
             index,
             mut emit,
+            channels,
         } = request;
+        if channels == Channels::Gray && header.colour == Colour::Rgb {
+            return Err(Status::Unsupported);
+        }
         self.build_tables(header)?;
         let window = self.lay_out(header, scale, region);
+        if channels == Channels::Gray {
+            self.leave_out_chroma();
+        }
         self.reserve_samples(header.count, region.w);
         // A file with restart markers needs no index.
         let unmarked = header.restart_interval == 0;
@@ -189,7 +199,7 @@ impl RegionDecoder {
             self.transform_row(header.count, row);
             self.profile.lap(Stage::Transform);
             let ready = self.ready(header, scale, row + 1 == window.rows.end, row, region);
-            self.convert_rows(header.colour, region, done..ready, out, stride);
+            self.convert_rows((header.colour, channels), region, done..ready, out, stride);
             done = done.max(ready);
             self.profile.lap(Stage::Colour);
         }
@@ -472,9 +482,17 @@ impl RegionDecoder {
         ((row + 1) * scale.block() * v_max - u32::from(filtered)).clamp(region.y, end)
     }
 
+    /// Transform no block of the second and the third component.
+    fn leave_out_chroma(&mut self) {
+        for plane in &mut self.planes[1..] {
+            plane.blocks = 0..0;
+            plane.expand_y = 1; // no row waits for chroma rows below
+        }
+    }
+
     fn convert_rows(
         &mut self,
-        colour: Colour,
+        (colour, channels): (Colour, Channels),
         region: Rect,
         rows: Range<u32>,
         out: &mut [u8],
@@ -483,18 +501,22 @@ impl RegionDecoder {
         let width = region.w as usize;
         let extension = self.extension;
         for y in rows {
-            let out = &mut out[(y - region.y) as usize * stride..][..width * 3];
+            let out = &mut out[(y - region.y) as usize * stride..][..width * channels.count()];
             let [row0, row1, row2] = &mut self.upsampled_rows;
             let first = upsampled(extension, &self.planes[0], region, y, row0);
+            if channels == Channels::Gray {
+                out.copy_from_slice(first);
+                continue;
+            }
             if colour == Colour::Gray {
-                upsample::interleave(first, first, first, out);
+                upsample::interleave([first; 3], channels, out);
                 continue;
             }
             let second = upsampled(extension, &self.planes[1], region, y, row1);
             let third = upsampled(extension, &self.planes[2], region, y, row2);
             match colour {
-                Colour::Rgb => upsample::interleave(first, second, third, out),
-                _ => upsample::ycc_to_rgb(extension, first, second, third, out),
+                Colour::Rgb => upsample::interleave([first, second, third], channels, out),
+                _ => upsample::ycc_to_rgb(extension, first, second, third, channels, out),
             }
         }
     }

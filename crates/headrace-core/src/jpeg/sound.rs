@@ -1,9 +1,11 @@
-//! Files that may be decoded later: every decoder accepts them, so that no error is left to be raised when their pixels are needed.
+//! Sound files: every decoder accepts them. So they may be decoded later, without an error left to be raised when their pixels are
+//! needed, and natively in place of another library.
 
-use super::header;
+use super::header::{self, Header};
 use super::marker::{self, next_segment};
 use super::region::{self, RegionDecoder, Request};
 use super::structure::next_marker;
+use super::upsample::Channels;
 use crate::cpu::Extension;
 use crate::geometry::{Rect, Scale, Size};
 
@@ -25,6 +27,49 @@ pub struct Sound {
 /// data holds: one sequential scan, tables that are codes, as many restart markers as stated, and the end marker right behind the
 /// scan. Damage inside the scan is no error to libjpeg-turbo: it decodes such a file to other pixels, and so do we.
 pub fn sound(decoder: &mut RegionDecoder, data: &[u8]) -> Option<Sound> {
+    let (header, facts) = checked(decoder, data)?;
+    let request = Request {
+        scale: Scale::Full,
+        region: Rect::new(0, 0, 1, 1),
+        index: None,
+        emit: None,
+        channels: Channels::Rgb,
+    };
+    decoder
+        .decode(data, &header, request, &mut [0; 3], 3)
+        .ok()?;
+    Some(facts)
+}
+
+/// Decode the whole image of a sound file of `size` to rows without gaps, and return true. Return false, and leave anything in `out`,
+/// if the file is not sound, has another size, is damaged in the scan, or cannot be converted to `channels`.
+pub fn sound_pixels(
+    decoder: &mut RegionDecoder,
+    data: &[u8],
+    size: Size,
+    channels: Channels,
+    out: &mut [u8],
+) -> bool {
+    let Size { width, height } = size;
+    let stride = width as usize * channels.count();
+    if out.len() != stride * height as usize {
+        return false;
+    }
+    let Some((header, _)) = checked(decoder, data).filter(|(_, facts)| facts.size == size) else {
+        return false;
+    };
+    let request = Request {
+        scale: Scale::Full,
+        region: Rect::new(0, 0, width, height),
+        index: None,
+        emit: None,
+        channels,
+    };
+    decoder.decode(data, &header, request, out, stride).is_ok()
+}
+
+/// Return the header and the facts of a file that is sound as far as its markers tell.
+fn checked<'a>(decoder: &mut RegionDecoder, data: &'a [u8]) -> Option<(Header<'a>, Sound)> {
     let header = header::parse(data)
         .ok()
         .filter(|header| region::supports(header))?;
@@ -44,20 +89,12 @@ pub fn sound(decoder: &mut RegionDecoder, data: &[u8]) -> Option<Sound> {
     }
     .checked()
     .ok()?;
-    let request = Request {
-        scale: Scale::Full,
-        region: Rect::new(0, 0, 1, 1),
-        index: None,
-        emit: None,
-    };
-    decoder
-        .decode(data, &header, request, &mut [0; 3], 3)
-        .ok()?;
-    Some(Sound {
+    let facts = Sound {
         size,
         components: header.count,
         end: end + 2,
-    })
+    };
+    Some((header, facts))
 }
 
 /// Return whether the segments before `scan` are of kinds that libjpeg-turbo knows (jdmarker.c, read_markers) and follow each other

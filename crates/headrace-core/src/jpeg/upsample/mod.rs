@@ -10,6 +10,38 @@ mod neon;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
+/// The channels of a decoded pixel, in their order in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Channels {
+    /// Red, green, blue.
+    #[default]
+    Rgb,
+    /// Blue, green, red, as OpenCV keeps them.
+    Bgr,
+    /// Luma alone. Chroma is neither transformed nor upsampled.
+    Gray,
+}
+
+impl Channels {
+    /// Return the number of bytes of a pixel.
+    pub fn count(self) -> usize {
+        match self {
+            Channels::Rgb | Channels::Bgr => 3,
+            Channels::Gray => 1,
+        }
+    }
+
+    /// Return red, green and blue in the order in which they are stored.
+    #[inline(always)]
+    fn ordered<T>(self, [red, green, blue]: [T; 3]) -> [T; 3] {
+        if self == Channels::Bgr {
+            [blue, green, red]
+        } else {
+            [red, green, blue]
+        }
+    }
+}
+
 /// Number of samples that [`double_row`] and [`double_blended`] may read, and of pixels that they may write, beyond the requested
 /// ones.
 pub const SLACK: usize = 32;
@@ -89,36 +121,45 @@ pub fn repeat_row(samples: &[u8], pairs: usize, out: &mut [u8]) {
     }
 }
 
-/// Convert YCbCr to interleaved RGB with libjpeg's 16-bit fixed-point tables (jdcolor.c, build_ycc_rgb_table). All slices fit
-/// `out`.
-pub fn ycc_to_rgb(extension: Extension, y: &[u8], cb: &[u8], cr: &[u8], out: &mut [u8]) {
+/// Convert YCbCr to interleaved RGB, or BGR, with libjpeg's 16-bit fixed-point tables (jdcolor.c, build_ycc_rgb_table). All slices
+/// fit `out`.
+pub fn ycc_to_rgb(
+    extension: Extension,
+    y: &[u8],
+    cb: &[u8],
+    cr: &[u8],
+    channels: Channels,
+    out: &mut [u8],
+) {
     match extension {
         // SAFETY: extensions are only named on machines that have them (`Extension::available`).
         #[cfg(target_arch = "x86_64")]
-        Extension::Avx512 => unsafe { x86::ycc_to_rgb_avx512(y, cb, cr, out) },
+        Extension::Avx512 => unsafe { x86::ycc_to_rgb_avx512(y, cb, cr, channels, out) },
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
-        Extension::Avx2 => unsafe { x86::ycc_to_rgb_avx2(y, cb, cr, out) },
+        Extension::Avx2 => unsafe { x86::ycc_to_rgb_avx2(y, cb, cr, channels, out) },
         // SAFETY: as above.
         #[cfg(target_arch = "aarch64")]
-        Extension::Neon => unsafe { neon::ycc_to_rgb(y, cb, cr, out) },
-        _ => ycc_to_rgb_plain(y, cb, cr, out),
+        Extension::Neon => unsafe { neon::ycc_to_rgb(y, cb, cr, channels, out) },
+        _ => ycc_to_rgb_plain(y, cb, cr, channels, out),
     }
 }
 
-fn ycc_to_rgb_plain(y: &[u8], cb: &[u8], cr: &[u8], out: &mut [u8]) {
+fn ycc_to_rgb_plain(y: &[u8], cb: &[u8], cr: &[u8], channels: Channels, out: &mut [u8]) {
     const HALF: i32 = 1 << 15;
     let clamp = |value: i32| value.clamp(0, 255) as u8;
     for (((out, &y), &cb), &cr) in out.chunks_exact_mut(3).zip(y).zip(cb).zip(cr) {
         let (y, cb, cr) = (i32::from(y), i32::from(cb) - 128, i32::from(cr) - 128);
-        out[0] = clamp(y + ((91881 * cr + HALF) >> 16)); // 1.40200
-        out[1] = clamp(y + ((-22554 * cb - 46802 * cr + HALF) >> 16)); // 0.34414, 0.71414
-        out[2] = clamp(y + ((116130 * cb + HALF) >> 16)); // 1.77200
+        let red = clamp(y + ((91881 * cr + HALF) >> 16)); // 1.40200
+        let green = clamp(y + ((-22554 * cb - 46802 * cr + HALF) >> 16)); // 0.34414, 0.71414
+        let blue = clamp(y + ((116130 * cb + HALF) >> 16)); // 1.77200
+        out.copy_from_slice(&channels.ordered([red, green, blue]));
     }
 }
 
-/// Interleave three planes to RGB, unchanged.
-pub fn interleave(r: &[u8], g: &[u8], b: &[u8], out: &mut [u8]) {
+/// Interleave three planes (red, green, blue), unchanged.
+pub fn interleave(planes: [&[u8]; 3], channels: Channels, out: &mut [u8]) {
+    let [r, g, b] = channels.ordered(planes);
     for (((out, &r), &g), &b) in out.chunks_exact_mut(3).zip(r).zip(g).zip(b) {
         out.copy_from_slice(&[r, g, b]);
     }
@@ -138,12 +179,13 @@ mod tests {
     fn every_extension_converts_all_colours_alike() {
         let all: Vec<u8> = (0..=255).collect();
         for extension in Extension::available() {
+            let rgb = Channels::Rgb;
             for cb in 0..=255u8 {
                 for cr in 0..=255u8 {
                     let mut expected = [0; 768];
                     let mut out = [0; 768];
-                    ycc_to_rgb_plain(&all, &[cb; 256], &[cr; 256], &mut expected);
-                    ycc_to_rgb(extension, &all, &[cb; 256], &[cr; 256], &mut out);
+                    ycc_to_rgb_plain(&all, &[cb; 256], &[cr; 256], rgb, &mut expected);
+                    ycc_to_rgb(extension, &all, &[cb; 256], &[cr; 256], rgb, &mut out);
                     assert_eq!(out, expected, "{extension:?} cb {cb} cr {cr}");
                 }
             }
@@ -151,9 +193,12 @@ mod tests {
                 let (y, cb, cr) = (noise(width, 1), noise(width, 2), noise(width, 3));
                 let mut expected = vec![7; width * 3];
                 let mut out = expected.clone();
-                ycc_to_rgb_plain(&y, &cb, &cr, &mut expected);
-                ycc_to_rgb(extension, &y, &cb, &cr, &mut out);
+                ycc_to_rgb_plain(&y, &cb, &cr, rgb, &mut expected);
+                ycc_to_rgb(extension, &y, &cb, &cr, rgb, &mut out);
                 assert_eq!(out, expected, "{extension:?} width {width}");
+                expected.chunks_exact_mut(3).for_each(<[u8]>::reverse);
+                ycc_to_rgb(extension, &y, &cb, &cr, Channels::Bgr, &mut out);
+                assert_eq!(out, expected, "{extension:?} width {width}, BGR");
             }
         }
     }

@@ -1,6 +1,6 @@
 //! Upsampling and colour conversion with NEON, 16 samples at a time.
 
-use super::{ycc_to_rgb_plain, SLACK};
+use super::{ycc_to_rgb_plain, Channels, SLACK};
 use std::arch::aarch64::*;
 
 /// 16-bit values of the first eight samples, and of the other eight.
@@ -92,10 +92,10 @@ fn convert(y: int16x8_t, cb: int16x8_t, cr: int16x8_t) -> [uint8x8_t; 3] {
 
 /// Convert YCbCr to RGB, see [`super::ycc_to_rgb`]. If the width is not a multiple of 16, the last 16 pixels are converted again.
 #[target_feature(enable = "neon")]
-pub fn ycc_to_rgb(y: &[u8], cb: &[u8], cr: &[u8], out: &mut [u8]) {
+pub fn ycc_to_rgb(y: &[u8], cb: &[u8], cr: &[u8], channels: Channels, out: &mut [u8]) {
     let width = out.len() / 3;
     if width < 16 {
-        return ycc_to_rgb_plain(y, cb, cr, out);
+        return ycc_to_rgb_plain(y, cb, cr, channels, out);
     }
     for at in (0..width).step_by(16) {
         let at = at.min(width - 16);
@@ -112,7 +112,7 @@ pub fn ycc_to_rgb(y: &[u8], cb: &[u8], cr: &[u8], out: &mut [u8]) {
             vmovl_high_s8(cb),
             vmovl_high_s8(cr),
         );
-        let [r, g, b] = [0, 1, 2].map(|c| vcombine_u8(low[c], high[c]));
+        let [r, g, b] = channels.ordered([0, 1, 2].map(|c| vcombine_u8(low[c], high[c])));
         let room = &mut out[at * 3..at * 3 + 48];
         // SAFETY: the slice holds 48 bytes.
         unsafe { vst3q_u8(room.as_mut_ptr(), uint8x16x3_t(r, g, b)) };

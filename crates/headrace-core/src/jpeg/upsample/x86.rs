@@ -1,6 +1,6 @@
 //! Upsampling and colour conversion with AVX2 and AVX-512.
 
-use super::{ycc_to_rgb_plain, SLACK};
+use super::{ycc_to_rgb_plain, Channels, SLACK};
 use std::arch::x86_64::*;
 
 /// Return the sixteen bytes at `at`, widened to 16 bits.
@@ -144,10 +144,10 @@ fn srai32<const SHIFT: i32>(x: __m512i) -> __m512i {
 /// Convert YCbCr to RGB, 32 pixels at a time, see [`super::ycc_to_rgb`]. If the width is not a multiple of 32, the last 32 pixels
 /// are converted again.
 #[target_feature(enable = "avx2")]
-pub fn ycc_to_rgb_avx2(y: &[u8], cb: &[u8], cr: &[u8], out: &mut [u8]) {
+pub fn ycc_to_rgb_avx2(y: &[u8], cb: &[u8], cr: &[u8], channels: Channels, out: &mut [u8]) {
     let width = out.len() / 3;
     if width < 32 {
-        return ycc_to_rgb_plain(y, cb, cr, out);
+        return ycc_to_rgb_plain(y, cb, cr, channels, out);
     }
     for at in (0..width).step_by(32) {
         let at = at.min(width - 32);
@@ -164,7 +164,8 @@ pub fn ycc_to_rgb_avx2(y: &[u8], cb: &[u8], cr: &[u8], out: &mut [u8]) {
         let bytes = |c: usize| {
             _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_packus_epi16(low[c], high[c]))
         };
-        store_rgb(bytes(0), bytes(1), bytes(2), &mut out[at * 3..at * 3 + 96]);
+        let [r, g, b] = channels.ordered([bytes(0), bytes(1), bytes(2)]);
+        store_rgb(r, g, b, &mut out[at * 3..at * 3 + 96]);
     }
 }
 
@@ -205,7 +206,7 @@ fn store_rgb(r: __m256i, g: __m256i, b: __m256i, out: &mut [u8]) {
 
 /// Convert YCbCr to RGB, 64 pixels at a time, the last ones under a mask, see [`super::ycc_to_rgb`].
 #[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
-pub fn ycc_to_rgb_avx512(y: &[u8], cb: &[u8], cr: &[u8], out: &mut [u8]) {
+pub fn ycc_to_rgb_avx512(y: &[u8], cb: &[u8], cr: &[u8], channels: Channels, out: &mut [u8]) {
     /// For each third of the output: the index in (channel 0, channel 1) or in channel 2 of byte j.
     static PICK: [[u8; 64]; 3] = {
         let mut pick = [[0; 64]; 3];
@@ -218,7 +219,7 @@ pub fn ycc_to_rgb_avx512(y: &[u8], cb: &[u8], cr: &[u8], out: &mut [u8]) {
         pick
     };
     /// Bytes of channel 2 in each third.
-    const BLUE: [u64; 3] = {
+    const LAST: [u64; 3] = {
         let mut masks = [0; 3];
         let mut j = 2;
         while j < 192 {
@@ -244,13 +245,14 @@ pub fn ycc_to_rgb_avx512(y: &[u8], cb: &[u8], cr: &[u8], out: &mut [u8]) {
         let centred = |x| _mm512_sub_epi16(x, centre);
         let a = convert_avx512(low(y), centred(low(cb)), centred(low(cr)));
         let b = convert_avx512(high(y), centred(high(cb)), centred(high(cr)));
-        let [red, green, blue] = [0, 1, 2].map(|c| _mm512_packus_epi16(a[c], b[c]));
+        let [first, second, last] =
+            channels.ordered([0, 1, 2].map(|c| _mm512_packus_epi16(a[c], b[c])));
         let room = &mut out[at * 3..(at + count) * 3];
         for third in 0..3 {
             // SAFETY: the static holds 64 bytes; unaligned access is allowed.
             let pick = unsafe { _mm512_loadu_si512(PICK[third].as_ptr().cast()) };
-            let red_green = _mm512_permutex2var_epi8(red, pick, green);
-            let bytes = _mm512_mask_permutexvar_epi8(red_green, BLUE[third], pick, blue);
+            let two = _mm512_permutex2var_epi8(first, pick, second);
+            let bytes = _mm512_mask_permutexvar_epi8(two, LAST[third], pick, last);
             let left = room.len().saturating_sub(third * 64).min(64);
             if left == 64 {
                 // SAFETY: 64 bytes from third * 64 on are in `room`.
