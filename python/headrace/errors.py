@@ -2,7 +2,8 @@
 
 HeadraceError
 ├── UsageError           the call or the command line is wrong (exit code 2)
-│   └── RecordIndexError     a dataset has no record of that number (also an IndexError)
+│   ├── RecordIndexError     a dataset has no record of that number (also an IndexError)
+│   └── UnknownArgumentError a function takes no such keyword argument (also a TypeError)
 ├── SourceError          a dataset path or URL cannot be opened, or holds no images
 │   └── UnknownLengthError   the number of records of a stream is not known (also a TypeError)
 ├── DecodeError          an image cannot be decoded; names its key and the reason
@@ -27,6 +28,7 @@ __all__ = [
     "SessionError",
     "SourceError",
     "StateError",
+    "UnknownArgumentError",
     "UnknownLengthError",
     "UsageError",
 ]
@@ -58,6 +60,10 @@ class UsageError(HeadraceError):
 
 class RecordIndexError(UsageError, IndexError):
     """A dataset has no record of that number. Also an IndexError, with which `for image, label in dataset` ends."""
+
+
+class UnknownArgumentError(UsageError, TypeError):
+    """A function takes no such keyword argument. Also a TypeError, as of any Python function. The hint names the one meant."""
 
 
 class SourceError(HeadraceError):

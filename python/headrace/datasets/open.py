@@ -27,6 +27,7 @@ from headrace.datasets.sources.table import TABLES, open_table
 from headrace.datasets.sources.tar import open_tar, scan_tar
 from headrace.datasets.sources.tfrecord import open_tfrecord, scan_tfrecord
 from headrace.errors import SourceError, UsageError
+from headrace.system.arguments import suggest_arguments
 from headrace.system.private_cache import make_cache_folder
 from headrace.system.regular_file import check_regular
 
@@ -48,6 +49,7 @@ _KINDS: tuple[tuple[Kind, Callable[[Sequence[Path]], Callable[[Path], ContainerR
 _SCANNERS = tuple((pattern, *kind_and_scan) for (pattern, _), kind_and_scan in zip(_CONTAINERS, _KINDS, strict=True))
 
 
+@suggest_arguments()
 def open(
     path: str | os.PathLike[str],
     *,

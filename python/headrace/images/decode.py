@@ -12,6 +12,7 @@ from headrace._native import Index, status_names
 from headrace._native import decode_into as native_decode_into
 from headrace.errors import DecodeError, UsageError
 from headrace.images.interpolation import interpolation_name
+from headrace.system.arguments import suggest_arguments
 
 __all__ = [
     "MAX_PIXELS",
@@ -39,6 +40,7 @@ Box = Sequence[int]
 Size = Sequence[int]
 
 
+@suggest_arguments()
 def decode_into(
     jpegs: Sequence[bytes | bytearray | memoryview],
     out: Any,

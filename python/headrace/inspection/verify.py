@@ -36,11 +36,13 @@ from headrace.inspection.problems import Problem, VerifyResult
 from headrace.inspection.verify_folder import is_folder_copy, verify_folder
 from headrace.packing.lossless import check_pixels
 from headrace.system import machine
+from headrace.system.arguments import suggest_arguments
 from headrace.system.regular_file import read_regular, regular_opener
 
 __all__ = ["Problem", "VerifyResult", "verify"]
 
 
+@suggest_arguments()
 def verify(
     path: str | os.PathLike[str],
     *,

@@ -34,6 +34,7 @@ from headrace.loading.streaming import BUFFER_SIZE, StreamOptions, StreamPass
 from headrace.loading.uneven_shards import Parts, RankPart, assign_part
 from headrace.loading.views import LoaderViews
 from headrace.system import machine
+from headrace.system.arguments import suggest_arguments
 from headrace.system.sizes import count_text, parse_size
 from headrace.transforms.base import Transform
 from headrace.transforms.compile import DctScale, Dtype, Fuse, Pipeline
@@ -50,6 +51,21 @@ else:
     Batch = TypeVar("Batch", covariant=True)
 
 __all__ = ["Loader"]
+
+# What PyTorch's DataLoader takes under other names, or what a Loader does by itself.
+_OF_DATALOADER = {
+    "num_workers": "did you mean threads? A Loader decodes in native threads: threads=4, or leave it out for all cores",
+    "workers": "did you mean threads? A Loader decodes in native threads: threads=4, or leave it out for all cores",
+    "prefetch_factor": "did you mean prefetch? It counts batches: prefetch=3",
+    "pin_memory": "leave it out: with device='cuda' batches come from pinned memory, by asynchronous copies",
+    "persistent_workers": "leave it out: the threads live as long as the Loader",
+    "multiprocessing_context": "leave it out: a Loader has no worker processes",
+    "worker_init_fn": "leave it out: a Loader has no worker processes; seed=0 decides all random draws",
+    "generator": "did you mean seed? It decides order and random draws: seed=0",
+    "sampler": "leave it out: shuffle, seed, rank and world_size decide the order; a subset is a list (.csv)",
+    "batch_sampler": "leave it out: batch_size, shuffle, drop_last, rank and world_size decide the batches",
+    "collate_fn": "leave it out: batches are made in place; change them in your loop",
+}
 
 
 class Loader(Generic[Batch]):
@@ -210,6 +226,7 @@ class Loader(Generic[Batch]):
         dct_scale: DctScale = ...,
     ) -> None: ...
 
+    @suggest_arguments(_OF_DATALOADER)
     def __init__(
         self,
         data: Dataset | str | os.PathLike[str],

@@ -14,6 +14,7 @@ from headrace.datasets.records import Dataset
 from headrace.errors import MissingDependencyError, UsageError
 from headrace.images.with_pillow import rgb_pixels
 from headrace.loading.loader import Loader
+from headrace.system.arguments import suggest_arguments
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -27,6 +28,7 @@ _LEAST_SHARE = 0.05  # name a class of a mixed label if it has at least this sha
 _MASK_OPACITY = 0.45
 
 
+@suggest_arguments()
 def show_batch(
     batch: Loader[Any] | Dataset | Sequence[Any],
     count: int = 16,
@@ -137,7 +139,8 @@ def _as_pictures(images: Any, count: int, scale: _Scale | None) -> npt.NDArray[A
         array = array * np.asarray(scale[1], np.float32) + np.asarray(scale[0], np.float32)
     elif array.min() < 0 or array.max() > 1:
         array = (array - array.min()) / max(float(array.max() - array.min()), 1e-6)
-    return np.clip(array, 0, 1)
+    clipped: npt.NDArray[Any] = np.clip(array, 0, 1)
+    return clipped
 
 
 def _draw(plot: Any, rows: Sequence[_Row], columns: int | None, names: Sequence[str]) -> Figure:

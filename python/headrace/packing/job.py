@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import errno
 import functools
+import inspect
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Literal, Unpack
 
@@ -27,6 +28,7 @@ from headrace.packing.resume import MissingUnits
 from headrace.packing.upload import check_free, staging_folder, upload
 from headrace.packing.work import check_empty
 from headrace.system import machine
+from headrace.system.arguments import unknown_argument
 
 __all__ = ["ENGINES", "pack"]
 
@@ -129,6 +131,11 @@ class _Callbacks:
 
 def _checked(options: PackKeywords, engine: str, workers: int | None, unit: tuple[int, int] | None) -> PackOptions:
     """Return the options that change bytes. Raise UsageError for any argument that is unknown or out of range."""
+    known = [one.name for one in fields(PackOptions)]
+    for name in options:
+        if name not in known:
+            own = [one for one in inspect.signature(pack).parameters if one not in ("src", "dst", "options")]
+            raise unknown_argument("pack", name, [*known, *own])
     try:
         chosen = PackOptions(**options)
     except TypeError as error:

@@ -1,5 +1,6 @@
 """What the machine gives a process: cores, memory, disks, GPUs, software, open files.
 
+- `arguments`: Misspelt keyword arguments of public functions: an error of ours that names the argument that was meant.
 - `atomic_write`: Write a file so that readers see the old content or the new content, never a part.
 - `cgroup`: The control group (cgroup) of a process: its CPU and memory limits, its memory use, and how often its limits
   stopped it.
