@@ -6,6 +6,12 @@ loading, `native_decode` the decode-only way, `check` the comparison of `--check
 - `check`: `headrace run --check`: compare native loading with the script's own, before a loader is taken over.
 - `compile`: Compile a recognised loader for the native engine: table of files, program, value table, threads.
 - `data_map`: `headrace run --data-map A=B`: files that the script opens for reading below A are read from B.
+- `deferred_batch`: A batch of a worker with deferred tensors, on its way to the training process.
+- `deferred_filling`: The computing of deferred tensors: native code fills the tensor's memory.
+- `deferred_functions`: The time in which torchvision makes deferred tensors of lazy images: while a batch is made.
+- `deferred_loader`: Deferred items: lazy images whose tensors are computed by native threads in the training process.
+- `deferred_tensor`: Deferred tensors: tensors whose values are described until something looks at them.
+- `deferred_values`: The values of deferred tensors: the result of the script's pointwise operations for each uint8 value.
 - `explain`: The lines of `headrace run --explain` on a loader that is taken over.
 - `hook`: The hook of `headrace run`: decide for each DataLoader of the script how its batches are loaded.
 - `image_description`: The description of an image that is not decoded yet: a JPEG, and what Pillow's operations take from it.

@@ -28,9 +28,9 @@ from torch.utils.data.dataloader import DataLoader, _BaseDataLoaderIter
 from headrace.accelerate import data_map
 from headrace.accelerate.check import check
 from headrace.accelerate.compile import CompiledLoader, compile_loader
+from headrace.accelerate.deferred_loader import with_deferred_items
 from headrace.accelerate.explain import explain
 from headrace.accelerate.iterator import NativeIterator
-from headrace.accelerate.lazy_loader import with_lazy_images
 from headrace.accelerate.native_decode import with_native_decode
 from headrace.accelerate.partly_native import PartlyNative
 from headrace.accelerate.pillow_version import follow_installed_pillow
@@ -61,7 +61,7 @@ class Decision:
 PARTLY = "in part: "
 """The reason begins with these words where only decoding is native."""
 
-PARTIAL_WAYS: tuple[Callable[[Any, int], PartlyNative], ...] = (with_native_decode, with_lazy_images)
+PARTIAL_WAYS: tuple[Callable[[Any, int], PartlyNative], ...] = (with_native_decode, with_deferred_items)
 """The ways to take a loader over in part, in the order in which they are tried.
 
 Each takes the loader and the number of images that `--check` compares (0: as few as it likes). It returns a changed copy, or
@@ -142,7 +142,7 @@ def _take_over_in_part(loader: Any, original: Callable[[Any], Any], refusal: Uns
             changed = way(loader, settings.check)
             iterator = changed.prepare(original(changed.loader))
         except Unsupported as further:
-            refusals.append(further)
+            refusals.append(further.with_traceback(None))  # else this frame, and so the iterator, would live until a collection
             continue
         except Exception as error:
             return _leave_alone(loader, original, f"{refusal}; internal error, {_error_text(error)}", settings)

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace._native import IndexStore, Store, fill_items
+from headrace.accelerate.data_map import mapped
 from headrace.errors import DecodeError, SourceError
 from headrace.images.decode import reason
 
@@ -124,13 +125,17 @@ class ImageDescription(NamedTuple):
         """Whether the box is resized."""
         return self.size != self.box[2:]
 
-    def item(self) -> tuple[bytes, Box, tuple[int, int] | None, str, Box | None, bool, bool]:
-        """Return the item of the native `fill_items` that fills these pixels."""
+    def item(self) -> tuple[bytes | str, Box, tuple[int, int] | None, str, Box | None, bool, bool]:
+        """Return the item of the native `fill_items` that fills these pixels. A file whose bytes are not in memory is named.
+
+        Raises `SourceError` if the file has changed or is gone.
+        """
         source, box, size, resample, window, flip_x, flip_y = self
+        encoded = mapped(source.path) if not source.is_loaded and source.path and source.is_file() else source.data
         if size != box[2:]:
-            return source.data, box, size, resample, window, flip_x, flip_y
+            return encoded, box, size, resample, window, flip_x, flip_y
         inside = (box[0] + window[0], box[1] + window[1], window[2], window[3])
-        return source.data, inside, None, resample, None, flip_x, flip_y
+        return encoded, inside, None, resample, None, flip_x, flip_y
 
     def cropped(self, left: int, top: int, width: int, height: int) -> ImageDescription:
         """Describe a crop of the described pixels. It lies inside them."""

@@ -1,0 +1,270 @@
+"""A batch of a worker with deferred tensors, on its way to the training process.
+
+The worker packs the batch (`packed`): descriptions in place of values, and all else pickled as ever. The training process
+opens it (`DescribedBatch.open`), lets native threads fill the tensors, and then makes the batch (`PendingBatch.finish`).
+
+A file is named by its path where it is an ordinary file of a local disk that has not changed since the loader began. Otherwise
+its bytes go along in shared memory: a file may be gone, or slow to read, a second time.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import weakref
+from collections.abc import Callable
+from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.multiprocessing.reductions import reduce_tensor
+
+from headrace._native import IndexStore, Job
+from headrace.accelerate import deferred_values
+from headrace.accelerate.deferred_filling import Filling, layout_of
+from headrace.accelerate.deferred_tensor import DeferredTensor, DescribedImage, geometry, is_deferred, parts_of, real
+from headrace.accelerate.image_description import ImageDescription, JpegSource, file_identity
+from headrace.system.disk import file_system
+
+__all__ = ["DescribedBatch", "PendingBatch", "Target", "packed"]
+
+LOCAL_FILE_SYSTEMS = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "tmpfs", "overlay"})
+"""On these, reading a file a second time costs little: its pages are in memory."""
+
+MOST_TENSORS = 0.5
+"""Compute a tensor in the worker if more than this share of its blocks is computed already."""
+
+Memory = Callable[[tuple[int, ...], torch.dtype], torch.Tensor]
+"""Makes a contiguous tensor of a shape and type for a batch."""
+
+Target = tuple[tuple[int, ...], tuple[int, ...], torch.dtype, list[Any], torch.Tensor | None]
+"""Shape, strides and type of a deferred tensor; its blocks, each (number of the source, geometry, number of the values) or the
+number of a computed block; and the computed blocks."""
+
+
+class _Pickler(ForkingPickler):
+    """A pickler that sets tensors aside, in the order in which it meets them."""
+
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file)
+        self.tensors: dict[int, Any] = {}
+
+    def persistent_id(self, obj: Any) -> int | None:
+        """Return the number of a tensor. None: the object is pickled."""
+        if not isinstance(obj, torch.Tensor):
+            return None
+        number, _ = self.tensors.setdefault(id(obj), (len(self.tensors), obj))
+        return int(number)
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, data: bytes, tensors: list[Any]) -> None:
+        super().__init__(io.BytesIO(data))
+        self._tensors = tensors
+
+    def persistent_load(self, pid: int) -> Any:
+        """Return the tensor of a number."""
+        return self._tensors[pid]
+
+
+class DescribedBatch:
+    """A packed batch. It can be pickled.
+
+    `data`: the pickled batch without its tensors. `tensors`: these, each a tensor or a `Target`. `sources`: path and identity
+    of a file, or start and end in `encoded`, each. `values`: the tables of the targets.
+    """
+
+    __slots__ = ("data", "encoded", "sources", "tensors", "values")
+
+    def __init__(
+        self, data: bytes, tensors: list[Any], sources: list[Any], values: list[Any], encoded: torch.Tensor | None
+    ) -> None:
+        self.data = data
+        self.tensors = tensors
+        self.sources = sources
+        self.values = values
+        self.encoded = encoded
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return DescribedBatch, (self.data, self.tensors, self.sources, self.values, self.encoded)
+
+    def open(self, engine: Any, memory: Memory, indexes: IndexStore | None = None) -> PendingBatch:
+        """Let native threads fill the tensors of the batch."""
+        encoded = memoryview(self.encoded.numpy()) if self.encoded is not None else memoryview(b"")
+        sources = [
+            JpegSource(None, *source) if isinstance(source[0], str) else JpegSource(encoded[source[0] : source[1]])  # type: ignore[arg-type]
+            for source in self.sources
+        ]
+        values = [deferred_values.from_bytes(*one) for one in self.values]
+        filling = Filling()
+        tensors = []
+        for one in self.tensors:
+            if isinstance(one, torch.Tensor):
+                tensors.append(one)
+                continue
+            shape, strides, dtype, blocks, computed = one
+            tensor = memory(shape, dtype)
+            if tensor.stride() != strides:
+                tensor = tensor.as_strided(shape, strides)
+            parts = tuple(
+                computed[block]
+                if isinstance(block, int)
+                else DescribedImage(ImageDescription(sources[block[0]], *block[1]), values[block[2]])
+                for block in blocks
+            )
+            if not filling.add(parts, tensor):
+                raise RuntimeError(f"a deferred tensor {shape} of strides {strides} and type {dtype} has no native form")
+            tensors.append(tensor)
+        return PendingBatch(self.data, tensors, filling, filling.start(engine, indexes))
+
+
+class PendingBatch:
+    """A batch whose tensors are being filled."""
+
+    def __init__(self, data: bytes, tensors: list[Any], filling: Filling, job: Job | None) -> None:
+        self._data = data
+        self._tensors = tensors
+        self._filling = filling
+        self._job = job
+        _pending.add(self)
+
+    def finish(self) -> Any:
+        """Wait for the native threads and return the batch. Raises what Pillow raises for an image."""
+        if self._job is not None:
+            while not self._job.wait(None):
+                pass
+            self._filling.finish(self._job.statuses())
+        return _Unpickler(self._data, self._tensors).load()
+
+
+_pending: weakref.WeakSet[PendingBatch] = weakref.WeakSet()
+_left_to_the_parent: list[Any] = []
+
+
+def _leave_batches_to_the_parent() -> None:
+    """Keep unfinished jobs for ever in a forked child: ending one would wait for threads that only the parent has."""
+    _left_to_the_parent.extend(batch._job for batch in _pending)
+
+
+os.register_at_fork(after_in_child=_leave_batches_to_the_parent)
+
+
+def packed(batch: Any, began_ns: int) -> Any:
+    """Return what a worker hands over for a batch: a `DescribedBatch`, or the batch itself if nothing is deferred.
+
+    `began_ns`: the time at which the loader began, in ns since 1970. Files that are not older go along as bytes.
+    """
+    file = io.BytesIO()
+    pickler = _Pickler(file)
+    try:
+        pickler.dump(batch)
+    except Exception:
+        return batch  # torch reports it when it pickles the batch
+    found = [tensor for _, tensor in pickler.tensors.values()]
+    if not any(type(tensor) is DeferredTensor for tensor in found):
+        return batch
+    packing = _Packing(began_ns)
+    tensors = [packing.target(tensor) if is_deferred(tensor) else real(tensor) for tensor in found]
+    return DescribedBatch(file.getvalue(), tensors, packing.sources, packing.values, packing.encoded())
+
+
+class _Packing:
+    """The sources and values of the targets of one batch."""
+
+    def __init__(self, began_ns: int) -> None:
+        self._began_ns = began_ns
+        self._numbers: dict[int, int] = {}
+        self._kept: list[Any] = []
+        self._bytes: list[Any] = []
+        self._length = 0
+        self.sources: list[Any] = []
+        self.values: list[Any] = []
+
+    def target(self, tensor: DeferredTensor) -> Any:
+        """Return the target of a deferred tensor. The computed tensor, if native code would not write it."""
+        shape, strides, dtype = geometry(tensor)
+        parts = parts_of(tensor)
+        computed = [part for part in parts if isinstance(part, torch.Tensor)]
+        if len(computed) > MOST_TENSORS * len(parts) or not _is_native(parts, shape, strides):
+            return real(tensor)
+        blocks: list[Any] = []
+        number = 0
+        for part in parts:
+            if isinstance(part, torch.Tensor):
+                blocks.append(number)
+                number += 1
+            else:
+                source, *place = part.description
+                blocks.append((self._source(source), tuple(place), self._values(part.values)))
+        return shape, strides, dtype, blocks, torch.stack(computed) if computed else None
+
+    def _source(self, source: JpegSource) -> int:
+        number = self._numbers.get(id(source))
+        if number is None:
+            number = self._numbers[id(source)] = len(self.sources)
+            self._kept.append(source)
+            if _is_old_local_file(source, self._began_ns):
+                self.sources.append((source.path, source.identity))
+            else:
+                data = source.data
+                self.sources.append((self._length, self._length + len(data)))
+                self._bytes.append(data)
+                self._length += len(data)
+        return number
+
+    def _values(self, values: deferred_values.Values) -> int:
+        number = self._numbers.get(id(values))
+        if number is None:
+            number = self._numbers[id(values)] = len(self.values)
+            self._kept.append(values)
+            self.values.append(values.to_bytes())
+        return number
+
+    def encoded(self) -> torch.Tensor | None:
+        """Return the bytes of all sources that are not named by a path, in shared memory."""
+        if not self._length:
+            return None
+        shared = torch.empty(self._length, dtype=torch.uint8).share_memory_()
+        memory = memoryview(shared.numpy())
+        at = 0
+        for data in self._bytes:
+            memory[at : at + len(data)] = data
+            at += len(data)
+        return shared
+
+
+def _is_native(parts: Any, shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """Whether native code writes a tensor with these blocks and strides."""
+    layout = layout_of(shape, strides)
+    return layout is not None and all(
+        part.values.store(layout) is not None for part in parts if not isinstance(part, torch.Tensor)
+    )
+
+
+def _is_old_local_file(source: JpegSource, began_ns: int) -> bool:
+    if source.path is None:
+        return False
+    try:
+        found = os.stat(source.path)  # noqa: PTH116 (runs for every image)
+    except OSError:
+        return False
+    if file_identity(found) != source.identity or found.st_ctime_ns >= began_ns:
+        return False
+    return _is_local(found.st_dev, source.path)
+
+
+_local: dict[int, bool] = {}
+
+
+def _is_local(device: int, path: str) -> bool:
+    if device not in _local:
+        try:
+            _local[device] = file_system(Path(path)) in LOCAL_FILE_SYSTEMS
+        except (OSError, ValueError):
+            _local[device] = False
+    return _local[device]
+
+
+ForkingPickler.register(DeferredTensor, lambda tensor: reduce_tensor(real(tensor)))

@@ -1,0 +1,174 @@
+"""Deferred items: lazy images whose tensors are not computed in the worker, but by native threads in the training process.
+
+This goes on from lazy images (`lazy_loader`). A worker makes its items and its batch as the script does. Where nothing has
+looked at a tensor of an image, its description crosses the queue. In the training process a thread takes the batches from
+torch's queue as they arrive, as torch's own thread for pinned memory does, and gives them to native threads. The script's
+iterator waits for the batch that it hands over.
+
+Without workers, the batch is computed by native threads when it is complete.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import queue
+import threading
+from time import time_ns
+from typing import Any
+
+import torch
+from torch._utils import ExceptionWrapper
+
+from headrace._native import IndexStore, Ring
+from headrace.accelerate.compile import engine, index_limit_bytes
+from headrace.accelerate.deferred_batch import DescribedBatch, PendingBatch, packed
+from headrace.accelerate.deferred_functions import deferred_tensors
+from headrace.accelerate.lazy_loader import with_lazy_images
+from headrace.accelerate.partly_native import PartlyNative
+from headrace.loading.jpeg_index_cache import shared_index_file
+from headrace.system.machine import cores
+
+__all__ = ["DeferredItems", "with_deferred_items"]
+
+POLL_S = 5.0
+"""A thread that waits for batches looks so often whether the loader has ended. A loader that ends wakes it at once."""
+
+MOST_RINGS = 4
+"""Batches of so many sizes reuse their memory."""
+
+
+class DeferredItems:
+    """What a worker does beyond lazy images (`lazy_loader.Extension`).
+
+    `began_ns`: when the loader began, in ns since 1970.
+    """
+
+    def __init__(self, began_ns: int) -> None:
+        self.began_ns = began_ns
+
+    def around(self) -> contextlib.AbstractContextManager[Any]:
+        """Return the block in which a batch is made."""
+        return deferred_tensors()
+
+    def finish(self, batch: Any) -> Any:
+        """Return what the worker hands over."""
+        return packed(batch, self.began_ns)
+
+
+def with_deferred_items(loader: Any, images: int = 0) -> PartlyNative:
+    """Return a copy of the DataLoader whose images are lazy, and whose tensors are computed by native threads.
+
+    `images`: not used: each process compares the first images that it makes. Raise `Unsupported` as `with_lazy_images` does.
+    """
+    if loader.num_workers == 0:
+        return with_lazy_images(loader, images)
+    changed = with_lazy_images(loader, images, DeferredItems(time_ns()))
+    return PartlyNative(changed.loader, changed.native, changed.check, lambda iterator: _receive_deferred(iterator))
+
+
+def _receive_deferred(iterator: Any) -> Any:
+    """Make the iterator of a loader with workers compute the batches that arrive."""
+    threads = min(iterator._num_workers, max(1, int(cores().usable)))
+    receiver = _Receiver(engine(threads), _indexes(), 2 + iterator._num_workers * iterator._prefetch_factor)
+    arrived: queue.Queue[Any] = queue.Queue()
+    ended = threading.Event()
+    thread = _ReceivingThread(iterator._worker_result_queue, arrived, ended, receiver)
+    # torch ends a thread of these names when it ends the workers, before it closes their queue.
+    iterator._pin_memory_thread, iterator._pin_memory_thread_done_event = thread, ended
+    iterator._data_queue = _Finishing(arrived)
+    thread.start()
+    return iterator
+
+
+@functools.cache
+def _indexes() -> IndexStore:
+    """Return the JPEG indexes of all images of this process."""
+    store = IndexStore(index_limit_bytes(), shared_index_file())
+    atexit.register(store.close)
+    return store
+
+
+class _ReceivingThread(threading.Thread):
+    """The thread that moves batches from torch's queue to another, and has them filled, until the loader ends."""
+
+    def __init__(self, source: Any, target: queue.Queue[Any], ended: threading.Event, receiver: _Receiver) -> None:
+        super().__init__(name="headrace-receive", daemon=True)
+        self._source, self._target, self._ended, self._receiver = source, target, ended, receiver
+
+    def run(self) -> None:
+        """Receive until the loader ends, or until torch's queue raises an error, which is passed on."""
+        while not self._ended.is_set():
+            try:
+                received = self._source.get(timeout=POLL_S)
+            except queue.Empty:
+                continue
+            except Exception as error:
+                self._target.put(error)
+                return
+            self._target.put(self._opened(*received))
+            del received
+
+    def _opened(self, number: Any, data: Any) -> tuple[Any, Any]:
+        if isinstance(data, DescribedBatch) and not self._ended.is_set():
+            try:
+                data = self._receiver.open(data)
+            except Exception:
+                data = ExceptionWrapper(where="in headrace's thread that receives batches")
+        return number, data
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait for the end of the thread, unless it runs this itself: it may collect the garbage that holds the iterator."""
+        if threading.current_thread() is not self:
+            super().join(timeout)
+
+
+class _Receiver:
+    """What fills the batches of one loader: native threads, memory that is used again, JPEG indexes."""
+
+    def __init__(self, pool: Any, indexes: IndexStore | None, batches: int) -> None:
+        self._engine = pool
+        self._indexes = indexes
+        self._batches = batches
+        self._rings: dict[int, Ring] = {}
+
+    def open(self, batch: DescribedBatch) -> PendingBatch:
+        """Start to fill a batch."""
+        return batch.open(self._engine, self._memory, self._indexes)
+
+    def _memory(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """Return a tensor over memory that is used again when nobody refers to it."""
+        count = 1
+        for side in shape:
+            count *= side
+        size = count * dtype.itemsize
+        if size not in self._rings:
+            if len(self._rings) >= MOST_RINGS or not size:
+                return torch.empty(shape, dtype=dtype)
+            self._rings[size] = Ring(size, self._batches)
+        return torch.frombuffer(self._rings[size].take(), dtype=dtype, count=count).view(shape)
+
+
+class _Finishing:
+    """The end of the queue that the script's iterator reads: batches in the order of their arrival, complete."""
+
+    def __init__(self, arrived: queue.Queue[Any]) -> None:
+        self._arrived = arrived
+        self._error: Exception | None = None
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        """Return the number and data of a batch, as torch's queue does, and raise its errors."""
+        if self._error is not None:
+            raise self._error
+        found = self._arrived.get(block, timeout)
+        if isinstance(found, Exception):
+            self._error = found
+            raise found
+        number, data = found
+        if isinstance(data, PendingBatch):
+            try:
+                data = data.finish()
+            except Exception:
+                data = ExceptionWrapper(where="while headrace computed a batch")
+        return number, data

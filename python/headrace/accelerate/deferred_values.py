@@ -1,0 +1,141 @@
+"""The values of deferred tensors: a table that holds the result of the script's pointwise operations for each uint8 value.
+
+The script's own operations make the table: each is applied to the table in place of the pixels (`pointwise` explains why that
+is exact). Equal chains of operations share one table.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from headrace._native import Store
+
+__all__ = ["Values", "from_bytes", "unchanged", "unit_floats"]
+
+_SHAPE = (3, 1, 256)
+MOST_RESULTS = 1024
+"""Forget the results of operations when there are more: an operation whose numbers are drawn makes ever new ones."""
+
+STORED = {torch.uint8: np.uint8, torch.float32: np.float32, torch.float16: np.uint16, torch.bfloat16: np.uint16}
+"""The types that the native store writes, and numpy's type of the same size."""
+
+
+class Values:
+    """The result for each of the 256 values of each of three channels.
+
+    `table`: a tensor [3, 1, 256], which nobody changes. Its type is that of the deferred tensor. Equality is identity.
+    """
+
+    __slots__ = ("_results", "_stores", "table")
+
+    def __init__(self, table: torch.Tensor) -> None:
+        self.table = table
+        self._results: dict[Any, Values | None] = {}
+        self._stores: dict[str, Store] = {}
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of the values."""
+        return self.table.dtype
+
+    def after(self, function: Any, operands: tuple[Any, ...], at: int) -> Values | None:
+        """Return the values after `function(*operands)`, where the operand number `at` is the tensor.
+
+        None if the function is more than pointwise with these operands, or if it fails.
+        """
+        key = (function, at, *map(_key, operands[:at]), *map(_key, operands[at + 1 :]))
+        if None in key:
+            return None
+        if key not in self._results:
+            if len(self._results) >= MOST_RESULTS:
+                self._results.clear()
+            self._results[key] = self._computed(function, operands, at)
+        return self._results[key]
+
+    def _computed(self, function: Any, operands: tuple[Any, ...], at: int) -> Values | None:
+        table = self.table.clone()
+        try:
+            with torch.no_grad():
+                found = function(*operands[:at], table, *operands[at + 1 :])
+        except Exception:
+            return None  # the tensor itself raises it
+        if type(found) is not torch.Tensor or found.device.type != "cpu" or found.numel() != 3 * 256:
+            return None
+        if tuple(found.shape)[-3:] != _SHAPE:
+            return None
+        return self if found.dtype == self.dtype and _same(found, self.table) else Values(found.reshape(_SHAPE).clone())
+
+    def store(self, layout: str) -> Store | None:
+        """Return the native conversion to these values in a layout, "chw" or "hwc". None if there is none for them."""
+        if layout not in self._stores:
+            if self.dtype not in STORED:
+                return None
+            if self.dtype is torch.uint8:
+                if not bool((self.table[:, 0] == torch.arange(256, dtype=torch.uint8)).all()):
+                    return None
+                self._stores[layout] = Store(layout)
+            else:
+                self._stores[layout] = Store(layout, np.ascontiguousarray(as_numpy(self.table).reshape(3, 256)))
+        return self._stores[layout]
+
+    def of_pixels(self, pixels: npt.NDArray[np.uint8]) -> torch.Tensor:
+        """Return the values of uint8 pixels [height, width, 3]: a tensor [3, height, width]."""
+        index = torch.from_numpy(pixels).permute(2, 0, 1).to(torch.int64)
+        return torch.stack([self.table[channel, 0][index[channel]] for channel in range(3)])
+
+    def to_bytes(self) -> tuple[torch.dtype, bytes]:
+        """Return what `from_bytes` makes equal values of."""
+        return self.dtype, _bits(self.table)
+
+
+def _same(first: torch.Tensor, second: torch.Tensor) -> bool:
+    return _bits(first) == _bits(second)
+
+
+def _bits(tensor: torch.Tensor) -> bytes:
+    bits: bytes = tensor.contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+    return bits
+
+
+def as_numpy(tensor: torch.Tensor) -> npt.NDArray[Any]:
+    """Return the memory of a tensor of a stored type as an array, 16-bit floats as their bits."""
+    array: npt.NDArray[Any] = (tensor.view(torch.uint16) if tensor.dtype in (torch.float16, torch.bfloat16) else tensor).numpy()
+    return array
+
+
+def _key(operand: Any) -> Any:
+    """Return what equal operands have in common. None for an operand that the table does not allow."""
+    kind = type(operand)
+    if kind in (int, float, bool):
+        return kind, repr(operand)
+    if kind is torch.dtype:
+        return operand
+    if kind is torch.Tensor and operand.device.type == "cpu" and operand.numel() in (1, 3) and not operand.requires_grad:
+        shape = tuple(operand.shape)
+        if shape and (len(shape) < 3 or shape[-2:] != (1, 1) or shape[-3] != operand.numel()):
+            return None
+        return operand.dtype, shape, _bits(operand)
+    return None
+
+
+@functools.cache
+def unchanged() -> Values:
+    """Return the values of pixels as they are: uint8."""
+    return Values(torch.arange(256, dtype=torch.uint8).expand(3, 1, 256).contiguous())
+
+
+@functools.cache
+def unit_floats(dtype: torch.dtype) -> Values:
+    """Return the values of torchvision's `to_tensor`, in the default type `dtype`."""
+    return Values(unchanged().table.to(dtype=dtype).div(255))
+
+
+@functools.lru_cache(64)
+def from_bytes(dtype: torch.dtype, data: bytes) -> Values:
+    """Return the values that `to_bytes` describes."""
+    return Values(torch.frombuffer(bytearray(data), dtype=dtype).view(_SHAPE))

@@ -1,0 +1,275 @@
+"""Loaders with deferred items: the script's own batches, computed by native threads in the training process."""
+
+from __future__ import annotations
+
+import gc
+import io
+import os
+import random
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from deferred_helpers import always_lazy, both_ways, described, seeded
+from headrace.accelerate import deferred_batch, deferred_loader
+from headrace.accelerate.deferred_batch import DescribedBatch
+from PIL import Image
+from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
+from torchvision import transforms as v1
+from torchvision.transforms import v2
+
+STACK = v1.Compose([v1.RandomResizedCrop(40), v1.RandomHorizontalFlip(), v1.ToTensor(), v1.Normalize([0.5] * 3, [0.2] * 3)])
+V2_STACK = v2.Compose([v2.RandomResizedCrop(40), v2.PILToTensor(), v2.ToDtype(torch.float32, scale=True)])
+
+
+def paths_of(folder: Path) -> list[str]:
+    return sorted(str(path) for path in folder.rglob("*.jpg"))
+
+
+class Images(Dataset[Any]):
+    """A dataset as people write it. `kind`: what an item is."""
+
+    def __init__(self, paths: list[str], kind: str = "pair", transform: Any = STACK) -> None:
+        self.paths, self.kind, self.transform = paths, kind, transform
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> Any:
+        path = self.paths[index]
+        source = io.BytesIO(Path(path).read_bytes()) if self.kind == "bytes" else path
+        image = Image.open(source).convert("RGB")
+        tensor = self.transform(image)
+        if self.kind == "views":
+            return [tensor, self.transform(image)], random.random()
+        if self.kind == "dict":
+            return {"image": tensor, "path": path, "size": image.size, "draw": np.random.rand(2)}
+        if self.kind == "batched":
+            return tensor.unsqueeze(0), index
+        if self.kind == "noisy":
+            return tensor + torch.rand(3, 40, 40), index
+        return tensor, index
+
+
+class Sample:
+    """A batch of a class that nobody knows."""
+
+    def __init__(self, images: Any, labels: Any) -> None:
+        self.images, self.labels = images, labels
+
+
+def by_hand(items: list[Any]) -> Any:
+    images, labels = zip(*items, strict=True)
+    return torch.stack(images), torch.tensor(labels)
+
+
+def in_a_list(items: list[Any]) -> Any:
+    return [item[0] for item in items], [item[1] for item in items]
+
+
+def looking(items: list[Any]) -> Any:
+    images, labels = default_collate(items)
+    return images - images.mean(dim=(0, 2, 3), keepdim=True), labels
+
+
+def in_a_class(items: list[Any]) -> Any:
+    return Sample(*by_hand(items))
+
+
+@pytest.mark.parametrize("kind", ["pair", "bytes", "views", "dict", "batched", "noisy"])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_each_kind_of_item(kind: str, workers: int, folder: Path, taken_over: list[str]) -> None:
+    loader = DataLoader(Images(paths_of(folder), kind), 3, shuffle=True, num_workers=workers)
+    theirs, ours = both_ways(loader, epochs=2)
+    assert ours == theirs
+    assert "taken over in part" in taken_over[0]
+
+
+@pytest.mark.parametrize("collate", [by_hand, in_a_list, looking, in_a_class])
+def test_each_kind_of_collate_function(collate: Any, folder: Path, taken_over: list[str]) -> None:
+    loader = DataLoader(Images(paths_of(folder)), 4, num_workers=2, collate_fn=collate)
+    if collate is not in_a_class:
+        theirs, ours = both_ways(loader)
+        assert ours == theirs
+        return
+    plain = DataLoader(loader.dataset, 4, num_workers=2, collate_fn=by_hand)
+    seeded(5)
+    batches = list(always_lazy(loader))
+    assert described([[(batch.images, batch.labels) for batch in batches]]) == both_ways(plain)[0][0]
+
+
+@pytest.mark.parametrize("transform", [V2_STACK, v1.Compose([v1.RandomCrop(32), v1.PILToTensor()]), v1.ToTensor()])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_transforms_and_single_items(transform: Any, workers: int, folder: Path, taken_over: list[str]) -> None:
+    loader = DataLoader(Images(paths_of(folder), "pair", transform), None, num_workers=workers)
+    theirs, ours = both_ways(loader)
+    assert ours == theirs
+
+
+class Counting:
+    """What crosses the queue."""
+
+    def __init__(self) -> None:
+        self.batches: list[Any] = []
+
+    def watch(self, monkeypatch: pytest.MonkeyPatch) -> Counting:
+        own = DescribedBatch.open
+        monkeypatch.setattr(DescribedBatch, "open", lambda batch, *rest: self.batches.append(batch) or own(batch, *rest))
+        return self
+
+
+@pytest.mark.parametrize("old", [True, False])
+def test_descriptions_cross_the_queue(old: bool, folder: Path, taken_over: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deferred_loader, "time_ns", lambda: 2**62 if old else 0)
+    seen = Counting().watch(monkeypatch)
+    paths = [path for path in paths_of(folder) if "class_0" in path and "image_001" not in path]
+    loader = always_lazy(DataLoader(Images(paths * 4), 8, num_workers=1))
+    assert sum(len(images) for images, _ in loader) == len(paths) * 4
+    assert seen.batches
+    for batch in seen.batches:
+        assert all(not isinstance(one, torch.Tensor) or one.ndim == 1 for one in batch.tensors)
+        assert all(isinstance(source[0], str) == old for source in batch.sources)
+        assert (batch.encoded is None) == old
+        described_bytes = len(deferred_batch.pickle.dumps((batch.data, batch.sources, batch.tensors[0][3])))
+        assert described_bytes < 400 * 8 + 400
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_start_methods_and_persistent_workers(context: str, folder: Path, taken_over: list[str]) -> None:
+    loader = DataLoader(Images(paths_of(folder)), 3, num_workers=2, multiprocessing_context=context, persistent_workers=True)
+    always_lazy(loader)
+    torch.manual_seed(1)
+    ours = described([*loader, *loader, next(iter(loader)), *loader])
+    plain = DataLoader(loader.dataset, 3, num_workers=2, multiprocessing_context="fork")
+    from accelerate_helpers import own_batches
+
+    torch.manual_seed(1)
+    first = described(own_batches(plain))
+    assert ours[: len(first)] == first and len(ours) == 1 + 3 * (len(first) - 1) + 1
+
+
+class Broken(Images):
+    def __getitem__(self, index: int) -> Any:
+        if index == 7:
+            raise ValueError("item 7 is broken")
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_error_arrives_at_its_batch(workers: int, folder: Path, taken_over: list[str]) -> None:
+    loader = always_lazy(DataLoader(Broken(paths_of(folder)), 3, num_workers=workers))
+    batches = iter(loader)
+    next(batches), next(batches)
+    with pytest.raises(ValueError, match="item 7 is broken"):
+        next(batches)
+    assert len(next(batches)[1]) == 3 if workers else True
+
+
+def test_a_file_that_is_gone_before_it_is_read_again_raises_at_its_batch(
+    folder: Path, taken_over: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deferred_loader, "time_ns", lambda: 2**62)
+    paths = [path for path in paths_of(folder) if "class_0" in path and "image_001" not in path]
+    own = DescribedBatch.open
+
+    def open_late(batch: Any, *rest: Any) -> Any:
+        for source in batch.sources:
+            Path(source[0]).unlink()
+        return own(batch, *rest)
+
+    monkeypatch.setattr(DescribedBatch, "open", open_late)
+    with pytest.raises(Exception, match=r"do not change the images of a dataset|cannot be read any more"):
+        list(always_lazy(DataLoader(Images(paths), 2, num_workers=1)))
+
+
+class Temporary(Images):
+    """A dataset whose files exist while an item is made."""
+
+    def __getitem__(self, index: int) -> Any:
+        path = Path(self.paths[index])
+        copy = path.with_suffix(".copy")
+        copy.write_bytes(path.read_bytes())
+        image = Image.open(copy).convert("RGB")
+        copy.unlink()
+        return self.transform(image), index
+
+
+def test_files_that_are_removed_at_once(folder: Path, taken_over: list[str]) -> None:
+    theirs, ours = both_ways(DataLoader(Temporary(paths_of(folder)), 4, num_workers=1))
+    assert ours == theirs
+
+
+class Dying(Images):
+    def __getitem__(self, index: int) -> Any:
+        if index == 9:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__getitem__(index)
+
+
+def test_a_worker_that_dies_ends_the_loader(folder: Path, taken_over: list[str]) -> None:
+    with pytest.raises(RuntimeError, match="worker"):
+        list(always_lazy(DataLoader(Dying(paths_of(folder)), 3, num_workers=1)))
+
+
+class Stream(IterableDataset[Any]):
+    def __init__(self, paths: list[str]) -> None:
+        self.paths = paths
+
+    def __iter__(self) -> Any:
+        for path in self.paths:
+            yield STACK(Image.open(path).convert("RGB"))
+
+
+@pytest.mark.parametrize("batch_size", [None, 4])
+def test_iterable_datasets(batch_size: int | None, folder: Path, taken_over: list[str]) -> None:
+    theirs, ours = both_ways(DataLoader(Stream(paths_of(folder)), batch_size, num_workers=2))
+    assert ours == theirs
+
+
+def receiving_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "headrace-receive"]
+
+
+def test_a_loader_that_is_left_early_ends_its_thread(folder: Path, taken_over: list[str]) -> None:
+    gc.collect()
+    before = len(receiving_threads())
+    loader = always_lazy(DataLoader(Images(paths_of(folder)), 2, num_workers=2))
+    for _ in loader:
+        break
+    batches = iter(loader)
+    next(batches)
+    assert len(receiving_threads()) > before
+    del batches
+    gc.collect()
+    assert len(receiving_threads()) == before
+
+
+def test_batches_that_are_kept_do_not_change(folder: Path, taken_over: list[str]) -> None:
+    loader = always_lazy(DataLoader(Images(paths_of(folder)), 2, num_workers=2))
+    kept, copies = [], []
+    for _ in range(3):
+        for images, _ in loader:
+            kept.append(images)
+            copies.append(images.clone())
+    assert all(torch.equal(one, other) for one, other in zip(kept, copies, strict=True))
+
+
+def test_a_fork_while_batches_are_filled(folder: Path, taken_over: list[str]) -> None:
+    loader = always_lazy(DataLoader(Images(paths_of(folder)), 2, num_workers=2))
+    batches = iter(loader)
+    next(batches)
+    child = os.fork()
+    if child == 0:
+        gc.collect()
+        os._exit(0)
+    deadline = time.monotonic() + 60
+    while (done := os.waitpid(child, os.WNOHANG)) == (0, 0):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert done[1] == 0
+    assert len(list(batches)) == len(loader) - 1

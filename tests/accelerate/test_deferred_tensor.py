@@ -1,0 +1,226 @@
+"""Deferred tensors: shape, type and strides without values, and the exact values as soon as something looks at them."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from deferred_helpers import described
+from headrace.accelerate import deferred_filling
+from headrace.accelerate.deferred_functions import deferred_tensors
+from headrace.accelerate.deferred_tensor import DeferredTensor, is_deferred, real
+from headrace.accelerate.lazy_opening import lazy_images
+from PIL import Image
+from torch.utils.data import default_collate
+from torchvision import transforms as v1
+from torchvision.transforms import functional
+
+MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
+
+
+def opened(path: Path, to: Any) -> Any:
+    """Return `to(image)` of an image that is cut, resized and flipped."""
+    image = Image.open(path).convert("RGB").crop((3, 2, 50, 44)).resize((30, 20), Image.Resampling.BILINEAR)
+    return to(image.transpose(Image.Transpose.FLIP_LEFT_RIGHT))
+
+
+def deferred(path: Path, to: Any) -> Any:
+    with lazy_images(), deferred_tensors():
+        return opened(path, to)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    values = np.random.default_rng(1).integers(0, 256, (9, 12, 3), dtype=np.uint8)
+    path = tmp_path / "image.jpg"
+    Image.fromarray(values).resize((80, 60), Image.Resampling.BICUBIC).save(path, quality=90)
+    return path
+
+
+CONTINUED = [
+    v1.ToTensor(),
+    v1.PILToTensor(),
+    v1.Compose([v1.ToTensor(), v1.Normalize(MEAN, STD)]),
+    v1.Compose([v1.ToTensor(), v1.Normalize(MEAN, STD, inplace=True)]),
+    v1.Compose([v1.PILToTensor(), v1.ConvertImageDtype(torch.float32), v1.Normalize(MEAN, STD)]),
+    v1.Compose([v1.PILToTensor(), v1.ConvertImageDtype(torch.float16)]),
+    lambda image: functional.to_tensor(image) * 2 - 1,
+    lambda image: (functional.to_tensor(image) - 0.5).div_(0.25).half(),
+    lambda image: functional.pil_to_tensor(image).float() / 127.5 - 1.0,
+    lambda image: functional.to_tensor(image).sub_(torch.tensor(MEAN)[:, None, None]).clone().contiguous(),
+    lambda image: functional.to_tensor(image).bfloat16().clamp(0.25, 0.5),
+    lambda image: 1 - functional.to_tensor(image),
+]
+
+
+@pytest.mark.parametrize("number", range(len(CONTINUED)))
+def test_pointwise_operations_continue_the_description(number: int, file: Path) -> None:
+    expected = opened(file, CONTINUED[number])
+    found = deferred(file, CONTINUED[number])
+    assert is_deferred(found) and isinstance(found, torch.Tensor) and found.__class__ is torch.Tensor
+    facts = (found.shape, found.dtype, found.stride(), found.ndim, found.is_floating_point(), len(found), found.size(1))
+    assert facts == (
+        *(expected.shape, expected.dtype, expected.stride(), expected.ndim),
+        *(expected.is_floating_point(), len(expected), expected.size(1)),
+    )
+    assert is_deferred(found)
+    assert described(real(found)) == described(expected)
+
+
+LOOKS = [
+    lambda tensor: tensor[0, 2:4],
+    lambda tensor: tensor.numpy(),
+    lambda tensor: np.asarray(tensor),
+    lambda tensor: repr(tensor),
+    lambda tensor: tensor.sum().item(),
+    lambda tensor: tensor.flip(-1),
+    lambda tensor: torch.nn.functional.pad(tensor, (1, 2)),
+    lambda tensor: torch.from_dlpack(tensor),
+    lambda tensor: tensor.to(torch.float64),
+    lambda tensor: tensor.to(torch.int64) + 1,
+    lambda tensor: tensor.to(memory_format=torch.preserve_format),
+    lambda tensor: tensor.repeat(2, 1, 1),
+    lambda tensor: tensor * torch.linspace(0, 1, 30),
+    lambda tensor: tensor.sub(torch.tensor([0.25, 0.5, 0.75])[None, :, None, None]),
+    lambda tensor: torch.add(tensor, 1, alpha=2),
+    lambda tensor: tensor.tolist(),
+    lambda tensor: list(tensor)[1],
+    lambda tensor: pickle.loads(pickle.dumps(tensor)),
+    lambda tensor: copy.deepcopy(tensor),
+    lambda tensor: copy.copy(tensor),
+    lambda tensor: torch.equal(tensor, tensor),
+    lambda tensor: tensor.data,
+    lambda tensor: tensor.view(-1),
+    lambda tensor: torch.stack([tensor, tensor], 1),
+    lambda tensor: torch.stack([tensor, torch.zeros(3, 20, 30)]).sum(0),
+    lambda tensor: torch.cat([tensor, tensor]),
+    lambda tensor: tensor.unsqueeze(0),
+    lambda tensor: torch.ops.aten.neg(tensor),
+    lambda tensor: torch.jit.script(lambda_free_sum)(tensor),
+    lambda tensor: tensor.data_ptr() == tensor.numpy().ctypes.data,
+    lambda tensor: tensor.untyped_storage().nbytes(),
+    lambda tensor: v1.RandomErasing(p=1, value=0.5, scale=(0.3, 0.3))(tensor).shape,
+    lambda tensor: tensor.masked_fill_(tensor > 0.5, 0),
+    lambda tensor: np.array(functional.to_pil_image(tensor)),
+]
+
+
+def lambda_free_sum(values: torch.Tensor) -> torch.Tensor:
+    return values.sum(dim=0)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script`:FutureWarning")
+@pytest.mark.parametrize("number", range(len(LOOKS)))
+def test_any_other_use_has_the_exact_values(number: int, file: Path) -> None:
+    expected = LOOKS[number](opened(file, v1.ToTensor()))
+    found = LOOKS[number](deferred(file, v1.ToTensor()))
+    assert type(found) is not DeferredTensor or real(found) is not None
+    assert described(real(found)) == described(expected)
+
+
+def test_changes_in_place_are_seen_by_every_later_use(file: Path) -> None:
+    plain, ours = opened(file, v1.ToTensor()), deferred(file, v1.ToTensor())
+    for tensor in (plain, ours):
+        alias = tensor.contiguous()
+        tensor.mul_(2)
+        view = tensor[1]
+        view.zero_()
+        tensor.add_(1)
+        tensor[0, 0] = 7
+        assert torch.equal(alias, tensor)
+    assert described(real(ours)) == described(plain)
+
+
+def test_a_batch_is_a_snapshot_of_its_tensors(file: Path) -> None:
+    def batch() -> Any:
+        buffer = torch.zeros(3, 20, 30)
+        first = opened(file, v1.ToTensor())
+        stacked = torch.stack([first, buffer, first])
+        first.mul_(3)
+        buffer.fill_(9)
+        return stacked
+
+    expected = batch()
+    with lazy_images(), deferred_tensors():
+        found = batch()
+    assert is_deferred(found)
+    assert described(real(found)) == described(expected)
+
+
+@pytest.mark.parametrize("to", [v1.ToTensor(), v1.PILToTensor()])
+def test_collate_and_nested_stacks(to: Any, file: Path) -> None:
+    def batches() -> list[Any]:
+        item = {"views": [opened(file, to), opened(file, to)], "label": 3}
+        two = default_collate([item, item])
+        views = two["views"]
+        return [two, torch.stack(views), torch.cat(views), torch.stack(views).contiguous(), torch.cat([views[0], views[1][:1]])]
+
+    expected = batches()
+    with lazy_images(), deferred_tensors():
+        found = batches()
+    assert is_deferred(found[1]) and is_deferred(found[2]) and is_deferred(found[0]["views"][0])
+    found[0] = {"views": [real(view) for view in found[0]["views"]], "label": found[0]["label"]}
+    assert described([found[0], *map(real, found[1:])]) == described(expected)
+
+
+def test_tensors_of_other_sizes_raise_torchs_error(file: Path) -> None:
+    def batch() -> Any:
+        return default_collate([opened(file, v1.ToTensor()), opened(file, v1.ToTensor())[:, :9]])
+
+    with pytest.raises(RuntimeError) as theirs:
+        batch()
+    with lazy_images(), deferred_tensors(), pytest.raises(RuntimeError) as ours:
+        batch()
+    assert str(ours.value) == str(theirs.value)
+
+
+def test_torchvision_and_torch_are_as_before_behind_the_block(file: Path) -> None:
+    from torch.utils.data._utils.collate import collate_tensor_fn, default_collate_fn_map
+
+    before = functional.to_tensor, functional.pil_to_tensor, default_collate_fn_map[torch.Tensor]
+    with deferred_tensors(), deferred_tensors():
+        assert functional.to_tensor is not before[0]
+        assert type(opened(file, v1.ToTensor())) is torch.Tensor  # the image is not lazy
+    assert (functional.to_tensor, functional.pil_to_tensor, default_collate_fn_map[torch.Tensor]) == before
+    assert before[2] is collate_tensor_fn
+
+
+def test_a_function_of_the_script_is_called(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[Any] = []
+
+    def to_tensor(image: Any) -> Any:
+        calls.append(image.size)
+        return torch.zeros(1)
+
+    monkeypatch.setattr(functional, "to_tensor", to_tensor)
+    with lazy_images(), deferred_tensors():
+        opened(file, v1.ToTensor())
+    assert calls == [(30, 20)] and functional.to_tensor is to_tensor
+
+
+def test_an_image_that_differs_is_made_by_pillow_from_then_on(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[str] = []
+    expected = opened(file, v1.ToTensor())
+
+    def black(items: Any, targets: Any, *arguments: Any) -> list[int]:
+        for _, memory in targets:
+            memory[...] = 0
+        return [0] * len(items)
+
+    monkeypatch.setattr(deferred_filling, "fill_items", black)
+    monkeypatch.setattr(deferred_filling, "log_line", lines.append)
+    monkeypatch.setattr(deferred_filling, "_comparison", deferred_filling._Comparison())
+    for _ in range(5):
+        assert torch.equal(real(deferred(file, v1.ToTensor())), expected)
+    assert len(lines) == 1 and "came out different" in lines[0]
+
+
+def test_an_image_that_is_not_decoded_natively_is_made_by_pillow(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = opened(file, v1.ToTensor())
+    monkeypatch.setattr(deferred_filling, "fill_items", lambda items, *arguments: [1] * len(items))
+    assert torch.equal(real(deferred(file, v1.ToTensor())), expected)
