@@ -170,7 +170,6 @@ def _fixes(found: Answer) -> Html | None:
     cells = [
         (
             fix.id,
-            fix.change,
             numbers.image_rate(fix.img_s),
             fix.kind,
             _money(fix.usd_per_epoch),
@@ -179,9 +178,17 @@ def _fixes(found: Answer) -> Html | None:
         )
         for fix in watched.fixes
     ]
-    headers = ("fix", "change", "img/s", "rate", "an epoch", "interval", "saved in the run")
-    shown = table("fixes of the session", headers, cells) if cells else tag("p", "The session has no fix with a known rate.")
-    return tag("section", tag("h2", "what the session's fixes save"), tag("p", now), shown)
+    headers = ("fix", "img/s", "rate", "an epoch", "interval", "saved in the run")
+    if not cells:
+        return tag("section", tag("h2", "what the session's fixes save"), tag("p", f"{now} No fix has a known rate."))
+    changes = [tag("li", tag("code", fix.id), f": {fix.change}") for fix in watched.fixes]
+    return tag(
+        "section",
+        tag("h2", "what the session's fixes save"),
+        tag("p", now),
+        tag("ul", *changes),
+        table("fixes of the session", headers, cells),
+    )
 
 
 def _modes(found: Answer) -> Html | None:
