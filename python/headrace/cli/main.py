@@ -41,6 +41,7 @@ VERBS: tuple[str, ...] = (
     "train",
     "tune",
     "cost",
+    "launch",
     "evaluate",
     "predict",
     "export",

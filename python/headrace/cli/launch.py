@@ -1,0 +1,223 @@
+"""`headrace launch`: run a training job on SageMaker."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import math
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+from headrace.cli import output
+from headrace.cost.live_prices import read_table
+from headrace.errors import HeadraceError, UsageError
+from headrace.launch.plan import ExpectedCost, Work, expected_cost
+from headrace.launch.request import Channel, InstanceGroup, TrainingJob, build_request
+from headrace.launch.validate import check_request, refuse_mistakes
+from headrace.system.atomic_write import atomic_write
+
+SUMMARY = "check the request of a SageMaker training job without an account, and say what the job costs"
+EXAMPLE = """
+headrace launch sagemaker --model resnet50 --data s3://bucket/train --instance ml.g5.xlarge --role ARN --bucket bucket --dry-run
+headrace launch sagemaker --request job.json --dry-run       # check a request that something else wrote
+"""
+
+PAIR = re.compile(r"([^=]+)=(.*)", re.DOTALL)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `headrace launch`."""
+    parser.add_argument("target", choices=("sagemaker",), metavar="target", help="where the job runs")
+    parser.add_argument("--dry-run", action="store_true", help="write the request and its cost; send nothing")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write the request as JSON to this file")
+    parser.add_argument("--request", type=Path, metavar="FILE", help="take the whole request from a JSON file")
+    _job_arguments(parser)
+    _place_arguments(parser)
+
+
+def _job_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("the job")
+    group.add_argument("--name", metavar="NAME", help="name of the job (default: headrace- and the time)")
+    group.add_argument("--model", metavar="NAME", help="model of headrace train")
+    group.add_argument("--script", type=Path, metavar="FILE", help="run this script in place of headrace train")
+    group.add_argument("--data", metavar="URL", help="training data: s3://…, or fs-…:/path of a file system")
+    group.add_argument("--val", metavar="URL", help="validation data")
+    group.add_argument("--epochs", type=_positive, metavar="N", help="passes over the images")
+    group.add_argument("--batch-size", type=int, metavar="N", help="images per step on each GPU")
+    group.add_argument(
+        "--hyperparameter", action="append", default=[], metavar="KEY=VALUE", help="an option of the training; may be repeated"
+    )
+    group.add_argument("--env", action="append", default=[], metavar="KEY=VALUE", help="environment; may be repeated")
+    group.add_argument("--input-mode", choices=("File", "FastFile", "Pipe"), default="FastFile", help="default: FastFile")
+    group.add_argument(
+        "--distribution",
+        choices=("FullyReplicated", "ShardedByS3Key"),
+        default="FullyReplicated",
+        help="whether each host gets all objects, or a part of them (default: FullyReplicated)",
+    )
+    group.add_argument("--shuffle-seed", type=int, metavar="N", help="shuffle the objects of a channel")
+    group.add_argument("--record-io", action="store_true", help="Pipe mode: wrap each object as a RecordIO record")
+    group.add_argument("--file-system", choices=("FSxLustre", "EFS"), help="kind of the file system of --data")
+    group.add_argument("--images", type=int, metavar="N", help="images of an epoch, for the expected cost")
+    group.add_argument("--bytes", type=_positive, metavar="N", help="bytes of the dataset, for the expected cost")
+    group.add_argument("--objects", type=int, metavar="N", help="objects of the dataset, for the expected cost")
+
+
+def _place_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("the machines")
+    group.add_argument("--instance", metavar="TYPE", help="instance type, such as ml.g5.xlarge")
+    group.add_argument("--count", type=int, default=1, metavar="N", help="instances (default: 1)")
+    group.add_argument(
+        "--instance-group", action="append", default=[], metavar="NAME=TYPE:N", help="a group of instances; may be repeated"
+    )
+    group.add_argument("--spot", action="store_true", help="managed spot training")
+    group.add_argument(
+        "--max-hours", type=_positive, default=24.0, metavar="H", help="stop training after so long (default: 24)"
+    )
+    group.add_argument("--max-wait-hours", type=_positive, metavar="H", help="spot: training and waiting (default: twice)")
+    group.add_argument("--role", metavar="ARN", help="role that the job runs as")
+    group.add_argument("--bucket", metavar="NAME", help="bucket for code, checkpoints and results")
+    group.add_argument("--image", metavar="URI", help="container (default: AWS's PyTorch container)")
+    group.add_argument("--wheel", type=Path, metavar="FILE", help="headrace's wheel (default: the released version)")
+    group.add_argument("--region", default="us-east-1", metavar="NAME", help="default: us-east-1")
+    group.add_argument("--volume-gb", type=int, metavar="N", help="size of the volume (default: 100)")
+    group.add_argument("--warm-pool-minutes", type=_positive, metavar="M", help="keep the instances for the next job")
+    group.add_argument("--subnets", nargs="+", default=[], metavar="ID", help="subnets of a VPC")
+    group.add_argument("--security-groups", nargs="+", default=[], metavar="ID", help="security groups of a VPC")
+    group.add_argument("--tag", action="append", default=[], metavar="KEY=VALUE", help="may be repeated")
+
+
+def _positive(text: str) -> float:
+    value = float(text)
+    if not (math.isfinite(value) and value > 0):
+        raise argparse.ArgumentTypeError(f"{text} is not above 0")
+    return value
+
+
+def run(args: argparse.Namespace) -> int:
+    """Build or read the request, check it, price it, and print or write it."""
+    if not args.dry_run:
+        raise UsageError("this version of headrace sends no request", hint="--dry-run checks it and says what it costs")
+    request = _read(args.request) if args.request else build_request(_job(args))
+    refuse_mistakes(check_request(request, region=args.region), output.log)
+    cost = expected_cost(request, _work(args), read_table("us-east-1", output.log)[0])
+    if args.out:
+        _write(args.out, request)
+    document = {"request": request, "expected_cost": dataclasses.asdict(cost)}
+    output.emit(args, document, lambda: _show(request, cost, args.out))
+    return 0
+
+
+def _job(args: argparse.Namespace) -> TrainingJob:
+    needed = {"--data": args.data, "--role": args.role, "--bucket": args.bucket}
+    missing = [name for name, value in needed.items() if value is None]
+    if not args.instance and not args.instance_group:
+        missing.append("--instance")
+    if args.model is None and args.script is None:
+        missing.append("--model")
+    if missing:
+        raise UsageError(f"launch sagemaker needs {', '.join(missing)}", hint="or --request FILE with a whole request")
+    groups = [_group(text) for text in args.instance_group]
+    return TrainingJob(
+        name=args.name or time.strftime("headrace-%Y%m%d-%H%M%S", time.gmtime()),
+        instance=args.instance or groups[0].instance,
+        role=args.role,
+        bucket=args.bucket.removeprefix("s3://").rstrip("/"),
+        channels=[_channel(args, name, uri) for name, uri in (("train", args.data), ("validation", args.val)) if uri],
+        region=args.region,
+        count=args.count,
+        groups=groups,
+        spot=args.spot,
+        max_hours=args.max_hours,
+        max_wait_hours=args.max_wait_hours,
+        image=args.image,
+        script=args.script.name if args.script else None,
+        wheel=args.wheel.name if args.wheel else None,
+        hyperparameters=_hyperparameters(args),
+        environment=_pairs(args.env, "--env"),
+        tags=_pairs(args.tag, "--tag"),
+        volume_gb=args.volume_gb,
+        warm_pool_minutes=args.warm_pool_minutes,
+        subnets=args.subnets,
+        security_groups=args.security_groups,
+    )
+
+
+def _channel(args: argparse.Namespace, name: str, uri: str) -> Channel:
+    return Channel(
+        name,
+        uri,
+        mode=args.input_mode,
+        distribution=args.distribution if name == "train" else "FullyReplicated",
+        shuffle_seed=args.shuffle_seed,
+        record_io=args.record_io,
+        file_system=args.file_system if uri.startswith("fs-") else None,
+    )
+
+
+def _hyperparameters(args: argparse.Namespace) -> dict[str, str]:
+    found = {
+        "model": args.model,
+        "epochs": None if args.epochs is None else f"{args.epochs:g}",
+        "batch-size": None if args.batch_size is None else str(args.batch_size),
+    }
+    return {
+        **{key: value for key, value in found.items() if value is not None},
+        **_pairs(args.hyperparameter, "--hyperparameter"),
+    }
+
+
+def _pairs(texts: list[str], option: str) -> dict[str, str]:
+    found = {}
+    for text in texts:
+        pair = PAIR.fullmatch(text)
+        if pair is None:
+            raise UsageError(f"{option} {text}: KEY=VALUE is expected")
+        found[pair[1]] = pair[2]
+    return found
+
+
+def _group(text: str) -> InstanceGroup:
+    pair = re.fullmatch(r"([^=]+)=([^:]+):(\d+)", text)
+    if pair is None:
+        raise UsageError(f"--instance-group {text}: NAME=TYPE:N is expected", hint="such as gpu=ml.g5.xlarge:2")
+    return InstanceGroup(pair[1], pair[2], int(pair[3]))
+
+
+def _work(args: argparse.Namespace) -> Work:
+    return Work(args.model, args.images, args.epochs or 1.0, args.bytes, args.objects)
+
+
+def _read(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as reason:
+        raise UsageError(f"cannot read a request from {path}: {reason}") from None
+
+
+def _write(path: Path, request: dict[str, Any]) -> None:
+    try:
+        atomic_write(path, json.dumps(request, indent=1) + "\n")
+    except OSError as reason:
+        raise HeadraceError(
+            f"cannot write {path}: {reason.strerror or reason}", hint="--out FILE chooses another place"
+        ) from None
+
+
+def _show(request: dict[str, Any], cost: ExpectedCost, written: Path | None) -> None:
+    resources = request["ResourceConfig"]
+    groups = resources.get("InstanceGroups") or [resources]
+    machines = " + ".join(f"{one['InstanceCount']} × {one['InstanceType']}" for one in groups)
+    kind = "spot" if request.get("EnableManagedSpotTraining") else "on demand"
+    limit_h = request["StoppingCondition"]["MaxRuntimeInSeconds"] / 3600
+    output.say(f"{request['TrainingJobName']}: {machines}, {kind}, {limit_h:g} h at most")
+    for channel in request.get("InputDataConfig") or []:
+        source = next(iter(channel["DataSource"].values()))
+        place = source.get("S3Uri") or f"{source.get('FileSystemId')}:{source.get('DirectoryPath')}"
+        output.say(f"  {channel['ChannelName']}: {place} ({channel.get('InputMode', 'default mode')})")
+    for line in cost.lines():
+        output.say(line)
+    output.say("the request is valid; nothing was sent" + (f"; written to {written}" if written else " (--out FILE writes it)"))

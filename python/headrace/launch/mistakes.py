@@ -1,0 +1,25 @@
+"""A mistake in a request: the field, what is wrong with it, and the remedy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["Mistake"]
+
+
+@dataclass(frozen=True, slots=True)
+class Mistake:
+    """One mistake. `field`: its path, such as `InputDataConfig[0].ChannelName`.
+
+    `fatal`: whether AWS would refuse the request or the job would fail; False for what wastes time or money.
+    `wrong_type`: the value is no string, number, …, as it should be.
+    """
+
+    field: str
+    problem: str
+    remedy: str
+    fatal: bool = True
+    wrong_type: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.problem}; {self.remedy}"

@@ -1,0 +1,40 @@
+"""All mistakes of a request, found without network.
+
+for mistake in check_request(request):
+    print(mistake)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from headrace.errors import UsageError
+from headrace.launch.mistakes import Mistake
+from headrace.launch.request_fields import field_mistakes
+from headrace.launch.request_rules import rule_mistakes
+
+__all__ = ["check_request", "refuse_mistakes"]
+
+
+def check_request(request: Any, *, region: str | None = None) -> list[Mistake]:
+    """Return the mistakes of a CreateTrainingJob request, those of single fields first.
+
+    region: where the request is sent; None leaves out what depends on it. Rules between fields are applied once every
+    field has the right type.
+    """
+    fields = field_mistakes(request)
+    if any(mistake.wrong_type for mistake in fields):  # the rules would trip over it
+        return fields
+    return [*fields, *rule_mistakes(request, region=region)]
+
+
+def refuse_mistakes(found: list[Mistake], log: Callable[[str], None]) -> None:
+    """Write each mistake to `log`. Raises `UsageError` if one of them is fatal, with all fatal ones in its message."""
+    for mistake in found:
+        log(f"  {mistake}")
+    fatal = [mistake for mistake in found if mistake.fatal]
+    if len(fatal) == 1:
+        raise UsageError(f"the request has a mistake: {fatal[0]}", hint="nothing was sent")
+    if fatal:
+        raise UsageError(f"the request has {len(fatal)} mistakes: {' · '.join(map(str, fatal))}", hint="nothing was sent")
