@@ -41,6 +41,7 @@ VERBS: tuple[str, ...] = (
     "train",
     "tune",
     "cost",
+    "trials",
     "launch",
     "evaluate",
     "predict",

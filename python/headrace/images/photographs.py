@@ -84,7 +84,8 @@ def make(
     jobs = [(name, index) for index in range(first, first + per_class) for name in CLASSES]
     try:
         with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:  # Pillow encodes without the GIL
-            for name, index, jpeg in pool.map(lambda job: (*job, _crop(photographs[job[0]], *job, length)), jobs):
+            made = pool.map(lambda job: _crop(photographs[job[0]], job[0], job[1], length), jobs)
+            for (name, index), jpeg in zip(jobs, made, strict=True):
                 (partial / name / f"{index:04d}.jpg").write_bytes(jpeg)
                 advance(1)
         (partial / STAMP).write_text(VERSION)

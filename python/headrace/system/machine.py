@@ -58,10 +58,12 @@ class SharedMemory:
 
 @dataclass(frozen=True, slots=True)
 class Processor:
-    """The CPU's model name, and the names in `SIMD_FLAGS` that it has."""
+    """The CPU's model name, the names in `SIMD_FLAGS` that it has, and on x86 its family and model number."""
 
     model: str
     flags: tuple[str, ...]
+    family: int | None = None
+    model_number: int | None = None
 
 
 def cores(root: Path = Path("/"), *, affinity: Collection[int] | None = None, machine: int | None = None) -> Cores:
@@ -106,4 +108,5 @@ def processor(root: Path = Path("/")) -> Processor:
         fields.setdefault(name.strip(), value.strip())
     present = set((fields.get("flags") or fields.get("Features") or "").split())
     model = fields.get("model name") or fields.get("CPU part") or "unknown"
-    return Processor(model=model, flags=tuple(flag for flag in SIMD_FLAGS if flag in present))
+    numbers = [int(value) if (value := fields.get(name, "")).isdecimal() else None for name in ("cpu family", "model")]
+    return Processor(model, tuple(flag for flag in SIMD_FLAGS if flag in present), *numbers)

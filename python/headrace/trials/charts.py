@@ -1,0 +1,230 @@
+"""Charts of a run as SVG: lines over a number that was varied, bars over names. The same series go to PNG with matplotlib."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.report.markup import Html, tag
+from headrace.trials.rows import Row
+
+__all__ = ["Chart", "Series", "charts_of", "legend", "svg", "write_png"]
+
+#: Colours that differ in lightness as well as in hue, and are readable on white and on black.
+COLOURS = (
+    "#d97725",
+    "#187a9f",
+    "#6a5aa8",
+    "#3f9142",
+    "#b8326a",
+    "#8a6d3b",
+    "#59626c",
+    "#2f93bd",
+    "#a34708",
+    "#7fb7cd",
+    "#68727d",
+)
+
+WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 640.0, 300.0, 56.0, 40.0, 14.0
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """A named line or set of bars: (x, y) pairs; x is a number or a name. dashed: published, not measured here."""
+
+    name: str
+    points: tuple[tuple[float | str, float], ...]
+    dashed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A chart: `name` is that of its file. x, y: words of the axes, with units."""
+
+    name: str
+    title: str
+    x: str
+    y: str
+    series: tuple[Series, ...]
+
+
+#: Field that is varied → words of the axis.
+AXES = {
+    "load": "augmentation load",
+    "workers": "workers",
+    "batch_size": "batch size in images",
+    "ranks": "ranks",
+    "epoch": "epoch",
+    "data": "data",
+    "precision": "precision",
+    "recipe": "recipe",
+    "loader": "loader",
+}
+
+
+def charts_of(rows: Sequence[Row], compare: str) -> list[Chart]:
+    """Return the charts of an experiment whose rows are compared by the field `compare`."""
+    found = [row for row in rows if row.seconds_per_epoch is not None]
+    charts = []
+    for mode in dict.fromkeys(row.mode for row in found):
+        for model in dict.fromkeys(row.model for row in found if row.mode == mode):
+            chosen = [row for row in found if row.mode == mode and row.model == model]
+            charts += _of_model(chosen, rows, compare, mode, model)
+    return [chart for chart in charts if any(len(series.points) > 0 for series in chart.series)]
+
+
+def _of_model(chosen: Sequence[Row], rows: Sequence[Row], compare: str, mode: str, model: str) -> list[Chart]:
+    words, key = f"{model}, {mode}", f"{model}-{mode}"
+    published = tuple(
+        Series(f"published, {loader}", points, dashed=True)
+        for loader, points in _series([row for row in rows if row.model == model and row.mode == mode], compare, _published)
+    )
+    seconds = tuple(Series(*pair) for pair in _series(chosen, compare, lambda row: row.seconds_per_epoch))
+    rates = tuple(Series(*pair) for pair in _series(chosen, compare, lambda row: row.img_s))
+    gains = tuple(Series(*pair) for pair in _series(chosen, compare, lambda row: row.gain_percent or None))
+    cpu = tuple(Series(*pair) for pair in _series(chosen, compare, lambda row: row.cpu_ms))
+    top1 = tuple(Series(*pair) for pair in _series(chosen, compare, lambda row: None if row.top1 is None else 100 * row.top1))
+    axis = AXES.get(compare, compare)
+    return [
+        Chart(f"seconds-{key}", f"Seconds per epoch: {words}", axis, "s per epoch", seconds + published),
+        Chart(f"rate-{key}", f"Training rate: {words}", axis, "img/s", rates),
+        Chart(f"gain-{key}", f"Less time than the reference: {words}", axis, "per cent", gains),
+        Chart(f"cpu-{key}", f"CPU time of the input: {words}", axis, "ms per image", cpu),
+        Chart(f"top1-{key}", f"Accuracy on validation images: {words}", axis, "top-1, per cent", top1),
+    ]
+
+
+def _published(row: Row) -> float | None:
+    return row.published_s
+
+
+def _series(
+    rows: Sequence[Row], compare: str, value: Callable[[Row], float | None]
+) -> list[tuple[str, tuple[tuple[float | str, float], ...]]]:
+    by_name: dict[str, list[tuple[float | str, float]]] = {}
+    for row in rows:
+        y, x = value(row), getattr(row, compare)
+        if y is not None and x is not None:
+            by_name.setdefault("all" if compare == "loader" else row.loader, []).append((x, y))
+    return [
+        (name, tuple(sorted(points, key=lambda point: (isinstance(point[0], str), point[0]))))
+        for name, points in by_name.items()
+    ]
+
+
+def svg(chart: Chart) -> Html:
+    """Return a chart as one SVG element that is readable on light and dark paper."""
+    xs = list(dict.fromkeys(x for series in chart.series for x, _ in series.points))
+    top = _ceiling(max((y for series in chart.series for _, y in series.points), default=1.0))
+    numeric = all(not isinstance(x, str) for x in xs) and len(xs) > 1
+    if numeric:
+        xs.sort(key=float)
+    parts = [*_grid(top), *_x_labels(xs, numeric)]
+    for number, series in enumerate(chart.series):
+        colour = COLOURS[number % len(COLOURS)]
+        parts += _line(series, xs, top, colour) if numeric else _bars(series, xs, top, colour, number, len(chart.series))
+    parts.append(tag("text", chart.x, x=(LEFT + WIDTH) / 2, y=HEIGHT - 4, text_anchor="middle"))
+    parts.append(tag("text", chart.y, x=4, y=10))
+    return tag(
+        "svg",
+        tag("title", chart.title),
+        *parts,
+        viewbox=f"0 0 {WIDTH:g} {HEIGHT:g}",
+        role="img",
+        aria_label=chart.title,
+        fill="currentColor",
+        font_size=12,
+        font_family="system-ui, sans-serif",
+        xmlns="http://www.w3.org/2000/svg",
+    )
+
+
+def legend(chart: Chart) -> Html:
+    """Return the names of a chart's series with their colours."""
+    return tag(
+        "ul",
+        *(
+            tag("li", tag("span", class_="swatch", style=f"background:{COLOURS[number % len(COLOURS)]}"), series.name)
+            for number, series in enumerate(chart.series)
+        ),
+        class_="legend",
+    )
+
+
+def _ceiling(value: float) -> float:
+    """Return a round number that is not below `value`."""
+    if value <= 0:
+        return 1.0
+    unit = 10.0 ** math.floor(math.log10(value))
+    return next(factor * unit for factor in (1, 1.5, 2, 3, 4, 5, 6, 8, 10) if factor * unit >= value)
+
+
+def _y(value: float, top: float) -> float:
+    return TOP + (HEIGHT - TOP - BOTTOM) * (1 - max(0.0, value) / top)
+
+
+def _x(x: float | str, xs: Sequence[float | str]) -> float:
+    return LEFT + (WIDTH - LEFT - 20) * (xs.index(x) + 0.5) / len(xs)
+
+
+def _grid(top: float) -> list[Html]:
+    parts = []
+    for share in (0.0, 0.25, 0.5, 0.75, 1.0):
+        y = _y(share * top, top)
+        parts.append(tag("line", x1=LEFT, x2=WIDTH - 10, y1=y, y2=y, stroke="currentColor", stroke_opacity=0.15))
+        parts.append(tag("text", f"{share * top:,.4g}", x=LEFT - 6, y=y + 4, text_anchor="end"))
+    return parts
+
+
+def _x_labels(xs: Sequence[float | str], numeric: bool) -> list[Html]:
+    return [
+        tag("text", f"{x:g}" if numeric and not isinstance(x, str) else str(x), x=_x(x, xs), y=HEIGHT - BOTTOM + 16,
+            text_anchor="middle")
+        for x in xs
+    ]  # fmt: skip
+
+
+def _line(series: Series, xs: Sequence[float | str], top: float, colour: str) -> list[Html]:
+    places = [(_x(x, xs), _y(y, top), y) for x, y in series.points]
+    points = " ".join(f"{x:.1f},{y:.1f}" for x, y, _ in places)
+    dash = "5 4" if series.dashed else None
+    line = tag("polyline", points=points, fill="none", stroke=colour, stroke_width=2, stroke_dasharray=dash)
+    dots = [tag("circle", tag("title", f"{series.name}: {y:,.4g}"), cx=x, cy=place, r=4, fill=colour) for x, place, y in places]
+    return [line, *dots]
+
+
+def _bars(series: Series, xs: Sequence[float | str], top: float, colour: str, number: int, count: int) -> list[Html]:
+    width = 0.7 * (WIDTH - LEFT - 20) / len(xs) / count
+    parts = []
+    for x, y in series.points:
+        left = _x(x, xs) + (number - count / 2) * width
+        words = tag("title", f"{series.name}: {y:,.4g}")
+        parts.append(
+            tag("rect", words, x=left, y=_y(y, top), width=max(1.0, width - 2), height=_y(0, top) - _y(y, top), fill=colour)
+        )
+    return parts
+
+
+def write_png(chart: Chart, path: Path) -> bool:
+    """Draw a chart with matplotlib to `path`. Return False where matplotlib is not installed."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        return False
+    figure = Figure(figsize=(7.0, 4.0), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    names = [str(x) for x in dict.fromkeys(x for series in chart.series for x, _ in series.points)]
+    for number, series in enumerate(chart.series):
+        style = "--" if series.dashed else "-"
+        x, y = [str(point[0]) for point in series.points], [point[1] for point in series.points]
+        axes.plot(x, y, style, marker="o", color=COLOURS[number % len(COLOURS)], label=series.name)
+    axes.set_xticks(range(len(names)), names)
+    axes.set(title=chart.title, xlabel=chart.x, ylabel=chart.y)
+    axes.set_ylim(bottom=0)
+    axes.legend()
+    figure.savefig(path, dpi=150)
+    return True

@@ -1,0 +1,129 @@
+"""The loaders that trials compare, one function each: a cell and a folder of images → one pass over batches.
+
+Each does the work of its cell's list of operations, with as many workers or threads as the cell says. In `faithful` cells
+each side does what the article's script did, which is not the same work (`headrace.trials.peers`).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headrace.system import machine
+from headrace.trials.cells import Cell
+from headrace.trials.transforms import headrace_transform, torchvision_transform
+
+__all__ = ["NEEDS", "Source", "has_gpu", "missing", "open_loader", "workers_of"]
+
+#: Packages that a loader needs besides headrace, and whether it needs a CUDA GPU.
+NEEDS: dict[str, tuple[tuple[str, ...], bool]] = {
+    "pytorch": (("torch", "torchvision", "PIL"), False),
+    "run": (("torch", "torchvision", "PIL"), False),
+    "headrace": (("torch",), False),
+    "headrace-exact": (("torch",), False),
+    "headrace-packed": (("torch",), False),
+    "headrace-gpu": (("torch",), True),
+    "torchvision-gpu": (("torch", "torchvision"), True),
+    "dali-cpu": (("nvidia.dali",), False),
+    "dali-gpu": (("nvidia.dali",), True),
+    "ffcv": (("ffcv",), False),
+    "tfdata": (("tensorflow",), False),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What a loader reads. path: folder, pack or file. validation: use the operations of validation images. fixed: see
+    `headrace.trials.transforms`; images then come in the order of the folder."""
+
+    path: Path
+    validation: bool = False
+    fixed: bool = False
+
+
+def missing(loader: str) -> str | None:
+    """Return why a loader cannot run here, in words, or None if it can."""
+    packages, gpu = NEEDS[loader]
+    for package in packages:
+        if not _installed(package):
+            return f"{package.replace('nvidia.dali', 'nvidia-dali')} is not installed"
+    if gpu and not has_gpu():
+        return "needs a CUDA GPU"
+    return None
+
+
+def _installed(package: str) -> bool:
+    try:
+        return importlib.util.find_spec(package) is not None
+    except ModuleNotFoundError:  # the parent of a dotted name
+        return False
+
+
+def has_gpu() -> bool:
+    """Return whether there is an NVIDIA GPU with a driver."""
+    from headrace.system.nvml import find_driver
+
+    driver, _ = find_driver()
+    return bool(driver and driver.gpus)
+
+
+def workers_of(cell: Cell) -> int:
+    """Return the workers or threads of a cell: its own, else one a usable core, as the article's scripts do."""
+    return cell.workers if cell.workers is not None else max(1, round(machine.cores().usable))
+
+
+def open_loader(cell: Cell, source: Source) -> Iterable[Any]:
+    """Return an iterable over the (images, labels) of one pass. Images are float32 (N, 3, H, W), or uint8 with `fixed`."""
+    makers: dict[str, Callable[[Cell, Source], Iterable[Any]]] = {
+        "pytorch": _pytorch,
+        "run": _pytorch,
+        "headrace": _headrace,
+        "headrace-exact": _headrace,
+        "headrace-packed": _headrace,
+        "headrace-gpu": _headrace,
+    }
+    if cell.loader in makers:
+        return makers[cell.loader](cell, source)
+    from headrace.trials import peers
+
+    return peers.open_peer(cell, source)
+
+
+def _pytorch(cell: Cell, source: Source) -> Iterable[Any]:
+    import torch
+    from torch.utils.data import DataLoader
+
+    from headrace.trials.article_datasets import article_dataset
+
+    transform = torchvision_transform(cell.transform, cell.load, validation=source.validation, fixed=source.fixed)
+    loader: Iterable[Any] = DataLoader(
+        article_dataset(cell, source.path, transform),
+        batch_size=cell.batch_size,
+        # The article's script passes a sampler only to several hosts and no `shuffle`, so one host reads class after class.
+        shuffle=not (source.fixed or source.validation or cell.mode == "faithful"),
+        num_workers=workers_of(cell),
+        pin_memory=torch.cuda.is_available(),
+    )
+    return loader
+
+
+def _headrace(cell: Cell, source: Source) -> Iterable[Any]:
+    import headrace
+
+    loader: Iterable[Any] = headrace.Loader(
+        headrace.open(source.path),
+        cell.batch_size,
+        headrace_transform(cell.transform, cell.load, validation=source.validation, fixed=source.fixed),
+        shuffle=not (source.fixed or source.validation),
+        drop_last=False,
+        rank=0,
+        world_size=1,
+        threads=max(1, workers_of(cell)),
+        device="cuda" if cell.loader == "headrace-gpu" else "cpu",
+        dtype="uint8" if source.fixed else "float32",
+        fuse="off" if cell.loader == "headrace-exact" else "geometry",
+    )
+    return loader

@@ -1,0 +1,240 @@
+"""One process of a trial: the input alone, the computing alone, and both, for each model of a group of cells.
+
+    python -m headrace.trials.measure_input SPEC.json RESULT.json
+
+It prints nothing. Rates are those of the steady state, from the arrival of the first batch on. The start of a pass is a figure
+of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from headrace.errors import UsageError
+from headrace.trials.accelerator import (
+    FORWARD_SHARE,
+    Accelerator,
+    SimulatedAccelerator,
+    TorchAccelerator,
+    busy_shares,
+    rate_of,
+)
+from headrace.trials.cells import Cell
+from headrace.trials.loaders import Source, open_loader, workers_of
+from headrace.trials.materials import Materials
+
+__all__ = ["PIXEL_IMAGES", "Pass", "main", "measure_pass"]
+
+#: Images of a tree or pack; a longer pass is several epochs.
+LONGEST_EPOCH = 2048
+
+#: Computing is the limit of a pass that waits for batches for less than this share of its time, after the first.
+COMPUTE_BOUND_WAIT = 0.05
+
+#: Images whose pixels are compared between loaders.
+PIXEL_IMAGES = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One pass over a loader. seconds, first_s: of the whole pass, and until its first batch. img_s: the steady rate.
+    cpu_s: CPU time of this process and of workers that ended, per image."""
+
+    images: int
+    seconds: float
+    first_s: float
+    img_s: float
+    cpu_s: float
+    begin_s: float
+    end_s: float
+
+
+def measure_pass(batches: Iterable[Any], step: Callable[[Any, Any], None], *, together: int) -> Pass:
+    """Take all batches of a pass, call `step` with each, and return what it took.
+
+    together: batches that are done at the same time as the first: one a worker process. Where the input is what takes long,
+    they are not part of the steady rate, which begins when the first arrives. Where computing takes longer, they are.
+    """
+    sizes: list[int] = []
+    waited_s, cpu = 0.0, _cpu_s()
+    begin = asked = time.monotonic()
+    first_s = 0.0
+    for images, labels in batches:
+        arrived = time.monotonic()
+        if sizes:
+            waited_s += arrived - asked
+        else:
+            first_s = arrived - begin
+        sizes.append(len(labels))
+        step(images, labels)
+        asked = time.monotonic()
+    end = time.monotonic()
+    used = _cpu_s() - cpu
+    if not sizes:
+        raise UsageError("the loader gave no batch")
+    steady_s, skipped = end - begin - first_s, 0
+    if waited_s > COMPUTE_BOUND_WAIT * steady_s:
+        skipped = min(together, len(sizes) - 1)
+    return Pass(sum(sizes), end - begin, first_s, sum(sizes[skipped:]) / steady_s, used / sum(sizes), begin, end)
+
+
+def _cpu_s() -> float:
+    own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
+
+
+def main(arguments: list[str]) -> int:
+    """Measure what the spec asks for and write the result as JSON."""
+    spec = json.loads(Path(arguments[0]).read_text(encoding="utf-8"))
+    result = _measure(spec)
+    target = Path(arguments[1])
+    partial = target.with_suffix(".partial")
+    partial.write_text(json.dumps(result), encoding="utf-8")
+    partial.rename(target)
+    return 0
+
+
+def _measure(spec: dict[str, Any]) -> dict[str, Any]:
+    cells = [Cell(**values) for values in spec["cells"]]
+    cell, seconds = cells[0], float(spec["seconds"])
+    materials = Materials(
+        Path(spec["data"]),
+        train_images=spec["train_images"],
+        validation_images=spec["validation_images"],
+        mean_bytes=spec["mean_bytes"],
+        own=Path(spec["own"]) if spec["own"] else None,
+        scale=spec["scale"],
+    )
+    import torch
+
+    if spec["gpu"] is not None:
+        torch.set_num_threads(1)  # a simulated step computes nothing, and the loader's threads need the cores
+    if spec["phase"] == "pixels":
+        return {"pixels": _pixels(cell, materials, Path(spec["pixels"]))}
+    job = _Job(spec, cell, materials, max(1, workers_of(cell)) if cell.loader == "pytorch" else 1)
+    result: dict[str, Any] = {"models": {}}
+    first = _accelerator(spec, cell)
+    measure_pass(job.prepared("train", 2 * cell.batch_size), _nothing, together=1)  # imports, first calls, page cache
+    train = job.long_pass("train", first.host_only, seconds)
+    result["ingest"] = asdict(train)
+    result["ingest_val"] = asdict(job.long_pass("val", _nothing, seconds / 2, rate=train.img_s))
+    for each in cells:
+        result["models"][each.model] = _model(job, each, result)
+    return result
+
+
+@dataclass
+class _Job:
+    """What the passes of this process have in common. `together`: see `measure_pass`."""
+
+    spec: dict[str, Any]
+    cell: Cell
+    materials: Materials
+    together: int
+
+    def batches(self, split: str, images: int) -> Iterator[Any]:
+        """Return the batches of a pass over `images` images, in epochs of at most `LONGEST_EPOCH` images."""
+        epoch = min(images, LONGEST_EPOCH)
+        source = Source(self.materials.path(self.cell, split, epoch), validation=split == "val")
+        loader = open_loader(self.cell, source)
+        for _ in range(images // epoch):
+            yield from loader
+
+    def prepared(self, split: str, images: int) -> Iterator[Any]:
+        """Return `batches`, with the data made before the clock runs."""
+        self.materials.path(self.cell, split, min(images, LONGEST_EPOCH))
+        return self.batches(split, images)
+
+    def images_in(self, seconds: float, rate: float) -> int:
+        """Return the length of a pass that takes about `seconds` at `rate` img/s: at least four batches."""
+        least = 4 * self.cell.batch_size
+        wanted = max(least, int(seconds * rate))
+        if wanted > LONGEST_EPOCH:
+            return LONGEST_EPOCH * min(8, round(wanted / LONGEST_EPOCH))
+        steps = int(math.log2(wanted / least) * 2)  # few different lengths, as each is a tree or a pack of its own
+        return min(LONGEST_EPOCH, self.cell.batch_size * round(4 * 2 ** (steps / 2)))
+
+    def long_pass(self, split: str, step: Callable[[Any, Any], None], seconds: float, *, rate: float = 0.0) -> Pass:
+        """Measure passes until one takes more than half of `seconds`, and return that one."""
+        images = self.images_in(seconds, rate)
+        while True:
+            found = measure_pass(self.prepared(split, images), step, together=self.together)
+            longer = self.images_in(seconds, found.img_s)
+            if found.seconds > 0.5 * seconds or longer <= images:
+                return found
+            images = longer
+
+
+def _nothing(images: Any, labels: Any) -> None:
+    """Take a batch and do nothing with it."""
+
+
+def _accelerator(spec: dict[str, Any], cell: Cell) -> Accelerator:
+    if spec["gpu"] is None:
+        return TorchAccelerator(cell.model, spec["device"], precision=cell.precision)
+    rate, source = rate_of(spec["gpu"], cell.model, cell.precision)
+    return SimulatedAccelerator(cell.model, rate, source)
+
+
+def _model(job: _Job, cell: Cell, result: dict[str, Any]) -> dict[str, Any]:
+    """Measure computing alone, then training and validation with the loader; the training is watched."""
+    from headrace.profiling.in_process import Watch
+
+    spec, seconds = job.spec, float(job.spec["seconds"])
+    accelerator = _accelerator(spec, cell)
+    compute = _compute_alone(cell, accelerator, 0.2 * seconds)
+    images = job.images_in(seconds, min(compute, result["ingest"]["img_s"]))
+    batches = job.prepared("train", images)
+    accelerator.busy.clear()
+    watch = Watch(Path(spec["sessions"]) / cell.model, report=False)
+    watch.start()
+    try:
+        trained = measure_pass(batches, accelerator.train, together=job.together)
+    finally:
+        watch.end()
+    images = job.images_in(0.5 * seconds, min(compute / FORWARD_SHARE, result["ingest_val"]["img_s"]))
+    return {
+        "compute_img_s": compute,
+        "compute_val_img_s": compute / FORWARD_SHARE,
+        "train": asdict(trained),
+        "val": asdict(measure_pass(job.prepared("val", images), accelerator.evaluate, together=job.together)),
+        "gpu_busy": busy_shares(accelerator.busy, trained.begin_s, trained.end_s),
+        "accelerator": accelerator.source,
+        "simulated": accelerator.simulated,
+        "session": str(watch.folder),
+    }
+
+
+def _compute_alone(cell: Cell, accelerator: Accelerator, seconds: float) -> float:
+    """Return images/s of training steps on a batch that is there already."""
+    import torch
+
+    images, labels = torch.zeros(cell.batch_size, 3, 224, 224), torch.zeros(cell.batch_size, dtype=torch.long)
+    accelerator.train(images, labels)  # the first step of a real model chooses algorithms and allocates
+    begin, steps = time.monotonic(), 0
+    while steps < 3 or time.monotonic() < begin + seconds:
+        accelerator.train(images, labels)
+        steps += 1
+    return steps * cell.batch_size / (time.monotonic() - begin)
+
+
+def _pixels(cell: Cell, materials: Materials, target: Path) -> dict[str, Any]:
+    """Write the uint8 pixels (N, 3, H, W) of fixed operations on some images, in the order of the folder."""
+    import numpy as np
+
+    source = Source(materials.path(cell, "train", PIXEL_IMAGES), fixed=True)
+    pixels = np.concatenate([np.asarray(images) for images, _ in open_loader(cell, source)])
+    np.save(target, pixels)
+    return {"shape": list(pixels.shape), "dtype": str(pixels.dtype)}
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

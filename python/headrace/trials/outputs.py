@@ -1,0 +1,85 @@
+"""The files of a run besides its page: rows.csv, rows.json, and the table as Markdown."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from headrace.errors import UsageError
+from headrace.report import numbers
+from headrace.system.atomic_write import atomic_write
+from headrace.trials.rows import Row, as_documents
+
+__all__ = ["COLUMNS", "cells_of", "markdown", "write_files"]
+
+#: Columns of the table for people: title, and the row's text.
+COLUMNS = ("loader", "model", "load", "batch", "mode", "data", "s/epoch", "published", "projected", "img/s", "input alone",
+           "computing alone", "CPU ms/image", "gain", "CPU p95", "GPU p95", "verdict", "next fix, predicted")  # fmt: skip
+
+
+def cells_of(row: Row) -> tuple[str, ...]:
+    """Return the texts of a row, in the order of `COLUMNS`; a row without result has its error as verdict."""
+    fix = f"{row.next_fix} → {numbers.image_rate(row.predicted_img_s)}" if row.next_fix and row.predicted_img_s else "–"
+    return (
+        row.loader,
+        row.model,
+        str(row.load),
+        str(row.batch_size),
+        row.mode,
+        row.data if row.workers is None else f"{row.data}, {row.workers} workers",
+        _number(row.seconds_per_epoch),
+        _number(row.published_s),
+        _number(row.projected_s),
+        _rate(row.img_s),
+        _rate(row.ingest_img_s),
+        _rate(row.compute_img_s),
+        _number(row.cpu_ms),
+        "–" if row.gain_percent is None else f"{row.gain_percent:.1f} %",
+        _percent(row.cpu_p95),
+        _percent(row.gpu_p95),
+        row.error or row.verdict or "–",
+        fix,
+    )
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:,.2f}"
+
+
+def _rate(value: float | None) -> str:
+    return "–" if value is None else numbers.image_rate(value)
+
+
+def _percent(value: float | None) -> str:
+    return "–" if value is None else f"{value:.0f} %"
+
+
+def markdown(rows: Sequence[Row], columns: Sequence[str] = COLUMNS) -> str:
+    """Return the rows as a Markdown table with the given columns."""
+    chosen = [COLUMNS.index(name) for name in columns]
+    lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
+    for row in rows:
+        texts = cells_of(row)
+        lines.append("| " + " | ".join(texts[index].replace("|", "\\|") for index in chosen) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def write_files(folder: Path, rows: Sequence[Row], document: dict[str, Any], text: str) -> None:
+    """Write `rows.csv`, `trials.json` and `trials.md` to `folder`. Raises `UsageError` when they cannot be written."""
+    table = io.StringIO(newline="")
+    writer = csv.DictWriter(table, [entry.name for entry in fields(Row)])
+    writer.writeheader()
+    writer.writerows(as_documents(list(rows)))
+    try:
+        atomic_write(folder / "rows.csv", table.getvalue().encode())
+        atomic_write(folder / "trials.json", json.dumps(document, indent=1, ensure_ascii=False).encode())
+        atomic_write(folder / "trials.md", text.encode())
+    except OSError as error:
+        raise UsageError(
+            f"cannot write to {folder}: {error.strerror or error}", hint="--out FOLDER chooses another place"
+        ) from None

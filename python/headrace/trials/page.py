@@ -1,0 +1,132 @@
+"""The HTML page of a run: what was asked, what came out beside the published numbers, charts, heat maps, the whole table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace._native import __version__
+from headrace.errors import UsageError
+from headrace.report import numbers
+from headrace.report.heat_map import data_uri
+from headrace.report.markup import Html, tag
+from headrace.report.page import figure, html_page, write_page
+from headrace.report.tables import table
+from headrace.trials.cells import Experiment
+from headrace.trials.charts import Chart, legend, svg
+from headrace.trials.outputs import COLUMNS, cells_of
+from headrace.trials.rows import Row
+from headrace.trials.runner import Run
+
+__all__ = ["HeatRows", "heat_rows", "write"]
+
+STYLE = """
+figure { margin: 1.5rem 0 2.5rem; } figure svg { display: block; width: 100%; max-width: 46rem; }
+figcaption { font-weight: 620; margin-bottom: 0.5rem; }
+.pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(18rem, 1fr)); gap: 1rem 2rem; }
+.pair img { width: 100%; height: 5rem; image-rendering: pixelated; display: block; border: 1px solid var(--hair); }
+@media (max-width: 40rem) { figure svg text { font-size: 20px; } }
+"""
+
+HEAT_MAPS = 4
+"""Heat maps side by side: the reference and what comes behind it in the declared order."""
+
+CORES, GPU = (217, 119, 37), (24, 122, 159)
+
+
+@dataclass(frozen=True, slots=True)
+class HeatRows:
+    """The use of cores and GPU over time in one cell: `cores[core][column]` and `gpu[column]`, 0 to 1."""
+
+    name: str
+    cores: tuple[tuple[float, ...], ...]
+    gpu: tuple[float, ...]
+
+
+def heat_rows(run: Run) -> list[HeatRows]:
+    """Return the heat maps of the first loaders, each with its first model at the heaviest load."""
+    heaviest = max(cell.load for cell in run.experiment.cells)
+    found = []
+    for group in run.groups:
+        cell = group.cells[0]
+        verdict = (group.verdicts or {}).get(cell.model)
+        if group.result is None or verdict is None or cell.load != heaviest:
+            continue
+        gpu = tuple(group.result["models"][cell.model]["gpu_busy"])
+        found.append(HeatRows(f"{cell.loader}, {cell.model}, load {cell.load}, {cell.mode}", verdict.cores_busy, gpu))
+    return found[:HEAT_MAPS]
+
+
+def write(
+    path: Path,
+    experiment: Experiment,
+    rows: Sequence[Row],
+    charts: Sequence[Chart],
+    heat: Sequence[HeatRows],
+    sentences: Sequence[str],
+    notes: Sequence[str],
+) -> Path:
+    """Write the page and return `path`. sentences: what came out. notes: how it was measured, and what it cannot show."""
+    done = [row for row in rows if row.seconds_per_epoch is not None]
+    body = tag(
+        "main",
+        _head(experiment, done, sentences),
+        tag("section", *(_figure(chart) for chart in charts)) if charts else None,
+        _heat(heat),
+        tag("section", tag("h2", "all cells"), table("all cells", COLUMNS, [cells_of(row) for row in rows], quiet=True)),
+        tag("section", tag("h2", "how it was measured"), tag("ul", *(tag("li", note) for note in notes))),
+    )
+    text = html_page(
+        f"{experiment.title} · headrace trials",
+        tag(
+            "header",
+            tag("span", "headrace", class_="brand"),
+            tag("code", f"headrace trials {experiment.name}", class_="command"),
+        ),
+        body,
+        tag("footer", tag("p", f"headrace {__version__}")),
+        css=STYLE,
+        images=True,
+    )
+    return write_page(path, text, name="page", error=UsageError, hint="--out FOLDER chooses another place")
+
+
+def _head(experiment: Experiment, done: Sequence[Row], sentences: Sequence[str]) -> Html:
+    best = max((row.gain_percent for row in done if row.gain_percent is not None), default=None)
+    cells = [figure(str(len(done)), "cells measured")]
+    if best is not None and best > 0:
+        cells.insert(0, figure(f"{best:.0f} %", "less time per epoch, at most", accent=True))
+    simulated = any(row.simulated for row in done)
+    mark = tag("p", tag("span", "computing is simulated", class_="simulated")) if simulated else None
+    return tag(
+        "section",
+        tag("h1", experiment.question),
+        mark,
+        tag("div", *cells, class_="money"),
+        *(tag("p", sentence) for sentence in sentences),
+        id="verdict",
+    )
+
+
+def _figure(chart: Chart) -> Html:
+    return tag("figure", tag("figcaption", chart.title), svg(chart), legend(chart))
+
+
+def _heat(heat: Sequence[HeatRows]) -> Html | None:
+    shown = [entry for entry in heat if entry.cores and entry.cores[0]]
+    if not shown:
+        return None
+    pictures = []
+    for entry in shown:
+        busy = [value for row in entry.cores for value in row]
+        words = f"{entry.name}: cores busy {numbers.percent(sum(busy) / len(busy))}"
+        if entry.gpu:
+            words += f", GPU {numbers.percent(sum(entry.gpu) / len(entry.gpu))}"
+        gpu = tag("img", src=data_uri([entry.gpu], GPU), alt=f"GPU over time, {entry.name}") if entry.gpu else None
+        cores = tag("img", src=data_uri(entry.cores, CORES), alt=f"CPU cores over time, {entry.name}")
+        pictures.append(tag("div", tag("p", words), cores, gpu))
+    note = tag(
+        "p", "A row a core, then the GPU; time to the right, half a second a column; full colour is busy.", class_="note"
+    )
+    return tag("section", tag("h2", "where the time goes: heat maps"), tag("div", *pictures, class_="pair"), note)

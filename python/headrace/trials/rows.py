@@ -1,0 +1,189 @@
+"""The rows of the result table: one a cell, with the names that `headrace trials --json` documents."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from headrace.trials.cells import Cell
+from headrace.trials.loaders import workers_of
+from headrace.trials.projection import Projection
+from headrace.trials.runner import Group, Run
+from headrace.trials.verdicts import QUANTILES, Verdict, percentile
+
+__all__ = ["Row", "as_documents", "rows_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One cell of a table. None: not measured, or not published.
+
+    seconds_per_epoch: of a training and a validation pass over all images of the dataset, from the steady rates and the start
+    of each pass. images_per_epoch: how many those are. img_s: of training. ingest_img_s: the input alone, with the host's share
+    of a step. compute_img_s: the model alone. wait_share: part of the training pass that is not computing (0 to 1).
+    cpu_ms, val_cpu_ms: CPU time of the input, in ms an image of training and of validation.
+    cpu_p50 to gpu_p99: use in per cent.
+    published_s: seconds per epoch that were published for this cell. projected_s: seconds per epoch on the machine of the
+    publication, with `projected_low_s` and `projected_high_s`. gain_percent: less time than the reference's row.
+    predicted_img_s: what the row's next fix would give. pixel_levels: mean difference from the reference's pixels, 0 to 255.
+    foreign_cores: cores that other programs used. epoch, loss, top1: of trainings. error: why there is no result.
+    """
+
+    loader: str
+    model: str
+    load: int
+    batch_size: int
+    mode: str
+    simulated: bool | None = None
+    seconds_per_epoch: float | None = None
+    images_per_epoch: int | None = None
+    img_s: float | None = None
+    ingest_img_s: float | None = None
+    compute_img_s: float | None = None
+    wait_share: float | None = None
+    cpu_ms: float | None = None
+    val_cpu_ms: float | None = None
+    first_batch_s: float | None = None
+    cpu_p50: float | None = None
+    cpu_p90: float | None = None
+    cpu_p95: float | None = None
+    cpu_p99: float | None = None
+    gpu_p50: float | None = None
+    gpu_p90: float | None = None
+    gpu_p95: float | None = None
+    gpu_p99: float | None = None
+    published_s: float | None = None
+    published_img_s: float | None = None
+    projected_s: float | None = None
+    projected_low_s: float | None = None
+    projected_high_s: float | None = None
+    gain_percent: float | None = None
+    precision: str = "fp32"
+    workers: int | None = None
+    transform: str | None = None
+    data: str = "folder"
+    ranks: int = 1
+    recipe: str = "plain"
+    epoch: int | None = None
+    loss: float | None = None
+    top1: float | None = None
+    usd_per_epoch: float | None = None
+    verdict: str | None = None
+    confidence: float | None = None
+    next_fix: str | None = None
+    next_fix_words: str | None = None
+    predicted_img_s: float | None = None
+    pixel_levels: float | None = None
+    foreign_cores: float | None = None
+    accelerator: str | None = None
+    report: str | None = None
+    error: str | None = None
+
+
+def rows_of(run: Run, counts: tuple[int, int], projection: Projection | None, usd_per_hour: float | None) -> list[Row]:
+    """Return the rows of a run, one a cell, in the order of loads, models, modes and loaders as declared.
+
+    counts: images of a whole training and validation pass. usd_per_hour: price of the machine that measured.
+    """
+    rows = [_row(run, group, cell, counts, projection) for group in run.groups for cell in group.cells]
+    if usd_per_hour is not None:
+        rows = [_priced(row, usd_per_hour) for row in rows]
+    reference = run.experiment.reference
+    return [_with_gain(row, rows, reference) for row in rows] if reference else rows
+
+
+def _row(run: Run, group: Group, cell: Cell, counts: tuple[int, int], projection: Projection | None) -> Row:
+    published = run.experiment.published_of(cell)
+    row = Row(
+        loader=cell.loader,
+        model=cell.model,
+        load=cell.load,
+        batch_size=cell.batch_size,
+        mode=cell.mode,
+        precision=cell.precision,
+        workers=workers_of(cell),
+        transform=cell.transform,
+        data=cell.data,
+        ranks=cell.ranks,
+        recipe=cell.recipe,
+        published_s=published.seconds_per_epoch if published else None,
+        published_img_s=published.img_s if published else None,
+        error=group.error,
+    )
+    if group.result is None:
+        return row
+    found, ingest, validation = group.result["models"][cell.model], group.result["ingest"], group.result["ingest_val"]
+    train, val = found["train"], found["val"]
+    seconds = sum(_pass_s(one, images) for one, images in ((train, counts[0]), (val, counts[1])))
+    verdict = (group.verdicts or {}).get(cell.model, Verdict())
+    row = replace(
+        row,
+        simulated=found["simulated"],
+        accelerator=found["accelerator"],
+        seconds_per_epoch=seconds,
+        images_per_epoch=sum(counts),
+        img_s=train["img_s"],
+        ingest_img_s=ingest["img_s"],
+        compute_img_s=found["compute_img_s"],
+        wait_share=max(0.0, 1 - train["img_s"] / found["compute_img_s"]),
+        cpu_ms=1000 * ingest["cpu_s"],
+        val_cpu_ms=1000 * validation["cpu_s"],
+        first_batch_s=train["first_s"],
+        pixel_levels=run.pixels.get(cell.loader, {}).get("mean_levels"),
+        **_shares("cpu", verdict.cpu_percent),
+        **_shares("gpu", verdict.gpu_percent or _gpu_percent(found["gpu_busy"])),
+        **_verdict(verdict),
+    )
+    return projection.of(row, counts) if projection else row
+
+
+def _verdict(verdict: Verdict) -> dict[str, Any]:
+    return {
+        "verdict": verdict.kind,
+        "confidence": verdict.confidence,
+        "next_fix": verdict.fix,
+        "next_fix_words": verdict.fix_words,
+        "predicted_img_s": verdict.fix_img_s,
+        "foreign_cores": verdict.foreign_cores,
+        "report": verdict.report,
+    }
+
+
+def _pass_s(one: dict[str, Any], images: int) -> float:
+    """Seconds of a pass over `images`: its start, and the rest at the steady rate."""
+    return float(one["first_s"]) + images / float(one["img_s"]) if images else 0.0
+
+
+def _shares(name: str, values: tuple[float, ...] | list[float] | None) -> dict[str, Any]:
+    if values is None:
+        return {}
+    return {f"{name}_p{quantile}": float(value) for quantile, value in zip(QUANTILES, values, strict=True)}
+
+
+def _gpu_percent(busy: list[float]) -> tuple[float, ...]:
+    return tuple(100 * percentile(busy, quantile) for quantile in QUANTILES)
+
+
+def _priced(row: Row, usd_per_hour: float) -> Row:
+    if row.seconds_per_epoch is None:
+        return row
+    return replace(row, usd_per_epoch=usd_per_hour * row.seconds_per_epoch / 3600)
+
+
+def _with_gain(row: Row, rows: list[Row], reference: Any) -> Row:
+    """Compare a row with the reference's row of the same model, load, mode and batch size."""
+    same = ("model", "load", "mode", "batch_size", "precision", "transform", "ranks")
+    others = [
+        other
+        for other in rows
+        if all(getattr(other, name) == getattr(row, name) for name in same if name not in reference)
+        and all(getattr(other, name) == value for name, value in reference.items())
+    ]
+    if not others or row.seconds_per_epoch is None or others[0].seconds_per_epoch is None:
+        return row
+    return replace(row, gain_percent=100 * (1 - row.seconds_per_epoch / others[0].seconds_per_epoch))
+
+
+def as_documents(rows: list[Row]) -> list[dict[str, Any]]:
+    """Return the rows as JSON objects."""
+    return [asdict(row) for row in rows]

@@ -1,0 +1,309 @@
+"""Run an experiment: one process a group of cells, results kept on disk, so that a killed run continues where it was.
+
+The cells of one load are measured one loader after the other, so that a change of the machine's speed meets all loaders. When
+time is short, the last groups of the declared order are dropped, and the table says so.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from headrace._native import __version__
+from headrace.errors import HeadraceError, UsageError
+from headrace.system.atomic_write import atomic_write
+from headrace.trials.cells import Cell, Experiment
+from headrace.trials.loaders import missing
+from headrace.trials.pixels import compare_pixels
+from headrace.trials.verdicts import Verdict, judge
+
+__all__ = ["Group", "Run", "Settings", "run_groups"]
+
+#: Seconds of one measurement where time allows it, and the least that still gives a rate.
+LONGEST_S, SHORTEST_S = 4.0, 0.6
+
+#: Seconds of a group besides its measurements: Python, torch, opening the data, the verdicts (measured on two cores).
+START_S, VERDICT_S = 9.0, 2.5
+
+#: A group that takes this many times its expected seconds, and at least `PATIENCE_S`, hangs.
+PATIENCE, PATIENCE_S = 12.0, 180.0
+
+SETTINGS_FILE = "settings.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a run of an experiment was asked for.
+
+    out: folder of everything. own: the user's data; None: photographs are made, `scale` of the published number.
+    gpu: simulated GPU; None: `device` computes. device: "cpu" or "cuda". budget_s: time for all groups. seconds: of each
+    measurement; None: what the budget allows.
+    """
+
+    out: Path
+    own: Path | None
+    scale: float
+    gpu: str | None
+    device: str
+    budget_s: float
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Cells of one process, and what came out. result: what the process wrote; None with `error` or `dropped`.
+
+    error: why there is no result, in words. dropped: whether time was too short. verdicts: model → verdict.
+    foreign_cores: cores that other programs used meanwhile, a mean; None where not measured.
+    """
+
+    cells: tuple[Cell, ...]
+    result: dict[str, Any] | None = None
+    error: str | None = None
+    dropped: bool = False
+    verdicts: dict[str, Verdict] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """All groups of a run. pixels: loader → differences of its pixels from the reference's. seconds: of each measurement."""
+
+    experiment: Experiment
+    settings: Settings
+    groups: tuple[Group, ...]
+    pixels: dict[str, dict[str, Any]]
+    seconds: float
+    elapsed_s: float
+
+
+def run_groups(
+    experiment: Experiment,
+    settings: Settings,
+    *,
+    log: Callable[[str], None],
+    on_start: Callable[[int], None] = lambda groups: None,
+    on_group: Callable[[Group], None] = lambda group: None,
+) -> Run:
+    """Measure all groups of an experiment and return them; those that are on disk already are not measured again.
+
+    on_start, on_group: called with the number of groups, and with each group when it is done.
+    Raises `UsageError` when `settings.out` holds a run with other settings, `SourceError` for data that cannot be made.
+    """
+    began = time.monotonic()
+    _remember(experiment, settings)
+    groups = _groups(experiment)
+    on_start(len(groups))
+    runnable = [cells for cells in groups if missing(cells[0].loader) is None]
+    seconds = settings.seconds or _seconds(settings.budget_s, runnable)
+    pixels: dict[str, dict[str, Any]] = {}
+    done: list[Group] = []
+    taken: list[float] = []
+    for cells in groups:
+        start = time.monotonic()
+        group, fresh = _group(experiment, settings, cells, pixels, seconds, log, _left(began, settings, taken))
+        if fresh:
+            taken.append(time.monotonic() - start)
+        done.append(group)
+        on_group(group)
+    return Run(experiment, settings, tuple(done), pixels, seconds, time.monotonic() - began)
+
+
+def _left(began: float, settings: Settings, taken: Sequence[float]) -> bool:
+    """Return whether the time that is left is enough for one more group."""
+    expected = sum(taken) / len(taken) if taken else 0.0
+    return time.monotonic() - began + expected <= settings.budget_s
+
+
+def _groups(experiment: Experiment) -> list[tuple[Cell, ...]]:
+    by_group: dict[tuple[Any, ...], list[Cell]] = {}
+    for cell in experiment.cells:
+        by_group.setdefault(cell.group, []).append(cell)
+    return [tuple(cells) for cells in by_group.values()]
+
+
+def _seconds(budget_s: float, groups: Sequence[Sequence[Cell]]) -> float:
+    """Return the seconds of one measurement that let all groups fit into the budget."""
+    models = sum(len(cells) for cells in groups)
+    fixed = len(groups) * START_S + models * VERDICT_S
+    # A group measures its input (once too short, once right) and that of validation; a model computing, training, validation.
+    shares = len(groups) * 2.0 + models * 1.9
+    return min(LONGEST_S, max(SHORTEST_S, (budget_s - fixed) / max(1.0, shares)))
+
+
+def _remember(experiment: Experiment, settings: Settings) -> None:
+    """Write the settings of a new run, or compare them with those of the run to continue."""
+    wanted = {
+        "experiment": experiment.name,
+        "data": str(settings.own) if settings.own else None,
+        "scale": settings.scale,
+        "gpu": settings.gpu,
+        "device": settings.device,
+        "headrace": __version__,
+    }
+    file = settings.out / SETTINGS_FILE
+    try:
+        settings.out.mkdir(parents=True, exist_ok=True)
+        if file.is_file():
+            found = json.loads(file.read_text(encoding="utf-8"))
+            other = [name for name, value in wanted.items() if found.get(name) != value]
+            if other:
+                was = ", ".join(f"{name} {found.get(name)} instead of {wanted[name]}" for name in other)
+                raise UsageError(
+                    f"{settings.out} holds trials with other settings: {was}",
+                    hint="choose another --out, or remove it",
+                )
+        elif any(settings.out.iterdir()):
+            raise UsageError(f"{settings.out} holds other files", hint="choose an empty or new folder with --out")
+        atomic_write(file, json.dumps(wanted, indent=1).encode())
+    except (OSError, ValueError) as error:
+        raise UsageError(f"cannot use --out {settings.out}: {error}") from None
+
+
+def _group(
+    experiment: Experiment,
+    settings: Settings,
+    cells: tuple[Cell, ...],
+    pixels: dict[str, dict[str, Any]],
+    seconds: float,
+    log: Callable[[str], None],
+    time_left: bool,
+) -> tuple[Group, bool]:
+    """Return a group, measured or read, and whether it was measured now."""
+    cell = cells[0]
+    why = missing(cell.loader)
+    if why is not None:
+        return Group(cells, error=why), False
+    file = settings.out / "cells" / f"{_name(cells)}.json"
+    document = _read(file)
+    fresh = document is None
+    if document is None and not time_left:
+        return Group(cells, dropped=True, error="dropped: the time of --budget-minutes was over"), False
+    try:
+        difference = _pixel_difference(experiment, settings, cell, pixels, log)
+        if difference is not None:
+            return Group(cells, error=difference), fresh
+        if document is None:
+            document = _measured(experiment, settings, cells, seconds, file)
+    except HeadraceError as error:
+        return Group(cells, error=str(error)), fresh
+    return Group(cells, result=document["result"], verdicts=_verdicts(document)), fresh
+
+
+def _verdicts(document: dict[str, Any]) -> dict[str, Verdict]:
+    return {model: Verdict(**values) for model, values in document["verdicts"].items()}
+
+
+def _measured(
+    experiment: Experiment, settings: Settings, cells: tuple[Cell, ...], seconds: float, file: Path
+) -> dict[str, Any]:
+    """Run the process of a group, judge its sessions, and keep both in `file`."""
+    sessions = settings.out / "sessions" / f"{file.stem}-{os.getpid()}-{time.monotonic_ns()}"
+    spec = _spec(experiment, settings, cells, seconds) | {"phase": "measure", "sessions": str(sessions)}
+    expected = START_S + seconds * (2 + 2 * len(cells))
+    result = _run_process(settings, cells[0], spec, limit_s=max(PATIENCE_S, PATIENCE * expected))
+    full = cells[0].matches(experiment.reference)
+    verdicts = {model: judge(Path(found["session"]), full=full) for model, found in result["models"].items()}
+    document = {"result": result, "verdicts": {model: asdict(verdict) for model, verdict in verdicts.items()}}
+    file.parent.mkdir(parents=True, exist_ok=True)
+    atomic_write(file, json.dumps(document).encode())
+    return document
+
+
+def _pixel_difference(
+    experiment: Experiment, settings: Settings, cell: Cell, known: dict[str, dict[str, Any]], log: Callable[[str], None]
+) -> str | None:
+    """Compare the pixels of a corrected cell's loader with the reference's, once. Return why it is refused, if it is."""
+    reference = experiment.reference.get("loader")
+    if cell.mode != "corrected" or not reference or cell.loader == reference or experiment.compare == "data":
+        return None
+    heaviest = max(each.load for each in experiment.cells)
+    if cell.loader not in known:
+        files = []
+        for loader in (reference, cell.loader):
+            one = replace(cell, loader=loader, load=heaviest, data="folder")
+            file = settings.out / "cells" / f"pixels-{loader}-{one.transform}-{heaviest}.npy"
+            if not file.is_file():
+                file.parent.mkdir(parents=True, exist_ok=True)
+                partial = file.with_name(f"partial-{file.name}")
+                spec = _spec(experiment, settings, (one,), 1.0) | {"phase": "pixels", "pixels": str(partial)}
+                _run_process(settings, one, spec, limit_s=PATIENCE_S)
+                partial.rename(file)
+            files.append(file)
+        known[cell.loader] = compare_pixels(*files)
+        log(f"{cell.loader}: {known[cell.loader]['words']}")
+    found = known[cell.loader]
+    if found["equal"] or cell.loader in ("headrace", "headrace-packed", "headrace-gpu"):
+        return None  # fused geometry is listed with its measured difference
+    return f"not the same work: {found['words']}"
+
+
+def _spec(experiment: Experiment, settings: Settings, cells: Sequence[Cell], seconds: float) -> dict[str, Any]:
+    return {
+        "cells": [asdict(cell) for cell in cells],
+        "train_images": experiment.train_images,
+        "validation_images": experiment.validation_images,
+        "mean_bytes": experiment.mean_bytes,
+        "own": str(settings.own) if settings.own else None,
+        "data": str(settings.out / "data"),
+        "scale": settings.scale,
+        "gpu": settings.gpu,
+        "device": settings.device,
+        "seconds": seconds,
+    }
+
+
+def _run_process(settings: Settings, cell: Cell, spec: dict[str, Any], *, limit_s: float) -> dict[str, Any]:
+    """Run one measuring process and return what it wrote. Raises `HeadraceError` with its last words when it fails."""
+    folder = settings.out / "work"
+    folder.mkdir(parents=True, exist_ok=True)
+    spec_file, result_file = folder / "spec.json", folder / "result.json"
+    result_file.unlink(missing_ok=True)
+    spec_file.write_text(json.dumps(spec), encoding="utf-8")
+    command = [sys.executable, "-m", "headrace.trials.measure_input", str(spec_file), str(result_file)]
+    if cell.loader == "run":
+        command = [sys.executable, "-m", "headrace", "run", "--", *command]
+    environment = os.environ | {"HEADRACE_INDEX_CACHE": str(settings.out / "data" / "jpeg-index")}
+    errors = folder / "stderr.txt"
+    with open(errors, "wb") as stream:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=stream, env=environment, process_group=0
+        )
+        try:
+            code = process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            raise HeadraceError(f"the process of {cell.loader} did not end within {limit_s:.0f} s") from None
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+    if code != 0 or not result_file.is_file():
+        lines = [line for line in errors.read_text(errors="replace").splitlines() if line.strip()]
+        last = lines[-1].strip() if lines else "no message"
+        ended = f"signal {-code}" if code < 0 else f"exit code {code}"
+        raise HeadraceError(f"the process of {cell.loader} failed ({ended}): {last}")
+    result: dict[str, Any] = json.loads(result_file.read_text(encoding="utf-8"))
+    return result
+
+
+def _name(cells: Sequence[Cell]) -> str:
+    """Return a file name that says what a group is, and differs for all groups."""
+    cell = cells[0]
+    digest = hashlib.sha256(json.dumps([asdict(each) for each in cells], sort_keys=True).encode()).hexdigest()[:8]
+    return f"{cell.mode}-{cell.loader}-{cell.data}-load{cell.load}-{digest}"
+
+
+def _read(file: Path) -> dict[str, Any] | None:
+    try:
+        document: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return document

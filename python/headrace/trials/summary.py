@@ -1,0 +1,130 @@
+"""What a run shows, in sentences: ratios that the published numbers have too, and how far the projection comes to them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headrace.system.sizes import count_text
+from headrace.trials.rows import Row
+from headrace.trials.runner import Run
+
+__all__ = ["notes_of", "sentences_of"]
+
+#: A projection counts as near a published cell up to this relative distance.
+NEAR = 0.15
+
+
+def sentences_of(run: Run, rows: Sequence[Row]) -> list[str]:
+    """Return what came out, for the head of the page and the end of the terminal's table."""
+    found = [*_load_ratios(rows), *_floor(rows), *_next_fix(rows), *_projections(rows)]
+    dropped = sum(group.dropped for group in run.groups)
+    if dropped:
+        found.append(
+            f"{count_text(dropped, 'group')} of cells did not fit into --budget-minutes; the same command again adds them."
+        )
+    return [sentence for sentence in (run.experiment.shows, *found, run.experiment.cannot_show) if sentence]
+
+
+def _load_ratios(rows: Sequence[Row]) -> list[str]:
+    """CPU time of the heaviest load over that of the lightest: for each loader, training and validation as in the article."""
+    sentences = []
+    by_loader: dict[tuple[str, str], dict[int, Row]] = {}
+    for row in rows:
+        if row.cpu_ms is not None and row.val_cpu_ms is not None:
+            by_loader.setdefault((row.loader, row.mode), {}).setdefault(row.load, row)
+    for (loader, mode), loads in by_loader.items():
+        low, high = min(loads), max(loads)
+        if low == high:
+            continue
+        alone = (loads[high].cpu_ms or 0) / (loads[low].cpu_ms or 1)
+        words = f"{loader} ({mode}): load {high} takes {alone:.2f} times the CPU time of load {low} in training"
+        if loader == "pytorch":
+            words += f", {_with_validation(loads[high]) / _with_validation(loads[low]):.2f} times with the validation pass"
+            words += "; published, in seconds with ResNet-18: 77.82 ÷ 41.67 = 1.87" if (low, high) == (1, 12) else ""
+        sentences.append(words + ".")
+    return sentences
+
+
+def _with_validation(row: Row) -> float:
+    """CPU seconds of a training and a validation pass of the published counts."""
+    train, validation = 9469, 3925
+    return (train * (row.cpu_ms or 0) + validation * (row.val_cpu_ms or 0)) / 1000
+
+
+def _floor(rows: Sequence[Row]) -> list[str]:
+    """Rows whose input alone is fast enough: do they reach the rate of computing alone?"""
+    able = [
+        row
+        for row in rows
+        if row.ingest_img_s and row.compute_img_s and row.img_s and row.ingest_img_s >= 1.1 * row.compute_img_s
+    ]
+    if not able:
+        return []
+    reached = [row for row in able if (row.img_s or 0) >= 0.97 * (row.compute_img_s or 1)]
+    return [
+        f"In {count_text(len(able), 'cell')} the input alone is at least 1.1 times as fast as computing alone; "
+        f"{len(reached)} of them train at 97 % or more of computing alone."
+    ]
+
+
+def _next_fix(rows: Sequence[Row]) -> list[str]:
+    """The predicted effect of `headrace run` beside the measured row."""
+    sentences = []
+    for row in rows:
+        if row.next_fix != "headrace_run" or not row.predicted_img_s:
+            continue
+        same = ("model", "load", "mode", "batch_size", "data", "workers")
+        other = next(
+            (each for each in rows if each.loader == "run" and all(getattr(each, name) == getattr(row, name) for name in same)),
+            None,
+        )
+        if other is not None and other.img_s:
+            sentences.append((row.predicted_img_s / other.img_s, row, other))
+    if not sentences:
+        return []
+    errors = sorted(abs(ratio - 1) for ratio, _, _ in sentences)
+    return [
+        f"The fix headrace run was predicted in {count_text(len(sentences), 'cell')} and measured in the row run: "
+        f"median error {100 * errors[len(errors) // 2]:.0f} %, largest {100 * errors[-1]:.0f} %."
+    ]
+
+
+def _projections(rows: Sequence[Row]) -> list[str]:
+    pairs = [
+        (row.projected_s, row.published_s) for row in rows if row.projected_s and row.published_s and row.loader == "pytorch"
+    ]
+    if not pairs:
+        return []
+    near = sum(abs(projected / published - 1) <= NEAR for projected, published in pairs)
+    ratios = sorted(projected / published for projected, published in pairs)
+    return [
+        f"Projected to the published machine, {near} of {len(pairs)} published cells are within {100 * NEAR:.0f} %; "
+        f"projected ÷ published is {ratios[0]:.2f} to {ratios[-1]:.2f}, median {ratios[len(ratios) // 2]:.2f}."
+    ]
+
+
+def notes_of(run: Run, rows: Sequence[Row], projection_source: str | None) -> list[str]:
+    """Return how it was measured: for the end of the page."""
+    notes = [f"Published numbers: {run.experiment.source}."] if run.experiment.source else []
+    notes += [
+        f"{source}"
+        for source in dict.fromkeys(f"Computing, {row.model}: {row.accelerator}." for row in rows if row.accelerator)
+    ]
+    if any(row.simulated for row in rows):
+        notes.append(
+            "A simulated step first takes the CPU time of the host's share (operations that PyTorch dispatches, 6 µs each, "
+            "estimated), then waits until the GPU would have been done. A validation image counts a third of a training image "
+            "(estimated)."
+        )
+    notes.append(
+        f"Each figure is one measurement of about {run.seconds:.1f} s, from the arrival of the first batch on; seconds per "
+        "epoch extend it to all images, and add the start of each pass. Files are in the page cache."
+    )
+    foreign = [row.foreign_cores for row in rows if row.foreign_cores is not None]
+    if foreign:
+        notes.append(f"Other programs used {max(foreign):.2f} cores at most while a cell was measured.")
+    for loader, found in run.pixels.items():
+        notes.append(f"{loader} beside {run.experiment.reference.get('loader')}: {found['words']} (fixed operations).")
+    if projection_source:
+        notes.append(f"Projection: {projection_source}")
+    return notes
