@@ -23,6 +23,7 @@
   in a log.
 - `training_options`: Options of a training run: parsed here, whether from the command line or from the TOML file of
   `--config`.
+- `trials`: repeat published experiments on this machine.
 - `tune`: measure settings for a training run on this machine.
 - `verify`: check a packed dataset.
 - `watch`: show the diagnosis of a training command while it runs.

@@ -6,6 +6,7 @@
 - `article_datasets`: The `Dataset` classes of the articles' scripts.
 - `materials`: The data of a trial in every form that a cell can read.
 - `containers`: Containers that trials read: tar, RecordIO, TFRecord.
+- `source`: What a loader of a trial reads, and with how many workers.
 - `loaders`: The loaders that trials compare, one function each.
 - `peers`: Loaders of other projects: DALI, torchvision on the GPU, tf.data, FFCV.
 - `measure_input`: One process of a trial: the input alone, the computing alone, and both.

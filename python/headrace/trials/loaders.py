@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from headrace.system import machine
+from headrace.datasets.open import open as open_dataset
+from headrace.loading.loader import Loader
+from headrace.trials import peers
+from headrace.trials.article_datasets import article_dataset
 from headrace.trials.cells import Cell
+from headrace.trials.source import Source, workers_of
 from headrace.trials.transforms import headrace_transform, torchvision_transform
 
-__all__ = ["NEEDS", "Source", "has_gpu", "missing", "open_loader", "workers_of"]
+__all__ = ["NEEDS", "has_gpu", "missing", "open_loader"]
 
 #: Packages that a loader needs besides headrace, and whether it needs a CUDA GPU.
 NEEDS: dict[str, tuple[tuple[str, ...], bool]] = {
@@ -32,16 +34,6 @@ NEEDS: dict[str, tuple[tuple[str, ...], bool]] = {
     "ffcv": (("ffcv",), False),
     "tfdata": (("tensorflow",), False),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """What a loader reads. path: folder, pack or file. validation: use the operations of validation images. fixed: see
-    `headrace.trials.transforms`; images then come in the order of the folder."""
-
-    path: Path
-    validation: bool = False
-    fixed: bool = False
 
 
 def missing(loader: str) -> str | None:
@@ -70,11 +62,6 @@ def has_gpu() -> bool:
     return bool(driver and driver.gpus)
 
 
-def workers_of(cell: Cell) -> int:
-    """Return the workers or threads of a cell: its own, else one a usable core, as the article's scripts do."""
-    return cell.workers if cell.workers is not None else max(1, round(machine.cores().usable))
-
-
 def open_loader(cell: Cell, source: Source) -> Iterable[Any]:
     """Return an iterable over the (images, labels) of one pass. Images are float32 (N, 3, H, W), or uint8 with `fixed`."""
     makers: dict[str, Callable[[Cell, Source], Iterable[Any]]] = {
@@ -87,16 +74,12 @@ def open_loader(cell: Cell, source: Source) -> Iterable[Any]:
     }
     if cell.loader in makers:
         return makers[cell.loader](cell, source)
-    from headrace.trials import peers
-
     return peers.open_peer(cell, source)
 
 
 def _pytorch(cell: Cell, source: Source) -> Iterable[Any]:
     import torch
     from torch.utils.data import DataLoader
-
-    from headrace.trials.article_datasets import article_dataset
 
     transform = torchvision_transform(cell.transform, cell.load, validation=source.validation, fixed=source.fixed)
     loader: Iterable[Any] = DataLoader(
@@ -111,10 +94,8 @@ def _pytorch(cell: Cell, source: Source) -> Iterable[Any]:
 
 
 def _headrace(cell: Cell, source: Source) -> Iterable[Any]:
-    import headrace
-
-    loader: Iterable[Any] = headrace.Loader(
-        headrace.open(source.path),
+    loader: Iterable[Any] = Loader(
+        open_dataset(source.path),
         cell.batch_size,
         headrace_transform(cell.transform, cell.load, validation=source.validation, fixed=source.fixed),
         shuffle=not (source.fixed or source.validation),

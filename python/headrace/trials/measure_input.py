@@ -28,8 +28,9 @@ from headrace.trials.accelerator import (
     rate_of,
 )
 from headrace.trials.cells import Cell
-from headrace.trials.loaders import Source, open_loader, workers_of
+from headrace.trials.loaders import open_loader
 from headrace.trials.materials import Materials
+from headrace.trials.source import Source, workers_of
 
 __all__ = ["PIXEL_IMAGES", "Pass", "main", "measure_pass"]
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from headrace.errors import UsageError
 from headrace.trials.cells import Cell
-from headrace.trials.loaders import Source, workers_of
+from headrace.trials.source import Source, workers_of
 from headrace.trials.transforms import MEAN, SIDE, STD
 
 __all__ = ["open_peer"]

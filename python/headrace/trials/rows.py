@@ -6,9 +6,9 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from headrace.trials.cells import Cell
-from headrace.trials.loaders import workers_of
 from headrace.trials.projection import Projection
 from headrace.trials.runner import Group, Run
+from headrace.trials.source import workers_of
 from headrace.trials.verdicts import QUANTILES, Verdict, percentile
 
 __all__ = ["Row", "as_documents", "rows_of"]

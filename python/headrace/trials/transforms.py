@@ -9,7 +9,9 @@ from typing import Any
 
 __all__ = ["MEAN", "SIDE", "STD", "headrace_transform", "operations", "torchvision_transform"]
 
-MEAN, STD, SIDE = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225), 224
+MEAN = (0.485, 0.456, 0.406)
+STD = (0.229, 0.224, 0.225)
+SIDE = 224
 
 #: Transform → the operations of a training image, in words. `{load}` is replaced.
 WORDS = {
@@ -41,7 +43,7 @@ def _torch_ending(T: Any, transform: str, fixed: bool) -> list[Any]:
 
 def headrace_transform(transform: str, load: int, *, validation: bool, fixed: bool = False) -> Any:
     """Return the same as a transform of headrace. With `fixed` it ends in uint8, else in Normalize where the list has it."""
-    from headrace import transforms as T
+    import headrace.transforms as T
 
     ending = [] if fixed or transform == "caltech" else [T.Normalize(MEAN, STD)]
     return T.Compose([*_geometry(T, transform, load, validation, fixed), *ending])

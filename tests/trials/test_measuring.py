@@ -1,0 +1,152 @@
+"""How trials measure: passes, simulated steps, pixels, projection, gains. The arithmetic, without a benchmark."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from headrace.errors import UsageError
+from headrace.trials import accelerator, cells, charts, containers, outputs
+from headrace.trials.measure_input import measure_pass
+from headrace.trials.pixels import compare_pixels
+from headrace.trials.projection import Projection
+from headrace.trials.rows import Row, _with_gain
+from headrace.trials.verdicts import percentile
+
+
+def test_rates_of_other_models_are_estimated_by_their_operations() -> None:
+    assert accelerator.rate_of("v100", "resnet50", "fp32") == (367.0, accelerator.SIMULATED_GPUS["v100"]["fp32"][1])
+    rate, source = accelerator.rate_of("v100", "resnet18", "fp32")
+    assert rate == pytest.approx(367 * 4.09 / 1.82)
+    assert source.startswith("estimated")
+    for arguments in (("v99", "resnet50", "fp32"), ("h100", "resnet50", "fp32"), ("v100", "vgg", "fp32")):
+        with pytest.raises(UsageError):
+            accelerator.rate_of(*arguments)
+
+
+def test_a_simulated_step_takes_its_time_and_the_hosts_cpu_time() -> None:
+    device = accelerator.SimulatedAccelerator("resnet50", 400.0, "test")
+    began, cpu = time.monotonic(), time.thread_time()
+    device.train(None, [0] * 32)
+    assert time.monotonic() - began >= 32 / 400
+    assert time.thread_time() - cpu >= device.host_s
+    begin, end = device.busy[0]
+    assert end - begin == pytest.approx(32 / 400)
+    device.evaluate(None, [0] * 30)
+    begin, end = device.busy[1]
+    assert end - begin == pytest.approx(30 / 400 / 3)
+
+
+def test_busy_shares_are_those_of_each_window() -> None:
+    shares = accelerator.busy_shares([(0.0, 0.25), (0.75, 1.5)], 0.0, 2.0, window_s=0.5)
+    assert shares == pytest.approx([0.5, 0.5, 1.0, 0.0])
+
+
+def test_a_pass_leaves_out_the_batches_that_workers_had_ready_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+
+    def batches() -> Iterator[Any]:
+        for seconds in (5.0, 0.0, 2.0, 0.0, 2.0, 0.0):  # two workers, two seconds a batch, after three seconds of starting
+            clock[0] += seconds
+            yield None, [0] * 10
+
+    found = measure_pass(batches(), lambda images, labels: None, together=2)
+    assert found.images == 60 and found.first_s == 5.0
+    assert found.img_s == pytest.approx(10.0)  # 40 images in 4 s
+
+
+def test_a_pass_whose_computing_takes_longer_counts_all_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+
+    def step(images: Any, labels: Any) -> None:
+        clock[0] += 1.0
+
+    found = measure_pass(iter([(None, [0] * 10)] * 6), step, together=2)
+    assert found.img_s == pytest.approx(10.0)
+    with pytest.raises(UsageError):
+        measure_pass(iter([]), step, together=1)
+
+
+@pytest.mark.parametrize(("shift", "equal"), [(0, True), (1, True), (3, False)])
+def test_pixels_count_as_the_same_work_up_to_one_level(tmp_path: Path, shift: int, equal: bool) -> None:
+    pixels = np.random.default_rng(0).integers(0, 250, (4, 3, 8, 8), dtype=np.uint8)
+    np.save(tmp_path / "one.npy", pixels)
+    np.save(tmp_path / "two.npy", pixels + np.uint8(shift))
+    found = compare_pixels(tmp_path / "one.npy", tmp_path / "two.npy")
+    assert found["equal"] is equal and found["mean_levels"] == shift
+    assert ("bit for bit" in found["words"]) is (shift == 0)
+
+
+def test_the_projection_takes_the_slower_of_input_and_computing() -> None:
+    other = Projection(8, 0.5, 0.4, 0.6, "test")
+    row = Row("pytorch", "none", 1, 32, "corrected", cpu_ms=8.0, val_cpu_ms=4.0, compute_img_s=1000.0)
+    slow = other.of(row, (1000, 300))
+    assert slow.projected_s == pytest.approx(1000 * 0.008 / 0.5 / 8 + 300 * 0.004 / 0.5 / 8)
+    assert slow.projected_low_s is not None and slow.projected_high_s is not None
+    assert slow.projected_low_s < slow.projected_s < slow.projected_high_s
+    fast = other.of(replace(row, cpu_ms=0.1, val_cpu_ms=0.1), (1000, 300))
+    assert fast.projected_s == pytest.approx(1.0 + 0.1)  # computing: a validation image is a third of a training image
+
+
+def test_gain_is_relative_to_the_reference_of_the_same_model_load_and_mode() -> None:
+    def row(loader: str, load: int, seconds: float | None) -> Row:
+        return Row(loader, "resnet18", load, 32, "corrected", seconds_per_epoch=seconds)
+
+    rows = [row("pytorch", 1, 40.0), row("pytorch", 12, 80.0), row("headrace", 12, 20.0), row("run", 1, None)]
+    gains = [_with_gain(each, rows, {"loader": "pytorch"}).gain_percent for each in rows]
+    assert gains == [0.0, 0.0, 75.0, None]
+
+
+def test_percentiles_interpolate() -> None:
+    assert percentile([0.0, 1.0], 50) == 0.5
+    assert percentile([3.0, 1.0, 2.0], 95) == pytest.approx(2.9)
+
+
+@pytest.mark.parametrize("form", ["tar", "recordio", "tfrecord"])
+def test_containers_hold_the_images_and_labels_of_the_tree(tmp_path: Path, form: str) -> None:
+    import headrace
+    from PIL import Image
+
+    for label, name in enumerate(("cat", "dog", "eel")):
+        (tmp_path / "tree" / name).mkdir(parents=True)
+        for number in range(3):
+            color = (80 * label, 100, 40 * number)
+            Image.new("RGB", (40, 30), color).save(tmp_path / "tree" / name / f"{number}-{label}.jpg")
+    (tmp_path / "out").mkdir()
+    data = headrace.open(containers.write_container(form, tmp_path / "tree", tmp_path / "out"))
+    assert len(data) == 9
+    files = sorted((file.name, label, file) for label, name in enumerate(("cat", "dog", "eel"))
+                   for file in (tmp_path / "tree" / name).iterdir())  # fmt: skip
+    assert [data.read(number) for number in range(9)] == [file.read_bytes() for _, _, file in files]
+    assert [int(label) for label in data.targets] == [label for _, label, _ in files]
+
+
+def test_charts_draw_each_series_and_escape_names() -> None:
+    rows = [
+        Row("pytorch", "resnet18", load, 32, "corrected", seconds_per_epoch=10.0 * load, img_s=100.0, published_s=9.0)
+        for load in (1, 4, 12)
+    ]
+    drawn = {chart.name: chart for chart in charts.charts_of(rows, "load")}
+    seconds = drawn["seconds-resnet18-corrected"]
+    assert [(series.name, series.dashed) for series in seconds.series] == [("pytorch", False), ("published, pytorch", True)]
+    text = charts.svg(replace(seconds, title="<b>"))
+    assert text.count("<polyline") == 2 and "&lt;b&gt;" in text and "<b>" not in text
+
+
+def test_rows_without_a_result_say_why_in_the_table() -> None:
+    row = Row("dali-gpu", "resnet18", 1, 32, "faithful", published_s=21.3, error="needs a CUDA GPU")
+    texts = dict(zip(outputs.COLUMNS, outputs.cells_of(row), strict=True))
+    assert texts["verdict"] == "needs a CUDA GPU" and texts["published"] == "21.30" and texts["s/epoch"] == "–"
+    assert "| needs a CUDA GPU |" in outputs.markdown([row])
+
+
+def test_a_cell_matches_values_and_lists() -> None:
+    cell = cells.Cell(load=4)
+    assert cell.matches({"load": [1, 4], "loader": "pytorch"}) and not cell.matches({"load": 1})
