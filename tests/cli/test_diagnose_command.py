@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from headrace.profiling.command import default_session_folder
 from silence import longest_silence_s
 
 TRAIN = """
@@ -108,6 +109,22 @@ def test_a_wrong_call_is_explained(tmp_path: Path, words: tuple[str, ...], messa
     assert done.returncode in (1, 2)
     assert message in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_command_that_cannot_be_started_leaves_no_session(tmp_path: Path) -> None:
+    for _ in range(2):
+        done = headrace("diagnose", "--", "no-such-program", cwd=tmp_path)
+        assert done.returncode == 1 and "was not found" in done.stderr
+    assert not [path for path in tmp_path.rglob("*") if path.name != "headrace-sessions"]
+
+
+def test_sessions_of_one_second_have_folders_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("time.strftime", lambda *_: "2026-11-20-141205")
+    for name in ("2026-11-20-141205", "2026-11-20-141205-2", "2026-11-20-141205-3"):
+        folder = default_session_folder()
+        assert folder == Path("headrace-sessions") / name
+        folder.mkdir(parents=True)
 
 
 def test_diagnose_of_a_silent_command_speaks_every_three_seconds_and_stops_it_in_time(tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 from headrace.cli.main import main
+from headrace.training import options_file
+from headrace.training.options import Options
 
 SECRETS = {
     "--token=plantedA1x": "plantedA1x",
@@ -96,3 +98,50 @@ def test_a_shared_report_names_no_folder_and_no_host(
     capsys.readouterr()
     assert main(["report", str(session), "--share", "--json"]) == 0
     assert launch["cwd"] not in capsys.readouterr().out
+
+
+WORDS = [word for option in SECRETS for word in option.split(" ")]
+URL = "https://me:plantedI9x@127.0.0.1:1/data"
+
+
+def test_the_document_of_run_masks_the_command(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "--json", "--", sys.executable, "-c", "pass", *WORDS]) == 0
+    output = capfd.readouterr()
+    assert json.loads(output.out)["command"][-1] == "***"
+    assert not [secret for secret in SECRETS.values() if secret in output.out + output.err]
+
+
+@pytest.mark.parametrize("json_too", [False, True])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["run", "--token=plantedI9x", "--", "python"],
+        ["run", "--explain", "python", "train.py", "--token", "plantedI9x"],
+        ["run", "--", "nosuch.py", "--password", "plantedI9x"],
+        ["diagnose", "--", "nosuch", "--api-key=plantedI9x"],
+        ["train", "--api-key=plantedI9x"],
+        ["--token=plantedI9x"],
+        ["predict", "nosuch", URL],
+        ["report", URL],
+        ["cost", "--session", URL],
+        ["train", "--data", URL.replace("https", "nosuch"), "--model", "resnet20", "--device", "cpu"],
+    ],
+)
+def test_errors_mask_secrets(
+    words: list[str], json_too: bool, capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = [*words[:1], "--json", *words[1:]] if json_too else words
+    assert main(given) in (1, 2)
+    output = capfd.readouterr()
+    assert "error: " in output.err and "plantedI9x" not in output.err + output.out
+
+
+def test_files_of_options_mask_urls_and_say_so_when_they_are_read(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    options = Options("resnet20", URL, str(tmp_path / "out"), val=URL + "-val")
+    options_file.write(options, tmp_path / "config.toml")
+    assert "plantedI9x" not in (tmp_path / "config.toml").read_text() and "plantedI9x" not in str(options_file.shown(options))
+    assert main(["train", "--config", str(tmp_path / "config.toml")]) == 2
+    assert "masked" in (words := capfd.readouterr().err) and "give --data" in words
+    options_file.write(options, tmp_path / "own.toml", secrets=True)
+    assert "plantedI9x" in (tmp_path / "own.toml").read_text()

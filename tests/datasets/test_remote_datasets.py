@@ -312,6 +312,19 @@ def test_a_packed_dataset_on_a_plain_web_server(image_folder: Callable[..., Path
 
 
 @needs_obstore
+def test_a_password_in_a_url_is_used_and_never_shown(
+    packed: Path, bucket: Bucket, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    url = os.environ["AWS_ENDPOINT_URL"].replace("://", "://me:plantedJ1x@") + "/b/data"
+    for words in (["inspect", url], ["verify", url], ["verify", "--json", url], ["pack", url, str(tmp_path / "again")]):
+        assert main(words) == 0
+        output = capfd.readouterr()
+        assert "plantedJ1x" not in output.out + output.err, words
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert files and not [path for path in files if b"plantedJ1x" in path.read_bytes()]
+
+
+@needs_obstore
 def test_a_destination_inside_a_source_in_a_store_is_refused(image_folder: Callable[..., Path], bucket: Bucket) -> None:
     bucket.fill(image_folder(), "photos")
     for prefix in ("s3://b/photos/packed", "s3://b/photos/"):

@@ -72,3 +72,20 @@ def test_text_around_a_secret_stays() -> None:
     assert redact_text("opened s3://bucket/a with key_id 7; password=hunter2, then read") == (
         f"opened s3://bucket/a with key_id 7; password={MASK}, then read"
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "clean"),
+    [
+        (
+            "hint: headrace run -- python train.py --token abc --epochs 3",
+            f"hint: headrace run -- python train.py --token {MASK} --epochs 3",
+        ),
+        ("unrecognized arguments: --api-key=abc", f"unrecognized arguments: --api-key={MASK}"),
+        ("no such file: /w/http:/me:abc@host/data", f"no such file: /w/http:/me:{MASK}@host/data"),
+        ("sh -c 'curl --password abc'", f"sh -c 'curl --password {MASK}'"),
+        ("--max-tokens 512 --password yes -u train.py", "--max-tokens 512 --password yes -u train.py"),
+    ],
+)
+def test_command_lines_and_paths_in_messages_are_masked(text: str, clean: str) -> None:
+    assert redact_text(text) == clean

@@ -24,6 +24,7 @@ from typing import NoReturn, Protocol, cast
 from headrace._native import __version__
 from headrace.cli import output
 from headrace.errors import HeadraceError, UsageError
+from headrace.system.redaction import redact_text
 
 __all__ = ["VERBS", "main"]
 
@@ -240,4 +241,4 @@ def _report_error(message: str, hint: str | None, as_json: bool, *, kind: str) -
     if hint:
         output.log(f"hint: {hint}")
     if as_json:
-        output.write_document({"error": message, "hint": hint, "kind": kind})
+        output.write_document({"error": redact_text(message), "hint": redact_text(hint) if hint else None, "kind": kind})

@@ -21,6 +21,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, TextIO
 
 from headrace.system.printable import ACTIVE, printable, printable_lines
+from headrace.system.redaction import redact_text, without_url_secrets
 from headrace.system.utf8 import utf8_text
 
 if TYPE_CHECKING:  # importing rich takes as long as all other imports of `headrace pack`, and a log does not need it
@@ -61,7 +62,7 @@ def _console(*, stderr: bool) -> Console:
         """A console that shows active characters of names as escapes, in tables, bars and messages alike."""
 
         def render_str(self, text: str, **options: Any) -> Text:  # before its width is measured
-            return super().render_str(printable_lines(text), **options)
+            return super().render_str(printable_lines(without_url_secrets(text)), **options)
 
         def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
             for segment in super().render(renderable, options):
@@ -89,11 +90,11 @@ _document_stream: TextIO | None = None
 def log(line: str) -> None:
     """Print one plain line on stderr, without markup or wrapping: it may hold a path or a command to copy.
 
-    Control characters, line feeds too, appear as escapes (`printable`).
+    Control characters, line feeds too, appear as escapes (`printable`), and secrets as `***`.
     """
     global _last_log_s
     _last_log_s = time.monotonic()
-    print(printable(line), file=sys.stderr, flush=True)
+    print(printable(redact_text(line)), file=sys.stderr, flush=True)
 
 
 def log_list(name: str, items: Sequence[str]) -> None:
@@ -112,8 +113,8 @@ def log_list(name: str, items: Sequence[str]) -> None:
 
 
 def say(line: str) -> None:
-    """Print one plain line of a verb's result on stdout; control characters appear as escapes. For the `render` of `emit`."""
-    print(printable(line))
+    """Print one plain line of a verb's result on stdout, as `log` does on stderr. For the `render` of `emit`."""
+    print(printable(without_url_secrets(line)))
 
 
 _last_log_s = 0.0
@@ -165,7 +166,8 @@ def emit(args: argparse.Namespace, document: Mapping[str, object], render: Calla
 def write_document(document: Mapping[str, object]) -> None:
     """Write one JSON document to the real stdout.
 
-    Paths become text, dataclasses objects, NaN and infinity null, and bytes of names that are not UTF-8 `%XX`.
+    Paths become text, dataclasses objects, NaN and infinity null, bytes of names that are not UTF-8 `%XX`, and secrets in URLs
+    `***`.
     """
     stream = _document_stream or sys.stdout
     stream.write(json.dumps(_to_json(document), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
@@ -176,7 +178,7 @@ def _to_json(value: object) -> object:
     if value is None or isinstance(value, bool | int):
         return value
     if isinstance(value, str):
-        return utf8_text(value)
+        return without_url_secrets(utf8_text(value))
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
@@ -256,7 +258,7 @@ def progress(
     The rate is units done per second since the start. With `rate_of` ("steps alone") it is the last rate given to `advance`,
     labelled with these words, and no rate is shown before.
     """
-    description = printable(description)
+    description = printable(without_url_secrets(description))
     if sys.stderr.isatty():
         with _bar(unit, rate_of) as bar:
             task = bar.add_task(description, total=total)

@@ -17,6 +17,7 @@ from headrace.attach.launch import spawn
 from headrace.cli import output
 from headrace.errors import UsageError
 from headrace.packing.folder_copy import read_record
+from headrace.system.redaction import redact_words
 from headrace.system.sizes import count_text
 
 SUMMARY = "run a PyTorch script unmodified, and load its images with headrace where that gives the same job"
@@ -81,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
         loaders = _loaders(Path(folder))
     code = finished.exit_code
     seconds = finished.ended_s - finished.started_s
-    document = {"command": args.command, "exit_code": code, "seconds": seconds, "off": off, "loaders": loaders}
+    document = {"command": redact_words(args.command), "exit_code": code, "seconds": seconds, "off": off, "loaders": loaders}
     output.emit(args, document, lambda: _log_remarks(off, loaders, failed=code != 0))
     return code
 

@@ -7,7 +7,9 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, NoReturn
 
+from headrace.datasets.sources.remote.store import is_url
 from headrace.errors import UsageError
+from headrace.system.redaction import MASK
 from headrace.training import options_file
 from headrace.training.loggers import LOGGERS
 from headrace.training.optimization import AUGMENTATIONS, OPTIMIZERS, SCHEDULES, OptimizationOptions
@@ -169,7 +171,15 @@ def _names(word: str) -> tuple[str, ...]:
 def options_from_arguments(args: argparse.Namespace, config: Path | None) -> ResolvedOptions:
     """Resolve the options of the command line and the file. Raises UsageError."""
     given = {key: value for key, value in vars(args).items() if key in KEYS}
-    return resolve_options({**(_from_file(config) if config is not None else {}), **given})
+    found = {**(_from_file(config) if config is not None else {}), **given}
+    for flag, url in {
+        "--data": found.get("data"),
+        "--val": found.get("val"),
+        "--checkpoint-url": found.get("checkpoint_url"),
+    }.items():
+        if isinstance(url, str) and is_url(url) and MASK in url:
+            raise UsageError(f"the password in {flag} {url} is masked, as in every file", hint=f"give {flag} with its URL")
+    return resolve_options(found)
 
 
 def _from_file(path: Path) -> dict[str, Any]:

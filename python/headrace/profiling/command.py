@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -13,7 +14,7 @@ from typing import IO, Any
 
 from headrace.attach import sampler
 from headrace.attach.launch import FinishedCommand, spawn
-from headrace.errors import UsageError
+from headrace.errors import CommandError, UsageError
 from headrace.session.model import SESSION_VERSION
 from headrace.system.private_files import make_private_folder, private_opener
 from headrace.system.redaction import redact_words
@@ -57,6 +58,11 @@ def watch(
             stderr=None if log is None else subprocess.STDOUT,
             on_start=lambda child: samplers.append(sampler.start(folder, child.pid)),
         )
+    except (CommandError, UsageError):  # the command never began, so there is no session
+        with suppress(OSError):
+            (folder / "launch.jsonl").unlink()
+            folder.rmdir()
+        raise
     finally:
         for process in samplers:
             end_sampler(process, patience_s=SAMPLER_END_S)
@@ -67,8 +73,16 @@ def watch(
 
 
 def default_session_folder() -> Path:
-    """Return the folder of a new session, named after the time: `headrace-sessions/2026-11-20-141205`."""
-    return Path("headrace-sessions") / time.strftime("%Y-%m-%d-%H%M%S")
+    """Return the folder of a new session, named after the time: `headrace-sessions/2026-11-20-141205`.
+
+    Of several in one second, the later ones get a number: `…-141205-2`.
+    """
+    first = Path("headrace-sessions") / time.strftime("%Y-%m-%d-%H%M%S")
+    return next(
+        folder
+        for number in itertools.count(1)
+        if not (folder := first if number == 1 else first.with_name(f"{first.name}-{number}")).exists()
+    )
 
 
 def begin_session(folder: Path, command: Sequence[str]) -> None:

@@ -13,7 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
-__all__ = ["MASK", "redact_text", "redact_words"]
+__all__ = ["MASK", "redact_text", "redact_words", "without_url_secrets"]
 
 MASK = "***"
 
@@ -35,8 +35,9 @@ _FLAGS = frozenset({"store_true", "true", "false", "yes", "no", "none", "null", 
 _ASSIGNED = re.compile(
     r"""(?P<name>(?<![\w])[-]{0,2}[A-Za-z][\w.-]*)(?P<quote>["']?)(?P<between>\s*[=:]\s*|=)(?P<value>"[^"]*"|'[^']*'|[^\s"',;&}\])]+)"""
 )
+_OPTION = re.compile(r"""(?<![\w-])(?P<option>--?[A-Za-z][\w.-]*)(?P<space>\s+)(?P<value>"[^"]*"|'[^']*'|[^\s"'-][^\s"']*)""")
 _BEARER = re.compile(r"(?i)\b(authorization\s*[:=]\s*)?(bearer|basic|token)\s+([\w~+/.=-]{8,})")
-_USERINFO = re.compile(r"(?P<scheme>[A-Za-z][\w+.-]*://)(?P<user>[^\s/:@?#]*)(?P<password>:[^\s/@?#]*)?@")
+_USERINFO = re.compile(r"(?P<scheme>[A-Za-z][\w+.-]*:/{1,2})(?P<user>[^\s/:@?#]*)(?P<password>:[^\s/@?#]*)?@")
 _QUERY = re.compile(
     r"(?i)(?P<name>[?&;#](?:x-(?:amz|goog|oss|cos|ms|obs)-[\w-]+|awsaccesskeyid|googleaccessid|ossaccesskeyid|signature|sig|se|st|sp|sv|sr|"
     r"skoid|sktid|policy|key-pair-id|expires|key|code|auth|[\w.-]*(?:token|secret|password|passwd|apikey|api_key|api-key|access_key))=)"
@@ -100,6 +101,8 @@ def redact_words(words: Sequence[str]) -> list[str]:
 def redact_text(text: str) -> str:
     """Return a text without its secrets: values with a secret's name, tokens of known shape, passwords in URLs.
 
+    Command lines inside the text count too: `--token abc` becomes `--token ***`.
+
     >>> redact_text("s3 from https://me:pass@host/x?sig=abc with WANDB_API_KEY=123456")
     's3 from https://me:***@host/x?sig=*** with WANDB_API_KEY=***'
     """
@@ -111,7 +114,17 @@ def redact_text(text: str) -> str:
         lambda found: f"{found[1] or ''}{found[2]} {MASK}" if found[1] or found[2].lower() == "bearer" else found[0], text
     )
     text = _ASSIGNED.sub(_without_value, text)
+    text = _OPTION.sub(_without_argument, text)
     return _RANDOM.sub(lambda found: MASK if _is_random(found[0]) else found[0], text)
+
+
+def without_url_secrets(text: str) -> str:
+    """Return a text without the secrets of the URLs in it, quickly where there is none.
+
+    >>> without_url_secrets("https://me:pass@host/data holds 3 images")
+    'https://me:***@host/data holds 3 images'
+    """
+    return redact_text(text) if ":/" in text else text
 
 
 def _is_secret_name(name: str) -> bool:
@@ -128,9 +141,17 @@ def _without_password(found: re.Match[str]) -> str:
 def _without_value(found: re.Match[str]) -> str:
     value = found["value"].strip("\"'")
     if not _is_secret_name(found["name"].lstrip("-")) or value.lower() in _FLAGS or value == MASK:
-        return found[0]
+        start = found.start("value") - found.start()  # the value may itself hold an assignment: `arguments: --token=abc`
+        return found[0][:start] + _ASSIGNED.sub(_without_value, found["value"])
     quote = found["value"][0] if found["value"][0] in "\"'" else ""
     return f"{found['name']}{found['quote']}{found['between']}{quote}{MASK}{quote}"
+
+
+def _without_argument(found: re.Match[str]) -> str:
+    """Mask the word after an option with a secret's name, as in a command line that a message shows."""
+    is_secret = _is_secret_name(found["option"].lstrip("-")) and found["value"].strip("\"'").lower() not in _FLAGS
+    value = MASK if is_secret else _OPTION.sub(_without_argument, found["value"])  # `-c 'python train.py --token abc'`
+    return f"{found['option']}{found['space']}{value}"
 
 
 def _is_random(text: str) -> bool:

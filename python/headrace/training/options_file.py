@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from headrace.errors import UsageError
+from headrace.system.redaction import without_url_secrets
 from headrace.system.regular_file import regular_opener
 from headrace.system.utf8 import name_from_utf8, utf8_text
 from headrace.training.options import Options
 
-__all__ = ["flatten", "read", "toml_text", "write"]
+__all__ = ["flatten", "read", "shown", "toml_text", "write"]
 
 _HEAD = "# headrace train --config THIS_FILE uses the same options; the command line overrides them\n"
 _NOT_UTF8 = "# bytes of names that are not UTF-8 are written as %XX, a percent sign before such digits as %25\n"
@@ -56,15 +57,24 @@ def flatten(options: Options) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None and name not in _NOT_SAVED}
 
 
+def shown(options: Options) -> dict[str, Any]:
+    """Return the same table as `flatten` without the secrets in URLs, for files, pages and logs that others may read."""
+    return {name: without_url_secrets(value) if isinstance(value, str) else value for name, value in flatten(options).items()}
+
+
 def toml_text(values: Mapping[str, Any]) -> str:
     """Format `values` as TOML."""
     return "".join(f"{name} = {_value(value)}\n" for name, value in values.items())
 
 
-def write(options: Options, path: Path) -> None:
-    """Write the options to `path`. Raise UsageError if the file cannot be written."""
+def write(options: Options, path: Path, *, secrets: bool = False) -> None:
+    """Write the options to `path`. Raise UsageError if the file cannot be written.
+
+    secrets: also write passwords in URLs, which otherwise become `***`, as in a file for a process of one's own.
+    """
+    values = flatten(options) if secrets else shown(options)
     try:
-        path.write_text(_HEAD + _utf8_only(toml_text(flatten(options))), encoding="utf-8")
+        path.write_text(_HEAD + _utf8_only(toml_text(values)), encoding="utf-8")
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}", hint="choose another --out") from error
 

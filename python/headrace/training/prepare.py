@@ -155,7 +155,7 @@ def _report_remark(on_progress: OnProgress, remark: str) -> None:
 
 
 def _make_loggers(options: Options, out: Path, on_progress: OnProgress) -> Loggers:
-    return Loggers(options.log, out, options_file.flatten(options), warn=lambda message: _report_remark(on_progress, message))
+    return Loggers(options.log, out, options_file.shown(options), warn=lambda message: _report_remark(on_progress, message))
 
 
 def _make_writer(folder: Path, keep: int, uploads: Uploads | None) -> Writer:

@@ -121,7 +121,7 @@ def combined_rate(
         )  # fmt: skip
         short = replace(short, optimization=replace(short.optimization, start_scale=1.0, accumulate=1))
         config = Path(folder) / "tune.toml"
-        options_file.write(short, config)
+        options_file.write(short, config, secrets=True)
         command = [sys.executable, "-m", "headrace", "train", "--config", str(config), "--processes", str(ranks), "--json"]
         meter = MachineMeter()
         try:
