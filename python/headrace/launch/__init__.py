@@ -1,5 +1,10 @@
 """`headrace launch`: run a training job on SageMaker, from a request that is checked before it is sent.
 
+- `container`: What a SageMaker container finds: its folders, hyperparameters, channels and hosts, and the `SM_*` variables from
+  them.
+- `entry`: The entry point of a training container: `python -m headrace.launch.entry`.
+- `first_process`: The first process of a container: it starts one command, hands signals on, collects orphans, and keeps the
+  end of stderr.
 - `metrics`: Metric definitions whose patterns match the log lines of `headrace train`.
 - `mistakes`: A mistake in a request: the field, what is wrong with it, and the remedy.
 - `plan`: What a request will cost, from `headrace.cost`.

@@ -1,0 +1,201 @@
+"""What a SageMaker container finds: its folders, hyperparameters, channels and hosts, and the `SM_*` variables from them.
+
+`/opt/ml` lies elsewhere where `SAGEMAKER_BASE_DIR` says so, as in SageMaker's own toolkit. The three JSON files decide; the
+variables are made from them for scripts that read those.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headrace.errors import HeadraceError
+
+__all__ = ["Container", "read_container", "sagemaker_variables", "script_arguments"]
+
+BASE_VARIABLE = "SAGEMAKER_BASE_DIR"
+RESERVED = "sagemaker_"
+"""Hyperparameters with this prefix are for the toolkit, not for the script."""
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """One host of a training job. `base`: `/opt/ml`. `hyperparameters`: with values as JSON gives them, else text."""
+
+    base: Path
+    hyperparameters: Mapping[str, Any]
+    inputs: Mapping[str, Mapping[str, Any]]
+    resources: Mapping[str, Any]
+
+    @property
+    def host(self) -> str:
+        """The name of this host: `algo-1`."""
+        return str(self.resources.get("current_host", "algo-1"))
+
+    @property
+    def hosts(self) -> list[str]:
+        """The names of all hosts."""
+        return list(self.resources.get("hosts") or [self.host])
+
+    @property
+    def rank(self) -> int:
+        """The place of this host among all."""
+        return self.hosts.index(self.host) if self.host in self.hosts else 0
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder that SageMaker copies to S3 during the job, and restores before a restart."""
+        return self.base / "checkpoints"
+
+    @property
+    def model(self) -> Path:
+        """The folder whose content is the model of the finished job."""
+        return self.base / "model"
+
+    @property
+    def output(self) -> Path:
+        """The folder of other results."""
+        return self.base / "output" / "data"
+
+    @property
+    def failure(self) -> Path:
+        """The file whose text becomes the job's FailureReason."""
+        return self.base / "output" / "failure"
+
+    def channel(self, name: str) -> Path:
+        """Return the path of a channel; in Pipe mode NAME_0, NAME_1, … stand beside it."""
+        return self.base / "input" / "data" / name
+
+
+def read_container(environment: Mapping[str, str] | None = None) -> Container:
+    """Read the JSON files of this container. Raises `HeadraceError` naming a file that cannot be read."""
+    base = Path((os.environ if environment is None else environment).get(BASE_VARIABLE) or "/opt/ml")
+    config = base / "input" / "config"
+    texts = _read(config / "hyperparameters.json")
+    hyperparameters = {name: _decoded(value) for name, value in texts.items()}
+    return Container(base, hyperparameters, _read(config / "inputdataconfig.json"), _read(config / "resourceconfig.json"))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as reason:
+        raise HeadraceError(f"cannot read {path}: {reason}", hint="SageMaker writes this file before the job starts") from None
+    if not isinstance(found, dict):
+        raise HeadraceError(f"{path} holds no object", hint="SageMaker writes this file before the job starts")
+    return found
+
+
+def _decoded(value: Any) -> Any:
+    """Return the value that a hyperparameter's text stands for, as the toolkit does: `"[1, 2]"` is a list, `"abc"` is text."""
+    try:
+        return json.loads(value)
+    except (ValueError, TypeError):
+        return value
+
+
+def sagemaker_variables(container: Container, *, gpus: int, program: str) -> dict[str, str]:
+    """Return the `SM_*` variables that SageMaker's toolkit would set. `program`: file name of the script."""
+    base, resources = container.base, container.resources
+    own = {name: value for name, value in container.hyperparameters.items() if not name.startswith(RESERVED)}
+    config = base / "input" / "config"
+    module = program.removesuffix(".py")
+    groups = resources.get("instance_groups") or []
+    names = [str(group["instance_group_name"]) for group in groups]
+    current = resources.get("current_group_name") or resources.get("current_instance_group") or "homogeneousCluster"
+    members = {str(group["instance_group_name"]): group for group in groups}
+    arguments = script_arguments(container)
+    plain: dict[str, Any] = {
+        "SM_HOSTS": container.hosts,
+        "SM_NETWORK_INTERFACE_NAME": resources.get("network_interface_name", "eth0"),
+        "SM_HPS": own,
+        "SM_USER_ENTRY_POINT": program,
+        "SM_FRAMEWORK_PARAMS": {},
+        "SM_RESOURCE_CONFIG": dict(resources),
+        "SM_INPUT_DATA_CONFIG": dict(container.inputs),
+        "SM_OUTPUT_DATA_DIR": str(base / "output" / "data"),
+        "SM_CHANNELS": sorted(container.inputs),
+        "SM_CURRENT_HOST": container.host,
+        "SM_CURRENT_INSTANCE_TYPE": resources.get("current_instance_type", "local"),
+        "SM_CURRENT_INSTANCE_GROUP": current,
+        "SM_CURRENT_INSTANCE_GROUP_HOSTS": list(members[current]["hosts"]) if current in members else container.hosts,
+        "SM_INSTANCE_GROUPS": names,
+        "SM_INSTANCE_GROUPS_DICT": members,
+        "SM_DISTRIBUTION_INSTANCE_GROUPS": [],
+        "SM_IS_HETERO": len(names) > 1,
+        "SM_MODULE_NAME": module,
+        "SM_LOG_LEVEL": 20,
+        "SM_FRAMEWORK_MODULE": "",
+        "SM_INPUT_DIR": str(base / "input"),
+        "SM_INPUT_CONFIG_DIR": str(config),
+        "SM_OUTPUT_DIR": str(base / "output"),
+        "SM_NUM_CPUS": os.cpu_count() or 1,
+        "SM_NUM_GPUS": gpus,
+        "SM_NUM_NEURONS": 0,
+        "SM_MODEL_DIR": str(base / "model"),
+        "SM_MODULE_DIR": str(base / "code"),
+        "SM_USER_ARGS": arguments,
+        "SM_OUTPUT_INTERMEDIATE_DIR": str(base / "output" / "intermediate"),
+    }
+    for name in container.inputs:
+        plain[f"SM_CHANNEL_{name.upper()}"] = str(container.channel(name))
+    for name, value in own.items():
+        plain[f"SM_HP_{name.upper()}"] = value
+    plain["SM_TRAINING_ENV"] = _training_environment(container, plain)
+    return {name: value if isinstance(value, str) else _text(value) for name, value in plain.items()}
+
+
+def _training_environment(container: Container, plain: Mapping[str, Any]) -> dict[str, Any]:
+    """Return all of it in one object, as the toolkit's `SM_TRAINING_ENV` has it."""
+    same = (
+        *("CURRENT_HOST", "CURRENT_INSTANCE_GROUP", "CURRENT_INSTANCE_GROUP_HOSTS", "CURRENT_INSTANCE_TYPE", "HOSTS"),
+        *("DISTRIBUTION_INSTANCE_GROUPS", "INPUT_CONFIG_DIR", "INPUT_DATA_CONFIG", "INPUT_DIR", "INSTANCE_GROUPS"),
+        *("INSTANCE_GROUPS_DICT", "IS_HETERO", "LOG_LEVEL", "MODEL_DIR", "MODULE_DIR", "MODULE_NAME", "NUM_CPUS", "NUM_GPUS"),
+        *("NETWORK_INTERFACE_NAME", "NUM_NEURONS", "OUTPUT_DATA_DIR", "OUTPUT_DIR", "OUTPUT_INTERMEDIATE_DIR"),
+        *("RESOURCE_CONFIG", "USER_ENTRY_POINT"),
+    )
+    return {
+        **{name.lower(): plain[f"SM_{name}"] for name in same},
+        "additional_framework_parameters": plain["SM_FRAMEWORK_PARAMS"],
+        "channel_input_dirs": {name: str(container.channel(name)) for name in container.inputs},
+        "distribution_hosts": [],
+        "framework_module": None,
+        "hyperparameters": plain["SM_HPS"],
+        "is_master": container.rank == 0,
+        "is_modelparallel_enabled": None,
+        "is_smddpmprun_installed": False,
+        "is_smddprun_installed": False,
+        "job_name": os.environ.get("TRAINING_JOB_NAME"),
+        "master_hostname": container.hosts[0],
+        "topology": container.resources.get("topology") or [],
+    }
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, dict | list | bool):
+        return json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return str(value)
+
+
+def script_arguments(container: Container) -> list[str]:
+    """Return the hyperparameters as arguments: `--name value`, `-n value` for a name of one letter."""
+    words = []
+    for name, value in sorted(container.hyperparameters.items()):
+        if not name.startswith(RESERVED):
+            words += [f"-{name}" if len(name) == 1 else f"--{name}", _argument(value)]
+    return words
+
+
+def _argument(value: Any) -> str:
+    """Return a value as the toolkit passes it: `a=1,b=2` for an object."""
+    if isinstance(value, dict):
+        return ",".join(f"{key}={inner}" for key, inner in value.items())
+    return "" if value is None else str(value)
