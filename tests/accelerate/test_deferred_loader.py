@@ -25,6 +25,9 @@ from torchvision.transforms import v2
 
 STACK = v1.Compose([v1.RandomResizedCrop(40), v1.RandomHorizontalFlip(), v1.ToTensor(), v1.Normalize([0.5] * 3, [0.2] * 3)])
 V2_STACK = v2.Compose([v2.RandomResizedCrop(40), v2.PILToTensor(), v2.ToDtype(torch.float32, scale=True)])
+V2_IMAGE = v2.Compose(
+    [v2.RandomResizedCrop(40), v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize([0.5], [0.2])]
+)
 
 
 def paths_of(folder: Path) -> list[str]:
@@ -103,7 +106,9 @@ def test_each_kind_of_collate_function(collate: Any, folder: Path, taken_over: l
     assert described([[(batch.images, batch.labels) for batch in batches]]) == both_ways(plain)[0][0]
 
 
-@pytest.mark.parametrize("transform", [V2_STACK, v1.Compose([v1.RandomCrop(32), v1.PILToTensor()]), v1.ToTensor()])
+@pytest.mark.parametrize(
+    "transform", [V2_STACK, V2_IMAGE, v2.ToImage(), v1.Compose([v1.RandomCrop(32), v1.PILToTensor()]), v1.ToTensor()]
+)
 @pytest.mark.parametrize("workers", [0, 1])
 def test_transforms_and_single_items(transform: Any, workers: int, folder: Path, taken_over: list[str]) -> None:
     loader = DataLoader(Images(paths_of(folder), "pair", transform), None, num_workers=workers)

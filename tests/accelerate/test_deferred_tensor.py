@@ -18,7 +18,8 @@ from headrace.accelerate.lazy_opening import lazy_images
 from PIL import Image
 from torch.utils.data import default_collate
 from torchvision import transforms as v1
-from torchvision.transforms import functional
+from torchvision import tv_tensors
+from torchvision.transforms import functional, v2
 
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 
@@ -55,6 +56,13 @@ CONTINUED = [
     lambda image: functional.to_tensor(image).sub_(torch.tensor(MEAN)[:, None, None]).clone().contiguous(),
     lambda image: functional.to_tensor(image).bfloat16().clamp(0.25, 0.5),
     lambda image: 1 - functional.to_tensor(image),
+    lambda image: functional.to_tensor(image).flip(-1).flip([1]),
+    v2.Compose([v2.ToImage(), v2.ToDtype(torch.float32, scale=True)]),
+    v2.Compose([v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)]),
+    v2.Compose([v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD, inplace=True), v2.ToPureTensor()]),
+    v2.Compose([v2.PILToTensor(), v2.ToDtype(torch.bfloat16, scale=True)]),
+    v2.Compose([v2.PILToTensor(), v2.ToDtype(torch.float32), v2.Normalize(MEAN, STD)]),
+    v2.Compose([v2.PILToTensor(), v2.ConvertImageDtype(torch.float32), v2.Normalize(MEAN, STD)]),
 ]
 
 
@@ -62,7 +70,7 @@ CONTINUED = [
 def test_pointwise_operations_continue_the_description(number: int, file: Path) -> None:
     expected = opened(file, CONTINUED[number])
     found = deferred(file, CONTINUED[number])
-    assert is_deferred(found) and isinstance(found, torch.Tensor) and found.__class__ is torch.Tensor
+    assert is_deferred(found) and isinstance(found, torch.Tensor) and found.__class__ is type(expected)
     facts = (found.shape, found.dtype, found.stride(), found.ndim, found.is_floating_point(), len(found), found.size(1))
     assert facts == (
         *(expected.shape, expected.dtype, expected.stride(), expected.ndim),
@@ -112,6 +120,44 @@ LOOKS = [
 
 def lambda_free_sum(values: torch.Tensor) -> torch.Tensor:
     return values.sum(dim=0)
+
+
+IMAGES = [
+    lambda image: image[0, 2:4],
+    lambda image: image + 1,
+    lambda image: image.clone(),
+    lambda image: image.to(torch.float32),
+    lambda image: image.flip(-1),
+    lambda image: repr(image),
+    lambda image: copy.deepcopy(image),
+    lambda image: pickle.loads(pickle.dumps(image)),
+    lambda image: v2.RandomResizedCrop(16, scale=(0.5, 0.5), ratio=(1, 1))(image).shape,
+    lambda image: v2.Resize(12)(image),
+    lambda image: v2.CenterCrop(12)(image),
+    lambda image: v2.RandomHorizontalFlip(1.0)(image),
+    lambda image: v2.GaussianBlur(3, 1.0)(image),
+    lambda image: v2.RandomErasing(1.0)(v2.ToDtype(torch.float32, scale=True)(image)).shape,
+    lambda image: v2.FiveCrop(10)(image),
+    lambda image: v2.ToDtype(torch.int64, scale=True)(image),
+    lambda image: v2.Normalize([1.0], [2.0])(v2.ToDtype(torch.float32)(image)),
+    lambda image: v2.functional.to_pil_image(image),
+    lambda image: v2.ToImage()(image),
+    lambda image: image.as_subclass(torch.Tensor),
+    lambda image: default_collate([image, image]),
+    lambda image: image.numpy(),
+    lambda image: torch.stack([image, image.as_subclass(torch.Tensor)]),
+]
+
+
+@pytest.mark.parametrize("number", range(len(IMAGES)))
+def test_any_use_of_torchvisions_image_class(number: int, file: Path) -> None:
+    expected = IMAGES[number](opened(file, v2.ToImage()))
+    with lazy_images(), deferred_tensors():
+        image = opened(file, v2.ToImage())
+        assert is_deferred(image) and isinstance(image, tv_tensors.Image)
+        found = IMAGES[number](image)
+    found = tuple(map(real, found)) if type(found) is tuple else real(found)
+    assert described(found) == described(expected)
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script`:FutureWarning")
@@ -181,13 +227,15 @@ def test_tensors_of_other_sizes_raise_torchs_error(file: Path) -> None:
 
 def test_torchvision_and_torch_are_as_before_behind_the_block(file: Path) -> None:
     from torch.utils.data._utils.collate import collate_tensor_fn, default_collate_fn_map
+    from torchvision.transforms.v2.functional._utils import _KERNEL_REGISTRY
 
+    registry = {name: dict(kernels) for name, kernels in _KERNEL_REGISTRY.items()}
     before = functional.to_tensor, functional.pil_to_tensor, default_collate_fn_map[torch.Tensor]
     with deferred_tensors(), deferred_tensors():
         assert functional.to_tensor is not before[0]
         assert type(opened(file, v1.ToTensor())) is torch.Tensor  # the image is not lazy
     assert (functional.to_tensor, functional.pil_to_tensor, default_collate_fn_map[torch.Tensor]) == before
-    assert before[2] is collate_tensor_fn
+    assert before[2] is collate_tensor_fn and registry == _KERNEL_REGISTRY
 
 
 def test_a_function_of_the_script_is_called(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

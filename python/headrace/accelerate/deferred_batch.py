@@ -24,7 +24,7 @@ from torch.multiprocessing.reductions import reduce_tensor
 from headrace._native import IndexStore, Job
 from headrace.accelerate import deferred_values
 from headrace.accelerate.deferred_filling import Filling, layout_of
-from headrace.accelerate.deferred_tensor import DeferredTensor, DescribedImage, geometry, is_deferred, parts_of, real
+from headrace.accelerate.deferred_tensor import DeferredTensor, DescribedImage, is_deferred, real
 from headrace.accelerate.image_description import ImageDescription, JpegSource, file_identity
 from headrace.system.disk import file_system
 
@@ -39,9 +39,9 @@ MOST_TENSORS = 0.5
 Memory = Callable[[tuple[int, ...], torch.dtype], torch.Tensor]
 """Makes a contiguous tensor of a shape and type for a batch."""
 
-Target = tuple[tuple[int, ...], tuple[int, ...], torch.dtype, list[Any], torch.Tensor | None]
+Target = tuple[tuple[int, ...], tuple[int, ...], torch.dtype, list[Any], torch.Tensor | None, type]
 """Shape, strides and type of a deferred tensor; its blocks, each (number of the source, geometry, number of the values) or the
-number of a computed block; and the computed blocks."""
+number of a computed block; the computed blocks; and its class."""
 
 
 class _Pickler(ForkingPickler):
@@ -104,7 +104,7 @@ class DescribedBatch:
             if isinstance(one, torch.Tensor):
                 tensors.append(one)
                 continue
-            shape, strides, dtype, blocks, computed = one
+            shape, strides, dtype, blocks, computed, kind = one
             tensor = memory(shape, dtype)
             if tensor.stride() != strides:
                 tensor = tensor.as_strided(shape, strides)
@@ -116,7 +116,7 @@ class DescribedBatch:
             )
             if not filling.add(parts, tensor):
                 raise RuntimeError(f"a deferred tensor {shape} of strides {strides} and type {dtype} has no native form")
-            tensors.append(tensor)
+            tensors.append(tensor if kind is torch.Tensor else tensor.as_subclass(kind))
         return PendingBatch(self.data, tensors, filling, filling.start(engine, indexes))
 
 
@@ -163,7 +163,7 @@ def packed(batch: Any, began_ns: int) -> Any:
     except Exception:
         return batch  # torch reports it when it pickles the batch
     found = [tensor for _, tensor in pickler.tensors.values()]
-    if not any(type(tensor) is DeferredTensor for tensor in found):
+    if not any(issubclass(type(tensor), DeferredTensor) for tensor in found):
         return batch
     packing = _Packing(began_ns)
     tensors = [packing.target(tensor) if is_deferred(tensor) else real(tensor) for tensor in found]
@@ -184,8 +184,8 @@ class _Packing:
 
     def target(self, tensor: DeferredTensor) -> Any:
         """Return the target of a deferred tensor. The computed tensor, if native code would not write it."""
-        shape, strides, dtype = geometry(tensor)
-        parts = parts_of(tensor)
+        state = tensor.__dict__["_state"]
+        parts, shape, strides = state.parts, state.shape, state.strides
         computed = [part for part in parts if isinstance(part, torch.Tensor)]
         if len(computed) > MOST_TENSORS * len(parts) or not _is_native(parts, shape, strides):
             return real(tensor)
@@ -198,7 +198,8 @@ class _Packing:
             else:
                 source, *place = part.description
                 blocks.append((self._source(source), tuple(place), self._values(part.values)))
-        return shape, strides, dtype, blocks, torch.stack(computed) if computed else None
+        together = torch.stack(computed) if computed else None
+        return shape, strides, state.dtype, blocks, together, type(tensor)._plain
 
     def _source(self, source: JpegSource) -> int:
         number = self._numbers.get(id(source))

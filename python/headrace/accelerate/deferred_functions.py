@@ -1,21 +1,36 @@
 """The time in which torchvision makes deferred tensors of lazy images: while a batch is made.
 
-Inside `deferred_tensors()` three functions of torchvision and the function of torch's `default_collate` for tensors are ours.
-They do what the originals do, unless the image is lazy, or a tensor of the batch is deferred.
+Inside `deferred_tensors()` some functions of torchvision, and the function of torch's `default_collate` for tensors, are ours.
+They do what the originals do, unless the image is lazy, or a tensor is deferred. Scripts that took a function from its module
+beforehand (`from torchvision.transforms.functional import to_tensor`) call the original, which finds the exact pixels.
 """
 
 from __future__ import annotations
 
+import functools
+import importlib
 import sys
 import threading
+from multiprocessing.reduction import ForkingPickler
 from types import TracebackType
 from typing import Any
 
 import torch
+from torch.multiprocessing.reductions import reduce_tensor
 from torch.utils.data._utils.collate import collate_tensor_fn, default_collate_fn_map
 
 from headrace.accelerate import deferred_filling
-from headrace.accelerate.deferred_tensor import DeferredTensor, DescribedImage, contiguous_strides, joined, real
+from headrace.accelerate.deferred_tensor import (
+    DeferredTensor,
+    DescribedImage,
+    State,
+    contiguous_strides,
+    continued,
+    is_deferred,
+    joined,
+    keeps_strides,
+    real,
+)
 from headrace.accelerate.deferred_values import unchanged, unit_floats
 from headrace.accelerate.lazy_pillow import description_of
 
@@ -23,45 +38,98 @@ __all__ = ["deferred_tensors"]
 
 _FUNCTIONAL = "torchvision.transforms.functional"
 _V2_FUNCTIONAL = "torchvision.transforms.v2.functional"
+_TV_TENSORS = "torchvision.tv_tensors"
 
 _lock = threading.Lock()
 _blocks = 0
 _replaced: list[tuple[Any, str, Any, Any]] = []
+_kernels: list[tuple[dict[Any, Any], type]] = []
 
 
-def _to_tensor(image: Any) -> Any:
-    """The deferred result of torchvision's `to_tensor`. None if the image is not lazy."""
-    description = description_of(image)
+def _to_tensor(original: Any, pic: Any) -> Any:
+    """Return the result of torchvision's `to_tensor`, deferred if the image is lazy."""
+    description = description_of(pic)
     if description is None:
-        return None
+        return original(pic)
     shape = (3, description.height, description.width)
     values = unit_floats(torch.get_default_dtype())
     parts = (DescribedImage(description, values),)
-    return DeferredTensor(parts, shape, contiguous_strides(shape), values.dtype, deferred_filling.compute)
+    return DeferredTensor(State(parts, shape, contiguous_strides(shape), values.dtype, deferred_filling.compute))
 
 
-def _pil_to_tensor(image: Any) -> Any:
-    """The deferred result of torchvision's `pil_to_tensor`, with its strides. None if the image is not lazy."""
-    description = description_of(image)
-    if description is None:
-        return None
+def _pil_to_tensor(original: Any, pic: Any) -> Any:
+    """Return the result of torchvision's `pil_to_tensor`, whose memory is that of the pixels, deferred if the image is lazy."""
+    description = description_of(pic)
+    return original(pic) if description is None else DeferredTensor(_state_of_pixels(description))
+
+
+def _state_of_pixels(description: Any) -> State:
     height, width = description.height, description.width
     parts = (DescribedImage(description, unchanged()),)
-    return DeferredTensor(parts, (3, height, width), (1, 3 * width, 3), torch.uint8, deferred_filling.compute)
+    return State(parts, (3, height, width), (1, 3 * width, 3), torch.uint8, deferred_filling.compute)
 
 
-def _deferring(original: Any, deferred: Any) -> Any:
-    def function(pic: Any) -> Any:
-        found = deferred(pic)
-        return original(pic) if found is None else found
+def _to_image(original: Any, inpt: Any) -> Any:
+    """Return the result of torchvision's `to_image`, deferred if the image is lazy."""
+    kind = _deferred_image()
+    if kind is None or type(inpt) is DeferredTensor:
+        return kind(inpt.__dict__["_state"]) if kind is not None and is_deferred(inpt) else original(real(inpt))
+    description = description_of(inpt)
+    return original(inpt) if description is None else kind(_state_of_pixels(description))
 
-    function.__name__, function.__doc__ = original.__name__, original.__doc__
-    return function
+
+def _normalize(original: Any, tensor: Any, mean: Any, std: Any, inplace: bool = False) -> Any:
+    """Return the result of torchvision's `normalize`. A deferred tensor stays one."""
+    state = tensor.__dict__["_state"] if is_deferred(tensor) else None
+    numbers = (list, tuple)
+    if state is not None and type(mean) in numbers and type(std) in numbers and keeps_strides(state.shape, state.strides):
+        key = (original, repr(mean), repr(std))
+        found = continued(tensor, lambda values: values.result(key, lambda table: original(table, mean, std, False)), inplace)
+        if found is not NotImplemented:
+            return found
+    return original(tensor, mean, std, inplace)
+
+
+def _to_dtype(original: Any, image: Any, dtype: torch.dtype = torch.float, scale: bool = False) -> Any:
+    """Return the result of torchvision's kernel `to_dtype`. A deferred tensor stays one."""
+    state = image.__dict__["_state"] if is_deferred(image) else None
+    if state is not None and keeps_strides(state.shape, state.strides):
+        key = (original, dtype, scale)
+        found = continued(
+            image, lambda values: values.result(key, lambda table: original(table, dtype=dtype, scale=scale)), conversion=True
+        )
+        if found is not NotImplemented:
+            return found
+    return original(image, dtype=dtype, scale=scale)
+
+
+def _wrap(original: Any, wrappee: Any, *, like: Any, **options: Any) -> Any:
+    """Return the result of torchvision's `wrap`, which gives a tensor the class of another: the plain one."""
+    if not issubclass(type(like), DeferredTensor):
+        return original(wrappee, like=like, **options)
+    if is_deferred(wrappee):
+        return type(like)(wrappee.__dict__["_state"])
+    return real(wrappee).as_subclass(type(like)._plain)
+
+
+@functools.cache
+def _image_class() -> type[DeferredTensor]:
+    """Return the class of deferred tensors that are torchvision's `Image`."""
+    plain: Any = importlib.import_module(_TV_TENSORS).Image
+    kind: type[DeferredTensor] = type("DeferredImage", (DeferredTensor, plain), {"_plain": plain})
+    ForkingPickler.register(kind, lambda tensor: reduce_tensor(real(tensor).as_subclass(torch.Tensor)))
+    return kind
+
+
+def _deferred_image() -> type[DeferredTensor] | None:
+    """Return the class, or None if operations on `Image` are to return `Image` (`set_return_type`)."""
+    helpers = sys.modules.get(f"{_TV_TENSORS}._torch_function_helpers")
+    return None if getattr(helpers, "_TORCHFUNCTION_SUBCLASS", True) else _image_class()
 
 
 def _collate(batch: Any, *, collate_fn_map: Any = None) -> Any:
     """Collate tensors as torch does."""
-    if any(type(tensor) is DeferredTensor for tensor in batch):
+    if any(issubclass(type(tensor), DeferredTensor) for tensor in batch):
         found = joined(batch, torch.stack, contiguous=torch.utils.data.get_worker_info() is not None)
         if found is not NotImplemented:
             return found
@@ -91,20 +159,46 @@ class deferred_tensors:
                 _restore_functions()
 
 
+_FUNCTIONS = (
+    (_FUNCTIONAL, "to_tensor", _to_tensor),
+    (_FUNCTIONAL, "pil_to_tensor", _pil_to_tensor),
+    (_FUNCTIONAL, "normalize", _normalize),
+    (_V2_FUNCTIONAL, "pil_to_tensor", _pil_to_tensor),
+    (_V2_FUNCTIONAL, "to_image", _to_image),
+    (_TV_TENSORS, "wrap", _wrap),
+)
+
+
 def _replace_functions() -> None:
-    for module_name, name, deferred in (
-        (_FUNCTIONAL, "to_tensor", _to_tensor),
-        (_FUNCTIONAL, "pil_to_tensor", _pil_to_tensor),
-        (_V2_FUNCTIONAL, "pil_to_tensor", _pil_to_tensor),
-    ):
+    for module_name, name, ours in _FUNCTIONS:
         module = sys.modules.get(module_name)
         original = getattr(module, name, None)
-        if original is not None and original.__module__ == _FUNCTIONAL:  # not the script's own
-            ours = _deferring(original, deferred)
-            _replaced.append((module, name, original, ours))
-            setattr(module, name, ours)
+        if original is not None and original.__module__.startswith("torchvision."):  # not the script's own
+            function = functools.wraps(original)(functools.partial(ours, original))
+            _replaced.append((module, name, original, function))
+            setattr(module, name, function)
     if default_collate_fn_map.get(torch.Tensor) is collate_tensor_fn:
         default_collate_fn_map[torch.Tensor] = _collate
+    if _V2_FUNCTIONAL in sys.modules:
+        _add_kernels()
+
+
+def _add_kernels() -> None:
+    """Add kernels for deferred tensors to torchvision's registry, which finds a function by the class of the image."""
+    functional = sys.modules[_V2_FUNCTIONAL]
+    registry = getattr(sys.modules.get(f"{_V2_FUNCTIONAL}._utils"), "_KERNEL_REGISTRY", {})
+    for name, ours in (("to_dtype", _to_dtype), ("normalize", _normalize)):
+        kernels = registry.get(getattr(functional, name, None), {})
+        for kind in (DeferredTensor, _image_class()):
+            original = kernels.get(torch.Tensor)
+            if original is not None and kind not in kernels:
+                kernels[kind] = functools.partial(_by_kernel, ours, original, kernels.get(kind._plain, original))
+                _kernels.append((kernels, kind))
+
+
+def _by_kernel(ours: Any, original: Any, plain: Any, image: Any, *arguments: Any, **options: Any) -> Any:
+    """Call a kernel of torchvision for a deferred image: ours, or the one for the plain class."""
+    return ours(original, image, *arguments, **options) if is_deferred(image) else plain(real(image), *arguments, **options)
 
 
 def _restore_functions() -> None:
@@ -112,5 +206,8 @@ def _restore_functions() -> None:
         module, name, original, ours = _replaced.pop()
         if getattr(module, name) is ours:  # the script has not replaced it meanwhile
             setattr(module, name, original)
+    while _kernels:
+        kernels, kind = _kernels.pop()
+        kernels.pop(kind, None)
     if default_collate_fn_map.get(torch.Tensor) is _collate:
         default_collate_fn_map[torch.Tensor] = collate_tensor_fn

@@ -14,6 +14,7 @@ import atexit
 import contextlib
 import functools
 import queue
+import sys
 import threading
 from time import time_ns
 from typing import Any
@@ -24,7 +25,6 @@ from torch._utils import ExceptionWrapper
 from headrace._native import IndexStore, Ring
 from headrace.accelerate.compile import engine, index_limit_bytes
 from headrace.accelerate.deferred_batch import DescribedBatch, PendingBatch, packed
-from headrace.accelerate.deferred_functions import deferred_tensors
 from headrace.accelerate.lazy_loader import with_lazy_images
 from headrace.accelerate.partly_native import PartlyNative
 from headrace.loading.jpeg_index_cache import shared_index_file
@@ -50,6 +50,10 @@ class DeferredItems:
 
     def around(self) -> contextlib.AbstractContextManager[Any]:
         """Return the block in which a batch is made."""
+        if "PIL.Image" not in sys.modules:
+            return contextlib.nullcontext()
+        from headrace.accelerate.deferred_functions import deferred_tensors
+
         return deferred_tensors()
 
     def finish(self, batch: Any) -> Any:

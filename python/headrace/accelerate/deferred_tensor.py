@@ -2,11 +2,12 @@
 
 A deferred tensor holds images in order, each a block [3, height, width]: the description of a lazy image
 (`image_description`) and what the script's pointwise operations make of its pixels (`deferred_values`), or a tensor. Shape,
-type and strides are those of the tensor that the script would have. Pointwise operations, `torch.stack` and `torch.cat` go on
-with the description. All else, from Python or from C++, gets the exact values: they are computed once, and from then on the
-object passes every use on to them.
+type and strides are those of the tensor that the script would have. Pointwise operations, flips, `torch.stack` and `torch.cat`
+go on with the description. All else, from Python or from C++, gets the exact values: they are computed once, and from then on
+the object passes every use on to them.
 
-Its class is a subclass of `torch.Tensor`; `__class__` and pickles say `torch.Tensor`.
+The class is a subclass of `torch.Tensor` (`DeferredImage` in `deferred_functions`: of torchvision's `Image`); `__class__` and
+pickles name the plain class.
 """
 
 from __future__ import annotations
@@ -22,7 +23,19 @@ from torch.utils._pytree import tree_map
 from headrace.accelerate.deferred_values import Values
 from headrace.accelerate.image_description import ImageDescription
 
-__all__ = ["DeferredTensor", "DescribedImage", "Part", "is_deferred", "real"]
+__all__ = [
+    "DeferredTensor",
+    "DescribedImage",
+    "Part",
+    "State",
+    "contiguous_strides",
+    "continued",
+    "described_state",
+    "is_deferred",
+    "joined",
+    "keeps_strides",
+    "real",
+]
 
 Fill = Callable[[Sequence["Part"], torch.Tensor], None]
 
@@ -38,32 +51,60 @@ Part: TypeAlias = DescribedImage | torch.Tensor
 """A block [3, height, width] of a deferred tensor."""
 
 
-class DeferredTensor(torch.Tensor):
-    """A tensor [..., 3, height, width] that is not computed yet. See the module.
+class State:
+    """What a deferred tensor stands for. Tensors that share memory share it.
 
-    `parts`: its blocks, in order. `fill`: what computes them into a tensor.
+    `parts`: the blocks in order, until they are computed. `shape`, `strides` (in values), `dtype`: of the tensor. `fill`: what
+    computes the blocks into a tensor. `tensor`: the result, or None.
     """
 
-    _parts: tuple[Part, ...] | None
-    _tensor: torch.Tensor | None
-    _fill: Fill
+    __slots__ = ("dtype", "fill", "parts", "shape", "strides", "tensor")
+
+    def __init__(
+        self, parts: tuple[Part, ...], shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype, fill: Fill
+    ) -> None:
+        self.parts = parts
+        self.shape = shape
+        self.strides = strides
+        self.dtype = dtype
+        self.fill = fill
+        self.tensor: torch.Tensor | None = None
+
+    def computed(self) -> torch.Tensor:
+        """Return the tensor with its values. They are computed the first time."""
+        if self.tensor is None:
+            tensor = torch.empty_strided(self.shape, self.strides, dtype=self.dtype)
+            self.fill(self.parts, tensor)
+            self.tensor, self.parts = tensor, ()
+        return self.tensor
+
+
+class DeferredTensor(torch.Tensor):
+    """A tensor [..., 3, height, width] that is not computed yet. See the module."""
+
+    _plain: type = torch.Tensor
+    _state: State
 
     @staticmethod
-    def __new__(
-        cls, parts: tuple[Part, ...], shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype, fill: Fill
-    ) -> DeferredTensor:
-        """Return the tensor of a shape, type and strides (in values)."""
-        made: DeferredTensor = torch.Tensor._make_wrapper_subclass(cls, shape, strides=strides, dtype=dtype)
-        fields = made.__dict__
-        fields["_parts"], fields["_tensor"], fields["_fill"] = parts, None, fill
+    def __new__(cls, state: State) -> DeferredTensor:
+        """Return a tensor that stands for `state`."""
+        made: DeferredTensor = _make(cls, state.shape, strides=state.strides, dtype=state.dtype)
+        made.__dict__["_state"] = state
         return made
 
     def __init__(self, *arguments: Any) -> None:
         """Do nothing: `__new__` has made the tensor."""
 
-    __class__ = property(lambda self: torch.Tensor)
+    __class__ = property(lambda self: type(self)._plain)
 
     __hash__ = object.__hash__
+
+    def as_subclass(self, cls: Any) -> Any:
+        """Return a tensor of another class that shares the memory, as torch's method does. Torch does not ask this class."""
+        kind = DeferredTensor if cls is torch.Tensor else cls
+        if is_deferred(self) and issubclass(kind, DeferredTensor):
+            return kind(self._state)
+        return self._state.computed().as_subclass(kind._plain if issubclass(kind, DeferredTensor) else kind)
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -81,41 +122,34 @@ class DeferredTensor(torch.Tensor):
         return func(*tree_map(real, args), **tree_map(real, kwargs or {}))
 
 
+_make: Any = torch.Tensor._make_wrapper_subclass
 _subclass_off = torch._C.DisableTorchFunctionSubclass
 
 
 def is_deferred(value: Any) -> bool:
     """Whether a value is a tensor that is not computed yet."""
-    return type(value) is DeferredTensor and value.__dict__["_tensor"] is None
+    return issubclass(type(value), DeferredTensor) and value.__dict__["_state"].tensor is None
+
+
+def described_state(value: Any) -> State | None:
+    """Return what a tensor of the plain class stands for, if it is not computed yet. None for all else."""
+    if type(value) is not DeferredTensor:
+        return None
+    state: State = value.__dict__["_state"]
+    return state if state.tensor is None else None
 
 
 def real(value: Any) -> Any:
     """Return the computed tensor that a deferred tensor stands for; any other value as it is."""
-    if type(value) is not DeferredTensor:
+    kind = type(value)
+    if not issubclass(kind, DeferredTensor):
         return value
-    fields = value.__dict__
-    if fields["_tensor"] is None:
-        shape, strides, dtype = geometry(value)
-        parts, fill = fields["_parts"], fields["_fill"]
-        tensor = torch.empty_strided(shape, strides, dtype=dtype)
-        fill(parts, tensor)
-        fields["_tensor"], fields["_parts"] = tensor, None
-    return fields["_tensor"]
+    tensor = value.__dict__["_state"].computed()
+    return tensor if kind is DeferredTensor else tensor.as_subclass(kind._plain)
 
 
-def geometry(value: DeferredTensor) -> tuple[tuple[int, ...], tuple[int, ...], torch.dtype]:
-    """Return shape, strides and type of a deferred tensor."""
-    with _subclass_off():
-        return tuple(value.shape), value.stride(), value.dtype
-
-
-def parts_of(value: DeferredTensor) -> tuple[Part, ...]:
-    """Return the blocks of a tensor that is not computed yet."""
-    parts: tuple[Part, ...] = value.__dict__["_parts"]
-    return parts
-
-
-def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
+@functools.lru_cache(4096)
+def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Return the strides, in values, of a contiguous tensor of a shape."""
     strides, step = [], 1
     for size in reversed(shape):
@@ -124,9 +158,11 @@ def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
-def _continued(value: DeferredTensor, parts: tuple[Part, ...], dtype: torch.dtype) -> DeferredTensor:
-    shape, strides, _ = geometry(value)
-    return DeferredTensor(parts, shape, strides, dtype, value.__dict__["_fill"])
+@functools.lru_cache(4096)
+def keeps_strides(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """Whether a pointwise operation gives a tensor of the same strides: the memory is dense, and its order is unambiguous."""
+    reach = sum((size - 1) * step for size, step in zip(shape, strides, strict=True))
+    return strides == contiguous_strides(shape) or (min(shape) > 1 and math.prod(shape) == 1 + reach)
 
 
 def _from_metadata(func: Any, args: Any, kwargs: Any) -> Any:
@@ -139,60 +175,74 @@ def _from_metadata(func: Any, args: Any, kwargs: Any) -> Any:
 
 def _pointwise(func: Any, args: Any, kwargs: Any) -> Any:
     """Apply a pointwise operation to the values."""
-    at = next((number for number, value in enumerate(args) if is_deferred(value)), None)
-    if kwargs or at is None:
+    at = 0
+    state = described_state(args[0]) if args else None
+    if state is None and len(args) > 1:
+        at, state = 1, described_state(args[1])
+    if kwargs or state is None or not keeps_strides(state.shape, state.strides):
         return NotImplemented
-    value = args[at]
-    if any(isinstance(operand, torch.Tensor) and operand.ndim > value.ndim for operand in args):
+    dimensions = len(state.shape)
+    if any(number != at and isinstance(one, torch.Tensor) and one.ndim > dimensions for number, one in enumerate(args)):
         return NotImplemented
-    parts = parts_of(value)
-    if not _keeps_strides(value) or not all(type(part) is DescribedImage for part in parts):
+    return continued(args[at], lambda values: values.after(func, args, at), func in _IN_PLACE, func in _CONVERSIONS)
+
+
+def continued(value: Any, after: Callable[[Values], Values | None], in_place: bool = False, conversion: bool = False) -> Any:
+    """Return a deferred tensor after a pointwise operation, which makes other values of `Values`.
+
+    `in_place`: change the tensor itself. `conversion`: return the tensor itself if it has the type already. `NotImplemented` if
+    the operation has no values.
+    """
+    state: State = value.__dict__["_state"]
+    known: dict[Values, Values] = {}
+    parts: list[Part] = []
+    for part in state.parts:
+        if type(part) is not DescribedImage:
+            return NotImplemented
+        values = known.get(part.values)
+        if values is None:
+            found = after(part.values)
+            if found is None:
+                return NotImplemented
+            values = known[part.values] = found
+        parts.append(DescribedImage(part.description, values))
+    types = {values.dtype for values in known.values()}
+    if len(types) != 1 or (in_place and types != {state.dtype}):
         return NotImplemented
-    found = _parts_after(func, args, at, parts)
-    if found is None:
-        return NotImplemented
-    in_place = func in _IN_PLACE
-    dtype = found[0].values.dtype
-    if not in_place:
-        return value if func in _CONVERSIONS and dtype == geometry(value)[2] else _continued(value, found, dtype)
-    if at != 0 or dtype != geometry(value)[2]:
-        return NotImplemented
-    value.__dict__["_parts"] = found
-    return value
-
-
-def _parts_after(func: Any, args: Any, at: int, parts: Sequence[Any]) -> tuple[DescribedImage, ...] | None:
-    """Return the parts after a pointwise operation. Parts with equal values keep equal values."""
-    known: dict[int, Values | None] = {}
-    for part in parts:
-        if id(part.values) not in known:
-            known[id(part.values)] = part.values.after(func, args, at)
-    if None in known.values() or len({values.dtype for values in known.values() if values}) != 1:
-        return None
-    return tuple(DescribedImage(part.description, known[id(part.values)]) for part in parts)  # type: ignore[arg-type]
-
-
-def _keeps_strides(value: DeferredTensor) -> bool:
-    """Whether a pointwise operation gives a tensor of the same strides: the memory is dense, and its order is unambiguous."""
-    shape, strides, _ = geometry(value)
-    return strides == contiguous_strides(shape) or (min(shape) > 1 and math.prod(shape) == 1 + _reach(shape, strides))
-
-
-def _reach(shape: Sequence[int], strides: Sequence[int]) -> int:
-    return sum((size - 1) * step for size, step in zip(shape, strides, strict=True))
+    if in_place:
+        state.parts = tuple(parts)
+        return value
+    if conversion and types == {state.dtype}:
+        return value
+    return type(value)(State(tuple(parts), state.shape, state.strides, types.pop(), state.fill))
 
 
 def _cloned(func: Any, args: Any, kwargs: Any) -> Any:
-    if len(args) != 1 or kwargs or not is_deferred(args[0]) or not _keeps_strides(args[0]):
+    state = described_state(args[0])
+    if len(args) != 1 or kwargs or state is None or not keeps_strides(state.shape, state.strides):
         return NotImplemented
-    return _continued(args[0], parts_of(args[0]), geometry(args[0])[2])
+    return DeferredTensor(State(state.parts, state.shape, state.strides, state.dtype, state.fill))
 
 
 def _contiguous(func: Any, args: Any, kwargs: Any) -> Any:
-    if len(args) != 1 or kwargs or not is_deferred(args[0]):
+    state = described_state(args[0])
+    if len(args) != 1 or kwargs or state is None:
         return NotImplemented
-    shape, strides, _ = geometry(args[0])
-    return args[0] if strides == contiguous_strides(shape) else NotImplemented
+    return args[0] if state.strides == contiguous_strides(state.shape) else NotImplemented
+
+
+def _flipped(func: Any, args: Any, kwargs: Any) -> Any:
+    """Flip the images left to right, or top to bottom."""
+    state = described_state(args[0])
+    axes = args[1] if len(args) == 2 and type(args[1]) in (list, tuple) else args[1:]
+    if state is None or kwargs or len(axes) != 1 or type(axes[0]) is not int or not keeps_strides(state.shape, state.strides):
+        return NotImplemented
+    axis = axes[0] if axes[0] < 0 else axes[0] - len(state.shape)
+    if axis not in (-1, -2) or not all(type(part) is DescribedImage for part in state.parts):
+        return NotImplemented
+    flips = {"left_right": axis == -1, "top_bottom": axis == -2}
+    parts = (DescribedImage(part.description.flipped(**flips), part.values) for part in state.parts)
+    return DeferredTensor(State(tuple(parts), state.shape, state.strides, state.dtype, state.fill))
 
 
 def _stack(func: Any, args: Any, kwargs: Any) -> Any:
@@ -221,29 +271,37 @@ def joined(tensors: Sequence[Any], function: Any, *, contiguous: bool = False) -
 
     `NotImplemented` if nothing of it is deferred, or if the tensors do not fit.
     """
-    first = next((tensor for tensor in tensors if is_deferred(tensor)), None)
+    first: State | None = next((tensor.__dict__["_state"] for tensor in tensors if is_deferred(tensor)), None)
     if first is None:
         return NotImplemented
-    shape, _, dtype = geometry(first)
+    shape, dtype = first.shape, first.dtype
     seen: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
     parts: list[Part] = []
     for tensor in tensors:
         if is_deferred(tensor):
-            own_shape, strides, own_dtype = geometry(tensor)
-            parts += parts_of(tensor)
+            state: State = tensor.__dict__["_state"]
+            parts += state.parts
+            own_shape, strides, own_dtype = state.shape, state.strides, state.dtype
         else:
             tensor = real(tensor)
-            if type(tensor) is not torch.Tensor or tensor.device.type != "cpu" or tensor.requires_grad:
+            if not _is_plain(tensor):
                 return NotImplemented
             own_shape, strides, own_dtype = tuple(tensor.shape), tensor.stride(), tensor.dtype
             # A copy, as `stack` makes one: the script may change its tensor afterwards.
-            parts += tensor.detach().clone(memory_format=torch.contiguous_format).reshape(-1, *own_shape[-3:]).unbind()
+            copied = tensor.as_subclass(torch.Tensor).clone(memory_format=torch.contiguous_format)
+            parts += copied.reshape(-1, *own_shape[-3:]).unbind() if len(own_shape) >= 3 else ()
         if own_dtype != dtype or (own_shape != shape if function is torch.stack else own_shape[1:] != shape[1:]):
             return NotImplemented
         seen.append((own_shape, strides))
     whole = (len(tensors), *shape) if function is torch.stack else (sum(one[0][0] for one in seen), *shape[1:])
     strides = contiguous_strides(whole) if contiguous else _joined_strides(function, tuple(seen), whole)
-    return DeferredTensor(tuple(parts), whole, strides, dtype, first.__dict__["_fill"])
+    return DeferredTensor(State(tuple(parts), whole, strides, dtype, first.fill))
+
+
+def _is_plain(tensor: Any) -> bool:
+    """Whether a tensor can be a block: torch's own, or a retyped one, on the CPU, without a gradient."""
+    known = {torch.Tensor, *(kind._plain for kind in DeferredTensor.__subclasses__())}
+    return type(tensor) in known and tensor.device.type == "cpu" and not tensor.requires_grad and not tensor.is_sparse
 
 
 @functools.lru_cache(256)
@@ -283,6 +341,7 @@ def _handlers() -> dict[Any, Callable[[Any, Any, Any], Any]]:
         found |= {getattr(space, name): _pointwise for name in names.split() if hasattr(space, name)}
     found |= {torch.is_floating_point: _from_metadata, torch.Tensor.clone: _cloned, torch.clone: _cloned}
     found |= {torch.Tensor.contiguous: _contiguous, torch.stack: _stack, torch.cat: _cat, torch.concat: _cat}
+    found |= {torch.Tensor.flip: _flipped, torch.flip: _flipped}
     return found
 
 

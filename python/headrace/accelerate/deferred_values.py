@@ -7,6 +7,7 @@ is exact). Equal chains of operations share one table.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -48,20 +49,23 @@ class Values:
 
         None if the function is more than pointwise with these operands, or if it fails.
         """
-        key = (function, at, *map(_key, operands[:at]), *map(_key, operands[at + 1 :]))
-        if None in key:
+        others = tuple(map(_key, operands[:at] + operands[at + 1 :]))
+        if None in others:
             return None
+        return self.result((function, at, others), lambda table: function(*operands[:at], table, *operands[at + 1 :]))
+
+    def result(self, key: Any, function: Callable[[torch.Tensor], Any]) -> Values | None:
+        """Return the values after a function, which is called once for equal keys. None if it fails, or is not pointwise."""
         if key not in self._results:
             if len(self._results) >= MOST_RESULTS:
                 self._results.clear()
-            self._results[key] = self._computed(function, operands, at)
+            self._results[key] = self._computed(function)
         return self._results[key]
 
-    def _computed(self, function: Any, operands: tuple[Any, ...], at: int) -> Values | None:
-        table = self.table.clone()
+    def _computed(self, function: Callable[[torch.Tensor], Any]) -> Values | None:
         try:
             with torch.no_grad():
-                found = function(*operands[:at], table, *operands[at + 1 :])
+                found = function(self.table.clone())
         except Exception:
             return None  # the tensor itself raises it
         if type(found) is not torch.Tensor or found.device.type != "cpu" or found.numel() != 3 * 256:
