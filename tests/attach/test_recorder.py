@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from headrace.attach import recorder as recorder_module
 from headrace.attach.device_clock import StepClock
+from headrace.attach.log import log_line
 from headrace.attach.recorder import Recorder
 
 
@@ -41,6 +45,65 @@ def test_a_forked_child_writes_its_own_file(tmp_path: Path) -> None:
     os.waitpid(child, 0)
     assert {(line["name"], line["pid"]) for line in lines(tmp_path)} == {("parent", os.getpid()), ("child", child)}
     assert len(list(tmp_path.glob("*.jsonl"))) == 2
+
+
+@pytest.mark.parametrize("short", [False, True])
+def test_a_full_disk_ends_the_recording_and_raises_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], short: bool
+) -> None:
+    recorder = Recorder(tmp_path)
+    recorder.event("before", 0.0, 0.0)
+    recorder.flush()
+    write = os.write
+
+    def full(descriptor: int, data: bytes) -> int:
+        if short:
+            return write(descriptor, data[:7])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(recorder_module.os, "write", full)
+    for _ in range(3):
+        recorder.event("lost", 0.0, 0.0)
+        recorder.row("steps", 0, [0, 1.0])
+        recorder.flush()
+    monkeypatch.undo()
+    recorder.event("after", 0.0, 0.0)
+    recorder.flush()
+    (file,) = tmp_path.glob("*.jsonl")
+    assert json.loads(file.read_text().splitlines()[0])["name"] == "before" and "after" not in file.read_text()
+    assert capfd.readouterr().err.count("nothing more of this job is recorded") == 1
+
+
+def test_a_script_that_closes_all_files_gets_none_of_the_lines(tmp_path: Path) -> None:
+    """As daemons do: all descriptors are closed, and the script's next file gets the number of the session's."""
+    recorder = Recorder(tmp_path)
+    recorder.event("before", 0.0, 0.0)
+    recorder.flush()
+    number = recorder._file
+    assert number is not None
+    os.close(number)
+    other = os.open(tmp_path / "own.log", os.O_WRONLY | os.O_CREAT)
+    os.dup2(other, number)
+    recorder.event("after", 0.0, 0.0)
+    recorder.flush()
+    recorder.move(tmp_path)
+    os.write(number, b"mine")
+    assert (tmp_path / "own.log").read_bytes() == b"mine"
+    assert {line["name"] for line in lines(tmp_path)} == {"before", "after"}
+    for descriptor in {other, number}:
+        os.close(descriptor)
+
+
+def test_lines_for_a_closed_or_missing_stderr_go_nowhere(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    closed = io.StringIO()
+    closed.close()
+    for stream in (None, closed):
+        monkeypatch.setattr(sys, "stderr", stream)
+        log_line("headrace: words")
+    monkeypatch.undo()
+    assert capfd.readouterr() == ("", "")
 
 
 def test_after_many_rows_one_in_sixteen_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

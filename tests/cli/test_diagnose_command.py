@@ -118,6 +118,24 @@ def test_a_command_that_cannot_be_started_leaves_no_session(tmp_path: Path) -> N
     assert not [path for path in tmp_path.rglob("*") if path.name != "headrace-sessions"]
 
 
+def test_a_full_disk_costs_the_session_and_not_the_job(tmp_path: Path) -> None:
+    """A limit on the size of files stands in for the disk: the rows of the steps do not fit, nor does the report."""
+    pytest.importorskip("torch")
+    (tmp_path / "train.py").write_text(
+        TRAIN.replace("return 400", "return 3000").replace("0.004", "0.0005") + "    raise SystemExit(5)\n"
+    )
+    program = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (12_000, 12_000))\n"
+    program += "from headrace.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    words = ["diagnose", "--out", "s", "--json", "--", sys.executable, "train.py"]
+    done = subprocess.run([sys.executable, "-c", program, *words], cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 5, done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stderr.count("nothing more of this job is recorded") == 1
+    assert "diagnosis and report are not written" in done.stderr
+    document = json.loads(done.stdout)
+    assert document["report"] is None and document["verdict"]
+
+
 def test_sessions_of_one_second_have_folders_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("time.strftime", lambda *_: "2026-11-20-141205")

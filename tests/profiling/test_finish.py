@@ -118,8 +118,10 @@ def test_a_report_that_cannot_be_written_leaves_the_diagnosis(
 
     monkeypatch.setattr(html, "write", fail)
     saved_session(tmp_path / "s", images)
-    with pytest.raises(SessionError, match="no room"):
-        finish(tmp_path / "s", log=print)
+    lines: list[str] = []
+    _, diagnosis = finish(tmp_path / "s", log=lines.append)
+    assert diagnosis.verdict == "CPU_PREP" and diagnosis.report is None
+    assert lines == [f"headrace: diagnosis and report are not written to {tmp_path / 's'}: no room for the report"]
     assert read_session_folder(tmp_path / "s")[1].verdict == "CPU_PREP"
 
 

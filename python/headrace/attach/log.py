@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 
 from headrace.system.printable import printable_lines
 
@@ -15,11 +16,13 @@ _process = os.getpid()
 def log_line(words: str) -> None:
     """Print one or more whole lines on stderr, above open progress bars of tqdm.
 
-    Control characters of names appear as escapes. tqdm is used only if the script has imported it. Its errors are not raised.
+    Control characters of names appear as escapes. tqdm is used only if the script has imported it. Nothing is raised: a script
+    may have closed stderr, or whoever reads it may be gone.
     """
     words = printable_lines(words)
-    if not _print_above_bars(words):
-        print(words, file=sys.stderr, flush=True)
+    if sys.stderr is not None and not _print_above_bars(words):
+        with suppress(OSError, ValueError):
+            print(words, file=sys.stderr, flush=True)
 
 
 def _print_above_bars(words: str) -> bool:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import atexit
+import errno
 import json
+import multiprocessing
 import os
 import time
 from collections.abc import Callable
@@ -12,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.attach.load_hooks import SESSION_VARIABLE
+from headrace.attach.log import log_line
 
 __all__ = ["Recorder", "recorder"]
 
@@ -25,7 +28,8 @@ THINNED_TO = 16
 class Recorder:
     """Buffers rows in memory, and appends them to the file as whole lines, at most twice a second and at the end.
 
-    A killed process loses at most the last half second. A forked child writes a file of its own.
+    A killed process loses at most the last half second. A forked child writes a file of its own. When the disk is full,
+    recording ends and the job goes on.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -50,7 +54,7 @@ class Recorder:
         """Write to another session from now on."""
         self.flush()
         self._folder = folder
-        if self._file is not None:
+        if self._file is not None and self._is_own(self._file):
             os.close(self._file)
         self._start_process()
 
@@ -98,14 +102,33 @@ class Recorder:
             lines.append({**table, "worker": worker} if kind == "batches" else table)
         if not lines:
             return
-        text = "".join(json.dumps(line, separators=(",", ":"), default=str) + "\n" for line in lines)
-        os.write(self._descriptor(), text.encode())
+        text = "".join(json.dumps(line, separators=(",", ":"), default=str) + "\n" for line in lines).encode()
+        try:
+            if os.write(self._descriptor(), text) < len(text):  # a line without its end must be the last one
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as error:
+            self._give_up(error)
+
+    def _give_up(self, error: OSError) -> None:
+        """Record nothing more in this process, and say so once for a job: its workers write to the same disk."""
+        self.closed = True
+        if multiprocessing.parent_process() is None:
+            why = error.strerror or error
+            log_line(f"headrace: nothing more of this job is recorded: {self._folder} cannot be written: {why}")
 
     def _descriptor(self) -> int:
-        if self._file is None:
+        if self._file is None or not self._is_own(self._file):
             name = f"process-{self.pid}-{time.monotonic_ns()}.jsonl"
             self._file = os.open(self._folder / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            self._identity = os.fstat(self._file)
         return self._file
+
+    def _is_own(self, descriptor: int) -> bool:
+        """Whether the descriptor is still that of the file: a script that becomes a daemon closes all, and opens others."""
+        try:
+            return os.path.samestat(os.fstat(descriptor), self._identity)
+        except OSError:
+            return False
 
 
 _recorders: dict[str, Recorder] = {}

@@ -288,5 +288,15 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
+def _run(arguments: list[str]) -> int:
+    """Follow a process as `main` does. A session that cannot be written is one line on stderr."""
+    try:
+        return main(arguments)
+    except OSError as error:
+        with suppress(OSError):
+            print(f"headrace: the machine is not sampled any more: {error.strerror or error}", file=sys.stderr, flush=True)
+        return 1
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(_run(sys.argv[1:]))

@@ -14,7 +14,7 @@ from typing import IO, Any
 
 from headrace.attach import sampler
 from headrace.attach.launch import FinishedCommand, spawn
-from headrace.errors import CommandError, UsageError
+from headrace.errors import CommandError, SessionError, UsageError
 from headrace.session.model import SESSION_VERSION
 from headrace.system.private_files import make_private_folder, private_opener
 from headrace.system.redaction import redact_words
@@ -42,7 +42,8 @@ def watch(
     `hooks`: modules that attach to the command's Python processes. `env`: further environment variables. `time_limit_s`:
     stop the command after this many seconds (default: never). `log`: file for the command's output (default: pass it on).
 
-    Raises `UsageError` when the folder already holds a session, `CommandError` when the command cannot be started.
+    Raises `UsageError` when the folder already holds a session, `SessionError` when it cannot be written, `CommandError` when
+    the command cannot be started. A folder that cannot be written any more while the command runs ends the recording only.
     """
     folder = folder.absolute()
     begin_session(folder, command)
@@ -66,9 +67,10 @@ def watch(
     finally:
         for process in samplers:
             end_sampler(process, patience_s=SAMPLER_END_S)
-    if finished.timed_out:
-        add_fact(folder, "time_limit_s", time_limit_s)
-    end_session(folder, finished.returncode, finished.ended_s)
+    with suppress(SessionError):  # on a full disk, the command's exit code and what was recorded are still worth having
+        if finished.timed_out:
+            add_fact(folder, "time_limit_s", time_limit_s)
+        end_session(folder, finished.returncode, finished.ended_s)
     return finished
 
 
@@ -88,7 +90,7 @@ def default_session_folder() -> Path:
 def begin_session(folder: Path, command: Sequence[str]) -> None:
     """Make the folder and write the first line of a session, with the command less its secrets.
 
-    Raises `UsageError` when the folder already holds a session.
+    Raises `UsageError` when the folder already holds a session, `SessionError` when it cannot be written.
     """
     make_private_folder(folder)
     if any(folder.glob("*.jsonl")):
@@ -105,18 +107,22 @@ def begin_session(folder: Path, command: Sequence[str]) -> None:
 
 
 def end_session(folder: Path, code: int, ended_s: float) -> None:
-    """Write the exit code of the command and its end on the monotonic clock, in seconds."""
+    """Write the exit code of the command and its end on the monotonic clock, in seconds. Raises `SessionError`."""
     _write(folder, kind="exit", code=code, monotonic_s=ended_s)
 
 
 def add_fact(folder: Path, name: str, value: Any) -> None:
-    """Add a later measurement to the session. `Session.facts[name]` holds it."""
+    """Add a later measurement to the session. `Session.facts[name]` holds it. Raises `SessionError`."""
     _write(folder, kind="fact", name=name, value=value)
 
 
 def _write(folder: Path, **line: Any) -> None:
-    with open(folder / "launch.jsonl", "a", encoding="utf-8", opener=private_opener) as file:
-        file.write(json.dumps(line, separators=(",", ":")) + "\n")
+    try:
+        with open(folder / "launch.jsonl", "a", encoding="utf-8", opener=private_opener) as file:
+            file.write(json.dumps(line, separators=(",", ":")) + "\n")
+    except OSError as error:
+        hint = "free some space, or give another folder with --out"
+        raise SessionError(f"cannot write the session {folder}: {error.strerror or error}", hint=hint) from error
 
 
 def end_sampler(process: subprocess.Popen[bytes], *, patience_s: float) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from headrace.diagnosis.diagnose import diagnose
 from headrace.diagnosis.model import Diagnosis
+from headrace.errors import SessionError
 from headrace.profiling.image_benchmark import with_image_benchmark
 from headrace.profiling.read_sweep import with_read_sweep
 from headrace.profiling.verify_fixes import remeasure_fixes
@@ -44,7 +45,8 @@ def finish(
     read sweep, which needs threads, is then left out. `usd_per_hour`: price of a GPU-hour, for the wasted money in the report.
 
     A job with timed steps is measured for a few seconds (one thread for the images, up to 16 for the files). A measurement that
-    fails is logged and left out. Raises `SessionError` when the folder holds no session or the report cannot be written.
+    fails is logged and left out, and so are files that cannot be written (`Diagnosis.report` is then None). Raises
+    `SessionError` when the folder holds no session.
 
         session, diagnosis = finish(Path("headrace-sessions/one"), log=print)
     """
@@ -56,11 +58,15 @@ def finish(
     diagnosis = replace(diagnose(session), session=str(folder), time_to_verdict_s=time_to_verdict_s)
     if remeasure_command is not None:
         diagnosis = remeasure_fixes(diagnosis, session, folder, command=remeasure_command, log=log, limit_s=remeasure_limit_s)
-    if report:
-        diagnosis = replace(diagnosis, report=str(folder / REPORT_FILE))
-    write_diagnosis(diagnosis, folder)
-    if report:
-        html.write(diagnosis, folder / REPORT_FILE, session=session, usd_per_hour=usd_per_hour)
+    path = folder / REPORT_FILE
+    try:
+        write_diagnosis(replace(diagnosis, report=str(path)) if report else diagnosis, folder)
+        if report:
+            html.write(diagnosis, path, session=session, usd_per_hour=usd_per_hour)
+            diagnosis = replace(diagnosis, report=str(path))
+    except (OSError, SessionError) as error:  # the diagnosis is there, and whoever called shows it
+        why = (error.strerror or error) if isinstance(error, OSError) else error
+        log(f"headrace: diagnosis and report are not written to {folder}: {why}")
     return session, diagnosis
 
 
