@@ -79,7 +79,9 @@ def test_headrace_train_gets_its_folders_and_hyperparameters(tmp_path: Path) -> 
 def test_several_hosts_or_gpus_start_torchrun(tmp_path: Path) -> None:
     files = hosts("algo-1", "algo-2", current="algo-2")
     found = read_container({"SAGEMAKER_BASE_DIR": str(container(tmp_path, files, {"train.py": ""}))})
-    command, _ = container_command(found, {"HEADRACE_SCRIPT": "train.py"}, gpus=4)
+    plain, _ = container_command(found, {"HEADRACE_SCRIPT": "train.py"}, gpus=4)
+    assert plain[1:] == [str(tmp_path / "code" / "train.py")]  # as the toolkit starts a script that asks for nothing
+    command, _ = container_command(found, {"HEADRACE_SCRIPT": "train.py", "HEADRACE_TORCHRUN": "1"}, gpus=4)
     assert command[1:3] == ["-m", "torch.distributed.run"]
     assert {"--nnodes=2", "--node_rank=1", "--nproc_per_node=4", "--master_addr=algo-1"} <= set(command)
     assert command[-1] == str(tmp_path / "code" / "train.py")

@@ -8,7 +8,7 @@
 - `evaluate`: accuracy of trained weights on a dataset.
 - `export`: trained weights in other formats.
 - `inspect`: print facts about a dataset.
-- `launch`: run a training job on SageMaker.
+- `launch`: check the request of a SageMaker training job, or run the job on this machine.
 - `main`: The `headrace` command: find the verb, parse its arguments, turn errors into messages and exit codes.
 - `output`: Output of the command line: results on stdout (text, or one JSON document), progress and messages on stderr.
 - `pack`: any image dataset into verified shards.

@@ -1,4 +1,4 @@
-"""`headrace launch`: run a training job on SageMaker."""
+"""`headrace launch`: check the request of a SageMaker training job, or run the job on this machine."""
 
 from __future__ import annotations
 
@@ -14,28 +14,61 @@ from typing import Any
 from headrace.cli import output
 from headrace.cost.live_prices import read_table
 from headrace.errors import HeadraceError, UsageError
+from headrace.launch.local.job import GRACE_S, Interruption, LocalJob, run_local
+from headrace.launch.local.store import LocalStore
 from headrace.launch.plan import ExpectedCost, Work, expected_cost
 from headrace.launch.request import Channel, InstanceGroup, TrainingJob, build_request
 from headrace.launch.validate import check_request, refuse_mistakes
 from headrace.system.atomic_write import atomic_write
+from headrace.system.sizes import count_text
+from headrace.training.stop_signal import StopRequest
 
-SUMMARY = "check the request of a SageMaker training job without an account, and say what the job costs"
+SUMMARY = "check and price the request of a SageMaker training job without an account, or run the job on this machine"
 EXAMPLE = """
 headrace launch sagemaker --model resnet50 --data s3://bucket/train --instance ml.g5.xlarge --role ARN --bucket bucket --dry-run
 headrace launch sagemaker --request job.json --dry-run       # check a request that something else wrote
+headrace launch local --request job.json --channel train=photos/ --out job          # run it here, as SageMaker would
+headrace launch local --model resnet18 --data photos/ --spot --interrupt 60 --out job
 """
+
+LOCAL_ROLE, LOCAL_INSTANCE = "arn:aws:iam::000000000000:role/local", "ml.m5.xlarge"
+"""Stand for what a local job does not need, in the request that a local job is made from."""
 
 PAIR = re.compile(r"([^=]+)=(.*)", re.DOTALL)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `headrace launch`."""
-    parser.add_argument("target", choices=("sagemaker",), metavar="target", help="where the job runs")
+    parser.add_argument("target", choices=("sagemaker", "local"), metavar="target", help="sagemaker, or local: this machine")
     parser.add_argument("--dry-run", action="store_true", help="write the request and its cost; send nothing")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write the request as JSON to this file")
+    parser.add_argument("--out", type=Path, metavar="PATH", help="file for the request; local: folder of the job")
     parser.add_argument("--request", type=Path, metavar="FILE", help="take the whole request from a JSON file")
     _job_arguments(parser)
     _place_arguments(parser)
+    _local_arguments(parser)
+
+
+def _local_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("local jobs")
+    group.add_argument(
+        "--channel",
+        action="append",
+        default=[],
+        metavar="NAME=FOLDER",
+        help="folder in place of a channel's data; may be repeated",
+    )
+    group.add_argument("--store", type=Path, metavar="FOLDER", help="folder in place of S3 (default: OUT/s3)")
+    group.add_argument(
+        "--interrupt",
+        type=_positive,
+        action="append",
+        default=[],
+        metavar="SECONDS",
+        help="take the machines after so much training; repeat it for the attempts that follow",
+    )
+    group.add_argument(
+        "--grace", type=_positive, default=GRACE_S, metavar="SECONDS", help="from SIGTERM to SIGKILL (default: 120)"
+    )
 
 
 def _job_arguments(parser: argparse.ArgumentParser) -> None:
@@ -98,11 +131,13 @@ def _positive(text: str) -> float:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Build or read the request, check it, price it, and print or write it."""
-    if not args.dry_run:
+    """Build or read the request and check it; then price it, or run it here."""
+    if args.target == "sagemaker" and not args.dry_run:
         raise UsageError("this version of headrace sends no request", hint="--dry-run checks it and says what it costs")
     request = _read(args.request) if args.request else build_request(_job(args))
     refuse_mistakes(check_request(request, region=args.region), output.log)
+    if args.target == "local" and not args.dry_run:
+        return _run_here(args, request)
     cost = expected_cost(request, _work(args), read_table("us-east-1", output.log)[0])
     if args.out:
         _write(args.out, request)
@@ -111,10 +146,73 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _run_here(args: argparse.Namespace, request: dict[str, Any]) -> int:
+    """Run the job on this machine; return 0 if it completed."""
+    if args.interrupt and not request.get("EnableManagedSpotTraining"):
+        raise UsageError("--interrupt is for spot jobs: a job on demand keeps its machines", hint="--spot")
+    folder: Path = args.out or Path(request["TrainingJobName"])
+    store = LocalStore(args.store or folder / "s3", _folders(args, request))
+    with StopRequest() as stop:
+        done = run_local(
+            request,
+            store,
+            folder,
+            script=args.script,
+            interruptions=[_after(seconds) for seconds in args.interrupt],
+            grace_s=args.grace,
+            log=output.log,
+            stopped=lambda: stop.signal is not None,
+        )
+    document = {
+        "status": done.status,
+        "description": done.description,
+        "interruptions": done.interruptions,
+        "killed": done.killed,
+        "folder": str(folder),
+    }
+    output.emit(args, document, lambda: _show_done(done))
+    return 0 if done.status == "Completed" else 1
+
+
+def _after(seconds: float) -> Interruption:
+    return lambda checkpoints, passed_s: passed_s > seconds
+
+
+def _folders(args: argparse.Namespace, request: dict[str, Any]) -> dict[str, Path]:
+    """Return the folder that stands for the address of each channel that is given here."""
+    given = {name: Path(folder) for name, folder in _pairs(args.channel, "--channel").items()}
+    for name, place in (("train", args.data), ("validation", args.val)):
+        if place is not None and "://" not in place and name not in given:
+            given[name] = Path(place)
+    sources = {one["ChannelName"]: one["DataSource"].get("S3DataSource") for one in request.get("InputDataConfig") or []}
+    found = {}
+    for name, folder in given.items():
+        if sources.get(name) is None:
+            raise UsageError(f"the request has no channel {name} in S3", hint=f"its channels: {', '.join(sources)}")
+        if not folder.exists():
+            raise UsageError(f"--channel {name}: there is no {folder}")
+        found[sources[name]["S3Uri"]] = folder
+    return found
+
+
+def _show_done(done: LocalJob) -> None:
+    output.say(
+        f"{done.status} after {done.description['TrainingTimeInSeconds']} s, {count_text(done.interruptions, 'interruption')}"
+    )
+    if reason := done.description.get("FailureReason"):
+        output.say(reason)
+    for name in done.killed:
+        output.say(f"{name} ignored SIGTERM and was killed: on SageMaker its last steps would be lost")
+    if artifacts := done.description.get("ModelArtifacts"):
+        output.say(f"model: {artifacts['S3ModelArtifacts']}")
+    output.say(f"logs: {done.folder / 'logs'}, description: {done.folder / 'description.json'}")
+
+
 def _job(args: argparse.Namespace) -> TrainingJob:
-    needed = {"--data": args.data, "--role": args.role, "--bucket": args.bucket}
-    missing = [name for name, value in needed.items() if value is None]
-    if not args.instance and not args.instance_group:
+    here = args.target == "local"
+    needed = {"--data": args.data, "--role": args.role or here, "--bucket": args.bucket or here}
+    missing = [name for name, value in needed.items() if not value]
+    if not args.instance and not args.instance_group and not here:
         missing.append("--instance")
     if args.model is None and args.script is None:
         missing.append("--model")
@@ -123,9 +221,9 @@ def _job(args: argparse.Namespace) -> TrainingJob:
     groups = [_group(text) for text in args.instance_group]
     return TrainingJob(
         name=args.name or time.strftime("headrace-%Y%m%d-%H%M%S", time.gmtime()),
-        instance=args.instance or groups[0].instance,
-        role=args.role,
-        bucket=args.bucket.removeprefix("s3://").rstrip("/"),
+        instance=args.instance or (groups[0].instance if groups else LOCAL_INSTANCE),
+        role=args.role or LOCAL_ROLE,
+        bucket=(args.bucket or "local").removeprefix("s3://").rstrip("/"),
         channels=[_channel(args, name, uri) for name, uri in (("train", args.data), ("validation", args.val)) if uri],
         region=args.region,
         count=args.count,
@@ -147,6 +245,8 @@ def _job(args: argparse.Namespace) -> TrainingJob:
 
 
 def _channel(args: argparse.Namespace, name: str, uri: str) -> Channel:
+    if args.target == "local" and "://" not in uri:
+        uri = f"s3://local/{name}"  # the folder stands for this address
     return Channel(
         name,
         uri,

@@ -1,4 +1,4 @@
-"""`headrace launch`: run a training job on SageMaker, from a request that is checked before it is sent.
+"""`headrace launch`: training jobs for SageMaker: requests checked before they are sent, and run on this machine.
 
 - `container`: What a SageMaker container finds: its folders, hyperparameters, channels and hosts, and the `SM_*` variables from
   them.

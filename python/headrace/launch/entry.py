@@ -24,6 +24,9 @@ __all__ = ["container_command", "main"]
 PORT = 7777
 """Port at which the hosts of a job meet; SageMaker's own SDK uses the same."""
 
+TORCHRUN = "sagemaker_torch_distributed_enabled"
+"""The hyperparameter by which SageMaker's SDK asks for torchrun."""
+
 FAILURE_CHARACTERS = 1024
 """SageMaker shows so much of the failure file."""
 
@@ -65,7 +68,8 @@ def container_command(container: Container, environment: Mapping[str, str], *, g
     else:
         what, words = ["-m", "headrace", "train"], _train_words(container)
     name = Path(script).name if script else "headrace"
-    if len(container.hosts) == 1 and gpus <= 1:
+    alone = len(container.hosts) == 1 and gpus <= 1
+    if alone or (script and not _wants_torchrun(container, environment)):
         return [sys.executable, *what, *words], name
     master = environment.get("HEADRACE_MASTER_ADDR") or container.hosts[0]
     launcher = [
@@ -74,6 +78,11 @@ def container_command(container: Container, environment: Mapping[str, str], *, g
         f"--master_port={environment.get('HEADRACE_MASTER_PORT') or PORT}",
     ]
     return [sys.executable, *launcher, *what, *words], name
+
+
+def _wants_torchrun(container: Container, environment: Mapping[str, str]) -> bool:
+    """Return whether a script is to be started once for each GPU: it says so, as for SageMaker's toolkit."""
+    return environment.get("HEADRACE_TORCHRUN") == "1" or bool(container.hyperparameters.get(TORCHRUN))
 
 
 def _find_script(container: Container, script: str) -> Path:

@@ -1,0 +1,181 @@
+"""The inputs of a host: folders for File and FastFile, named pipes for Pipe mode, shares of the objects.
+
+In Pipe mode CHANNEL_0 holds the first pass, CHANNEL_1 the next, each made when its predecessor is opened. A pipe carries the
+bytes of all objects one after another, or each object as an MXNet RecordIO record.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import random
+import shutil
+import struct
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headrace.errors import HeadraceError, SourceError
+from headrace.launch.local.store import LocalStore
+
+__all__ = ["Input", "PipeFeeder", "inputs_of"]
+
+CODE = "code"
+RECORD_MAGIC = 0xCED7230A
+LONGEST_RECORD = (1 << 29) - 1
+PIECE = 1 << 16
+WAIT_S = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """A channel of one host. `objects`: name and path of all that the host's share is taken from, in the store's order."""
+
+    name: str
+    mode: str
+    objects: Sequence[tuple[str, Path]]
+    sharded: bool
+    place: int
+    hosts: int
+    shuffle_seed: int | None
+    record_io: bool
+    content_type: str | None
+
+    def share(self, epoch: int = 0) -> list[tuple[str, Path]]:
+        """Return the host's objects in the order of a pass: every n-th one where they are sharded by key."""
+        found = list(self.objects)
+        if self.shuffle_seed is not None:
+            random.Random(f"{self.shuffle_seed}:{epoch}").shuffle(found)
+        return found[self.place :: self.hosts] if self.sharded else found
+
+    def configuration(self) -> dict[str, str]:
+        """Return the channel's entry of inputdataconfig.json."""
+        found = {
+            "TrainingInputMode": self.mode,
+            "S3DistributionType": "ShardedByS3Key" if self.sharded else "FullyReplicated",
+            "RecordWrapperType": "RecordIO" if self.record_io else "None",
+        }
+        return found if self.content_type is None else {**found, "ContentType": self.content_type}
+
+    def fill(self, folder: Path) -> None:
+        """Make the channel's folder: copies in File mode, links in FastFile mode, which reads in place."""
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, path in self.share():
+            target = folder / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if self.mode == "FastFile":
+                target.symlink_to(path.absolute())
+            else:
+                shutil.copyfile(path, target)
+
+
+def inputs_of(request: Mapping[str, Any], store: LocalStore, host: str, groups: Mapping[str, Sequence[str]]) -> list[Input]:
+    """Return the channels that a host gets. `groups`: hosts by the name of their group.
+
+    Raises `SourceError` for a channel without objects, `HeadraceError` for a source that cannot be had here.
+    """
+    default = request["AlgorithmSpecification"]["TrainingInputMode"]
+    found = []
+    for channel in request.get("InputDataConfig") or []:
+        source = channel["DataSource"].get("S3DataSource")
+        name = channel["ChannelName"]
+        if source is None or source["S3DataType"] != "S3Prefix":
+            raise HeadraceError(f"channel {name}: only prefixes of S3 can be had here", hint="use S3Prefix for a local job")
+        wanted = source.get("InstanceGroupNames")
+        hosts = [one for group, members in groups.items() if not wanted or group in wanted for one in members]
+        if host not in hosts:
+            continue
+        objects = store.objects(source["S3Uri"])
+        if not objects and name != CODE:
+            raise SourceError(
+                f"channel {name}: no objects below {source['S3Uri']}", hint=f"--channel {name}=FOLDER gives a folder for it"
+            )
+        found.append(
+            Input(
+                name,
+                channel.get("InputMode") or default,
+                objects,
+                source.get("S3DataDistributionType") == "ShardedByS3Key",
+                hosts.index(host),
+                len(hosts),
+                (channel.get("ShuffleConfig") or {}).get("Seed"),
+                channel.get("RecordWrapperType") == "RecordIO",
+                channel.get("ContentType"),
+            )
+        )
+    return found
+
+
+class PipeFeeder:
+    """Feeds the pipes of one channel, a pass each, until `stop`. A reader that closes early gets the next pass next."""
+
+    def __init__(self, channel: Input, folder: Path) -> None:
+        self._channel, self._folder = channel, folder
+        self._stopped = threading.Event()
+        self.passes = 0
+        folder.mkdir(parents=True, exist_ok=True)
+        os.mkfifo(self._path(0))
+        self._thread = threading.Thread(target=self._run, name=f"headrace-pipe-{channel.name}", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._stopped.set()
+        self._thread.join()
+
+    def _path(self, epoch: int) -> Path:
+        return self._folder / f"{self._channel.name}_{epoch}"
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            pipe = self._open(self._path(self.passes))
+            if pipe is None:
+                return
+            os.mkfifo(self._path(self.passes + 1))
+            try:
+                for _, path in self._channel.share(self.passes):
+                    self._send(pipe, path)
+            except (BrokenPipeError, _StoppedError):
+                pass
+            finally:
+                os.close(pipe)
+            self.passes += 1
+
+    def _open(self, path: Path) -> int | None:
+        """Open a pipe once it has a reader; None if the job ends before."""
+        while not self._stopped.is_set():
+            try:
+                return os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+            except OSError as reason:
+                if reason.errno != errno.ENXIO:  # ENXIO: no reader yet
+                    return None
+            self._stopped.wait(WAIT_S)
+        return None
+
+    def _send(self, pipe: int, path: Path) -> None:
+        if self._channel.record_io:
+            data = path.read_bytes()
+            if len(data) > LONGEST_RECORD:
+                raise HeadraceError(f"{path} has {len(data)} bytes, more than a RecordIO record holds")
+            self._write(pipe, struct.pack("<II", RECORD_MAGIC, len(data)) + data + b"\0" * (-len(data) % 4))
+            return
+        with open(path, "rb") as file:
+            while data := file.read(1 << 20):
+                self._write(pipe, data)
+
+    def _write(self, pipe: int, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            if self._stopped.is_set():
+                raise _StoppedError
+            with contextlib.suppress(BlockingIOError):
+                view = view[os.write(pipe, view[:PIECE]) :]
+                continue
+            self._stopped.wait(WAIT_S / 10)
+
+
+class _StoppedError(Exception):
+    """The job has ended."""

@@ -1,0 +1,77 @@
+"""The copy of a host's checkpoints to the store while it trains, and back before a restart.
+
+As on SageMaker, a file that the host removes is removed in the store too, and all hosts share one prefix.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from pathlib import Path
+
+from headrace.system.atomic_write import replacing
+
+__all__ = ["CheckpointCopy"]
+
+EVERY_S = 0.5
+
+
+class CheckpointCopy:
+    """Copies `folder` to `store` in a thread until `close`, which copies once more."""
+
+    def __init__(self, folder: Path, store: Path) -> None:
+        self._folder, self._store = folder, store
+        self._sent: dict[str, tuple[int, int]] = {}
+        self._stopped = threading.Event()
+        folder.mkdir(parents=True, exist_ok=True)
+        store.mkdir(parents=True, exist_ok=True)
+        self._restore()
+        self._thread = threading.Thread(target=self._run, name="headrace-checkpoints", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the thread and copy what is new."""
+        self._stopped.set()
+        self._thread.join()
+        self.copy()
+
+    def copy(self) -> None:
+        """Copy new and changed files, and remove those that the host has removed."""
+        present = {}
+        for path in self._folder.rglob("*"):
+            try:
+                if path.is_file():
+                    found = path.stat()
+                    present[path.relative_to(self._folder).as_posix()] = (found.st_mtime_ns, found.st_size)
+            except OSError:  # removed or renamed meanwhile: seen next time
+                continue
+        for name, state in present.items():
+            if self._sent.get(name) != state and self._send(name):
+                self._sent[name] = state
+        for name in set(self._sent) - set(present):
+            (self._store / name).unlink(missing_ok=True)
+            del self._sent[name]
+
+    def _restore(self) -> None:
+        for path in sorted(self._store.rglob("*")):
+            if path.is_file():
+                name = path.relative_to(self._store).as_posix()
+                target = self._folder / name
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(path, target)
+                state = target.stat()
+                self._sent[name] = (state.st_mtime_ns, state.st_size)
+
+    def _send(self, name: str) -> bool:
+        target = self._store / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with replacing(target) as temporary:
+                shutil.copyfile(self._folder / name, temporary)
+        except OSError:  # the host renamed or removed it meanwhile
+            return False
+        return True
+
+    def _run(self) -> None:
+        while not self._stopped.wait(EVERY_S):
+            self.copy()

@@ -1,0 +1,153 @@
+"""One host of a local job: its folders, its JSON files and its process."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from headrace.launch.container import BASE_VARIABLE
+from headrace.launch.local.channels import Input, PipeFeeder
+from headrace.launch.local.checkpoints import CheckpointCopy
+
+__all__ = ["Host"]
+
+KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "PYTHONPATH", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES",
+        "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TORCH_HOME")  # fmt: skip
+"""Variables of this process that a host gets. Others, such as keys, stay outside, as they would on SageMaker."""
+
+MARKER = "HEADRACE_LOCAL_JOB"
+"""Set for all processes of a host, which are found by it when they must be killed."""
+
+DEFAULT_GROUP = "homogeneousCluster"
+
+
+@dataclass
+class Host:
+    """A host. `base` stands for /opt/ml; `groups`: hosts by the name of their group; `types`: instance type by group."""
+
+    name: str
+    group: str
+    base: Path
+    log: Path
+    groups: Mapping[str, Sequence[str]]
+    types: Mapping[str, str]
+    marker: str
+    process: subprocess.Popen[bytes] | None = None
+    copy: CheckpointCopy | None = None
+    feeders: list[PipeFeeder] = field(default_factory=list)
+    killed: bool = False
+
+    def make_folders(self, request: Mapping[str, Any], inputs: Sequence[Input], script: Path | None) -> None:
+        """Make the tree of a fresh container, and fill the channels in File and FastFile mode."""
+        shutil.rmtree(self.base, ignore_errors=True)
+        for folder in ("input/config", "input/data", "model", "output/data", "code", "checkpoints", "tmp"):
+            (self.base / folder).mkdir(parents=True)
+        hosts = [name for members in self.groups.values() for name in members]
+        config = {
+            "hyperparameters.json": request.get("HyperParameters") or {},
+            "inputdataconfig.json": {one.name: one.configuration() for one in inputs},
+            "resourceconfig.json": {
+                "current_host": self.name,
+                "current_instance_type": self.types[self.group],
+                "current_group_name": self.group,
+                "hosts": hosts,
+                "instance_groups": [
+                    {"instance_group_name": group, "instance_type": self.types[group], "hosts": list(members)}
+                    for group, members in self.groups.items()
+                ],
+                "network_interface_name": "lo",
+            },
+        }
+        if checkpoints := request.get("CheckpointConfig"):
+            config["checkpointconfig.json"] = {"S3Uri": checkpoints["S3Uri"], "LocalPath": str(self.base / "checkpoints")}
+        for name, value in config.items():
+            (self.base / "input" / "config" / name).write_text(json.dumps(value), encoding="utf-8")
+        if script is not None:
+            shutil.copyfile(script, self.base / "code" / script.name)
+        for one in inputs:
+            if one.mode != "Pipe":
+                one.fill(self.base / "input" / "data" / one.name)
+
+    def start(self, request: Mapping[str, Any], inputs: Sequence[Input], port: int, script: Path | None) -> None:
+        """Start the container's process and the feeders of its pipes."""
+        self.killed = False
+        self.feeders = [PipeFeeder(one, self.base / "input" / "data") for one in inputs if one.mode == "Pipe"]
+        environment = {name: os.environ[name] for name in KEPT if name in os.environ}
+        environment |= request.get("Environment") or {}
+        environment |= {
+            BASE_VARIABLE: str(self.base),
+            "TRAINING_JOB_NAME": request["TrainingJobName"],
+            "TRAINING_JOB_ARN": f"arn:aws:sagemaker:local:000000000000:training-job/{request['TrainingJobName']}",
+            "HEADRACE_MASTER_ADDR": "127.0.0.1",
+            "HEADRACE_MASTER_PORT": str(port),
+            MARKER: self.marker,
+        }
+        if script is not None:
+            environment["HEADRACE_SCRIPT"] = script.name
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        with open(self.log, "ab") as log:
+            self.process = subprocess.Popen(
+                _command(request), env=environment, cwd=self.base / "tmp", stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                start_new_session=True,
+            )  # fmt: skip
+
+    def terminate(self) -> None:
+        """Send SIGTERM to the container's first process."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Kill every process of the host, as the end of a container does."""
+        self.killed = self.killed or self.running
+        for place in Path("/proc").iterdir():
+            with contextlib.suppress(OSError, ValueError):
+                if f"{MARKER}={self.marker}".encode() in (place / "environ").read_bytes().split(b"\0"):
+                    os.kill(int(place.name), signal.SIGKILL)
+
+    def close(self) -> int:
+        """Collect the process, end feeders and the copy of checkpoints, and return the exit code."""
+        code = self.process.wait() if self.process is not None else 0
+        self.kill_left_over()
+        for feeder in self.feeders:
+            feeder.stop()
+        self.feeders = []
+        if self.copy is not None:
+            self.copy.close()
+            self.copy = None
+        return code
+
+    def kill_left_over(self) -> None:
+        """Kill what outlived the first process: a container ends with it."""
+        killed = self.killed
+        self.kill()
+        self.killed = killed
+
+    @property
+    def running(self) -> bool:
+        """Whether the first process runs."""
+        return self.process is not None and self.process.poll() is None
+
+    def failure(self) -> str:
+        """Return the text of the failure file, or ""."""
+        try:
+            return (self.base / "output" / "failure").read_text(encoding="utf-8", errors="replace")[:1024]
+        except OSError:
+            return ""
+
+
+def _command(request: Mapping[str, Any]) -> list[str]:
+    """Return the command of the container; the entry of headrace is run by this Python, without an installation."""
+    algorithm = request["AlgorithmSpecification"]
+    words = [*(algorithm.get("ContainerEntrypoint") or []), *(algorithm.get("ContainerArguments") or [])]
+    if not words or "headrace.launch.entry" in " ".join(words):
+        return [sys.executable, "-m", "headrace.launch.entry"]
+    return words

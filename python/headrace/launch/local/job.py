@@ -1,0 +1,269 @@
+"""A training job on local hosts, from a CreateTrainingJob request: attempts, interruptions, limits, results.
+
+result = run_local(request, LocalStore(Path("s3")), Path("job"))
+result.status, result.description["SecondaryStatusTransitions"]
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import socket
+import tarfile
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from headrace.errors import HeadraceError, SourceError
+from headrace.launch.local.channels import inputs_of
+from headrace.launch.local.checkpoints import CheckpointCopy
+from headrace.launch.local.host import DEFAULT_GROUP, Host
+from headrace.launch.local.store import LocalStore
+from headrace.system.atomic_write import atomic_write
+
+__all__ = ["GRACE_S", "Interruption", "LocalJob", "run_local"]
+
+GRACE_S = 120.0
+"""Seconds from SIGTERM to SIGKILL, as on SageMaker."""
+
+POLL_S = 0.05
+
+Interruption = Callable[[Path, float], bool]
+"""Whether the machines are taken now, from the folder of the stored checkpoints and the seconds of training in this attempt."""
+
+
+@dataclass
+class LocalJob:
+    """A finished local job. `description` has the form of DescribeTrainingJob. `killed`: hosts that ignored SIGTERM."""
+
+    status: str
+    description: dict[str, Any]
+    folder: Path
+    killed: list[str] = field(default_factory=list)
+    interruptions: int = 0
+
+
+def run_local(
+    request: Mapping[str, Any],
+    store: LocalStore,
+    folder: Path,
+    *,
+    script: Path | None = None,
+    interruptions: Sequence[Interruption] = (),
+    grace_s: float = GRACE_S,
+    log: Callable[[str], None] = lambda line: None,
+    stopped: Callable[[], bool] = lambda: False,
+) -> LocalJob:
+    """Run the job of a valid request to its end and return it.
+
+    folder: for the hosts' trees (`hosts/algo-1` is its /opt/ml), logs and `description.json`. script: file to run in place of
+    `headrace train`. interruptions: one for each attempt, in order; spot jobs only. stopped: asked often; ends the job.
+
+    Raises `HeadraceError` for a request that cannot run here.
+    """
+    return _Run(request, store, folder, script, list(interruptions), grace_s, log, stopped).run()
+
+
+class _Run:
+    """The state of a job while it runs."""
+
+    def __init__(
+        self,
+        request: Mapping[str, Any],
+        store: LocalStore,
+        folder: Path,
+        script: Path | None,
+        interruptions: list[Interruption],
+        grace_s: float,
+        log: Callable[[str], None],
+        stopped: Callable[[], bool],
+    ) -> None:
+        self.request, self.store, self.folder, self.script = request, store, folder, script
+        self.interruptions, self.grace_s, self.log, self.stopped = interruptions, grace_s, log, stopped
+        self.transitions: list[dict[str, str]] = []
+        self.billed_s = 0.0
+        self.trained_s = 0.0
+        self.killed: list[str] = []
+        self.count = 0
+        uri = (request.get("CheckpointConfig") or {}).get("S3Uri")
+        self.checkpoints = store.path(uri) if uri else None
+        self.hosts = _hosts(request, folder)
+
+    def run(self) -> LocalJob:
+        """Run attempts until the job has ended, then store its results."""
+        for part in ("results", "logs", "hosts"):  # of an earlier job; what is stored stays, as in S3
+            shutil.rmtree(self.folder / part, ignore_errors=True)
+        self._become("Starting", "Preparing the hosts")
+        outcome, reason = "Interrupted", ""
+        while outcome == "Interrupted":
+            begun_s = time.monotonic()
+            try:
+                outcome, reason = self._attempt()
+            except (SourceError, OSError) as error:
+                outcome, reason = "Failed", f"ClientError: {error}"
+            finally:
+                for host in self.hosts:
+                    host.kill()
+                    host.close()
+            self.billed_s += time.monotonic() - begun_s
+            if outcome == "Interrupted":
+                self.count += 1
+                self._become("Interrupted", "The machines were taken")
+                self._become("Starting", "Waiting for machines")
+        begun_s = time.monotonic()
+        self._become("Uploading", "Storing model and output")
+        artifacts = self._store_results(model=outcome != "Failed")
+        self.billed_s += time.monotonic() - begun_s
+        self._become(outcome, reason or outcome)
+        status = "Stopped" if outcome in ("Stopped", "MaxRuntimeExceeded") else outcome
+        return LocalJob(status, self._describe(status, outcome, reason, artifacts), self.folder, self.killed, self.count)
+
+    def _attempt(self) -> tuple[str, str]:
+        """Run all hosts once; return the secondary status and its reason."""
+        self._become("Downloading", "Preparing the inputs")
+        groups = self.hosts[0].groups
+        inputs = {host.name: inputs_of(self.request, self.store, host.name, groups) for host in self.hosts}
+        for host in self.hosts:
+            host.make_folders(self.request, inputs[host.name], self.script)
+            if self.checkpoints is not None:
+                host.copy = CheckpointCopy(host.base / "checkpoints", self.checkpoints)
+        self._become("Training", "Training")
+        port = _free_port()
+        for host in self.hosts:
+            host.start(self.request, inputs[host.name], port, self.script)
+        begun_s = time.monotonic()
+        outcome, reason = self._watch(begun_s)
+        self.trained_s += time.monotonic() - begun_s
+        return outcome, reason
+
+    def _watch(self, begun_s: float) -> tuple[str, str]:
+        interruption = self.interruptions.pop(0) if self.interruptions else None
+        limit_s = self.request["StoppingCondition"]["MaxRuntimeInSeconds"] - self.trained_s
+        while True:
+            running = [host for host in self.hosts if host.running]
+            failed = [host for host in self.hosts if not host.running and host.process and host.process.returncode]
+            passed_s = time.monotonic() - begun_s
+            if failed:
+                self._end_all()
+                return "Failed", _reason(failed[0])
+            if not running:
+                return "Completed", ""
+            if self.stopped():
+                self._end_all()
+                return "Stopped", "Stopped by the user"
+            if passed_s > limit_s:
+                self._end_all()
+                return "MaxRuntimeExceeded", "MaxRuntimeInSeconds has passed"
+            if interruption is not None and interruption(self.checkpoints or self.folder, passed_s):
+                self.log("the machines are taken: SIGTERM")
+                self._end_all()
+                return "Interrupted", ""
+            time.sleep(POLL_S)
+
+    def _end_all(self) -> None:
+        """SIGTERM to every host, and SIGKILL to those that still run after the grace time."""
+        for host in self.hosts:
+            host.terminate()
+        end_s = time.monotonic() + self.grace_s
+        while any(host.running for host in self.hosts) and time.monotonic() < end_s:
+            time.sleep(POLL_S)
+        for host in self.hosts:
+            if host.running:
+                host.kill()
+                self.killed.append(host.name)
+                self.log(
+                    f"{host.name} did not end within {self.grace_s:g} s of SIGTERM and was killed: its last steps are lost"
+                )
+
+    def _store_results(self, *, model: bool) -> str | None:
+        """Put model and output where the request wants them; return the address of the model."""
+        config = self.request["OutputDataConfig"]
+        uri = f"{config['S3OutputPath'].rstrip('/')}/{self.request['TrainingJobName']}/output"
+        place = self.store.path(uri)
+        packed = config.get("CompressionType", "GZIP") == "GZIP"
+        found = None
+        for name, part in (("model", "model"), ("output", "output/data")):
+            if name == "model" and not model:
+                continue
+            merged = self.folder / "results" / name
+            for host in reversed(self.hosts):  # where names collide, the first host's file stays
+                if (host.base / part).is_dir():
+                    shutil.copytree(host.base / part, merged, dirs_exist_ok=True)
+            if not merged.is_dir() or not any(merged.iterdir()):
+                continue
+            place.mkdir(parents=True, exist_ok=True)
+            if packed:
+                with tarfile.open(place / f"{name}.tar.gz", "w:gz") as tar:
+                    tar.add(merged, arcname=".")
+            else:
+                shutil.copytree(merged, place / name, dirs_exist_ok=True)
+            if name == "model":
+                found = f"{uri}/model.tar.gz" if packed else f"{uri}/model/"
+        return found
+
+    def _become(self, status: str, message: str) -> None:
+        now = datetime.now(UTC).isoformat()
+        if self.transitions:
+            self.transitions[-1]["EndTime"] = now
+        self.transitions.append({"Status": status, "StartTime": now, "StatusMessage": message})
+        self.log(f"{status}: {message}" if message != status else status)
+
+    def _describe(self, status: str, outcome: str, reason: str, artifacts: str | None) -> dict[str, Any]:
+        seconds = math.ceil(self.billed_s)
+        found = {
+            **{name: value for name, value in self.request.items() if name != "Tags"},
+            "TrainingJobStatus": status,
+            "SecondaryStatus": outcome,
+            "SecondaryStatusTransitions": self.transitions,
+            "TrainingTimeInSeconds": seconds,
+            "BillableTimeInSeconds": seconds,
+            "TrainingStartTime": self.transitions[1]["StartTime"],
+            "TrainingEndTime": self.transitions[-1]["StartTime"],
+        }
+        if status == "Failed":
+            found["FailureReason"] = reason
+        if artifacts:
+            found["ModelArtifacts"] = {"S3ModelArtifacts": artifacts}
+        self.folder.mkdir(parents=True, exist_ok=True)
+        atomic_write(self.folder / "description.json", json.dumps(found, indent=1) + "\n")
+        return found
+
+
+def _hosts(request: Mapping[str, Any], folder: Path) -> list[Host]:
+    resources = request["ResourceConfig"]
+    asked = resources.get("InstanceGroups") or [
+        {
+            "InstanceGroupName": DEFAULT_GROUP,
+            "InstanceType": resources["InstanceType"],
+            "InstanceCount": resources["InstanceCount"],
+        }
+    ]
+    names = iter(f"algo-{number + 1}" for number in range(sum(group["InstanceCount"] for group in asked)))
+    groups = {group["InstanceGroupName"]: [next(names) for _ in range(group["InstanceCount"])] for group in asked}
+    types = {group["InstanceGroupName"]: group["InstanceType"] for group in asked}
+    if not any(groups.values()):
+        raise HeadraceError("the request has no instances")
+    job = uuid.uuid4().hex
+    return [
+        Host(name, group, folder.absolute() / "hosts" / name, folder.absolute() / "logs" / f"{name}.log", groups, types,
+             f"{job}-{name}")
+        for group, members in groups.items()
+        for name in members
+    ]  # fmt: skip
+
+
+def _reason(host: Host) -> str:
+    words = host.failure()
+    code = host.process.returncode if host.process else 0
+    return f"AlgorithmError: {host.name}: {words}" if words else f"AlgorithmError: {host.name}: exit code {code}"
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])

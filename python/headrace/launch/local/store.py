@@ -1,0 +1,42 @@
+"""Folders in place of S3: `s3://bucket/key` is the file ROOT/bucket/key, or lies in a folder that stands for a prefix."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from headrace.errors import SourceError
+
+__all__ = ["LocalStore"]
+
+
+class LocalStore:
+    """Objects by address. `prefixes`: folders that stand for addresses, such as the data of a channel."""
+
+    def __init__(self, root: Path, prefixes: Mapping[str, Path] | None = None) -> None:
+        self.root = root
+        self._prefixes = {uri.rstrip("/"): folder for uri, folder in (prefixes or {}).items()}
+
+    def path(self, uri: str) -> Path:
+        """Return the path of an object or prefix, which need not exist. Raises `SourceError` for another kind of address."""
+        address = uri.rstrip("/")
+        for prefix, folder in self._prefixes.items():
+            if address == prefix or address.startswith(f"{prefix}/"):
+                return folder / address.removeprefix(prefix).lstrip("/")
+        scheme, _, rest = address.partition("://")
+        if scheme != "s3" or not rest or ".." in rest.split("/"):
+            raise SourceError(f"{uri} is no address of a bucket", hint="s3://bucket/prefix")
+        return self.root / rest
+
+    def objects(self, uri: str) -> list[tuple[str, Path]]:
+        """Return name below the prefix and path of every object, sorted by name. As in S3, `…/tra` also matches `…/train/x`."""
+        place = self.path(uri)
+        if place.is_dir():
+            return sorted((path.relative_to(place).as_posix(), path) for path in place.rglob("*") if path.is_file())
+        if place.is_file():
+            return [(place.name, place)]
+        if uri.endswith("/") or not place.parent.is_dir():
+            return []
+        near = [path for path in place.parent.iterdir() if path.name.startswith(place.name)]
+        found = [path for one in near for path in ([one] if one.is_file() else one.rglob("*")) if path.is_file()]
+        return sorted((path.relative_to(place.parent).as_posix(), path) for path in found)

@@ -1,0 +1,299 @@
+"""Training jobs on local hosts under SageMaker's contract. Scripts are written for SageMaker's toolkit and run unchanged."""
+
+from __future__ import annotations
+
+import json
+import struct
+import tarfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from headrace.cli.main import main
+from headrace.launch.local.job import LocalJob, run_local
+from headrace.launch.local.store import LocalStore
+from headrace.launch.request import Channel, InstanceGroup, TrainingJob, build_request
+
+pytestmark = pytest.mark.timeout(300)
+
+SCRIPT = """
+import argparse, json, os
+parser = argparse.ArgumentParser()
+parser.add_argument("--epochs", type=int, default=1)
+parser.add_argument("--train", default=os.environ["SM_CHANNEL_TRAIN"])
+parser.add_argument("--model-dir", default=os.environ["SM_MODEL_DIR"])
+given = parser.parse_args()
+names = sorted(os.path.relpath(os.path.join(folder, name), given.train)
+               for folder, _, files in os.walk(given.train) for name in files)
+host = os.environ["SM_CURRENT_HOST"]
+with open(os.path.join(given.model_dir, f"{host}.json"), "w") as file:
+    json.dump({"names": names, "epochs": given.epochs, "hosts": json.loads(os.environ["SM_HOSTS"]),
+               "keys": [name for name in os.environ if "AWS" in name], "group": os.environ["SM_CURRENT_INSTANCE_GROUP"]}, file)
+"""
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    for number in range(7):
+        path = tmp_path / "data" / f"class {number % 2}" / f"{number}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(bytes([number]) * (number + 1))
+    return tmp_path / "data"
+
+
+Run = Callable[..., LocalJob]
+
+
+@pytest.fixture
+def run(tmp_path: Path, data: Path) -> Run:
+    def start(script: str, *, channel: dict[str, Any] | None = None, limit_s: int | None = None, gzip: bool = False,
+              interruptions: Any = (), grace_s: float = 60.0, stopped: Any = None, **options: Any) -> LocalJob:  # fmt: skip
+        file = tmp_path / "train.py"
+        file.write_text(script)
+        options = {"hyperparameters": {"epochs": "3"}, **options}
+        channels = [Channel("train", "s3://bucket/train", **{"mode": "File", **(channel or {})})]
+        job = TrainingJob("job-1", options.pop("instance", "ml.m5.xlarge"), "arn:aws:iam::000000000000:role/x", "bucket",
+                          channels, **options)  # fmt: skip
+        request = build_request(job)
+        if limit_s is not None:
+            request["StoppingCondition"]["MaxRuntimeInSeconds"] = limit_s
+        if gzip:
+            del request["OutputDataConfig"]["CompressionType"]
+        store = LocalStore(tmp_path / "s3", {"s3://bucket/train/": data})
+        more = {} if stopped is None else {"stopped": stopped}
+        return run_local(
+            request, store, tmp_path / "job", script=file, interruptions=list(interruptions), grace_s=grace_s, **more
+        )
+
+    return start
+
+
+def logs(job: LocalJob) -> str:
+    return "\n".join(file.read_text() for file in sorted((job.folder / "logs").iterdir()))
+
+
+def model(tmp_path: Path, host: str = "algo-1") -> Any:
+    return json.loads((tmp_path / "s3/bucket/headrace/job-1/output/job-1/output/model" / f"{host}.json").read_text())
+
+
+def test_a_script_for_the_toolkit_runs_unchanged(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "planted-secret")
+    job = run(SCRIPT)
+    assert job.status == "Completed", logs(job)
+    found = model(tmp_path)
+    assert found["names"] == [f"class {number % 2}/{number}.jpg" for number in (0, 2, 4, 6, 1, 3, 5)]
+    assert (found["epochs"], found["hosts"], found["keys"]) == (3, ["algo-1"], [])
+    described = json.loads((job.folder / "description.json").read_text())
+    statuses = [one["Status"] for one in described["SecondaryStatusTransitions"]]
+    assert statuses == ["Starting", "Downloading", "Training", "Uploading", "Completed"]
+    assert described["ModelArtifacts"]["S3ModelArtifacts"] == "s3://bucket/headrace/job-1/output/job-1/output/model/"
+    assert "planted-secret" not in json.dumps(described) + logs(job)
+
+
+def test_results_are_packed_where_the_request_says_nothing_else(run: Run, tmp_path: Path) -> None:
+    job = run(SCRIPT, gzip=True)
+    assert job.status == "Completed", logs(job)
+    place = tmp_path / "s3/bucket/headrace/job-1/output/job-1/output"
+    with tarfile.open(place / "model.tar.gz") as tar:
+        assert "./algo-1.json" in tar.getnames()
+    assert not (place / "output.tar.gz").exists()
+
+
+@pytest.mark.parametrize("mode", ["File", "FastFile"])
+def test_the_input_of_the_store_is_never_changed(run: Run, data: Path, mode: str) -> None:
+    before = {path: path.read_bytes() for path in data.rglob("*.jpg")}
+    script = "import os, shutil; shutil.rmtree(os.environ['SM_CHANNEL_TRAIN'])"
+    assert run(script, channel={"mode": mode}).status == "Completed"
+    assert {path: path.read_bytes() for path in data.rglob("*.jpg")} == before
+
+
+def test_sharded_hosts_get_every_object_once(run: Run, tmp_path: Path) -> None:
+    job = run(SCRIPT, channel={"distribution": "ShardedByS3Key"}, count=3)
+    assert job.status == "Completed", logs(job)
+    shares = [set(model(tmp_path, f"algo-{number}")["names"]) for number in (1, 2, 3)]
+    assert sorted(map(len, shares)) == [2, 2, 3]
+    assert len(set.union(*shares)) == 7
+
+
+def test_groups_get_the_channels_that_name_them(run: Run, tmp_path: Path) -> None:
+    groups = [InstanceGroup("gpu", "ml.g5.xlarge", 1), InstanceGroup("cpu", "ml.m5.xlarge", 1)]
+    script = "import os\nos.environ.setdefault('SM_CHANNEL_TRAIN', '/nowhere')\n" + SCRIPT
+    job = run(script, channel={"groups": ["gpu"]}, groups=groups)
+    assert job.status == "Completed", logs(job)
+    assert (len(model(tmp_path, "algo-1")["names"]), model(tmp_path, "algo-1")["group"]) == (7, "gpu")
+    assert (model(tmp_path, "algo-2")["names"], model(tmp_path, "algo-2")["group"]) == ([], "cpu")
+
+
+PIPE = """
+import json, os, time
+found = []
+for epoch in range(3):
+    path = f"{os.environ['SM_CHANNEL_TRAIN']}_{epoch}"
+    while not os.path.exists(path):
+        time.sleep(0.01)
+    with open(path, "rb") as file:
+        found.append(list(file.read(5 if epoch == 1 else -1)))
+with open(os.path.join(os.environ["SM_MODEL_DIR"], "algo-1.json"), "w") as file:
+    json.dump(found, file)
+"""
+OBJECTS = [bytes([number]) * (number + 1) for number in (0, 2, 4, 6, 1, 3, 5)]  # in the order of their keys
+
+
+def test_a_pipe_carries_all_objects_in_every_pass_even_after_an_early_close(run: Run, tmp_path: Path) -> None:
+    job = run(PIPE, channel={"mode": "Pipe"}, environment={"HEADRACE_READS_PIPES": "1"})
+    assert job.status == "Completed", logs(job)
+    whole = list(b"".join(OBJECTS))
+    assert model(tmp_path) == [whole, whole[:5], whole]
+
+
+def test_a_pipe_of_records_is_shuffled_anew_in_every_pass(run: Run, tmp_path: Path) -> None:
+    channel = {"mode": "Pipe", "record_io": True, "shuffle_seed": 5}
+    job = run(PIPE.replace("5 if epoch == 1 else -1", "-1"), channel=channel)
+    assert job.status == "Completed", logs(job)
+
+    def records(data: bytes) -> list[bytes]:
+        found = []
+        while data:
+            magic, size = struct.unpack("<II", data[:8])
+            assert magic == 0xCED7230A
+            found.append(data[8 : 8 + size])
+            data = data[8 + (size + 3) // 4 * 4 :]
+        return found
+
+    passes = [records(bytes(one)) for one in model(tmp_path)]
+    assert all(sorted(one) == sorted(OBJECTS) for one in passes)
+    assert len({tuple(one) for one in passes}) > 1
+
+
+STEPS = """
+import os, signal, sys, time
+state = os.path.join(os.environ["SAGEMAKER_BASE_DIR"], "checkpoints", "step")
+step = int(open(state).read()) if os.path.exists(state) else 0
+print("begins at", step, flush=True)
+def save(*_):
+    open(state, "w").write(str(step))
+    old = os.path.join(os.path.dirname(state), f"old-{step}")
+    open(old, "w").write("x")
+signal.signal(signal.SIGTERM, lambda *_: (save(), sys.exit(0)))
+while step < LAST:
+    time.sleep(0.05)
+    step += 1
+open(os.path.join(os.environ["SM_MODEL_DIR"], "algo-1.json"), "w").write(str(step))
+"""
+
+
+def test_a_spot_job_goes_on_from_its_checkpoint_after_each_interruption(run: Run, tmp_path: Path) -> None:
+    seen: list[int] = []
+
+    def taken(checkpoints: Path, passed_s: float) -> bool:
+        if not logged(tmp_path, len(seen) + 1):
+            return False
+        time.sleep(0.2)
+        seen.append(1)
+        return True
+
+    job = run(STEPS.replace("LAST", "40"), spot=True, interruptions=[taken] * 3)
+    assert (job.status, job.interruptions, job.killed) == ("Completed", 3, []), logs(job)
+    begins = [int(line.split()[-1]) for line in logs(job).splitlines() if line.startswith("begins at")]
+    assert len(begins) == 4 and begins[0] == 0 and begins == sorted(begins) and begins[3] > 0
+    assert model(tmp_path) == 40
+    statuses = [one["Status"] for one in job.description["SecondaryStatusTransitions"]]
+    assert statuses.count("Interrupted") == 3 and statuses[-1] == "Completed"
+
+
+def logged(tmp_path: Path, times: int) -> bool:
+    file = tmp_path / "job" / "logs" / "algo-1.log"
+    return file.exists() and file.read_text().count("begins at") >= times
+
+
+def test_a_script_that_ignores_sigterm_is_killed_and_reported(run: Run, tmp_path: Path) -> None:
+    ignores = """
+import os, signal, subprocess, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+print("begins at 0", flush=True)
+time.sleep(600 if not os.path.exists(os.environ["MARK"]) else 0)
+"""
+    mark = tmp_path / "mark"
+
+    def taken(checkpoints: Path, passed_s: float) -> bool:
+        if logged(tmp_path, 1):
+            mark.write_text("")
+        return mark.exists()
+
+    job = run(ignores, spot=True, interruptions=[taken], grace_s=0.3, environment={"MARK": str(mark)})
+    assert (job.status, job.killed, job.interruptions) == ("Completed", ["algo-1"], 1), logs(job)
+    assert not [one for one in Path("/proc").glob("[0-9]*") if b"job-1" in environ(one)], "a process of the job is left"
+
+
+def environ(place: Path) -> bytes:
+    try:
+        return (place / "environ").read_bytes()
+    except OSError:
+        return b""
+
+
+def test_the_longest_time_ends_the_job(run: Run) -> None:
+    job = run(STEPS.replace("LAST", "100000"), limit_s=1)
+    assert (job.status, job.description["SecondaryStatus"]) == ("Stopped", "MaxRuntimeExceeded"), logs(job)
+
+
+def test_a_failure_says_why(run: Run) -> None:
+    job = run("raise ValueError('no labels in row 7')")
+    assert job.status == "Failed"
+    assert "ValueError: no labels in row 7" in job.description["FailureReason"]
+    assert job.description["FailureReason"].startswith("AlgorithmError: algo-1: training ended with exit code 1")
+
+
+def test_one_failing_host_ends_the_others(run: Run) -> None:
+    script = """
+import os, time
+if os.environ["SM_CURRENT_HOST"] == "algo-2":
+    raise ValueError("bad disk")
+time.sleep(600)
+"""
+    job = run(script, count=2)
+    assert job.status == "Failed" and "algo-2" in job.description["FailureReason"], logs(job)
+
+
+def test_a_channel_without_objects_fails_as_on_sagemaker(run: Run, data: Path) -> None:
+    for path in data.rglob("*.jpg"):
+        path.unlink()
+    job = run(SCRIPT)
+    assert job.status == "Failed"
+    assert "no objects below s3://bucket/train/" in job.description["FailureReason"]
+
+
+def test_the_store_matches_prefixes_as_s3_does(tmp_path: Path) -> None:
+    for name in ("train/a", "train2/b", "other/c"):
+        (tmp_path / "bucket" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "bucket" / name).write_text("x")
+    store = LocalStore(tmp_path)
+    assert [name for name, _ in store.objects("s3://bucket/train/")] == ["a"]
+    assert [name for name, _ in store.objects("s3://bucket/tra")] == ["train/a", "train2/b"]
+    assert store.objects("s3://bucket/none/") == []
+
+
+def test_the_command_runs_a_request_file(tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "mine.py").write_text(SCRIPT)
+    words = ["launch", "local", "--script", str(tmp_path / "mine.py"), "--data", str(data), "--epochs", "4", "--name", "j"]
+    assert main([*words, "--dry-run", "--out", str(tmp_path / "job.json"), "--json"]) == 0
+    capsys.readouterr()
+    again = ["launch", "local", "--request", str(tmp_path / "job.json"), "--channel", f"train={data}"]
+    again += ["--script", str(tmp_path / "mine.py"), "--out", str(tmp_path / "job"), "--input-mode", "File"]
+    assert main([*again, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["status"], found["interruptions"]) == ("Completed", 0)
+    (result,) = (tmp_path / "job" / "s3").rglob("algo-1.json")
+    assert json.loads(result.read_text())["epochs"] == 4
+    assert main([*again, "--interrupt", "5"]) == 2
+    assert "--interrupt is for spot jobs" in capsys.readouterr().err
+    assert (
+        main(["launch", "local", "--request", str(tmp_path / "job.json"), "--channel", "vale=x", "--out", str(tmp_path)]) == 2
+    )
+    assert "no channel vale" in capsys.readouterr().err
+    (tmp_path / "mine.py").write_text("raise SystemExit(3)")
+    assert main(again) == 1
+    assert "exit code 3" in capsys.readouterr().out
