@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 import torch
 from deferred_helpers import described
 from headrace.accelerate import deferred_filling
+from headrace.accelerate.deferred_batch import computed
 from headrace.accelerate.deferred_functions import deferred_tensors
 from headrace.accelerate.deferred_tensor import DeferredTensor, is_deferred, real
 from headrace.accelerate.lazy_opening import lazy_images
@@ -201,17 +203,41 @@ def test_a_batch_is_a_snapshot_of_its_tensors(file: Path) -> None:
 @pytest.mark.parametrize("to", [v1.ToTensor(), v1.PILToTensor()])
 def test_collate_and_nested_stacks(to: Any, file: Path) -> None:
     def batches() -> list[Any]:
+        views = [torch.stack([opened(file, to), opened(file, to)]) for _ in range(2)]
+        nested = [torch.stack(views), torch.cat(views), torch.stack(views).contiguous(), torch.cat([views[0], views[1][:1]])]
         item = {"views": [opened(file, to), opened(file, to)], "label": 3}
-        two = default_collate([item, item])
-        views = two["views"]
-        return [two, torch.stack(views), torch.cat(views), torch.stack(views).contiguous(), torch.cat([views[0], views[1][:1]])]
+        return [default_collate([item, item]), *nested]
 
     expected = batches()
     with lazy_images(), deferred_tensors():
         found = batches()
-    assert is_deferred(found[1]) and is_deferred(found[2]) and is_deferred(found[0]["views"][0])
-    found[0] = {"views": [real(view) for view in found[0]["views"]], "label": found[0]["label"]}
+    assert is_deferred(found[1]) and is_deferred(found[2])
+    assert type(found[0]["views"][0]) is torch.Tensor  # in the main process a batch is computed at once
     assert described([found[0], *map(real, found[1:])]) == described(expected)
+
+
+class Pair:
+    def __init__(self, first: Any, second: Any) -> None:
+        self.first, self.second = first, second
+
+
+def test_a_batch_without_deferred_tensors_keeps_its_containers(file: Path) -> None:
+    with lazy_images(), deferred_tensors():
+        tensors = [opened(file, v1.ToTensor()) for _ in range(5)]
+        inner = [tensors[0], 3]
+        pair = Pair(tensors[1], "text")
+        batch = {
+            "list": inner,
+            "pair": pair,
+            "tuple": (tensors[2], 5),
+            "untouched": (1, [2]),
+            "ordered": OrderedDict(a=tensors[3]),
+        }
+        found = computed(batch)
+    assert found is batch and found["list"] is inner and found["pair"] is pair
+    values = [inner[0], pair.first, found["tuple"][0], found["ordered"]["a"]]
+    assert [type(value) for value in values] == [torch.Tensor] * 4
+    assert found["untouched"] == (1, [2]) and pair.second == "text"
 
 
 def test_tensors_of_other_sizes_raise_torchs_error(file: Path) -> None:

@@ -247,7 +247,7 @@ def test_a_large_image_warns_and_raises_as_in_pillow(folder: Path, monkeypatch: 
 def test_an_image_that_differs_ends_lazy_images(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lines: list[str] = []
 
-    def black(description: Any) -> Any:
+    def black(description: Any, indexes: Any) -> Any:
         return np.zeros((description.height, description.width, 3), np.uint8)
 
     monkeypatch.setattr(lazy_pillow, "log_line", lines.append)

@@ -30,6 +30,7 @@ loading, `native_decode` the decode-only way, `check` the comparison of `--check
 - `recognition_hook`: The hook of `headrace diagnose`: ask the recogniser of `headrace run` about each DataLoader.
 - `recognise`: The rules by which `headrace run` takes over a DataLoader.
 - `refusal`: The words for a loader that is not taken over.
+- `shared_indexes`: The JPEG indexes that the training process and its workers share.
 - `settings`: The settings of `headrace run`, which reach the script's processes as environment variables.
 - `translate`: Translate torchvision and timm transforms into headrace's.
 - `worker_copies`: Copies of the script's objects that its worker processes would have: what runs here leaves the script's own

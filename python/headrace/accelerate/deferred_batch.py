@@ -13,7 +13,7 @@ import io
 import os
 import pickle
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from headrace.accelerate.deferred_tensor import DeferredTensor, DescribedImage, 
 from headrace.accelerate.image_description import ImageDescription, JpegSource, file_identity
 from headrace.system.disk import file_system
 
-__all__ = ["DescribedBatch", "PendingBatch", "Target", "packed"]
+__all__ = ["DescribedBatch", "PendingBatch", "Target", "computed", "packed"]
 
 LOCAL_FILE_SYSTEMS = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "tmpfs", "overlay"})
 """On these, reading a file a second time costs little: its pages are in memory."""
@@ -168,6 +168,35 @@ def packed(batch: Any, began_ns: int) -> Any:
     packing = _Packing(began_ns)
     tensors = [packing.target(tensor) if is_deferred(tensor) else real(tensor) for tensor in found]
     return DescribedBatch(file.getvalue(), tensors, packing.sources, packing.values, packing.encoded())
+
+
+def computed(value: Any, depth: int = 4) -> Any:
+    """Return a batch with the computed tensor in place of each deferred one, in containers and in attributes of objects.
+
+    A container that can be changed is changed. What lies deeper than `depth` stays deferred until it is used.
+    """
+    kind = type(value)
+    if issubclass(kind, DeferredTensor):
+        return real(value)
+    if depth == 0 or isinstance(value, torch.Tensor | str | bytes):
+        return value
+    if isinstance(value, tuple):
+        found = [computed(one, depth - 1) for one in value]
+        if all(one is other for one, other in zip(found, value, strict=True)):
+            return value
+        return kind(*found) if hasattr(value, "_fields") else kind(found)
+    if kind is list or isinstance(value, MutableMapping):
+        _compute_entries(value, list(enumerate(value) if kind is list else value.items()), depth)
+    elif hasattr(value, "__dict__") and not isinstance(value, type):
+        _compute_entries(value.__dict__, list(value.__dict__.items()), depth)
+    return value
+
+
+def _compute_entries(container: Any, entries: list[tuple[Any, Any]], depth: int) -> None:
+    for key, one in entries:
+        found = computed(one, depth - 1)
+        if found is not one:
+            container[key] = found
 
 
 class _Packing:

@@ -5,6 +5,8 @@ Images that are not decoded natively come from Pillow. The first images of each 
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,12 +16,17 @@ from headrace._native import IndexStore, Job, Store, fill_items
 from headrace.accelerate.deferred_tensor import DescribedImage, Part, contiguous_strides
 from headrace.accelerate.deferred_values import STORED, Values, as_numpy
 from headrace.accelerate.image_description import pixels_by_pillow
+from headrace.accelerate.shared_indexes import process_indexes
 from headrace.attach.log import log_line
+from headrace.system.machine import cores
 
-__all__ = ["COMPARED_IMAGES", "Filling", "compute", "layout_of"]
+__all__ = ["COMPARED_IMAGES", "Filling", "compute", "layout_of", "threads_for"]
 
 COMPARED_IMAGES = 3
 """Each process makes so many images with Pillow too, and goes on with Pillow if one differs."""
+
+IMAGES_FOR_THREADS = 4
+"""Starting threads pays from so many images on."""
 
 
 class _Comparison:
@@ -33,17 +40,26 @@ _comparison = _Comparison()
 
 
 def compute(parts: Sequence[Part], tensor: torch.Tensor) -> None:
-    """Compute all blocks of a dense tensor in this thread."""
+    """Compute all blocks of a dense tensor now."""
     filling = Filling()
-    if not filling.add(parts, tensor):
-        target = torch.empty(tensor.shape, dtype=tensor.dtype)
-        if not filling.add(parts, target):
-            _by_pillow(parts, tensor)
-            return
-        filling.run()
-        tensor.copy_(target)
+    if filling.add(parts, tensor):
+        filling.run(threads_for(len(parts)), process_indexes())
         return
-    filling.run()
+    target = torch.empty(tensor.shape, dtype=tensor.dtype)
+    if not filling.add(parts, target):
+        _by_pillow(parts, tensor)
+        return
+    filling.run(threads_for(len(parts)), process_indexes())
+    tensor.copy_(target)
+
+
+def threads_for(images: int) -> int:
+    """Return the number of native threads that compute a tensor: one in a worker, else those of this process, if it pays."""
+    if images < IMAGES_FOR_THREADS or multiprocessing.parent_process() is not None:
+        return 1
+    local = os.environ.get("LOCAL_WORLD_SIZE", "1")
+    processes = int(local) if local.isdigit() and int(local) > 0 else 1
+    return max(1, min(images, int(cores().usable) // processes))
 
 
 class Filling:

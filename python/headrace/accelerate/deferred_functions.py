@@ -132,7 +132,7 @@ def _collate(batch: Any, *, collate_fn_map: Any = None) -> Any:
     if any(issubclass(type(tensor), DeferredTensor) for tensor in batch):
         found = joined(batch, torch.stack, contiguous=torch.utils.data.get_worker_info() is not None)
         if found is not NotImplemented:
-            return found
+            return found if torch.utils.data.get_worker_info() is not None else real(found)
         batch = [real(tensor) for tensor in batch]
     return collate_tensor_fn(batch, collate_fn_map=collate_fn_map)
 

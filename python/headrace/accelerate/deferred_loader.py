@@ -10,12 +10,11 @@ Without workers, the batch is computed by native threads when it is complete.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
-import functools
 import queue
 import sys
 import threading
+from pathlib import Path
 from time import time_ns
 from typing import Any
 
@@ -23,14 +22,14 @@ import torch
 from torch._utils import ExceptionWrapper
 
 from headrace._native import IndexStore, Ring
-from headrace.accelerate.compile import engine, index_limit_bytes
-from headrace.accelerate.deferred_batch import DescribedBatch, PendingBatch, packed
+from headrace.accelerate.compile import engine
+from headrace.accelerate.deferred_batch import DescribedBatch, PendingBatch, computed, packed
 from headrace.accelerate.lazy_loader import with_lazy_images
 from headrace.accelerate.partly_native import PartlyNative
-from headrace.loading.jpeg_index_cache import shared_index_file
+from headrace.accelerate.shared_indexes import index_path, process_indexes, use_index_path
 from headrace.system.machine import cores
 
-__all__ = ["DeferredItems", "with_deferred_items"]
+__all__ = ["ComputedItems", "DeferredItems", "with_deferred_items"]
 
 POLL_S = 5.0
 """A thread that waits for batches looks so often whether the loader has ended. A loader that ends wakes it at once."""
@@ -42,23 +41,41 @@ MOST_RINGS = 4
 class DeferredItems:
     """What a worker does beyond lazy images (`lazy_loader.Extension`).
 
-    `began_ns`: when the loader began, in ns since 1970.
+    `began_ns`: when the loader began, in ns since 1970. `indexes`: the file of JPEG indexes, or None.
     """
 
-    def __init__(self, began_ns: int) -> None:
+    def __init__(self, began_ns: int, indexes: Path | None) -> None:
         self.began_ns = began_ns
+        self.indexes = indexes
 
     def around(self) -> contextlib.AbstractContextManager[Any]:
         """Return the block in which a batch is made."""
-        if "PIL.Image" not in sys.modules:
-            return contextlib.nullcontext()
-        from headrace.accelerate.deferred_functions import deferred_tensors
-
-        return deferred_tensors()
+        use_index_path(self.indexes)
+        return _deferred_tensors()
 
     def finish(self, batch: Any) -> Any:
         """Return what the worker hands over."""
         return packed(batch, self.began_ns)
+
+
+class ComputedItems:
+    """What a loader without workers does beyond lazy images (`lazy_loader.Extension`): native threads compute its batches."""
+
+    def around(self) -> contextlib.AbstractContextManager[Any]:
+        """Return the block in which a batch is made."""
+        return _deferred_tensors()
+
+    def finish(self, batch: Any) -> Any:
+        """Return the batch without deferred tensors."""
+        return computed(batch)
+
+
+def _deferred_tensors() -> contextlib.AbstractContextManager[Any]:
+    if "PIL.Image" not in sys.modules:
+        return contextlib.nullcontext()
+    from headrace.accelerate.deferred_functions import deferred_tensors
+
+    return deferred_tensors()
 
 
 def with_deferred_items(loader: Any, images: int = 0) -> PartlyNative:
@@ -67,15 +84,15 @@ def with_deferred_items(loader: Any, images: int = 0) -> PartlyNative:
     `images`: not used: each process compares the first images that it makes. Raise `Unsupported` as `with_lazy_images` does.
     """
     if loader.num_workers == 0:
-        return with_lazy_images(loader, images)
-    changed = with_lazy_images(loader, images, DeferredItems(time_ns()))
+        return with_lazy_images(loader, images, ComputedItems())
+    changed = with_lazy_images(loader, images, DeferredItems(time_ns(), index_path()))
     return PartlyNative(changed.loader, changed.native, changed.check, lambda iterator: _receive_deferred(iterator))
 
 
 def _receive_deferred(iterator: Any) -> Any:
     """Make the iterator of a loader with workers compute the batches that arrive."""
     threads = min(iterator._num_workers, max(1, int(cores().usable)))
-    receiver = _Receiver(engine(threads), _indexes(), 2 + iterator._num_workers * iterator._prefetch_factor)
+    receiver = _Receiver(engine(threads), process_indexes(), 2 + iterator._num_workers * iterator._prefetch_factor)
     arrived: queue.Queue[Any] = queue.Queue()
     ended = threading.Event()
     thread = _ReceivingThread(iterator._worker_result_queue, arrived, ended, receiver)
@@ -84,14 +101,6 @@ def _receive_deferred(iterator: Any) -> Any:
     iterator._data_queue = _Finishing(arrived)
     thread.start()
     return iterator
-
-
-@functools.cache
-def _indexes() -> IndexStore:
-    """Return the JPEG indexes of all images of this process."""
-    store = IndexStore(index_limit_bytes(), shared_index_file())
-    atexit.register(store.close)
-    return store
 
 
 class _ReceivingThread(threading.Thread):

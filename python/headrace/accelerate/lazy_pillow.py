@@ -35,6 +35,7 @@ from headrace.accelerate.image_description import (
     pixels_by_pillow,
     whole_image,
 )
+from headrace.accelerate.shared_indexes import process_indexes
 from headrace.attach.log import log_line
 from headrace.errors import HeadraceError
 
@@ -270,7 +271,7 @@ def _core(image: Any, description: ImageDescription) -> Any:
 def _pixels(description: ImageDescription) -> Any:
     """Return the pixels, natively decoded. The first ones of a process are compared with Pillow's."""
     try:
-        found = pixels(description)
+        found = pixels(description, process_indexes())
     except HeadraceError:
         return pixels_by_pillow(description)
     if not _comparison.left:
