@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import types
@@ -175,6 +176,17 @@ def test_a_closed_stdout_gives_exit_code_141_without_traceback() -> None:
         _, stderr = process.communicate(timeout=30)
     assert process.returncode == 141
     assert b"Traceback" not in stderr and b"Exception ignored" not in stderr
+
+
+def test_ctrl_c_while_modules_are_imported_or_python_ends_prints_no_traceback() -> None:
+    """A module that takes long to import stands for a busy machine."""
+    slow = "import os, signal, sys, types\nimport headrace.cli\n{}\nfrom headrace.cli.main import main\n"
+    slow += "sys.argv[1:] = ['--version']\ncode = main()\n{}\nsys.exit(code)"
+    interrupt = "os.kill(os.getpid(), signal.SIGINT)"
+    for lines, code in ((slow.format(interrupt, ""), -signal.SIGINT), (slow.format("", interrupt), 0)):
+        done = subprocess.run([sys.executable, "-c", lines], capture_output=True, text=True)
+        assert done.returncode == code and "Traceback" not in done.stderr
+        assert done.stderr == ("interrupted\n" if code else "")
 
 
 def test_python_m_headrace_is_the_same_command() -> None:

@@ -8,6 +8,7 @@
 - `evaluate`: accuracy of trained weights on a dataset.
 - `export`: trained weights in other formats.
 - `inspect`: print facts about a dataset.
+- `interruption`: Ctrl-C outside of a verb: while modules are imported, and while Python ends.
 - `launch`: check the request of a SageMaker training job, or run the job on this machine.
 - `main`: The `headrace` command: find the verb, parse its arguments, turn errors into messages and exit codes.
 - `output`: Output of the command line: results on stdout (text, or one JSON document), progress and messages on stderr.
@@ -28,3 +29,7 @@
 - `verify`: check a packed dataset.
 - `watch`: show the diagnosis of a training command while it runs.
 """
+
+from headrace.cli.interruption import end_quietly
+
+end_quietly()  # before the modules of the verbs are imported

@@ -23,6 +23,7 @@ from typing import NoReturn, Protocol, cast
 
 from headrace._native import __version__
 from headrace.cli import output
+from headrace.cli.interruption import ignore_from_now_on
 from headrace.errors import HeadraceError, UsageError
 from headrace.system.redaction import redact_text
 
@@ -105,8 +106,15 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line `argv` (default: that of the process) and return the exit code."""
-    words = list(sys.argv[1:] if argv is None else argv)
+    """Run the command line `argv` (default: that of the process, which ends afterwards) and return the exit code."""
+    if argv is not None:
+        return _main(list(argv))
+    code = _main(sys.argv[1:])
+    ignore_from_now_on()
+    return code
+
+
+def _main(words: list[str]) -> int:
     as_json = "--json" in _before_command(words)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
