@@ -85,7 +85,11 @@ bench-trainer-wait: setup
 results docs: setup # renders every page from its JSON, docs/reference/cli.md and docs/reference/diagnosis.schema.json from the code
 	$(PY) benchmarks/render.py
 
-wheel: setup # an abi3 wheel for manylinux_2_28, in dist/
+wheel: setup # abi3 wheels for manylinux_2_28 on x86-64 and aarch64, in dist/; zig is the cross compiler
 	$(PY) -m ziglang version >/dev/null
-	PATH="$(CURDIR)/.venv/bin:$$PATH" $(PY) -m maturin build --release --zig --compatibility manylinux_2_28 --out dist
+	! command -v rustup >/dev/null || rustup target add x86_64-unknown-linux-gnu aarch64-unknown-linux-gnu
+	for target in x86_64-unknown-linux-gnu aarch64-unknown-linux-gnu; do PATH="$(CURDIR)/.venv/bin:$$PATH" \
+		$(PY) -m maturin build --release --zig --target $$target --compatibility manylinux_2_28 --out dist || exit; done
 	$(PY) scripts/check_wheel.py dist
+	if [ "$$(uname -m)" = x86_64 ] && command -v qemu-aarch64 >/dev/null; then scripts/check_wheel_aarch64.sh dist; \
+		else echo "the aarch64 wheel was not run: that needs an x86-64 machine with qemu-user"; fi

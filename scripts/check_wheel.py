@@ -1,4 +1,4 @@
-"""Installs the newest wheel of a folder into clean venvs and decodes an image there, with no compiler on the PATH.
+"""Installs the newest wheel for this machine into clean venvs and decodes an image there, with no compiler on the PATH.
 
 python scripts/check_wheel.py dist [python3.11 python3.12 …]     default: every python3.N on the PATH, and pyenv's
 """
@@ -6,6 +6,7 @@ python scripts/check_wheel.py dist [python3.11 python3.12 …]     default: ever
 from __future__ import annotations
 
 import os
+import platform
 import re
 import subprocess
 import sys
@@ -40,7 +41,7 @@ def interpreters() -> list[str]:
 
 def main() -> int:
     folder, *pythons = sys.argv[1:]
-    wheel = max(Path(folder).glob("headrace-*.whl"), key=lambda path: path.stat().st_mtime)
+    wheel = max(Path(folder).glob(f"headrace-*{platform.machine()}.whl"), key=lambda path: path.stat().st_mtime)
     print(f"{wheel.name}: {wheel.stat().st_size / 2**20:.2f} MiB")
     for python in pythons or interpreters():
         with tempfile.TemporaryDirectory() as temporary:

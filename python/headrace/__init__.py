@@ -23,7 +23,13 @@ The folders, ground first. A folder imports only from folders above it in this l
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
+
+if sys.platform != "linux" and not TYPE_CHECKING:
+    raise ImportError(
+        "headrace runs on Linux only. On Windows use WSL 2, on macOS a Linux container (docs/guides/install.md says how)"
+    )
 
 from headrace import errors
 

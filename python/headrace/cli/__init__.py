@@ -1,6 +1,7 @@
 """The command line: one module for each verb (`headrace VERB`), and the modules that the verbs share.
 
 - `compare`: compare the rates, the parts of the step and the settings of two saved sessions.
+- `completion`: a script with which a shell completes verbs, options and their values.
 - `cost`: time and money of an epoch and a run on each instance type.
 - `demo`: diagnose, run, pack and train on this machine in a few minutes.
 - `diagnose`: run a training command unmodified, find what makes it slow, and predict the gain of fixes.
@@ -11,6 +12,7 @@
 - `interruption`: Ctrl-C outside of a verb: while modules are imported, and while Python ends.
 - `launch`: check the request of a SageMaker training job, or run the job on this machine.
 - `main`: The `headrace` command: find the verb, parse its arguments, turn errors into messages and exit codes.
+- `missing_packages`: Packages that an extra installs: a verb that needs one which is absent says which extra brings it.
 - `output`: Output of the command line: results on stdout (text, or one JSON document), progress and messages on stderr.
 - `pack`: any image dataset into verified shards.
 - `predict`: the most probable classes of images.

@@ -24,6 +24,7 @@ from typing import NoReturn, Protocol, cast
 from headrace._native import __version__
 from headrace.cli import output
 from headrace.cli.interruption import ignore_from_now_on
+from headrace.cli.missing_packages import missing_package
 from headrace.errors import HeadraceError, UsageError
 from headrace.system.redaction import redact_text
 
@@ -49,6 +50,7 @@ VERBS: tuple[str, ...] = (
     "predict",
     "export",
     "demo",
+    "completion",
 )
 
 _BLAS_THREADS = "OPENBLAS_NUM_THREADS"
@@ -154,7 +156,13 @@ def _run(words: list[str], as_json: bool) -> int:
     args.json = as_json
     args.words = words  # for verbs that start further processes of themselves
     with output.only_documents_on_stdout(as_json):
-        code = verb.run(args)
+        try:
+            code = verb.run(args)
+        except ModuleNotFoundError as error:
+            missing = missing_package(words[0], error)
+            if missing is None:
+                raise
+            raise missing from error
     sys.stdout.flush()
     return code
 

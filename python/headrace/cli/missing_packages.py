@@ -1,0 +1,37 @@
+"""Packages that an extra installs: a verb that needs one which is absent says which extra brings it."""
+
+from __future__ import annotations
+
+from headrace.errors import MissingDependencyError
+
+__all__ = ["missing_package"]
+
+# Module → its name in prose, and the extra of pyproject.toml that installs it.
+_EXTRAS = {
+    "PIL": ("Pillow", "train"),
+    "boto3": ("boto3", "aws"),
+    "botocore": ("boto3", "aws"),
+    "matplotlib": ("matplotlib", "plot"),
+    "obstore": ("obstore", "aws"),
+    "onnx": ("onnx", "export"),
+    "onnxscript": ("onnxscript", "export"),
+    "ray": ("Ray", "ray"),
+    "skimage": ("scikit-image", "demo"),
+    "sklearn": ("scikit-learn", "demo"),
+    "torch": ("PyTorch", "train"),
+    "torchvision": ("torchvision", "train"),
+}
+
+
+def missing_package(verb: str, error: ModuleNotFoundError) -> MissingDependencyError | None:
+    """Return the error that names the extra to install; None if the module is not of a package that an extra brings.
+
+    Example: `missing_package("train", error).hint` is "pip install 'headrace[train]' …" where torch is absent.
+    """
+    found = _EXTRAS.get((error.name or "").partition(".")[0])
+    if found is None:
+        return None
+    package, extra = found
+    return MissingDependencyError(
+        f"headrace {verb} needs {package}", hint=f"pip install 'headrace[{extra}]', in a checkout pip install '.[{extra}]'"
+    )
