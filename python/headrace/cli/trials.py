@@ -19,10 +19,9 @@ from headrace.trials import charts, outputs, page, summary
 from headrace.trials.accelerator import SIMULATED_GPUS
 from headrace.trials.cells import LOADERS, Experiment, experiment_names, load, select
 from headrace.trials.loaders import has_gpu
-from headrace.trials.materials import Materials
 from headrace.trials.projection import Projection
 from headrace.trials.rows import Row, as_documents, rows_of
-from headrace.trials.runner import Group, Run, Settings, run_groups
+from headrace.trials.runner import Group, Run, Settings, materials_of, run_groups
 
 SUMMARY = "repeat a published experiment here: loaders × models × augmentation loads, with table, charts and a page"
 EXAMPLE = """
@@ -31,8 +30,12 @@ headrace trials dali --simulate v100 --models resnet18 --loads 1,12 --loaders py
 headrace trials workers --data /data/caltech --out trials-workers
 """
 
-#: Columns of the terminal's table; the page has all.
-SHORT = ("loader", "model", "load", "mode", "s/epoch", "published", "img/s", "input alone", "computing alone", "verdict")
+#: Columns of the terminal's table where they hold anything; descriptions only where they differ. The page has all.
+SHORT = (
+    "loader", "model", "load", "batch", "mode", "data", "epoch", "s/epoch", "published", "img/s", "input alone",
+    "computing alone", "loss", "top-1", "verdict",
+)  # fmt: skip
+DESCRIPTIONS = ("model", "load", "batch", "mode", "data")
 
 #: Fields of AMD's CPUs whose name a virtual machine hides: (family, model) → name in the price table. AMD's PPR of family 19h,
 #: models 10h to 1Fh: Genoa.
@@ -79,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
 
         found = run_groups(experiment, settings, log=output.log, on_start=count, on_group=done)
     projection, source = _projection(experiment)
-    counts = _counts(experiment, settings)
+    counts = materials_of(experiment, settings).counts()
     rows = rows_of(found, counts, projection, usd_per_hour)
     sentences, notes = summary.sentences_of(found, rows), summary.notes_of(found, rows, source)
     document = _document(args, found, rows, sentences, notes)
@@ -132,17 +135,6 @@ def _settings(args: argparse.Namespace, experiment: Experiment) -> Settings:
         budget_s=60 * budget,
         seconds=args.seconds,
     )
-
-
-def _counts(experiment: Experiment, settings: Settings) -> tuple[int, int]:
-    return Materials(
-        settings.out / "data",
-        train_images=experiment.train_images,
-        validation_images=experiment.validation_images,
-        mean_bytes=experiment.mean_bytes,
-        own=settings.own,
-        scale=settings.scale,
-    ).counts()
 
 
 def _projection(experiment: Experiment) -> tuple[Projection | None, str | None]:
@@ -219,13 +211,14 @@ def _write(found: Run, rows: list[Row], document: dict[str, object], sentences: 
 
 def _render(rows: list[Row], sentences: list[str], files: dict[str, str]) -> None:
     table = Table(box=None, pad_edge=False)
-    for name in SHORT:
+    texts_of = [dict(zip(outputs.COLUMNS, outputs.cells_of(row), strict=True)) for row in rows]
+    values = {name: {texts[name] for texts in texts_of} for name in SHORT}
+    names = [name for name in SHORT if len(values[name]) > 1 or (name not in DESCRIPTIONS and values[name] != {"–"})]
+    for name in names:
         numeric = name not in ("loader", "model", "mode", "verdict")
         table.add_column(name, justify="right" if numeric else "left", no_wrap=name != "verdict", overflow="fold")
-    columns = [outputs.COLUMNS.index(name) for name in SHORT]
-    for row in rows:
-        texts = outputs.cells_of(row)
-        table.add_row(*(texts[column] for column in columns))
+    for texts in texts_of:
+        table.add_row(*(texts[name] for name in names))
     output.stdout_console.print(table)
     for sentence in sentences:
         output.say(sentence)

@@ -51,7 +51,7 @@ TRANSFORMS = ("augmentation-load", "caltech", "imagenet", "small")
 
 #: Forms of the data that a cell can read: see `headrace.trials.materials`.
 MATERIALS = (
-    "folder", "packed", "tar", "recordio", "tfrecord", "small-files", "large-files", "preresized", "preresized-packed",
+    "folder", "packed", "tar", "recordio", "tfrecord", "small-files", "small-shards", "preresized", "preresized-packed",
     "decoded", "slow", "s3", "pipe",
 )  # fmt: skip
 

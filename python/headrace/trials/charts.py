@@ -10,7 +10,7 @@ from pathlib import Path
 from headrace.report.markup import Html, tag
 from headrace.trials.rows import Row
 
-__all__ = ["Chart", "Series", "charts_of", "legend", "svg", "write_png"]
+__all__ = ["Chart", "Series", "charts_of", "legend", "svg", "training_name", "write_png"]
 
 #: Colours that differ in lightness as well as in hue, and are readable on white and on black.
 COLOURS = (
@@ -50,6 +50,9 @@ class Chart:
     series: tuple[Series, ...]
 
 
+#: Places on the horizontal axis that are labelled one by one; with more, the axis is continuous.
+MOST_LABELS = 8
+
 #: Field that is varied → words of the axis.
 AXES = {
     "load": "augmentation load",
@@ -67,12 +70,52 @@ AXES = {
 def charts_of(rows: Sequence[Row], compare: str) -> list[Chart]:
     """Return the charts of an experiment whose rows are compared by the field `compare`."""
     found = [row for row in rows if row.seconds_per_epoch is not None]
+    if any(row.epoch is not None for row in found):
+        return _of_trainings(found, compare)
     charts = []
     for mode in dict.fromkeys(row.mode for row in found):
         for model in dict.fromkeys(row.model for row in found if row.mode == mode):
             chosen = [row for row in found if row.mode == mode and row.model == model]
             charts += _of_model(chosen, rows, compare, mode, model)
     return [chart for chart in charts if any(len(series.points) > 0 for series in chart.series)]
+
+
+def _of_trainings(rows: Sequence[Row], compare: str) -> list[Chart]:
+    """Loss and accuracy over epochs, accuracy over time, and the rate of the last epoch."""
+    by_cell: dict[str, list[Row]] = {}
+    for row in rows:
+        by_cell.setdefault(training_name(row), []).append(row)
+
+    def lines(x: Callable[[Row], float | None], y: Callable[[Row], float | None]) -> tuple[Series, ...]:
+        return tuple(
+            Series(name, tuple((x(row) or 0.0, value) for row in members if (value := y(row)) is not None))
+            for name, members in by_cell.items()
+        )
+
+    def percent(row: Row) -> float | None:
+        return None if row.top1 is None else 100 * row.top1
+
+    rates = tuple(
+        Series(name, ((getattr(members[-1], compare), members[-1].img_s or 0.0),)) for name, members in by_cell.items()
+    )
+    return [
+        Chart("top1-epochs", "Accuracy at equal epochs", "epoch", "top-1, per cent", lines(lambda row: row.epoch, percent)),
+        Chart("top1-time", "Accuracy at equal time", "seconds", "top-1, per cent", lines(lambda row: row.elapsed_s, percent)),
+        Chart(
+            "loss-epochs", "Loss of the last training step", "epoch", "loss", lines(lambda row: row.epoch, lambda row: row.loss)
+        ),
+        Chart("rate", "Training rate", AXES.get(compare, compare), "img/s", rates),
+    ]
+
+
+def _loss(row: Row) -> float | None:
+    return row.loss
+
+
+def training_name(row: Row) -> str:
+    """Return what distinguishes a training from others: loader, recipe, batch size, precision, ranks, workers."""
+    ranks = f", {row.ranks} ranks" if row.ranks > 1 else ""
+    return f"{row.loader}, {row.recipe}, batch {row.batch_size}, {row.precision}, {row.workers} threads{ranks}"
 
 
 def _of_model(chosen: Sequence[Row], rows: Sequence[Row], compare: str, mode: str, model: str) -> list[Chart]:
@@ -119,18 +162,28 @@ def svg(chart: Chart) -> Html:
     xs = list(dict.fromkeys(x for series in chart.series for x, _ in series.points))
     top = _ceiling(max((y for series in chart.series for _, y in series.points), default=1.0))
     numeric = all(not isinstance(x, str) for x in xs) and len(xs) > 1
+    many = len(xs) > MOST_LABELS
     if numeric:
         xs.sort(key=float)
+    if many:
+        return _framed(chart, _scatter(chart, top))
     parts = [*_grid(top), *_x_labels(xs, numeric)]
     for number, series in enumerate(chart.series):
         colour = COLOURS[number % len(COLOURS)]
         parts += _line(series, xs, top, colour) if numeric else _bars(series, xs, top, colour, number, len(chart.series))
-    parts.append(tag("text", chart.x, x=(LEFT + WIDTH) / 2, y=HEIGHT - 4, text_anchor="middle"))
-    parts.append(tag("text", chart.y, x=4, y=10))
+    return _framed(chart, parts)
+
+
+def _framed(chart: Chart, parts: Sequence[Html]) -> Html:
+    words = (
+        tag("text", chart.x, x=(LEFT + WIDTH) / 2, y=HEIGHT - 4, text_anchor="middle"),
+        tag("text", chart.y, x=4, y=10),
+    )
     return tag(
         "svg",
         tag("title", chart.title),
         *parts,
+        *words,
         viewbox=f"0 0 {WIDTH:g} {HEIGHT:g}",
         role="img",
         aria_label=chart.title,
@@ -139,6 +192,24 @@ def svg(chart: Chart) -> Html:
         font_family="system-ui, sans-serif",
         xmlns="http://www.w3.org/2000/svg",
     )
+
+
+def _scatter(chart: Chart, top: float) -> list[Html]:
+    """Lines over a continuous axis, from 0 to its greatest value."""
+    right = _ceiling(max(float(x) for series in chart.series for x, _ in series.points))
+    parts = _grid(top)
+    for share in (0.0, 0.25, 0.5, 0.75, 1.0):
+        x = LEFT + (WIDTH - LEFT - 20) * share
+        parts.append(tag("text", f"{share * right:,.4g}", x=x, y=HEIGHT - BOTTOM + 16, text_anchor="middle"))
+    for number, series in enumerate(chart.series):
+        colour = COLOURS[number % len(COLOURS)]
+        places = [(LEFT + (WIDTH - LEFT - 20) * float(x) / right, _y(y, top), y) for x, y in series.points]
+        points = " ".join(f"{x:.1f},{y:.1f}" for x, y, _ in places)
+        parts.append(tag("polyline", points=points, fill="none", stroke=colour, stroke_width=2))
+        parts += [
+            tag("circle", tag("title", f"{series.name}: {y:,.4g}"), cx=x, cy=place, r=3, fill=colour) for x, place, y in places
+        ]
+    return parts
 
 
 def legend(chart: Chart) -> Html:

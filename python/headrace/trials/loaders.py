@@ -16,6 +16,7 @@ from headrace.trials import peers
 from headrace.trials.article_datasets import article_dataset
 from headrace.trials.cells import Cell
 from headrace.trials.source import Source, workers_of
+from headrace.trials.storage import open_stored
 from headrace.trials.transforms import headrace_transform, torchvision_transform
 
 __all__ = ["NEEDS", "has_gpu", "missing", "open_loader"]
@@ -36,10 +37,10 @@ NEEDS: dict[str, tuple[tuple[str, ...], bool]] = {
 }
 
 
-def missing(loader: str) -> str | None:
-    """Return why a loader cannot run here, in words, or None if it can."""
+def missing(loader: str, data: str = "folder") -> str | None:
+    """Return why a loader cannot read a form of data here, in words, or None if it can."""
     packages, gpu = NEEDS[loader]
-    for package in packages:
+    for package in (*packages, *(("boto3", "obstore", "moto") if data == "s3" else ())):
         if not _installed(package):
             return f"{package.replace('nvidia.dali', 'nvidia-dali')} is not installed"
     if gpu and not has_gpu():
@@ -95,10 +96,10 @@ def _pytorch(cell: Cell, source: Source) -> Iterable[Any]:
 
 def _headrace(cell: Cell, source: Source) -> Iterable[Any]:
     loader: Iterable[Any] = Loader(
-        open_dataset(source.path),
+        open_stored(source.path, cell.data) if cell.data in ("s3", "pipe") else open_dataset(source.path),
         cell.batch_size,
         headrace_transform(cell.transform, cell.load, validation=source.validation, fixed=source.fixed),
-        shuffle=not (source.fixed or source.validation),
+        shuffle="block:64MiB" if cell.data == "pipe" else not (source.fixed or source.validation),
         drop_last=False,
         rank=0,
         world_size=1,

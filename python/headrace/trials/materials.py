@@ -17,6 +17,7 @@ from pathlib import Path
 
 from headrace.errors import SourceError, UsageError
 from headrace.images import photographs
+from headrace.packing.options import SHARD_SIZE
 from headrace.system.sizes import count_text
 from headrace.trials.cells import Cell
 from headrace.trials.containers import write_container
@@ -24,7 +25,11 @@ from headrace.trials.containers import write_container
 __all__ = ["Materials"]
 
 ENDINGS = (".jpg", ".jpeg", ".png")
-SIZE_FACTOR = 1.25  # photographs of 1.25 times ImageNet's mean width and height have the 144 KB of full-size Imagenette
+# Mean bytes of an image from which on photographs have this factor of ImageNet's mean width and height: those of full-size
+# Imagenette have 144 KB, ImageNet's 110 KB; a training of small images needs only small ones.
+SIZE_FACTORS = ((120_000, 1.25), (30_000, 1.0), (0, 0.35))
+SMALL_SIDES = (120, 100)  # at quality 80 about 5 KB
+SMALL_SHARD_BYTES = 5_000_000
 FEWEST = 48  # images of a split: a batch of 32 and a second one
 
 
@@ -80,10 +85,12 @@ class Materials:
         form = "packed" if cell.loader == "headrace-packed" and cell.data == "folder" else cell.data
         if form in ("folder", "slow", "decoded"):
             return self.tree(split, images)
-        if form in ("packed", "preresized", "preresized-packed"):
+        if form in ("s3", "pipe"):
+            form = "packed"
+        if form in ("packed", "preresized", "preresized-packed", "small-shards"):
             return self._packed(form, split, images)
-        if form in ("small-files", "large-files"):
-            return self._sized(form, images)
+        if form == "small-files":
+            return self._small(split, images)
         return self._container(form, split, images)
 
     def _container(self, form: str, split: str, images: int) -> Path:
@@ -99,7 +106,7 @@ class Materials:
         count = self.train_images if split == "train" else self.validation_images
         wanted = max(FEWEST, math.ceil(count * self.scale))
         per_class = math.ceil(wanted / len(photographs.CLASSES))
-        factor = SIZE_FACTOR if self.mean_bytes > 120_000 else 1.0
+        factor = next(factor for least, factor in SIZE_FACTORS if self.mean_bytes >= least)
         target = self.folder / f"photographs-{split}-{per_class}-{factor:g}"
         if not photographs.is_complete(target):
             self.log(f"making {per_class * len(photographs.CLASSES)} photographs ({split})")
@@ -129,36 +136,36 @@ class Materials:
             return target
         with _whole(target) as partial:
             pack(
-                self.tree(split, images),
+                self._small(split, images) if form == "small-shards" else self.tree(split, images),
                 partial / "data",
                 layout="folder" if form == "preresized" else "shards",
                 short_side=256 if form.startswith("preresized") else None,
+                shard_size=SMALL_SHARD_BYTES if form == "small-shards" else SHARD_SIZE,
             )
             for entry in (partial / "data").iterdir():
                 entry.rename(partial / entry.name)
             (partial / "data").rmdir()
         return target
 
-    def _sized(self, form: str, images: int) -> Path:
-        """Return a folder of images of about 5 KB, or of as many bytes in images of about 5 MB."""
-        target = self.folder / f"{form}-{images}"
+    def _small(self, split: str, images: int) -> Path:
+        """Return a folder of images of about 5 KB."""
+        target = self.folder / f"small-files-{split}-{images}"
         if target.is_dir():
             return target
         from PIL import Image
 
-        files = _spread(self.files("train"), images)
         with _whole(target) as partial:
-            for label in dict.fromkeys(label for label, _ in self.files("train")):
-                (partial / label).mkdir()
 
             def write(job: tuple[int, tuple[str, Path]]) -> None:
                 number, (label, file) = job
                 with Image.open(file) as image:
-                    small = image.convert("RGB").resize((112, 112) if form == "small-files" else (3400, 2800))
-                small.save(partial / label / f"{number:06d}.jpg", quality=80 if form == "small-files" else 92)
+                    small = image.convert("RGB").resize(SMALL_SIDES)
+                folder = partial / label
+                folder.mkdir(exist_ok=True)
+                small.save(folder / f"{number:06d}.jpg", quality=80)
 
             with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-                list(pool.map(write, enumerate(files)))
+                list(pool.map(write, enumerate(_spread(self.files(split), images))))
         return target
 
 

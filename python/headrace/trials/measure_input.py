@@ -126,7 +126,8 @@ def _measure(spec: dict[str, Any]) -> dict[str, Any]:
     measure_pass(job.prepared("train", 2 * cell.batch_size), _nothing, together=1)  # imports, first calls, page cache
     train = job.long_pass("train", first.host_only, seconds)
     result["ingest"] = asdict(train)
-    result["ingest_val"] = asdict(job.long_pass("val", _nothing, seconds / 2, rate=train.img_s))
+    if spec["validation_images"]:
+        result["ingest_val"] = asdict(job.long_pass("val", _nothing, seconds / 2, rate=train.img_s))
     for each in cells:
         result["models"][each.model] = _model(job, each, result)
     return result
@@ -155,13 +156,14 @@ class _Job:
         return self.batches(split, images)
 
     def images_in(self, seconds: float, rate: float) -> int:
-        """Return the length of a pass that takes about `seconds` at `rate` img/s: at least four batches."""
-        least = 4 * self.cell.batch_size
+        """Return the length of a pass that takes about `seconds` at `rate` img/s: four batches or more, two for each worker."""
+        batches = max(4, 2 * self.together)
+        least = batches * self.cell.batch_size
         wanted = max(least, int(seconds * rate))
         if wanted > LONGEST_EPOCH:
             return LONGEST_EPOCH * min(8, round(wanted / LONGEST_EPOCH))
         steps = int(math.log2(wanted / least) * 2)  # few different lengths, as each is a tree or a pack of its own
-        return min(LONGEST_EPOCH, self.cell.batch_size * round(4 * 2 ** (steps / 2)))
+        return min(LONGEST_EPOCH, self.cell.batch_size * round(batches * 2 ** (steps / 2)))
 
     def long_pass(self, split: str, step: Callable[[Any, Any], None], seconds: float, *, rate: float = 0.0) -> Pass:
         """Measure passes until one takes more than half of `seconds`, and return that one."""
@@ -201,12 +203,15 @@ def _model(job: _Job, cell: Cell, result: dict[str, Any]) -> dict[str, Any]:
         trained = measure_pass(batches, accelerator.train, together=job.together)
     finally:
         watch.end()
-    images = job.images_in(0.5 * seconds, min(compute / FORWARD_SHARE, result["ingest_val"]["img_s"]))
+    validated = None
+    if "ingest_val" in result:
+        images = job.images_in(0.5 * seconds, min(compute / FORWARD_SHARE, result["ingest_val"]["img_s"]))
+        validated = measure_pass(job.prepared("val", images), accelerator.evaluate, together=job.together)
     return {
         "compute_img_s": compute,
         "compute_val_img_s": compute / FORWARD_SHARE,
         "train": asdict(trained),
-        "val": asdict(measure_pass(job.prepared("val", images), accelerator.evaluate, together=job.together)),
+        "val": asdict(validated) if validated else None,
         "gpu_busy": busy_shares(accelerator.busy, trained.begin_s, trained.end_s),
         "accelerator": accelerator.source,
         "simulated": accelerator.simulated,

@@ -13,13 +13,16 @@ from typing import Any
 from headrace.errors import UsageError
 from headrace.report import numbers
 from headrace.system.atomic_write import atomic_write
+from headrace.system.sizes import count_text
 from headrace.trials.rows import Row, as_documents
 
 __all__ = ["COLUMNS", "cells_of", "markdown", "write_files"]
 
 #: Columns of the table for people: title, and the row's text.
-COLUMNS = ("loader", "model", "load", "batch", "mode", "data", "s/epoch", "published", "projected", "img/s", "input alone",
-           "computing alone", "CPU ms/image", "gain", "CPU p95", "GPU p95", "verdict", "next fix, predicted")  # fmt: skip
+COLUMNS = ("loader", "model", "load", "batch", "mode", "data", "epoch", "s/epoch", "published", "projected", "img/s",
+           "input alone",
+           "computing alone", "CPU ms/image", "loss", "top-1", "gain", "CPU p95", "GPU p95",
+           "verdict", "next fix, predicted")  # fmt: skip
 
 
 def cells_of(row: Row) -> tuple[str, ...]:
@@ -31,7 +34,8 @@ def cells_of(row: Row) -> tuple[str, ...]:
         str(row.load),
         str(row.batch_size),
         row.mode,
-        row.data if row.workers is None else f"{row.data}, {row.workers} workers",
+        row.data if row.workers is None else f"{row.data}, {count_text(row.workers, 'worker')}",
+        "–" if row.epoch is None else str(row.epoch),
         _number(row.seconds_per_epoch),
         _number(row.published_s),
         _number(row.projected_s),
@@ -39,6 +43,8 @@ def cells_of(row: Row) -> tuple[str, ...]:
         _rate(row.ingest_img_s),
         _rate(row.compute_img_s),
         _number(row.cpu_ms),
+        "–" if row.loss is None else f"{row.loss:.3f}",
+        "–" if row.top1 is None else f"{100 * row.top1:.1f} %",
         "–" if row.gain_percent is None else f"{row.gain_percent:.1f} %",
         _percent(row.cpu_p95),
         _percent(row.gpu_p95),

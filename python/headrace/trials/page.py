@@ -51,10 +51,14 @@ def heat_rows(run: Run) -> list[HeatRows]:
     for group in run.groups:
         cell = group.cells[0]
         verdict = (group.verdicts or {}).get(cell.model)
-        if group.result is None or verdict is None or cell.load != heaviest:
+        if verdict is None or cell.load != heaviest or "models" not in (group.result or {}):
             continue
-        gpu = tuple(group.result["models"][cell.model]["gpu_busy"])
-        found.append(HeatRows(f"{cell.loader}, {cell.model}, load {cell.load}, {cell.mode}", verdict.cores_busy, gpu))
+        measured = (group.result or {})["models"][cell.model]
+        found.append(
+            HeatRows(
+                f"{cell.loader}, {cell.model}, load {cell.load}, {cell.mode}", verdict.cores_busy, tuple(measured["gpu_busy"])
+            )
+        )
     return found[:HEAT_MAPS]
 
 

@@ -34,7 +34,7 @@ class Projection:
 
     def of(self, row: Row, counts: tuple[int, int]) -> Row:
         """Return the row with its projected seconds per epoch. Rows without a simulated or real rate stay as they are."""
-        if row.cpu_ms is None or row.val_cpu_ms is None or row.compute_img_s is None or row.loader.endswith("-gpu"):
+        if row.cpu_ms is None or row.compute_img_s is None or row.loader.endswith("-gpu"):
             return row
         point, low, high = (self._seconds(row, counts, speed) for speed in (self.speed, self.speed_high, self.speed_low))
         return replace(row, projected_s=point, projected_low_s=low, projected_high_s=high)

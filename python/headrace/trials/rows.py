@@ -5,18 +5,20 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from headrace.system import machine
 from headrace.trials.cells import Cell
 from headrace.trials.projection import Projection
 from headrace.trials.runner import Group, Run
 from headrace.trials.source import workers_of
 from headrace.trials.verdicts import QUANTILES, Verdict, percentile
+from headrace.trials.worker_model import with_expected_rates
 
 __all__ = ["Row", "as_documents", "rows_of"]
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One cell of a table. None: not measured, or not published.
+    """One cell of a table, or one epoch of a training. None: not measured, or not published.
 
     seconds_per_epoch: of a training and a validation pass over all images of the dataset, from the steady rates and the start
     of each pass. images_per_epoch: how many those are. img_s: of training. ingest_img_s: the input alone, with the host's share
@@ -25,8 +27,10 @@ class Row:
     cpu_p50 to gpu_p99: use in per cent.
     published_s: seconds per epoch that were published for this cell. projected_s: seconds per epoch on the machine of the
     publication, with `projected_low_s` and `projected_high_s`. gain_percent: less time than the reference's row.
-    predicted_img_s: what the row's next fix would give. pixel_levels: mean difference from the reference's pixels, 0 to 255.
-    foreign_cores: cores that other programs used. epoch, loss, top1: of trainings. error: why there is no result.
+    predicted_img_s: what the row's next fix would give. expected_img_s: what the row with one worker says for these workers.
+    pixel_levels: mean difference from the reference's pixels, 0 to 255. foreign_cores: cores that other programs used.
+    epoch, elapsed_s, loss, top1: of trainings, after each epoch; top1 is 0 to 1. communication_share: part of the step in which
+    ranks exchange gradients (0 to 1). error: why there is no result.
     """
 
     loader: str
@@ -65,14 +69,17 @@ class Row:
     ranks: int = 1
     recipe: str = "plain"
     epoch: int | None = None
+    elapsed_s: float | None = None
     loss: float | None = None
     top1: float | None = None
     usd_per_epoch: float | None = None
     verdict: str | None = None
     confidence: float | None = None
+    communication_share: float | None = None
     next_fix: str | None = None
     next_fix_words: str | None = None
     predicted_img_s: float | None = None
+    expected_img_s: float | None = None
     pixel_levels: float | None = None
     foreign_cores: float | None = None
     accelerator: str | None = None
@@ -85,16 +92,71 @@ def rows_of(run: Run, counts: tuple[int, int], projection: Projection | None, us
 
     counts: images of a whole training and validation pass. usd_per_hour: price of the machine that measured.
     """
-    rows = [_row(run, group, cell, counts, projection) for group in run.groups for cell in group.cells]
+    rows = [
+        row
+        for group in run.groups
+        for cell in group.cells
+        for row in (
+            _training_rows(run, group, cell)
+            if run.experiment.kind == "training"
+            else [_row(run, group, cell, counts, projection)]
+        )
+    ]
     if usd_per_hour is not None:
         rows = [_priced(row, usd_per_hour) for row in rows]
     reference = run.experiment.reference
+    rows = with_expected_rates(rows, machine.cores().usable)
     return [_with_gain(row, rows, reference) for row in rows] if reference else rows
 
 
+def _rows_of_cell(run: Run, group: Group, cell: Cell, counts: tuple[int, int], projection: Projection | None) -> list[Row]:
+    if run.experiment.kind == "training":
+        return _training_rows(run, group, cell)
+    return [_row(run, group, cell, counts, projection)]
+
+
+def _training_rows(run: Run, group: Group, cell: Cell) -> list[Row]:
+    """Return a row for each epoch of a training; `elapsed_s` is the time since its start."""
+    row = _empty(run, group, cell)
+    if group.result is None:
+        return [row]
+    verdict = _verdict((group.verdicts or {}).get(cell.model, Verdict()))
+    if "ranks" in group.result:
+        ranks = group.result["ranks"]
+        same = f"ranks read the same data: {ranks['shared']} of {ranks['batches']} batches"
+        found = same if ranks["shared"] else f"ranks read different data ({ranks['batches']} batches compared)"
+        return [replace(row, img_s=ranks["img_s"], verdict=found, simulated=False)]
+    images = group.result["images"]
+    epochs = group.result["epochs"]
+    return [
+        replace(
+            row,
+            simulated=False,
+            epoch=epoch["epoch"],
+            seconds_per_epoch=epoch["seconds"],
+            images_per_epoch=images,
+            elapsed_s=epoch["end_s"],
+            img_s=epoch["img_s"],
+            loss=epoch["loss"],
+            top1=epoch["top1"],
+            wait_share=group.result["train"].get("wait_share"),
+            **verdict,
+        )
+        for epoch in epochs
+    ]
+
+
 def _row(run: Run, group: Group, cell: Cell, counts: tuple[int, int], projection: Projection | None) -> Row:
+    row = _empty(run, group, cell)
+    if group.result is None:
+        return row
+    return _measured_row(row, run, group, cell, counts, projection)
+
+
+def _empty(run: Run, group: Group, cell: Cell) -> Row:
+    """Return a cell's row with what is known before it is measured, and why there is no result."""
     published = run.experiment.published_of(cell)
-    row = Row(
+    return Row(
         loader=cell.loader,
         model=cell.model,
         load=cell.load,
@@ -110,11 +172,13 @@ def _row(run: Run, group: Group, cell: Cell, counts: tuple[int, int], projection
         published_img_s=published.img_s if published else None,
         error=group.error,
     )
-    if group.result is None:
-        return row
-    found, ingest, validation = group.result["models"][cell.model], group.result["ingest"], group.result["ingest_val"]
+
+
+def _measured_row(row: Row, run: Run, group: Group, cell: Cell, counts: tuple[int, int], projection: Projection | None) -> Row:
+    assert group.result is not None
+    found, ingest, validation = group.result["models"][cell.model], group.result["ingest"], group.result.get("ingest_val")
     train, val = found["train"], found["val"]
-    seconds = sum(_pass_s(one, images) for one, images in ((train, counts[0]), (val, counts[1])))
+    seconds = _pass_s(train, counts[0]) + (_pass_s(val, counts[1]) if val else 0.0)
     verdict = (group.verdicts or {}).get(cell.model, Verdict())
     row = replace(
         row,
@@ -127,7 +191,7 @@ def _row(run: Run, group: Group, cell: Cell, counts: tuple[int, int], projection
         compute_img_s=found["compute_img_s"],
         wait_share=max(0.0, 1 - train["img_s"] / found["compute_img_s"]),
         cpu_ms=1000 * ingest["cpu_s"],
-        val_cpu_ms=1000 * validation["cpu_s"],
+        val_cpu_ms=1000 * validation["cpu_s"] if validation else None,
         first_batch_s=train["first_s"],
         pixel_levels=run.pixels.get(cell.loader, {}).get("mean_levels"),
         **_shares("cpu", verdict.cpu_percent),
@@ -141,6 +205,7 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
     return {
         "verdict": verdict.kind,
         "confidence": verdict.confidence,
+        "communication_share": verdict.communication_share,
         "next_fix": verdict.fix,
         "next_fix_words": verdict.fix_words,
         "predicted_img_s": verdict.fix_img_s,
@@ -172,7 +237,7 @@ def _priced(row: Row, usd_per_hour: float) -> Row:
 
 def _with_gain(row: Row, rows: list[Row], reference: Any) -> Row:
     """Compare a row with the reference's row of the same model, load, mode and batch size."""
-    same = ("model", "load", "mode", "batch_size", "precision", "transform", "ranks")
+    same = ("model", "load", "mode", "batch_size", "precision", "transform", "ranks", "epoch")
     others = [
         other
         for other in rows

@@ -9,9 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -23,10 +20,12 @@ from headrace.errors import HeadraceError, UsageError
 from headrace.system.atomic_write import atomic_write
 from headrace.trials.cells import Cell, Experiment
 from headrace.trials.loaders import missing
+from headrace.trials.materials import Materials
 from headrace.trials.pixels import compare_pixels
+from headrace.trials.processes import run_measuring, run_training
 from headrace.trials.verdicts import Verdict, judge
 
-__all__ = ["Group", "Run", "Settings", "run_groups"]
+__all__ = ["Group", "Run", "Settings", "materials_of", "run_groups"]
 
 #: Seconds of one measurement where time allows it, and the least that still gives a rate.
 LONGEST_S, SHORTEST_S = 4.0, 0.6
@@ -36,6 +35,9 @@ START_S, VERDICT_S = 9.0, 2.5
 
 #: A group that takes this many times its expected seconds, and at least `PATIENCE_S`, hangs.
 PATIENCE, PATIENCE_S = 12.0, 180.0
+
+#: Seconds after which a training of a trial counts as hanging.
+TRAINING_LIMIT_S = 900.0
 
 SETTINGS_FILE = "settings.json"
 
@@ -102,7 +104,7 @@ def run_groups(
     _remember(experiment, settings)
     groups = _groups(experiment)
     on_start(len(groups))
-    runnable = [cells for cells in groups if missing(cells[0].loader) is None]
+    runnable = [cells for cells in groups if missing(cells[0].loader, cells[0].data) is None]
     seconds = settings.seconds or _seconds(settings.budget_s, runnable)
     pixels: dict[str, dict[str, Any]] = {}
     done: list[Group] = []
@@ -179,7 +181,7 @@ def _group(
 ) -> tuple[Group, bool]:
     """Return a group, measured or read, and whether it was measured now."""
     cell = cells[0]
-    why = missing(cell.loader)
+    why = missing(cell.loader, cell.data)
     if why is not None:
         return Group(cells, error=why), False
     file = settings.out / "cells" / f"{_name(cells)}.json"
@@ -206,16 +208,41 @@ def _measured(
     experiment: Experiment, settings: Settings, cells: tuple[Cell, ...], seconds: float, file: Path
 ) -> dict[str, Any]:
     """Run the process of a group, judge its sessions, and keep both in `file`."""
+    if experiment.kind == "training":
+        return _trained(experiment, settings, cells[0], file)
     sessions = settings.out / "sessions" / f"{file.stem}-{os.getpid()}-{time.monotonic_ns()}"
     spec = _spec(experiment, settings, cells, seconds) | {"phase": "measure", "sessions": str(sessions)}
     expected = START_S + seconds * (2 + 2 * len(cells))
-    result = _run_process(settings, cells[0], spec, limit_s=max(PATIENCE_S, PATIENCE * expected))
+    result = run_measuring(settings.out, cells[0], spec, limit_s=max(PATIENCE_S, PATIENCE * expected))
     full = cells[0].matches(experiment.reference)
     verdicts = {model: judge(Path(found["session"]), full=full) for model, found in result["models"].items()}
-    document = {"result": result, "verdicts": {model: asdict(verdict) for model, verdict in verdicts.items()}}
+    return _kept(file, {"result": result, "verdicts": {model: asdict(verdict) for model, verdict in verdicts.items()}})
+
+
+def _trained(experiment: Experiment, settings: Settings, cell: Cell, file: Path) -> dict[str, Any]:
+    """Train a cell's model, judge the session that the trainer recorded, and keep both in `file`."""
+    result = run_training(settings.out, cell, materials_of(experiment, settings), settings.device, limit_s=TRAINING_LIMIT_S)
+    session = result.get("train", {}).get("session")
+    verdicts = {cell.model: asdict(judge(Path(session), full=False))} if session else {}
+    return _kept(file, {"result": result, "verdicts": verdicts})
+
+
+def _kept(file: Path, document: dict[str, Any]) -> dict[str, Any]:
     file.parent.mkdir(parents=True, exist_ok=True)
     atomic_write(file, json.dumps(document).encode())
     return document
+
+
+def materials_of(experiment: Experiment, settings: Settings) -> Materials:
+    """Return the data of a run."""
+    return Materials(
+        settings.out / "data",
+        train_images=experiment.train_images,
+        validation_images=experiment.validation_images,
+        mean_bytes=experiment.mean_bytes,
+        own=settings.own,
+        scale=settings.scale,
+    )
 
 
 def _pixel_difference(
@@ -223,7 +250,8 @@ def _pixel_difference(
 ) -> str | None:
     """Compare the pixels of a corrected cell's loader with the reference's, once. Return why it is refused, if it is."""
     reference = experiment.reference.get("loader")
-    if cell.mode != "corrected" or not reference or cell.loader == reference or experiment.compare == "data":
+    other = cell.mode != "corrected" or experiment.kind == "training" or experiment.compare == "data"
+    if other or not reference or cell.loader == reference:
         return None
     heaviest = max(each.load for each in experiment.cells)
     if cell.loader not in known:
@@ -235,7 +263,7 @@ def _pixel_difference(
                 file.parent.mkdir(parents=True, exist_ok=True)
                 partial = file.with_name(f"partial-{file.name}")
                 spec = _spec(experiment, settings, (one,), 1.0) | {"phase": "pixels", "pixels": str(partial)}
-                _run_process(settings, one, spec, limit_s=PATIENCE_S)
+                run_measuring(settings.out, one, spec, limit_s=PATIENCE_S)
                 partial.rename(file)
             files.append(file)
         known[cell.loader] = compare_pixels(*files)
@@ -259,39 +287,6 @@ def _spec(experiment: Experiment, settings: Settings, cells: Sequence[Cell], sec
         "device": settings.device,
         "seconds": seconds,
     }
-
-
-def _run_process(settings: Settings, cell: Cell, spec: dict[str, Any], *, limit_s: float) -> dict[str, Any]:
-    """Run one measuring process and return what it wrote. Raises `HeadraceError` with its last words when it fails."""
-    folder = settings.out / "work"
-    folder.mkdir(parents=True, exist_ok=True)
-    spec_file, result_file = folder / "spec.json", folder / "result.json"
-    result_file.unlink(missing_ok=True)
-    spec_file.write_text(json.dumps(spec), encoding="utf-8")
-    command = [sys.executable, "-m", "headrace.trials.measure_input", str(spec_file), str(result_file)]
-    if cell.loader == "run":
-        command = [sys.executable, "-m", "headrace", "run", "--", *command]
-    environment = os.environ | {"HEADRACE_INDEX_CACHE": str(settings.out / "data" / "jpeg-index")}
-    errors = folder / "stderr.txt"
-    with open(errors, "wb") as stream:
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=stream, env=environment, process_group=0
-        )
-        try:
-            code = process.wait(limit_s)
-        except subprocess.TimeoutExpired:
-            raise HeadraceError(f"the process of {cell.loader} did not end within {limit_s:.0f} s") from None
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-    if code != 0 or not result_file.is_file():
-        lines = [line for line in errors.read_text(errors="replace").splitlines() if line.strip()]
-        last = lines[-1].strip() if lines else "no message"
-        ended = f"signal {-code}" if code < 0 else f"exit code {code}"
-        raise HeadraceError(f"the process of {cell.loader} failed ({ended}): {last}")
-    result: dict[str, Any] = json.loads(result_file.read_text(encoding="utf-8"))
-    return result
 
 
 def _name(cells: Sequence[Cell]) -> str:

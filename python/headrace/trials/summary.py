@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from headrace.system.sizes import count_text
+from headrace.trials.charts import training_name
 from headrace.trials.rows import Row
 from headrace.trials.runner import Run
 
@@ -13,10 +14,21 @@ __all__ = ["notes_of", "sentences_of"]
 #: A projection counts as near a published cell up to this relative distance.
 NEAR = 0.15
 
+#: The accuracy to which trainings are timed, as a share of the best that any reached.
+TARGET_SHARE = 0.9
+
 
 def sentences_of(run: Run, rows: Sequence[Row]) -> list[str]:
     """Return what came out, for the head of the page and the end of the terminal's table."""
-    found = [*_load_ratios(rows), *_floor(rows), *_next_fix(rows), *_projections(rows)]
+    found = [
+        *_trainings(rows),
+        *_ranks(rows),
+        *_load_ratios(rows),
+        *_workers(rows),
+        *_floor(rows),
+        *_next_fix(rows),
+        *_projections(rows),
+    ]
     dropped = sum(group.dropped for group in run.groups)
     if dropped:
         found.append(
@@ -43,6 +55,50 @@ def _load_ratios(rows: Sequence[Row]) -> list[str]:
             words += "; published, in seconds with ResNet-18: 77.82 ÷ 41.67 = 1.87" if (low, high) == (1, 12) else ""
         sentences.append(words + ".")
     return sentences
+
+
+def _trainings(rows: Sequence[Row]) -> list[str]:
+    """Time of each training to an accuracy that all but the worst reach: nine tenths of the best."""
+    trained = [row for row in rows if row.top1 is not None and row.elapsed_s is not None]
+    if not trained:
+        return []
+    target = TARGET_SHARE * max(row.top1 or 0.0 for row in trained)
+    reached: dict[str, Row | None] = {}
+    for row in trained:
+        name = training_name(row)
+        if reached.setdefault(name, None) is None and (row.top1 or 0.0) >= target:
+            reached[name] = row
+    words = [
+        f"{name}: {row.elapsed_s:.0f} s, {row.epoch} epochs" if row else f"{name}: not within its epochs"
+        for name, row in reached.items()
+    ]
+    return [f"Time to {100 * target:.1f} % top-1 (nine tenths of the best): {'; '.join(words)}."]
+
+
+def _ranks(rows: Sequence[Row]) -> list[str]:
+    """Efficiency of several ranks: their rate over that of as many single ones."""
+    last = {(row.ranks, row.loader): row for row in rows if row.img_s and row.epoch is not None}
+    sentences = []
+    for (ranks, loader), row in last.items():
+        one = last.get((1, loader))
+        if ranks > 1 and one is not None and one.img_s:
+            words = f"{ranks} ranks: {100 * (row.img_s or 0) / (ranks * one.img_s):.0f} % of {ranks} times the rate of one"
+            if row.communication_share is not None:
+                words += f"; communication takes {100 * row.communication_share:.0f} % of the step"
+            sentences.append(words + ".")
+    return sentences + [
+        f"{row.recipe}: {row.verdict}." for row in rows if row.ranks > 1 and row.loader == "pytorch" and row.verdict
+    ]
+
+
+def _workers(rows: Sequence[Row]) -> list[str]:
+    """Rates of several workers beside those that the row with one lets expect."""
+    pairs = [(row, row.expected_img_s) for row in rows if row.expected_img_s and row.img_s]
+    if not pairs:
+        return []
+    cells = [f"{row.workers} workers: expected {expected:,.0f}, measured {row.img_s:,.0f} img/s" for row, expected in pairs]
+    worst = max(abs(expected / (row.img_s or 1) - 1) for row, expected in pairs)
+    return [f"From the row with one worker: {'; '.join(cells)}. The largest error is {100 * worst:.0f} %."]
 
 
 def _with_validation(row: Row) -> float:

@@ -19,6 +19,7 @@ QUANTILES = (50, 90, 95, 99)
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """kind: the diagnosis's verdict; None where nothing could be said. confidence: 0 to 1. report: path of its page, if any.
+    communication_share: part of the step in which ranks exchange gradients (0 to 1).
 
     fix, fix_words, fix_img_s: the best fix: id, in words, and the predicted images/s. cpu_percent: p50, p90, p95, p99 of the
     use of all cores. gpu_percent: of the real GPU. foreign_cores: mean cores of other programs. cores_busy: core → use over
@@ -27,6 +28,7 @@ class Verdict:
 
     kind: str | None = None
     confidence: float | None = None
+    communication_share: float | None = None
     report: str | None = None
     fix: str | None = None
     fix_words: str | None = None
@@ -57,6 +59,7 @@ def judge(folder: Path, *, full: bool) -> Verdict:
     return Verdict(
         kind=diagnosis.verdict,
         confidence=diagnosis.confidence,
+        communication_share=diagnosis.share_of_step.get("communication"),
         report=diagnosis.report,
         fix=fix.id if fix else None,
         fix_words=fix.change if fix else None,

@@ -1,0 +1,79 @@
+"""Two ranks with a DataLoader each: do they read the same data? Run by torchrun.
+
+    torchrun --nproc_per_node 2 -m headrace.trials.measure_ranks SPEC.json RESULT.json
+
+A script that gives each rank the whole dataset in the same order trains on every image once a rank, and its ranks compute the
+same gradients. Each rank makes a digest of its first batches; equal digests say so.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from headrace.trials.cells import Cell
+from headrace.trials.source import workers_of
+from headrace.trials.transforms import torchvision_transform
+
+__all__ = ["main", "shared_batches"]
+
+BATCHES = 4
+
+
+def shared_batches(digests: list[list[str]]) -> int:
+    """Return how many batches two or more ranks have in common; `digests[rank][step]`."""
+    return sum(len(set(step)) < len(step) for step in zip(*digests, strict=False))
+
+
+def main(arguments: list[str]) -> int:
+    """Read some batches on each rank, train a small model on them, compare the digests, and write the result on rank 0."""
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    spec = json.loads(Path(arguments[0]).read_text(encoding="utf-8"))
+    cell = Cell(**spec["cells"][0])
+    dist.init_process_group("gloo")
+    try:
+        torch.set_num_threads(1)
+        torch.manual_seed(0)
+        model = DistributedDataParallel(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 32 * 32, 10)))
+        begin, digests, images_seen = time.monotonic(), [], 0
+        for step, (images, labels) in enumerate(_loader(cell, Path(spec["tree"]))):
+            if step == BATCHES:
+                break
+            digests.append(hashlib.sha256(images.numpy().tobytes()).hexdigest())
+            model(images).logsumexp(1).mean().backward()
+            images_seen += len(labels)
+        gathered: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(gathered, digests)
+        if dist.get_rank() == 0:
+            shared = shared_batches(gathered)
+            seconds = time.monotonic() - begin
+            img_s = images_seen * dist.get_world_size() / seconds
+            result = {"batches": len(digests), "shared": shared, "img_s": img_s, "world_size": dist.get_world_size()}
+            Path(arguments[1]).write_text(json.dumps(result), encoding="utf-8")
+    finally:
+        dist.destroy_process_group()
+    return 0
+
+
+def _loader(cell: Cell, tree: Path) -> Any:
+    import torch
+    from torch.utils.data import DataLoader, DistributedSampler
+    from torchvision.datasets import ImageFolder
+
+    data = ImageFolder(str(tree), torchvision_transform(cell.transform, cell.load, validation=True))
+    sampler = DistributedSampler(data, shuffle=True) if cell.recipe == "sampler" else None
+    order = torch.Generator().manual_seed(0)  # as a script does that seeds all ranks alike
+    return DataLoader(
+        data, cell.batch_size, sampler=sampler, shuffle=sampler is None, generator=order, num_workers=min(1, workers_of(cell))
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,129 @@
+"""Trainings of trials: what is read from a run, what is expected of workers and ranks, and stored datasets."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import headrace
+import pytest
+from headrace.errors import HeadraceError
+from headrace.trials import charts, summary
+from headrace.trials.cells import Cell, load
+from headrace.trials.measure_ranks import shared_batches
+from headrace.trials.measure_training import epochs_of, steady_rate, train_command
+from headrace.trials.rows import Row
+from headrace.trials.storage import open_stored
+from headrace.trials.worker_model import expected_rate, with_expected_rates
+from PIL import Image
+
+LINES = [
+    {"seconds": 0.1, "step": 0, "total_steps": 4},
+    {"seconds": 3.0, "step": 2, "epoch": 0, "loss": 2.5},
+    {"seconds": 4.0, "step": 2, "epoch": 0, "evaluation": {"top1": 0.25, "loss": 2.4}},
+    {"seconds": 6.0, "step": 4, "epoch": 1, "loss": 1.5},
+    {"seconds": 6.5, "step": 4, "epoch": 1, "evaluation": {"top1": 0.75, "loss": 1.4}},
+]
+
+
+def test_epochs_are_read_from_the_metrics_of_a_run(tmp_path: Path) -> None:
+    file = tmp_path / "metrics.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in LINES))
+    epochs = epochs_of(file, 100)
+    assert [epoch["epoch"] for epoch in epochs] == [1, 2]
+    assert [epoch["seconds"] for epoch in epochs] == [4.0, 2.5]
+    assert [(epoch["loss"], epoch["top1"]) for epoch in epochs] == [(2.5, 0.25), (1.5, 0.75)]
+    assert steady_rate(epochs, 100) == pytest.approx(40.0)
+    file.write_text(json.dumps(LINES[0]) + "\n")
+    with pytest.raises(HeadraceError, match="no epoch"):
+        epochs_of(file, 100)
+
+
+def test_the_command_of_a_training_parses() -> None:
+    import argparse
+
+    from headrace.cli import train
+
+    for name in ("batch-size", "amp", "ddp", "accuracy"):
+        for cell in load(name).cells:
+            if cell.loader != "pytorch":
+                parser = argparse.ArgumentParser()
+                train.add_arguments(parser)
+                parser.add_argument("--json", action="store_true")
+                arguments = train_command(cell, Path("a"), Path("b"), Path("c"), "cpu")
+                assert parser.parse_args(arguments[1:]).batch_size == cell.batch_size
+
+
+def test_ranks_that_read_the_same_batches_are_counted() -> None:
+    assert shared_batches([["a", "b"], ["c", "d"]]) == 0
+    assert shared_batches([["a", "b"], ["a", "d"]]) == 1
+    assert shared_batches([["a", "b"], ["x", "b"], ["a", "z"]]) == 2
+
+
+def test_expected_rates_grow_with_workers_until_cores_or_computing_bind() -> None:
+    one = Row("pytorch", "resnet50", 1, 32, "corrected", workers=1, img_s=50, ingest_img_s=50, cpu_ms=10, compute_img_s=370)
+    assert expected_rate(one, 2, 8) == 100
+    assert expected_rate(one, 4, 2) == pytest.approx(200)  # 10 ms an image on two cores
+    assert expected_rate(one, 16, 64) == 370
+    four = Row("pytorch", "resnet50", 1, 32, "corrected", workers=4, img_s=180)
+    found = with_expected_rates([one, four], 2)
+    assert found[0].expected_img_s is None and found[1].expected_img_s == pytest.approx(200)
+
+
+def trained(loader: str, batch: int, epoch: int, elapsed: float, top1: float) -> Row:
+    return Row(loader, "resnet20", 1, batch, "corrected", epoch=epoch, elapsed_s=elapsed, top1=top1, loss=1.0, img_s=100.0,
+               seconds_per_epoch=elapsed / epoch, workers=2)  # fmt: skip
+
+
+def test_time_to_accuracy_names_the_first_epoch_that_reaches_it() -> None:
+    rows = [trained("headrace", 32, 1, 10, 0.5), trained("headrace", 32, 2, 20, 0.95), trained("headrace", 256, 2, 8, 0.6)]
+    (sentence,) = summary._trainings(rows)
+    assert "85.5 % top-1" in sentence and "batch 32" in sentence and "20 s, 2 epochs" in sentence
+    assert "batch 256, fp32, 2 threads: not within its epochs" in sentence
+
+
+def test_trainings_have_charts_over_epochs_and_over_time() -> None:
+    rows = [trained("headrace", batch, epoch, 10.0 * epoch, 0.3 * epoch) for batch in (32, 256) for epoch in (1, 2, 3)]
+    drawn = {chart.name: chart for chart in charts.charts_of(rows, "batch_size")}
+    assert set(drawn) == {"top1-epochs", "top1-time", "loss-epochs", "rate"}
+    assert drawn["top1-time"].series[0].points == ((10.0, 30.0), (20.0, 60.0), (30.0, pytest.approx(90.0)))
+    many = [trained("headrace", 32, epoch, 7.0 * epoch, 0.01 * epoch) for epoch in range(1, 20)]
+    text = charts.svg(charts.charts_of(many, "batch_size")[1])
+    assert text.count("<circle") == 19 and text.count("<text") < 16  # a continuous axis
+
+
+@pytest.mark.parametrize("form", ["pipe", "s3"])
+def test_a_packed_dataset_is_the_same_from_a_pipe_and_from_a_store(
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for package in ("boto3", "obstore", "moto") if form == "s3" else ():
+        pytest.importorskip(package)
+    for name in ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_DEFAULT_REGION", "HEADRACE_CACHE"):
+        monkeypatch.setenv(name, "")  # restores what the function sets
+    tree, packed = tmp_path / "tree", tmp_path / "packed"
+    for label in ("cat", "dog"):
+        (tree / label).mkdir(parents=True)
+        for number in range(8):
+            Image.new("RGB", (64, 48), (60 + 20 * number, len(label), ord(label[0]))).save(tree / label / f"{number}.jpg")
+    headrace.pack(tree, packed)
+
+    def read(loader: headrace.Loader[Any]) -> set[tuple[bytes, int]]:
+        return {
+            (image.numpy().tobytes(), int(label))
+            for images, labels in loader
+            for image, label in zip(images, labels, strict=True)
+        }
+
+    transform = headrace.transforms.Resize((32, 32))
+    local = read(headrace.Loader(packed, 4, transform, threads=1))
+    assert len(local) == 16
+    shuffle = "block:64MiB" if form == "pipe" else True
+    with headrace.Loader(open_stored(packed, form), 4, transform, shuffle=shuffle, threads=1) as loader:
+        for _ in range(2):
+            assert read(loader) == local
+
+
+def test_a_cell_of_a_training_is_no_input_cell() -> None:
+    assert load("amp").kind == "training" and load("dali").kind == "input"
+    assert Cell(precision="amp") in {Cell(precision=cell.precision) for cell in load("amp").cells}
