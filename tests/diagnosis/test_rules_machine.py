@@ -36,13 +36,16 @@ def test_external_cpu_names_the_largest_programs() -> None:
         session = make_session(cpu_s=0.01, compute_s=0.05, cores=2, foreign_cores=1.2, foreign_programs=programs)
         steps = tuple(replace(step, queue_s=0.025) for step in session.steps)
         diagnosis = check(replace(session, steps=steps), "EXTERNAL_CPU")
-        assert diagnosis.foreign_programs == programs
+        assert diagnosis.foreign_programs == programs[:3]
         return " | ".join(diagnosis.findings[0].evidence)
 
     named = words(ForeignProgram(4711, "ffmpeg", 0.9), ForeignProgram(12, "cc1plus", 0.3))
     assert "ffmpeg (pid 4711) 0.9 cores, cc1plus (pid 12) 0.3 cores" in named
     assert "cannot be seen" not in named
     assert "cannot be seen" in words(ForeignProgram(12, "cc1plus", 0.2))
+    many = words(*(ForeignProgram(number, "python", 0.15) for number in range(8)))
+    assert "and 5 smaller programs with 0.8 cores together" in many or "and 5 smaller programs with 0.7 cores together" in many
+    assert "cannot be seen" not in many, "they are seen, and too many to name"
     assert "cannot be seen" in words()
 
 

@@ -40,6 +40,7 @@ class Machine:
     gpu_throttle_share, gpu_throttle: share of the samples with a lowered clock, and the reasons.
     gpu_clock_share: median clock over the highest one.
     foreign_programs: the largest of the other programs, with their mean cores; None where they were not read.
+    listed_count, listed_cores: number of all other programs whose names were seen, and the cores that they use together.
     memory_growth_bytes_s: steady growth of the job's own memory; 0 without.
     """
 
@@ -59,6 +60,8 @@ class Machine:
     memory_used_bytes: int | None
     memory_limit_bytes: int | None
     foreign_programs: tuple[ForeignProgram, ...] | None = None
+    listed_count: int = 0
+    listed_cores: float = 0.0
 
     @property
     def busy_share(self) -> float | None:
@@ -91,6 +94,7 @@ def measure_machine(session: Session, ranks: Sequence[Rank]) -> Machine:
     highest = max((gpu.max_sm_clock_mhz or 0 for gpu in session.host.gpus), default=0)
     limits = [sample.memory_limit_bytes for sample in samples if sample.memory_limit_bytes]
     used = [sample.memory_used_bytes for sample in samples if sample.memory_used_bytes]
+    programs = _foreign_programs(samples)
     return Machine(
         cores=session.host.cores,
         core_count=session.host.cores_affinity or session.host.cores_online,
@@ -111,21 +115,23 @@ def measure_machine(session: Session, ranks: Sequence[Rank]) -> Machine:
         ),
         memory_growth_bytes_s=_growth(session),
         memory_used_bytes=used[-1] if used else None,
-        foreign_programs=_foreign_programs(samples),
+        foreign_programs=None if programs is None else tuple(programs[:MOST_PROGRAMS]),
+        listed_count=len(programs or ()),
+        listed_cores=sum(program.cores for program in programs or ()),
         memory_limit_bytes=limits[-1] if limits else session.host.memory_limit_bytes or session.host.memory_bytes,
     )
 
 
-def _foreign_programs(samples: Sequence[Sample]) -> tuple[ForeignProgram, ...] | None:
-    """Return the programs that used most CPU in the samples that list programs; None when none does."""
+def _foreign_programs(samples: Sequence[Sample]) -> list[ForeignProgram] | None:
+    """Return the programs in the samples that list programs, with their mean cores, the largest first; None when none does."""
     listed = [sample.foreign_programs for sample in samples if sample.foreign_programs is not None]
     if not listed:
         return None
     cores: dict[tuple[int, str], float] = {}
     for program in (program for programs in listed for program in programs):
         cores[program.pid, program.name] = cores.get((program.pid, program.name), 0.0) + program.cores / len(listed)
-    largest = sorted(cores.items(), key=lambda item: -item[1])[:MOST_PROGRAMS]
-    return tuple(ForeignProgram(pid, name, round(used, 2)) for (pid, name), used in largest)
+    largest = sorted(cores.items(), key=lambda item: -item[1])
+    return [ForeignProgram(pid, name, round(used, 2)) for (pid, name), used in largest]
 
 
 def _growth(session: Session) -> float | None:

@@ -9,7 +9,7 @@ from headrace.diagnosis.rules.contention import thread_contention
 from headrace.diagnosis.rules.finding import duration, make_finding
 from headrace.diagnosis.rules.input import INPUT_SHARE, input_wait_s, workers_are_needed
 from headrace.diagnosis.stats import median
-from headrace.system.sizes import percent_text
+from headrace.system.sizes import count_text, percent_text
 
 __all__ = ["cpu_oversubscribed", "cpu_quota", "external_cpu", "hours_until_full", "memory_growth", "thermal_throttle"]
 
@@ -128,11 +128,15 @@ def _program_words(job: MeasuredJob) -> str:
     programs, used = job.machine.foreign_programs, job.machine.foreign_cores or 0.0
     if programs is None:
         return "the names of these programs were not measured"
-    named = ", ".join(f"{program.name} (pid {program.pid}) {program.cores:.1f} cores" for program in programs)
-    if sum(program.cores for program in programs) >= NAMED_SHARE * used:
-        return f"the largest: {named}"
+    words = ", ".join(f"{program.name} (pid {program.pid}) {program.cores:.1f} cores" for program in programs)
+    more = job.machine.listed_count - len(programs)
+    if more > 0:
+        smaller = max(0.0, job.machine.listed_cores - sum(program.cores for program in programs))
+        words += f", and {count_text(more, 'smaller program')} with {smaller:.1f} cores together"
+    if job.machine.listed_cores >= NAMED_SHARE * used:
+        return f"the largest: {words}"
     rest = "short programs, or programs in another container or on the host, whose names cannot be seen from here"
-    return f"the largest: {named}; the rest are {rest}" if named else f"they are {rest}"
+    return f"the largest: {words}; the rest are {rest}" if words else f"they are {rest}"
 
 
 def _queueing_s(job: MeasuredJob) -> float | None:
