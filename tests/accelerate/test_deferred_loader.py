@@ -16,8 +16,9 @@ import numpy as np
 import pytest
 import torch
 from deferred_helpers import always_lazy, both_ways, described, seeded
-from headrace.accelerate import deferred_batch, deferred_loader
+from headrace.accelerate import deferred_batch, deferred_loader, hook
 from headrace.accelerate.deferred_batch import DescribedBatch
+from headrace.accelerate.translate import Unsupported
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 from torchvision import transforms as v1
@@ -28,6 +29,16 @@ V2_STACK = v2.Compose([v2.RandomResizedCrop(40), v2.PILToTensor(), v2.ToDtype(to
 V2_IMAGE = v2.Compose(
     [v2.RandomResizedCrop(40), v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize([0.5], [0.2])]
 )
+
+
+@pytest.fixture(autouse=True)
+def taken_over_in_part_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refuse to take a loader over as a whole: its draws would be others."""
+
+    def refuse(loader: Any) -> Any:
+        raise Unsupported("this test looks at loaders that are taken over in part")
+
+    monkeypatch.setattr(hook, "recognise", refuse)
 
 
 def paths_of(folder: Path) -> list[str]:
