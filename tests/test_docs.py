@@ -264,3 +264,20 @@ def test_the_table_of_kinds_is_the_list_of_kinds() -> None:
     for name, _, modules in rows:
         for module in modules.split(", "):
             assert f'"{name}"' in (REPOSITORY / "python" / "headrace" / "diagnosis" / module).read_text(encoding="utf-8")
+
+
+def variables_in(*folders: str) -> set[str]:
+    files = [path for folder in folders for path in (REPOSITORY / folder).rglob("*") if path.suffix in (".py", ".rs", ".sh")]
+    text = "\n".join(path.read_text(encoding="utf-8") for path in files)
+    found = set(re.findall(r"""["'{$](HEADRACE(?:_[A-Z0-9]+)*)\b""", text))
+    return found - {"HEADRACE_RUN"}  # a name of Python, in `__all__`
+
+
+def test_the_page_of_environment_variables_lists_those_in_the_code() -> None:
+    page = (REPOSITORY / "docs" / "reference" / "environment.md").read_text(encoding="utf-8")
+    listed = set(re.findall(r"`(HEADRACE\w*)`", page))
+    used = variables_in("python", "crates", "scripts", "benchmarks")
+    missing, unknown = used - listed, listed - used - variables_in("tests")
+    assert not missing, f"docs/reference/environment.md lacks {missing}"
+    assert not unknown, f"docs/reference/environment.md lists {unknown}, which no code reads"
+    assert len(listed) > 20

@@ -1,0 +1,108 @@
+"""Every command line and every Python block of the start page, the quickstart, the guides and the concepts runs, in small."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from guide_world import World, make_world
+from object_store import Bucket, serving
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+DOCS = REPOSITORY / "docs"
+PAGES = [
+    "index",
+    "quickstart",
+    *(f"{kind}/{path.stem}" for kind in ("guides", "concepts") for path in sorted((DOCS / kind).glob("*.md"))),
+]
+ELSEWHERE = {
+    "pip install": "scripts/setup.sh installs the same requirements for these tests",
+    "headrace cost refresh": "asks AWS: tests/cost/test_live_prices.py runs it against recorded answers",
+    "headrace demo": "tests/demo",
+    "headrace diagnose -- python train_keras.py": "needs TensorFlow: tests/diagnosis/test_tensorflow.py",
+    "headrace launch": "tests/launch",
+    "headrace trials": "tests/trials",
+}
+"""Beginnings of command lines that do not run here, and where they do."""
+FIRST = {"guides/loader": "headrace pack /data/imagenet/train /data/packed/train"}
+"""What was done before a page begins, by page."""
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def blocks(page: str) -> list[tuple[str, str]]:
+    """(language, text) of the fenced blocks of a page."""
+    return BLOCK.findall((DOCS / f"{page}.md").read_text(encoding="utf-8"))
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    with serving(Bucket()) as endpoint:
+        yield make_world(tmp_path / "world", AWS_ENDPOINT_URL=endpoint, AWS_SKIP_SIGNATURE="true", AWS_REGION="us-east-1")
+
+
+def missing(text: str) -> list[str]:
+    names = re.findall(r"^\s*(?:import|from) (\w+)", text, re.MULTILINE)
+    return [name for name in names if importlib.util.find_spec(name) is None]
+
+
+def failures(world: World, page: str, language: str, text: str) -> Iterator[str]:
+    """Run a block; yield what failed, with its output."""
+    if language == "toml":
+        name = re.match(r"# (\S+\.toml)", text)
+        assert name, f"{page}: a TOML block begins with the name of its file"
+        (world.root / name[1].rstrip(":")).write_text(world.small_python(text), encoding="utf-8")
+    elif language == "python":
+        if missing(text):
+            return  # test_blocks_for_other_frameworks runs it
+        script = world.root / ("train.py" if "argparse" in text else "block.py")
+        script.write_text(world.small_python(text), encoding="utf-8")
+        if script.name == "block.py":
+            done = world.run(["python", script.name])
+            if done.returncode:
+                yield f"{text}\n{done.stderr[-2000:]}"
+    elif language in ("", "sh", "bash") and text.split()[0] in ("headrace", "mkdir", "tar", "pip"):
+        for line in text.replace("\\\n", " ").splitlines():
+            command = re.split(r"\s+#", line.strip())[0]
+            if command and not command.startswith(tuple(ELSEWHERE)):
+                words = world.small_command(command)
+                done = world.run(words)
+                if done.returncode:
+                    yield f"{command}\n{words}\n{done.stdout[-500:]}\n{done.stderr[-2000:]}"
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)])
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_every_block_of_a_guide_runs(page: str, world: World) -> None:
+    failed: list[str] = []
+    if page in FIRST:
+        assert world.run(world.small_command(FIRST[page])).returncode == 0
+    for language, text in blocks(page):
+        failed += failures(world, page, language, text)
+    assert not failed, "\n\n".join([page, *failed])
+
+
+@pytest.mark.parametrize("package", ["jax", "tensorflow"])
+def test_blocks_for_other_frameworks(package: str, world: World) -> None:
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"no {package}: make test-frameworks has it")
+    texts = [text for page in PAGES for language, text in blocks(page) if f"import {package}" in text]
+    assert texts and not [name for text in texts for name in missing(text)]
+    for text in texts:
+        assert not list(failures(world, package, "python", text))
+
+
+def test_every_package_that_a_block_needs_is_tested_somewhere() -> None:
+    needed = {name for page in PAGES for language, text in blocks(page) if language == "python" for name in missing(text)}
+    assert needed <= {"jax", "tensorflow"}
+
+
+def test_most_commands_of_the_guides_run_here_and_the_others_are_still_there() -> None:
+    lines = [line for page in PAGES for _, text in blocks(page) for line in text.splitlines()]
+    commands = {re.split(r"\s+#", line.strip())[0] for line in lines}
+    assert all(any(command.startswith(beginning) for command in commands) for beginning in ELSEWHERE)
+    here = [line for line in commands if line.startswith("headrace ") and not line.startswith(tuple(ELSEWHERE))]
+    assert len(here) > 50
