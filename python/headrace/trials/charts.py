@@ -27,7 +27,7 @@ COLOURS = (
     "#68727d",
 )
 
-WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 640.0, 300.0, 56.0, 40.0, 14.0
+WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 640.0, 320.0, 76.0, 44.0, 34.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +177,7 @@ def svg(chart: Chart) -> Html:
 def _framed(chart: Chart, parts: Sequence[Html]) -> Html:
     words = (
         tag("text", chart.x, x=(LEFT + WIDTH) / 2, y=HEIGHT - 4, text_anchor="middle"),
-        tag("text", chart.y, x=4, y=10),
+        tag("text", chart.y, x=4, y=16),
     )
     return tag(
         "svg",

@@ -13,7 +13,8 @@ from headrace.report.heat_map import data_uri
 from headrace.report.markup import Html, tag
 from headrace.report.page import figure, html_page, write_page
 from headrace.report.tables import table
-from headrace.trials.cells import Experiment
+from headrace.system.sizes import count_text
+from headrace.trials.cells import Cell, Experiment
 from headrace.trials.charts import Chart, legend, svg
 from headrace.trials.outputs import COLUMNS, cells_of
 from headrace.trials.rows import Row
@@ -22,11 +23,13 @@ from headrace.trials.runner import Run
 __all__ = ["HeatRows", "heat_rows", "write"]
 
 STYLE = """
-figure { margin: 1.5rem 0 2.5rem; } figure svg { display: block; width: 100%; max-width: 46rem; }
+.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(26rem, 100%), 1fr)); gap: 1rem 3rem; }
+figure { margin: 1rem 0; } figure svg { display: block; width: 100%; max-width: 46rem; overflow: visible; }
+#verdict p + p { margin-top: 0.7rem; } #verdict .money p + p { margin-top: 0; }
 figcaption { font-weight: 620; margin-bottom: 0.5rem; }
 .pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(18rem, 1fr)); gap: 1rem 2rem; }
 .pair img { width: 100%; height: 5rem; image-rendering: pixelated; display: block; border: 1px solid var(--hair); }
-@media (max-width: 40rem) { figure svg text { font-size: 20px; } }
+@media (max-width: 40rem) { figure svg text { font-size: 18px; } }
 """
 
 HEAT_MAPS = 4
@@ -54,12 +57,16 @@ def heat_rows(run: Run) -> list[HeatRows]:
         if verdict is None or cell.load != heaviest or "models" not in (group.result or {}):
             continue
         measured = (group.result or {})["models"][cell.model]
-        found.append(
-            HeatRows(
-                f"{cell.loader}, {cell.model}, load {cell.load}, {cell.mode}", verdict.cores_busy, tuple(measured["gpu_busy"])
-            )
-        )
+        found.append(HeatRows(_heat_name(cell), verdict.cores_busy, tuple(measured["gpu_busy"])))
     return found[:HEAT_MAPS]
+
+
+def _heat_name(cell: Cell) -> str:
+    """Say which cell a heat map is of, without what all cells have."""
+    parts = [cell.loader, cell.model, *([cell.data] if cell.data != "folder" else [])]
+    parts += [count_text(cell.workers, "worker")] if cell.workers is not None else []
+    parts += [f"load {cell.load}"] if cell.transform == "augmentation-load" else []
+    return ", ".join([*parts, *([cell.mode] if cell.mode == "faithful" else [])])
 
 
 def write(
@@ -76,9 +83,13 @@ def write(
     body = tag(
         "main",
         _head(experiment, done, sentences),
-        tag("section", *(_figure(chart) for chart in charts)) if charts else None,
+        tag("section", *(_figure(chart) for chart in charts), class_="charts") if charts else None,
         _heat(heat),
-        tag("section", tag("h2", "all cells"), table("all cells", COLUMNS, [cells_of(row) for row in rows], quiet=True)),
+        tag(
+            "section",
+            tag("h2", "all cells"),
+            table("all cells", COLUMNS, [cells_of(row) for row in rows], quiet=True, numeric_from=7),
+        ),
         tag("section", tag("h2", "how it was measured"), tag("ul", *(tag("li", note) for note in notes))),
     )
     text = html_page(
@@ -111,6 +122,10 @@ def _head(experiment: Experiment, done: Sequence[Row], sentences: Sequence[str])
         *(tag("p", sentence) for sentence in sentences),
         id="verdict",
     )
+
+
+def _table(rows: Sequence[Row]) -> Html:
+    return table("all cells", COLUMNS, [cells_of(row) for row in rows], quiet=True, numeric_from=COLUMNS.index("epoch"))
 
 
 def _figure(chart: Chart) -> Html:
