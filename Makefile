@@ -1,7 +1,8 @@
 # demo and test start from nothing: they make .venv, install, build. Everything else is a few commands by name.
 PY := .venv/bin/python
 .PHONY: setup demo test check results docs wheel bench bench-augmentation bench-cost bench-decode bench-demo bench-diagnosis bench-exactness \
-	bench-gpu bench-loaders bench-object-store bench-overhead bench-pack bench-parity bench-run bench-train-parity bench-trainer-wait miri
+	bench-gpu bench-loaders bench-object-store bench-overhead bench-pack bench-parity bench-run bench-train-parity bench-trainer-wait miri \
+	test-frameworks
 
 setup:
 	@scripts/setup.sh dev
@@ -15,6 +16,10 @@ demo: # ARGS="--data DIR --keep DIR …" is passed on
 test: setup
 	$(PY) -m pytest --reruns 1 -raR
 	cargo test -p headrace-core
+
+test-frameworks: setup # with TensorFlow, JAX, Lightning, Hugging Face, fastai, albumentations and MONAI, in .venv-frameworks
+	@scripts/frameworks.sh
+	@scripts/test_frameworks.sh
 
 check: setup
 	$(PY) -m ruff check .

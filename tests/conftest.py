@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,6 +12,15 @@ from diagnosis_checks import check_agreement
 from headrace.errors import SessionError
 from headrace.session.model import Session
 from sample_images import data_folder, jpeg
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """With HEADRACE_TEST_SKIPS=fail a skipped test has failed: the environment was made for it."""
+    report = yield
+    if report.skipped and os.environ.get("HEADRACE_TEST_SKIPS") == "fail":
+        report.outcome, report.longrepr = "failed", f"skipped: {report.longrepr}"
+    return report
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,4 +1,4 @@
-"""The loader where others put a DataLoader: DLPack, JAX, TensorFlow, Lightning, Accelerate, timm. What is absent is skipped."""
+"""The loader where others put a DataLoader: DLPack, Lightning, Accelerate, timm. What is absent is skipped."""
 
 from __future__ import annotations
 
@@ -48,21 +48,6 @@ def test_dlpack_without_a_copy_keeps_the_batch(image_folder: MakeFolder) -> None
     images, _ = next(iter(loader(image_folder(name="more"))))
     array = np.from_dlpack(images)
     assert array.shape == (4, 3, 16, 16) and array.ctypes.data == images.data_ptr()
-
-
-def test_jax(image_folder: MakeFolder) -> None:
-    jax = pytest.importorskip("jax")
-    for images, labels in loader(image_folder(), output="numpy"):
-        array = jax.numpy.from_dlpack(images)
-        assert array.shape == (4, 16, 16, 3)
-        assert bool((np.asarray(array) == images).all()) and len(jax.numpy.asarray(labels)) == 4
-
-
-def test_tensorflow(image_folder: MakeFolder) -> None:
-    tensorflow = pytest.importorskip("tensorflow")
-    for images, _ in loader(image_folder(), output="numpy"):
-        tensor = tensorflow.experimental.dlpack.from_dlpack(images.__dlpack__())
-        assert tuple(tensor.shape) == (4, 16, 16, 3) and bool((tensor.numpy() == images).all())
 
 
 def test_a_plain_loop_learns(image_folder: MakeFolder) -> None:
