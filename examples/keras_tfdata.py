@@ -1,4 +1,4 @@
-"""Keras on TensorFlow: the loader feeds a tf.data.Dataset with NumPy arrays.
+"""Keras on TensorFlow: the loader as a tf.data.Dataset.
 
 pip install tensorflow
 python examples/keras_tfdata.py --data /data/photos
@@ -10,7 +10,6 @@ import argparse
 
 import headrace as hr
 import keras
-import tensorflow as tf
 
 
 def main() -> None:
@@ -24,13 +23,7 @@ def main() -> None:
     keras.utils.set_random_seed(0)
     side = args.image_size
     loader = hr.Loader(args.data, args.batch_size, hr.transforms.imagenet_train(side), output="numpy", seed=0)
-    batches = tf.data.Dataset.from_generator(
-        lambda: loader,  # Keras asks for a new iterator each epoch: one pass of the loader
-        output_signature=(
-            tf.TensorSpec((None, side, side, 3), tf.uint8),
-            tf.TensorSpec((None,), tf.int64),
-        ),
-    ).prefetch(2)
+    batches = loader.to_tf_dataset()  # one epoch of Keras is one pass of the loader
     model = keras.Sequential(
         [
             keras.Input((side, side, 3)),

@@ -13,6 +13,9 @@ run tests/loading/test_loader_frameworks.py
 run tests/profiling/test_in_process.py -k real_trainer
 run tests/diagnosis/test_tensorflow.py -k keras_fit
 run tests/training/test_inference.py -k each_export_format
+run tests/frameworks/test_tensorflow_batches.py
+run tests/frameworks/test_jax_batches.py
+run tests/examples/test_examples.py -k "lightning or accelerate or hugging or keras"
 run tests/frameworks/test_framework_scripts.py
 for group in "${failed[@]}"; do
     echo "test-frameworks: FAILED: $group" >&2

@@ -11,6 +11,8 @@
 - `mixing`: MixUp and CutMix: the arithmetic on a batch. The partner of an image is its neighbour: the batch rolled by one.
 - `options`: The options of a Loader, checked.
 - `order`: The order of records as arithmetic: (seed, epoch, position) -> record, with no list of the epoch in memory.
+- `other_frameworks`: Batches for TensorFlow, Keras and JAX: the memory that the native threads filled, without a copy where the
+  framework allows.
 - `resume`: Saved loader states: `make_state` describes the position of a loader, `read_position` reads it for a loader that
   continues.
 - `show_batch`: The pictures of a batch, as a matplotlib figure.

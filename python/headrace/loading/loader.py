@@ -27,6 +27,7 @@ from headrace.loading.block_shuffle import WINDOW, BlockLayout, window_bytes
 from headrace.loading.feed import FeedPass, FilledBatch, IndexBatch, Masks
 from headrace.loading.options import LoaderOptions, OnError, Output, resolve_rank
 from headrace.loading.order import EpochOrder
+from headrace.loading.other_frameworks import FrameworkOutputs
 from headrace.loading.resume import make_state, read_position
 from headrace.loading.shuffle_prefetch import prefetch_windows
 from headrace.loading.stats import LoaderStats, ShuffleQuality
@@ -68,7 +69,7 @@ _OF_DATALOADER = {
 }
 
 
-class Loader(Generic[Batch]):
+class Loader(FrameworkOutputs, Generic[Batch]):
     """Iterate over batches of a dataset. One pass is one epoch.
 
     Yields (images, labels). output="torch": images are a tensor [N, 3, H, W] over channels-last memory, labels int64 [N].
@@ -341,6 +342,11 @@ class Loader(Generic[Batch]):
     def classes(self) -> tuple[str, ...]:
         """The class names of the dataset; a label is an index into them."""
         return self.dataset.classes
+
+    @property
+    def pipelines(self) -> tuple[Pipeline, ...]:
+        """The compiled pipelines, one for each view."""
+        return self._views.pipelines
 
     @property
     def pipeline(self) -> Pipeline:

@@ -108,6 +108,11 @@ class LoaderViews:
         self._views, self._feed = tuple(views), views[0].feed
 
     @property
+    def pipelines(self) -> tuple[Pipeline, ...]:
+        """The pipelines of all views."""
+        return tuple(view.pipeline for view in self._views)
+
+    @property
     def pipeline(self) -> Pipeline:
         """The pipeline of the first view."""
         return self._views[0].pipeline

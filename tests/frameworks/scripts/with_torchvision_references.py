@@ -1,4 +1,4 @@
-"""The input of torchvision's classification reference: its training and evaluation transforms, written anew, and its collate."""
+"""The input of torchvision's classification reference: training and evaluation transforms, written anew, and its collate."""
 
 import sys
 
