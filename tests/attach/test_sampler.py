@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -142,10 +143,15 @@ def test_only_whole_disks_count(name: str, whole: bool) -> None:
 
 
 def test_the_real_sampler_follows_a_process_to_its_end(tmp_path: Path) -> None:
-    child = subprocess.Popen([sys.executable, "-c", "import time\nend = time.time() + 1.6\nwhile time.time() < end: pass"])
+    child = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     sampler = subprocess.Popen([sys.executable, "-m", "headrace.attach.sampler", str(tmp_path), str(child.pid), "0"])
+    file = tmp_path / "sampler.jsonl"
+    end_s = time.monotonic() + 60
+    while time.monotonic() < end_s and (not file.exists() or file.read_text().count('"kind":"sample"') < 3):
+        time.sleep(0.1)
+    child.kill()
     child.wait()
-    assert sampler.wait(20) == 0
+    assert sampler.wait(60) == 0
     session = Session.load(tmp_path)
     assert session.host.cores_online
     assert session.samples

@@ -7,6 +7,7 @@ import json
 import os
 import pty
 import re
+import shlex
 import subprocess
 import sys
 import tarfile
@@ -138,3 +139,21 @@ def test_keys_of_a_tar_are_escaped_once(tmp_path: Path, ends: tuple[str, str]) -
     assert main(["pack", str(tmp_path / "in.tar"), str(tmp_path / "out")]) == 0
     expected = [f"a/x={ends[0]}", f"a/x={ends[1]}", "a/y%3Djpg", "b%2E1/z", "b%2E1/100%25"]
     assert list(open_dataset(tmp_path / "out").table.keys) == expected
+
+
+def test_commands_to_copy_are_quoted_and_lines_about_loaders_are_one_line(tmp_path: Path) -> None:
+    photos = tmp_path / "two words\nand a line" / "photos"
+    for number in range(4):
+        path = photos / f"c{number % 2}" / f"{number}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(jpeg(60, 50, number))
+    copied, _ = run("pack", photos, tmp_path / "my copy", "--layout", "folder")
+    (line,) = [line for line in copied.splitlines() if "--data-map" in line]
+    words = shlex.split(line.split(":", 1)[1].replace("\\n", "\n"))
+    assert words[:4] == ["headrace", "run", "--data-map", f"{photos}={tmp_path / 'my copy'}"]
+    pytest.importorskip("torchvision")
+    script = "import sys\nfrom torch.utils.data import DataLoader\nfrom torchvision.datasets import ImageFolder\n"
+    script += "from torchvision import transforms as T\nchain = T.Compose([T.Resize((8, 8)), T.ToTensor()])\n"
+    script += "list(DataLoader(ImageFolder(sys.argv[1], chain)))"
+    _, remarks = run("run", "--", sys.executable, "-c", script, photos)
+    assert [line for line in remarks.splitlines() if "loader over" in line and "line/photos" in line], remarks

@@ -41,6 +41,7 @@ from headrace.attach.log import log_line
 from headrace.attach.steps import is_stand_in
 from headrace.attach.unseen_frames import when_made
 from headrace.system.machine import cores as usable_cores
+from headrace.system.printable import printable
 from headrace.system.sizes import count_text
 
 __all__ = ["install"]
@@ -200,9 +201,9 @@ def _report(loader: Any, decision: Decision, settings: Settings) -> None:
     if os.environ.get("RANK", "0") == "0":
         verdict = "taken over" if decision.taken_over else "not taken over"
         colon = "" if decision.reason.startswith(PARTLY) else ":"
-        log_line(f"headrace run: loader over {decision.dataset} {verdict}{colon} {decision.reason}")
+        log_line(printable(f"headrace run: loader over {decision.dataset} {verdict}{colon} {decision.reason}"))
         if decision.check:
-            log_line(f"headrace run:   check: {decision.check}")
+            log_line(printable(f"headrace run:   check: {decision.check}"))
         for line in decision.pipeline if settings.explain else ():
             log_line(f"headrace run:   {line}")
     if settings.folder is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import shlex
 from contextlib import ExitStack
 from dataclasses import asdict
 
@@ -167,7 +168,8 @@ def _render_copy(result: PackResult, source: str) -> None:
         say("  unchanged: " + ", ".join(f"{name} {count:,}" for name, count in result.extras.items()))
     if result.errors:
         say(f"  {count_text(result.errors, 'file')} with faults, unchanged: see {result.path}/{ERRORS}")
-    say(f"  a script reads it in place of the source:  headrace run --data-map {source}={result.path} -- python train.py")
+    mapping = shlex.quote(f"{source}={result.path}")
+    say(f"  a script reads it in place of the source:  headrace run --data-map {mapping} -- python train.py")
 
 
 def _bytes(text: str) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
@@ -239,4 +240,4 @@ def _render(found: TuningResult, written: Path | None, usd_per_epoch: float | No
     if usd_per_epoch is not None:
         output.say(f"an epoch costs ${usd_per_epoch:,.2f} at this rate")
     if written is not None:
-        output.say(f"settings: {written}; headrace train --config {written}")
+        output.say(f"settings: {written}; headrace train --config {shlex.quote(str(written))}")

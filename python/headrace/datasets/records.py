@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import operator
 import os
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -220,7 +221,7 @@ class Dataset:
         if size >= 0 and len(data) != size:
             raise SourceError(
                 f"record {table.keys[record]!r}: {path} ends at byte {offset + len(data)}, {offset + size} expected",
-                hint=f"check the dataset:  headrace verify {self.root}",
+                hint=f"check the dataset:  headrace verify {shlex.quote(str(self.root))}",
             )
         return data
 

@@ -7,6 +7,7 @@ fine.
 from __future__ import annotations
 
 import os
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -257,5 +258,7 @@ def _disk_advice(found: Examination) -> list[Advice]:
     if speed.cold is not False and speed.small_read_p50_s > SLOW_SMALL_READ_S:
         slow = f"a small random read takes {1000 * speed.small_read_p50_s:.1f} ms"
         what = f"{speed.path}: {slow}: an image folder there will starve the GPU"
-        advice.append(Advice("warning", what, f"headrace pack {speed.path} PACKED   # large sequential reads instead"))
+        advice.append(
+            Advice("warning", what, f"headrace pack {shlex.quote(str(speed.path))} PACKED   # large sequential reads instead")
+        )
     return advice

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import shlex
 import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -311,7 +312,7 @@ class Feed:
             f"record {key!r}: {reason}; and none of {_MAX_SUBSTITUTES} records tried in its place could be decoded",
             key=key,
             status=status,
-            hint=f"check the dataset:  headrace verify {self.dataset.root}",
+            hint=f"check the dataset:  headrace verify {shlex.quote(str(self.dataset.root))}",
         )
 
     def _substitute_record(self, bad: IndexBatch, draw: int, chosen: int) -> IndexBatch:
