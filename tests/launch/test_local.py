@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import struct
 import tarfile
 import time
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 from headrace.cli.main import main
+from headrace.launch.local.checkpoints import CheckpointCopy
 from headrace.launch.local.job import LocalJob, run_local
 from headrace.launch.local.store import LocalStore
 from headrace.launch.request import Channel, InstanceGroup, TrainingJob, build_request
@@ -297,3 +299,26 @@ def test_the_command_runs_a_request_file(tmp_path: Path, data: Path, capsys: pyt
     (tmp_path / "mine.py").write_text("raise SystemExit(3)")
     assert main(again) == 1
     assert "exit code 3" in capsys.readouterr().out
+
+
+def test_checkpoints_are_copied_while_the_host_renames_and_removes_folders(tmp_path: Path) -> None:
+    folder, store = tmp_path / "host", tmp_path / "store"
+    copy = CheckpointCopy(folder, store)
+    end_s = time.monotonic() + 2.0
+    number = 0
+    while time.monotonic() < end_s:
+        number += 1
+        partial = folder / f".partial-{number}"
+        (partial / "deep").mkdir(parents=True)
+        (partial / "deep" / "state.json").write_text(str(number))
+        partial.rename(folder / f"step-{number}")
+        if number > 3:
+            shutil.rmtree(folder / f"step-{number - 3}")
+        copy.copy()
+    copy.close()
+    kept = sorted(path.relative_to(folder) for path in folder.rglob("state.json"))
+    assert sorted(path.relative_to(store) for path in store.rglob("state.json")) == kept
+    assert len(kept) == 3
+    again = CheckpointCopy(tmp_path / "other host", store)
+    again.close()
+    assert sorted(path.relative_to(tmp_path / "other host") for path in (tmp_path / "other host").rglob("state.json")) == kept

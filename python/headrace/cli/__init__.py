@@ -10,7 +10,7 @@
 - `export`: trained weights in other formats.
 - `inspect`: print facts about a dataset.
 - `interruption`: Ctrl-C outside of a verb: while modules are imported, and while Python ends.
-- `launch`: check the request of a SageMaker training job, or run the job on this machine.
+- `launch`: check, price, send and follow a SageMaker training job, or run it on this machine.
 - `main`: The `headrace` command: find the verb, parse its arguments, turn errors into messages and exit codes.
 - `missing_packages`: Packages that an extra installs: a verb that needs one which is absent says which extra brings it.
 - `output`: Output of the command line: results on stdout (text, or one JSON document), progress and messages on stderr.

@@ -1,4 +1,4 @@
-"""`headrace launch`: check the request of a SageMaker training job, or run the job on this machine."""
+"""`headrace launch`: check, price, send and follow a SageMaker training job, or run it on this machine."""
 
 from __future__ import annotations
 
@@ -7,13 +7,17 @@ import dataclasses
 import json
 import math
 import re
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
 from headrace.cli import output
 from headrace.cost.live_prices import read_table
+from headrace.cost.prices import PriceTable
 from headrace.errors import HeadraceError, UsageError
+from headrace.launch.aws import aws_client
+from headrace.launch.follow import FinishedJob, follow, stop, submit, upload_code
 from headrace.launch.local.job import GRACE_S, Interruption, LocalJob, run_local
 from headrace.launch.local.store import LocalStore
 from headrace.launch.plan import ExpectedCost, Work, expected_cost
@@ -23,10 +27,12 @@ from headrace.system.atomic_write import atomic_write
 from headrace.system.sizes import count_text
 from headrace.training.stop_signal import StopRequest
 
-SUMMARY = "check and price the request of a SageMaker training job without an account, or run the job on this machine"
+SUMMARY = "check, price, send and follow a SageMaker training job, or run it on this machine"
 EXAMPLE = """
 headrace launch sagemaker --model resnet50 --data s3://bucket/train --instance ml.g5.xlarge --role ARN --bucket bucket --dry-run
 headrace launch sagemaker --request job.json --dry-run       # check a request that something else wrote
+headrace launch sagemaker --request job.json                 # ask, send it, and follow the job
+headrace launch follow NAME                                  # come back to it; headrace launch stop NAME ends it
 headrace launch local --request job.json --channel train=photos/ --out job          # run it here, as SageMaker would
 headrace launch local --model resnet18 --data photos/ --spot --interrupt 60 --out job
 """
@@ -39,8 +45,16 @@ PAIR = re.compile(r"([^=]+)=(.*)", re.DOTALL)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `headrace launch`."""
-    parser.add_argument("target", choices=("sagemaker", "local"), metavar="target", help="sagemaker, or local: this machine")
+    parser.add_argument(
+        "target",
+        choices=("sagemaker", "local", "follow", "stop"),
+        metavar="target",
+        help="sagemaker; local: this machine; follow or stop: a job on SageMaker",
+    )
+    parser.add_argument("job", nargs="?", metavar="job", help="name of the job to follow or stop")
     parser.add_argument("--dry-run", action="store_true", help="write the request and its cost; send nothing")
+    parser.add_argument("--yes", action="store_true", help="send the request without asking")
+    parser.add_argument("--no-follow", action="store_true", help="end once the request is sent")
     parser.add_argument("--out", type=Path, metavar="PATH", help="file for the request; local: folder of the job")
     parser.add_argument("--request", type=Path, metavar="FILE", help="take the whole request from a JSON file")
     _job_arguments(parser)
@@ -131,19 +145,81 @@ def _positive(text: str) -> float:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Build or read the request and check it; then price it, or run it here."""
-    if args.target == "sagemaker" and not args.dry_run:
-        raise UsageError("this version of headrace sends no request", hint="--dry-run checks it and says what it costs")
+    """Build or read the request and check it; then price it, send it, or run it here. Or follow or stop a job."""
+    if args.target in ("follow", "stop"):
+        return _job_of_name(args)
+    if args.job is not None:
+        raise UsageError(f"launch {args.target} takes no name of a job: {args.job}", hint="--name names a new job")
     request = _read(args.request) if args.request else build_request(_job(args))
     refuse_mistakes(check_request(request, region=args.region), output.log)
     if args.target == "local" and not args.dry_run:
         return _run_here(args, request)
-    cost = expected_cost(request, _work(args), read_table("us-east-1", output.log)[0])
+    table = read_table("us-east-1", output.log)[0]
+    cost = expected_cost(request, _work(args), table)
     if args.out:
         _write(args.out, request)
-    document = {"request": request, "expected_cost": dataclasses.asdict(cost)}
-    output.emit(args, document, lambda: _show(request, cost, args.out))
-    return 0
+    document: dict[str, Any] = {"request": request, "expected_cost": dataclasses.asdict(cost)}
+    if args.dry_run:
+        output.emit(args, document, lambda: _show(request, cost, args.out))
+        return 0
+    _ask(args, request, cost)
+    name = request["TrainingJobName"]
+    client = aws_client("sagemaker", args.region)
+    files = [path for path in (args.wheel, args.script) if path is not None]
+    upload_code(aws_client("s3", args.region), request, files, sleep=time.sleep, log=output.log)
+    document["arn"] = submit(client, request, sleep=time.sleep, log=output.log)
+    output.log(f"sent: {document['arn']}")
+    done = None if args.no_follow else _follow(args, client, name, table, cost)
+    document["job"] = dataclasses.asdict(done) if done else None
+    output.emit(args, document, lambda: _show_end(args, name, done))
+    return 0 if done is None or done.status == "Completed" else 1
+
+
+def _job_of_name(args: argparse.Namespace) -> int:
+    if args.job is None:
+        raise UsageError(f"launch {args.target} needs the name of a job", hint=f"headrace launch {args.target} NAME")
+    client = aws_client("sagemaker", args.region)
+    if args.target == "stop":
+        stop(client, args.job, sleep=time.sleep, log=output.log)
+        words = f"{args.job} is being stopped: it has 120 s to save"
+        output.emit(args, {"stopped": args.job}, lambda: output.say(words))
+        return 0
+    done = _follow(args, client, args.job, read_table("us-east-1", output.log)[0], None)
+    output.emit(args, dataclasses.asdict(done), lambda: _show_end(args, args.job, done))
+    return 0 if done.status == "Completed" else 1
+
+
+def _follow(args: argparse.Namespace, client: Any, name: str, table: PriceTable, cost: ExpectedCost | None) -> FinishedJob:
+    """Follow a job; Ctrl-C leaves it running and says how to go on."""
+    try:
+        logs = aws_client("logs", args.region)
+        return follow(client, logs, name, table=table, expected=cost, sleep=time.sleep, log=output.log)
+    except KeyboardInterrupt:
+        output.log(f"{name} goes on without you")
+        output.log(f"come back:  headrace launch follow {name} --region {args.region}")
+        output.log(f"end it:     headrace launch stop {name} --region {args.region}")
+        raise
+
+
+def _ask(args: argparse.Namespace, request: dict[str, Any], cost: ExpectedCost) -> None:
+    """Show plan and cost, and ask unless `--yes` is given. Raises `UsageError` where nobody can be asked, or says no."""
+    for line in _plan_lines(request, cost):
+        output.log(line)
+    if args.yes:
+        return
+    if not sys.stdin.isatty():
+        raise UsageError("nobody can be asked whether to send the request", hint="--yes sends it, --dry-run does not")
+    print("send this request? [y/N] ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise UsageError("nothing was sent")
+
+
+def _show_end(args: argparse.Namespace, name: str, done: FinishedJob | None) -> None:
+    if done is None:
+        output.say(f"sent: {name}; headrace launch follow {name} --region {args.region} shows how it goes")
+        return
+    for line in done.lines():
+        output.say(line)
 
 
 def _run_here(args: argparse.Namespace, request: dict[str, Any]) -> int:
@@ -307,17 +383,21 @@ def _write(path: Path, request: dict[str, Any]) -> None:
         ) from None
 
 
-def _show(request: dict[str, Any], cost: ExpectedCost, written: Path | None) -> None:
+def _plan_lines(request: dict[str, Any], cost: ExpectedCost) -> list[str]:
     resources = request["ResourceConfig"]
     groups = resources.get("InstanceGroups") or [resources]
     machines = " + ".join(f"{one['InstanceCount']} × {one['InstanceType']}" for one in groups)
     kind = "spot" if request.get("EnableManagedSpotTraining") else "on demand"
     limit_h = request["StoppingCondition"]["MaxRuntimeInSeconds"] / 3600
-    output.say(f"{request['TrainingJobName']}: {machines}, {kind}, {limit_h:g} h at most")
+    lines = [f"{request['TrainingJobName']}: {machines}, {kind}, {limit_h:g} h at most"]
     for channel in request.get("InputDataConfig") or []:
         source = next(iter(channel["DataSource"].values()))
         place = source.get("S3Uri") or f"{source.get('FileSystemId')}:{source.get('DirectoryPath')}"
-        output.say(f"  {channel['ChannelName']}: {place} ({channel.get('InputMode', 'default mode')})")
-    for line in cost.lines():
+        lines.append(f"  {channel['ChannelName']}: {place} ({channel.get('InputMode', 'default mode')})")
+    return [*lines, *cost.lines()]
+
+
+def _show(request: dict[str, Any], cost: ExpectedCost, written: Path | None) -> None:
+    for line in _plan_lines(request, cost):
         output.say(line)
     output.say("the request is valid; nothing was sent" + (f"; written to {written}" if written else " (--out FILE writes it)"))

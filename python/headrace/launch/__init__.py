@@ -1,10 +1,12 @@
-"""`headrace launch`: training jobs for SageMaker: requests checked before they are sent, and run on this machine.
+"""`headrace launch`: training jobs for SageMaker: checked before they are sent, followed, and run on this machine.
 
+- `aws`: Clients of AWS, and their errors in words: what can be tried again, and what the user has to do.
 - `container`: What a SageMaker container finds: its folders, hyperparameters, channels and hosts, and the `SM_*` variables from
   them.
 - `entry`: The entry point of a training container: `python -m headrace.launch.entry`.
 - `first_process`: The first process of a container: it starts one command, hands signals on, collects orphans, and keeps the
   end of stderr.
+- `follow`: Submit a training job, follow it to its end, stop it: transitions, logs, and what it cost beside what was predicted.
 - `metrics`: Metric definitions whose patterns match the log lines of `headrace train`.
 - `mistakes`: A mistake in a request: the field, what is wrong with it, and the remedy.
 - `plan`: What a request will cost, from `headrace.cost`.

@@ -269,6 +269,24 @@ def _file_system(request: Request, at: str, source: Request, mode: str) -> Itera
         )  # fmt: skip
 
 
+def shares(request: Request) -> Iterator[Mistake]:
+    """`headrace train` takes what it finds for the whole dataset, so hosts must find the same."""
+    environment, parameters = request.get("Environment") or {}, request.get("HyperParameters") or {}
+    words = " ".join(_get(request, "AlgorithmSpecification", "ContainerEntrypoint") or [])
+    own = (
+        "headrace.launch.entry" in words and not environment.get("HEADRACE_SCRIPT") and not parameters.get("sagemaker_program")
+    )
+    for at, channel, _ in _channels(request):
+        source = _get(channel, "DataSource", "S3DataSource") or {}
+        if own and _hosts(request) > 1 and source.get("S3DataDistributionType") == "ShardedByS3Key":
+            yield Mistake(
+                f"{at}.DataSource.S3DataSource.S3DataDistributionType",
+                "headrace train needs the whole dataset on every host",
+                "use FullyReplicated with FastFile, or a script with Loader(parts='agree')",
+                fatal=False,
+            )
+
+
 def buckets(request: Request) -> Iterator[Mistake]:
     """Names of buckets that can exist."""
     places = [
@@ -316,5 +334,5 @@ def _repeated(names: Any) -> list[str]:
 
 
 RULES: tuple[Callable[[Request], Iterator[Mistake]], ...] = (
-    image, metrics, resources, volumes, stopping, spot, channels, buckets, secrets, isolation,
+    image, metrics, resources, volumes, stopping, spot, channels, shares, buckets, secrets, isolation,
 )  # fmt: skip

@@ -5,6 +5,8 @@ As on SageMaker, a file that the host removes is removed in the store too, and a
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shutil
 import threading
 from pathlib import Path
@@ -38,13 +40,13 @@ class CheckpointCopy:
     def copy(self) -> None:
         """Copy new and changed files, and remove those that the host has removed."""
         present = {}
-        for path in self._folder.rglob("*"):
-            try:
-                if path.is_file():
+        # os.walk passes over folders that the host renames or removes meanwhile; Path.rglob raises.
+        for folder, _, names in os.walk(self._folder):
+            for name in names:
+                path = Path(folder) / name
+                with contextlib.suppress(OSError):  # removed meanwhile: seen next time
                     found = path.stat()
                     present[path.relative_to(self._folder).as_posix()] = (found.st_mtime_ns, found.st_size)
-            except OSError:  # removed or renamed meanwhile: seen next time
-                continue
         for name, state in present.items():
             if self._sent.get(name) != state and self._send(name):
                 self._sent[name] = state

@@ -1,0 +1,281 @@
+"""Jobs are sent, followed and stopped: against moto, and against responses that botocore's own models validate."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from headrace.cli import launch as cli
+from headrace.cli.main import main
+from headrace.cost.prices import PriceTable
+from headrace.errors import HeadraceError
+from headrace.launch.follow import finished_job, follow, stop, submit
+from headrace.launch.plan import Work, expected_cost
+from headrace.launch.request import Channel, TrainingJob, build_request
+
+boto3 = pytest.importorskip("boto3")
+stub = pytest.importorskip("botocore.stub")
+moto = pytest.importorskip("moto")
+exceptions = pytest.importorskip("botocore.exceptions")
+
+SECRET = "AKIAIOSFODNN7EXAMPLE"
+ROLE = "arn:aws:iam::123456789012:role/headrace-training"
+ARN = "arn:aws:sagemaker:us-east-1:123456789012:training-job/job-1"
+BEGIN = datetime(2026, 11, 22, 12, tzinfo=UTC)
+
+
+@pytest.fixture(autouse=True)
+def keys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", SECRET)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "planted-secret-value")
+    monkeypatch.setenv("HEADRACE_PRICES", str(tmp_path / "prices"))
+
+
+@pytest.fixture
+def request_() -> dict[str, Any]:
+    channels = [Channel("train", "s3://my-bucket/flowers")]
+    return build_request(
+        TrainingJob("job-1", "ml.g5.2xlarge", ROLE, "my-bucket", channels, spot=True, hyperparameters={"model": "resnet50"})
+    )
+
+
+def client(service: str = "sagemaker") -> Any:
+    return boto3.client(service, region_name="us-east-1")
+
+
+@pytest.fixture
+def stubbed() -> Iterator[tuple[Any, Any]]:
+    found = client()
+    with stub.Stubber(found) as answers:
+        yield found, answers
+
+
+def described(status: str, secondary: str, steps: list[tuple[str, float]], **more: Any) -> dict[str, Any]:
+    """DescribeTrainingJob after these statuses and the seconds that each lasted; the last goes on."""
+    transitions, at = [], BEGIN
+    for place, (name, seconds) in enumerate(steps):
+        one: dict[str, Any] = {"Status": name, "StartTime": at, "StatusMessage": f"{name} now"}
+        at += timedelta(seconds=seconds)
+        if place < len(steps) - 1 or status != "InProgress":
+            one["EndTime"] = at
+        transitions.append(one)
+    return {
+        "TrainingJobName": "job-1", "TrainingJobArn": ARN, "TrainingJobStatus": status, "SecondaryStatus": secondary,
+        "ModelArtifacts": {"S3ModelArtifacts": "s3://my-bucket/model"}, "CreationTime": BEGIN,
+        "StoppingCondition": {"MaxRuntimeInSeconds": 86400},
+        "ResourceConfig": {"InstanceType": "ml.g5.2xlarge", "InstanceCount": 2, "VolumeSizeInGB": 1},
+        "SecondaryStatusTransitions": transitions, **more,
+    }  # fmt: skip
+
+
+STEPS = [("Starting", 100.0), ("Downloading", 50.0), ("Training", 1000.0), ("Interrupted", 30.0), ("Starting", 60.0),
+         ("Downloading", 50.0), ("Training", 2000.0), ("Uploading", 20.0), ("Completed", 0.0)]  # fmt: skip
+
+
+def test_a_spot_job_is_followed_through_an_interruption_and_priced(stubbed: tuple[Any, Any], request_: dict[str, Any]) -> None:
+    found, answers = stubbed
+    for upto, (name, _) in enumerate(STEPS[:-1]):
+        answers.add_response("describe_training_job", described("InProgress", name, STEPS[: upto + 1]))
+        if name == "Training":
+            answers.add_client_error("describe_training_job", "ThrottlingException", "Rate exceeded")
+    end = described("Completed", "Completed", STEPS, TrainingTimeInSeconds=3120, BillableTimeInSeconds=1000,
+                    EnableManagedSpotTraining=True)  # fmt: skip
+    answers.add_response("describe_training_job", end)
+    lines: list[str] = []
+    waits: list[float] = []
+    table = PriceTable.load()
+    expected = expected_cost(request_, Work("resnet50", 1_281_167, 16), table)
+    done = follow(found, None, "job-1", table=table, expected=expected, sleep=waits.append, log=lines.append)
+    shown = [line.split(":")[0] for line in lines if "again in" not in line]
+    assert shown == [name for name, _ in STEPS]
+    assert sum("ThrottlingException" in line for line in lines) == 2
+    assert (done.status, done.interruptions, done.training_s, done.billable_s) == ("Completed", 1, 3120, 1000)
+    assert done.savings == pytest.approx(1 - 1000 / 3120)
+    price = table.price(table.instance("g5.2xlarge"), "sagemaker").usd_per_hour
+    assert done.usd == pytest.approx(2 * price * 1000 / 3600)  # billed seconds are already less the spot discount
+    assert done.seconds["Training"] == 3000 and done.seconds["Starting"] == 160
+    assert done.predicted_usd == expected.usd is not None
+    assert any("predicted: $" in line for line in done.lines())
+    answers.assert_no_pending_responses()
+
+
+@pytest.mark.parametrize(
+    ("code", "hint"),
+    [("ResourceLimitExceeded", "Service Quotas"), ("AccessDeniedException", "lack the right"), ("ResourceInUse", None)],
+)
+def test_a_refusal_is_explained_without_keys(
+    stubbed: tuple[Any, Any], request_: dict[str, Any], code: str, hint: str | None
+) -> None:
+    found, answers = stubbed
+    answers.add_client_error("create_training_job", code, f"User {SECRET} may not\ndo this")
+    with pytest.raises(HeadraceError) as error:
+        submit(found, request_, sleep=lambda s: None, log=lambda line: None)
+    text = f"{error.value} {error.value.hint}"
+    assert code in text and SECRET not in text and "\n" not in str(error.value)
+    assert hint is None or hint in text
+    assert error.value.__cause__ is None
+
+
+def test_throttling_is_waited_out_with_growing_waits(stubbed: tuple[Any, Any], request_: dict[str, Any]) -> None:
+    found, answers = stubbed
+    for _ in range(4):
+        answers.add_client_error("create_training_job", "ThrottlingException", "Rate exceeded")
+    answers.add_response("create_training_job", {"TrainingJobArn": ARN}, request_)
+    waits: list[float] = []
+    assert submit(found, request_, sleep=waits.append, log=lambda line: None) == ARN
+    assert waits == [1, 2, 4, 8]
+
+
+class Flaky:
+    """A client whose connection breaks: the request arrived, the answer did not."""
+
+    def __init__(self, *errors: Exception) -> None:
+        self.errors = list(errors)
+        self.created = 0
+
+    def create_training_job(self, **request: Any) -> dict[str, str]:
+        self.created += 1
+        if self.errors:
+            raise self.errors.pop(0)
+        raise exceptions.ClientError({"Error": {"Code": "ResourceInUse", "Message": "exists"}}, "CreateTrainingJob")
+
+    def describe_training_job(self, TrainingJobName: str) -> dict[str, Any]:
+        if self.errors:
+            raise self.errors.pop(0)
+        return described("Completed", "Completed", STEPS)
+
+
+def test_a_job_that_a_lost_connection_had_made_is_found(request_: dict[str, Any]) -> None:
+    flaky = Flaky(exceptions.ReadTimeoutError(endpoint_url="https://sagemaker"))
+    assert submit(flaky, request_, sleep=lambda s: None, log=lambda line: None) == ARN
+    assert flaky.created == 2
+
+
+def test_following_outlives_lost_connections() -> None:
+    flaky = Flaky(*(exceptions.EndpointConnectionError(endpoint_url="https://sagemaker") for _ in range(20)))
+    lines: list[str] = []
+    done = follow(flaky, None, "job-1", table=PriceTable.load(), sleep=lambda s: None, log=lines.append)
+    assert done.status == "Completed" and sum("again in" in line for line in lines) == 20
+
+
+def test_a_job_without_machines_is_explained(stubbed: tuple[Any, Any]) -> None:
+    found, answers = stubbed
+    reason = (
+        "CapacityError: Unable to provision requested ML compute capacity. Please retry using a different ML instance type."
+    )
+    steps = [("Starting", 900.0), ("Failed", 0.0)]
+    answers.add_response("describe_training_job", described("Failed", "Failed", steps, FailureReason=reason))
+    done = follow(found, None, "job-1", table=PriceTable.load(), sleep=lambda s: None, log=lambda line: None)
+    assert done.reason == reason and done.advice is not None and "another instance type" in done.advice
+
+
+def test_the_log_of_all_hosts_is_shown_once() -> None:
+    logs = client("logs")
+    with stub.Stubber(logs) as answers:
+        streams = [{"logStreamName": f"job-1/algo-{number}-1"} for number in (1, 2)]
+        answers.add_response("describe_log_streams", {"logStreams": streams})
+        for number in (1, 2):
+            event = {"timestamp": 1, "message": f"host {number} epoch 1\n", "ingestionTime": 1}
+            answers.add_response("get_log_events", {"events": [event], "nextForwardToken": "f/1", "nextBackwardToken": "b"})
+            answers.add_response("get_log_events", {"events": [], "nextForwardToken": "f/1", "nextBackwardToken": "b"})
+        lines: list[str] = []
+        follow(Flaky(), logs, "job-1", table=PriceTable.load(), sleep=lambda s: None, log=lines.append)
+        answers.assert_no_pending_responses()
+    assert [line for line in lines if line.startswith("  host")] == ["  host 1 epoch 1", "  host 2 epoch 1"]
+
+
+def test_a_log_that_may_not_be_read_is_one_line() -> None:
+    logs = client("logs")
+    with stub.Stubber(logs) as answers:
+        answers.add_client_error("describe_log_streams", "AccessDeniedException", "no")
+        lines: list[str] = []
+        follow(Flaky(), logs, "job-1", table=PriceTable.load(), sleep=lambda s: None, log=lines.append)
+    assert sum("log cannot be read" in line for line in lines) == 1
+
+
+def test_stop_asks_aws(stubbed: tuple[Any, Any]) -> None:
+    found, answers = stubbed
+    answers.add_response("stop_training_job", {}, {"TrainingJobName": "job-1"})
+    stop(found, "job-1", sleep=lambda s: None, log=lambda line: None)
+    answers.add_client_error("stop_training_job", "ResourceNotFound", "Requested resource not found.")
+    with pytest.raises(HeadraceError) as error:
+        stop(found, "job-1", sleep=lambda s: None, log=lambda line: None)
+    assert error.value.hint is not None and "--region" in error.value.hint
+
+
+def test_a_job_that_ran_at_home_is_read_like_one_of_aws(tmp_path: Path) -> None:
+    end = described("Completed", "Completed", STEPS, TrainingTimeInSeconds=10, BillableTimeInSeconds=10)
+    done = finished_job(json.loads(json.dumps(end, default=str)), PriceTable.load())
+    assert done.seconds["Training"] == 3000
+
+
+WORDS = ["launch", "sagemaker", "--model", "resnet50", "--data", "s3://my-bucket/flowers", "--instance", "ml.g5.2xlarge",
+         "--role", ROLE, "--bucket", "my-bucket", "--name", "job-1"]  # fmt: skip
+
+
+def test_the_command_sends_a_job_and_follows_it_to_its_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("print(1)")
+    with moto.mock_aws():
+        client("s3").create_bucket(Bucket="my-bucket")
+        assert main([*WORDS, "--script", str(script), "--yes", "--json"]) == 0
+        printed = capsys.readouterr()
+        document = json.loads(printed.out)
+        assert document["arn"].endswith("training-job/job-1")
+        assert document["job"]["status"] == "Completed"
+        code = client("s3").get_object(Bucket="my-bucket", Key="headrace/job-1/code/train.py")["Body"].read()
+        assert code == b"print(1)"
+        found = client().describe_training_job(TrainingJobName="job-1")
+        assert found["HyperParameters"] == {"model": "resnet50"}
+        assert main(["launch", "follow", "job-1"]) == 0
+        assert "job-1: Completed" in capsys.readouterr().out
+        assert main(["launch", "follow", "none"]) == 1
+        assert "asking for none" in capsys.readouterr().err
+    assert SECRET not in printed.out + printed.err and "planted" not in printed.out + printed.err
+
+
+def test_nothing_is_sent_without_a_yes(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(cli, "aws_client", lambda *_: pytest.fail("AWS was asked"))
+    monkeypatch.setattr("sys.stdin", io.StringIO("no\n"))
+    assert main(WORDS) == 2
+    assert "--yes sends it" in capsys.readouterr().err
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr("sys.stdin", Terminal("n\n"))
+    assert main(WORDS) == 2
+    printed = capsys.readouterr().err
+    assert "send this request? [y/N]" in printed and "nothing was sent" in printed and "at most $" in printed
+
+
+def test_ctrl_c_leaves_the_job_running_and_says_how_to_go_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Running:
+        def describe_training_job(self, TrainingJobName: str) -> dict[str, Any]:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "aws_client", lambda *_: Running())
+    assert main(["launch", "follow", "job-1", "--region", "eu-west-1"]) == 130
+    printed = capsys.readouterr().err
+    assert "headrace launch follow job-1 --region eu-west-1" in printed and "headrace launch stop job-1" in printed
+
+
+def test_no_credentials_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    assert main([*WORDS, "--yes"]) == 1
+    printed = capsys.readouterr().err
+    assert "there are no AWS credentials" in printed and "Traceback" not in printed
