@@ -24,7 +24,7 @@ class CheckpointCopy:
     def __init__(self, folder: Path, store: Path) -> None:
         self._folder, self._store = folder, store
         self._sent: dict[str, tuple[int, int]] = {}
-        self._stopped = threading.Event()
+        self._stopped, self._lock = threading.Event(), threading.Lock()
         folder.mkdir(parents=True, exist_ok=True)
         store.mkdir(parents=True, exist_ok=True)
         self._restore()
@@ -39,6 +39,10 @@ class CheckpointCopy:
 
     def copy(self) -> None:
         """Copy new and changed files, and remove those that the host has removed."""
+        with self._lock:
+            self._copy()
+
+    def _copy(self) -> None:
         present = {}
         # os.walk passes over folders that the host renames or removes meanwhile; Path.rglob raises.
         for folder, _, names in os.walk(self._folder):
