@@ -6,6 +6,7 @@ use crate::error::{Result, Status};
 use crate::exif;
 use crate::formats::{self, Format};
 use crate::geometry::{Orientation, Rect, RgbView, Scale, Size};
+use crate::jpeg::facts::jpeg_facts;
 use crate::jpeg::header::{self, Header};
 use crate::jpeg::index::Index;
 use crate::jpeg::region::{self, RegionDecoder, Request};
@@ -52,6 +53,15 @@ impl Opened<'_> {
     /// Return true for a JPEG of any kind.
     pub fn is_jpeg(&self) -> bool {
         !matches!(self.decoder, Choice::Format(_))
+    }
+
+    /// Return true for a JPEG of three components, which Pillow opens in mode RGB.
+    pub fn is_rgb_jpeg(&self) -> bool {
+        match &self.decoder {
+            Choice::Own(header) => header.count == 3,
+            Choice::Turbo => jpeg_facts(self.data).is_ok_and(|facts| facts.components == 3),
+            Choice::Format(_) => false,
+        }
     }
 
     /// Return true if a JPEG index makes decoding a part of this image faster: a baseline JPEG without restart markers.

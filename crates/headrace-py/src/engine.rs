@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use std::any::Any;
+use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -120,10 +121,12 @@ impl Engine {
     /// `data`: the encoded bytes of the records; without it they are read through the table.
     /// `masks`: (table of the masks, with the same records as `table`; memory with one byte per pixel of each slot; class of
     /// pixels from outside the image).
+    /// `files`: (the path of each record, whether what Pillow opens in another mode than RGB is refused, JPEG indexes), in place
+    /// of the table, whose records then only number the images.
     /// `further`: more views of the same records, each (program, store, seed, out, masks). Each image is decoded once for all
     /// views if that is less work, and has one status.
     #[allow(clippy::too_many_arguments)]
-    #[pyo3(signature = (table, program, store, seed, epoch, records, draws, out, data=None, masks=None, further=None))]
+    #[pyo3(signature = (table, program, store, seed, epoch, records, draws, out, data=None, masks=None, further=None, files=None))]
     fn submit(
         &self,
         py: Python<'_>,
@@ -138,10 +141,11 @@ impl Engine {
         data: Option<Vec<PyBackedBytes>>,
         masks: Option<Beside<'_>>,
         further: Option<Vec<Further<'_>>>,
+        files: Option<(Vec<PathBuf>, bool, PyRef<'_, IndexStore>)>,
     ) -> PyResult<Job> {
-        let count = match data {
-            Some(_) => u32::MAX as usize,
-            None => table.inner.len(),
+        let count = match (&data, &files) {
+            (None, None) => table.inner.len(),
+            _ => u32::MAX as usize,
         };
         let records = known_records(&records.to_vec(py)?, count)?;
         let draws = draws.to_vec(py)?;
@@ -158,6 +162,14 @@ impl Engine {
         {
             return Err(PyValueError::new_err("data must have one entry per record"));
         }
+        if files
+            .as_ref()
+            .is_some_and(|(paths, ..)| paths.len() != records.len() || data.is_some())
+        {
+            return Err(PyValueError::new_err(
+                "files must have one entry per record, and no data beside them",
+            ));
+        }
         let mut keep = Vec::new();
         let mut views = vec![view(program, store, seed, out, masks, &records, &mut keep)?];
         for (program, store, seed, out, masks) in further.unwrap_or_default() {
@@ -167,7 +179,10 @@ impl Engine {
         }
         let batch = engine::Batch {
             table: Arc::clone(&table.inner),
-            indexes: Arc::clone(&table.indexes),
+            indexes: match &files {
+                Some((_, _, store)) => store.cache(),
+                None => Arc::clone(&table.indexes),
+            },
             epoch,
             records,
             draws,
@@ -176,6 +191,7 @@ impl Engine {
                     .map(|bytes| Box::new(bytes) as Encoded)
                     .collect()
             }),
+            files: files.map(|(paths, only_rgb, _)| engine::Files { paths, only_rgb }),
             views,
         };
         let engine = self.inner.lock().unwrap_or_else(PoisonError::into_inner);

@@ -16,6 +16,7 @@ mod table;
 mod worker;
 
 use std::collections::VecDeque;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -51,8 +52,18 @@ pub struct Batch {
     pub draws: Vec<u64>,
     /// The encoded bytes of each record, if they come with the batch (streams); otherwise the table is read.
     pub data: Option<Vec<Encoded>>,
+    /// The files of the records, if they come with the batch. They take the place of the table.
+    pub files: Option<Files>,
     /// The views of each record: one, or several.
     pub views: Vec<View>,
+}
+
+/// The image files of a batch that has no table. JPEG indexes are found by the bytes of the images.
+pub struct Files {
+    /// One path per record.
+    pub paths: Vec<PathBuf>,
+    /// Refuse what Pillow opens in another mode than RGB, or may: [`Status::Unsupported`].
+    pub only_rgb: bool,
 }
 
 /// One output image of each record of a batch.
@@ -171,8 +182,12 @@ impl Engine {
         assert!(
             count == batch.draws.len()
                 && batch.views.iter().all(|view| view.has_room(count))
-                && batch.data.as_ref().is_none_or(|data| data.len() == count),
-            "one draw, one slot and one piece of data a record"
+                && batch.data.as_ref().is_none_or(|data| data.len() == count)
+                && batch
+                    .files
+                    .as_ref()
+                    .is_none_or(|files| files.paths.len() == count),
+            "one draw, one slot and one piece of data or file a record"
         );
         self.queue(Work::Batch(batch))
     }

@@ -4,6 +4,8 @@
 use std::ops::Range;
 use std::time::Instant;
 
+use super::file::read_file;
+use super::indexes::content_key;
 use super::{add, Batch, Counters, View};
 use crate::decode::{DecodeOptions, Decoder, Opened};
 use crate::error::{or_internal, Result, Status};
@@ -28,6 +30,8 @@ pub struct Worker {
     pub(super) known: Index,
     masker: Masker,
     size: Size,
+    /// The key of the image's index.
+    key: u64,
 }
 
 /// The steps of one view of the image, and the passes that they take.
@@ -44,7 +48,7 @@ impl Worker {
             let mut result = self.try_fill(batch, image, counters);
             if result == Err(Status::BadIndex) {
                 // The index is checked against length and checksum of the bytes, so the file has changed since the index was made.
-                batch.indexes.forget(u64::from(batch.records[image]));
+                batch.indexes.forget(self.key);
                 result = self.try_fill(batch, image, counters);
             }
             result?;
@@ -85,8 +89,10 @@ impl Worker {
     fn try_fill(&mut self, batch: &Batch, image: usize, counters: &Counters) -> Result<()> {
         let record = batch.records[image] as usize;
         let began = Instant::now();
-        if batch.data.is_none() {
-            batch.table.read(record, &mut self.bytes)?;
+        match &batch.files {
+            Some(files) => read_file(&files.paths[image], &mut self.bytes)?,
+            None if batch.data.is_none() => batch.table.read(record, &mut self.bytes)?,
+            None => {}
         }
         // Taken out of `self`, so that the calls below can borrow the rest of the worker's memory.
         let own = std::mem::take(&mut self.bytes);
@@ -100,6 +106,13 @@ impl Worker {
             .fetch_add(bytes.len() as u64, std::sync::atomic::Ordering::Relaxed);
         self.decoder.set_exif(false); // which items may have set
         let result = self.decoder.open(bytes).and_then(|opened| {
+            if batch.files.as_ref().is_some_and(|files| files.only_rgb) && !opened.is_rgb_jpeg() {
+                return Err(Status::Unsupported);
+            }
+            self.key = match batch.files {
+                Some(_) if opened.takes_index() => content_key(bytes),
+                _ => u64::from(batch.records[image]),
+            };
             self.plan(batch, image, &opened)?;
             self.render(batch, image, &opened, counters)
         });
@@ -193,7 +206,7 @@ impl Worker {
         counters: &Counters,
     ) -> Result<()> {
         let began = Instant::now();
-        let known = batch.indexes.get(u64::from(batch.records[image]));
+        let known = batch.indexes.get(self.key);
         let options = DecodeOptions {
             index: known.as_deref(),
             scale,
@@ -201,9 +214,7 @@ impl Worker {
         let emit = Some(&mut self.index);
         let decoded = self.decoder.decode(opened, region, &options, emit)?;
         let rows = known.as_deref().map_or(0, Index::rows);
-        batch
-            .indexes
-            .offer(u64::from(batch.records[image]), &self.index, rows);
+        batch.indexes.offer(self.key, &self.index, rows);
         let mut last = Instant::now();
         add(&counters.decode_ns, last - began);
         for (view, drawing) in batch.views[views.clone()].iter().zip(&self.drawings[views]) {
