@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from headrace.accelerate import hook
+from headrace.accelerate.translate import Unsupported
 from headrace.attach import unseen_frames
 from PIL import Image
 from torch.utils.data.dataloader import DataLoader, _BaseDataLoaderIter
@@ -24,6 +26,16 @@ def taken_over(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     yield lines
     DataLoader._get_iterator = original
     listeners[_BaseDataLoaderIter][:] = present
+
+
+@pytest.fixture
+def items_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave loaders of the script's own datasets to the ways that take them over in part."""
+
+    def refuse(loader: Any) -> None:
+        raise Unsupported("its items are not looked into in this test")
+
+    monkeypatch.setattr(hook, "recognise_items", refuse)
 
 
 @pytest.fixture

@@ -24,6 +24,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, default_colla
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 
+pytestmark = pytest.mark.usefixtures("items_refused")
+
 STACK = v1.Compose([v1.RandomResizedCrop(40), v1.RandomHorizontalFlip(), v1.ToTensor(), v1.Normalize([0.5] * 3, [0.2] * 3)])
 V2_STACK = v2.Compose([v2.RandomResizedCrop(40), v2.PILToTensor(), v2.ToDtype(torch.float32, scale=True)])
 V2_IMAGE = v2.Compose(

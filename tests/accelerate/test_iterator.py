@@ -338,6 +338,7 @@ def test_a_loader_with_its_own_iterators_is_reported(folder: Path, taken_over: l
 def _with_getitem() -> type:
     class Own(ImageFolder):
         def __getitem__(self, index: int) -> Any:
+            self.last = index
             return super().__getitem__(index)[0], index
 
     return Own
@@ -348,8 +349,8 @@ OPEN_SIZE = v1.Compose([v1.RandomHorizontalFlip(), v1.Resize(40), v1.ToTensor()]
 OWN_ITERATOR: dict[str, tuple[Callable[[str], Any], str]] = {
     "own __getitem__": (lambda root: DataLoader(_with_getitem()(root, EVALUATE), 5), "its own __getitem__"),
     "own loader": (
-        lambda root: DataLoader(ImageFolder(root, EVALUATE, None, lambda path: pil_loader(path)), 5),
-        "image loader",
+        lambda root: DataLoader(ImageFolder(root, EVALUATE, None, lambda path: pil_loader(path).rotate(0)), 5),
+        "image loader is <lambda>, not torchvision's Pillow loader, and its items use Image.rotate",
     ),
     "collate": (lambda root: DataLoader(ImageFolder(root, FLIP_FIRST), 5, collate_fn=lambda batch: batch), "collate_fn"),
     "tensors": (lambda root: DataLoader(torch.utils.data.TensorDataset(torch.zeros(9, 2)), 5), "not an image folder"),

@@ -26,6 +26,8 @@ from torch.utils.data.dataloader import _DatasetKind
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 
+pytestmark = pytest.mark.usefixtures("items_refused")
+
 STACK = v1.Compose([v1.RandomResizedCrop(40), v1.RandomHorizontalFlip(), v1.ToTensor(), v1.Normalize([0.5] * 3, [0.2] * 3)])
 
 

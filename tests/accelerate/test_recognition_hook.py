@@ -107,7 +107,7 @@ LAZY_ONLY = "the decode, crop and resize of JPEGs that Pillow opens only: "
         ("whole", "whole", None, None),
         ("part", "part", "resized", "decode and RandomResizedCrop only: transform GaussianBlur has no exact native equivalent"),
         ("noise", "part", "resized", "decode and RandomResizedCrop only: transform Noise has no exact native equivalent"),
-        ("own", "part", None, LAZY_ONLY + "dataset Own is not an image folder"),
+        ("own", "part", None, LAZY_ONLY + "dataset Own is not an image folder, and its items use Image.resize"),
     ],
 )
 def test_a_session_holds_what_run_would_do(

@@ -15,6 +15,11 @@ loading, `native_decode` the decode-only way, `check` the comparison of `--check
 - `explain`: The lines of `headrace run --explain` on a loader that is taken over.
 - `hook`: The hook of `headrace run`: decide for each DataLoader of the script how its batches are loaded.
 - `image_description`: The description of an image that is not decoded yet: a JPEG, and what Pillow's operations take from it.
+- `item_calls`: The calls in the code that makes a dataset's items: what is made, what is planned instead, and what is refused.
+- `item_code`: The code that makes a dataset's items, compiled again so that headrace decides about each of its calls.
+- `item_iterator`: The iterator for loaders of the script's own items: they are planned here, native threads make their tensors.
+- `item_loader`: A DataLoader whose dataset is the script's own code around images that headrace knows how to make.
+- `item_proof`: The comparison of planned items with the script's own, before a loader of such items is taken over.
 - `iterator`: The iterator that replaces DataLoader's own: native threads fill the same batches.
 - `lazy_loader`: Lazy Pillow images in the script's own items: a way to take a loader over in part, whatever its dataset is.
 - `lazy_opening`: The time in which opened JPEGs are lazy: while a dataset item is made, in the thread that makes it.
@@ -25,7 +30,9 @@ loading, `native_decode` the decode-only way, `check` the comparison of `--check
 - `partly_native`: A loader of the script that is taken over in part: the script's own iterator runs over a changed copy of it.
 - `pillow_version`: The version of Pillow that the script uses, which the native resize follows.
 - `plain_frames`: Warnings of torch's iterators name the same line of torch as without headrace.
+- `planned_images`: Images that are planned, not opened: what stands for them while the script's own code makes an item.
 - `pointwise`: The value table of a script's pointwise transforms: the result for each uint8 value of each channel.
+- `pure_functions`: Functions, types and methods that only compute a value: the code of an item may call them.
 - `randomness`: Random generators for the parts of the script that headrace runs in the main process.
 - `recognition_hook`: The hook of `headrace diagnose`: ask the recogniser of `headrace run` about each DataLoader.
 - `recognise`: The rules by which `headrace run` takes over a DataLoader.

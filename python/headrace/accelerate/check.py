@@ -13,7 +13,7 @@ from __future__ import annotations
 import copy
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,16 +23,17 @@ import torch
 
 from headrace._native import Program
 from headrace.accelerate.compile import CompiledLoader, engine
+from headrace.accelerate.item_loader import CompiledItems, plan_item, view_seed
+from headrace.accelerate.item_proof import SEED, native_views
 from headrace.accelerate.randomness import separate_randomness
-from headrace.accelerate.recognise import FolderDataset
-from headrace.accelerate.translate import NativeTransform, flatten, full_name, translate
+from headrace.accelerate.recognise import FolderDataset, open_rgb
+from headrace.accelerate.translate import NativeTransform, TransformParts, flatten, full_name, translate
 from headrace.transforms.compile import compile_pipeline
 from headrace.transforms.composition import Compose
 from headrace.transforms.native_operations import NATIVE_TRANSFORMS
 
-__all__ = ["CheckResult", "check"]
+__all__ = ["CheckResult", "check", "check_items"]
 
-SEED = 20_26
 DRAWS = 3000
 IMAGE_SIZE = (500, 375)  # the width and height in pixels for which draws are compared: ImageNet's most frequent size
 
@@ -87,9 +88,36 @@ def check(compiled: CompiledLoader, count: int) -> CheckResult:
         different = tuple(
             str(folder.samples[at][0])
             for slot, (folder, at) in enumerate(places)
-            if statuses[slot] == 0 and not _equal(images[slot], _reference(compiled, folder, at, slot))
+            if statuses[slot] == 0 and not _equal(images[slot], _reference(_source(compiled, folder, at), slot))
         )
-        results = dict(_compare_draws(compiled))
+        results = dict(_compare_draws(folders[0].dataset.transform, compiled.recognition.transform))
+    return _result(statuses, different, results)
+
+
+def check_items(dataset: Any, compiled: CompiledItems, count: int) -> CheckResult:
+    """Compare up to `count` items of the script's own code, and the random parameters of each of their views."""
+    recognition = compiled.recognition
+    chosen = np.unique(np.linspace(0, len(recognition.indices) - 1, min(count, len(recognition.indices))).astype(np.int64))
+    results: dict[str, bool] = {}
+    with separate_randomness(SEED):
+        items = [plan_item(recognition.calls, dataset, recognition.indices[at]) for at in chosen]
+        tensors, statuses = native_views(compiled, items)
+        different: dict[str, None] = {}
+        for number, view in enumerate(recognition.views):
+            program = compiled.views[number].pipeline.program
+            for slot, item in enumerate(items):
+                path = item.views[0].path
+                source = _Source(path, open_rgb, view.chain.operations, view.transform, program, view_seed(SEED, number))
+                if statuses[slot] == 0 and not _equal(tensors[number][slot], _reference(source, slot)):
+                    different[path] = None
+            if not any(view.chain is other.chain for other in recognition.views[:number]):
+                place = f"view {number + 1}: " if number else ""
+                drawn = _compare_draws(view.chain.operations, view.transform)
+                results |= {f"{place}{name}": alike for name, alike in drawn}
+    return _result(statuses, tuple(different), results)
+
+
+def _result(statuses: Sequence[int], different: tuple[str, ...], results: dict[str, bool]) -> CheckResult:
     return CheckResult(
         compared=int(sum(status == 0 for status in statuses)),
         left=int(sum(status != 0 for status in statuses)),
@@ -114,18 +142,34 @@ def _equal(ours: torch.Tensor, theirs: torch.Tensor) -> bool:
     return bool(ours.shape == theirs.shape and ours.dtype == theirs.dtype and torch.equal(ours, theirs))
 
 
-def _reference(compiled: CompiledLoader, folder: FolderDataset, at: int, draw: int) -> torch.Tensor:
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """An image to compare: how it is opened, the script's transform, its parts, and the program and seed of the draws."""
+
+    path: str
+    open_image: Callable[[Any], Any]
+    transform: Any
+    parts: TransformParts
+    program: Program
+    seed: int
+
+
+def _source(compiled: CompiledLoader, folder: FolderDataset, at: int) -> _Source:
+    parts, program = compiled.recognition.transform, compiled.pipeline.program
+    return _Source(folder.samples[at][0], folder.open_image, folder.dataset.transform, parts, program, SEED)
+
+
+def _reference(source: _Source, draw: int) -> torch.Tensor:
     """Return the image as torchvision's functions on Pillow images and the script's remaining transforms make it."""
-    parts, functional = compiled.recognition.transform, sys.modules["torchvision.transforms.functional"]
-    path = folder.samples[at][0]
-    image = folder.open_image(path)
+    parts, functional = source.parts, sys.modules["torchvision.transforms.functional"]
+    image = source.open_image(source.path)
     if not any(_is_random(transform.name) or transform.name in AUTOMATIC for transform in parts.geometry):
         pixels = image
-        for operation in copy.deepcopy(tuple(_without_random(folder.dataset.transform))):
+        for operation in copy.deepcopy(tuple(_without_random(source.transform))):
             pixels = operation(pixels)
         return _plain(pixels)
     cut = image
-    for name, arguments in compiled.pipeline.program.parameters(image.width, image.height, SEED, 0, draw):
+    for name, arguments in source.program.parameters(image.width, image.height, source.seed, 0, draw):
         cut = _apply(functional, cut, name, arguments)
     for operation in copy.deepcopy(parts.pointwise):
         cut = operation(cut)
@@ -154,11 +198,11 @@ def _apply(functional: Any, image: Any, name: str, arguments: dict[str, Any]) ->
 V1_NAMES = {"horizontal_flip": "hflip", "vertical_flip": "vflip"}
 
 
-def _compare_draws(compiled: CompiledLoader) -> Iterator[tuple[str, bool]]:
+def _compare_draws(transform: Any, parts: TransformParts) -> Iterator[tuple[str, bool]]:
     """Yield the name of each random parameter, and whether the two distributions agree."""
-    script_own = copy.deepcopy(list(flatten(compiled.recognition.folders[0].dataset.transform)))
+    script_own = copy.deepcopy(list(flatten(transform)))
     own = [operation for operation in script_own if _is_random_transform(operation)]
-    steps = [transform for transform in compiled.recognition.transform.geometry if _is_random(transform.name)]
+    steps = [step for step in parts.geometry if _is_random(step.name)]
     for operation, transform in zip(own, steps, strict=True):
         if transform.name.endswith("Flip"):
             program = _program([NativeTransform("CenterCrop", _arguments(size=8)), transform])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,19 +12,20 @@ from typing import Any
 import numpy as np
 import torch
 
-from headrace._native import Engine, Store, Table
+from headrace._native import Engine, IndexStore, Store, Table
 from headrace.accelerate.data_map import mapped
+from headrace.accelerate.pointwise import ValueTable
 from headrace.accelerate.recognise import FolderDataset, RecognisedLoader
-from headrace.accelerate.translate import Unsupported
+from headrace.accelerate.translate import TransformParts, Unsupported
 from headrace.errors import UsageError
 from headrace.loading.feed import INDEX_BYTES
-from headrace.loading.jpeg_index_cache import index_file
+from headrace.loading.jpeg_index_cache import index_file, shared_index_file
 from headrace.system.machine import memory
 from headrace.transforms.compile import Pipeline, compile_pipeline
 from headrace.transforms.composition import Compose
 from headrace.transforms.native_operations import NATIVE_TRANSFORMS
 
-__all__ = ["CompiledLoader", "compile_loader", "engine"]
+__all__ = ["CompiledLoader", "CompiledView", "compile_loader", "compile_view", "engine", "index_limit_bytes", "index_store"]
 
 #: Keep at most this many tables of files for the next epoch.
 MOST_TABLES = 8
@@ -51,16 +53,30 @@ class CompiledLoader:
 
 def compile_loader(recognition: RecognisedLoader, threads: int) -> CompiledLoader:
     """Compile a recognised loader. Raise `Unsupported` if the native engine cannot apply its transforms."""
-    values = recognition.value_table
+    view = compile_view(recognition.transform, recognition.value_table)
+    return CompiledLoader(recognition, view.pipeline, view.store, _table(recognition.folders), threads)
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledView:
+    """Everything with which the native engine makes the tensors of one transform."""
+
+    pipeline: Pipeline
+    store: Store
+    dtype: torch.dtype
+
+
+def compile_view(parts: TransformParts, values: ValueTable) -> CompiledView:
+    """Compile a transform. Raise `Unsupported` if the native engine cannot apply it."""
     table = None if values.identity else values.values.to(torch.float32).numpy()
     try:
-        steps = [NATIVE_TRANSFORMS[step.name](**step.arguments) for step in recognition.transform.geometry]
+        steps = [NATIVE_TRANSFORMS[step.name](**step.arguments) for step in parts.geometry]
         dtype: Any = str(values.dtype).removeprefix("torch.")
         # Without fusing, so that only the random draws change.
         pipeline = compile_pipeline(Compose(steps), dtype=dtype, layout="chw", table=table, fuse="off")
     except UsageError as error:
         raise Unsupported(str(error)) from error
-    return CompiledLoader(recognition, pipeline, pipeline.store(), _table(recognition.folders), threads)
+    return CompiledView(pipeline, pipeline.store(), values.dtype)
 
 
 _tables: dict[tuple[int, ...], tuple[list[list[Any]], Table]] = {}
@@ -96,6 +112,12 @@ def index_limit_bytes() -> int:
     local = os.environ.get("LOCAL_WORLD_SIZE", "1")
     processes = int(local) if local.isdigit() and int(local) > 0 else 1
     return min(INDEX_BYTES, memory().usable_bytes // 16) // processes
+
+
+@functools.cache
+def index_store() -> IndexStore:
+    """Return the JPEG indexes of this process for images that no table lists."""
+    return IndexStore(index_limit_bytes(), shared_index_file())
 
 
 _engines: dict[int, Engine] = {}

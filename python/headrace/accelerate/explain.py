@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from headrace.accelerate.compile import CompiledLoader, index_limit_bytes
+from headrace.accelerate.item_loader import CompiledItems
 from headrace.accelerate.translate import display_name
 from headrace.loading.jpeg_index_cache import index_folder
 from headrace.system.sizes import count_text
 
-__all__ = ["explain"]
+__all__ = ["explain", "explain_items"]
 
 
 def explain(compiled: CompiledLoader) -> Iterator[str]:
@@ -37,3 +38,25 @@ def explain(compiled: CompiledLoader) -> Iterator[str]:
         yield "Python   collate_fn: the script's own, on the items of each batch, in the main process"
     shape = f"[N, 3, {pipeline.height}, {pipeline.width}]"
     yield f"batch    {str(compiled.dtype).removeprefix('torch.')} {shape}, {count_text(compiled.threads, 'thread')}"
+
+
+def explain_items(compiled: CompiledItems) -> Iterator[str]:
+    """Yield the same lines for a loader of the script's own items."""
+    recognition = compiled.recognition
+    yield f"{recognition.length:,} items of the script's own code, {count_text(len(compiled.views), 'view')} each"
+    limit = f"{index_limit_bytes() >> 20} MiB"
+    yield f"native   read and decode; JPEG indexes in memory, up to {limit}, speed up decoding in later epochs"
+    for number, (view, made) in enumerate(zip(recognition.views, compiled.views, strict=True)):
+        if any(view.chain is other.chain for other in recognition.views[:number]):
+            continue
+        alike = sum(view.chain is other.chain for other in recognition.views)
+        which = f"view {number + 1}" + (f" ({alike} alike)" if alike > 1 else "")
+        names = ", ".join([*map(str, view.transform.geometry), *map(display_name, view.transform.pointwise)])
+        yield f"native   {which}: {names}"
+        for operation in view.transform.per_image:
+            yield f"Python   {display_name(operation)}: the script's own, on each finished image"
+        shape = f"[N, 3, {made.pipeline.height}, {made.pipeline.width}]"
+        yield f"batch    {which}: {str(made.dtype).removeprefix('torch.')} {shape}, {count_text(compiled.threads, 'thread')}"
+    yield "Python   the rest of each item: the script's own code, without its effects, in the main process"
+    if recognition.collate != "list":
+        yield "Python   collate_fn: the script's own, on the items of each batch, in the main process"

@@ -3,7 +3,8 @@
 The hook replaces `DataLoader._get_iterator`. For each loader it tries, in this order (`_decide`):
 
 1. Take over the whole loading: `recognise` accepts the loader and `compile_loader` compiles it. The script gets a
-   `NativeIterator`.
+   `NativeIterator`. If `recognise` refuses the dataset, `recognise_items` looks into the code of its items
+   (`item_loader`), and a few items are compared. The script then gets an `ItemIterator`.
 2. If one of these raises `Unsupported`: take it over in part, by the first of `PARTIAL_WAYS` that does not raise it. The
    script's own iterator then runs over a changed copy of the loader.
 3. If all of them raise `Unsupported`: leave the loader alone.
@@ -26,16 +27,19 @@ import torch
 from torch.utils.data.dataloader import DataLoader, _BaseDataLoaderIter
 
 from headrace.accelerate import data_map
-from headrace.accelerate.check import check
+from headrace.accelerate.check import check, check_items
 from headrace.accelerate.compile import CompiledLoader, compile_loader
 from headrace.accelerate.deferred_loader import with_deferred_items
-from headrace.accelerate.explain import explain
+from headrace.accelerate.explain import explain, explain_items
+from headrace.accelerate.item_iterator import ItemIterator
+from headrace.accelerate.item_loader import CompiledItems, RecognisedItems, compile_items, recognise_items
+from headrace.accelerate.item_proof import require_equal_items
 from headrace.accelerate.iterator import NativeIterator
 from headrace.accelerate.native_decode import with_native_decode
 from headrace.accelerate.partly_native import PartlyNative
 from headrace.accelerate.pillow_version import follow_installed_pillow
 from headrace.accelerate.recognise import Unsupported, describe, recognise
-from headrace.accelerate.refusal import own_iterators, refusal_text
+from headrace.accelerate.refusal import both, own_iterators, refusal_text
 from headrace.accelerate.settings import Settings
 from headrace.attach.log import log_line
 from headrace.attach.steps import is_stand_in
@@ -117,9 +121,9 @@ def _decide(loader: Any, original: Callable[[Any], Any], settings: Settings) -> 
         return original(loader)  # a loader inside a worker process
     data_map.redirect_readers()
     try:
-        compiled = compile_loader(recognise(loader), _threads(loader, settings))
-        checked = _run_check(loader, compiled, settings)
-        iterator = NativeIterator(loader, compiled, lambda: original(loader), log_line)
+        compiled, checked = _compiled(loader, settings)
+        made = ItemIterator if isinstance(compiled, CompiledItems) else NativeIterator
+        iterator = made(loader, compiled, lambda: original(loader), log_line)
     except Unsupported as refusal:
         return _take_over_in_part(loader, original, refusal, settings)
     except _CheckFailed as reason:
@@ -128,6 +132,21 @@ def _decide(loader: Any, original: Callable[[Any], Any], settings: Settings) -> 
         return _leave_alone(loader, original, f"internal error, {_error_text(error)}", settings)
     _report(loader, _taken_over(loader, compiled, checked), settings)
     return iterator
+
+
+def _compiled(loader: Any, settings: Settings) -> tuple[CompiledLoader | CompiledItems, str | None]:
+    """Return what the native engine needs for the whole loader, and the result of `--check`. Raise `Unsupported`."""
+    threads = _threads(loader, settings)
+    try:
+        folders = compile_loader(recognise(loader), threads)
+        return folders, _run_check(loader, folders, settings)
+    except Unsupported as refusal:
+        try:
+            items = compile_items(recognise_items(loader), threads)
+            equal = require_equal_items(loader, items, settings.check)
+        except Unsupported as further:
+            raise both(refusal, further) from further
+        return items, _run_item_check(loader, items, equal, settings)
 
 
 def _leave_alone(loader: Any, original: Callable[[Any], Any], reason: str, settings: Settings) -> Any:
@@ -167,12 +186,30 @@ def _run_check(loader: Any, compiled: CompiledLoader, settings: Settings) -> str
     return str(result)
 
 
-def _taken_over(loader: Any, compiled: CompiledLoader, checked: str | None) -> Decision:
-    steps = "decode, crop, resize" if compiled.recognition.value_table.identity else "decode, crop, resize, normalise"
+def _run_item_check(loader: Any, compiled: CompiledItems, equal: str, settings: Settings) -> str | None:
+    """Return the result of `--check` for a loader of items. Raise `_CheckFailed` if images or draws differ."""
+    if not settings.check:
+        return None
+    if loader in _decided and _decided[loader].check is not None:
+        return _decided[loader].check
+    result = check_items(loader.dataset, compiled, settings.check)
+    if not result.passed:
+        raise _CheckFailed(f"check failed: {result}")
+    return f"{result}; {equal}"
+
+
+def _taken_over(loader: Any, compiled: CompiledLoader | CompiledItems, checked: str | None) -> Decision:
+    recognition = compiled.recognition
+    views = recognition.views if isinstance(recognition, RecognisedItems) else (recognition,)
+    identity = all(view.value_table.identity for view in views)
+    steps = "decode, crop, resize" if identity else "decode, crop, resize, normalise"
     instead = count_text(loader.num_workers, "worker") if loader.num_workers else "the main process"
     reason = f"{steps} in {count_text(compiled.threads, 'native thread')} instead of {instead}"
     if loader.num_workers and loader.worker_init_fn is not None:
         reason += "; worker_init_fn, which only seeds, is not called"
+    if isinstance(compiled, CompiledItems):
+        reason += "; the rest of each item is the script's own code, in the main process"
+        return Decision(describe(loader.dataset), True, reason, compiled.threads, tuple(explain_items(compiled)), checked)
     if found := compiled.table.indexes_found():
         reason += f"; {found:,} files have an index from an earlier run"
     return Decision(describe(loader.dataset), True, reason, compiled.threads, tuple(explain(compiled)), checked)

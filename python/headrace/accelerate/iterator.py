@@ -34,8 +34,9 @@ from headrace.accelerate.plain_frames import initialise
 from headrace.accelerate.randomness import separate_randomness
 from headrace.accelerate.recognise import FolderDataset
 from headrace.accelerate.worker_copies import WorkerCopies
+from headrace.transforms.compile import Pipeline
 
-__all__ = ["NativeIterator"]
+__all__ = ["NativeFailure", "NativeIterator", "apply_per_image"]
 
 #: Fill at least this many batches at a time, and as many more as hold `IMAGES_IN_WORK` images, so that no thread idles.
 BATCHES_IN_WORK = 3
@@ -71,19 +72,16 @@ class NativeIterator(_BaseDataLoaderIter):
     `original` makes the loader's own iterator, for the case of an error in native loading.
     """
 
-    def __init__(
-        self, loader: Any, compiled: CompiledLoader, original: Callable[[], Any], log_line: Callable[[str], None]
-    ) -> None:
+    def __init__(self, loader: Any, compiled: Any, original: Callable[[], Any], log_line: Callable[[str], None]) -> None:
         initialise(self, loader)
-        self._compiled = compiled
         self._original = original
         self._log_line = log_line
         self._engine = engine(compiled.threads)
         self._lookahead = _lookahead(loader)
         self._pulled: deque[list[Any]] = deque()
-        self._jobs: deque[_Pending] = deque()
-        self._ring: tuple[int, Ring] | None = None
-        self._copies = WorkerCopies(compiled.recognition.folders, self._collate_fn, has_workers=self._num_workers > 0)
+        self._jobs: deque[Any] = deque()
+        self._rings: dict[int, tuple[int, Ring]] = {}
+        self._copies = self._prepare(compiled)
         self._replacement: Any = None
         self._pass = 0
         self._draws = 0
@@ -91,6 +89,15 @@ class NativeIterator(_BaseDataLoaderIter):
         if self._num_workers > 0:
             self._pull()
             self._submit()
+
+    def _prepare(self, compiled: Any) -> WorkerCopies:
+        """Keep what was compiled, and return copies of the script's objects."""
+        self._compiled: CompiledLoader = compiled
+        return WorkerCopies(compiled.recognition.folders, self._collate_fn, has_workers=self._num_workers > 0)
+
+    def _flush(self) -> None:
+        """Write the JPEG indexes at the end of a pass."""
+        self._compiled.table.flush_indexes()
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         """Start the next pass of a loader with persistent workers."""
@@ -113,12 +120,12 @@ class NativeIterator(_BaseDataLoaderIter):
             self._pull()
         self._submit()
         if not self._jobs:
-            self._compiled.table.flush_indexes()
+            self._flush()
             raise StopIteration
         pending = self._jobs.popleft()
         try:
             batch = self._finish(pending)
-        except _NativeFailure as failure:
+        except NativeFailure as failure:
             return self._fall_back(pending, failure)
         finally:
             if self._num_workers > 0 and self._replacement is None:
@@ -142,14 +149,14 @@ class NativeIterator(_BaseDataLoaderIter):
                 return
             self._jobs.append(self._start(self._pulled.popleft()))
 
-    def _start(self, indices: list[Any]) -> _Pending:
+    def _start(self, indices: list[Any]) -> Any:
         count = len(indices)
         places = self._places(indices)
         if not places:
             return _Pending(indices, [], None, None, self._draws)
         records = np.fromiter((folder.first + at for folder, at in places), dtype=np.int64, count=count)
         draws = np.arange(self._draws, self._draws + count, dtype=np.uint64)
-        images, memory = self._memory(count)
+        images, memory = self._memory(count, 0, self._compiled.pipeline, self._compiled.dtype)
         job = self._engine.submit(
             self._compiled.table,
             self._compiled.pipeline.program,
@@ -173,22 +180,21 @@ class NativeIterator(_BaseDataLoaderIter):
             return []
         return places if all(0 <= at < len(folder.samples) for folder, at in places) else []
 
-    def _memory(self, count: int) -> tuple[torch.Tensor, Any]:
-        """Return a batch tensor [count, 3, H, W] and its memory as a writable buffer."""
-        pipeline, compiled = self._compiled.pipeline, self._compiled
-        size = count * compiled.image_bytes()
+    def _memory(self, count: int, number: int, pipeline: Pipeline, dtype: torch.dtype) -> tuple[torch.Tensor, Any]:
+        """Return a batch tensor [count, 3, H, W] for a view, and its memory as a writable buffer."""
+        size = count * pipeline.image_bytes()
         if self._pin_memory:  # torch's cache of pinned memory waits for unfinished copies
             block = torch.empty(size, dtype=torch.uint8, pin_memory=True)
             memory: Any = block.numpy()
-            flat = block.view(compiled.dtype)
+            flat = block.view(dtype)
         else:
-            if self._ring is None or self._ring[0] < size:
-                self._ring = (size, Ring(size, BATCHES_IN_WORK + 2))
-            memory = self._ring[1].take()
-            flat = torch.frombuffer(memory, dtype=compiled.dtype, count=size // compiled.dtype.itemsize)
+            if number not in self._rings or self._rings[number][0] < size:
+                self._rings[number] = (size, Ring(size, BATCHES_IN_WORK + 2))
+            memory = self._rings[number][1].take()
+            flat = torch.frombuffer(memory, dtype=dtype, count=size // dtype.itemsize)
         return flat.view(count, 3, pipeline.height, pipeline.width), memory
 
-    def _finish(self, pending: _Pending) -> Any:
+    def _finish(self, pending: Any) -> Any:
         if pending.job is None or pending.images is None:
             return self._script_batch(pending.indices)
         try:
@@ -196,7 +202,7 @@ class NativeIterator(_BaseDataLoaderIter):
                 pass
             bad = {slot for slot, status in enumerate(pending.job.statuses()) if status != 0}
         except Exception as error:
-            raise _NativeFailure(f"{type(error).__name__}: {error}") from error
+            raise NativeFailure(f"{type(error).__name__}: {error}") from error
         targets = [folder.samples[at][1] for folder, at in pending.places]
         images = pending.images
         parts = self._compiled.recognition.transform
@@ -213,7 +219,7 @@ class NativeIterator(_BaseDataLoaderIter):
                     folder, at = pending.places[slot]
                     image, targets[slot] = self._copies.dataset(folder)[at]
                     images[slot] = image
-                _apply_per_image(parts.per_image, images, bad)
+                apply_per_image(parts.per_image, images, bad)
                 if has_own_collate:
                     return self._pinned(self._copies.collate(list(zip(images, targets, strict=True))))
         if self._compiled.recognition.collate == "timm":
@@ -232,7 +238,7 @@ class NativeIterator(_BaseDataLoaderIter):
             if folder.target_transform is not None and slot not in skip:
                 targets[slot] = self._copies.dataset(folder).target_transform(targets[slot])
 
-    def _fall_back(self, pending: _Pending, failure: _NativeFailure) -> Any:
+    def _fall_back(self, pending: Any, failure: NativeFailure) -> Any:
         """Continue after an error of headrace: by the original iterator before the first batch, else in this process."""
         self._log_line(f"headrace run: native loading stopped ({failure}); the script's own loading continues")
         if self._num_yielded == 0:
@@ -273,7 +279,7 @@ def _leave_jobs_to_the_parent() -> None:
 os.register_at_fork(after_in_child=_leave_jobs_to_the_parent)
 
 
-class _NativeFailure(Exception):
+class NativeFailure(Exception):
     """Native loading failed for a reason other than the data."""
 
 
@@ -289,7 +295,7 @@ class _InProcess:
         return self._iterator._script_batch(indices)
 
 
-def _apply_per_image(operations: tuple[Callable[[Any], Any], ...], images: torch.Tensor, skip: set[int]) -> None:
+def apply_per_image(operations: tuple[Callable[[Any], Any], ...], images: torch.Tensor, skip: set[int]) -> None:
     """Apply the script's tensor transforms in place to all images but those in `skip`."""
     for slot in range(len(images)) if operations else ():
         if slot in skip:

@@ -40,17 +40,25 @@ from headrace.accelerate.translate import TransformParts, Unsupported, display_n
 from headrace.system.sizes import percent_text
 
 __all__ = [
+    "CollateKind",
     "FolderDataset",
     "RecognisedLoader",
     "Unsupported",
     "as_folder_dataset",
+    "check_loader",
+    "collate_kind",
     "describe",
     "locate",
+    "open_rgb",
     "recognise",
+    "require_fixed_size",
+    "require_native_endings",
     "require_native_formats",
+    "require_native_values",
     "require_seeding_only",
 ]
 
+#: See `RecognisedLoader.collate`.
 CollateKind = Literal["list", "timm", "own"]
 
 #: The endings of files that the native decoder decodes exactly as Pillow does.
@@ -115,7 +123,7 @@ class RecognisedLoader:
 
 def recognise(loader: Any) -> RecognisedLoader:
     """Apply the rules to a DataLoader. Raise `Unsupported` with the first rule that fails."""
-    _check_loader(loader)
+    check_loader(loader)
     folders: list[FolderDataset] = []
     find = locate(loader.dataset, folders)
     transform = folders[0].dataset.transform
@@ -123,15 +131,15 @@ def recognise(loader: Any) -> RecognisedLoader:
         if folder.dataset.transform is not transform:
             raise Unsupported("its parts have different transforms", "one transform for all")
     parts = translate(transform)
-    _require_fixed_size(parts)
+    require_fixed_size(parts)
     require_native_formats(folders)
     _require_no_generator(loader, folders)
-    values, collate = tabulate(parts.pointwise), _collate_kind(loader.collate_fn)
-    _require_native_values(values, collate)
+    values, collate = tabulate(parts.pointwise), collate_kind(loader.collate_fn)
+    require_native_values(values, collate)
     return RecognisedLoader(tuple(folders), find, parts, values, collate)
 
 
-def _require_native_values(values: ValueTable, collate: CollateKind) -> None:
+def require_native_values(values: ValueTable, collate: CollateKind) -> None:
     """Raise `Unsupported` if the native engine cannot write the values."""
     if collate == "timm" and not values.identity:
         raise Unsupported("timm's fast_collate of values that are not uint8 pixels")
@@ -240,7 +248,8 @@ def _require_pillow_loader(dataset: Any, folder_module: Any) -> None:
         )
 
 
-def _check_loader(loader: Any) -> None:
+def check_loader(loader: Any) -> None:
+    """Raise `Unsupported` if the rules for the loader itself (1 to 3) fail."""
     data = sys.modules["torch.utils.data"]
     if isinstance(loader.dataset, data.IterableDataset):
         raise Unsupported("its dataset is iterable, without indices", "a dataset with __getitem__ and __len__")
@@ -248,7 +257,7 @@ def _check_loader(loader: Any) -> None:
         raise Unsupported("torch's default device is not the CPU", "the default device")
     if loader.batch_sampler is None:
         raise Unsupported("batch_size=None", "a batch size")
-    _collate_kind(loader.collate_fn)
+    collate_kind(loader.collate_fn)
     require_seeding_only(loader)
 
 
@@ -270,7 +279,8 @@ def _require_no_generator(loader: Any, folders: Sequence[FolderDataset]) -> None
             raise Unsupported(reason, "torch's default generator")
 
 
-def _collate_kind(collate: Any) -> CollateKind:
+def collate_kind(collate: Any) -> CollateKind:
+    """Return the kind of a collate function. Raise `Unsupported` if it is not known."""
     if collate is sys.modules["torch.utils.data"].default_collate:
         return "list"
     if f"{getattr(collate, '__module__', '')}.{getattr(collate, '__qualname__', '')}" == "timm.data.loader.fast_collate":
@@ -330,7 +340,7 @@ def _seeds_or_number(value: Any) -> bool:
     )
 
 
-def _require_fixed_size(parts: TransformParts) -> None:
+def require_fixed_size(parts: TransformParts) -> None:
     """Raise `Unsupported` unless a step fixes the image size: default_collate stacks images of one size only."""
     for step in reversed(parts.geometry):
         if step.name in ("RandomResizedCrop", "CenterCrop", "RandomCrop"):
@@ -342,7 +352,11 @@ def _require_fixed_size(parts: TransformParts) -> None:
 
 def require_native_formats(folders: Sequence[FolderDataset]) -> None:
     """Raise `Unsupported` if more than 2 % of the files, by their names, have formats that are not decoded natively."""
-    paths = [str(folder.samples[i][0]) for folder in folders for i in _spread(len(folder.samples))]
+    require_native_endings([str(folder.samples[i][0]) for folder in folders for i in _spread(len(folder.samples))])
+
+
+def require_native_endings(paths: Sequence[str]) -> None:
+    """Raise `Unsupported` if more than 2 % of these files, by their names, have formats that are not decoded natively."""
     others = sum(not path.lower().endswith(NATIVE_ENDINGS) for path in paths)
     if others > MAX_OTHER_SHARE * len(paths):
         reason = f"{percent_text(others / len(paths))} of its files are in formats that are not decoded natively"

@@ -133,14 +133,21 @@ def _ask(loader: Any) -> Answer:
     if "numpy" not in sys.modules:
         return Answer("unknown", "the script does not use NumPy, which headrace run imports")
     # Imported here, so that a script without a DataLoader does not load the native module.
+    from headrace.accelerate.item_loader import recognise_items
     from headrace.accelerate.lazy_loader import recognise_lazy_images
     from headrace.accelerate.native_decode import recognise_native_decode
     from headrace.accelerate.recognise import Unsupported, recognise
+    from headrace.accelerate.refusal import both
 
     try:
         recognise(loader)
-    except Unsupported as error:
-        reason = str(error)
+    except Unsupported as refusal:
+        try:
+            recognise_items(loader)
+        except Unsupported as further:
+            reason = str(both(refusal, further))
+        else:
+            return Answer("whole")
     else:
         return Answer("whole")
     try:

@@ -10,7 +10,18 @@ from torch.utils.data import DataLoader
 from headrace.accelerate.translate import Unsupported
 from headrace.attach.steps import is_stand_in
 
-__all__ = ["own_iterators", "refusal_text"]
+__all__ = ["both", "own_iterators", "refusal_text"]
+
+
+def both(refusal: Unsupported, further: Unsupported) -> Unsupported:
+    """Return one refusal of two: that of a folder dataset, and that of the code of its items.
+
+    The second one counts where the dataset is none that is known.
+    """
+    first, second = str(refusal), str(further)
+    if first in second or second in first or not first.startswith(("dataset ", "its image loader ")):
+        return refusal
+    return Unsupported(f"{first}, and {second}", refusal.remedy or further.remedy)
 
 
 def refusal_text(refusals: Sequence[Unsupported]) -> str:

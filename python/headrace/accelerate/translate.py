@@ -30,6 +30,8 @@ __all__ = [
     "flatten",
     "full_name",
     "interpolation_name",
+    "is_known",
+    "makes_tensor",
     "translate",
 ]
 
@@ -94,11 +96,15 @@ def display_name(operation: object) -> str:
 
 
 def flatten(operation: object) -> Iterator[Any]:
-    """Yield the transforms in nested Compose and Sequential objects, in order.
+    """Yield the transforms in nested Compose and Sequential objects, in order. A tuple of transforms is one after the other.
 
     Raise `Unsupported` for a transform that was changed from outside (a hook, a replaced method).
     """
     if operation is None:
+        return
+    if isinstance(operation, tuple):
+        for part in operation:
+            yield from flatten(part)
         return
     if not callable(operation):
         raise Unsupported(f"its transform is a {type(operation).__name__}, which cannot be called")
@@ -166,6 +172,21 @@ def _is_replaced(kind: type, name: str) -> bool:
     package = kind.__module__.partition(".")[0]
     module = str(getattr(getattr(kind, name, None), "__module__", None) or package)
     return package in LIBRARIES and module.partition(".")[0] not in LIBRARIES
+
+
+def is_known(transform: object) -> bool:
+    """Whether each step of a transform is one that `translate` knows. It may still refuse an argument or the order."""
+    try:
+        names = [full_name(operation) for operation in flatten(transform)]
+    except Unsupported:
+        return False
+    known = (_IDENTITY, _TO_TENSOR, _POINTWISE, _PER_IMAGE, _GEOMETRY)
+    return bool(names) and all(any(name in table for table in known) for name in names)
+
+
+def makes_tensor(transform: object) -> bool:
+    """Whether a transform that is known makes a tensor of a Pillow image."""
+    return any(full_name(operation) in _TO_TENSOR for operation in flatten(transform))
 
 
 def translate(transform: object) -> TransformParts:

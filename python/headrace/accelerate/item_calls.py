@@ -1,0 +1,340 @@
+"""The calls in the code that makes a dataset's items: what is made, what is planned instead, and what is refused.
+
+An item is planned by running the script's own code, rewritten by `item_code`. Opening an image file gives a planned image, and
+a transform that headrace knows gives a planned view of it (`planned_images`). Functions of the script, and of the datasets of
+libraries, are rewritten too. Functions that only compute a value (`pure_functions`) are called. Everything else is refused.
+So planning an item changes nothing but the shared random generators, whatever the item's code is.
+"""
+
+from __future__ import annotations
+
+import builtins
+import io
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from headrace.accelerate.item_code import RewrittenCode, rewritten
+from headrace.accelerate.planned_images import Chain, NotUnderstood, PlannedFile, PlannedImage, PlannedView, path_text
+from headrace.accelerate.pure_functions import is_plain_type, pure_functions, pure_method
+from headrace.accelerate.translate import Unsupported, display_name, full_name
+
+__all__ = ["ItemCalls"]
+
+#: Special methods by which the value of an expression may have an effect without a call.
+IMPLICIT = ("__getattribute__", "__getattr__", "__iter__", "__eq__", "__add__", "__contains__", "__bool__", "__enter__")
+
+#: Classes whose own special methods of these names are known to have no effect.
+KNOWN_OWNERS = (object, torch.nn.Module, torch.utils.data.Dataset, tuple)
+
+COMPOSE = frozenset({"torchvision.transforms.transforms.Compose", "torchvision.transforms.v2.Compose"})
+LAMBDA = "torchvision.transforms.transforms.Lambda"
+_ABSENT = object()
+
+
+class ItemCalls:
+    """Plans items. One object may plan any number of them, of any dataset; it keeps what it has rewritten.
+
+    calls = ItemCalls()
+    calls.plan(dataset, 3)  # (PlannedView, 7)
+    """
+
+    def __init__(self) -> None:
+        self._empty = Chain()
+        self._handlers: dict[int, tuple[Any, Callable[..., Any]]] = {}
+        self._methods: dict[tuple[type, str], Callable[..., Any] | None] = {}
+        self._rewritten: dict[tuple[Any, type | None], Callable[..., Any]] = {}
+        self._plain: dict[type, bool] = {}
+        self._refusal: str | None = None
+        for function in pure_functions():
+            self._handlers[id(function)] = (function, self._pure(function))
+        for function, handler in self._special():
+            self._handlers[id(function)] = (function, handler)
+
+    def plan(self, dataset: Any, index: Any) -> Any:
+        """Return the item of an index, with `PlannedView` objects in place of the tensors of images.
+
+        Raise `Unsupported` with the reason if the code does something that is refused.
+        """
+        self._refusal = None
+        try:
+            item = self.item(dataset, index)
+        except NotUnderstood as error:
+            raise Unsupported(str(error)) from error
+        if self._refusal is not None:  # the code has caught it
+            raise Unsupported(self._refusal)
+        return item
+
+    def length(self, dataset: Any) -> int:
+        """Return the length of a dataset. Raise `Unsupported` if its code does something that is refused."""
+        try:
+            return int(self._len(dataset))
+        except NotUnderstood as error:
+            raise Unsupported(str(error)) from error
+
+    def refuse(self, reason: str) -> NotUnderstood:
+        """Return the error, and note it in case the code catches it."""
+        self._refusal = self._refusal or reason
+        return NotUnderstood(reason)
+
+    # The decisions of rewritten code
+
+    def call(self, function: Any, /, *arguments: Any, **named: Any) -> Any:
+        """Decide about a call."""
+        known = self._handlers.get(id(function))
+        if known is not None:
+            return known[1](*arguments, **named)
+        if type(function) is types.MethodType:
+            own = function.__self__
+            if isinstance(function.__func__, types.FunctionType):
+                return self._code(function.__func__, type(own))(own, *arguments, **named)
+            raise self.refuse(f"its items call {display_name(function)}")
+        handler = self._handler(function)
+        self._handlers[id(function)] = (function, handler)
+        return handler(*arguments, **named)
+
+    def method(self, thing: Any, name: str, /, *arguments: Any, **named: Any) -> Any:
+        """Decide about a call of a method."""
+        kind = type(thing)
+        if kind is types.ModuleType or kind is type:
+            return self.call(self.attribute(thing, name), *arguments, **named)
+        if kind is PlannedImage:
+            return thing.method(name, arguments, named)
+        if kind is PlannedFile and name == "read" and not (arguments or named):
+            return thing
+        if kind is super:
+            function = getattr(thing, name).__func__
+            return self._code(function, type(thing.__self__))(thing.__self__, *arguments, **named)
+        key = (kind, name)
+        function = self._methods.get(key, _ABSENT)
+        if function is _ABSENT:
+            function = self._methods[key] = self._method(kind, name, thing)
+        if function is None:  # an attribute of the object
+            return self.call(self.attribute(thing, name), *arguments, **named)
+        if function is _PURE:
+            self._require_plain(arguments, named)
+            return getattr(thing, name)(*arguments, **named)
+        return function(thing, *arguments, **named)
+
+    def item(self, thing: Any, index: Any, /) -> Any:
+        """Decide about `thing[index]`."""
+        kind = type(thing)
+        if self._is_plain(kind):
+            if kind.__module__ == "collections" and kind.__name__ == "defaultdict" and index not in thing:
+                raise self.refuse("its items add to a defaultdict")
+            return thing[index]
+        if isinstance(thing, PlannedImage | PlannedView | PlannedFile):
+            return thing[index]
+        return self.method(thing, "__getitem__", index)
+
+    def attribute(self, thing: Any, name: str, /) -> Any:
+        """Decide about an attribute that is read."""
+        kind = type(thing)
+        if kind is types.ModuleType or self._is_plain(kind):
+            return getattr(thing, name)
+        if kind is PlannedImage:
+            return thing.attribute(name)
+        if isinstance(thing, PlannedView | PlannedFile):
+            raise self.refuse(f"its items look at {thing.words()}")
+        if kind is not type:
+            self._require_no_property(kind, name)
+        return getattr(thing, name)
+
+    def immutable(self, value: Any, /) -> Any:
+        """Decide about a value that is changed by `+=`."""
+        if isinstance(value, str | int | float | tuple | bytes) and self._is_plain(type(value)):
+            return value
+        raise self.refuse(f"its items change a {type(value).__name__} in place")
+
+    # What a function is
+
+    def _special(self) -> list[tuple[Any, Callable[..., Any]]]:
+        image = sys.modules.get("PIL.Image")
+        folder = sys.modules.get("torchvision.datasets.folder")
+        special: list[tuple[Any, Callable[..., Any]]] = [
+            (builtins.open, self._open_file),
+            (io.BytesIO, self._bytes),
+            (isinstance, self._isinstance),
+            (len, self._len),
+            (getattr, self._getattr),
+            (callable, lambda thing: callable(thing)),
+            (torch.is_tensor, self._is_tensor),
+        ]
+        if image is not None:
+            special.append((image.open, self._open_image))
+        if folder is not None:
+            special += [(folder.pil_loader, self._open_rgb), (folder.default_loader, self._open_by_default)]
+        return special
+
+    def _handler(self, function: Any) -> Callable[..., Any]:
+        """Return what is called in place of a function or callable object that is met for the first time."""
+        if isinstance(function, types.FunctionType):
+            return self._code(function, None)
+        kind = type(function)
+        if kind is type:
+            if issubclass(function, tuple) and hasattr(function, "_fields") and is_plain_type(function):
+                return lambda *arguments, **named: function(*arguments, **named)
+            raise self.refuse(f"its items make objects of {display_name(function)}")
+        if kind is types.BuiltinFunctionType or not callable(function):
+            raise self.refuse(f"its items call {display_name(function)}")
+        return lambda *arguments, **named: self._apply(function, *arguments, **named)
+
+    def _apply(self, operation: Any, /, *arguments: Any, **named: Any) -> Any:
+        """Return the result of a callable object: a transform, or one of the script's own."""
+        kind = type(operation)
+        if len(arguments) == 1 and not named and isinstance(arguments[0], PlannedImage | PlannedView):
+            result = arguments[0].transformed(operation)
+            if result is not None:
+                return result
+            if full_name(operation) in COMPOSE or kind is torch.nn.Sequential:
+                result = arguments[0]
+                for part in operation.transforms if kind is not torch.nn.Sequential else operation:
+                    result = self.call(part, result)
+                return result
+            if full_name(operation) == LAMBDA:
+                return self.call(operation.lambd, arguments[0])
+        if isinstance(operation, torch.nn.Module) and kind.__call__ is torch.nn.Module.__call__:
+            if any(vars(operation).get(hooks) for hooks in ("_forward_hooks", "_forward_pre_hooks")) or "forward" in vars(
+                operation
+            ):
+                raise self.refuse(f"transform {kind.__name__} has forward hooks")
+            function = kind.forward
+        else:
+            function = kind.__call__
+        if not isinstance(function, types.FunctionType) or _is_library(kind):
+            raise self.refuse(f"transform {kind.__name__} has no exact native equivalent")
+        return self._code(function, kind)(operation, *arguments, **named)
+
+    def _method(self, kind: type, name: str, thing: Any) -> Any:
+        """Return what is called in place of a method of a type. None: an attribute of the object hides it."""
+        if pure_method(kind, name):
+            return _PURE
+        if is_plain_type(kind) or isinstance(thing, PlannedView | PlannedFile):
+            raise self.refuse(f"its items call {kind.__name__}.{name}")
+        function = getattr(kind, name, None)
+        if name in getattr(thing, "__dict__", ()):
+            return None
+        if function is None and isinstance(thing, torch.nn.Module):
+            return None
+        if isinstance(vars_of(kind, name), staticmethod | classmethod):
+            return None
+        if not isinstance(function, types.FunctionType):
+            raise self.refuse(f"its items call {kind.__name__}.{name}")
+        return self._code(function, kind)
+
+    def _code(self, function: types.FunctionType, owner: type | None) -> Callable[..., Any]:
+        """Return the rewritten copy of a function. `owner`: the type of its first argument if it is a method."""
+        key = (function, owner)
+        made = self._rewritten.get(key)
+        if made is None:
+            try:
+                code = rewritten(function, self, is_method=owner is not None)
+                if owner is not None:
+                    self._require_simple(owner, code)
+            except Unsupported as error:
+                raise self.refuse(str(error)) from error
+            made = self._rewritten[key] = code.function
+        return made
+
+    def _require_simple(self, kind: type, code: RewrittenCode) -> None:
+        """Raise `Unsupported` if reading an attribute of an object, or an expression with it, may call code of the script."""
+        for name in IMPLICIT:
+            owner = next((parent for parent in kind.__mro__ if name in vars(parent)), object)
+            if owner not in KNOWN_OWNERS and not _is_library(owner):
+                raise Unsupported(f"class {owner.__name__} has its own {name}")
+        for name in code.own_attributes:
+            self._require_no_property(kind, name)
+
+    def _require_no_property(self, kind: type, name: str) -> None:
+        value = vars_of(kind, name)
+        if hasattr(type(value), "__get__") and not isinstance(value, types.FunctionType | staticmethod | classmethod):
+            raise self.refuse(f"its items read the property {kind.__name__}.{name}")
+
+    # Functions with a meaning of their own
+
+    def _pure(self, function: Any) -> Callable[..., Any]:
+        def call(*arguments: Any, **named: Any) -> Any:
+            self._require_plain(arguments, named)
+            return function(*arguments, **named)
+
+        return call
+
+    def _require_plain(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+        """Refuse arguments that are not plain data: the function might call code of the script, or look at a planned image."""
+        for argument in (*arguments, *named.values()) if named else arguments:
+            kind = type(argument)
+            if not self._is_plain(kind) and kind is not type:
+                what = argument.words() if isinstance(argument, PlannedImage | PlannedView | PlannedFile) else kind.__name__
+                raise self.refuse(f"its items compute with {what}")
+
+    def _is_plain(self, kind: type) -> bool:
+        plain = self._plain.get(kind)
+        if plain is None:
+            plain = self._plain[kind] = is_plain_type(kind) or kind in _ITERATORS
+        return plain
+
+    def _open_image(self, file: Any, *arguments: Any, **named: Any) -> PlannedImage:
+        path = file.path if type(file) is PlannedFile else path_text(file)
+        if path is None or arguments or named:
+            raise self.refuse("its items open images that are not files")
+        return PlannedImage(path, self._empty, is_rgb=False)
+
+    def _open_rgb(self, path: Any) -> PlannedImage:
+        return self._open_image(path).method("convert", ("RGB",), {})  # type: ignore[no-any-return]
+
+    def _open_by_default(self, path: Any) -> PlannedImage:
+        if sys.modules["torchvision"].get_image_backend() != "PIL":
+            raise self.refuse("torchvision's image backend is not Pillow")
+        return self._open_rgb(path)
+
+    def _open_file(self, path: Any, mode: str = "r") -> PlannedFile:
+        text = path_text(path)
+        if text is None or mode != "rb":
+            raise self.refuse("its items open other files than images")
+        return PlannedFile(text)
+
+    def _bytes(self, data: Any) -> PlannedFile:
+        if type(data) is not PlannedFile:
+            raise self.refuse("its items open images that are not files")
+        return data
+
+    def _isinstance(self, thing: Any, kinds: Any) -> bool:
+        if not isinstance(thing, PlannedImage | PlannedView):
+            return isinstance(thing, kinds)
+        image = sys.modules["PIL.Image"].Image
+        for kind in kinds if isinstance(kinds, tuple) else (kinds,):
+            if kind is (image if type(thing) is PlannedImage else torch.Tensor):
+                return True
+            if not isinstance(kind, type) or issubclass(kind, image | torch.Tensor):
+                raise self.refuse(f"its items ask for {kind}")
+        return False
+
+    def _is_tensor(self, thing: Any) -> bool:
+        return isinstance(thing, torch.Tensor | PlannedView)
+
+    def _len(self, thing: Any) -> Any:
+        return len(thing) if self._is_plain(type(thing)) else self.method(thing, "__len__")
+
+    def _getattr(self, thing: Any, name: str, *default: Any) -> Any:
+        try:
+            return self.attribute(thing, name)
+        except AttributeError:
+            if default:
+                return default[0]
+            raise
+
+
+_PURE = object()
+_ITERATORS = frozenset({type(iter(zip())), type(iter(reversed([]))), enumerate, map, types.GeneratorType})
+
+
+def vars_of(kind: type, name: str) -> Any:
+    """Return what a class has under a name, without binding it. None if it has nothing."""
+    return next((vars(parent)[name] for parent in kind.__mro__ if name in vars(parent)), None)
+
+
+def _is_library(kind: type) -> bool:
+    return kind.__module__.partition(".")[0] in ("torch", "torchvision", "timm", "builtins", "typing", "abc")

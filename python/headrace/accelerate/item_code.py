@@ -1,0 +1,313 @@
+"""The code that makes a dataset's items, compiled again so that headrace decides about each of its calls.
+
+`rewritten` returns a copy of a Python function of the script, or of a library, with the same statements. Each call, each item
+of something and each attribute of something other than the function's own object goes through a `Decisions` object, which makes
+it, puts something else in its place, or refuses it. Apart from calls, the copy can change nothing but its own variables: a
+function that stores an attribute, a global variable or an item of an object that it did not make itself is refused.
+
+The source must be that of the running code: it is compiled, and the code objects are compared.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import functools
+import linecache
+import types
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from headrace.accelerate.translate import Unsupported
+
+__all__ = ["Decisions", "RewrittenCode", "rewritten"]
+
+
+class Decisions(Protocol):
+    """What decides about the calls of a rewritten function."""
+
+    def call(self, function: Any, /, *arguments: Any, **named: Any) -> Any:
+        """Return the result of a call."""
+
+    def method(self, thing: Any, name: str, /, *arguments: Any, **named: Any) -> Any:
+        """Return the result of calling a method."""
+
+    def item(self, thing: Any, index: Any, /) -> Any:
+        """Return `thing[index]`."""
+
+    def attribute(self, thing: Any, name: str, /) -> Any:
+        """Return `thing.name`."""
+
+    def immutable(self, value: Any, /) -> Any:
+        """Return the value before `+=` and its like. Refuse one that they would change in place."""
+
+
+@dataclass(frozen=True, slots=True)
+class RewrittenCode:
+    """The copy of a function, and the names of the attributes that it reads from its own object (`self`)."""
+
+    function: Callable[..., Any]
+    own_attributes: frozenset[str]
+
+
+#: The names in a rewritten function for the methods of `Decisions`. No script has them.
+NAMES = {name: f"_headrace_{name}" for name in ("call", "method", "item", "attribute", "immutable", "slice")}
+
+#: The statements and expressions that change nothing but variables of the function.
+ALLOWED = frozenset(
+    {
+        *(ast.Return, ast.Assign, ast.AnnAssign, ast.AugAssign, ast.If, ast.For, ast.While),
+        *(
+            ast.Try,
+            ast.ExceptHandler,
+            ast.With,
+            ast.withitem,
+            ast.Expr,
+            ast.Pass,
+            ast.Break,
+            ast.Continue,
+            ast.Raise,
+            ast.Assert,
+        ),
+        *(
+            ast.BoolOp,
+            ast.BinOp,
+            ast.UnaryOp,
+            ast.IfExp,
+            ast.Dict,
+            ast.Set,
+            ast.ListComp,
+            ast.SetComp,
+            ast.DictComp,
+            ast.comprehension,
+        ),
+        *(ast.GeneratorExp, ast.Compare, ast.Call, ast.keyword, ast.FormattedValue, ast.JoinedStr, ast.Constant, ast.Attribute),
+        *(ast.Subscript, ast.Starred, ast.Name, ast.List, ast.Tuple, ast.Slice),
+    }
+)
+
+#: A field of function definitions from Python 3.12 on.
+_NO_TYPES: dict[str, Any] = {"type_params": []}
+
+#: Expressions whose value is an object that nothing else refers to.
+DISPLAYS = (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp)
+MAKERS = frozenset({"dict", "list", "set"})
+
+#: Methods that change an object. They are refused on others than these, also in a branch that is never taken.
+CHANGES = frozenset(
+    {"add", "append", "clear", "discard", "extend", "insert", "pop", "popitem", "remove", "setdefault", "update"}
+)
+
+
+def rewritten(function: types.FunctionType, decisions: Decisions, *, is_method: bool) -> RewrittenCode:
+    """Return the copy of a function. `is_method`: its first argument is its own object.
+
+    Raise `Unsupported` if its source is not found, or if it stores something outside of its own variables.
+    """
+    node = _as_function(copy.deepcopy(_definition(function)))
+    rewriter = _Rewriter(node, is_method=is_method, owner=_owner(function))
+    body = [rewriter.visit(statement) for statement in node.body]
+    inner = ast.FunctionDef("inner", _plain_arguments(node.args), body, [], None, **_NO_TYPES)
+    captured = [*NAMES.values(), *function.__code__.co_freevars]
+    arguments = ast.arguments([], [ast.arg(name) for name in captured], None, [], [], None, [])
+    outer = ast.FunctionDef("outer", arguments, [inner], [], None, **_NO_TYPES)
+    module = ast.fix_missing_locations(ast.Module([ast.copy_location(outer, node)], []))
+    compiled = compile(module, function.__code__.co_filename, "exec", dont_inherit=True)
+    code = next(one for one in _codes(compiled) if one.co_name == "inner").replace(co_name=function.__name__)
+    own = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+    own |= {given: types.CellType(getattr(decisions, name, slice)) for name, given in NAMES.items()}
+    closure = tuple(own[name] for name in code.co_freevars)
+    made = types.FunctionType(code, function.__globals__, function.__name__, function.__defaults__, closure)
+    made.__kwdefaults__ = function.__kwdefaults__
+    return RewrittenCode(made, frozenset(rewriter.own_attributes))
+
+
+def _definition(function: types.FunctionType) -> ast.FunctionDef | ast.Lambda:
+    """Return the syntax tree of a function. Raise `Unsupported` if there is none, or not of this code."""
+    code = function.__code__
+    unknown = Unsupported(f"the source of {function.__qualname__} is not known")
+    source = "".join(linecache.getlines(code.co_filename, function.__globals__))
+    try:
+        tree, codes = _parsed(source)
+    except (SyntaxError, ValueError) as error:
+        raise unknown from error
+    if code not in codes:
+        raise unknown
+    found = [node for node in ast.walk(tree) if _begins(node, code)]
+    if len(found) > 1:
+        found = _innermost(found, code)
+    if len(found) != 1 or not isinstance(found[0], ast.FunctionDef | ast.Lambda):
+        raise unknown
+    return found[0]
+
+
+@functools.lru_cache(maxsize=16)
+def _parsed(source: str) -> tuple[ast.Module, tuple[types.CodeType, ...]]:
+    return ast.parse(source), tuple(_codes(compile(source, "source", "exec", dont_inherit=True)))
+
+
+def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _codes(constant)
+
+
+def _begins(node: ast.AST, code: types.CodeType) -> bool:
+    if isinstance(node, ast.Lambda):
+        return code.co_name == "<lambda>" and node.lineno == code.co_firstlineno
+    if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or node.name != code.co_name:
+        return False
+    return code.co_firstlineno == min(node.lineno, *(one.lineno for one in node.decorator_list), node.lineno)
+
+
+def _innermost(nodes: list[Any], code: types.CodeType) -> list[Any]:
+    """Return the innermost of several lambdas on a line whose body holds all instructions."""
+    places = [(line, column, end_line, end) for line, end_line, column, end in code.co_positions() if column != end]
+    begin = min((line or 0, column or 0) for line, column, _, _ in places)
+    end = max((line or 0, column or 0) for _, _, line, column in places)
+    holding = [
+        node
+        for node in nodes
+        if isinstance(node, ast.Lambda)
+        and (node.body.lineno, node.body.col_offset) <= begin
+        and end <= (node.body.end_lineno or 0, node.body.end_col_offset or 0)
+    ]
+    return holding[-1:]  # ast.walk goes from the outer to the inner ones
+
+
+def _as_function(node: ast.FunctionDef | ast.Lambda) -> ast.FunctionDef:
+    if isinstance(node, ast.FunctionDef):
+        return node
+    statement = ast.copy_location(ast.Return(node.body), node.body)
+    return ast.copy_location(ast.FunctionDef("inner", node.args, [statement], [], None, **_NO_TYPES), node)
+
+
+def _plain_arguments(given: ast.arguments) -> ast.arguments:
+    """Return the arguments without annotations and defaults, which the function object has."""
+    for argument in (*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg):
+        if argument is not None:
+            argument.annotation = None
+    given.defaults, given.kw_defaults = [], [None] * len(given.kwonlyargs)
+    return given
+
+
+def _owner(function: types.FunctionType) -> str:
+    """Return the name of the class that a function is defined in, which is part of its private names (`__name`)."""
+    before = function.__qualname__.rpartition(".")[0].rpartition(".")[2]
+    return "" if before == "<locals>" else before
+
+
+class _Rewriter(ast.NodeTransformer):
+    """Rewrite the statements of one function. Raise `Unsupported` for one that may change something outside of it."""
+
+    def __init__(self, node: ast.FunctionDef, *, is_method: bool, owner: str) -> None:
+        self._name = node.name
+        self._owner = owner.lstrip("_")
+        arguments = [argument.arg for argument in (*node.args.posonlyargs, *node.args.args)]
+        bound = _bound_names(node)
+        self._own = arguments[0] if is_method and arguments and arguments[0] not in bound else None
+        self._fresh = {name for name in _made_here(node) if name not in arguments}
+        self.own_attributes: set[str] = set()
+
+    def _refuse(self, what: str) -> Unsupported:
+        return Unsupported(f"its {self._name if self._name != 'inner' else 'function'} {what}")
+
+    def visit(self, node: ast.AST) -> Any:
+        """Rewrite a node."""
+        if (
+            not isinstance(node, ast.expr_context | ast.operator | ast.boolop | ast.unaryop | ast.cmpop)
+            and type(node) not in ALLOWED
+        ):
+            raise self._refuse(f"has a statement that is not looked into ({type(node).__name__.lower()})")
+        return super().visit(node)
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> Any:
+        """Refuse functions inside the function."""
+        raise self._refuse("defines a function")
+
+    def visit_With(self, node: ast.With) -> Any:
+        """Rewrite a block whose object is the result of a call."""
+        if not all(isinstance(one.context_expr, ast.Call) for one in node.items):
+            raise self._refuse("enters a block of an object")
+        return self.generic_visit(node)
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> Any:
+        """Rewrite `name += value` as `name = name + value` for values that this cannot change in place."""
+        if not isinstance(node.target, ast.Name):
+            raise self._refuse("changes something outside of its own variables")
+        before = self._decided("immutable", [ast.Name(node.target.id, ast.Load())], node)
+        value = ast.BinOp(before, node.op, self.visit(node.value))
+        return ast.copy_location(ast.Assign([node.target], value), node)
+
+    def visit_Call(self, node: ast.Call) -> Any:
+        """Rewrite a call."""
+        function = node.func
+        arguments = [self.visit(argument) for argument in node.args]
+        named = [self.visit(argument) for argument in node.keywords]
+        if isinstance(function, ast.Attribute):
+            base = function.value
+            if function.attr in CHANGES:
+                if not isinstance(base, ast.Name) or base.id not in self._fresh:
+                    raise self._refuse(f"calls {function.attr} on something outside of its own variables")
+                return ast.copy_location(ast.Call(function, arguments, named), node)
+            name = ast.Constant(self._whole(function.attr))
+            return self._decided("method", [self.visit(base), name, *arguments], node, named)
+        if isinstance(function, ast.Name) and function.id == "super" and not (arguments or named):
+            return node
+        return self._decided("call", [self.visit(function), *arguments], node, named)
+
+    def visit_Attribute(self, node: ast.Attribute) -> Any:
+        """Rewrite an attribute that is read."""
+        if not isinstance(node.ctx, ast.Load):
+            raise self._refuse(f"sets the attribute {node.attr}")
+        name = self._whole(node.attr)
+        if isinstance(node.value, ast.Name) and node.value.id == self._own:
+            self.own_attributes.add(name)
+            return ast.copy_location(ast.Attribute(node.value, name, ast.Load()), node)
+        return self._decided("attribute", [self.visit(node.value), ast.Constant(name)], node)
+
+    def visit_Subscript(self, node: ast.Subscript) -> Any:
+        """Rewrite an item that is read."""
+        if isinstance(node.ctx, ast.Load):
+            return self._decided("item", [self.visit(node.value), self._index(node.slice)], node)
+        if isinstance(node.ctx, ast.Del) or not isinstance(node.value, ast.Name) or node.value.id not in self._fresh:
+            raise self._refuse("stores an item of something outside of its own variables")
+        return ast.copy_location(ast.Subscript(node.value, self._index(node.slice), node.ctx), node)
+
+    def _index(self, index: ast.expr) -> Any:
+        if isinstance(index, ast.Slice):
+            bounds = [ast.Constant(None) if one is None else self.visit(one) for one in (index.lower, index.upper, index.step)]
+            return self._decided("slice", bounds, index)
+        if isinstance(index, ast.Tuple):
+            return ast.copy_location(ast.Tuple([self._index(one) for one in index.elts], ast.Load()), index)
+        return self.visit(index)
+
+    def _whole(self, name: str) -> str:
+        private = self._owner and name.startswith("__") and not name.endswith("__")
+        return f"_{self._owner}{name}" if private else name
+
+    def _decided(self, name: str, arguments: list[Any], place: ast.AST, named: list[Any] | None = None) -> Any:
+        call = ast.Call(ast.Name(NAMES[name], ast.Load()), arguments, named or [])
+        return ast.copy_location(call, place)
+
+
+def _bound_names(node: ast.FunctionDef) -> set[str]:
+    return {one.id for one in ast.walk(node) if isinstance(one, ast.Name) and not isinstance(one.ctx, ast.Load)}
+
+
+def _made_here(node: ast.FunctionDef) -> set[str]:
+    """Return the variables whose only values are lists, dicts and sets that the function makes."""
+    made: dict[str, bool] = {}
+    plain: dict[int, bool] = {}
+    for one in ast.walk(node):
+        targets = one.targets if isinstance(one, ast.Assign) else [one.target] if isinstance(one, ast.AnnAssign) else []
+        if len(targets) == 1 and isinstance(targets[0], ast.Name):
+            value = getattr(one, "value", None)
+            is_maker = isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id in MAKERS
+            plain[id(targets[0])] = is_maker or isinstance(value, DISPLAYS)
+    for one in ast.walk(node):
+        if isinstance(one, ast.Name) and not isinstance(one.ctx, ast.Load):
+            made[one.id] = made.get(one.id, True) and plain.get(id(one), False)
+    return {name for name, fresh in made.items() if fresh}

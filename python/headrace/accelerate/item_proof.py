@@ -1,0 +1,184 @@
+"""The comparison of planned items with the script's own, before a loader of such items is taken over.
+
+A forked child makes a few items with the script's own code, so that nothing in the script's process changes: no counter, no
+generator, no cache. The parent compares: everything in an item but its views must be equal, and the views must be tensors of
+the expected type, shape and values type. Where no transform draws random numbers, the values of the views must be equal too.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import select
+import signal
+import time
+import warnings
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+
+from headrace.accelerate.item_loader import CompiledItems, PlannedItem, Slot, plan_item
+from headrace.accelerate.randomness import separate_randomness
+from headrace.accelerate.translate import Unsupported
+from headrace.system.sizes import count_text
+
+__all__ = ["SEED", "native_views", "require_equal_items"]
+
+COMPARED_ITEMS = 3
+"""Compare this many items before a loader is taken over. `--check` compares more."""
+
+TIME_LIMIT_S = 120.0
+"""Give up the comparison when the child has not made its items in this time: its code may wait for a lock of another thread."""
+
+SEED = 20_26
+"""The seed of the draws in comparisons."""
+
+#: Transforms that draw no random numbers.
+DETERMINISTIC = frozenset({"CenterCrop", "Grayscale", "Pad", "Resize"})
+
+#: The chains of transforms with which the items of a dataset were equal, so that the next epoch need not compare again.
+_compared: WeakKeyDictionary[Any, tuple[Any, ...]] = WeakKeyDictionary()
+
+
+def require_equal_items(loader: Any, compiled: CompiledItems, count: int = 0) -> str:
+    """Compare `count` items (at least 3) with the script's own. Return the result in words.
+
+    Raise `Unsupported` if an item differs.
+    """
+    count = max(count, COMPARED_ITEMS)
+    recognition = compiled.recognition
+    key = (count, *(operation for view in recognition.views for operation in view.chain.operations))
+    known = _compared.get(loader)
+    if known is None or len(known) != len(key) or not all(one is other for one, other in zip(known[1:], key[1:], strict=True)):
+        _compare(loader.dataset, compiled, count)
+        _compared[loader] = key
+    return f"{count_text(min(count, recognition.length), 'item')} equal but for the draws of their transforms"
+
+
+def _compare(dataset: Any, compiled: CompiledItems, count: int) -> None:
+    recognition = compiled.recognition
+    chosen = np.linspace(0, len(recognition.indices) - 1, min(count, len(recognition.indices))).astype(np.int64)
+    indices = [recognition.indices[at] for at in dict.fromkeys(int(at) for at in chosen)]
+    theirs = _made_in_a_child(dataset, indices)
+    with separate_randomness(SEED):
+        ours = [plan_item(recognition.calls, dataset, index) for index in indices]
+    tensors, statuses = native_views(compiled, ours)
+    for number, (index, item, other) in enumerate(zip(indices, ours, theirs, strict=True)):
+        if isinstance(other, _Failed) or statuses[number] != 0:
+            continue  # a file that cannot be read raises its error in the script, as ever
+        found: dict[int, Any] = {}
+        if not _equal(item.content, other, found):
+            raise Unsupported(f"item {index} came out different when it was planned")
+        for view_number, view in enumerate(recognition.views):
+            mine, tensor = tensors[view_number][number], found.get(view_number)
+            if not isinstance(tensor, torch.Tensor) or tensor.shape != mine.shape or tensor.dtype != mine.dtype:
+                raise Unsupported(f"a tensor of item {index} came out different")
+            drawn = view.transform.per_image or any(one.name not in DETERMINISTIC for one in view.transform.geometry)
+            if not drawn and not torch.equal(tensor.as_subclass(torch.Tensor), mine):
+                raise Unsupported(f"the values of item {index} came out different")
+
+
+def native_views(compiled: CompiledItems, items: list[PlannedItem]) -> tuple[list[torch.Tensor], list[int]]:
+    """Return the tensors [N, 3, H, W] of each view, with the draws of `SEED`, and the status of each item."""
+    memory = [np.zeros(len(items) * view.pipeline.image_bytes(), dtype=np.uint8) for view in compiled.views]
+    job = compiled.submit([item.views[0].path for item in items], memory, SEED, 0, 0)
+    while not job.wait(None):
+        pass
+    tensors = [
+        torch.from_numpy(block).view(view.dtype).view(len(items), 3, view.pipeline.height, view.pipeline.width)
+        for block, view in zip(memory, compiled.views, strict=True)
+    ]
+    return tensors, job.statuses()
+
+
+class _Failed:
+    """An item that the script's code could not make."""
+
+
+def _made_in_a_child(dataset: Any, indices: list[int]) -> list[Any]:
+    """Return the items that the script's own code makes, in a forked child. Raise `Unsupported` if there are none."""
+    reading, writing = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python's about threads: the child runs no code of theirs
+        child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            os.close(reading)
+            _make(dataset, indices, writing)
+            status = 0
+        finally:
+            os._exit(status)
+    os.close(writing)
+    try:
+        data = _read_all(reading, time.monotonic() + TIME_LIMIT_S)
+    finally:
+        os.close(reading)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    try:
+        items: list[Any] = pickle.loads(data)
+    except Exception as error:
+        raise Unsupported("its items could not be made in a forked process for the comparison") from error
+    return items
+
+
+def _make(dataset: Any, indices: list[int], writing: int) -> None:
+    quiet = os.open(os.devnull, os.O_RDWR)
+    os.dup2(quiet, 1)
+    os.dup2(quiet, 2)
+    torch.set_num_threads(1)
+    items: list[Any] = []
+    with separate_randomness(SEED):
+        for index in indices:
+            try:
+                items.append(_portable(dataset[index]))
+            except Exception:
+                items.append(_Failed())
+    with os.fdopen(writing, "wb") as file:
+        pickle.dump(items, file)
+
+
+def _portable(content: Any) -> Any:
+    """Return an item whose tensors pickle by value, not as shared memory."""
+    kind = type(content)
+    if isinstance(content, torch.Tensor):
+        return content.detach().clone()
+    if kind is tuple or kind is list:
+        return kind(_portable(one) for one in content)
+    if kind is dict:
+        return {key: _portable(one) for key, one in content.items()}
+    return content
+
+
+def _read_all(reading: int, end_s: float) -> bytes:
+    parts: list[bytes] = []
+    while (left_s := end_s - time.monotonic()) > 0:
+        if not select.select([reading], [], [], left_s)[0]:
+            break
+        part = os.read(reading, 1 << 20)
+        if not part:
+            return b"".join(parts)
+        parts.append(part)
+    raise Unsupported("its items took too long in the comparison")
+
+
+def _equal(ours: Any, theirs: Any, found: dict[int, Any]) -> bool:
+    """Whether two items are equal apart from their views. `found` gets the script's tensors of the views."""
+    if isinstance(ours, Slot):
+        found[ours.number] = theirs
+        return True
+    if type(ours) is not type(theirs):
+        return False
+    if isinstance(ours, dict):
+        return list(ours) == list(theirs) and all(_equal(one, theirs[key], found) for key, one in ours.items())
+    if isinstance(ours, tuple | list):
+        return len(ours) == len(theirs) and all(_equal(one, other, found) for one, other in zip(ours, theirs, strict=True))
+    if isinstance(ours, torch.Tensor):
+        return bool(ours.dtype == theirs.dtype and torch.equal(ours, theirs))
+    if isinstance(ours, np.ndarray):
+        return bool(ours.dtype == theirs.dtype and np.array_equal(ours, theirs))
+    same: bool = pickle.dumps(ours) == pickle.dumps(theirs) or bool(ours == theirs)
+    return same

@@ -1,0 +1,154 @@
+"""Images that are planned, not opened: what stands for them while the script's own code makes an item.
+
+`PlannedImage` stands for a Pillow image of a file, `PlannedView` for the tensor that the script's transforms make of it. Both
+know the file and the chain of transforms. Whatever else the code asks of them is refused, so that it never computes with them.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, NoReturn
+
+from headrace.accelerate.translate import is_known, makes_tensor
+
+__all__ = ["Chain", "NotUnderstood", "PlannedFile", "PlannedImage", "PlannedView", "path_text"]
+
+
+class NotUnderstood(BaseException):
+    """The item's code does what headrace does not look into. Not an `Exception`, which the code might catch.
+
+    The message is the reason in words.
+    """
+
+
+class Chain:
+    """The transforms that were applied to an image, in order.
+
+    Equal chains are one object: `after` returns the same one for the same transform.
+    """
+
+    __slots__ = ("_next", "is_tensor", "operations")
+
+    def __init__(self, operations: tuple[Any, ...] = (), *, is_tensor: bool = False) -> None:
+        self.operations = operations
+        self.is_tensor = is_tensor
+        self._next: dict[int, Chain] = {}
+
+    def after(self, operation: Any) -> Chain | None:
+        """Return the chain with one more transform. None if headrace does not know the transform."""
+        known = self._next.get(id(operation))
+        if known is None:
+            if not is_known(operation):
+                return None
+            tensor = self.is_tensor or makes_tensor(operation)
+            known = self._next[id(operation)] = Chain((*self.operations, operation), is_tensor=tensor)
+        return known
+
+
+class _Planned:
+    """What may be asked of a planned object: nothing. The special methods that Python calls by itself are refused."""
+
+    __slots__ = ()
+
+    def _refuse(self, *_: Any) -> NoReturn:
+        raise NotUnderstood(f"its items look at {self.words()}")
+
+    def words(self) -> str:
+        """Name what the object stands for, in the plural."""
+        return "images"
+
+    __array__ = __bytes__ = __eq__ = __format__ = __getitem__ = __index__ = __int__ = __iter__ = __len__ = _refuse
+    __add__ = __radd__ = __mul__ = __rmul__ = __sub__ = __rsub__ = __truediv__ = __lt__ = __gt__ = __le__ = __ge__ = _refuse
+    __repr__ = __str__ = __hash__ = __contains__ = __reduce_ex__ = __copy__ = __deepcopy__ = __fspath__ = _refuse
+
+
+class PlannedFile(_Planned):
+    """An opened image file, or its bytes."""
+
+    __slots__ = ("path",)
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def words(self) -> str:
+        """Name what the object stands for, in the plural."""
+        return "the bytes of files"
+
+    def __enter__(self) -> PlannedFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Do nothing: no file is open."""
+
+
+class PlannedImage(_Planned):
+    """A Pillow image of a file.
+
+    `is_rgb`: the code has converted it to RGB. Otherwise its mode is RGB only if that of the file is.
+    """
+
+    __slots__ = ("chain", "is_rgb", "path")
+
+    def __init__(self, path: str, chain: Chain, *, is_rgb: bool) -> None:
+        self.path = path
+        self.chain = chain
+        self.is_rgb = is_rgb
+
+    def __bool__(self) -> bool:
+        return True  # as Pillow's images
+
+    def __enter__(self) -> PlannedImage:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Do nothing: no file is open."""
+
+    def method(self, name: str, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """Return the result of a method of Pillow's image."""
+        if name == "convert" and (*arguments, *named.values()) == ("RGB",) and set(named) <= {"mode"}:
+            return PlannedImage(self.path, self.chain, is_rgb=True)
+        if name == "copy" and not (arguments or named):
+            return self
+        if name in ("load", "close") and not (arguments or named):
+            return None
+        raise NotUnderstood(f"its items use Image.{name}")
+
+    def attribute(self, name: str) -> Any:
+        """Return an attribute of Pillow's image. An image that is not RGB is left to the script."""
+        if name == "mode":
+            return "RGB"
+        raise NotUnderstood(f"its items use Image.{name}")
+
+    def transformed(self, operation: Any) -> PlannedImage | PlannedView | None:
+        """Return the result of a transform. None if headrace does not know it."""
+        chain = self.chain.after(operation)
+        if chain is None:
+            return None
+        if chain.is_tensor:
+            return PlannedView(self.path, chain, is_rgb=self.is_rgb)
+        return PlannedImage(self.path, chain, is_rgb=self.is_rgb)
+
+
+class PlannedView(_Planned):
+    """The tensor that a chain of transforms makes of an image."""
+
+    __slots__ = ("chain", "is_rgb", "path")
+
+    def __init__(self, path: str, chain: Chain, *, is_rgb: bool) -> None:
+        self.path = path
+        self.chain = chain
+        self.is_rgb = is_rgb
+
+    def words(self) -> str:
+        """Name what the object stands for, in the plural."""
+        return "the tensors of their images"
+
+    def transformed(self, operation: Any) -> PlannedView | None:
+        """Return the result of a transform. None if headrace does not know it."""
+        chain = self.chain.after(operation)
+        return None if chain is None else PlannedView(self.path, chain, is_rgb=self.is_rgb)
+
+
+def path_text(path: Any) -> str | None:
+    """Return a path as text. None for what is no path."""
+    return os.fsdecode(path) if isinstance(path, str | bytes | os.PathLike) else None

@@ -1,0 +1,195 @@
+"""Functions, types and methods that only compute a value: the code of an item may call them.
+
+They change nothing but the shared random generators, and call nothing of the script as long as their arguments are values of
+such types. Functions that ask for the process, the time or the worker are not among them.
+"""
+
+from __future__ import annotations
+
+import bisect
+import builtins
+import collections
+import decimal
+import enum
+import fractions
+import io
+import math
+import os
+import pathlib
+import random
+import sys
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+
+__all__ = ["is_plain_type", "pure_functions", "pure_method"]
+
+BUILTINS = (
+    *(
+        "abs",
+        "all",
+        "any",
+        "bool",
+        "bytes",
+        "dict",
+        "divmod",
+        "enumerate",
+        "float",
+        "frozenset",
+        "int",
+        "len",
+        "list",
+        "max",
+        "min",
+    ),
+    *(
+        "ord",
+        "chr",
+        "range",
+        "repr",
+        "reversed",
+        "round",
+        "set",
+        "slice",
+        "sorted",
+        "str",
+        "sum",
+        "tuple",
+        "zip",
+        "pow",
+        "hash",
+    ),
+    *(
+        "Exception",
+        "IndexError",
+        "KeyError",
+        "RuntimeError",
+        "TypeError",
+        "ValueError",
+        "FileNotFoundError",
+        "NotImplementedError",
+    ),
+)
+PATHS = ("abspath", "basename", "dirname", "exists", "expanduser", "isdir", "isfile", "join", "normpath", "split", "splitext")
+NUMPY = (
+    *("array", "asarray", "ascontiguousarray", "arange", "argmax", "argmin", "bool_", "clip", "concatenate", "eye", "float32"),
+    *(
+        "float64",
+        "full",
+        "int32",
+        "int64",
+        "max",
+        "mean",
+        "min",
+        "ones",
+        "stack",
+        "sum",
+        "uint8",
+        "where",
+        "zeros",
+        "zeros_like",
+    ),
+)
+TORCH = (
+    *("FloatTensor", "LongTensor", "Tensor", "arange", "as_tensor", "cat", "eye", "from_numpy", "full", "is_tensor", "ones"),
+    *("stack", "tensor", "zeros", "zeros_like", "rand", "randint", "randn", "randperm"),
+)
+RANDOM = ("betavariate", "choice", "choices", "gauss", "getrandbits", "randint", "random", "randrange", "sample", "uniform")
+NUMPY_RANDOM = ("beta", "choice", "normal", "permutation", "rand", "randint", "randn", "random", "uniform")
+
+#: Types all of whose methods only compute a value.
+IMMUTABLE = (str, bytes, int, float, bool, complex, tuple, range, frozenset, type(None), slice, np.generic)
+
+#: Methods of other types that only compute a value.
+METHODS: dict[type, frozenset[str]] = {
+    list: frozenset({"copy", "count", "index"}),
+    dict: frozenset({"copy", "get", "items", "keys", "values"}),
+    set: frozenset({"copy", "difference", "intersection", "union"}),
+    pathlib.PurePath: frozenset(
+        {"absolute", "as_posix", "exists", "is_dir", "is_file", "joinpath", "match", "relative_to", "resolve"}
+        | {"with_name", "with_stem", "with_suffix"}
+    ),
+    np.ndarray: frozenset(
+        {"all", "any", "argmax", "argmin", "astype", "copy", "flatten", "item", "max", "mean", "min", "nonzero", "reshape"}
+        | {"squeeze", "sum", "tolist", "transpose"}
+    ),
+    torch.Tensor: frozenset(
+        {
+            "argmax",
+            "bool",
+            "clone",
+            "contiguous",
+            "dim",
+            "double",
+            "flatten",
+            "float",
+            "int",
+            "item",
+            "long",
+            "max",
+            "mean",
+            "min",
+        }
+        | {
+            "nonzero",
+            "numel",
+            "numpy",
+            "permute",
+            "reshape",
+            "size",
+            "squeeze",
+            "sum",
+            "to",
+            "tolist",
+            "type",
+            "unsqueeze",
+            "view",
+        }
+    ),
+}
+PANDAS_METHODS = frozenset(
+    {"astype", "copy", "get", "item", "items", "keys", "squeeze", "to_dict", "to_list", "to_numpy", "tolist"}
+)
+
+#: Packages whose classes have no special methods with effects.
+PLAIN_PACKAGES = frozenset({"argparse", "builtins", "numpy", "pandas", "pathlib", "types", "array", "datetime"})
+PLAIN_TYPES = frozenset(
+    {torch.Tensor, torch.Size, torch.dtype, torch.device, collections.OrderedDict, collections.Counter, collections.deque}
+    | {decimal.Decimal, fractions.Fraction, io.BytesIO}
+)
+
+
+def pure_functions() -> Iterator[Any]:
+    """Yield the functions and types."""
+    yield from (getattr(builtins, name) for name in BUILTINS)
+    yield from (getattr(os.path, name) for name in PATHS)
+    yield from (function for name, function in vars(math).items() if callable(function) and not name.startswith("_"))
+    yield from (getattr(random, name) for name in RANDOM)
+    yield from (getattr(np, name) for name in NUMPY)
+    yield from (getattr(np.random, name) for name in NUMPY_RANDOM)
+    yield from (getattr(torch, name) for name in TORCH)
+    yield from (bisect.bisect, bisect.bisect_left, bisect.bisect_right)
+    yield from (os.fspath, pathlib.Path, pathlib.PurePath)
+    pandas = sys.modules.get("pandas")
+    yield from (getattr(pandas, name) for name in ("isna", "isnull", "notna", "notnull") if pandas is not None)
+
+
+def pure_method(kind: type, name: str) -> bool:
+    """Whether a method of a type only computes a value."""
+    if kind in IMMUTABLE or (issubclass(kind, np.generic) and kind.__module__ == "numpy"):
+        return True
+    if kind.__module__.partition(".")[0] == "pandas":
+        return name in PANDAS_METHODS
+    return is_plain_type(kind) and any(name in names for parent, names in METHODS.items() if issubclass(kind, parent))
+
+
+def is_plain_type(kind: type) -> bool:
+    """Whether the values of a type are plain data: no class of the script, no special method with an effect."""
+    if kind in PLAIN_TYPES or issubclass(kind, enum.Enum):
+        return True
+    if kind.__module__.partition(".")[0] in PLAIN_PACKAGES:
+        return not issubclass(kind, types.ModuleType | types.FunctionType | types.MethodType)
+    return issubclass(kind, tuple) and hasattr(kind, "_fields") and kind.__getitem__ is tuple.__getitem__

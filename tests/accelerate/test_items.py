@@ -1,0 +1,402 @@
+"""Loaders over the script's own datasets are taken over as a whole where only known transforms touch their images."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import namedtuple
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from accelerate_helpers import own_batches
+from headrace.accelerate import item_proof
+from headrace.accelerate.item_iterator import ItemIterator
+from headrace.accelerate.settings import CHECK
+from PIL import Image
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, default_collate, random_split
+from torchvision import transforms as v1
+from torchvision.datasets import ImageFolder
+from torchvision.transforms import v2
+
+EVALUATE = v1.Compose([v1.Resize(72), v1.CenterCrop(64), v1.ToTensor(), v1.Normalize([0.5] * 3, [0.25] * 3)])
+SMALL = v2.Compose([v2.Resize((40, 32)), v2.RandomHorizontalFlip(1.0), v2.PILToTensor()])
+TRAIN = v1.Compose([v1.RandomResizedCrop(48), v1.RandomHorizontalFlip(), v1.ToTensor()])
+Sample = namedtuple("Sample", "image target")
+
+
+class WithPath(ImageFolder):
+    def __getitem__(self, index: int) -> Any:
+        original = super().__getitem__(index)
+        return original + (self.imgs[index][0],)  # noqa: RUF005
+
+
+class WithIndex(ImageFolder):
+    def __getitem__(self, index: int) -> Any:
+        path, target = self.samples[index]
+        image = self.loader(path)
+        if self.transform is not None:
+            image = self.transform(image)
+        return {"pixels": image, "target": target, "index": index, "folder": os.path.basename(os.path.dirname(path))}  # noqa: PTH119, PTH120
+
+
+class Wrapped(Dataset[Any]):
+    def __init__(self, data: Any, transform: Any = None) -> None:
+        self.data, self.transform = data, transform
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __getitem__(self, index: Any) -> Any:
+        x, y = self.data[index]
+        if self.transform:
+            x = self.transform(x)
+        return x, y
+
+
+class Listed(Dataset[Any]):
+    """The class that most tutorials have: a list of paths, labels, a transform."""
+
+    def __init__(self, folder: Path, transform: Any, mode: str | None = "RGB") -> None:
+        self.root, self.transform, self.mode = folder, transform, mode
+        self.paths = sorted(str(path.relative_to(folder)) for path in folder.glob("*/*.jpg"))
+        self.labels = np.arange(len(self.paths)) % 3
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: Any) -> Any:
+        if torch.is_tensor(index):
+            index = index.tolist()
+        name = self.paths[index]
+        image = Image.open(os.path.join(self.root, name))  # noqa: PTH118
+        if self.mode is not None:
+            image = image.convert(self.mode)
+        label = torch.tensor(self.labels[index], dtype=torch.long)
+        sample = {"image": image, "label": label, "name": name.split("/")[-1], "large": [float(label), len(name)]}
+        if self.transform is not None:
+            sample["image"] = self.transform(sample["image"])
+        return sample
+
+
+class Opened(Listed):
+    def __getitem__(self, index: int) -> Any:
+        try:
+            with open(self.root / self.paths[index], "rb") as file:
+                image = Image.open(file)
+                image = image.convert("RGB")
+        except OSError:
+            return self[(index + 1) % len(self)]
+        return Sample(self.transform(image), int(self.labels[index]))
+
+
+class TwoCrops:
+    def __init__(self, base: Any) -> None:
+        self.base = base
+
+    def __call__(self, x: Any) -> Any:
+        return [self.base(x), self.base(x)]
+
+
+class MultiCrop:
+    def __init__(self, large: Any, small: Any, count: int) -> None:
+        self.large, self.small, self.count = large, small, count
+
+    def __call__(self, image: Any) -> Any:
+        crops = []
+        crops.append(self.large(image))
+        for _ in range(self.count):
+            crops.append(self.small(image))  # noqa: PERF401
+        return crops
+
+
+def as_listed(folder: Path, transform: Any) -> Any:
+    return Listed(folder, transform)
+
+
+DATASETS: dict[str, Callable[[Path, Any], Any]] = {
+    "path": lambda folder, transform: WithPath(str(folder), transform),
+    "dict": lambda folder, transform: WithIndex(str(folder), transform),
+    "split": lambda folder, transform: Wrapped(random_split(ImageFolder(str(folder)), [12, 8])[0], transform),
+    "two wrappers": lambda folder, _: Wrapped(
+        Wrapped(ImageFolder(str(folder)), v1.Resize(72)), v1.Compose(EVALUATE.transforms[1:])
+    ),
+    "listed": as_listed,
+    "named tuple": Opened,
+    "subset": lambda folder, transform: Subset(Subset(Listed(folder, transform), range(3, 19)), torch.tensor([3, 0, 9, 7])),
+    "concatenated": lambda folder, transform: ConcatDataset(
+        [WithPath(str(folder), transform), WithPath(str(folder), transform)]
+    ),
+    "two crops": lambda folder, transform: ImageFolder(str(folder), TwoCrops(transform)),
+    "many crops": lambda folder, transform: ImageFolder(str(folder), MultiCrop(transform, SMALL, 3)),
+    "function": lambda folder, transform: Wrapped(ImageFolder(str(folder)), lambda image: (transform(image), SMALL(image))),
+    "target": lambda folder, transform: WithPath(str(folder), transform, target_transform=lambda target: target * 2 + 1),
+}
+
+
+def assert_equal(mine: Any, other: Any) -> None:
+    assert type(mine) is type(other)
+    if isinstance(mine, torch.Tensor):
+        assert mine.dtype == other.dtype and mine.shape == other.shape and mine.stride() == other.stride()
+        assert torch.equal(mine, other)
+    elif isinstance(mine, dict):
+        assert list(mine) == list(other)
+        for key in mine:
+            assert_equal(mine[key], other[key])
+    elif isinstance(mine, list | tuple):
+        assert len(mine) == len(other)
+        for one, two in zip(mine, other, strict=True):
+            assert_equal(one, two)
+    else:
+        assert mine == other
+
+
+def states() -> Any:
+    return torch.get_rng_state().tolist(), random.getstate(), np.random.get_state()[1].tolist()
+
+
+def ours_and_theirs(make: Callable[[], Any]) -> tuple[list[Any], list[Any]]:
+    torch.manual_seed(5)
+    theirs = own_batches(make())
+    torch.manual_seed(5)
+    iterator = iter(make())
+    assert isinstance(iterator, ItemIterator)
+    return list(iterator), theirs
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("name", DATASETS)
+def test_batches_equal_the_scripts_own(name: str, workers: int, folder: Path, taken_over: list[str]) -> None:
+    data = DATASETS[name](folder, EVALUATE)
+    assert_equal(*ours_and_theirs(lambda: DataLoader(data, 3, shuffle=True, num_workers=workers)))
+    assert "taken over: decode" in taken_over[-1] and "the rest of each item is the script's own code" in taken_over[-1]
+
+
+@pytest.mark.parametrize("name", DATASETS)
+def test_check_compares_images_and_draws(
+    name: str, folder: Path, taken_over: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(CHECK, "20")
+    from headrace.accelerate import hook
+
+    data = DATASETS[name](folder, TRAIN)
+    if name == "two wrappers":
+        pytest.skip("no random transform")
+    settings = hook.Settings.read()
+    loader = DataLoader(data, 3)
+    compiled, checked = hook._compiled(loader, settings)
+    assert checked is not None and "equal in every value" in checked and "crop boxes" in checked
+    assert isinstance(compiled, hook.CompiledItems)
+
+
+def test_views_of_one_image_have_draws_of_their_own(folder: Path, taken_over: list[str]) -> None:
+    data = ImageFolder(str(folder), TwoCrops(TRAIN))
+    loader = DataLoader(data, 20)
+    (((first, second), targets),) = list(loader)
+    assert not any(torch.equal(one, other) for one, other in zip(first, second, strict=True))
+    assert targets.tolist() == data.targets
+    torch.manual_seed(3)
+    one = next(iter(loader))
+    torch.manual_seed(3)
+    assert_equal(next(iter(loader)), one)
+
+
+def test_the_generators_of_the_script_stay(folder: Path, taken_over: list[str]) -> None:
+    class Jittered(Listed):
+        def __getitem__(self, index: int) -> Any:
+            image = Image.open(self.root / self.paths[index]).convert("RGB")
+            return self.transform(image), self.labels[index] if random.random() < 2 else np.random.rand()
+
+    def after(make: Callable[[Any], Any]) -> Any:
+        torch.manual_seed(1), random.seed(1), np.random.seed(1)
+        list(make(DataLoader(Jittered(folder, EVALUATE), 3, shuffle=True, num_workers=1)))
+        return states()
+
+    assert after(lambda loader: loader) == after(own_batches)
+    assert "taken over: decode" in taken_over[-1]
+
+
+def test_an_own_collate_function_gets_the_items(folder: Path, taken_over: list[str]) -> None:
+    def collate(items: list[Any]) -> Any:
+        return {"x": default_collate([item[0] for item in items]), "names": [len(item[2]) for item in items]}
+
+    data = WithPath(str(folder), EVALUATE)
+    assert_equal(*ours_and_theirs(lambda: DataLoader(data, 3, collate_fn=collate, num_workers=1)))
+
+
+def test_files_that_are_not_decoded_are_the_scripts_matter(folder: Path, taken_over: list[str]) -> None:
+    (folder / "class_1" / "image_000.jpg").write_bytes(b"no image")
+    data = Opened(folder, EVALUATE)  # takes the next image
+    assert_equal(*ours_and_theirs(lambda: DataLoader(data, 3)))
+    broken = Listed(folder, EVALUATE)
+    with pytest.raises(OSError, match="cannot identify"):
+        list(DataLoader(broken, 3))
+
+
+def test_images_that_are_not_converted_are_made_natively_if_they_are_rgb(
+    image_folder: Callable[..., Path], taken_over: list[str]
+) -> None:
+    folder = image_folder(classes=2, per_class=4)
+    data = Listed(folder, EVALUATE, mode=None)
+    assert_equal(*ours_and_theirs(lambda: DataLoader(data, 3)))
+    Image.open(folder / "class_1" / "image_003.jpg").convert("L").save(folder / "class_1" / "image_003.jpg", "JPEG")
+    with pytest.raises(RuntimeError, match="stack expects each tensor to be equal size"):
+        list(DataLoader(Listed(folder, v1.Compose([v1.Resize((40, 32)), v1.ToTensor()]), mode=None), 8))
+
+
+def test_the_length_and_code_of_a_dataset_may_change_between_epochs(folder: Path, taken_over: list[str]) -> None:
+    data = Listed(folder, EVALUATE)
+    loader = DataLoader(data, 4)
+    list(loader)
+    data.paths = data.paths[::-1][:7]
+    data.transform = SMALL
+    assert_equal(list(loader), own_batches(loader))
+
+
+class Counting(Listed):
+    def __getitem__(self, index: int) -> Any:
+        self.count = index
+        return super().__getitem__(index)
+
+
+class Caching(Listed):
+    cache: dict[int, Any] = {}  # noqa: RUF012
+
+    def __getitem__(self, index: int) -> Any:
+        if index not in self.cache:
+            self.cache[index] = super().__getitem__(index)
+        return self.cache[index]
+
+
+class Remembering(Listed):
+    seen: list[int] = []  # noqa: RUF012
+
+    def __getitem__(self, index: int) -> Any:
+        if index > 100:
+            self.seen.append(index)
+        return super().__getitem__(index)
+
+
+class Global(Listed):
+    def __getitem__(self, index: int) -> Any:
+        global CALLS
+        CALLS = index
+        return super().__getitem__(index)
+
+
+class Sized(Listed):
+    def __getitem__(self, index: int) -> Any:
+        image = Image.open(self.root / self.paths[index]).convert("RGB")
+        return self.transform(image), image.size
+
+
+class Arrays(Listed):
+    def __getitem__(self, index: int) -> Any:
+        image = Image.open(self.root / self.paths[index]).convert("RGB")
+        return torch.from_numpy(np.array(image.resize((32, 32))))
+
+
+class Logged(Listed):
+    def __getitem__(self, index: int) -> Any:
+        print(index)
+        return super().__getitem__(index)
+
+
+class Hidden(Listed):
+    @property
+    def files(self) -> Any:
+        os.environ["HEADRACE_TEST_PROPERTY"] = "read"
+        return self.paths
+
+    def __getitem__(self, index: int) -> Any:
+        image = Image.open(self.root / self.files[index]).convert("RGB")
+        return self.transform(image)
+
+
+class InPlace(Listed):
+    def __getitem__(self, index: int) -> Any:
+        label = self.labels[index : index + 1]
+        label += 1
+        return self.transform(Image.open(self.root / self.paths[index]).convert("RGB")), label
+
+
+class Catching(Listed):
+    def __getitem__(self, index: int) -> Any:
+        try:
+            size = np.asarray(Image.open(self.root / self.paths[index])).size
+        except BaseException:
+            size = 0
+        return self.transform(Image.open(self.root / self.paths[index]).convert("RGB")), size
+
+
+REFUSED = {
+    "sets the attribute count": Counting,
+    "stores an item of something": Caching,
+    "calls append on something outside": Remembering,
+    "has a statement that is not looked into": Global,
+    "its items use Image.size": Sized,
+    "its items use Image.resize": Arrays,
+    "its items call print": Logged,
+    "its items read the property Hidden.files": Hidden,
+    "its items change a ndarray in place": InPlace,
+    "its items compute with images": Catching,
+}
+
+
+@pytest.mark.parametrize("reason", REFUSED)
+def test_code_with_effects_or_a_look_at_the_pixels_is_left_to_the_script(
+    reason: str, folder: Path, taken_over: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HEADRACE_TEST_PROPERTY", raising=False)
+    data = REFUSED[reason](folder, EVALUATE)
+    iterator = iter(DataLoader(data, 3))
+    assert not isinstance(iterator, ItemIterator)
+    assert reason in taken_over[-1]
+    assert "HEADRACE_TEST_PROPERTY" not in os.environ and not Caching.cache and not Remembering.seen
+
+
+def test_items_that_come_out_different_are_left_to_the_script(
+    folder: Path, taken_over: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned = item_proof.plan_item
+
+    def other(*arguments: Any) -> Any:
+        item = planned(*arguments)
+        return type(item)((item.content[0], item.content[1] + 1), item.views)
+
+    monkeypatch.setattr(item_proof, "plan_item", other)
+    data = Wrapped(ImageFolder(str(folder)), EVALUATE)
+    assert_equal(list(DataLoader(data, 4)), own_batches(DataLoader(data, 4)))
+    assert "in part" in taken_over[-1] and "item 0 came out different" in taken_over[-1]
+
+
+def test_the_comparison_leaves_no_trace_in_the_script(folder: Path, taken_over: list[str]) -> None:
+    calls = []
+
+    class Watching(Wrapped):
+        def __getitem__(self, index: Any) -> Any:
+            x, y = self.data[index]
+            return self.transform(x), y
+
+        def __getstate__(self) -> Any:
+            calls.append("pickled")
+            return self.__dict__
+
+    data = Watching(ImageFolder(str(folder)), EVALUATE)
+    before = dict(vars(data))
+    list(DataLoader(data, 4, num_workers=1))
+    assert "taken over: decode" in taken_over[-1]
+    assert vars(data) == before
+
+
+def test_a_dataset_with_its_own_getitems_is_left_to_the_script(folder: Path, taken_over: list[str]) -> None:
+    class Batched(Wrapped):
+        def __getitems__(self, indices: list[int]) -> Any:
+            return [self[index] for index in reversed(indices)]
+
+    data = Batched(ImageFolder(str(folder)), EVALUATE)
+    assert_equal(list(DataLoader(data, 4)), own_batches(DataLoader(data, 4)))
+    assert "has its own __getitems__" in taken_over[-1]
