@@ -3,7 +3,7 @@
 An item is planned by running the script's own code, rewritten by `item_code`. Opening an image file gives a planned image, and
 a transform that headrace knows gives a planned view of it (`planned_images`). Functions of the script, and of the datasets of
 libraries, are rewritten too. Functions that only compute a value (`pure_functions`) are called. Everything else is refused.
-So planning an item changes nothing but the shared random generators, whatever the item's code is.
+So planning an item changes nothing, whatever the item's code is, and its result depends on the data only.
 """
 
 from __future__ import annotations
@@ -155,6 +155,7 @@ class ItemCalls:
         image = sys.modules.get("PIL.Image")
         folder = sys.modules.get("torchvision.datasets.folder")
         special: list[tuple[Any, Callable[..., Any]]] = [
+            (super, super),
             (builtins.open, self._open_file),
             (io.BytesIO, self._bytes),
             (isinstance, self._isinstance),

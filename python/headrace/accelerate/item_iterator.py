@@ -52,8 +52,7 @@ class ItemIterator(NativeIterator):
     def _start(self, indices: list[Any]) -> Any:
         first = self._draws
         count = len(indices)
-        with separate_randomness(self._seed_of(first)):
-            items = [self._plan(index) for index in indices]
+        items = [self._plan(index) for index in indices]
         images, memory = [], []
         for number, view in enumerate(self._items.views):
             tensor, block = self._memory(count, number, view.pipeline, view.dtype)
@@ -85,7 +84,7 @@ class ItemIterator(NativeIterator):
             raise NativeFailure(f"{type(error).__name__}: {error}") from error
         recognition = self._items.recognition
         contents = [None if item is None else item.content for item in pending.items]
-        with separate_randomness(self._seed_of(pending.first_draw) + 1):
+        with separate_randomness(self._seed_of(pending.first_draw)):
             theirs = {slot: self._own_dataset[pending.indices[slot]] for slot in sorted(bad)}
             for view, images in zip(recognition.views, pending.images, strict=True):
                 apply_per_image(view.transform.per_image, images, bad)

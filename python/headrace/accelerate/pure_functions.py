@@ -1,7 +1,8 @@
 """Functions, types and methods that only compute a value: the code of an item may call them.
 
-They change nothing but the shared random generators, and call nothing of the script as long as their arguments are values of
-such types. Functions that ask for the process, the time or the worker are not among them.
+They change nothing, and call nothing of the script as long as their arguments are values of such types. Functions that draw
+random numbers are not among them, nor those that ask for the process, the time or the worker: an item is planned once and may
+be made again by the script's own code, and both must decide alike.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ import io
 import math
 import os
 import pathlib
-import random
 import sys
 import types
 from collections.abc import Iterator
@@ -95,10 +95,8 @@ NUMPY = (
 )
 TORCH = (
     *("FloatTensor", "LongTensor", "Tensor", "arange", "as_tensor", "cat", "eye", "from_numpy", "full", "is_tensor", "ones"),
-    *("stack", "tensor", "zeros", "zeros_like", "rand", "randint", "randn", "randperm"),
+    *("stack", "tensor", "zeros", "zeros_like"),
 )
-RANDOM = ("betavariate", "choice", "choices", "gauss", "getrandbits", "randint", "random", "randrange", "sample", "uniform")
-NUMPY_RANDOM = ("beta", "choice", "normal", "permutation", "rand", "randint", "randn", "random", "uniform")
 
 #: Types all of whose methods only compute a value.
 IMMUTABLE = (str, bytes, int, float, bool, complex, tuple, range, frozenset, type(None), slice, np.generic)
@@ -167,9 +165,7 @@ def pure_functions() -> Iterator[Any]:
     yield from (getattr(builtins, name) for name in BUILTINS)
     yield from (getattr(os.path, name) for name in PATHS)
     yield from (function for name, function in vars(math).items() if callable(function) and not name.startswith("_"))
-    yield from (getattr(random, name) for name in RANDOM)
     yield from (getattr(np, name) for name in NUMPY)
-    yield from (getattr(np.random, name) for name in NUMPY_RANDOM)
     yield from (getattr(torch, name) for name in TORCH)
     yield from (bisect.bisect, bisect.bisect_left, bisect.bisect_right)
     yield from (os.fspath, pathlib.Path, pathlib.PurePath)

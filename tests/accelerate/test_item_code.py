@@ -34,6 +34,12 @@ class WithPath(ImageFolder):
         return original + (self.imgs[index][0],)  # noqa: RUF005
 
 
+class WithPathOfOld(ImageFolder):
+    def __getitem__(self, index: int) -> Any:
+        original = super(WithPathOfOld, self).__getitem__(index)  # noqa: UP008
+        return (self.imgs[index][0], *original)
+
+
 class WithIndex(ImageFolder):
     def __getitem__(self, index: int) -> Any:
         path, target = self.samples[index]
@@ -119,6 +125,7 @@ def as_listed(folder: Path, transform: Any) -> Any:
 
 DATASETS: dict[str, Callable[[Path, Any], Any]] = {
     "path": lambda folder, transform: WithPath(str(folder), transform),
+    "path first": lambda folder, transform: WithPathOfOld(str(folder), transform),
     "dict": lambda folder, transform: WithIndex(str(folder), transform),
     "split": lambda folder, transform: Wrapped(random_split(ImageFolder(str(folder)), [12, 8])[0], transform),
     "two wrappers": lambda folder, _: Wrapped(
@@ -205,14 +212,9 @@ def test_views_of_one_image_have_draws_of_their_own(folder: Path, taken_over: li
 
 
 def test_the_generators_of_the_script_stay(folder: Path, taken_over: list[str]) -> None:
-    class Jittered(Listed):
-        def __getitem__(self, index: int) -> Any:
-            image = Image.open(self.root / self.paths[index]).convert("RGB")
-            return self.transform(image), self.labels[index] if random.random() < 2 else np.random.rand()
-
     def after(make: Callable[[Any], Any]) -> Any:
         torch.manual_seed(1), random.seed(1), np.random.seed(1)
-        list(make(DataLoader(Jittered(folder, EVALUATE), 3, shuffle=True, num_workers=1)))
+        list(make(DataLoader(Listed(folder, TRAIN), 3, shuffle=True, num_workers=1)))
         return states()
 
     assert after(lambda loader: loader) == after(own_batches)
@@ -323,6 +325,12 @@ class InPlace(Listed):
         return self.transform(Image.open(self.root / self.paths[index]).convert("RGB")), label
 
 
+class Drawing(Listed):
+    def __getitem__(self, index: int) -> Any:
+        image = Image.open(self.root / self.paths[index]).convert("RGB")
+        return SMALL(image) if random.random() < 0.01 else self.transform(image)
+
+
 class Catching(Listed):
     def __getitem__(self, index: int) -> Any:
         try:
@@ -343,6 +351,7 @@ REFUSED = {
     "its items read the property Hidden.files": Hidden,
     "its items change a ndarray in place": InPlace,
     "its items compute with images": Catching,
+    "its items call random": Drawing,
 }
 
 
