@@ -2,7 +2,8 @@
 
 Pages come from several places: docs/, benchmarks/results, CHANGELOG.md and examples/. They link to each other as files of the
 repository. This program copies them to target/site/pages, makes their links links of the site, completes `nav` of
-mkdocs.yml and runs Zensical in strict mode. A link that leads to no page of the site is an error here.
+mkdocs.yml and runs Zensical in strict mode. A link to a file that is no page gets a copy of the file; one that leads
+nowhere is an error.
 """
 
 from __future__ import annotations
@@ -57,13 +58,17 @@ def folders() -> dict[str, str]:
 def relinked(text: str, source: str, places: dict[str, str]) -> str:
     """Return a page's text with links between files of the repository as links of the site.
 
-    Raise ValueError for a link to a file that is no page.
+    places: the place of each file in the site. A linked file that has none gets one.
+
+    Raises ValueError for a link to a file that does not exist.
     """
 
     def replaced(match: re.Match[str]) -> str:
         target = os.path.normpath(Path(source).parent / match[1])
         if target not in places:
-            raise ValueError(f"{source}: {match[1]} is no page of the site")
+            if not (REPOSITORY / target).is_file():
+                raise ValueError(f"{source}: {match[1]} does not exist")
+            places[target] = f"files/{target}.txt"  # browsers show a text, and load other files down
         return os.path.relpath(places[target], Path(places[source]).parent) + (match[2] or "")
 
     lines = []
@@ -109,17 +114,21 @@ def _item(path: Path) -> str:
 
 def write_pages(folder: Path) -> None:
     """Write all pages of the site to `folder`."""
-    places = sources()
-    for source, place in places.items():
+    places = sources() | folders()
+    for source, place in sources().items():
         target = folder / place
         target.parent.mkdir(parents=True, exist_ok=True)
         if source.startswith("examples/") and source.endswith(".py"):
             target.write_text(example_page(REPOSITORY / source), encoding="utf-8")
         elif source.endswith(".md"):
             text = (REPOSITORY / source).read_text(encoding="utf-8")
-            target.write_text(relinked(with_drawings(text, source), source, places | folders()), encoding="utf-8")
+            target.write_text(relinked(with_drawings(text, source), source, places), encoding="utf-8")
         else:
             shutil.copyfile(REPOSITORY / source, target)
+    for source, place in places.items():
+        if place.startswith("files/"):
+            (folder / place).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(REPOSITORY / source, folder / place)
     (folder / "decisions").mkdir(exist_ok=True)
     (folder / "decisions" / "index.md").write_text(decisions(), encoding="utf-8")
 

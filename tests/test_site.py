@@ -113,7 +113,7 @@ def test_every_public_name_is_in_the_reference(site: Path, pages: dict[Path, Pag
 
 @pytest.mark.parametrize(
     "text",
-    ["[a](gone.md)", "[a](../python/headrace/errors.py)", "# x\n\n[a](#nowhere)", "[a](STYLE.md#nowhere)"],
+    ["[a](gone.md)", "[a](../python/gone.py)", "# x\n\n[a](#nowhere)", "[a](STYLE.md#nowhere)"],
     ids=["page", "source file", "anchor", "anchor of another page"],
 )
 def test_a_broken_link_fails_the_build(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
