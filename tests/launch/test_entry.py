@@ -163,6 +163,14 @@ def test_sigterm_reaches_the_script_which_saves(tmp_path: Path, prefix: tuple[st
     assert entry.failure() == ""
 
 
+def test_a_job_that_is_asked_to_stop_has_no_failure(tmp_path: Path) -> None:
+    entry = Entry(tmp_path, SAVES.replace("sys.exit(0)", "sys.exit(143)"))
+    entry.wait_for("ready")
+    entry.process.send_signal(signal.SIGTERM)
+    code, _ = entry.end()
+    assert code == 143 and entry.failure() == ""
+
+
 def test_orphans_are_collected_and_left_processes_end(tmp_path: Path, prefix: tuple[str, ...]) -> None:
     script = """
 import os, subprocess, sys, time

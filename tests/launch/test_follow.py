@@ -239,6 +239,14 @@ def test_the_command_sends_a_job_and_follows_it_to_its_end(tmp_path: Path, capsy
     assert SECRET not in printed.out + printed.err and "planted" not in printed.out + printed.err
 
 
+def test_a_wheel_that_pip_would_refuse_is_refused_here(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "headrace.whl").write_text("")
+    assert main([*WORDS, "--yes", "--wheel", str(tmp_path / "headrace.whl")]) == 2
+    assert "pip refuses the name headrace.whl" in capsys.readouterr().err
+    assert main([*WORDS, "--yes", "--wheel", str(tmp_path / "none-1-py3-none-any.whl")]) == 2
+    assert "there is no file" in capsys.readouterr().err
+
+
 def test_nothing_is_sent_without_a_yes(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(cli, "aws_client", lambda *_: pytest.fail("AWS was asked"))
     monkeypatch.setattr("sys.stdin", io.StringIO("no\n"))

@@ -322,3 +322,32 @@ def test_checkpoints_are_copied_while_the_host_renames_and_removes_folders(tmp_p
     again = CheckpointCopy(tmp_path / "other host", store)
     again.close()
     assert sorted(path.relative_to(tmp_path / "other host") for path in (tmp_path / "other host").rglob("state.json")) == kept
+
+
+def test_a_folder_of_something_else_is_never_cleared(tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "mine" / "logs").mkdir(parents=True)
+    (tmp_path / "mine" / "logs" / "precious.txt").write_text("x")
+    script = tmp_path / "train.py"
+    script.write_text("")
+    words = ["launch", "local", "--script", str(script), "--data", str(data), "--name", "j"]
+    assert main([*words, "--out", str(tmp_path / "mine")]) == 1
+    assert "is not the folder of a local job" in capsys.readouterr().err
+    assert (tmp_path / "mine" / "logs" / "precious.txt").exists()
+    assert main([*words, "--out", str(tmp_path / "new")]) == 0
+    assert main([*words, "--out", str(tmp_path / "new")]) == 0
+    capsys.readouterr()
+    assert main([*words[:3], str(tmp_path / "none.py"), *words[4:]]) == 2
+    assert "there is no file" in capsys.readouterr().err
+
+
+def test_an_object_that_vanishes_fails_the_job(run: Run, data: Path) -> None:
+    script = """
+import os, pathlib, time
+target = sorted(pathlib.Path(os.environ["DATA"]).rglob("*.jpg"))[-1]
+target.unlink()
+open(os.environ["SM_CHANNEL_TRAIN"] + "_0", "rb").read()
+time.sleep(600)
+"""
+    environment = {"HEADRACE_READS_PIPES": "1", "DATA": str(data)}
+    job = run(script, channel={"mode": "Pipe"}, environment=environment)
+    assert job.status == "Failed" and "channel train" in job.description["FailureReason"], logs(job)

@@ -40,6 +40,9 @@ headrace launch local --model resnet18 --data photos/ --spot --interrupt 60 --ou
 LOCAL_ROLE, LOCAL_INSTANCE = "arn:aws:iam::000000000000:role/local", "ml.m5.xlarge"
 """Stand for what a local job does not need, in the request that a local job is made from."""
 
+WHEEL = re.compile(r"[A-Za-z0-9_.]+-[^-]+(-\d[^-]*)?-[^-]+-[^-]+-[^-]+\.whl")
+"""Name, version, build, Python, ABI, platform: PEP 427."""
+
 PAIR = re.compile(r"([^=]+)=(.*)", re.DOTALL)
 
 
@@ -150,6 +153,7 @@ def run(args: argparse.Namespace) -> int:
         return _job_of_name(args)
     if args.job is not None:
         raise UsageError(f"launch {args.target} takes no name of a job: {args.job}", hint="--name names a new job")
+    _check_files(args)
     request = _read(args.request) if args.request else build_request(_job(args))
     refuse_mistakes(check_request(request, region=args.region), output.log)
     if args.target == "local" and not args.dry_run:
@@ -173,6 +177,19 @@ def run(args: argparse.Namespace) -> int:
     document["job"] = dataclasses.asdict(done) if done else None
     output.emit(args, document, lambda: _show_end(args, name, done))
     return 0 if done is None or done.status == "Completed" else 1
+
+
+def _check_files(args: argparse.Namespace) -> None:
+    """Raise `UsageError` for a script or wheel that is not there, or a wheel that pip would refuse by its name."""
+    if args.dry_run:
+        return
+    for option, path in (("--script", args.script), ("--wheel", args.wheel)):
+        if path is not None and not path.is_file():
+            raise UsageError(f"{option}: there is no file {path}")
+    if args.wheel is not None and WHEEL.fullmatch(args.wheel.name) is None:
+        raise UsageError(
+            f"--wheel: pip refuses the name {args.wheel.name}", hint="such as headrace-0.1.0-cp311-abi3-linux_x86_64.whl"
+        )
 
 
 def _job_of_name(args: argparse.Namespace) -> int:

@@ -51,9 +51,9 @@ def main() -> int:
         return _fail(container, f"{error}", 1)
     if program == "headrace":
         _keep_results(container)
-    if ended.code:
+    if ended.code and not ended.signals:
         return _fail(container, _reason(ended), ended.code)
-    return 0
+    return ended.code  # a job that was asked to stop has no failure
 
 
 def container_command(container: Container, environment: Mapping[str, str], *, gpus: int) -> tuple[list[str], str]:
@@ -116,9 +116,7 @@ def _keep_results(container: Container) -> None:
 def _reason(ended: Ended) -> str:
     lines = [line for line in ended.stderr.splitlines() if line.strip()]
     last = "\n".join(lines[-12:])
-    how = f"killed by signal {ended.code - 128}" if ended.code > 128 and ended.code - 128 not in ended.signals else (
-        f"exit code {ended.code}"
-    )  # fmt: skip
+    how = f"killed by signal {ended.code - 128}" if ended.code > 128 else f"exit code {ended.code}"
     return f"training ended with {how}\n{last}"
 
 

@@ -93,6 +93,9 @@ def inputs_of(request: Mapping[str, Any], store: LocalStore, host: str, groups: 
             raise SourceError(
                 f"channel {name}: no objects below {source['S3Uri']}", hint=f"--channel {name}=FOLDER gives a folder for it"
             )
+        record_io = channel.get("RecordWrapperType") == "RecordIO"
+        if record_io and (large := [path for _, path in objects if path.stat().st_size > LONGEST_RECORD]):
+            raise HeadraceError(f"channel {name}: {large[0]} is larger than a RecordIO record can be, 512 MiB")
         found.append(
             Input(
                 name,
@@ -102,7 +105,7 @@ def inputs_of(request: Mapping[str, Any], store: LocalStore, host: str, groups: 
                 hosts.index(host),
                 len(hosts),
                 (channel.get("ShuffleConfig") or {}).get("Seed"),
-                channel.get("RecordWrapperType") == "RecordIO",
+                record_io,
                 channel.get("ContentType"),
             )
         )
@@ -116,6 +119,7 @@ class PipeFeeder:
         self._channel, self._folder = channel, folder
         self._stopped = threading.Event()
         self.passes = 0
+        self.problem: str | None = None
         folder.mkdir(parents=True, exist_ok=True)
         os.mkfifo(self._path(0))
         self._thread = threading.Thread(target=self._run, name=f"headrace-pipe-{channel.name}", daemon=True)
@@ -139,7 +143,10 @@ class PipeFeeder:
                 for _, path in self._channel.share(self.passes):
                     self._send(pipe, path)
             except (BrokenPipeError, _StoppedError):
-                pass
+                pass  # the reader has enough, or the job has ended
+            except OSError as reason:
+                self.problem = f"channel {self._channel.name}: {reason}"
+                return
             finally:
                 os.close(pipe)
             self.passes += 1
@@ -158,8 +165,6 @@ class PipeFeeder:
     def _send(self, pipe: int, path: Path) -> None:
         if self._channel.record_io:
             data = path.read_bytes()
-            if len(data) > LONGEST_RECORD:
-                raise HeadraceError(f"{path} has {len(data)} bytes, more than a RecordIO record holds")
             self._write(pipe, struct.pack("<II", RECORD_MAGIC, len(data)) + data + b"\0" * (-len(data) % 4))
             return
         with open(path, "rb") as file:

@@ -33,6 +33,9 @@ GRACE_S = 120.0
 
 POLL_S = 0.05
 
+MARKER_FILE = ".headrace-local-job"
+"""Stands in the folder of a local job. Only folders with it are cleared."""
+
 Interruption = Callable[[Path, float], bool]
 """Whether the machines are taken now, from the folder of the stored checkpoints and the seconds of training in this attempt."""
 
@@ -96,8 +99,7 @@ class _Run:
 
     def run(self) -> LocalJob:
         """Run attempts until the job has ended, then store its results."""
-        for part in ("results", "logs", "hosts"):  # of an earlier job; what is stored stays, as in S3
-            shutil.rmtree(self.folder / part, ignore_errors=True)
+        self._clear_folder()
         self._become("Starting", "Preparing the hosts")
         outcome, reason = "Interrupted", ""
         while outcome == "Interrupted":
@@ -122,6 +124,18 @@ class _Run:
         self._become(outcome, reason or outcome)
         status = "Stopped" if outcome in ("Stopped", "MaxRuntimeExceeded") else outcome
         return LocalJob(status, self._describe(status, outcome, reason, artifacts), self.folder, self.killed, self.count)
+
+    def _clear_folder(self) -> None:
+        """Remove what an earlier job left in its folder; what it stored stays, as in S3. Raises `HeadraceError` elsewhere."""
+        marker = self.folder / MARKER_FILE
+        if self.folder.exists() and not marker.exists() and (not self.folder.is_dir() or any(self.folder.iterdir())):
+            raise HeadraceError(
+                f"{self.folder} is not the folder of a local job, and is not empty", hint="--out FOLDER names another one"
+            )
+        self.folder.mkdir(parents=True, exist_ok=True)
+        marker.write_text("headrace launch local keeps the trees of its hosts here and removes them before the next job\n")
+        for part in ("results", "logs", "hosts"):
+            shutil.rmtree(self.folder / part, ignore_errors=True)
 
     def _attempt(self) -> tuple[str, str]:
         """Run all hosts once; return the secondary status and its reason."""
@@ -153,6 +167,9 @@ class _Run:
                 return "Failed", _reason(failed[0])
             if not running:
                 return "Completed", ""
+            if problem := next((feeder.problem for host in self.hosts for feeder in host.feeders if feeder.problem), None):
+                self._end_all()
+                return "Failed", f"InternalServerError: {problem}"
             if self.stopped():
                 self._end_all()
                 return "Stopped", "Stopped by the user"
