@@ -2,67 +2,64 @@
 
     python benchmarks/run.py [--images FOLDER] [--copies N] [--repeats N] [--only NAME …] [--write]
 
-The script is an ordinary one: ImageFolder, torchvision transforms on Pillow images, DataLoader with as many workers as
-usable cores, batches of 64, three epochs, no computation. Plain and taken-over runs alternate, in fresh processes. CPU time
-is that of the process and its finished workers; other load on the machine disturbs it less than the rate. The first epoch
-includes the start of workers or threads. Images are in the page cache. Each photograph is there `--copies` times as a file
-of its own (a hard link), so that an epoch is long enough. "next run" is the first epoch of another process, which finds the
-JPEG indexes of the process before. That process itself begins without indexes.
+The scripts stand in `run_jobs.py`: ImageFolder with torchvision transforms, which is taken over as a whole; datasets of a
+script's own, which are taken over in part; and scripts that `run` cannot make faster, which it must not make slower. Each has
+as many workers as usable cores and batches of 64 unless its name says otherwise, three epochs, and no computation. Plain and
+taken-over runs alternate, in fresh processes. CPU time is that of the process and its finished workers; other load on the
+machine disturbs it less than the rate. The first epoch includes the start of workers or threads, and the batches that `run`
+makes both ways to compare their cost. Images are in the page cache. Each photograph is there `--copies` times as a file of its
+own (a hard link), so that an epoch is long enough. "next run" is the first epoch of another process, which finds the JPEG
+indexes of the process before. That process itself begins without indexes. Intervals are 95 % intervals of the mean of the
+pairs' ratios (of their logarithms, by Student's distribution).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import resource
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import record
-from headrace.system import machine
+from run_jobs import BATCH, CORES, JOBS, photographs_as, usable_jobs
 from sample import photographs
 
-CLASSES, BATCH, EPOCHS = 10, 64, 3
-CORES = max(1, round(machine.cores().usable))
+EPOCHS = 3
 PACKAGES = ("headrace", "pillow", "torch", "torchvision", "numpy")
 
-
-def stacks() -> dict[str, list[Any]]:
-    """Return the transforms that are compared, by name: the lists that the script gives to Compose."""
-    from torchvision import transforms
-
-    crop, flip = transforms.RandomResizedCrop(224), transforms.RandomHorizontalFlip()
-    floats = [transforms.ToTensor(), transforms.Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])]
-    return {
-        "crop, flip, normalise": [crop, flip, *floats],
-        "crop, flip, uint8": [crop, flip, transforms.PILToTensor()],
-        "with colour jitter 0.4": [crop, flip, transforms.ColorJitter(0.4, 0.4, 0.4), *floats],
-        "with RandAugment": [crop, flip, transforms.RandAugment(), *floats],
-        "evaluation": [transforms.Resize(256), transforms.CenterCrop(224), *floats],
-    }
+#: 97.5 % quantile of Student's distribution for 1, 2, … degrees of freedom (any table of it).
+STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145)
 
 
 def script(root: str, name: str) -> None:
     """Run the script whose loading is measured; print a JSON list of (images per second, CPU milliseconds per image)."""
     import torch
-    from torch.utils.data import DataLoader
-    from torchvision.datasets import ImageFolder
-    from torchvision.transforms import Compose
 
     torch.manual_seed(0)
-    loader = DataLoader(ImageFolder(root, Compose(stacks()[name])), BATCH, shuffle=True, num_workers=CORES)
+    loader = JOBS[name].loader(Path(root))
     epochs = []
     for _ in range(EPOCHS):
         began_s, cpu_s, images = time.perf_counter(), _cpu_s(), 0
-        for batch, _ in loader:
-            images += len(batch)
+        for batch in loader:
+            images += count(batch)
         epochs.append((images / (time.perf_counter() - began_s), 1e3 * (_cpu_s() - cpu_s) / images))
     print(json.dumps(epochs))
+
+
+def count(batch: Any) -> int:
+    """Return the number of images of a batch; each view counts."""
+    if isinstance(batch, dict):
+        return len(batch["pixel_values"])
+    images = batch[0]
+    return sum(map(len, images)) if isinstance(images, list) else len(images)
 
 
 def _cpu_s() -> float:
@@ -76,7 +73,8 @@ def measure(root: Path, name: str, indexes: str | None) -> list[tuple[float, flo
     if indexes:
         command = [sys.executable, "-m", "headrace", "run", "--index-cache", indexes, "--", *command]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0 or (indexes and "taken over" not in done.stderr):
+    unmoved = indexes and JOBS[name].gains and "not taken over" in done.stderr
+    if done.returncode != 0 or unmoved or (indexes and "taken over" not in done.stderr):
         raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr}")
     epochs: list[tuple[float, float]] = json.loads(done.stdout.splitlines()[-1])
     return epochs
@@ -88,24 +86,40 @@ Found = dict[str, list[list[tuple[float, float]]]]
 ROWS = (("first", "run", 0), ("third", "run", -1), ("next run, first", "again", 0))
 
 
+def interval(ratios: Sequence[float]) -> list[float] | None:
+    """Return the 95 % interval of the mean ratio of pairs, or None for a single pair."""
+    if len(ratios) < 2:
+        return None
+    logs = [math.log(ratio) for ratio in ratios]
+    freedom = min(len(logs) - 1, len(STUDENT))
+    half = STUDENT[freedom - 1] * statistics.stdev(logs) / math.sqrt(len(logs))
+    return [math.exp(statistics.fmean(logs) - half), math.exp(statistics.fmean(logs) + half)]
+
+
 def rows(results: dict[str, Found]) -> list[dict[str, Any]]:
     """Return the rows of the page: CPU milliseconds per image and images per second, plain and taken over."""
     lines = []
     for name, found in results.items():
         for words, kind, epoch in ROWS:
+            if not found[kind]:
+                continue
             plain, ours = (
                 [statistics.median(run[epoch][which] for run in found[side]) for which in (0, 1)] for side in ("plain", kind)
             )
+            pairs = [(one[epoch], other[epoch]) for one, other in zip(found["plain"], found[kind], strict=True)]
             lines.append(
                 {
                     "transforms": name,
                     "epoch": words,
+                    "gains": JOBS[name].gains,
                     "plain_cpu_ms": plain[1],
                     "run_cpu_ms": ours[1],
                     "times_less_cpu": plain[1] / ours[1],
+                    "times_less_cpu_interval": interval([one[1] / other[1] for one, other in pairs]),
                     "plain_img_s": plain[0],
                     "run_img_s": ours[0],
                     "times_faster": ours[0] / plain[0],
+                    "times_faster_interval": interval([other[0] / one[0] for one, other in pairs]),
                     "plain_rounds": [run[epoch] for run in found["plain"]],
                     "run_rounds": [run[epoch] for run in found[kind]],
                 }
@@ -116,9 +130,9 @@ def rows(results: dict[str, Found]) -> list[dict[str, Any]]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--images", help="a folder of JPEG photographs (default: the test sample)")
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=5, help="pairs of plain and taken-over runs (default: 5)")
     parser.add_argument("--copies", type=int, default=5, help="times that each photograph is there, as a file of its own")
-    parser.add_argument("--only", nargs="*", help="transforms whose name holds one of these words")
+    parser.add_argument("--only", nargs="*", help="scripts whose name holds one of these words")
     parser.add_argument("--write", action="store_true", help="write the results and the pages")
     parser.add_argument("--script", nargs=2, help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -126,24 +140,15 @@ def main() -> int:
         script(*args.script)
         return 0
     files = photographs(args.images, 1000)
-    results: dict[str, Found] = {
-        name: {"plain": [], "run": [], "again": []}
-        for name in stacks()
-        if not args.only or any(word in name for word in args.only)
-    }
+    jobs = usable_jobs(args.only)
+    results: dict[str, Found] = {name: {"plain": [], "run": [], "again": []} for name in jobs}
     with tempfile.TemporaryDirectory() as temporary:
-        root = Path(temporary) / "images"
-        for number, file in enumerate(files):
-            folder = root / f"c{number % CLASSES}"
-            folder.mkdir(parents=True, exist_ok=True)
-            first = folder / f"{number:05d}-0.jpg"
-            first.write_bytes(file.read_bytes())
-            for copy in range(1, args.copies):
-                (folder / f"{number:05d}-{copy}.jpg").hardlink_to(first)
         for repeat in range(args.repeats):
             for number, (name, found) in enumerate(results.items()):
+                root = photographs_as(jobs[name].files, files, Path(temporary), args.copies)
                 indexes = f"{temporary}/indexes-{repeat}-{number}"  # of no earlier run
-                for kind, folder_of_indexes in (("plain", None), ("run", indexes), ("again", indexes)):
+                kinds = (("plain", None), ("run", indexes), ("again", indexes))
+                for kind, folder_of_indexes in kinds if jobs[name].gains else kinds[:2]:
                     found[kind].append(measure(root, name, folder_of_indexes))
                     print(f"{repeat + 1}/{args.repeats} {name} {kind}: {found[kind][-1]}", file=sys.stderr)
     settings = {
