@@ -1,6 +1,6 @@
 # demo and test start from nothing: they make .venv, install, build. Everything else is a few commands by name.
 PY := .venv/bin/python
-.PHONY: setup demo test check results docs wheel bench bench-augmentation bench-cost bench-decode bench-demo bench-diagnosis bench-exactness \
+.PHONY: setup demo test check fuzz lock results docs wheel bench bench-augmentation bench-cost bench-decode bench-demo bench-diagnosis bench-exactness \
 	bench-gpu bench-loaders bench-object-store bench-overhead bench-pack bench-parity bench-run bench-train-parity bench-trainer-wait miri \
 	test-frameworks
 
@@ -86,6 +86,12 @@ bench-train-parity: setup # needs the CIFAR-10 JPEGs of the test data
 
 bench-trainer-wait: setup
 	$(PY) benchmarks/trainer_wait.py --write $(ARGS)
+
+fuzz: # every fuzz target for SECONDS each (60); installs cargo-fuzz where it is missing
+	@fuzz/all.sh $(or $(SECONDS),60)
+
+lock: # requirements.lock, the versions of the Python packages that setup installs; ARGS=--upgrade takes the newest
+	@scripts/lock.sh $(ARGS)
 
 results docs: setup # renders every page from its JSON, docs/reference/cli.md and docs/reference/diagnosis.schema.json from the code
 	$(PY) benchmarks/render.py

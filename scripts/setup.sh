@@ -38,12 +38,12 @@ if [ ! -x .venv/bin/python ]; then
     }
 fi
 
-# Dependencies: again only when the list of them changed. Built with the same pip that installs them.
+# Dependencies in the versions of requirements.lock: again only when a list of them changed.
 stamp=.venv/.deps-$extra
-if [ ! -e "$stamp" ] || [ pyproject.toml -nt "$stamp" ]; then
+if [ ! -e "$stamp" ] || [ pyproject.toml -nt "$stamp" ] || [ requirements.lock -nt "$stamp" ]; then
     echo "setup: installing Python packages ($extra; PyTorch is the large one: a few minutes the first time)"
     .venv/bin/python scripts/requirements.py "$extra" >.venv/requirements.txt
-    .venv/bin/pip install -q --disable-pip-version-check -r .venv/requirements.txt
+    .venv/bin/pip install -q --disable-pip-version-check -r .venv/requirements.txt -c requirements.lock
     touch "$stamp"
 fi
 
