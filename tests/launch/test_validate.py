@@ -377,6 +377,17 @@ def test_a_dry_run_prints_request_and_cost(words: list[str], tmp_path: Path, cap
     assert "the request is valid; nothing was sent" in capsys.readouterr().out
 
 
+def test_another_region_has_its_own_image_and_says_whose_prices_are_shown(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*words, "--region", "eu-west-1", "--json"]) == 0
+    printed = capsys.readouterr()
+    document = json.loads(printed.out)
+    assert ".ecr.eu-west-1." in document["request"]["AlgorithmSpecification"]["TrainingImage"]
+    assert document["expected_cost"]["usd_per_hour"] == 1.408
+    assert "the offline table holds us-east-1 only" in printed.err and "refresh --region eu-west-1" in printed.err
+
+
 def test_mistakes_end_with_code_2_and_name_each_field(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*words, "--name", "my_job", "--role", "admin", "--max-wait-hours", "3", "--spot"]) == 2
     printed = capsys.readouterr().err

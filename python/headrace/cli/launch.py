@@ -158,7 +158,7 @@ def run(args: argparse.Namespace) -> int:
     refuse_mistakes(check_request(request, region=args.region), output.log)
     if args.target == "local" and not args.dry_run:
         return _run_here(args, request)
-    table = read_table("us-east-1", output.log)[0]
+    table = _prices(args.region)
     cost = expected_cost(request, _work(args), table)
     if args.out:
         _write(args.out, request)
@@ -177,6 +177,15 @@ def run(args: argparse.Namespace) -> int:
     document["job"] = dataclasses.asdict(done) if done else None
     output.emit(args, document, lambda: _show_end(args, name, done))
     return 0 if done is None or done.status == "Completed" else 1
+
+
+def _prices(region: str) -> PriceTable:
+    """Return the prices of the region, or those of the offline table with one line that says so."""
+    try:
+        return read_table(region, output.log)[0]
+    except UsageError as reason:
+        output.log(f"headrace launch: {reason}: its prices are shown; headrace cost refresh --region {region} asks AWS")
+        return PriceTable.load()
 
 
 def _check_files(args: argparse.Namespace) -> None:
@@ -201,7 +210,7 @@ def _job_of_name(args: argparse.Namespace) -> int:
         words = f"{args.job} is being stopped: it has 120 s to save"
         output.emit(args, {"stopped": args.job}, lambda: output.say(words))
         return 0
-    done = _follow(args, client, args.job, read_table("us-east-1", output.log)[0], None)
+    done = _follow(args, client, args.job, _prices(args.region), None)
     output.emit(args, dataclasses.asdict(done), lambda: _show_end(args, args.job, done))
     return 0 if done.status == "Completed" else 1
 
