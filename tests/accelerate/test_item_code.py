@@ -17,9 +17,10 @@ from headrace.accelerate import item_proof
 from headrace.accelerate.item_iterator import ItemIterator
 from headrace.accelerate.settings import CHECK
 from PIL import Image
+from torch.nn.functional import one_hot
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, default_collate, random_split
 from torchvision import transforms as v1
-from torchvision.datasets import ImageFolder
+from torchvision.datasets import Caltech256, ImageFolder
 from torchvision.transforms import v2
 
 EVALUATE = v1.Compose([v1.Resize(72), v1.CenterCrop(64), v1.ToTensor(), v1.Normalize([0.5] * 3, [0.25] * 3)])
@@ -99,6 +100,14 @@ class Opened(Listed):
         return Sample(self.transform(image), int(self.labels[index]))
 
 
+class Pairs(Listed):
+    """Two files an item, which are the same in some items."""
+
+    def __getitem__(self, index: int) -> Any:
+        first, second = (Image.open(self.root / self.paths[at]).convert("RGB") for at in (index, index * 3 % len(self.paths)))
+        return self.transform(first), SMALL(second), self.transform(second), one_hot(torch.tensor(index % 3), 3)
+
+
 class TwoCrops:
     def __init__(self, base: Any) -> None:
         self.base = base
@@ -137,6 +146,7 @@ DATASETS: dict[str, Callable[[Path, Any], Any]] = {
     "concatenated": lambda folder, transform: ConcatDataset(
         [WithPath(str(folder), transform), WithPath(str(folder), transform)]
     ),
+    "pairs": Pairs,
     "two crops": lambda folder, transform: ImageFolder(str(folder), TwoCrops(transform)),
     "many crops": lambda folder, transform: ImageFolder(str(folder), MultiCrop(transform, SMALL, 3)),
     "function": lambda folder, transform: Wrapped(ImageFolder(str(folder)), lambda image: (transform(image), SMALL(image))),
@@ -227,6 +237,65 @@ def test_an_own_collate_function_gets_the_items(folder: Path, taken_over: list[s
 
     data = WithPath(str(folder), EVALUATE)
     assert_equal(*ours_and_theirs(lambda: DataLoader(data, 3, collate_fn=collate, num_workers=1)))
+
+
+def stacked(items: list[Any]) -> Any:
+    return {"pixels": torch.stack([item[0] for item in items]), "labels": torch.tensor([item[1] for item in items])}
+
+
+def zipped(items: list[Any]) -> Any:
+    images, targets, paths = zip(*items, strict=True)
+    return torch.stack(images, 0), torch.LongTensor(targets), list(paths)
+
+
+def as_tuples(items: list[Any]) -> Any:
+    return tuple(zip(*items, strict=True))
+
+
+def filtered(items: list[Any]) -> Any:
+    kept = [item for item in items if item is not None and len(item[2]) > 3]
+    return torch.cat([item[0].unsqueeze(0) for item in kept]), [item[1] for item in kept]
+
+
+@pytest.mark.parametrize("collate", [stacked, zipped, as_tuples, filtered])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_collate_function_that_rearranges_items_is_run(
+    collate: Any, workers: int, folder: Path, taken_over: list[str]
+) -> None:
+    data = WithPath(str(folder), EVALUATE)
+    assert_equal(*ours_and_theirs(lambda: DataLoader(data, 3, shuffle=True, collate_fn=collate, num_workers=workers)))
+
+
+def mixed(items: list[Any]) -> Any:
+    return torch.stack([item[0] for item in items]) * random.random()
+
+
+class Renamed:
+    def __call__(self, items: list[Any]) -> Any:
+        return torch.stack([item[0] for item in items])
+
+
+@pytest.mark.parametrize(
+    ("collate", "reason"), [(mixed, "collate_fn mixed is not known"), (Renamed(), "collate_fn Renamed is not known")]
+)
+def test_other_collate_functions_are_left_to_the_script(collate: Any, reason: str, folder: Path, taken_over: list[str]) -> None:
+    random.seed(1)
+    ours = list(DataLoader(WithPath(str(folder), EVALUATE), 3, collate_fn=collate))
+    random.seed(1)
+    assert_equal(ours, own_batches(DataLoader(WithPath(str(folder), EVALUATE), 3, collate_fn=collate)))
+    assert "in part" in taken_over[-1] and reason in taken_over[-1]
+
+
+def test_torchvisions_other_datasets(folder: Path, tmp_path: Path, taken_over: list[str]) -> None:
+    root = tmp_path / "caltech256" / "256_ObjectCategories"
+    for number, path in enumerate(sorted(folder.glob("class_[02]/*.jpg"))):
+        place = root / f"{number // 5 + 1:03d}.class"
+        place = place.with_name(f"{place.stem}.class-{number // 5}")
+        place.mkdir(parents=True, exist_ok=True)
+        Image.open(path).convert("RGB").save(place / f"{number // 5 + 1:03d}_{number % 5 + 1:04d}.jpg")
+    data = Caltech256(str(tmp_path), EVALUATE)
+    assert len(data) == 10
+    assert_equal(*ours_and_theirs(lambda: DataLoader(data, 3, shuffle=True)))
 
 
 def test_files_that_are_not_decoded_are_the_scripts_matter(folder: Path, taken_over: list[str]) -> None:

@@ -106,7 +106,7 @@ def check_items(dataset: Any, compiled: CompiledItems, count: int) -> CheckResul
         for number, view in enumerate(recognition.views):
             program = compiled.views[number].pipeline.program
             for slot, item in enumerate(items):
-                path = item.views[0].path
+                path = item.views[number].path
                 source = _Source(path, open_rgb, view.chain.operations, view.transform, program, view_seed(SEED, number))
                 if statuses[slot] == 0 and not _equal(tensors[number][slot], _reference(source, slot)):
                     different[path] = None

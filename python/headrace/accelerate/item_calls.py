@@ -68,6 +68,17 @@ class ItemCalls:
             raise Unsupported(self._refusal)
         return item
 
+    def run(self, function: Any, *arguments: Any) -> Any:
+        """Return the result of a function of the script. Raise `Unsupported` if its code does something that is refused."""
+        self._refusal = None
+        try:
+            result = self.call(function, *arguments)
+        except NotUnderstood as error:
+            raise Unsupported(str(error)) from error
+        if self._refusal is not None:
+            raise Unsupported(self._refusal)
+        return result
+
     def length(self, dataset: Any) -> int:
         """Return the length of a dataset. Raise `Unsupported` if its code does something that is refused."""
         try:

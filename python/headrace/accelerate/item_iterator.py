@@ -13,9 +13,8 @@ from typing import Any
 import torch
 from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
-from headrace._native import Job
 from headrace.accelerate.compile import index_store
-from headrace.accelerate.item_loader import CompiledItems, PlannedItem, Slot, plan_item
+from headrace.accelerate.item_loader import CompiledItems, Jobs, PlannedItem, Slot, filled, plan_item
 from headrace.accelerate.iterator import NativeFailure, NativeIterator, apply_per_image
 from headrace.accelerate.randomness import separate_randomness
 from headrace.accelerate.translate import Unsupported
@@ -31,7 +30,7 @@ class _PendingItems:
     indices: list[Any]
     items: list[PlannedItem | None]
     images: list[torch.Tensor]
-    job: Job | None
+    job: Jobs | None
     first_draw: int
 
 
@@ -58,8 +57,7 @@ class ItemIterator(NativeIterator):
             tensor, block = self._memory(count, number, view.pipeline, view.dtype)
             images.append(tensor)
             memory.append(block)
-        paths = ["" if item is None else item.views[0].path for item in items]
-        job = self._items.submit(paths, memory, self._base_seed & 0xFFFF_FFFF_FFFF_FFFF, self._pass, first) if count else None
+        job = self._items.submit(items, memory, self._base_seed & 0xFFFF_FFFF_FFFF_FFFF, self._pass, first) if count else None
         self._draws += count
         return _PendingItems(indices, items, images, job, first)
 
@@ -93,10 +91,15 @@ class ItemIterator(NativeIterator):
                 stacked = lambda batch, collate_fn_map: pending.images[batch[0].number]  # noqa: E731
                 return self._pinned(collate(contents, collate_fn_map={**default_collate_fn_map, Slot: stacked}))
             items = [
-                theirs[slot] if slot in theirs else _filled(content, [images[slot] for images in pending.images])
+                theirs[slot] if slot in theirs else filled(content, [images[slot] for images in pending.images])
                 for slot, content in enumerate(contents)
             ]
-            return self._pinned(self._copies.collate(items))
+            if recognition.collate != "code":
+                return self._pinned(self._copies.collate(items))
+            try:
+                return self._pinned(recognition.calls.run(self._collate_fn, items))
+            except Unsupported as refusal:
+                raise NativeFailure(str(refusal)) from refusal
 
     def _takes(self, contents: list[Any], images: list[torch.Tensor], slot: int, item: Any) -> bool:
         """Put an item of the script into the batch. Return False if it has another structure than the planned items."""
@@ -129,17 +132,3 @@ def _matched(item: Any, model: Any, found: dict[int, torch.Tensor]) -> Any:
         parts = [_matched(one, other, found) for one, other in zip(item, model, strict=True)]
         return type(item)(*parts) if hasattr(item, "_fields") else type(item)(parts)
     return item
-
-
-def _filled(content: Any, views: list[torch.Tensor]) -> Any:
-    """Return the item with its tensors."""
-    kind = type(content)
-    if kind is Slot:
-        return views[content.number]
-    if kind is tuple or kind is list:
-        return kind(_filled(one, views) for one in content)
-    if kind is dict:
-        return {key: _filled(one, views) for key, one in content.items()}
-    if isinstance(content, tuple) and hasattr(content, "_fields"):
-        return kind(*(_filled(one, views) for one in content))
-    return content

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import sys
 import time
+import types
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 
 from headrace._native import Job, Table, hashed
 from headrace.accelerate.compile import CompiledView, compile_view, engine, index_store
@@ -34,10 +37,12 @@ from headrace.accelerate.translate import TransformParts, Unsupported, translate
 __all__ = [
     "CompiledItems",
     "ItemView",
+    "Jobs",
     "PlannedItem",
     "RecognisedItems",
     "Slot",
     "compile_items",
+    "filled",
     "plan_item",
     "recognise_items",
     "view_seed",
@@ -83,23 +88,28 @@ class ItemView:
 class RecognisedItems:
     """A loader whose items can be planned.
 
-    `is_rgb`: the code converts its images to RGB. `paths`: the files of the items that were planned. `indices`: their indices.
+    `is_rgb`: the code converts its images to RGB. `groups`: the numbers of the views of each file of an item.
+    `paths`: the files of the items that were planned. `indices`: their indices. `length`: the number of items.
+    `collate`: the kind of the collate function; "code" for one that is run as the code of the items is.
     """
 
     calls: ItemCalls
     views: tuple[ItemView, ...]
     is_rgb: bool
+    groups: tuple[tuple[int, ...], ...]
     paths: tuple[str, ...]
     indices: tuple[int, ...]
     length: int
     collate: CollateKind
 
     def fits(self, item: PlannedItem) -> bool:
-        """Whether an item has the views of the other items, all of one file."""
+        """Whether an item has the views of the other items."""
         return (
             len(item.views) == len(self.views)
-            and all(one.chain is view.chain for one, view in zip(item.views, self.views, strict=True))
-            and all(one.path == item.views[0].path and one.is_rgb == self.is_rgb for one in item.views)
+            and all(
+                one.chain is view.chain and one.is_rgb == self.is_rgb for one, view in zip(item.views, self.views, strict=True)
+            )
+            and all(item.views[number].path == item.views[group[0]].path for group in self.groups for number in group)
         )
 
 
@@ -111,26 +121,55 @@ class CompiledItems:
     views: tuple[CompiledView, ...]
     threads: int
 
-    def submit(self, paths: list[str], memory: list[Any], seed: int, epoch: int, first_draw: int) -> Job:
-        """Queue a batch: one path for each item, and the memory of each view."""
-        count = len(paths)
-        further = [
-            (view.pipeline.program, view.store, view_seed(seed, number), memory[number], None)
-            for number, view in enumerate(self.views)
-            if number
+    def submit(self, items: Sequence[PlannedItem | None], memory: list[Any], seed: int, epoch: int, first_draw: int) -> Jobs:
+        """Queue a batch of items, with the memory of each view. None in place of an item: its status is not 0."""
+        draws = np.arange(first_draw, first_draw + len(items), dtype=np.uint64)
+        return Jobs([self._submit(group, items, memory, seed, epoch, draws) for group in self.recognition.groups])
+
+    def _submit(
+        self, group: tuple[int, ...], items: Sequence[PlannedItem | None], memory: list[Any], seed: int, epoch: int, draws: Any
+    ) -> Job:
+        """Queue the views of one file of each item."""
+        views = [
+            (self.views[number].pipeline.program, self.views[number].store, view_seed(seed, number), memory[number])
+            for number in group
         ]
+        program, store, first_seed, block = views[0]
+        paths = ["" if item is None else mapped(item.views[group[0]].path) for item in items]
         return engine(self.threads).submit(
             _NO_TABLE,
-            self.views[0].pipeline.program,
-            self.views[0].store,
-            seed,
+            program,
+            store,
+            first_seed,
             epoch,
-            np.arange(count, dtype=np.int64),
-            np.arange(first_draw, first_draw + count, dtype=np.uint64),
-            memory[0],
-            further=further,
-            files=([mapped(path) for path in paths], not self.recognition.is_rgb, index_store()),
+            np.arange(len(items), dtype=np.int64),
+            draws,
+            block,
+            further=[(*view, None) for view in views[1:]],
+            files=(paths, not self.recognition.is_rgb, index_store()),
         )
+
+
+class Jobs:
+    """The jobs of a batch: one for each file of an item."""
+
+    def __init__(self, jobs: list[Job]) -> None:
+        self._jobs = jobs
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait for all jobs, as `Job.wait` does."""
+        return all(job.wait(timeout_s) for job in self._jobs)
+
+    def statuses(self) -> list[int]:
+        """Return the status of each item: the first that is not 0."""
+        return [
+            next((one for one in statuses if one), 0) for statuses in zip(*(job.statuses() for job in self._jobs), strict=True)
+        ]
+
+    def cancel(self) -> None:
+        """Cancel all jobs."""
+        for job in self._jobs:
+            job.cancel()
 
 
 def view_seed(seed: int, number: int) -> int:
@@ -171,6 +210,20 @@ def _with_slots(content: Any, views: list[PlannedView]) -> Any:
     return content
 
 
+def filled(content: Any, views: Sequence[torch.Tensor]) -> Any:
+    """Return the content of a planned item with its tensors."""
+    kind = type(content)
+    if kind is Slot:
+        return views[content.number]
+    if kind is tuple or kind is list:
+        return kind(filled(one, views) for one in content)
+    if kind is dict:
+        return {key: filled(one, views) for key, one in content.items()}
+    if isinstance(content, tuple) and hasattr(content, "_fields"):
+        return kind(*(filled(one, views) for one in content))
+    return content
+
+
 def recognise_items(loader: Any) -> RecognisedItems:
     """Plan items of a loader, and return what they have in common.
 
@@ -196,10 +249,11 @@ def recognise_items(loader: Any) -> RecognisedItems:
             if spent_s > MOST_ITEM_S * MEASURED_ITEMS and spent_s > MOST_ITEM_S * (number + 1):
                 raise Unsupported("the rest of its items' code takes longer in one process than native decoding saves")
     views = tuple(_item_view(one.chain) for one in first.views)
-    paths = tuple(item.views[0].path for item in items if item.views)
-    recognition = RecognisedItems(calls, views, first.views[0].is_rgb, paths, indices, length, collate_kind(loader.collate_fn))
+    paths = tuple(view.path for item in items for view in item.views)
+    groups, kind = _groups(items), _collate(loader.collate_fn)
+    recognition = RecognisedItems(calls, views, first.views[0].is_rgb, groups, paths, indices, length, kind)
     if not all(recognition.fits(item) for item in items):
-        raise Unsupported("its items do not all have the same views of one file")
+        raise Unsupported("its items do not all have the same views")
     require_native_endings(paths)
     if not recognition.is_rgb and not all(path.lower().endswith(JPEG_ENDINGS) for path in paths):
         raise Unsupported("its images are not converted to RGB", 'Image.open(path).convert("RGB")')
@@ -208,6 +262,24 @@ def recognise_items(loader: Any) -> RecognisedItems:
     if recognition.collate == "timm" and first.content[:1] != (Slot(0),):
         raise Unsupported("timm's fast_collate of other items than (image, target)")
     return recognition
+
+
+def _groups(items: Sequence[PlannedItem]) -> tuple[tuple[int, ...], ...]:
+    """Return the numbers of the views that are of the same file in each item."""
+    groups: dict[tuple[str, ...], list[int]] = {}
+    for number in range(len(items[0].views)):
+        paths = tuple(item.views[number].path if number < len(item.views) else "" for item in items)
+        groups.setdefault(paths, []).append(number)
+    return tuple(tuple(group) for group in groups.values())
+
+
+def _collate(function: Any) -> CollateKind:
+    try:
+        return collate_kind(function)
+    except Unsupported:
+        if isinstance(function, types.FunctionType):
+            return "code"
+        raise
 
 
 def _require_single_items(dataset: Any) -> None:

@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import torch
 
-from headrace.accelerate.item_loader import CompiledItems, PlannedItem, Slot, plan_item
+from headrace.accelerate.item_loader import CompiledItems, PlannedItem, Slot, filled, plan_item
 from headrace.accelerate.randomness import separate_randomness
 from headrace.accelerate.translate import Unsupported
 from headrace.system.sizes import count_text
@@ -52,16 +52,17 @@ def require_equal_items(loader: Any, compiled: CompiledItems, count: int = 0) ->
     key = (count, *(operation for view in recognition.views for operation in view.chain.operations))
     known = _compared.get(loader)
     if known is None or len(known) != len(key) or not all(one is other for one, other in zip(known[1:], key[1:], strict=True)):
-        _compare(loader.dataset, compiled, count)
+        _compare(loader, compiled, count)
         _compared[loader] = key
     return f"{count_text(min(count, recognition.length), 'item')} equal but for the draws of their transforms"
 
 
-def _compare(dataset: Any, compiled: CompiledItems, count: int) -> None:
-    recognition = compiled.recognition
+def _compare(loader: Any, compiled: CompiledItems, count: int) -> None:
+    dataset, recognition = loader.dataset, compiled.recognition
     chosen = np.linspace(0, len(recognition.indices) - 1, min(count, len(recognition.indices))).astype(np.int64)
     indices = [recognition.indices[at] for at in dict.fromkeys(int(at) for at in chosen)]
-    theirs = _made_in_a_child(dataset, indices)
+    is_code = recognition.collate == "code"
+    theirs, their_batch = _made_in_a_child(dataset, indices, loader.collate_fn if is_code else None)
     with separate_randomness(SEED):
         ours = [plan_item(recognition.calls, dataset, index) for index in indices]
     tensors, statuses = native_views(compiled, ours)
@@ -78,12 +79,16 @@ def _compare(dataset: Any, compiled: CompiledItems, count: int) -> None:
             drawn = view.transform.per_image or any(one.name not in DETERMINISTIC for one in view.transform.geometry)
             if not drawn and not torch.equal(tensor.as_subclass(torch.Tensor), mine):
                 raise Unsupported(f"the values of item {index} came out different")
+    if is_code and not any(statuses):
+        made = [filled(item.content, [view[number] for view in tensors]) for number, item in enumerate(ours)]
+        if not _alike(recognition.calls.run(loader.collate_fn, made), their_batch):
+            raise Unsupported("a batch of its collate_fn came out different")
 
 
 def native_views(compiled: CompiledItems, items: list[PlannedItem]) -> tuple[list[torch.Tensor], list[int]]:
     """Return the tensors [N, 3, H, W] of each view, with the draws of `SEED`, and the status of each item."""
     memory = [np.zeros(len(items) * view.pipeline.image_bytes(), dtype=np.uint8) for view in compiled.views]
-    job = compiled.submit([item.views[0].path for item in items], memory, SEED, 0, 0)
+    job = compiled.submit(items, memory, SEED, 0, 0)
     while not job.wait(None):
         pass
     tensors = [
@@ -97,8 +102,24 @@ class _Failed:
     """An item that the script's code could not make."""
 
 
-def _made_in_a_child(dataset: Any, indices: list[int]) -> list[Any]:
-    """Return the items that the script's own code makes, in a forked child. Raise `Unsupported` if there are none."""
+def _alike(ours: Any, theirs: Any) -> bool:
+    """Whether two batches have equal types, shapes and keys. Their tensors may have other random draws."""
+    if type(ours) is not type(theirs):
+        return False
+    if isinstance(ours, torch.Tensor):
+        return bool(ours.dtype == theirs.dtype and ours.shape == theirs.shape and ours.stride() == theirs.stride())
+    if isinstance(ours, dict):
+        return list(ours) == list(theirs) and all(_alike(one, theirs[key]) for key, one in ours.items())
+    if isinstance(ours, tuple | list):
+        return len(ours) == len(theirs) and all(_alike(one, other) for one, other in zip(ours, theirs, strict=True))
+    return _equal(ours, theirs, {})
+
+
+def _made_in_a_child(dataset: Any, indices: list[int], collate: Any) -> tuple[list[Any], Any]:
+    """Return the items that the script's own code makes in a forked child, and what `collate` (None: nothing) makes of them.
+
+    Raise `Unsupported` if there are none.
+    """
     reading, writing = os.pipe()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # Python's about threads: the child runs no code of theirs
@@ -107,7 +128,7 @@ def _made_in_a_child(dataset: Any, indices: list[int]) -> list[Any]:
         status = 1
         try:
             os.close(reading)
-            _make(dataset, indices, writing)
+            _make(dataset, indices, collate, writing)
             status = 0
         finally:
             os._exit(status)
@@ -119,13 +140,13 @@ def _made_in_a_child(dataset: Any, indices: list[int]) -> list[Any]:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
     try:
-        items: list[Any] = pickle.loads(data)
+        made: tuple[list[Any], Any] = pickle.loads(data)
     except Exception as error:
         raise Unsupported("its items could not be made in a forked process for the comparison") from error
-    return items
+    return made
 
 
-def _make(dataset: Any, indices: list[int], writing: int) -> None:
+def _make(dataset: Any, indices: list[int], collate: Any, writing: int) -> None:
     quiet = os.open(os.devnull, os.O_RDWR)
     os.dup2(quiet, 1)
     os.dup2(quiet, 2)
@@ -137,8 +158,10 @@ def _make(dataset: Any, indices: list[int], writing: int) -> None:
                 items.append(_portable(dataset[index]))
             except Exception:
                 items.append(_Failed())
+        sound = not any(isinstance(item, _Failed) for item in items)
+        batch = _portable(collate(items)) if collate is not None and sound else None
     with os.fdopen(writing, "wb") as file:
-        pickle.dump(items, file)
+        pickle.dump((items, batch), file)
 
 
 def _portable(content: Any) -> Any:

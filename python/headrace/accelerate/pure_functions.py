@@ -167,6 +167,7 @@ def pure_functions() -> Iterator[Any]:
     yield from (function for name, function in vars(math).items() if callable(function) and not name.startswith("_"))
     yield from (getattr(np, name) for name in NUMPY)
     yield from (getattr(torch, name) for name in TORCH)
+    yield torch.nn.functional.one_hot
     yield from (bisect.bisect, bisect.bisect_left, bisect.bisect_right)
     yield from (os.fspath, pathlib.Path, pathlib.PurePath)
     pandas = sys.modules.get("pandas")

@@ -59,7 +59,7 @@ __all__ = [
 ]
 
 #: See `RecognisedLoader.collate`.
-CollateKind = Literal["list", "timm", "own"]
+CollateKind = Literal["list", "timm", "own", "code"]
 
 #: The endings of files that the native decoder decodes exactly as Pillow does.
 NATIVE_ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm", ".pgm", ".pbm")
@@ -111,7 +111,7 @@ class RecognisedLoader:
 
     `locate(index)` returns the folder dataset and the position in it for an index of the loader's dataset. `collate` is the
     kind of the collate function: "list" for `default_collate`, "timm" for timm's tuple with int64 targets, "own" for a
-    function of the script.
+    function of the script that calls `default_collate`. ("code", any other function, is only for items: `item_loader`.)
     """
 
     folders: tuple[FolderDataset, ...]
@@ -124,6 +124,7 @@ class RecognisedLoader:
 def recognise(loader: Any) -> RecognisedLoader:
     """Apply the rules to a DataLoader. Raise `Unsupported` with the first rule that fails."""
     check_loader(loader)
+    collate = collate_kind(loader.collate_fn)
     folders: list[FolderDataset] = []
     find = locate(loader.dataset, folders)
     transform = folders[0].dataset.transform
@@ -134,7 +135,7 @@ def recognise(loader: Any) -> RecognisedLoader:
     require_fixed_size(parts)
     require_native_formats(folders)
     _require_no_generator(loader, folders)
-    values, collate = tabulate(parts.pointwise), collate_kind(loader.collate_fn)
+    values = tabulate(parts.pointwise)
     require_native_values(values, collate)
     return RecognisedLoader(tuple(folders), find, parts, values, collate)
 
@@ -249,7 +250,7 @@ def _require_pillow_loader(dataset: Any, folder_module: Any) -> None:
 
 
 def check_loader(loader: Any) -> None:
-    """Raise `Unsupported` if the rules for the loader itself (1 to 3) fail."""
+    """Raise `Unsupported` if rule 1 or 3 fails."""
     data = sys.modules["torch.utils.data"]
     if isinstance(loader.dataset, data.IterableDataset):
         raise Unsupported("its dataset is iterable, without indices", "a dataset with __getitem__ and __len__")
@@ -257,7 +258,6 @@ def check_loader(loader: Any) -> None:
         raise Unsupported("torch's default device is not the CPU", "the default device")
     if loader.batch_sampler is None:
         raise Unsupported("batch_size=None", "a batch size")
-    collate_kind(loader.collate_fn)
     require_seeding_only(loader)
 
 
