@@ -16,8 +16,12 @@ import numpy as np
 import pytest
 import torch
 from deferred_helpers import always_lazy, both_ways, described, seeded
-from headrace.accelerate import deferred_batch, deferred_loader, hook
+from headrace.accelerate import deferred_batch, deferred_loader, hook, lazy_trial
 from headrace.accelerate.deferred_batch import DescribedBatch
+from headrace.accelerate.deferred_functions import deferred_tensors
+from headrace.accelerate.lazy_loader import trial_of
+from headrace.accelerate.lazy_opening import lazy_images
+from headrace.accelerate.lazy_trial import TrialState
 from headrace.accelerate.translate import Unsupported
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
@@ -255,16 +259,16 @@ def receiving_threads() -> list[threading.Thread]:
 
 def test_a_loader_that_is_left_early_ends_its_thread(folder: Path, taken_over: list[str]) -> None:
     gc.collect()
-    before = len(receiving_threads())
+    before = set(receiving_threads())
     loader = always_lazy(DataLoader(Images(paths_of(folder)), 2, num_workers=2))
     for _ in loader:
         break
     batches = iter(loader)
     next(batches)
-    assert len(receiving_threads()) > before
+    mine = set(receiving_threads()) - before
     del batches
     gc.collect()
-    assert len(receiving_threads()) == before
+    assert mine and not mine & set(receiving_threads())
 
 
 def test_batches_that_are_kept_do_not_change(folder: Path, taken_over: list[str]) -> None:
@@ -291,3 +295,56 @@ def test_a_fork_while_batches_are_filled(folder: Path, taken_over: list[str]) ->
         time.sleep(0.05)
     assert done[1] == 0
     assert len(list(batches)) == len(loader) - 1
+
+
+def test_the_trial_counts_what_a_batch_costs_the_training_process(
+    folder: Path, taken_over: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lazy_trial, "MOST_ITEMS", 6)
+    monkeypatch.setattr(lazy_trial, "CLEAR", 0.0)
+    monkeypatch.setattr(DescribedBatch, "cost_s", lambda batch: 1000.0)
+    loader = DataLoader(Images(paths_of(folder)), 3, num_workers=1)
+    list(loader)
+    assert trial_of(loader).state is TrialState.NOT_FASTER and trial_of(loader).cpu_share() > 100
+    list(loader)
+    assert "not taken over" in taken_over[-1] and "does not save CPU time" in taken_over[-1]
+
+
+def test_the_cost_of_a_batch_is_that_of_all_its_images(folder: Path) -> None:
+    paths = [path for path in paths_of(folder) if "class_0" in path and "image_001" not in path] * 10
+    dataset = Images(paths)
+    with lazy_images(), deferred_tensors():
+        images = torch.stack([dataset[number][0] for number in range(len(paths))])
+        batch = deferred_batch.packed([images, 3], 2**62)
+    assert isinstance(batch, DescribedBatch)
+    began = time.process_time()
+    cost_s = batch.cost_s()
+    assert 0 < cost_s < 100 * (time.process_time() - began)
+
+
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def worker_files(process: int) -> int:
+    return len(list(Path(f"/proc/{process}/fd").iterdir()))
+
+
+def resident_bytes(process: int) -> int:
+    return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_memory_and_files_of_workers_and_main_process_do_not_grow_over_fifty_epochs(
+    folder: Path, taken_over: list[str]
+) -> None:
+    loader = always_lazy(DataLoader(Images(paths_of(folder), "views"), 5, num_workers=1, persistent_workers=True))
+    for _ in range(10):
+        list(loader)
+    worker = loader._iterator._workers[0].pid
+    before = open_files(), resident_bytes(os.getpid()), resident_bytes(worker), worker_files(worker)
+    for _ in range(50):
+        list(loader)
+    assert open_files() <= before[0] + 2
+    assert worker_files(worker) <= before[3] + 2
+    assert resident_bytes(os.getpid()) - before[1] < 8 << 20
+    assert resident_bytes(worker) - before[2] < 8 << 20

@@ -12,6 +12,7 @@ from __future__ import annotations
 import io
 import os
 import pickle
+import time
 import weakref
 from collections.abc import Callable, MutableMapping
 from multiprocessing.reduction import ForkingPickler
@@ -23,8 +24,8 @@ from torch.multiprocessing.reductions import reduce_tensor
 
 from headrace._native import IndexStore, Job
 from headrace.accelerate import deferred_values
-from headrace.accelerate.deferred_filling import Filling, layout_of
-from headrace.accelerate.deferred_tensor import DeferredTensor, DescribedImage, is_deferred, real
+from headrace.accelerate.deferred_filling import Filling, compute, layout_of
+from headrace.accelerate.deferred_tensor import DeferredTensor, DescribedImage, Part, is_deferred, real
 from headrace.accelerate.image_description import ImageDescription, JpegSource, file_identity
 from headrace.system.disk import file_system
 
@@ -35,6 +36,9 @@ LOCAL_FILE_SYSTEMS = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "
 
 MOST_TENSORS = 0.5
 """Compute a tensor in the worker if more than this share of its blocks is computed already."""
+
+SAMPLED_IMAGES = 4
+"""Measure what a batch costs the training process by so many of its images."""
 
 Memory = Callable[[tuple[int, ...], torch.dtype], torch.Tensor]
 """Makes a contiguous tensor of a shape and type for a batch."""
@@ -92,12 +96,7 @@ class DescribedBatch:
 
     def open(self, engine: Any, memory: Memory, indexes: IndexStore | None = None) -> PendingBatch:
         """Let native threads fill the tensors of the batch."""
-        encoded = memoryview(self.encoded.numpy()) if self.encoded is not None else memoryview(b"")
-        sources = [
-            JpegSource(None, *source) if isinstance(source[0], str) else JpegSource(encoded[source[0] : source[1]])  # type: ignore[arg-type]
-            for source in self.sources
-        ]
-        values = [deferred_values.from_bytes(*one) for one in self.values]
+        blocks_of = self._parts()
         filling = Filling()
         tensors = []
         for one in self.tensors:
@@ -108,16 +107,40 @@ class DescribedBatch:
             tensor = memory(shape, dtype)
             if tensor.stride() != strides:
                 tensor = tensor.as_strided(shape, strides)
-            parts = tuple(
-                computed[block]
+            if not filling.add(blocks_of(blocks, computed), tensor):
+                raise RuntimeError(f"a deferred tensor {shape} of strides {strides} and type {dtype} has no native form")
+            tensors.append(tensor if kind is torch.Tensor else tensor.as_subclass(kind))
+        return PendingBatch(self.data, tensors, filling, filling.start(engine, indexes))
+
+    def _parts(self) -> Callable[[list[Any], torch.Tensor | None], tuple[Part, ...]]:
+        """Return what makes the parts of a target from its blocks and its computed blocks."""
+        encoded = memoryview(self.encoded.numpy()) if self.encoded is not None else memoryview(b"")
+        sources = [
+            JpegSource(None, *source) if isinstance(source[0], str) else JpegSource(encoded[source[0] : source[1]])  # type: ignore[arg-type]
+            for source in self.sources
+        ]
+        values = [deferred_values.from_bytes(*one) for one in self.values]
+
+        def parts(blocks: list[Any], computed: torch.Tensor | None) -> tuple[Part, ...]:
+            return tuple(
+                computed[block]  # type: ignore[index]
                 if isinstance(block, int)
                 else DescribedImage(ImageDescription(sources[block[0]], *block[1]), values[block[2]])
                 for block in blocks
             )
-            if not filling.add(parts, tensor):
-                raise RuntimeError(f"a deferred tensor {shape} of strides {strides} and type {dtype} has no native form")
-            tensors.append(tensor if kind is torch.Tensor else tensor.as_subclass(kind))
-        return PendingBatch(self.data, tensors, filling, filling.start(engine, indexes))
+
+        return parts
+
+    def cost_s(self) -> float:
+        """Return the CPU time in seconds that computing the batch takes, from that of its first images."""
+        blocks_of, spent_s = self._parts(), 0.0
+        for shape, _, dtype, blocks, *_ in (one for one in self.tensors if not isinstance(one, torch.Tensor)):
+            described = [block for block in blocks if not isinstance(block, int)]
+            sample = described[:SAMPLED_IMAGES]
+            began_s = time.process_time()
+            compute(blocks_of(sample, None), torch.empty((len(sample), *shape[-3:]), dtype=dtype))
+            spent_s += (time.process_time() - began_s) * len(described) / max(1, len(sample))
+        return spent_s
 
 
 class PendingBatch:

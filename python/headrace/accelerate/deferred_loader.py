@@ -57,6 +57,10 @@ class DeferredItems:
         """Return what the worker hands over."""
         return packed(batch, self.began_ns)
 
+    def cost_s(self, batch: Any) -> float | None:
+        """Return the CPU time in seconds that the batch takes in the training process."""
+        return batch.cost_s() if isinstance(batch, DescribedBatch) else 0.0
+
 
 class ComputedItems:
     """What a loader without workers does beyond lazy images (`lazy_loader.Extension`): native threads compute its batches."""
@@ -68,6 +72,10 @@ class ComputedItems:
     def finish(self, batch: Any) -> Any:
         """Return the batch without deferred tensors."""
         return computed(batch)
+
+    def cost_s(self, batch: Any) -> float | None:
+        """Return None: the clock of this thread does not see what native threads do."""
+        return None
 
 
 def _deferred_tensors() -> contextlib.AbstractContextManager[Any]:

@@ -50,6 +50,9 @@ class Extension(Protocol):
     def finish(self, batch: Any) -> Any:
         """Return what the process hands over in place of the batch."""
 
+    def cost_s(self, batch: Any) -> float | None:
+        """Return the CPU time in seconds that what it hands over takes elsewhere. None: it cannot be measured."""
+
 
 def with_lazy_images(loader: Any, images: int = 0, extension: Extension | None = None) -> PartlyNative:
     """Return a copy of the DataLoader whose items are made with lazy images.
@@ -138,6 +141,7 @@ class LazyFetcher:
         self._extension = extension
         self._clock = clock
         self._batches = 0
+        self._cannot_be_measured = False
         compare_first_reads()
         if "PIL.Image" in sys.modules:
             from headrace.accelerate.lazy_pillow import compare_first_images
@@ -157,9 +161,7 @@ class LazyFetcher:
             return self._fetcher.fetch(index)
         self._batches += 1
         lazy = self._batches <= WARM_UP_BATCHES or self._batches % 2 == 0
-        start = self._clock()
-        batch = self._fetch_lazily(index) if lazy else self._fetcher.fetch(index)
-        spent_s = self._clock() - start
+        batch, spent_s = self._measured(index, lazy=lazy)
         if self._batches > WARM_UP_BATCHES:
             items = len(index) if isinstance(index, list | tuple) else 1
             decided = self._trial.add(self._worker, lazy=lazy, items=items, cpu_s=spent_s)
@@ -168,6 +170,19 @@ class LazyFetcher:
             if decided in (TrialState.NOT_FASTER, TrialState.NO_JPEG):
                 self._say()
         return batch
+
+    def _measured(self, index: Any, *, lazy: bool) -> tuple[Any, float]:
+        """Return a batch and the CPU time in seconds that it takes, here and elsewhere."""
+        start = self._clock()
+        if not lazy:
+            return self._fetcher.fetch(index), self._clock() - start
+        if self._extension is None or self._cannot_be_measured:
+            return self._fetch_lazily(index), self._clock() - start
+        batch = self._lazily(index)
+        spent_s = self._clock() - start
+        further_s = self._extension.cost_s(batch)
+        self._cannot_be_measured = further_s is None
+        return batch, spent_s + (further_s or 0.0)
 
     def _lazily(self, index: Any) -> Any:
         if self._extension is None:
