@@ -315,6 +315,34 @@ def test_every_request_of_the_builder_is_valid() -> None:
         assert json.loads(json.dumps(request)) == request
 
 
+def leaves(value: Any, at: str = "") -> dict[str, Any]:
+    if isinstance(value, dict) and value:
+        return {path: leaf for key, inner in value.items() for path, leaf in leaves(inner, f"{at}.{key}".strip(".")).items()}
+    return {at: value}
+
+
+SDK_ALONE = {"DebugHookConfig.CollectionConfigurations", "DebugHookConfig.S3OutputPath", "ProfilerConfig.DisableProfiler"}
+"""What only the SDK asks for: files of Debugger, which nobody reads here. Ours has its own tag besides the user's."""
+
+
+def test_the_official_sdk_asks_for_the_same_job_but_for_what_is_listed() -> None:
+    recorded = json.loads((Path(__file__).parents[1] / "golden" / "sagemaker_sdk_request.json").read_text())
+    channels = [Channel("train", "s3://my-bucket/flowers/train", distribution="ShardedByS3Key")]
+    ours = build_request(
+        TrainingJob(
+            "flowers-1", "ml.g5.2xlarge", ROLE, "my-bucket", channels, count=2, spot=True, max_hours=6,
+            hyperparameters={"model": "resnet50", "epochs": "90"}, environment={"A": "b"}, tags={"team": "a"},
+            subnets=["subnet-1"], security_groups=["sg-1"],
+        )
+    )  # fmt: skip
+    assert recorded["made_by"].startswith("sagemaker 2.257")
+    assert ours["Tags"].pop(0)["Key"] == "headrace"
+    ours["AlgorithmSpecification"]["ContainerEntrypoint"] = recorded["request"]["AlgorithmSpecification"]["ContainerEntrypoint"]
+    theirs, ours = leaves(recorded["request"]), leaves(ours)
+    assert {path for path in {*theirs, *ours} if theirs.get(path) != ours.get(path)} == SDK_ALONE
+    assert [one for one in check_request(recorded["request"]) if one.fatal] == []
+
+
 def test_metrics_match_the_lines_that_training_logs() -> None:
     lines = [
         "resnet20 epoch 1 step 11/25 wait <1 %: 176/400 img, 2.3 img/s (steps alone), 92 s, 97 s left",
