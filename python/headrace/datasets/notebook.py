@@ -60,7 +60,7 @@ def dataset_strip(dataset: Dataset) -> list[Picture] | str:
 def notebook_html(title: str, facts: Mapping[str, str], strip: Sequence[Picture] | str) -> str:
     """Return a title, a table of facts and a strip of pictures as HTML. A fact of several lines keeps its lines."""
     rows = "".join(
-        f'<tr style="background:none"><th style="{_CELL};font-weight:normal;opacity:0.75;vertical-align:top">{_text(name)}</th>'
+        f'<tr style="background:none"><th style="{_CELL};font-weight:normal;opacity:0.75;vertical-align:top;white-space:nowrap">{_text(name)}</th>'
         f'<td style="{_CELL};white-space:pre-wrap">{_text(value)}</td></tr>'
         for name, value in facts.items()
     )
