@@ -169,3 +169,11 @@ def test_fixes_without_time_for_their_runs_are_named(tmp_path: Path) -> None:
     assert "not measured, --seconds leaves no time for runs of" in done.stderr and "num_workers=" in done.stderr
     fixes = [fix for finding in json.loads(done.stdout)["findings"] for fix in finding["fixes"]]
     assert fixes and all(fix["verified_img_s"] is None for fix in fixes)
+
+
+@pytest.mark.parametrize("verb", ["diagnose", "watch"])
+def test_a_session_folder_that_cannot_be_made_is_named_with_the_option(tmp_path: Path, verb: str) -> None:
+    (tmp_path / "file").touch()
+    done = headrace(verb, "--out", "file/session", "--", sys.executable, "-c", "1", cwd=tmp_path)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert "cannot write the session" in done.stderr and "give another folder with --out" in done.stderr

@@ -249,3 +249,15 @@ def test_torch_is_examined_in_a_child_process(tmp_path: Path) -> None:
     assert software.read_torch(str(fake)) == (None, None)
     fake.write_text("#!/bin/sh\necho 'ImportError: libcudart.so.12' >&2; exit 1\n")
     assert software.read_torch(str(fake)) == (None, "ImportError: libcudart.so.12")
+
+
+def test_a_folder_that_cannot_be_written_costs_the_disk_only(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def fail(path: Path) -> None:
+        raise SourceError(f"{path}: a test file cannot be written")
+
+    monkeypatch.setattr(doctor.disk, "measure", fail)
+    found = doctor.examine("1")
+    assert found.disk is None and found.cores.usable >= 1
+    assert any("disk is not measured" in one.what for one in doctor.advise(found))
+    with pytest.raises(SourceError):
+        doctor.examine("1", path=tmp_path)

@@ -22,9 +22,7 @@ STYLES = {"problem": "bold red", "warning": "yellow", "note": "cyan"}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
-    parser.add_argument(
-        "--path", type=Path, default=Path.cwd(), metavar="FOLDER", help="storage to measure (default: this folder)"
-    )
+    parser.add_argument("--path", type=Path, metavar="FOLDER", help="storage to measure (default: this folder)")
     parser.add_argument(
         "--url", metavar="URL", help="also probe an object store: s3://, gs:// or az://bucket/prefix, or https://…"
     )
@@ -107,6 +105,8 @@ def _memory_words(found: Examination) -> str:
 
 def _disk_words(found: Examination) -> str:
     speed = found.disk
+    if speed is None:
+        return "not measured: no file can be written here"
     state = {True: "cold", False: "from memory", None: "cold or not: unknown"}[speed.cold]
     small = f"small random reads {speed.small_reads_per_s:,.0f}/s, p50 {1000 * speed.small_read_p50_s:.2f} ms"
     place = f"{speed.path} ({speed.file_system}, {state})"

@@ -17,12 +17,12 @@ from headrace.cli.session_command import add_session_options, positive_number, p
 from headrace.diagnosis.diagnose import diagnose
 from headrace.diagnosis.model import Diagnosis, command_ended
 from headrace.errors import HeadraceError
-from headrace.profiling.command import watch
+from headrace.profiling.command import make_session_folder, watch
 from headrace.profiling.finish import finish
 from headrace.report import numbers, terminal
 from headrace.report.exports.json import document
 from headrace.session.model import Session
-from headrace.system.private_files import make_private_folder, private_opener
+from headrace.system.private_files import private_opener
 
 SUMMARY = "show rate, waits and verdict of a training command while it runs; its own output goes to a file"
 EXAMPLE = "headrace watch -- python train.py --data /data/imagenet"
@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the command with the live view, then print the final screen. Return 1 if the command failed."""
     folder = session_folder(args)
-    make_private_folder(folder)
+    make_session_folder(folder)
     log = folder / "output.txt"
     output.log(f"headrace watch: session in {folder}; output of the command in {log}")
     with open(log, "wb", opener=private_opener) as file, _view(folder, every_s=args.every):

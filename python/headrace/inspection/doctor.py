@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from headrace.errors import SourceError
 from headrace.inspection.object_store_probe import StoreProbe, probe_store
 from headrace.system import disk, machine, nvml, software
 
@@ -52,16 +53,18 @@ class Examination:
     driver_source: str
     pci_gpus: int
     visible_devices: str | None
-    disk: disk.DiskSpeed
+    disk: disk.DiskSpeed | None
     object_store: StoreProbe | None
 
 
-def examine(headrace_version: str, *, path: Path, url: str | None = None) -> Examination:
+def examine(headrace_version: str, *, path: Path | None = None, url: str | None = None) -> Examination:
     """Collect the facts, in about ten seconds.
 
     headrace_version: for the report.
-    path: folder on the storage to measure.
+    path: folder on the storage to measure. Default: the working directory, if it can be measured.
     url: object store to probe. Default: none.
+
+    Raises SourceError if the storage of `path` or the object store cannot be measured.
     """
     driver, source = nvml.find_driver()
     return Examination(
@@ -74,9 +77,17 @@ def examine(headrace_version: str, *, path: Path, url: str | None = None) -> Exa
         driver_source=source,
         pci_gpus=count_pci_gpus(),
         visible_devices=os.environ.get("CUDA_VISIBLE_DEVICES"),
-        disk=disk.measure(path),
+        disk=disk.measure(path) if path is not None else _disk_of_working_directory(),
         object_store=probe_store(url) if url else None,
     )
+
+
+def _disk_of_working_directory() -> disk.DiskSpeed | None:
+    """Return the speed of the storage here, or None where no file can be written and none is there to read."""
+    try:
+        return disk.measure(Path.cwd())
+    except (SourceError, OSError):
+        return None
 
 
 def count_pci_gpus(root: Path = Path("/")) -> int:
@@ -251,7 +262,16 @@ def _memory_advice(found: Examination) -> list[Advice]:
 
 
 def _disk_advice(found: Examination) -> list[Advice]:
-    speed, advice = found.disk, []
+    speed = found.disk
+    if speed is None:
+        return [
+            Advice(
+                "note",
+                "the disk is not measured: no file can be written here",
+                "headrace doctor --path FOLDER   # with the data",
+            )
+        ]
+    advice = []
     if speed.cold is False and speed.file_system not in disk.IN_MEMORY:
         what = f"{speed.path}: the page cache could not be emptied, so its read speed is memory's"
         advice.append(Advice("note", what, "headrace doctor --path FOLDER   # a folder that no other process is reading"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
 import os
@@ -19,7 +20,17 @@ from headrace.session.model import SESSION_VERSION
 from headrace.system.private_files import make_private_folder, private_opener
 from headrace.system.redaction import redact_words
 
-__all__ = ["HOOK", "HOOKS", "add_fact", "begin_session", "default_session_folder", "end_sampler", "end_session", "watch"]
+__all__ = [
+    "HOOK",
+    "HOOKS",
+    "add_fact",
+    "begin_session",
+    "default_session_folder",
+    "end_sampler",
+    "end_session",
+    "make_session_folder",
+    "watch",
+]
 
 HOOK = "headrace.attach.torch_hooks"
 RECOGNITION_HOOK = "headrace.accelerate.recognition_hook"
@@ -87,12 +98,20 @@ def default_session_folder() -> Path:
     )
 
 
+def make_session_folder(folder: Path) -> None:
+    """Make the folder of a session, for its owner only. Raise `SessionError` if it cannot be made."""
+    try:
+        make_private_folder(folder)
+    except OSError as error:
+        raise _unwritable(folder, error) from error
+
+
 def begin_session(folder: Path, command: Sequence[str]) -> None:
     """Make the folder and write the first line of a session, with the command less its secrets.
 
     Raises `UsageError` when the folder already holds a session, `SessionError` when it cannot be written.
     """
-    make_private_folder(folder)
+    make_session_folder(folder)
     if any(folder.glob("*.jsonl")):
         raise UsageError(f"{folder} already holds a session", hint="give another folder with --out, or remove that one")
     _write(
@@ -121,8 +140,16 @@ def _write(folder: Path, **line: Any) -> None:
         with open(folder / "launch.jsonl", "a", encoding="utf-8", opener=private_opener) as file:
             file.write(json.dumps(line, separators=(",", ":")) + "\n")
     except OSError as error:
-        hint = "free some space, or give another folder with --out"
-        raise SessionError(f"cannot write the session {folder}: {error.strerror or error}", hint=hint) from error
+        raise _unwritable(folder, error) from error
+
+
+def _unwritable(folder: Path, error: OSError) -> SessionError:
+    hint = (
+        "free some space, or give another folder with --out"
+        if error.errno == errno.ENOSPC
+        else "give another folder with --out"
+    )
+    return SessionError(f"cannot write the session {folder}: {error.strerror or error}", hint=hint)
 
 
 def end_sampler(process: subprocess.Popen[bytes], *, patience_s: float) -> None:
