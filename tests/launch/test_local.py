@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
 import shutil
 import struct
+import subprocess
 import tarfile
 import time
 from collections.abc import Callable
@@ -351,3 +354,20 @@ time.sleep(600)
     environment = {"HEADRACE_READS_PIPES": "1", "DATA": str(data)}
     job = run(script, channel={"mode": "Pipe"}, environment=environment)
     assert job.status == "Failed" and "channel train" in job.description["FailureReason"], logs(job)
+
+
+@pytest.mark.skipif("HEADRACE_SAGEMAKER_TOOLKIT" not in os.environ, reason="untested: no environment with sagemaker-training")
+def test_the_toolkit_starts_a_script_in_the_tree_of_a_local_host(run: Run, tmp_path: Path) -> None:
+    assert run(SCRIPT).status == "Completed"
+    base = tmp_path / "job" / "hosts" / "algo-1"
+    (ours,) = (base / "model").glob("algo-1.json")
+    expected = ours.read_text()
+    ours.unlink()
+    names = tmp_path / "hosts"
+    names.write_text(Path("/etc/hosts").read_text() + "\n127.0.0.1 algo-1\n")
+    train = Path(os.environ["HEADRACE_SAGEMAKER_TOOLKIT"])
+    environment = {"PATH": f"{train.parent}:{os.environ['PATH']}", "HOME": str(tmp_path), "SAGEMAKER_BASE_DIR": str(base)}
+    words = f"mount --bind {shlex.quote(str(names))} /etc/hosts && exec {shlex.quote(str(train))}"
+    command = ["unshare", "-m", "-r", "bash", "-c", words]
+    subprocess.run(command, env={**environment, "SAGEMAKER_PROGRAM": "train.py"}, check=True, timeout=120)
+    assert json.loads(ours.read_text()) == json.loads(expected)
