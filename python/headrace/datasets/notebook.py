@@ -22,6 +22,7 @@ __all__ = ["STRIP", "dataset_facts", "dataset_strip", "names_text", "notebook_ht
 STRIP = 8  # pictures of the strip
 _NAMES = 6  # class names that are listed
 _CELL = "text-align:left;padding:0.1em 1em 0.1em 0;border:0;background:none"
+_NAME = "font-weight:normal;opacity:0.75;vertical-align:top;white-space:nowrap"
 _FIGURE = "display:inline-block;margin:0 0.6em 0.6em 0;vertical-align:bottom;max-width:128px"
 _CAPTION = "font-size:0.8em;opacity:0.75;overflow:hidden;white-space:nowrap;text-overflow:ellipsis"
 
@@ -60,7 +61,7 @@ def dataset_strip(dataset: Dataset) -> list[Picture] | str:
 def notebook_html(title: str, facts: Mapping[str, str], strip: Sequence[Picture] | str) -> str:
     """Return a title, a table of facts and a strip of pictures as HTML. A fact of several lines keeps its lines."""
     rows = "".join(
-        f'<tr style="background:none"><th style="{_CELL};font-weight:normal;opacity:0.75;vertical-align:top;white-space:nowrap">{_text(name)}</th>'
+        f'<tr style="background:none"><th style="{_CELL};{_NAME}">{_text(name)}</th>'
         f'<td style="{_CELL};white-space:pre-wrap">{_text(value)}</td></tr>'
         for name, value in facts.items()
     )
