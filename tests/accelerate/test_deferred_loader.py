@@ -348,3 +348,41 @@ def test_memory_and_files_of_workers_and_main_process_do_not_grow_over_fifty_epo
     assert worker_files(worker) <= before[3] + 2
     assert resident_bytes(os.getpid()) - before[1] < 8 << 20
     assert resident_bytes(worker) - before[2] < 8 << 20
+
+
+def test_pinned_memory_comes_from_torch_and_batches_are_whole(
+    folder: Path, taken_over: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Torch's thread for pinned memory runs, on an accelerator that is only claimed."""
+    pinned: list[tuple[int, ...]] = []
+    later: list[torch.Size] = []
+    theirs = both_ways(DataLoader(Images(paths_of(folder), "dict"), 4, num_workers=1))[0]
+
+    def own_memory(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        pinned.append(shape)
+        return torch.empty(shape, dtype=dtype)
+
+    def pin(tensor: torch.Tensor, device: Any = None) -> torch.Tensor:
+        later.append(tensor.shape)
+        return tensor
+
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
+    monkeypatch.setattr(torch.accelerator, "current_device_index", lambda: 0)
+    monkeypatch.setattr(torch.accelerator, "set_device_index", lambda index: None)
+    monkeypatch.setattr(torch.Tensor, "pin_memory", pin)
+    monkeypatch.setattr(deferred_loader, "_pinned_tensor", own_memory)
+    loader = always_lazy(DataLoader(Images(paths_of(folder), "dict"), 4, num_workers=1, pin_memory=True))
+    seeded(5)
+    batches = iter(loader)
+    ours = described([list(batches)])
+    assert [one[1:] for one in ours[1:]] == [one[1:] for one in theirs[0][1:]]
+    assert pinned and all(shape[1:] == (3, 40, 40) for shape in pinned)
+    assert torch.Size([4, 3, 40, 40]) in later and torch.Size([4, 2]) in later
+    threads = set(receiving_threads())
+    del batches
+    gc.collect()
+    deadline = time.monotonic() + 60
+    while threads & set(receiving_threads()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

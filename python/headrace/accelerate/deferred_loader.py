@@ -14,6 +14,7 @@ import contextlib
 import queue
 import sys
 import threading
+import weakref
 from pathlib import Path
 from time import time_ns
 from typing import Any
@@ -100,15 +101,25 @@ def with_deferred_items(loader: Any, images: int = 0) -> PartlyNative:
 def _receive_deferred(iterator: Any) -> Any:
     """Make the iterator of a loader with workers compute the batches that arrive."""
     threads = min(iterator._num_workers, max(1, int(cores().usable)))
-    receiver = _Receiver(engine(threads), process_indexes(), 2 + iterator._num_workers * iterator._prefetch_factor)
+    batches = 2 + iterator._num_workers * iterator._prefetch_factor
+    receiver = _Receiver(engine(threads), process_indexes(), batches, pinned=iterator._pin_memory)
     arrived: queue.Queue[Any] = queue.Queue()
     ended = threading.Event()
-    thread = _ReceivingThread(iterator._worker_result_queue, arrived, ended, receiver)
-    # torch ends a thread of these names when it ends the workers, before it closes their queue.
-    iterator._pin_memory_thread, iterator._pin_memory_thread_done_event = thread, ended
-    iterator._data_queue = _Finishing(arrived)
+    source = iterator._data_queue
+    thread = _ReceivingThread(source, arrived, ended, receiver)
+    iterator._data_queue = _Finishing(arrived, iterator._pin_memory_device if iterator._pin_memory else None)
+    if iterator._pin_memory:  # torch's own thread for pinned memory passes descriptions on: this one is behind it
+        weakref.finalize(iterator._data_queue, _end, ended, source)
+    else:  # torch ends a thread of these names when it ends the workers, before it closes their queue
+        iterator._pin_memory_thread, iterator._pin_memory_thread_done_event = thread, ended
     thread.start()
     return iterator
+
+
+def _end(ended: threading.Event, source: Any) -> None:
+    """End a thread, and wake it."""
+    ended.set()
+    source.put((None, None))
 
 
 class _ReceivingThread(threading.Thread):
@@ -148,7 +159,8 @@ class _ReceivingThread(threading.Thread):
 class _Receiver:
     """What fills the batches of one loader: native threads, memory that is used again, JPEG indexes."""
 
-    def __init__(self, pool: Any, indexes: IndexStore | None, batches: int) -> None:
+    def __init__(self, pool: Any, indexes: IndexStore | None, batches: int, *, pinned: bool) -> None:
+        self._pinned = pinned
         self._engine = pool
         self._indexes = indexes
         self._batches = batches
@@ -160,6 +172,8 @@ class _Receiver:
 
     def _memory(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """Return a tensor over memory that is used again when nobody refers to it."""
+        if self._pinned:
+            return _pinned_tensor(shape, dtype)  # torch keeps pinned memory, and waits for unfinished copies
         count = 1
         for side in shape:
             count *= side
@@ -171,11 +185,16 @@ class _Receiver:
         return torch.frombuffer(self._rings[size].take(), dtype=dtype, count=count).view(shape)
 
 
+def _pinned_tensor(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype, pin_memory=True)
+
+
 class _Finishing:
     """The end of the queue that the script's iterator reads: batches in the order of their arrival, complete."""
 
-    def __init__(self, arrived: queue.Queue[Any]) -> None:
+    def __init__(self, arrived: queue.Queue[Any], pin_device: str | None) -> None:
         self._arrived = arrived
+        self._pin_device = pin_device
         self._error: Exception | None = None
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
@@ -190,6 +209,8 @@ class _Finishing:
         if isinstance(data, PendingBatch):
             try:
                 data = data.finish()
+                if self._pin_device is not None:
+                    data = torch.utils.data._utils.pin_memory.pin_memory(data, self._pin_device)
             except Exception:
                 data = ExceptionWrapper(where="while headrace computed a batch")
         return number, data
