@@ -2,15 +2,15 @@
 
     python benchmarks/run.py [--images FOLDER] [--copies N] [--repeats N] [--only NAME …] [--write]
 
-The scripts stand in `run_jobs.py`: ImageFolder with torchvision transforms, which is taken over as a whole; datasets of a
-script's own, which are taken over in part; and scripts that `run` cannot make faster, which it must not make slower. Each has
-as many workers as usable cores and batches of 64 unless its name says otherwise, three epochs, and no computation. Plain and
-taken-over runs alternate, in fresh processes. CPU time is that of the process and its finished workers; other load on the
-machine disturbs it less than the rate. The first epoch includes the start of workers or threads, and the batches that `run`
-makes both ways to compare their cost. Images are in the page cache. Each photograph is there `--copies` times as a file of its
-own (a hard link), so that an epoch is long enough. "next run" is the first epoch of another process, which finds the JPEG
-indexes of the process before. That process itself begins without indexes. Intervals are 95 % intervals of the mean of the
-pairs' ratios (of their logarithms, by Student's distribution).
+The scripts stand in `run_jobs.py`: ImageFolder with torchvision transforms and datasets of a script's own, which are taken
+over as a whole; datasets whose items draw numbers or look at their tensors, which are taken over in part; and scripts that
+`run` cannot make faster, which it must not make slower. Each has as many workers as usable cores and batches of 64 unless its
+name says otherwise, three epochs, and no computation. Plain and taken-over runs alternate, in fresh processes. CPU time is that
+of the process and its finished workers; other load on the machine disturbs it less than the rate. The first epoch includes the
+start of workers or threads, and the batches that `run` makes both ways to compare their cost. Images are in the page cache.
+Each photograph is there `--copies` times as a file of its own (a hard link), so that an epoch is long enough. "next run" is
+the first epoch of another process, which finds the JPEG indexes of the process before. That process itself begins without
+indexes. Intervals are 95 % intervals of the mean of the pairs' ratios (of their logarithms, by Student's distribution).
 """
 
 from __future__ import annotations

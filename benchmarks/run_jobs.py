@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,12 +40,13 @@ class Job:
 
 
 class Images(Dataset[Any]):
-    """A dataset of a script's own: paths, labels, a transform."""
+    """A dataset of a script's own: paths, labels, a transform. `draws`: its items draw a random number of their own."""
 
-    def __init__(self, root: Path, steps: list[Any], views: int = 1) -> None:
+    def __init__(self, root: Path, steps: list[Any], views: int = 1, *, draws: bool = False) -> None:
         self.paths = sorted(str(path) for path in root.rglob("*.*"))
         self.transform = transforms.Compose(steps)
         self.views = views
+        self.draws = draws
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -53,7 +55,7 @@ class Images(Dataset[Any]):
         image = Image.open(self.paths[index]).convert("RGB")
         if self.views > 1:
             return [self.transform(image) for _ in range(self.views)], index
-        return self.transform(image), index
+        return self.transform(image), random.random() if self.draws else index
 
 
 class ReadByOpenCV(Dataset[Any]):
@@ -106,9 +108,9 @@ def folder(*steps: Any) -> Job:
     return Job(lambda root: loading(ImageFolder(str(root), transforms.Compose(steps))))
 
 
-def own(*steps: Any, views: int = 1, **options: Any) -> Job:
+def own(*steps: Any, views: int = 1, draws: bool = False, **options: Any) -> Job:
     """Return the job of a dataset of a script's own with transforms."""
-    return Job(lambda root: loading(Images(root, [*steps], views)), **options)
+    return Job(lambda root: loading(Images(root, [*steps], views, draws=draws)), **options)
 
 
 def article(workers: int) -> Job:
@@ -131,6 +133,11 @@ JOBS: dict[str, Job] = {
     "with RandAugment": folder(CROP, FLIP, transforms.RandAugment(), *FLOATS),
     "evaluation": folder(transforms.Resize(256), transforms.CenterCrop(224), *FLOATS),
     "own dataset: crop, flip, normalise": own(CROP, FLIP, *FLOATS),
+    "own dataset that draws numbers: crop, flip, normalise": own(CROP, FLIP, *FLOATS, draws=True),
+    "own dataset that draws numbers: two crops": own(CROP, FLIP, *FLOATS, views=2, draws=True),
+    "own dataset that draws numbers: resize 256, random crop": own(
+        transforms.Resize(256), transforms.RandomCrop(224), FLIP, *FLOATS, draws=True
+    ),
     "own dataset, looks at each tensor": own(CROP, FLIP, *FLOATS, transforms.Lambda(look)),
     "own dataset: resize 256, random crop": own(transforms.Resize(256), transforms.RandomCrop(224), FLIP, *FLOATS),
     "own dataset: two crops": own(CROP, FLIP, *FLOATS, views=2),
@@ -143,7 +150,10 @@ JOBS: dict[str, Job] = {
     "OpenCV and albumentations": Job(lambda root: loading(ReadByOpenCV(root)), needs=("cv2", "albumentations")),
     "Hugging Face datasets": Job(lambda root: loading(hugging_face(root)), needs=("datasets",)),
 }
-"""The jobs, by name. The first ones are taken over as a whole, those on a dataset of the script's own in part."""
+"""The jobs, by name. ImageFolders and most datasets of the script's own are taken over as a whole.
+
+Taken over in part: datasets that draw numbers or look at their tensors, OpenCV and Hugging Face datasets.
+"""
 
 
 def usable_jobs(words: list[str] | None) -> dict[str, Job]:

@@ -18,7 +18,15 @@ from typing import Any
 import torch
 
 from headrace.accelerate.item_code import RewrittenCode, rewritten
-from headrace.accelerate.planned_images import Chain, NotUnderstood, PlannedFile, PlannedImage, PlannedView, path_text
+from headrace.accelerate.planned_images import (
+    Chain,
+    NotUnderstood,
+    PlannedFile,
+    PlannedImage,
+    PlannedView,
+    path_text,
+    refusal_of,
+)
 from headrace.accelerate.pure_functions import is_plain_type, pure_functions, pure_method
 from headrace.accelerate.translate import Unsupported, display_name, full_name
 
@@ -48,7 +56,6 @@ class ItemCalls:
         self._methods: dict[tuple[type, str], Callable[..., Any] | None] = {}
         self._rewritten: dict[tuple[Any, type | None], Callable[..., Any]] = {}
         self._plain: dict[type, bool] = {}
-        self._refusal: str | None = None
         for function in pure_functions():
             self._handlers[id(function)] = (function, self._pure(function))
         for function, handler in self._special():
@@ -59,37 +66,25 @@ class ItemCalls:
 
         Raise `Unsupported` with the reason if the code does something that is refused.
         """
-        self._refusal = None
-        try:
-            item = self.item(dataset, index)
-        except NotUnderstood as error:
-            raise Unsupported(str(error)) from error
-        if self._refusal is not None:  # the code has caught it
-            raise Unsupported(self._refusal)
-        return item
+        return self._understood(lambda: self.item(dataset, index))
 
     def run(self, function: Any, *arguments: Any) -> Any:
         """Return the result of a function of the script. Raise `Unsupported` if its code does something that is refused."""
-        self._refusal = None
-        try:
-            result = self.call(function, *arguments)
-        except NotUnderstood as error:
-            raise Unsupported(str(error)) from error
-        if self._refusal is not None:
-            raise Unsupported(self._refusal)
-        return result
+        return self._understood(lambda: self.call(function, *arguments))
 
     def length(self, dataset: Any) -> int:
         """Return the length of a dataset. Raise `Unsupported` if its code does something that is refused."""
-        try:
-            return int(self._len(dataset))
-        except NotUnderstood as error:
-            raise Unsupported(str(error)) from error
+        return int(self._understood(lambda: self._len(dataset)))
 
     def refuse(self, reason: str) -> NotUnderstood:
-        """Return the error, and note it in case the code catches it."""
-        self._refusal = self._refusal or reason
+        """Return the error for something that is refused."""
         return NotUnderstood(reason)
+
+    def _understood(self, make: Callable[[], Any]) -> Any:
+        result, refusal = refusal_of(make)
+        if refusal is not None:
+            raise Unsupported(refusal)
+        return result
 
     # The decisions of rewritten code
 
@@ -123,7 +118,7 @@ class ItemCalls:
         function = self._methods.get(key, _ABSENT)
         if function is _ABSENT:
             function = self._methods[key] = self._method(kind, name, thing)
-        if function is None:  # an attribute of the object
+        if function is None or (function is not _PURE and name in getattr(thing, "__dict__", ())):  # the object's own attribute
             return self.call(self.attribute(thing, name), *arguments, **named)
         if function is _PURE:
             self._require_plain(arguments, named)
@@ -221,13 +216,13 @@ class ItemCalls:
         return self._code(function, kind)(operation, *arguments, **named)
 
     def _method(self, kind: type, name: str, thing: Any) -> Any:
-        """Return what is called in place of a method of a type. None: an attribute of the object hides it."""
+        """Return what is called in place of a method of a type. None: the attribute is looked up."""
         if pure_method(kind, name):
             return _PURE
         if is_plain_type(kind) or isinstance(thing, PlannedView | PlannedFile):
             raise self.refuse(f"its items call {kind.__name__}.{name}")
         function = getattr(kind, name, None)
-        if name in getattr(thing, "__dict__", ()):
+        if function is None and name in getattr(thing, "__dict__", ()):
             return None
         if function is None and isinstance(thing, torch.nn.Module):
             return None

@@ -7,18 +7,42 @@ know the file and the chain of transforms. Whatever else the code asks of them i
 from __future__ import annotations
 
 import os
+import threading
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from headrace.accelerate.translate import is_known, makes_tensor
 
-__all__ = ["Chain", "NotUnderstood", "PlannedFile", "PlannedImage", "PlannedView", "path_text"]
+__all__ = ["Chain", "NotUnderstood", "PlannedFile", "PlannedImage", "PlannedView", "path_text", "refusal_of"]
+
+
+class _Refusals(threading.local):
+    """The first refusal of this thread since `refusal_of` was called last."""
+
+    first: str | None = None
+
+
+_refusals = _Refusals()
 
 
 class NotUnderstood(BaseException):
-    """The item's code does what headrace does not look into. Not an `Exception`, which the code might catch.
+    """The item's code does what headrace does not look into. The message is the reason in words.
 
-    The message is the reason in words.
+    Not an `Exception`, which the code might catch. It is also noted for `refusal_of`: the code may catch everything.
     """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        _refusals.first = _refusals.first or reason
+
+
+def refusal_of(make: Callable[[], Any]) -> tuple[Any, str | None]:
+    """Call a function. Return its result, and the first reason for which something in it was refused."""
+    _refusals.first = None
+    try:
+        return make(), _refusals.first
+    except NotUnderstood:
+        return None, _refusals.first
 
 
 class Chain:
