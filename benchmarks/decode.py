@@ -10,6 +10,8 @@ round, against libjpeg-turbo's full decode alone, and the median is shown. Peers
 Two threads are compared with one by wall time, in chunks of 50 images, one after the other in every round. The least time
 of each chunk counts, since other work on the machine only adds time.
 
+`decode_whole.py` measures the decoding of whole images, without a crop.
+
 `crates/headrace-core/examples/decode_profile.rs` measures where the time goes. cargo builds it with stage timers; without
 cargo that part is left out.
 """
@@ -36,6 +38,7 @@ import headrace
 import machine_facts
 import numpy as np
 import record
+from decode_whole import measure_whole
 from headrace import _native
 from PIL import Image
 from sample import Box, photographs, random_resized_crops, shrunk
@@ -326,6 +329,7 @@ def main() -> int:
         PACKAGES,
         settings={"images": len(files), "mean_kb": round(mean_kb), "rounds": args.rounds},
         rows=summarised(rows, rates),
+        whole_images=measure_whole(data["orig"][0], args.rounds),
         two_threads=two_threads(*data["marked"], args.rounds),
         profile=profile_summary(profile) if profile else None,
     )

@@ -19,6 +19,7 @@ def render(document: Document) -> str:
         facts(document),
         rates(document),
         note("decode"),
+        *(whole_images(document["whole_images"], settings["rounds"]) if "whole_images" in document else ()),
         two_threads(document["two_threads"]),
         *(profile(document["profile"]) if document["profile"] else ()),
     )
@@ -38,6 +39,22 @@ def rates(document: Document) -> str:
             )
             for row in document["rows"]
         ),
+    )
+
+
+def whole_images(sets: list[dict[str, Any]], rounds: int) -> tuple[str, ...]:
+    """Return the section on the decoding of whole images: a row for each way, two columns for each set of files."""
+    ways = [row["way"] for row in sets[0]["ways"]]
+    rows = []
+    for number in range(len(ways)):
+        cells = [one["ways"][number] for one in sets]
+        rows.append([name_of(cells[0], "way"), *(f"{cell['img_s']:,.0f} ({cell['times']:.2f} ×)" for cell in cells)])
+    return (
+        "## Whole images",
+        "JPEG bytes → all pixels, without a crop: what `headrace run` does in place of OpenCV's and torchvision's readers. "
+        f"img/s per core, and × libjpeg-turbo. For each image and way the least of {count(rounds, 'round')} counts.",
+        table(["way", *(f"{one['images']} ({one['mean_kb']:.0f} KB)" for one in sets)], rows),
+        note("decode_whole"),
     )
 
 

@@ -3,6 +3,7 @@
 
 use std::cell::RefCell;
 
+use headrace_core::cpu::Extension;
 use headrace_core::exif;
 use headrace_core::geometry::Size;
 use headrace_core::jpeg::header;
@@ -21,6 +22,16 @@ thread_local! {
     /// Scratch memory of the calling thread. No image data outlives its call.
     static DECODER: RefCell<RegionDecoder> = RefCell::default();
     static COPY: RefCell<Vec<u8>> = RefCell::default();
+    /// The decoder of the calls that named an extension, which is the same in most of them.
+    static NAMED: RefCell<Option<(Extension, RegionDecoder)>> = const { RefCell::new(None) };
+}
+
+/// Return the vector instructions of this name: "scalar", "avx2", "avx512" or "neon".
+fn extension_named(name: &str) -> PyResult<Extension> {
+    Extension::available()
+        .into_iter()
+        .find(|extension| format!("{extension:?}").eq_ignore_ascii_case(name))
+        .ok_or_else(|| PyValueError::new_err(format!("this processor does not run {name:?}")))
 }
 
 /// Return width, height, number of components and offset behind the end marker of a JPEG that decodes without an error, natively and
@@ -74,9 +85,10 @@ pub fn jpeg_shape(
 }
 
 /// Decode a whole JPEG of `width` × `height` pixels into `out`, whose size is `height` × `width` × channels bytes. `channels`: "rgb",
-/// "bgr" or "gray". Return false, with anything in `out`, if the file is not sound or not decoded natively. Nobody else may read or
-/// write `out` during the call.
+/// "bgr" or "gray". `extension`: the vector instructions to use, for benchmarks (default: the best ones). Return false, with anything in
+/// `out`, if the file is not sound or not decoded natively. Nobody else may read or write `out` during the call.
 #[pyfunction]
+#[pyo3(signature = (data, width, height, channels, out, extension = None))]
 #[allow(unsafe_code)]
 pub fn decode_sound_jpeg(
     py: Python<'_>,
@@ -85,25 +97,37 @@ pub fn decode_sound_jpeg(
     height: u32,
     channels: &str,
     out: PyBuffer<u8>,
+    extension: Option<&str>,
 ) -> PyResult<bool> {
+    let extension = extension.map(extension_named).transpose()?;
     let channels = match channels {
         "rgb" => Channels::Rgb,
         "bgr" => Channels::Bgr,
         "gray" => Channels::Gray,
         other => return Err(PyValueError::new_err(format!("channels {other:?}"))),
     };
-    if out.readonly() || !out.is_c_contiguous() {
-        return Err(PyValueError::new_err("out must be writable and contiguous"));
+    if out.readonly() || !out.is_c_contiguous() || out.len_bytes() == 0 {
+        return Err(PyValueError::new_err("out must be writable, contiguous and not empty"));
     }
     let data = ReadOnly::new(data)?;
     // SAFETY: the buffer is writable and contiguous (checked), held during the call, and the caller's alone.
     let out =
         unsafe { std::slice::from_raw_parts_mut(out.buf_ptr().cast::<u8>(), out.len_bytes()) };
     detached(py, || {
-        let (mut decoder, mut copy) = (DECODER.take(), COPY.take());
+        let mut copy = COPY.take();
         let bytes = data.bytes(&mut copy);
+        let mut decoder = match extension {
+            None => DECODER.take(),
+            Some(extension) => match NAMED.take() {
+                Some((other, decoder)) if other == extension => decoder,
+                _ => RegionDecoder::with_extension(extension),
+            },
+        };
         let decoded = sound_pixels(&mut decoder, bytes, Size { width, height }, channels, out);
-        DECODER.set(decoder);
+        match extension {
+            None => DECODER.set(decoder),
+            Some(extension) => NAMED.set(Some((extension, decoder))),
+        }
         COPY.set(copy);
         decoded
     })

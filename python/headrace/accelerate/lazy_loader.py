@@ -30,7 +30,7 @@ from headrace.accelerate.pillow_version import follow_installed_pillow
 from headrace.accelerate.translate import Unsupported
 from headrace.attach.log import log_line
 
-__all__ = ["Extension", "LazyFetcher", "LazyItems", "recognise_lazy_images", "trial_of", "with_lazy_images"]
+__all__ = ["Extension", "LazyFetcher", "LazyItems", "native_steps", "recognise_lazy_images", "trial_of", "with_lazy_images"]
 
 WARM_UP_BATCHES = 1
 """The first batches of a process are not measured: modules are imported, and images are compared."""
@@ -65,14 +65,12 @@ def with_lazy_images(loader: Any, images: int = 0, extension: Extension | None =
     if trial.state in (TrialState.NOT_FASTER, TrialState.NO_JPEG):
         raise Unsupported(_reason(trial))
     check = "each process compares its first images"
-    readers = readers_imported()
-    native = f"the decode of JPEGs that {' or '.join(readers)} reads"
+    native = native_steps()
     if "PIL.Image" in sys.modules:
         from headrace.accelerate.lazy_opening import require_equal_operations
 
         require_equal_operations()
         check = f"Pillow's operations equal on a test image; {check}"
-        native = "the decode, crop and resize of JPEGs that Pillow opens" + (f", and {native}" if readers else "")
     if loader.num_workers == 0:
         return PartlyNative(loader, native, check, lambda iterator: _fetch_lazily(iterator, trial, extension))
     changed = copy.copy(loader)
@@ -86,6 +84,16 @@ def recognise_lazy_images(loader: Any) -> None:
         raise Unsupported("the script imports neither Pillow nor OpenCV")
     if isinstance(loader.dataset, TensorDataset):
         raise Unsupported("its dataset is a TensorDataset")
+
+
+def native_steps() -> str:
+    """Return in words what is native in items with lazy images, by the libraries that the script has imported."""
+    pillow = "the decode, crop and resize of JPEGs that Pillow opens"
+    readers = readers_imported()
+    if not readers:
+        return pillow
+    whole = f"the decode of JPEGs that {' or '.join(readers)} reads"
+    return f"{pillow}, and {whole}" if "PIL.Image" in sys.modules else whole
 
 
 def trial_of(loader: Any) -> Trial:

@@ -134,7 +134,7 @@ def _ask(loader: Any) -> Answer:
         return Answer("unknown", "the script does not use NumPy, which headrace run imports")
     # Imported here, so that a script without a DataLoader does not load the native module.
     from headrace.accelerate.item_loader import recognise_items
-    from headrace.accelerate.lazy_loader import recognise_lazy_images
+    from headrace.accelerate.lazy_loader import native_steps, recognise_lazy_images
     from headrace.accelerate.native_decode import recognise_native_decode
     from headrace.accelerate.recognise import Unsupported, recognise
     from headrace.accelerate.refusal import both
@@ -157,7 +157,7 @@ def _ask(loader: Any) -> Answer:
             recognise_lazy_images(loader)
         except Unsupported as error:
             return Answer("refused", f"{reason}; not in part either: {error}")
-        return Answer("part", f"the decode, crop and resize of JPEGs that Pillow opens only: {reason}")
+        return Answer("part", f"{native_steps()} only: {reason}")
     return Answer("part", f"decode and {part.first} only: {reason}", "resized" if part.resized else "cropped")
 
 
