@@ -17,6 +17,7 @@ run tests/frameworks/test_tensorflow_batches.py
 run tests/frameworks/test_jax_batches.py
 run tests/examples/test_examples.py -k "lightning or accelerate or hugging or keras"
 run tests/frameworks/test_framework_scripts.py
+run tests/test_guides.py -k other_frameworks
 for group in "${failed[@]}"; do
     echo "test-frameworks: FAILED: $group" >&2
 done

@@ -43,9 +43,20 @@ def world(tmp_path: Path) -> Iterator[World]:
         yield make_world(tmp_path / "world", AWS_ENDPOINT_URL=endpoint, AWS_SKIP_SIGNATURE="true", AWS_REGION="us-east-1")
 
 
+IMPORTED_BY = {"to_tf_dataset(": "tensorflow", "to_keras_dataset(": "keras", "to_jax(": "jax"}
+"""Methods of a Loader that import a package, and the package."""
+
+
+def packages(text: str) -> set[str]:
+    """The packages that a Python block needs."""
+    return {
+        *re.findall(r"^\s*(?:import|from) (\w+)", text, re.MULTILINE),
+        *(package for call, package in IMPORTED_BY.items() if call in text),
+    }
+
+
 def missing(text: str) -> list[str]:
-    names = re.findall(r"^\s*(?:import|from) (\w+)", text, re.MULTILINE)
-    return [name for name in names if importlib.util.find_spec(name) is None]
+    return [name for name in packages(text) if importlib.util.find_spec(name) is None]
 
 
 def failures(world: World, page: str, language: str, text: str) -> Iterator[str]:
@@ -85,11 +96,14 @@ def test_every_block_of_a_guide_runs(page: str, world: World) -> None:
     assert not failed, "\n\n".join([page, *failed])
 
 
-@pytest.mark.parametrize("package", ["jax", "tensorflow"])
+OTHER_FRAMEWORKS = ["jax", "keras", "tensorflow"]
+
+
+@pytest.mark.parametrize("package", OTHER_FRAMEWORKS)
 def test_blocks_for_other_frameworks(package: str, world: World) -> None:
     if importlib.util.find_spec(package) is None:
         pytest.skip(f"no {package}: make test-frameworks has it")
-    texts = [text for page in PAGES for language, text in blocks(page) if f"import {package}" in text]
+    texts = [text for page in PAGES for language, text in blocks(page) if language == "python" and package in packages(text)]
     assert texts and not [name for text in texts for name in missing(text)]
     for text in texts:
         assert not list(failures(world, package, "python", text))
@@ -97,7 +111,7 @@ def test_blocks_for_other_frameworks(package: str, world: World) -> None:
 
 def test_every_package_that_a_block_needs_is_tested_somewhere() -> None:
     needed = {name for page in PAGES for language, text in blocks(page) if language == "python" for name in missing(text)}
-    assert needed <= {"jax", "tensorflow"}
+    assert needed <= set(OTHER_FRAMEWORKS)
 
 
 def test_most_commands_of_the_guides_run_here_and_the_others_are_still_there() -> None:

@@ -63,6 +63,7 @@ class World:
         text = re.sub(r"batch_size=\d+", "batch_size=4", text)
         text = re.sub(r"((?:Loader\(|\"), ?)(?:8|16|64|256)(?=, hr)", r"\g<1>4", text)
         text = re.sub(r"imagenet_train\(\d+", "imagenet_train(32", text)
+        text = text.replace("weights=None", "weights=None, input_shape=(32, 32, 3)")
         return text.replace('device="cuda"', 'device="cpu"').replace("default=200", "default=10")
 
     def small_command(self, line: str) -> list[str]:
