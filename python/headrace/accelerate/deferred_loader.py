@@ -28,6 +28,7 @@ from headrace.accelerate.deferred_batch import DescribedBatch, PendingBatch, com
 from headrace.accelerate.lazy_loader import with_lazy_images
 from headrace.accelerate.partly_native import PartlyNative
 from headrace.accelerate.shared_indexes import index_path, process_indexes, use_index_path
+from headrace.accelerate.type_comparisons import compares_tensor_types
 from headrace.system.machine import cores
 
 __all__ = ["ComputedItems", "DeferredItems", "with_deferred_items"]
@@ -90,8 +91,11 @@ def _deferred_tensors() -> contextlib.AbstractContextManager[Any]:
 def with_deferred_items(loader: Any, images: int = 0) -> PartlyNative:
     """Return a copy of the DataLoader whose images are lazy, and whose tensors are computed by native threads.
 
-    `images`: not used: each process compares the first images that it makes. Raise `Unsupported` as `with_lazy_images` does.
+    A script that compares `type(…)` with a class of tensors gets lazy images only. `images`: not used: each process compares
+    the first images that it makes. Raise `Unsupported` as `with_lazy_images` does.
     """
+    if compares_tensor_types():
+        return with_lazy_images(loader, images)
     if loader.num_workers == 0:
         return with_lazy_images(loader, images, ComputedItems())
     changed = with_lazy_images(loader, images, DeferredItems(time_ns(), index_path()))
