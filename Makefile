@@ -1,8 +1,8 @@
 # demo and test start from nothing: they make .venv, install, build. Everything else is a few commands by name.
 PY := .venv/bin/python
 .PHONY: setup demo test check fuzz lock results docs wheel bench bench-augmentation bench-cost bench-decode bench-demo bench-diagnosis bench-exactness \
-	bench-gpu bench-loaders bench-object-store bench-overhead bench-pack bench-parity bench-run bench-train-parity bench-trainer-wait miri \
-	test-frameworks
+	bench-gpu bench-loaders bench-object-store bench-overhead bench-pack bench-parity bench-run bench-train-parity bench-tf-input bench-trainer-wait \
+	miri test-frameworks
 
 setup:
 	@scripts/setup.sh dev
@@ -80,6 +80,10 @@ bench-parity: setup # needs the CIFAR-10 JPEGs of the test data; hours on two co
 
 bench-run: setup
 	$(PY) benchmarks/run.py --write $(ARGS)
+
+bench-tf-input: setup # TensorFlow's pipeline and the loader's, in .venv-frameworks
+	@scripts/frameworks.sh
+	.venv-frameworks/bin/python benchmarks/tf_input.py --write $(ARGS)
 
 bench-train-parity: setup # needs the CIFAR-10 JPEGs of the test data
 	$(PY) benchmarks/train_parity.py --write $(ARGS)

@@ -7,7 +7,7 @@ export HEADRACE_TEST_SKIPS=fail TF_CPP_MIN_LOG_LEVEL=3
 failed=()
 run() {
     echo "test-frameworks: $*"
-    .venv-frameworks/bin/python -m pytest -q -p no:cacheprovider --reruns 1 -raR --durations=3 "$@" || failed+=("$*")
+    .venv-frameworks/bin/python -m pytest -q -p no:cacheprovider --timeout 600 --reruns 1 -raR --durations=3 "$@" || failed+=("$*")
 }
 run tests/loading/test_loader_frameworks.py
 run tests/profiling/test_in_process.py -k real_trainer
@@ -15,6 +15,8 @@ run tests/diagnosis/test_tensorflow.py -k keras_fit
 run tests/training/test_inference.py -k each_export_format
 run tests/frameworks/test_tensorflow_batches.py
 run tests/frameworks/test_jax_batches.py
+run tests/accelerate/test_native_readers.py
+run tests/test_guides.py -k other_frameworks
 run tests/examples/test_examples.py -k "lightning or accelerate or hugging or keras"
 run tests/frameworks/test_framework_scripts.py
 run tests/test_guides.py -k other_frameworks

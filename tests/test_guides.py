@@ -100,6 +100,7 @@ OTHER_FRAMEWORKS = ["jax", "keras", "tensorflow"]
 
 
 @pytest.mark.parametrize("package", OTHER_FRAMEWORKS)
+@pytest.mark.timeout(600)
 def test_blocks_for_other_frameworks(package: str, world: World) -> None:
     if importlib.util.find_spec(package) is None:
         pytest.skip(f"no {package}: make test-frameworks has it")

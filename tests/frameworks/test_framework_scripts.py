@@ -78,12 +78,14 @@ CASES = [
             f"Pictures (taken over: |{LAZY}its own 2 workers)",
         ),
         ("Pictures", ("train", "weights")),
+        options=("--check",),
     ),
     Script(
         "with_accelerate",
         "accelerate",
         (rf"ImageFolder\(.*\) {WHOLE}", rf"WithPath\(.*\) (taken over: |{LAZY}its own 1 worker)"),
         ("WithPath", ("rank 0 epoch", "rank 1 epoch")),
+        options=("--check",),
     ),
     Script(
         "with_hf_trainer",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -76,3 +78,20 @@ def test_views_mixed_labels_and_a_device(image_folder: MakeFolder) -> None:
     device = jax.devices("cpu")[0]
     images, labels = next(iter(loader(root).to_jax(device)))
     assert images.devices() == labels.devices() == {device}
+
+
+def test_a_program_ends_while_jax_still_computes(image_folder: MakeFolder, tmp_path: Path) -> None:
+    """JAX frees a batch in its own thread, which must not need an interpreter that is gone."""
+    script = tmp_path / "train.py"
+    script.write_text(
+        f"""
+import headrace, jax
+loader = headrace.Loader({str(image_folder())!r}, 4, headrace.transforms.imagenet_train(224), output="numpy", seed=0)
+step = jax.jit(lambda images: jax.numpy.tanh(images.astype("float32") @ jax.numpy.ones((3, 64))).mean())
+for images, labels in loader.to_jax():
+    result = step(images)
+images = None
+"""
+    )
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr

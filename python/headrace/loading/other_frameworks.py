@@ -5,9 +5,13 @@ Images are [N, H, W, 3] here, as these frameworks expect them, also of a loader 
 
 from __future__ import annotations
 
+import atexit
 import threading
+import time
+import weakref
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -28,6 +32,9 @@ __all__ = ["FrameworkOutputs", "JaxBatches"]
 
 MOST_PEEKED = 8
 """Keep at most this many batches that Keras looks at before an epoch. Keras 3 looks at two, to learn shapes and types."""
+
+LONGEST_EXIT_S = 10.0
+"""Wait at most this long, as the program ends, for JAX to let go of the loader's memory."""
 
 
 class _Source(Protocol):
@@ -156,12 +163,41 @@ class JaxBatches:
                 values = values.astype(np.int32)  # JAX's integers, unless jax_enable_x64 is set
             if device is not None:
                 return jax.device_put(values, device)
+            values = values.view()  # of its own: it lives as long as JAX uses it
             if values.dtype.name == "bfloat16":  # NumPy's DLPack does not know it
-                return jax.lax.bitcast_convert_type(jax.dlpack.from_dlpack(values.view(np.uint16)), jax.numpy.bfloat16)
-            return jax.dlpack.from_dlpack(values)
+                values = values.view(np.uint16)
+                lent = _note(values, jax.dlpack.from_dlpack(values))
+                return jax.lax.bitcast_convert_type(lent, jax.numpy.bfloat16)
+            return _note(values, jax.dlpack.from_dlpack(values))
 
+        atexit.unregister(_finish)  # once, however many passes
+        atexit.register(_finish, jax)
         for batch in self._loader:
             yield _mapped(array, as_numpy(batch))
+
+
+_lent: dict[int, weakref.ref[Any]] = {}
+"""The JAX arrays over the loader's memory, by the id of the NumPy array that JAX keeps until it has let go of that memory."""
+
+
+def _note(values: np.ndarray[Any, Any], array: Any) -> Any:
+    """Return `array`, which uses the memory of `values`, and note it until that memory is free."""
+    _lent[id(values)] = weakref.ref(array)
+    weakref.finalize(values, _lent.pop, id(values), None).atexit = False
+    return array
+
+
+def _finish(jax: Any) -> None:
+    """Wait, as the program ends, for computations that still read the loader's memory.
+
+    JAX frees that memory in a thread of its own, through NumPy, which ends the process if the interpreter is gone by then.
+    """
+    atexit.unregister(_finish)
+    with suppress(Exception):
+        jax.block_until_ready(jax.live_arrays())
+    end_s = time.monotonic() + LONGEST_EXIT_S
+    while any(array() is None for array in list(_lent.values())) and time.monotonic() < end_s:
+        time.sleep(0.005)
 
 
 def _keras_dataset(loader: _Source, batches: int) -> Any:

@@ -35,6 +35,7 @@ if __name__ == "__main__":
     rank = accelerator.process_index
     for epoch in range(2):
         for images, labels, paths in loader:
+            say(f"rank {rank} order", [images.dtype, images.shape, images.stride(), labels, paths])
             say(f"rank {rank} epoch {epoch}", [images, labels, paths])
             loss = nn.functional.cross_entropy(model(images), labels)
             optimizer.zero_grad()
