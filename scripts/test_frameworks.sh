@@ -19,7 +19,6 @@ run tests/accelerate/test_native_readers.py
 run tests/test_guides.py -k other_frameworks
 run tests/examples/test_examples.py -k "lightning or accelerate or hugging or keras"
 run tests/frameworks/test_framework_scripts.py
-run tests/test_guides.py -k other_frameworks
 for group in "${failed[@]}"; do
     echo "test-frameworks: FAILED: $group" >&2
 done
