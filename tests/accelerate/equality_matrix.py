@@ -286,7 +286,10 @@ def cases(count: int, seed: int) -> list[Case]:
         number = len(found)
         transform = list(TRANSFORMS)[number % len(TRANSFORMS)]
         # A third has workers: starting them is most of the time.
-        loader = rng.choice([name for name in LOADERS if name.startswith("main") == (rng.random() < 0.67)])
+        loaders = [name for name in LOADERS if name.startswith("main") == (rng.random() < 0.67)]
+        if not loaders:
+            continue
+        loader = rng.choice(loaders)
         dataset = rng.choice(list(DATASETS))
         collate = rng.choice(list(COLLATE)) if dataset in PAIRS and "no batch" not in loader else "default"
         if dataset == "stream" and ("shuffle" in LOADERS[loader] or "batch_sampler" in LOADERS[loader]):

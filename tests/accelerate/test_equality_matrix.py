@@ -5,6 +5,7 @@ Values, targets, types, strides and the states of all generators are compared. `
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -74,6 +75,7 @@ def test_nothing_differs(case: Case, images: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.skipif("HEADRACE_TEST_LONG" not in os.environ, reason="takes six minutes: set HEADRACE_TEST_LONG")
 @pytest.mark.parametrize("block", range(10))
 def test_nothing_differs_in_many_more_combinations(block: int, images: Path) -> None:
     for case in cases(160, SEED + 1 + block):

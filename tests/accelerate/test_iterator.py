@@ -352,7 +352,10 @@ OWN_ITERATOR: dict[str, tuple[Callable[[str], Any], str]] = {
         lambda root: DataLoader(ImageFolder(root, EVALUATE, None, lambda path: pil_loader(path).rotate(0)), 5),
         "image loader is <lambda>, not torchvision's Pillow loader, and its items use Image.rotate",
     ),
-    "collate": (lambda root: DataLoader(ImageFolder(root, FLIP_FIRST), 5, collate_fn=lambda batch: batch), "collate_fn"),
+    "collate": (
+        lambda root: DataLoader(ImageFolder(root, FLIP_FIRST), 5, collate_fn=lambda batch: random.sample(batch, len(batch))),
+        "collate_fn",
+    ),
     "tensors": (lambda root: DataLoader(torch.utils.data.TensorDataset(torch.zeros(9, 2)), 5), "not an image folder"),
     "no batches": (lambda root: DataLoader(ImageFolder(root, FLIP_FIRST), None), "batch_size=None"),
     "open size": (lambda root: DataLoader(ImageFolder(root, OPEN_SIZE), 1), "image size"),
