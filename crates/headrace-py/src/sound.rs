@@ -107,7 +107,9 @@ pub fn decode_sound_jpeg(
         other => return Err(PyValueError::new_err(format!("channels {other:?}"))),
     };
     if out.readonly() || !out.is_c_contiguous() || out.len_bytes() == 0 {
-        return Err(PyValueError::new_err("out must be writable, contiguous and not empty"));
+        return Err(PyValueError::new_err(
+            "out must be writable, contiguous and not empty",
+        ));
     }
     let data = ReadOnly::new(data)?;
     // SAFETY: the buffer is writable and contiguous (checked), held during the call, and the caller's alone.
