@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import random
 import subprocess
@@ -98,7 +99,8 @@ def watched(script: Path, root: Path, kind: str, workers: int = 0) -> tuple[Sess
     return Session.load(session), out.read_text()
 
 
-LAZY_ONLY = "the decode, crop and resize of JPEGs that Pillow opens, and the decode of JPEGs that torchvision.io reads only: "
+_READERS = ("OpenCV or " if importlib.util.find_spec("cv2") else "") + "torchvision.io"
+LAZY_ONLY = f"the decode, crop and resize of JPEGs that Pillow opens, and the decode of JPEGs that {_READERS} reads only: "
 
 
 @pytest.mark.parametrize(
