@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import random
 import subprocess
@@ -99,8 +98,13 @@ def watched(script: Path, root: Path, kind: str, workers: int = 0) -> tuple[Sess
     return Session.load(session), out.read_text()
 
 
-_READERS = ("OpenCV or " if importlib.util.find_spec("cv2") else "") + "torchvision.io"
-LAZY_ONLY = f"the decode, crop and resize of JPEGs that Pillow opens, and the decode of JPEGs that {_READERS} reads only: "
+LAZY_ONLY = "the decode, crop and resize of JPEGs that Pillow opens, and the decode of JPEGs that torchvision.io reads only: "
+
+
+@pytest.fixture(autouse=True)
+def no_opencv(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another test of this process may have imported OpenCV, and then the reasons name it."""
+    monkeypatch.delitem(sys.modules, "cv2", raising=False)
 
 
 @pytest.mark.parametrize(

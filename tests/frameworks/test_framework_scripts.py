@@ -7,7 +7,6 @@ headrace's own: then only the batches without such draws are compared here, and 
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import subprocess
@@ -15,6 +14,7 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
@@ -148,7 +148,7 @@ def drive(image_folder: Callable[..., Path], tmp_path: Path) -> Callable[..., li
 
 
 def needs(package: str) -> None:
-    if importlib.util.find_spec(package) is None:
+    if package not in packages_distributions():  # find_spec would find the folder tests/accelerate
         pytest.skip(f"{package} is not installed (make test-frameworks)")
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import headrace
 import pytest
 from headrace.cli.main import main
-from headrace.errors import HeadraceError, SourceError
+from headrace.errors import HeadraceError, SessionError, SourceError
 from headrace.packing.upload import staging_folder
 from headrace.profiling.command import begin_session
 from headrace.system.atomic_write import TEMPORARY_PREFIX, atomic_write, replacing
@@ -58,7 +58,7 @@ def test_a_session_is_not_written_into_a_folder_of_another_user(shared: Path, ca
     strangers(shared / "session").chmod(0o777)
     with pytest.raises(PermissionError, match=f"user {STRANGER}"):
         make_private_folder(shared / "session")
-    with pytest.raises(PermissionError):
+    with pytest.raises(SessionError, match=f"belongs to user {STRANGER}"):
         begin_session(shared / "session" / "new", ["true"])
     assert main(["diagnose", "--out", str(shared / "session"), "--", "true"]) == 1
     assert f"belongs to user {STRANGER}" in " ".join(capsys.readouterr().err.split())

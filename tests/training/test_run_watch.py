@@ -7,8 +7,10 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
+from headrace.cli import run_watch
 from headrace.cli.main import main
 from headrace.errors import SessionError
 from headrace.report import html
@@ -42,14 +44,24 @@ def test_a_command_that_cannot_train_leaves_nothing_behind(two_colours: Path, tm
     assert "HEADRACE_SESSION_DIR" not in os.environ
 
 
-def test_a_diagnosis_that_fails_does_not_fail_the_training(two_colours: Path, tmp_path: Path, capsys, monkeypatch) -> None:
+@pytest.mark.parametrize(
+    ("module", "function", "message"),
+    [
+        (html, "write", "diagnosis and report are not written to "),
+        (run_watch, "finish", "warning: this run is not diagnosed: no room for the report"),
+    ],
+)
+def test_a_diagnosis_that_fails_does_not_fail_the_training(
+    two_colours: Path, tmp_path: Path, capsys, monkeypatch, module: ModuleType, function: str, message: str
+) -> None:
     def fail(*_: object, **__: object) -> None:
         raise SessionError("no room for the report")
 
-    monkeypatch.setattr(html, "write", fail)
+    monkeypatch.setattr(module, function, fail)
     assert main(words(two_colours, tmp_path / "run", "--steps", "12")) == 0
     output = capsys.readouterr()
-    assert json.loads(output.out)["final"] and "no room for the report" in output.err
+    assert json.loads(output.out)["final"]
+    assert message in output.err and "no room for the report" in output.err
 
 
 def test_under_diagnose_the_run_records_no_session_of_its_own(two_colours: Path, tmp_path: Path, capsys, monkeypatch) -> None:
