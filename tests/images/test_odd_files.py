@@ -5,10 +5,9 @@ from __future__ import annotations
 import io
 import struct
 
-import headrace
 import numpy as np
 import pytest
-from headrace import _native
+from against_pillow import decoded
 from headrace.images.decode import UNSUPPORTED, reason
 from PIL import Image
 from sample_images import photograph
@@ -16,20 +15,6 @@ from sample_images import photograph
 WIDTH, HEIGHT = 8, 4
 NOISE = np.random.default_rng(0).integers(0, 256, 4096).astype(np.uint8).tobytes()
 TRUNCATED, CORRUPT_HEADER, CORRUPT = 3, 4, 6
-
-
-def decoded(data: bytes) -> np.ndarray | int:
-    """Return the pixels, or the status of the refusal, which must not depend on the box."""
-    one = np.zeros((1, 1, 1, 3), dtype=np.uint8)
-    status = int(headrace.decode_into([data], one, boxes=[(0, 0, 1, 1)])[0])
-    try:
-        width, height = _native.image_size(data)
-    except ValueError:
-        assert status
-        return status
-    out = np.zeros((1, height, width, 3), dtype=np.uint8)
-    assert int(headrace.decode_into([data], out, boxes=[(0, 0, width, height)])[0]) == status
-    return status or out[0]
 
 
 def assert_equals_pillow(data: bytes) -> None:

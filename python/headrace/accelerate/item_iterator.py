@@ -74,15 +74,10 @@ class ItemIterator(NativeIterator):
     def _finish(self, pending: Any) -> Any:
         if pending.job is None:
             return self._script_batch(pending.indices)
-        try:
-            while not pending.job.wait(None):
-                pass
-            bad = {slot for slot, status in enumerate(pending.job.statuses()) if status != 0}
-        except Exception as error:
-            raise NativeFailure(f"{type(error).__name__}: {error}") from error
+        bad = self._not_filled(pending)
         recognition = self._items.recognition
         contents = [None if item is None else item.content for item in pending.items]
-        with separate_randomness(self._seed_of(pending.first_draw)):
+        with separate_randomness(self._seed_of(pending)):
             theirs = {slot: self._own_dataset[pending.indices[slot]] for slot in sorted(bad)}
             for view, images in zip(recognition.views, pending.images, strict=True):
                 apply_per_image(view.transform.per_image, images, bad)
@@ -114,9 +109,6 @@ class ItemIterator(NativeIterator):
                 return False
             place.copy_(tensor)
         return True
-
-    def _seed_of(self, draw: int) -> int:
-        return int(self._base_seed + 0x9E37_79B9 * self._pass + draw)
 
 
 def _matched(item: Any, model: Any, found: dict[int, torch.Tensor]) -> Any:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import time
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,6 +46,7 @@ __all__ = [
     "plan_item",
     "recognise_items",
     "view_seed",
+    "with_parts",
 ]
 
 #: Plan this many items, spread over the dataset, before a loader is accepted.
@@ -199,28 +200,27 @@ def _with_slots(content: Any, views: list[PlannedView]) -> Any:
     if kind is PlannedView:
         views.append(content)
         return Slot(len(views) - 1)
-    if kind is tuple or kind is list:
-        return kind(_with_slots(one, views) for one in content)
-    if kind is dict:
-        return {key: _with_slots(one, views) for key, one in content.items()}
-    if isinstance(content, tuple) and hasattr(content, "_fields"):
-        return kind(*(_with_slots(one, views) for one in content))
     if kind is PlannedImage or kind is PlannedFile:
         raise Unsupported("its items hold images that are no tensors", "a transform that ends in ToTensor or PILToTensor")
-    return content
+    return with_parts(content, lambda one: _with_slots(one, views))
 
 
 def filled(content: Any, views: Sequence[torch.Tensor]) -> Any:
     """Return the content of a planned item with its tensors."""
-    kind = type(content)
-    if kind is Slot:
+    if type(content) is Slot:
         return views[content.number]
+    return with_parts(content, lambda one: filled(one, views))
+
+
+def with_parts(content: Any, part: Callable[[Any], Any]) -> Any:
+    """Return a tuple, list, dict or named tuple with `part` applied to each value in it, anything else as it is."""
+    kind = type(content)
     if kind is tuple or kind is list:
-        return kind(filled(one, views) for one in content)
+        return kind(part(one) for one in content)
     if kind is dict:
-        return {key: filled(one, views) for key, one in content.items()}
+        return {key: part(one) for key, one in content.items()}
     if isinstance(content, tuple) and hasattr(content, "_fields"):
-        return kind(*(filled(one, views) for one in content))
+        return kind(*(part(one) for one in content))
     return content
 
 

@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import torch
 
-from headrace.accelerate.item_loader import CompiledItems, PlannedItem, Slot, filled, plan_item
+from headrace.accelerate.item_loader import CompiledItems, PlannedItem, Slot, filled, plan_item, with_parts
 from headrace.accelerate.randomness import separate_randomness
 from headrace.accelerate.translate import Unsupported
 from headrace.system.sizes import count_text
@@ -166,14 +166,9 @@ def _make(dataset: Any, indices: list[int], collate: Any, writing: int) -> None:
 
 def _portable(content: Any) -> Any:
     """Return an item whose tensors pickle by value, not as shared memory."""
-    kind = type(content)
     if isinstance(content, torch.Tensor):
         return content.detach().clone()
-    if kind is tuple or kind is list:
-        return kind(_portable(one) for one in content)
-    if kind is dict:
-        return {key: _portable(one) for key, one in content.items()}
-    return content
+    return with_parts(content, _portable)
 
 
 def _read_all(reading: int, end_s: float) -> bytes:

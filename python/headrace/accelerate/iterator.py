@@ -197,12 +197,7 @@ class NativeIterator(_BaseDataLoaderIter):
     def _finish(self, pending: Any) -> Any:
         if pending.job is None or pending.images is None:
             return self._script_batch(pending.indices)
-        try:
-            while not pending.job.wait(None):
-                pass
-            bad = {slot for slot, status in enumerate(pending.job.statuses()) if status != 0}
-        except Exception as error:
-            raise NativeFailure(f"{type(error).__name__}: {error}") from error
+        bad = self._not_filled(pending)
         targets = [folder.samples[at][1] for folder, at in pending.places]
         images = pending.images
         parts = self._compiled.recognition.transform
@@ -213,7 +208,7 @@ class NativeIterator(_BaseDataLoaderIter):
             or parts.per_image
             or any(folder.target_transform for folder in self._compiled.recognition.folders)
         ):
-            with separate_randomness(self._base_seed + 0x9E37_79B9 * self._pass + pending.first_draw):
+            with separate_randomness(self._seed_of(pending)):
                 self._apply_targets(pending, targets, bad)
                 for slot in sorted(bad):
                     folder, at = pending.places[slot]
@@ -225,6 +220,19 @@ class NativeIterator(_BaseDataLoaderIter):
         if self._compiled.recognition.collate == "timm":
             return images, self._pinned(torch.tensor(targets, dtype=torch.int64))
         return [images, self._pinned(default_collate(tuple(targets)))]
+
+    def _not_filled(self, pending: Any) -> set[int]:
+        """Wait for the native threads. Return the slots that they left to the script."""
+        try:
+            while not pending.job.wait(None):
+                pass
+            return {slot for slot, status in enumerate(pending.job.statuses()) if status != 0}
+        except Exception as error:
+            raise NativeFailure(f"{type(error).__name__}: {error}") from error
+
+    def _seed_of(self, pending: Any) -> int:
+        """Return the seed of what the script's own code draws for a batch: another one in each pass and batch."""
+        return int(self._base_seed + 0x9E37_79B9 * self._pass + pending.first_draw)
 
     def _script_batch(self, indices: list[Any]) -> Any:
         """Load a batch by the script's own dataset and collate function, in this process."""
