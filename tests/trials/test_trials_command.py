@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
+import random
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from headrace.errors import UsageError
+from headrace.trials.runner import only_run
 
 pytest.importorskip("torch")
 pytest.importorskip("skimage")
@@ -88,3 +93,86 @@ def test_a_folder_with_other_files_is_not_used(tmp_path: Path) -> None:
     done = run(*ARGUMENTS, "--out", str(tmp_path))
     assert done.returncode == 2 and "holds other files" in done.stderr
     assert [entry.name for entry in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+FEW_CELLS = """
+title = "Loaders, briefly"
+question = "Which loader is faster?"
+accelerator = "v100"
+compare = "loader"
+
+[[cells]]
+loader = ["headrace", "pytorch", "headrace-packed"]
+model = "resnet18"
+load = 1
+mode = "corrected"
+transform = "imagenet"
+batch_size = 32
+workers = 1
+"""
+DESCRIPTION = ("loader", "model", "load", "mode", "batch_size", "workers", "error")
+
+
+def of_folder(folder: Path) -> list[str]:
+    """Return the command lines of running processes that name the folder."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            words = entry.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            if str(folder) in words:
+                found.append(words)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_run_that_is_killed_five_times_ends_with_every_row_and_keeps_what_was_measured(tmp_path: Path) -> None:
+    experiment, out = tmp_path / "few.toml", tmp_path / "out"
+    experiment.write_text(FEW_CELLS)
+    command = ("trials", str(experiment), "--scale", "0.003", "--seconds", "0.2", "--json", "--out", str(out))
+    rng = random.Random(7)
+    for _ in range(5):
+        kept = {file: file.stat().st_mtime_ns for file in out.glob("cells/*.json")}
+        process = subprocess.Popen(
+            [sys.executable, "-m", "headrace", *command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(rng.uniform(2, 14))
+        process.kill()
+        process.wait()
+        limit = time.monotonic() + 60
+        while of_folder(out) and time.monotonic() < limit:
+            time.sleep(0.1)
+        assert not of_folder(out), "a process of the killed run goes on measuring"
+        assert all(file.stat().st_mtime_ns == at for file, at in kept.items())
+    done = run(*command)
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)["rows"]
+    loaders = ["headrace", "pytorch", "headrace-packed"]
+    assert [tuple(row[name] for name in DESCRIPTION) for row in rows] == [
+        (loader, "resnet18", 1, "corrected", 32, 1, None) for loader in loaders
+    ]
+    assert all(row["img_s"] > 0 for row in rows)
+    assert not list(out.glob("data/**/*.partial-*"))
+    assert json.loads(run(*command).stdout)["rows"] == rows
+
+
+def test_only_one_run_works_in_a_folder(tmp_path: Path) -> None:
+    with only_run(tmp_path), pytest.raises(UsageError, match="another run"), only_run(tmp_path):
+        pass
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_full_disk_is_said_and_nothing_measured_is_lost(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=600k", "tmpfs", str(disk)], capture_output=True, check=False)
+    if mounted.returncode != 0:
+        pytest.skip("untested: tmpfs cannot be mounted here")
+    try:
+        done = run(*ARGUMENTS, "--out", str(disk / "out"))
+        assert done.returncode == 1 and "Traceback" not in done.stderr
+        assert "No space left on device" in done.stderr + done.stdout and "continues there" in done.stderr + done.stdout
+    finally:
+        subprocess.run(["umount", str(disk)], check=False)

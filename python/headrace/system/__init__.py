@@ -5,6 +5,7 @@
 - `cgroup`: The control group (cgroup) of a process: its CPU and memory limits, its memory use, and how often its limits
   stopped it.
 - `disk`: Measure how fast the storage of a folder reads, without the page cache.
+- `end_with_parent`: Processes that end when the process that started them is gone, also when that one was killed.
 - `gpm`: NVML's GPU performance monitoring (GPM): how full a GPU is, from Hopper on. Each metric is a mean between two
   samples.
 - `machine`: The cores, memory and shared memory that this process may use. Linux.

@@ -30,6 +30,7 @@ ENDINGS = (".jpg", ".jpeg", ".png")
 SIZE_FACTORS = ((120_000, 1.25), (30_000, 1.0), (0, 0.35))
 SMALL_SIDES = (120, 100)  # at quality 80 about 5 KB
 SMALL_SHARD_BYTES = 5_000_000
+PARTIAL = ".partial-"
 FEWEST = 48  # images of a split: a batch of 32 and a second one
 
 
@@ -92,6 +93,11 @@ class Materials:
         if form == "small-files":
             return self._small(split, images)
         return self._container(form, split, images)
+
+    def remove_unfinished(self) -> None:
+        """Remove what a killed run was making. Only one run may work in `folder`."""
+        for partial in (*self.folder.glob(f"*{PARTIAL}*"), *self.folder.glob(f"trees/*{PARTIAL}*")):
+            shutil.rmtree(partial, ignore_errors=True)
 
     def _container(self, form: str, split: str, images: int) -> Path:
         target = self.folder / f"{form}-{split}-{images}"
@@ -191,7 +197,7 @@ def _images(folder: Path) -> Sequence[Path]:
 @contextlib.contextmanager
 def _whole(target: Path) -> Iterator[Path]:
     """Yield a folder that becomes `target` when the block succeeds, and is gone otherwise."""
-    partial = target.with_name(f"{target.name}.partial-{os.getpid()}")
+    partial = target.with_name(f"{target.name}{PARTIAL}{os.getpid()}")
     shutil.rmtree(partial, ignore_errors=True)
     try:
         partial.mkdir(parents=True)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.errors import UsageError
+from headrace.system.end_with_parent import end_with_parent
 from headrace.trials.accelerator import (
     FORWARD_SHARE,
     Accelerator,
@@ -94,6 +95,7 @@ def _cpu_s() -> float:
 
 def main(arguments: list[str]) -> int:
     """Measure what the spec asks for and write the result as JSON."""
+    end_with_parent()  # below `headrace run`, which ends with the trial
     spec = json.loads(Path(arguments[0]).read_text(encoding="utf-8"))
     result = _measure(spec)
     target = Path(arguments[1])

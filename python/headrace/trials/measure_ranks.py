@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from headrace.system.end_with_parent import end_with_parent
 from headrace.trials.cells import Cell
 from headrace.trials.source import workers_of
 from headrace.trials.transforms import torchvision_transform
@@ -35,6 +36,7 @@ def main(arguments: list[str]) -> int:
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
 
+    end_with_parent()  # below torchrun, which ends with the trial
     spec = json.loads(Path(arguments[0]).read_text(encoding="utf-8"))
     cell = Cell(**spec["cells"][0])
     dist.init_process_group("gloo")

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.errors import HeadraceError
+from headrace.system.end_with_parent import started_to_end_with_parent
 from headrace.trials.cells import Cell
 from headrace.trials.materials import Materials
 from headrace.trials.measure_training import epochs_of, train_command
@@ -75,7 +76,12 @@ def _run(out: Path, command: Sequence[str], name: str, limit_s: float) -> str:
     out_file, error_file = folder / "stdout.txt", folder / "stderr.txt"
     with open(out_file, "wb") as written, open(error_file, "wb") as errors:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=written, stderr=errors, env=environment, process_group=0
+            started_to_end_with_parent(command),
+            stdin=subprocess.DEVNULL,
+            stdout=written,
+            stderr=errors,
+            env=environment,
+            process_group=0,
         )
         try:
             code = process.wait(limit_s)

@@ -6,11 +6,15 @@ time is short, the last groups of the declared order are dropped, and the table 
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import fcntl
 import hashlib
 import json
 import os
+import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +29,7 @@ from headrace.trials.pixels import compare_pixels
 from headrace.trials.processes import run_measuring, run_training
 from headrace.trials.verdicts import Verdict, judge
 
-__all__ = ["Group", "Run", "Settings", "materials_of", "run_groups"]
+__all__ = ["Group", "Run", "Settings", "materials_of", "only_run", "run_groups"]
 
 #: Seconds of one measurement where time allows it, and the least that still gives a rate.
 LONGEST_S, SHORTEST_S = 4.0, 0.6
@@ -39,7 +43,11 @@ PATIENCE, PATIENCE_S = 12.0, 180.0
 #: Seconds after which a training of a trial counts as hanging.
 TRAINING_LIMIT_S = 900.0
 
+#: With less free space than that a failed group is taken for one that met a full disk.
+LEAST_FREE_BYTES = 1_000_000
+
 SETTINGS_FILE = "settings.json"
+LOCK_FILE = ".lock"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +106,30 @@ def run_groups(
     """Measure all groups of an experiment and return them; those that are on disk already are not measured again.
 
     on_start, on_group: called with the number of groups, and with each group when it is done.
-    Raises `UsageError` when `settings.out` holds a run with other settings, `SourceError` for data that cannot be made.
+    Raises `UsageError` when `settings.out` holds a run with other settings or another run works there, `SourceError` for data
+    that cannot be made, `HeadraceError` when results cannot be written.
     """
     began = time.monotonic()
     _remember(experiment, settings)
+    with only_run(settings.out):
+        materials_of(experiment, settings).remove_unfinished()
+        try:
+            return _all_groups(experiment, settings, began, log, on_start, on_group)
+        except OSError as error:
+            raise HeadraceError(
+                f"cannot write results in {settings.out}: {error.strerror or error}",
+                hint="what was measured is kept; the same command continues there",
+            ) from error
+
+
+def _all_groups(
+    experiment: Experiment,
+    settings: Settings,
+    began: float,
+    log: Callable[[str], None],
+    on_start: Callable[[int], None],
+    on_group: Callable[[Group], None],
+) -> Run:
     groups = _groups(experiment)
     on_start(len(groups))
     runnable = [cells for cells in groups if missing(cells[0].loader, cells[0].data) is None]
@@ -117,6 +145,19 @@ def run_groups(
         done.append(group)
         on_group(group)
     return Run(experiment, settings, tuple(done), pixels, seconds, time.monotonic() - began)
+
+
+@contextlib.contextmanager
+def only_run(out: Path) -> Iterator[None]:
+    """Hold the lock of a folder of results while the block runs. Raise `UsageError` if another run holds it."""
+    with open(out / LOCK_FILE, "wb") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(
+                f"another run of headrace trials works in {out}", hint="wait for it, stop it, or choose another --out"
+            ) from None
+        yield
 
 
 def _left(began: float, settings: Settings, taken: Sequence[float]) -> bool:
@@ -196,6 +237,8 @@ def _group(
         if document is None:
             document = _measured(experiment, settings, cells, seconds, file)
     except HeadraceError as error:
+        if shutil.disk_usage(settings.out).free < LEAST_FREE_BYTES:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error  # every further group would fail as well
         return Group(cells, error=str(error)), fresh
     return Group(cells, result=document["result"], verdicts=_verdicts(document)), fresh
 

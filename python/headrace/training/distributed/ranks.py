@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from headrace.errors import HeadraceError, UsageError
+from headrace.system.end_with_parent import end_with_parent
 from headrace.training.devices import Device
 from headrace.training.distributed.rendezvous import agree_on_group_name
 
@@ -31,7 +31,6 @@ __all__ = [
 
 # Environment variable that headrace's own launcher sets in the processes it starts.
 SPAWNED = "HEADRACE_SPAWNED"
-PR_SET_PDEATHSIG = 1  # prctl(2)
 JOIN_TIMEOUT_S = 300.0  # for all processes to start; the slowest may still be reading its index from a cold disk
 STEP_TIMEOUT_S = 600.0  # for one exchange of values, so for the slowest batch of any rank; NCCL's default
 
@@ -73,8 +72,8 @@ def join_group(ranks: Ranks, device: Device) -> None:
         return
     import torch.distributed
 
-    if os.environ.get(SPAWNED):  # end with the launcher if that is killed
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.environ.get(SPAWNED):
+        end_with_parent(signal.SIGTERM)
     if device.kind == "cuda":
         torch.cuda.set_device(device.torch_name)
     if torch.distributed.is_initialized():

@@ -1,0 +1,63 @@
+"""The page of benchmarks/trials.py."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from headrace.system.sizes import count_text
+
+from pages.document import Document, facts, note, page, table
+
+COLUMNS: tuple[tuple[str, str, str], ...] = (
+    ("loader", "loader", "{}"), ("recipe", "recipe", "{}"), ("model", "model", "{}"), ("load", "load", "{}"),
+    ("mode", "mode", "{}"), ("data", "data", "{}"), ("workers", "workers", "{}"), ("batch_size", "batch", "{}"),
+    ("precision", "precision", "{}"), ("ranks", "ranks", "{}"), ("epoch", "epoch", "{}"),
+    ("seconds_per_epoch", "s/epoch", "{:,.2f}"), ("published_s", "published", "{:,.2f}"),
+    ("projected_s", "projected", "{:,.1f}"), ("img_s", "img/s", "{:,.0f}"), ("expected_img_s", "expected", "{:,.0f}"),
+    ("ingest_img_s", "input alone", "{:,.0f}"), ("compute_img_s", "computing alone", "{:,.0f}"),
+    ("cpu_ms", "CPU ms/image", "{:.2f}"), ("elapsed_s", "seconds since start", "{:.0f}"), ("loss", "loss", "{:.3f}"),
+    ("top1", "top-1", "{:.1%}"), ("gain_percent", "gain %", "{:.1f}"), ("cpu_p95", "CPU p95", "{:.0f}"),
+    ("gpu_p95", "GPU p95", "{:.0f}"), ("verdict", "verdict", "{}"),
+)  # fmt: skip
+"""Key of a row, title of the column, format. A column is shown where it holds anything, or differs between rows."""
+
+DESCRIPTIONS = ("recipe", "model", "load", "mode", "data", "workers", "batch_size", "precision", "ranks")
+
+
+def render(document: Document) -> str:
+    """Return the page."""
+    return page(
+        "# Trials",
+        "The published experiments, repeated by `headrace trials` on the machine below. The published numbers stand beside "
+        "them; [the guide](../../docs/guides/trials.md) says what each figure is.",
+        facts(document),
+        *(part for name, found in document["experiments"].items() for part in experiment(name, found)),
+        note("trials"),
+    )
+
+
+def experiment(name: str, found: Mapping[str, Any]) -> list[str]:
+    """Return the parts of one experiment."""
+    settings = f"`headrace trials {name}`, {found['date']}, {count_text(round(found['elapsed_s'] / 60), 'minute')}"
+    rows = found["rows"]
+    shown = [row for row in rows if "error" not in row]
+    failed: dict[str, str] = {}
+    for row in rows:
+        if "error" in row:
+            failed.setdefault(row["loader"], row["error"])
+    lines = [f"- {sentence}" for sentence in (*found["sentences"], *found["notes"])]
+    lines += [f"- {loader}: {error}." for loader, error in failed.items()]
+    return [f"## {found['title']}", f"{settings}.", cells(shown), "\n".join(lines)]
+
+
+def cells(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the rows with the columns that hold anything."""
+    chosen = [
+        column
+        for column in COLUMNS
+        if any(column[0] in row for row in rows)
+        and (column[0] not in DESCRIPTIONS or len({row.get(column[0]) for row in rows}) > 1)
+    ]
+    texts = [[form.format(row[key]) if key in row else "" for key, _, form in chosen] for row in rows]
+    return table([title for _, title, _ in chosen], texts, right=1)

@@ -1,0 +1,65 @@
+"""All experiments of `headrace trials` on this machine, one after the other: their tables on one page.
+
+    python benchmarks/trials.py [--only NAME …] [--out FOLDER] [--simulate GPU] [--write]
+
+Each experiment runs as the command does, with its own scale and budget (2 to 11 minutes each). A run that was ended continues
+in its folder. Experiments that do not run now keep their part of the page.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import record
+from headrace.trials.cells import experiment_names
+from pages.document import DATA
+
+PACKAGES = ("headrace", "pillow", "torch", "torchvision", "numpy")
+LEFT_OUT = ("report", "accelerator", "next_fix_words", "images_per_epoch")
+
+
+def measured(name: str, folder: Path, simulate: str | None) -> dict[str, Any]:
+    """Run one experiment and return what the page needs of its document."""
+    command = [sys.executable, "-m", "headrace", "trials", name, "--json", "--out", str(folder / name)]
+    if simulate:
+        command += ["--simulate", simulate]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode != 0:
+        raise SystemExit(f"headrace trials {name} ended with {done.returncode}")
+    document: dict[str, Any] = json.loads(done.stdout)
+    rows = [{key: rounded(value) for key, value in row.items() if value is not None and key not in LEFT_OUT}
+            for row in document["rows"]]  # fmt: skip
+    kept = ("title", "simulate", "scale", "seconds", "elapsed_s", "sentences", "notes")
+    return {key: document[key] for key in kept} | {"date": time.strftime("%Y-%m-%d"), "rows": rows}
+
+
+def rounded(value: Any) -> Any:
+    """Return a number with five significant digits; anything else as it is."""
+    return float(f"{value:.5g}") if isinstance(value, float) else value
+
+
+def main() -> int:
+    """Run the experiments and write their page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", metavar="NAME", choices=experiment_names(), default=experiment_names())
+    parser.add_argument("--out", type=Path, default=Path("headrace-sessions/trials"), metavar="FOLDER")
+    parser.add_argument("--simulate", metavar="GPU")
+    parser.add_argument("--write", action="store_true", help="write the document and the pages")
+    args = parser.parse_args()
+    file = DATA / "trials.json"
+    experiments = json.loads(file.read_text(encoding="utf-8"))["experiments"] if file.is_file() else {}
+    for name in args.only:
+        experiments[name] = measured(name, args.out, args.simulate)
+    ordered = {name: experiments[name] for name in sorted(experiments)}
+    record.publish(record.document("trials", PACKAGES, settings={}, experiments=ordered), save=args.write)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,40 @@
+"""Processes that end when the process that started them is gone, also when that one was killed.
+
+The kernel sends the signal (prctl(2), PR_SET_PDEATHSIG), so nothing has to watch. The setting outlives `exec`, but a process
+does not inherit it: each process of a chain needs its own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Sequence
+
+__all__ = ["end_with_parent", "started_to_end_with_parent"]
+
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+# The parent may have ended before prctl was called.
+_PRELUDE = """
+import ctypes, os, sys
+ctypes.CDLL(None).prctl({option}, int(sys.argv[1]))
+if os.getppid() != int(sys.argv[2]):
+    sys.exit(1)
+os.execvp(sys.argv[3], sys.argv[3:])
+"""
+
+
+def end_with_parent(by: signal.Signals = signal.SIGKILL) -> None:
+    """Let this process get the signal `by` when its parent ends. The kernel takes the thread that started it for its parent."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(by))
+
+
+def started_to_end_with_parent(command: Sequence[str], by: signal.Signals = signal.SIGKILL) -> list[str]:
+    """Return a command that becomes `command`, and gets the signal `by` when this process ends.
+
+    subprocess.Popen(started_to_end_with_parent([sys.executable, "train.py"]))
+    """
+    prelude = _PRELUDE.format(option=PR_SET_PDEATHSIG)
+    return [sys.executable, "-I", "-S", "-c", prelude, str(int(by)), str(os.getpid()), *command]
