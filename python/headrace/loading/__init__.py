@@ -6,6 +6,7 @@
 - `cuda_transfer`: Copy of batches to the GPU: pinned memory, an asynchronous copy on its own stream, normalisation on the
   GPU.
 - `feed`: The feed: index batches become filled batches, in order, decoded ahead by native threads.
+- `gpu_decode`: GPU decoding in the feed: the last images of each batch go to a GPU decoder, in a thread of its own.
 - `jpeg_index_cache`: The folder that keeps JPEG indexes from one run to the next: a file for each list of records.
 - `loader`: Loader: a dataset and a pipeline of transforms become batches, each record exactly once per epoch.
 - `mixing`: MixUp and CutMix: the arithmetic on a batch. The partner of an image is its neighbour: the batch rolled by one.

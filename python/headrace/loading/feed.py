@@ -24,6 +24,7 @@ from headrace.datasets.sources.readahead import readahead
 from headrace.errors import DecodeError, UsageError
 from headrace.images.decode import UNSUPPORTED
 from headrace.loading.byte_cache import CacheLocation
+from headrace.loading.gpu_decode import GpuDecoding, GpuJob, GpuPart
 from headrace.loading.jpeg_index_cache import index_file
 from headrace.loading.options import LoaderOptions
 from headrace.loading.order import hashed
@@ -52,6 +53,11 @@ class IndexBatch:
     labels: npt.NDArray[np.int64] | None = None  # [n] for a stream, whose records are in no table
     keys: list[str] | None = None  # [n] for a stream
 
+    def part(self, first: int, end: int) -> IndexBatch:
+        """Return the records from slot `first` up to `end`."""
+        columns = (self.records, self.draws, self.data, self.labels, self.keys)
+        return IndexBatch(*(None if column is None else column[first:end] for column in columns))  # type: ignore[arg-type]
+
 
 @dataclass(frozen=True, slots=True)
 class FilledBatch:
@@ -63,6 +69,7 @@ class FilledBatch:
     draws: npt.NDArray[np.uint64]  # [n] the keys of their random draws
     owner: Any  # the tensor that owns the memory, or None
     masks: npt.NDArray[np.uint8] | None = None  # [n, H, W] if the feed has masks
+    on_gpu: GpuPart | None = None  # the images that are not in `pixels`, because the GPU decoded them
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +91,7 @@ class Feed:
 
     primary: for a further view of the same records, the feed of the first view, whose threads and table this feed uses.
     view: number of the view, which decides its random draws.
+    gpu: what decodes a part of each batch on the GPU, for a feed of one view without masks.
     """
 
     def __init__(
@@ -97,6 +105,7 @@ class Feed:
         primary: Feed | None = None,
         view: int = 0,
         masks: Masks | None = None,
+        gpu: GpuDecoding | None = None,
     ) -> None:
         self.dataset, self.pipeline, self.options = dataset, pipeline, options
         self.stats = FeedStats(threads=options.threads)
@@ -118,6 +127,7 @@ class Feed:
         self._ring = Ring(options.batch_size * pipeline.image_bytes(), options.prefetch + 3)
         self._allocate = allocate  # not a bound method: a cycle would keep the threads until the collector runs
         self._engine: Engine | None = None
+        self._gpu = gpu
         _live_feeds.add(self)
 
     def begin(self, batches: Iterable[IndexBatch], epoch: int, views: Sequence[Feed] = ()) -> FeedPass:
@@ -145,10 +155,14 @@ class Feed:
                 if not feed_pass.ahead:
                     return
                 with Stopwatch(self.stats, "wait_ns"):
-                    feed_pass.ahead[0].job.wait()
+                    feed_pass.ahead[0].wait()
                 yield self._finish(feed_pass.ahead.popleft(), feed_pass.epoch)
+                if self._gpu is not None:
+                    self._gpu.clock.back()
         finally:
             feed_pass.cancel()
+            if self._gpu is not None:
+                self._gpu.pass_ended()
             (self._primary or self).flush()
 
     def _refill(self, feed_pass: FeedPass) -> None:
@@ -158,10 +172,31 @@ class Feed:
             if (batch := next(source, None)) is None:
                 break
             memories = tuple(feed._batch_memory(len(batch.records)) for feed in (self, *feed_pass.views))
-            ahead.append(_PendingBatch(batch, memories, self._fill(batch, memories, feed_pass.epoch)))
+            ahead.append(self._submit(batch, memories, feed_pass.epoch))
+
+    def _submit(self, batch: IndexBatch, memories: tuple[_BatchMemory, ...], epoch: int) -> _PendingBatch:
+        """Start decoding a batch: its first images by the native threads, the others on the GPU."""
+        count = len(batch.records)
+        first = count if self._gpu is None else self._gpu.first_slot(count)
+        if self._gpu is None or first == count:
+            return _PendingBatch(batch, memories, self._fill(batch, memories, epoch))
+        data = None if batch.data is None else batch.data[first:]
+        on_gpu = self._gpu.begin(batch.records[first:], batch.draws[first:], data, first, epoch)
+        job = None
+        if first:
+            part = [memory.slots(0, first, count) for memory in memories]
+            job = self._fill(batch.part(0, first), part, epoch)
+        return _PendingBatch(batch, memories, job, on_gpu)
+
+    def handed_out(self) -> None:
+        """Note that a batch is complete on its device and goes to the consumer."""
+        if self._gpu is not None:
+            self._gpu.clock.out()
 
     def close(self) -> None:
-        """Stop and join the native threads. A feed that is used again starts new ones."""
+        """Stop and join the threads. A feed that is used again starts new ones."""
+        if self._gpu is not None:
+            self._gpu.close()
         if self._engine is not None:
             self.stats.add_counters(self._engine.counters())
             self._engine.close()
@@ -186,6 +221,8 @@ class Feed:
 
     def abandon(self) -> None:
         """Forget threads and tables in a forked child, where the threads do not exist and may have left the tables locked."""
+        if self._gpu is not None:
+            self._gpu.abandon()
         if self._engine is not None:
             self._engine.abandon()
             self._engine = None
@@ -259,12 +296,12 @@ class Feed:
 
     def _finish(self, pending: _PendingBatch, epoch: int) -> tuple[FilledBatch, ...]:
         records, labels = pending.batch.records, pending.batch.labels
-        statuses = np.asarray(pending.job.statuses(), dtype=np.int32)
+        statuses, on_gpu = self._statuses(pending, epoch)
         bad = np.flatnonzero(statuses)
         if len(bad):
             records, labels = records.copy(), None if labels is None else labels.copy()
             for slot in bad.tolist():
-                memories = [memory.slot(slot, len(records)) for memory in pending.memories]
+                memories = [memory.slots(slot, slot + 1, len(records)) for memory in pending.memories]
                 other = self._substitute(pending.batch, slot, int(statuses[slot]), memories, epoch)
                 records[slot] = other.records[0]
                 if labels is not None and other.labels is not None:
@@ -272,9 +309,32 @@ class Feed:
         self.stats.batches += 1
         count, draws = len(records), pending.batch.draws
         return tuple(
-            FilledBatch(memory.feed._pixels(memory, count), records, labels, draws, memory.owner, memory.masks)
+            FilledBatch(memory.feed._pixels(memory, count), records, labels, draws, memory.owner, memory.masks, on_gpu)
             for memory in pending.memories
         )
+
+    def _statuses(self, pending: _PendingBatch, epoch: int) -> tuple[npt.NDArray[np.int32], GpuPart | None]:
+        """Return the statuses of a decoded batch, and its images on the GPU. What the GPU left is decoded here, by the CPU."""
+        statuses = [] if pending.job is None else pending.job.statuses()
+        found = None if pending.on_gpu is None else pending.on_gpu.found()
+        if self._gpu is not None:
+            self._gpu.see(found, self.counters())
+        if found is None:
+            return np.asarray(statuses, dtype=np.int32), None
+        first, count = len(statuses), len(pending.batch.records)
+        left = [first + at for at, status in enumerate(found.statuses) if status]
+        jobs = [
+            self._fill(
+                pending.batch.part(slot, slot + 1), [memory.slots(slot, slot + 1, count) for memory in pending.memories], epoch
+            )
+            for slot in left
+        ]
+        whole = np.zeros(count, dtype=np.int32)
+        whole[:first] = statuses
+        for slot, job in zip(left, jobs, strict=True):
+            job.wait()
+            whole[slot] = job.statuses()[0]
+        return whole, found.part
 
     def _pixels(self, memory: _BatchMemory, count: int) -> npt.NDArray[Any]:
         """Return the batch in the pipeline's shape and dtype, after the user's functions."""
@@ -417,7 +477,7 @@ class FeedPass:
         """Cancel all fetches and decodes of the pass."""
         self.source.cancel()
         for pending in self.ahead:
-            pending.job.cancel()
+            pending.cancel()
 
 
 @dataclass(frozen=True, slots=True)
@@ -430,11 +490,11 @@ class _BatchMemory:
     raw: npt.NDArray[np.uint8]  # what native code fills: `final`, or uint8 pixels for the user's functions
     masks: npt.NDArray[np.uint8] | None
 
-    def slot(self, number: int, slots: int) -> _BatchMemory:
-        """Return the memory of one image, for native code to fill."""
-        size = self.raw.nbytes // slots
-        masks = None if self.masks is None else self.masks[number : number + 1]
-        return replace(self, raw=self.raw[number * size : (number + 1) * size], masks=masks)
+    def slots(self, first: int, end: int, count: int) -> _BatchMemory:
+        """Return the memory of the images from slot `first` up to `end`, of `count`, for native code to fill."""
+        size = self.raw.nbytes // count
+        masks = None if self.masks is None else self.masks[first:end]
+        return replace(self, raw=self.raw[first * size : end * size], masks=masks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -443,7 +503,20 @@ class _PendingBatch:
 
     batch: IndexBatch
     memories: tuple[_BatchMemory, ...]
-    job: Job
+    job: Job | None  # None: the GPU decodes all images
+    on_gpu: GpuJob | None = None  # of the last images
+
+    def wait(self) -> None:
+        """Wait until all images are decoded."""
+        for job in (self.job, self.on_gpu):
+            if job is not None:
+                job.wait()
+
+    def cancel(self) -> None:
+        """Drop the work that has not begun."""
+        for job in (self.job, self.on_gpu):
+            if job is not None:
+                job.cancel()
 
 
 def _columns(

@@ -22,10 +22,11 @@ from headrace.datasets.open import open as open_dataset
 from headrace.datasets.records import Dataset, Stream
 from headrace.datasets.sources.masks import with_masks
 from headrace.errors import FormatError, SourceError, UsageError
+from headrace.gpu.placement import Decode
 from headrace.loading.batch_transforms import BatchKey
 from headrace.loading.block_shuffle import WINDOW, BlockLayout, window_bytes
 from headrace.loading.feed import FeedPass, FilledBatch, IndexBatch, Masks
-from headrace.loading.options import LoaderOptions, OnError, Output, resolve_rank
+from headrace.loading.options import OF_DATALOADER, LoaderOptions, OnError, Output, resolve_rank
 from headrace.loading.order import EpochOrder
 from headrace.loading.other_frameworks import FrameworkOutputs
 from headrace.loading.resume import make_state, read_position
@@ -52,21 +53,6 @@ else:
     Batch = TypeVar("Batch", covariant=True)
 
 __all__ = ["Loader"]
-
-# What PyTorch's DataLoader takes under other names, or what a Loader does by itself.
-_OF_DATALOADER = {
-    "num_workers": "did you mean threads? A Loader decodes in native threads: threads=4, or leave it out for all cores",
-    "workers": "did you mean threads? A Loader decodes in native threads: threads=4, or leave it out for all cores",
-    "prefetch_factor": "did you mean prefetch? It counts batches: prefetch=3",
-    "pin_memory": "leave it out: with device='cuda' batches come from pinned memory, by asynchronous copies",
-    "persistent_workers": "leave it out: the threads live as long as the Loader",
-    "multiprocessing_context": "leave it out: a Loader has no worker processes",
-    "worker_init_fn": "leave it out: a Loader has no worker processes; seed=0 decides all random draws",
-    "generator": "did you mean seed? It decides order and random draws: seed=0",
-    "sampler": "leave it out: shuffle, seed, rank and world_size decide the order; a subset is a list (.csv)",
-    "batch_sampler": "leave it out: batch_size, shuffle, drop_last, rank and world_size decide the batches",
-    "collate_fn": "leave it out: batches are made in place; change them in your loop",
-}
 
 
 class Loader(FrameworkOutputs, Generic[Batch]):
@@ -107,6 +93,8 @@ class Loader(FrameworkOutputs, Generic[Batch]):
     fuse ("geometry"): do any run of crops, resizes, flips, rotations and affines in one sampling; "off": one operation after
         the other, bit for bit as torchvision on Pillow images (docs/reference/exactness.md gives the differences).
     dct_scale ("off"): "auto" decodes JPEGs at half or quarter size if they are shrunk that much anyway: faster, not exact.
+    decode ("auto"): where JPEGs are decoded with device="cuda": "cpu", "gpu", "split" (both, by their measured rates), or
+        "auto": the GPU takes the share that makes the step shortest, if its decoder is exact (docs/guides/gpu.md).
 
     Raises UsageError for arguments that are wrong or do not fit each other, and for fewer records than one batch; SourceError
     for data that cannot be opened, and MissingDependencyError without PyTorch. Iterating raises DecodeError for a bad record,
@@ -144,6 +132,7 @@ class Loader(FrameworkOutputs, Generic[Batch]):
         parts: Parts = ...,
         fuse: Fuse = ...,
         dct_scale: DctScale = ...,
+        decode: Decode = ...,
     ) -> None: ...
 
     @overload
@@ -171,6 +160,7 @@ class Loader(FrameworkOutputs, Generic[Batch]):
         parts: Parts = ...,
         fuse: Fuse = ...,
         dct_scale: DctScale = ...,
+        decode: Decode = ...,
     ) -> None: ...
 
     @overload
@@ -198,6 +188,7 @@ class Loader(FrameworkOutputs, Generic[Batch]):
         parts: Parts = ...,
         fuse: Fuse = ...,
         dct_scale: DctScale = ...,
+        decode: Decode = ...,
     ) -> None: ...
 
     @overload
@@ -225,9 +216,10 @@ class Loader(FrameworkOutputs, Generic[Batch]):
         parts: Parts = ...,
         fuse: Fuse = ...,
         dct_scale: DctScale = ...,
+        decode: Decode = ...,
     ) -> None: ...
 
-    @suggest_arguments(_OF_DATALOADER)
+    @suggest_arguments(OF_DATALOADER)
     def __init__(
         self,
         data: Dataset | str | os.PathLike[str],
@@ -252,6 +244,7 @@ class Loader(FrameworkOutputs, Generic[Batch]):
         parts: Parts = None,
         fuse: Fuse = "geometry",
         dct_scale: DctScale = "off",
+        decode: Decode = "auto",
     ) -> None:
         self.dataset = data if isinstance(data, Dataset) else open_dataset(data)
         self.rank, self.world_size = resolve_rank(rank, world_size)
@@ -275,6 +268,7 @@ class Loader(FrameworkOutputs, Generic[Batch]):
             parts=parts,
             fuse=fuse,
             dct_scale=dct_scale,
+            decode=decode,
         )
         self.transform = transform
         self._prepare()

@@ -8,14 +8,30 @@ from dataclasses import dataclass
 from typing import Literal, SupportsIndex, TypeAlias
 
 from headrace.errors import UsageError
+from headrace.gpu.placement import Decode
 from headrace.loading.byte_cache import parse_cache
 from headrace.loading.uneven_shards import Parts
 from headrace.transforms.compile import DctScale, Dtype, Fuse
 
-__all__ = ["LoaderOptions", "OnError", "Output", "resolve_rank"]
+__all__ = ["OF_DATALOADER", "LoaderOptions", "OnError", "Output", "resolve_rank"]
 
 OnError: TypeAlias = Literal["raise", "skip"]
 Output: TypeAlias = Literal["torch", "numpy"]
+
+OF_DATALOADER = {
+    "num_workers": "did you mean threads? A Loader decodes in native threads: threads=4, or leave it out for all cores",
+    "workers": "did you mean threads? A Loader decodes in native threads: threads=4, or leave it out for all cores",
+    "prefetch_factor": "did you mean prefetch? It counts batches: prefetch=3",
+    "pin_memory": "leave it out: with device='cuda' batches come from pinned memory, by asynchronous copies",
+    "persistent_workers": "leave it out: the threads live as long as the Loader",
+    "multiprocessing_context": "leave it out: a Loader has no worker processes",
+    "worker_init_fn": "leave it out: a Loader has no worker processes; seed=0 decides all random draws",
+    "generator": "did you mean seed? It decides order and random draws: seed=0",
+    "sampler": "leave it out: shuffle, seed, rank and world_size decide the order; a subset is a list (.csv)",
+    "batch_sampler": "leave it out: batch_size, shuffle, drop_last, rank and world_size decide the batches",
+    "collate_fn": "leave it out: batches are made in place; change them in your loop",
+}
+"""What PyTorch's DataLoader takes under other names, or what a Loader does by itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +57,7 @@ class LoaderOptions:
     parts: Parts = None
     fuse: Fuse = "geometry"
     dct_scale: DctScale = "off"
+    decode: Decode = "auto"
 
     def __post_init__(self) -> None:
         for name, example in (
@@ -76,6 +93,15 @@ class LoaderOptions:
             raise UsageError(f"mask_fill must be from 0 to 255, not {self.mask_fill}", hint="255 is often the class to ignore")
         if self.cache is not None:
             parse_cache(self.cache)
+        if self.decode not in ("auto", "cpu", "gpu", "split"):
+            raise UsageError(
+                f"decode must be 'auto', 'cpu', 'gpu' or 'split', not {self.decode!r}", hint="'auto' decides by measured rates"
+            )
+        if self.decode in ("gpu", "split") and self.device == "cpu":
+            raise UsageError(
+                f"decode={self.decode!r} needs a GPU, but the loader's device is 'cpu'",
+                hint="pass device='cuda', or leave out decode",
+            )
 
     def _check_output(self) -> None:
         if self.output not in ("torch", "numpy"):

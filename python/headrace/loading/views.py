@@ -20,6 +20,7 @@ from headrace.loading.batch_transforms import BatchKey, apply_batch_transforms, 
 from headrace.loading.byte_cache import open_cache, parse_cache
 from headrace.loading.cuda_transfer import Transfer
 from headrace.loading.feed import Feed, FeedPass, FilledBatch, IndexBatch, Masks
+from headrace.loading.gpu_decode import gpu_decoding
 from headrace.loading.options import LoaderOptions, Output
 from headrace.loading.stats import LoaderStats, ShuffleQuality, summarize
 from headrace.transforms.base import Transform
@@ -90,9 +91,14 @@ class LoaderViews:
         for pipeline in pipelines:
             _check_batch_transforms(pipeline, options, several=self.several, masked=masks is not None)
         cache = None if options.cache is None else open_cache(parse_cache(options.cache), dataset)
+        transfers = [
+            None if options.device == "cpu" else Transfer(options.device, pipeline.table, options.dtype)
+            for pipeline in pipelines
+        ]
+        gpu, self._placement = gpu_decoding(dataset, pipelines[0], options, several=self.several, masked=masks is not None)
+        self._decoder_name = None if gpu is None else gpu.decoder.name
         views: list[View] = []
-        for number, pipeline in enumerate(pipelines):
-            transfer = None if options.device == "cpu" else Transfer(options.device, pipeline.table, options.dtype)
+        for number, (pipeline, transfer) in enumerate(zip(pipelines, transfers, strict=True)):
             feed = Feed(
                 dataset,
                 # With a GPU the batches cross the bus as uint8, and the values are made there.
@@ -103,6 +109,7 @@ class LoaderViews:
                 primary=views[0].feed if views else None,
                 view=number,
                 masks=masks,
+                gpu=gpu,
             )
             views.append(View(pipeline, feed, _converter(options.output, pipeline, transfer), options.output))
         self._views, self._feed = tuple(views), views[0].feed
@@ -143,6 +150,7 @@ class LoaderViews:
             for number, (view, one) in enumerate(zip(self._views, filled, strict=True))
         ]
         batch: tuple[Any, ...] = (tuple(images for images, _ in batches), batches[0][1]) if self.several else batches[0]
+        self._feed.handed_out()
         if self._masks is None:
             return batch
         masks = tuple(view.output_masks(one, self._options.device) for view, one in zip(self._views, filled, strict=True))
@@ -162,6 +170,8 @@ class LoaderViews:
             if self.several:
                 yield f"view {number}:"
             yield from view.describe(options.batch_size, on_gpu=options.device != "cpu")
+        if options.device != "cpu" or options.decode != "auto":
+            yield from self._placement.describe(self._decoder_name)
         if self._masks is not None:
             size = f"[N, {self.pipeline.height}, {self.pipeline.width}]"
             yield f"masks: native, uint8 {size}, the geometry above with the nearest pixel; {self._masks.fill} outside"
@@ -195,7 +205,9 @@ def _converter(output: Output, pipeline: Pipeline, transfer: Transfer | None) ->
             "output='torch' needs PyTorch", hint="pip install 'headrace[train]', or use output='numpy'"
         ) from error
     if transfer is not None:
-        return lambda filled, labels: transfer.to_device(filled.owner, pipeline.shape(len(labels)), torch.from_numpy(labels))
+        return lambda filled, labels: transfer.to_device(
+            filled.owner, pipeline.shape(len(labels)), torch.from_numpy(labels), filled.on_gpu
+        )
 
     def to_tensors(filled: FilledBatch, labels: npt.NDArray[np.int64]) -> tuple[Any, Any]:
         # The tensor keeps the array alive, and with it the ring's memory: a batch that the user keeps never changes.

@@ -1,0 +1,10 @@
+"""The GPU side of the input: decoding, resampling and the last steps of a batch on the device, and who decodes what.
+
+- `choice`: The choice among the GPU decoders of a machine.
+- `decoders`: The seam of GPU decoding: what a decoder is given, and what it returns.
+- `kernels`: The Triton kernels. Imported only where Triton is; each has a torch twin, which gives the same result.
+- `nvjpeg`: Decoding by nvJPEG through torchvision: any baseline JPEG, whole images, then crop and resize on the GPU.
+- `placement`: Placement: which share of the images the GPU decodes, chosen from measured rates and changed when they change.
+- `resample`: Crop, antialiased resize and flip of uint8 images on any device, bit for bit as Pillow and the CPU kernel do them.
+- `triton_present`: Whether the Triton kernels run on a device.
+"""

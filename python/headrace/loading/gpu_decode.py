@@ -1,0 +1,385 @@
+"""GPU decoding in the feed: the last images of each batch go to a GPU decoder, in a thread of its own.
+
+The CPU stays the judge of every file: what the decoder leaves, and what fails, is decoded by the native threads, with their
+status and their error. Draws are the same on both sides, so a batch holds the same crops wherever it was decoded.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace._native import crc32c, sound_jpeg
+from headrace.datasets.records import Dataset
+from headrace.errors import HeadraceError, UsageError
+from headrace.gpu.choice import ChosenDecoder, choose_decoder
+from headrace.gpu.decoders import GpuDecoder, Place
+from headrace.gpu.placement import Decode, Placement, Seen
+from headrace.loading.options import LoaderOptions
+from headrace.transforms.compile import Pipeline
+from headrace.transforms.native_operations import CHANGES_COLOUR, NEEDS_AFFINE
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["EventClock", "GpuDecoding", "GpuJob", "GpuPart", "HostClock", "StepClock", "gpu_decoding", "on_gpu", "refusal"]
+
+MOST_CALLS = 64
+"""Calls of a decoder in search of the files that make it fail, before the whole part of a batch goes to the CPU."""
+
+ENOUGH_FILES = 512
+"""Give up GPU decoding when the decoder left more than half of at least this many files."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuPart:
+    """The images of a batch that were decoded on the GPU: uint8 [n, H, W, 3], and their slots in the batch, ascending."""
+
+    pixels: torch.Tensor
+    slots: Sequence[int]
+
+
+class StepClock(Protocol):
+    """Measures training steps without waiting for the device: from the hand-over of a batch to the call for the next."""
+
+    def out(self) -> None:
+        """Note that a batch is handed over."""
+
+    def back(self) -> None:
+        """Note that the consumer asks for the next one."""
+
+    def step_s(self) -> float | None:
+        """Return the seconds of the latest step whose time is known by now, once."""
+
+
+class HostClock:
+    """Steps by the host's clock: right where the work of a step is done when the next batch is asked for."""
+
+    def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
+        self._now = now
+        self._began: float | None = None
+        self._step_s: float | None = None
+
+    def out(self) -> None:
+        """Note that a batch is handed over."""
+        self._began = self._now()
+
+    def back(self) -> None:
+        """Note that the consumer asks for the next one."""
+        if self._began is not None:
+            self._step_s, self._began = self._now() - self._began, None
+
+    def step_s(self) -> float | None:
+        """Return the seconds of the latest step, once."""
+        found, self._step_s = self._step_s, None
+        return found
+
+
+class EventClock:
+    """Steps by CUDA events on the consumer's stream: the GPU's own time for a step, wherever the host is by then."""
+
+    def __init__(self, device: str) -> None:
+        self._device = device
+        self._open: Any = None
+        self._steps: deque[tuple[Any, Any]] = deque(maxlen=16)
+
+    def _mark(self) -> Any:
+        import torch
+
+        event = torch.cuda.Event(enable_timing=True)
+        event.record(torch.cuda.current_stream(self._device))
+        return event
+
+    def out(self) -> None:
+        """Note that a batch is handed over."""
+        self._open = self._mark()
+
+    def back(self) -> None:
+        """Note that the consumer asks for the next one."""
+        if self._open is not None:
+            self._steps.append((self._open, self._mark()))
+            self._open = None
+
+    def step_s(self) -> float | None:
+        """Return the seconds of the latest step that the GPU has finished, once."""
+        found = None
+        while self._steps and self._steps[0][1].query():
+            began, ended = self._steps.popleft()
+            found = float(began.elapsed_time(ended)) / 1e3
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What the thread made of the GPU's images of a batch. `statuses`: 0, or 1 for the CPU, for each of them."""
+
+    part: GpuPart | None
+    statuses: list[int]
+    img_s: float | None
+
+
+class GpuJob:
+    """The decoding of the last images of a batch on the GPU, in the face of a native `Job`."""
+
+    def __init__(self, future: Future[_Found]) -> None:
+        self._future = future
+
+    def wait(self) -> None:
+        """Wait until the images are decoded."""
+        self._future.result()
+
+    def cancel(self) -> None:
+        """Drop the work if it has not begun."""
+        self._future.cancel()
+
+    def found(self) -> _Found:
+        """Return what was decoded, after `wait`."""
+        return self._future.result()
+
+
+class GpuDecoding:
+    """Decodes a share of each batch on the GPU, as `placement` says."""
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        pipeline: Pipeline,
+        options: LoaderOptions,
+        decoder: GpuDecoder,
+        placement: Placement,
+        clock: StepClock,
+    ) -> None:
+        self.decoder, self.placement, self.clock = decoder, placement, clock
+        self._dataset, self._pipeline, self._seed, self._device = dataset, pipeline, options.seed, options.device
+        self._threads = options.threads
+        self._pool: ThreadPoolExecutor | None = None
+        self._stream: Any = None
+        self._tried = self._left = 0
+        self._ended: float | None = None
+        self._counted = (0, 0)
+
+    def first_slot(self, images: int) -> int:
+        """Return the slot from which on the GPU decodes the next batch of `images`."""
+        return images - self.placement.on_gpu(images)
+
+    def begin(
+        self,
+        records: npt.NDArray[np.int64],
+        draws: npt.NDArray[np.uint64],
+        data: Sequence[bytes] | None,
+        first: int,
+        epoch: int,
+    ) -> GpuJob:
+        """Start decoding records, whose slots in their batch are `first` and up."""
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(1, "headrace-gpu-decode")
+        return GpuJob(self._pool.submit(self._decode, records.tolist(), draws.tolist(), data, first, epoch))
+
+    def see(self, found: _Found | None, counters: dict[str, int]) -> None:
+        """Tell the placement what the batch that is handed over showed. counters: the native engine's totals."""
+        now, images = time.perf_counter(), counters.get("images", 0)
+        busy_ns = sum(counters.get(f"{stage}_ns", 0) for stage in ("read", "decode", "resample", "store"))
+        more, took_ns = images - self._counted[0], busy_ns - self._counted[1]
+        self._counted = (images, busy_ns)
+        self.placement.see(
+            Seen(
+                period_s=None if self._ended is None else now - self._ended,
+                compute_s=self.clock.step_s(),
+                cpu_img_s=self._threads * more / (took_ns / 1e9) if more > 0 and took_ns > 0 else None,
+                decoder_img_s=None if found is None else found.img_s,
+            )
+        )
+        self._ended = now
+
+    def pass_ended(self) -> None:
+        """Forget when the last batch was handed over: what lies between two passes is no step."""
+        self._ended = None
+
+    def close(self) -> None:
+        """Stop the thread."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+            self._pool = None
+
+    def abandon(self) -> None:
+        """Forget the thread in a forked child, where it does not exist."""
+        self._pool = None
+
+    def _decode(self, records: list[int], draws: list[int], data: Sequence[bytes] | None, first: int, epoch: int) -> _Found:
+        slots, files, places = [], [], []
+        for at, (record, draw) in enumerate(zip(records, draws, strict=True)):
+            file = self._read(record) if data is None else data[at]
+            place = None if file is None else self._place(file, epoch, draw)
+            if file is not None and place is not None:
+                slots.append(at)
+                files.append(file)
+                places.append(place)
+        began = time.perf_counter()
+        with self._on_own_stream():
+            parts = self._decode_some(files, places) if files else None
+            part, decoded = self._joined(parts, slots, first) if parts else (None, [])
+        took_s = time.perf_counter() - began
+        self._count(len(records), len(records) - len(decoded))
+        good = set(decoded)
+        statuses = [0 if at in good else 1 for at in range(len(records))]
+        return _Found(part, statuses, len(decoded) / took_s if decoded and took_s > 0 else None)
+
+    def _joined(
+        self, parts: list[tuple[int, torch.Tensor, Sequence[int]]], slots: list[int], first: int
+    ) -> tuple[GpuPart | None, list[int]]:
+        """Return the decoded images of all parts together, and their positions among the records."""
+        import torch
+
+        pixels, decoded = [], []
+        for begin, images, statuses in parts:
+            good = [at for at, status in enumerate(statuses) if status == 0]
+            decoded += [slots[begin + at] for at in good]
+            pixels.append(images if len(good) == len(statuses) else images[good])
+        if not decoded:
+            return None, []
+        whole = pixels[0] if len(pixels) == 1 else torch.cat(pixels)
+        if whole.is_cuda:
+            torch.cuda.current_stream(whole.device).synchronize()  # the thread waits, so that nobody else has to
+        return GpuPart(whole, [first + at for at in decoded]), decoded
+
+    def _decode_some(self, files: list[bytes], places: list[Place]) -> list[tuple[int, torch.Tensor, Sequence[int]]] | None:
+        """Return the decoded parts with the position of their first file; None if the GPU failed.
+
+        A decoder that raises for one file among many is asked again for the halves, until the file is found.
+        """
+        import torch
+
+        parts, waiting, calls = [], [(0, len(files))], 0
+        while waiting:
+            begin, end = waiting.pop()
+            calls += 1
+            try:
+                decoded = self.decoder.decode(files[begin:end], places[begin:end])
+                parts.append((begin, decoded.pixels, decoded.statuses))
+            except torch.cuda.OutOfMemoryError:
+                self._failed("out of GPU memory")
+                return None
+            except RuntimeError as error:
+                if calls > MOST_CALLS:
+                    self._failed(str(error).splitlines()[0])
+                    return None
+                if end - begin > 1:
+                    middle = (begin + end) // 2
+                    waiting += [(middle, end), (begin, middle)]
+        return sorted(parts, key=lambda part: part[0])
+
+    def _failed(self, reason: str) -> None:
+        if self.placement.fail(reason):
+            warnings.warn(
+                f"{self.decoder.name} could not decode a batch ({reason}): the CPU decodes it",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
+    def _count(self, tried: int, left: int) -> None:
+        self._tried, self._left = self._tried + tried, self._left + left
+        if self._tried >= ENOUGH_FILES and 2 * self._left > self._tried and self.placement.refusal is None:
+            reason = f"{self.decoder.name} decoded only {self._tried - self._left} of {self._tried} files"
+            self.placement.refuse(reason)
+            if self.placement.mode != "auto":
+                warnings.warn(f"{reason}: the CPU decodes all from now on", RuntimeWarning, stacklevel=2)
+
+    def _read(self, record: int) -> bytes | None:
+        """Return a record's bytes; None where the CPU shall say what is wrong with it."""
+        checksums = self._dataset.table.crc32c
+        try:
+            data = self._dataset.read(record)
+        except (HeadraceError, OSError):
+            return None
+        return data if checksums is None or crc32c(data) == int(checksums[record]) else None
+
+    def _place(self, file: bytes, epoch: int, draw: int) -> Place | None:
+        """Return where the output lies in a sound JPEG; None for any other file, which is the CPU's."""
+        facts = sound_jpeg(file)
+        if facts is None:
+            return None
+        try:
+            box, size, window, flip_x, flip_y = self._pipeline.program.place(facts[0], facts[1], self._seed, epoch, draw)
+        except ValueError:
+            return None
+        if window[2:] != (self._pipeline.width, self._pipeline.height):
+            return None  # padded
+        return Place(box, size, window, flip_x, flip_y)
+
+    def _on_own_stream(self) -> AbstractContextManager[Any]:
+        if not on_gpu(self._device):
+            return nullcontext()
+        import torch
+
+        if self._stream is None:
+            self._stream = torch.cuda.Stream(torch.device(self._device))
+        context: AbstractContextManager[Any] = torch.cuda.stream(self._stream)
+        return context
+
+
+def on_gpu(device: str) -> bool:
+    """Return whether a device is a CUDA GPU, which has streams and events."""
+    return device.startswith("cuda")
+
+
+def refusal(dataset: Dataset, pipeline: Pipeline, options: LoaderOptions, *, several: bool, masked: bool) -> str | None:
+    """Return why the images of a loader cannot be decoded on a GPU, or None. The device is not asked."""
+    names = {name for name, _, _ in pipeline.operations}
+    reasons = (
+        (several, "Views are made by the native threads"),
+        (masked, "masks are made by the native threads"),
+        (bool(pipeline.functions), "Python functions work on images in the host's memory"),
+        (bool(names & (NEEDS_AFFINE | CHANGES_COLOUR)), "the transform holds more than crops, resizes and flips"),
+        (bool(names & {"pad", "apply"}), "the transform holds more than crops, resizes and flips"),
+        (dataset.stream is not None, "a stream is decoded by the native threads"),
+        (options.cache is not None, "cache= keeps encoded images for the native threads"),
+        (options.dct_scale != "off", "dct_scale= is the native decoder's"),
+    )
+    return next((reason for applies, reason in reasons if applies), None)
+
+
+def gpu_decoding(
+    dataset: Dataset, pipeline: Pipeline, options: LoaderOptions, *, several: bool, masked: bool
+) -> tuple[GpuDecoding | None, Placement]:
+    """Return what decodes on the GPU, or None, and the placement, which says why.
+
+    Raises UsageError if decode="gpu" or "split" asks for what the pipeline does not allow. Without a usable decoder it warns in
+    one line, and the CPU decodes the same batches.
+    """
+    mode: Decode = options.decode
+    asked = mode in ("gpu", "split")
+    if mode == "cpu" or options.device == "cpu":
+        return None, Placement(mode, options.batch_size, refusal="as asked" if mode == "cpu" else "device='cpu'")
+    reason = refusal(dataset, pipeline, options, several=several, masked=masked)
+    if reason is not None:
+        if asked:
+            raise UsageError(f"decode={mode!r} is not possible here: {reason}", hint="use decode='auto' or 'cpu'")
+        return None, Placement(mode, options.batch_size, refusal=reason)
+    filters = frozenset(name for _, _, name in pipeline.operations if name)
+    chosen = choose_decoder(options.device, (pipeline.height, pipeline.width), filters)
+    reason = _unusable(chosen, mode)
+    if reason is not None or chosen.decoder is None:
+        if asked:
+            warnings.warn(f"decode={mode!r}: the CPU decodes, because {reason}", RuntimeWarning, stacklevel=5)
+        return None, Placement(mode, options.batch_size, refusal=reason)
+    placement = Placement(mode, options.batch_size)
+    clock = EventClock(options.device) if on_gpu(options.device) else HostClock()
+    return GpuDecoding(dataset, pipeline, options, chosen.decoder, placement, clock), placement
+
+
+def _unusable(chosen: ChosenDecoder, mode: Decode) -> str | None:
+    if chosen.decoder is None:
+        return f"no GPU decoder works here ({'; '.join(chosen.reasons)})"
+    if mode == "auto" and not chosen.decoder.is_exact:
+        # Which images go to the GPU depends on timing: by itself it may not change a single pixel.
+        return f"{chosen.decoder.name} gives slightly different pixels; decode='gpu' or 'split' allows it"
+    return None

@@ -1,0 +1,216 @@
+"""decode="gpu": the batches are the CPU's, whatever the decoder does or leaves undone. The decoder is a fake on the CPU."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import fake_gpu
+import headrace
+import pytest
+from headrace.errors import DecodeError, UsageError
+from headrace.gpu import choice
+from headrace.transforms import CenterCrop, ColorJitter, Compose, RandomHorizontalFlip, Resize, imagenet_train
+
+torch = pytest.importorskip("torch")
+MakeFolder = Callable[..., Path]
+TRANSFORMS = {
+    "train": imagenet_train(48),
+    "evaluate": Compose([Resize(64), CenterCrop(48), RandomHorizontalFlip()]),
+    "normalized": imagenet_train(48, normalize=True),
+}
+
+
+def epoch(root: Path, transform: Any, **options: Any) -> list[Any]:
+    with headrace.Loader(root, 8, transform, seed=3, threads=2, drop_last=False, **options) as loader:
+        return [[part.clone() for part in batch] for batch in loader]
+
+
+def are_equal(left: list[Any], right: list[Any]) -> bool:
+    return len(left) == len(right) and all(
+        torch.equal(a, b) for one, other in zip(left, right, strict=True) for a, b in zip(one, other, strict=True)
+    )
+
+
+@pytest.mark.parametrize("decode", ["auto", "cpu", "gpu", "split"])
+@pytest.mark.parametrize("name", ["train", "evaluate"])
+def test_batches_are_those_of_the_cpu(
+    image_folder: MakeFolder, monkeypatch: pytest.MonkeyPatch, decode: str, name: str
+) -> None:
+    root = image_folder(classes=4, per_class=11)
+    on_cpu = epoch(root, TRANSFORMS[name])
+    made = fake_gpu.install(monkeypatch)
+    assert are_equal(epoch(root, TRANSFORMS[name], device="cuda", decode=decode), on_cpu)
+    decoded = sum(sum(one.calls) for one in made)
+    assert decoded == {"gpu": 44, "cpu": 0, "auto": 0}.get(decode, decoded)
+    if decode == "split":
+        assert 0 < decoded < 44
+
+
+def test_normalized_floats_are_those_of_the_cpu(image_folder: MakeFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = image_folder(classes=2, per_class=8)
+    on_cpu = epoch(root, TRANSFORMS["normalized"], dtype="float32")
+    fake_gpu.install(monkeypatch)
+    on_gpu = epoch(root, TRANSFORMS["normalized"], dtype="float32", device="cuda", decode="split")
+    for (images, _), (expected, _) in zip(on_gpu, on_cpu, strict=True):
+        torch.testing.assert_close(images, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_files_that_the_decoder_leaves_come_from_the_cpu(image_folder: MakeFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = image_folder(classes=4, per_class=8)
+    on_cpu = epoch(root, TRANSFORMS["train"])
+    fake_gpu.install(monkeypatch, trouble=lambda files: set(range(0, len(files), 3)))
+    assert are_equal(epoch(root, TRANSFORMS["train"], device="cuda", decode="gpu"), on_cpu)
+
+
+def test_a_file_that_makes_the_decoder_raise_costs_only_itself(
+    image_folder: MakeFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = image_folder(classes=2, per_class=8)
+    on_cpu = epoch(root, TRANSFORMS["train"])
+    poison = sorted(root.rglob("*.jpg"))[5].read_bytes()
+
+    def trouble(files: Sequence[bytes]) -> set[int]:
+        if poison in files:
+            raise RuntimeError("nvjpegDecode failed: 3")
+        return set()
+
+    made = fake_gpu.install(monkeypatch, trouble=trouble)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert are_equal(epoch(root, TRANSFORMS["train"], device="cuda", decode="gpu"), on_cpu)
+    assert sum(made[0].calls) < 60
+
+
+def test_out_of_memory_is_said_once_and_the_cpu_decodes(image_folder: MakeFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = image_folder(classes=4, per_class=16)
+    on_cpu = epoch(root, TRANSFORMS["train"])
+
+    def trouble(files: Sequence[bytes]) -> set[int]:
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 3.00 GiB")
+
+    made = fake_gpu.install(monkeypatch, trouble=trouble)
+    loader = headrace.Loader(root, 8, TRANSFORMS["train"], seed=3, threads=2, drop_last=False, device="cuda", decode="gpu")
+    with loader, pytest.warns(RuntimeWarning, match="out of GPU memory") as caught:
+        found = [[part.clone() for part in batch] for batch in loader]
+        words = loader.explain()
+    assert are_equal(found, on_cpu)
+    assert len([one for one in caught if "GPU memory" in str(one.message)]) == 1
+    assert "the GPU failed in" in words
+    assert len(made[0].calls) < len(on_cpu), "failures pause GPU decoding"
+
+
+def test_a_damaged_file_is_the_cpus_to_judge(image_folder: MakeFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = image_folder(classes=2, per_class=8)
+    victim = sorted(root.rglob("*.jpg"))[3]
+    victim.write_bytes(victim.read_bytes()[:-200])
+    skipping = epoch(root, TRANSFORMS["train"], on_error="skip")
+    fake_gpu.install(monkeypatch)
+    with pytest.raises(DecodeError, match=victim.stem):
+        epoch(root, TRANSFORMS["train"], device="cuda", decode="gpu")
+    assert are_equal(epoch(root, TRANSFORMS["train"], device="cuda", decode="gpu", on_error="skip"), skipping)
+
+
+def test_other_formats_are_decoded_by_the_cpu(image_folder: MakeFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    from PIL import Image
+
+    root = image_folder(classes=2, per_class=8)
+    for number, path in enumerate(sorted(root.rglob("*.jpg"))[:6]):
+        picture = Image.open(path).convert("RGB")
+        picture.save(path.with_suffix(".png")) if number % 2 else picture.save(path, progressive=True)
+        if number % 2:
+            path.unlink()
+    on_cpu = epoch(root, TRANSFORMS["train"])
+    fake_gpu.install(monkeypatch)
+    assert are_equal(epoch(root, TRANSFORMS["train"], device="cuda", decode="gpu"), on_cpu)
+
+
+def test_a_decoder_that_leaves_most_files_is_given_up(image_folder: MakeFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = image_folder(classes=2, per_class=8)
+    monkeypatch.setattr("headrace.loading.gpu_decode.ENOUGH_FILES", 8)
+    made = fake_gpu.install(monkeypatch, trouble=lambda files: set(range(len(files))))
+    loader = headrace.Loader(root, 4, TRANSFORMS["train"], device="cuda", decode="gpu")
+    with loader, pytest.warns(RuntimeWarning, match="decoded only 0 of"):
+        for _ in range(3):
+            assert len(list(loader)) == 4
+        assert "decoded on the CPU" in loader.explain()
+    assert sum(made[0].calls) < 48
+
+
+def test_resuming_gives_the_remaining_batches(image_folder: MakeFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = image_folder(classes=4, per_class=8)
+    fake_gpu.install(monkeypatch)
+    options = {"seed": 3, "threads": 2, "device": "cuda", "decode": "split"}
+    with headrace.Loader(root, 8, TRANSFORMS["train"], **options) as loader:
+        batches = iter(loader)
+        next(batches)
+        state = loader.state_dict()
+        rest = [images.clone() for images, _ in batches]
+    with headrace.Loader(root, 8, TRANSFORMS["train"], **options | {"decode": "cpu"}) as again:
+        again.load_state_dict(state)
+        assert all(torch.equal(a, b) for a, (b, _) in zip(rest, again, strict=True))
+
+
+def test_an_inexact_decoder_is_never_chosen_unasked(image_folder: MakeFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = fake_gpu.install(monkeypatch, is_exact=False)
+    with headrace.Loader(image_folder(), 4, TRANSFORMS["train"], device="cuda") as loader:
+        assert "slightly different pixels; decode='gpu' or 'split' allows it" in loader.explain()
+        list(loader)
+    assert not made[0].calls
+
+
+def test_without_a_decoder_the_cpu_decodes_and_one_line_says_so(
+    image_folder: MakeFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = image_folder()
+    on_cpu = epoch(root, TRANSFORMS["train"])
+    fake_gpu.install(monkeypatch)
+    monkeypatch.setattr(choice, "DECODERS", {"first": lambda *_: "no NVRTC", "second": lambda *_: "no torchvision"})
+    with pytest.warns(RuntimeWarning, match="first: no NVRTC; second: no torchvision") as caught:
+        assert are_equal(epoch(root, TRANSFORMS["train"], device="cuda", decode="gpu"), on_cpu)
+    assert len(caught) == 1
+
+
+def test_a_gpu_is_needed_for_gpu_decoding(image_folder: MakeFolder) -> None:
+    root = image_folder()
+    for decode in ("gpu", "split"):
+        with pytest.raises(UsageError, match="needs a GPU") as caught:
+            headrace.Loader(root, 4, TRANSFORMS["train"], decode=decode)
+        assert "device='cuda'" in str(caught.value.hint)
+    with pytest.raises(UsageError, match="decode must be"):
+        headrace.Loader(root, 4, TRANSFORMS["train"], decode="hardware")
+    for decode in ("auto", "cpu"):
+        assert len(epoch(root, TRANSFORMS["train"], decode=decode)) == 2
+
+
+@pytest.mark.parametrize(
+    ("transform", "reason"),
+    [
+        (Compose([imagenet_train(48), ColorJitter(0.4)]), "more than crops"),
+        (Compose([imagenet_train(48), lambda image: image]), "Python functions"),
+    ],
+)
+def test_what_a_gpu_decoder_cannot_do_is_refused_in_words(
+    image_folder: MakeFolder, monkeypatch: pytest.MonkeyPatch, transform: Any, reason: str
+) -> None:
+    root = image_folder()
+    fake_gpu.install(monkeypatch)
+    with pytest.raises(UsageError, match=reason):
+        headrace.Loader(root, 4, transform, device="cuda", decode="gpu")
+    with headrace.Loader(root, 4, transform, device="cuda") as loader:
+        assert reason in loader.explain()
+        assert len(list(loader)) == 3
+
+
+def test_no_thread_survives_the_loader(image_folder: MakeFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    import threading
+
+    fake_gpu.install(monkeypatch)
+    loader = headrace.Loader(image_folder(), 4, TRANSFORMS["train"], device="cuda", decode="gpu")
+    next(iter(loader))
+    loader.close()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("headrace-gpu-decode")]
+    assert len(list(loader)) == 3
+    loader.close()
