@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import tempfile
 from pathlib import Path
 
 from headrace.accelerate import data_map
@@ -18,6 +17,7 @@ from headrace.cli import output
 from headrace.errors import UsageError
 from headrace.packing.folder_copy import read_record
 from headrace.system.redaction import redact_words
+from headrace.system.scratch_folder import scratch_folder
 from headrace.system.sizes import count_text
 
 SUMMARY = "run a PyTorch script unmodified, and load its images with headrace where that gives the same job"
@@ -71,15 +71,15 @@ def run(args: argparse.Namespace) -> int:
     """Run the command. Return its exit code, or 128 + n if signal n ended it."""
     for source, copy in args.data_map:
         output.log(_mapping_line(source, copy))
-    with tempfile.TemporaryDirectory(prefix="headrace-run-") as folder:
+    with scratch_folder("run") as folder:
         settings = Settings(
-            threads=args.threads, check=args.check, explain=args.explain, folder=Path(folder), index_cache=args.index_cache
+            threads=args.threads, check=args.check, explain=args.explain, folder=folder, index_cache=args.index_cache
         )
         off = Settings.read().off
         finished = spawn(
             args.command, hooks=() if off else (HOOK,), env={**settings.variables(), **data_map.variables(args.data_map)}
         )
-        loaders = _loaders(Path(folder))
+        loaders = _loaders(folder)
     code = finished.exit_code
     seconds = finished.ended_s - finished.started_s
     document = {"command": redact_words(args.command), "exit_code": code, "seconds": seconds, "off": off, "loaders": loaders}

@@ -20,6 +20,8 @@
 - `redaction`: Secrets in command lines and messages: found by name and by shape, and replaced by `***` before anything is
   written.
 - `regular_file`: Opening of files that a path, a list or a manifest names: only regular files, and never with a wait.
+- `scratch_folder`: Temporary folders that do not stay: a folder whose process was killed is removed when the next one is
+  made.
 - `sizes`: Texts for sizes in bytes and for counts.
 - `software`: Versions of Python, NumPy, torch and other packages, and the facts of torch's build.
 - `utf8`: Names that are not UTF-8, as text that is: each byte that is not UTF-8 becomes `%XX`, upper-case hex.

@@ -7,13 +7,14 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 import threading
+from contextlib import ExitStack
 from pathlib import Path
 
 from headrace.datasets.open import open as open_dataset
 from headrace.datasets.records import Dataset
 from headrace.errors import HeadraceError
+from headrace.system.scratch_folder import scratch_folder
 
 __all__ = ["open_stored"]
 
@@ -24,9 +25,16 @@ _SERVER: list[str] = []
 def open_stored(folder: Path, form: str) -> Dataset:
     """Return the packed dataset in `folder` as it is read from `form`: "s3" or "pipe".
 
-    The server and the writers of pipes end with this process. Raises `HeadraceError` where the server does not start.
+    Server, writers of pipes, and their folders end with this process. Raises `HeadraceError` where the server does not start.
     """
     return _in_s3(folder) if form == "s3" else _as_pipe(folder)
+
+
+def _scratch() -> Path:
+    """Return a folder that is removed when this process ends."""
+    stack = ExitStack()
+    atexit.register(stack.close)
+    return stack.enter_context(scratch_folder("trials"))
 
 
 def _in_s3(folder: Path) -> Dataset:
@@ -39,7 +47,7 @@ def _in_s3(folder: Path) -> Dataset:
             "AWS_ACCESS_KEY_ID": "trials",
             "AWS_SECRET_ACCESS_KEY": "trials",
             "AWS_DEFAULT_REGION": "us-east-1",
-            "HEADRACE_CACHE": tempfile.mkdtemp(prefix="headrace-trials-"),
+            "HEADRACE_CACHE": str(_scratch()),
         }
     client = boto3.client("s3")
     client.create_bucket(Bucket=BUCKET)
@@ -64,7 +72,7 @@ def _start_server() -> str:
 
 def _as_pipe(folder: Path) -> Dataset:
     """Make `train_0`, `train_1`, … as they are read, each with all shards one after the other."""
-    channel = Path(tempfile.mkdtemp(prefix="headrace-trials-")) / "train"
+    channel = _scratch() / "train"
     shards = sorted(folder.glob("*.tar"))
     os.mkfifo(f"{channel}_0")
     threading.Thread(target=_write_passes, args=(channel, shards), daemon=True).start()

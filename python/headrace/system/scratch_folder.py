@@ -1,0 +1,67 @@
+"""Temporary folders that do not stay: a folder whose process was killed is removed when the next one is made."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import stat
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+__all__ = ["scratch_folder"]
+
+LOCK_FILE = ".in-use"
+"""File in each folder. Its lock is held as long as a process uses the folder, so it also tells in other containers."""
+
+LEAST_AGE_S = 60.0
+"""Leave younger folders alone: a process makes the lock file an instant before it locks it."""
+
+
+@contextmanager
+def scratch_folder(purpose: str) -> Iterator[Path]:
+    """Make a private folder `headrace-PURPOSE-…` where temporary files lie, and remove it afterwards.
+
+    Folders of the same purpose that killed processes of this user left behind are removed first.
+
+        with scratch_folder("run") as folder: ...
+    """
+    _remove_abandoned(Path(tempfile.gettempdir()), purpose)
+    folder = Path(tempfile.mkdtemp(prefix=f"headrace-{purpose}-"))
+    lock = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        with suppress(
+            OSError
+        ):  # a file system without locks: the folder is younger than a minute, or may be taken for abandoned
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
+
+
+def _remove_abandoned(parent: Path, purpose: str) -> None:
+    for folder in parent.glob(f"headrace-{purpose}-*"):
+        with suppress(OSError):
+            if not _is_abandoned(folder):
+                continue
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_abandoned(folder: Path) -> bool:
+    """Whether this user made the folder and no process holds its lock. Raises OSError where that cannot be found out."""
+    found = folder.lstat()
+    if found.st_uid != os.geteuid() or not folder.is_dir() or folder.is_symlink():
+        return False
+    lock = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        file = os.fstat(lock)
+        if not stat.S_ISREG(file.st_mode) or time.time() - file.st_mtime < LEAST_AGE_S:
+            return False
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # BlockingIOError: it is in use
+        return True
+    finally:
+        os.close(lock)
