@@ -191,7 +191,10 @@ def test_every_python_example_compiles_and_its_names_exist(path: Path, text: str
         function = resolved(f"{names[first]}.{rest}".rstrip(".")) if first in names else None
         if function is not None:
             values = {word.arg: None for word in call.keywords if word.arg}
-            inspect.signature(function).bind(*call.args, **values)
+            try:
+                inspect.signature(function).bind(*call.args, **values)
+            except TypeError as error:
+                pytest.fail(f"{ast.unparse(call)}: {error}")
 
 
 def test_every_dotted_name_in_the_documents_exists() -> None:

@@ -40,7 +40,7 @@ class NumpyCrop:
 
 
 class Noise:
-    """A random operation on the tensor."""
+    """Additive random noise, after ToTensor."""
 
     def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor + torch.randn(tensor.shape) * random.random()

@@ -1,13 +1,14 @@
-"""Fixtures of the tests of datasets: a cache for each test, and an object store."""
+"""Fixtures of the tests of datasets: a cache for each test, an object store, and packed datasets in it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from headrace.datasets.sources.remote import retry
 from headrace.datasets.sources.remote.retry import RetryPolicy
+from headrace.packing import pack
 from object_store import Bucket, serving
 
 
@@ -31,3 +32,21 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
             monkeypatch.setenv(name, value)
         monkeypatch.setattr(retry, "DEFAULT", RetryPolicy(backoff_s=0.001))
         yield made
+
+
+@pytest.fixture
+def packed(image_folder: Callable[..., Path], tmp_path: Path, bucket: Bucket) -> Path:
+    """A packed dataset of 40 images in several shards, also at s3://b/data."""
+    out = tmp_path / "packed"
+    pack(image_folder(classes=4, per_class=10), out, shard_size=80_000)
+    bucket.fill(out, "data")
+    return out
+
+
+@pytest.fixture
+def many(image_folder: Callable[..., Path], tmp_path: Path, bucket: Bucket) -> Path:
+    """A packed dataset of 120 images in many shards, also at s3://b/many."""
+    out = tmp_path / "many"
+    pack(image_folder(classes=4, per_class=30, name="more"), out, shard_size=200_000)
+    bucket.fill(out, "many")
+    return out

@@ -98,7 +98,7 @@ def test_empty_rows_of_compressed_bitmaps_have_colour_0(runs: list[int], rows: l
         (bytes([8, 5, 0, 2, 1, 1]), CORRUPT),
         (bytes([8, 5, 8, 7, 8, 7, 8, 7]), CORRUPT),  # no end of the row
         (bytes([9, 5, 0, 0]), CORRUPT),
-        # Pillow reads the empty row as none, and the row behind the last one as the last.
+        # Its first row is empty. Pillow skips that row, and takes the row behind the last one in its place.
         (bytes([0, 0, 8, 7, 0, 0, 8, 7, 0, 0, 8, 7, 0, 0, 8, 7]), UNSUPPORTED),
     ],
 )

@@ -259,7 +259,7 @@ class _Rewriter(ast.NodeTransformer):
         return self._decided("call", [self.visit(function), *arguments], node, named)
 
     def visit_Attribute(self, node: ast.Attribute) -> Any:
-        """Rewrite an attribute that is read."""
+        """Return the new code of an attribute that is read. Refuse one that is set or deleted."""
         if not isinstance(node.ctx, ast.Load):
             raise self._refuse(f"sets the attribute {node.attr}")
         name = self._whole(node.attr)

@@ -38,7 +38,7 @@ SEED = 20_26
 #: Transforms that draw no random numbers.
 DETERMINISTIC = frozenset({"CenterCrop", "Grayscale", "Pad", "Resize"})
 
-#: The chains of transforms with which the items of a dataset were equal, so that the next epoch need not compare again.
+#: For each loader, what its last comparison covered: the number of items, and the operations. Later epochs skip the same one.
 _compared: WeakKeyDictionary[Any, tuple[Any, ...]] = WeakKeyDictionary()
 
 

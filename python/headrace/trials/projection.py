@@ -43,7 +43,7 @@ class Projection:
         host_s = DISPATCHED.get(row.model, 0) * HOST_S_PER_OPERATION / row.batch_size
         seconds = 0.0
         for images, cpu_ms, share in ((counts[0], row.cpu_ms, 1.0), (counts[1], row.val_cpu_ms, FORWARD_SHARE)):
-            # The measured CPU time of training holds the host's share already, which `ingest` runs beside the input.
+            # Training's CPU time was measured with the host's work beside it and includes that work; validation's was not.
             own_s = (cpu_ms or 0.0) / 1000 + (0.0 if share == 1.0 else share * host_s)
             workers = min(self.vcpus, row.workers or self.vcpus) if row.transform == "caltech" else self.vcpus
             seconds += images * max(own_s / speed / workers, share / (row.compute_img_s or 1.0))
