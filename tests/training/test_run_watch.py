@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 from headrace.cli import run_watch
@@ -15,6 +18,8 @@ from headrace.cli.main import main
 from headrace.errors import SessionError
 from headrace.report import html
 from headrace.session.model import Session
+from headrace.training.stop_signal import StopRequest
+from sample_images import jpeg
 from train_command import run_to_document, train_command, wait_for
 
 
@@ -36,6 +41,59 @@ def test_the_run_has_a_verdict_and_a_report(two_colours: Path, tmp_path: Path, c
     # nothing is left to do: the page has no diagnosis, and the command still ends well
     assert main(words(two_colours, tmp_path / "run", "--resume", "auto")) == 0
     assert json.loads(capsys.readouterr().out)["verdict"] is None
+
+
+@pytest.fixture(scope="module")
+def large_images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An image folder of 48 photographs of 900 × 700 pixels: one thread makes far fewer than a fast GPU takes."""
+    root = tmp_path_factory.mktemp("large") / "train"
+    for number in range(48):
+        folder = root / f"class_{number % 2}"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{number}.jpg").write_bytes(jpeg(900, 700, number))
+    return root.parent
+
+
+FAST = ("--device", "sim:20000", "--image-size", "64", "--epochs", "40", "--batch-size", "8")
+
+
+def test_a_run_that_waits_for_images_has_its_fixes_predicted(large_images: Path, tmp_path: Path, capsys) -> None:
+    assert main(words(large_images, tmp_path / "run", *FAST)) == 0
+    document = json.loads(capsys.readouterr().out)
+    session = Session.load(Path(document["session"]))
+    assert (
+        session.loaders[0].sample_paths and session.batches and session.facts["image_benchmark"]["headrace_pre_resized_s"] > 0
+    )
+    saved = json.loads((Path(document["session"]) / "diagnosis.json").read_text())
+    fixes = {fix["id"].partition("=")[0]: fix for found in saved["findings"] for fix in found["fixes"]}
+    assert fixes["pre_resize"]["predicted_img_s"] > saved["img_s"], saved["findings"]
+    assert "headrace pack --short-side 256" in fixes["pre_resize"]["command"]
+    assert "headrace_run" not in fixes  # the loader is headrace's own
+
+
+def test_a_run_that_is_asked_to_stop_does_not_measure_its_images(
+    large_images: Path, tmp_path: Path, capsys, monkeypatch
+) -> None:
+    measured: list[bool] = []
+    finish = run_watch.finish
+
+    def noting(*arguments: Any, measure: bool, **more: Any) -> Any:
+        measured.append(measure)
+        return finish(*arguments, measure=measure, **more)
+
+    monkeypatch.setattr(run_watch, "finish", noting)
+    interrupted = StopRequest.__enter__
+
+    def interrupt(self: StopRequest) -> StopRequest:
+        entered = interrupted(self)
+        threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()
+        return entered
+
+    monkeypatch.setattr(StopRequest, "__enter__", interrupt)
+    assert main(words(large_images, tmp_path / "run", *FAST, "--device", "sim:100")) == 128 + signal.SIGINT
+    document = json.loads(capsys.readouterr().out)
+    assert measured == [False]
+    assert "image_benchmark" not in Session.load(Path(document["session"])).facts
 
 
 def test_a_command_that_cannot_train_leaves_nothing_behind(two_colours: Path, tmp_path: Path, capsys) -> None:

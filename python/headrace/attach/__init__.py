@@ -20,6 +20,8 @@ library only. An error in a hook turns the hook off, prints one line, and never 
 - `loss`: Record the loss that the script computes its gradients from, a few times a second.
 - `model_settings`: Read how the model is run: number format, memory format, DataParallel, versions. Once, after a few
   optimizer steps.
+- `native_batches`: Record what the batches of `headrace.Loader` cost: time in its threads, on a core, waiting for a core,
+  and bytes read.
 - `operator_cpu`: Measure what PyTorch's operators cost while the training process makes a batch itself and its threads lack
   cores.
 - `operators`: Measure once, on the CPU, which share of a step PyTorch's operators take.

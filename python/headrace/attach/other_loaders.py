@@ -8,7 +8,8 @@ from types import ModuleType
 from typing import Any
 
 from headrace.attach import load_hooks
-from headrace.attach.steps import StepRecorder, timed_next
+from headrace.attach.native_batches import NativeBatches
+from headrace.attach.steps import StepRecorder, is_native, timed_next
 
 __all__ = ["install"]
 
@@ -35,12 +36,13 @@ def _patch_class(
 
 def _patch_iterable(kind: Any, step_recorder: StepRecorder) -> None:
     original: Callable[[Any], Iterator[Any]] = kind.__iter__
+    batches = NativeBatches(step_recorder.recorder)
 
     def __iter__(self: Any) -> Iterator[Any]:
         inner = original(self)
         if step_recorder.off:
             return inner
-        return _TimedPass(inner, self, step_recorder)
+        return _TimedPass(inner, self, step_recorder, batches if is_native(self) else None)
 
     kind.__iter__ = __iter__
 
@@ -65,16 +67,25 @@ class _TimedPass:
 
     _num_workers = 0
 
-    def __init__(self, inner: Iterator[Any], loader: Any, step_recorder: StepRecorder) -> None:
-        self._inner = inner
+    def __init__(self, inner: Iterator[Any], loader: Any, step_recorder: StepRecorder, batches: NativeBatches | None) -> None:
+        self._inner, self._loader = inner, loader
         self._timed = timed_next(lambda timed: next(inner), step_recorder)
+        self._step_recorder = step_recorder
+        self._batches = batches
         step_recorder.guarded(step_recorder.pass_started, self, loader)
 
     def __iter__(self) -> _TimedPass:
         return self
 
     def __next__(self) -> Any:
-        return self._timed(self)
+        data = self._timed(self)
+        if self._batches is not None and not self._step_recorder.off:
+            self._step_recorder.guarded(self._note_batch, self._batches)
+        return data
+
+    def _note_batch(self, batches: NativeBatches) -> None:
+        current = self._headrace  # the step recorder sets it
+        batches.after_batch(self._loader, current.loader, current.items)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)

@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -28,7 +28,7 @@ from headrace.attach.threads import run_queue_delay_s
 from headrace.attach.unseen_frames import left_out_of_warnings, when_made
 from headrace.session.model import STEP_FIELDS
 
-__all__ = ["STEP_RECORDERS", "StepRecorder", "install", "timed_next"]
+__all__ = ["STEP_RECORDERS", "StepRecorder", "install", "is_native", "timed_next"]
 
 SAMPLE_PATHS = 64
 DEVICE_COLUMNS = (STEP_FIELDS.index("gpu_wait_s"), STEP_FIELDS.index("gpu_step_s"), STEP_FIELDS.index("h2d_s"))
@@ -407,7 +407,9 @@ def _describe_iterator(iterator: Any) -> dict[str, Any]:
 
 
 def _describe_other(loader: Any) -> dict[str, Any]:
-    """Return the settings of a loader whose class is not PyTorch's."""
+    """Return the settings of a loader whose class is not PyTorch's. The threads of headrace's own are its workers."""
+    if is_native(loader):
+        return _describe_native(loader)
     dataset = getattr(loader, "dataset", None)
     size = getattr(loader, "batch_size", None)
     return {
@@ -415,6 +417,27 @@ def _describe_other(loader: Any) -> dict[str, Any]:
         "batch_size": size if isinstance(size, int) else None,
         "dataset": f"{type(dataset).__module__}.{type(dataset).__qualname__}" if dataset is not None else "",
         "dataset_length": _length(dataset),
+    }
+
+
+def is_native(loader: Any) -> bool:
+    """Whether `loader` is a `headrace.Loader`."""
+    return f"{type(loader).__module__}.{type(loader).__qualname__}" == "headrace.loading.loader.Loader"
+
+
+def _describe_native(loader: Any) -> dict[str, Any]:
+    """Return the settings of a `headrace.Loader`. Its threads live from epoch to epoch."""
+    dataset = loader.dataset
+    return {
+        "num_workers": loader.options.threads,
+        "batch_size": loader.batch_size,
+        "batched_by": "loader",
+        "persistent_workers": True,
+        "dataset": f"{type(dataset).__module__}.{type(dataset).__qualname__}",
+        "dataset_length": _length(dataset),
+        "transform": repr(loader.transform)[:2000],
+        "sample_paths": _spread(dataset.table.files) if dataset.kind in ("folder", "lst") else [],  # else files are shards
+        "iterable": dataset.stream is not None,
     }
 
 
@@ -466,6 +489,13 @@ def _sample_paths(dataset: Any) -> list[str]:
     samples = getattr(dataset, "samples", None) or getattr(dataset, "imgs", None)
     if not isinstance(samples, list) or not samples:
         return []
-    step = max(1, len(samples) // SAMPLE_PATHS)
-    paths = [sample[0] if isinstance(sample, tuple) else sample for sample in samples[::step][:SAMPLE_PATHS]]
-    return [os.path.abspath(path) for path in paths if isinstance(path, str)]  # noqa: PTH100
+    return _spread([sample[0] if isinstance(sample, tuple) else sample for sample in _every_nth(samples)])
+
+
+def _every_nth(values: Sequence[Any]) -> Sequence[Any]:
+    return values[:: max(1, len(values) // SAMPLE_PATHS)][:SAMPLE_PATHS]
+
+
+def _spread(paths: Sequence[Any]) -> list[str]:
+    """Return up to 64 of the paths, spread over all of them."""
+    return [os.path.abspath(path) for path in _every_nth(paths) if isinstance(path, str) and "://" not in path]  # noqa: PTH100

@@ -17,6 +17,7 @@ from headrace.profiling.finish import finish
 from headrace.profiling.in_process import Watch
 from headrace.training.distributed.ranks import barrier
 from headrace.training.loop import Options, TrainingStart
+from headrace.training.tune.rates import UNWATCHED
 
 __all__ = ["RunWatch"]
 
@@ -34,7 +35,7 @@ class RunWatch:
 
     def begin(self, start: TrainingStart) -> None:
         """Begin to record. The first rank of a machine removes the session of an attempt that resumed from the same step."""
-        if SESSION_VARIABLE in os.environ:
+        if SESSION_VARIABLE in os.environ or UNWATCHED in os.environ:
             return
         machine = os.environ.get("GROUP_RANK", "0")
         name = f"from-{start.step:09d}" + (f"-machine-{machine}" if machine != "0" else "")
@@ -51,16 +52,17 @@ class RunWatch:
             return
         self._watch = watch
 
-    def end(self, *, failed: bool = False) -> Diagnosis | None:
+    def end(self, *, failed: bool = False, measure: bool = True) -> Diagnosis | None:
         """End the recording. On the first rank of a machine, diagnose it and write the report into the session's folder.
 
+        `measure`: decode some of the run's images, to predict what smaller ones would bring; this takes a few seconds.
         Return None on other ranks, where no step was timed, and where the diagnosis failed, which is logged.
         """
         watch, self._watch = self._watch, None
         try:
             if watch is None or not watch.end(failed=failed):
                 return None
-            _, diagnosis = finish(watch.folder, log=output.log)
+            _, diagnosis = finish(watch.folder, log=output.log, measure=measure)
         except Exception as error:  # a diagnosis that fails must not fail the training
             output.log(f"warning: this run is not diagnosed: {error if isinstance(error, HeadraceError) else repr(error)}")
             return None

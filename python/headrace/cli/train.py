@@ -17,6 +17,7 @@ from headrace.cli.run_watch import RunWatch
 from headrace.cli.training_line import TrainingMeter, training_progress
 from headrace.cli.training_options import add_training_options, options_from_arguments
 from headrace.diagnosis.model import Diagnosis
+from headrace.diagnosis.rules.input import INPUT_SHARE
 from headrace.errors import UsageError
 from headrace.report import training_page
 from headrace.system.nvml import find_driver
@@ -99,7 +100,8 @@ def _train_and_diagnose(
     except BaseException:
         recording.end(failed=True)
         raise
-    return result, recording.end()
+    # Whoever asks a run to stop waits for its end; where the input keeps up, nothing is predicted from its images.
+    return result, recording.end(measure=result.exit_code == 0 and (result.wait_share or 0.0) >= INPUT_SHARE)
 
 
 def _measured_options(resolved: ResolvedOptions, count: int) -> Options:

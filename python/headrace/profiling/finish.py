@@ -34,6 +34,7 @@ def finish(
     remeasure_limit_s: float | None = None,
     time_to_verdict_s: float | None = None,
     threads_allowed: bool = True,
+    measure: bool = True,
     usd_per_hour: float | None = None,
 ) -> tuple[Session, Diagnosis]:
     """Diagnose the session in `folder`; write `diagnosis.json` and, with `report`, `report.html` there. Return both.
@@ -42,7 +43,8 @@ def finish(
     can be applied from outside (`diagnose --verify`); in the session its secrets are masked.
     `remeasure_limit_s`: seconds that these runs may take together (default: no limit). `time_to_verdict_s`: seconds from
     the start of the command to its first verdict, if there was one. `threads_allowed`: False while the interpreter exits; the
-    read sweep, which needs threads, is then left out. `usd_per_hour`: price of a GPU-hour, for the wasted money in the report.
+    read sweep, which needs threads, is then left out. `measure`: False to leave out image benchmark and read sweep, for a job
+    that was asked to stop. `usd_per_hour`: price of a GPU-hour, for the wasted money in the report.
 
     A job with timed steps is measured for a few seconds (one thread for the images, up to 16 for the files). A measurement that
     fails is logged and left out, and so are files that cannot be written (`Diagnosis.report` is then None). Raises
@@ -51,7 +53,7 @@ def finish(
         session, diagnosis = finish(Path("headrace-sessions/one"), log=print)
     """
     session = Session.load(folder)
-    if session.steps:
+    if session.steps and measure:
         session = _measured("image benchmark", with_image_benchmark, session, folder, log)
         if threads_allowed:
             session = _measured("read sweep", with_read_sweep, session, folder, log)

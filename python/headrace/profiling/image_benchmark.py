@@ -39,8 +39,9 @@ class ImageBenchmark:
 
     `plain_s`: with Pillow. `headrace_s`: with headrace, for JPEGs only. `pre_resized_s`: with Pillow, of images shrunk
     beforehand to a short side of 256; None where no image is larger. `pre_resized_bytes_ratio`: bytes of the shrunk files
-    over those of the originals. `resized_…_s`: decode, crop and resize to a Pillow image, with Pillow and with headrace;
-    `cropped_…_s`: without the resize. These are measured for loaders that `headrace run` takes over in part.
+    over those of the originals. `headrace_pre_resized_s`: headrace on the shrunk copies. `resized_…_s`: decode, crop and
+    resize to a Pillow image, with Pillow and with headrace; `cropped_…_s`: without the resize. These are measured for loaders
+    that `headrace run` takes over in part.
     """
 
     images: int
@@ -48,6 +49,7 @@ class ImageBenchmark:
     headrace_s: float | None
     pre_resized_s: float | None
     pre_resized_bytes_ratio: float | None
+    headrace_pre_resized_s: float | None = None
     resized_plain_s: float | None = None
     resized_headrace_s: float | None = None
     cropped_plain_s: float | None = None
@@ -65,10 +67,13 @@ class _Sample:
     is_larger: bool
 
 
-def measure_images(paths: Sequence[str], *, native_part: str | None = None, seed: int = 0) -> ImageBenchmark | None:
+def measure_images(
+    paths: Sequence[str], *, native_part: str | None = None, native_loader: bool = False, seed: int = 0
+) -> ImageBenchmark | None:
     """Time decoding up to 24 of the images in `paths`. None when Pillow is missing or no file can be read.
 
-    `native_part`: "resized" or "cropped", to time native decode of a loader that is taken over in part.
+    `native_part`: "resized" or "cropped", to time native decode of a loader that is taken over in part. `native_loader`:
+    whether a `headrace.Loader` reads the images, to time headrace on the shrunk copies as well.
     """
     samples = _read_samples(paths[:MAX_IMAGES], random.Random(seed))
     if not samples:
@@ -84,6 +89,7 @@ def measure_images(paths: Sequence[str], *, native_part: str | None = None, seed
         headrace_s=_native_seconds(files) if is_jpeg else None,
         pre_resized_s=_seconds_per_image(_decode_with_pillow, shrunk) if has_larger else None,
         pre_resized_bytes_ratio=bytes_ratio if has_larger else None,
+        headrace_pre_resized_s=_native_seconds(shrunk) if native_loader and is_jpeg and has_larger else None,
         **(_part_seconds(native_part, files) if native_part is not None and is_jpeg else {}),
     )
 
@@ -212,7 +218,8 @@ def with_image_benchmark(session: Session, folder: Path) -> Session:
     """Return the session with the image benchmark, also written to `folder`; unchanged where no image files are known."""
     paths = next((loader.sample_paths for loader in session.loaders if loader.sample_paths), ())
     part = next((loader.native_part for loader in session.loaders if loader.sample_paths and loader.native_part), None)
-    found = measure_images(paths, native_part=part) if paths else None
+    is_native = any(loader.family == "headrace" for loader in session.loaders if loader.sample_paths)
+    found = measure_images(paths, native_part=part, native_loader=is_native) if paths else None
     if found is None:
         return session
     add_fact(folder, "image_benchmark", asdict(found))

@@ -8,6 +8,7 @@
 | `training_process` | threads=N, remove_sync, async_checkpoint, gc_freeze                 |
 | `model`            | amp, channels_last, compile, more_gpus                             |
 | `tensorflow`       | the same ids in the terms of tf.data, for TensorFlow's pipelines    |
+| `native_loader`    | the same ids in the terms of headrace's own loader and `train`      |
 
 `fix_kind` defines the records `FixKind` and `Rerun`. `registry` holds all fixes and chooses those of a finding.
 `worker_limits` bounds the number of workers. `take_over` says whether `headrace run` can be applied to the loader.
@@ -18,7 +19,8 @@ To add a fix:
 2. Add the record to the tuple `_ALL` in `registry`; `registry.FIXES` is made from it.
 3. Add its name to `fixes` of each kind that offers the fix, in `headrace.diagnosis.kinds`: `_VERDICTS` for causes, `_SETTINGS`
    for settings of a job on a GPU.
-4. If the fix also exists for TensorFlow's pipelines, offer it in `tensorflow`, which does not read `FIXES`.
+4. If the fix also exists for TensorFlow's pipelines or headrace's own loader, offer it in `tensorflow` or `native_loader`,
+   which do not read `FIXES`.
 
 `headrace/profiling/verify_fixes.py` does the re-runs of `diagnose --verify`: `launch_with` applies the `Rerun` of a fix.
 

@@ -16,7 +16,7 @@ from headrace.diagnosis.startup import LARGE_PART, startup_parts_s
 from headrace.session.model import ObservedLoader
 from headrace.system.sizes import percent_text
 
-__all__ = ["CACHE", "HEADRACE_RUN", "PACK", "PRE_RESIZE"]
+__all__ = ["CACHE", "HEADRACE_RUN", "PACK", "PRE_RESIZE", "common_folder", "image_benchmark"]
 
 MORE_THAN_DECODING = 1.5
 """Assume that a job does more than decode when its CPU time per image exceeds the benchmark's by this factor."""
@@ -40,7 +40,7 @@ LEAST_FILE_BYTES = 1000
 """Propose no cache, pack or smaller images when fewer bytes per image were read: they come another way than by `read()`."""
 
 
-def _benchmark(job: MeasuredJob) -> Mapping[str, float]:
+def image_benchmark(job: MeasuredJob) -> Mapping[str, float]:
     """Seconds per image of decoding the job's own images in several ways (`headrace.profiling.image_benchmark`)."""
     seconds: Mapping[str, float] = job.session.facts.get("image_benchmark", {})
     return seconds
@@ -49,7 +49,7 @@ def _benchmark(job: MeasuredJob) -> Mapping[str, float]:
 def _reads_no_images(job: MeasuredJob) -> bool:
     """Return whether batches are made without reading images: no image file was found, and no bytes arrive."""
     cost, loader = job.rank.batch_cost, job.rank.loader
-    if cost is None or cost.read_bytes is None or _benchmark(job) or loader.sample_paths or loader.family != "torch":
+    if cost is None or cost.read_bytes is None or image_benchmark(job) or loader.sample_paths or loader.family != "torch":
         return False
     least = LEAST_FILE_BYTES * (job.rank.items or 1.0)
     return cost.read_bytes < least and (cost.disk_bytes or 0.0) < least and not cost.socket_s
@@ -60,7 +60,7 @@ def _cpu_ratio(job: MeasuredJob, way: str) -> float | None:
 
     A job that spends much more per image than decoding, cropping and resizing take keeps the rest.
     """
-    now, then, cost = _benchmark(job).get("plain_s"), _benchmark(job).get(way), job.rank.batch_cost
+    now, then, cost = image_benchmark(job).get("plain_s"), image_benchmark(job).get(way), job.rank.batch_cost
     if not now or then is None or cost is None:
         return None
     spent_s = cost.prepare_cpu_s / (job.rank.items or 1.0)
@@ -78,7 +78,7 @@ def _headrace_run(job: MeasuredJob, kind: str) -> Fix | None:
 def _native_decode(job: MeasuredJob) -> Fix | None:
     """Predict native decode in the script's own workers: the rest of the transforms stays the script's."""
     model, cost, loader = job.model, job.rank.batch_cost, job.rank.loader
-    now, then = (_benchmark(job).get(f"{loader.native_part}_{way}_s") for way in ("plain", "headrace"))
+    now, then = (image_benchmark(job).get(f"{loader.native_part}_{way}_s") for way in ("plain", "headrace"))
     if model is None or cost is None or not now or then is None:
         return None
     spent_s = cost.prepare_cpu_s / (job.rank.items or 1.0)
@@ -137,7 +137,7 @@ HEADRACE_RUN = FixKind("headrace_run", _headrace_run, rerun=_run_headrace)
 def _pre_resize(job: MeasuredJob, kind: str) -> Fix | None:
     """Propose to shrink the images once. Predicted from decoding shrunk copies of the job's own images."""
     model, cost = job.model, job.rank.batch_cost
-    ratio, benchmark = _cpu_ratio(job, "pre_resized_s"), _benchmark(job)
+    ratio, benchmark = _cpu_ratio(job, "pre_resized_s"), image_benchmark(job)
     if model is None or cost is None or _reads_no_images(job):
         return None
     if benchmark and benchmark.get("pre_resized_s") is None:
@@ -172,13 +172,13 @@ def _smaller_copy(job: MeasuredJob) -> tuple[str, str, str]:
     """
     if job.rank.loader.family != "torch":
         return "headrace pack --short-side 256 SRC DST", READ_SHARDS, "one pass, then a few lines"
-    source = _common_folder(job.rank.loader.sample_paths) or "SRC"
+    source = common_folder(job.rank.loader.sample_paths) or "SRC"
     command = f"headrace pack --layout folder --short-side 256 {shlex.quote(source)} DST"
     run = shlex.join(["headrace", "run", "--data-map", f"{source}=DST", "--", *job.session.command])
     return f"{command} && {run}", "; the script reads the copy in place of the original, with other pixels", "one pass, no edit"
 
 
-def _common_folder(paths: tuple[str, ...]) -> str | None:
+def common_folder(paths: tuple[str, ...]) -> str | None:
     """Return the folder that holds the folders of all sampled images; None if the samples lie in too few to tell."""
     folders = {str(Path(path).parent) for path in paths}
     if len(folders) < LEAST_FOLDERS:

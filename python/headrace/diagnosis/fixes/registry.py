@@ -10,6 +10,7 @@ from headrace.diagnosis.fixes.batches import BATCH_SIZE, PIN_MEMORY, UINT8_BATCH
 from headrace.diagnosis.fixes.fix_kind import FixKind, Rerun
 from headrace.diagnosis.fixes.images import CACHE, HEADRACE_RUN, PACK, PRE_RESIZE
 from headrace.diagnosis.fixes.model import AMP, CHANNELS_LAST, COMPILE, MORE_GPUS
+from headrace.diagnosis.fixes.native_loader import add_native_fixes, is_native_input
 from headrace.diagnosis.fixes.take_over import add_refusal
 from headrace.diagnosis.fixes.training_process import ASYNC_CHECKPOINT, GC_FREEZE, REMOVE_SYNC, THREADS
 from headrace.diagnosis.fixes.workers import NUM_WORKERS, PERSISTENT_WORKERS, PREFETCH, SPREAD_WORKERS
@@ -54,10 +55,13 @@ FIXES: Mapping[str, FixKind] = {fix.name: fix for fix in _ALL}
 def add_fixes(job: MeasuredJob, found: Finding) -> Finding:
     """Return the finding with its fixes, the largest predicted gain first.
 
-    A rank that is slow in its loader gets the fixes of its input. A finding about a tf.data pipeline gets tf.data's fixes.
+    A rank that is slow in its loader gets the fixes of its input. A finding about a tf.data pipeline gets tf.data's fixes,
+    and one about headrace's own loader gets that loader's.
     """
     if tensorflow.is_tensorflow_input(job, found):
         return tensorflow.add_tensorflow_fixes(job, found)
+    if is_native_input(job, found):
+        return add_native_fixes(job, found)
     late = straggler_input(job) if found.kind == "RANK_STRAGGLER" else None
     kind = found.kind if late is None else late[0]
     is_unseen = not found.cause_seen or (late is not None and is_cause_unseen(job, kind))

@@ -13,8 +13,8 @@ __all__ = ["add_refusal", "is_closed", "is_image_folder", "run_command"]
 
 
 def is_closed(loader: ObservedLoader) -> bool:
-    """Whether `headrace run` can bring this loader nothing: its recogniser refused the loader, or it is at work already."""
-    return loader.take_over in ("refused", "active")
+    """Whether `headrace run` can bring this loader nothing: it refused the loader, is at work, or it is headrace's own."""
+    return loader.take_over in ("refused", "active") or loader.family == "headrace"
 
 
 def is_image_folder(loader: ObservedLoader) -> bool:

@@ -11,6 +11,16 @@ Means are taken over steady steps. `step_model` combines these quantities into t
 from headrace.diagnosis.measure.batch_cost import BatchCost
 from headrace.diagnosis.measure.machine import Machine, measure_machine
 from headrace.diagnosis.measure.pauses import EpochGaps, Pauses
-from headrace.diagnosis.measure.rank import Rank, exposed_waits_s, measure_ranks
+from headrace.diagnosis.measure.rank import Rank, exposed_waits_s, has_native_threads, measure_ranks
 
-__all__ = ["BatchCost", "EpochGaps", "Machine", "Pauses", "Rank", "exposed_waits_s", "measure_machine", "measure_ranks"]
+__all__ = [
+    "BatchCost",
+    "EpochGaps",
+    "Machine",
+    "Pauses",
+    "Rank",
+    "exposed_waits_s",
+    "has_native_threads",
+    "measure_machine",
+    "measure_ranks",
+]

@@ -13,7 +13,7 @@ from headrace.diagnosis.measure.pauses import EpochGaps, Pauses, is_start_of, me
 from headrace.diagnosis.stats import mean, mean_of_known, median, overlap_s, percentile, required
 from headrace.session.model import Batch, Event, ObservedLoader, Process, Session, Step
 
-__all__ = ["Rank", "exposed_waits_s", "measure_ranks"]
+__all__ = ["Rank", "exposed_waits_s", "has_native_threads", "measure_ranks"]
 
 LEAST_TRACED_STEPS = 2
 """Steps of a profiler's trace that are enough: they come after a warm-up of their own."""
@@ -112,8 +112,13 @@ class Rank:
 
     @property
     def workers(self) -> int:
-        """Worker processes of the training loader."""
+        """Worker processes of the training loader; threads of headrace's own."""
         return self.loader.num_workers
+
+    @property
+    def worker_word(self) -> str:
+        """What makes the batches: "loader thread" or "worker"."""
+        return "loader thread" if has_native_threads(self.loader) else "worker"
 
     @property
     def exposed_net_wait_s(self) -> float:
@@ -126,6 +131,11 @@ class Rank:
         return not self.workers and (
             self.loader.family == "none" or (self.loader.family == "torch" and self.batch_cost is not None)
         )
+
+
+def has_native_threads(loader: ObservedLoader) -> bool:
+    """Whether threads of the training process make the batches: `headrace.Loader`."""
+    return loader.family == "headrace"
 
 
 def measure_ranks(session: Session) -> tuple[Rank, ...]:
@@ -315,13 +325,15 @@ def _handover_s(steps: Sequence[Step], batches: Sequence[Batch], loader: Observe
         if before and ends[before - 1] > step.start_s:
             delays.append(returned_s - ends[before - 1])
     shortest_s = percentile([net_wait_s(step) for step in steps], 0.02)
+    if has_native_threads(loader):  # nothing is copied or sent: the threads fill the batch in place
+        return min(shortest_s, HANDOVER_WAKE_S + 1.5 * (own or 0.0))
     return min(shortest_s, required(median(delays))) if delays else shortest_s
 
 
 def _process_cpu_s(steps: Sequence[Step], batches: Sequence[Batch], process: Process, loader: ObservedLoader) -> float | None:
-    """Return the CPU seconds of the training process per step, without the batches that it makes with `num_workers=0`."""
+    """Return the CPU seconds of the training process per step, without the batches that it makes itself or in its threads."""
     total_s = mean_of_known(step.process_cpu_s for step in steps)
-    if total_s is None or loader.num_workers:
+    if total_s is None or (loader.num_workers and not has_native_threads(loader)):
         return total_s
     made = [batch.cpu_s for batch in batches if batch.pid == process.pid and batch.loader == loader.loader]
     return max(0.0, total_s - (mean_of_known(made) or 0.0))

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headrace.diagnosis.job import MeasuredJob
-from headrace.diagnosis.measure import BatchCost, Rank
+from headrace.diagnosis.measure import BatchCost, Rank, has_native_threads
 from headrace.diagnosis.model import Finding
 from headrace.diagnosis.rules.finding import duration, make_finding
 from headrace.diagnosis.stats import mean_of_known, percentile
@@ -256,6 +256,8 @@ def _compute_part(job: MeasuredJob, threads: int) -> _Part | None:
     pool_s = total_s - rank.main_cpu_s - (mean_of_known(step.wait_cpu_s for step in rank.steps) or 0.0)
     if not rank.workers and rank.batch_cost is not None:
         pool_s -= rank.batch_cost.pool_cpu_s or 0.0
+    if has_native_threads(rank.loader):
+        pool_s -= (rank.batch_cost.cpu_s or 0.0) if rank.batch_cost is not None else 0.0
     undisturbed_s = percentile(known, UNDISTURBED)
     high_s = min(threads * undisturbed_s, rank.main_cpu_s + max(0.0, pool_s))
     low_s = min(SPUN * undisturbed_s, high_s)

@@ -12,11 +12,11 @@ from dataclasses import replace
 from headrace.diagnosis.hot_functions import hot_words
 from headrace.diagnosis.job import MeasuredJob
 from headrace.diagnosis.kinds import KINDS, verdict_kind
-from headrace.diagnosis.measure import BatchCost, Rank
+from headrace.diagnosis.measure import BatchCost, Rank, has_native_threads
 from headrace.diagnosis.model import Finding
 from headrace.diagnosis.rules.finding import duration, make_finding
 from headrace.diagnosis.stats import mean
-from headrace.system.sizes import percent_text
+from headrace.system.sizes import count_text, percent_text
 
 __all__ = [
     "INPUT_SHARE",
@@ -277,7 +277,7 @@ def _storage_kind(job: MeasuredJob, cost: BatchCost, made: str) -> tuple[str, tu
         return "NETWORK", (*evidence, f"{network / 1e6:.0f} MB/s arrive over the network while the workers are blocked")
     if cost.alone_ratio is not None and cost.alone_ratio > 1 + BANDWIDTH_SHARE * (rank.workers - 1):
         rate = (cost.read_bytes or 0.0) * rank.workers / cost.wall_s
-        return "STORAGE_BANDWIDTH", (*evidence, f"all workers together read {rate / 1e6:.0f} MB/s")
+        return "STORAGE_BANDWIDTH", (*evidence, f"all {rank.worker_word}s together read {rate / 1e6:.0f} MB/s")
     return "STORAGE_LATENCY", tuple(evidence)
 
 
@@ -329,18 +329,18 @@ def _cpu_kind(job: MeasuredJob, cost: BatchCost, made: str) -> tuple[str, tuple[
             rows = sorted(machine.core_busy)
             return "CPU_UNEVEN", (
                 made,
-                f"workers queue although cores idle: the fullest is {percent_text(rows[-1])} busy, "
+                f"{rank.worker_word}s queue although cores idle: the fullest is {percent_text(rows[-1])} busy, "
                 f"the emptiest {percent_text(rows[0])}",
             )
         threads = rank.process.torch_threads or 1
         main_cores = (rank.process_cpu_s or 0.0) / rank.step_s
-        if rank.workers + 1 > cores and main_cores > BUSY_MAIN_CORES:
+        if rank.workers + 1 > cores and main_cores > BUSY_MAIN_CORES and not has_native_threads(rank.loader):
             return "CPU_OVERSUBSCRIBED", (
                 made,
                 f"{rank.workers} workers and {threads} compute threads want {cores:g} cores; "
                 f"workers wait {queue_s / max(1e-9, cost.cpu_s or 0.0):.1f} times as long for a core as they run",
             )
-        return "CPU_SATURATED", (made, f"{rank.workers} workers share {cores:g} cores{full}")
+        return "CPU_SATURATED", (made, f"{count_text(rank.workers, rank.worker_word)} on {cores:g} cores{full}")
     terms = job.model.terms_s if job.model is not None else {}
     saturated = busy is not None and busy >= BUSY_SHARE
     if terms and not saturated:
@@ -351,4 +351,4 @@ def _cpu_kind(job: MeasuredJob, cost: BatchCost, made: str) -> tuple[str, tuple[
             made,
             f"the job needs {terms.get('cpu', 0.0) * cores / max(1e-9, rank.step_s):.1f} of {cores:g} cores{full}",
         )
-    return "CPU_PREP", (made, f"{rank.workers} worker{'s' if rank.workers != 1 else ''} on {cores:g} cores{full}")
+    return "CPU_PREP", (made, f"{count_text(rank.workers, rank.worker_word)} on {cores:g} cores{full}")

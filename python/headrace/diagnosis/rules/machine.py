@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headrace.diagnosis.job import MeasuredJob
-from headrace.diagnosis.measure import Rank
+from headrace.diagnosis.measure import Rank, has_native_threads
 from headrace.diagnosis.model import Finding
 from headrace.diagnosis.rules.contention import thread_contention
 from headrace.diagnosis.rules.finding import duration, make_finding
@@ -161,7 +161,8 @@ def cpu_oversubscribed(job: MeasuredJob) -> Finding | None:
     if rank.main_queue_s is None or foreign is None or foreign >= FOREIGN_SHARE or not machine.cores:
         return None
     share = job.share(rank.main_queue_s)
-    threads = rank.workers + (rank.process.torch_threads or 1)
+    # Threads of headrace's own loader rest while batches are ready; where they are needed, `slow_input` reports.
+    threads = (0 if has_native_threads(rank.loader) else rank.workers) + (rank.process.torch_threads or 1)
     if share < OVERSUBSCRIBED_SHARE or threads <= machine.cores:
         return None
     if job.share(input_wait_s(job)) >= INPUT_SHARE and workers_are_needed(job):

@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -16,6 +15,7 @@ from pathlib import Path
 
 from headrace.datasets.records import Dataset
 from headrace.errors import CommandError
+from headrace.system.scratch_folder import scratch_folder
 from headrace.training import options_file
 from headrace.training.devices import Device
 from headrace.training.distributed.ranks import Ranks
@@ -26,14 +26,17 @@ from headrace.training.tune.compute_rate import measure_compute_rate
 from headrace.training.tune.deadline import Deadline, OutOfTime
 from headrace.training.tune.machine_use import MachineMeter, MachineUse
 
-__all__ = ["CombinedRate", "InputRate", "combined_rate", "compute_rate", "input_rate"]
+__all__ = ["UNWATCHED", "CombinedRate", "InputRate", "combined_rate", "compute_rate", "input_rate"]
 
 WARM_UP_BATCHES = 4  # not counted: threads start, the ring of batches fills
 LEAST_STEPS, MOST_STEPS = 30, 2000
 MOST_SECONDS = 60.0  # limit where steps are slow, but LEAST_COUNTED steps after the warm-up are always run
 LEAST_COUNTED = 3
 TIMEOUT_S = 1800.0
-STOPPING_S = 8.0  # a run that is asked to stop ends its step, saves and diagnoses itself within this time
+STOPPING_S = 8.0  # a run that is asked to stop ends its step and saves within this time
+
+UNWATCHED = "HEADRACE_UNWATCHED"
+"""Variable that is set for short runs: their rate is asked for, not their diagnosis."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,14 +116,14 @@ def combined_rate(
     per_second = expected_img_s / (options.batch_size * ranks)
     steps = round(seconds * per_second) + LEAST_STEPS
     steps = max(WARM_UP_STEPS + LEAST_COUNTED, min(steps, round(max(MOST_SECONDS, seconds) * per_second)))
-    with tempfile.TemporaryDirectory(prefix="headrace-tune-") as folder:
+    with scratch_folder("tune") as folder:
         short = replace(
             options, data=data.root, val=None, out=f"{folder}/run", steps=min(steps, MOST_STEPS), resume=None, log=(),
             epochs=max(options.epochs, 1 + steps * options.batch_size * ranks // max(1, len(data))), checkpoint_minutes=None,
             checkpoint_steps=None, checkpoint_url=None, keep=1,
         )  # fmt: skip
         short = replace(short, optimization=replace(short.optimization, start_scale=1.0, accumulate=1))
-        config = Path(folder) / "tune.toml"
+        config = folder / "tune.toml"
         options_file.write(short, config, secrets=True)
         command = [sys.executable, "-m", "headrace", "train", "--config", str(config), "--processes", str(ranks), "--json"]
         meter = MachineMeter()
@@ -143,7 +146,13 @@ def combined_rate(
 def _run_until(command: list[str], deadline: Deadline) -> subprocess.CompletedProcess[str]:
     """Run `command`; at the deadline send SIGTERM, on which a run stops after its step and prints its result."""
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=Path.cwd(), start_new_session=True
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=Path.cwd(),
+        env={**os.environ, UNWATCHED: "1"},
+        start_new_session=True,
     ) as child:
         try:
             try:
