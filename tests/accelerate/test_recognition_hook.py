@@ -176,15 +176,18 @@ def test_loaders_that_a_script_makes_for_each_epoch_are_merged(tmp_path: Path, i
     assert [loader.remade for loader in merge_recreated_loaders(session).loaders] == [8]
 
 
-def test_a_script_under_run_is_not_asked_again(tmp_path: Path, image_folder: Callable[..., Path]) -> None:
-    script = tmp_path / "train.py"
-    script.write_text(SCRIPT)
-    root = image_folder(classes=4, per_class=5)
-    command = [sys.executable, "-m", "headrace", "run", "--", sys.executable, str(script), str(root), "whole", "0"]
-    with (tmp_path / "log").open("wb") as log:
-        assert watch(command, tmp_path / "session", log=log).returncode == 0
-    assert "taken over: decode" in (tmp_path / "log").read_text()
-    assert {loader.take_over for loader in Session.load(tmp_path / "session").loaders} == {"active"}
+@pytest.mark.parametrize(("kind", "workers"), [("whole", "0"), ("whole", "2"), ("own", "0"), ("own", "2")])
+def test_a_script_under_run_is_timed_and_not_asked_again(
+    script: Path, image_folder: Callable[..., Path], kind: str, workers: str
+) -> None:
+    root, session = image_folder(classes=4, per_class=5), script.with_name("session")
+    command = [sys.executable, "-m", "headrace", "run", "--", sys.executable, str(script), str(root), kind, workers]
+    with script.with_name("log").open("wb") as log:
+        assert watch(command, session, log=log).returncode == 0
+    assert "taken over" in script.with_name("log").read_text()
+    found = Session.load(session)
+    assert {loader.take_over for loader in found.loaders} == {"active"}
+    assert len(found.steps) == 15 and not [missing for missing in found.not_measured if "hook" in missing.what]
 
 
 FAILING = """

@@ -161,6 +161,10 @@ class PendingBatch:
             self._filling.finish(self._job.statuses())
         return _Unpickler(self._data, self._tensors).load()
 
+    def is_filled(self) -> bool:
+        """Return whether `finish` need not wait."""
+        return self._job is None or self._job.wait(0)
+
 
 _pending: weakref.WeakSet[PendingBatch] = weakref.WeakSet()
 _left_to_the_parent: list[Any] = []

@@ -194,7 +194,10 @@ def _pinned_tensor(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
 
 
 class _Finishing:
-    """The end of the queue that the script's iterator reads: batches in the order of their arrival, complete."""
+    """The end of the queue that the script's iterator reads: batches in the order of their arrival, complete.
+
+    It has the methods of `queue.Queue` that torch, and whoever watches the loader, call.
+    """
 
     def __init__(self, arrived: queue.Queue[Any], pin_device: str | None) -> None:
         self._arrived = arrived
@@ -218,3 +221,15 @@ class _Finishing:
             except Exception:
                 data = ExceptionWrapper(where="while headrace computed a batch")
         return number, data
+
+    def empty(self) -> bool:
+        """Return whether `get` would wait: no batch has arrived, or the next one is still being filled."""
+        with self._arrived.mutex:
+            first = self._arrived.queue[0] if self._arrived.queue else None
+        if isinstance(first, tuple) and isinstance(first[1], PendingBatch):
+            return not first[1].is_filled()
+        return first is None
+
+    def qsize(self) -> int:
+        """Return the number of batches that arrived."""
+        return self._arrived.qsize()
